@@ -1,0 +1,324 @@
+//! What the core orders: to be performed by the caller, in order.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::batch_id::BatchId;
+use crate::failure::{CancelReason, FailureKind};
+use crate::ids::{AttemptId, BatchKey, LeaseId, Life, RequestId, RunId, RunnerId, TaskId};
+use crate::status::{BatchKind, BatchResult, BatchState, DropReason, Payload, TaskResult};
+
+/// One order.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Start a runner. It will report that it is ready, or that it could not be started.
+    StartRunner {
+        /// Which slot.
+        runner: RunnerId,
+        /// The life that begins.
+        life: Life,
+    },
+    /// Make sure that a life of a runner is over, by force if need be.
+    StopRunner {
+        /// Which slot.
+        runner: RunnerId,
+        /// The life that ends.
+        life: Life,
+    },
+    /// Have a runner execute runs of a task.
+    StartAttempt {
+        /// Where.
+        runner: RunnerId,
+        /// In which life of the runner.
+        life: Life,
+        /// Under which number.
+        attempt: AttemptId,
+        /// The batch of the task.
+        batch: BatchKey,
+        /// The task.
+        task: TaskId,
+        /// The runs.
+        runs: Runs,
+        /// How long it may last once it has begun. The core watches this itself; the runner is
+        /// told so that it can do its own part.
+        timeout: Duration,
+        /// How many runners were lost under suspicion of this task.
+        kills: u32,
+    },
+    /// Have a runner give up an attempt and say so.
+    CancelAttempt {
+        /// Where.
+        runner: RunnerId,
+        /// In which life of the runner.
+        life: Life,
+        /// Which attempt.
+        attempt: AttemptId,
+        /// Why.
+        reason: Cancel,
+    },
+    /// Forget a payload: nobody will ask for it any more.
+    DropPayload {
+        /// Which.
+        payload: Payload,
+        /// Why.
+        reason: DropReason,
+    },
+    /// Hand results to the sink and report what becomes of them. The sink must take the same
+    /// results of the same batch twice as once: a delivery whose outcome is unknown is repeated.
+    Deliver {
+        /// Under which number.
+        lease: LeaseId,
+        /// Of which batch.
+        batch: BatchKey,
+        /// The results, by task id.
+        results: Vec<TaskResult>,
+    },
+    /// Answer a request.
+    Answer {
+        /// Which.
+        request: RequestId,
+        /// The answer.
+        answer: Answer,
+    },
+    /// A batch has come to its end: its tasks are not needed any more.
+    ForgetTasks {
+        /// Which.
+        batch: BatchKey,
+    },
+}
+
+/// Why an attempt is cancelled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cancel {
+    /// Its runs were cancelled.
+    Runs(CancelReason),
+    /// It has lasted too long.
+    Timeout,
+    /// The runner never said that it had begun.
+    NotBegun,
+}
+
+/// The runs of an attempt: `count` of them, from `first` on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Runs {
+    /// The first.
+    pub first: u32,
+    /// How many.
+    pub count: u32,
+}
+
+impl Runs {
+    /// Iterates over them.
+    pub fn iter(&self) -> impl Iterator<Item = RunId> + use<> {
+        (self.first..self.first + self.count).map(RunId)
+    }
+}
+
+/// The answer to a request.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Answer {
+    /// The tasks were taken in.
+    Scheduled {
+        /// Into which batch; none if there were no tasks.
+        batch: Option<BatchKey>,
+        /// The id of the first of them; the others follow.
+        first: TaskId,
+    },
+    /// The batch was taken in.
+    Submitted {
+        /// Under which key.
+        batch: BatchKey,
+    },
+    /// Here are results.
+    Collected(Collected),
+    /// The results were dropped, if there were any.
+    Discarded,
+    /// The batch is finalized.
+    Finalized(Arc<BatchResult>),
+    /// The batch is aborted; none: there was nothing to abort.
+    Aborted(Option<Arc<BatchResult>>),
+    /// No task is unfinished.
+    AllEnded,
+    /// The runners are up, as far as they could be started.
+    Started {
+        /// How many are ready.
+        ready: u32,
+        /// How many there should be.
+        wanted: u32,
+    },
+    /// Everything is stopped.
+    Stopped(StopReport),
+    /// The runner is taken in and may report that it is ready.
+    Joined {
+        /// Its slot.
+        runner: RunnerId,
+        /// Its life.
+        life: Life,
+    },
+    /// No.
+    Refused(Refusal),
+}
+
+/// Results of a batch of the scheduler, handed to whoever asked.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Collected {
+    /// Why now.
+    pub outcome: Outcome,
+    /// What to report back when the results have arrived; none: there are none. Until then they
+    /// belong to nobody else, and if they do not arrive they can be collected again.
+    pub lease: Option<LeaseId>,
+    /// How many tasks were expected.
+    pub expected: u64,
+    /// The results, by task id.
+    pub results: Vec<TaskResult>,
+}
+
+/// Why a collecting request was answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Every task has ended.
+    Complete,
+    /// The minimum has finished and the grace time is over.
+    Minimum,
+    /// Time is up.
+    TimedOut,
+    /// The batch was aborted.
+    Aborted,
+    /// A run failed in a way that fails the batch.
+    BatchFailed(FailureKind),
+    /// The asker did not want to wait.
+    Polled,
+}
+
+/// What a stop left behind.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StopReport {
+    /// Runs that had not begun.
+    pub pending_runs: u64,
+    /// Runs that were cut off.
+    pub running_runs: u64,
+    /// Payloads of submitted batches that were not delivered.
+    pub undelivered: u64,
+    /// The batches this is about, in the order of service; not more than
+    /// [`StopReport::BATCHES_SHOWN`] of them.
+    pub batches: Vec<BatchId>,
+}
+
+impl StopReport {
+    /// How many batches are named.
+    pub const BATCHES_SHOWN: usize = 100;
+}
+
+/// Why a request was not granted. Nothing was changed by it, and nothing is lost.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Refusal {
+    /// The id is in use.
+    AlreadyActive {
+        /// Which.
+        batch: BatchId,
+    },
+    /// There is no submitted batch of that id.
+    NotRegistered {
+        /// Which.
+        batch: BatchId,
+    },
+    /// The batch is of the other kind.
+    WrongKind {
+        /// Which batch.
+        batch: BatchId,
+        /// Its kind.
+        kind: BatchKind,
+        /// The kind that was asked for.
+        expected: BatchKind,
+    },
+    /// The batch was submitted: it is finalized, not collected.
+    NotCollectable {
+        /// Which.
+        batch: BatchId,
+    },
+    /// A task wants no runs.
+    NoRuns {
+        /// Its position in the request.
+        task: u32,
+    },
+    /// Something is larger than it may be.
+    Limit {
+        /// The name of the limit in the configuration.
+        limit: &'static str,
+        /// What was asked for.
+        value: u64,
+        /// What there may be.
+        max: u64,
+    },
+    /// The scheduler has not been started.
+    NotStarted,
+    /// The scheduler is stopped or being stopped.
+    Stopped,
+    /// Time is up and too little has finished. Everything that has is kept.
+    TimedOut {
+        /// Which batch.
+        batch: BatchId,
+        /// Where it stands: running while tasks are missing, finalizing while the sink is busy.
+        state: BatchState,
+        /// How many tasks have finished.
+        finished: u64,
+        /// How many are needed.
+        needed: u64,
+        /// How many there are.
+        expected: u64,
+        /// How many runners serve at the moment.
+        serving: u32,
+    },
+    /// Every task has ended, but too many were cancelled on somebody else's account: by a stop, by
+    /// a wait for everything that cleared what was left, or for lack of room. The batch can be
+    /// aborted, keeping what it has.
+    CutShort {
+        /// Which batch.
+        batch: BatchId,
+        /// How many tasks have finished.
+        finished: u64,
+        /// How many are needed.
+        needed: u64,
+        /// How many there are.
+        expected: u64,
+    },
+    /// Time is up for whoever waited for everything.
+    StillBusy {
+        /// How many runs wait.
+        pending: u64,
+        /// How many are running.
+        running: u64,
+    },
+    /// The batch was aborted.
+    Aborted {
+        /// Which batch.
+        batch: BatchId,
+        /// In the words of whoever aborted it.
+        reason: Arc<str>,
+    },
+    /// A run failed in a way that fails the batch. It can be aborted, keeping what it has.
+    BatchFailed {
+        /// Which batch.
+        batch: BatchId,
+        /// In what way.
+        kind: FailureKind,
+        /// In the words of whoever noticed.
+        message: Arc<str>,
+    },
+    /// The sink did not take the results. They are kept; finalizing can be repeated.
+    SinkFailed {
+        /// Which batch.
+        batch: BatchId,
+        /// In the words of whoever noticed.
+        message: Arc<str>,
+    },
+    /// Too few tasks have a good run. The batch can be aborted, keeping what it has.
+    TooFewSucceeded {
+        /// Which batch.
+        batch: BatchId,
+        /// How many have.
+        succeeded: u64,
+        /// How many must.
+        needed: u64,
+    },
+}

@@ -1,0 +1,241 @@
+//! One batch: its tasks, the order in which they go out, and who waits for it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::action::Runs;
+use crate::batch_id::{BatchId, Priority};
+use crate::counters::RunTally;
+use crate::failure::FailureKind;
+use crate::ids::{BatchKey, LeaseId, RequestId, RunId, RunnerId, TaskId};
+use crate::input::Unresponsive;
+use crate::status::{BatchKind, BatchResult, BatchState, ByDrop, TaskTally};
+use crate::task::{Body, RunState, Task, Work};
+use crate::time::Time;
+
+/// A batch, active or remembered.
+#[derive(Clone, Debug)]
+pub(crate) struct Batch {
+    pub(crate) id: BatchId,
+    pub(crate) key: BatchKey,
+    pub(crate) kind: BatchKind,
+    pub(crate) owner: Owner,
+    pub(crate) min_wait_num: Option<u32>,
+    pub(crate) tasks: Vec<Task>,
+    /// The next task and run that were never dispatched.
+    fresh: (u32, u32),
+    /// Runs that failed and may be tried again now.
+    pub(crate) retries: VecDeque<Retry>,
+    /// Tasks that have not ended.
+    pub(crate) open: u64,
+    /// Tasks whose result was handed out and not given back.
+    pub(crate) handed: u64,
+    /// Ended tasks whose result can be taken; in the order in which they ended.
+    pub(crate) results: Vec<TaskId>,
+    pub(crate) runs: RunTally,
+    pub(crate) ended: TaskTally,
+    pub(crate) delivered: u64,
+    pub(crate) dropped: ByDrop,
+    pub(crate) uncertain: u64,
+    pub(crate) held_bytes: u64,
+    /// Attempts of this batch that have not ended.
+    pub(crate) attempts: u32,
+    pub(crate) waiters: Vec<Waiter>,
+    /// Deliveries that are under way.
+    pub(crate) leases: Vec<LeaseId>,
+    /// Whether the sink was offered the results and has not said that it did not take them.
+    pub(crate) offered: bool,
+    /// Whether a finalizer has found it good enough as it is.
+    pub(crate) accepted: bool,
+    /// The failure that failed the batch.
+    pub(crate) failed: Option<(FailureKind, Arc<str>)>,
+    /// That it is to be given up, or was.
+    pub(crate) abort: Option<Abort>,
+    /// What is remembered once nothing else is left.
+    pub(crate) result: Option<Arc<BatchResult>>,
+}
+
+/// Whom a batch belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Owner {
+    /// The scheduler's user: results are collected.
+    Scheduler,
+    /// The coordinator's user: the batch has a life cycle and a sink.
+    Coordinator(BatchState),
+}
+
+/// A run that is to be tried again: by itself, so that a run that hangs or kills its runner cannot
+/// take its siblings along a second time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Retry {
+    pub(crate) task: TaskId,
+    pub(crate) run: RunId,
+    /// The runner it failed on, to be avoided until then.
+    pub(crate) avoid: (RunnerId, Time),
+}
+
+/// A request that waits for something of a batch.
+#[derive(Clone, Debug)]
+pub(crate) struct Waiter {
+    pub(crate) request: RequestId,
+    pub(crate) wants: Wants,
+    pub(crate) patience: Patience,
+    /// Since when enough has been there.
+    pub(crate) enough_since: Option<Time>,
+    pub(crate) timer: Option<Time>,
+}
+
+/// What a waiter waits for.
+#[derive(Clone, Debug)]
+pub(crate) enum Wants {
+    Collect {
+        min_num: Option<u32>,
+        clear: bool,
+        partial: bool,
+    },
+    Finalize,
+    /// That the batch is aborted, and what was to be kept has arrived.
+    Abort,
+}
+
+/// How a batch is given up.
+#[derive(Clone, Debug)]
+pub(crate) struct Abort {
+    pub(crate) reason: Arc<str>,
+    pub(crate) keep: bool,
+    pub(crate) unresponsive: Unresponsive,
+}
+
+/// How long a waiter waits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Patience {
+    Until(Time),
+    /// This long without progress, counted from the later of then and the last progress.
+    Stall(Time, Duration),
+}
+
+impl Patience {
+    pub(crate) fn new(now: Time, timeout: Option<Duration>, default: Duration) -> Self {
+        match timeout {
+            Some(timeout) => Self::Until(now.after(timeout)),
+            None => Self::Stall(now, default),
+        }
+    }
+
+    pub(crate) fn deadline(self, last_progress: Time) -> Time {
+        match self {
+            Self::Until(at) => at,
+            Self::Stall(since, stall) => since.max(last_progress).after(stall),
+        }
+    }
+}
+
+impl Batch {
+    pub(crate) fn new(id: BatchId, key: BatchKey, kind: BatchKind, owner: Owner) -> Self {
+        Self {
+            id,
+            key,
+            kind,
+            owner,
+            min_wait_num: None,
+            tasks: Vec::new(),
+            fresh: (0, 0),
+            retries: VecDeque::new(),
+            open: 0,
+            handed: 0,
+            results: Vec::new(),
+            runs: RunTally::default(),
+            ended: TaskTally::default(),
+            delivered: 0,
+            dropped: ByDrop::default(),
+            uncertain: 0,
+            held_bytes: 0,
+            attempts: 0,
+            waiters: Vec::new(),
+            leases: Vec::new(),
+            offered: false,
+            accepted: false,
+            failed: None,
+            abort: None,
+            result: None,
+        }
+    }
+
+    pub(crate) fn rank(&self) -> (Priority, BatchKey) {
+        (self.id.priority(), self.key)
+    }
+
+    /// Returns how many tasks somebody who collects now would expect.
+    pub(crate) fn expected(&self) -> u64 {
+        self.tasks.len() as u64 - self.handed
+    }
+
+    pub(crate) const fn state(&self) -> Option<BatchState> {
+        match self.owner {
+            Owner::Scheduler => None,
+            Owner::Coordinator(state) => Some(state),
+        }
+    }
+
+    /// Tells whether nothing but the result is left.
+    pub(crate) const fn terminal(&self) -> bool {
+        self.result.is_some()
+    }
+
+    /// Tells whether some run may never have been dispatched.
+    pub(crate) const fn has_fresh(&self) -> bool {
+        (self.fresh.0 as usize) < self.tasks.len()
+    }
+
+    /// Returns the runs of a task under way. None: it has not been begun, or has ended, be it that
+    /// its whole batch has while a cancelled attempt was still on its way out.
+    pub(crate) fn work(&self, task: TaskId) -> Option<&Work> {
+        match &self.tasks.get(task.0 as usize)?.body {
+            Body::Working(work) => Some(work),
+            Body::Fresh | Body::Ended(_) | Body::Gone => None,
+        }
+    }
+
+    /// As [`work`](Self::work), to be changed.
+    pub(crate) fn work_mut(&mut self, task: TaskId) -> Option<&mut Work> {
+        match &mut self.tasks.get_mut(task.0 as usize)?.body {
+            Body::Working(work) => Some(work),
+            Body::Fresh | Body::Ended(_) | Body::Gone => None,
+        }
+    }
+
+    /// Takes out the next slice that was never dispatched, of at most `most` runs.
+    pub(crate) fn next_fresh(&mut self, most: u32) -> Option<(TaskId, Runs)> {
+        loop {
+            let (at, from) = self.fresh;
+            let task = self.tasks.get(at as usize)?;
+            // Runs may have ended before they were dispatched: their task was given up.
+            let pending = |run: &u32| match &task.body {
+                Body::Fresh => true,
+                Body::Working(work) => work.runs[*run as usize].state == RunState::Pending,
+                Body::Ended(_) | Body::Gone => false,
+            };
+            let Some(first) = (from..task.total).find(pending) else {
+                self.fresh = (at + 1, 0);
+                continue;
+            };
+            let most = first.saturating_add(most).min(task.total);
+            let count = (first..most).take_while(pending).count() as u32;
+            let next = first + count;
+            self.fresh = if next < task.total { (at, next) } else { (at + 1, 0) };
+            return Some((TaskId(at), Runs { first, count }));
+        }
+    }
+
+    /// Leaves nothing to dispatch; the runs must have ended.
+    pub(crate) fn clear_queue(&mut self) {
+        self.retries.clear();
+        self.fresh = (self.tasks.len() as u32, 0);
+    }
+
+    /// Tells whether a run waits to be dispatched for the first time, not to be tried again.
+    pub(crate) const fn is_fresh(&self, task: u32, run: u32) -> bool {
+        task > self.fresh.0 || (task == self.fresh.0 && run >= self.fresh.1)
+    }
+}

@@ -1,0 +1,283 @@
+//! The state machine: what goes in, what comes out, and the order in which consequences are drawn.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use crate::action::{Action, Answer, Refusal};
+use crate::batch::Retry;
+use crate::batch_id::{BatchId, Priority};
+use crate::batches::Batches;
+use crate::config::Config;
+use crate::counters::{Counters, Disbelief};
+use crate::ids::{BatchKey, LeaseId, RequestId, RunnerId};
+use crate::input::{Input, Request};
+use crate::lease::Lease;
+use crate::runner::Slot;
+use crate::stop::{Phase, Stopping};
+use crate::time::Time;
+use crate::timers::Timers;
+use crate::usual::Usual;
+use crate::view::Wake;
+use crate::wait_all::AllWaiter;
+
+/// The scheduler and the batches as one deterministic state machine.
+///
+/// It has no clock, thread, socket, file or source of chance. Its methods are of three kinds:
+/// 1. [`apply`](Self::apply) takes one thing that happened, at the instant the caller says, and
+///    appends what is to be done about it to `actions`. It never fails and never blocks. A request
+///    that cannot be granted is answered with a [`Refusal`]; a report that contradicts what is
+///    known is counted and ignored. The caller performs the actions in order.
+/// 2. [`next_deadline`](Self::next_deadline) says when [`Input::TimePassed`] is due if nothing else
+///    happens. Facts that have arrived by then are to be applied first.
+/// 3. Getters show what is, and [`check`](Self::check) looks at everything for contradictions.
+///
+/// The same configuration, inputs and instants give the same actions, byte for byte.
+///
+/// # Guardrails
+/// - A run leaves `Pending` and `InFlight` only through `end_run`, which keeps the tallies.
+/// - A slot changes its phase only through `enter`, which keeps the idle set and the timers.
+/// - Consequences for waiters are drawn once, at the end of `apply`, from the set of batches that
+///   changed; nothing answers a waiter while a batch is being changed.
+/// - A payload leaves through exactly one of: a lease that is acknowledged, `drop_payload`.
+#[derive(Clone, Debug)]
+pub struct Core {
+    pub(crate) config: Config,
+    pub(crate) now: Time,
+    pub(crate) phase: Phase,
+    pub(crate) stopping: Option<Stopping>,
+    pub(crate) counters: Counters,
+    pub(crate) timers: Timers,
+
+    /// Active and remembered batches.
+    pub(crate) batches: Batches,
+    /// The latest life of every batch id.
+    pub(crate) ids: BTreeMap<BatchId, BatchKey>,
+    /// Active batches, in the order of service.
+    pub(crate) order: BTreeSet<(Priority, BatchKey)>,
+    /// Those of them with runs that were never dispatched.
+    pub(crate) fresh: BTreeSet<(Priority, BatchKey)>,
+    /// Those of them with runs that may be tried again now.
+    pub(crate) retrying: BTreeSet<(Priority, BatchKey)>,
+    /// Finalized and aborted batches, oldest first.
+    pub(crate) terminal: VecDeque<BatchKey>,
+    /// Batches whose waiters are to be looked at before `apply` returns.
+    pub(crate) changed: BTreeSet<BatchKey>,
+    /// Retries whose pause is not over.
+    pub(crate) paused: BTreeMap<u64, (BatchKey, Retry)>,
+    /// Tasks that have not ended.
+    pub(crate) open_tasks: u64,
+
+    pub(crate) runners: Vec<Slot>,
+    /// Idle runners, the one that has been idle longest first.
+    pub(crate) idle: BTreeSet<(u64, RunnerId)>,
+    /// Slots of runners that are not wanted any more.
+    pub(crate) free: BTreeSet<RunnerId>,
+    /// How many runners are alive.
+    pub(crate) alive: u32,
+    /// How many runners have an attempt.
+    pub(crate) working: u32,
+    /// How many supervised runners are wanted.
+    pub(crate) wanted: u32,
+
+    pub(crate) waiting: BTreeMap<RequestId, Waiting>,
+    pub(crate) all_waiters: Vec<AllWaiter>,
+    pub(crate) start_waiters: Vec<RequestId>,
+    pub(crate) leases: BTreeMap<LeaseId, Lease>,
+    pub(crate) usual: Usual,
+    /// When a run last ended or an attempt last began.
+    pub(crate) last_progress: Time,
+    /// When a task last ended.
+    pub(crate) last_task_end: Time,
+    /// When retries may next go back to the runner they failed on.
+    pub(crate) elsewhere: Option<Time>,
+    pub(crate) next_batch: u64,
+    pub(crate) next_attempt: u64,
+    pub(crate) next_lease: u64,
+    pub(crate) next_serial: u64,
+}
+
+/// Where a waiting request is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waiting {
+    Batch(BatchKey),
+    All,
+    Start,
+    Stop,
+}
+
+impl Core {
+    /// Returns a core in which nothing has happened. It takes tasks, and works on them once it is
+    /// asked to [`Start`](Request::Start).
+    pub fn new(config: Config) -> Self {
+        Self {
+            wanted: config.runners.min(config.limits.runners),
+            config,
+            now: Time::ZERO,
+            phase: Phase::New,
+            stopping: None,
+            counters: Counters::default(),
+            timers: Timers::default(),
+            batches: Batches::default(),
+            ids: BTreeMap::new(),
+            order: BTreeSet::new(),
+            fresh: BTreeSet::new(),
+            retrying: BTreeSet::new(),
+            terminal: VecDeque::new(),
+            changed: BTreeSet::new(),
+            paused: BTreeMap::new(),
+            open_tasks: 0,
+            runners: Vec::new(),
+            idle: BTreeSet::new(),
+            free: BTreeSet::new(),
+            alive: 0,
+            working: 0,
+            waiting: BTreeMap::new(),
+            all_waiters: Vec::new(),
+            start_waiters: Vec::new(),
+            leases: BTreeMap::new(),
+            usual: Usual::default(),
+            last_progress: Time::ZERO,
+            last_task_end: Time::ZERO,
+            elsewhere: None,
+            next_batch: 0,
+            next_attempt: 0,
+            next_lease: 0,
+            next_serial: 0,
+        }
+    }
+
+    /// Takes in one thing that happened at `now`, and appends what is to be done.
+    ///
+    /// An instant before the last one is taken for the last one.
+    pub fn apply(&mut self, now: Time, input: Input, actions: &mut Vec<Action>) {
+        self.now = self.now.max(now);
+        self.counters.inputs += 1;
+        match input {
+            Input::Requested { request, what } => self.request(request, what, actions),
+            Input::Withdrawn { request } => self.withdraw(request),
+            Input::Reported { runner, life, report } => {
+                self.report(runner, life, report, actions);
+            }
+            Input::Delivered { lease, delivery } => self.delivered(lease, delivery, actions),
+            Input::PoolResized { runners } => self.resize(runners, actions),
+            Input::TimePassed => self.pass_time(actions),
+        }
+        self.draw_consequences(actions);
+    }
+
+    fn request(&mut self, request: RequestId, what: Request, actions: &mut Vec<Action>) {
+        if self.waiting.contains_key(&request) {
+            self.disbelieve(Disbelief::RepeatedRequest);
+            return;
+        }
+        self.counters.requests += 1;
+        let most = u64::from(self.config.limits.waiters);
+        // Never refused for lack of room: what brings waits to an end.
+        let may_wait = matches!(
+            what,
+            Request::Collect { .. } | Request::Finalize { .. } | Request::WaitAll { .. }
+        );
+        if may_wait && self.waiting.len() as u64 >= most {
+            let value = self.waiting.len() as u64 + 1;
+            self.refuse(request, Refusal::Limit { limit: "waiters", value, max: most }, actions);
+            return;
+        }
+        match what {
+            Request::Schedule { batch, kind, tasks } => {
+                self.schedule(request, batch, kind, &tasks, actions);
+            }
+            Request::Collect { .. } => self.collect(request, what, actions),
+            Request::Drain { batch } => self.drain(request, &batch, actions),
+            Request::Discard { batch } => self.discard(request, &batch, actions),
+            Request::Submit { batch, kind, tasks, min_wait_num } => {
+                self.submit(request, batch, kind, &tasks, min_wait_num, actions);
+            }
+            Request::Finalize { batch, kind, timeout } => {
+                self.finalize(request, batch, kind, timeout, actions);
+            }
+            Request::Abort { batch, reason, keep_partial_results: keep, unresponsive } => {
+                self.abort(request, &batch, reason, keep, unresponsive, actions);
+            }
+            Request::WaitAll { timeout, clear_timeout_tasks } => {
+                self.wait_all(request, timeout, clear_timeout_tasks, actions);
+            }
+            Request::Start => self.start(request, actions),
+            Request::Stop { timeout } => self.stop(request, timeout, actions),
+            Request::Join => self.join(request, actions),
+        }
+    }
+
+    fn withdraw(&mut self, request: RequestId) {
+        let Some(waiting) = self.waiting.remove(&request) else {
+            // It was answered while the word was under way.
+            return;
+        };
+        self.counters.withdrawn += 1;
+        match waiting {
+            // An abort that waits for a sink is carried out all the same.
+            Waiting::Batch(key) => self.forget_waiter(key, request),
+            Waiting::All => self.forget_all_waiter(request),
+            Waiting::Start => self.start_waiters.retain(|waiter| *waiter != request),
+            Waiting::Stop => {
+                if let Some(stopping) = &mut self.stopping {
+                    stopping.waiters.retain(|waiter| *waiter != request);
+                }
+            }
+        }
+    }
+
+    fn pass_time(&mut self, actions: &mut Vec<Action>) {
+        while let Some(why) = self.timers.pop_due(self.now) {
+            match why {
+                Wake::Runner(runner) => self.runner_due(runner, actions),
+                Wake::Silence(runner) => self.silence_due(runner, actions),
+                Wake::Waiter(request) => self.waiter_due(request),
+                Wake::Retry(serial) => self.retry_due(serial),
+                Wake::Elsewhere => self.elsewhere = None,
+                Wake::Delivery(lease) => self.delivery_due(lease, actions),
+                Wake::Stop => self.stop_due(actions),
+            }
+        }
+    }
+
+    /// Brings everything into line with what was just taken in: waiters that can be answered are,
+    /// runs that can go out do.
+    fn draw_consequences(&mut self, actions: &mut Vec<Action>) {
+        loop {
+            while let Some(key) = self.changed.pop_first() {
+                self.look(key, actions);
+            }
+            self.dispatch(actions);
+            if self.changed.is_empty() {
+                break;
+            }
+        }
+        self.look_at_all_waiters(actions);
+        self.look_at_start(actions);
+        self.look_at_stop(actions);
+    }
+
+    /// Answers a request.
+    pub(crate) fn answer(&mut self, request: RequestId, answer: Answer, actions: &mut Vec<Action>) {
+        self.waiting.remove(&request);
+        self.counters.answers += 1;
+        actions.push(Action::Answer { request, answer });
+    }
+
+    pub(crate) fn refuse(
+        &mut self,
+        request: RequestId,
+        refusal: Refusal,
+        actions: &mut Vec<Action>,
+    ) {
+        self.answer(request, Answer::Refused(refusal), actions);
+    }
+
+    pub(crate) fn disbelieve(&mut self, why: Disbelief) {
+        self.counters.disbelieved[why] += 1;
+    }
+
+    pub(crate) fn serial(&mut self) -> u64 {
+        self.next_serial += 1;
+        self.next_serial
+    }
+}

@@ -1,0 +1,198 @@
+//! Which runs go out next, and to whom.
+
+use crate::Core;
+use crate::action::{Action, Runs};
+use crate::batch::Retry;
+use crate::batch_id::Priority;
+use crate::failure::CancelReason;
+use crate::ids::{AttemptId, BatchKey, RunnerId, TaskId};
+use crate::runner::{Attempt, Phase as RunnerPhase};
+use crate::status::BatchKind;
+use crate::stop::Phase;
+use crate::task::{Body, RunState, Work};
+use crate::time::Time;
+use crate::view::Wake;
+
+/// How many retries, idle runners and batches are looked at for one that fits. More would make the
+/// cost of a dispatch depend on how much is pending; what is passed over is found again when
+/// something ahead of it has gone.
+const LOOK_AHEAD: usize = 8;
+
+/// The place of a batch in the order of service.
+type Rank = (Priority, BatchKey);
+
+/// A slice that can go out, and where.
+struct Match {
+    batch: BatchKey,
+    task: TaskId,
+    runs: Runs,
+    runner: RunnerId,
+}
+
+impl Core {
+    /// Sends out everything that can go: batches in order, and inside a batch retries before what
+    /// was never tried, each first come first served.
+    pub(crate) fn dispatch(&mut self, actions: &mut Vec<Action>) {
+        if self.phase != Phase::Running {
+            return;
+        }
+        while !self.idle.is_empty() {
+            self.give_up_for_lack_of_room(actions);
+            let fresh = self.first_fresh();
+            let found = match (self.next_retry(fresh), fresh) {
+                (Some(retry), _) => Some(retry),
+                (None, Some(rank)) => self.take_fresh(rank),
+                (None, None) => break,
+            };
+            // None: all that was left in the queue of the batch had ended.
+            if let Some(found) = found {
+                self.start_attempt(found, actions);
+            }
+        }
+    }
+
+    /// Finds the first batch with fresh work that there is room for.
+    fn first_fresh(&self) -> Option<Rank> {
+        self.fresh.iter().take(LOOK_AHEAD).find(|rank| self.room_for(rank.1)).copied()
+    }
+
+    /// Takes the next slice of a batch with fresh work.
+    fn take_fresh(&mut self, rank: Rank) -> Option<Match> {
+        let runner = self.idle.first()?.1;
+        let most = self.config.max_repeat_times_per_runner.unwrap_or(u32::MAX).max(1);
+        let batch = self.batches.get_mut(&rank.1)?;
+        let found = batch.next_fresh(most);
+        if !batch.has_fresh() {
+            self.fresh.remove(&rank);
+        }
+        let (task, runs) = found?;
+        Some(Match { batch: rank.1, task, runs, runner })
+    }
+
+    /// Finds a retry of a batch up to the one whose fresh work is next.
+    fn next_retry(&mut self, fresh: Option<Rank>) -> Option<Match> {
+        let ranks: Vec<Rank> = self.retrying.iter().take(LOOK_AHEAD).copied().collect();
+        let mut earliest: Option<Time> = None;
+        for rank in ranks {
+            if fresh.is_some_and(|fresh| fresh < rank) {
+                break;
+            }
+            if !self.room_for(rank.1) {
+                continue;
+            }
+            if let Some(found) = self.match_retry(rank.1, &mut earliest) {
+                return Some(found);
+            }
+        }
+        if let Some(at) = earliest {
+            self.timers.set(Wake::Elsewhere, &mut self.elsewhere, Some(at));
+        }
+        None
+    }
+
+    /// Cancels the unsent runs of the first batch if there is no room for what they yield: waiting
+    /// could not bring any.
+    fn give_up_for_lack_of_room(&mut self, actions: &mut Vec<Action>) {
+        let Some((_, key)) = self.order.first().copied() else { return };
+        if self.batches[&key].runs.pending > 0 && !self.room_for(key) {
+            self.cancel_unsent(key, CancelReason::NoRoom, actions);
+        }
+    }
+
+    /// Finds a retry and an idle runner other than the one it failed on.
+    fn match_retry(&mut self, key: BatchKey, earliest: &mut Option<Time>) -> Option<Match> {
+        let (now, alive) = (self.now, self.alive);
+        let batch = self.batches.get_mut(&key)?;
+        let mut found = None;
+        for (at, retry) in batch.retries.iter().enumerate().take(LOOK_AHEAD) {
+            let mut idle = self.idle.iter().take(LOOK_AHEAD).map(|(_, runner)| *runner);
+            let (avoid, until) = retry.avoid;
+            let another = idle.find(|runner| *runner != avoid);
+            let alone = alive <= u32::from(self.runners[avoid.0 as usize].alive());
+            if let Some(runner) = another {
+                found = Some((at, runner));
+                break;
+            }
+            if alone || until <= now {
+                found = Some((at, avoid));
+                break;
+            }
+            *earliest = Some(earliest.map_or(until, |earliest| earliest.min(until)));
+        }
+        let (at, runner) = found?;
+        let Retry { task, run, .. } = batch.retries.remove(at)?;
+        let runs = Runs { first: run.0, count: 1 };
+        if batch.retries.is_empty() {
+            self.retrying.remove(&batch.rank());
+        }
+        Some(Match { batch: key, task, runs, runner })
+    }
+
+    /// Tells whether a batch may add to the payloads that are held. Those behind the first may
+    /// while half of the budget is free; the first one may also while it holds less than half
+    /// itself: what others hold can never keep it, which is finalized first, from being finished.
+    fn room_for(&self, key: BatchKey) -> bool {
+        let batch = &self.batches[&key];
+        let (budget, held) = (self.config.limits.payload_bytes, self.counters.payload_bytes_held);
+        match batch.kind {
+            BatchKind::Eval => true,
+            BatchKind::Train if self.order.first().is_some_and(|(_, first)| *first == key) => {
+                held < budget || batch.held_bytes < budget / 2
+            }
+            BatchKind::Train => held < budget / 2,
+        }
+    }
+
+    fn start_attempt(&mut self, found: Match, actions: &mut Vec<Action>) {
+        let Match { batch: key, task: id, runs, runner } = found;
+        let attempt = AttemptId(self.next_attempt);
+        let Some(batch) = self.batches.get_mut(&key) else { return };
+        let task = &mut batch.tasks[id.0 as usize];
+        if matches!(task.body, Body::Fresh) {
+            task.body = Body::Working(Box::new(Work::new(task.total)));
+        }
+        let Body::Working(work) = &mut task.body else { return };
+        for run in runs.iter() {
+            work.runs[run.0 as usize].state = RunState::InFlight(attempt);
+        }
+        let kills = work.kills;
+        let cap = self.config.max_timeout;
+        let timeout = match batch.kind {
+            BatchKind::Train => {
+                self.usual.timeout(task.workflow, runs.count, &self.config.dynamic_timeout, cap)
+            }
+            BatchKind::Eval => cap,
+        };
+        let count = u64::from(runs.count);
+        for tally in [&mut batch.runs, &mut self.counters.runs] {
+            tally.pending -= count;
+            tally.running += count;
+        }
+        batch.attempts += 1;
+        self.next_attempt += 1;
+        self.counters.attempts_started += 1;
+        let life = self.runners[runner.0 as usize].life;
+        actions.push(Action::StartAttempt {
+            runner,
+            life,
+            attempt,
+            batch: key,
+            task: id,
+            runs,
+            timeout,
+            kills,
+        });
+        let attempt = Attempt {
+            id: attempt,
+            batch: key,
+            task: id,
+            left: runs.count,
+            runs,
+            succeeded: 0,
+            sent: self.now,
+            began: None,
+            timeout,
+        };
+        self.enter(runner, RunnerPhase::Busy(attempt));
+    }
+}

@@ -1,0 +1,456 @@
+//! How runs and tasks end: the one place where a run leaves the books as pending or running.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::Core;
+use crate::action::{Action, Cancel};
+use crate::batch::Retry;
+use crate::counters::RunTally;
+use crate::failure::{CancelReason, FailureKind, Groups, Rule, Then};
+use crate::ids::{BatchKey, RunId, RunnerId, TaskId};
+use crate::input::{Report, RunOutcome, Unresponsive};
+use crate::runner::Phase as RunnerPhase;
+use crate::status::{DropReason, Payload};
+use crate::stop::Phase;
+use crate::task::{Body, Ended, Run, RunState};
+use crate::view::Wake;
+
+/// What becomes of the finished runs of a task that is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Partial {
+    Keep,
+    Drop,
+}
+
+/// Books the end of one run.
+fn book(tally: &mut RunTally, from: RunState, to: RunState) {
+    match from {
+        RunState::Pending => tally.pending -= 1,
+        RunState::InFlight(_) => tally.running -= 1,
+        RunState::Succeeded | RunState::Failed(_) | RunState::Cancelled(_) => {}
+    }
+    match to {
+        RunState::Pending => tally.pending += 1,
+        RunState::InFlight(_) => tally.running += 1,
+        RunState::Succeeded => tally.succeeded += 1,
+        RunState::Failed(kind) => tally.failed[kind] += 1,
+        RunState::Cancelled(reason) => tally.cancelled[reason] += 1,
+    }
+}
+
+impl Core {
+    /// Ends a run that is pending or in flight; a run that has ended stays as it is.
+    pub(crate) fn end_run(
+        &mut self,
+        key: BatchKey,
+        task: TaskId,
+        run: RunId,
+        end: RunState,
+        keep: impl FnOnce(&mut Run),
+    ) {
+        let Some(batch) = self.batches.get_mut(&key) else { return };
+        let Some(work) = batch.work_mut(task) else { return };
+        let run = &mut work.runs[run.0 as usize];
+        let from = run.state;
+        if !matches!(from, RunState::Pending | RunState::InFlight(_)) {
+            return;
+        }
+        run.state = end;
+        keep(run);
+        work.unfinished -= 1;
+        book(&mut batch.runs, from, end);
+        book(&mut self.counters.runs, from, end);
+        self.last_progress = self.now;
+    }
+
+    /// Runs of one task failed together: each is tried again if its rule allows it.
+    #[expect(clippy::too_many_arguments, reason = "a failure has this many sides")]
+    pub(crate) fn fail_runs(
+        &mut self,
+        key: BatchKey,
+        id: TaskId,
+        runs: &[RunId],
+        kind: FailureKind,
+        message: Arc<str>,
+        runner: RunnerId,
+        actions: &mut Vec<Action>,
+    ) {
+        if runs.is_empty() {
+            return;
+        }
+        let message = self.clip(message);
+        let rule = *self.config.failures.rule(kind);
+        for run in runs {
+            let Some(failures) = self.charge(key, id, *run, kind) else { continue };
+            if failures > rule.retries || self.poisoned(key, id, kind) {
+                self.fail_run(key, id, *run, kind, &message, rule);
+            } else {
+                self.counters.retries[kind] += 1;
+                self.requeue(key, id, &[*run], rule.wait(failures), runner);
+            }
+        }
+        if self.poisoned(key, id, kind) {
+            self.fail_unsent(key, id, kind, &message, rule);
+        }
+        self.end_task_if_done(key, id, actions);
+    }
+
+    /// Notes a failure of a run under way; returns how many it has had of this sort, its own or
+    /// the machinery's.
+    fn charge(&mut self, key: BatchKey, id: TaskId, run: RunId, kind: FailureKind) -> Option<u32> {
+        let run = &mut self.batches.get_mut(&key)?.work_mut(id)?.runs[run.0 as usize];
+        if !matches!(run.state, RunState::InFlight(_)) {
+            return None;
+        }
+        let failures = match kind {
+            FailureKind::Workflow | FailureKind::Timeout | FailureKind::InvalidOutput => {
+                &mut run.own_failures
+            }
+            FailureKind::RunnerLost | FailureKind::ModelUnavailable => &mut run.machinery_failures,
+        };
+        *failures += 1;
+        Some(*failures)
+    }
+
+    fn poisoned(&self, key: BatchKey, id: TaskId, kind: FailureKind) -> bool {
+        let work = self.batches.get(&key).and_then(|batch| batch.work(id));
+        let kills = work.map_or(0, |work| work.kills);
+        kind == FailureKind::RunnerLost && kills >= self.config.failures.poison_limit.max(1)
+    }
+
+    /// Fails the runs of a task that wait for a runner: it has cost enough of them.
+    fn fail_unsent(
+        &mut self,
+        key: BatchKey,
+        id: TaskId,
+        kind: FailureKind,
+        message: &Arc<str>,
+        rule: Rule,
+    ) {
+        let Some(batch) = self.batches.get_mut(&key) else { return };
+        batch.retries.retain(|retry| retry.task != id);
+        let Some(work) = batch.work(id) else { return };
+        let waiting = |run: &u32| work.runs[*run as usize].state == RunState::Pending;
+        let runs: Vec<u32> = (0..work.runs.len() as u32).filter(waiting).collect();
+        if batch.retries.is_empty() {
+            self.retrying.remove(&batch.rank());
+        }
+        for run in runs {
+            self.fail_run(key, id, RunId(run), kind, message, rule);
+        }
+    }
+
+    fn fail_run(
+        &mut self,
+        key: BatchKey,
+        id: TaskId,
+        run: RunId,
+        kind: FailureKind,
+        message: &Arc<str>,
+        rule: Rule,
+    ) {
+        self.end_run(key, id, run, RunState::Failed(kind), |_| {});
+        let Some(batch) = self.batches.get_mut(&key) else { return };
+        if let Some(work) = batch.work_mut(id)
+            && work.first_error.as_ref().is_none_or(|first| run < first.run)
+        {
+            let message = Arc::clone(message);
+            work.first_error = Some(crate::status::Failure { run, kind, message });
+        }
+        if rule.then == Then::FailBatch && batch.failed.is_none() {
+            batch.failed = Some((kind, Arc::clone(message)));
+            self.changed.insert(key);
+        }
+    }
+
+    /// Lets runs that were in flight be tried again after a pause, elsewhere if possible.
+    pub(crate) fn requeue(
+        &mut self,
+        key: BatchKey,
+        task: TaskId,
+        runs: &[RunId],
+        pause: Duration,
+        runner: RunnerId,
+    ) {
+        let until = self.now.after(pause).after(self.config.supervision.elsewhere_wait);
+        for run in runs {
+            if self.phase != Phase::Running {
+                self.end_run(key, task, *run, RunState::Cancelled(CancelReason::Stopped), |_| {});
+                continue;
+            }
+            let Some(batch) = self.batches.get_mut(&key) else { return };
+            let Some(work) = batch.work_mut(task) else { return };
+            work.runs[run.0 as usize].state = RunState::Pending;
+            for tally in [&mut batch.runs, &mut self.counters.runs] {
+                tally.running -= 1;
+                tally.pending += 1;
+            }
+            self.last_progress = self.now;
+            let retry = Retry { task, run: *run, avoid: (runner, until) };
+            if pause.is_zero() {
+                batch.retries.push_back(retry);
+                self.retrying.insert(batch.rank());
+                continue;
+            }
+            let serial = self.serial();
+            let mut timer = None;
+            self.timers.set(Wake::Retry(serial), &mut timer, Some(self.now.after(pause)));
+            self.paused.insert(serial, (key, retry));
+        }
+    }
+
+    /// The pause of a retry is over.
+    pub(crate) fn retry_due(&mut self, serial: u64) {
+        let Some((key, retry)) = self.paused.remove(&serial) else { return };
+        let Some(batch) = self.batches.get_mut(&key) else { return };
+        let Some(work) = batch.work(retry.task) else { return };
+        // What was cancelled meanwhile is not tried again.
+        if work.runs[retry.run.0 as usize].state == RunState::Pending {
+            batch.retries.push_back(retry);
+            self.retrying.insert(batch.rank());
+        }
+    }
+
+    /// Ends a task all of whose runs have ended.
+    pub(crate) fn end_task_if_done(
+        &mut self,
+        key: BatchKey,
+        id: TaskId,
+        actions: &mut Vec<Action>,
+    ) {
+        let work = self.batches.get(&key).and_then(|batch| batch.work(id));
+        if work.is_some_and(|work| work.unfinished == 0) {
+            self.end_task(key, id, Partial::Keep, DropReason::PartialTask, actions);
+        }
+    }
+
+    /// Ends a task: its result waits to be taken, or it was cut and leaves nothing.
+    fn end_task(
+        &mut self,
+        key: BatchKey,
+        id: TaskId,
+        partial: Partial,
+        reason: DropReason,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(batch) = self.batches.get_mut(&key) else { return };
+        let task = &mut batch.tasks[id.0 as usize];
+        let Body::Working(work) = std::mem::replace(&mut task.body, Body::Gone) else { return };
+        let mut ended = work.into_ended(task.total);
+        let status = &ended.status;
+        let cut = status.cancelled_runs.total() > 0;
+        let mut dropped = None;
+        if status.ok() {
+            batch.ended.ok += 1;
+        } else if cut && (status.completed_runs == 0 || partial == Partial::Drop) {
+            batch.ended.cancelled += 1;
+            dropped = Some(reason);
+        } else if status.completed_runs > 0 {
+            batch.ended.partial += 1;
+            dropped = (self.config.failures.groups == Groups::Whole)
+                .then_some(DropReason::IncompleteGroup);
+        } else {
+            batch.ended.failed += 1;
+        }
+        let payloads = dropped.map(|_| std::mem::take(&mut ended.payloads));
+        if dropped != Some(reason) {
+            self.keep_ended(key, id, ended);
+        }
+        for payload in payloads.into_iter().flatten() {
+            self.drop_payload(key, payload, dropped.unwrap_or(reason), actions);
+        }
+        self.close_task(key);
+    }
+
+    fn keep_ended(&mut self, key: BatchKey, id: TaskId, ended: Ended) {
+        let Some(batch) = self.batches.get_mut(&key) else { return };
+        batch.tasks[id.0 as usize].body = Body::Ended(Box::new(ended));
+        batch.results.push(id);
+    }
+
+    fn close_task(&mut self, key: BatchKey) {
+        let Some(batch) = self.batches.get_mut(&key) else { return };
+        batch.open -= 1;
+        if batch.open == 0 {
+            // What is left in the queue has ended without being sent.
+            self.clear_queue(key);
+        }
+        self.open_tasks -= 1;
+        self.last_task_end = self.now;
+        self.last_progress = self.now;
+        self.changed.insert(key);
+    }
+
+    /// Cuts a batch: everything that has not ended is cancelled, at once. Runners that work on it
+    /// are told, and what they say about it does not count any more.
+    pub(crate) fn cut(
+        &mut self,
+        key: BatchKey,
+        why: CancelReason,
+        partial: Partial,
+        unresponsive: Unresponsive,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(batch) = self.batches.get(&key) else { return };
+        if batch.open == 0 {
+            return;
+        }
+        if batch.attempts > 0 {
+            for at in 0..self.runners.len() {
+                let theirs = matches!(
+                    &self.runners[at].phase,
+                    // One that has reported all its runs is about to end by itself.
+                    RunnerPhase::Busy(attempt) if attempt.batch == key && attempt.left > 0
+                );
+                if theirs {
+                    let runner = RunnerId(at as u32);
+                    self.cancel_attempt(runner, Cancel::Runs(why), unresponsive, actions);
+                }
+            }
+        }
+        let reason = match why {
+            CancelReason::Aborted => DropReason::Aborted,
+            CancelReason::Stopped => DropReason::Stopped,
+            CancelReason::OverRollout
+            | CancelReason::TimedOut
+            | CancelReason::BatchFailed
+            | CancelReason::NoRoom => DropReason::PartialTask,
+        };
+        for at in 0..self.batches[&key].tasks.len() {
+            self.cut_task(key, TaskId(at as u32), why, (partial, reason), actions);
+        }
+        self.clear_queue(key);
+    }
+
+    fn cut_task(
+        &mut self,
+        key: BatchKey,
+        id: TaskId,
+        why: CancelReason,
+        (partial, reason): (Partial, DropReason),
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(batch) = self.batches.get_mut(&key) else { return };
+        let task = &mut batch.tasks[id.0 as usize];
+        let total = task.total;
+        match task.body {
+            Body::Fresh => self.cancel_fresh(key, id, why),
+            Body::Working(_) => {
+                for run in 0..total {
+                    self.end_run(key, id, RunId(run), RunState::Cancelled(why), |_| {});
+                }
+                self.end_task(key, id, partial, reason, actions);
+            }
+            Body::Ended(_) | Body::Gone => {}
+        }
+    }
+
+    /// Cancels a task none of whose runs was dispatched.
+    fn cancel_fresh(&mut self, key: BatchKey, id: TaskId, why: CancelReason) {
+        let Some(batch) = self.batches.get_mut(&key) else { return };
+        let task = &mut batch.tasks[id.0 as usize];
+        task.body = Body::Gone;
+        let total = u64::from(task.total);
+        for tally in [&mut batch.runs, &mut self.counters.runs] {
+            tally.pending -= total;
+            tally.cancelled[why] += total;
+        }
+        batch.ended.cancelled += 1;
+        self.close_task(key);
+    }
+
+    /// Cancels the runs of a batch that wait for a runner; those that are running go on.
+    pub(crate) fn cancel_unsent(
+        &mut self,
+        key: BatchKey,
+        why: CancelReason,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(batch) = self.batches.get(&key) else { return };
+        if batch.runs.pending == 0 {
+            return;
+        }
+        for at in 0..batch.tasks.len() {
+            let id = TaskId(at as u32);
+            let task = &self.batches[&key].tasks[at];
+            match &task.body {
+                Body::Fresh => self.cancel_fresh(key, id, why),
+                Body::Working(work) => {
+                    let pending: Vec<RunId> = (0..task.total)
+                        .filter(|run| work.runs[*run as usize].state == RunState::Pending)
+                        .map(RunId)
+                        .collect();
+                    for run in pending {
+                        self.end_run(key, id, run, RunState::Cancelled(why), |_| {});
+                    }
+                    self.end_task_if_done(key, id, actions);
+                }
+                Body::Ended(_) | Body::Gone => {}
+            }
+        }
+        self.clear_queue(key);
+    }
+
+    pub(crate) fn clear_queue(&mut self, key: BatchKey) {
+        let Some(batch) = self.batches.get_mut(&key) else { return };
+        batch.clear_queue();
+        self.fresh.remove(&batch.rank());
+        self.retrying.remove(&batch.rank());
+    }
+
+    /// Drops a payload that a batch holds.
+    pub(crate) fn drop_payload(
+        &mut self,
+        key: BatchKey,
+        payload: Payload,
+        reason: DropReason,
+        actions: &mut Vec<Action>,
+    ) {
+        if let Some(batch) = self.batches.get_mut(&key) {
+            batch.held_bytes -= payload.bytes;
+            batch.dropped[reason] += 1;
+            if batch.offered {
+                batch.uncertain += 1;
+            }
+        }
+        self.counters.payloads_held -= 1;
+        self.counters.payload_bytes_held -= payload.bytes;
+        self.counters.payloads_dropped[reason] += 1;
+        actions.push(Action::DropPayload { payload, reason });
+    }
+
+    /// Drops a payload that was never held; `key` is the batch it was meant for, if known.
+    pub(crate) fn drop_stray(
+        &mut self,
+        key: Option<BatchKey>,
+        payload: Option<Payload>,
+        reason: DropReason,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(payload) = payload else { return };
+        if let Some(batch) = key.and_then(|key| self.batches.get_mut(&key)) {
+            batch.dropped[reason] += 1;
+        }
+        self.counters.payloads_dropped[reason] += 1;
+        actions.push(Action::DropPayload { payload, reason });
+    }
+
+    /// Drops what came with a report that is not even looked at.
+    pub(crate) fn drop_unheard(&mut self, report: Report, actions: &mut Vec<Action>) {
+        if let Report::RunFinished { outcome: RunOutcome::Succeeded { payload, .. }, .. } = report {
+            self.counters.payloads_received += u64::from(payload.is_some());
+            self.drop_stray(None, payload, DropReason::Late, actions);
+        }
+    }
+
+    /// Cuts a message to its limit, at a character.
+    pub(crate) fn clip(&mut self, message: Arc<str>) -> Arc<str> {
+        let most = self.config.limits.message_bytes as usize;
+        if message.len() <= most {
+            return message;
+        }
+        self.counters.messages_cut += 1;
+        message[..message.floor_char_boundary(most)].into()
+    }
+}

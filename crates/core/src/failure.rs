@@ -1,0 +1,202 @@
+//! How a run can end other than well, and what the configuration says is to follow.
+
+use std::time::Duration;
+
+/// Declares a closed list of names with their spelling in logs, metrics and configuration, and an
+/// array type with one number for each.
+macro_rules! names {
+    (
+        $(#[$doc:meta])* $name:ident, $table:ident {
+            $($(#[$vdoc:meta])* $variant:ident = $text:literal,)+
+        }
+    ) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum $name { $($(#[$vdoc])* $variant,)+ }
+
+        impl $name {
+            /// All of them, in their fixed order.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
+
+            /// Returns the name used in logs, metrics and configuration.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $text,)+ }
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.name())
+            }
+        }
+
+        #[doc = concat!("One count for every [`", stringify!($name), "`].")]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct $table([u64; $name::ALL.len()]);
+
+        impl $table {
+            /// Returns the sum over all.
+            pub fn total(&self) -> u64 {
+                self.0.iter().sum()
+            }
+
+            /// Iterates over those that are not zero.
+            pub fn nonzero(&self) -> impl Iterator<Item = ($name, u64)> {
+                $name::ALL.iter().map(|name| (*name, self[*name])).filter(|(_, count)| *count > 0)
+            }
+
+            /// Adds the counts of another table.
+            pub fn add(&mut self, other: &Self) {
+                for (mine, theirs) in self.0.iter_mut().zip(other.0) {
+                    *mine += theirs;
+                }
+            }
+        }
+
+        impl std::ops::Index<$name> for $table {
+            type Output = u64;
+
+            fn index(&self, name: $name) -> &u64 {
+                &self.0[name as usize]
+            }
+        }
+
+        impl std::ops::IndexMut<$name> for $table {
+            fn index_mut(&mut self, name: $name) -> &mut u64 {
+                &mut self.0[name as usize]
+            }
+        }
+    };
+}
+pub(crate) use names;
+
+names!(
+    /// Why a run failed.
+    FailureKind, ByFailure {
+        /// The user's code raised.
+        Workflow = "workflow",
+        /// The attempt lasted longer than it may.
+        Timeout = "timeout",
+        /// The runner died, fell silent or ended the attempt without a word about the run.
+        RunnerLost = "runner_lost",
+        /// No inference server answered.
+        ModelUnavailable = "model_unavailable",
+        /// The workflow returned what cannot be an experience, or too much of it.
+        InvalidOutput = "invalid_output",
+    }
+);
+
+names!(
+    /// Why a run was cancelled.
+    CancelReason, ByCancel {
+        /// Its batch was aborted.
+        Aborted = "aborted",
+        /// Enough other tasks of its batch had finished.
+        OverRollout = "over_rollout",
+        /// Whoever waited for the batch ran out of time and asked for the rest to be cleared.
+        TimedOut = "timed_out",
+        /// Another run failed in a way that fails the batch.
+        BatchFailed = "batch_failed",
+        /// Its batch is the first one and holds half of the budget for payloads, or more, while the
+        /// budget is used up: waiting could not help.
+        NoRoom = "no_room",
+        /// The scheduler was stopped.
+        Stopped = "stopped",
+    }
+);
+
+/// What follows when runs fail, for every [`FailureKind`]. Plain data: the configuration declares
+/// it and the scheduler reads it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FailurePolicy {
+    /// When the user's code raised.
+    pub workflow: Rule,
+    /// When the attempt lasted too long.
+    pub timeout: Rule,
+    /// When the runner was lost while it was not the task that killed it. A task that is suspected
+    /// of killing runners is bounded by [`poison_limit`](Self::poison_limit) instead.
+    pub runner_lost: Rule,
+    /// When no inference server answered.
+    pub model_unavailable: Rule,
+    /// When the output could not be used.
+    pub invalid_output: Rule,
+    /// After how many lost runners a task that is suspected each time is failed.
+    pub poison_limit: u32,
+    /// What becomes of the good runs of a task some of whose runs failed.
+    pub groups: Groups,
+}
+
+impl FailurePolicy {
+    /// Returns the rule for a kind.
+    pub const fn rule(&self, kind: FailureKind) -> &Rule {
+        match kind {
+            FailureKind::Workflow => &self.workflow,
+            FailureKind::Timeout => &self.timeout,
+            FailureKind::RunnerLost => &self.runner_lost,
+            FailureKind::ModelUnavailable => &self.model_unavailable,
+            FailureKind::InvalidOutput => &self.invalid_output,
+        }
+    }
+
+    /// Returns the policy in which a task may fail `retries` more times of its own, and in which
+    /// what the machinery does wrong has a larger budget of its own.
+    pub fn with_retries(retries: u32) -> Self {
+        let own = Rule { retries, backoff: Duration::ZERO, then: Then::FailRun };
+        let machinery = Rule { retries: 10, ..own };
+        Self {
+            workflow: own,
+            timeout: own,
+            runner_lost: machinery,
+            model_unavailable: Rule { backoff: Duration::from_secs(1), ..machinery },
+            invalid_output: own,
+            poison_limit: 3,
+            groups: Groups::Partial,
+        }
+    }
+}
+
+impl Default for FailurePolicy {
+    fn default() -> Self {
+        Self::with_retries(2)
+    }
+}
+
+/// What follows a failure of one kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// A run that has failed in this way is tried again if it has had at most this many failures
+    /// of the same sort: of its own (workflow, timeout, invalid output), or of the machinery around
+    /// it (lost runners, absent models).
+    pub retries: u32,
+    /// How long to wait before the first retry; doubles with each, up to a minute.
+    pub backoff: Duration,
+    /// What happens when the retries are used up.
+    pub then: Then,
+}
+
+impl Rule {
+    /// Returns how long to wait before the retry that follows the `failures`-th failure.
+    pub fn wait(&self, failures: u32) -> Duration {
+        const LONGEST: Duration = Duration::from_secs(60);
+        let doublings = failures.saturating_sub(1).min(16);
+        self.backoff.saturating_mul(1 << doublings).min(LONGEST.max(self.backoff))
+    }
+}
+
+/// What happens when the retries of a run are used up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Then {
+    /// The run has failed; its task and batch go on without it.
+    FailRun,
+    /// The batch has failed: the rest is cancelled and whoever waits is told.
+    FailBatch,
+}
+
+/// What becomes of the good runs of a task some of whose runs failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Groups {
+    /// They are delivered.
+    Partial,
+    /// They are dropped, and counted as dropped: a group is trained whole or not at all.
+    Whole,
+}

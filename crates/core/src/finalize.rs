@@ -1,0 +1,362 @@
+//! How a submitted batch is closed: waited for, cut, delivered, acknowledged, remembered.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::Core;
+use crate::action::{Action, Answer, Refusal};
+use crate::batch::{Owner, Patience, Wants};
+use crate::batch_id::BatchId;
+use crate::collect::waiter_mut;
+use crate::ending::Partial;
+use crate::failure::CancelReason;
+use crate::ids::{BatchKey, RequestId, TaskId};
+use crate::input::Unresponsive;
+use crate::lease::Recipient;
+use crate::metrics::Metrics;
+use crate::status::{BatchKind, BatchResult, BatchState};
+use crate::stop::Phase;
+use crate::task::{Body, RunState, Task};
+use crate::time::Time;
+use crate::view::Wake;
+
+/// What a finalizer finds.
+enum Verdict {
+    Wait,
+    /// Enough has ended; what has not is cut for this reason.
+    Close(CancelReason),
+    Refuse(Refusal),
+}
+
+impl Core {
+    pub(crate) fn finalize(
+        &mut self,
+        request: RequestId,
+        id: BatchId,
+        expected: BatchKind,
+        timeout: Option<Duration>,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(key) = self.ids.get(&id).copied() else {
+            return self.refuse(request, Refusal::NotRegistered { batch: id }, actions);
+        };
+        let batch = &self.batches[&key];
+        let Owner::Coordinator(state) = batch.owner else {
+            return self.refuse(request, Refusal::NotRegistered { batch: id }, actions);
+        };
+        let kind = batch.kind;
+        if kind != expected {
+            let refusal = Refusal::WrongKind { batch: id, kind, expected };
+            return self.refuse(request, refusal, actions);
+        }
+        match (state, &batch.result, &batch.abort) {
+            (BatchState::Finalized, Some(result), _) => {
+                let answer = Answer::Finalized(Arc::clone(result));
+                self.answer(request, answer, actions);
+            }
+            (BatchState::Aborted, _, Some(abort)) => {
+                let reason = Arc::clone(&abort.reason);
+                self.refuse(request, Refusal::Aborted { batch: id, reason }, actions);
+            }
+            (BatchState::Running, ..) if self.phase == Phase::Stopping && self.unfinished(key) => {
+                self.refuse(request, Refusal::Stopped, actions);
+            }
+            _ => {
+                let patience = Patience::new(self.now, timeout, self.config.default_timeout);
+                self.wait(key, request, Wants::Finalize, patience);
+            }
+        }
+    }
+
+    /// Tells whether tasks are missing, now or because they were cancelled.
+    fn unfinished(&self, key: BatchKey) -> bool {
+        let batch = &self.batches[&key];
+        batch.open > 0 || (batch.ended.cancelled > 0 && !batch.accepted)
+    }
+
+    pub(crate) fn look_at_finalizer(
+        &mut self,
+        key: BatchKey,
+        request: RequestId,
+        actions: &mut Vec<Action>,
+    ) {
+        match self.verdict(key, request) {
+            Verdict::Wait => {}
+            Verdict::Refuse(refusal) => {
+                self.forget_waiter(key, request);
+                self.refuse(request, refusal, actions);
+            }
+            Verdict::Close(why) => {
+                let keep = self.config.over_rollout.return_partial_tasks;
+                let partial = if keep { Partial::Keep } else { Partial::Drop };
+                // Before anything is cut: a refusal changes nothing.
+                if let Some(refusal) = self.too_few(key, partial) {
+                    if self.may_hope(key, request) {
+                        return;
+                    }
+                    self.forget_waiter(key, request);
+                    return self.refuse(request, refusal, actions);
+                }
+                self.cut(key, why, partial, Unresponsive::Replace, actions);
+                if let Some(batch) = self.batches.get_mut(&key) {
+                    batch.accepted = true;
+                }
+                self.deliver(key, actions);
+            }
+        }
+    }
+
+    fn verdict(&mut self, key: BatchKey, request: RequestId) -> Verdict {
+        let grace = self.config.over_rollout.wait_after_min;
+        let (now, last_progress, serving) = (self.now, self.last_progress, self.serving());
+        let (train, eval) = (self.config.train, self.config.eval);
+        let Some(batch) = self.batches.get_mut(&key) else { return Verdict::Wait };
+        let Owner::Coordinator(state) = batch.owner else { return Verdict::Wait };
+        let running = state != BatchState::Finalizing;
+        if let (Some((kind, message)), true) = (&batch.failed, running) {
+            let (kind, message) = (*kind, Arc::clone(message));
+            return Verdict::Refuse(Refusal::BatchFailed {
+                batch: batch.id.clone(),
+                kind,
+                message,
+            });
+        }
+        let policy = match batch.kind {
+            BatchKind::Train => train,
+            BatchKind::Eval => eval,
+        };
+        let expected = batch.tasks.len() as u64;
+        let finished = expected - batch.open - batch.ended.cancelled;
+        let needed = batch.min_wait_num.map_or(expected, |min| u64::from(min).min(expected));
+        let enough = running && batch.min_wait_num.is_some() && finished >= needed;
+        let quorum = policy.quorum_percent.map(|percent| share(expected, percent));
+        let quorum = running && quorum.is_some_and(|quorum| finished >= quorum);
+        let id = batch.id.clone();
+        if running && batch.open == 0 {
+            // What was cancelled was cancelled by a finalizer before, or by somebody else.
+            if batch.accepted || batch.ended.cancelled == 0 || enough || quorum {
+                return Verdict::Close(CancelReason::OverRollout);
+            }
+            let refusal = Refusal::CutShort { batch: id, finished, needed, expected };
+            return Verdict::Refuse(refusal);
+        }
+        let Some(waiter) = waiter_mut(batch, request) else { return Verdict::Wait };
+        let deadline = waiter.patience.deadline(last_progress);
+        let over = waiter.enough_for(enough, grace, now);
+        if over.is_some_and(|over| now >= over) || (enough && now >= deadline) {
+            return Verdict::Close(CancelReason::OverRollout);
+        }
+        if now < deadline {
+            let at = over.map_or(deadline, |over| over.min(deadline));
+            waiter.wake_by(at, &mut self.timers);
+            return Verdict::Wait;
+        }
+        if quorum {
+            return Verdict::Close(CancelReason::TimedOut);
+        }
+        let batch = id;
+        Verdict::Refuse(Refusal::TimedOut { batch, state, finished, needed, expected, serving })
+    }
+
+    /// Lets a finalizer wait on if it has time and tasks under way could still go well.
+    fn may_hope(&mut self, key: BatchKey, request: RequestId) -> bool {
+        let (now, last_progress) = (self.now, self.last_progress);
+        let Some(batch) = self.batches.get_mut(&key).filter(|batch| batch.open > 0) else {
+            return false;
+        };
+        let Some(waiter) = waiter_mut(batch, request) else { return false };
+        let deadline = waiter.patience.deadline(last_progress);
+        if deadline <= now {
+            return false;
+        }
+        waiter.wake_by(deadline, &mut self.timers);
+        true
+    }
+
+    /// Looks at how many tasks would have a good run if the batch were closed now.
+    fn too_few(&self, key: BatchKey, partial: Partial) -> Option<Refusal> {
+        let batch = &self.batches[&key];
+        let policy = match batch.kind {
+            BatchKind::Train => self.config.train,
+            BatchKind::Eval => self.config.eval,
+        };
+        let begun = |task: &&Task| match &task.body {
+            Body::Working(work) => work.runs.iter().any(|run| run.state == RunState::Succeeded),
+            Body::Fresh | Body::Ended(_) | Body::Gone => false,
+        };
+        let mut succeeded = batch.ended.ok + batch.ended.partial;
+        if partial == Partial::Keep && policy.success_min_percent > 0 {
+            succeeded += batch.tasks.iter().filter(begun).count() as u64;
+        }
+        let needed = share(batch.tasks.len() as u64, policy.success_min_percent);
+        let batch = batch.id.clone();
+        (succeeded < needed).then_some(Refusal::TooFewSucceeded { batch, succeeded, needed })
+    }
+
+    /// Hands the results of a batch all of whose tasks have ended to the sink. Where there is
+    /// nothing to hand over, the batch is finalized at once.
+    fn deliver(&mut self, key: BatchKey, actions: &mut Vec<Action>) {
+        if !self.holds_payloads(key) {
+            return self.finish_finalize(key, Metrics::new(), actions);
+        }
+        let Some((lease, results)) = self.lease_results(key, Recipient::Sink) else { return };
+        self.set_state(key, BatchState::Finalizing);
+        // Whoever has waited for this gets the sink's answer, which has a deadline of its own.
+        let waiters = self.batches.get_mut(&key).map(|batch| &mut batch.waiters);
+        for waiter in waiters.into_iter().flatten() {
+            waiter.patience = Patience::Until(Time::MAX);
+            self.timers.set(Wake::Waiter(waiter.request), &mut waiter.timer, None);
+        }
+        actions.push(Action::Deliver { lease, batch: key, results });
+        self.changed.insert(key);
+    }
+
+    /// Tells whether a result has a payload, be it an empty one.
+    pub(crate) fn holds_payloads(&self, key: BatchKey) -> bool {
+        let batch = &self.batches[&key];
+        batch.results.iter().any(|id| match &batch.tasks[id.0 as usize].body {
+            Body::Ended(ended) => !ended.payloads.is_empty(),
+            Body::Fresh | Body::Working(_) | Body::Gone => false,
+        })
+    }
+
+    pub(crate) fn set_state(&mut self, key: BatchKey, state: BatchState) {
+        if let Some(batch) = self.batches.get_mut(&key) {
+            batch.owner = Owner::Coordinator(state);
+        }
+    }
+
+    /// The sink has the results, or there were none: the batch is finalized.
+    pub(crate) fn finish_finalize(
+        &mut self,
+        key: BatchKey,
+        metrics: Metrics,
+        actions: &mut Vec<Action>,
+    ) {
+        self.count_step(key);
+        let waiters = self.take_waiters(key);
+        let result = self.close(key, BatchState::Finalized, metrics, actions);
+        for (request, wants) in waiters {
+            let answer = match wants {
+                // It came too late: what it would have given up has been delivered.
+                Wants::Abort => Answer::Aborted(None),
+                Wants::Finalize | Wants::Collect { .. } => Answer::Finalized(Arc::clone(&result)),
+            };
+            self.answer(request, answer, actions);
+        }
+    }
+
+    /// The sink did not take the results: they stay, and finalizing can be repeated.
+    pub(crate) fn sink_failed(
+        &mut self,
+        key: BatchKey,
+        message: Arc<str>,
+        actions: &mut Vec<Action>,
+    ) {
+        let message = self.clip(message);
+        let batch = &self.batches[&key];
+        let id = batch.id.clone();
+        let aborted = batch.state() == Some(BatchState::Aborted);
+        if !aborted {
+            let none = batch.tasks.is_empty();
+            self.set_state(key, if none { BatchState::Pending } else { BatchState::Running });
+        }
+        for (request, wants) in self.take_waiters(key) {
+            if !aborted && matches!(wants, Wants::Abort) {
+                // It waited for the delivery to come to an end, one way or the other.
+                self.wait(key, request, wants, Patience::Until(Time::MAX));
+                continue;
+            }
+            let message = Arc::clone(&message);
+            let refusal = Refusal::SinkFailed { batch: id.clone(), message };
+            self.refuse(request, refusal, actions);
+        }
+        if !aborted && self.batches[&key].abort.is_some() {
+            self.carry_out_abort(key, actions);
+        }
+    }
+
+    /// Takes all waiters of a batch out, with their timers.
+    pub(crate) fn take_waiters(&mut self, key: BatchKey) -> Vec<(RequestId, Wants)> {
+        let batch = self.batches.get_mut(&key);
+        let waiters = batch.map(|batch| std::mem::take(&mut batch.waiters)).unwrap_or_default();
+        let mut taken = Vec::with_capacity(waiters.len());
+        for mut waiter in waiters {
+            self.timers.set(Wake::Waiter(waiter.request), &mut waiter.timer, None);
+            self.waiting.remove(&waiter.request);
+            taken.push((waiter.request, waiter.wants));
+        }
+        taken
+    }
+
+    /// Leaves nothing of a submitted batch but its result, which is remembered for a while.
+    pub(crate) fn close(
+        &mut self,
+        key: BatchKey,
+        state: BatchState,
+        sink_metrics: Metrics,
+        actions: &mut Vec<Action>,
+    ) -> Arc<BatchResult> {
+        self.set_state(key, state);
+        let batch = self.batches.get_mut(&key).expect("only a registered batch is closed");
+        let mut statuses = Vec::new();
+        for (at, task) in std::mem::take(&mut batch.tasks).into_iter().enumerate() {
+            if let Body::Ended(ended) = task.body {
+                statuses.push((TaskId(at as u32), ended.status));
+            }
+        }
+        let abort = batch.abort.as_ref().filter(|_| state == BatchState::Aborted);
+        let result = Arc::new(BatchResult {
+            batch: batch.id.clone(),
+            key,
+            kind: batch.kind,
+            state,
+            reason: abort.map(|abort| Arc::clone(&abort.reason)),
+            tasks: batch.ended,
+            runs: batch.runs,
+            delivered: batch.delivered,
+            dropped: batch.dropped,
+            uncertain: batch.uncertain,
+            statuses,
+            sink_metrics,
+        });
+        batch.result = Some(Arc::clone(&result));
+        batch.results = Vec::new();
+        self.order.remove(&batch.rank());
+        self.clear_queue(key);
+        self.terminal.push_back(key);
+        while self.terminal.len() > self.config.limits.terminal_batches as usize {
+            self.forget_oldest();
+        }
+        actions.push(Action::ForgetTasks { batch: key });
+        result
+    }
+
+    fn forget_oldest(&mut self) {
+        let Some(key) = self.terminal.pop_front() else { return };
+        if let Some(batch) = self.batches.remove(&key)
+            && self.ids.get(&batch.id) == Some(&key)
+        {
+            self.ids.remove(&batch.id);
+        }
+    }
+
+    /// Counts a train batch that was seen whole, for the warm-up of the dynamic timeout.
+    pub(crate) fn count_step(&mut self, key: BatchKey) {
+        let batch = &self.batches[&key];
+        let whole = batch.ended.total() > 0 && batch.ended.cancelled == 0;
+        if whole && batch.kind == BatchKind::Train {
+            self.usual.steps = self.usual.steps.saturating_add(1);
+        }
+    }
+
+    /// Returns how many runners are up.
+    fn serving(&self) -> u32 {
+        self.idle.len() as u32 + self.working
+    }
+}
+
+/// Returns the smallest number that is at least this share of all.
+fn share(all: u64, percent: u8) -> u64 {
+    (all * u64::from(percent.min(100))).div_ceil(100)
+}

@@ -1,0 +1,255 @@
+//! Everything that must be true at any moment, looked at from outside the code that keeps it true.
+
+use crate::Core;
+use crate::batch::{Batch, Owner};
+use crate::counters::RunTally;
+use crate::ids::RunnerId;
+use crate::runner::Phase as RunnerPhase;
+use crate::status::BatchState;
+use crate::stop::Phase;
+use crate::task::{Body, RunState, Task};
+use crate::view::Wake;
+
+/// Fails with words unless a condition holds.
+macro_rules! require {
+    ($condition:expr, $($words:tt)+) => {
+        if !$condition {
+            return Err(format!($($words)+));
+        }
+    };
+}
+
+impl Core {
+    /// Looks at the whole state for contradictions. Costs as much as there is state: for tests and
+    /// the simulator.
+    ///
+    /// # Errors
+    /// Says what contradicts what.
+    pub fn check(&self) -> Result<(), String> {
+        require!(self.counters.balanced(), "counters do not add up: {:?}", self.counters);
+        self.check_batches()?;
+        self.check_runners()?;
+        self.check_waiters()?;
+        self.check_leases()
+    }
+
+    fn check_batches(&self) -> Result<(), String> {
+        let (mut open, mut held, mut bytes) = (0, 0, 0);
+        let (mut pending, mut running) = (0, 0);
+        for batch in self.batches.iter() {
+            let name = &batch.id;
+            let key = &batch.key;
+            let found = self.batches.get(key).is_some_and(|found| found.key == *key);
+            require!(found, "batch {name} is not found under {key}");
+            let rank = batch.rank();
+            let active = self.order.contains(&rank);
+            require!(active != batch.terminal(), "batch {name} is in the wrong set");
+            require!(
+                self.fresh.contains(&rank) == (active && batch.has_fresh())
+                    && self.retrying.contains(&rank) == (active && !batch.retries.is_empty()),
+                "batch {name} is to be dispatched or not, contrary to its queue"
+            );
+            require!(
+                batch.terminal() == self.terminal.contains(key),
+                "batch {name} is remembered or not, contrary to its state"
+            );
+            held += self.check_batch(batch)?;
+            open += batch.open;
+            bytes += batch.held_bytes;
+            pending += batch.runs.pending;
+            running += batch.runs.running;
+        }
+        for (id, key) in &self.ids {
+            let right = self.batches.get(key).is_some_and(|batch| batch.id == *id);
+            require!(right, "the name {id} points to {key}, which is another batch or none");
+        }
+        require!(open == self.open_tasks, "{open} tasks are open, not {}", self.open_tasks);
+        let counters = &self.counters;
+        require!(held == counters.payloads_held, "{held} payloads are held");
+        require!(bytes == counters.payload_bytes_held, "{bytes} bytes are held");
+        require!(pending == counters.runs.pending, "{pending} runs are pending");
+        require!(running == counters.runs.running, "{running} runs are running");
+        require!(self.changed.is_empty(), "changes were left unlooked at");
+        Ok(())
+    }
+
+    /// Returns how many payloads the batch holds.
+    fn check_batch(&self, batch: &Batch) -> Result<u64, String> {
+        let name = &batch.id;
+        require!(batch.runs.balanced(), "runs of batch {name} do not add up: {:?}", batch.runs);
+        if batch.terminal() {
+            require!(batch.open == 0, "batch {name} is closed with open tasks");
+            require!(batch.held_bytes == 0, "batch {name} is closed with payloads");
+            require!(batch.waiters.is_empty(), "batch {name} is closed with waiters");
+            require!(batch.leases.is_empty(), "batch {name} is closed with deliveries");
+            return Ok(0);
+        }
+        let mut tally = RunTally::default();
+        let (mut open, mut held, mut bytes, mut free) = (0, 0, 0, 0);
+        for (at, task) in batch.tasks.iter().enumerate() {
+            open += u64::from(task.open());
+            let payloads = self.check_task(batch, at as u32, task, &mut tally)?;
+            held += payloads.0;
+            bytes += payloads.1;
+            free += u64::from(matches!(&task.body, Body::Ended(ended) if ended.lease.is_none()));
+        }
+        require!(open == batch.open, "batch {name} has {open} open tasks, not {}", batch.open);
+        require!(bytes == batch.held_bytes, "batch {name} holds {bytes} bytes");
+        require!(tally.pending == batch.runs.pending, "batch {name}: {tally:?} {:?}", batch.runs);
+        require!(tally.running == batch.runs.running, "batch {name}: {tally:?} {:?}", batch.runs);
+        let taken = batch.delivered > 0 && matches!(batch.owner, Owner::Coordinator(_));
+        require!(taken || free == batch.results.len() as u64, "batch {name}: {free} results");
+        let ended = batch.ended.total();
+        require!(ended + open == batch.tasks.len() as u64, "batch {name}: {ended} tasks ended");
+        check_life_cycle(batch)?;
+        let attempts = self.runners.iter().filter_map(|slot| slot.attempt());
+        let attempts = attempts.filter(|attempt| attempt.batch == batch.key).count() as u32;
+        require!(attempts == batch.attempts, "batch {name} has {attempts} attempts");
+        Ok(held)
+    }
+
+    /// Returns how many payloads the task holds, and their bytes.
+    fn check_task(
+        &self,
+        batch: &Batch,
+        at: u32,
+        task: &Task,
+        tally: &mut RunTally,
+    ) -> Result<(u64, u64), String> {
+        let name = format!("{}/{at}", batch.id);
+        let work = match &task.body {
+            Body::Fresh => {
+                tally.pending += u64::from(task.total);
+                require!(batch.is_fresh(at, 0), "task {name} waits but was passed over");
+                return Ok((0, 0));
+            }
+            Body::Ended(ended) => {
+                let bytes = ended.payloads.iter().map(|payload| payload.bytes).sum();
+                return Ok((ended.payloads.len() as u64, bytes));
+            }
+            Body::Gone => return Ok((0, 0)),
+            Body::Working(work) => work,
+        };
+        let (mut unfinished, mut held, mut bytes) = (0, 0, 0);
+        for (run, state) in work.runs.iter().enumerate() {
+            match state.state {
+                RunState::Pending => {
+                    unfinished += 1;
+                    tally.pending += 1;
+                    let places = self.places(batch, at, run as u32);
+                    require!(places == 1, "run {name}/{run} waits in {places} places");
+                }
+                RunState::InFlight(attempt) => {
+                    unfinished += 1;
+                    tally.running += 1;
+                    let on = self.runners.iter().filter_map(|slot| slot.attempt());
+                    let on = on.filter(|current| current.id == attempt).count();
+                    require!(on == 1, "run {name}/{run} is in flight on {on} runners");
+                }
+                RunState::Succeeded | RunState::Failed(_) | RunState::Cancelled(_) => {}
+            }
+            held += u64::from(state.payload.is_some());
+            bytes += state.payload.map_or(0, |payload| payload.bytes);
+        }
+        require!(unfinished > 0, "task {name} is under way with nothing left to do");
+        require!(unfinished == work.unfinished, "task {name} has {unfinished} unfinished runs");
+        Ok((held, bytes))
+    }
+
+    /// Counts the queues in which a pending run stands.
+    fn places(&self, batch: &Batch, task: u32, run: u32) -> usize {
+        let paused = self.paused.values().filter(|(key, _)| *key == batch.key);
+        let retries = batch.retries.iter().chain(paused.map(|(_, retry)| retry));
+        let again = retries.filter(|retry| retry.task.0 == task && retry.run.0 == run).count();
+        usize::from(batch.is_fresh(task, run)) + again
+    }
+
+    fn check_runners(&self) -> Result<(), String> {
+        let (mut alive, mut working) = (0, 0);
+        for (at, slot) in self.runners.iter().enumerate() {
+            let runner = RunnerId(at as u32);
+            alive += u32::from(slot.alive());
+            working += u32::from(slot.attempt().is_some());
+            let idle = self.idle.contains(&(slot.idle_since, runner));
+            require!(
+                idle == matches!(slot.phase, RunnerPhase::Idle),
+                "runner {runner} is among the idle or not, contrary to its state"
+            );
+            require!(
+                self.free.contains(&runner) == matches!(slot.phase, RunnerPhase::Retired),
+                "runner {runner} is free or not, contrary to its state"
+            );
+            for (why, at) in
+                [(Wake::Runner(runner), slot.timer), (Wake::Silence(runner), slot.silence)]
+            {
+                let set = at.is_none_or(|at| self.timers.contains(why, at));
+                require!(set, "runner {runner} believes in a timer that is not set");
+            }
+            let timed = slot.timer.is_some();
+            let idle = matches!(slot.phase, RunnerPhase::Idle | RunnerPhase::Retired);
+            let stopped = self.phase != Phase::Running;
+            require!(timed || idle || stopped, "runner {runner} could wait for ever");
+        }
+        require!(alive == self.alive, "{alive} runners are alive, not {}", self.alive);
+        require!(working == self.working, "{working} runners work, not {}", self.working);
+        if self.phase == Phase::Running {
+            let counted = self.runners.iter().filter(|slot| slot.counted()).count() as u32;
+            require!(counted == self.wanted, "{counted} runners are kept, not {}", self.wanted);
+        }
+        let half = self.config.limits.payload_bytes / 2;
+        let room = self.counters.payload_bytes_held < half;
+        let waiting = !self.fresh.is_empty();
+        let stuck = self.phase == Phase::Running && room && waiting && !self.idle.is_empty();
+        require!(!stuck, "a runner is idle while runs that were never tried wait");
+        Ok(())
+    }
+
+    fn check_waiters(&self) -> Result<(), String> {
+        let in_batches: usize = self.batches.iter().map(|batch| batch.waiters.len()).sum();
+        let stops = self.stopping.as_ref().map_or(0, |stopping| stopping.waiters.len());
+        let kept = in_batches + self.all_waiters.len() + self.start_waiters.len() + stops;
+        require!(kept == self.waiting.len(), "{} requests wait, {kept} kept", self.waiting.len());
+        let open = self.counters.requests - self.counters.answers - self.counters.withdrawn;
+        require!(open == self.waiting.len() as u64, "{open} requests are unanswered");
+        let in_batches = self.batches.iter().flat_map(|batch| &batch.waiters);
+        let timers = in_batches.map(|waiter| (waiter.request, waiter.timer));
+        let all = self.all_waiters.iter().map(|waiter| (waiter.request, waiter.timer));
+        for (request, timer) in timers.chain(all) {
+            let set = timer.is_none_or(|at| self.timers.contains(Wake::Waiter(request), at));
+            require!(set, "request {request} believes in a timer that is not set");
+        }
+        Ok(())
+    }
+
+    fn check_leases(&self) -> Result<(), String> {
+        let listed: usize = self.batches.iter().map(|batch| batch.leases.len()).sum();
+        require!(listed == self.leases.len(), "{listed} deliveries, {} kept", self.leases.len());
+        for (id, lease) in &self.leases {
+            let Some(batch) = self.batches.get(&lease.batch) else {
+                return Err(format!("delivery {id} is of no batch"));
+            };
+            for task in &lease.tasks {
+                let right = match &batch.tasks[task.0 as usize].body {
+                    Body::Ended(ended) => ended.lease == Some(*id),
+                    Body::Fresh | Body::Working(_) | Body::Gone => false,
+                };
+                require!(right, "delivery {id} claims task {}/{task}", batch.id);
+            }
+        }
+        let most = self.runners.len() * 2 + self.waiting.len() + self.paused.len();
+        let most = most + self.leases.len() + 2;
+        require!(self.timers.len() <= most, "{} timers, at most {most}", self.timers.len());
+        Ok(())
+    }
+}
+
+fn check_life_cycle(batch: &Batch) -> Result<(), String> {
+    let name = &batch.id;
+    if let Owner::Coordinator(state) = batch.owner {
+        let delivering = state == BatchState::Finalizing || state == BatchState::Aborted;
+        require!(delivering || batch.leases.is_empty(), "batch {name} delivers while {state}");
+        let empty = batch.tasks.is_empty();
+        require!(empty || state != BatchState::Pending, "batch {name} has tasks and pends");
+    }
+    Ok(())
+}

@@ -1,0 +1,59 @@
+//! Rollway's decisions: which run goes where and when, and what becomes of a batch.
+//!
+//! Start with [`Core`]: it takes [`Input`]s and gives [`Action`]s. The way of the data through the
+//! files: `schedule` (work comes in) → `dispatch` (it goes out) → `attempt` (runners report) →
+//! `ending` (runs and tasks end) → `collect`, `finalize`, `abort` (somebody takes the results),
+//! with `lease` as the only door out, and `pool` and `stop` for the runners and for everything.
+
+#![warn(missing_docs, clippy::wildcard_enum_match_arm)]
+
+mod abort;
+mod action;
+mod attempt;
+mod batch;
+mod batch_id;
+mod batches;
+mod collect;
+mod config;
+mod core;
+mod counters;
+mod dispatch;
+mod ending;
+mod failure;
+mod finalize;
+mod ids;
+mod input;
+mod invariants;
+mod lease;
+pub mod metrics;
+mod pool;
+mod report;
+mod runner;
+mod schedule;
+mod status;
+mod stop;
+mod task;
+mod time;
+mod timers;
+mod usual;
+mod view;
+mod wait_all;
+
+pub use crate::action::{Action, Answer, Cancel, Collected, Outcome, Refusal, Runs, StopReport};
+pub use crate::batch_id::{BatchId, Priority, Step};
+pub use crate::config::{BatchPolicy, Config, DynamicTimeout, Limits, OverRollout, Supervision};
+pub use crate::core::Core;
+pub use crate::counters::{ByDisbelief, Counters, Disbelief, RunTally};
+pub use crate::failure::{
+    ByCancel, ByFailure, CancelReason, FailureKind, FailurePolicy, Groups, Rule, Then,
+};
+pub use crate::ids::{
+    AttemptId, BatchKey, LeaseId, Life, PayloadId, RequestId, RunId, RunnerId, TaskId, WorkflowId,
+};
+pub use crate::input::{Delivery, Input, Report, Request, RunOutcome, TaskSpec, Unresponsive};
+pub use crate::status::{
+    BatchKind, BatchResult, BatchState, ByDrop, DropReason, Failure, Payload, Status, TaskResult,
+    TaskTally,
+};
+pub use crate::time::Time;
+pub use crate::view::{BatchView, Deadline, RunnerState, RunnerView, Wake};

@@ -1,0 +1,334 @@
+//! The pool of runners: who is started, watched, replaced and let go.
+
+use std::sync::Arc;
+
+use crate::Core;
+use crate::action::{Action, Answer, Cancel, Refusal};
+use crate::counters::Disbelief;
+use crate::failure::FailureKind;
+use crate::ids::{AttemptId, Life, RequestId, RunnerId};
+use crate::input::{Report, Unresponsive};
+use crate::runner::{Attempt, Phase, Slot};
+use crate::stop::Phase as CorePhase;
+use crate::view::Wake;
+
+impl Core {
+    pub(crate) fn report(
+        &mut self,
+        runner: RunnerId,
+        life: Life,
+        report: Report,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(slot) = self.runners.get_mut(runner.0 as usize) else {
+            self.disbelieve(Disbelief::UnknownRunner);
+            self.drop_unheard(report, actions);
+            return;
+        };
+        if slot.life != life || !slot.alive() {
+            self.disbelieve(Disbelief::EarlierLife);
+            self.drop_unheard(report, actions);
+            return;
+        }
+        slot.last_heard = self.now;
+        match report {
+            Report::Alive => {}
+            Report::Ready { after } => self.runner_ready(runner, after, actions),
+            Report::StartFailed { message } => self.start_failed(runner, message, actions),
+            Report::Lost { message, suspect } => self.lose(runner, message, suspect, actions),
+            Report::AttemptBegan { attempt } => self.attempt_began(runner, attempt),
+            Report::RunFinished { attempt, run, outcome } => {
+                self.run_finished(runner, attempt, run, outcome, actions);
+            }
+            Report::AttemptEnded { attempt } => self.attempt_ended(runner, attempt, actions),
+        }
+    }
+
+    fn runner_ready(
+        &mut self,
+        runner: RunnerId,
+        after: Option<AttemptId>,
+        actions: &mut Vec<Action>,
+    ) {
+        let slot = &mut self.runners[runner.0 as usize];
+        match (&slot.phase, after) {
+            (Phase::Starting, None) => {
+                slot.settled = true;
+                slot.start_failures = 0;
+                self.enter_idle_or_retire(runner, actions);
+            }
+            // Its word that the attempt had ended was lost on the way.
+            (Phase::Busy(attempt) | Phase::Cancelling(attempt, _), Some(after))
+                if attempt.id == after =>
+            {
+                self.runner_free(runner, actions);
+            }
+            (Phase::Idle, _) => self.disbelieve(Disbelief::Repeated),
+            _ => self.disbelieve(Disbelief::NotCurrent),
+        }
+    }
+
+    /// Moves a slot into a phase, and with it the idle set, the counts and the timers.
+    pub(crate) fn enter(&mut self, runner: RunnerId, phase: Phase) {
+        let serial = self.serial();
+        let supervision = self.config.supervision;
+        let slot = &mut self.runners[runner.0 as usize];
+        let (was_alive, was_working) = (slot.alive(), slot.attempt().is_some());
+        if matches!(slot.phase, Phase::Idle) {
+            self.idle.remove(&(slot.idle_since, runner));
+        }
+        if matches!(slot.phase, Phase::Retired) {
+            self.free.remove(&runner);
+        }
+        slot.phase = phase;
+        slot.since = self.now;
+        let timer = match &slot.phase {
+            Phase::Starting => Some(self.now.after(supervision.start_timeout)),
+            Phase::Busy(_) => Some(self.now.after(supervision.begin_timeout)),
+            Phase::Broken => Some(self.now.after(supervision.broken_rest)),
+            Phase::Resting => Some(self.now.after(slot.rest(&supervision))),
+            Phase::Cancelling(..) => slot.timer,
+            Phase::Idle => {
+                slot.idle_since = serial;
+                self.idle.insert((serial, runner));
+                None
+            }
+            Phase::Retired => {
+                self.free.insert(runner);
+                None
+            }
+        };
+        self.timers.set(Wake::Runner(runner), &mut slot.timer, timer);
+        let watched = slot.alive() && !matches!(slot.phase, Phase::Starting);
+        let silence = match (supervision.silence_timeout.filter(|_| watched), slot.silence) {
+            // Set for an earlier moment: it will look and set itself again.
+            (Some(_), Some(at)) => Some(at),
+            (Some(silence), None) => Some(slot.last_heard.after(silence)),
+            (None, _) => None,
+        };
+        self.timers.set(Wake::Silence(runner), &mut slot.silence, silence);
+        let slot = &self.runners[runner.0 as usize];
+        self.alive = self.alive + u32::from(slot.alive()) - u32::from(was_alive);
+        self.working = self.working + u32::from(slot.attempt().is_some()) - u32::from(was_working);
+    }
+
+    /// A runner is idle: it stays, unless it is not wanted any more.
+    pub(crate) fn enter_idle_or_retire(&mut self, runner: RunnerId, actions: &mut Vec<Action>) {
+        if self.runners[runner.0 as usize].retiring {
+            self.retire(runner, actions);
+        } else {
+            self.enter(runner, Phase::Idle);
+        }
+    }
+
+    /// Begins a life.
+    pub(crate) fn start_runner(&mut self, runner: RunnerId, actions: &mut Vec<Action>) {
+        let life = self.new_life(runner);
+        self.counters.runners_started += 1;
+        actions.push(Action::StartRunner { runner, life });
+    }
+
+    fn new_life(&mut self, runner: RunnerId) -> Life {
+        let slot = &mut self.runners[runner.0 as usize];
+        slot.life = Life(slot.life.0.wrapping_add(1));
+        slot.fruitful = false;
+        slot.last_heard = self.now;
+        let life = slot.life;
+        self.enter(runner, Phase::Starting);
+        life
+    }
+
+    fn order_stop(&mut self, runner: RunnerId, actions: &mut Vec<Action>) {
+        let life = self.runners[runner.0 as usize].life;
+        self.counters.runners_stopped += 1;
+        actions.push(Action::StopRunner { runner, life });
+    }
+
+    /// Lets a runner go for good.
+    pub(crate) fn retire(&mut self, runner: RunnerId, actions: &mut Vec<Action>) {
+        if self.runners[runner.0 as usize].alive() {
+            self.order_stop(runner, actions);
+        }
+        let slot = &mut self.runners[runner.0 as usize];
+        slot.retiring = false;
+        slot.settled = true;
+        self.enter(runner, Phase::Retired);
+    }
+
+    fn start_failed(&mut self, runner: RunnerId, message: Arc<str>, actions: &mut Vec<Action>) {
+        let message = self.clip(message);
+        let slot = &mut self.runners[runner.0 as usize];
+        if !matches!(slot.phase, Phase::Starting) {
+            return self.disbelieve(Disbelief::NotCurrent);
+        }
+        slot.message = Some(message);
+        slot.settled = true;
+        slot.start_failures += 1;
+        slot.fruitless += 1;
+        let broken = slot.start_failures >= self.config.supervision.start_failures_max;
+        if !slot.supervised || slot.retiring {
+            return self.retire(runner, actions);
+        }
+        self.order_stop(runner, actions);
+        self.enter(runner, if broken { Phase::Broken } else { Phase::Resting });
+    }
+
+    /// A runner is no more, or must not be any more: its attempt is over, and a new life begins
+    /// unless somebody else looks after it.
+    pub(crate) fn lose(
+        &mut self,
+        runner: RunnerId,
+        message: Arc<str>,
+        suspect: bool,
+        actions: &mut Vec<Action>,
+    ) {
+        let message = self.clip(message);
+        let slot = &mut self.runners[runner.0 as usize];
+        if matches!(slot.phase, Phase::Starting) {
+            return self.start_failed(runner, message, actions);
+        }
+        self.counters.runners_lost += 1;
+        slot.message = Some(message.clone());
+        if !slot.fruitful {
+            slot.fruitless += 1;
+        }
+        let stays = slot.supervised && !slot.retiring;
+        let restarts = stays && self.phase == CorePhase::Running;
+        let work = slot.work();
+        if stays {
+            self.order_stop(runner, actions);
+            self.enter(runner, Phase::Resting);
+        } else {
+            self.retire(runner, actions);
+        }
+        match work {
+            Some((attempt, None)) => {
+                if suspect {
+                    self.suspect(&attempt);
+                }
+                let kind = FailureKind::RunnerLost;
+                self.settle(&attempt, kind, message, runner, actions);
+            }
+            Some((attempt, Some(cancel))) => {
+                self.settle_cancelled(&attempt, cancel, runner, actions);
+            }
+            None => {}
+        }
+        if restarts && self.runners[runner.0 as usize].timer == Some(self.now) {
+            self.start_runner(runner, actions);
+        }
+    }
+
+    fn suspect(&mut self, attempt: &Attempt) {
+        let batch = self.batches.get_mut(&attempt.batch);
+        if let Some(work) = batch.and_then(|batch| batch.work_mut(attempt.task)) {
+            work.kills += 1;
+        }
+    }
+
+    /// A runner has taken too long, or has rested long enough.
+    pub(crate) fn runner_due(&mut self, runner: RunnerId, actions: &mut Vec<Action>) {
+        let slot = &mut self.runners[runner.0 as usize];
+        slot.timer = None;
+        match &slot.phase {
+            Phase::Starting => {
+                self.start_failed(runner, "did not become ready in time".into(), actions);
+            }
+            Phase::Busy(attempt) => {
+                let late = attempt.began.is_some();
+                // Something moves: whoever waits as long as anything does can go on waiting.
+                self.last_progress = self.now;
+                let cancel = if late { Cancel::Timeout } else { Cancel::NotBegun };
+                self.cancel_attempt(runner, cancel, Unresponsive::Replace, actions);
+            }
+            Phase::Cancelling(..) => {
+                self.lose(runner, "did not acknowledge a cancel in time".into(), false, actions);
+            }
+            // A pool that is being stopped is not mended.
+            Phase::Broken | Phase::Resting if self.phase == CorePhase::Running => {
+                self.start_runner(runner, actions);
+            }
+            Phase::Broken | Phase::Resting | Phase::Idle | Phase::Retired => {}
+        }
+    }
+
+    /// A runner may have fallen silent.
+    pub(crate) fn silence_due(&mut self, runner: RunnerId, actions: &mut Vec<Action>) {
+        let slot = &mut self.runners[runner.0 as usize];
+        slot.silence = None;
+        let Some(silence) = self.config.supervision.silence_timeout else { return };
+        let at = slot.last_heard.after(silence);
+        if at > self.now {
+            self.timers.set(Wake::Silence(runner), &mut slot.silence, Some(at));
+            return;
+        }
+        let message = format!("not heard for {} s", silence.as_secs_f64());
+        self.lose(runner, message.into(), false, actions);
+    }
+
+    pub(crate) fn resize(&mut self, runners: u32, actions: &mut Vec<Action>) {
+        self.wanted = runners.min(self.config.limits.runners);
+        if self.phase == CorePhase::Running {
+            self.fit_pool(actions);
+        }
+    }
+
+    /// Starts the runners that are missing and lets go those that are too many.
+    pub(crate) fn fit_pool(&mut self, actions: &mut Vec<Action>) {
+        let mut counted = self.runners.iter().filter(|slot| slot.counted()).count() as u32;
+        for at in 0..self.runners.len() {
+            if counted < self.wanted && self.runners[at].supervised && self.runners[at].retiring {
+                self.runners[at].retiring = false;
+                counted += 1;
+            }
+        }
+        while counted < self.wanted {
+            let runner = self.new_slot(true);
+            self.start_runner(runner, actions);
+            counted += 1;
+        }
+        for at in (0..self.runners.len()).rev() {
+            if counted > self.wanted && self.runners[at].counted() {
+                let runner = RunnerId(at as u32);
+                if self.runners[at].attempt().is_some() {
+                    self.runners[at].retiring = true;
+                } else {
+                    self.retire(runner, actions);
+                }
+                counted -= 1;
+            }
+        }
+    }
+
+    fn new_slot(&mut self, supervised: bool) -> RunnerId {
+        let fresh = Slot::new(supervised);
+        if let Some(runner) = self.free.first().copied() {
+            let slot = &mut self.runners[runner.0 as usize];
+            *slot = Slot { life: slot.life, ..fresh };
+            return runner;
+        }
+        self.runners.push(fresh);
+        RunnerId(self.runners.len() as u32 - 1)
+    }
+
+    pub(crate) fn join(&mut self, request: RequestId, actions: &mut Vec<Action>) {
+        let refusal = match self.phase {
+            CorePhase::New => Some(Refusal::NotStarted),
+            CorePhase::Stopping | CorePhase::Stopped => Some(Refusal::Stopped),
+            CorePhase::Running => {
+                let joined =
+                    |slot: &&Slot| !slot.supervised && !matches!(slot.phase, Phase::Retired);
+                let max = u64::from(self.config.limits.joined_runners);
+                let value = self.runners.iter().filter(joined).count() as u64 + 1;
+                (value > max).then_some(Refusal::Limit { limit: "joined_runners", value, max })
+            }
+        };
+        if let Some(refusal) = refusal {
+            return self.refuse(request, refusal, actions);
+        }
+        let runner = self.new_slot(false);
+        let life = self.new_life(runner);
+        self.runners[runner.0 as usize].settled = true;
+        self.answer(request, Answer::Joined { runner, life }, actions);
+    }
+}

@@ -1,0 +1,95 @@
+//! Results in numbers: the metrics of a task and of a batch, under the names that users log.
+//!
+//! They are worked out when somebody asks, from what the result keeps, and not while the core
+//! decides: evaluating the spread of many runs takes a while, and nobody has to wait for it.
+
+use crate::metrics::{
+    BATCH_STATS, EvalDetail, Metrics, Purpose, TASK_SECONDS, calculate_task_level_metrics,
+    gather_eval_metrics, gather_metrics,
+};
+use crate::status::{BatchKind, BatchResult, Status};
+
+impl Status {
+    /// Returns the metrics of the task, which depend on its runs and not on the order in which
+    /// they ended.
+    pub fn metrics(&self, kind: BatchKind) -> Metrics {
+        let seconds = self.attempt_seconds.iter().map(|seconds| {
+            let pair: [(&str, f64); 1] = [(TASK_SECONDS, *seconds)];
+            pair.into_iter().collect()
+        });
+        let runs: Vec<Metrics> = self.run_metrics.iter().cloned().chain(seconds).collect();
+        let purpose = match kind {
+            BatchKind::Train => Purpose::Train,
+            BatchKind::Eval => Purpose::Eval { planned: Some(self.total_runs as usize) },
+        };
+        calculate_task_level_metrics(&runs, purpose)
+    }
+}
+
+impl BatchResult {
+    /// Returns the metrics of the batch: what the sink had to say, the metrics of the finished
+    /// tasks under `rollout/` or `eval/<name>/`, and how the tasks and runs ended.
+    pub fn metrics(&self, detail: EvalDetail<'_>) -> Metrics {
+        let tasks: Vec<Metrics> =
+            self.statuses.iter().map(|(_, status)| status.metrics(self.kind)).collect();
+        let (prefix, gathered) = match self.kind {
+            BatchKind::Train => {
+                ("rollout".to_owned(), gather_metrics(&tasks, "rollout", &BATCH_STATS))
+            }
+            BatchKind::Eval => {
+                let prefix = format!("eval/{}", self.batch.eval_name());
+                let gathered = gather_eval_metrics(&tasks, &prefix, detail);
+                (prefix, gathered)
+            }
+        };
+        let mut metrics = self.sink_metrics.clone();
+        for (key, value) in gathered.iter() {
+            metrics.set(key.clone(), value);
+        }
+        let counts = [
+            ("finished_task_count", self.finished()),
+            ("ok_task_count", self.tasks.ok),
+            ("partial_task_count", self.tasks.partial),
+            ("failed_task_count", self.tasks.failed),
+            ("cancelled_task_count", self.tasks.cancelled),
+        ];
+        for (name, count) in counts {
+            metrics.set(format!("{prefix}/{name}"), count as f64);
+        }
+        for (kind, count) in self.runs.failed.nonzero() {
+            metrics.set(format!("{prefix}/failed_run_count/{kind}"), count as f64);
+        }
+        for (reason, count) in self.runs.cancelled.nonzero() {
+            metrics.set(format!("{prefix}/cancelled_run_count/{reason}"), count as f64);
+        }
+        for (reason, count) in self.dropped.nonzero() {
+            metrics.set(format!("{prefix}/dropped_payload_count/{reason}"), count as f64);
+        }
+        metrics
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::failure::FailureKind;
+
+    #[test]
+    fn a_task_with_a_failed_run_reports_under_the_planned_number() {
+        let run = |reward: f64| [("reward", reward)].into_iter().collect();
+        let mut status = Status {
+            completed_runs: 2,
+            total_runs: 3,
+            run_metrics: vec![run(1.0), run(0.0)],
+            attempt_seconds: vec![2.0, 4.0],
+            ..Status::default()
+        };
+        status.failed_runs[FailureKind::Timeout] = 1;
+        let train = status.metrics(BatchKind::Train);
+        assert_eq!((train.get("reward"), train.get(TASK_SECONDS)), (Some(0.5), Some(3.0)));
+        let eval = status.metrics(BatchKind::Eval);
+        assert_eq!(eval.get("reward/mean@3"), Some(0.5));
+        assert_eq!(eval.get(TASK_SECONDS), Some(3.0));
+        assert!(status.message().is_some_and(|words| words.starts_with("2/3 runs completed")));
+    }
+}

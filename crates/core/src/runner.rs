@@ -1,0 +1,133 @@
+//! One slot of the pool: the life it leads and the attempt it works on.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::action::{Cancel, Runs};
+use crate::config::Supervision;
+use crate::ids::{AttemptId, BatchKey, Life, TaskId};
+use crate::time::Time;
+use crate::view::RunnerState;
+
+/// A slot. Its transitions are in `pool.rs` and `attempt.rs`.
+#[derive(Clone, Debug)]
+pub(crate) struct Slot {
+    pub(crate) life: Life,
+    pub(crate) phase: Phase,
+    pub(crate) since: Time,
+    pub(crate) last_heard: Time,
+    /// Whether the core starts it, or it joined by itself.
+    pub(crate) supervised: bool,
+    /// Whether it is to go when it is done with its attempt.
+    pub(crate) retiring: bool,
+    /// Whether it has been ready, or has failed to be, since the last start of the pool.
+    pub(crate) settled: bool,
+    /// Failed starts in a row.
+    pub(crate) start_failures: u32,
+    /// Lives in a row that ended without having finished an attempt.
+    pub(crate) fruitless: u32,
+    /// Whether this life has finished an attempt.
+    pub(crate) fruitful: bool,
+    pub(crate) message: Option<Arc<str>>,
+    /// Its place among the idle ones.
+    pub(crate) idle_since: u64,
+    pub(crate) timer: Option<Time>,
+    pub(crate) silence: Option<Time>,
+}
+
+/// What a slot does.
+#[derive(Clone, Debug)]
+pub(crate) enum Phase {
+    Starting,
+    Idle,
+    Busy(Attempt),
+    Cancelling(Attempt, Cancel),
+    Broken,
+    /// Waits to be started again.
+    Resting,
+    /// Is not wanted any more; the slot may be used for another runner.
+    Retired,
+}
+
+/// Runs of one task on one runner.
+#[derive(Clone, Debug)]
+pub(crate) struct Attempt {
+    pub(crate) id: AttemptId,
+    pub(crate) batch: BatchKey,
+    pub(crate) task: TaskId,
+    pub(crate) runs: Runs,
+    /// Runs that were not reported.
+    pub(crate) left: u32,
+    pub(crate) succeeded: u32,
+    pub(crate) sent: Time,
+    pub(crate) began: Option<Time>,
+    pub(crate) timeout: Duration,
+}
+
+impl Slot {
+    pub(crate) fn new(supervised: bool) -> Self {
+        Self {
+            life: Life(0),
+            phase: Phase::Retired,
+            since: Time::ZERO,
+            last_heard: Time::ZERO,
+            supervised,
+            retiring: false,
+            settled: false,
+            start_failures: 0,
+            fruitless: 0,
+            fruitful: false,
+            message: None,
+            idle_since: 0,
+            timer: None,
+            silence: None,
+        }
+    }
+
+    pub(crate) const fn state(&self) -> RunnerState {
+        match &self.phase {
+            Phase::Starting => RunnerState::Starting,
+            Phase::Idle => RunnerState::Idle,
+            Phase::Busy(attempt) => RunnerState::Busy(attempt.id),
+            Phase::Cancelling(attempt, _) => RunnerState::Cancelling(attempt.id),
+            Phase::Broken => RunnerState::Broken,
+            Phase::Resting | Phase::Retired => RunnerState::Gone,
+        }
+    }
+
+    pub(crate) const fn attempt(&self) -> Option<&Attempt> {
+        match &self.phase {
+            Phase::Busy(attempt) | Phase::Cancelling(attempt, _) => Some(attempt),
+            Phase::Starting | Phase::Idle | Phase::Broken | Phase::Resting | Phase::Retired => None,
+        }
+    }
+
+    /// Returns the attempt, and why it is being cancelled if it is.
+    pub(crate) fn work(&self) -> Option<(Attempt, Option<Cancel>)> {
+        match &self.phase {
+            Phase::Busy(attempt) => Some((attempt.clone(), None)),
+            Phase::Cancelling(attempt, cancel) => Some((attempt.clone(), Some(*cancel))),
+            Phase::Starting | Phase::Idle | Phase::Broken | Phase::Resting | Phase::Retired => None,
+        }
+    }
+
+    /// Tells whether there is, or should be, a living runner behind the slot.
+    pub(crate) const fn alive(&self) -> bool {
+        matches!(self.phase, Phase::Starting | Phase::Idle | Phase::Busy(_) | Phase::Cancelling(..))
+    }
+
+    /// Tells whether the core has counted it in: a supervised slot that is to stay.
+    pub(crate) const fn counted(&self) -> bool {
+        self.supervised && !self.retiring && !matches!(self.phase, Phase::Retired)
+    }
+
+    /// Returns how long to rest before the next life.
+    pub(crate) fn rest(&self, supervision: &Supervision) -> Duration {
+        if self.fruitless == 0 {
+            return Duration::ZERO;
+        }
+        let doublings = (self.fruitless - 1).min(16);
+        let rest = supervision.restart_backoff.saturating_mul(1 << doublings);
+        rest.min(supervision.restart_backoff_max)
+    }
+}

@@ -1,0 +1,150 @@
+//! How work comes in: batches of the scheduler and of the coordinator.
+
+use crate::Core;
+use crate::action::{Action, Answer, Refusal};
+use crate::batch::{Batch, Owner};
+use crate::batch_id::BatchId;
+use crate::ids::{BatchKey, RequestId, TaskId};
+use crate::input::TaskSpec;
+use crate::status::{BatchKind, BatchState};
+use crate::stop::Phase;
+use crate::task::{Body, Task};
+
+impl Core {
+    pub(crate) fn schedule(
+        &mut self,
+        request: RequestId,
+        id: BatchId,
+        kind: BatchKind,
+        tasks: &[TaskSpec],
+        actions: &mut Vec<Action>,
+    ) {
+        if tasks.is_empty() {
+            let answer = Answer::Scheduled { batch: None, first: TaskId(0) };
+            self.answer(request, answer, actions);
+            return;
+        }
+        if matches!(self.phase, Phase::Stopping | Phase::Stopped) {
+            self.refuse(request, Refusal::Stopped, actions);
+            return;
+        }
+        let active = self.active(&id);
+        if let Some(key) = active {
+            let batch = &self.batches[&key];
+            if batch.owner != Owner::Scheduler {
+                self.refuse(request, Refusal::AlreadyActive { batch: id }, actions);
+                return;
+            }
+            if batch.kind != kind {
+                let refusal = Refusal::WrongKind { batch: id, kind: batch.kind, expected: kind };
+                self.refuse(request, refusal, actions);
+                return;
+            }
+            if let Some((kind, message)) = batch.failed.clone() {
+                self.refuse(request, Refusal::BatchFailed { batch: id, kind, message }, actions);
+                return;
+            }
+        }
+        if let Err(refusal) = self.admit(tasks, active) {
+            self.refuse(request, refusal, actions);
+            return;
+        }
+        let key = active.unwrap_or_else(|| self.open_batch(id, kind, Owner::Scheduler));
+        let first = TaskId(self.batches[&key].tasks.len() as u32);
+        self.add_tasks(key, tasks);
+        self.answer(request, Answer::Scheduled { batch: Some(key), first }, actions);
+    }
+
+    pub(crate) fn submit(
+        &mut self,
+        request: RequestId,
+        id: BatchId,
+        kind: BatchKind,
+        tasks: &[TaskSpec],
+        min_wait_num: Option<u32>,
+        actions: &mut Vec<Action>,
+    ) {
+        let refusal = match self.phase {
+            Phase::New => Some(Refusal::NotStarted),
+            Phase::Stopping | Phase::Stopped => Some(Refusal::Stopped),
+            Phase::Running if self.active(&id).is_some() => {
+                Some(Refusal::AlreadyActive { batch: id.clone() })
+            }
+            Phase::Running => self.admit(tasks, None).err(),
+        };
+        if let Some(refusal) = refusal {
+            self.refuse(request, refusal, actions);
+            return;
+        }
+        let state = if tasks.is_empty() { BatchState::Pending } else { BatchState::Running };
+        let key = self.open_batch(id, kind, Owner::Coordinator(state));
+        if let Some(batch) = self.batches.get_mut(&key) {
+            batch.min_wait_num = min_wait_num;
+        }
+        self.add_tasks(key, tasks);
+        self.answer(request, Answer::Submitted { batch: key }, actions);
+    }
+
+    /// Returns the batch of that id that is in use.
+    pub(crate) fn active(&self, id: &BatchId) -> Option<BatchKey> {
+        let key = *self.ids.get(id)?;
+        (!self.batches.get(&key)?.terminal()).then_some(key)
+    }
+
+    /// Looks at everything that could speak against taking the tasks in, before anything is done.
+    fn admit(&self, tasks: &[TaskSpec], batch: Option<BatchKey>) -> Result<(), Refusal> {
+        let limits = &self.config.limits;
+        let over = |limit, value: u64, max: u64| {
+            if value > max { Err(Refusal::Limit { limit, value, max }) } else { Ok(()) }
+        };
+        for (at, task) in tasks.iter().enumerate() {
+            if task.repeat_times == 0 {
+                return Err(Refusal::NoRuns { task: at as u32 });
+            }
+            over("runs_per_task", task.repeat_times.into(), limits.runs_per_task.into())?;
+        }
+        over("open_tasks", self.open_tasks + tasks.len() as u64, limits.open_tasks)?;
+        let before = batch.map_or(0, |key| self.batches[&key].tasks.len());
+        // Task ids are 32 bits wide.
+        over("open_tasks", (before + tasks.len()) as u64, u32::MAX.into())?;
+        if batch.is_none() {
+            over("batches", self.order.len() as u64 + 1, limits.batches.into())?;
+        }
+        Ok(())
+    }
+
+    fn open_batch(&mut self, id: BatchId, kind: BatchKind, owner: Owner) -> BatchKey {
+        let key = BatchKey(self.next_batch);
+        self.next_batch += 1;
+        // An earlier life under this name has ended; from now on the name means the new one.
+        self.ids.insert(id.clone(), key);
+        let batch = Batch::new(id, key, kind, owner);
+        self.order.insert(batch.rank());
+        self.batches.push(batch);
+        key
+    }
+
+    fn add_tasks(&mut self, key: BatchKey, tasks: &[TaskSpec]) {
+        let Some(batch) = self.batches.get_mut(&key) else { return };
+        batch.tasks.reserve(tasks.len());
+        let mut runs = 0;
+        for task in tasks {
+            runs += u64::from(task.repeat_times);
+            batch.tasks.push(Task {
+                total: task.repeat_times,
+                workflow: task.workflow,
+                body: Body::Fresh,
+            });
+        }
+        batch.open += tasks.len() as u64;
+        self.open_tasks += tasks.len() as u64;
+        for tally in [&mut batch.runs, &mut self.counters.runs] {
+            tally.submitted += runs;
+            tally.pending += runs;
+        }
+        if batch.has_fresh() {
+            self.fresh.insert(batch.rank());
+        }
+        self.changed.insert(key);
+    }
+}

@@ -1,0 +1,208 @@
+//! Starting and stopping as a whole.
+
+use std::time::Duration;
+
+use crate::Core;
+use crate::action::{Action, Answer, Refusal, StopReport};
+use crate::batch::{Abort, Owner};
+use crate::batch_id::BatchId;
+use crate::core::Waiting;
+use crate::ending::Partial;
+use crate::failure::CancelReason;
+use crate::ids::{BatchKey, RequestId, RunnerId};
+use crate::input::Unresponsive;
+use crate::lease::Recipient;
+use crate::metrics::Metrics;
+use crate::status::{BatchState, DropReason};
+use crate::time::Time;
+use crate::view::Wake;
+
+/// What the core as a whole is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Never started: takes tasks of the scheduler, dispatches nothing.
+    New,
+    Running,
+    /// Takes nothing new and waits for what is under way.
+    Stopping,
+    /// Results of the scheduler can still be collected.
+    Stopped,
+}
+
+/// A stop under way.
+#[derive(Clone, Debug)]
+pub(crate) struct Stopping {
+    pub(crate) waiters: Vec<RequestId>,
+    pub(crate) timer: Option<Time>,
+    report: StopReport,
+}
+
+impl Core {
+    pub(crate) fn start(&mut self, request: RequestId, actions: &mut Vec<Action>) {
+        match self.phase {
+            Phase::Stopping => return self.refuse(request, Refusal::Stopped, actions),
+            Phase::Running => {}
+            Phase::New | Phase::Stopped => {
+                self.phase = Phase::Running;
+                self.fit_pool(actions);
+            }
+        }
+        self.start_waiters.push(request);
+        self.waiting.insert(request, Waiting::Start);
+    }
+
+    /// Answers whoever waits for the start once every runner is ready or has failed to start.
+    pub(crate) fn look_at_start(&mut self, actions: &mut Vec<Action>) {
+        if self.start_waiters.is_empty() {
+            return;
+        }
+        let counted = || self.runners.iter().filter(|slot| slot.counted());
+        if !counted().all(|slot| slot.settled) {
+            return;
+        }
+        let (ready, wanted) = ((self.idle.len() as u32) + self.working, self.wanted);
+        for request in std::mem::take(&mut self.start_waiters) {
+            self.answer(request, Answer::Started { ready, wanted }, actions);
+        }
+    }
+
+    pub(crate) fn stop(
+        &mut self,
+        request: RequestId,
+        timeout: Duration,
+        actions: &mut Vec<Action>,
+    ) {
+        match self.phase {
+            Phase::Stopped => {
+                let report = StopReport::default();
+                return self.answer(request, Answer::Stopped(report), actions);
+            }
+            Phase::New | Phase::Running => self.begin_stop(actions),
+            Phase::Stopping => {}
+        }
+        self.waiting.insert(request, Waiting::Stop);
+        let at = self.now.after(timeout);
+        let Some(stopping) = &mut self.stopping else { return };
+        stopping.waiters.push(request);
+        let at = stopping.timer.map_or(at, |sooner| sooner.min(at));
+        self.timers.set(Wake::Stop, &mut stopping.timer, Some(at));
+    }
+
+    fn begin_stop(&mut self, actions: &mut Vec<Action>) {
+        self.phase = Phase::Stopping;
+        let pending_runs = self.counters.runs.pending;
+        let mut report = StopReport { pending_runs, ..StopReport::default() };
+        for key in self.active_keys() {
+            let batch = &self.batches[&key];
+            if batch.open > 0 && report.batches.len() < StopReport::BATCHES_SHOWN {
+                report.batches.push(batch.id.clone());
+            }
+            self.cancel_unsent(key, CancelReason::Stopped, actions);
+            // A delivery under way may come to its end; nobody else has to wait.
+            let batch = &self.batches[&key];
+            if batch.owner != Owner::Scheduler && !batch.leases.is_empty() {
+                continue;
+            }
+            for (request, _) in self.take_waiters(key) {
+                self.refuse(request, Refusal::Stopped, actions);
+            }
+        }
+        for mut waiter in std::mem::take(&mut self.all_waiters) {
+            self.timers.set(Wake::Waiter(waiter.request), &mut waiter.timer, None);
+            self.refuse(waiter.request, Refusal::Stopped, actions);
+        }
+        for request in std::mem::take(&mut self.start_waiters) {
+            self.refuse(request, Refusal::Stopped, actions);
+        }
+        self.stopping = Some(Stopping { waiters: Vec::new(), timer: None, report });
+    }
+
+    /// Completes a stop once nothing is under way any more.
+    pub(crate) fn look_at_stop(&mut self, actions: &mut Vec<Action>) {
+        if self.phase != Phase::Stopping || self.working > 0 {
+            return;
+        }
+        if !self.leases.values().any(|lease| lease.to == Recipient::Sink) {
+            self.complete_stop(actions);
+        }
+    }
+
+    pub(crate) fn stop_due(&mut self, actions: &mut Vec<Action>) {
+        if let Some(stopping) = &mut self.stopping {
+            stopping.timer = None;
+            self.complete_stop(actions);
+        }
+    }
+
+    fn complete_stop(&mut self, actions: &mut Vec<Action>) {
+        let Some(mut stopping) = self.stopping.take() else { return };
+        self.timers.set(Wake::Stop, &mut stopping.timer, None);
+        let mut report = stopping.report;
+        report.running_runs = self.counters.runs.running;
+        self.stop_runners(actions);
+        for key in self.active_keys() {
+            let partial = Partial::Keep;
+            self.cut(key, CancelReason::Stopped, partial, Unresponsive::Replace, actions);
+            match self.batches[&key].owner {
+                Owner::Scheduler => {}
+                Owner::Coordinator(_) => {
+                    let id = self.batches[&key].id.clone();
+                    let undelivered = self.give_up(key, actions);
+                    report.undelivered += undelivered;
+                    let room = report.batches.len() < StopReport::BATCHES_SHOWN;
+                    if undelivered > 0 && room && !report.batches.contains(&id) {
+                        report.batches.push(id);
+                    }
+                }
+            }
+        }
+        report.batches.sort_by_key(BatchId::priority);
+        self.phase = Phase::Stopped;
+        for request in stopping.waiters {
+            self.answer(request, Answer::Stopped(report.clone()), actions);
+        }
+    }
+
+    fn stop_runners(&mut self, actions: &mut Vec<Action>) {
+        for at in 0..self.runners.len() {
+            let runner = RunnerId(at as u32);
+            let work = self.runners[at].work();
+            self.retire(runner, actions);
+            if let Some((attempt, _)) = work {
+                // Its runs are cancelled with the rest of their batch.
+                self.counters.attempts_ended += 1;
+                if let Some(batch) = self.batches.get_mut(&attempt.batch) {
+                    batch.attempts -= 1;
+                }
+            }
+        }
+    }
+
+    /// Aborts a submitted batch because of the stop; returns how many payloads are lost by it.
+    fn give_up(&mut self, key: BatchKey, actions: &mut Vec<Action>) -> u64 {
+        for lease in self.batches[&key].leases.clone() {
+            if let Some(lease) = self.close_lease(lease) {
+                self.give_back(&lease);
+            }
+        }
+        let before = self.counters.payloads_dropped.total();
+        self.drop_results(key, DropReason::Stopped, actions);
+        let undelivered = self.counters.payloads_dropped.total() - before;
+        if let Some(batch) = self.batches.get_mut(&key) {
+            batch.abort.get_or_insert_with(|| Abort {
+                reason: "stopped".into(),
+                keep: false,
+                unresponsive: Unresponsive::Replace,
+            });
+        }
+        for (request, _) in self.take_waiters(key) {
+            self.refuse(request, Refusal::Stopped, actions);
+        }
+        self.close(key, BatchState::Aborted, Metrics::new(), actions);
+        undelivered
+    }
+
+    fn active_keys(&self) -> Vec<BatchKey> {
+        self.order.iter().map(|(_, key)| *key).collect()
+    }
+}

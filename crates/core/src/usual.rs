@@ -1,0 +1,133 @@
+//! What attempts usually take, and how long one may last because of it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use crate::config::DynamicTimeout;
+use crate::ids::WorkflowId;
+
+/// Recent durations of successful train attempts, per workflow and number of runs.
+///
+/// Failures teach nothing: fast ones would shorten the timeout until healthy attempts fail too.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Usual {
+    /// Train batches that were seen whole.
+    pub(crate) steps: u32,
+    recent: BTreeMap<(WorkflowId, u32), Recent>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Recent {
+    nanos: VecDeque<u64>,
+    // Invariant: the sum of `nanos`. Integers, so that it neither drifts nor depends on order.
+    sum: u128,
+}
+
+impl Usual {
+    /// Learns from one attempt; returns false if there are too many kinds of work to learn another.
+    pub(crate) fn observe(
+        &mut self,
+        work: (WorkflowId, u32),
+        took: Duration,
+        config: &DynamicTimeout,
+        kinds_max: u32,
+    ) -> bool {
+        let full = self.recent.len() >= kinds_max as usize;
+        if full && !self.recent.contains_key(&work) {
+            return false;
+        }
+        let recent = self.recent.entry(work).or_default();
+        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        recent.nanos.push_back(nanos);
+        recent.sum += u128::from(nanos);
+        while recent.nanos.len() > config.window.max(1) as usize {
+            recent.sum -= recent.nanos.pop_front().map_or(0, u128::from);
+        }
+        true
+    }
+
+    /// Returns how long an attempt at `runs` runs may last. Where that number of runs has not been
+    /// seen often enough, more runs are the next best guide: fewer do not take longer.
+    pub(crate) fn timeout(
+        &self,
+        workflow: WorkflowId,
+        runs: u32,
+        config: &DynamicTimeout,
+        cap: Duration,
+    ) -> Duration {
+        if !self.warm(config) {
+            return cap;
+        }
+        self.recent
+            .range((workflow, runs)..=(workflow, u32::MAX))
+            .find_map(|(_, recent)| recent.allowed(config))
+            .map_or(cap, |allowed| allowed.min(cap))
+    }
+
+    /// Returns the longest that any attempt may last.
+    pub(crate) fn longest(&self, config: &DynamicTimeout, cap: Duration) -> Duration {
+        if !self.warm(config) {
+            return cap;
+        }
+        let longest = self.recent.values().filter_map(|recent| recent.allowed(config)).max();
+        longest.map_or(cap, |allowed| allowed.min(cap))
+    }
+
+    fn warm(&self, config: &DynamicTimeout) -> bool {
+        config.enable && self.steps >= config.warmup_min_steps
+    }
+}
+
+impl Recent {
+    fn allowed(&self, config: &DynamicTimeout) -> Option<Duration> {
+        let seen = self.nanos.len();
+        if seen < config.min_samples.clamp(1, config.window.max(1)) as usize {
+            return None;
+        }
+        let mean = self.sum as f64 / seen as f64;
+        let nanos = (mean * config.ratio).clamp(0.0, u64::MAX as f64);
+        Some(Duration::from_nanos(nanos as u64).max(config.floor))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOLVE: WorkflowId = WorkflowId(0);
+
+    fn config() -> DynamicTimeout {
+        DynamicTimeout { enable: true, min_samples: 2, window: 4, ..DynamicTimeout::default() }
+    }
+
+    #[test]
+    fn follows_recent_work_between_floor_and_cap() {
+        let (mut usual, config) = (Usual::default(), config());
+        let cap = Duration::from_secs(100);
+        for _ in 0..4 {
+            usual.observe((SOLVE, 8), Duration::from_secs(2), &config, 16);
+        }
+        assert_eq!(usual.timeout(SOLVE, 8, &config, cap), cap, "no batch was seen whole yet");
+        usual.steps = 1;
+        assert_eq!(usual.timeout(SOLVE, 8, &config, cap), Duration::from_secs(6));
+        assert_eq!(usual.timeout(SOLVE, 3, &config, cap), Duration::from_secs(6));
+        assert_eq!(usual.timeout(SOLVE, 9, &config, cap), cap, "more runs may take longer");
+        assert_eq!(usual.timeout(WorkflowId(1), 8, &config, cap), cap);
+        for _ in 0..4 {
+            usual.observe((SOLVE, 8), Duration::from_millis(1), &config, 16);
+        }
+        assert_eq!(usual.timeout(SOLVE, 8, &config, cap), config.floor);
+        for _ in 0..4 {
+            usual.observe((SOLVE, 8), Duration::from_secs(90), &config, 16);
+        }
+        assert_eq!(usual.timeout(SOLVE, 8, &config, cap), cap);
+    }
+
+    #[test]
+    fn knows_a_bounded_number_of_kinds() {
+        let (mut usual, config) = (Usual::default(), config());
+        assert!(usual.observe((SOLVE, 1), Duration::ZERO, &config, 1));
+        assert!(!usual.observe((WorkflowId(1), 1), Duration::ZERO, &config, 1));
+        assert!(usual.observe((SOLVE, 1), Duration::ZERO, &config, 1));
+    }
+}

@@ -1,0 +1,99 @@
+//! Waiting until nothing is unfinished anywhere.
+
+use std::time::Duration;
+
+use crate::Core;
+use crate::action::{Action, Answer, Refusal};
+use crate::core::Waiting;
+use crate::ending::Partial;
+use crate::failure::CancelReason;
+use crate::ids::{BatchKey, RequestId};
+use crate::input::Unresponsive;
+use crate::stop::Phase;
+use crate::time::Time;
+use crate::view::Wake;
+
+/// A request that waits for everything. Its time starts anew whenever a task ends.
+#[derive(Clone, Debug)]
+pub(crate) struct AllWaiter {
+    pub(crate) request: RequestId,
+    since: Time,
+    timeout: Duration,
+    clear: bool,
+    pub(crate) timer: Option<Time>,
+}
+
+impl Core {
+    pub(crate) fn wait_all(
+        &mut self,
+        request: RequestId,
+        timeout: Option<Duration>,
+        clear: bool,
+        actions: &mut Vec<Action>,
+    ) {
+        if self.phase == Phase::Stopping {
+            return self.refuse(request, Refusal::Stopped, actions);
+        }
+        let timeout = timeout.unwrap_or(self.config.default_timeout);
+        let mut waiter = AllWaiter { request, since: self.now, timeout, clear, timer: None };
+        let at = Some(self.now.after(timeout));
+        self.timers.set(Wake::Waiter(request), &mut waiter.timer, at);
+        self.all_waiters.push(waiter);
+        self.waiting.insert(request, Waiting::All);
+    }
+
+    pub(crate) fn forget_all_waiter(&mut self, request: RequestId) {
+        let waiters = &mut self.all_waiters;
+        if let Some(at) = waiters.iter().position(|waiter| waiter.request == request) {
+            let mut waiter = waiters.remove(at);
+            self.timers.set(Wake::Waiter(request), &mut waiter.timer, None);
+        }
+    }
+
+    /// Sets the timer again if a task has ended since; otherwise the time is up, which
+    /// [`look_at_all_waiters`](Self::look_at_all_waiters) sees.
+    pub(crate) fn all_waiter_due(&mut self, request: RequestId) {
+        let last = self.last_task_end;
+        let waiter = self.all_waiters.iter_mut().find(|waiter| waiter.request == request);
+        let Some(waiter) = waiter else { return };
+        waiter.timer = None;
+        let at = waiter.since.max(last).after(waiter.timeout);
+        if at > self.now {
+            self.timers.set(Wake::Waiter(request), &mut waiter.timer, Some(at));
+        }
+    }
+
+    pub(crate) fn look_at_all_waiters(&mut self, actions: &mut Vec<Action>) {
+        if self.all_waiters.is_empty() {
+            return;
+        }
+        if self.open_tasks == 0 {
+            for mut waiter in std::mem::take(&mut self.all_waiters) {
+                self.timers.set(Wake::Waiter(waiter.request), &mut waiter.timer, None);
+                self.answer(waiter.request, Answer::AllEnded, actions);
+            }
+            return;
+        }
+        // A timer that is not set has run out.
+        while let Some(at) = self.all_waiters.iter().position(|waiter| waiter.timer.is_none()) {
+            let waiter = self.all_waiters.remove(at);
+            let runs = &self.counters.runs;
+            let refusal = Refusal::StillBusy { pending: runs.pending, running: runs.running };
+            if waiter.clear {
+                self.cut_everything(actions);
+            }
+            self.refuse(waiter.request, refusal, actions);
+        }
+    }
+
+    fn cut_everything(&mut self, actions: &mut Vec<Action>) {
+        let keys: Vec<BatchKey> = self.order.iter().map(|(_, key)| *key).collect();
+        for key in keys {
+            let why = CancelReason::TimedOut;
+            self.cut(key, why, Partial::Drop, Unresponsive::Replace, actions);
+        }
+        while let Some(key) = self.changed.pop_first() {
+            self.look(key, actions);
+        }
+    }
+}

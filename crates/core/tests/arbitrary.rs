@@ -1,0 +1,318 @@
+//! Feeds the core arbitrary sequences of inputs, sense and nonsense mixed. Whatever comes, it must
+//! not panic, must not contradict itself, and must answer every request exactly once.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use rollway_core::metrics::Metrics;
+use rollway_core::{
+    Action, AttemptId, BatchId, BatchKind, BatchPolicy, Config, Core, Delivery, FailureKind,
+    FailurePolicy, Groups, Input, LeaseId, Life, Limits, OverRollout, Payload, PayloadId, Report,
+    Request, RequestId, RunId, RunOutcome, RunnerId, Supervision, TaskSpec, Then, Time,
+    Unresponsive, WorkflowId,
+};
+
+fn seconds(most: u64) -> impl Strategy<Value = Duration> {
+    (0..=most).prop_map(Duration::from_secs)
+}
+
+fn batch_id() -> impl Strategy<Value = BatchId> {
+    prop_oneof![
+        (0..4i64).prop_map(BatchId::from),
+        prop::sample::select(vec!["1/a", "2/b", "eval"]).prop_map(BatchId::from),
+    ]
+}
+
+fn kind() -> impl Strategy<Value = BatchKind> {
+    prop::sample::select(vec![BatchKind::Train, BatchKind::Train, BatchKind::Eval])
+}
+
+fn tasks() -> impl Strategy<Value = Vec<TaskSpec>> {
+    let task = (0..20u32, 0..3u32).prop_map(|(runs, workflow)| TaskSpec {
+        // Now and then a task that wants no runs, which must be refused.
+        repeat_times: runs.div_ceil(5),
+        workflow: WorkflowId(workflow),
+    });
+    prop::collection::vec(task, 0..5)
+}
+
+fn request() -> impl Strategy<Value = Request> {
+    prop_oneof![
+        3 => (batch_id(), kind(), tasks()).prop_map(|(batch, kind, tasks)| Request::Schedule {
+            batch, kind, tasks
+        }),
+        3 => (batch_id(), kind(), tasks(), prop::option::of(0..4u32)).prop_map(
+            |(batch, kind, tasks, min_wait_num)| Request::Submit {
+                batch, kind, tasks, min_wait_num
+            }
+        ),
+        2 => (batch_id(), prop::option::of(0..4u32), prop::option::of(seconds(20)), any::<bool>(),
+            any::<bool>()).prop_map(|(batch, min_num, timeout, clear, partial)| Request::Collect {
+                batch, min_num, timeout, clear_timeout_tasks: clear, return_partial_tasks: partial
+            }),
+        2 => (batch_id(), kind(), prop::option::of(seconds(20))).prop_map(
+            |(batch, kind, timeout)| Request::Finalize { batch, kind, timeout }
+        ),
+        1 => batch_id().prop_map(|batch| Request::Drain { batch }),
+        1 => batch_id().prop_map(|batch| Request::Discard { batch }),
+        1 => (batch_id(), any::<bool>(), any::<bool>()).prop_map(|(batch, keep, wait)| {
+            let unresponsive = if wait { Unresponsive::Wait } else { Unresponsive::Replace };
+            Request::Abort {
+                batch, reason: "because".into(), keep_partial_results: keep, unresponsive
+            }
+        }),
+        1 => (prop::option::of(seconds(20)), any::<bool>()).prop_map(|(timeout, clear)| {
+            Request::WaitAll { timeout, clear_timeout_tasks: clear }
+        }),
+        2 => Just(Request::Start),
+        1 => seconds(10).prop_map(|timeout| Request::Stop { timeout }),
+        1 => Just(Request::Join),
+    ]
+}
+
+fn failure_kind() -> impl Strategy<Value = FailureKind> {
+    prop::sample::select(FailureKind::ALL)
+}
+
+fn outcome() -> impl Strategy<Value = RunOutcome> {
+    prop_oneof![
+        3 => (0..120u64).prop_map(|bytes| RunOutcome::Succeeded {
+            // The id is filled in when the input is made: payload ids are unique.
+            payload: (bytes > 5).then_some(Payload { id: PayloadId(0), bytes }),
+            metrics: [("a", 1.0), ("b", 2.0), ("c", 3.0)].into_iter().collect(),
+        }),
+        1 => failure_kind().prop_map(|kind| RunOutcome::Failed {
+            kind, message: "a rather long message".into()
+        }),
+    ]
+}
+
+/// A report about recent attempts: `back` counts from the latest one.
+#[derive(Clone, Debug)]
+enum Told {
+    Input(Input),
+    Reported {
+        runner: u32,
+        life_back: u32,
+        attempt_back: u64,
+        what: u8,
+        run: u32,
+        outcome: RunOutcome,
+    },
+    /// What the runner with the given number would truthfully say next.
+    Truth {
+        runner: u32,
+        run: u32,
+        outcome: RunOutcome,
+    },
+    Delivered {
+        lease_back: u64,
+        delivery: Delivery,
+    },
+}
+
+fn told() -> impl Strategy<Value = Told> {
+    let delivery = prop_oneof![
+        2 => Just(Delivery::Acknowledged { metrics: Metrics::new() }),
+        1 => Just(Delivery::Failed { message: "disk full".into() }),
+    ];
+    prop_oneof![
+        6 => (any::<u8>(), request()).prop_map(|(request, what)| {
+            Told::Input(Input::Requested { request: RequestId(u64::from(request)), what })
+        }),
+        1 => any::<u8>().prop_map(|request| {
+            Told::Input(Input::Withdrawn { request: RequestId(u64::from(request)) })
+        }),
+        1 => (0..5u32).prop_map(|runners| Told::Input(Input::PoolResized { runners })),
+        4 => Just(Told::Input(Input::TimePassed)),
+        12 => (0..6u32, 0..3u32, outcome()).prop_map(|(runner, run, outcome)| {
+            Told::Truth { runner, run, outcome }
+        }),
+        4 => (0..6u32, 0..2u32, 0..3u64, 0..7u8, 0..5u32, outcome()).prop_map(
+            |(runner, life_back, attempt_back, what, run, outcome)| Told::Reported {
+                runner, life_back, attempt_back, what, run, outcome
+            }
+        ),
+        3 => (0..2u64, delivery).prop_map(|(lease_back, delivery)| Told::Delivered {
+            lease_back, delivery
+        }),
+    ]
+}
+
+fn config() -> impl Strategy<Value = Config> {
+    let rule = (0..3u32, 0..2u64, 0..8u8);
+    (0..5u32, prop::option::of(1..3u32), rule, any::<bool>(), 0..3u64, prop::option::of(0..100u8))
+        .prop_map(|(runners, slice, (retries, backoff, then), whole, grace, quorum)| {
+            let mut failures = FailurePolicy::with_retries(retries);
+            failures.runner_lost.retries = 2;
+            failures.workflow.backoff = Duration::from_secs(backoff);
+            failures.poison_limit = 2;
+            failures.groups = if whole { Groups::Whole } else { Groups::Partial };
+            if then == 0 {
+                failures.timeout.then = Then::FailBatch;
+            }
+            Config {
+                runners,
+                max_repeat_times_per_runner: slice,
+                max_timeout: Duration::from_secs(15),
+                default_timeout: Duration::from_secs(30),
+                failures,
+                over_rollout: OverRollout {
+                    wait_after_min: Duration::from_secs(grace),
+                    return_partial_tasks: whole,
+                },
+                train: BatchPolicy { quorum_percent: quorum, success_min_percent: retries as u8 },
+                supervision: Supervision {
+                    start_timeout: Duration::from_secs(10),
+                    begin_timeout: Duration::from_secs(5),
+                    silence_timeout: Some(Duration::from_secs(20)),
+                    ..Supervision::default()
+                },
+                delivery_timeout: Duration::from_secs(8),
+                limits: Limits {
+                    batches: 5,
+                    open_tasks: 12,
+                    waiters: 6,
+                    runners: 5,
+                    joined_runners: 2,
+                    payload_bytes: 600,
+                    payload_bytes_per_run: 100,
+                    message_bytes: 10,
+                    metrics_per_run: 2,
+                    terminal_batches: 2,
+                    workflows: 2,
+                    ..Limits::default()
+                },
+                ..Config::default()
+            }
+        })
+}
+
+/// Knows as much of the past as is needed to make inputs that almost fit.
+#[derive(Default)]
+struct Memory {
+    attempts: u64,
+    leases: u64,
+    payloads: u64,
+    asked: BTreeSet<RequestId>,
+    held: BTreeSet<PayloadId>,
+}
+
+impl Memory {
+    fn outcome(&mut self, outcome: RunOutcome) -> RunOutcome {
+        match outcome {
+            RunOutcome::Succeeded { payload: Some(payload), metrics } => {
+                self.payloads += 1;
+                let payload = Payload { id: PayloadId(self.payloads), ..payload };
+                self.held.insert(payload.id);
+                RunOutcome::Succeeded { payload: Some(payload), metrics }
+            }
+            other => other,
+        }
+    }
+
+    fn input(&mut self, core: &Core, told: Told) -> Input {
+        match told {
+            Told::Input(input) => input,
+            Told::Delivered { lease_back, delivery } => {
+                let lease = LeaseId(self.leases.saturating_sub(lease_back));
+                Input::Delivered { lease, delivery }
+            }
+            Told::Reported { runner, life_back, attempt_back, what, run, outcome } => {
+                let runner = RunnerId(runner);
+                let life = core.runner(runner).map_or(0, |view| view.life.0);
+                let attempt = AttemptId(self.attempts.saturating_sub(attempt_back));
+                let report = match what {
+                    0 => Report::Ready { after: None },
+                    1 => Report::Ready { after: Some(attempt) },
+                    2 => Report::StartFailed { message: "no such file or directory".into() },
+                    3 => Report::Lost { message: "killed".into(), suspect: run == 0 },
+                    4 => Report::AttemptBegan { attempt },
+                    5 => Report::AttemptEnded { attempt },
+                    _ => {
+                        let outcome = self.outcome(outcome);
+                        Report::RunFinished { attempt, run: RunId(run), outcome }
+                    }
+                };
+                Input::Reported { runner, life: Life(life.saturating_sub(life_back)), report }
+            }
+            Told::Truth { runner, run, outcome } => {
+                self.truth(core, RunnerId(runner), run, outcome)
+            }
+        }
+    }
+
+    fn truth(&mut self, core: &Core, runner: RunnerId, run: u32, outcome: RunOutcome) -> Input {
+        use rollway_core::RunnerState::{Busy, Cancelling, Starting};
+        let Some(view) = core.runner(runner) else {
+            return Input::TimePassed;
+        };
+        let report = match (view.state, view.work) {
+            (Starting, _) => Report::Ready { after: None },
+            (Busy(attempt), Some((_, _, None))) => Report::AttemptBegan { attempt },
+            (Busy(attempt), _) if run < 2 => {
+                let outcome = self.outcome(outcome);
+                Report::RunFinished { attempt, run: RunId(run), outcome }
+            }
+            (Busy(attempt) | Cancelling(attempt), _) => Report::AttemptEnded { attempt },
+            _ => Report::Alive,
+        };
+        Input::Reported { runner, life: view.life, report }
+    }
+
+    /// Notes what was ordered, and that every request is answered once and every payload dropped
+    /// once at most.
+    fn note(&mut self, actions: &[Action]) {
+        for action in actions {
+            match action {
+                Action::StartAttempt { attempt, .. } => self.attempts = attempt.0,
+                Action::Deliver { lease, .. } => self.leases = lease.0,
+                Action::DropPayload { payload, .. } => {
+                    assert!(self.held.remove(&payload.id), "dropped twice: {payload:?}");
+                }
+                Action::Answer { request, answer } => {
+                    assert!(self.asked.remove(request), "answered unasked: {request} {answer:?}");
+                    if let rollway_core::Answer::Collected(collected) = answer {
+                        self.leases = collected.lease.map_or(self.leases, |lease| lease.0);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_core_takes_anything(
+        config in config(),
+        steps in prop::collection::vec((told(), 0..4u64), 1..250),
+    ) {
+        let mut core = Core::new(config);
+        let mut memory = Memory::default();
+        let mut now = Time::ZERO;
+        let mut actions = Vec::new();
+        let start = Input::Requested { request: RequestId(1000), what: Request::Start };
+        memory.asked.insert(RequestId(1000));
+        core.apply(now, start, &mut actions);
+        for (told, pause) in steps {
+            now = now.after(Duration::from_secs(pause));
+            let input = memory.input(&core, told);
+            if let Input::Requested { request, .. } = &input {
+                memory.asked.insert(*request);
+            }
+            if let Input::Withdrawn { request } = &input {
+                memory.asked.remove(request);
+            }
+            core.apply(now, input.clone(), &mut actions);
+            memory.note(&actions);
+            actions.clear();
+            if let Err(words) = core.check() {
+                prop_assert!(false, "after {input:?}: {words}");
+            }
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! What the record takes from actions.
+
+use rollway_core::{
+    Action, Answer, AttemptId, BatchKey, BatchKind, Cancel, DropReason, LeaseId, Life, Payload,
+    RequestId, RunnerId, TaskId, TaskResult, Time,
+};
+
+use super::{AskedState, Attempt, AttemptState, Book, Lease, Phase, Place, RunState, Slot};
+
+impl Book {
+    /// Takes in one action.
+    pub fn action(&mut self, now: Time, action: &Action) {
+        match action {
+            Action::StartRunner { runner, life } => self.begin_life(now, *runner, *life, true),
+            Action::StopRunner { runner, life } => {
+                if self.alive(*runner, *life).is_some() {
+                    self.end_life(*runner, false);
+                }
+            }
+            Action::StartAttempt { .. } => self.give(now, action),
+            Action::CancelAttempt { attempt, reason, .. } => self.cancel(now, *attempt, *reason),
+            Action::DropPayload { payload, reason } => self.drop_payload(payload, *reason),
+            Action::Deliver { lease, batch, results } => {
+                self.lend(now, *lease, *batch, results, true);
+            }
+            Action::Answer { request, answer } => self.answered(now, *request, answer),
+            Action::ForgetTasks { batch } => {
+                if let Some(record) = self.batches.get_mut(batch) {
+                    record.forgotten = true;
+                    let train = record.kind == BatchKind::Train && !record.tasks.is_empty();
+                    self.train_batches += u32::from(train);
+                    if self.active.get(&record.id) == Some(batch) {
+                        self.active.remove(&record.id);
+                    }
+                }
+                for lease in self.leases.values_mut().filter(|lease| lease.batch == *batch) {
+                    lease.open = false;
+                }
+            }
+        }
+    }
+
+    fn begin_life(&mut self, now: Time, runner: RunnerId, life: Life, supervised: bool) {
+        let start_failures = self.slots.get(&runner).map_or(0, |slot| slot.start_failures);
+        let phase = Phase::Starting;
+        let slot = Slot { life, phase, supervised, start_failures, since: now, heard: now };
+        self.slots.insert(runner, slot);
+    }
+
+    fn give(&mut self, now: Time, action: &Action) {
+        let Action::StartAttempt { runner, life, attempt, batch, task, runs, timeout, .. } = action
+        else {
+            return;
+        };
+        if let Some(slot) = self.slots.get_mut(runner) {
+            slot.phase = Phase::Given(*attempt);
+        }
+        let outstanding: Vec<u32> = runs.iter().map(|run| run.0).collect();
+        for run in &outstanding {
+            let Some(run) = self.run_mut(*batch, *task, *run) else { continue };
+            run.state = RunState::Given;
+            run.tries += 1;
+            run.last = Some(*attempt);
+        }
+        let record = Attempt {
+            runner: *runner,
+            life: *life,
+            batch: *batch,
+            task: *task,
+            outstanding,
+            sound: true,
+            state: AttemptState::Current,
+            since: now,
+            begun: false,
+            timeout: *timeout,
+        };
+        self.attempts.insert(*attempt, record);
+    }
+
+    fn cancel(&mut self, now: Time, id: AttemptId, reason: Cancel) {
+        let Some(attempt) = self.attempts.get_mut(&id) else { return };
+        attempt.state = AttemptState::Cancelling(reason);
+        attempt.since = now;
+        if !matches!(reason, Cancel::Runs(_)) {
+            return;
+        }
+        let (batch, task, left) = (attempt.batch, attempt.task, attempt.outstanding.clone());
+        for run in left {
+            if let Some(run) = self.run_mut(batch, task, run) {
+                run.state = RunState::Cancelled;
+            }
+        }
+    }
+
+    fn drop_payload(&mut self, payload: &Payload, reason: DropReason) {
+        let Some(kept) = self.payloads.get_mut(&payload.id) else { return };
+        kept.place = Place::Dropped(reason);
+        let kept = *kept;
+        if !kept.accepted {
+            return;
+        }
+        self.hold(kept, false);
+        if let Some((batch, ..)) = kept.origin
+            && let Some(batch) = self.batches.get_mut(&batch)
+        {
+            batch.dropped[reason] += 1;
+        }
+    }
+
+    fn lend(
+        &mut self,
+        now: Time,
+        lease: LeaseId,
+        batch: BatchKey,
+        results: &[TaskResult],
+        to_sink: bool,
+    ) {
+        let payloads: Vec<Payload> =
+            results.iter().flat_map(|result| result.payloads.iter().copied()).collect();
+        let tasks: Vec<TaskId> = results.iter().map(|result| result.task).collect();
+        for payload in &payloads {
+            if let Some(kept) = self.payloads.get_mut(&payload.id) {
+                kept.place = Place::Leased(lease);
+            }
+        }
+        let record = Lease { batch, tasks, payloads, to_sink, since: now, open: true };
+        self.leases.insert(lease, record);
+    }
+
+    fn answered(&mut self, now: Time, request: RequestId, answer: &Answer) {
+        self.open.remove(&request);
+        let Some(asked) = self.requests.get_mut(&request) else { return };
+        asked.state = AskedState::Answered;
+        let batch = asked.batch().and_then(|batch| self.latest.get(batch)).copied();
+        match answer {
+            Answer::Collected(collected) => {
+                if let (Some(lease), Some(batch)) = (collected.lease, batch) {
+                    self.lend(now, lease, batch, &collected.results, false);
+                }
+            }
+            Answer::Joined { runner, life } => self.begin_life(now, *runner, *life, false),
+            Answer::Scheduled { .. }
+            | Answer::Submitted { .. }
+            | Answer::Discarded
+            | Answer::Finalized(_)
+            | Answer::Aborted(_)
+            | Answer::AllEnded
+            | Answer::Started { .. }
+            | Answer::Stopped(_)
+            | Answer::Refused(_) => {}
+        }
+    }
+}

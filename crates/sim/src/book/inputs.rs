@@ -1,0 +1,309 @@
+//! What the record takes from inputs.
+
+use rollway_core::{
+    Action, Answer, AttemptId, BatchKey, BatchKind, ByFailure, Cancel, Delivery, FailureKind,
+    Input, LeaseId, Life, Payload, Report, Request, RequestId, RunId, RunOutcome, RunnerId, TaskId,
+    TaskSpec, Time,
+};
+
+use super::{
+    Asked, AskedState, AttemptState, Batch, Book, Kept, Phase, Place, Pool, Run, RunState, Task,
+};
+
+impl Book {
+    /// Takes in one input. `believed`: whether the core did not ignore it. The actions are looked
+    /// at only for the key under which a new batch was taken in, since other actions of the same
+    /// step may refer to it.
+    pub fn input(&mut self, now: Time, input: &Input, actions: &[Action], believed: bool) {
+        match input {
+            Input::Requested { request, what } if believed => {
+                self.asked(now, *request, what, actions);
+            }
+            Input::Withdrawn { request } => {
+                if self.open.remove(request).is_some()
+                    && let Some(asked) = self.requests.get_mut(request)
+                {
+                    asked.state = AskedState::Withdrawn;
+                }
+            }
+            Input::Reported { runner, life, report } => {
+                self.reported(now, *runner, *life, report, believed);
+            }
+            Input::Delivered { lease, delivery } if believed => self.delivered(*lease, delivery),
+            Input::PoolResized { runners } => {
+                self.wanted = (*runners).min(self.config.limits.runners);
+                self.refitted = true;
+            }
+            Input::TimePassed => self.expire_leases(now),
+            Input::Requested { .. } | Input::Delivered { .. } => {}
+        }
+    }
+
+    fn asked(&mut self, now: Time, request: RequestId, what: &Request, actions: &[Action]) {
+        let asked = Asked { what: what.clone(), at: now, state: AskedState::Open };
+        self.requests.insert(request, asked);
+        self.open.insert(request, now);
+        let answer = actions.iter().find_map(|action| match action {
+            Action::Answer { request: to, answer } if *to == request => Some(answer),
+            _ => None,
+        });
+        match (what, answer) {
+            (Request::Submit { tasks, .. }, Some(Answer::Submitted { batch })) => {
+                self.add_batch(*batch, what);
+                self.add_tasks(*batch, tasks);
+            }
+            (Request::Schedule { tasks, .. }, Some(Answer::Scheduled { batch: Some(key), .. })) => {
+                if !self.batches.contains_key(key) {
+                    self.add_batch(*key, what);
+                }
+                self.add_tasks(*key, tasks);
+            }
+            (_, Some(Answer::Refused(_))) => {}
+            (Request::Start, _) => self.pool = Pool::Running,
+            (Request::Stop { .. }, _) => {
+                self.pool = Pool::Stopped;
+                self.refitted = true;
+                for batch in self.batches.values_mut().filter(|batch| !batch.forgotten) {
+                    batch.given_up = true;
+                }
+            }
+            (Request::Abort { batch, keep_partial_results, .. }, _) => {
+                let key = self.active.get(batch);
+                if let Some(batch) = key.and_then(|key| self.batches.get_mut(key)) {
+                    batch.given_up = true;
+                    batch.forgone |= !keep_partial_results;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn add_batch(&mut self, key: BatchKey, what: &Request) {
+        let (Request::Submit { batch: id, kind, .. } | Request::Schedule { batch: id, kind, .. }) =
+            what
+        else {
+            return;
+        };
+        let (submitted, min_wait_num) = match what {
+            Request::Submit { min_wait_num, .. } => (true, *min_wait_num),
+            _ => (false, None),
+        };
+        let batch = Batch {
+            id: id.clone(),
+            kind: *kind,
+            submitted,
+            min_wait_num,
+            tasks: Vec::new(),
+            given_up: false,
+            forgone: false,
+            forgotten: false,
+            held_bytes: 0,
+            delivered: 0,
+            dropped: rollway_core::ByDrop::default(),
+        };
+        self.batches.insert(key, batch);
+        self.active.insert(id.clone(), key);
+        self.latest.insert(id.clone(), key);
+    }
+
+    fn add_tasks(&mut self, key: BatchKey, specs: &[TaskSpec]) {
+        let Some(batch) = self.batches.get_mut(&key) else { return };
+        for spec in specs {
+            let run = Run {
+                state: RunState::Fresh,
+                tries: 0,
+                failures: ByFailure::default(),
+                last: None,
+                last_failure: None,
+                kills: 0,
+            };
+            let runs = vec![run; spec.repeat_times as usize];
+            self.submitted += u64::from(spec.repeat_times);
+            batch.tasks.push(Task { spec: *spec, runs, kills: 0, handed: 0 });
+        }
+    }
+
+    fn reported(
+        &mut self,
+        now: Time,
+        runner: RunnerId,
+        life: Life,
+        report: &Report,
+        believed: bool,
+    ) {
+        if let Report::RunFinished { attempt, run, outcome } = report {
+            self.receive(*attempt, *run, outcome, believed);
+        }
+        if self.alive(runner, life).is_none() {
+            return;
+        }
+        if let Some(slot) = self.slots.get_mut(&runner) {
+            slot.heard = now;
+        }
+        if !believed {
+            return;
+        }
+        match report {
+            Report::Ready { after } => self.ready(runner, *after),
+            Report::AttemptBegan { attempt } => {
+                self.last_progress = now;
+                if let Some(attempt) = self.attempts.get_mut(attempt) {
+                    attempt.since = now;
+                    attempt.begun = true;
+                }
+            }
+            Report::RunFinished { attempt, run, outcome } => {
+                self.last_progress = now;
+                self.finish(*attempt, *run, outcome);
+            }
+            Report::AttemptEnded { attempt } => self.ready(runner, Some(*attempt)),
+            Report::StartFailed { .. } => self.end_life(runner, false),
+            Report::Lost { suspect, .. } => self.end_life(runner, *suspect),
+            Report::Alive => {}
+        }
+    }
+
+    /// Notes a payload that came in, whatever becomes of it.
+    fn receive(&mut self, attempt: AttemptId, run: RunId, outcome: &RunOutcome, believed: bool) {
+        let RunOutcome::Succeeded { payload: Some(payload), .. } = outcome else { return };
+        let origin =
+            self.attempts.get(&attempt).map(|attempt| (attempt.batch, attempt.task, run.0));
+        let accepted = believed && payload.bytes <= self.config.limits.payload_bytes_per_run;
+        let kept = Kept { bytes: payload.bytes, origin, accepted, place: Place::Held };
+        if accepted {
+            self.hold(kept, true);
+        }
+        self.payloads.insert(payload.id, kept);
+    }
+
+    fn ready(&mut self, runner: RunnerId, after: Option<AttemptId>) {
+        let Some(slot) = self.slots.get_mut(&runner) else { return };
+        match slot.phase {
+            Phase::Starting if after.is_none() => {
+                slot.phase = Phase::Idle;
+                slot.start_failures = 0;
+            }
+            Phase::Given(attempt) if after == Some(attempt) => {
+                slot.phase = Phase::Idle;
+                self.end_attempt(attempt, false);
+            }
+            Phase::Starting | Phase::Idle | Phase::Given(_) | Phase::Over => {}
+        }
+    }
+
+    fn finish(&mut self, id: AttemptId, run: RunId, outcome: &RunOutcome) {
+        let most = self.config.limits.payload_bytes_per_run;
+        let Some(attempt) = self.attempts.get_mut(&id) else { return };
+        attempt.outstanding.retain(|outstanding| *outstanding != run.0);
+        attempt.sound &= match outcome {
+            RunOutcome::Succeeded { payload, .. } => {
+                payload.is_none_or(|payload| payload.bytes <= most)
+            }
+            RunOutcome::Failed { .. } => false,
+        };
+        let (batch, task) = (attempt.batch, attempt.task);
+        let whole = attempt.sound && attempt.begun && attempt.outstanding.is_empty();
+        let kind = self.batches.get(&batch).map(|batch| batch.kind);
+        self.train_attempts += u32::from(whole && kind == Some(BatchKind::Train));
+        let kills = self.task(batch, task).map_or(0, |task| task.kills);
+        let Some(record) = self.run_mut(batch, task, run.0) else { return };
+        match outcome {
+            RunOutcome::Succeeded { payload: Some(Payload { bytes, .. }), .. } if *bytes > most => {
+                record.fail(FailureKind::InvalidOutput, 0);
+            }
+            RunOutcome::Succeeded { payload, .. } => {
+                let label = Self::label(id, run.0);
+                let payload = payload.map(|payload| payload.id);
+                record.state = RunState::Succeeded { label, payload };
+                self.succeeded += 1;
+            }
+            RunOutcome::Failed { kind, .. } => {
+                record.fail(*kind, kills);
+            }
+        }
+    }
+
+    /// A life is over, and with it what it worked on.
+    pub(super) fn end_life(&mut self, runner: RunnerId, suspect: bool) {
+        let Some(slot) = self.slots.get_mut(&runner) else { return };
+        let phase = std::mem::replace(&mut slot.phase, Phase::Over);
+        slot.start_failures += u32::from(phase == Phase::Starting);
+        if let Phase::Given(attempt) = phase {
+            self.end_attempt(attempt, suspect);
+        }
+    }
+
+    /// Nobody works on an attempt any more: what was not reported has failed, in a way that follows
+    /// from how it ended.
+    fn end_attempt(&mut self, id: AttemptId, suspect: bool) {
+        let Some(attempt) = self.attempts.get_mut(&id) else { return };
+        let state = std::mem::replace(&mut attempt.state, AttemptState::Over);
+        let left = std::mem::take(&mut attempt.outstanding);
+        let (batch, task) = (attempt.batch, attempt.task);
+        let kind = match state {
+            AttemptState::Cancelling(Cancel::Timeout) => Some(FailureKind::Timeout),
+            AttemptState::Cancelling(Cancel::NotBegun) | AttemptState::Current => {
+                Some(FailureKind::RunnerLost)
+            }
+            AttemptState::Cancelling(Cancel::Runs(_)) | AttemptState::Over => None,
+        };
+        if state == AttemptState::Current && suspect {
+            self.add_kill(batch, task);
+        }
+        let kills = self.task(batch, task).map_or(0, |task| task.kills);
+        // Of runs that are executed in turn only the first can be to blame.
+        let mut blamed = if self.config.runs_in_turn { 1 } else { u32::MAX };
+        for run in left {
+            let Some(run) = self.run_mut(batch, task, run) else { continue };
+            if let (Some(kind), RunState::Given) = (kind, run.state) {
+                match blamed {
+                    0 => run.state = RunState::Back,
+                    _ => run.fail(kind, kills),
+                }
+                blamed = blamed.saturating_sub(1);
+            }
+        }
+    }
+
+    fn add_kill(&mut self, batch: BatchKey, task: TaskId) {
+        if let Some(batch) = self.batches.get_mut(&batch)
+            && let Some(task) = batch.tasks.get_mut(task.0 as usize)
+        {
+            task.kills += 1;
+        }
+    }
+
+    fn delivered(&mut self, id: LeaseId, delivery: &Delivery) {
+        let Some(lease) = self.leases.get_mut(&id).filter(|lease| lease.open) else { return };
+        lease.open = false;
+        let (batch, tasks) = (lease.batch, lease.tasks.clone());
+        let arrived = matches!(delivery, Delivery::Acknowledged { .. });
+        for payload in lease.payloads.clone() {
+            let Some(kept) = self.payloads.get_mut(&payload.id) else { continue };
+            kept.place = if arrived { Place::Delivered } else { Place::Held };
+            if arrived {
+                let kept = *kept;
+                self.hold(kept, false);
+            }
+        }
+        let Some(batch) = self.batches.get_mut(&batch).filter(|_| arrived) else { return };
+        batch.delivered += self.leases[&id].payloads.len() as u64;
+        for task in tasks {
+            if let Some(task) = batch.tasks.get_mut(task.0 as usize) {
+                task.handed += 1;
+            }
+        }
+    }
+
+    /// Deliveries that took too long count as failed: what they carried is held again.
+    fn expire_leases(&mut self, now: Time) {
+        let timeout = self.config.delivery_timeout;
+        let late =
+            |lease: &super::Lease| lease.open && lease.to_sink && lease.since.after(timeout) <= now;
+        let expired: Vec<LeaseId> =
+            self.leases.iter().filter(|(_, lease)| late(lease)).map(|(id, _)| *id).collect();
+        for id in expired {
+            self.delivered(id, &Delivery::Failed { message: "".into() });
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! What must be true, whatever happens. One small type per guarantee; each sees every input and
+//! action in order, the state of the core, the record of what was said and ordered, and the world
+//! as it really is.
+
+mod answers;
+mod counts;
+mod ends;
+mod enough;
+mod fencing;
+mod kept;
+mod limits;
+mod order;
+mod overdue;
+mod place;
+mod progress;
+mod reasons;
+mod refusals;
+mod retries;
+
+use std::fmt;
+
+use rollway_core::{Action, Core, Input, Time};
+
+use crate::book::Book;
+use crate::process::Processes;
+use crate::sink::Sink;
+
+/// Fails with words unless a condition holds.
+macro_rules! require {
+    ($condition:expr, $($words:tt)+) => {
+        if !$condition {
+            return Err(format!($($words)+));
+        }
+    };
+}
+pub(crate) use require;
+
+/// What a checker says: nothing, or what is wrong.
+pub type Verdict = Result<(), String>;
+
+/// What a checker sees.
+#[derive(Debug)]
+pub struct Scene<'a> {
+    /// When.
+    pub now: Time,
+    /// What the core was told.
+    pub input: &'a Input,
+    /// What it ordered.
+    pub actions: &'a [Action],
+    /// Whether it did not ignore what it was told.
+    pub believed: bool,
+    /// The core, after the step.
+    pub core: &'a Core,
+    /// The record: up to what is being looked at, and not further.
+    pub book: &'a mut Book,
+    /// The runners as they really are, before the actions are performed.
+    pub processes: &'a Processes,
+    /// The sink.
+    pub sink: &'a Sink,
+}
+
+/// One guarantee.
+pub trait Checker: fmt::Debug {
+    /// Returns its name.
+    fn name(&self) -> &'static str;
+
+    /// Looks at the input; the record does not know it yet.
+    fn input(&mut self, _scene: &Scene<'_>) -> Verdict {
+        Ok(())
+    }
+
+    /// Looks at one action; the record knows what came before it.
+    fn action(&mut self, _scene: &Scene<'_>, _action: &Action) -> Verdict {
+        Ok(())
+    }
+
+    /// Looks at everything after a step.
+    fn settled(&mut self, _scene: &Scene<'_>) -> Verdict {
+        Ok(())
+    }
+
+    /// Looks at what is left when the world has come to its end.
+    fn ended(&mut self, _scene: &Scene<'_>) -> Verdict {
+        Ok(())
+    }
+}
+
+/// Something that must not be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// Which checker found it.
+    pub checker: &'static str,
+    /// When.
+    pub at: Time,
+    /// What.
+    pub what: String,
+}
+
+impl Violation {
+    /// Tells whether it is about something that did not happen, rather than something that did.
+    pub fn is_liveness(&self) -> bool {
+        self.checker == PROGRESS
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at {}: {}", self.checker, self.at, self.what)
+    }
+}
+
+/// The name of the checker that wants everything to end.
+pub const PROGRESS: &str = "progress";
+
+/// The name under which contradictions inside the core are reported.
+pub const INVARIANTS: &str = "invariants";
+
+/// All guarantees, or one of them.
+#[derive(Debug)]
+pub struct Checkers {
+    list: Vec<Box<dyn Checker>>,
+    /// Whether the core looks at itself as well.
+    invariants: bool,
+}
+
+impl Checkers {
+    /// Returns all of them.
+    pub fn all() -> Self {
+        let list: Vec<Box<dyn Checker>> = vec![
+            Box::new(fencing::Fencing),
+            Box::new(place::Place::default()),
+            Box::new(ends::Ends::default()),
+            Box::new(counts::Counts::default()),
+            Box::new(answers::Answers::default()),
+            Box::new(enough::Enough),
+            Box::new(refusals::Refusals),
+            Box::new(reasons::Reasons),
+            Box::new(order::Order),
+            Box::new(kept::Kept::default()),
+            Box::new(retries::Retries),
+            Box::new(limits::Limits::default()),
+            Box::new(overdue::Overdue),
+            Box::new(progress::Progress),
+        ];
+        Self { list, invariants: true }
+    }
+
+    /// Returns the one of this name.
+    pub fn only(name: &str) -> Self {
+        let mut checkers = Self::all();
+        checkers.list.retain(|checker| checker.name() == name);
+        checkers.invariants = name == INVARIANTS;
+        checkers
+    }
+
+    /// Returns none of them.
+    pub const fn none() -> Self {
+        Self { list: Vec::new(), invariants: false }
+    }
+
+    /// Returns their names.
+    pub fn names() -> Vec<&'static str> {
+        Self::all().list.iter().map(|checker| checker.name()).collect()
+    }
+
+    /// Lets all of them look at one step, and keeps the record.
+    pub fn observe(&mut self, scene: &mut Scene<'_>) -> Option<Violation> {
+        let found = self.each(scene, |checker, scene| checker.input(scene));
+        scene.book.input(scene.now, scene.input, scene.actions, scene.believed);
+        if found.is_some() {
+            return found;
+        }
+        for action in scene.actions {
+            let found = self.each(scene, |checker, scene| checker.action(scene, action));
+            scene.book.action(scene.now, action);
+            if found.is_some() {
+                return found;
+            }
+        }
+        let found = self.each(scene, |checker, scene| checker.settled(scene));
+        if found.is_some() || !self.invariants {
+            return found;
+        }
+        let what = scene.core.check().err()?;
+        Some(Violation { checker: INVARIANTS, at: scene.now, what })
+    }
+
+    /// Lets all of them look at what is left in the end.
+    pub fn ended(&mut self, scene: &mut Scene<'_>) -> Option<Violation> {
+        self.each(scene, |checker, scene| checker.ended(scene))
+    }
+
+    /// Says that the world does not come to its end, unless nobody is interested.
+    pub fn stuck(&self, at: Time, what: String) -> Option<Violation> {
+        let interested = self.list.iter().any(|checker| checker.name() == PROGRESS);
+        interested.then_some(Violation { checker: PROGRESS, at, what })
+    }
+
+    fn each(
+        &mut self,
+        scene: &Scene<'_>,
+        look: impl Fn(&mut dyn Checker, &Scene<'_>) -> Verdict,
+    ) -> Option<Violation> {
+        for checker in &mut self.list {
+            if let Err(what) = look(checker.as_mut(), scene) {
+                return Some(Violation { checker: checker.name(), at: scene.now, what });
+            }
+        }
+        None
+    }
+}

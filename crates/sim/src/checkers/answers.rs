@@ -1,0 +1,163 @@
+//! Every request is answered exactly once, in its own kind, not after it was withdrawn, not later
+//! than it allows, and at once when what it waits for is given up.
+
+use rollway_core::{Action, Answer, BatchId, Input, Refusal, Request, RequestId, Time};
+
+use super::{Checker, Scene, Verdict, require};
+use crate::book::{Asked, AskedState, Phase};
+
+/// Keeps an eye on the clock of everybody who waits.
+#[derive(Debug, Default)]
+pub(super) struct Answers {
+    /// What was given up in this step: a batch, or everything.
+    given_up: Option<GivenUp>,
+}
+
+#[derive(Debug)]
+enum GivenUp {
+    Batch(BatchId),
+    Everything,
+}
+
+impl Checker for Answers {
+    fn name(&self) -> &'static str {
+        "answers"
+    }
+
+    fn input(&mut self, scene: &Scene<'_>) -> Verdict {
+        self.given_up = match scene.input {
+            Input::Requested { request, what } if scene.believed && !refused(scene, *request) => {
+                match what {
+                    Request::Abort { batch, .. } => Some(GivenUp::Batch(batch.clone())),
+                    Request::Stop { .. } => Some(GivenUp::Everything),
+                    _ => None,
+                }
+            }
+            _ => None,
+        };
+        Ok(())
+    }
+
+    fn action(&mut self, scene: &Scene<'_>, action: &Action) -> Verdict {
+        let Action::Answer { request, answer } = action else { return Ok(()) };
+        let Some(asked) = scene.book.requests.get(request) else {
+            return Err(format!("{request} is answered and was never asked"));
+        };
+        require!(
+            asked.state == AskedState::Open,
+            "{request} is answered although it was {:?}",
+            asked.state
+        );
+        require!(
+            fits(&asked.what, answer),
+            "{request} asked for {:?} and is answered {answer:?}",
+            asked.what
+        );
+        Ok(())
+    }
+
+    fn settled(&mut self, scene: &Scene<'_>) -> Verdict {
+        let stops = |(_, asked): (RequestId, &Asked)| matches!(asked.what, Request::Stop { .. });
+        let stopping = scene.book.waiting().any(stops);
+        require!(!stopping || under_way(scene), "a stop waits although nothing is under way");
+        let next = scene.core.next_deadline().map_or(Time::MAX, |deadline| deadline.at);
+        for (request, asked) in scene.book.waiting() {
+            // Who waited when results went on their way hears what the sink says.
+            let patient = delivering(scene, asked).is_some_and(|since| asked.at <= since);
+            if let Some(deadline) = asked.deadline().filter(|_| !patient) {
+                require!(
+                    next <= deadline,
+                    "{request} must be answered by {deadline}, and nobody will look before {next}: \
+                     {:?}",
+                    asked.what
+                );
+            }
+            let late = match &self.given_up {
+                Some(GivenUp::Batch(batch)) => {
+                    asked.batch() == Some(batch) && delivering(scene, asked).is_none()
+                }
+                Some(GivenUp::Everything) => {
+                    let stops = matches!(asked.what, Request::Stop { .. });
+                    !stops && delivering(scene, asked).is_none()
+                }
+                None => false,
+            };
+            require!(!late, "{request} still waits: {:?} after {:?}", asked.what, self.given_up);
+        }
+        Ok(())
+    }
+
+    fn ended(&mut self, scene: &Scene<'_>) -> Verdict {
+        let open = scene.book.waiting().next();
+        require!(open.is_none(), "never answered: {open:?}");
+        let counters = scene.core.counters();
+        let over = counters.answers + counters.withdrawn;
+        require!(counters.requests == over, "{} requests, {over} over", counters.requests);
+        Ok(())
+    }
+}
+
+/// Tells whether an attempt or a delivery to the sink has not come to its end.
+fn under_way(scene: &Scene<'_>) -> bool {
+    let mut slots = scene.book.slots.values();
+    let mut leases = scene.book.leases.values();
+    slots.any(|slot| matches!(slot.phase, Phase::Given(_)))
+        || leases.any(|lease| lease.open && lease.to_sink)
+}
+
+fn refused(scene: &Scene<'_>, request: RequestId) -> bool {
+    scene.actions.iter().any(|action| match action {
+        Action::Answer { request: to, answer: Answer::Refused(_) } => *to == request,
+        _ => false,
+    })
+}
+
+/// Returns since when results of the batch are on their way to the sink: who waits for that, waits.
+fn delivering(scene: &Scene<'_>, asked: &Asked) -> Option<Time> {
+    let key = scene.book.latest.get(asked.batch()?)?;
+    let mut leases = scene.book.leases.values();
+    let lease = leases.find(|lease| lease.open && lease.to_sink && lease.batch == *key)?;
+    Some(lease.since)
+}
+
+/// Tells whether an answer is one that the request can have.
+fn fits(what: &Request, answer: &Answer) -> bool {
+    if let Answer::Refused(refusal) = answer {
+        return may_be_refused(what, refusal);
+    }
+    match what {
+        Request::Schedule { .. } => matches!(answer, Answer::Scheduled { .. }),
+        Request::Collect { .. } | Request::Drain { .. } => matches!(answer, Answer::Collected(_)),
+        Request::Discard { .. } => matches!(answer, Answer::Discarded),
+        Request::Submit { .. } => matches!(answer, Answer::Submitted { .. }),
+        Request::Finalize { .. } => matches!(answer, Answer::Finalized(_)),
+        Request::Abort { .. } => matches!(answer, Answer::Aborted(_)),
+        Request::WaitAll { .. } => matches!(answer, Answer::AllEnded),
+        Request::Start => matches!(answer, Answer::Started { .. }),
+        Request::Stop { .. } => matches!(answer, Answer::Stopped(_)),
+        Request::Join => matches!(answer, Answer::Joined { .. }),
+    }
+}
+
+fn may_be_refused(what: &Request, refusal: &Refusal) -> bool {
+    let finalizes = matches!(what, Request::Finalize { .. });
+    let adds = matches!(what, Request::Submit { .. } | Request::Schedule { .. });
+    match refusal {
+        Refusal::Limit { .. } | Refusal::Stopped => true,
+        Refusal::AlreadyActive { .. } | Refusal::NoRuns { .. } => adds,
+        Refusal::WrongKind { .. } => finalizes || adds,
+        Refusal::NotRegistered { .. }
+        | Refusal::TimedOut { .. }
+        | Refusal::CutShort { .. }
+        | Refusal::Aborted { .. }
+        | Refusal::TooFewSucceeded { .. } => finalizes,
+        Refusal::BatchFailed { .. } => finalizes || adds,
+        Refusal::SinkFailed { .. } => finalizes || matches!(what, Request::Abort { .. }),
+        Refusal::NotCollectable { .. } => matches!(
+            what,
+            Request::Collect { .. } | Request::Drain { .. } | Request::Discard { .. }
+        ),
+        Refusal::NotStarted => matches!(what, Request::Submit { .. } | Request::Join),
+        Refusal::StillBusy { .. } => matches!(what, Request::WaitAll { .. }),
+    }
+}

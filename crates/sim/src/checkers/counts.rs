@@ -1,0 +1,79 @@
+//! The counters of the core count what happened, no more and no less.
+
+use rollway_core::{Action, ByDrop, Input, Report, RunOutcome};
+
+use super::{Checker, Scene, Verdict, require};
+use crate::book::Phase;
+
+/// Counts along.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    inputs: u64,
+    requests: u64,
+    withdrawn: u64,
+    received: u64,
+    answers: u64,
+    attempts: u64,
+    started: u64,
+    stopped: u64,
+    dropped: ByDrop,
+}
+
+impl Checker for Counts {
+    fn name(&self) -> &'static str {
+        "counts"
+    }
+
+    fn input(&mut self, scene: &Scene<'_>) -> Verdict {
+        self.inputs += 1;
+        match scene.input {
+            Input::Requested { .. } => self.requests += u64::from(scene.believed),
+            Input::Withdrawn { request } => {
+                self.withdrawn += u64::from(scene.book.open.contains_key(request));
+            }
+            Input::Reported { report: Report::RunFinished { outcome, .. }, .. } => {
+                let yields = matches!(outcome, RunOutcome::Succeeded { payload: Some(_), .. });
+                self.received += u64::from(yields);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn action(&mut self, _: &Scene<'_>, action: &Action) -> Verdict {
+        match action {
+            Action::StartRunner { .. } => self.started += 1,
+            Action::StopRunner { .. } => self.stopped += 1,
+            Action::StartAttempt { .. } => self.attempts += 1,
+            Action::DropPayload { reason, .. } => self.dropped[*reason] += 1,
+            Action::Answer { .. } => self.answers += 1,
+            Action::CancelAttempt { .. } | Action::Deliver { .. } | Action::ForgetTasks { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn settled(&mut self, scene: &Scene<'_>) -> Verdict {
+        let counters = scene.core.counters();
+        let given = |phase: Phase| matches!(phase, Phase::Given(_));
+        let under_way = scene.book.slots.values().filter(|slot| given(slot.phase)).count() as u64;
+        let gone = self.dropped.total() + scene.book.held;
+        let right = [
+            ("inputs", self.inputs, counters.inputs),
+            ("requests", self.requests, counters.requests),
+            ("requests withdrawn", self.withdrawn, counters.withdrawn),
+            ("answers", self.answers, counters.answers),
+            ("attempts started", self.attempts, counters.attempts_started),
+            ("attempts ended", self.attempts.saturating_sub(under_way), counters.attempts_ended),
+            ("runners started", self.started, counters.runners_started),
+            ("runners stopped", self.stopped, counters.runners_stopped),
+            ("payloads received", self.received, counters.payloads_received),
+            ("payloads delivered", self.received.saturating_sub(gone), counters.payloads_delivered),
+        ];
+        for (what, count, told) in right {
+            require!(count == told, "{count} {what}, the core counts {told}");
+        }
+        let (dropped, told) = (self.dropped, counters.payloads_dropped);
+        require!(dropped == told, "{dropped:?} payloads dropped, the core counts {told:?}");
+        Ok(())
+    }
+}

@@ -1,0 +1,115 @@
+//! A result counts only while its attempt is current, and no run is worked on by two runners.
+
+use rollway_core::{Action, Answer, AttemptId, Input, Life, Report, RunnerId, TaskResult};
+
+use super::{Checker, Scene, Verdict, require};
+use crate::book::{AttemptState, Phase, RunState};
+
+/// Measures every report by the record of who is current, and every result by where it comes from.
+#[derive(Debug)]
+pub(super) struct Fencing;
+
+impl Checker for Fencing {
+    fn name(&self) -> &'static str {
+        "fencing"
+    }
+
+    fn input(&mut self, scene: &Scene<'_>) -> Verdict {
+        let Input::Reported { runner, life, report } = scene.input else { return Ok(()) };
+        let Some(right) = believable(scene, *runner, *life, report) else { return Ok(()) };
+        let believed = if scene.believed { "believed" } else { "ignored" };
+        require!(scene.believed == right, "{runner} {life} was {believed} when it said {report:?}");
+        Ok(())
+    }
+
+    fn action(&mut self, scene: &Scene<'_>, action: &Action) -> Verdict {
+        match action {
+            Action::StartAttempt { runner, life, attempt, batch, task, runs, .. } => {
+                require!(
+                    !scene.book.attempts.contains_key(attempt),
+                    "attempt {attempt} is ordered twice"
+                );
+                for run in runs.iter() {
+                    nobody_has(scene, (*runner, *life), (*batch, *task, run.0))?;
+                }
+                Ok(())
+            }
+            Action::Deliver { results, .. } => come_from_current(scene, results),
+            Action::Answer { answer: Answer::Collected(collected), .. } => {
+                come_from_current(scene, &collected.results)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Returns whether a report must be believed, or must not be; none: it does not matter.
+fn believable(scene: &Scene<'_>, runner: RunnerId, life: Life, report: &Report) -> Option<bool> {
+    let Some(slot) = scene.book.alive(runner, life) else { return Some(false) };
+    let standing = |attempt: &AttemptId| {
+        let current = slot.phase == Phase::Given(*attempt);
+        let attempt = scene.book.attempts.get(attempt).filter(|_| current);
+        attempt.filter(|attempt| attempt.state != AttemptState::Over)
+    };
+    match report {
+        Report::RunFinished { attempt, run, .. } => {
+            Some(standing(attempt).is_some_and(|attempt| {
+                attempt.state == AttemptState::Current && attempt.outstanding.contains(&run.0)
+            }))
+        }
+        Report::AttemptBegan { attempt } => Some(
+            standing(attempt)
+                .is_some_and(|attempt| attempt.state == AttemptState::Current && !attempt.begun),
+        ),
+        Report::AttemptEnded { attempt } => Some(standing(attempt).is_some()),
+        Report::Ready { after: Some(attempt) } => Some(standing(attempt).is_some()),
+        Report::Ready { after: None } => Some(slot.phase == Phase::Starting),
+        Report::StartFailed { .. } => Some(slot.phase == Phase::Starting),
+        Report::Lost { .. } | Report::Alive => Some(true),
+    }
+}
+
+fn nobody_has(
+    scene: &Scene<'_>,
+    (runner, life): (RunnerId, Life),
+    (batch, task, run): (rollway_core::BatchKey, rollway_core::TaskId, u32),
+) -> Verdict {
+    let Some(record) = scene.book.run(batch, task, run) else {
+        return Err(format!("{batch} {task} has no run {run}"));
+    };
+    let last = record.last.and_then(|attempt| scene.book.attempts.get(&attempt));
+    let busy = last
+        .is_some_and(|last| last.state != AttemptState::Over && last.outstanding.contains(&run));
+    require!(!busy, "{batch} {task} run {run} is sent out while {:?} is not over", record.last);
+    for (other, other_life, process) in scene.processes.up() {
+        let told = scene.book.alive(other, other_life).is_none();
+        let works = process.work.as_ref().is_some_and(|work| {
+            work.batch == batch && work.task == task && work.left.contains(&run)
+        });
+        require!(
+            told || !works,
+            "{batch} {task} run {run} goes to {runner} {life} while {other} {other_life} has it"
+        );
+    }
+    Ok(())
+}
+
+fn come_from_current(scene: &Scene<'_>, results: &[TaskResult]) -> Verdict {
+    for result in results {
+        for payload in &result.payloads {
+            let Some(kept) = scene.book.payloads.get(&payload.id) else {
+                return Err(format!("payload {} came from nowhere", payload.id));
+            };
+            let id = payload.id;
+            require!(kept.accepted, "payload {id} goes out although its report did not count");
+            let run = kept.origin.and_then(|(batch, task, run)| scene.book.run(batch, task, run));
+            let state = run.map(|run| run.state);
+            let counted = matches!(
+                state,
+                Some(RunState::Succeeded { payload, .. }) if payload == Some(id)
+            );
+            require!(counted, "payload {id} goes out, its run is {state:?}");
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,83 @@
+//! Batches are served in the order of their ids, and what was never tried goes out first come first
+//! served inside a batch. Retries may come before it.
+
+use rollway_core::{Action, BatchKey, Runs, TaskId};
+
+use super::limits::{crowded, room};
+use super::{Checker, Scene, Verdict, require};
+use crate::book::{Batch, RunState};
+
+/// Looks for somebody who should have come first.
+#[derive(Debug)]
+pub(super) struct Order;
+
+impl Checker for Order {
+    fn name(&self) -> &'static str {
+        "order"
+    }
+
+    fn action(&mut self, scene: &Scene<'_>, action: &Action) -> Verdict {
+        let Action::StartAttempt { batch, task, runs, .. } = action else { return Ok(()) };
+        let Some(record) = scene.book.batches.get(batch) else { return Ok(()) };
+        let mine = (record.id.priority(), *batch);
+        for (id, key) in scene.book.active.iter().filter(|_| !crowded(scene)) {
+            let before = (id.priority(), *key) < mine;
+            let waits = before && fresh_left(scene, *key) > 0 && room(scene, *key);
+            require!(!waits, "an attempt of {batch} goes out while {id} ({key}) waits");
+        }
+        if !fresh(record, *task, runs) {
+            return Ok(());
+        }
+        let Some(first) = runs.iter().next() else {
+            return Err(format!("an attempt of {batch} {task} with nothing to do"));
+        };
+        let behind = passed_over(record, *task, first.0);
+        // What ended before it ever went out is passed over, and rightly so.
+        let ended = scene
+            .core
+            .batch_by_key(*batch)
+            .map_or(0, |view| view.runs.cancelled.total() + view.runs.failed.total());
+        require!(
+            behind <= ended,
+            "{batch} {task} {first} goes out before {behind} runs that came earlier"
+        );
+        let later = gone_before(record, *task, first.0);
+        require!(later.is_none(), "{batch} {task} {first} goes out after {later:?}");
+        Ok(())
+    }
+}
+
+/// Returns how many runs of a batch certainly wait to go out for the first time.
+pub(super) fn fresh_left(scene: &Scene<'_>, key: BatchKey) -> u64 {
+    let pending = scene.core.batch_by_key(key).map_or(0, |view| view.runs.pending);
+    let Some(batch) = scene.book.batches.get(&key).filter(|_| pending > 0) else { return 0 };
+    let failed = runs(batch).filter(|(.., state)| *state == RunState::Back).count() as u64;
+    pending.saturating_sub(failed)
+}
+
+fn fresh(batch: &Batch, task: TaskId, runs: &Runs) -> bool {
+    batch.tasks.get(task.0 as usize).is_some_and(|task| {
+        runs.iter().all(|run| {
+            task.runs.get(run.0 as usize).is_some_and(|run| run.state == RunState::Fresh)
+        })
+    })
+}
+
+/// Counts the runs that come before this one and were never sent out.
+fn passed_over(batch: &Batch, task: TaskId, run: u32) -> u64 {
+    let before = runs(batch).take_while(|(at, run_at, _)| (*at, *run_at) < (task.0, run));
+    before.filter(|(.., state)| *state == RunState::Fresh).count() as u64
+}
+
+/// Returns a run that comes after this one and was sent out already.
+fn gone_before(batch: &Batch, task: TaskId, run: u32) -> Option<(u32, u32)> {
+    let after = runs(batch).filter(|(at, run_at, _)| (*at, *run_at) > (task.0, run));
+    let mut sent = after.filter(|(.., state)| *state != RunState::Fresh);
+    sent.next().map(|(task, run, _)| (task, run))
+}
+
+fn runs(batch: &Batch) -> impl Iterator<Item = (u32, u32, RunState)> + '_ {
+    (0..).zip(&batch.tasks).flat_map(|(at, task)| {
+        (0..).zip(&task.runs).map(move |(run, record)| (at, run, record.state))
+    })
+}

@@ -1,0 +1,92 @@
+//! What must happen at a certain time happens then: attempts, starts, cancels and deliveries that
+//! take too long are noticed, and a deadline that was dealt with is over.
+
+use std::time::Duration;
+
+use rollway_core::{Action, BatchKind, Cancel, Input, Time};
+
+use super::{Checker, Scene, Verdict, require};
+use crate::book::{AttemptState, Phase};
+
+/// Looks for what will be noticed too late.
+#[derive(Debug)]
+pub(super) struct Overdue;
+
+impl Checker for Overdue {
+    fn name(&self) -> &'static str {
+        "overdue"
+    }
+
+    fn action(&mut self, scene: &Scene<'_>, action: &Action) -> Verdict {
+        let Action::StartAttempt { batch, timeout, .. } = action else { return Ok(()) };
+        let (most, learns) = (scene.book.config.max_timeout, scene.book.config.dynamic_timeout);
+        let kind = scene.book.batches.get(batch).map(|batch| batch.kind);
+        let learns_from = learns.enable && kind == Some(BatchKind::Train);
+        let least = if learns_from { learns.floor.min(most) } else { most };
+        require!(
+            *timeout >= least && *timeout <= most,
+            "an attempt of {batch} gets {timeout:?}, not {least:?} to {most:?}"
+        );
+        let (steps, samples) = (scene.book.train_batches, scene.book.train_attempts);
+        let enough = learns.min_samples.clamp(1, learns.window.max(1));
+        let warm = steps >= learns.warmup_min_steps && samples >= enough;
+        require!(
+            warm || *timeout == most,
+            "an attempt of {batch} gets {timeout:?} after {steps} batches and {samples} attempts"
+        );
+        Ok(())
+    }
+
+    fn settled(&mut self, scene: &Scene<'_>) -> Verdict {
+        let next = scene.core.next_deadline();
+        if *scene.input == Input::TimePassed {
+            let due = next.filter(|deadline| deadline.at <= scene.now);
+            require!(due.is_none(), "time has passed, and {due:?} is still due");
+        }
+        let next = next.map_or(Time::MAX, |deadline| deadline.at);
+        let in_time = |what: &str, since: Time, lasts: Duration| {
+            let latest = since.after(lasts);
+            require!(next <= latest, "{what} is noticed at {next}, not by {latest}");
+            Ok(())
+        };
+        let supervision = &scene.book.config.supervision;
+        for view in scene.core.runners() {
+            let Some(slot) = scene.book.slots.get(&view.runner) else { continue };
+            match slot.phase {
+                Phase::Starting => {
+                    in_time("a slow start", view.since, supervision.start_timeout)?;
+                }
+                Phase::Given(attempt) => {
+                    let Some(attempt) = scene.book.attempts.get(&attempt) else { continue };
+                    let (since, begun) = (attempt.since, attempt.begun);
+                    match attempt.state {
+                        AttemptState::Current if begun => {
+                            in_time("a long attempt", since, attempt.timeout)?;
+                        }
+                        AttemptState::Current => {
+                            in_time("a late begin", since, supervision.begin_timeout)?;
+                        }
+                        AttemptState::Cancelling(Cancel::Timeout | Cancel::NotBegun) => {
+                            in_time("a deaf runner", since, supervision.cancel_grace)?;
+                        }
+                        // Who aborts may allow as much time as the attempt could have taken.
+                        AttemptState::Cancelling(Cancel::Runs(_)) => {
+                            let most = attempt.timeout + supervision.begin_timeout;
+                            in_time("a deaf runner", since, most + supervision.cancel_grace)?;
+                        }
+                        AttemptState::Over => {}
+                    }
+                }
+                Phase::Idle | Phase::Over => {}
+            }
+            let watched = matches!(slot.phase, Phase::Idle | Phase::Given(_));
+            if let Some(silence) = supervision.silence_timeout.filter(|_| watched) {
+                in_time("a silent runner", view.last_heard, silence)?;
+            }
+        }
+        for lease in scene.book.leases.values().filter(|lease| lease.open && lease.to_sink) {
+            in_time("a slow sink", lease.since, scene.book.config.delivery_timeout)?;
+        }
+        Ok(())
+    }
+}

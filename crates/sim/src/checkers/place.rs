@@ -1,0 +1,145 @@
+//! A runner is in exactly one state, changes it only in legal ways, is idle only when it said so
+//! itself, and never has two attempts.
+
+use std::collections::BTreeMap;
+
+use rollway_core::{Action, Input, Life, Report, RunnerId, RunnerState, RunnerView};
+
+use super::{Checker, Scene, Verdict, require};
+use crate::book::{AttemptState, Phase, Pool};
+
+/// Compares what the core says about runners with what they said and are.
+#[derive(Debug, Default)]
+pub(super) struct Place {
+    seen: BTreeMap<RunnerId, (Life, RunnerState)>,
+}
+
+impl Checker for Place {
+    fn name(&self) -> &'static str {
+        "place"
+    }
+
+    fn action(&mut self, scene: &Scene<'_>, action: &Action) -> Verdict {
+        match action {
+            Action::StartAttempt { runner, life, attempt, .. } => {
+                let phase = scene.book.alive(*runner, *life).map(|slot| slot.phase);
+                require!(
+                    phase == Some(Phase::Idle),
+                    "{runner} {life} gets {attempt} and is {phase:?}"
+                );
+                let process = scene.processes.get(*runner, *life);
+                let work = process.and_then(|process| process.work.as_ref());
+                require!(work.is_none(), "{runner} {life} gets {attempt} and has {work:?}");
+            }
+            Action::CancelAttempt { runner, life, attempt, .. } => {
+                let phase = scene.book.alive(*runner, *life).map(|slot| slot.phase);
+                let state = scene.book.attempts.get(attempt).map(|attempt| attempt.state);
+                require!(
+                    phase == Some(Phase::Given(*attempt)) && state == Some(AttemptState::Current),
+                    "{attempt} is cancelled on {runner} {life}: {phase:?}, {state:?}"
+                );
+            }
+            Action::StartRunner { runner, life } => {
+                let before = scene.book.slots.get(runner);
+                require!(
+                    before.is_none_or(|slot| slot.phase == Phase::Over && slot.life < *life),
+                    "{runner} {life} is started while there is {before:?}"
+                );
+            }
+            Action::StopRunner { runner, life } => {
+                let current = scene.book.slots.get(runner).map(|slot| slot.life);
+                require!(current == Some(*life), "{runner} {life} is stopped, not {current:?}");
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn settled(&mut self, scene: &Scene<'_>) -> Verdict {
+        said_why(scene)?;
+        for view in scene.core.runners() {
+            agrees(scene, &view)?;
+            let now = (view.life, view.state);
+            let before = self.seen.insert(view.runner, now);
+            if let Some(before) = before.filter(|before| *before != now) {
+                require!(legal(before, now), "{} went from {before:?} to {now:?}", view.runner);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A runner that was lost or could not be started shows why.
+fn said_why(scene: &Scene<'_>) -> Verdict {
+    let Input::Reported { runner, report, .. } = scene.input else { return Ok(()) };
+    let (Report::Lost { message, .. } | Report::StartFailed { message }) = report else {
+        return Ok(());
+    };
+    let Some(view) = scene.core.runner(*runner).filter(|_| scene.believed) else { return Ok(()) };
+    let shown = view.message.as_deref();
+    let right = !view.supervised || shown.is_some_and(|shown| message.starts_with(shown));
+    require!(right, "{runner} was lost by {message:?} and shows {shown:?}");
+    Ok(())
+}
+
+fn agrees(scene: &Scene<'_>, view: &RunnerView) -> Verdict {
+    let Some(slot) = scene.book.slots.get(&view.runner) else {
+        return Err(format!("{} was never started", view.runner));
+    };
+    let cancelling = |attempt| {
+        let attempt = scene.book.attempts.get(&attempt);
+        attempt.is_some_and(|attempt| matches!(attempt.state, AttemptState::Cancelling(_)))
+    };
+    let right = match (view.state, slot.phase) {
+        (RunnerState::Starting, Phase::Starting)
+        | (RunnerState::Idle, Phase::Idle)
+        | (RunnerState::Broken | RunnerState::Gone, Phase::Over) => true,
+        (RunnerState::Busy(attempt), Phase::Given(given)) => attempt == given && !cancelling(given),
+        (RunnerState::Cancelling(attempt), Phase::Given(given)) => {
+            attempt == given && cancelling(given)
+        }
+        _ => false,
+    };
+    // Slots of runners that were let go may be used again, and begin anew.
+    let most = scene.book.config.supervision.start_failures_max;
+    let counts = slot.supervised && !scene.book.refitted && scene.book.pool == Pool::Running;
+    let broken = slot.phase == Phase::Over && slot.start_failures >= most;
+    require!(
+        !counts || broken == (view.state == RunnerState::Broken),
+        "{} is {:?} after {} failed starts in a row",
+        view.runner,
+        view.state,
+        slot.start_failures
+    );
+    require!(
+        right && slot.life == view.life,
+        "{} {} is said to be {:?}, and is {slot:?}",
+        view.runner,
+        view.life,
+        view.state
+    );
+    Ok(())
+}
+
+/// Tells whether one step can lead from one state to the other. A step may pass through several:
+/// an attempt ends, the next one begins and is cancelled; a runner is lost and started again.
+fn legal(from: (Life, RunnerState), to: (Life, RunnerState)) -> bool {
+    use RunnerState::{Broken, Busy, Cancelling, Gone, Idle, Starting};
+    if to.0 > from.0 {
+        return to.1 == Starting && to.0.0 == from.0.0 + 1;
+    }
+    if to.0 < from.0 {
+        return false;
+    }
+    match (from.1, to.1) {
+        (Starting, Idle | Busy(_) | Cancelling(_) | Broken | Gone)
+        | (Idle, Busy(_) | Cancelling(_) | Gone)
+        | (Busy(_), Idle | Gone)
+        | (Cancelling(_), Idle | Gone)
+        | (Broken, Gone) => true,
+        (Busy(before) | Cancelling(before), Busy(after)) => after > before,
+        (Busy(before), Cancelling(after)) => after >= before,
+        (Cancelling(before), Cancelling(after)) => after > before,
+        _ => false,
+    }
+}

@@ -1,0 +1,188 @@
+//! Nothing is cancelled, dropped or stopped but for the reason that is given, and for none before
+//! its time.
+
+use rollway_core::{
+    Action, Answer, AttemptId, BatchKey, Cancel, CancelReason, DropReason, Groups, Input, Life,
+    Outcome, Payload, Request, RunnerId, Then,
+};
+
+use super::{Checker, Scene, Verdict, require};
+use crate::book::{AttemptState, Phase, Pool};
+
+/// Asks why.
+#[derive(Debug)]
+pub(super) struct Reasons;
+
+impl Checker for Reasons {
+    fn name(&self) -> &'static str {
+        "reasons"
+    }
+
+    fn action(&mut self, scene: &Scene<'_>, action: &Action) -> Verdict {
+        match action {
+            Action::CancelAttempt { attempt, reason, .. } => cancelled(scene, *attempt, *reason),
+            Action::DropPayload { payload, reason } => dropped(scene, *payload, *reason),
+            Action::StopRunner { runner, life } => stopped(scene, *runner, *life),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn cancelled(scene: &Scene<'_>, id: AttemptId, reason: Cancel) -> Verdict {
+    let Some(attempt) = scene.book.attempts.get(&id) else { return Ok(()) };
+    let begin_timeout = scene.book.config.supervision.begin_timeout;
+    let right = match reason {
+        Cancel::Timeout => attempt.begun && scene.now >= attempt.since.after(attempt.timeout),
+        Cancel::NotBegun => !attempt.begun && scene.now >= attempt.since.after(begin_timeout),
+        Cancel::Runs(reason) => cut(scene, attempt.batch, reason),
+    };
+    require!(right, "{id} is cancelled by {reason:?}: {attempt:?}");
+    partial_is_kept(scene, id, reason)
+}
+
+/// Tells whether a batch may be cut for this reason.
+fn cut(scene: &Scene<'_>, key: BatchKey, reason: CancelReason) -> bool {
+    let Some(batch) = scene.book.batches.get(&key) else { return false };
+    let policy = &scene.book.config.failures;
+    match reason {
+        CancelReason::Aborted => batch.given_up,
+        CancelReason::OverRollout | CancelReason::TimedOut => {
+            let grace = scene.book.config.over_rollout.wait_after_min;
+            scene.book.waiting().any(|(_, asked)| {
+                let enough = match &asked.what {
+                    Request::Finalize { batch: id, .. } if *id == batch.id => batch.min_wait_num,
+                    Request::Collect { batch: id, min_num, .. } if *id == batch.id => *min_num,
+                    Request::WaitAll { clear_timeout_tasks: true, .. } => None,
+                    _ => return false,
+                };
+                let grace_over = enough.is_some() && scene.now >= asked.at.after(grace);
+                let time_up = scene.now >= asked.time_up(scene.book);
+                time_up || (grace_over && reason == CancelReason::OverRollout)
+            })
+        }
+        CancelReason::BatchFailed => {
+            let rules = rollway_core::FailureKind::ALL.iter().map(|kind| policy.rule(*kind));
+            rules.into_iter().any(|rule| rule.then == Then::FailBatch)
+        }
+        // What waits is cancelled for lack of room, or by a stop; what runs may end.
+        CancelReason::NoRoom | CancelReason::Stopped => false,
+    }
+}
+
+/// A task that was cut yields its good runs if whoever cut it wanted them, and only then.
+fn partial_is_kept(scene: &Scene<'_>, id: AttemptId, reason: Cancel) -> Verdict {
+    let Some(attempt) = scene.book.attempts.get(&id) else { return Ok(()) };
+    if !matches!(reason, Cancel::Runs(CancelReason::OverRollout | CancelReason::TimedOut)) {
+        return Ok(());
+    }
+    let (key, task) = (attempt.batch, attempt.task);
+    if scene.actions.iter().any(|action| clears(scene, action)) {
+        return Ok(());
+    }
+    let good = scene.book.task(key, task);
+    let good = good.is_some_and(|task| task.runs.iter().any(|run| run.succeeded()));
+    let this =
+        |action: &Action| matches!(action, Action::CancelAttempt { attempt, .. } if *attempt == id);
+    // The first who is answered after the cut is the one who wanted it.
+    let after = scene.actions.iter().skip_while(|action| !this(action));
+    for action in after {
+        let (results, partial) = match action {
+            Action::Deliver { batch, results, .. } if *batch == key => {
+                (results, scene.book.config.over_rollout.return_partial_tasks)
+            }
+            Action::Answer { request, answer: Answer::Collected(collected) }
+                if matches!(collected.outcome, Outcome::TimedOut | Outcome::Minimum) =>
+            {
+                match scene.book.requests.get(request).map(|asked| &asked.what) {
+                    Some(Request::Collect { batch, return_partial_tasks, .. })
+                        if scene.book.latest.get(batch) == Some(&key) =>
+                    {
+                        (&collected.results, *return_partial_tasks)
+                    }
+                    _ => continue,
+                }
+            }
+            _ => continue,
+        };
+        let there = results.iter().any(|result| result.task == task);
+        require!(
+            there == (good && partial),
+            "{key} {task} was cut with partial={partial}, good={good}, and there={there}"
+        );
+        break;
+    }
+    Ok(())
+}
+
+fn dropped(scene: &Scene<'_>, payload: Payload, reason: DropReason) -> Verdict {
+    let origin = scene.book.payloads.get(&payload.id).and_then(|kept| kept.origin);
+    let Some(batch) = origin.and_then(|(key, ..)| scene.book.batches.get(&key)) else {
+        return Ok(());
+    };
+    let right = match reason {
+        DropReason::Late | DropReason::Duplicate | DropReason::TooLarge | DropReason::Eval => true,
+        DropReason::IncompleteGroup => scene.book.config.failures.groups == Groups::Whole,
+        DropReason::PartialTask => scene.actions.iter().any(|action| cuts(scene, action)),
+        DropReason::Aborted => batch.forgone,
+        DropReason::Discarded => {
+            matches!(scene.input, Input::Requested { what: Request::Discard { .. }, .. })
+        }
+        DropReason::Stopped => scene.book.pool == Pool::Stopped && batch.submitted,
+    };
+    require!(right, "payload {} of {} is dropped as {reason}", payload.id, batch.id);
+    Ok(())
+}
+
+/// Tells whether somebody is answered who did not want what is unfinished.
+fn cuts(scene: &Scene<'_>, action: &Action) -> bool {
+    let keeps = scene.book.config.over_rollout.return_partial_tasks;
+    let Action::Answer { request, .. } = action else {
+        return !keeps && matches!(action, Action::Deliver { .. });
+    };
+    match scene.book.requests.get(request).map(|asked| &asked.what) {
+        Some(Request::Collect { clear_timeout_tasks, return_partial_tasks, .. }) => {
+            *clear_timeout_tasks && !return_partial_tasks
+        }
+        Some(Request::Finalize { .. }) => !keeps,
+        _ => clears(scene, action),
+    }
+}
+
+/// Tells whether somebody is answered who wanted everything cleared.
+fn clears(scene: &Scene<'_>, action: &Action) -> bool {
+    let Action::Answer { request, answer: Answer::Refused(_) } = action else { return false };
+    let asked = scene.book.requests.get(request).map(|asked| &asked.what);
+    matches!(asked, Some(Request::WaitAll { clear_timeout_tasks: true, .. }))
+}
+
+/// A runner is stopped when it is lost, not wanted, or has taken too long; time alone is a reason
+/// only when it is up.
+fn stopped(scene: &Scene<'_>, runner: RunnerId, life: Life) -> Verdict {
+    let Some(slot) = scene.book.slots.get(&runner) else { return Ok(()) };
+    let supervision = &scene.book.config.supervision;
+    let right = match scene.input {
+        _ if scene.book.pool == Pool::Stopped => true,
+        Input::Reported { runner: about, .. } => *about == runner,
+        Input::TimePassed => {
+            let silence = supervision.silence_timeout;
+            let silent = silence.is_some_and(|silence| scene.now >= slot.heard.after(silence));
+            let late = match slot.phase {
+                Phase::Starting => scene.now >= slot.since.after(supervision.start_timeout),
+                Phase::Given(attempt) => {
+                    let grace = supervision.cancel_grace;
+                    scene.book.attempts.get(&attempt).is_some_and(|attempt| {
+                        matches!(attempt.state, AttemptState::Cancelling(_))
+                            && scene.now >= attempt.since.after(grace)
+                    })
+                }
+                Phase::Idle | Phase::Over => false,
+            };
+            let starting = slot.phase == Phase::Starting;
+            late || (silent && !starting)
+        }
+        Input::PoolResized { .. } | Input::Requested { what: Request::Stop { .. }, .. } => true,
+        Input::Requested { .. } | Input::Withdrawn { .. } | Input::Delivered { .. } => false,
+    };
+    require!(right, "{runner} {life} is stopped: {slot:?}");
+    Ok(())
+}

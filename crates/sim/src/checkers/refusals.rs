@@ -1,0 +1,193 @@
+//! Nobody is refused without a reason that the record knows as well, and nobody is let in who must
+//! be refused.
+
+use rollway_core::{Action, Answer, BatchId, BatchKind, Input, Request, RequestId, TaskSpec};
+
+use super::{Checker, Scene, Verdict, require};
+use crate::book::{Batch, Pool};
+use crate::trace::answer_kind;
+
+/// Knows the rules of the house.
+#[derive(Debug)]
+pub(super) struct Refusals;
+
+impl Checker for Refusals {
+    fn name(&self) -> &'static str {
+        "refusals"
+    }
+
+    fn input(&mut self, scene: &Scene<'_>) -> Verdict {
+        let Input::Requested { request, what } = scene.input else { return Ok(()) };
+        if !scene.believed {
+            return Ok(());
+        }
+        let Objections { must, may } = objections(scene, what);
+        let refusal = answer_to(scene, *request).filter(|answer| answer.starts_with("refused:"));
+        let Some(refusal) = refusal else {
+            require!(must.is_empty(), "{what:?} is let in although {must:?}");
+            return Ok(());
+        };
+        let known = must.contains(&refusal) || may.contains(&refusal) || comes_of_waiting(refusal);
+        require!(known, "{what:?} is {refusal}, not {must:?} or {may:?}");
+        Ok(())
+    }
+
+    fn action(&mut self, scene: &Scene<'_>, action: &Action) -> Verdict {
+        let Action::Answer { request, answer: answer @ Answer::Refused(_) } = action else {
+            return Ok(());
+        };
+        let now =
+            matches!(scene.input, Input::Requested { request: asked, .. } if asked == request);
+        if now {
+            return Ok(());
+        }
+        let refusal = answer_kind(answer);
+        let batch = scene.book.requests.get(request).and_then(|asked| batch(scene, asked.batch()?));
+        let right = match refusal {
+            "refused:stopped" => scene.book.pool != Pool::Running,
+            "refused:aborted" => batch.is_none_or(|batch| batch.given_up),
+            refusal => comes_of_waiting(refusal),
+        };
+        require!(right, "{request} has waited and is {refusal}");
+        Ok(())
+    }
+}
+
+/// What speaks against a request.
+#[derive(Default)]
+struct Objections {
+    /// It must be refused, for one of these.
+    must: Vec<&'static str>,
+    /// It may be.
+    may: Vec<&'static str>,
+}
+
+fn objections(scene: &Scene<'_>, what: &Request) -> Objections {
+    let mut found = Objections::default();
+    let Objections { must, may } = &mut found;
+    let active = |id: &BatchId| {
+        let key = scene.book.active.get(id)?;
+        scene.book.batches.get(key)
+    };
+    match what {
+        Request::Submit { batch, tasks, .. } => {
+            pool_objects(scene, must);
+            if active(batch).is_some() {
+                must.push("refused:already_active");
+            }
+            tasks_object(scene, tasks, &mut found);
+        }
+        Request::Schedule { batch, kind, tasks } if !tasks.is_empty() => {
+            if scene.book.pool == Pool::Stopped {
+                must.push("refused:stopped");
+            }
+            match active(batch) {
+                Some(batch) if batch.submitted => must.push("refused:already_active"),
+                Some(batch) if batch.kind != *kind => must.push("refused:wrong_kind"),
+                _ => {}
+            }
+            tasks_object(scene, tasks, &mut found);
+        }
+        Request::Finalize { batch, kind, .. } => {
+            known_objects(scene, batch, *kind, &mut found);
+            waiters_object(scene, &mut found);
+        }
+        Request::Collect { batch, .. } => {
+            if active(batch).is_some_and(|batch| batch.submitted) {
+                must.push("refused:not_collectable");
+            }
+            waiters_object(scene, &mut found);
+        }
+        Request::Drain { batch } | Request::Discard { batch } => {
+            if active(batch).is_some_and(|batch| batch.submitted) {
+                must.push("refused:not_collectable");
+            }
+        }
+        Request::Join => {
+            pool_objects(scene, must);
+            may.push("refused:limit");
+        }
+        Request::WaitAll { .. } => waiters_object(scene, &mut found),
+        Request::Start if scene.book.pool == Pool::Stopped => may.push("refused:stopped"),
+        Request::Schedule { .. }
+        | Request::Start
+        | Request::Stop { .. }
+        | Request::Abort { .. } => {}
+    }
+    found
+}
+
+fn pool_objects(scene: &Scene<'_>, must: &mut Vec<&'static str>) {
+    match scene.book.pool {
+        Pool::New => must.push("refused:not_started"),
+        Pool::Stopped => must.push("refused:stopped"),
+        Pool::Running => {}
+    }
+}
+
+fn tasks_object(scene: &Scene<'_>, tasks: &[TaskSpec], Objections { must, may }: &mut Objections) {
+    let limits = &scene.book.config.limits;
+    if tasks.iter().any(|task| task.repeat_times == 0) {
+        must.push("refused:no_runs");
+    }
+    if tasks.iter().any(|task| task.repeat_times > limits.runs_per_task) {
+        must.push("refused:limit");
+    }
+    // Whether these are kept is looked at elsewhere; here only whether they are an excuse.
+    let open: u64 = scene.core.batches().map(|view| view.open_tasks).sum();
+    let full = scene.book.active.len() as u64 >= u64::from(limits.batches);
+    if full || open + tasks.len() as u64 > limits.open_tasks {
+        may.push("refused:limit");
+    }
+}
+
+fn waiters_object(scene: &Scene<'_>, Objections { may, .. }: &mut Objections) {
+    if scene.book.open.len() as u64 >= u64::from(scene.book.config.limits.waiters) {
+        may.push("refused:limit");
+    }
+    if scene.book.pool == Pool::Stopped {
+        may.push("refused:stopped");
+    }
+}
+
+fn known_objects(scene: &Scene<'_>, id: &BatchId, kind: BatchKind, found: &mut Objections) {
+    let Objections { must, may } = found;
+    let Some(batch) = batch(scene, id).filter(|batch| batch.submitted) else {
+        return must.push("refused:not_registered");
+    };
+    if batch.forgotten {
+        may.push("refused:not_registered");
+    }
+    if batch.kind != kind {
+        // If it is not remembered, nobody knows of what kind it was.
+        let to = if batch.forgotten { may } else { must };
+        return to.push("refused:wrong_kind");
+    }
+    if batch.given_up {
+        may.push("refused:aborted");
+    }
+}
+
+fn batch<'a>(scene: &'a Scene<'_>, id: &BatchId) -> Option<&'a Batch> {
+    scene.book.batches.get(scene.book.latest.get(id)?)
+}
+
+fn answer_to(scene: &Scene<'_>, request: RequestId) -> Option<&'static str> {
+    scene.actions.iter().find_map(|action| match action {
+        Action::Answer { request: to, answer } if *to == request => Some(answer_kind(answer)),
+        _ => None,
+    })
+}
+
+/// Tells whether it is what becomes of a wait, which others look at.
+fn comes_of_waiting(refusal: &str) -> bool {
+    matches!(
+        refusal,
+        "refused:timed_out"
+            | "refused:cut_short"
+            | "refused:batch_failed"
+            | "refused:sink_failed"
+            | "refused:too_few_succeeded"
+            | "refused:still_busy"
+    )
+}

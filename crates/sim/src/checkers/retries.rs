@@ -1,0 +1,121 @@
+//! Only runs that did not succeed are tried again, as often as the policy says, on another runner
+//! where there is one; and what the machinery does wrong is not charged to the task.
+
+use rollway_core::{Action, Answer, BatchKey, FailureKind, RunnerId, Status, TaskId, TaskResult};
+
+use super::{Checker, Scene, Verdict, require};
+use crate::book::{Phase, Run, RunState};
+
+/// Counts what was tried.
+#[derive(Debug)]
+pub(super) struct Retries;
+
+impl Checker for Retries {
+    fn name(&self) -> &'static str {
+        "retries"
+    }
+
+    fn action(&mut self, scene: &Scene<'_>, action: &Action) -> Verdict {
+        match action {
+            Action::StartAttempt { runner, batch, task, runs, kills, .. } => {
+                let known = scene.book.task(*batch, *task).map_or(0, |task| task.kills);
+                require!(known == *kills, "{batch} {task} has killed {known}, not {kills}");
+                for run in runs.iter() {
+                    let Some(record) = scene.book.run(*batch, *task, run.0) else { continue };
+                    may_try(scene, record)
+                        .map_err(|what| format!("{batch} {task} {run} {what}"))?;
+                    // A run that hangs or kills must not take others along again.
+                    let alone = runs.count == 1 || record.state == RunState::Fresh;
+                    require!(alone, "{batch} {task} {run} is tried again together with others");
+                    let here = last_runner(scene, record) == Some(*runner);
+                    let elsewhere = other_idle(scene, *runner).filter(|_| here);
+                    require!(
+                        elsewhere.is_none(),
+                        "{batch} {task} {run} goes back to {runner}, not to {elsewhere:?}"
+                    );
+                }
+                Ok(())
+            }
+            Action::Deliver { batch, results, .. } => not_too_early(scene, *batch, results),
+            Action::Answer { request, answer: Answer::Collected(collected) } => {
+                let name = scene.book.requests.get(request).and_then(|asked| asked.batch());
+                match name.and_then(|name| scene.book.latest.get(name)) {
+                    Some(batch) => not_too_early(scene, *batch, &collected.results),
+                    None => Ok(()),
+                }
+            }
+            Action::Answer { answer: Answer::Finalized(result), .. } => {
+                for (task, status) in &result.statuses {
+                    was_tried(scene, result.key, *task, status)?;
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn may_try(scene: &Scene<'_>, run: &Run) -> Verdict {
+    match run.state {
+        RunState::Fresh => return Ok(()),
+        RunState::Back => {}
+        state => return Err(format!("is tried again and was {state:?}")),
+    }
+    let policy = &scene.book.config.failures;
+    if let Some(kind) = run.last_failure {
+        let (failures, retries) = (run.failures_like(kind), policy.rule(kind).retries);
+        require!(
+            failures <= u64::from(retries),
+            "is tried again after {failures} failures like {kind}, of which it may have {retries}"
+        );
+    }
+    require!(
+        run.kills < policy.poison_limit.max(1),
+        "is tried again after its task has killed {} runners",
+        run.kills
+    );
+    Ok(())
+}
+
+fn last_runner(scene: &Scene<'_>, run: &Run) -> Option<RunnerId> {
+    scene.book.attempts.get(&run.last?).map(|attempt| attempt.runner)
+}
+
+fn other_idle(scene: &Scene<'_>, runner: RunnerId) -> Option<RunnerId> {
+    let mut idle = scene.book.slots.iter().filter(|(_, slot)| slot.phase == Phase::Idle);
+    idle.find(|(other, _)| **other != runner).map(|(other, _)| *other)
+}
+
+fn not_too_early(scene: &Scene<'_>, batch: BatchKey, results: &[TaskResult]) -> Verdict {
+    for result in results {
+        was_tried(scene, batch, result.task, &result.status)?;
+    }
+    Ok(())
+}
+
+/// No run ends as failed while its policy would have it tried again.
+fn was_tried(scene: &Scene<'_>, batch: BatchKey, task: TaskId, status: &Status) -> Verdict {
+    let Some(record) = scene.book.task(batch, task) else { return Ok(()) };
+    let policy = &scene.book.config.failures;
+    for (kind, failed) in status.failed_runs.nonzero() {
+        let retries = u64::from(policy.rule(kind).retries);
+        let poisoned = record.kills >= policy.poison_limit.max(1);
+        let poisoned = kind == FailureKind::RunnerLost && poisoned;
+        let spent = |run: &&Run| match run.state {
+            RunState::Back if run.last_failure == Some(kind) => {
+                run.failures_like(kind) > retries || poisoned
+            }
+            RunState::Back => poisoned,
+            // A task that has cost enough runners is not given any more.
+            RunState::Fresh => poisoned,
+            RunState::Given | RunState::Succeeded { .. } | RunState::Cancelled => false,
+        };
+        let spent = record.runs.iter().filter(spent).count() as u64;
+        require!(
+            failed <= spent,
+            "{batch} {task}: {failed} runs failed by {kind}, {spent} had no retry left: {:?}",
+            record.runs
+        );
+    }
+    Ok(())
+}

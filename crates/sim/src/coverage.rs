@@ -1,0 +1,225 @@
+//! What came up in a world, or in many: inputs, actions, answers, faults, and the transitions of
+//! runners. It shows whether the draws really reach every branch.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use rollway_core::{
+    Action, Answer, Cancel, CancelReason, Config, Core, Disbelief, DropReason, FailureKind, Input,
+    RunnerId, RunnerState, Wake,
+};
+
+use crate::faults::Faults;
+use crate::trace::{action_kind, answer_kind, input_kind, report_kind};
+
+/// What can come up, by heading; what the core and the world list themselves is not repeated here.
+const KNOWN: &[(&str, &[&str])] = &[
+    ("report", &["ready", "alive", "start_failed", "lost", "began", "finished", "ended"]),
+    (
+        "action",
+        &[
+            "start_runner",
+            "stop_runner",
+            "start_attempt",
+            "cancel_attempt",
+            "drop_payload",
+            "deliver",
+            "answer",
+            "forget_tasks",
+        ],
+    ),
+    (
+        "answer",
+        &[
+            "scheduled",
+            "submitted",
+            "collected",
+            "discarded",
+            "finalized",
+            "aborted",
+            "all_ended",
+            "started",
+            "stopped",
+            "joined",
+            "refused:already_active",
+            "refused:not_registered",
+            "refused:wrong_kind",
+            "refused:not_collectable",
+            "refused:no_runs",
+            "refused:limit",
+            "refused:not_started",
+            "refused:stopped",
+            "refused:timed_out",
+            "refused:cut_short",
+            "refused:still_busy",
+            "refused:aborted",
+            "refused:batch_failed",
+            "refused:sink_failed",
+            "refused:too_few_succeeded",
+        ],
+    ),
+    ("attempt", &["started", "shortened"]),
+    ("wake", &["runner", "silence", "waiter", "retry", "elsewhere", "delivery", "stop", "nothing"]),
+    ("cancel", &["aborted", "over_rollout", "timed_out", "batch_failed", "timeout", "not_begun"]),
+];
+
+/// The transitions that a runner can make in one step.
+const TRANSITIONS: &[(&str, &[&str])] = &[
+    ("starting", &["idle", "busy", "broken", "gone"]),
+    ("idle", &["busy", "starting", "gone"]),
+    ("busy", &["idle", "cancelling", "starting", "gone"]),
+    ("cancelling", &["idle", "busy", "starting", "gone"]),
+    ("broken", &["starting", "gone"]),
+    ("gone", &["starting"]),
+];
+
+/// Counts under a heading and a name.
+#[derive(Clone, Debug, Default)]
+pub struct Coverage {
+    counts: BTreeMap<(&'static str, &'static str), u64>,
+    /// How often a runner went from one state to another, and on what input.
+    transitions: BTreeMap<(&'static str, &'static str, &'static str), u64>,
+    runners: BTreeMap<RunnerId, &'static str>,
+    wake: Option<Wake>,
+}
+
+impl Coverage {
+    /// Remembers what the core says before a step.
+    pub fn before(&mut self, core: &Core) {
+        self.wake = core.next_deadline().map(|deadline| deadline.why);
+    }
+
+    /// Counts one step.
+    pub fn step(&mut self, input: &Input, actions: &[Action], core: &Core, config: &Config) {
+        self.add("input", input_kind(input), 1);
+        let cause = match input {
+            Input::Reported { report, .. } => report_kind(report),
+            Input::TimePassed => self.wake.map_or("nothing", wake_kind),
+            _ => input_kind(input),
+        };
+        match input {
+            Input::Reported { .. } => self.add("report", cause, 1),
+            Input::TimePassed => self.add("wake", cause, 1),
+            _ => {}
+        }
+        for action in actions {
+            self.add("action", action_kind(action), 1);
+            match action {
+                Action::Answer { answer, .. } => self.answer(answer),
+                Action::StartAttempt { timeout, .. } if *timeout < config.max_timeout => {
+                    self.add("attempt", "shortened", 1);
+                }
+                Action::CancelAttempt { reason, .. } => {
+                    self.add("cancel", cancel_kind(*reason), 1);
+                }
+                _ => {}
+            }
+        }
+        for view in core.runners() {
+            let state = view.state.name();
+            let before = self.runners.insert(view.runner, state);
+            let from = before.unwrap_or(RunnerState::Gone.name());
+            if from != state {
+                *self.transitions.entry((from, cause, state)).or_default() += 1;
+            }
+        }
+    }
+
+    fn answer(&mut self, answer: &Answer) {
+        self.add("answer", answer_kind(answer), 1);
+    }
+
+    /// Counts the faults that struck.
+    pub fn faults(&mut self, faults: &Faults) {
+        for (fault, struck) in faults.struck() {
+            self.add("fault", fault.name(), struck);
+        }
+    }
+
+    /// Counts what the core counted itself.
+    pub fn counters(&mut self, core: &Core) {
+        let counters = core.counters();
+        for why in Disbelief::ALL {
+            self.add("disbelief", why.name(), counters.disbelieved[*why]);
+        }
+        for reason in DropReason::ALL {
+            self.add("drop", reason.name(), counters.payloads_dropped[*reason]);
+        }
+        for kind in FailureKind::ALL {
+            self.add("run failed", kind.name(), counters.runs.failed[*kind]);
+            self.add("retry", kind.name(), counters.retries[*kind]);
+        }
+        for reason in CancelReason::ALL {
+            self.add("run cancelled", reason.name(), counters.runs.cancelled[*reason]);
+        }
+        self.add("run", "submitted", counters.runs.submitted);
+        self.add("run", "succeeded", counters.runs.succeeded);
+        self.add("attempt", "started", counters.attempts_started);
+    }
+
+    /// Adds the counts of another world.
+    pub fn merge(&mut self, other: &Self) {
+        for (key, count) in &other.counts {
+            *self.counts.entry(*key).or_default() += count;
+        }
+        for (key, count) in &other.transitions {
+            *self.transitions.entry(*key).or_default() += count;
+        }
+    }
+
+    /// Returns what never came up although there is a name for it.
+    pub fn missing(&self) -> Vec<String> {
+        let zero = self.counts.iter().filter(|(_, count)| **count == 0);
+        let mut missing: Vec<String> =
+            zero.map(|((heading, name), _)| format!("{heading} {name}")).collect();
+        for (heading, names) in KNOWN {
+            let never = |name: &&&str| !self.counts.contains_key(&(*heading, **name));
+            missing.extend(names.iter().filter(never).map(|name| format!("{heading} {name}")));
+        }
+        for (from, states) in TRANSITIONS {
+            for to in *states {
+                let mut seen = self.transitions.keys();
+                if !seen.any(|(before, _, after)| before == from && after == to) {
+                    missing.push(format!("runner {from} -> {to}"));
+                }
+            }
+        }
+        missing
+    }
+
+    fn add(&mut self, heading: &'static str, name: &'static str, count: u64) {
+        *self.counts.entry((heading, name)).or_default() += count;
+    }
+}
+
+impl fmt::Display for Coverage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for ((heading, name), count) in &self.counts {
+            writeln!(f, "{heading:<14} {name:<28} {count:>12}")?;
+        }
+        for ((from, cause, to), count) in &self.transitions {
+            writeln!(f, "{:<14} {from:<10} {cause:<14} -> {to:<10} {count:>5}", "runner")?;
+        }
+        Ok(())
+    }
+}
+
+const fn wake_kind(why: Wake) -> &'static str {
+    match why {
+        Wake::Runner(_) => "runner",
+        Wake::Silence(_) => "silence",
+        Wake::Waiter(_) => "waiter",
+        Wake::Retry(_) => "retry",
+        Wake::Elsewhere => "elsewhere",
+        Wake::Delivery(_) => "delivery",
+        Wake::Stop => "stop",
+    }
+}
+
+const fn cancel_kind(reason: Cancel) -> &'static str {
+    match reason {
+        Cancel::Runs(reason) => reason.name(),
+        Cancel::Timeout => "timeout",
+        Cancel::NotBegun => "not_begun",
+    }
+}

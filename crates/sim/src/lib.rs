@@ -1,0 +1,60 @@
+//! A simulated world around Rollway's core. One number, the seed, decides everything: the
+//! configuration, the users, the runners, what goes wrong and when. Checkers look at every step.
+//!
+//! Start with [`run_seed`]; `world` is what happens, `checkers` what must be true, `book` what the
+//! checkers measure the core against, `mutants` the proof that they notice.
+
+pub mod book;
+pub mod campaign;
+pub mod checkers;
+pub mod coverage;
+pub mod dice;
+pub mod faults;
+pub mod job;
+pub mod mutants;
+pub mod options;
+pub mod process;
+pub mod queue;
+pub mod scenario;
+pub mod sink;
+pub mod trace;
+pub mod users;
+pub mod world;
+
+pub use crate::checkers::{Checkers, Violation};
+pub use crate::trace::{To, Trace};
+pub use crate::world::Outcome;
+
+use crate::dice::Dice;
+use crate::mutants::{Mutant, Subject};
+use crate::options::Options;
+use crate::world::World;
+
+/// The name under which it is reported that a seed does not repeat itself.
+pub const REPEAT: &str = "repeat";
+
+/// Lets the world of a seed run to its end, with all checkers watching.
+pub fn run_seed(seed: u64, trace: To) -> Outcome {
+    run(seed, trace, Checkers::all(), None)
+}
+
+/// Lets the world of a seed run to its end with chosen checkers and perhaps a planted bug.
+pub fn run(seed: u64, trace: To, checkers: Checkers, mutant: Option<&Mutant>) -> Outcome {
+    let mut dice = Dice::new(seed);
+    let options = Options::draw(&mut dice);
+    let subject = Subject::new(options.config.clone(), mutant);
+    World::new(options, dice, subject, checkers, Trace::new(trace)).run()
+}
+
+/// Runs a seed twice and compares everything that went in and came out.
+///
+/// # Errors
+/// Says that the two runs differ.
+pub fn repeats(seed: u64, mutant: Option<&Mutant>) -> Result<u64, String> {
+    let hash = || run(seed, To::Hash, Checkers::none(), mutant).trace.hash();
+    let (first, second) = (hash(), hash());
+    if first == second {
+        return Ok(first);
+    }
+    Err(format!("seed {seed} gave the trace {first:016x}, and then {second:016x}"))
+}

@@ -1,0 +1,286 @@
+//! Planted bugs: each stands between the core and the world and spoils something. A checker that
+//! does not notice the bug that was made for it is not worth having.
+
+mod hears;
+mod says;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::panic::{self, AssertUnwindSafe};
+
+use rollway_core::{
+    Action, AttemptId, BatchKey, Config, Core, Groups, Input, Rule, RunnerId, TaskId, Then, Time,
+};
+
+use crate::checkers::Checkers;
+use crate::trace::To;
+use crate::{REPEAT, run};
+use Bug::{Hears, Says, Told};
+
+/// A planted bug and the checker that must notice it.
+#[derive(Clone, Copy)]
+pub struct Mutant {
+    /// What it does, in a few words.
+    pub name: &'static str,
+    /// Who must notice.
+    pub checker: &'static str,
+    bug: Bug,
+}
+
+impl fmt::Debug for Mutant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.name, self.checker)
+    }
+}
+
+/// Where a bug sits.
+#[derive(Clone, Copy)]
+enum Bug {
+    /// In what the core is told in the beginning.
+    Told(fn(&mut Config)),
+    /// In what it hears: nothing, something else, or more than was said.
+    Hears(fn(&mut Memory, &Core, Input) -> Vec<Input>),
+    /// In what it orders.
+    Says(fn(Said<'_>)),
+}
+
+/// What a core with a bug is about to say.
+struct Said<'a> {
+    memory: &'a mut Memory,
+    core: &'a Core,
+    input: &'a Input,
+    actions: &'a mut Vec<Action>,
+}
+
+/// What a bug remembers.
+#[derive(Debug, Default)]
+struct Memory {
+    /// Counts whatever it likes to count.
+    count: u64,
+    attempts: BTreeMap<AttemptId, (BatchKey, TaskId)>,
+    reported: BTreeSet<(AttemptId, u32)>,
+    succeeded: BTreeSet<(BatchKey, TaskId, u32)>,
+    last_on: BTreeMap<(BatchKey, TaskId, u32), RunnerId>,
+    held_back: Vec<Action>,
+}
+
+/// The core under test, as it is or with a bug.
+pub struct Subject {
+    core: Core,
+    bug: Option<Bug>,
+    memory: Memory,
+}
+
+impl fmt::Debug for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.core.fmt(f)
+    }
+}
+
+impl Subject {
+    /// Returns a core, as it is or with a bug.
+    pub fn new(mut config: Config, mutant: Option<&Mutant>) -> Self {
+        let bug = mutant.map(|mutant| mutant.bug);
+        if let Some(Told(tell)) = bug {
+            tell(&mut config);
+        }
+        Self { core: Core::new(config), bug, memory: Memory::default() }
+    }
+
+    /// Returns the core itself.
+    pub const fn core(&self) -> &Core {
+        &self.core
+    }
+
+    /// Applies an input.
+    pub fn apply(&mut self, now: Time, input: Input, actions: &mut Vec<Action>) {
+        match self.bug {
+            None | Some(Told(_)) => self.core.apply(now, input, actions),
+            Some(Hears(hear)) => {
+                for input in hear(&mut self.memory, &self.core, input) {
+                    self.core.apply(now, input, actions);
+                }
+            }
+            Some(Says(say)) => {
+                self.core.apply(now, input.clone(), actions);
+                let (memory, core) = (&mut self.memory, &self.core);
+                say(Said { memory, core, input: &input, actions });
+            }
+        }
+    }
+}
+
+/// What became of a planted bug.
+#[derive(Debug)]
+pub struct Hunt {
+    /// Which.
+    pub mutant: &'static Mutant,
+    /// After how many seeds it was noticed, and in what words; none: it was not.
+    pub caught: Option<(u64, String)>,
+}
+
+/// Runs seeds with a planted bug until its checker notices, or `seeds_max` were tried.
+pub fn hunt(mutant: &'static Mutant, first: u64, seeds_max: u64) -> Hunt {
+    let mut caught = None;
+    for at in 0..seeds_max {
+        let seed = first.wrapping_add(at);
+        // A bug may well make the core panic; that is not for this checker to notice.
+        let found = panic::catch_unwind(AssertUnwindSafe(|| notice(mutant, seed)));
+        if let Ok(Some(words)) = found {
+            caught = Some((at + 1, words));
+            break;
+        }
+    }
+    Hunt { mutant, caught }
+}
+
+fn notice(mutant: &'static Mutant, seed: u64) -> Option<String> {
+    if mutant.checker == REPEAT {
+        return crate::repeats(seed, Some(mutant)).err();
+    }
+    let outcome = run(seed, To::Nowhere, Checkers::only(mutant.checker), Some(mutant));
+    outcome.violation.map(|violation| violation.what)
+}
+
+macro_rules! mutants {
+    ($($checker:literal: $name:literal => $bug:expr,)+) => {
+        /// All of them, by checker.
+        pub const MUTANTS: &[Mutant] =
+            &[$(Mutant { name: $name, checker: $checker, bug: $bug },)+];
+    };
+}
+
+mutants! {
+    "fencing": "a result of an earlier attempt counts" => Hears(hears::late_result),
+    "fencing": "a result of an earlier life counts" => Hears(hears::earlier_life),
+    "fencing": "a result counts twice" => Hears(hears::result_twice),
+    "fencing": "a runner is not stopped" => Says(says::stop_forgotten),
+    "place": "a busy runner gets a second attempt" => Says(says::second_attempt),
+    "place": "a cancelled attempt is taken for ended" => Hears(hears::cancel_taken_for_end),
+    "place": "a runner is given up too early" => Told(|config| {
+        config.supervision.start_failures_max = 1;
+    }),
+    "place": "an attempt is cancelled twice" => Says(says::cancel_twice),
+    "ends": "a result counts a task too many" => Says(says::task_too_many),
+    "ends": "a result counts a run too few" => Says(says::run_too_few),
+    "ends": "results are not in the order of tasks" => Says(says::tasks_reversed),
+    "ends": "metrics of two runs are exchanged" => Says(says::metrics_reversed),
+    "ends": "a batch ends twice" => Says(says::ends_twice),
+    "ends": "a stop hides what it lost" => Says(says::stop_hides),
+    "ends": "results are not remembered" => Told(|config| config.limits.terminal_batches = 0),
+    "counts": "an order is swallowed" => Says(says::start_swallowed),
+    "counts": "a sign of life is heard twice" => Hears(hears::alive_twice),
+    "answers": "an answer is lost" => Says(says::answer_lost),
+    "answers": "an answer is given twice" => Says(says::answer_twice),
+    "answers": "somebody is answered who went away" => Hears(hears::withdrawal_ignored),
+    "answers": "a timeout is ignored" => Hears(hears::timeout_ignored),
+    "answers": "whoever waits hears of the end late" => Says(says::answer_late),
+    "enough": "the minimum is taken for less" => Hears(hears::minimum_ignored),
+    "enough": "a quorum is never missed" => Told(|config| {
+        config.train.quorum_percent = Some(0);
+    }),
+    "enough": "no success is needed" => Told(|config| {
+        config.train.success_min_percent = 0;
+        config.eval.success_min_percent = 0;
+    }),
+    "enough": "time is up early" => Hears(hears::timeout_halved),
+    "enough": "patience ends early" => Told(|config| config.default_timeout /= 4),
+    "enough": "a batch that failed goes on" => Told(batches_never_fail),
+    "enough": "stragglers get no time" => Told(|config| {
+        config.over_rollout.wait_after_min = std::time::Duration::ZERO;
+    }),
+    "refusals": "batches are taken in under other names" => Hears(hears::names_mixed_up),
+    "refusals": "a batch of the wrong kind is finalized" => Hears(hears::kind_ignored),
+    "refusals": "tasks of any size are taken" => Told(|config| config.limits.runs_per_task = 1_000),
+    "refusals": "nobody may wait" => Told(|config| config.limits.waiters = 0),
+    "refusals": "everybody is told that all is stopped" => Says(says::stopped_for_no_reason),
+    "reasons": "late attempts are said not to have begun" => Says(says::wrong_cancel),
+    "reasons": "unfinished tasks are dropped all the same" => Told(|config| {
+        config.over_rollout.return_partial_tasks = false;
+    }),
+    "reasons": "unfinished tasks are kept all the same" => Told(|config| {
+        config.over_rollout.return_partial_tasks = true;
+    }),
+    "reasons": "an abort keeps nothing" => Hears(hears::abort_keeps_nothing),
+    "reasons": "cancels must be acknowledged at once" => Told(|config| {
+        config.supervision.cancel_grace /= 8;
+    }),
+    "reasons": "runners must never be silent" => Told(|config| {
+        config.supervision.silence_timeout = Some(std::time::Duration::from_millis(500));
+    }),
+    "order": "attempts go out in reverse" => Says(says::attempts_reversed),
+    "order": "the second attempt goes out first" => Says(says::attempts_exchanged),
+    "kept": "a payload is dropped while it is delivered" => Says(says::dropped_early),
+    "kept": "results are delivered twice" => Says(says::delivered_twice),
+    "kept": "a delivery is acknowledged by nobody" => Hears(hears::self_acknowledged),
+    "kept": "a payload vanishes on receipt" => Hears(hears::payload_vanishes),
+    "kept": "a delivery leaves a task out" => Says(says::task_left_out),
+    "kept": "what arrived is handed out again" => Hears(hears::handed_again),
+    "kept": "a late payload is kept" => Says(says::late_kept),
+    "kept": "groups are delivered in part" => Told(|config| {
+        config.failures.groups = Groups::Partial;
+    }),
+    "retries": "a good run is tried again" => Says(says::good_run_again),
+    "retries": "every loss is blamed on the task" => Hears(hears::always_suspect),
+    "retries": "runs are tried for ever" => Told(|config| retries(config, 1_000)),
+    "retries": "runs are never tried again" => Told(|config| retries(config, 0)),
+    "retries": "poison is not recognised" => Told(|config| config.failures.poison_limit = 1_000),
+    "retries": "retries go back where they failed" => Says(says::same_runner),
+    "limits": "the budget for payloads is ignored" => Told(|config| {
+        config.limits.payload_bytes = u64::MAX;
+    }),
+    "limits": "too many batches" => Told(|config| config.limits.batches = 1_000),
+    "limits": "too many waiters" => Told(|config| config.limits.waiters = 1_000),
+    "limits": "too many runners" => Told(|config| config.limits.runners = 1_000),
+    "limits": "too many joined runners" => Told(|config| config.limits.joined_runners = 1_000),
+    "limits": "too many results are remembered" => Told(|config| {
+        config.limits.terminal_batches += 3;
+    }),
+    "limits": "too many open tasks" => Told(|config| config.limits.open_tasks = 100_000),
+    "overdue": "nobody hears the clock" => Hears(hears::clock_ignored),
+    "overdue": "attempts may begin as late as they like" => Told(|config| {
+        config.supervision.begin_timeout *= 100;
+    }),
+    "overdue": "starts may take as long as they like" => Told(|config| {
+        config.supervision.start_timeout *= 100;
+    }),
+    "overdue": "cancels may take as long as they like" => Told(|config| {
+        config.supervision.cancel_grace *= 100;
+    }),
+    "overdue": "the sink may take as long as it likes" => Told(|config| {
+        config.delivery_timeout *= 100;
+    }),
+    "overdue": "attempts get more time than they may" => Told(|config| config.max_timeout *= 2),
+    "overdue": "timeouts are learned too early" => Told(|config| {
+        config.dynamic_timeout.warmup_min_steps = 0;
+        config.dynamic_timeout.min_samples = 1;
+    }),
+    "overdue": "silence is not noticed" => Told(|config| config.supervision.silence_timeout = None),
+    "progress": "a runner is never heard to be ready" => Hears(hears::never_ready),
+    "progress": "the sink is never heard" => Hears(hears::sink_unheard),
+    "progress": "work is held back" => Told(|config| config.limits.payload_bytes = 2),
+    "repeat": "chance from outside the seed" => Hears(hears::outside_chance),
+}
+
+fn retries(config: &mut Config, retries: u32) {
+    for rule in rules(config) {
+        rule.retries = retries;
+    }
+}
+
+fn batches_never_fail(config: &mut Config) {
+    for rule in rules(config) {
+        rule.then = Then::FailRun;
+    }
+}
+
+fn rules(config: &mut Config) -> [&mut Rule; 5] {
+    let policy = &mut config.failures;
+    [
+        &mut policy.workflow,
+        &mut policy.timeout,
+        &mut policy.runner_lost,
+        &mut policy.model_unavailable,
+        &mut policy.invalid_output,
+    ]
+}

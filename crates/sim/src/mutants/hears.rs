@@ -1,0 +1,193 @@
+//! Bugs in what the core hears.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rollway_core::metrics::Metrics;
+use rollway_core::{
+    AttemptId, BatchId, Core, Delivery, Input, Report, Request, RunOutcome, RunnerId, RunnerState,
+};
+
+use super::Memory;
+
+pub(super) fn late_result(_: &mut Memory, core: &Core, mut input: Input) -> Vec<Input> {
+    if let Input::Reported { runner, report: Report::RunFinished { attempt, .. }, .. } = &mut input
+        && let Some(current) = current(core, *runner)
+    {
+        *attempt = current;
+    }
+    vec![input]
+}
+
+pub(super) fn earlier_life(_: &mut Memory, core: &Core, mut input: Input) -> Vec<Input> {
+    if let Input::Reported { runner, life, .. } = &mut input
+        && let Some(view) = core.runner(*runner)
+    {
+        *life = view.life;
+    }
+    vec![input]
+}
+
+/// Hears a second report about a run as if it were about another one.
+pub(super) fn result_twice(memory: &mut Memory, _: &Core, mut input: Input) -> Vec<Input> {
+    if let Input::Reported { report: Report::RunFinished { attempt, run, .. }, .. } = &mut input
+        && !memory.reported.insert((*attempt, run.0))
+    {
+        run.0 ^= 1;
+    }
+    vec![input]
+}
+
+/// Takes an attempt for ended as soon as it is told to end.
+pub(super) fn cancel_taken_for_end(_: &mut Memory, core: &Core, input: Input) -> Vec<Input> {
+    let cancelling = core.runners().find_map(|view| match view.state {
+        RunnerState::Cancelling(attempt) => Some((view.runner, view.life, attempt)),
+        _ => None,
+    });
+    let Some((runner, life, attempt)) = cancelling else { return vec![input] };
+    let report = Report::AttemptEnded { attempt };
+    vec![Input::Reported { runner, life, report }, input]
+}
+
+pub(super) fn withdrawal_ignored(_: &mut Memory, _: &Core, input: Input) -> Vec<Input> {
+    match input {
+        Input::Withdrawn { .. } => Vec::new(),
+        input => vec![input],
+    }
+}
+
+pub(super) fn timeout_ignored(_: &mut Memory, _: &Core, mut input: Input) -> Vec<Input> {
+    if let Input::Requested {
+        what: Request::Finalize { timeout, .. } | Request::Collect { timeout, .. },
+        ..
+    } = &mut input
+    {
+        *timeout = None;
+    }
+    vec![input]
+}
+
+pub(super) fn timeout_halved(_: &mut Memory, _: &Core, mut input: Input) -> Vec<Input> {
+    if let Input::Requested {
+        what:
+            Request::Finalize { timeout: Some(timeout), .. }
+            | Request::Collect { timeout: Some(timeout), .. }
+            | Request::WaitAll { timeout: Some(timeout), .. },
+        ..
+    } = &mut input
+    {
+        *timeout /= 2;
+    }
+    vec![input]
+}
+
+pub(super) fn minimum_ignored(_: &mut Memory, _: &Core, mut input: Input) -> Vec<Input> {
+    if let Input::Requested { what: Request::Submit { min_wait_num, .. }, .. } = &mut input {
+        *min_wait_num = min_wait_num.map(|min| min / 2);
+    }
+    vec![input]
+}
+
+/// Takes results for safe once they are on their way.
+pub(super) fn self_acknowledged(_: &mut Memory, _: &Core, mut input: Input) -> Vec<Input> {
+    if let Input::Delivered { delivery, .. } = &mut input {
+        *delivery = Delivery::Acknowledged { metrics: Metrics::new() };
+    }
+    vec![input]
+}
+
+pub(super) fn payload_vanishes(_: &mut Memory, _: &Core, mut input: Input) -> Vec<Input> {
+    if let Input::Reported { report: Report::RunFinished { outcome, .. }, .. } = &mut input {
+        *outcome = without_payload(outcome);
+    }
+    vec![input]
+}
+
+/// Takes what arrived for lost.
+pub(super) fn handed_again(_: &mut Memory, _: &Core, mut input: Input) -> Vec<Input> {
+    if let Input::Delivered { delivery, .. } = &mut input {
+        *delivery = Delivery::Failed { message: "so it is said".into() };
+    }
+    vec![input]
+}
+
+pub(super) fn always_suspect(_: &mut Memory, _: &Core, mut input: Input) -> Vec<Input> {
+    if let Input::Reported { report: Report::Lost { suspect, .. }, .. } = &mut input {
+        *suspect = true;
+    }
+    vec![input]
+}
+
+/// Takes every batch in under a name of its own, so that a name that is taken can be used again.
+pub(super) fn names_mixed_up(memory: &mut Memory, _: &Core, mut input: Input) -> Vec<Input> {
+    if let Input::Requested { what: Request::Submit { batch, .. }, .. } = &mut input {
+        memory.count += 1;
+        *batch = BatchId::from(format!("{batch}~{}", memory.count).as_str());
+    }
+    vec![input]
+}
+
+/// Takes a batch for what it is asked for.
+pub(super) fn kind_ignored(_: &mut Memory, core: &Core, mut input: Input) -> Vec<Input> {
+    if let Input::Requested { what: Request::Finalize { batch, kind, .. }, .. } = &mut input
+        && let Some(view) = core.batch(batch)
+    {
+        *kind = view.kind;
+    }
+    vec![input]
+}
+
+pub(super) fn abort_keeps_nothing(_: &mut Memory, _: &Core, mut input: Input) -> Vec<Input> {
+    if let Input::Requested { what: Request::Abort { keep_partial_results, .. }, .. } = &mut input {
+        *keep_partial_results = false;
+    }
+    vec![input]
+}
+
+pub(super) fn clock_ignored(_: &mut Memory, _: &Core, input: Input) -> Vec<Input> {
+    if input == Input::TimePassed { Vec::new() } else { vec![input] }
+}
+
+pub(super) fn alive_twice(_: &mut Memory, _: &Core, input: Input) -> Vec<Input> {
+    match input {
+        Input::Reported { report: Report::Alive, .. } => vec![input.clone(), input],
+        input => vec![input],
+    }
+}
+
+pub(super) fn never_ready(_: &mut Memory, _: &Core, input: Input) -> Vec<Input> {
+    match input {
+        Input::Reported { runner: RunnerId(0), report: Report::Ready { .. }, .. } => Vec::new(),
+        input => vec![input],
+    }
+}
+
+pub(super) fn sink_unheard(_: &mut Memory, _: &Core, input: Input) -> Vec<Input> {
+    match input {
+        Input::Delivered { .. } => Vec::new(),
+        input => vec![input],
+    }
+}
+
+/// Ignores signs of life now and then, depending on what other worlds did.
+pub(super) fn outside_chance(_: &mut Memory, _: &Core, input: Input) -> Vec<Input> {
+    static HEARD: AtomicU64 = AtomicU64::new(0);
+    let lucky = HEARD.fetch_add(1, Ordering::Relaxed).is_multiple_of(7);
+    match input {
+        Input::Reported { report: Report::AttemptBegan { .. }, .. } if lucky => Vec::new(),
+        input => vec![input],
+    }
+}
+
+fn current(core: &Core, runner: RunnerId) -> Option<AttemptId> {
+    match core.runner(runner)?.state {
+        RunnerState::Busy(attempt) => Some(attempt),
+        _ => None,
+    }
+}
+
+fn without_payload(outcome: &RunOutcome) -> RunOutcome {
+    match outcome.clone() {
+        RunOutcome::Succeeded { metrics, .. } => RunOutcome::Succeeded { payload: None, metrics },
+        failed @ RunOutcome::Failed { .. } => failed,
+    }
+}

@@ -1,0 +1,215 @@
+//! Bugs in what the core orders.
+
+use std::sync::Arc;
+
+use rollway_core::{
+    Action, Answer, BatchResult, Cancel, DropReason, Input, LeaseId, Refusal, Report, Request,
+    RequestId, RunOutcome, RunnerState, Runs, Status,
+};
+
+use super::Said;
+
+pub(super) fn stop_forgotten(Said { actions, .. }: Said<'_>) {
+    actions.retain(|action| !matches!(action, Action::StopRunner { .. }));
+}
+
+pub(super) fn start_swallowed(Said { actions, .. }: Said<'_>) {
+    actions.retain(|action| !matches!(action, Action::StartRunner { .. }));
+}
+
+/// Gives an attempt to somebody who is busy.
+pub(super) fn second_attempt(Said { core, actions, .. }: Said<'_>) {
+    let busy = core.runners().find(|view| matches!(view.state, RunnerState::Busy(_)));
+    let Some(busy) = busy else { return };
+    let last = actions.iter_mut().rev().find_map(|action| match action {
+        Action::StartAttempt { runner, life, .. } if *runner != busy.runner => Some((runner, life)),
+        _ => None,
+    });
+    if let Some((runner, life)) = last {
+        *runner = busy.runner;
+        *life = busy.life;
+    }
+}
+
+pub(super) fn cancel_twice(Said { actions, .. }: Said<'_>) {
+    let again = actions.iter().find(|action| matches!(action, Action::CancelAttempt { .. }));
+    actions.extend(again.cloned());
+}
+
+pub(super) fn task_too_many(Said { actions, .. }: Said<'_>) {
+    spoil_results(actions, |result| result.tasks.ok += 1);
+}
+
+pub(super) fn run_too_few(Said { actions, .. }: Said<'_>) {
+    spoil_results(actions, |result| {
+        result.runs.submitted = result.runs.submitted.saturating_sub(1);
+    });
+}
+
+pub(super) fn tasks_reversed(Said { actions, .. }: Said<'_>) {
+    spoil_results(actions, |result| result.statuses.reverse());
+}
+
+pub(super) fn metrics_reversed(Said { actions, .. }: Said<'_>) {
+    spoil_results(actions, |result| {
+        for (_, status) in &mut result.statuses {
+            let mut spoiled = Status::clone(status);
+            spoiled.run_metrics.reverse();
+            *status = Arc::new(spoiled);
+        }
+    });
+}
+
+pub(super) fn ends_twice(Said { actions, .. }: Said<'_>) {
+    let end = actions.iter().find(|action| matches!(action, Action::ForgetTasks { .. }));
+    actions.extend(end.cloned());
+}
+
+pub(super) fn answer_lost(Said { memory, actions, .. }: Said<'_>) {
+    actions.retain(|action| {
+        let answer = matches!(action, Action::Answer { .. });
+        memory.count += u64::from(answer);
+        !answer || !memory.count.is_multiple_of(7)
+    });
+}
+
+pub(super) fn answer_twice(Said { actions, .. }: Said<'_>) {
+    let answer = actions.iter().find(|action| matches!(action, Action::Answer { .. }));
+    actions.extend(answer.cloned());
+}
+
+/// Lets those who wait for what is given up wait for one more step.
+pub(super) fn answer_late(Said { memory, input, actions, .. }: Said<'_>) {
+    let given_up: Option<RequestId> = match input {
+        Input::Requested { request, what: Request::Abort { .. } | Request::Stop { .. } } => {
+            Some(*request)
+        }
+        _ => None,
+    };
+    let before = std::mem::take(&mut memory.held_back);
+    if let Some(asked) = given_up {
+        let other = |action: &Action| match action {
+            Action::Answer { request, .. } => *request != asked,
+            _ => false,
+        };
+        memory.held_back = actions.extract_if(.., |action| other(action)).collect();
+    }
+    actions.extend(before);
+}
+
+pub(super) fn attempts_reversed(Said { actions, .. }: Said<'_>) {
+    actions.reverse();
+}
+
+pub(super) fn attempts_exchanged(Said { actions, .. }: Said<'_>) {
+    let starts = |action: &Action| matches!(action, Action::StartAttempt { .. });
+    let first = actions.iter().position(starts);
+    let second = first
+        .and_then(|first| actions[first + 1..].iter().position(starts).map(|at| first + 1 + at));
+    if let (Some(first), Some(second)) = (first, second) {
+        actions.swap(first, second);
+    }
+}
+
+/// Tells those whose time is up that all is stopped.
+pub(super) fn stopped_for_no_reason(Said { actions, .. }: Said<'_>) {
+    for action in actions {
+        if let Action::Answer { answer: Answer::Refused(refusal), .. } = action
+            && matches!(refusal, Refusal::TimedOut { .. } | Refusal::AlreadyActive { .. })
+        {
+            *refusal = Refusal::Stopped;
+        }
+    }
+}
+
+pub(super) fn wrong_cancel(Said { actions, .. }: Said<'_>) {
+    for action in actions {
+        if let Action::CancelAttempt { reason: reason @ Cancel::Timeout, .. } = action {
+            *reason = Cancel::NotBegun;
+        }
+    }
+}
+
+pub(super) fn stop_hides(Said { actions, .. }: Said<'_>) {
+    for action in actions {
+        if let Action::Answer { answer: Answer::Stopped(report), .. } = action {
+            report.undelivered = 0;
+        }
+    }
+}
+
+/// Sends runs back to the runner they were last on, if it is idle.
+pub(super) fn same_runner(Said { memory, core, actions, .. }: Said<'_>) {
+    for action in actions {
+        let Action::StartAttempt { runner, life, batch, task, runs, .. } = action else { continue };
+        let place = (*batch, *task, runs.first);
+        let last = memory.last_on.insert(place, *runner).and_then(|last| core.runner(last));
+        if let Some(last) = last.filter(|last| last.state == RunnerState::Idle) {
+            (*runner, *life) = (last.runner, last.life);
+        }
+    }
+}
+
+pub(super) fn dropped_early(Said { actions, .. }: Said<'_>) {
+    let payload = actions.iter().find_map(|action| match action {
+        Action::Deliver { results, .. } => {
+            results.iter().flat_map(|result| &result.payloads).next().copied()
+        }
+        _ => None,
+    });
+    let reason = DropReason::Discarded;
+    actions.extend(payload.map(|payload| Action::DropPayload { payload, reason }));
+}
+
+pub(super) fn delivered_twice(Said { memory, actions, .. }: Said<'_>) {
+    let delivery = actions.iter().find_map(|action| match action {
+        Action::Deliver { batch, results, .. } => Some((*batch, results.clone())),
+        _ => None,
+    });
+    if let Some((batch, results)) = delivery {
+        memory.count += 1;
+        let lease = LeaseId(2_000_000 + memory.count);
+        actions.push(Action::Deliver { lease, batch, results });
+    }
+}
+
+pub(super) fn task_left_out(Said { actions, .. }: Said<'_>) {
+    for action in actions {
+        if let Action::Deliver { results, .. } = action {
+            results.pop();
+        }
+    }
+}
+
+pub(super) fn late_kept(Said { actions, .. }: Said<'_>) {
+    actions
+        .retain(|action| !matches!(action, Action::DropPayload { reason: DropReason::Late, .. }));
+}
+
+/// Sends runs out again instead of others of their task.
+pub(super) fn good_run_again(Said { memory, input, actions, .. }: Said<'_>) {
+    if let Input::Reported { report: Report::RunFinished { attempt, run, outcome }, .. } = input
+        && let Some((batch, task)) = memory.attempts.get(attempt)
+        && matches!(outcome, RunOutcome::Succeeded { .. })
+    {
+        memory.succeeded.insert((*batch, *task, run.0));
+    }
+    for action in actions {
+        let Action::StartAttempt { attempt, batch, task, runs, .. } = action else { continue };
+        memory.attempts.insert(*attempt, (*batch, *task));
+        let good = memory.succeeded.range((*batch, *task, 0)..=(*batch, *task, u32::MAX)).next();
+        if let Some((.., run)) = good {
+            *runs = Runs { first: *run, count: 1 };
+        }
+    }
+}
+
+fn spoil_results(actions: &mut [Action], spoil: impl Fn(&mut BatchResult)) {
+    for action in actions {
+        if let Action::Answer { answer: Answer::Finalized(result), .. } = action {
+            let mut spoiled = BatchResult::clone(result);
+            spoil(&mut spoiled);
+            *result = Arc::new(spoiled);
+        }
+    }
+}

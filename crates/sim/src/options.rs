@@ -1,0 +1,190 @@
+//! What a world is like, drawn from its seed: the core's configuration, the faults, the size of
+//! everything and the habits of the users. Limits are drawn small enough to be hit.
+
+use std::time::Duration;
+
+use rollway_core::{
+    BatchPolicy, Config, DynamicTimeout, FailurePolicy, Groups, Limits, OverRollout, Rule,
+    Supervision, Then,
+};
+
+use crate::dice::Dice;
+use crate::faults::Faults;
+
+/// Everything that is settled before a world begins.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What the core is told.
+    pub config: Config,
+    /// What goes wrong.
+    pub faults: Faults,
+    /// How large and how fast everything is.
+    pub shape: Shape,
+}
+
+/// Sizes and speeds of a world.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    /// How long faults strike before the world is healed.
+    pub length: Duration,
+    /// How long a run usually takes.
+    pub run: Duration,
+    /// How long a message usually takes.
+    pub latency: Duration,
+    /// How often a runner says that it is alive.
+    pub heartbeat: Duration,
+    /// How long users think.
+    pub think: Duration,
+    /// How large the payload of a run usually is.
+    pub payload: u64,
+    /// Users who submit and finalize.
+    pub coordinators: u32,
+    /// Users who schedule and collect.
+    pub schedulers: u32,
+    /// Users who ask for things they have no business with.
+    pub meddlers: u32,
+    /// Users who stop, start, resize and wait for everything.
+    pub operators: u32,
+    /// Runners that come and go by themselves.
+    pub joiners: u32,
+    /// How many requests one user makes.
+    pub requests: u32,
+    /// How many batches one user has under way.
+    pub window: u32,
+    /// The most tasks of one request.
+    pub tasks: u32,
+    /// The most runs of one task; may exceed the limit.
+    pub repeats: u32,
+}
+
+impl Options {
+    /// Draws the options of a seed.
+    pub fn draw(dice: &mut Dice) -> Self {
+        let faults = Faults::draw(dice);
+        let max_timeout = dice.spread(millis(500), millis(20_000));
+        let shape = shape(dice, max_timeout);
+        let config = config(dice, max_timeout, &shape);
+        let heartbeat =
+            config.supervision.silence_timeout.map_or(millis(4_000), |timeout| timeout / 3);
+        Self { config, faults, shape: Shape { heartbeat, ..shape } }
+    }
+}
+
+fn shape(dice: &mut Dice, max_timeout: Duration) -> Shape {
+    let run = max_timeout / dice.small(8, 200);
+    Shape {
+        length: dice.spread(millis(15_000), millis(400_000)),
+        run,
+        latency: dice.spread(millis(1), millis(20)),
+        heartbeat: Duration::ZERO,
+        think: dice.spread(run, run * 40),
+        payload: dice.between(10, 2_000),
+        coordinators: dice.small(0, 3).max(1),
+        schedulers: dice.small(0, 2),
+        meddlers: u32::from(dice.percent(50)),
+        operators: u32::from(dice.percent(50)),
+        joiners: if dice.percent(30) { dice.small(1, 3) } else { 0 },
+        requests: dice.small(10, 80),
+        window: dice.small(1, 5),
+        tasks: dice.small(1, 8),
+        repeats: dice.small(1, 8),
+    }
+}
+
+fn config(dice: &mut Dice, max_timeout: Duration, shape: &Shape) -> Config {
+    let runners = dice.small(1, 8);
+    Config {
+        runners,
+        max_repeat_times_per_runner: if dice.percent(60) { Some(dice.small(1, 4)) } else { None },
+        runs_in_turn: dice.percent(50),
+        max_timeout,
+        default_timeout: dice.spread(max_timeout.max(millis(2_000)), max_timeout * 8),
+        failures: failures(dice),
+        over_rollout: OverRollout {
+            wait_after_min: zero_or(dice, millis(10), millis(5_000)),
+            return_partial_tasks: dice.percent(50),
+        },
+        train: policy(dice),
+        eval: policy(dice),
+        dynamic_timeout: DynamicTimeout {
+            enable: dice.percent(50),
+            warmup_min_steps: dice.small(0, 2),
+            min_samples: dice.small(1, 8),
+            window: dice.small(1, 16),
+            ratio: f64::from(dice.small(4, 16)) / 4.0,
+            floor: dice.spread(millis(100), millis(1_000)),
+        },
+        supervision: supervision(dice),
+        delivery_timeout: dice.spread(millis(500), millis(10_000)),
+        limits: limits(dice, runners, shape),
+    }
+}
+
+fn failures(dice: &mut Dice) -> FailurePolicy {
+    let fails_batches = dice.percent(20);
+    let mut rule = |most| Rule {
+        retries: dice.small(0, most),
+        backoff: zero_or(dice, millis(10), millis(2_000)),
+        then: if fails_batches && dice.percent(40) { Then::FailBatch } else { Then::FailRun },
+    };
+    FailurePolicy {
+        workflow: rule(3),
+        timeout: rule(3),
+        runner_lost: rule(10),
+        model_unavailable: rule(6),
+        invalid_output: rule(2),
+        poison_limit: dice.small(1, 4),
+        groups: if dice.percent(30) { Groups::Whole } else { Groups::Partial },
+    }
+}
+
+fn policy(dice: &mut Dice) -> BatchPolicy {
+    BatchPolicy {
+        quorum_percent: if dice.percent(40) { Some(dice.small(0, 100) as u8) } else { None },
+        success_min_percent: if dice.percent(25) { dice.small(1, 100) as u8 } else { 0 },
+    }
+}
+
+fn supervision(dice: &mut Dice) -> Supervision {
+    let silence = dice.spread(millis(3_000), millis(15_000));
+    let backoff = zero_or(dice, millis(10), millis(1_000));
+    Supervision {
+        start_timeout: dice.spread(millis(500), millis(10_000)),
+        begin_timeout: dice.spread(millis(200), millis(5_000)),
+        silence_timeout: if dice.percent(80) { Some(silence) } else { None },
+        cancel_grace: dice.spread(millis(50), millis(3_000)),
+        restart_backoff: backoff,
+        restart_backoff_max: dice.spread(backoff.max(millis(1)), millis(10_000)),
+        start_failures_max: dice.small(1, 4),
+        broken_rest: dice.spread(millis(500), millis(10_000)),
+        elsewhere_wait: zero_or(dice, millis(10), millis(3_000)),
+    }
+}
+
+fn limits(dice: &mut Dice, runners: u32, shape: &Shape) -> Limits {
+    let mut tight = |percent: u32, low: u64, high: u64, wide: u64| {
+        if dice.percent(percent) { dice.between(low, high) } else { wide }
+    };
+    Limits {
+        batches: tight(20, 1, 4, 60) as u32,
+        open_tasks: tight(15, 4, 30, 10_000),
+        runs_per_task: tight(10, 1, 6, 64) as u32,
+        waiters: tight(15, 2, 6, 1_000) as u32,
+        runners: tight(20, runners.into(), u64::from(runners) + 2, 64) as u32,
+        joined_runners: tight(20, 0, 2, 64) as u32,
+        payload_bytes: tight(30, shape.payload * 2, shape.payload * 24, 1 << 40),
+        payload_bytes_per_run: shape.payload * 8,
+        message_bytes: tight(20, 1, 16, 64) as u32,
+        metrics_per_run: tight(20, 2, 4, 16) as u32,
+        terminal_batches: tight(50, 0, 4, 64) as u32,
+        workflows: tight(20, 1, 2, 16) as u32,
+    }
+}
+
+fn zero_or(dice: &mut Dice, low: Duration, high: Duration) -> Duration {
+    if dice.percent(30) { Duration::ZERO } else { dice.spread(low, high) }
+}
+
+const fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}

@@ -1,0 +1,65 @@
+//! What is going to happen in the world, by the instant at which it does; what is due at the same
+//! instant happens in the order in which it was planned.
+
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
+
+use rollway_core::Time;
+
+/// A queue of events.
+#[derive(Debug)]
+pub struct Queue<E> {
+    heap: BinaryHeap<Reverse<Entry<E>>>,
+    planned: u64,
+}
+
+impl<E> Default for Queue<E> {
+    fn default() -> Self {
+        Self { heap: BinaryHeap::new(), planned: 0 }
+    }
+}
+
+impl<E> Queue<E> {
+    /// Plans an event.
+    pub fn plan(&mut self, at: Time, event: E) {
+        self.planned += 1;
+        self.heap.push(Reverse(Entry { at, serial: self.planned, event }));
+    }
+
+    /// Returns when the next event is due.
+    pub fn next_at(&self) -> Option<Time> {
+        self.heap.peek().map(|Reverse(entry)| entry.at)
+    }
+
+    /// Takes out the next event.
+    pub fn take(&mut self) -> Option<(Time, E)> {
+        self.heap.pop().map(|Reverse(entry)| (entry.at, entry.event))
+    }
+}
+
+#[derive(Debug)]
+struct Entry<E> {
+    at: Time,
+    serial: u64,
+    event: E,
+}
+
+impl<E> Ord for Entry<E> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        (self.at, self.serial).cmp(&(other.at, other.serial))
+    }
+}
+
+impl<E> PartialOrd for Entry<E> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<E> PartialEq for Entry<E> {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl<E> Eq for Entry<E> {}

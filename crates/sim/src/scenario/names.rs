@@ -1,0 +1,92 @@
+//! What batches, runners and moments are called in a scenario.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use rollway_core::{
+    Action, Answer, BatchId, BatchKey, BatchKind, Input, Life, Request, RequestId, RunnerId, Time,
+};
+
+/// What is known of the things that actions refer to by number.
+#[derive(Default)]
+pub(super) struct Names {
+    batches: BTreeMap<BatchKey, (BatchId, BatchKind)>,
+    asked: BTreeMap<RequestId, (BatchId, Option<BatchKind>)>,
+}
+
+impl Names {
+    /// Remembers what a request is about.
+    pub(super) fn note_input(&mut self, input: &Input) {
+        let Input::Requested { request, what } = input else {
+            return;
+        };
+        let (batch, kind) = match what {
+            Request::Schedule { batch, kind, .. } | Request::Submit { batch, kind, .. } => {
+                (batch, Some(*kind))
+            }
+            Request::Collect { batch, .. }
+            | Request::Drain { batch }
+            | Request::Discard { batch }
+            | Request::Finalize { batch, .. }
+            | Request::Abort { batch, .. } => (batch, None),
+            Request::WaitAll { .. } | Request::Start | Request::Stop { .. } | Request::Join => {
+                return;
+            }
+        };
+        self.asked.insert(*request, (batch.clone(), kind));
+    }
+
+    /// Remembers under which key a batch was taken in.
+    pub(super) fn note_action(&mut self, action: &Action) {
+        if let Action::Answer { request, answer } = action
+            && let Answer::Submitted { batch } | Answer::Scheduled { batch: Some(batch), .. } =
+                answer
+            && let Some((id, Some(kind))) = self.asked.get(request)
+        {
+            self.batches.entry(*batch).or_insert_with(|| (id.clone(), *kind));
+        }
+    }
+
+    pub(super) fn kind(&self, key: BatchKey) -> Option<BatchKind> {
+        self.batches.get(&key).map(|(_, kind)| *kind)
+    }
+
+    /// Returns the name of the batch that a request was about.
+    pub(super) fn asked(&self, request: RequestId) -> String {
+        let asked = self.asked.get(&request);
+        asked.map_or_else(String::new, |(id, _)| batch_id(id))
+    }
+
+    /// Returns the name of a batch; one that is not the first of its name has its key added.
+    pub(super) fn batch(&self, key: BatchKey) -> String {
+        let Some((id, _)) = self.batches.get(&key) else {
+            return key.to_string();
+        };
+        let earlier = self.batches.range(..key).any(|(_, (other, _))| other == id);
+        if earlier { format!("{}({key})", batch_id(id)) } else { batch_id(id) }
+    }
+}
+
+/// Returns the user's name of a batch, in quotes where it could be taken for a number.
+pub(super) fn batch_id(id: &BatchId) -> String {
+    match id {
+        BatchId::Text(text) if text.parse::<i64>().is_ok() => format!("\"{text}\""),
+        BatchId::Number(_) | BatchId::Text(_) => id.to_string(),
+    }
+}
+
+/// Returns the name of a runner; a life that is not its first is added.
+pub(super) fn runner(runner: RunnerId, life: Life) -> String {
+    match life {
+        Life(0 | 1) => runner.to_string(),
+        life => format!("{runner}/{life}"),
+    }
+}
+
+pub(super) fn seconds(duration: Duration) -> String {
+    format!("{}s", duration.as_secs_f64())
+}
+
+pub(super) fn instant(time: Time) -> String {
+    seconds(time.since(Time::ZERO))
+}

@@ -1,0 +1,144 @@
+//! Statuses, results and tallies in words.
+
+use std::time::Duration;
+
+use rollway_core::metrics::Metrics;
+use rollway_core::{BatchResult, RunTally, Status, TaskResult, TaskTally};
+
+use super::names::{Names, seconds};
+
+/// Appends one line for every task.
+pub(super) fn tasks(results: &[TaskResult], lines: &mut Vec<String>) {
+    for result in results {
+        let mut words = vec![format!("  {} {}", result.task, status(&result.status))];
+        words.extend(result.payloads.iter().map(|payload| payload.id.to_string()));
+        lines.push(words.join(" "));
+    }
+}
+
+fn status(status: &Status) -> String {
+    let Status {
+        completed_runs,
+        total_runs,
+        failed_runs,
+        cancelled_runs,
+        first_error,
+        run_metrics,
+        attempt_seconds,
+    } = status;
+    let mut words = vec![format!("{completed_runs}/{total_runs}")];
+    let failed = failed_runs.nonzero().map(|(kind, count)| (kind.name(), count));
+    let cancelled = cancelled_runs.nonzero().map(|(reason, count)| (reason.name(), count));
+    words.extend(counted("failed", failed));
+    words.extend(counted("cancelled", cancelled));
+    if let Some(error) = first_error {
+        words.push(format!("({} {error})", error.run));
+    }
+    let metrics: Vec<String> = run_metrics.iter().map(metrics_in_words).collect();
+    if metrics.iter().any(|metrics| !metrics.is_empty()) {
+        words.push(format!("[{}]", metrics.join(", ")));
+    }
+    // Most scenarios have no time to lose; zeros would only be in the way.
+    if attempt_seconds.iter().any(|took| *took > 0.0) {
+        let took = attempt_seconds.iter().map(|took| seconds(Duration::from_secs_f64(*took)));
+        words.push(format!("in {}", took.collect::<Vec<_>>().join("+")));
+    }
+    words.join(" ")
+}
+
+fn metrics_in_words(metrics: &Metrics) -> String {
+    let pairs = metrics.iter().map(|(key, value)| format!("{key}:{value}"));
+    pairs.collect::<Vec<_>>().join(" ")
+}
+
+/// Returns `what a=1 b=2`, or nothing if there is none.
+pub(super) fn counted<'a>(
+    what: &str,
+    counts: impl Iterator<Item = (&'a str, u64)>,
+) -> Option<String> {
+    let counts: Vec<String> = counts
+        .filter(|(_, count)| *count > 0)
+        .map(|(name, count)| format!("{name}={count}"))
+        .collect();
+    (!counts.is_empty()).then(|| format!("{what} {}", counts.join(" ")))
+}
+
+pub(super) fn run_tally(runs: &RunTally) -> String {
+    let RunTally { submitted, pending, running, succeeded, failed, cancelled } = runs;
+    let places = [("pending", *pending), ("running", *running), ("succeeded", *succeeded)];
+    let failed = failed.nonzero().map(|(kind, count)| (kind.name(), count));
+    let cancelled = cancelled.nonzero().map(|(reason, count)| (reason.name(), count));
+    let mut words = vec![format!("runs {submitted}")];
+    words.extend(counted("", places.into_iter()).map(|words| words.trim_start().to_owned()));
+    words.extend(counted("failed", failed));
+    words.extend(counted("cancelled", cancelled));
+    words.join(" ")
+}
+
+pub(super) fn task_tally(open: u64, tasks: &TaskTally) -> String {
+    let TaskTally { ok, partial, failed, cancelled } = *tasks;
+    let counts = [
+        ("open", open),
+        ("ok", ok),
+        ("partial", partial),
+        ("failed", failed),
+        ("cancelled", cancelled),
+    ];
+    let all = format!("tasks {}", open + tasks.total());
+    counted(&all, counts.into_iter()).unwrap_or(all)
+}
+
+/// Appends the result of a batch: its numbers, then its statuses.
+pub(super) fn batch(result: &BatchResult, names: &Names, lines: &mut Vec<String>) {
+    let BatchResult {
+        batch: _,
+        key,
+        kind,
+        state,
+        reason,
+        tasks,
+        runs,
+        delivered,
+        dropped,
+        uncertain,
+        statuses,
+        sink_metrics,
+    } = result;
+    let reason = reason.as_ref().map_or_else(String::new, |reason| format!(" ({reason})"));
+    let name = names.batch(*key);
+    let mut words = vec![format!("{state} {kind} {name}{reason}: {}", task_tally(0, tasks))];
+    words.push(run_tally(runs));
+    words.push(format!("delivered {delivered}"));
+    let dropped = dropped.nonzero().map(|(reason, count)| (reason.name(), count));
+    words.extend(counted("dropped", dropped));
+    if *uncertain > 0 {
+        words.push(format!("uncertain {uncertain}"));
+    }
+    if !sink_metrics.is_empty() {
+        words.push(format!("sink {}", metrics_in_words(sink_metrics)));
+    }
+    lines.extend(wrapped(&words));
+    for (task, status) in statuses {
+        lines.push(format!("  {task} {}", self::status(status)));
+    }
+}
+
+/// Joins words with semicolons, on as many lines as keep the file readable.
+pub(super) fn wrapped(words: &[String]) -> Vec<String> {
+    const COLUMNS_MAX: usize = 84;
+    let mut lines: Vec<String> = Vec::new();
+    for word in words {
+        match lines.last_mut() {
+            None => lines.push(word.clone()),
+            Some(line) if line.len() + 2 + word.len() <= COLUMNS_MAX => {
+                line.push_str("; ");
+                line.push_str(word);
+            }
+            Some(line) => {
+                line.push(';');
+                lines.push(format!("    {word}"));
+            }
+        }
+    }
+    lines
+}

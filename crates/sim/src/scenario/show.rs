@@ -1,0 +1,170 @@
+//! Actions in words, one line each; results follow on lines of their own.
+
+use rollway_core::{Action, Answer, Cancel, Collected, Outcome, Refusal, Runs, StopReport};
+
+use super::names::{self, Names, batch_id, seconds};
+use super::results;
+
+/// Appends an action.
+pub(super) fn action(action: &Action, names: &Names, lines: &mut Vec<String>) {
+    match action {
+        Action::StartRunner { runner, life } => {
+            lines.push(format!("start {}", names::runner(*runner, *life)));
+        }
+        Action::StopRunner { runner, life } => {
+            lines.push(format!("stop {}", names::runner(*runner, *life)));
+        }
+        Action::StartAttempt { runner, life, attempt, batch, task, runs, timeout, kills } => {
+            let (runner, batch) = (names::runner(*runner, *life), names.batch(*batch));
+            let (runs, timeout) = (runs_in_words(runs), seconds(*timeout));
+            let suspect = match kills {
+                0 => String::new(),
+                kills => format!(", suspected of {kills} lost"),
+            };
+            lines.push(format!(
+                "run {attempt} on {runner}: {batch}/{task} {runs} within {timeout}{suspect}"
+            ));
+        }
+        Action::CancelAttempt { runner, life, attempt, reason } => {
+            let (runner, reason) = (names::runner(*runner, *life), cancel(*reason));
+            lines.push(format!("cancel {attempt} on {runner}: {reason}"));
+        }
+        Action::DropPayload { payload, reason } => {
+            lines.push(format!("drop {} ({} B): {reason}", payload.id, payload.bytes));
+        }
+        Action::Deliver { lease, batch, results } => {
+            lines.push(format!("deliver {lease} of {}", names.batch(*batch)));
+            results::tasks(results, lines);
+        }
+        Action::Answer { request, answer } => {
+            let at = lines.len();
+            self::answer(answer, names, lines, &names.asked(*request));
+            lines[at] = format!("{request}: {}", lines[at]);
+        }
+        Action::ForgetTasks { batch } => lines.push(format!("forget {}", names.batch(*batch))),
+    }
+}
+
+fn cancel(reason: Cancel) -> String {
+    match reason {
+        Cancel::Runs(reason) => reason.to_string(),
+        Cancel::Timeout => "timeout".to_owned(),
+        Cancel::NotBegun => "not begun".to_owned(),
+    }
+}
+
+fn runs_in_words(runs: &Runs) -> String {
+    let all: Vec<u32> = runs.iter().map(|run| run.0).collect();
+    let mut words: Vec<String> = Vec::new();
+    for part in all.chunk_by(|a, b| a + 1 == *b) {
+        words.push(match part {
+            [first, .., last] => format!("r{first}-{last}"),
+            _ => part.iter().map(|run| format!("r{run}")).collect(),
+        });
+    }
+    words.join(" ")
+}
+
+fn answer(answer: &Answer, names: &Names, lines: &mut Vec<String>, asked: &str) {
+    let line = match answer {
+        Answer::Scheduled { batch: None, .. } => "scheduled nothing".to_owned(),
+        Answer::Scheduled { batch: Some(batch), first } => {
+            format!("scheduled {} from {first}", names.batch(*batch))
+        }
+        Answer::Submitted { batch } => format!("submitted {}", names.batch(*batch)),
+        Answer::Collected(collected) => return self::collected(collected, asked, lines),
+        Answer::Discarded => format!("discarded {asked}"),
+        Answer::Finalized(result) | Answer::Aborted(Some(result)) => {
+            return results::batch(result, names, lines);
+        }
+        Answer::Aborted(None) => format!("aborted {asked}, no result"),
+        Answer::AllEnded => "all ended".to_owned(),
+        Answer::Started { ready, wanted } => format!("started {ready} of {wanted}"),
+        Answer::Stopped(report) => stopped(report),
+        Answer::Joined { runner, life } => format!("joined as {}", names::runner(*runner, *life)),
+        Answer::Refused(refusal) => format!("refused: {}", self::refusal(refusal)),
+    };
+    lines.push(line);
+}
+
+fn collected(collected: &Collected, asked: &str, lines: &mut Vec<String>) {
+    let Collected { outcome, lease, expected, results } = collected;
+    let outcome = match outcome {
+        Outcome::Complete => "complete".to_owned(),
+        Outcome::Minimum => "minimum".to_owned(),
+        Outcome::TimedOut => "timed out".to_owned(),
+        Outcome::Aborted => "aborted".to_owned(),
+        Outcome::BatchFailed(kind) => format!("batch failed ({kind})"),
+        Outcome::Polled => "polled".to_owned(),
+    };
+    let lease = lease.map_or_else(String::new, |lease| format!(" as {lease}"));
+    let have = results.len();
+    lines.push(format!("collected {asked}: {outcome}, {have} of {expected}{lease}"));
+    results::tasks(results, lines);
+}
+
+fn stopped(report: &StopReport) -> String {
+    let StopReport { pending_runs, running_runs, undelivered, batches } = report;
+    let mut words = Vec::new();
+    for (count, what) in [
+        (pending_runs, "runs not begun"),
+        (running_runs, "runs cut off"),
+        (undelivered, "payloads not delivered"),
+    ] {
+        if *count > 0 {
+            words.push(format!("{count} {what}"));
+        }
+    }
+    if !batches.is_empty() {
+        let batches: Vec<String> = batches.iter().map(batch_id).collect();
+        words.push(format!("batches {}", batches.join(" ")));
+    }
+    if words.is_empty() {
+        return "stopped".to_owned();
+    }
+    format!("stopped: {}", words.join(", "))
+}
+
+fn refusal(refusal: &Refusal) -> String {
+    match refusal {
+        Refusal::AlreadyActive { batch } => format!("{} is already active", batch_id(batch)),
+        Refusal::NotRegistered { batch } => format!("{} is not registered", batch_id(batch)),
+        Refusal::WrongKind { batch, kind, expected } => {
+            format!("{} is {kind}, expected {expected}", batch_id(batch))
+        }
+        Refusal::NotCollectable { batch } => {
+            format!("{} was submitted, not scheduled", batch_id(batch))
+        }
+        Refusal::NoRuns { task } => format!("task {task} wants no runs"),
+        Refusal::Limit { limit, value, max } => format!("{limit} {value}, at most {max}"),
+        Refusal::NotStarted => "not started".to_owned(),
+        Refusal::Stopped => "stopped".to_owned(),
+        Refusal::TimedOut { batch, state, finished, needed, expected, serving } => {
+            let batch = batch_id(batch);
+            format!(
+                "{batch} timed out while {state}: finished {finished}, needed {needed} of \
+                 {expected}, {serving} runners"
+            )
+        }
+        Refusal::CutShort { batch, finished, needed, expected } => {
+            let batch = batch_id(batch);
+            format!("{batch} was cut short: finished {finished}, needed {needed} of {expected}")
+        }
+        Refusal::StillBusy { pending, running } => {
+            format!("still busy: {pending} pending, {running} running")
+        }
+        Refusal::Aborted { batch, reason } => {
+            format!("{} was aborted: {reason}", batch_id(batch))
+        }
+        Refusal::BatchFailed { batch, kind, message } => {
+            format!("{} failed: {kind}: {message}", batch_id(batch))
+        }
+        Refusal::SinkFailed { batch, message } => {
+            format!("the sink did not take {}: {message}", batch_id(batch))
+        }
+        Refusal::TooFewSucceeded { batch, succeeded, needed } => {
+            let batch = batch_id(batch);
+            format!("too few of {batch} succeeded: {succeeded}, needed {needed}")
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! What the `show` command tells: the core's getters in words.
+
+use rollway_core::{BatchView, Core, Counters, RunnerState, RunnerView, Wake};
+
+use super::command::View;
+use super::names::{self, Names, batch_id, instant, seconds};
+use super::results::{counted, run_tally, task_tally, wrapped};
+
+pub(super) fn show(core: &Core, names: &Names, view: &View, lines: &mut Vec<String>) {
+    match view {
+        View::Batch(id) => match core.batch(id) {
+            None => lines.push(format!("no batch {}", batch_id(id))),
+            Some(view) => lines.extend(batch(names, &view)),
+        },
+        View::Step(id) => {
+            let has = if core.has_step(id) { "a" } else { "no" };
+            lines.push(format!("{has} step {}", batch_id(id)));
+        }
+        View::Runners => lines.extend(core.runners().map(|view| runner(names, &view))),
+        View::Counters => counters(core.counters(), lines),
+        View::Deadline => lines.push(core.next_deadline().map_or_else(
+            || "no deadline".to_owned(),
+            |deadline| format!("{} at {}", wake(deadline.why), instant(deadline.at)),
+        )),
+        View::Timeout => lines.push(seconds(core.dynamic_timeout(None))),
+    }
+}
+
+fn batch(names: &Names, view: &BatchView) -> Vec<String> {
+    let BatchView {
+        batch: _,
+        key,
+        kind,
+        state,
+        runs,
+        tasks,
+        open_tasks,
+        results,
+        payload_bytes,
+        waiters,
+    } = view;
+    let state = state.map_or_else(|| "scheduled".to_owned(), |state| state.to_string());
+    let held = [("results", *results), ("bytes", *payload_bytes)];
+    let name = names.batch(*key);
+    let mut words = vec![format!("{name} {kind} {state}: {}", task_tally(*open_tasks, tasks))];
+    words.push(run_tally(runs));
+    words.extend(counted("holds", held.into_iter()));
+    if *waiters > 0 {
+        words.push(format!("waiters {waiters}"));
+    }
+    wrapped(&words)
+}
+
+fn runner(names: &Names, view: &RunnerView) -> String {
+    let RunnerView { runner, life, state, since, last_heard: _, work, supervised, message } = view;
+    let mut words = vec![names::runner(*runner, *life), state.name().to_owned()];
+    if let RunnerState::Busy(attempt) | RunnerState::Cancelling(attempt) = state {
+        words.push(attempt.to_string());
+    }
+    words.push(format!("since {}", instant(*since)));
+    if let Some((batch, task, began)) = work {
+        words.push(format!("{}/{task}", names.batch(*batch)));
+        words.push(
+            began.map_or_else(
+                || "not begun".to_owned(),
+                |began| format!("begun {}", instant(began)),
+            ),
+        );
+    }
+    if !supervised {
+        words.push("joined".to_owned());
+    }
+    if let Some(message) = message {
+        words.push(format!("({message})"));
+    }
+    words.join(" ")
+}
+
+/// Appends the counters that are not zero, all but the number of inputs.
+fn counters(counters: &Counters, lines: &mut Vec<String>) {
+    let Counters {
+        runs,
+        inputs: _,
+        attempts_started,
+        attempts_ended,
+        retries,
+        disbelieved,
+        payloads_received,
+        payloads_delivered,
+        payloads_dropped,
+        payloads_held,
+        payload_bytes_held,
+        requests,
+        answers,
+        withdrawn,
+        runners_started,
+        runners_stopped,
+        runners_lost,
+        messages_cut,
+        metrics_dropped,
+        durations_dropped,
+    } = *counters;
+    lines.push(run_tally(&runs));
+    let groups: [(&str, &[(&str, u64)]); 5] = [
+        ("attempts", &[("started", attempts_started), ("ended", attempts_ended)]),
+        (
+            "payloads",
+            &[
+                ("received", payloads_received),
+                ("delivered", payloads_delivered),
+                ("held", payloads_held),
+                ("bytes", payload_bytes_held),
+            ],
+        ),
+        ("requests", &[("asked", requests), ("answered", answers), ("withdrawn", withdrawn)]),
+        (
+            "runners",
+            &[("started", runners_started), ("stopped", runners_stopped), ("lost", runners_lost)],
+        ),
+        (
+            "limited",
+            &[
+                ("messages", messages_cut),
+                ("metrics", metrics_dropped),
+                ("durations", durations_dropped),
+            ],
+        ),
+    ];
+    for (what, counts) in groups {
+        lines.extend(counted(what, counts.iter().copied()));
+    }
+    let retries = retries.nonzero().map(|(kind, count)| (kind.name(), count));
+    lines.extend(counted("retries", retries));
+    let dropped = payloads_dropped.nonzero().map(|(reason, count)| (reason.name(), count));
+    lines.extend(counted("dropped", dropped));
+    let ignored = disbelieved.nonzero().map(|(why, count)| (why.name(), count));
+    lines.extend(counted("ignored", ignored));
+}
+
+fn wake(why: Wake) -> String {
+    match why {
+        Wake::Runner(runner) => format!("runner {runner}"),
+        Wake::Silence(runner) => format!("silence of {runner}"),
+        Wake::Waiter(request) => format!("waiter {request}"),
+        Wake::Retry(_) => "retry".to_owned(),
+        Wake::Elsewhere => "elsewhere".to_owned(),
+        Wake::Delivery(lease) => format!("delivery {lease}"),
+        Wake::Stop => "stop".to_owned(),
+    }
+}

@@ -1,0 +1,246 @@
+//! A command as words: names, `key=value` settings, bare flags and quoted texts.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use rollway_core::{BatchId, Groups, Then};
+
+/// A scenario that cannot be understood: where, what about it, and the word itself.
+#[derive(Debug)]
+pub(super) struct BadScript {
+    pub(super) line: usize,
+    what: String,
+    word: String,
+}
+
+impl BadScript {
+    pub(super) fn new(line: usize, what: impl Into<String>, word: &str) -> Self {
+        Self { line, what: what.into(), word: word.to_owned() }
+    }
+}
+
+impl fmt::Display for BadScript {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: `{}`", self.what, self.word)
+    }
+}
+
+#[derive(Clone)]
+struct Word {
+    text: String,
+    quoted: bool,
+}
+
+/// The words of one command. Each is taken out once, and [`end`](Self::end) refuses what is left,
+/// so that no word of a scenario is without effect.
+#[derive(Clone)]
+pub(super) struct Words {
+    pub(super) line: usize,
+    name: String,
+    rest: Vec<Word>,
+}
+
+/// Splits a line into its commands, which are parted by semicolons.
+pub(super) fn split(line: usize, text: &str) -> Result<Vec<Words>, BadScript> {
+    let mut commands: Vec<Vec<Word>> = vec![Vec::new()];
+    let mut chars = text.chars().peekable();
+    while let Some(c) = chars.next() {
+        let Some(words) = commands.last_mut() else {
+            break;
+        };
+        match c {
+            ';' => commands.push(Vec::new()),
+            '"' => {
+                let quoted: String = chars.by_ref().take_while(|c| *c != '"').collect();
+                // The closing quote was taken, or the line ended without one.
+                if text.matches('"').count() % 2 == 1 {
+                    return Err(BadScript::new(line, "a quote without its end", &quoted));
+                }
+                words.push(Word { text: quoted, quoted: true });
+            }
+            c if c.is_whitespace() => {}
+            c => {
+                let mut word = String::from(c);
+                while let Some(c) = chars.next_if(|c| !c.is_whitespace() && *c != ';') {
+                    word.push(c);
+                }
+                words.push(Word { text: word, quoted: false });
+            }
+        }
+    }
+    let named = commands.into_iter().filter(|words| !words.is_empty());
+    Ok(named.map(|mut words| Words { line, name: words.remove(0).text, rest: words }).collect())
+}
+
+impl Words {
+    /// Returns the first word: what the command is.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn bad(&self, what: impl Into<String>, word: &str) -> BadScript {
+        BadScript::new(self.line, what, word)
+    }
+
+    /// Takes the next word; `what` it is to be is said if there is none.
+    pub(super) fn next(&mut self, what: &str) -> Result<String, BadScript> {
+        if self.rest.is_empty() {
+            return Err(self.bad(format!("{what} is missing after"), &self.name));
+        }
+        Ok(self.rest.remove(0).text)
+    }
+
+    /// Takes the next word if it is not a quoted text.
+    pub(super) fn next_bare(&mut self) -> Option<String> {
+        let bare = self.rest.first().is_some_and(|word| !word.quoted);
+        bare.then(|| self.rest.remove(0).text)
+    }
+
+    /// Takes the next word, which names a batch. A quoted number is a text.
+    pub(super) fn batch(&mut self) -> Result<BatchId, BadScript> {
+        if self.rest.is_empty() {
+            return Err(self.bad("a batch is missing after", &self.name));
+        }
+        let word = self.rest.remove(0);
+        Ok(match word.text.parse::<i64>() {
+            Ok(number) if !word.quoted => BatchId::Number(number),
+            _ => BatchId::from(word.text.as_str()),
+        })
+    }
+
+    /// Takes out the text in quotes.
+    pub(super) fn quoted(&mut self) -> Option<String> {
+        let at = self.rest.iter().position(|word| word.quoted)?;
+        Some(self.rest.remove(at).text)
+    }
+
+    /// Takes out a word that stands alone, and tells whether it was there.
+    pub(super) fn flag(&mut self, name: &str) -> bool {
+        let is = |word: &Word| !word.quoted && word.text == name;
+        let at = self.rest.iter().position(is);
+        at.map(|at| self.rest.remove(at)).is_some()
+    }
+
+    /// Takes out a word together with the one that follows it.
+    pub(super) fn following(&mut self, name: &str) -> Result<Option<String>, BadScript> {
+        let is = |word: &Word| !word.quoted && word.text == name;
+        let Some(at) = self.rest.iter().position(is) else {
+            return Ok(None);
+        };
+        if at + 1 == self.rest.len() {
+            return Err(self.bad("a word is missing after", name));
+        }
+        self.rest.remove(at);
+        Ok(Some(self.rest.remove(at).text))
+    }
+
+    /// Takes out the value of a `key=value`.
+    pub(super) fn value(&mut self, key: &str) -> Option<String> {
+        let of = |word: &Word| -> Option<String> {
+            let (name, value) = word.text.split_once('=').filter(|_| !word.quoted)?;
+            (name == key).then(|| value.to_owned())
+        };
+        let at = self.rest.iter().position(|word| of(word).is_some())?;
+        of(&self.rest.remove(at))
+    }
+
+    /// Takes out the value of a `key=value` as a value of some type.
+    pub(super) fn get<T: Value>(&mut self, key: &str) -> Result<Option<T>, BadScript> {
+        let Some(word) = self.value(key) else {
+            return Ok(None);
+        };
+        match T::read(&word) {
+            Some(value) => Ok(Some(value)),
+            None => Err(self.bad(format!("no value for `{key}`"), &word)),
+        }
+    }
+
+    /// Sets what the `key=value` is about, if there is one.
+    pub(super) fn set<T: Value>(&mut self, key: &str, place: &mut T) -> Result<(), BadScript> {
+        if let Some(value) = self.get(key)? {
+            *place = value;
+        }
+        Ok(())
+    }
+
+    /// Reads a word as a value of some type.
+    pub(super) fn read<T: Value>(&self, what: &str, word: &str) -> Result<T, BadScript> {
+        T::read(word).ok_or_else(|| self.bad(format!("no {what}"), word))
+    }
+
+    /// Reads the number behind the letter of a name such as `w3`.
+    pub(super) fn number<T: FromStr>(&self, letter: char, word: &str) -> Result<T, BadScript> {
+        let number = word.strip_prefix(letter).and_then(|rest| rest.parse().ok());
+        number.ok_or_else(|| self.bad(format!("no name such as `{letter}0`"), word))
+    }
+
+    /// Refuses words that nobody took.
+    pub(super) fn end(self) -> Result<(), BadScript> {
+        match self.rest.first() {
+            None => Ok(()),
+            Some(word) => Err(self.bad(format!("`{}` knows no such word", self.name), &word.text)),
+        }
+    }
+}
+
+/// What can be written as one word.
+pub(super) trait Value: Sized {
+    fn read(word: &str) -> Option<Self>;
+}
+
+macro_rules! plain_values {
+    ($($type:ty)+) => { $(
+        impl Value for $type {
+            fn read(word: &str) -> Option<Self> {
+                word.parse().ok()
+            }
+        }
+    )+ };
+}
+
+plain_values!(u8 u32 u64 f64 bool);
+
+impl Value for Duration {
+    fn read(word: &str) -> Option<Self> {
+        let (number, unit) = word.split_at(word.find(char::is_alphabetic)?);
+        let number: f64 = number.parse().ok()?;
+        let seconds = match unit {
+            "ms" => number / 1_000.0,
+            "s" => number,
+            "m" => number * 60.0,
+            "h" => number * 3_600.0,
+            _ => return None,
+        };
+        Self::try_from_secs_f64(seconds).ok()
+    }
+}
+
+impl<T: Value> Value for Option<T> {
+    fn read(word: &str) -> Option<Self> {
+        match word {
+            "none" => Some(None),
+            word => T::read(word).map(Some),
+        }
+    }
+}
+
+impl Value for Groups {
+    fn read(word: &str) -> Option<Self> {
+        match word {
+            "whole" => Some(Self::Whole),
+            "partial" => Some(Self::Partial),
+            _ => None,
+        }
+    }
+}
+
+impl Value for Then {
+    fn read(word: &str) -> Option<Self> {
+        match word {
+            "fail_run" => Some(Self::FailRun),
+            "fail_batch" => Some(Self::FailBatch),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! Where experiences go: a store that takes the same results twice as once, and remembers who sent
+//! what.
+
+use std::collections::BTreeMap;
+
+use rollway_core::{BatchKey, PayloadId, TaskId};
+
+/// The store: what it has for every run of every task of every batch.
+#[derive(Debug, Default)]
+pub struct Sink {
+    stored: BTreeMap<(BatchKey, TaskId, u32), PayloadId>,
+    /// Runs for which it was given two different payloads.
+    pub conflicts: Vec<(BatchKey, TaskId, u32)>,
+}
+
+impl Sink {
+    /// Stores one payload under the run it comes from.
+    pub fn store(&mut self, origin: (BatchKey, TaskId, u32), payload: PayloadId) {
+        let stored = *self.stored.entry(origin).or_insert(payload);
+        if stored != payload {
+            self.conflicts.push(origin);
+        }
+    }
+
+    /// Tells whether a payload is stored.
+    pub fn has(&self, origin: (BatchKey, TaskId, u32), payload: PayloadId) -> bool {
+        self.stored.get(&origin) == Some(&payload)
+    }
+
+    /// Returns how many payloads of a batch are stored.
+    pub fn count(&self, batch: BatchKey) -> u64 {
+        let first = (batch, TaskId(0), 0);
+        let last = (batch, TaskId(u32::MAX), u32::MAX);
+        self.stored.range(first..=last).count() as u64
+    }
+}

@@ -1,0 +1,283 @@
+//! The words of a trace: what an input or action is called, and what it is about.
+
+use std::fmt;
+
+use rollway_core::{
+    Action, Answer, BatchResult, Cancel, Collected, Delivery, Input, Payload, Refusal, Report,
+    Request, RunOutcome, Runs, TaskResult,
+};
+
+/// Something to be put into words.
+pub(super) enum About<'a> {
+    Input(&'a Input),
+    Action(&'a Action),
+}
+
+impl fmt::Display for About<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            About::Input(input) => about_input(f, input),
+            About::Action(action) => about_action(f, action),
+        }
+    }
+}
+
+pub(super) fn input_kind(input: &Input) -> &'static str {
+    match input {
+        Input::Requested { .. } => "requested",
+        Input::Withdrawn { .. } => "withdrawn",
+        Input::Reported { .. } => "reported",
+        Input::Delivered { .. } => "delivered",
+        Input::PoolResized { .. } => "pool_resized",
+        Input::TimePassed => "time_passed",
+    }
+}
+
+pub(super) fn action_kind(action: &Action) -> &'static str {
+    match action {
+        Action::StartRunner { .. } => "start_runner",
+        Action::StopRunner { .. } => "stop_runner",
+        Action::StartAttempt { .. } => "start_attempt",
+        Action::CancelAttempt { .. } => "cancel_attempt",
+        Action::DropPayload { .. } => "drop_payload",
+        Action::Deliver { .. } => "deliver",
+        Action::Answer { .. } => "answer",
+        Action::ForgetTasks { .. } => "forget_tasks",
+    }
+}
+
+pub(super) fn report_kind(report: &Report) -> &'static str {
+    match report {
+        Report::Ready { .. } => "ready",
+        Report::Alive => "alive",
+        Report::StartFailed { .. } => "start_failed",
+        Report::Lost { .. } => "lost",
+        Report::AttemptBegan { .. } => "began",
+        Report::RunFinished { .. } => "finished",
+        Report::AttemptEnded { .. } => "ended",
+    }
+}
+
+pub(super) fn request_kind(what: &Request) -> &'static str {
+    match what {
+        Request::Schedule { .. } => "schedule",
+        Request::Collect { .. } => "collect",
+        Request::Drain { .. } => "drain",
+        Request::Discard { .. } => "discard",
+        Request::Submit { .. } => "submit",
+        Request::Finalize { .. } => "finalize",
+        Request::Abort { .. } => "abort",
+        Request::WaitAll { .. } => "wait_all",
+        Request::Start => "start",
+        Request::Stop { .. } => "stop",
+        Request::Join => "join",
+    }
+}
+
+pub(super) fn answer_kind(answer: &Answer) -> &'static str {
+    match answer {
+        Answer::Scheduled { .. } => "scheduled",
+        Answer::Submitted { .. } => "submitted",
+        Answer::Collected(_) => "collected",
+        Answer::Discarded => "discarded",
+        Answer::Finalized(_) => "finalized",
+        Answer::Aborted(_) => "aborted",
+        Answer::AllEnded => "all_ended",
+        Answer::Started { .. } => "started",
+        Answer::Stopped(_) => "stopped",
+        Answer::Joined { .. } => "joined",
+        Answer::Refused(refusal) => refusal_kind(refusal),
+    }
+}
+
+fn refusal_kind(refusal: &Refusal) -> &'static str {
+    match refusal {
+        Refusal::AlreadyActive { .. } => "refused:already_active",
+        Refusal::NotRegistered { .. } => "refused:not_registered",
+        Refusal::WrongKind { .. } => "refused:wrong_kind",
+        Refusal::NotCollectable { .. } => "refused:not_collectable",
+        Refusal::NoRuns { .. } => "refused:no_runs",
+        Refusal::Limit { .. } => "refused:limit",
+        Refusal::NotStarted => "refused:not_started",
+        Refusal::Stopped => "refused:stopped",
+        Refusal::TimedOut { .. } => "refused:timed_out",
+        Refusal::CutShort { .. } => "refused:cut_short",
+        Refusal::StillBusy { .. } => "refused:still_busy",
+        Refusal::Aborted { .. } => "refused:aborted",
+        Refusal::BatchFailed { .. } => "refused:batch_failed",
+        Refusal::SinkFailed { .. } => "refused:sink_failed",
+        Refusal::TooFewSucceeded { .. } => "refused:too_few_succeeded",
+    }
+}
+
+fn about_input(f: &mut fmt::Formatter<'_>, input: &Input) -> fmt::Result {
+    match input {
+        Input::Requested { request, what } => {
+            write!(f, "{request} {}", request_kind(what))?;
+            about_request(f, what)
+        }
+        Input::Withdrawn { request } => write!(f, "{request}"),
+        Input::Reported { runner, life, report } => {
+            write!(f, "{runner} {life} {}", report_kind(report))?;
+            about_report(f, report)
+        }
+        Input::Delivered { lease, delivery } => match delivery {
+            Delivery::Acknowledged { .. } => write!(f, "{lease} acknowledged"),
+            Delivery::Failed { message } => write!(f, "{lease} failed {message:?}"),
+        },
+        Input::PoolResized { runners } => write!(f, "{runners}"),
+        Input::TimePassed => Ok(()),
+    }
+}
+
+fn about_request(f: &mut fmt::Formatter<'_>, what: &Request) -> fmt::Result {
+    match what {
+        Request::Schedule { batch, kind, tasks } => {
+            write!(f, " {batch} {kind} ")?;
+            about_tasks(f, tasks)
+        }
+        Request::Submit { batch, kind, tasks, min_wait_num } => {
+            write!(f, " {batch} {kind} min={min_wait_num:?} ")?;
+            about_tasks(f, tasks)
+        }
+        Request::Collect { batch, min_num, timeout, clear_timeout_tasks, return_partial_tasks } => {
+            write!(
+                f,
+                " {batch} min={min_num:?} timeout={timeout:?} clear={clear_timeout_tasks} \
+             partial={return_partial_tasks}"
+            )
+        }
+        Request::Drain { batch } | Request::Discard { batch } => write!(f, " {batch}"),
+        Request::Finalize { batch, kind, timeout } => {
+            write!(f, " {batch} {kind} timeout={timeout:?}")
+        }
+        Request::Abort { batch, reason, keep_partial_results, unresponsive } => {
+            write!(f, " {batch} {reason:?} keep={keep_partial_results} {unresponsive:?}")
+        }
+        Request::WaitAll { timeout, clear_timeout_tasks } => {
+            write!(f, " timeout={timeout:?} clear={clear_timeout_tasks}")
+        }
+        Request::Stop { timeout } => write!(f, " timeout={timeout:?}"),
+        Request::Start | Request::Join => Ok(()),
+    }
+}
+
+fn about_tasks(f: &mut fmt::Formatter<'_>, tasks: &[rollway_core::TaskSpec]) -> fmt::Result {
+    f.write_str("tasks=")?;
+    for (at, task) in tasks.iter().enumerate() {
+        let comma = if at > 0 { "," } else { "" };
+        write!(f, "{comma}{}x{}", task.workflow, task.repeat_times)?;
+    }
+    Ok(())
+}
+
+fn about_report(f: &mut fmt::Formatter<'_>, report: &Report) -> fmt::Result {
+    match report {
+        Report::Ready { after: Some(attempt) }
+        | Report::AttemptBegan { attempt }
+        | Report::AttemptEnded { attempt } => write!(f, " {attempt}"),
+        Report::Ready { after: None } | Report::Alive => Ok(()),
+        Report::StartFailed { message } => write!(f, " {message:?}"),
+        Report::Lost { message, suspect } => write!(f, " suspect={suspect} {message:?}"),
+        Report::RunFinished { attempt, run, outcome } => {
+            write!(f, " {attempt} {run}")?;
+            match outcome {
+                RunOutcome::Succeeded { payload: Some(payload), .. } => {
+                    f.write_str(" ")?;
+                    about_payload(f, payload)
+                }
+                RunOutcome::Succeeded { payload: None, .. } => f.write_str(" ok"),
+                RunOutcome::Failed { kind, message } => write!(f, " {kind} {message:?}"),
+            }
+        }
+    }
+}
+
+fn about_payload(f: &mut fmt::Formatter<'_>, payload: &Payload) -> fmt::Result {
+    write!(f, "{} {}B", payload.id, payload.bytes)
+}
+
+fn about_action(f: &mut fmt::Formatter<'_>, action: &Action) -> fmt::Result {
+    match action {
+        Action::StartRunner { runner, life } | Action::StopRunner { runner, life } => {
+            write!(f, "{runner} {life}")
+        }
+        Action::StartAttempt { runner, life, attempt, batch, task, runs, timeout, kills } => {
+            write!(f, "{runner} {life} {attempt} {batch} {task} ")?;
+            let Runs { first, count } = runs;
+            write!(f, "r{first}+{count} timeout={timeout:?} kills={kills}")
+        }
+        Action::CancelAttempt { runner, life, attempt, reason } => {
+            write!(f, "{runner} {life} {attempt} ")?;
+            match reason {
+                Cancel::Runs(reason) => write!(f, "{reason}"),
+                Cancel::Timeout => f.write_str("timeout"),
+                Cancel::NotBegun => f.write_str("not_begun"),
+            }
+        }
+        Action::DropPayload { payload, reason } => {
+            about_payload(f, payload)?;
+            write!(f, " {reason}")
+        }
+        Action::Deliver { lease, batch, results } => {
+            write!(f, "{lease} {batch}")?;
+            about_results(f, results)
+        }
+        Action::Answer { request, answer } => {
+            write!(f, "{request} {}", answer_kind(answer))?;
+            about_answer(f, answer)
+        }
+        Action::ForgetTasks { batch } => write!(f, "{batch}"),
+    }
+}
+
+fn about_results(f: &mut fmt::Formatter<'_>, results: &[TaskResult]) -> fmt::Result {
+    for TaskResult { task, status, payloads } in results {
+        write!(f, " {task}:{}/{}", status.completed_runs, status.total_runs)?;
+        for payload in payloads {
+            write!(f, "+{}", payload.id)?;
+        }
+    }
+    Ok(())
+}
+
+fn about_answer(f: &mut fmt::Formatter<'_>, answer: &Answer) -> fmt::Result {
+    match answer {
+        Answer::Scheduled { batch, first } => match batch {
+            Some(batch) => write!(f, " {batch} {first}"),
+            None => Ok(()),
+        },
+        Answer::Submitted { batch } => write!(f, " {batch}"),
+        Answer::Collected(Collected { outcome, lease, expected, results }) => {
+            write!(f, " {outcome:?} expected={expected}")?;
+            if let Some(lease) = lease {
+                write!(f, " {lease}")?;
+            }
+            about_results(f, results)
+        }
+        Answer::Finalized(result) | Answer::Aborted(Some(result)) => about_batch(f, result),
+        Answer::Started { ready, wanted } => write!(f, " {ready}/{wanted}"),
+        Answer::Stopped(report) => write!(
+            f,
+            " pending={} running={} undelivered={}",
+            report.pending_runs, report.running_runs, report.undelivered
+        ),
+        Answer::Joined { runner, life } => write!(f, " {runner} {life}"),
+        Answer::Refused(refusal) => write!(f, " {refusal:?}"),
+        Answer::Discarded | Answer::Aborted(None) | Answer::AllEnded => Ok(()),
+    }
+}
+
+fn about_batch(f: &mut fmt::Formatter<'_>, result: &BatchResult) -> fmt::Result {
+    let BatchResult { batch, key, tasks, delivered, uncertain, .. } = result;
+    write!(
+        f,
+        " {batch} {key} ok={} partial={} failed={} cancelled={} delivered={delivered} \
+         dropped={} uncertain={uncertain}",
+        tasks.ok,
+        tasks.partial,
+        tasks.failed,
+        tasks.cancelled,
+        result.dropped.total()
+    )
+}

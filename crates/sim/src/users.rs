@@ -1,0 +1,282 @@
+//! The people around the core: who asks for what, and what they make of the answers.
+
+mod coordinator;
+mod operator;
+mod scheduler;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use rollway_core::{
+    Answer, BatchId, BatchKey, BatchKind, Input, Refusal, Request, RequestId, TaskSpec,
+    Unresponsive, WorkflowId,
+};
+
+use crate::faults::Fault;
+use crate::world::{Event, World};
+
+/// Everybody who asks.
+#[derive(Debug, Default)]
+pub struct Users {
+    list: Vec<User>,
+    /// Whose request it is; nobody's are those of the world itself.
+    asked: BTreeMap<RequestId, Option<usize>>,
+    /// Every name that was ever used.
+    names: Vec<BatchId>,
+    /// Batches that cannot be finalized, as whoever closes the world has heard.
+    pub(crate) hopeless: BTreeSet<BatchKey>,
+    next_request: u64,
+    next_step: i64,
+}
+
+/// Somebody.
+#[derive(Debug)]
+pub(crate) struct User {
+    role: Role,
+    /// How many more requests they make.
+    left: u32,
+    mine: Vec<Mine>,
+}
+
+/// What somebody does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    /// Submits and finalizes.
+    Coordinator,
+    /// Schedules and collects.
+    Scheduler,
+    /// Asks for anything.
+    Meddler,
+    /// Stops, starts, resizes.
+    Operator,
+    /// Brings runners.
+    Joiner,
+}
+
+/// A batch that somebody believes to have.
+#[derive(Clone, Debug)]
+struct Mine {
+    id: BatchId,
+    kind: BatchKind,
+    tries: u32,
+}
+
+/// What somebody does next.
+enum Next {
+    Ask(Request),
+    Resize(u32),
+    Think,
+}
+
+impl World {
+    /// Brings everybody in.
+    pub(crate) fn open_users(&mut self) {
+        let shape = self.shape.clone();
+        let roles = [
+            (Role::Coordinator, shape.coordinators),
+            (Role::Scheduler, shape.schedulers),
+            (Role::Meddler, shape.meddlers),
+            (Role::Operator, shape.operators),
+            (Role::Joiner, shape.joiners),
+        ];
+        for (role, count) in roles {
+            for _ in 0..count {
+                let user = self.users.list.len();
+                let left = self.dice.small(1, shape.requests);
+                self.users.list.push(User { role, left, mine: Vec::new() });
+                let wait = self.dice.spread(Duration::from_millis(1), shape.think);
+                self.plan(wait, Event::Wake { user });
+            }
+        }
+        if !self.dice.percent(10) {
+            self.ask(None, Request::Start);
+        }
+    }
+
+    /// Somebody does the next thing.
+    pub(crate) fn wake_user(&mut self, user: usize) {
+        if self.healed {
+            return;
+        }
+        if self.users.list[user].left == 0 {
+            if self.users_done() {
+                self.heal();
+            }
+            return;
+        }
+        self.users.list[user].left -= 1;
+        let next = match self.users.list[user].role {
+            Role::Coordinator => self.coordinate(user),
+            Role::Scheduler => self.schedule(user),
+            Role::Meddler => self.meddle(),
+            Role::Operator => self.operate(),
+            Role::Joiner => Next::Ask(Request::Join),
+        };
+        match next {
+            Next::Ask(what) => {
+                self.ask(Some(user), what);
+            }
+            Next::Resize(runners) => {
+                self.think(user);
+                self.step(Input::PoolResized { runners });
+            }
+            Next::Think => self.think(user),
+        }
+    }
+
+    fn think(&mut self, user: usize) {
+        let wait = self.dice.heavy(self.shape.think);
+        self.plan(wait, Event::Wake { user });
+    }
+
+    /// Makes a request.
+    pub(crate) fn ask(&mut self, user: Option<usize>, what: Request) -> RequestId {
+        let request = RequestId(self.users.next_request);
+        self.users.next_request += 1;
+        self.users.asked.insert(request, user);
+        if let Some(batch) = name(&what)
+            && !self.users.names.contains(batch)
+        {
+            self.users.names.push(batch.clone());
+        }
+        if user.is_some() && self.strikes(Fault::Withdrawal) {
+            let wait = self.dice.heavy(self.shape.run);
+            self.plan(wait, Event::Withdraw { request });
+        }
+        if self.strikes(Fault::AskedTwice) {
+            let wait = self.dice.spread(self.shape.latency, self.shape.run);
+            self.plan(wait, Event::AskAgain { request });
+        }
+        self.step(Input::Requested { request, what });
+        request
+    }
+
+    /// Whoever asked goes away; they come back with something else.
+    pub(crate) fn withdraw(&mut self, request: RequestId) {
+        let open = self.book.open.contains_key(&request);
+        self.step(Input::Withdrawn { request });
+        if let Some(Some(user)) = self.users.asked.get(&request).copied()
+            && open
+        {
+            self.think(user);
+        }
+    }
+
+    /// A request is sent again while nobody has answered it.
+    pub(crate) fn ask_again(&mut self, request: RequestId) {
+        if self.book.open.contains_key(&request)
+            && let Some(asked) = self.book.requests.get(&request)
+        {
+            let what = asked.what.clone();
+            self.step(Input::Requested { request, what });
+        }
+    }
+
+    /// Somebody is answered.
+    pub(crate) fn hear(&mut self, request: RequestId, answer: &Answer) {
+        if let Answer::Joined { runner, life } = answer {
+            self.processes.add(*runner, *life, true, self.now);
+            let wait = self.dice.spread(self.shape.latency, self.shape.latency * 8);
+            self.plan(wait, Event::Started { runner: *runner, life: *life });
+            let stays = self.dice.heavy(self.shape.think * 4);
+            let (attempt, suspect) = (None, false);
+            let leaves = Event::Crash { runner: *runner, life: *life, attempt, suspect };
+            if !self.healed {
+                self.plan(stays, leaves);
+            }
+        }
+        let Some(asked) = self.book.requests.get(&request) else { return };
+        let what = asked.what.clone();
+        let Some(Some(user)) = self.users.asked.get(&request).copied() else {
+            return self.take_note(&what, answer);
+        };
+        match self.users.list[user].role {
+            Role::Coordinator => self.users.list[user].learn(&what, answer),
+            Role::Scheduler => self.users.list[user].sort_out(&what, answer),
+            Role::Meddler | Role::Operator | Role::Joiner => {}
+        }
+        self.think(user);
+    }
+
+    /// Whoever closes the world remembers which batches cannot be finalized.
+    fn take_note(&mut self, what: &Request, answer: &Answer) {
+        let Request::Finalize { batch, .. } = what else { return };
+        let Answer::Refused(refusal) = answer else { return };
+        let hopeful = matches!(
+            refusal,
+            Refusal::TimedOut { .. } | Refusal::SinkFailed { .. } | Refusal::Limit { .. }
+        );
+        if let Some(key) = self.book.active.get(batch)
+            && !hopeful
+        {
+            self.users.hopeless.insert(*key);
+        }
+    }
+
+    /// Tells whether everybody is done.
+    fn users_done(&self) -> bool {
+        self.book.open.is_empty() && self.users.list.iter().all(|user| user.left == 0)
+    }
+
+    fn tasks(&mut self) -> Vec<TaskSpec> {
+        let count = if self.dice.percent(4) { 0 } else { self.dice.small(1, self.shape.tasks) };
+        let mut tasks = Vec::new();
+        for _ in 0..count {
+            let fewest = u32::from(!self.dice.percent(1));
+            let repeat_times = self.dice.small(fewest, self.shape.repeats);
+            tasks.push(TaskSpec { repeat_times, workflow: WorkflowId(self.dice.small(0, 2)) });
+        }
+        tasks
+    }
+
+    fn kind(&mut self) -> BatchKind {
+        if self.dice.percent(75) { BatchKind::Train } else { BatchKind::Eval }
+    }
+
+    /// Returns a name for a batch: usually the next one, sometimes one that was used before.
+    fn new_name(&mut self, kind: BatchKind) -> BatchId {
+        if self.dice.percent(10) && !self.users.names.is_empty() {
+            return self.dice.pick(&self.users.names).clone();
+        }
+        let step = self.users.next_step;
+        match (kind, self.dice.below(10)) {
+            (_, 0) => BatchId::from(format!("side-{step}").as_str()),
+            (BatchKind::Eval, _) => BatchId::from(format!("{step}/eval").as_str()),
+            (BatchKind::Train, 1) => BatchId::from(format!("{step}").as_str()),
+            (BatchKind::Train, _) => {
+                self.users.next_step += 1;
+                BatchId::from(step)
+            }
+        }
+    }
+
+    /// Returns how long somebody is willing to wait.
+    fn patience(&mut self) -> Option<Duration> {
+        match self.dice.below(10) {
+            0..5 => None,
+            5 => Some(Duration::ZERO),
+            _ => Some(self.dice.spread(self.shape.run, self.book.config.max_timeout * 3)),
+        }
+    }
+
+    fn some_of(&mut self, most: u32) -> Option<u32> {
+        self.dice.percent(40).then(|| self.dice.small(0, most + 1))
+    }
+
+    fn abort(&mut self, batch: BatchId) -> Request {
+        let unresponsive = *self.dice.pick(&[Unresponsive::Replace, Unresponsive::Wait]);
+        Request::Abort {
+            batch,
+            reason: self.message("changed my mind"),
+            keep_partial_results: self.dice.percent(50),
+            unresponsive,
+        }
+    }
+}
+
+fn name(what: &Request) -> Option<&BatchId> {
+    match what {
+        Request::Schedule { batch, .. } | Request::Submit { batch, .. } => Some(batch),
+        _ => None,
+    }
+}

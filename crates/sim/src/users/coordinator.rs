@@ -1,0 +1,55 @@
+//! Users who submit batches and finalize them, in order and otherwise.
+
+use rollway_core::{Answer, Refusal, Request};
+
+use super::{Mine, Next, User};
+use crate::world::World;
+
+/// After how many failed tries somebody gives a batch up.
+const TRIES_MAX: u32 = 4;
+
+impl World {
+    pub(super) fn coordinate(&mut self, user: usize) -> Next {
+        let mine = self.users.list[user].mine.clone();
+        let window = self.shape.window as usize;
+        if mine.is_empty() || (mine.len() < window && self.dice.percent(60)) {
+            let kind = self.kind();
+            let tasks = self.tasks();
+            let min_wait_num = self.some_of(tasks.len() as u32);
+            let batch = self.new_name(kind);
+            return Next::Ask(Request::Submit { batch, kind, tasks, min_wait_num });
+        }
+        let at = if self.dice.percent(80) { 0 } else { self.dice.below(mine.len() as u64) };
+        let Mine { id, kind, tries } = mine[at as usize].clone();
+        if tries >= TRIES_MAX || self.dice.percent(8) {
+            return Next::Ask(self.abort(id));
+        }
+        let timeout = self.patience();
+        Next::Ask(Request::Finalize { batch: id, kind, timeout })
+    }
+}
+
+impl User {
+    /// Draws the consequences of an answer.
+    pub(super) fn learn(&mut self, what: &Request, answer: &Answer) {
+        match (what, answer) {
+            (Request::Submit { batch, kind, .. }, Answer::Submitted { .. }) => {
+                self.mine.push(Mine { id: batch.clone(), kind: *kind, tries: 0 });
+            }
+            (Request::Finalize { batch, .. } | Request::Abort { batch, .. }, answer) => {
+                let more = match answer {
+                    Answer::Refused(Refusal::TimedOut { .. } | Refusal::SinkFailed { .. }) => 1,
+                    Answer::Refused(Refusal::Limit { .. }) => 0,
+                    Answer::Refused(
+                        Refusal::BatchFailed { .. } | Refusal::TooFewSucceeded { .. },
+                    ) => TRIES_MAX,
+                    _ => return self.mine.retain(|mine| mine.id != *batch),
+                };
+                for mine in self.mine.iter_mut().filter(|mine| mine.id == *batch) {
+                    mine.tries += more;
+                }
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! Users who schedule tasks and collect what becomes of them; and those who ask for anything.
+
+use rollway_core::{Answer, BatchId, Collected, Outcome, Request};
+
+use super::{Mine, Next, User};
+use crate::world::World;
+
+impl World {
+    pub(super) fn schedule(&mut self, user: usize) -> Next {
+        let mine = self.users.list[user].mine.clone();
+        let window = self.shape.window as usize;
+        if mine.is_empty() || (mine.len() < window && self.dice.percent(50)) {
+            let kind = self.kind();
+            let batch = self.new_name(kind);
+            return Next::Ask(Request::Schedule { batch, kind, tasks: self.tasks() });
+        }
+        let Mine { id, kind, tries } = self.dice.pick(&mine).clone();
+        if tries > 4 {
+            return Next::Ask(Request::Discard { batch: id });
+        }
+        Next::Ask(match self.dice.below(20) {
+            0..3 => Request::Schedule { batch: id, kind, tasks: self.tasks() },
+            3..5 => Request::Drain { batch: id },
+            5 => Request::Discard { batch: id },
+            6 => self.abort(id),
+            _ => self.collect(id),
+        })
+    }
+
+    fn collect(&mut self, batch: BatchId) -> Request {
+        Request::Collect {
+            batch,
+            min_num: self.some_of(self.shape.tasks),
+            timeout: self.patience(),
+            clear_timeout_tasks: self.dice.percent(50),
+            return_partial_tasks: self.dice.percent(50),
+        }
+    }
+
+    /// Asks for something one has no business with.
+    pub(super) fn meddle(&mut self) -> Next {
+        let unknown = self.users.names.is_empty() || self.dice.percent(15);
+        let batch = if unknown {
+            BatchId::from(format!("{}/nobody", self.dice.below(100)).as_str())
+        } else {
+            self.dice.pick(&self.users.names).clone()
+        };
+        let kind = self.kind();
+        Next::Ask(match self.dice.below(16) {
+            0..6 => Request::Finalize { batch, kind, timeout: self.patience() },
+            6..8 => self.abort(batch),
+            8..11 => self.collect(batch),
+            11 => Request::Drain { batch },
+            12 => Request::Discard { batch },
+            13 => Request::Schedule { batch, kind, tasks: self.tasks() },
+            _ => {
+                let tasks = self.tasks();
+                let min_wait_num = self.some_of(tasks.len() as u32);
+                Request::Submit { batch, kind, tasks, min_wait_num }
+            }
+        })
+    }
+}
+
+impl User {
+    /// Draws the consequences of an answer.
+    pub(super) fn sort_out(&mut self, what: &Request, answer: &Answer) {
+        match (what, answer) {
+            (Request::Schedule { batch, kind, .. }, Answer::Scheduled { batch: Some(_), .. }) => {
+                self.mine.retain(|mine| mine.id != *batch);
+                self.mine.push(Mine { id: batch.clone(), kind: *kind, tries: 0 });
+            }
+            (
+                Request::Collect { batch, .. },
+                Answer::Collected(Collected { outcome: Outcome::Complete, .. }),
+            )
+            | (Request::Discard { batch }, _) => self.mine.retain(|mine| mine.id != *batch),
+            (Request::Collect { batch, .. }, _) => {
+                for mine in self.mine.iter_mut().filter(|mine| mine.id == *batch) {
+                    mine.tries += 1;
+                }
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,338 @@
+//! A simulated world around the core: one virtual clock, one queue of events, and everybody who
+//! talks to the core. Faults strike until the world is healed; from then on everything that was
+//! accepted must come to an end.
+
+mod closing;
+mod links;
+mod mischief;
+mod perform;
+mod runners;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use rollway_core::{
+    Action, AttemptId, BatchKey, Delivery, FailureKind, Input, LeaseId, Life, PayloadId, Report,
+    RequestId, RunnerId, Runs, TaskId, TaskResult, Time,
+};
+
+use crate::book::Book;
+use crate::checkers::{Checkers, Scene, Violation};
+use crate::coverage::Coverage;
+use crate::dice::Dice;
+use crate::faults::{Fault, Faults};
+use crate::mutants::Subject;
+use crate::options::{Options, Shape};
+use crate::process::Processes;
+use crate::queue::Queue;
+use crate::sink::Sink;
+use crate::trace::Trace;
+use crate::users::Users;
+
+/// No world takes as many inputs as this unless something goes round in circles.
+const INPUTS_MAX: u64 = 60_000;
+
+/// A world.
+#[derive(Debug)]
+pub struct World {
+    pub(crate) now: Time,
+    pub(crate) dice: Dice,
+    pub(crate) faults: Faults,
+    pub(crate) shape: Shape,
+    pub(crate) queue: Queue<Event>,
+    pub(crate) subject: Subject,
+    pub(crate) book: Book,
+    pub(crate) processes: Processes,
+    pub(crate) sink: Sink,
+    pub(crate) users: Users,
+    /// Whether nothing goes wrong any more.
+    pub(crate) healed: bool,
+    /// What the tasks are like that were begun.
+    pub(crate) characters: BTreeMap<(BatchKey, TaskId), Character>,
+    checkers: Checkers,
+    trace: Trace,
+    coverage: Coverage,
+    violation: Option<Violation>,
+    done: bool,
+    inputs: u64,
+    next_payload: u64,
+    /// The deadline that was last seen, and when the caller of the core will notice it.
+    alarm: Option<(Time, Time)>,
+}
+
+/// Something that is going to happen.
+#[derive(Clone, Debug)]
+pub(crate) enum Event {
+    /// A report arrives at the core.
+    Report { runner: RunnerId, life: Life, report: Report },
+    /// An order arrives at a runner.
+    Order { runner: RunnerId, life: Life, order: Order },
+    /// A runner is up.
+    Started { runner: RunnerId, life: Life },
+    /// A runner dies, if it is still at this attempt.
+    Crash { runner: RunnerId, life: Life, attempt: Option<AttemptId>, suspect: bool },
+    /// A runner has been killed.
+    Killed { runner: RunnerId, life: Life },
+    /// A runner says that it is alive.
+    Heartbeat { runner: RunnerId, life: Life },
+    /// A runner is no longer cut off.
+    Reconnect { runner: RunnerId, life: Life },
+    /// A run ends.
+    RunDone { runner: RunnerId, life: Life, attempt: AttemptId, run: u32 },
+    /// A runner is done with an attempt.
+    AttemptDone { runner: RunnerId, life: Life, attempt: AttemptId },
+    /// The sink stores results.
+    Store { results: Vec<TaskResult> },
+    /// The core hears of a delivery.
+    Delivered { lease: LeaseId, delivery: Delivery },
+    /// A user does the next thing.
+    Wake { user: usize },
+    /// A user goes away.
+    Withdraw { request: RequestId },
+    /// A request is sent again.
+    AskAgain { request: RequestId },
+    /// Something senseless is said.
+    Mischief,
+    /// Nothing goes wrong any more.
+    Heal,
+    /// What is unfinished is looked after.
+    Close,
+    /// Everything should have come to an end.
+    TooLate,
+}
+
+/// An order under way to a runner.
+#[derive(Clone, Debug)]
+pub(crate) enum Order {
+    /// Work.
+    Begin { attempt: AttemptId, batch: BatchKey, task: TaskId, runs: Runs },
+    /// Give up.
+    Cancel { attempt: AttemptId },
+}
+
+/// What a task is like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Character {
+    /// It works.
+    Sound,
+    /// It kills whoever runs it.
+    Poison,
+    /// It fails, always.
+    Failing(FailureKind),
+}
+
+/// What became of a world.
+#[derive(Debug)]
+pub struct Outcome {
+    /// What was found wrong.
+    pub violation: Option<Violation>,
+    /// How many inputs the core took.
+    pub inputs: u64,
+    /// How much time passed in the world.
+    pub lasted: Time,
+    /// What came up.
+    pub coverage: Coverage,
+    /// Everything that went in and came out.
+    pub trace: Trace,
+}
+
+impl World {
+    /// Makes a world as its options say.
+    pub fn new(
+        options: Options,
+        dice: Dice,
+        subject: Subject,
+        checkers: Checkers,
+        trace: Trace,
+    ) -> Self {
+        let Options { config, faults, shape } = options;
+        Self {
+            now: Time::ZERO,
+            dice,
+            faults,
+            shape,
+            queue: Queue::default(),
+            subject,
+            book: Book::new(config),
+            processes: Processes::default(),
+            sink: Sink::default(),
+            users: Users::default(),
+            healed: false,
+            characters: BTreeMap::new(),
+            checkers,
+            trace,
+            coverage: Coverage::default(),
+            violation: None,
+            done: false,
+            inputs: 0,
+            next_payload: 0,
+            alarm: None,
+        }
+    }
+
+    /// Lets the world run until everything has ended or something is found wrong.
+    pub fn run(mut self) -> Outcome {
+        self.open_users();
+        self.plan(self.shape.length, Event::Heal);
+        if self.faults.on(Fault::ReportBogus) || self.faults.on(Fault::IdleClock) {
+            self.plan(self.shape.think, Event::Mischief);
+        }
+        while self.violation.is_none() && !self.done {
+            self.turn();
+        }
+        self.coverage.faults(&self.faults);
+        self.coverage.counters(self.subject.core());
+        Outcome {
+            violation: self.violation,
+            inputs: self.inputs,
+            lasted: self.now,
+            coverage: self.coverage,
+            trace: self.trace,
+        }
+    }
+
+    /// Does the next thing: an event, or the passing of time. What happens at the instant of a
+    /// deadline comes before it.
+    fn turn(&mut self) {
+        if self.inputs >= INPUTS_MAX {
+            return self.give_up(format!("more than {INPUTS_MAX} inputs"));
+        }
+        let alarm = self.alarm();
+        match (self.queue.next_at(), alarm) {
+            (Some(event), Some(alarm)) if alarm < event => self.time_passes(alarm),
+            (None, Some(alarm)) => self.time_passes(alarm),
+            (Some(_), _) => {
+                let Some((at, event)) = self.queue.take() else { return };
+                self.now = self.now.max(at);
+                self.happen(event);
+            }
+            (None, None) => self.give_up("nothing will ever happen again".to_owned()),
+        }
+    }
+
+    /// Returns when the caller of the core will look at the clock.
+    fn alarm(&mut self) -> Option<Time> {
+        let deadline = self.subject.core().next_deadline()?.at;
+        if let Some((seen, alarm)) = self.alarm
+            && seen == deadline
+        {
+            return Some(alarm);
+        }
+        let late = self.faults.strikes(Fault::LateClock, &mut self.dice);
+        let mut by = Duration::ZERO;
+        if late {
+            by = self.dice.spread(self.shape.latency, self.shape.run * 4);
+        }
+        let alarm = deadline.after(by);
+        self.alarm = Some((deadline, alarm));
+        Some(alarm)
+    }
+
+    fn time_passes(&mut self, at: Time) {
+        self.now = self.now.max(at);
+        self.alarm = None;
+        self.step(Input::TimePassed);
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Report { runner, life, report } => self.report_arrives(runner, life, report),
+            Event::Order { runner, life, order } => self.order_arrives(runner, life, order),
+            Event::Started { runner, life } => self.started(runner, life),
+            Event::Crash { runner, life, attempt, suspect } => {
+                self.crash(runner, life, attempt, suspect);
+            }
+            Event::Killed { runner, life } => self.killed(runner, life),
+            Event::Heartbeat { runner, life } => self.heartbeat(runner, life),
+            Event::Reconnect { runner, life } => self.reconnect(runner, life),
+            Event::RunDone { runner, life, attempt, run } => {
+                self.run_done(runner, life, attempt, run);
+            }
+            Event::AttemptDone { runner, life, attempt } => {
+                self.attempt_done(runner, life, attempt);
+            }
+            Event::Store { results } => self.store(&results),
+            Event::Delivered { lease, delivery } => self.step(Input::Delivered { lease, delivery }),
+            Event::Wake { user } => self.wake_user(user),
+            Event::Withdraw { request } => self.withdraw(request),
+            Event::AskAgain { request } => self.ask_again(request),
+            Event::Mischief => self.mischief(),
+            Event::Heal => self.heal(),
+            Event::Close => self.close(),
+            Event::TooLate => {
+                let left = self.left_undone().unwrap_or_default();
+                self.give_up(format!("still not done long after the world was healed: {left}"));
+            }
+        }
+    }
+
+    /// Hands an input to the core, lets the checkers look, and performs what was ordered.
+    pub(crate) fn step(&mut self, input: Input) {
+        if self.violation.is_some() {
+            return;
+        }
+        self.inputs += 1;
+        let core = self.subject.core();
+        let disbelieved = core.counters().disbelieved.total();
+        self.coverage.before(core);
+        self.trace.input(self.inputs, self.now, &input);
+        let mut actions = Vec::new();
+        self.subject.apply(self.now, input.clone(), &mut actions);
+        for action in &actions {
+            self.trace.action(self.inputs, self.now, action);
+        }
+        let core = self.subject.core();
+        let believed = core.counters().disbelieved.total() == disbelieved;
+        self.coverage.step(&input, &actions, core, &self.book.config);
+        let mut scene = Scene {
+            now: self.now,
+            input: &input,
+            actions: &actions,
+            believed,
+            core,
+            book: &mut self.book,
+            processes: &self.processes,
+            sink: &self.sink,
+        };
+        self.violation = self.checkers.observe(&mut scene);
+        self.perform(actions);
+    }
+
+    /// Ends the world well, unless the checkers have a last word to say.
+    fn finish(&mut self) {
+        self.done = true;
+        let mut scene = Scene {
+            now: self.now,
+            input: &Input::TimePassed,
+            actions: &[],
+            believed: true,
+            core: self.subject.core(),
+            book: &mut self.book,
+            processes: &self.processes,
+            sink: &self.sink,
+        };
+        self.violation = self.checkers.ended(&mut scene);
+    }
+
+    fn give_up(&mut self, what: String) {
+        self.done = true;
+        self.violation = self.checkers.stuck(self.now, what);
+    }
+
+    /// Plans an event.
+    pub(crate) fn plan(&mut self, after: Duration, event: Event) {
+        self.queue.plan(self.now.after(after), event);
+    }
+
+    /// Returns a number for a payload that has just come in.
+    pub(crate) fn next_payload(&mut self) -> PayloadId {
+        self.next_payload += 1;
+        PayloadId(self.next_payload)
+    }
+
+    fn perform(&mut self, actions: Vec<Action>) {
+        for action in actions {
+            self.perform_one(action);
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! What becomes of the core's orders: runners are started, stopped and told; results are stored.
+
+use std::time::Duration;
+
+use rollway_core::{Action, Answer, Collected, Delivery, LeaseId, TaskResult};
+
+use super::{Event, Order, World};
+use crate::faults::Fault;
+
+impl World {
+    pub(super) fn perform_one(&mut self, action: Action) {
+        match action {
+            Action::StartRunner { runner, life } => self.start_runner(runner, life),
+            Action::StopRunner { runner, life } => {
+                let slow = self.strikes(Fault::SlowKill);
+                let longest = Duration::from_millis(if slow { 20_000 } else { 20 });
+                let wait = self.dice.spread(Duration::from_millis(1), longest);
+                self.plan(wait, Event::Killed { runner, life });
+            }
+            Action::StartAttempt { runner, life, attempt, batch, task, runs, .. } => {
+                self.send(runner, life, Order::Begin { attempt, batch, task, runs });
+            }
+            Action::CancelAttempt { runner, life, attempt, .. } => {
+                self.send(runner, life, Order::Cancel { attempt });
+            }
+            Action::Deliver { lease, results, .. } => self.deliver(lease, results),
+            Action::Answer { request, answer } => {
+                if let Answer::Collected(Collected { lease: Some(lease), .. }) = &answer {
+                    self.hand_over(*lease);
+                }
+                self.hear(request, &answer);
+            }
+            // The world needs no memory for what nobody will ask for.
+            Action::DropPayload { .. } | Action::ForgetTasks { .. } => {}
+        }
+    }
+
+    /// Has the sink store results, in whatever way it does that today.
+    fn deliver(&mut self, lease: LeaseId, results: Vec<TaskResult>) {
+        let usual = self.dice.spread(self.shape.latency, self.shape.latency * 20);
+        let slow = self.strikes(Fault::SinkSlow);
+        let wait = if slow {
+            self.dice.spread(usual, self.book.config.delivery_timeout * 3)
+        } else {
+            usual
+        };
+        let failed = Delivery::Failed { message: "the store is down".into() };
+        if self.strikes(Fault::SinkRefuses) {
+            return self.plan(wait, Event::Delivered { lease, delivery: failed });
+        }
+        self.plan(wait / 2, Event::Store { results });
+        if self.strikes(Fault::SinkSilent) {
+            return;
+        }
+        let acknowledged =
+            Delivery::Acknowledged { metrics: [("stored", 1.0)].into_iter().collect() };
+        let forgets = self.strikes(Fault::SinkForgets);
+        let delivery = if forgets { failed } else { acknowledged };
+        if self.strikes(Fault::SinkTwice) {
+            let delivery = delivery.clone();
+            self.plan(wait * 2, Event::Delivered { lease, delivery });
+        }
+        self.plan(wait, Event::Delivered { lease, delivery });
+    }
+
+    pub(super) fn store(&mut self, results: &[TaskResult]) {
+        for payload in results.iter().flat_map(|result| &result.payloads) {
+            let origin = self.book.payloads.get(&payload.id).and_then(|kept| kept.origin);
+            if let Some(origin) = origin {
+                self.sink.store(origin, payload.id);
+            }
+        }
+    }
+
+    /// Has collected results arrive at whoever asked.
+    fn hand_over(&mut self, lease: LeaseId) {
+        if self.strikes(Fault::CollectorSilent) {
+            return;
+        }
+        let delivery = if self.strikes(Fault::CollectorGone) {
+            Delivery::Failed { message: "whoever asked is gone".into() }
+        } else {
+            Delivery::Acknowledged { metrics: rollway_core::metrics::Metrics::new() }
+        };
+        let wait = self.dice.spread(self.shape.latency / 4, self.shape.latency * 4);
+        self.plan(wait, Event::Delivered { lease, delivery });
+    }
+
+    pub(crate) fn strikes(&mut self, fault: Fault) -> bool {
+        self.faults.strikes(fault, &mut self.dice)
+    }
+}

@@ -1,0 +1,288 @@
+//! What runners do: start, work, fail, hang, die, and say so if they can.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rollway_core::metrics::Metrics;
+use rollway_core::{
+    AttemptId, BatchKey, BatchKind, FailureKind, Life, Payload, PayloadId, Report, RunId,
+    RunOutcome, RunnerId, TaskId,
+};
+
+use super::{Character, Event, Order, World};
+use crate::book::Book;
+use crate::faults::Fault;
+use crate::process::{Cut, State, Work};
+
+impl World {
+    pub(super) fn start_runner(&mut self, runner: RunnerId, life: Life) {
+        self.processes.add(runner, life, false, self.now);
+        let timeout = self.book.config.supervision.start_timeout;
+        if self.strikes(Fault::StartFails) {
+            if let Some(process) = self.processes.get_mut(runner, life) {
+                process.state = State::Dead;
+            }
+            let message = self.message("no such program");
+            return self.notify(runner, life, Report::StartFailed { message });
+        }
+        let wait = if self.strikes(Fault::SlowStart) {
+            self.dice.spread(timeout / 2, timeout * 3)
+        } else {
+            self.dice.spread(Duration::from_millis(1), timeout / 4)
+        };
+        self.plan(wait, Event::Started { runner, life });
+    }
+
+    pub(super) fn started(&mut self, runner: RunnerId, life: Life) {
+        let Some(process) = self.processes.get_mut(runner, life) else { return };
+        if process.state != State::Starting {
+            return;
+        }
+        process.state = State::Alive;
+        self.say(runner, life, Report::Ready { after: None });
+        let first = self.dice.spread(self.shape.heartbeat / 2, self.shape.heartbeat);
+        self.plan(first, Event::Heartbeat { runner, life });
+    }
+
+    pub(super) fn heartbeat(&mut self, runner: RunnerId, life: Life) {
+        let Some(process) = self.processes.alive(runner, life) else { return };
+        let idle = process.work.is_none();
+        let after = process.last;
+        let report = if idle { Report::Ready { after } } else { Report::Alive };
+        self.say(runner, life, report);
+        self.plan(self.shape.heartbeat, Event::Heartbeat { runner, life });
+        if idle && self.strikes(Fault::CrashIdle) {
+            self.crash(runner, life, None, false);
+        } else if self.strikes(Fault::Partition) {
+            self.cut_off(runner, life, Some(Vec::new()));
+        } else if self.strikes(Fault::Blackout) {
+            self.cut_off(runner, life, None);
+        }
+    }
+
+    fn cut_off(&mut self, runner: RunnerId, life: Life, backlog: Option<Vec<Report>>) {
+        let Some(process) = self.processes.get_mut(runner, life) else { return };
+        if process.cut.is_some() {
+            return;
+        }
+        process.cut = Some(Cut { backlog });
+        let wait = self.dice.spread(self.shape.heartbeat / 4, self.shape.heartbeat * 6);
+        self.plan(wait, Event::Reconnect { runner, life });
+    }
+
+    pub(super) fn reconnect(&mut self, runner: RunnerId, life: Life) {
+        let Some(process) = self.processes.alive(runner, life) else { return };
+        let Some(cut) = process.cut.take() else { return };
+        for report in cut.backlog.unwrap_or_default() {
+            self.say(runner, life, report);
+        }
+    }
+
+    pub(super) fn order_arrives(&mut self, runner: RunnerId, life: Life, order: Order) {
+        let Some(process) = self.processes.alive(runner, life) else { return };
+        if process.cut.is_some() {
+            return;
+        }
+        match order {
+            Order::Begin { attempt, batch, task, runs } => {
+                // What it has heard of before was repeated on the way, or cancelled before it came.
+                if process.last >= Some(attempt) || process.work.is_some() {
+                    return;
+                }
+                process.last = Some(attempt);
+                let left = runs.iter().map(|run| run.0).collect();
+                let work = Work { attempt, batch, task, left, unspoken: Vec::new(), deaf: false };
+                self.begin(runner, life, work);
+            }
+            Order::Cancel { attempt } => self.cancel(runner, life, attempt),
+        }
+    }
+
+    fn begin(&mut self, runner: RunnerId, life: Life, mut work: Work) {
+        let attempt = work.attempt;
+        let never = self.strikes(Fault::NeverBegins);
+        if never {
+            if let Some(process) = self.processes.get_mut(runner, life) {
+                process.work = Some(work);
+            }
+            return;
+        }
+        self.say(runner, life, Report::AttemptBegan { attempt });
+        work.deaf = self.strikes(Fault::HangDeaf);
+        let together = !self.book.config.runs_in_turn;
+        let mut end = Duration::ZERO;
+        for run in work.left.clone() {
+            let lasts = self.run_lasts();
+            end = if together { lasts } else { end + lasts };
+            if self.strikes(Fault::Unspoken) {
+                work.unspoken.push(run);
+            }
+            if !work.deaf && !self.strikes(Fault::Hang) {
+                self.plan(end, Event::RunDone { runner, life, attempt, run });
+            }
+        }
+        let poison = self.character(work.batch, work.task) == Character::Poison;
+        if let Some(process) = self.processes.get_mut(runner, life) {
+            process.work = Some(work);
+        }
+        let attempt = Some(attempt);
+        if poison {
+            self.faults.note(Fault::Poison);
+            let wait = self.dice.spread(Duration::from_millis(1), self.shape.run);
+            self.plan(wait, Event::Crash { runner, life, attempt, suspect: true });
+        } else if self.strikes(Fault::CrashBusy) {
+            let suspect = self.strikes(Fault::WrongSuspect);
+            let wait = self.dice.spread(Duration::from_millis(1), self.shape.run * 2);
+            self.plan(wait, Event::Crash { runner, life, attempt, suspect });
+        }
+    }
+
+    fn run_lasts(&mut self) -> Duration {
+        if self.healed {
+            return self.dice.spread(Duration::from_millis(1), Duration::from_millis(20));
+        }
+        self.dice.heavy(self.shape.run)
+    }
+
+    fn cancel(&mut self, runner: RunnerId, life: Life, attempt: AttemptId) {
+        let Some(process) = self.processes.alive(runner, life) else { return };
+        match &process.work {
+            Some(work) if work.attempt == attempt => {
+                if work.deaf {
+                    return;
+                }
+                let grace = self.book.config.supervision.cancel_grace;
+                let wait = if self.strikes(Fault::SlowCancel) {
+                    self.dice.spread(grace / 2, grace * 4)
+                } else {
+                    self.dice.spread(Duration::from_micros(100), grace / 4)
+                };
+                self.plan(wait, Event::AttemptDone { runner, life, attempt });
+            }
+            // It works on something else and has said that this one is over.
+            Some(_) => {}
+            None => {
+                process.last = process.last.max(Some(attempt));
+                self.say(runner, life, Report::AttemptEnded { attempt });
+            }
+        }
+    }
+
+    pub(super) fn run_done(&mut self, runner: RunnerId, life: Life, attempt: AttemptId, run: u32) {
+        let Some(process) = self.processes.alive(runner, life) else { return };
+        let Some(work) = process.work.as_mut().filter(|work| work.attempt == attempt) else {
+            return;
+        };
+        work.left.retain(|left| *left != run);
+        let (batch, task) = (work.batch, work.task);
+        let (spoken, last) = (!work.unspoken.contains(&run), work.left.is_empty());
+        if spoken {
+            let outcome = self.outcome(batch, task, attempt, run);
+            self.say(runner, life, Report::RunFinished { attempt, run: RunId(run), outcome });
+        }
+        if last {
+            let wait = self.dice.spread(Duration::from_micros(100), self.shape.latency);
+            self.plan(wait, Event::AttemptDone { runner, life, attempt });
+        }
+    }
+
+    pub(super) fn attempt_done(&mut self, runner: RunnerId, life: Life, attempt: AttemptId) {
+        let Some(process) = self.processes.alive(runner, life) else { return };
+        if process.work.take_if(|work| work.attempt == attempt).is_some() {
+            self.say(runner, life, Report::AttemptEnded { attempt });
+        }
+    }
+
+    /// Returns what a run yields.
+    fn outcome(
+        &mut self,
+        batch: BatchKey,
+        task: TaskId,
+        attempt: AttemptId,
+        run: u32,
+    ) -> RunOutcome {
+        if let Character::Failing(kind) = self.character(batch, task) {
+            self.faults.note(Fault::TaskFails);
+            return RunOutcome::Failed { kind, message: self.message("as always") };
+        }
+        if self.strikes(Fault::RunFails) {
+            let kind = *self.dice.pick(FailureKind::ALL);
+            return RunOutcome::Failed { kind, message: self.message("bad luck") };
+        }
+        let most = self.book.config.limits.payload_bytes_per_run;
+        let bytes = if self.strikes(Fault::TooLarge) {
+            most + 1
+        } else {
+            self.dice.between(0, self.shape.payload * 2)
+        };
+        let kind = self.book.batches.get(&batch).map_or(BatchKind::Train, |batch| batch.kind);
+        let yields = match kind {
+            BatchKind::Train => self.dice.percent(95),
+            BatchKind::Eval => self.dice.percent(10),
+        };
+        let payload = yields.then_some(Payload { id: PayloadId(0), bytes });
+        let mut metrics: Metrics = [("label", Book::label(attempt, run))].into_iter().collect();
+        for extra in 0..self.dice.below(3) {
+            metrics.set(format!("more/{extra}"), extra as f64);
+        }
+        RunOutcome::Succeeded { payload, metrics }
+    }
+
+    fn character(&mut self, batch: BatchKey, task: TaskId) -> Character {
+        if self.healed {
+            return Character::Sound;
+        }
+        if let Some(character) = self.characters.get(&(batch, task)) {
+            return *character;
+        }
+        let character = if self.dice.chance(self.faults.rate(Fault::Poison)) {
+            Character::Poison
+        } else if self.dice.chance(self.faults.rate(Fault::TaskFails)) {
+            Character::Failing(*self.dice.pick(FailureKind::ALL))
+        } else {
+            Character::Sound
+        };
+        self.characters.insert((batch, task), character);
+        character
+    }
+
+    /// Returns an error message, short or longer than is kept.
+    pub(crate) fn message(&mut self, text: &str) -> Arc<str> {
+        text.repeat(self.dice.below(12) as usize).replace('a', "ä").into()
+    }
+
+    pub(crate) fn crash(
+        &mut self,
+        runner: RunnerId,
+        life: Life,
+        attempt: Option<AttemptId>,
+        suspect: bool,
+    ) {
+        let Some(process) = self.processes.alive(runner, life) else { return };
+        let working = process.work.as_ref().map(|work| work.attempt);
+        if attempt.is_some() && attempt != working {
+            return;
+        }
+        process.work = None;
+        process.state = State::Dead;
+        if self.strikes(Fault::CrashUnseen) {
+            if let Some(process) = self.processes.get_mut(runner, life) {
+                process.state = State::DiedUnseen;
+            }
+            return;
+        }
+        let message = self.message("killed by a signal");
+        self.notify(runner, life, Report::Lost { message, suspect });
+    }
+
+    pub(super) fn killed(&mut self, runner: RunnerId, life: Life) {
+        let Some(process) = self.processes.get_mut(runner, life) else { return };
+        process.work = None;
+        process.state = State::Dead;
+        // Whoever watches may find it worth a word although it was ordered.
+        if !self.healed && self.dice.percent(10) {
+            let message = self.message("gone");
+            self.notify(runner, life, Report::Lost { message, suspect: false });
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! The rules of the repository that no compiler knows, checked over the text of its files.
+//!
+//! Every check is a function from a [`Tree`] to the violations it found. The second test plants one
+//! violation of every kind, because a check that cannot fail is worth nothing.
+
+#[path = "tidy/arrows.rs"]
+mod arrows;
+#[path = "tidy/commands.rs"]
+mod commands;
+#[path = "tidy/firewall.rs"]
+mod firewall;
+#[path = "tidy/plants.rs"]
+mod plants;
+#[path = "tidy/sizes.rs"]
+mod sizes;
+#[path = "tidy/source.rs"]
+mod source;
+#[path = "tidy/tree.rs"]
+mod tree;
+#[path = "tidy/words.rs"]
+mod words;
+
+use std::path::Path;
+
+use plants::Plant;
+use tree::Tree;
+
+/// Returns one message per violation, each of which begins with the file.
+type Check = fn(&Tree) -> Vec<String>;
+
+const CHECKS: &[(&str, Check)] = &[
+    ("arrows between crates", arrows::between_crates),
+    ("closed dependencies", arrows::closed_dependencies),
+    ("firewall", firewall::forbidden_words),
+    ("width of lines", sizes::width_of_lines),
+    ("length of files", sizes::length_of_files),
+    ("heads of files", sizes::heads_of_files),
+    ("banned words", words::banned),
+    ("open ends", words::open_ends),
+    ("machine paths", words::machine_paths),
+    ("continuous integration", commands::continuous_integration),
+    ("readme", commands::readme),
+];
+
+#[test]
+fn the_repository_is_tidy() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let tree = Tree::read(&root);
+    assert!(tree.get("Cargo.toml").is_some(), "no repository at {}", root.display());
+
+    let violations: Vec<String> = CHECKS.iter().flat_map(|(_, check)| check(&tree)).collect();
+    assert!(violations.is_empty(), "{} violations:\n{}\n", violations.len(), violations.join("\n"));
+}
+
+#[test]
+fn every_check_finds_what_is_planted() {
+    let plants = plants::all();
+    for (name, _) in CHECKS {
+        let violates = |plant: &Plant| plant.check == *name && !plant.found.is_empty();
+        assert!(plants.iter().any(violates), "nothing is planted for `{name}`");
+    }
+    for plant in &plants {
+        let (name, check) =
+            CHECKS.iter().find(|(name, _)| *name == plant.check).expect("a plant names its check");
+        let found = check(&plant.tree);
+        let agrees = found.len() == plant.found.len()
+            && found.iter().zip(plant.found).all(|(f, planted)| f.starts_with(planted));
+        assert!(agrees, "`{name}`\nfound: {found:#?}\nplanted: {:#?}", plant.found);
+    }
+}

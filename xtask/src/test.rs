@@ -1,0 +1,202 @@
+//! `cargo xtask test`: the steps, in the order in which they run, and the report at the end.
+//!
+//! A new step is an entry of [`STEPS`] and a function below it. Cheap steps stand first, so that a
+//! slip is shown soon.
+
+use std::fmt::{self, Display};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use crate::shell::{Failure, Shell};
+use crate::venv;
+
+/// One part of the test command, which can also run alone.
+#[derive(Debug)]
+pub(crate) struct Step {
+    pub(crate) name: &'static str,
+    /// What the step does, as a line of the help.
+    pub(crate) about: &'static str,
+    run: fn(&Shell) -> Result<(), Failure>,
+}
+
+/// Names are unique, so they tell steps apart; addresses of functions would not.
+impl PartialEq for Step {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+pub(crate) const STEPS: &[Step] = &[
+    Step { name: "fmt", about: "check the formatting of all Rust files", run: fmt },
+    Step { name: "clippy", about: "lint all Rust code; a warning is a failure", run: clippy },
+    Step { name: "doc", about: "build the documentation; a warning is a failure", run: doc },
+    Step { name: "rust", about: "run every Rust test, scenario and tidy check", run: rust },
+    Step { name: "sim", about: "run the simulator on 400 seeds, then on its mutants", run: sim },
+    Step {
+        name: "python",
+        about: "run the Python tests in an environment of their own",
+        run: python,
+    },
+    Step { name: "run", about: "run the example of the README", run: example },
+];
+
+/// Runs the steps, stops at the first failure, and ends with the line `test: N passed, M failed`.
+pub(crate) fn run(shell: &Shell, steps: &[&Step]) -> ExitCode {
+    let report = perform(shell, steps);
+    println!("\n{report}");
+    if let Some((step, failure)) = &report.failure {
+        eprintln!("error: step `{step}`: {failure}\n  again: cargo xtask test {step}\n");
+    }
+    println!("{}", report.closing());
+    if report.failure.is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn perform(shell: &Shell, steps: &[&Step]) -> Report {
+    let mut report = Report { rows: Vec::new(), failure: None };
+    for (index, step) in steps.iter().enumerate() {
+        let mut row = Row { step: step.name, outcome: Outcome::NotRun, took: Duration::ZERO };
+        if report.failure.is_none() {
+            println!("\n==> {} ({} of {}): {}", step.name, index + 1, steps.len(), step.about);
+            let begin = Instant::now();
+            let result = (step.run)(shell);
+            row.took = begin.elapsed();
+            row.outcome = if result.is_ok() { Outcome::Passed } else { Outcome::Failed };
+            println!("<== {}: {} in {:.1} s", step.name, row.outcome, row.took.as_secs_f64());
+            report.failure = result.err().map(|failure| (step.name, failure));
+        }
+        report.rows.push(row);
+    }
+    report
+}
+
+fn fmt(shell: &Shell) -> Result<(), Failure> {
+    component(shell, "fmt", "rustfmt")?;
+    shell.cargo("fmt --all --check").run()
+}
+
+fn clippy(shell: &Shell) -> Result<(), Failure> {
+    component(shell, "clippy", "clippy")?;
+    shell.cargo("clippy --workspace --all-targets --locked -- -D warnings").run()
+}
+
+fn doc(shell: &Shell) -> Result<(), Failure> {
+    shell.cargo("doc --workspace --no-deps --locked").env("RUSTDOCFLAGS", "-D warnings").run()
+}
+
+fn rust(shell: &Shell) -> Result<(), Failure> {
+    shell.cargo("test --workspace --locked").run()
+}
+
+fn sim(shell: &Shell) -> Result<(), Failure> {
+    let sim = "run --release --locked -p rollway-sim --";
+    shell.cargo(sim).words("--seeds 400").run()?;
+    shell.cargo(sim).words("--mutants").run()
+}
+
+fn python(shell: &Shell) -> Result<(), Failure> {
+    let python = venv::ready(shell, "python/requirements-test.txt")?;
+    shell.cargo("build --release --locked -p rollway-core --example bootstrap").run()?;
+    let bootstrap = shell.target.join("release/examples/bootstrap");
+    shell
+        .program(&python)
+        .words("-m pytest python/tests -q")
+        .env("ROLLWAY_BOOTSTRAP_BIN", bootstrap)
+        .run()
+}
+
+fn example(shell: &Shell) -> Result<(), Failure> {
+    shell.cargo("run --release --locked -- run examples/arithmetic.yaml").run()
+}
+
+/// Tells how to get a component of the toolchain that is not there.
+fn component(shell: &Shell, command: &str, component: &str) -> Result<(), Failure> {
+    shell.cargo(command).words("--version").output().map(drop).map_err(|failure| {
+        failure.hint(format!(
+            "the toolchain lacks {component}: `rustup component add {component}` installs it"
+        ))
+    })
+}
+
+/// What became of each step.
+#[derive(Debug)]
+struct Report {
+    rows: Vec<Row>,
+    failure: Option<(&'static str, Failure)>,
+}
+
+#[derive(Debug)]
+struct Row {
+    step: &'static str,
+    outcome: Outcome,
+    took: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Outcome {
+    Passed,
+    Failed,
+    NotRun,
+}
+
+impl Report {
+    /// Returns the closing line, whose form other programs read.
+    fn closing(&self) -> String {
+        let count = |outcome| self.rows.iter().filter(|row| row.outcome == outcome).count();
+        format!("test: {} passed, {} failed", count(Outcome::Passed), count(Outcome::Failed))
+    }
+}
+
+impl Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{:<10}{:>9}", "step", "seconds")?;
+        for row in &self.rows {
+            let seconds = match row.outcome {
+                Outcome::Passed | Outcome::Failed => format!("{:.1}", row.took.as_secs_f64()),
+                Outcome::NotRun => "-".into(),
+            };
+            writeln!(f, "{:<10}{seconds:>9}  {}", row.step, row.outcome)?;
+        }
+        Ok(())
+    }
+}
+
+impl Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Passed => "passed",
+            Self::Failed => "failed",
+            Self::NotRun => "not run",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: Step = Step { name: "good", about: "passes", run: |_| Ok(()) };
+    const BAD: Step = Step { name: "bad", about: "fails", run: |_| Err(Failure::new("broken")) };
+
+    #[test]
+    fn the_first_failure_stops_the_rest_and_is_counted() {
+        let report = perform(&Shell::from_env().unwrap(), &[&GOOD, &BAD, &GOOD]);
+        let outcomes: Vec<_> = report.rows.iter().map(|row| row.outcome).collect();
+        assert_eq!(outcomes, [Outcome::Passed, Outcome::Failed, Outcome::NotRun]);
+        assert_eq!(report.closing(), "test: 1 passed, 1 failed");
+        assert_eq!(report.failure.map(|(step, _)| step), Some("bad"));
+    }
+
+    #[test]
+    fn all_passed_is_said_so() {
+        let report = perform(&Shell::from_env().unwrap(), &[&GOOD, &GOOD]);
+        assert_eq!(report.closing(), "test: 2 passed, 0 failed");
+        assert!(report.failure.is_none());
+    }
+
+    #[test]
+    fn steps_have_names_of_their_own() {
+        for (index, step) in STEPS.iter().enumerate() {
+            assert!(STEPS[..index].iter().all(|other| other.name != step.name), "{}", step.name);
+        }
+    }
+}
