@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use crate::test::{STEPS, Step};
 
-const COMMANDS: &[&str] = &["test", "bench", "help"];
+const COMMANDS: &[&str] = &["test", "bench", "wheel", "help"];
 
 /// What a person asked for.
 #[derive(Debug, PartialEq)]
@@ -15,6 +15,8 @@ pub(crate) enum Request {
     Bench {
         filter: Option<String>,
     },
+    /// The Python package.
+    Wheel,
 }
 
 /// Returns the request that the words make, or a message about the word that makes none.
@@ -28,6 +30,7 @@ pub(crate) fn parse(words: &[String]) -> Result<Request, String> {
     match command.as_str() {
         "help" => no_more(rest).map(|()| Request::Help),
         "test" => steps(rest).map(Request::Test),
+        "wheel" => no_more(rest).map(|()| Request::Wheel),
         "bench" => {
             let (filter, rest) = match rest.split_first() {
                 Some((flag, _)) if flag.starts_with('-') => {
@@ -50,6 +53,7 @@ pub(crate) fn help() -> String {
 cargo xtask test            run every step below, in this order, and stop at the first that fails
 cargo xtask test STEP ...   run only these steps
 cargo xtask bench [FILTER]  run the benchmarks, or those whose names contain FILTER
+cargo xtask wheel           build the Python package as a wheel below the target directory
 cargo xtask help            show this text
 
 Steps of `test`:

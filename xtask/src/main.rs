@@ -1,7 +1,8 @@
 //! The project's own commands, started with `cargo xtask <command>`.
 //!
 //! `args.rs` understands the words after `cargo xtask`, `test.rs` holds the steps of the test
-//! command, `venv.rs` the Python environment they need, and `shell.rs` starts every process.
+//! command, `venv.rs` the Python environment they need, `wheel.rs` makes the Python package, and
+//! `shell.rs` starts every process.
 
 #![expect(
     clippy::print_stdout,
@@ -13,6 +14,7 @@ mod args;
 mod shell;
 mod test;
 mod venv;
+mod wheel;
 
 use std::env;
 use std::process::ExitCode;
@@ -47,12 +49,18 @@ fn perform(request: Request) -> Result<ExitCode, Failure> {
         Request::Help => print!("{}", args::help()),
         Request::Test(steps) => return Ok(test::run(&Shell::from_env()?, &steps)),
         Request::Bench { filter } => bench(&Shell::from_env()?, filter.as_deref())?,
+        Request::Wheel => wheel::build(&Shell::from_env()?).map(drop)?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// The benchmarks: package and name.
-const BENCHES: &[(&str, &str)] = &[("rollway-core", "core")];
+const BENCHES: &[(&str, &str)] = &[
+    ("rollway-core", "core"),
+    ("rollway", "engine"),
+    ("rollway-wire", "roundtrip"),
+    ("rollway-wire", "experience"),
+];
 
 /// Runs the benchmarks whose names contain `filter`, or all of them.
 fn bench(shell: &Shell, filter: Option<&str>) -> Result<(), Failure> {

@@ -90,6 +90,14 @@ impl Cmd {
         self
     }
 
+    /// Runs the command in a folder of the repository.
+    pub(crate) fn dir(mut self, folder: &str) -> Self {
+        let inside = self.inner.get_current_dir().map(|root| root.join(folder));
+        self.inner.current_dir(inside.unwrap_or_else(|| folder.into()));
+        self.words.insert(0, format!("cd {} &&", quoted(folder)));
+        self
+    }
+
     pub(crate) fn env(mut self, key: &str, value: impl AsRef<OsStr>) -> Self {
         self.words.insert(0, format!("{key}={}", quoted(&value.as_ref().to_string_lossy())));
         self.inner.env(key, value);

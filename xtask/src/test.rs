@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use crate::shell::{Failure, Shell};
-use crate::venv;
+use crate::wheel;
 
 /// One part of the test command, which can also run alone.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ pub(crate) const STEPS: &[Step] = &[
     Step { name: "sim", about: "run the simulator on 400 seeds, then on its mutants", run: sim },
     Step {
         name: "python",
-        about: "run the Python tests in an environment of their own",
+        about: "install the wheel into an environment of its own and test it there",
         run: python,
     },
     Step { name: "run", about: "run the example of the README", run: example },
@@ -94,7 +94,7 @@ fn sim(shell: &Shell) -> Result<(), Failure> {
 }
 
 fn python(shell: &Shell) -> Result<(), Failure> {
-    let python = venv::ready(shell, "python/requirements-test.txt")?;
+    let python = wheel::installed(shell)?;
     shell.cargo("build --release --locked -p rollway-core --example bootstrap").run()?;
     let bootstrap = shell.target.join("release/examples/bootstrap");
     shell

@@ -2,13 +2,14 @@
 
 #![expect(clippy::print_stderr, reason = "errors are for people, and people read standard error")]
 
-mod config;
 mod run;
+mod simulate;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{Args as Arguments, Parser, Subcommand};
+use rollway::config::{Config, ConfigError, Resolved};
 
 /// Rollout engine for reinforcement fine-tuning of language models and agents.
 #[derive(Debug, Parser)]
@@ -21,15 +22,20 @@ struct Args {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run the job that a configuration describes
-    Run {
-        /// The configuration, in YAML
-        config: PathBuf,
-    },
+    Run(Source),
     /// Say whether a configuration is sound, without running anything
-    Check {
-        /// The configuration, in YAML
-        config: PathBuf,
-    },
+    Check(Source),
+    /// Print the JSON Schema of the configuration, for editors
+    Schema,
+}
+
+#[derive(Debug, Arguments)]
+struct Source {
+    /// The configuration, in YAML
+    config: PathBuf,
+    /// Values that replace those of the file, such as `explorer.max_timeout=60`
+    #[arg(value_name = "KEY=VALUE")]
+    overrides: Vec<String>,
 }
 
 /// What the user's input and the job came to.
@@ -41,12 +47,22 @@ enum Failure {
     Job(String),
 }
 
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Self {
+        Self::Input(error.to_string())
+    }
+}
+
 fn main() -> ExitCode {
     let done = match Args::parse().command {
-        Command::Run { config } => config::load(&config).and_then(|config| run::run(&config)),
-        Command::Check { config: path } => config::load(&path).map(|_| {
-            eprintln!("{}: sound", path.display());
+        Command::Run(source) => load(&source).and_then(|config| run::run(&config)),
+        Command::Check(source) => load(&source).map(|_| {
+            eprintln!("{}: sound", source.config.display());
         }),
+        Command::Schema => {
+            run::print_schema();
+            Ok(())
+        }
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -59,4 +75,14 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Reads and checks a configuration; what there is to know about it goes to standard error.
+fn load(source: &Source) -> Result<Config, Failure> {
+    let config = Config::load(&source.config)?.with_overrides(&source.overrides)?;
+    let Resolved { config, warnings } = config.resolve()?;
+    for warning in warnings {
+        eprintln!("warning: {warning}");
+    }
+    Ok(config)
 }

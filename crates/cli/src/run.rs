@@ -2,15 +2,26 @@
 
 #![expect(clippy::print_stdout, reason = "the result of a job is data for standard output")]
 
+use rollway::config::{Config, Mode, schema};
 use rollway_core::CancelReason;
 use rollway_sim::job::{JobReport, StepReport, run_job};
 
 use crate::Failure;
-use crate::config::Config;
+use crate::simulate::job;
 
-/// Runs the job of a configuration to its end.
+/// Prints the JSON Schema of the configuration.
+pub(crate) fn print_schema() {
+    println!("{:#}", schema());
+}
+
+/// Runs the job of a checked configuration to its end.
 pub(crate) fn run(config: &Config) -> Result<(), Failure> {
-    let job = config.job().map_err(Failure::Input)?;
+    if config.mode != Mode::Simulate {
+        let message = "this version runs `mode: simulate` only\n\
+            hint: the scheduler and the coordinator can be used from Python and from Rust";
+        return Err(Failure::Input(message.to_owned()));
+    }
+    let job = job(config);
     println!(
         "{} steps of {} tasks × {} runs on {} simulated runners, seed {}",
         job.steps, job.batch_size, job.repeat_times, job.config.runners, job.seed

@@ -1,0 +1,97 @@
+//! How fast the engine passes tasks through runners in its own process. Figures of one run; the
+//! bare channel beside them is the limit of anything that hands work to another task and back.
+
+#![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
+
+use std::time::{Duration, Instant};
+
+use rollway::{Collect, Local, Registry, RunContext, RunOutput, RunResult, Scheduler, Task};
+use rollway_core::Config;
+use tokio::sync::mpsc;
+
+async fn nothing(_: RunContext) -> RunResult {
+    Ok(RunOutput::default())
+}
+
+async fn scheduler(runners: u32) -> Scheduler {
+    let config = Config { runners, ..Config::default() };
+    let scheduler =
+        Scheduler::new(config, Local::new(Registry::default().with("nothing", nothing)));
+    scheduler.start().await.expect("local runners start");
+    scheduler
+}
+
+fn tasks(count: usize) -> Vec<Task> {
+    vec![Task::new("nothing", ""); count]
+}
+
+fn median(mut values: Vec<Duration>) -> Duration {
+    values.sort();
+    values[values.len() / 2]
+}
+
+/// Messages per second from one task to another and back, with `width` under way.
+async fn bare_channel(messages: u64, width: usize) -> f64 {
+    let (to, mut from) = mpsc::channel::<u64>(width);
+    let (back, mut answers) = mpsc::channel::<u64>(width);
+    tokio::spawn(async move {
+        while let Some(message) = from.recv().await {
+            let _ = back.send(message).await;
+        }
+    });
+    let start = Instant::now();
+    let mut under_way = 0;
+    for message in 0..messages {
+        if under_way == width {
+            answers.recv().await;
+            under_way -= 1;
+        }
+        let _ = to.send(message).await;
+        under_way += 1;
+    }
+    messages as f64 / start.elapsed().as_secs_f64()
+}
+
+async fn throughput(runners: u32) {
+    const TASKS: usize = 200_000;
+    const ROUNDS: i64 = 5;
+    let scheduler = scheduler(runners).await;
+    let mut times = Vec::new();
+    for round in 0..ROUNDS {
+        let start = Instant::now();
+        scheduler.schedule(tasks(TASKS), round).await.expect("a fresh batch");
+        let got = scheduler.get_statuses(round, Collect::default()).await.expect("it ends");
+        assert_eq!(got.len(), TASKS);
+        times.push(start.elapsed());
+    }
+    let rate = TASKS as f64 / median(times).as_secs_f64();
+    println!("  {runners:>3} runners: {rate:>9.0} no-op tasks per second");
+}
+
+async fn latency() {
+    const ROUNDS: i64 = 2_000;
+    let scheduler = scheduler(8).await;
+    let mut times = Vec::new();
+    for round in 0..ROUNDS {
+        let start = Instant::now();
+        scheduler.schedule(tasks(1), round).await.expect("a fresh batch");
+        scheduler.get_statuses(round, Collect::default()).await.expect("it ends");
+        times.push(start.elapsed());
+    }
+    times.sort();
+    let at = |percent: usize| times[times.len() * percent / 100];
+    println!("one task on an idle pool, schedule to result: p50 {:?}, p99 {:?}", at(50), at(99));
+}
+
+#[tokio::main]
+async fn main() {
+    println!(
+        "bare channel round trips per second, 64 under way: {:.0}",
+        bare_channel(500_000, 64).await
+    );
+    println!("in-process workflows");
+    for runners in [2, 8, 64] {
+        throughput(runners).await;
+    }
+    latency().await;
+}

@@ -1,0 +1,40 @@
+//! `algorithm`: what the trainer does with experiences, as far as rollouts depend on it.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::Args;
+
+/// What the trainer does with experiences, as far as rollouts depend on it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Algorithm {
+    /// Name of the algorithm. Decides which advantages the pipeline computes and what the embedded
+    /// trainer does.
+    pub algorithm_type: String,
+    /// Runs per task of a training batch: the size of a GRPO group.
+    #[schemars(range(min = 1))]
+    pub repeat_times: u32,
+    /// How the trainer picks experiences, such as `staleness_control`. Absent: as the algorithm
+    /// has it.
+    pub sample_strategy: Option<String>,
+    /// Arguments of `sample_strategy`, such as `max_staleness`.
+    pub sample_strategy_args: Args,
+    /// Which advantages are computed. Absent: as the algorithm has it.
+    pub advantage_fn: Option<String>,
+    /// Arguments of `advantage_fn`.
+    pub advantage_fn_args: Args,
+}
+
+impl Default for Algorithm {
+    fn default() -> Self {
+        Self {
+            algorithm_type: "grpo".to_owned(),
+            repeat_times: 1,
+            sample_strategy: None,
+            sample_strategy_args: Args::new(),
+            advantage_fn: None,
+            advantage_fn_args: Args::new(),
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! `buffer`: how much is read and trained at a time, where tasks come from and where experiences
+//! go.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::Args;
+use super::seconds::Seconds;
+use super::taskset::Taskset;
+
+/// How much is read and trained at a time, where tasks come from and where experiences go.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Buffer {
+    /// Tasks per explore step.
+    #[schemars(range(min = 1))]
+    pub batch_size: u32,
+    /// Experiences per train step. 0: `batch_size` × `algorithm.repeat_times`. Required in mode
+    /// `train`.
+    pub train_batch_size: u32,
+    /// How often the tasksets are gone through, unless `total_steps` is given.
+    #[schemars(range(min = 1))]
+    pub total_epochs: u32,
+    /// Explore steps after which the job ends. Absent: `total_epochs` decides.
+    #[schemars(range(min = 1))]
+    pub total_steps: Option<u32>,
+    /// Folder for files of buffers that name no path. Absent: `buffer` in the job's folder.
+    pub cache_dir: Option<String>,
+    /// Where tasks come from.
+    pub explorer_input: ExplorerInput,
+    /// Where the trainer reads.
+    pub trainer_input: TrainerInput,
+}
+
+impl Default for Buffer {
+    fn default() -> Self {
+        Self {
+            batch_size: 1,
+            train_batch_size: 0,
+            total_epochs: 1,
+            total_steps: None,
+            cache_dir: None,
+            explorer_input: ExplorerInput::default(),
+            trainer_input: TrainerInput::default(),
+        }
+    }
+}
+
+/// Where tasks come from.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ExplorerInput {
+    /// The tasks to train on, when they are in one place. Give this or `tasksets`.
+    pub taskset: Option<Taskset>,
+    /// The tasks to train on, when they are in several places.
+    pub tasksets: Vec<Taskset>,
+    /// The tasks to evaluate on. Each set is evaluated whole.
+    pub eval_tasksets: Vec<Taskset>,
+    /// Workflow of tasks that name none. A registered name or `package.module:name`.
+    pub default_workflow_type: Option<String>,
+    /// Workflow of evaluation tasks that name none. Absent: `default_workflow_type`.
+    pub default_eval_workflow_type: Option<String>,
+    /// Reward function of tasks that name none.
+    pub default_reward_fn_type: Option<String>,
+}
+
+impl ExplorerInput {
+    /// Returns the tasksets to train on, however they were given.
+    pub fn train_tasksets(&self) -> impl Iterator<Item = &Taskset> {
+        self.taskset.iter().chain(&self.tasksets)
+    }
+}
+
+/// Where the trainer reads.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct TrainerInput {
+    /// The buffer between explorer and trainer.
+    pub experience_buffer: ExperienceBuffer,
+}
+
+/// The buffer between explorer and trainer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ExperienceBuffer {
+    /// Name, under which others find the buffer and by which its files are called.
+    pub name: String,
+    /// Kind of storage.
+    pub storage_type: StorageType,
+    /// File or address of the storage. Absent: a file called `name` in `buffer.cache_dir`.
+    pub path: Option<String>,
+    /// Batches of experiences that a queue holds before its writer has to wait.
+    #[schemars(range(min = 1))]
+    pub capacity: u32,
+    /// How long a reader waits for experiences before it gives up.
+    pub max_read_timeout: Seconds,
+    /// How often a failed access to a database is repeated.
+    pub max_retry_times: u32,
+    /// How long to wait before an access is repeated.
+    pub max_retry_interval: Seconds,
+    /// Whether and how experiences are used more than once.
+    pub replay_buffer: ReplayBuffer,
+}
+
+impl Default for ExperienceBuffer {
+    fn default() -> Self {
+        Self {
+            name: "experience_buffer".to_owned(),
+            storage_type: StorageType::default(),
+            path: None,
+            capacity: 10_000,
+            max_read_timeout: Seconds::new(1800),
+            max_retry_times: 3,
+            max_retry_interval: Seconds::new(1),
+            replay_buffer: ReplayBuffer::default(),
+        }
+    }
+}
+
+/// Kind of storage of an experience buffer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum StorageType {
+    /// In memory; a trainer elsewhere reads it over the network.
+    #[default]
+    Queue,
+    /// A table in a database.
+    Sql,
+    /// JSON lines, to be written and never read back.
+    File,
+}
+
+/// Whether and how experiences are used more than once.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ReplayBuffer {
+    /// Off: every experience is read once, in order.
+    pub enable: bool,
+    /// What decides which experiences come first.
+    pub priority_fn: PriorityFn,
+    /// How long an experience rests before it can be read again. Absent: it is read once.
+    pub reuse_cooldown_time: Option<Seconds>,
+    /// Arguments of `priority_fn`: `decay`, and for `decay_limit_randomization` also `sigma` and
+    /// `use_count_limit`.
+    pub priority_fn_args: Args,
+}
+
+impl Default for ReplayBuffer {
+    fn default() -> Self {
+        Self {
+            enable: false,
+            priority_fn: PriorityFn::default(),
+            reuse_cooldown_time: None,
+            priority_fn_args: Args::from_iter([("decay".to_owned(), 2.0.into())]),
+        }
+    }
+}
+
+/// What decides which experiences come first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PriorityFn {
+    /// The newest model version first, less `decay` for each use.
+    #[default]
+    LinearDecay,
+    /// The same with noise, and with a limit on uses.
+    DecayLimitRandomization,
+}

@@ -1,0 +1,70 @@
+//! `cluster`: on which machines workers run.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::Args;
+
+/// On which machines workers run. `cluster: ray` is short for `cluster: {backend: ray}`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(extend("x-shorthand" = "backend"))]
+pub struct Cluster {
+    /// Who places workers.
+    pub backend: Backend,
+    /// Address of a running Ray cluster. Absent: the one that Ray finds by itself.
+    pub address: Option<String>,
+    /// Ray namespace of the job. Absent: `project/name`.
+    pub namespace: Option<String>,
+    /// CPUs that Ray reserves for each worker.
+    #[schemars(range(min = 0.0))]
+    pub cpus_per_worker: f64,
+    /// GPUs that Ray reserves for each worker.
+    #[schemars(range(min = 0.0))]
+    pub gpus_per_worker: f64,
+    /// Further resources that Ray reserves for each worker, by name.
+    pub resources_per_worker: BTreeMap<String, f64>,
+    /// How Ray spreads workers over machines.
+    pub placement: Placement,
+    /// Ray's `runtime_env` for workers.
+    pub runtime_env: Args,
+}
+
+impl Default for Cluster {
+    fn default() -> Self {
+        Self {
+            backend: Backend::default(),
+            address: None,
+            namespace: None,
+            cpus_per_worker: 1.0,
+            gpus_per_worker: 0.0,
+            resources_per_worker: BTreeMap::new(),
+            placement: Placement::default(),
+            runtime_env: Args::new(),
+        }
+    }
+}
+
+/// Who places workers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Backend {
+    /// Workers are processes on this machine.
+    #[default]
+    Local,
+    /// Workers are Ray actors.
+    Ray,
+}
+
+/// How Ray spreads workers over machines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Placement {
+    /// Over as many machines as there are.
+    #[default]
+    Spread,
+    /// On as few machines as will do.
+    Pack,
+}

@@ -1,0 +1,45 @@
+//! What the core is told of a configuration.
+
+use rollway_core::{Config as Core, DynamicTimeout as CoreTimeout, OverRollout as CoreOver};
+
+use super::Config;
+use super::explorer::{ConcurrentMode, DynamicTimeout, OverRollout};
+
+impl Config {
+    /// Returns the configuration of the core for this many supervised runners. Whoever waits
+    /// without a time waits for as long as a task may need with all its retries.
+    pub fn to_core(&self, runners: u32) -> Core {
+        let explorer = &self.explorer;
+        let max_timeout = explorer.max_timeout.0;
+        Core {
+            runners,
+            max_repeat_times_per_runner: explorer.max_repeat_times_per_runner,
+            runs_in_turn: explorer.concurrent_mode == ConcurrentMode::Sequential,
+            max_timeout,
+            default_timeout: max_timeout.saturating_mul(explorer.max_retry_times.saturating_add(1)),
+            failures: explorer.failures.to_core(explorer.max_retry_times),
+            over_rollout: explorer.over_rollout.to_core(),
+            train: explorer.batch.train.to_core(),
+            eval: explorer.batch.eval.to_core(),
+            dynamic_timeout: explorer.dynamic_timeout.to_core(),
+            supervision: explorer.supervision.to_core(),
+            delivery_timeout: explorer.delivery_timeout.into(),
+            limits: explorer.limits.to_core(),
+        }
+    }
+}
+
+impl OverRollout {
+    fn to_core(&self) -> CoreOver {
+        // How many tasks are enough is said with each batch: see `min_wait_num`.
+        let Self { ratio: _, wait_after_min, return_partial_tasks } = *self;
+        CoreOver { wait_after_min: wait_after_min.into(), return_partial_tasks }
+    }
+}
+
+impl DynamicTimeout {
+    fn to_core(&self) -> CoreTimeout {
+        let Self { enable, warmup_min_steps, ratio, min_samples, window, floor } = *self;
+        CoreTimeout { enable, warmup_min_steps, min_samples, window, ratio, floor: floor.into() }
+    }
+}

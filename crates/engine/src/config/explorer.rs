@@ -1,0 +1,200 @@
+//! `explorer`: runners, attempts, evaluation and serving.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::batch::Batch;
+use super::failures::Failures;
+use super::limits::Limits;
+use super::model::Model;
+use super::seconds::Seconds;
+use super::supervision::Supervision;
+
+/// Runners, attempts, evaluation and serving.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Explorer {
+    /// Name of this explorer in logs, metrics and file names.
+    pub name: String,
+    /// Runners for each model of `rollout_model`.
+    #[schemars(range(min = 1))]
+    pub runner_per_model: u32,
+    /// How long one attempt may last, from the moment the runner says it has begun.
+    #[schemars(extend("exclusiveMinimum" = 0))]
+    pub max_timeout: Seconds,
+    /// How often a run that raised, took too long or returned rubbish is tried again.
+    /// `explorer.failures` can say otherwise for each kind of failure.
+    pub max_retry_times: u32,
+    /// Environment variables of worker processes.
+    pub env_vars: BTreeMap<String, String>,
+    /// How a runner goes about the runs of one task.
+    pub concurrent_mode: ConcurrentMode,
+    /// The most runs of one task that one runner gets at once. Absent: all of them.
+    #[schemars(range(min = 1))]
+    pub max_repeat_times_per_runner: Option<u32>,
+    /// The models that are trained. Rollway talks to servers that run already.
+    pub rollout_model: Model,
+    /// Further models for workflows and operators, such as a judge. They are not trained.
+    pub auxiliary_models: Vec<Model>,
+    /// Steps between two evaluations, rounded down to a multiple of
+    /// `synchronizer.sync_interval`.
+    #[schemars(range(min = 1))]
+    pub eval_interval: u32,
+    /// Whether the untrained model is evaluated too.
+    pub eval_on_startup: bool,
+    /// Whether mode `bench` evaluates the latest checkpoint only, and not each of them.
+    pub bench_on_latest_checkpoint: bool,
+    /// When a batch is good enough although tasks are missing.
+    pub over_rollout: OverRollout,
+    /// Shorter attempt timeouts, learned from what attempts usually take.
+    pub dynamic_timeout: DynamicTimeout,
+    /// What follows when runs fail.
+    pub failures: Failures,
+    /// What becomes of a batch that is short when time is up.
+    pub batch: Batch,
+    /// How runners are looked after.
+    pub supervision: Supervision,
+    /// The bounds of everything that is kept.
+    pub limits: Limits,
+    /// How long the pipeline and the buffer may take to acknowledge a batch before the delivery
+    /// counts as failed. The results stay and are delivered again.
+    #[schemars(extend("exclusiveMinimum" = 0))]
+    pub delivery_timeout: Seconds,
+    /// How often the state of every runner is written to the log. 0: never.
+    pub runner_state_report_interval: Seconds,
+    /// Workers that are started at the same time.
+    #[schemars(range(min = 1))]
+    pub runner_prepare_concurrency: u32,
+    /// Train batches in flight with `sync_style: fully_async`.
+    #[schemars(range(min = 1))]
+    pub max_inflight_batches: u32,
+    /// Port of mode `serve`. 0: any free one.
+    pub proxy_port: u16,
+    /// Address that mode `serve` listens on. The default is reachable from this machine only.
+    pub listen_address: String,
+    /// Whether clients of mode `serve` must present the job's key.
+    pub authentication: bool,
+    /// How often mode `serve` looks for new weights.
+    #[schemars(extend("exclusiveMinimum" = 0))]
+    pub service_status_check_interval: Seconds,
+    /// Models that keep serving while others load new weights.
+    pub min_running_model_num: u32,
+    /// Address of the database in which mode `serve` records. Absent: a file in
+    /// `buffer.cache_dir`.
+    pub db_url: Option<String>,
+}
+
+impl Default for Explorer {
+    fn default() -> Self {
+        Self {
+            name: "explorer".to_owned(),
+            runner_per_model: 8,
+            max_timeout: Seconds::new(1800),
+            max_retry_times: 2,
+            env_vars: BTreeMap::new(),
+            concurrent_mode: ConcurrentMode::default(),
+            max_repeat_times_per_runner: None,
+            rollout_model: Model::default(),
+            auxiliary_models: Vec::new(),
+            eval_interval: 100,
+            eval_on_startup: true,
+            bench_on_latest_checkpoint: false,
+            over_rollout: OverRollout::default(),
+            dynamic_timeout: DynamicTimeout::default(),
+            failures: Failures::default(),
+            batch: Batch::default(),
+            supervision: Supervision::default(),
+            limits: Limits::default(),
+            delivery_timeout: Seconds::new(600),
+            runner_state_report_interval: Seconds::new(0),
+            runner_prepare_concurrency: 128,
+            max_inflight_batches: 2,
+            proxy_port: 8010,
+            listen_address: "127.0.0.1".to_owned(),
+            authentication: true,
+            service_status_check_interval: Seconds::new(60),
+            min_running_model_num: 1,
+            db_url: None,
+        }
+    }
+}
+
+/// How a runner goes about the runs of one task.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum ConcurrentMode {
+    /// One after the other.
+    #[default]
+    Sequential,
+    /// All at once in one event loop; the workflow is async.
+    Asynchronous,
+    /// All at once, each in a thread.
+    MultiThreading,
+}
+
+/// When a batch is good enough although tasks are missing.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct OverRollout {
+    /// Share of a train batch that may be missing. 0: none. Needs a `sync_style` other than
+    /// `fixed`.
+    #[schemars(extend("minimum" = 0, "exclusiveMaximum" = 1))]
+    pub ratio: f64,
+    /// How long stragglers get once enough tasks have finished.
+    pub wait_after_min: Seconds,
+    /// Whether the finished runs of a task that is cut are kept. Needs a `sync_style` other than
+    /// `fixed`.
+    pub return_partial_tasks: bool,
+}
+
+impl OverRollout {
+    /// Returns how many tasks of a batch of this size are enough; none: all of them, always.
+    pub fn min_wait_num(&self, batch_size: u32) -> Option<u32> {
+        let least = (f64::from(batch_size) * (1.0 - self.ratio)).ceil() as u32;
+        (self.ratio > 0.0).then_some(least)
+    }
+}
+
+impl Default for OverRollout {
+    fn default() -> Self {
+        Self { ratio: 0.0, wait_after_min: Seconds::new(30), return_partial_tasks: false }
+    }
+}
+
+/// An attempt timeout that follows the work: `ratio` times what recent successful train attempts
+/// of the same workflow took.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct DynamicTimeout {
+    /// Off: attempts may always last `explorer.max_timeout`.
+    pub enable: bool,
+    /// How many train batches must have been seen whole before anything is shortened.
+    pub warmup_min_steps: u32,
+    /// How many times the usual duration is allowed.
+    #[schemars(extend("exclusiveMinimum" = 0))]
+    pub ratio: f64,
+    /// How many successful attempts of a workflow must have been seen.
+    #[schemars(range(min = 1))]
+    pub min_samples: u32,
+    /// How many recent attempts are remembered for each workflow.
+    #[schemars(range(min = 1))]
+    pub window: u32,
+    /// No attempt gets less than this.
+    pub floor: Seconds,
+}
+
+impl Default for DynamicTimeout {
+    fn default() -> Self {
+        let core = rollway_core::DynamicTimeout::default();
+        Self {
+            enable: core.enable,
+            warmup_min_steps: core.warmup_min_steps,
+            ratio: core.ratio,
+            min_samples: core.min_samples,
+            window: core.window,
+            floor: core.floor.into(),
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! The ways into a [`Config`]: a file, a text, a dictionary, and single keys on top.
+
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use super::Config;
+use super::error::{ConfigError, Problem, Warning};
+use super::node::Node;
+use super::read::{Origins, Reader};
+use super::shape::{SHAPE, Shape};
+use super::yaml;
+
+/// The longest file that is read.
+const BYTES_MAX: u64 = 4 << 20;
+
+/// How a configuration was read.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Loaded {
+    pub(super) warnings: Vec<Warning>,
+    pub(super) origins: Origins,
+}
+
+/// Where a configuration comes from does not make it another one.
+impl PartialEq for Loaded {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Config {
+    /// Reads a YAML file.
+    pub fn load(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
+        let path = path.as_ref();
+        let name = path.display().to_string();
+        Self::from_yaml(&read_file(path, &name)?, &name)
+    }
+
+    /// Reads YAML. The name stands before the line in messages.
+    pub fn from_yaml(text: &str, name: &str) -> Result<Self, ConfigError> {
+        let mut problems = Vec::new();
+        let node = yaml::parse(name, text, &mut problems);
+        Self::from_node(node, problems)
+    }
+
+    /// Reads a dictionary, such as one that was made in Python.
+    pub fn from_value(value: &Value) -> Result<Self, ConfigError> {
+        Self::from_node(Some(Node::from(value)), Vec::new())
+    }
+
+    /// Returns the configuration with every key.
+    pub fn to_value(&self) -> Value {
+        serde_json::to_value(self).expect("a configuration is plain data")
+    }
+
+    /// Returns the configuration with `key=value` on top of it. Values are YAML; a mapping is added
+    /// to what there is, everything else replaces it.
+    pub fn with_overrides<T: AsRef<str>>(
+        &self,
+        overrides: impl IntoIterator<Item = T>,
+    ) -> Result<Self, ConfigError> {
+        let mut problems = Vec::new();
+        let mut all = Node::map(Vec::new());
+        for text in overrides {
+            match parse_override(text.as_ref(), &mut problems) {
+                Some(node) => all.merge(node),
+                None => continue,
+            }
+        }
+        let mut reader = Reader { problems, ..Reader::default() };
+        let changes = reader.root(&all);
+        if !reader.problems.is_empty() {
+            return Err(ConfigError::new(reader.problems));
+        }
+        let mut value = self.to_value();
+        apply(&mut value, changes, &SHAPE);
+        let mut loaded = self.loaded.clone();
+        loaded.warnings.extend(reader.warnings);
+        // Items of a list that is replaced are not where they were.
+        let is_replaced =
+            |old: &str| reader.origins.keys().any(|new| old.starts_with(&format!("{new}[")));
+        loaded.origins.retain(|old, _| !is_replaced(old));
+        loaded
+            .origins
+            .extend(reader.origins.into_iter().filter(|(_, origin)| origin.value.is_some()));
+        Ok(Self { loaded, ..typed(value)? })
+    }
+
+    fn from_node(node: Option<Node>, problems: Vec<Problem>) -> Result<Self, ConfigError> {
+        let mut reader = Reader { problems, ..Reader::default() };
+        let value = node.map_or(Value::Null, |node| reader.root(&node));
+        if !reader.problems.is_empty() {
+            return Err(ConfigError::new(reader.problems));
+        }
+        let Reader { warnings, origins, .. } = reader;
+        Ok(Self { loaded: Loaded { warnings, origins }, ..typed(value)? })
+    }
+}
+
+fn read_file(path: &Path, name: &str) -> Result<String, ConfigError> {
+    let failed = |error: std::io::Error| {
+        let what = match error.kind() {
+            std::io::ErrorKind::NotFound => "there is no such file".to_owned(),
+            std::io::ErrorKind::IsADirectory => "this is a folder".to_owned(),
+            _ => error.to_string(),
+        };
+        Problem::new(name, what).hint("give the path of a YAML file, from where you are")
+    };
+    let length = std::fs::metadata(path).map_err(failed)?.len();
+    if length > BYTES_MAX {
+        let what = format!("{length} bytes are too many for a configuration");
+        return Err(Problem::new(name, what).hint("is it the right file?").into());
+    }
+    let bytes = std::fs::read(path).map_err(failed)?;
+    String::from_utf8(bytes).map_err(|error| {
+        let before = error.as_bytes().iter().take(error.utf8_error().valid_up_to());
+        let line = before.filter(|byte| **byte == b'\n').count() + 1;
+        let problem = Problem::new(name, format!("line {line} is not UTF-8 text"));
+        problem.hint("save the file with the encoding UTF-8").into()
+    })
+}
+
+fn parse_override(text: &str, problems: &mut Vec<Problem>) -> Option<Node> {
+    let Some((key, value)) = text.split_once('=') else {
+        let hint = "write it like `explorer.max_timeout=60`";
+        problems.push(Problem::new("", format!("`{text}` is not `key=value`")).hint(hint));
+        return None;
+    };
+    let key = key.trim();
+    if key.split('.').any(str::is_empty) {
+        let hint = "write it like `explorer.max_timeout=60`";
+        problems.push(Problem::new("", format!("`{text}` does not begin with a key")).hint(hint));
+        return None;
+    }
+    let before = problems.len();
+    let mut node = yaml::parse(text, value, problems);
+    for problem in &mut problems[before..] {
+        problem.key = key.to_owned();
+        problem.place = None;
+    }
+    if value.trim().is_empty() {
+        node = Some(Node::scalar("", true));
+    }
+    node.map(|mut node| {
+        node.forget_places();
+        Node::nest(key, node)
+    })
+}
+
+/// Puts the changes into a configuration with every key.
+fn apply(value: &mut Value, changes: Value, shape: &Shape) {
+    match (shape, changes) {
+        (Shape::Section { keys, .. }, Value::Object(changes)) => {
+            if !value.is_object() {
+                *value = Value::Object(Map::new());
+            }
+            for (name, change) in changes {
+                let any = Shape::Any;
+                let shape = keys.get(&name).map_or(&any, |key| &key.shape);
+                apply(&mut value[name.as_str()], change, shape);
+            }
+        }
+        (Shape::Map(_), Value::Object(changes)) if value.is_object() && !changes.is_empty() => {
+            for (name, change) in changes {
+                value[name.as_str()] = change;
+            }
+        }
+        (_, change) => *value = change,
+    }
+}
+
+/// Returns the configuration that a tree of values describes. The reader has seen every value, so
+/// that only what the types know better can be refused.
+fn typed(value: Value) -> Result<Config, ConfigError> {
+    serde_json::from_value(value).map_err(|error| Problem::new("", error.to_string()).into())
+}

@@ -1,0 +1,482 @@
+//! What no single key can tell: rules between keys, and what is made of a configuration before it
+//! is run.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::buffer::StorageType;
+use super::error::{ConfigError, Place, Problem, Warning};
+use super::explorer::ConcurrentMode;
+use super::model::Model;
+use super::node::Node;
+use super::read::{Reader, shown};
+use super::synchronizer::{SyncMethod, SyncStyle};
+use super::taskset::{SelectorType, Taskset};
+use super::{Config, Mode, Resolved};
+
+/// Checks a configuration and makes of it what is run.
+pub(super) fn resolve(config: &Config) -> Result<Resolved, ConfigError> {
+    let value = config.to_value();
+    let mut reader = Reader::default();
+    reader.root(&Node::from(&value));
+    let mut check = Check {
+        given: config,
+        value,
+        config: config.clone(),
+        problems: Vec::new(),
+        warnings: config.loaded.warnings.clone(),
+    };
+    for mut problem in reader.problems {
+        problem.place = check.place(&problem.key);
+        check.problems.push(problem);
+    }
+    check.names();
+    check.tasks();
+    check.buffers();
+    check.models();
+    check.rollouts();
+    check.runners();
+    check.synchronization();
+    check.evaluation();
+    check.serving();
+    check.simulation();
+    check.warnings.sort_by_key(|warning| Place::order(warning.place.as_ref()));
+    if check.problems.is_empty() {
+        Ok(Resolved { config: check.config, warnings: check.warnings })
+    } else {
+        Err(ConfigError::new(check.problems))
+    }
+}
+
+struct Check<'a> {
+    /// What the user wants.
+    given: &'a Config,
+    /// The same as a tree.
+    value: Value,
+    /// What will be run.
+    config: Config,
+    problems: Vec<Problem>,
+    warnings: Vec<Warning>,
+}
+
+impl Check<'_> {
+    fn names(&mut self) {
+        for (key, name, may_be_empty) in [
+            ("project", &self.given.project, false),
+            ("group", &self.given.group, true),
+            ("name", &self.given.name, false),
+            ("explorer.name", &self.given.explorer.name, false),
+        ] {
+            let empty = name.is_empty() && !may_be_empty;
+            if empty || name.contains(['/', '\\', '\0']) || name == "." || name == ".." {
+                let what = format!("{name:?} cannot be the name of a folder");
+                let problem = self.problem(key, what, "choose a name without slashes");
+                self.problems.push(problem);
+            }
+        }
+        if self.given.mode == Mode::Bench && !self.given.continue_from_checkpoint {
+            self.config.continue_from_checkpoint = true;
+            self.warn(
+                "continue_from_checkpoint",
+                "false makes no sense in mode `bench`",
+                "the checkpoints of the job are evaluated where they are",
+            );
+        }
+    }
+
+    fn tasks(&mut self) {
+        let mode = self.given.mode;
+        let input = &self.given.buffer.explorer_input;
+        let trains = matches!(mode, Mode::Both | Mode::Explore);
+        if !trains && mode != Mode::Bench {
+            return;
+        }
+        if input.taskset.is_some() && !input.tasksets.is_empty() {
+            self.wrong(
+                "buffer.explorer_input.tasksets",
+                "given together with `taskset`",
+                "keep one of them; `tasksets` can hold both",
+            );
+        } else if trains && input.train_tasksets().next().is_none() {
+            let what = format!("missing; mode `{}` needs tasks", shown(&self.value["mode"]));
+            self.wrong(
+                "buffer.explorer_input.taskset",
+                what,
+                "say where they are: `buffer: {explorer_input: {taskset: {path: tasks.jsonl}}}`",
+            );
+        }
+        if mode == Mode::Bench && input.eval_tasksets.is_empty() {
+            self.wrong(
+                "buffer.explorer_input.eval_tasksets",
+                "missing; mode `bench` has nothing to evaluate",
+                "list the tasksets, each with its `path`",
+            );
+        }
+        let repeat_times = self.given.algorithm.repeat_times;
+        let input = &self.given.buffer.explorer_input;
+        if let Some(taskset) = &input.taskset {
+            let key = "buffer.explorer_input.taskset".to_owned();
+            let ours = self.taskset(&key, taskset, "taskset_0", Some(repeat_times));
+            self.config.buffer.explorer_input.taskset = Some(ours);
+        }
+        let list = |name: &str| format!("buffer.explorer_input.{name}");
+        self.config.buffer.explorer_input.tasksets =
+            self.tasksets(&list("tasksets"), &input.tasksets, "taskset", Some(repeat_times));
+        self.config.buffer.explorer_input.eval_tasksets =
+            self.tasksets(&list("eval_tasksets"), &input.eval_tasksets, "eval_taskset", None);
+    }
+
+    fn tasksets(
+        &mut self,
+        key: &str,
+        tasksets: &[Taskset],
+        prefix: &str,
+        repeat_times: Option<u32>,
+    ) -> Vec<Taskset> {
+        let mut names = BTreeSet::new();
+        let mut ours = Vec::new();
+        for (index, taskset) in tasksets.iter().enumerate() {
+            let key = format!("{key}[{index}]");
+            let taskset = self.taskset(&key, taskset, &format!("{prefix}_{index}"), repeat_times);
+            if let Some(name) = &taskset.name
+                && !names.insert(name.clone())
+            {
+                let what = format!("`{name}` is the name of another one too");
+                let hint = "metrics are kept by name: choose different ones";
+                self.wrong(&format!("{key}.name"), what, hint);
+            }
+            ours.push(taskset);
+        }
+        ours
+    }
+
+    fn taskset(
+        &mut self,
+        key: &str,
+        taskset: &Taskset,
+        name: &str,
+        repeat_times: Option<u32>,
+    ) -> Taskset {
+        let mut ours = taskset.clone();
+        if ours.name.as_ref().is_none_or(String::is_empty) {
+            ours.name = Some(name.to_owned());
+        }
+        if taskset.path.as_ref().is_none_or(String::is_empty) {
+            let hint = "say where the tasks are: `path: tasks.jsonl`";
+            self.wrong(&format!("{key}.path"), "missing", hint);
+        }
+        if let Some(repeat_times) = repeat_times {
+            if taskset.repeat_times != 1 && taskset.repeat_times != repeat_times {
+                self.warn(
+                    &format!("{key}.repeat_times"),
+                    format!("{} does not count for tasks to train on", taskset.repeat_times),
+                    &format!("`algorithm.repeat_times` counts: {repeat_times}"),
+                );
+            }
+            ours.repeat_times = repeat_times;
+        }
+        let (least, most) = match taskset.data_selector.selector_type {
+            SelectorType::OfflineEasy2hard => (1, usize::MAX),
+            SelectorType::DifficultyBased => (2, 2),
+            SelectorType::Sequential | SelectorType::Shuffle | SelectorType::Random => {
+                (0, usize::MAX)
+            }
+        };
+        let features = taskset.data_selector.feature_keys.len();
+        if !(least..=most).contains(&features) {
+            let what = format!("{features} given, but the selector needs {least}");
+            let hint = "name the fields of a row that tell how hard a task is";
+            self.wrong(&format!("{key}.data_selector.feature_keys"), what, hint);
+        }
+        ours
+    }
+
+    fn buffers(&mut self) {
+        let buffer = &self.given.buffer;
+        if buffer.train_batch_size == 0 {
+            if self.given.mode == Mode::Train {
+                self.wrong(
+                    "buffer.train_batch_size",
+                    "missing; mode `train` has no tasks to reckon it from",
+                    "say how many experiences a train step takes",
+                );
+            }
+            let experiences = buffer.batch_size.saturating_mul(self.given.algorithm.repeat_times);
+            self.config.buffer.train_batch_size = experiences;
+        }
+        let ours = &buffer.trainer_input.experience_buffer;
+        let key = "buffer.trainer_input.experience_buffer";
+        if ours.storage_type == StorageType::File && self.given.mode == Mode::Both {
+            self.config.buffer.trainer_input.experience_buffer.storage_type = StorageType::Queue;
+            self.warn(
+                &format!("{key}.storage_type"),
+                "a file cannot be read by the trainer while it is written",
+                "a queue is used, and `path` gets a copy of everything",
+            );
+        }
+        if let (StorageType::File, Some(path)) = (ours.storage_type, &ours.path)
+            && !is_json(path)
+        {
+            let what = format!("`{path}` is not a file of JSON lines");
+            self.wrong(&format!("{key}.path"), what, "let it end in .jsonl or .json");
+        }
+        for (index, operator) in
+            self.given.data_processor.experience_pipeline.operators.iter().enumerate()
+        {
+            if operator.name.is_empty() {
+                let key = format!("data_processor.experience_pipeline.operators[{index}].name");
+                self.wrong(&key, "missing", "say which operator it is, such as `reward_filter`");
+            }
+        }
+        if let Some(path) = &self.given.data_processor.experience_pipeline.input_save_path
+            && !is_json(path)
+            && !is_database(path)
+        {
+            self.wrong(
+                "data_processor.experience_pipeline.input_save_path",
+                format!("`{path}` is neither a file of JSON lines nor a database"),
+                "let it end in .jsonl or .json, or begin with sqlite://, postgresql:// or mysql://",
+            );
+        }
+    }
+
+    fn models(&mut self) {
+        let explorer = &self.given.explorer;
+        self.config.explorer.rollout_model.enable_openai_api |= self.given.mode == Mode::Serve;
+        for model in &mut self.config.explorer.auxiliary_models {
+            model.enable_history = false;
+            model.enable_openai_api = true;
+        }
+        for (index, model) in explorer.auxiliary_models.iter().enumerate() {
+            if model.engine_type.is_server()
+                && model.base_url.is_empty()
+                && model.model_path.is_none()
+            {
+                let key = format!("explorer.auxiliary_models[{index}].base_url");
+                self.wrong(&key, "missing", "give the address of the server");
+            }
+            self.model(&format!("explorer.auxiliary_models[{index}]"), model);
+        }
+        let model = &explorer.rollout_model;
+        self.model("explorer.rollout_model", model);
+        let rolls_out =
+            matches!(self.given.mode, Mode::Both | Mode::Explore | Mode::Bench | Mode::Serve);
+        if rolls_out && model.engine_type.is_server() && model.base_url.is_empty() {
+            self.warn(
+                "explorer.rollout_model.base_url",
+                "no inference server is named, and Rollway does not start one",
+                "give the address, such as http://localhost:8000/v1, or hand the models over in \
+                 code",
+            );
+        }
+    }
+
+    fn model(&mut self, key: &str, model: &Model) {
+        for (index, url) in model.base_url.iter().enumerate() {
+            if !url.starts_with("http://") && !url.starts_with("https://") {
+                let what = format!("`{url}` is not an address");
+                let hint = format!("write http://{url} or https://{url}");
+                self.wrong(&format!("{key}.base_url[{index}]"), what, hint);
+            }
+        }
+        if !model.base_url.is_empty()
+            && model.engine_num != 1
+            && model.engine_num != model.engines()
+        {
+            let what = format!("{} is not the number of addresses", model.engine_num);
+            let note = format!("there are as many engines as addresses: {}", model.engines());
+            self.warn(&format!("{key}.engine_num"), what, &note);
+        }
+    }
+
+    fn rollouts(&mut self) {
+        let explorer = &self.given.explorer;
+        let over = &explorer.over_rollout;
+        let trains = matches!(self.given.mode, Mode::Both | Mode::Explore);
+        if trains && self.given.synchronizer.sync_style == SyncStyle::Fixed {
+            let hint = "set `synchronizer.sync_style` to explorer_driven or trainer_driven";
+            let what =
+                "cannot be used with `sync_style: fixed`, for which every batch has to be whole";
+            if over.ratio > 0.0 {
+                self.wrong("explorer.over_rollout.ratio", format!("{} {what}", over.ratio), hint);
+            }
+            if over.return_partial_tasks {
+                let what = format!("true {what}");
+                self.wrong("explorer.over_rollout.return_partial_tasks", what, hint);
+            }
+        }
+        let repeat_times = self.given.algorithm.repeat_times;
+        let most = explorer.limits.runs_per_task;
+        if repeat_times > most {
+            let what =
+                format!("{repeat_times} is more than `explorer.limits.runs_per_task`: {most}");
+            self.wrong("algorithm.repeat_times", what, "lower it, or raise the limit");
+        }
+        let limits = &explorer.limits;
+        if limits.payload_bytes_per_run > limits.payload_bytes {
+            let what = format!("{} is more than `payload_bytes`", limits.payload_bytes_per_run);
+            let hint = "one run has to fit into what all runs may hold";
+            self.wrong("explorer.limits.payload_bytes_per_run", what, hint);
+        }
+        let supervision = &explorer.supervision;
+        if supervision.restart_backoff > supervision.restart_backoff_max {
+            let what =
+                format!("{} is less than `restart_backoff`", supervision.restart_backoff_max);
+            let hint = "the longest pause cannot be shorter than the first one";
+            self.wrong("explorer.supervision.restart_backoff_max", what, hint);
+        }
+    }
+
+    fn runners(&mut self) {
+        let explorer = &self.given.explorer;
+        if explorer.concurrent_mode != ConcurrentMode::Sequential
+            && matches!(self.given.mode, Mode::Both | Mode::Explore)
+        {
+            let engines = explorer.rollout_model.engines().max(1);
+            let most = self.given.buffer.batch_size.div_ceil(engines).max(1);
+            if explorer.runner_per_model > most {
+                self.config.explorer.runner_per_model = most;
+                let given = explorer.runner_per_model;
+                if self.is_chosen("explorer.runner_per_model") {
+                    let what = format!("{given} is more than a batch can keep busy");
+                    let note = format!("{most} runners per model are used: batch size by engines");
+                    self.warn("explorer.runner_per_model", what, &note);
+                }
+            }
+        }
+    }
+
+    fn synchronization(&mut self) {
+        let key = "synchronizer.sync_method";
+        let alone = match self.given.mode {
+            Mode::Train | Mode::Explore | Mode::Bench | Mode::Serve => true,
+            Mode::Both | Mode::Simulate => false,
+        };
+        if alone && self.given.synchronizer.sync_method == SyncMethod::Nccl {
+            self.config.synchronizer.sync_method = SyncMethod::Checkpoint;
+            if self.is_chosen(key) {
+                let what = "nccl needs explorer and trainer in one job: mode `both`";
+                self.warn(key, what, "weights are exchanged by checkpoint");
+            }
+        }
+    }
+
+    fn evaluation(&mut self) {
+        let period = self.given.synchronizer.sync_interval.max(1);
+        let interval = self.given.explorer.eval_interval;
+        let rounded = (interval / period * period).max(period);
+        let evaluates = matches!(self.given.mode, Mode::Both | Mode::Explore);
+        if !evaluates || rounded == interval {
+            return;
+        }
+        self.config.explorer.eval_interval = rounded;
+        let chosen = self.is_chosen("explorer.eval_interval");
+        if chosen || !self.given.buffer.explorer_input.eval_tasksets.is_empty() {
+            self.warn(
+                "explorer.eval_interval",
+                format!("{interval} is not a multiple of `synchronizer.sync_interval`: {period}"),
+                &format!("the model is evaluated every {rounded} steps"),
+            );
+        }
+    }
+
+    fn serving(&mut self) {
+        let explorer = &self.given.explorer;
+        let address = explorer.listen_address.as_str();
+        let is_local = address == "localhost"
+            || address.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback());
+        if self.given.mode == Mode::Serve && !is_local && !explorer.authentication {
+            self.warn(
+                "explorer.authentication",
+                "false: whoever reaches this machine can use the model and write experiences",
+                "set it to true, or listen on 127.0.0.1",
+            );
+        }
+        if address.is_empty() || address.contains(['/', ' ']) {
+            let what = format!("{address:?} is not an address to listen on");
+            let hint = "write 127.0.0.1 for this machine only, 0.0.0.0 for everybody";
+            self.wrong("explorer.listen_address", what, hint);
+        }
+    }
+
+    fn simulation(&mut self) {
+        let faults = &self.given.simulation.faults;
+        let sum = faults.raise + faults.hang + faults.crash + faults.model_unavailable;
+        if sum > 100.0 {
+            let what = format!("the shares add up to {sum} percent");
+            self.wrong("simulation.faults", what, "keep them within 100 together");
+        }
+    }
+
+    fn wrong(&mut self, key: &str, what: impl Into<String>, hint: impl Into<String>) {
+        let problem = self.problem(key, what, hint);
+        self.problems.push(problem);
+    }
+
+    fn problem(&self, key: &str, what: impl Into<String>, hint: impl Into<String>) -> Problem {
+        let place = self.place(key);
+        let problem = Problem::new(key, what).at(place.as_ref()).hint(hint);
+        match self.current(key) {
+            Some(value) if !value.is_object() && !value.is_array() => problem.value(shown(value)),
+            _ => problem,
+        }
+    }
+
+    fn warn(&mut self, key: &str, what: impl Into<String>, note: &str) {
+        let place = self.place(key);
+        let (key, what, note) = (key.to_owned(), what.into(), note.to_owned());
+        self.warnings.push(Warning { key, place, what, note });
+    }
+
+    /// Tells whether somebody chose the value of a key. A default that nobody chose is changed
+    /// without a word.
+    fn is_chosen(&self, key: &str) -> bool {
+        let default = Config::default().to_value();
+        let default = default.pointer(&pointer(key));
+        self.given.loaded.origins.contains_key(key) || self.current(key) != default
+    }
+
+    /// Returns where a key stands, or the section in which it is missing; none where the value
+    /// has been changed since it was read.
+    fn place(&self, key: &str) -> Option<Place> {
+        let mut key = key;
+        loop {
+            if let Some(origin) = self.given.loaded.origins.get(key) {
+                let is_same = |read| self.current(key).is_some_and(|now| equal(read, now));
+                let is_same = origin.value.as_ref().is_none_or(is_same);
+                return if is_same { origin.place.clone() } else { None };
+            }
+            key = match key.strip_suffix(']') {
+                Some(_) => &key[..key.rfind('[')?],
+                None => &key[..key.rfind('.')?],
+            };
+        }
+    }
+
+    fn current(&self, key: &str) -> Option<&Value> {
+        self.value.pointer(&pointer(key))
+    }
+}
+
+/// Returns the JSON pointer to a key.
+fn pointer(key: &str) -> String {
+    format!("/{}", key.replace(['.', '['], "/").replace(']', ""))
+}
+
+/// Tells whether two values are the same; 1 and 1.0 are.
+fn equal(one: &Value, other: &Value) -> bool {
+    match (one.as_f64(), other.as_f64()) {
+        (Some(one), Some(other)) => one == other,
+        _ => one == other,
+    }
+}
+
+fn is_json(path: &str) -> bool {
+    let path = path.to_ascii_lowercase();
+    path.ends_with(".jsonl") || path.ends_with(".json")
+}
+
+fn is_database(path: &str) -> bool {
+    ["sqlite://", "postgresql://", "mysql://"].iter().any(|scheme| path.starts_with(scheme))
+}

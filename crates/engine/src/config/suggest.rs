@@ -1,0 +1,53 @@
+//! What somebody may have meant.
+
+/// How far a word is from a name that only contains it, or that it contains.
+const CONTAINED: usize = 100;
+
+/// Returns the name that was probably meant.
+pub(super) fn nearest<'a>(word: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    names.filter_map(|name| Some((distance(word, name)?, name))).min().map(|(_, name)| name)
+}
+
+/// Tells whether a word can be a misspelling of a name.
+pub(super) fn is_misspelled(word: &str, name: &str) -> bool {
+    distance(word, name).is_some_and(|distance| distance < CONTAINED)
+}
+
+/// Returns how far a word is from a name; none where nobody would think of the name.
+fn distance(word: &str, name: &str) -> Option<usize> {
+    let (word, name) = (folded(word), folded(name));
+    let edits = strsim::osa_distance(&word, &name);
+    let longest = word.chars().count().max(name.chars().count());
+    if edits <= (longest / 3).max(1) && longest > 1 {
+        return Some(edits);
+    }
+    let shortest = word.len().min(name.len());
+    (shortest >= 4 && (name.contains(&word) || word.contains(&name))).then_some(CONTAINED + edits)
+}
+
+/// Takes away what does not matter: `maxTimeout`, `max-timeout` and `max_timeout` are the same.
+fn folded(word: &str) -> String {
+    word.chars().filter(|c| !matches!(c, '_' | '-' | ' ')).flat_map(char::to_lowercase).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_name_is_found() {
+        let names = ["max_timeout", "max_retry_times", "name", "batch_size", "env_vars"];
+        for (word, expected) in [
+            ("max_timout", Some("max_timeout")),
+            ("maxTimeout", Some("max_timeout")),
+            ("retry_times", Some("max_retry_times")),
+            ("timeout", Some("max_timeout")),
+            ("batchsize", Some("batch_size")),
+            ("env", None),
+            ("colour", None),
+            ("", None),
+        ] {
+            assert_eq!(nearest(word, names.into_iter()), expected, "{word}");
+        }
+    }
+}

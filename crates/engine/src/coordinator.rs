@@ -1,0 +1,146 @@
+//! The coordinator: batches with a life cycle, finalized into a sink.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use rollway_core::metrics::Metrics;
+use rollway_core::{
+    Answer, BatchId, BatchKind, BatchResult, BatchState, Config, Counters, Request, StopReport,
+    Unresponsive,
+};
+
+use crate::driver::Reply;
+use crate::error::{Error, Result};
+use crate::handle::Handle;
+use crate::sink::Sink;
+use crate::task::Task;
+use crate::workers::Workers;
+
+/// Owns batches from submit to finalize. Clones share one pool and one sink.
+#[derive(Clone)]
+pub struct RolloutCoordinator {
+    handle: Handle,
+    sink: Option<Arc<dyn Sink>>,
+}
+
+impl std::fmt::Debug for RolloutCoordinator {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RolloutCoordinator").field("handle", &self.handle).finish_non_exhaustive()
+    }
+}
+
+impl RolloutCoordinator {
+    /// Returns a coordinator that does nothing until it is prepared. Without a sink it can only
+    /// evaluate. Must be called in a tokio runtime, which it lives in.
+    pub fn new(config: Config, workers: impl Workers, sink: Option<Arc<dyn Sink>>) -> Self {
+        Self { handle: Handle::spawn(config, workers, sink.clone()), sink }
+    }
+
+    /// Starts the runners and waits until each is ready or has failed to start; returns how many
+    /// are ready and how many there should be.
+    pub async fn prepare(&self) -> Result<(u32, u32)> {
+        match self.ask(Request::Start).await?.answer {
+            Answer::Started { ready, wanted } => Ok((ready, wanted)),
+            other => unreachable!("a start is answered by a start: {other:?}"),
+        }
+    }
+
+    /// Stops; attempts and deliveries under way get `timeout` to end. Batches that are not
+    /// finalized by then are aborted, and the report says what that leaves behind.
+    pub async fn shutdown(&self, timeout: Duration) -> Result<StopReport> {
+        match self.ask(Request::Stop { timeout }).await?.answer {
+            Answer::Stopped(report) => Ok(report),
+            other => unreachable!("a stop is answered by a stop: {other:?}"),
+        }
+    }
+
+    /// Registers a batch and runs its tasks. A refused batch leaves nothing behind.
+    pub async fn submit_batch(
+        &self,
+        batch: impl Into<BatchId>,
+        tasks: Vec<Task>,
+        kind: BatchKind,
+        min_wait_num: Option<u32>,
+    ) -> Result<()> {
+        let what = Request::Submit { batch: batch.into(), kind, tasks: Vec::new(), min_wait_num };
+        let tasks = tasks.into_iter().map(Arc::new).collect();
+        self.handle.ask(what, tasks).await.map(|_| ())
+    }
+
+    /// Waits for a train batch, stores its experiences and closes it. After a failure nothing is
+    /// lost and it may be called again; after a success it returns the same result again.
+    pub async fn finalize_train_batch(
+        &self,
+        batch: impl Into<BatchId>,
+        timeout: Option<Duration>,
+    ) -> Result<Arc<BatchResult>> {
+        self.finalize(batch.into(), BatchKind::Train, timeout).await
+    }
+
+    /// Waits for an eval batch and closes it. A batch that is short when time is up is closed as it
+    /// is, and its result says what is missing.
+    pub async fn finalize_eval_batch(
+        &self,
+        batch: impl Into<BatchId>,
+        timeout: Option<Duration>,
+    ) -> Result<Arc<BatchResult>> {
+        self.finalize(batch.into(), BatchKind::Eval, timeout).await
+    }
+
+    async fn finalize(
+        &self,
+        batch: BatchId,
+        kind: BatchKind,
+        timeout: Option<Duration>,
+    ) -> Result<Arc<BatchResult>> {
+        match self.ask(Request::Finalize { batch, kind, timeout }).await?.answer {
+            Answer::Finalized(result) => Ok(result),
+            other => unreachable!("finalizing is answered by a result: {other:?}"),
+        }
+    }
+
+    /// Gives a batch up, storing what it has finished if asked to. None: there was nothing to
+    /// abort.
+    pub async fn abort_batch(
+        &self,
+        batch: impl Into<BatchId>,
+        reason: &str,
+        keep_partial_results: bool,
+    ) -> Result<Option<Arc<BatchResult>>> {
+        let what = Request::Abort {
+            batch: batch.into(),
+            reason: reason.into(),
+            keep_partial_results,
+            unresponsive: Unresponsive::Replace,
+        };
+        match self.ask(what).await?.answer {
+            Answer::Aborted(result) => Ok(result),
+            other => unreachable!("an abort is answered by an abort: {other:?}"),
+        }
+    }
+
+    /// Stores experiences that belong to no batch.
+    pub async fn process_experiences(&self, payloads: Vec<Bytes>) -> Result<Metrics> {
+        let sink = self.sink.as_ref().ok_or(Error::NoPipeline)?;
+        if payloads.is_empty() {
+            return Ok(Metrics::new());
+        }
+        sink.process(payloads).await.map_err(Error::Pipeline)
+    }
+
+    /// Returns where a batch stands; none: it is not registered, or forgotten.
+    pub async fn batch_state(&self, batch: impl Into<BatchId>) -> Result<Option<BatchState>> {
+        let batch = batch.into();
+        self.handle.look(move |core| core.batch(&batch).and_then(|view| view.state)).await
+    }
+
+    /// Returns the conservation counters.
+    pub async fn counters(&self) -> Result<Counters> {
+        self.handle.look(|core| *core.counters()).await
+    }
+
+    async fn ask(&self, what: Request) -> Result<Reply> {
+        self.handle.ask(what, Vec::new()).await
+    }
+}

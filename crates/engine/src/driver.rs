@@ -1,0 +1,366 @@
+//! The one owner of the core: takes in what happens, in batches, and performs what is ordered.
+//!
+//! Everybody else holds a cheap [`Handle`](crate::handle::Handle). Nothing here decides anything,
+//! and nothing here waits for anybody: what takes time (sinks, runners) is spawned or queued.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use rollway_core::metrics::Metrics;
+use rollway_core::{
+    Action, Answer, BatchId, BatchKey, BatchKind, Core, Delivery, Input, LeaseId, Life, Payload,
+    PayloadId, Report, Request, RequestId, RunOutcome, RunnerId, TaskResult, TaskSpec, Time,
+    WorkflowId,
+};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, sleep_until};
+
+use crate::handle::Returns;
+use crate::sink::{Delivered, Parcel, Sink};
+use crate::task::Task;
+use crate::workers::{Attempt, Command, Reporter, RunEnd, Said, Workers, link};
+
+/// How many messages are taken in before the orders they led to are performed.
+const BATCH: usize = 1024;
+
+/// What the driver is told.
+pub(crate) enum Message {
+    /// Somebody asks; `tasks` belong to a request that brings work.
+    Asked {
+        request: RequestId,
+        what: Request,
+        tasks: Vec<Arc<Task>>,
+        reply: oneshot::Sender<Reply>,
+    },
+    /// A runner says something.
+    Said { runner: RunnerId, life: Life, said: Vec<Said> },
+    /// Somebody wants to look.
+    Look(Box<dyn FnOnce(&Core) + Send>),
+    /// Another number of runners is wanted.
+    Resize(u32),
+}
+
+/// An answer, with the bytes that belong to it.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) answer: Answer,
+    /// For results that were collected: the payloads, in order. Returned unless it is taken.
+    pub(crate) payloads: Vec<Vec<Bytes>>,
+    pub(crate) lease: Option<LeaseGuard>,
+}
+
+/// Collected results that somebody is about to receive. Dropped without being taken, they can be
+/// collected again.
+#[derive(Debug)]
+pub(crate) struct LeaseGuard {
+    lease: Option<LeaseId>,
+    returns: Arc<Returns>,
+}
+
+impl LeaseGuard {
+    /// The results have arrived.
+    pub(crate) fn take(mut self) {
+        if let Some(lease) = self.lease.take() {
+            self.returns.delivered(lease, Delivery::Acknowledged { metrics: Metrics::new() });
+        }
+    }
+}
+
+impl Drop for LeaseGuard {
+    fn drop(&mut self) {
+        if let Some(lease) = self.lease.take() {
+            let message = "whoever collected was gone".into();
+            self.returns.delivered(lease, Delivery::Failed { message });
+        }
+    }
+}
+
+pub(crate) struct Driver<W> {
+    core: Core,
+    workers: W,
+    sink: Option<Arc<dyn Sink>>,
+    inbox: mpsc::Receiver<Message>,
+    /// Given to runners so that they can report. Weak, so that the driver ends when the last
+    /// handle is gone.
+    sender: mpsc::WeakSender<Message>,
+    returns: Arc<Returns>,
+    origin: Instant,
+    actions: Vec<Action>,
+    replies: HashMap<RequestId, oneshot::Sender<Reply>>,
+    arriving: HashMap<RequestId, Vec<Arc<Task>>>,
+    tasks: BTreeMap<BatchKey, (BatchId, BatchKind, Vec<Arc<Task>>)>,
+    payloads: HashMap<PayloadId, Bytes>,
+    next_payload: u64,
+    workflows: HashMap<Arc<str>, WorkflowId>,
+    links: HashMap<RunnerId, (Life, mpsc::Sender<Command>)>,
+}
+
+impl<W: Workers> Driver<W> {
+    pub(crate) fn new(
+        core: Core,
+        workers: W,
+        sink: Option<Arc<dyn Sink>>,
+        (sender, inbox): (mpsc::WeakSender<Message>, mpsc::Receiver<Message>),
+        returns: Arc<Returns>,
+    ) -> Self {
+        Self {
+            core,
+            workers,
+            sink,
+            inbox,
+            sender,
+            returns,
+            origin: Instant::now(),
+            actions: Vec::new(),
+            replies: HashMap::new(),
+            arriving: HashMap::new(),
+            tasks: BTreeMap::new(),
+            payloads: HashMap::new(),
+            next_payload: 0,
+            workflows: HashMap::new(),
+            links: HashMap::new(),
+        }
+    }
+
+    /// Drives the core until every handle is gone; then no runner is left behind.
+    pub(crate) async fn run(mut self) {
+        let mut messages = Vec::with_capacity(BATCH);
+        loop {
+            let deadline = self.core.next_deadline().map(|deadline| deadline.at);
+            let deadline = deadline.map(|at| self.origin + at.since(Time::ZERO));
+            let due = async {
+                match deadline {
+                    Some(at) => sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                count = self.inbox.recv_many(&mut messages, BATCH) => {
+                    if count == 0 {
+                        break;
+                    }
+                }
+                () = self.returns.wait() => {}
+                () = due => {}
+            }
+            let now = Time::ZERO.after(self.origin.elapsed());
+            self.take_returns(now);
+            for message in messages.drain(..) {
+                self.take(now, message);
+            }
+            // Facts come before time: a result that has arrived is not beaten by its deadline.
+            if self.core.next_deadline().is_some_and(|deadline| deadline.at <= now) {
+                self.apply(now, Input::TimePassed);
+            }
+            self.perform(now);
+        }
+        for (runner, (life, _)) in std::mem::take(&mut self.links) {
+            self.workers.stop(runner, life);
+        }
+    }
+
+    fn apply(&mut self, now: Time, input: Input) {
+        self.core.apply(now, input, &mut self.actions);
+    }
+
+    fn take_returns(&mut self, now: Time) {
+        for input in self.returns.take() {
+            if let Input::Withdrawn { request } = &input {
+                self.replies.remove(request);
+            }
+            self.apply(now, input);
+        }
+    }
+
+    fn take(&mut self, now: Time, message: Message) {
+        match message {
+            Message::Asked { request, mut what, tasks, reply } => {
+                self.specify(&mut what, &tasks);
+                if !tasks.is_empty() {
+                    self.arriving.insert(request, tasks);
+                }
+                self.replies.insert(request, reply);
+                self.apply(now, Input::Requested { request, what });
+            }
+            Message::Said { runner, life, said } => {
+                for said in said {
+                    let report = self.report(said);
+                    self.apply(now, Input::Reported { runner, life, report });
+                }
+            }
+            Message::Look(look) => look(&self.core),
+            Message::Resize(runners) => self.apply(now, Input::PoolResized { runners }),
+        }
+    }
+
+    /// Tells the core what it needs to know of the tasks that come with a request.
+    fn specify(&mut self, what: &mut Request, tasks: &[Arc<Task>]) {
+        let (Request::Schedule { tasks: specs, .. } | Request::Submit { tasks: specs, .. }) = what
+        else {
+            return;
+        };
+        specs.extend(tasks.iter().map(|task| {
+            let next = WorkflowId(self.workflows.len() as u32);
+            let workflow = match self.workflows.get(&task.workflow) {
+                Some(known) => *known,
+                None => *self.workflows.entry(Arc::clone(&task.workflow)).or_insert(next),
+            };
+            TaskSpec { repeat_times: task.repeat_times, workflow }
+        }));
+    }
+
+    /// Puts the bytes of a report aside and gives the core their number.
+    fn report(&mut self, said: Said) -> Report {
+        match said {
+            Said::Ready { after } => Report::Ready { after },
+            Said::Alive => Report::Alive,
+            Said::StartFailed(message) => Report::StartFailed { message },
+            Said::Lost { message, suspect } => Report::Lost { message, suspect },
+            Said::Began(attempt) => Report::AttemptBegan { attempt },
+            Said::Ended(attempt) => Report::AttemptEnded { attempt },
+            Said::Finished(attempt, run, RunEnd::Failed { kind, message }) => {
+                let outcome = RunOutcome::Failed { kind, message };
+                Report::RunFinished { attempt, run, outcome }
+            }
+            Said::Finished(attempt, run, RunEnd::Succeeded { payload, metrics }) => {
+                let payload = payload.map(|bytes| {
+                    let id = PayloadId(self.next_payload);
+                    self.next_payload += 1;
+                    let payload = Payload { id, bytes: bytes.len() as u64 };
+                    self.payloads.insert(id, bytes);
+                    payload
+                });
+                let outcome = RunOutcome::Succeeded { payload, metrics };
+                Report::RunFinished { attempt, run, outcome }
+            }
+        }
+    }
+
+    /// Performs what was ordered, in order. A link that turns out to be broken is reported to the
+    /// core, which may order more.
+    fn perform(&mut self, now: Time) {
+        while !self.actions.is_empty() {
+            let mut broken = Vec::new();
+            for action in std::mem::take(&mut self.actions) {
+                if let Some(lost) = self.perform_one(action) {
+                    broken.push(lost);
+                }
+            }
+            for (runner, life) in broken {
+                let message = "does not take commands".into();
+                let report = Report::Lost { message, suspect: false };
+                self.apply(now, Input::Reported { runner, life, report });
+            }
+        }
+    }
+
+    /// Returns the runner whose link is broken, if it is.
+    fn perform_one(&mut self, action: Action) -> Option<(RunnerId, Life)> {
+        match action {
+            Action::StartRunner { runner, life } => self.start_runner(runner, life),
+            Action::StopRunner { runner, life } => {
+                self.links.remove(&runner);
+                self.workers.stop(runner, life);
+            }
+            Action::StartAttempt { runner, life, attempt, batch, task, runs, timeout, kills } => {
+                let (id, kind, tasks) = self.tasks.get(&batch)?;
+                let attempt = Attempt {
+                    id: attempt,
+                    batch: id.clone(),
+                    kind: *kind,
+                    task_id: task,
+                    task: Arc::clone(&tasks[task.0 as usize]),
+                    runs,
+                    timeout,
+                    kills,
+                };
+                return self.command(runner, life, Command::Start(Box::new(attempt)));
+            }
+            Action::CancelAttempt { runner, life, attempt, reason } => {
+                return self.command(runner, life, Command::Cancel { attempt, reason });
+            }
+            Action::DropPayload { payload, reason } => {
+                tracing::trace!(payload = payload.id.0, %reason, "payload dropped");
+                self.payloads.remove(&payload.id);
+            }
+            Action::Deliver { lease, batch, results } => self.deliver(lease, batch, results),
+            Action::Answer { request, answer } => self.answer(request, answer),
+            Action::ForgetTasks { batch } => {
+                self.tasks.remove(&batch);
+            }
+        }
+        None
+    }
+
+    fn start_runner(&mut self, runner: RunnerId, life: Life) {
+        tracing::debug!(%runner, %life, "runner starts");
+        let (commands, receiver) = link();
+        self.links.insert(runner, (life, commands));
+        self.workers.start(Reporter::new(runner, life, self.sender.clone()), receiver);
+    }
+
+    fn command(&self, runner: RunnerId, life: Life, command: Command) -> Option<(RunnerId, Life)> {
+        let (_, link) = self.links.get(&runner).filter(|(current, _)| *current == life)?;
+        link.try_send(command).err().map(|_| (runner, life))
+    }
+
+    fn answer(&mut self, request: RequestId, answer: Answer) {
+        let tasks = self.arriving.remove(&request);
+        let mut lease = None;
+        let mut payloads = Vec::new();
+        match &answer {
+            Answer::Scheduled { batch: Some(key), .. } | Answer::Submitted { batch: key } => {
+                if let (Some(tasks), Some(view)) = (tasks, self.core.batch_by_key(*key)) {
+                    let entry = self.tasks.entry(*key);
+                    let fresh = || (view.batch, view.kind, Vec::new());
+                    entry.or_insert_with(fresh).2.extend(tasks);
+                }
+            }
+            Answer::Collected(collected) => {
+                payloads = collected.results.iter().map(|result| self.bytes_of(result)).collect();
+                let returns = Arc::clone(&self.returns);
+                lease = collected.lease.map(|lease| LeaseGuard { lease: Some(lease), returns });
+            }
+            _ => {}
+        }
+        // Whoever asked may be gone: then the guard gives results back.
+        if let Some(reply) = self.replies.remove(&request) {
+            let _ = reply.send(Reply { answer, payloads, lease });
+        }
+    }
+
+    fn bytes_of(&self, result: &TaskResult) -> Vec<Bytes> {
+        result
+            .payloads
+            .iter()
+            .filter_map(|payload| self.payloads.get(&payload.id).cloned())
+            .collect()
+    }
+
+    fn deliver(&mut self, lease: LeaseId, key: BatchKey, results: Vec<TaskResult>) {
+        let returns = Arc::clone(&self.returns);
+        let Some(sink) = self.sink.clone() else {
+            let message = "there is no sink".into();
+            return returns.delivered(lease, Delivery::Failed { message });
+        };
+        let batch = self.core.batch_by_key(key).map_or_else(|| "".into(), |view| view.batch);
+        let results = results.iter().map(|result| Delivered {
+            task_id: result.task,
+            status: Arc::clone(&result.status),
+            payloads: self.bytes_of(result),
+        });
+        let parcel = Parcel { batch, key, results: results.collect() };
+        tokio::spawn(async move {
+            // A sink that panics has not acknowledged anything.
+            let stored = tokio::spawn(async move { sink.deliver(parcel).await }).await;
+            let delivery = match stored {
+                Ok(Ok(metrics)) => Delivery::Acknowledged { metrics },
+                Ok(Err(message)) => Delivery::Failed { message: message.into() },
+                Err(error) => Delivery::Failed { message: error.to_string().into() },
+            };
+            returns.delivered(lease, delivery);
+        });
+    }
+}

@@ -1,0 +1,118 @@
+//! What can go wrong for a caller, in words and as data.
+
+use std::fmt;
+
+use rollway_core::{BatchState, Refusal};
+
+/// Why a request of the engine was not granted.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Error {
+    /// The scheduler understood the request and said no. Nothing was changed by it.
+    Refused(Refusal),
+    /// The engine is gone: it was dropped, or its runtime was shut down.
+    Closed,
+    /// There is no sink for experiences: a scheduler on its own, or a job that only evaluates.
+    NoPipeline,
+    /// The sink could not take experiences that were handed to it directly.
+    Pipeline(String),
+}
+
+/// What callers get.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// Returns a stable name for logs, metrics and other languages.
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::NoPipeline => "no_pipeline",
+            Self::Pipeline(_) => "pipeline_failed",
+            Self::Refused(refusal) => match refusal {
+                Refusal::AlreadyActive { .. } => "already_active",
+                Refusal::NotRegistered { .. } => "not_registered",
+                Refusal::WrongKind { .. } => "wrong_kind",
+                Refusal::NotCollectable { .. } => "not_collectable",
+                Refusal::NoRuns { .. } => "no_runs",
+                Refusal::Limit { .. } => "limit",
+                Refusal::NotStarted => "not_started",
+                Refusal::Stopped => "stopped",
+                Refusal::TimedOut { .. } => "timed_out",
+                Refusal::CutShort { .. } => "cut_short",
+                Refusal::StillBusy { .. } => "still_busy",
+                Refusal::Aborted { .. } => "aborted",
+                Refusal::BatchFailed { .. } => "batch_failed",
+                Refusal::SinkFailed { .. } => "sink_failed",
+                Refusal::TooFewSucceeded { .. } => "too_few_succeeded",
+            },
+        }
+    }
+}
+
+impl From<Refusal> for Error {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(refusal) => write_refusal(refusal, f),
+            Self::Closed => f.write_str("the engine is gone"),
+            Self::NoPipeline => f.write_str("the experience pipeline is not initialized"),
+            Self::Pipeline(words) => write!(f, "the experience pipeline failed: {words}"),
+        }
+    }
+}
+
+fn write_refusal(refusal: &Refusal, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    match refusal {
+        Refusal::AlreadyActive { batch } => write!(f, "batch {batch} is already active"),
+        Refusal::NotRegistered { batch } => write!(f, "batch {batch} is not registered"),
+        Refusal::WrongKind { batch, kind, expected } => {
+            write!(f, "batch {batch} is {kind}, expected {expected}")
+        }
+        Refusal::NotCollectable { batch } => {
+            write!(f, "batch {batch} was submitted: finalize it instead of collecting")
+        }
+        Refusal::NoRuns { task } => {
+            write!(f, "task {task} has repeat_times 0; at least 1 is needed")
+        }
+        Refusal::Limit { limit, value, max } => {
+            write!(f, "{value} exceeds explorer.limits.{limit}, which is {max}")
+        }
+        Refusal::NotStarted => f.write_str("not started: prepare() must be called first"),
+        Refusal::Stopped => f.write_str("stopped"),
+        Refusal::TimedOut { batch, state, finished, needed, expected, serving } => {
+            write!(f, "timeout waiting for batch {batch}: ")?;
+            if *state == BatchState::Finalizing {
+                return f.write_str("its results are on their way to the sink");
+            }
+            write!(f, "{finished} of {expected} tasks finished, {needed} needed")?;
+            match serving {
+                0 => f.write_str("; no runner is up"),
+                _ => f.write_str("; nothing is lost, it can be finalized again"),
+            }
+        }
+        Refusal::CutShort { batch, finished, needed, expected } => {
+            write!(f, "batch {batch} was cut short: {finished} of {expected} tasks finished, ")?;
+            write!(f, "{needed} needed; abort it to keep what it has")
+        }
+        Refusal::StillBusy { pending, running } => {
+            write!(f, "timeout waiting for all tasks: {pending} runs pending, {running} running")
+        }
+        Refusal::Aborted { batch, reason } => write!(f, "batch {batch} was aborted: {reason}"),
+        Refusal::BatchFailed { batch, kind, message } => {
+            write!(f, "batch {batch} failed: {kind}: {message}")
+        }
+        Refusal::SinkFailed { batch, message } => {
+            write!(f, "the results of batch {batch} could not be stored: {message}")?;
+            f.write_str("; they are kept, finalize again")
+        }
+        Refusal::TooFewSucceeded { batch, succeeded, needed } => {
+            write!(f, "batch {batch}: {succeeded} tasks have a good run, {needed} needed")
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! What everybody but the driver holds: a cheap way to ask.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rollway_core::{Answer, Config, Core, Delivery, Input, LeaseId, Request, RequestId};
+use tokio::sync::{Notify, mpsc, oneshot};
+
+use crate::driver::{Driver, Message, Reply};
+use crate::error::{Error, Result};
+use crate::sink::Sink;
+use crate::task::Task;
+use crate::workers::Workers;
+
+/// How many messages may wait for the driver before senders wait too.
+const INBOX: usize = 16 * 1024;
+
+/// What comes back to the driver from places that cannot wait: destructors. There is one entry at
+/// most for every request and every lease, and these have limits of their own.
+#[derive(Debug, Default)]
+pub(crate) struct Returns {
+    inputs: Mutex<Vec<Input>>,
+    notify: Notify,
+}
+
+impl Returns {
+    pub(crate) fn delivered(&self, lease: LeaseId, delivery: Delivery) {
+        self.push(Input::Delivered { lease, delivery });
+    }
+
+    fn push(&self, input: Input) {
+        self.inputs.lock().unwrap_or_else(PoisonError::into_inner).push(input);
+        self.notify.notify_one();
+    }
+
+    pub(crate) async fn wait(&self) {
+        self.notify.notified().await;
+    }
+
+    pub(crate) fn take(&self) -> Vec<Input> {
+        std::mem::take(&mut *self.inputs.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// A handle on a running driver.
+#[derive(Clone, Debug)]
+pub(crate) struct Handle {
+    inbox: mpsc::Sender<Message>,
+    returns: Arc<Returns>,
+    requests: Arc<AtomicU64>,
+}
+
+impl Handle {
+    /// Starts a driver in the current runtime. It ends when the last handle is dropped.
+    pub(crate) fn spawn<W: Workers>(
+        config: Config,
+        workers: W,
+        sink: Option<Arc<dyn Sink>>,
+    ) -> Self {
+        let (inbox, receiver) = mpsc::channel(INBOX);
+        let returns = Arc::<Returns>::default();
+        let channel = (inbox.downgrade(), receiver);
+        let driver = Driver::new(Core::new(config), workers, sink, channel, Arc::clone(&returns));
+        tokio::spawn(driver.run());
+        Self { inbox, returns, requests: Arc::default() }
+    }
+
+    /// Asks and waits for the answer. Dropping the future withdraws the request.
+    pub(crate) async fn ask(&self, what: Request, tasks: Vec<Arc<Task>>) -> Result<Reply> {
+        let request = RequestId(self.requests.fetch_add(1, Ordering::Relaxed));
+        let (reply, answer) = oneshot::channel();
+        let message = Message::Asked { request, what, tasks, reply };
+        self.inbox.send(message).await.map_err(|_| Error::Closed)?;
+        let mut guard = Withdraw { request: Some(request), returns: &self.returns };
+        let reply = answer.await.map_err(|_| Error::Closed)?;
+        guard.request = None;
+        match reply.answer {
+            Answer::Refused(refusal) => Err(refusal.into()),
+            _ => Ok(reply),
+        }
+    }
+
+    /// Looks at the core, between two batches of inputs.
+    pub(crate) async fn look<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&Core) -> T + Send + 'static,
+    ) -> Result<T> {
+        let (send, seen) = oneshot::channel();
+        let look = Box::new(move |core: &Core| {
+            let _ = send.send(look(core));
+        });
+        self.inbox.send(Message::Look(look)).await.map_err(|_| Error::Closed)?;
+        seen.await.map_err(|_| Error::Closed)
+    }
+
+    pub(crate) async fn resize(&self, runners: u32) -> Result<()> {
+        self.inbox.send(Message::Resize(runners)).await.map_err(|_| Error::Closed)
+    }
+}
+
+/// Withdraws a request whose asker goes away before it is answered.
+struct Withdraw<'a> {
+    request: Option<RequestId>,
+    returns: &'a Returns,
+}
+
+impl Drop for Withdraw<'_> {
+    fn drop(&mut self) {
+        if let Some(request) = self.request {
+            self.returns.push(Input::Withdrawn { request });
+        }
+    }
+}

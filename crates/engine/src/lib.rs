@@ -1,0 +1,31 @@
+//! Rollway's engine: the shell around the core. It acts, the core decides.
+//!
+//! Start with [`Scheduler`] (tasks in, results out) or [`RolloutCoordinator`] (batches with a life
+//! cycle, finalized into a [`Sink`]). Both drive one `rollway_core::Core` through `driver`, and get
+//! their runners from a [`Workers`]: [`Local`] for workflows in Rust, [`Children`] for workers in
+//! processes of their own, in any language.
+
+mod children;
+pub mod config;
+mod coordinator;
+mod driver;
+mod error;
+mod handle;
+mod local;
+mod scheduler;
+mod sink;
+mod task;
+mod workers;
+mod workflow;
+
+pub use crate::children::{ChildOptions, Children, RunnerStates};
+pub use crate::coordinator::RolloutCoordinator;
+pub use crate::error::{Error, Result};
+pub use crate::local::{Concurrency, Local};
+pub use crate::scheduler::{Collect, Collected, Scheduler};
+pub use crate::sink::{Delivered, Parcel, Sink, Stored};
+pub use crate::task::{Definition, Task};
+pub use crate::workers::{Attempt, Command, Reporter, RunEnd, Said, Workers};
+pub use crate::workflow::{
+    Registry, RunContext, RunError, RunOutput, RunResult, Running, Workflow,
+};

@@ -1,0 +1,161 @@
+//! Where runners come from. The driver starts and stops them through this door and talks to each
+//! over a link; whether they live in this process, in a child or on another machine is not its
+//! business.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use rollway_core::metrics::Metrics;
+use rollway_core::{
+    AttemptId, BatchId, BatchKind, Cancel, FailureKind, Life, RunId, RunnerId, Runs, TaskId,
+};
+use tokio::sync::mpsc;
+
+use crate::driver::Message;
+use crate::task::Task;
+
+/// How many commands a runner may leave unread before it counts as lost. It gets one attempt at a
+/// time, so that more than a few mean that nobody reads.
+const COMMANDS_UNREAD_MAX: usize = 8;
+
+/// A source of runners.
+pub trait Workers: Send + 'static {
+    /// Begins a life of a runner. It takes commands from `commands` and says what it does through
+    /// `reporter`; it must say that it is ready, or that it could not be started.
+    fn start(&mut self, reporter: Reporter, commands: mpsc::Receiver<Command>);
+
+    /// Makes sure that a life of a runner is over, by force if need be. Must not block.
+    fn stop(&mut self, runner: RunnerId, life: Life);
+}
+
+/// What a runner is told.
+#[derive(Clone, Debug)]
+pub enum Command {
+    /// Execute an attempt.
+    Start(Box<Attempt>),
+    /// Give the current attempt up and say so.
+    Cancel {
+        /// Which.
+        attempt: AttemptId,
+        /// Why.
+        reason: Cancel,
+    },
+}
+
+/// Runs of one task to be executed.
+#[derive(Clone, Debug)]
+pub struct Attempt {
+    /// Its number.
+    pub id: AttemptId,
+    /// The batch of the task.
+    pub batch: BatchId,
+    /// Whether it is trained on.
+    pub kind: BatchKind,
+    /// The task's id in the batch.
+    pub task_id: TaskId,
+    /// The task.
+    pub task: Arc<Task>,
+    /// The runs.
+    pub runs: Runs,
+    /// How long it may last once it has begun.
+    pub timeout: Duration,
+    /// How many runners were lost under suspicion of this task.
+    pub kills: u32,
+}
+
+/// What a runner says.
+#[derive(Clone, Debug)]
+pub enum Said {
+    /// It is idle.
+    Ready {
+        /// The last attempt it was given; none: it has just started.
+        after: Option<AttemptId>,
+    },
+    /// It is alive.
+    Alive,
+    /// It could not be started.
+    StartFailed(Arc<str>),
+    /// It is no more.
+    Lost {
+        /// In the words of whoever noticed.
+        message: Arc<str>,
+        /// Whether what it was doing may be the reason.
+        suspect: bool,
+    },
+    /// It has begun an attempt.
+    Began(AttemptId),
+    /// A run ended.
+    Finished(AttemptId, RunId, RunEnd),
+    /// The attempt is over and the runner is idle.
+    Ended(AttemptId),
+}
+
+/// How a run ended.
+#[derive(Clone, Debug)]
+pub enum RunEnd {
+    /// Well.
+    Succeeded {
+        /// Its experiences; none in eval.
+        payload: Option<Bytes>,
+        /// Its metrics.
+        metrics: Metrics,
+    },
+    /// Badly.
+    Failed {
+        /// In what way.
+        kind: FailureKind,
+        /// In the words of whoever noticed.
+        message: Arc<str>,
+    },
+}
+
+/// Speaks for one life of a runner.
+#[derive(Clone, Debug)]
+pub struct Reporter {
+    runner: RunnerId,
+    life: Life,
+    /// Weak: runners do not keep the engine alive.
+    inbox: mpsc::WeakSender<Message>,
+}
+
+impl Reporter {
+    pub(crate) const fn new(
+        runner: RunnerId,
+        life: Life,
+        inbox: mpsc::WeakSender<Message>,
+    ) -> Self {
+        Self { runner, life, inbox }
+    }
+
+    /// Returns which runner this is.
+    pub const fn runner(&self) -> RunnerId {
+        self.runner
+    }
+
+    /// Returns which life of it.
+    pub const fn life(&self) -> Life {
+        self.life
+    }
+
+    /// Says several things at once, in order. Waits while the engine is busy; if the engine is
+    /// gone nobody listens any more, which is no error of the runner.
+    pub async fn say(&self, said: Vec<Said>) {
+        let message = Message::Said { runner: self.runner, life: self.life, said };
+        if let Some(inbox) = self.inbox.upgrade() {
+            let _ = inbox.send(message).await;
+        }
+    }
+
+    /// As [`say`](Self::say), from a thread outside the runtime.
+    pub fn blocking_say(&self, said: Vec<Said>) {
+        let message = Message::Said { runner: self.runner, life: self.life, said };
+        if let Some(inbox) = self.inbox.upgrade() {
+            let _ = inbox.blocking_send(message);
+        }
+    }
+}
+
+pub(crate) fn link() -> (mpsc::Sender<Command>, mpsc::Receiver<Command>) {
+    mpsc::channel(COMMANDS_UNREAD_MAX)
+}

@@ -1,0 +1,386 @@
+//! The scheduler and the coordinator, with their runners in Python processes.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::{PyBytes, PyDict, PyList};
+use rollway::{
+    ChildOptions, Children, Collect, Collected, Definition, RolloutCoordinator, RunnerStates,
+    Scheduler, Sink, Task,
+};
+use rollway_core::metrics::{EVAL_STATS, EvalDetail, Metrics};
+use rollway_core::{
+    BatchKind, BatchResult, Config, RunnerView, Status, StopReport, TaskId, Unresponsive,
+};
+
+use crate::batch_id::Id;
+use crate::pending::Pending;
+use crate::sink::PySink;
+use crate::{config, metrics, runtime};
+
+/// How often a worker says that it is alive, and what it does.
+const HEARTBEAT: Duration = Duration::from_secs(1);
+
+/// A task on its way to the engine: the workflow's name, its definition, how often, and the rest.
+type PackedTask = (String, Option<(String, PyBackedBytes)>, u32, bool, PyBackedBytes);
+
+/// How workers are started: the program, its arguments and its environment.
+type Spawn = (PathBuf, Vec<String>, Vec<(String, String)>);
+
+/// A scheduler.
+#[pyclass(frozen, name = "Scheduler", module = "rollway._rollway")]
+pub(crate) struct PyScheduler {
+    scheduler: Scheduler,
+    states: RunnerStates,
+}
+
+#[pymethods]
+impl PyScheduler {
+    /// Makes a scheduler for so many runners; none is started yet.
+    #[new]
+    fn new(py: Python<'_>, config_json: &str, runners: u32, spawn: Spawn) -> PyResult<Self> {
+        let (core, children) = parts(py, config_json, runners, spawn)?;
+        let states = children.states();
+        let _guard = runtime::handle(py)?.enter();
+        Ok(Self { scheduler: Scheduler::new(core, children), states })
+    }
+
+    fn start(&self, py: Python<'_>) -> PyResult<Pending> {
+        let scheduler = self.scheduler.clone();
+        Pending::new(py, async move { scheduler.start().await }, |_, counts| Ok(counts))
+    }
+
+    fn stop(&self, py: Python<'_>, timeout: f64) -> PyResult<Pending> {
+        let (scheduler, timeout) = (self.scheduler.clone(), seconds(timeout)?);
+        Pending::new(py, async move { scheduler.stop(timeout).await }, stop_report)
+    }
+
+    fn schedule(&self, py: Python<'_>, tasks: Vec<PackedTask>, batch_id: Id) -> PyResult<Pending> {
+        let (scheduler, tasks) = (self.scheduler.clone(), unpack(tasks));
+        Pending::new(py, async move { scheduler.schedule(tasks, batch_id.0).await }, |_, ()| Ok(()))
+    }
+
+    fn collect(
+        &self,
+        py: Python<'_>,
+        batch_id: Id,
+        min_num: Option<u32>,
+        timeout: Option<f64>,
+        clear_timeout_tasks: bool,
+        return_partial_tasks: bool,
+    ) -> PyResult<Pending> {
+        let timeout = timeout.map(seconds).transpose()?;
+        let how = Collect { min_num, timeout, clear_timeout_tasks, return_partial_tasks };
+        let scheduler = self.scheduler.clone();
+        let future = async move {
+            let kind = batch_kind(&scheduler, &batch_id).await?;
+            Ok((kind, scheduler.get_payload_results(batch_id.0, how).await?))
+        };
+        Pending::new(py, future, collected)
+    }
+
+    fn drain(&self, py: Python<'_>, batch_id: Id) -> PyResult<Pending> {
+        let scheduler = self.scheduler.clone();
+        let future = async move {
+            let kind = batch_kind(&scheduler, &batch_id).await?;
+            Ok((kind, scheduler.drain_batch_payload_results(batch_id.0).await?))
+        };
+        Pending::new(py, future, collected)
+    }
+
+    fn discard(&self, py: Python<'_>, batch_id: Id) -> PyResult<Pending> {
+        let scheduler = self.scheduler.clone();
+        let future = async move { scheduler.discard_completed_results(batch_id.0).await };
+        Pending::new(py, future, |_, ()| Ok(()))
+    }
+
+    fn abort(
+        &self,
+        py: Python<'_>,
+        batch_id: Id,
+        return_partial_tasks: bool,
+        restart_runners: bool,
+    ) -> PyResult<Pending> {
+        let scheduler = self.scheduler.clone();
+        let how = if restart_runners { Unresponsive::Replace } else { Unresponsive::Wait };
+        let future =
+            async move { scheduler.abort_batch(batch_id.0, return_partial_tasks, how).await };
+        Pending::new(py, future, |_, ()| Ok(()))
+    }
+
+    fn has_step(&self, py: Python<'_>, batch_id: Id) -> PyResult<Pending> {
+        let scheduler = self.scheduler.clone();
+        Pending::new(py, async move { scheduler.has_step(batch_id.0).await }, |_, has| Ok(has))
+    }
+
+    fn wait_all(&self, py: Python<'_>, timeout: Option<f64>, clear: bool) -> PyResult<Pending> {
+        let (scheduler, timeout) = (self.scheduler.clone(), timeout.map(seconds).transpose()?);
+        let future = async move { scheduler.wait_all(timeout, clear).await };
+        Pending::new(py, future, |_, ()| Ok(()))
+    }
+
+    fn dynamic_timeout(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Pending> {
+        let (scheduler, timeout) = (self.scheduler.clone(), timeout.map(seconds).transpose()?);
+        let future = async move { scheduler.dynamic_timeout(timeout).await };
+        Pending::new(py, future, |_, timeout| Ok(timeout.as_secs_f64()))
+    }
+
+    /// Returns for every runner where it stands and what it last said about itself.
+    fn runners(&self, py: Python<'_>) -> PyResult<Pending> {
+        let (scheduler, states) = (self.scheduler.clone(), self.states.clone());
+        let future = async move { scheduler.runners().await };
+        Pending::new(py, future, move |py, runners| views(py, &runners, &states))
+    }
+}
+
+/// A coordinator.
+#[pyclass(frozen, name = "Coordinator", module = "rollway._rollway")]
+pub(crate) struct PyCoordinator {
+    coordinator: RolloutCoordinator,
+    detailed: bool,
+}
+
+#[pymethods]
+impl PyCoordinator {
+    /// Makes a coordinator for so many runners; none is started yet. `sink` is called with a batch
+    /// id, its life and payloads, and returns metrics; without one it can only evaluate.
+    #[new]
+    fn new(
+        py: Python<'_>,
+        config_json: &str,
+        runners: u32,
+        spawn: Spawn,
+        sink: Option<Py<PyAny>>,
+    ) -> PyResult<Self> {
+        let detailed = config::parse(py, config_json)?.monitor.detailed_stats;
+        let (core, children) = parts(py, config_json, runners, spawn)?;
+        let sink = sink.map(|deliver| Arc::new(PySink::new(deliver)) as Arc<dyn Sink>);
+        let _guard = runtime::handle(py)?.enter();
+        Ok(Self { coordinator: RolloutCoordinator::new(core, children, sink), detailed })
+    }
+
+    fn prepare(&self, py: Python<'_>) -> PyResult<Pending> {
+        let coordinator = self.coordinator.clone();
+        Pending::new(py, async move { coordinator.prepare().await }, |_, counts| Ok(counts))
+    }
+
+    fn shutdown(&self, py: Python<'_>, timeout: f64) -> PyResult<Pending> {
+        let (coordinator, timeout) = (self.coordinator.clone(), seconds(timeout)?);
+        Pending::new(py, async move { coordinator.shutdown(timeout).await }, stop_report)
+    }
+
+    fn submit(
+        &self,
+        py: Python<'_>,
+        batch_id: Id,
+        tasks: Vec<PackedTask>,
+        batch_type: &str,
+        min_wait_num: Option<u32>,
+    ) -> PyResult<Pending> {
+        let (coordinator, tasks, kind) =
+            (self.coordinator.clone(), unpack(tasks), kind(batch_type)?);
+        let future =
+            async move { coordinator.submit_batch(batch_id.0, tasks, kind, min_wait_num).await };
+        Pending::new(py, future, |_, ()| Ok(()))
+    }
+
+    fn finalize(
+        &self,
+        py: Python<'_>,
+        batch_id: Id,
+        batch_type: &str,
+        timeout: Option<f64>,
+    ) -> PyResult<Pending> {
+        let (coordinator, detailed) = (self.coordinator.clone(), self.detailed);
+        let (kind, timeout) = (kind(batch_type)?, timeout.map(seconds).transpose()?);
+        let future = async move {
+            match kind {
+                BatchKind::Train => coordinator.finalize_train_batch(batch_id.0, timeout).await,
+                BatchKind::Eval => coordinator.finalize_eval_batch(batch_id.0, timeout).await,
+            }
+        };
+        Pending::new(py, future, move |py, result| batch_result(py, &result, detailed))
+    }
+
+    fn abort(
+        &self,
+        py: Python<'_>,
+        batch_id: Id,
+        reason: String,
+        keep_partial_results: bool,
+    ) -> PyResult<Pending> {
+        let (coordinator, detailed) = (self.coordinator.clone(), self.detailed);
+        let future =
+            async move { coordinator.abort_batch(batch_id.0, &reason, keep_partial_results).await };
+        Pending::new(py, future, move |py, result| {
+            result.map(|result| batch_result(py, &result, detailed)).transpose()
+        })
+    }
+
+    fn process(&self, py: Python<'_>, payloads: Vec<PyBackedBytes>) -> PyResult<Pending> {
+        let coordinator = self.coordinator.clone();
+        let payloads = payloads.into_iter().map(Bytes::from_owner).collect();
+        let future = async move { coordinator.process_experiences(payloads).await };
+        Pending::new(py, future, |py, stored| Ok(metrics::to_dict(py, &stored)?.unbind()))
+    }
+
+    fn batch_state(&self, py: Python<'_>, batch_id: Id) -> PyResult<Pending> {
+        let coordinator = self.coordinator.clone();
+        let future = async move { coordinator.batch_state(batch_id.0).await };
+        Pending::new(py, future, |_, state| Ok(state.map(|state| state.to_string())))
+    }
+}
+
+/// Returns what an engine is made of: what the core has to know, and a place for the workers.
+fn parts(
+    py: Python<'_>,
+    config_json: &str,
+    runners: u32,
+    spawn: Spawn,
+) -> PyResult<(Config, Children)> {
+    let core = config::parse(py, config_json)?.to_core(runners);
+    let (program, args, env) = spawn;
+    let options = ChildOptions { args, env, heartbeat: HEARTBEAT, ..ChildOptions::new(program) };
+    let runtime = runtime::handle(py)?;
+    let children = py.detach(|| runtime.block_on(Children::new(options)))?;
+    Ok((core, children))
+}
+
+fn unpack(tasks: Vec<PackedTask>) -> Vec<Task> {
+    // Tasks of one workflow share its definition.
+    let mut last: Option<(Arc<str>, Arc<Definition>)> = None;
+    let mut shared = |name: String, definition: Option<(String, PyBackedBytes)>| {
+        let (encoding, body) = match definition {
+            Some((encoding, body)) => (encoding, Bytes::from_owner(body)),
+            None => ("name".to_owned(), Bytes::new()),
+        };
+        match &last {
+            Some((known, one)) if **known == *name => (Arc::clone(known), Arc::clone(one)),
+            _ => {
+                let (encoding, task_encoding) = (encoding.into(), "pickle".into());
+                let one = Arc::new(Definition { encoding, task_encoding, body });
+                let known: Arc<str> = name.into();
+                last = Some((Arc::clone(&known), Arc::clone(&one)));
+                (known, one)
+            }
+        }
+    };
+    tasks
+        .into_iter()
+        .map(|(name, definition, repeat_times, is_eval, body)| {
+            let (workflow, definition) = shared(name, definition);
+            let (definition, body) = (Some(definition), Bytes::from_owner(body));
+            Task { workflow, definition, repeat_times, is_eval, body }
+        })
+        .collect()
+}
+
+/// Returns how the metrics of a batch are to be worked out.
+async fn batch_kind(scheduler: &Scheduler, batch: &Id) -> rollway::Result<BatchKind> {
+    let batches = scheduler.batches().await?;
+    let found = batches.into_iter().find(|view| view.batch == batch.0);
+    Ok(found.map_or(BatchKind::Train, |view| view.kind))
+}
+
+fn seconds(seconds: f64) -> PyResult<Duration> {
+    Duration::try_from_secs_f64(seconds)
+        .map_err(|_| PyValueError::new_err(format!("{seconds} is no time to wait, in seconds")))
+}
+
+fn kind(name: &str) -> PyResult<BatchKind> {
+    match name {
+        "train" => Ok(BatchKind::Train),
+        "eval" => Ok(BatchKind::Eval),
+        _ => Err(PyValueError::new_err(format!("batch_type is `train` or `eval`, not `{name}`"))),
+    }
+}
+
+/// A status as Python takes it: task id, runs that went well, all runs, metrics, message, failed
+/// runs by kind, cancelled runs by reason.
+fn status(py: Python<'_>, task: TaskId, status: &Status, metrics: &Metrics) -> PyResult<Py<PyAny>> {
+    let failed = PyDict::new(py);
+    for (kind, count) in status.failed_runs.nonzero() {
+        failed.set_item(kind.name(), count)?;
+    }
+    let cancelled = PyDict::new(py);
+    for (reason, count) in status.cancelled_runs.nonzero() {
+        cancelled.set_item(reason.name(), count)?;
+    }
+    let metrics = metrics::to_dict(py, metrics)?;
+    let (completed, total) = (status.completed_runs, status.total_runs);
+    let tuple = (task.0, completed, total, metrics, status.message(), failed, cancelled);
+    Ok(tuple.into_pyobject(py)?.into_any().unbind())
+}
+
+fn statuses(
+    py: Python<'_>,
+    kind: BatchKind,
+    all: &[(TaskId, Arc<Status>)],
+) -> PyResult<Py<PyList>> {
+    let metrics: Vec<Metrics> =
+        py.detach(|| all.iter().map(|(_, status)| status.metrics(kind)).collect());
+    let rows =
+        all.iter().zip(&metrics).map(|((task, one), metrics)| status(py, *task, one, metrics));
+    Ok(PyList::new(py, rows.collect::<PyResult<Vec<_>>>()?)?.unbind())
+}
+
+fn collected(
+    py: Python<'_>,
+    (kind, collected): (BatchKind, Collected),
+) -> PyResult<(Py<PyList>, Py<PyList>)> {
+    let statuses = statuses(py, kind, &collected.statuses)?;
+    let payloads = collected.payloads.iter().map(|payload| PyBytes::new(py, payload));
+    Ok((statuses, PyList::new(py, payloads.collect::<Vec<_>>())?.unbind()))
+}
+
+fn batch_result(py: Python<'_>, result: &BatchResult, detailed: bool) -> PyResult<Py<PyDict>> {
+    let detail = if detailed { EvalDetail::Stats(&EVAL_STATS) } else { EvalDetail::Mean };
+    let metrics = py.detach(|| result.metrics(detail));
+    let dict = PyDict::new(py);
+    dict.set_item("batch_id", Id(result.batch.clone()))?;
+    dict.set_item("batch_type", result.kind.to_string())?;
+    dict.set_item("state", result.state.to_string())?;
+    dict.set_item("reason", result.reason.as_deref())?;
+    dict.set_item("finished_task_count", result.finished())?;
+    dict.set_item("expected_task_count", result.tasks.total())?;
+    dict.set_item("complete", result.complete())?;
+    dict.set_item("delivered_payload_count", result.delivered)?;
+    dict.set_item("metrics", metrics::to_dict(py, &metrics)?)?;
+    dict.set_item("statuses", statuses(py, result.kind, &result.statuses)?)?;
+    Ok(dict.unbind())
+}
+
+fn stop_report(py: Python<'_>, report: StopReport) -> PyResult<Py<PyDict>> {
+    let StopReport { pending_runs, running_runs, undelivered, batches } = report;
+    let dict = PyDict::new(py);
+    dict.set_item("pending_runs", pending_runs)?;
+    dict.set_item("running_runs", running_runs)?;
+    dict.set_item("undelivered_payloads", undelivered)?;
+    dict.set_item("batches", batches.into_iter().map(Id).collect::<Vec<_>>())?;
+    Ok(dict.unbind())
+}
+
+fn views(py: Python<'_>, runners: &[RunnerView], states: &RunnerStates) -> PyResult<Py<PyDict>> {
+    let said = states.get();
+    let dict = PyDict::new(py);
+    for view in runners {
+        let state = PyDict::new(py);
+        for (key, value) in said.get(&view.runner).into_iter().flatten() {
+            state.set_item(key, value)?;
+        }
+        dict.set_item(view.runner.0, (view.state.name(), view.message.as_deref(), state))?;
+    }
+    Ok(dict.unbind())
+}
+
+/// Returns the variables in which a worker finds its engine: address, secret, token.
+#[pyfunction]
+pub(crate) fn worker_variables() -> (&'static str, &'static str, &'static str) {
+    use rollway_wire::env::{ADDRESS, SECRET, TOKEN};
+    (ADDRESS, SECRET, TOKEN)
+}

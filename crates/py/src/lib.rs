@@ -1,0 +1,42 @@
+//! Rollway for Python: the extension `rollway._rollway`. It translates and decides nothing.
+//!
+//! Start with `pending.rs`, through which everything goes that waits, and `engine.rs`. The other
+//! side of a worker process is `link.rs`.
+
+mod batch_id;
+mod config;
+mod engine;
+mod errors;
+mod link;
+mod log;
+mod metrics;
+mod payload;
+mod pending;
+mod runtime;
+mod sink;
+
+use pyo3::prelude::*;
+
+/// The extension module; the package `rollway` is its only user.
+#[pymodule]
+mod _rollway {
+    #[pymodule_export]
+    use crate::batch_id::sort_batch_id;
+    #[pymodule_export]
+    use crate::config::{config_check, config_default, config_load, config_read};
+    #[pymodule_export]
+    use crate::engine::{PyCoordinator, PyScheduler, worker_variables};
+    #[pymodule_export]
+    use crate::link::{Start, WorkerLink};
+    #[pymodule_export]
+    use crate::metrics::{
+        bootstrap_metric, calculate_task_level_metrics, gather_eval_metrics, gather_metrics,
+        run_metrics,
+    };
+    #[pymodule_export]
+    use crate::payload::{decode_experiences, encode_experiences};
+    #[pymodule_export]
+    use crate::pending::Pending;
+    #[pymodule_export]
+    use crate::runtime::shutdown;
+}

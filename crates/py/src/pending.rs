@@ -1,0 +1,106 @@
+//! Calls that wait: the one door between Python and what the engine does in its own time.
+//!
+//! ```text
+//! poll(wake) ──► ready: the answer, now yours
+//!     │
+//!     └────────► not yet: wake() will be called once; poll again
+//! close() ─────► given up: the request is withdrawn, and nothing was taken
+//! ```
+//!
+//! An answer is taken in the very step in which Python gets it. Whoever stops waiting before, by
+//! cancelling a task or by Ctrl-C, leaves everything with the engine. Waiting itself is Python's:
+//! on a future of its event loop or on a lock, which both hear signals and release the interpreter.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+
+use pyo3::BoundObject;
+use pyo3::prelude::*;
+use tokio::runtime::Handle;
+
+use crate::{errors, runtime};
+
+/// Turns an answer into a Python object, when somebody is there to take it.
+type Answer = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
+type Work = Pin<Box<dyn Future<Output = Answer> + Send>>;
+
+/// A call that has not been answered.
+#[pyclass(frozen, module = "rollway._rollway")]
+pub(crate) struct Pending {
+    runtime: Handle,
+    work: Mutex<Option<Work>>,
+}
+
+impl Pending {
+    /// Returns a call of the engine; `convert` makes a Python object of its answer.
+    pub(crate) fn new<T: Send + 'static, O>(
+        py: Python<'_>,
+        future: impl Future<Output = rollway::Result<T>> + Send + 'static,
+        convert: impl FnOnce(Python<'_>, T) -> PyResult<O> + Send + 'static,
+    ) -> PyResult<Self>
+    where
+        O: for<'py> IntoPyObject<'py, Error: Into<PyErr>>,
+    {
+        let work = async move {
+            let answer = future.await;
+            let convert = move |py: Python<'_>| {
+                let value = answer.map_err(|error| errors::engine(py, &error))?;
+                let object = convert(py, value)?.into_pyobject(py).map_err(Into::into)?;
+                Ok(object.into_any().unbind())
+            };
+            Box::new(convert) as Answer
+        };
+        Ok(Self { runtime: runtime::handle(py)?, work: Mutex::new(Some(Box::pin(work))) })
+    }
+}
+
+#[pymethods]
+impl Pending {
+    /// Returns the answer in a tuple, or none: then `wake` is called, in another thread, when it is
+    /// worth asking again.
+    fn poll(&self, py: Python<'_>, wake: Py<PyAny>) -> PyResult<Option<(Py<PyAny>,)>> {
+        let waker = Waker::from(Arc::new(Bell(Mutex::new(Some(wake)))));
+        let answer = {
+            let mut slot = self.work.lock().unwrap_or_else(PoisonError::into_inner);
+            let Some(work) = &mut *slot else {
+                return Err(errors::plain(py, "closed", "the call was given up"));
+            };
+            let _guard = self.runtime.enter();
+            match work.as_mut().poll(&mut Context::from_waker(&waker)) {
+                Poll::Pending => return Ok(None),
+                Poll::Ready(answer) => {
+                    *slot = None;
+                    answer
+                }
+            }
+        };
+        answer(py).map(|value| Some((value,)))
+    }
+
+    /// Gives the call up.
+    fn close(&self) {
+        let work = self.work.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let _guard = self.runtime.enter();
+        drop(work);
+    }
+}
+
+/// Calls a Python function once, from a thread that may.
+struct Bell(Mutex<Option<Py<PyAny>>>);
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if let Some(wake) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            runtime::in_python(move |py| {
+                // A loop that was closed meanwhile has nobody left who waits.
+                let _ = wake.call0(py);
+            });
+        }
+    }
+}

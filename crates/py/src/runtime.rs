@@ -1,0 +1,101 @@
+//! The one tokio runtime of the process, started when it is first needed, and the thread that calls
+//! into Python for it.
+//!
+//! Threads of the runtime never attach to Python: attaching is slow, and a user's code that keeps
+//! the interpreter to itself would stop the engine. What Python is to do for them goes to
+//! `rollway-python`, a thread that is attached as long as there is something to do.
+
+use std::num::NonZero;
+use std::process;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use pyo3::prelude::*;
+use tokio::runtime::{Builder, Handle, Runtime};
+
+use crate::{errors, log};
+
+/// What is done in Python on behalf of a thread that is not attached.
+pub(crate) type Job = Box<dyn FnOnce(Python<'_>) + Send>;
+
+/// How many threads an engine uses at most.
+const THREADS_MAX: usize = 4;
+
+/// How long what is under way may take when the interpreter ends.
+const FAREWELL: Duration = Duration::from_millis(500);
+
+struct Started {
+    pid: u32,
+    runtime: Runtime,
+    /// Not bounded: there is one job at most for every call that waits, and for every line of a
+    /// log that was let in.
+    jobs: Sender<Job>,
+}
+
+static STARTED: Mutex<Option<Started>> = Mutex::new(None);
+
+fn started() -> MutexGuard<'static, Option<Started>> {
+    STARTED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns the runtime.
+pub(crate) fn handle(py: Python<'_>) -> PyResult<Handle> {
+    let cores = thread::available_parallelism().map_or(2, NonZero::get);
+    start(py, cores.min(THREADS_MAX))
+}
+
+/// Returns the runtime, which begins with this many threads if it has not begun.
+pub(crate) fn start(py: Python<'_>, threads: usize) -> PyResult<Handle> {
+    let mut started = started();
+    if let Some(Started { pid, runtime, .. }) = &*started {
+        if *pid != process::id() {
+            let words = "this process was forked from one in which rollway was in use: its threads \
+                         are not here. Start processes with `spawn` or `forkserver`";
+            return Err(errors::plain(py, "forked", words));
+        }
+        return Ok(runtime.handle().clone());
+    }
+    let runtime = Builder::new_multi_thread()
+        .worker_threads(threads)
+        .thread_name("rollway")
+        .enable_all()
+        .build()?;
+    let (jobs, inbox) = channel::<Job>();
+    thread::Builder::new().name("rollway-python".to_owned()).spawn(move || {
+        while let Ok(first) = inbox.recv() {
+            let attached = Python::try_attach(|py| {
+                first(py);
+                while let Ok(next) = inbox.try_recv() {
+                    next(py);
+                }
+            });
+            if attached.is_none() {
+                return;
+            }
+        }
+    })?;
+    log::install();
+    let handle = runtime.handle().clone();
+    *started = Some(Started { pid: process::id(), runtime, jobs });
+    Ok(handle)
+}
+
+/// Has something done in Python, soon and in order. If the interpreter ends, nobody minds.
+pub(crate) fn in_python(job: impl FnOnce(Python<'_>) + Send + 'static) {
+    if let Some(Started { pid, jobs, .. }) = &*started()
+        && *pid == process::id()
+    {
+        let _ = jobs.send(Box::new(job));
+    }
+}
+
+/// Ends everything, worker processes included. Called when the interpreter ends.
+#[pyfunction]
+pub(crate) fn shutdown(py: Python<'_>) {
+    let taken = started().take_if(|started| started.pid == process::id());
+    if let Some(Started { runtime, .. }) = taken {
+        py.detach(|| runtime.shutdown_timeout(FAREWELL));
+    }
+}

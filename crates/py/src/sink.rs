@@ -1,0 +1,62 @@
+//! A sink in Python: a function that takes payloads and returns metrics.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList};
+use rollway::{Parcel, Sink, Stored};
+use rollway_core::metrics::Metrics;
+
+use crate::batch_id::Id;
+use crate::metrics;
+
+/// Hands payloads to a Python function `(batch_id, life, payloads) -> metrics or None`.
+pub(crate) struct PySink {
+    deliver: Arc<Py<PyAny>>,
+}
+
+impl PySink {
+    pub(crate) fn new(deliver: Py<PyAny>) -> Self {
+        Self { deliver: Arc::new(deliver) }
+    }
+
+    async fn call(&self, batch: Option<(Id, u64)>, payloads: Vec<Bytes>) -> Stored {
+        let deliver = Arc::clone(&self.deliver);
+        // A thread that may block: threads of the runtime never wait for the interpreter.
+        let called = tokio::task::spawn_blocking(move || {
+            Python::try_attach(|py| {
+                call(py, &deliver, batch, &payloads).map_err(|error| error.to_string())
+            })
+            .unwrap_or_else(|| Err("the interpreter has ended".to_owned()))
+        });
+        called.await.unwrap_or_else(|error| Err(error.to_string()))
+    }
+}
+
+fn call(
+    py: Python<'_>,
+    deliver: &Py<PyAny>,
+    batch: Option<(Id, u64)>,
+    payloads: &[Bytes],
+) -> PyResult<Metrics> {
+    let (batch, life) = batch.unzip();
+    let payloads = PyList::new(py, payloads.iter().map(|payload| PyBytes::new(py, payload)))?;
+    let answer = deliver.call1(py, (batch, life, payloads))?;
+    let answer = answer.bind(py);
+    if answer.is_none() { Ok(Metrics::new()) } else { metrics::from_dict(answer.cast::<PyDict>()?) }
+}
+
+impl Sink for PySink {
+    fn deliver(&self, parcel: Parcel) -> Pin<Box<dyn Future<Output = Stored> + Send + '_>> {
+        let Parcel { batch, key, results } = parcel;
+        let payloads = results.into_iter().flat_map(|result| result.payloads).collect();
+        Box::pin(self.call(Some((Id(batch), key.0)), payloads))
+    }
+
+    fn process(&self, payloads: Vec<Bytes>) -> Pin<Box<dyn Future<Output = Stored> + Send + '_>> {
+        Box::pin(self.call(None, payloads))
+    }
+}

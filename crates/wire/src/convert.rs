@@ -1,0 +1,173 @@
+//! From the messages of the schema to ours and back. Whatever has no valid value ends here.
+
+mod engine;
+mod worker;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+pub(crate) use engine::Definitions;
+
+/// Texts for people are cut here: a peer that sends megabytes of them only wastes its own time.
+const MAX_TEXT: usize = 16 * 1024;
+
+/// Payloads up to this size are copied out of the buffer that they arrived in, so that a small
+/// payload that is kept does not keep the whole buffer.
+const MAX_COPIED: usize = 16 * 1024;
+
+fn text(text: &str) -> Arc<str> {
+    cut(text).into()
+}
+
+fn cut(text: &str) -> &str {
+    &text[..text.floor_char_boundary(MAX_TEXT)]
+}
+
+fn compact(bytes: Bytes) -> Bytes {
+    if bytes.len() <= MAX_COPIED { Bytes::copy_from_slice(&bytes) } else { bytes }
+}
+
+fn to_ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::{btree_map, vec};
+    use proptest::prelude::*;
+    use prost::Message;
+    use rollway_core::metrics::Metrics;
+    use rollway_core::{AttemptId, FailureKind, Life, RunId, RunnerId};
+
+    use super::*;
+    use crate::message::{
+        Hello, LogLevel, LogLine, Outcome, RunnerReport, RunnerState, StopCause, Welcome,
+        WorkerMessage,
+    };
+    use crate::proto;
+
+    #[test]
+    fn texts_are_cut_between_characters() {
+        let long = "ä".repeat(MAX_TEXT);
+        assert!(cut(&long).len() <= MAX_TEXT && long.starts_with(cut(&long)));
+        let odd = format!("x{long}");
+        assert_eq!(cut(&odd).len(), MAX_TEXT - 1);
+    }
+
+    #[test]
+    fn times_are_rounded_up() {
+        assert_eq!(to_ms(Duration::from_nanos(1)), 1);
+        assert_eq!(to_ms(Duration::from_millis(5)), 5);
+        assert_eq!(to_ms(Duration::MAX), u64::MAX);
+    }
+
+    /// Takes bytes for a message of either side. All that matters is that it returns.
+    fn swallow(bytes: &[u8], definitions: &mut Definitions) {
+        if let Ok(message) = proto::WorkerMessage::decode(bytes)
+            && let Some(kind) = message.kind
+        {
+            if let proto::worker_message::Kind::Hello(hello) = &kind {
+                let _ = Hello::try_from(hello.clone());
+            }
+            let _ = WorkerMessage::try_from(kind);
+        }
+        if let Ok(message) = proto::EngineMessage::decode(bytes)
+            && let Some(kind) = message.kind
+        {
+            if let proto::engine_message::Kind::Welcome(welcome) = &kind {
+                let _ = Welcome::try_from(welcome.clone());
+            }
+            let _ = definitions.resolve(kind);
+        }
+    }
+
+    fn outcome() -> impl Strategy<Value = Outcome> {
+        let metrics =
+            btree_map(".*", any::<f64>().prop_filter("NaN is not NaN", |v| !v.is_nan()), 0..4);
+        let payload = proptest::option::of(vec(any::<u8>(), 0..40).prop_map(Bytes::from));
+        prop_oneof![
+            (payload, metrics).prop_map(|(payload, metrics)| Outcome::Succeeded {
+                payload,
+                metrics: metrics.into_iter().collect::<Metrics>()
+            }),
+            (proptest::sample::select(FailureKind::ALL), ".*")
+                .prop_map(|(kind, message)| { Outcome::Failed { kind, message: message.into() } }),
+        ]
+    }
+
+    fn report() -> impl Strategy<Value = RunnerReport> {
+        let attempt = || any::<u64>().prop_map(AttemptId);
+        prop_oneof![
+            proptest::option::of(attempt()).prop_map(|after| RunnerReport::Ready { after }),
+            attempt().prop_map(|attempt| RunnerReport::AttemptBegan { attempt }),
+            attempt().prop_map(|attempt| RunnerReport::AttemptEnded { attempt }),
+            (attempt(), any::<u32>(), outcome()).prop_map(|(attempt, run, outcome)| {
+                RunnerReport::RunFinished { attempt, run: RunId(run), outcome }
+            }),
+            Just(RunnerReport::Stopped(StopCause::Ordered)),
+            ".*".prop_map(|message| {
+                RunnerReport::Stopped(StopCause::StartFailed { message: message.into() })
+            }),
+            (".*", any::<bool>()).prop_map(|(message, suspect)| {
+                RunnerReport::Stopped(StopCause::Lost { message: message.into(), suspect })
+            }),
+        ]
+    }
+
+    fn message() -> impl Strategy<Value = WorkerMessage> {
+        let state = (any::<u32>(), any::<u32>(), any::<Option<u64>>(), btree_map(".*", ".*", 0..3));
+        let state = state.prop_map(|(runner, life, attempt, state)| RunnerState {
+            runner: RunnerId(runner),
+            life: Life(life),
+            attempt: attempt.map(AttemptId),
+            state,
+        });
+        const LEVELS: [LogLevel; 4] =
+            [LogLevel::Debug, LogLevel::Info, LogLevel::Warning, LogLevel::Error];
+        let log = (any::<Option<u32>>(), proptest::sample::select(&LEVELS), ".*");
+        prop_oneof![
+            (any::<u32>(), any::<u32>(), report()).prop_map(|(runner, life, report)| {
+                WorkerMessage::Runner { runner: RunnerId(runner), life: Life(life), report }
+            }),
+            vec(state, 0..3).prop_map(WorkerMessage::Heartbeat),
+            log.prop_map(|(runner, level, line)| WorkerMessage::Log(LogLine {
+                runner: runner.map(RunnerId),
+                level,
+                line: line.into()
+            })),
+            ".*".prop_map(|reason| WorkerMessage::Goodbye { reason: reason.into() }),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes in vec(any::<u8>(), 0..200)) {
+            swallow(&bytes, &mut Definitions::default());
+        }
+
+        /// Nearly valid bytes get further than arbitrary ones.
+        #[test]
+        fn damaged_messages_never_panic(
+            message in message(),
+            damage in vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+        ) {
+            let mut bytes = proto::WorkerMessage::from(message).encode_to_vec();
+            for (at, byte) in damage {
+                if !bytes.is_empty() {
+                    let at = at.index(bytes.len());
+                    bytes[at] = byte;
+                }
+            }
+            swallow(&bytes, &mut Definitions::default());
+        }
+
+        #[test]
+        fn what_a_worker_says_arrives_as_it_was_said(message in message()) {
+            let bytes = proto::WorkerMessage::from(message.clone()).encode_to_vec();
+            let kind = proto::WorkerMessage::decode(&*bytes).unwrap().kind.unwrap();
+            prop_assert_eq!(WorkerMessage::try_from(kind), Ok(message));
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! What the engine and its workers say to each other, and how.
+//!
+//! A worker is a process that hosts runners. It keeps one gRPC stream to the engine, over a Unix
+//! socket or TCP. [`server`] is the engine's end of it, [`worker`] the other, and [`conformance`]
+//! checks workers in any language. None of them decides anything: what is to be done comes from
+//! the core, through the engine.
+//!
+//! The schema is `proto/worker.proto`; only [`proto`] knows it. Everything else deals in
+//! [`WorkerMessage`] and [`EngineMessage`], whose fields were checked when they arrived.
+
+#![warn(missing_docs)]
+
+mod address;
+mod codec;
+pub mod conformance;
+mod convert;
+pub mod experience;
+mod invalid;
+mod message;
+mod refusal;
+mod room;
+mod secret;
+pub mod server;
+mod words;
+pub mod worker;
+
+pub use address::{Address, AddressError};
+pub use invalid::Invalid;
+pub use message::{
+    Definition, DefinitionId, EngineMessage, Hello, LogLevel, LogLine, Outcome, RunnerReport,
+    RunnerState, StartAttempt, StopCause, Versions, Welcome, WorkerMessage,
+};
+pub use refusal::{Refusal, RefusalCode};
+pub use secret::{EmptySecret, Secret};
+
+/// The messages as they travel, generated from the schema.
+#[allow(
+    missing_docs,
+    unreachable_pub,
+    clippy::use_self,
+    reason = "generated code follows the generator's habits"
+)]
+pub mod proto {
+    include!(concat!(env!("OUT_DIR"), "/rollway.worker.v1.rs"));
+
+    impl std::fmt::Debug for Hello {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("Hello").field("token", &self.token).finish_non_exhaustive()
+        }
+    }
+}
+
+/// The variables of the environment that tell a worker where to go.
+pub mod env {
+    /// The engine's [`Address`](crate::Address).
+    pub const ADDRESS: &str = "ROLLWAY_WORKER_ADDRESS";
+    /// The engine's secret.
+    pub const SECRET: &str = "ROLLWAY_WORKER_SECRET";
+    /// The worker's token.
+    pub const TOKEN: &str = "ROLLWAY_WORKER_TOKEN";
+}

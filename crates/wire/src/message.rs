@@ -1,0 +1,363 @@
+//! What is said, in types that hold valid values only. How they travel is [`crate::proto`]'s.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use rollway_core::metrics::Metrics;
+use rollway_core::{
+    AttemptId, BatchId, BatchKind, Cancel, FailureKind, Life, Payload, Report, RunId, RunOutcome,
+    RunnerId, Runs, TaskId,
+};
+
+use crate::secret::Secret;
+
+/// A range of versions of the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Versions {
+    /// The oldest; at least 1.
+    pub min: u32,
+    /// The newest; not older than the oldest.
+    pub max: u32,
+}
+
+impl Versions {
+    /// What this code speaks.
+    pub const SUPPORTED: Self = Self { min: 1, max: 1 };
+
+    /// Returns the newest version that both have.
+    pub fn common(self, other: Self) -> Option<u32> {
+        let newest = self.max.min(other.max);
+        (newest >= self.min.max(other.min)).then_some(newest)
+    }
+}
+
+impl fmt::Display for Versions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { min, max } = self;
+        if min == max { write!(f, "{min}") } else { write!(f, "{min} to {max}") }
+    }
+}
+
+/// Who a worker is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// The versions of the protocol that it speaks.
+    pub versions: Versions,
+    /// The engine's secret.
+    pub secret: Secret,
+    /// What it was given by whoever started it; empty if it joins by hand.
+    pub token: String,
+    /// How many attempts it can execute at once; at least one.
+    pub runners: u32,
+    /// The language it is written in.
+    pub language: String,
+    /// Its process on its host.
+    pub pid: Option<u32>,
+    /// The name of its host.
+    pub host: String,
+    /// The version of its package.
+    pub package_version: String,
+}
+
+impl Hello {
+    /// Returns the hello of this process. The name of the host is left to whoever needs it.
+    pub fn new(secret: Secret, token: impl Into<String>, runners: u32) -> Self {
+        Self {
+            versions: Versions::SUPPORTED,
+            secret,
+            token: token.into(),
+            runners,
+            language: "rust".to_owned(),
+            pid: Some(std::process::id()),
+            host: String::new(),
+            package_version: env!("CARGO_PKG_VERSION").to_owned(),
+        }
+    }
+}
+
+/// What a worker has to know when it is taken in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Welcome {
+    /// The version of the protocol that is spoken.
+    pub protocol: u32,
+    /// The runners that it hosts.
+    pub runners: Vec<(RunnerId, Life)>,
+    /// How often a heartbeat is expected.
+    pub heartbeat_interval: Duration,
+    /// The largest message, in bytes.
+    pub max_message_bytes: u64,
+    /// How many definitions a worker has to keep.
+    pub max_definitions: u32,
+}
+
+/// What a worker says after its hello.
+#[derive(Clone, Debug, PartialEq)]
+pub enum WorkerMessage {
+    /// Something about a runner.
+    Runner {
+        /// Which.
+        runner: RunnerId,
+        /// Which life of it.
+        life: Life,
+        /// What.
+        report: RunnerReport,
+    },
+    /// It is alive, and so are these.
+    Heartbeat(Vec<RunnerState>),
+    /// A line for the log.
+    Log(LogLine),
+    /// It leaves.
+    Goodbye {
+        /// Why.
+        reason: Arc<str>,
+    },
+}
+
+/// What a worker says about a runner.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RunnerReport {
+    /// It is idle.
+    Ready {
+        /// The last attempt that it was given.
+        after: Option<AttemptId>,
+    },
+    /// It has begun an attempt.
+    AttemptBegan {
+        /// Which.
+        attempt: AttemptId,
+    },
+    /// A run of an attempt ended.
+    RunFinished {
+        /// Which attempt.
+        attempt: AttemptId,
+        /// Which run.
+        run: RunId,
+        /// How.
+        outcome: Outcome,
+    },
+    /// An attempt is over.
+    AttemptEnded {
+        /// Which.
+        attempt: AttemptId,
+    },
+    /// This life of it is over.
+    Stopped(StopCause),
+}
+
+impl RunnerReport {
+    /// Returns what the core is to be told, if anything. `hold` takes the experiences of a run
+    /// into custody and returns the name under which the core will speak of them.
+    pub fn into_report(self, hold: impl FnOnce(Bytes) -> Payload) -> Option<Report> {
+        Some(match self {
+            Self::Ready { after } => Report::Ready { after },
+            Self::AttemptBegan { attempt } => Report::AttemptBegan { attempt },
+            Self::RunFinished { attempt, run, outcome } => {
+                let outcome = match outcome {
+                    Outcome::Succeeded { payload, metrics } => {
+                        RunOutcome::Succeeded { payload: payload.map(hold), metrics }
+                    }
+                    Outcome::Failed { kind, message } => RunOutcome::Failed { kind, message },
+                };
+                Report::RunFinished { attempt, run, outcome }
+            }
+            Self::AttemptEnded { attempt } => Report::AttemptEnded { attempt },
+            Self::Stopped(StopCause::StartFailed { message }) => Report::StartFailed { message },
+            Self::Stopped(StopCause::Lost { message, suspect }) => {
+                Report::Lost { message, suspect }
+            }
+            // The core asked for it and does not wait for it.
+            Self::Stopped(StopCause::Ordered) => return None,
+        })
+    }
+}
+
+/// How a run ended; like the core's, but with the experiences themselves.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    /// Well.
+    Succeeded {
+        /// Its experiences.
+        payload: Option<Bytes>,
+        /// Its metrics.
+        metrics: Metrics,
+    },
+    /// Badly.
+    Failed {
+        /// In what way.
+        kind: FailureKind,
+        /// In the words of whoever noticed.
+        message: Arc<str>,
+    },
+}
+
+/// Why a life of a runner is over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StopCause {
+    /// The engine wanted it so.
+    Ordered,
+    /// It could not be started.
+    StartFailed {
+        /// In the words of whoever noticed.
+        message: Arc<str>,
+    },
+    /// It died.
+    Lost {
+        /// In the words of whoever noticed.
+        message: Arc<str>,
+        /// Whether what it was doing may be the reason.
+        suspect: bool,
+    },
+}
+
+/// What a runner does at the moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunnerState {
+    /// Which runner.
+    pub runner: RunnerId,
+    /// Which life of it.
+    pub life: Life,
+    /// The attempt it executes.
+    pub attempt: Option<AttemptId>,
+    /// For people: `workflow_id`, `model_version`, `begin_time`, `stage` and the like.
+    pub state: BTreeMap<String, String>,
+}
+
+/// A line for the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogLine {
+    /// Which runner it comes from.
+    pub runner: Option<RunnerId>,
+    /// How important it is.
+    pub level: LogLevel,
+    /// The text.
+    pub line: Arc<str>,
+}
+
+/// How important a line of the log is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LogLevel {
+    /// For developers.
+    Debug,
+    /// For operators.
+    Info,
+    /// Something is odd.
+    Warning,
+    /// Something is wrong.
+    Error,
+}
+
+/// What the engine says after its welcome.
+#[derive(Clone, Debug, PartialEq)]
+pub enum EngineMessage {
+    /// Execute runs of a task.
+    StartAttempt(StartAttempt),
+    /// Give an attempt up and say so.
+    CancelAttempt {
+        /// On which runner.
+        runner: RunnerId,
+        /// In which life of it.
+        life: Life,
+        /// Which attempt.
+        attempt: AttemptId,
+        /// Why.
+        reason: Cancel,
+    },
+    /// Begin a new life of a runner.
+    StartRunner {
+        /// Which.
+        runner: RunnerId,
+        /// The life that begins.
+        life: Life,
+    },
+    /// End a life of a runner.
+    StopRunner {
+        /// Which.
+        runner: RunnerId,
+        /// The life that ends.
+        life: Life,
+    },
+    /// Finish and say goodbye.
+    Shutdown {
+        /// In which time.
+        deadline: Duration,
+    },
+}
+
+/// Runs of a task that a runner is to execute.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StartAttempt {
+    /// On which runner.
+    pub runner: RunnerId,
+    /// In which life of it.
+    pub life: Life,
+    /// Under which number.
+    pub attempt: AttemptId,
+    /// The batch of the task.
+    pub batch: BatchId,
+    /// Whether it is trained on.
+    pub kind: BatchKind,
+    /// The task.
+    pub task_id: TaskId,
+    /// The runs; at least one.
+    pub runs: Runs,
+    /// The task itself, encoded as the definition says.
+    pub task: Bytes,
+    /// The workflow. It travels once per worker, however often it is used.
+    pub definition: Arc<Definition>,
+    /// How long the attempt may last; travels in whole milliseconds, rounded up.
+    pub timeout: Duration,
+    /// How many runners died under suspicion of this task.
+    pub kills: u32,
+    /// What the workflow finds in its environment.
+    pub env: BTreeMap<String, String>,
+}
+
+/// Names a workflow on a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DefinitionId(pub u64);
+
+/// A workflow as it travels to a worker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Definition {
+    /// Names it. One id is one workflow for ever: a changed workflow gets a new one.
+    pub id: DefinitionId,
+    /// The name of the workflow.
+    pub name: Arc<str>,
+    /// What the body is: `name`, `cloudpickle` or the like.
+    pub encoding: Arc<str>,
+    /// What the tasks of this workflow are: `json`, `pickle` or the like.
+    pub task_encoding: Arc<str>,
+    /// The workflow.
+    pub body: Bytes,
+}
+
+#[cfg(test)]
+mod tests {
+    use rollway_core::PayloadId;
+
+    use super::*;
+
+    #[test]
+    fn versions_meet_at_the_newest_common_one() {
+        let range = |min, max| Versions { min, max };
+        assert_eq!(range(1, 3).common(range(2, 5)), Some(3));
+        assert_eq!(range(4, 4).common(range(1, 9)), Some(4));
+        assert_eq!(range(1, 2).common(range(3, 4)), None);
+    }
+
+    #[test]
+    fn experiences_go_into_custody_on_the_way_to_the_core() {
+        let outcome =
+            Outcome::Succeeded { payload: Some("abc".into()), metrics: Metrics::default() };
+        let finished = RunnerReport::RunFinished { attempt: AttemptId(1), run: RunId(2), outcome };
+        let report =
+            finished.into_report(|bytes| Payload { id: PayloadId(7), bytes: bytes.len() as u64 });
+        let payload = Some(Payload { id: PayloadId(7), bytes: 3 });
+        let outcome = RunOutcome::Succeeded { payload, metrics: Metrics::default() };
+        let expected = Report::RunFinished { attempt: AttemptId(1), run: RunId(2), outcome };
+        assert_eq!(report, Some(expected));
+    }
+}

@@ -1,0 +1,73 @@
+//! The secret that tells our workers from strangers.
+
+use std::fmt;
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{self, Read};
+use std::sync::Arc;
+
+use subtle::ConstantTimeEq;
+
+/// A text that only the engine and its workers know. It is never printed.
+#[derive(Clone)]
+pub struct Secret(Arc<str>);
+
+impl Secret {
+    /// Takes a secret that somebody chose.
+    pub fn new(text: impl Into<Arc<str>>) -> Result<Self, EmptySecret> {
+        let text = text.into();
+        if text.is_empty() { Err(EmptySecret) } else { Ok(Self(text)) }
+    }
+
+    /// Returns a new secret that nobody can guess: 256 bits from the operating system.
+    pub fn random() -> io::Result<Self> {
+        let mut bytes = [0; 32];
+        File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+        let mut text = String::with_capacity(2 * bytes.len());
+        for byte in bytes {
+            // Writing to a string cannot fail.
+            let _ = write!(text, "{byte:02x}");
+        }
+        Ok(Self(text.into()))
+    }
+
+    /// Returns the text, to be handed to a worker.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl PartialEq for Secret {
+    /// Compares in a time that does not depend on where the secrets differ, so that a stranger
+    /// cannot find it letter by letter. The length is no secret.
+    fn eq(&self, other: &Self) -> bool {
+        self.0.as_bytes().ct_eq(other.0.as_bytes()).into()
+    }
+}
+
+impl Eq for Secret {}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+/// A secret without a letter keeps nobody out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the secret is empty")]
+pub struct EmptySecret;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_differ_compare_and_hide() {
+        let secret = Secret::random().unwrap();
+        assert_ne!(secret, Secret::random().unwrap());
+        assert_eq!(secret, Secret::new(secret.reveal()).unwrap());
+        assert_eq!(Secret::new(""), Err(EmptySecret));
+        assert!(!format!("{secret:?}").contains(secret.reveal()));
+    }
+}

@@ -1,0 +1,375 @@
+//! Sockets: who connects, how many at a time, and how a connection is cut.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_core::Stream;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::sync::mpsc;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+use tonic::transport::server::Connected;
+
+use super::Shared;
+use crate::address::Address;
+use crate::refusal::RefusalCode;
+
+/// So many connections beyond the limit are told why they are refused.
+const REFUSABLE: usize = 16;
+
+/// How long to wait before the next try when the system has no more descriptors.
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
+
+/// Why the server cannot listen.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// Somebody else listens there.
+    #[error("another process listens on {address}")]
+    InUse {
+        /// Where.
+        address: Address,
+    },
+    /// There is a file that is no socket.
+    #[error("there is a file in the way: {}", path.display())]
+    NotASocket {
+        /// Its path.
+        path: PathBuf,
+    },
+    /// The system does not let us.
+    #[error("cannot listen on {address}")]
+    Io {
+        /// Where.
+        address: Address,
+        /// In the words of the system.
+        source: io::Error,
+    },
+}
+
+/// Who is at the other end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peer {
+    /// A process of this machine.
+    Unix {
+        /// Its process id, as the kernel says.
+        pid: Option<i32>,
+    },
+    /// A process anywhere.
+    Tcp(SocketAddr),
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unix { pid: Some(pid) } => write!(f, "pid {pid}"),
+            Self::Unix { pid: None } => f.write_str("unix"),
+            Self::Tcp(address) => write!(f, "{address}"),
+        }
+    }
+}
+
+/// A socket that takes connections.
+#[derive(Debug)]
+pub(super) struct Listener {
+    address: Address,
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Unix { listener: UnixListener, _file: SocketFile },
+    Tcp(TcpListener),
+}
+
+impl Listener {
+    pub(super) async fn bind(address: &Address) -> Result<Self, BindError> {
+        let failed = |source: io::Error| match source.kind() {
+            io::ErrorKind::AddrInUse => BindError::InUse { address: address.clone() },
+            _ => BindError::Io { address: address.clone(), source },
+        };
+        match address {
+            Address::Unix(path) => {
+                clear(path).await?;
+                let (listener, file) = bind_private(path).map_err(failed)?;
+                Ok(Self { address: address.clone(), kind: Kind::Unix { listener, _file: file } })
+            }
+            Address::Tcp(host_port) => {
+                let listener = TcpListener::bind(host_port).await.map_err(failed)?;
+                let address = Address::Tcp(listener.local_addr().map_err(failed)?.to_string());
+                Ok(Self { address, kind: Kind::Tcp(listener) })
+            }
+        }
+    }
+
+    pub(super) fn address(&self) -> &Address {
+        &self.address
+    }
+
+    async fn accept(&self) -> io::Result<(Wire, Peer)> {
+        match &self.kind {
+            Kind::Unix { listener, .. } => {
+                let (stream, _) = listener.accept().await?;
+                let pid = stream.peer_cred().ok().and_then(|cred| cred.pid());
+                Ok((Wire::Unix(stream), Peer::Unix { pid }))
+            }
+            Kind::Tcp(listener) => {
+                let (stream, peer) = listener.accept().await?;
+                stream.set_nodelay(true)?;
+                Ok((Wire::Tcp(stream), Peer::Tcp(peer)))
+            }
+        }
+    }
+
+    /// Takes connections until the server is dropped, and hands them over in a stream.
+    pub(super) fn incoming(self, shared: Arc<Shared>) -> Incoming {
+        let (sender, receiver) = mpsc::channel(1);
+        tokio::spawn(async move {
+            let stop = shared.stop.clone();
+            let accepting = async {
+                loop {
+                    match self.accept().await {
+                        Ok((stream, peer)) => {
+                            if let Some(io) = admit(stream, peer, &shared)
+                                && sender.send(io).await.is_err()
+                            {
+                                return;
+                            }
+                        }
+                        Err(error) => {
+                            tracing::warn!(%error, "cannot accept a connection");
+                            tokio::time::sleep(ACCEPT_BACKOFF).await;
+                        }
+                    }
+                }
+            };
+            stop.run_until_cancelled(accepting).await;
+        });
+        Incoming(receiver)
+    }
+}
+
+/// Makes way for a new socket: a file that nobody listens on any more is what a killed process
+/// left behind.
+async fn clear(path: &Path) -> Result<(), BindError> {
+    let Ok(found) = std::fs::symlink_metadata(path) else { return Ok(()) };
+    if !found.file_type().is_socket() {
+        return Err(BindError::NotASocket { path: path.to_owned() });
+    }
+    match UnixStream::connect(path).await {
+        Ok(_) => Err(BindError::InUse { address: Address::Unix(path.to_owned()) }),
+        Err(_) => Ok(()),
+    }
+}
+
+/// Binds a socket that was never open to other users: it gets its name when it has its rights.
+fn bind_private(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
+    let mut hidden = path.as_os_str().to_owned();
+    hidden.push(".new");
+    let hidden = PathBuf::from(hidden);
+    // Left behind by a process that was killed right here.
+    let _ = std::fs::remove_file(&hidden);
+    let listener = UnixListener::bind(&hidden)?;
+    let named = std::fs::set_permissions(&hidden, std::fs::Permissions::from_mode(0o600))
+        .and_then(|()| std::fs::rename(&hidden, path))
+        .and_then(|()| std::fs::symlink_metadata(path));
+    match named {
+        Ok(found) => Ok((listener, SocketFile { path: path.to_owned(), inode: found.ino() })),
+        Err(error) => {
+            let _ = std::fs::remove_file(&hidden);
+            Err(error)
+        }
+    }
+}
+
+/// The file of a Unix socket, removed with the listener unless somebody else put another there.
+#[derive(Debug)]
+struct SocketFile {
+    path: PathBuf,
+    inode: u64,
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if std::fs::symlink_metadata(&self.path).is_ok_and(|found| found.ino() == self.inode) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Connections on their way to the HTTP/2 server.
+#[derive(Debug)]
+pub(super) struct Incoming(mpsc::Receiver<PeerIo>);
+
+impl Stream for Incoming {
+    type Item = io::Result<PeerIo>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.0.poll_recv(cx).map(|io| io.map(Ok))
+    }
+}
+
+/// What is known about a connection, whether or not it becomes a worker.
+#[derive(Debug)]
+pub(super) struct Socket {
+    pub(super) peer: Peer,
+    /// Whether there were too many already when it came.
+    pub(super) surplus: bool,
+    /// Whether its one stream was opened.
+    pub(super) taken: AtomicBool,
+    /// Cancelled to cut it.
+    cut: CancellationToken,
+    /// Cancelled when it is closed, by whomever.
+    pub(super) closed: CancellationToken,
+}
+
+impl Socket {
+    /// Cuts the connection, now.
+    pub(super) fn cut(&self) {
+        self.cut.cancel();
+    }
+}
+
+fn admit(stream: Wire, peer: Peer, shared: &Arc<Shared>) -> Option<PeerIo> {
+    let open = shared.open.fetch_add(1, Ordering::Relaxed);
+    let surplus = open >= shared.limits.connections;
+    let socket = Arc::new(Socket {
+        peer,
+        surplus,
+        taken: AtomicBool::new(false),
+        cut: shared.stop.child_token(),
+        closed: CancellationToken::new(),
+    });
+    let io = PeerIo {
+        stream,
+        cut: Box::pin(socket.cut.clone().cancelled_owned()),
+        socket: Arc::clone(&socket),
+        shared: Arc::clone(shared),
+    };
+    if open >= shared.limits.connections + REFUSABLE {
+        // Not worth a handshake; dropping `io` closes it.
+        socket.taken.store(true, Ordering::Relaxed);
+        shared.count(RefusalCode::TooManyConnections);
+        return None;
+    }
+    let hello_timeout = shared.limits.hello_timeout;
+    tokio::spawn(async move {
+        let _ = tokio::time::timeout(hello_timeout, socket.closed.cancelled()).await;
+        // With a stream, the session looks after the hello and says what is missing.
+        if !socket.taken.load(Ordering::Relaxed) {
+            socket.cut();
+        }
+    });
+    Some(io)
+}
+
+#[derive(Debug)]
+enum Wire {
+    Unix(UnixStream),
+    Tcp(TcpStream),
+}
+
+/// A connection that can be cut from outside.
+pub(super) struct PeerIo {
+    stream: Wire,
+    cut: Pin<Box<WaitForCancellationFutureOwned>>,
+    socket: Arc<Socket>,
+    shared: Arc<Shared>,
+}
+
+impl PeerIo {
+    /// Is ready when the connection is cut. Asked before reads and before writes: an HTTP/2
+    /// connection that cannot write does not read either.
+    fn poll_cut(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        self.cut.as_mut().poll(cx).map(|()| io::ErrorKind::ConnectionAborted.into())
+    }
+}
+
+impl Drop for PeerIo {
+    fn drop(&mut self) {
+        self.shared.open.fetch_sub(1, Ordering::Relaxed);
+        self.socket.closed.cancel();
+        if !self.socket.taken.load(Ordering::Relaxed) {
+            self.shared.count(RefusalCode::NoStream);
+            tracing::debug!(peer = %self.socket.peer, "a peer left without opening a stream");
+        }
+    }
+}
+
+impl Connected for PeerIo {
+    type ConnectInfo = Arc<Socket>;
+
+    fn connect_info(&self) -> Arc<Socket> {
+        Arc::clone(&self.socket)
+    }
+}
+
+macro_rules! either {
+    ($io:expr, $stream:ident => $call:expr) => {
+        match &mut $io.stream {
+            Wire::Unix(stream) => {
+                let $stream = Pin::new(stream);
+                $call
+            }
+            Wire::Tcp(stream) => {
+                let $stream = Pin::new(stream);
+                $call
+            }
+        }
+    };
+}
+
+impl AsyncRead for PeerIo {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if let Poll::Ready(cut) = self.poll_cut(cx) {
+            return Poll::Ready(Err(cut));
+        }
+        either!(self, stream => stream.poll_read(cx, buffer))
+    }
+}
+
+impl AsyncWrite for PeerIo {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(cut) = self.poll_cut(cx) {
+            return Poll::Ready(Err(cut));
+        }
+        either!(self, stream => stream.poll_write(cx, bytes))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        either!(self, stream => stream.poll_flush(cx))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        either!(self, stream => stream.poll_shutdown(cx))
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(cut) = self.poll_cut(cx) {
+            return Poll::Ready(Err(cut));
+        }
+        either!(self, stream => stream.poll_write_vectored(cx, slices))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,123 @@
+"""Rollway: a rollout engine for reinforcement fine-tuning of language models and agents.
+
+A workflow, a few tasks, results::
+
+    import rollway as rw
+
+    @rw.workflow
+    async def solve(task, model):
+        reply = await model.chat([{"role": "user", "content": task.raw_task["question"]}])
+        return float(reply.text.strip() == task.raw_task["answer"])
+
+    with rw.Scheduler(rw.Config(), [rw.models.Echo()]) as scheduler:
+        scheduler.schedule([rw.Task(workflow=solve, raw_task=row) for row in rows], batch_id=1)
+        statuses, experiences = scheduler.get_results(1).result()
+"""
+
+from __future__ import annotations
+
+import atexit
+
+from rollway import _rollway, errors, log, metrics, models
+from rollway.call import Call
+from rollway.config import Config
+from rollway.coordinator import BatchLifecycleState, MemorySink, RolloutCoordinator
+from rollway.eid import EID, group_by
+from rollway.errors import (
+    Aborted,
+    AlreadyActive,
+    BatchFailed,
+    Closed,
+    ConfigError,
+    CutShort,
+    Error,
+    ForkError,
+    InvalidOutput,
+    InvalidPayload,
+    InvalidWorkflow,
+    LimitExceeded,
+    MissingPackage,
+    ModelUnavailable,
+    NoPipeline,
+    NoRuns,
+    NotCollectable,
+    NotRegistered,
+    NotStarted,
+    PipelineFailed,
+    SinkFailed,
+    StillBusy,
+    Stopped,
+    TimedOut,
+    TooFewSucceeded,
+    UnknownWorkflow,
+    WrongKind,
+)
+from rollway.experience import Experience
+from rollway.runner import WorkflowRunner
+from rollway.scheduler import Scheduler
+from rollway.status import Status
+from rollway.task import GenerationConfig, Task
+from rollway.workflow import Workflow, register, workflow
+
+__all__ = [
+    "EID",
+    "Aborted",
+    "AlreadyActive",
+    "BatchFailed",
+    "BatchLifecycleState",
+    "Call",
+    "Closed",
+    "Config",
+    "ConfigError",
+    "CutShort",
+    "Error",
+    "Experience",
+    "ForkError",
+    "GenerationConfig",
+    "InvalidOutput",
+    "InvalidPayload",
+    "InvalidWorkflow",
+    "LimitExceeded",
+    "MemorySink",
+    "MissingPackage",
+    "ModelUnavailable",
+    "NoPipeline",
+    "NoRuns",
+    "NotCollectable",
+    "NotRegistered",
+    "NotStarted",
+    "PipelineFailed",
+    "RolloutCoordinator",
+    "Scheduler",
+    "SinkFailed",
+    "Status",
+    "StillBusy",
+    "Stopped",
+    "Task",
+    "TimedOut",
+    "TooFewSucceeded",
+    "UnknownWorkflow",
+    "Workflow",
+    "WorkflowRunner",
+    "WrongKind",
+    "errors",
+    "group_by",
+    "metrics",
+    "models",
+    "register",
+    "sort_batch_id",
+    "workflow",
+]
+
+
+def sort_batch_id(batch_id: int | str) -> tuple[int | float, int]:
+    """Returns the sort key of a batch id: smaller is served first.
+
+    >>> sorted(["z", "2/eval", 3, 2], key=sort_batch_id)
+    [2, '2/eval', 3, 'z']
+    """
+    return _rollway.sort_batch_id(batch_id)
+
+
+log.install()
+atexit.register(_rollway.shutdown)

@@ -1,0 +1,287 @@
+"""The coordinator: batches with a life cycle, finalized into a sink."""
+
+from __future__ import annotations
+
+import enum
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from rollway import _rollway, pool
+from rollway.call import Call, same
+from rollway.config import Config
+from rollway.errors import MissingPackage, NoPipeline, NotStarted
+from rollway.experience import Experience
+from rollway.models.base import Model
+from rollway.scheduler import STOP_TIMEOUT, BatchId, _Ready
+from rollway.task import Task
+
+BatchType = Literal["train", "eval"]
+
+#: Takes the experiences of a batch and returns metrics; of no batch if the id is none.
+Deliver = Callable[[BatchId | None, list[bytes]], "dict[str, float] | None"]
+
+logger = logging.getLogger("rollway.coordinator")
+
+
+class BatchLifecycleState(str, enum.Enum):
+    """Where a submitted batch stands."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    FINALIZING = "finalizing"
+    FINALIZED = "finalized"
+    ABORTED = "aborted"
+
+
+class MemorySink:
+    """Keeps experiences in memory until somebody takes them.
+
+    When it is full, batches cannot be finalized until there is room; nothing is dropped.
+    """
+
+    def __init__(self, max_bytes: int = 1 << 30) -> None:
+        self.max_bytes = max_bytes
+        self._lock = threading.Lock()
+        self._payloads: list[bytes] = []
+        self._bytes = 0
+
+    def __call__(self, batch_id: BatchId | None, payloads: list[bytes]) -> dict[str, float]:
+        size = sum(map(len, payloads))
+        with self._lock:
+            if self._payloads and self._bytes + size > self.max_bytes:
+                raise BufferError(
+                    f"{self._bytes} bytes of experiences in memory, of {self.max_bytes} at most: "
+                    "take them with coordinator.sink.take()"
+                )
+            self._payloads.extend(payloads)
+            self._bytes += size
+        return {"pipeline/payload_count": float(len(payloads))}
+
+    def take(self) -> list[Experience]:
+        """Returns the experiences that have come since the last time."""
+        with self._lock:
+            payloads, self._payloads, self._bytes = self._payloads, [], 0
+        many = [Experience.deserialize_many(payload) for payload in payloads]
+        return [experience for one in many for experience in one]
+
+
+class _Once:
+    """Makes a sink of a function: a batch that is offered twice is taken once."""
+
+    #: How many batches are remembered. One is offered again only right after it was offered.
+    REMEMBERED = 1024
+
+    def __init__(self, deliver: Deliver) -> None:
+        self._deliver = deliver
+        self._taken: dict[tuple[Any, int], dict[str, float]] = {}
+
+    def __call__(
+        self, batch_id: BatchId | None, life: int | None, payloads: list[bytes]
+    ) -> dict[str, float]:
+        if life is None:
+            return dict(self._deliver(None, payloads) or {})
+        key = (batch_id, life)
+        if key not in self._taken:
+            metrics = dict(self._deliver(batch_id, payloads) or {})
+            self._taken[key] = metrics
+            while len(self._taken) > self.REMEMBERED:
+                self._taken.pop(next(iter(self._taken)))
+        return self._taken[key]
+
+
+class RolloutCoordinator:
+    """Owns batches from submit to finalize::
+
+        async with rw.RolloutCoordinator(config, [rw.models.Echo()]) as coordinator:
+            await coordinator.submit_batch(batch_id=1, tasks=tasks, batch_type="train")
+            result = await coordinator.finalize_train_batch(1)
+            print(result["metrics"]["rollout/reward/mean"])
+
+    Methods that wait return a `Call`: awaited in async code, `.result()` in a plain script.
+
+    Experiences of train batches go to `sink`: a function of a batch id and a list of payloads that
+    returns metrics or none. Without one they are kept in memory: `coordinator.sink.take()`. In mode
+    `bench` there is no sink.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        rollout_model: Sequence[Model],
+        auxiliary_models: Sequence[Sequence[Model]] | None = None,
+        *,
+        sink: Deliver | None = None,
+    ) -> None:
+        self.config = config
+        self._pool = pool.Pool(config, rollout_model, auxiliary_models)
+        self.sink: Any = None if config.mode == "bench" else sink or MemorySink()
+        self._engine: Any = None
+
+    def _prepared(self) -> Any:
+        if self._engine is None:
+            raise NotStarted("not prepared: prepare() must be called first")
+        return self._engine
+
+    def _call(self, name: str, begin: Callable[[Any], Any], convert: Callable[[Any], Any]) -> Call:
+        return Call(name, lambda: begin(self._prepared()), convert)
+
+    def prepare(self) -> Call[None]:
+        """Starts the runners and waits until each is ready or has failed to start."""
+
+        def begin() -> Any:
+            if self._engine is None:
+                pool = self._pool
+                sink = None if self.sink is None else _Once(self.sink)
+                self._engine = _rollway.Coordinator(
+                    pool.config_json, pool.runners, pool.spawn, sink
+                )
+            return self._engine.prepare()
+
+        def ready(counts: tuple[int, int]) -> None:
+            up, wanted = counts
+            if up < wanted:
+                logger.warning("%d of %d runners are ready", up, wanted)
+
+        return Call("prepare", begin, ready)
+
+    def shutdown(self, timeout: float = STOP_TIMEOUT) -> Call[dict[str, Any]]:
+        """Stops. Attempts and deliveries under way get `timeout` seconds to end.
+
+        Batches that are not finalized by then are aborted; the result says what that leaves behind.
+        """
+        if self._engine is None:
+            return Call("shutdown", lambda: _Ready({}), same)
+        return self._call("shutdown", lambda engine: engine.shutdown(float(timeout)), same)
+
+    def submit_batch(
+        self,
+        *,
+        batch_id: BatchId,
+        tasks: Sequence[Task],
+        batch_type: BatchType,
+        min_wait_num: int | None = None,
+    ) -> Call[None]:
+        """Registers a batch and runs its tasks. A refused batch leaves nothing behind."""
+        if batch_type not in ("train", "eval"):
+            raise ValueError(f"batch_type is 'train' or 'eval', not {batch_type!r}")
+        packed = pool.pack(tasks)
+        return self._call(
+            "submit_batch",
+            lambda engine: engine.submit(batch_id, packed, batch_type, min_wait_num),
+            same,
+        )
+
+    def finalize_train_batch(
+        self, batch_id: BatchId, *, timeout: float | None = None
+    ) -> Call[dict[str, Any]]:
+        """Waits for a train batch, stores its experiences and closes it.
+
+        Returns `batch_id`, `batch_type`, `finished_task_count`, `metrics` and more. After a failure
+        nothing is lost and it may be called again; after a success it returns the same result
+        again.
+        """
+        return self._finalize("finalize_train_batch", batch_id, "train", timeout)
+
+    def finalize_eval_batch(
+        self, batch_id: BatchId, *, timeout: float | None = None
+    ) -> Call[dict[str, Any]]:
+        """Waits for an eval batch and closes it; `complete` says whether anything is missing."""
+        return self._finalize("finalize_eval_batch", batch_id, "eval", timeout)
+
+    def _finalize(
+        self, name: str, batch_id: BatchId, batch_type: BatchType, timeout: float | None
+    ) -> Call[dict[str, Any]]:
+        limit = float(timeout) if timeout else None
+        return self._call(
+            name, lambda engine: engine.finalize(batch_id, batch_type, limit), _result
+        )
+
+    def abort_batch(
+        self, batch_id: BatchId, *, reason: str, keep_partial_results: bool = False
+    ) -> Call[dict[str, Any] | None]:
+        """Gives a batch up, storing what it has finished if asked to.
+
+        Returns its result, or none if there was nothing to abort.
+        """
+        return self._call(
+            "abort_batch",
+            lambda engine: engine.abort(batch_id, reason, keep_partial_results),
+            lambda answer: None if answer is None else _result(answer),
+        )
+
+    def process_experiences(self, payloads: Sequence[bytes]) -> Call[dict[str, float]]:
+        """Stores experiences that belong to no batch; returns the metrics of the pipeline."""
+
+        def begin() -> Any:
+            if self._engine is None:
+                raise NoPipeline("the experience pipeline is not initialized")
+            return self._engine.process(list(payloads))
+
+        return Call("process_experiences", begin, same)
+
+    def batch_state(self, batch_id: BatchId) -> BatchLifecycleState | None:
+        """Returns where a batch stands; none if it is not registered, or forgotten."""
+        found = self._call(
+            "batch_state", lambda engine: engine.batch_state(batch_id), same
+        ).result()
+        return None if found is None else BatchLifecycleState(found)
+
+    @classmethod
+    def get_actor(cls, config: Config, models: Sequence[Model], auxiliary_models: Any) -> Any:
+        """Returns a Ray actor with the same methods, called by `.remote()`."""
+        try:
+            import ray
+        except ImportError as error:
+            raise MissingPackage(
+                "ray is not installed: pip install rollway[ray]", package="ray"
+            ) from error
+        return ray.remote(_Actor).remote(config, models, auxiliary_models)
+
+    async def __aenter__(self) -> RolloutCoordinator:
+        await self.prepare()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.shutdown()
+
+    def __enter__(self) -> RolloutCoordinator:
+        self.prepare().result()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown().result()
+
+
+class _Actor:
+    """The coordinator inside a Ray actor, whose methods have to be coroutine functions."""
+
+    def __init__(self, config: Config, models: Sequence[Model], auxiliary_models: Any) -> None:
+        self._coordinator = RolloutCoordinator(config, models, auxiliary_models)
+
+    async def prepare(self) -> None:
+        await self._coordinator.prepare()
+
+    async def shutdown(self, timeout: float = STOP_TIMEOUT) -> dict[str, Any]:
+        return await self._coordinator.shutdown(timeout)
+
+    async def submit_batch(self, **arguments: Any) -> None:
+        await self._coordinator.submit_batch(**arguments)
+
+    async def finalize_train_batch(self, batch_id: BatchId, **arguments: Any) -> dict[str, Any]:
+        return await self._coordinator.finalize_train_batch(batch_id, **arguments)
+
+    async def finalize_eval_batch(self, batch_id: BatchId, **arguments: Any) -> dict[str, Any]:
+        return await self._coordinator.finalize_eval_batch(batch_id, **arguments)
+
+    async def abort_batch(self, batch_id: BatchId, **arguments: Any) -> dict[str, Any] | None:
+        return await self._coordinator.abort_batch(batch_id, **arguments)
+
+    async def process_experiences(self, payloads: list[bytes]) -> dict[str, float]:
+        return await self._coordinator.process_experiences(payloads)
+
+
+def _result(answer: dict[str, Any]) -> dict[str, Any]:
+    statuses = [pool.status(row) for row in answer["statuses"]]
+    return {**answer, "statuses": {status.task_id: status for status in statuses}}

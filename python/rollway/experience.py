@@ -1,0 +1,321 @@
+"""Experiences: what a trainer learns from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rollway.eid import EID
+
+_INTEGERS = ("chosen", "rejected")
+_FLOATS = ("logprobs", "token_level_reward", "advantages", "returns", "teacher_logprobs")
+_ARRAYS = ("tokens", *_FLOATS, "action_mask", *_INTEGERS)
+_PLAIN = (
+    "reward",
+    "truncate_status",
+    "messages",
+    "tools",
+    "prompt_text",
+    "response_text",
+    "chosen_messages",
+    "rejected_messages",
+)
+
+
+def _array(name: str, value: Any, default: type[np.generic], kinds: str) -> np.ndarray:
+    """Takes an array, a list or a torch tensor for a flat array of the given type."""
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+        # NumPy has no such type; float32 holds every value of it.
+        value = value.float() if str(value.dtype) == "torch.bfloat16" else value
+        value = value.numpy()
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise ValueError(f"{name} is no list of numbers: {error}") from None
+    if array.size == 0 and array.ndim <= 1:
+        return np.zeros(0, dtype=default)
+    if array.ndim != 1:
+        raise ValueError(f"{name} must have one dimension, not {array.ndim}")
+    if array.dtype.kind not in kinds:
+        raise ValueError(f"{name} cannot be an array of {array.dtype}")
+    converted = np.ascontiguousarray(array, dtype=default)
+    if default is np.int32 and not np.array_equal(converted, array):
+        raise ValueError(f"{name} has values that do not fit into 32 bits")
+    return converted
+
+
+class Experience:
+    """A training sample: tokens with log-probabilities, a mask, a reward and labels.
+
+    `tokens` holds prompt and response; the per-token arrays belong to the response. Arrays are
+    NumPy; lists and torch tensors are accepted::
+
+        rw.Experience(tokens=[1, 2, 3, 4], prompt_length=2, logprobs=[-0.1, -0.2], reward=1.0)
+
+    With `action_mask` the experience is of kind `multi_turn`, with `chosen` and `rejected` of kind
+    `dpo`, else `single_turn`, whose mask is all true.
+    """
+
+    eid: EID
+    kind: str
+    tokens: np.ndarray
+    prompt_length: int
+    logprobs: np.ndarray | None
+    reward: float | None
+    action_mask: np.ndarray | None
+    token_level_reward: np.ndarray | None
+    advantages: np.ndarray | None
+    returns: np.ndarray | None
+    teacher_logprobs: np.ndarray | None
+    chosen: np.ndarray | None
+    rejected: np.ndarray | None
+    truncate_status: str | None
+    messages: list[Any] | None
+    tools: list[Any] | None
+    prompt_text: str | None
+    response_text: str | None
+    chosen_messages: list[Any] | None
+    rejected_messages: list[Any] | None
+    info: dict[str, Any]
+    metrics: dict[str, float]
+    multi_modal_inputs: dict[str, np.ndarray] | None
+
+    __slots__ = (
+        "eid",
+        "kind",
+        "prompt_length",
+        "info",
+        "metrics",
+        "multi_modal_inputs",
+        *_ARRAYS,
+        *_PLAIN,
+    )
+
+    def __init__(
+        self,
+        *,
+        tokens: Any,
+        prompt_length: int = 1,
+        logprobs: Any = None,
+        reward: float | None = None,
+        action_mask: Any = None,
+        token_level_reward: Any = None,
+        advantages: Any = None,
+        returns: Any = None,
+        messages: list[Any] | None = None,
+        tools: list[Any] | None = None,
+        prompt_text: str | None = None,
+        response_text: str | None = None,
+        info: Mapping[str, Any] | None = None,
+        metrics: Mapping[str, float] | None = None,
+        eid: EID | Mapping[str, Any] | None = None,
+        truncate_status: str | None = None,
+        chosen: Any = None,
+        rejected: Any = None,
+        teacher_logprobs: Any = None,
+        multi_modal_inputs: Mapping[str, Any] | None = None,
+        chosen_messages: list[Any] | None = None,
+        rejected_messages: list[Any] | None = None,
+        kind: str | None = None,
+    ) -> None:
+        given = locals()
+        self.eid = EID(**eid) if isinstance(eid, Mapping) else EID() if eid is None else eid
+        if not isinstance(self.eid, EID):
+            raise ValueError(f"eid is an EID or a dictionary, not {type(eid).__name__}")
+        self.tokens = _array("tokens", tokens, np.int32, "iu")
+        self.prompt_length = int(prompt_length)
+        for name in (*_FLOATS, *_INTEGERS):
+            default, kinds = (np.int32, "iu") if name in _INTEGERS else (np.float32, "fiub")
+            value = given[name]
+            setattr(self, name, None if value is None else _array(name, value, default, kinds))
+        mask = action_mask
+        self.action_mask = None if mask is None else _array("action_mask", mask, np.bool_, "biu")
+        for name in _PLAIN:
+            setattr(self, name, given[name])
+        self.reward = None if reward is None else float(reward)
+        self.info = dict(info or {})
+        self.metrics = dict(metrics or {})
+        self.multi_modal_inputs = _tensors(multi_modal_inputs)
+        self.kind = kind or self._derived_kind()
+        self._complete()
+
+    def _derived_kind(self) -> str:
+        if self.action_mask is not None:
+            return "multi_turn"
+        if self.chosen is not None and self.rejected is not None:
+            return "dpo"
+        return "single_turn"
+
+    def _complete(self) -> None:
+        """Checks what was given against the kind, and fills in what follows from it."""
+        if self.kind not in ("single_turn", "multi_turn", "dpo"):
+            raise ValueError(f"kind is single_turn, multi_turn or dpo, not {self.kind!r}")
+        if self.truncate_status not in (None, "prompt_truncated", "response_truncated"):
+            raise ValueError(
+                "truncate_status is prompt_truncated or response_truncated, "
+                f"not {self.truncate_status!r}"
+            )
+        if self.kind == "dpo":
+            self.prompt_length = len(self.tokens)
+            return
+        if self.prompt_length < 1:
+            raise ValueError(f"prompt_length must be at least 1, not {self.prompt_length}")
+        if self.kind == "multi_turn":
+            if self.action_mask is None:
+                raise ValueError("a multi_turn experience needs an action_mask")
+        elif self.truncate_status == "prompt_truncated":
+            if self.action_mask is None:
+                length = 0 if self.logprobs is None else len(self.logprobs)
+                self.action_mask = np.zeros(length, dtype=np.bool_)
+            return
+        elif len(self.tokens) <= self.prompt_length:
+            raise ValueError(
+                f"there is no response: {len(self.tokens)} tokens, "
+                f"prompt_length {self.prompt_length}"
+            )
+        elif self.action_mask is None:
+            self.action_mask = np.ones(self.response_length, dtype=np.bool_)
+        if self.truncate_status != "prompt_truncated":
+            self._check_lengths()
+
+    def _check_lengths(self) -> None:
+        for name in (*_FLOATS, "action_mask"):
+            array = getattr(self, name)
+            if array is not None and len(array) != self.response_length:
+                raise ValueError(
+                    f"{name} has {len(array)} values, but the response has {self.response_length} "
+                    f"tokens ({len(self.tokens)} tokens, prompt_length {self.prompt_length})"
+                )
+
+    @property
+    def experience_type(self) -> str:
+        """The kind."""
+        return self.kind
+
+    @property
+    def response_length(self) -> int:
+        """How many tokens follow the prompt."""
+        return max(len(self.tokens) - self.prompt_length, 0)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        return (
+            f"Experience(eid={str(self.eid)!r}, kind={self.kind!r}, tokens={len(self.tokens)}, "
+            f"prompt_length={self.prompt_length}, reward={self.reward})"
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Experience):
+            return NotImplemented
+        return all(
+            _same(getattr(self, name, None), getattr(other, name, None)) for name in self.__slots__
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns what people want to read, without arrays: for JSON lines."""
+        result: dict[str, Any] = {
+            "eid": self.eid.to_dict(),
+            "type": self.kind,
+            "prompt_length": self.prompt_length,
+            "response_length": len(self.tokens) - self.prompt_length,
+            "info": self.info,
+            "metrics": self.metrics,
+        }
+        shown = {name: getattr(self, name) for name in _PLAIN}
+        result.update({name: value for name, value in shown.items() if value is not None})
+        return result
+
+    def to_torch(self) -> dict[str, Any]:
+        """Returns the arrays that are set as torch tensors, by name."""
+        try:
+            import torch
+        except ImportError as error:
+            from rollway.errors import MissingPackage
+
+            raise MissingPackage(
+                "torch is not installed: pip install rollway[torch]", package="torch"
+            ) from error
+        arrays = {name: getattr(self, name) for name in _ARRAYS}
+        return {
+            name: torch.from_numpy(np.array(array))
+            for name, array in arrays.items()
+            if array is not None
+        }
+
+    def split_dpo(self) -> list[Experience]:
+        """Returns a `dpo` experience as two of kind `single_turn`: chosen and rejected."""
+        if self.kind != "dpo":
+            raise ValueError(f"only a dpo experience can be split, not {self.kind}")
+        eid = self.eid
+        answers = [answer for answer in (self.chosen, self.rejected) if answer is not None]
+        return [
+            Experience(
+                eid=EID(eid.batch, eid.task, eid.run, eid.step),
+                tokens=np.concatenate([self.tokens, answer]),
+                prompt_length=len(self.tokens),
+                info=self.info,
+                metrics=self.metrics,
+            )
+            for answer in answers
+        ]
+
+    @staticmethod
+    def serialize_many(experiences: Sequence[Experience]) -> bytes:
+        """Returns experiences as bytes that any language can read. An empty list is fine."""
+        from rollway.payload import encode
+
+        return encode(experiences)
+
+    @staticmethod
+    def deserialize_many(payload: bytes) -> list[Experience]:
+        """Returns the experiences in a payload; `InvalidPayload` if it is none."""
+        from rollway.payload import decode
+
+        return decode(payload)
+
+    def serialize(self) -> bytes:
+        """Returns this experience as bytes."""
+        return self.serialize_many([self])
+
+    @staticmethod
+    def deserialize(payload: bytes) -> Experience:
+        """Returns the one experience in a payload; `InvalidPayload` if there is not exactly one."""
+        from rollway.errors import InvalidPayload
+
+        experiences = Experience.deserialize_many(payload)
+        if len(experiences) != 1:
+            raise InvalidPayload(f"one experience was expected, there are {len(experiences)}")
+        return experiences[0]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Experience.deserialize, (self.serialize(),)
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return one.dtype == other.dtype and np.array_equal(one, other)
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    return bool(type(one) is type(other) and one == other)
+
+
+def _tensors(inputs: Mapping[str, Any] | None) -> dict[str, np.ndarray] | None:
+    """Takes the inputs of other modalities for arrays of any shape."""
+    if inputs is None:
+        return None
+
+    def tensor(value: Any) -> np.ndarray:
+        value = value.detach().cpu().numpy() if hasattr(value, "detach") else value
+        return np.ascontiguousarray(value)
+
+    return {str(name): tensor(value) for name, value in inputs.items()}

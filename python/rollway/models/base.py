@@ -1,0 +1,198 @@
+"""Models and the handles on them that runs get."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rollway.errors import Error, MissingPackage
+from rollway.experience import Experience
+
+Messages = Sequence[dict[str, Any]]
+
+
+@dataclass
+class Reply:
+    """What a model answered.
+
+    `tokens`, `prompt_tokens` and `logprobs` are none if the server does not tell them; then there
+    is no `experience` either.
+    """
+
+    text: str
+    prompt_text: str = ""
+    tokens: list[int] | None = None
+    prompt_tokens: list[int] | None = None
+    logprobs: list[float] | None = None
+    messages: list[dict[str, Any]] | None = None
+    finish_reason: str | None = "stop"
+    model_version: int = 0
+    raw: Any = field(default=None, repr=False)
+    _experience: Experience | None = field(default=None, repr=False)
+
+    @property
+    def experience(self) -> Experience:
+        """The turn as an experience, without a reward."""
+        if self.tokens is None or not self.prompt_tokens:
+            raise Error(
+                "the server told no token ids, so there is nothing to train on: "
+                "this model does not record turns"
+            )
+        if self._experience is None:
+            self._experience = Experience(
+                tokens=[*self.prompt_tokens, *self.tokens],
+                prompt_length=len(self.prompt_tokens),
+                logprobs=self.logprobs,
+                prompt_text=self.prompt_text,
+                response_text=self.text,
+                messages=self.messages,
+                info={"model_version": self.model_version},
+                truncate_status="response_truncated" if self.finish_reason == "length" else None,
+            )
+        return self._experience
+
+
+class Model:
+    """The base of models. A subclass has `chat_once`, `generate_once` and their async forms.
+
+    Models travel to worker processes, so that they must be picklable: connections are made where
+    they are used.
+    """
+
+    #: The name that the server knows the model by.
+    name: str | None = None
+    #: Where an OpenAI-compatible client finds the model; none if there is no server.
+    base_url: str | None = None
+    api_key: str | None = None
+    #: The version of the weights, as far as it is known.
+    model_version: int = 0
+    #: Whether calls are recorded with token ids, so that they can be trained on.
+    records: bool = False
+
+    def chat_once(self, messages: Messages, arguments: dict[str, Any]) -> list[Reply]:
+        """Answers a chat; one reply for every sample."""
+        raise NotImplementedError
+
+    def generate_once(self, prompt: Any, arguments: dict[str, Any]) -> list[Reply]:
+        """Continues a text; one reply for every sample."""
+        raise NotImplementedError
+
+    async def chat_once_async(self, messages: Messages, arguments: dict[str, Any]) -> list[Reply]:
+        """Answers a chat without blocking."""
+        return self.chat_once(messages, arguments)
+
+    async def generate_once_async(self, prompt: Any, arguments: dict[str, Any]) -> list[Reply]:
+        """Continues a text without blocking."""
+        return self.generate_once(prompt, arguments)
+
+    def openai_arguments(self, handle: RunModel, is_async: bool) -> dict[str, Any]:
+        """Returns the arguments with which clients of the `openai` package are made."""
+        return {"base_url": self.base_url, "api_key": self.api_key or "none"}
+
+    def bind(self, is_async: bool) -> RunModel:
+        """Returns a handle for one run."""
+        return RunModel(self, is_async)
+
+
+class RunModel:
+    """A model as one run sees it: calls, clients, and the history of this run alone.
+
+    In async workflows `chat` and `generate` are awaited; in blocking ones they return at once.
+    """
+
+    def __init__(self, model: Model, is_async: bool) -> None:
+        self.model = model
+        self.is_async = is_async
+        self.history: list[Experience] = []
+        self.state: dict[str, Any] = {}
+
+    def begin(self) -> None:
+        """Forgets everything: another run begins."""
+        self.history.clear()
+        self.state.clear()
+
+    @property
+    def name(self) -> str | None:
+        """The name that the server knows the model by."""
+        return self.model.name
+
+    @property
+    def base_url(self) -> str | None:
+        """Where any OpenAI-compatible client finds the model; none if there is no server."""
+        return self.model.base_url
+
+    @property
+    def api_key(self) -> str | None:
+        """What such a client has to show."""
+        return self.model.api_key
+
+    @property
+    def model_version(self) -> int:
+        """The version of the weights, as far as it is known."""
+        return self.model.model_version
+
+    def chat(self, messages: Messages, n: int = 1, **arguments: Any) -> Any:
+        """Answers a chat: a `Reply`, or a list of them if `n` is not 1."""
+        if self.is_async:
+            return self.chat_async(messages, n=n, **arguments)
+        return self._record(self.model.chat_once(messages, {"n": n, **arguments}), n)
+
+    async def chat_async(self, messages: Messages, n: int = 1, **arguments: Any) -> Any:
+        """Answers a chat, to be awaited in any workflow."""
+        return self._record(await self.model.chat_once_async(messages, {"n": n, **arguments}), n)
+
+    def generate(self, prompt: Any, n: int = 1, **arguments: Any) -> Any:
+        """Continues a text or a list of token ids: a `Reply`, or a list of them if `n` is not 1."""
+        if self.is_async:
+            return self.generate_async(prompt, n=n, **arguments)
+        return self._record(self.model.generate_once(prompt, {"n": n, **arguments}), n)
+
+    async def generate_async(self, prompt: Any, n: int = 1, **arguments: Any) -> Any:
+        """Continues a text, to be awaited in any workflow."""
+        return self._record(await self.model.generate_once_async(prompt, {"n": n, **arguments}), n)
+
+    def _record(self, replies: list[Reply], n: int) -> Any:
+        if self.model.records:
+            self.history.extend(reply.experience for reply in replies)
+        return replies if n != 1 else replies[0]
+
+    def extract_experience_from_history(self, clear_history: bool = True) -> list[Experience]:
+        """Returns the turns that were recorded in this run, and by default forgets them."""
+        if not self.model.records:
+            raise Error(f"{type(self.model).__name__} does not record turns")
+        turns = list(self.history)
+        if clear_history:
+            self.history.clear()
+        return turns
+
+    def openai_client(self) -> Any:
+        """Returns a client of the `openai` package for this model."""
+        return openai().OpenAI(**self.model.openai_arguments(self, is_async=False))
+
+    def async_openai_client(self) -> Any:
+        """Returns an async client of the `openai` package for this model."""
+        return openai().AsyncOpenAI(**self.model.openai_arguments(self, is_async=True))
+
+    def set_workflow_state(self, state: dict[str, Any]) -> None:
+        """Says what the run is doing; shown in the runner's state."""
+        self.state.update(state)
+
+    def get_workflow_state(self) -> dict[str, Any]:
+        """Returns what the run says it is doing."""
+        return dict(self.state)
+
+    def clean_workflow_state(self) -> None:
+        """Forgets what the run says it is doing. The history stays."""
+        self.state.clear()
+
+
+def openai() -> Any:
+    """Returns the `openai` package, or raises a clear error."""
+    try:
+        import openai
+    except ImportError as error:
+        raise MissingPackage(
+            "the openai package is not installed: pip install rollway[openai]", package="openai"
+        ) from error
+    return openai

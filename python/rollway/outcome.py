@@ -1,0 +1,126 @@
+"""How runs end: what a workflow returned, made into experiences, or what went wrong, classified."""
+
+from __future__ import annotations
+
+import asyncio
+import numbers
+import traceback
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rollway import _rollway
+from rollway.errors import InvalidOutput, ModelUnavailable
+from rollway.experience import Experience
+from rollway.models.base import RunModel
+
+#: The longest message of a failure, in characters; the end of a traceback says most.
+MESSAGE_MAX = 12 * 1024
+
+
+@dataclass
+class Outcome:
+    """A run that went well."""
+
+    experiences: list[Experience]
+    metrics: dict[str, float]
+    #: What to say if there should have been experiences.
+    nothing: str = ""
+
+    @classmethod
+    def of(cls, experiences: list[Experience], reward: float | None, seconds: float) -> Outcome:
+        """Returns the outcome of a run, with its metrics."""
+        carried = [experience.metrics for experience in experiences]
+        if reward is not None:
+            carried = [{**metrics, "reward": reward} for metrics in carried] or [{"reward": reward}]
+        nothing = "the run yielded no experience"
+        if reward is not None:
+            nothing = "the workflow returned a reward, but no turn of the model was recorded"
+        return cls(experiences, _rollway.run_metrics(carried, seconds), nothing)
+
+
+@dataclass
+class RunFailure:
+    """A run that went badly; kinds are those of the configuration."""
+
+    kind: str
+    message: str
+
+
+def outputs(returned: Any, model: RunModel) -> tuple[list[Experience], float | None]:
+    """Takes what a workflow returned for experiences and, in the short form, a reward.
+
+    Experiences are themselves; a reward, or nothing, stands for the recorded turns of the model.
+    """
+    if isinstance(returned, Experience):
+        return [returned], None
+    if returned is None:
+        return list(model.history), None
+    if isinstance(returned, (numbers.Real, np.bool_)):
+        reward = float(returned)
+        turns = list(model.history)
+        for turn in turns:
+            turn.reward = reward
+        return turns, reward
+    if isinstance(returned, (list, tuple)):
+        for item in returned:
+            if not isinstance(item, Experience):
+                raise InvalidOutput(
+                    f"the workflow returned a list with {_kind(item)} in it; "
+                    "experiences, a reward or nothing were expected"
+                )
+        return list(returned), None
+    raise InvalidOutput(
+        f"the workflow returned {_kind(returned)}; experiences, a reward or nothing were expected"
+    )
+
+
+def _kind(value: Any) -> str:
+    return f"an object of type {type(value).__name__}"
+
+
+#: Errors of clients that mean the server is not there, by package and name.
+_UNAVAILABLE = {
+    ("openai", "APIConnectionError"),
+    ("openai", "InternalServerError"),
+    ("httpx", "TransportError"),
+    ("httpx2", "TransportError"),
+    ("aiohttp", "ClientConnectionError"),
+    ("requests", "ConnectionError"),
+    ("requests", "Timeout"),
+}
+
+
+def failure(error: BaseException) -> RunFailure:
+    """Returns an exception as the failure of a run."""
+    return RunFailure(_classify(error), describe(error))
+
+
+def _classify(error: BaseException) -> str:
+    if isinstance(error, InvalidOutput):
+        return "invalid_output"
+    if isinstance(error, (ConnectionError, ModelUnavailable)):
+        return "model_unavailable"
+    bases = {(base.__module__.partition(".")[0], base.__name__) for base in type(error).__mro__}
+    return "model_unavailable" if bases & _UNAVAILABLE else "workflow"
+
+
+def describe(error: BaseException) -> str:
+    """Returns an exception in words: what it is, then where it came from."""
+    summary = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    if isinstance(error, InvalidOutput):
+        return str(error)
+    if isinstance(error, asyncio.CancelledError):
+        return f"{summary}: the workflow cancelled itself"
+    # Of the traceback the frames of the user; ours come first and say nothing.
+    frames = traceback.extract_tb(error.__traceback__)
+    while frames and frames[0].filename.startswith(_HERE):
+        frames.pop(0)
+    if not frames:
+        return summary[:MESSAGE_MAX]
+    where = "".join(traceback.format_list(frames))
+    return f"{summary[: MESSAGE_MAX // 2]}\n{where[-MESSAGE_MAX // 2 :]}".rstrip()
+
+
+_HERE = __file__.rpartition("/")[0] + "/"

@@ -1,0 +1,105 @@
+"""Experiences as bytes, in the format that the engine and other languages know."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rollway import _rollway
+from rollway.eid import EID
+from rollway.errors import InvalidPayload
+from rollway.experience import Experience
+
+_TYPES: dict[str, Any] = {
+    "tokens": "<i4",
+    "chosen": "<i4",
+    "rejected": "<i4",
+    "action_mask": "?",
+    "logprobs": "<f4",
+    "token_level_reward": "<f4",
+    "advantages": "<f4",
+    "returns": "<f4",
+    "teacher_logprobs": "<f4",
+}
+_TEXTS = ("messages", "tools", "chosen_messages", "rejected_messages")
+_PLAIN = ("kind", "prompt_length", "reward", "truncate_status", "prompt_text", "response_text")
+
+
+def encode(experiences: Sequence[Experience]) -> bytes:
+    """Returns a payload with these experiences; `ValueError` if one cannot be written."""
+    return _rollway.encode_experiences([_item(experience) for experience in experiences])
+
+
+def decode(payload: bytes) -> list[Experience]:
+    """Returns the experiences in a payload. Their arrays are read-only views of it."""
+    if not isinstance(payload, bytes):
+        raise InvalidPayload(f"a payload is bytes, not {type(payload).__name__}")
+    return [_experience(item, payload) for item in _rollway.decode_experiences(payload)]
+
+
+def _item(experience: Experience) -> dict[str, Any]:
+    eid = experience.eid
+    item: dict[str, Any] = {"eid": (eid.batch, eid.task, eid.run, eid.step, eid.suffix)}
+    for name in _PLAIN:
+        value = getattr(experience, name)
+        if value is not None:
+            item[name] = value
+    for name, dtype in _TYPES.items():
+        array = getattr(experience, name)
+        if array is not None:
+            item[name] = np.asarray(array, dtype=dtype).tobytes()
+    for name in _TEXTS:
+        value = getattr(experience, name)
+        if value is not None:
+            item[name] = _json(name, value)
+    if experience.info:
+        item["info"] = _json("info", experience.info)
+    if experience.metrics:
+        item["metrics"] = {str(key): float(value) for key, value in experience.metrics.items()}
+    if experience.multi_modal_inputs:
+        item["multi_modal_inputs"] = {
+            name: (tensor.dtype.name, tensor.shape, tensor.tobytes())
+            for name, tensor in experience.multi_modal_inputs.items()
+        }
+    return item
+
+
+def _json(name: str, value: Any) -> str:
+    try:
+        return json.dumps(value, default=_simple, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} cannot be written as JSON: {error}") from None
+
+
+def _simple(value: Any) -> Any:
+    """Makes JSON of what NumPy and torch call a number or an array."""
+    for convert in ("tolist", "item"):
+        if hasattr(value, convert):
+            return getattr(value, convert)()
+    if isinstance(value, (set, frozenset, tuple)):
+        return list(value)
+    raise TypeError(f"an object of type {type(value).__name__} is no JSON")
+
+
+def _experience(item: dict[str, Any], payload: bytes) -> Experience:
+    batch, task, run, step, suffix = item.pop("eid")
+    inputs = item.pop("multi_modal_inputs")
+    for name, dtype in _TYPES.items():
+        if item[name] is not None:
+            begin, length = item[name]
+            kind = np.dtype(dtype)
+            count = length // kind.itemsize
+            item[name] = np.frombuffer(payload, kind, count, begin if count else 0)
+    for name in (*_TEXTS, "info"):
+        if item[name] is not None:
+            item[name] = json.loads(item[name])
+    tensors = {
+        name: np.frombuffer(data, dtype).reshape(shape)
+        for name, (dtype, shape, data) in inputs.items()
+    }
+    return Experience(
+        eid=EID(batch, task, run, step, suffix), multi_modal_inputs=tensors or None, **item
+    )

@@ -1,0 +1,106 @@
+"""What schedulers and coordinators have in common: models in, worker processes out."""
+
+from __future__ import annotations
+
+import base64
+import os
+import pickle
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import cloudpickle
+
+from rollway import travel
+from rollway.config import Config
+from rollway.errors import Error
+from rollway.models.base import Model
+from rollway.status import Status
+from rollway.task import Task
+
+#: The variable in which a worker finds its models.
+SETUP = "ROLLWAY_WORKER_SETUP"
+
+#: The longest value that Linux lets a variable of the environment have, with room for its name.
+_SETUP_MAX = 120 * 1024
+
+
+#: As `python -m rollway.worker`, but with the package that this process has, and not with one that
+#: happens to lie in the working directory.
+_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_WORKER = f"import sys; sys.path[0] = {_ROOT!r}; from rollway.worker import main; main()"
+
+
+class Pool:
+    """How many runners there are, and how their processes are started."""
+
+    def __init__(
+        self,
+        config: Config,
+        rollout_model: Sequence[Model] | Model,
+        auxiliary_models: Sequence[Sequence[Model]] | None,
+    ) -> None:
+        models = [rollout_model] if isinstance(rollout_model, Model) else list(rollout_model)
+        if not models:
+            raise ValueError("there is no rollout model: runners need one to work with")
+        self.config = config
+        self.config_json = config.to_json()
+        self.runners = len(models) * int(config.explorer.runner_per_model)
+        auxiliary = [list(engines) for engines in auxiliary_models or []]
+        setup = {
+            "models": models,
+            "auxiliary": auxiliary,
+            "concurrent_mode": config.explorer.concurrent_mode,
+            "sys_path": [os.path.abspath(path) for path in sys.path],
+        }
+        text = base64.b85encode(cloudpickle.dumps(setup)).decode()
+        if len(text) > _SETUP_MAX:
+            raise Error(
+                f"the models take {len(text)} bytes to describe, of {_SETUP_MAX} at most: "
+                "let them load what they need where they are used"
+            )
+        env = [(str(key), str(value)) for key, value in dict(config.explorer.env_vars).items()]
+        self.spawn = (sys.executable, ["-c", _WORKER], [*env, (SETUP, text)])
+
+
+def setup(text: str) -> dict[str, Any]:
+    """Returns what the parent process said about models, in a worker."""
+    return pickle.loads(base64.b85decode(text))
+
+
+PackedTask = tuple[str, tuple[str, bytes] | None, int, bool, bytes]
+
+
+def pack(tasks: Sequence[Task]) -> list[PackedTask]:
+    """Returns tasks as the engine takes them. Nothing is sent if one of them is wrong."""
+    definitions: dict[Any, travel.Definition] = {}
+    packed = []
+    for position, task in enumerate(tasks):
+        if not isinstance(task, Task):
+            raise TypeError(f"task {position} is no rollway.Task but {type(task).__name__}")
+        key = task.workflow if isinstance(task.workflow, str) else id(task.workflow)
+        if key not in definitions:
+            definitions[key] = travel.define(task.workflow)
+        definition = definitions[key]
+        body = (definition.encoding, definition.body) if definition.body else None
+        repeat = _repeat_times(position, task.repeat_times)
+        packed.append((definition.name, body, repeat, bool(task.is_eval), travel.pack(task)))
+    return packed
+
+
+def _repeat_times(position: int, value: Any) -> int:
+    if value is None or isinstance(value, bool) or int(value) != value or not 0 <= value < 2**32:
+        raise ValueError(f"task {position}: repeat_times must be a positive number, not {value!r}")
+    return int(value)
+
+
+def status(row: tuple[Any, ...]) -> Status:
+    """Returns a status as users see it."""
+    task_id, completed, total, metrics, message, failed, cancelled = row
+    return Status(completed, total, [metrics], message, task_id, failed, cancelled)
+
+
+def collected(answer: tuple[list[Any], list[bytes]]) -> tuple[list[Status], list[bytes]]:
+    """Returns what a collecting call brought."""
+    rows, payloads = answer
+    return [status(row) for row in rows], payloads

@@ -1,0 +1,336 @@
+"""One runner: executes runs of one task and says how each ended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rollway import _rollway
+from rollway.errors import InvalidOutput
+from rollway.experience import Experience
+from rollway.models.base import Model, RunModel
+from rollway.outcome import Outcome, RunFailure, failure, outputs
+from rollway.status import Status
+from rollway.task import Task
+from rollway.threads import in_thread, loop_in_thread
+from rollway.workflow import Executable, resolve
+
+MODES = ("sequential", "asynchronous", "multi-threading")
+
+#: What is told of every run, as soon as it has ended: its number and how it ended.
+Emit = Callable[[int, Outcome | RunFailure], None]
+
+#: What an instance must have in common with a task to serve it after `reset`.
+_ARGUMENTS = (
+    "workflow_args",
+    "rollout_args",
+    "reward_fn",
+    "reward_fn_args",
+    "format_args",
+    "is_eval",
+)
+
+
+@dataclass
+class _Instance:
+    """An instance of a workflow with the models that it was given."""
+
+    executable: Executable
+    task: Task
+    object: Any
+    model: RunModel
+
+    def serves(self, executable: Executable, task: Task) -> bool:
+        """Tells whether `reset` is enough to make it the instance for another task."""
+        if not executable.can_reset or self.executable.source is not executable.source:
+            return False
+        return all(_equal(getattr(self.task, name), getattr(task, name)) for name in _ARGUMENTS)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    try:
+        return bool(one == other)
+    except Exception:
+        return False
+
+
+class WorkflowRunner:
+    """Executes tasks by hand, one at a time, without a scheduler::
+
+    runner = rw.WorkflowRunner(rw.Config(), rw.models.Echo())
+    status, experiences = runner.run_task(task, repeat_times=4)
+    """
+
+    def __init__(
+        self,
+        config: Any,
+        model: Model,
+        auxiliary_models: list[Model] | None = None,
+        runner_id: int | None = None,
+    ) -> None:
+        self.config = config
+        self.model = model
+        self.auxiliary_models = list(auxiliary_models or [])
+        self.runner_id = runner_id
+        mode = getattr(getattr(config, "explorer", None), "concurrent_mode", None) or MODES[0]
+        if mode not in MODES:
+            raise ValueError(f"concurrent_mode is one of {', '.join(MODES)}, not {mode!r}")
+        self.concurrent_mode: str = mode
+        self._kept: _Instance | None = None
+        self._active: dict[int, RunModel] = {}
+        self._state: dict[str, Any] = {
+            "workflow_id": None,
+            "model_version": None,
+            "begin_time": 0.0,
+            "terminate_time": 0.0,
+        }
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What the runner does: the run that began last, merged with what its workflow says."""
+        latest = next(reversed(self._active.values()), None) if self._active else None
+        return {**self._state, **(latest.state if latest else {})}
+
+    def run_task(
+        self, task: Task, repeat_times: int = 1, run_id_base: int = 0
+    ) -> tuple[Status, list[Experience]]:
+        """Executes `repeat_times` runs of a task, numbered from `run_id_base`.
+
+        Returns the status and the experiences of the good runs; of an eval task only the status.
+        Never raises for what the workflow does. In an event loop use `run_task_async`.
+        """
+        with contextlib.suppress(RuntimeError):
+            asyncio.get_running_loop()
+            return loop_in_thread(lambda: self.run_task_async(task, repeat_times, run_id_base))
+        return asyncio.run(self.run_task_async(task, repeat_times, run_id_base))
+
+    async def run_task_async(
+        self, task: Task, repeat_times: int = 1, run_id_base: int = 0
+    ) -> tuple[Status, list[Experience]]:
+        """As `run_task`, to be awaited."""
+        if repeat_times < 1:
+            raise ValueError(f"repeat_times must be at least 1, not {repeat_times}")
+        began = time.perf_counter()
+        runs = range(run_id_base, run_id_base + repeat_times)
+        ends: dict[int, Outcome | RunFailure] = {}
+        try:
+            executable = resolve(task.workflow)
+        except Exception as error:
+            ends = dict.fromkeys(runs, failure(error))
+        else:
+            await self.execute(executable, task, list(runs), ends.__setitem__)
+        return _status(task, [ends[run] for run in runs], time.perf_counter() - began)
+
+    async def execute(
+        self, executable: Executable, task: Task, runs: Sequence[int], emit: Emit
+    ) -> None:
+        """Executes runs and emits how each ended, as it ends.
+
+        Runs without experiences are emitted last: if no run of a train task has any, all of them
+        failed. If cancelled, what has not ended is given up; blocking code is waited for.
+        """
+        self._state.update(begin_time=time.time(), terminate_time=None)
+        empty: list[tuple[int, Outcome]] = []
+        seen = False
+
+        def sort(run: int, end: Outcome | RunFailure) -> None:
+            nonlocal seen
+            if isinstance(end, Outcome) and not end.experiences and not task.is_eval:
+                empty.append((run, end))
+                return
+            seen = seen or isinstance(end, Outcome)
+            emit(run, end)
+
+        try:
+            if executable.can_repeat:
+                await self._repeat(executable, task, runs, sort)
+            elif self.concurrent_mode == "sequential":
+                for run in runs:
+                    await self._one(executable, task, run, sort)
+            else:
+                await _all([self._one(executable, task, run, sort) for run in runs])
+        finally:
+            self._state["terminate_time"] = time.time()
+        for run, end in empty:
+            emit(run, end if seen else failure(InvalidOutput(end.nothing)))
+
+    async def _one(
+        self, executable: Executable, task: Task, run: int, emit: Callable[..., None]
+    ) -> None:
+        """Performs one run."""
+        began = time.perf_counter()
+        try:
+            mine = task.with_n(1)
+            instance, returned = await self._perform(executable, mine, [run])
+            experiences, reward = outputs(returned, instance.model)
+            for experience in experiences:
+                experience.eid.run = run
+            self._stamp(mine, instance.model, experiences)
+            seconds = time.perf_counter() - began
+            end: Outcome | RunFailure = Outcome.of(experiences, reward, seconds)
+        except BaseException as error:
+            _let_cancel_through(error)
+            end = failure(error)
+        emit(run, end)
+
+    async def _repeat(
+        self, executable: Executable, task: Task, runs: Sequence[int], emit: Callable[..., None]
+    ) -> None:
+        """Performs all runs in one call of a workflow that can."""
+        began = time.perf_counter()
+        try:
+            mine = task.with_n(len(runs))
+            instance, returned = await self._perform(executable, mine, runs)
+            experiences, reward = outputs(returned, instance.model)
+            groups = _by_run(experiences, runs)
+            self._stamp(mine, instance.model, experiences)
+            seconds = time.perf_counter() - began
+            ends = {run: Outcome.of(groups[run], reward, seconds) for run in runs}
+        except BaseException as error:
+            _let_cancel_through(error)
+            for run in runs:
+                emit(run, failure(error))
+            return
+        some = any(end.experiences for end in ends.values())
+        for run, end in ends.items():
+            if some and not end.experiences:
+                emit(run, failure(InvalidOutput(f"the workflow returned nothing for run {run}")))
+            else:
+                emit(run, end)
+
+    async def _perform(
+        self, executable: Executable, task: Task, runs: Sequence[int]
+    ) -> tuple[_Instance, Any]:
+        """Gets an instance, where the workflow's code may run, and calls it there."""
+        made: list[_Instance] = []
+
+        def ready() -> _Instance:
+            instance = self._instance(executable, task)
+            made.append(instance)
+            if executable.can_repeat:
+                instance.object.set_repeat_times(len(runs), runs[0])
+            self._active[id(instance)] = instance.model
+            self._state["workflow_id"] = f"{task.batch_id}/{task.task_id}/{runs[0]}"
+            self._state["model_version"] = instance.model.model_version
+            return instance
+
+        async def call_async() -> Any:
+            return await ready().object.run_async()
+
+        try:
+            if not executable.is_async:
+                returned = await in_thread(lambda: ready().object.run())
+            elif self.concurrent_mode == "multi-threading" and not executable.can_repeat:
+                returned = await in_thread(call_async)
+            else:
+                returned = await call_async()
+        finally:
+            for instance in made:
+                self._active.pop(id(instance), None)
+        if executable.can_reset and self.concurrent_mode == "sequential":
+            self._kept = made[0]
+        return made[0], returned
+
+    def _instance(self, executable: Executable, task: Task) -> _Instance:
+        """Returns the kept instance with the new task, or a new one.
+
+        An instance in use is not kept: it comes back when its run has gone well.
+        """
+        kept, self._kept = self._kept, None
+        if kept is not None and kept.serves(executable, task):
+            kept.model.begin()
+            kept.task = kept.object.task = task
+            kept.object.reset(task)
+            return kept
+        model = self.model.bind(executable.is_async)
+        auxiliary = [other.bind(executable.is_async) for other in self.auxiliary_models]
+        return _Instance(executable, task, executable.make(task, model, auxiliary), model)
+
+    def _stamp(self, task: Task, model: RunModel, experiences: list[Experience]) -> None:
+        for experience in experiences:
+            experience.eid.batch = task.batch_id
+            if experience.eid.task == "":
+                experience.eid.task = task.task_id
+            info = experience.info
+            info.setdefault("model_version", model.model_version)
+            info["use_count"] = 0
+            info["task_index"] = task.index
+
+
+def _let_cancel_through(error: BaseException) -> None:
+    """Raises a cancellation of the current task again; one that user code made up is a failure."""
+    if not isinstance(error, asyncio.CancelledError):
+        return
+    current = asyncio.current_task()
+    # Python 3.10 cannot tell, and takes every cancellation for ours.
+    if current is None or getattr(current, "cancelling", lambda: 1)():
+        raise error
+
+
+async def _all(runs: list[Any]) -> None:
+    """Waits for runs at once; if cancelled, cancels all of them and waits until they have ended."""
+    tasks = [asyncio.ensure_future(run) for run in runs]
+    cancelled = False
+    while waiting := [task for task in tasks if not task.done()]:
+        try:
+            await asyncio.wait(waiting)
+        except asyncio.CancelledError:
+            cancelled = True
+            for task in waiting:
+                task.cancel()
+    if cancelled:
+        raise asyncio.CancelledError
+    for task in tasks:
+        task.result()
+
+
+def _by_run(experiences: list[Experience], runs: Sequence[int]) -> dict[int, list[Experience]]:
+    """Sorts what a repeatable workflow returned by run, with the numbers that were asked for.
+
+    The workflow counts from `run_id_base`; one that does not number its experiences at all, and
+    returns one for every run, means them in order.
+    """
+    stamped = [experience.eid.run for experience in experiences]
+    if len(runs) > 1 and len(stamped) == len(runs) and not any(stamped):
+        stamped = list(range(runs[0], runs[0] + len(runs)))
+    elif len(runs) == 1 and not any(stamped):
+        stamped = [runs[0]] * len(stamped)
+    groups: dict[int, list[Experience]] = {run: [] for run in runs}
+    for experience, number in zip(experiences, stamped, strict=True):
+        position = number - runs[0]
+        if not 0 <= position < len(runs):
+            raise InvalidOutput(
+                f"an experience is numbered as run {number}, but the runs were "
+                f"{runs[0]} to {runs[0] + len(runs) - 1}"
+            )
+        experience.eid.run = runs[position]
+        groups[runs[position]].append(experience)
+    return groups
+
+
+def _status(
+    task: Task, ends: list[Outcome | RunFailure], seconds: float
+) -> tuple[Status, list[Experience]]:
+    good = [end for end in ends if isinstance(end, Outcome)]
+    bad = [end for end in ends if isinstance(end, RunFailure)]
+    failed: dict[str, int] = {}
+    for end in bad:
+        failed[end.kind] = failed.get(end.kind, 0) + 1
+    message = None
+    if bad:
+        counts = f"{len(good)}/{len(ends)} runs completed successfully."
+        message = f"{counts} First error: {bad[0].kind}: {bad[0].message}"
+    status = Status(
+        completed_runs=len(good),
+        total_runs=len(ends),
+        metrics=[end.metrics for end in good] or [_rollway.run_metrics([], seconds)],
+        message=message,
+        task_id=task.task_id if isinstance(task.task_id, int) else None,
+        failed_runs=failed,
+    )
+    delivered = [] if task.is_eval else [exp for end in good for exp in end.experiences]
+    return status, delivered

@@ -1,0 +1,313 @@
+"""The scheduler: tasks in, results out, batch by batch."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rollway import _rollway, pool
+from rollway.call import Call, same
+from rollway.config import Config
+from rollway.errors import NotStarted
+from rollway.experience import Experience
+from rollway.models.base import Model
+from rollway.status import Status
+from rollway.task import Task
+
+BatchId = int | str
+
+logger = logging.getLogger("rollway.scheduler")
+
+#: How long attempts under way may take to end when nobody says otherwise.
+STOP_TIMEOUT = 10.0
+
+
+class Scheduler:
+    """Runs tasks on a pool of runners, each a process of its own::
+
+        async with rw.Scheduler(rw.Config(), [rw.models.Echo()]) as scheduler:
+            scheduler.schedule([rw.Task(workflow=solve, raw_task=row) for row in rows], batch_id=1)
+            statuses, experiences = await scheduler.get_results(1)
+
+    Methods that wait return a `Call`: awaited in async code, `.result()` in a plain script, where
+    `with` works too.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        rollout_model: Sequence[Model],
+        auxiliary_models: Sequence[Sequence[Model]] | None = None,
+    ) -> None:
+        self.config = config
+        self._pool = pool.Pool(config, rollout_model, auxiliary_models)
+        self._engine: Any = None
+        self._reporting = False
+
+    def _started(self) -> Any:
+        if self._engine is None:
+            raise NotStarted("not started: start() must be called first")
+        return self._engine
+
+    def _call(self, name: str, begin: Callable[[Any], Any], convert: Callable[[Any], Any]) -> Call:
+        return Call(name, lambda: begin(self._started()), convert)
+
+    def start(self) -> Call[None]:
+        """Starts the runners and waits until each is ready or has failed to start."""
+
+        def begin() -> Any:
+            if self._engine is None:
+                pool = self._pool
+                self._engine = _rollway.Scheduler(pool.config_json, pool.runners, pool.spawn)
+            return self._engine.start()
+
+        def ready(counts: tuple[int, int]) -> None:
+            up, wanted = counts
+            if up < wanted:
+                logger.warning("%d of %d runners are ready", up, wanted)
+            self._report()
+
+        return Call("start", begin, ready)
+
+    def _report(self) -> None:
+        """Begins to print the state of runners now and then, if the configuration says so."""
+        interval = float(self.config.explorer.runner_state_report_interval)
+        if interval > 0 and not self._reporting:
+            self._reporting = True
+            target, known = _report_states, weakref.ref(self)
+            name = "rollway-states"
+            threading.Thread(target=target, args=(known, interval), name=name, daemon=True).start()
+
+    def stop(self, timeout: float = STOP_TIMEOUT) -> Call[dict[str, Any]]:
+        """Stops. Attempts under way get `timeout` seconds to end; says what was left behind.
+
+        Results that are there can still be collected. Stopping what was never started does nothing.
+        """
+        self._reporting = False
+        if self._engine is None:
+            return Call("stop", lambda: _Ready({}), same)
+        return self._call("stop", lambda engine: engine.stop(float(timeout)), same)
+
+    def schedule(self, tasks: Sequence[Task], batch_id: BatchId) -> None:
+        """Adds tasks to a batch. It is an eval batch if its first task is for eval.
+
+        By convention the id is the step for training, `"<step>/<name>"` for evaluation; lower steps
+        are served first. Workflows are taken as they are now: by value if they were defined in a
+        script, a notebook or a test.
+        """
+        packed = pool.pack(tasks)
+        if packed:
+            self._call("schedule", lambda engine: engine.schedule(packed, batch_id), same).result()
+
+    def get_payload_results(
+        self,
+        batch_id: BatchId,
+        min_num: int | None = None,
+        timeout: float | None = None,
+        clear_timeout_tasks: bool = True,
+        return_partial_tasks: bool = False,
+    ) -> Call[tuple[list[Status], list[bytes]]]:
+        """Waits for a batch and takes its results: statuses by task id, and experiences as bytes.
+
+        `min_num` tasks are enough once `explorer.over_rollout.wait_after_min` has passed. When
+        `timeout` is over, whatever is there is returned; what is unfinished is then cancelled,
+        unless `clear_timeout_tasks` is false, and yields the runs it finished if
+        `return_partial_tasks`.
+        """
+        return self._collect(
+            "get_payload_results",
+            (batch_id, min_num, timeout, clear_timeout_tasks, return_partial_tasks),
+            pool.collected,
+        )
+
+    def get_statuses(
+        self,
+        batch_id: BatchId,
+        min_num: int | None = None,
+        timeout: float | None = None,
+        clear_timeout_tasks: bool = True,
+        return_partial_tasks: bool = False,
+    ) -> Call[list[Status]]:
+        """As `get_payload_results`, and returns only how the tasks ended."""
+        return self._collect(
+            "get_statuses",
+            (batch_id, min_num, timeout, clear_timeout_tasks, return_partial_tasks),
+            lambda answer: pool.collected(answer)[0],
+        )
+
+    def get_results(
+        self,
+        batch_id: BatchId,
+        min_num: int | None = None,
+        timeout: float | None = None,
+        clear_timeout_tasks: bool = True,
+        return_partial_tasks: bool = False,
+    ) -> Call[tuple[list[Status], list[Experience]]]:
+        """As `get_payload_results`, with the experiences decoded."""
+
+        def decoded(answer: Any) -> tuple[list[Status], list[Experience]]:
+            statuses, payloads = pool.collected(answer)
+            many = [Experience.deserialize_many(payload) for payload in payloads]
+            return statuses, [experience for one in many for experience in one]
+
+        how = (batch_id, min_num, timeout, clear_timeout_tasks, return_partial_tasks)
+        return self._collect("get_results", how, decoded)
+
+    def _collect(self, name: str, how: tuple[Any, ...], convert: Callable[[Any], Any]) -> Call[Any]:
+        # A time of 0 is no time that was given, as it always was.
+        batch_id, min_num, timeout, clear, partial = how
+        limit = float(timeout) if timeout else None
+        return self._call(
+            name, lambda engine: engine.collect(batch_id, min_num, limit, clear, partial), convert
+        )
+
+    def drain_batch_payload_results(
+        self, batch_id: BatchId
+    ) -> Call[tuple[list[Status], list[bytes]]]:
+        """Takes the results that a batch has now, without waiting."""
+        name = "drain_batch_payload_results"
+        return self._call(name, lambda engine: engine.drain(batch_id), pool.collected)
+
+    def discard_completed_results(self, batch_id: BatchId) -> None:
+        """Drops the results that a batch has now."""
+        self._call("discard", lambda engine: engine.discard(batch_id), same).result()
+
+    def abort_batch(
+        self, batch_id: BatchId, return_partial_tasks: bool = False, restart_runners: bool = True
+    ) -> Call[None]:
+        """Gives a batch up. Whoever waits for it is told at once; finished results stay.
+
+        With `restart_runners`, runners that do not give up in time are replaced; without, they are
+        waited for.
+        """
+        return self._call(
+            "abort_batch",
+            lambda engine: engine.abort(batch_id, return_partial_tasks, restart_runners),
+            same,
+        )
+
+    def has_step(self, batch_id: BatchId) -> bool:
+        """Tells whether a batch has unfinished tasks or results that were not taken."""
+        if self._engine is None:
+            return False
+        return self._call("has_step", lambda engine: engine.has_step(batch_id), same).result()
+
+    def wait_all(
+        self, timeout: float | None = None, clear_timeout_tasks: bool = True
+    ) -> Call[None]:
+        """Waits until no task is unfinished; results stay.
+
+        `TimeoutError` if no task ends for `timeout` seconds; then what is unfinished is cancelled,
+        unless `clear_timeout_tasks` is false.
+        """
+        limit = float(timeout) if timeout else None
+        return self._call(
+            "wait_all", lambda engine: engine.wait_all(limit, clear_timeout_tasks), same
+        )
+
+    def dynamic_timeout(self, timeout: float | None = None) -> float:
+        """Returns how many seconds a train attempt may last at the moment."""
+        limit = float(timeout) if timeout else None
+        call = self._call("dynamic_timeout", lambda engine: engine.dynamic_timeout(limit), same)
+        return call.result()
+
+    def get_all_state(self) -> dict[int, dict[str, Any]]:
+        """Returns the state of every runner: where it stands, and what it says about itself."""
+        if self._engine is None:
+            return {}
+        return self._call("get_all_state", lambda engine: engine.runners(), _states).result()
+
+    def get_runner_state(self, runner_id: int) -> dict[str, Any]:
+        """Returns the state of one runner; empty if there is none of that id."""
+        return self.get_all_state().get(runner_id, {})
+
+    def get_key_state(self, key: str) -> dict[int, Any]:
+        """Returns one entry of the state of every runner that has it."""
+        states = self.get_all_state()
+        return {runner: state[key] for runner, state in states.items() if key in state}
+
+    def print_all_state(self) -> None:
+        """Writes the state of all runners to the log, as a table."""
+        logger.info("\n%s", table(self.get_all_state()))
+
+    async def __aenter__(self) -> Scheduler:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    def __enter__(self) -> Scheduler:
+        self.start().result()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop().result()
+
+
+def _report_states(known: weakref.ref[Scheduler], interval: float) -> None:
+    """Prints the state of runners for as long as their scheduler is in use."""
+    while True:
+        time.sleep(interval)
+        scheduler = known()
+        if scheduler is None or not scheduler._reporting:
+            return
+        try:
+            scheduler.print_all_state()
+        except Exception as error:
+            logger.warning("the state of runners is not known: %s", error)
+        del scheduler
+
+
+class _Ready:
+    """An answer that is there already."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def poll(self, _wake: Any) -> tuple[Any]:
+        return (self._value,)
+
+    def close(self) -> None:
+        pass
+
+
+def _states(answer: dict[int, tuple[str, str | None, dict[str, str]]]) -> dict[int, dict[str, Any]]:
+    states = {}
+    for runner, (state, message, said) in answer.items():
+        states[runner] = {"state": state, **{key: _value(text) for key, text in said.items()}}
+        if message is not None and state in ("broken", "gone", "starting"):
+            states[runner]["message"] = message
+    return states
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def table(states: dict[int, dict[str, Any]]) -> str:
+    """Returns the states of runners as an aligned table; `-` is what a runner does not have."""
+    keys = sorted({key for state in states.values() for key in state})
+    rows = [["runner_id", *keys]]
+    for runner, state in sorted(states.items()):
+        rows.append([str(runner), *(_shown(state.get(key)) for key in keys)])
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+    return "\n".join(lines)
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.3f}" if isinstance(value, float) else str(value)

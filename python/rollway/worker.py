@@ -1,0 +1,259 @@
+"""The worker process: executes attempts for the engine that started it.
+
+Started as `python -m rollway.worker` with the engine's address in its environment. Everything is
+told over a link (see `Link`): messages come in batches, reports go out by plain calls. Async
+workflows run in the event loop; blocking ones get a thread, and if they do not give up in time the
+engine replaces the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+from collections import OrderedDict
+from typing import Any, Protocol
+
+from rollway import _rollway, pool, travel
+from rollway.errors import Closed
+from rollway.outcome import Outcome, RunFailure, failure
+from rollway.payload import encode
+from rollway.runner import WorkflowRunner
+from rollway.task import Task
+from rollway.workflow import Executable
+
+#: How many workflows are kept ready for the next attempt.
+WORKFLOWS_MAX = 64
+
+#: How often a runner's state is passed on, in seconds.
+STATE_INTERVAL = 0.5
+
+
+class Link(Protocol):
+    """The connection to the engine, as `_rollway.WorkerLink` has it."""
+
+    @property
+    def runners(self) -> list[tuple[int, int]]: ...
+    def fileno(self) -> int: ...
+    def take(self) -> list[tuple[Any, ...]]: ...
+    def ready(self, runner: int, life: int, after: int | None = None) -> None: ...
+    def began(self, runner: int, life: int, attempt: int) -> None: ...
+    def succeeded(
+        self, runner: int, life: int, attempt: int, run: int, payload: bytes | None, metrics: dict
+    ) -> str | None: ...
+    def failed(
+        self, runner: int, life: int, attempt: int, run: int, kind: str, words: str
+    ) -> None: ...
+    def ended(self, runner: int, life: int, attempt: int) -> None: ...
+    def stopped(self, runner: int, life: int) -> None: ...
+    def set_state(self, runner: int, state: dict[str, str]) -> None: ...
+    def goodbye(self, reason: str) -> None: ...
+
+
+class _Explorer:
+    def __init__(self, concurrent_mode: str) -> None:
+        self.concurrent_mode = concurrent_mode
+
+
+class _Settings:
+    """As much of a configuration as a runner needs."""
+
+    def __init__(self, concurrent_mode: str) -> None:
+        self.explorer = _Explorer(concurrent_mode)
+
+
+class Worker:
+    """Hosts runners and does what the engine says, until it says no more."""
+
+    def __init__(self, link: Link, setup: dict[str, Any]) -> None:
+        self.link = link
+        self.setup = setup
+        self.runners: dict[int, WorkflowRunner] = {}
+        self.lives: dict[int, int] = {}
+        self.attempts: dict[int, asyncio.Task[None]] = {}
+        self.workflows: OrderedDict[int, Executable] = OrderedDict()
+        self.over: asyncio.Future[str] | None = None
+
+    async def run(self) -> str:
+        """Works until the link ends; returns why."""
+        loop = asyncio.get_running_loop()
+        self.over = loop.create_future()
+        # A descriptor that wakes the loop once for many messages.
+        loop.add_reader(self.link.fileno(), self._listen)
+        states = loop.create_task(self._tell_states())
+        try:
+            for runner, life in self.link.runners:
+                self._begin_life(runner, life)
+            return await self.over
+        finally:
+            states.cancel()
+            loop.remove_reader(self.link.fileno())
+
+    def _listen(self) -> None:
+        try:
+            for message in self.link.take():
+                self._handle(*message)
+        except Closed as error:
+            self._end(str(error))
+
+    def _end(self, why: str) -> None:
+        if self.over is not None and not self.over.done():
+            self.over.set_result(why)
+
+    def _handle(self, what: str, *rest: Any) -> None:
+        if what == "start":
+            self._start(*rest)
+        elif what == "cancel":
+            _runner, _life, attempt = rest
+            # If it is over already, the engine will have heard.
+            if attempt in self.attempts:
+                self.attempts[attempt].cancel()
+        elif what == "start_runner":
+            self._begin_life(*rest)
+        elif what == "stop_runner":
+            runner, life = rest
+            self.lives.pop(runner, None)
+            self.link.stopped(runner, life)
+        elif what == "shutdown":
+            self.link.goodbye("told to")
+            self._end("told to")
+        elif what == "ended":
+            self._end(rest[0])
+
+    def _begin_life(self, runner: int, life: int) -> None:
+        models, auxiliary = self.setup["models"], self.setup["auxiliary"]
+        settings = _Settings(self.setup["concurrent_mode"])
+        self.runners[runner] = WorkflowRunner(
+            settings,
+            models[runner % len(models)],
+            [engines[runner % len(engines)] for engines in auxiliary if engines],
+            runner,
+        )
+        self.lives[runner] = life
+        self.link.ready(runner, life)
+
+    def _start(self, start: Any) -> None:
+        attempt = start.attempt
+        task = asyncio.ensure_future(self._execute(start))
+        self.attempts[attempt] = task
+        task.add_done_callback(lambda _: self.attempts.pop(attempt, None))
+
+    async def _execute(self, start: Any) -> None:
+        """Executes an attempt and says how it went, run by run."""
+        link = self.link
+        name = (start.runner, start.life, start.attempt)
+        runner = self.runners[start.runner]
+        try:
+            link.began(*name)
+            runs = start.runs
+
+            def emit(run: int, end: Outcome | RunFailure) -> None:
+                self._report(name, run, end, start.is_eval)
+
+            try:
+                executable = self._workflow(start)
+                fields = travel.unpack(start.task)
+                fields.update(batch_id=start.batch_id, task_id=start.task_id)
+                task = Task(workflow=executable.source, **fields)
+                task.is_eval = start.is_eval
+            except Exception as error:
+                end = failure(error)
+                for run in runs:
+                    emit(run, end)
+            else:
+                await runner.execute(executable, task, runs, emit)
+        except asyncio.CancelledError:
+            # What has not been reported was cancelled; the end of the attempt says so.
+            pass
+        except Closed as error:
+            self._end(str(error))
+            return
+        try:
+            sys.stdout.flush()
+            link.ended(*name)
+        except Closed as error:
+            self._end(str(error))
+
+    def _report(
+        self, name: tuple[int, int, int], run: int, end: Outcome | RunFailure, is_eval: bool
+    ) -> None:
+        if isinstance(end, Outcome):
+            try:
+                payload = None if is_eval or not end.experiences else encode(end.experiences)
+            except Exception as error:
+                end = RunFailure("invalid_output", f"the experiences cannot be written: {error}")
+            else:
+                refused = self.link.succeeded(*name, run, payload, end.metrics)
+                if refused is None:
+                    return
+                end = RunFailure("invalid_output", refused)
+        self.link.failed(*name, run, end.kind, end.message)
+
+    def _workflow(self, start: Any) -> Executable:
+        """Returns the workflow of an attempt, loaded once."""
+        key = start.definition_id
+        if key in self.workflows:
+            self.workflows.move_to_end(key)
+            return self.workflows[key]
+        executable = travel.load(*start.definition)
+        self.workflows[key] = executable
+        while len(self.workflows) > WORKFLOWS_MAX:
+            self.workflows.popitem(last=False)
+        return executable
+
+    async def _tell_states(self) -> None:
+        while True:
+            for number, runner in self.runners.items():
+                state = runner.state
+                if state["terminate_time"] is None:
+                    state["running_time"] = time.time() - state["begin_time"]
+                told = {str(key): _text(value) for key, value in list(state.items())[:64]}
+                self.link.set_state(number, told)
+            await asyncio.sleep(STATE_INTERVAL)
+
+
+def _text(value: Any) -> str:
+    """Returns a value as text that is read back as the same value."""
+    if isinstance(value, str):
+        try:
+            json.loads(value)
+        except ValueError:
+            return value
+    try:
+        return json.dumps(value)
+    except (TypeError, ValueError):
+        return str(value)
+
+
+def main() -> None:
+    """Connects as the environment says, works, and ends with the connection."""
+    variables = _rollway.worker_variables()
+    missing = [name for name in (*variables, pool.SETUP) if name not in os.environ]
+    if missing:
+        sys.exit(f"{', '.join(missing)} not set: workers are started by the engine")
+    # Not for the user's code, nor for what it starts.
+    address, secret, token = (os.environ.pop(name) for name in variables)
+    text = os.environ.pop(pool.SETUP)
+    # Ctrl-C in a terminal is for the parent, which tells its workers what to do.
+    signal.signal(signal.SIGINT, lambda *_: None)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    link = _rollway.WorkerLink(address, secret, token)
+    setup: dict[str, Any] = {}
+    try:
+        # The modules of the parent are found where it finds them.
+        known = set(sys.path)
+        setup = pool.setup(text)
+        sys.path.extend(path for path in setup["sys_path"] if path not in known)
+        asyncio.run(Worker(link, setup).run())
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # Threads of blocking workflows may still run; nobody waits for them.
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,192 @@
+"""Workflows: the user's code that turns a task and a model into experiences."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+from collections.abc import Callable
+from typing import Any, overload
+
+from rollway.errors import InvalidWorkflow, UnknownWorkflow
+from rollway.experience import Experience
+from rollway.task import Task
+
+
+class Workflow:
+    """The base of workflows in class form::
+
+        class Solve(rw.Workflow):
+            async def run_async(self):
+                question = {"role": "user", "content": self.task.raw_task["question"]}
+                reply = await self.model.chat([question])
+                return [reply.experience]
+
+    - `is_async`: `run_async` is called; else `run`, in a thread of its own.
+    - `can_reset`: an instance may serve several tasks, through `reset(task)`.
+    - `can_repeat`: one call performs several runs; `set_repeat_times` is called before.
+
+    A class that defines `run_async` and not `run` is async without saying so.
+    """
+
+    can_reset: bool = False
+    can_repeat: bool = False
+    is_async: bool = False
+
+    def __init__(
+        self, *, task: Task, model: Any, auxiliary_models: list[Any] | None = None
+    ) -> None:
+        self.task = task
+        self.model = model
+        self.auxiliary_models = auxiliary_models or []
+        self.repeat_times = 1
+        self.run_id_base = 0
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        defined = vars(cls)
+        if "is_async" not in defined and ("run_async" in defined) != ("run" in defined):
+            cls.is_async = "run_async" in defined
+
+    @property
+    def rollout_args(self) -> dict[str, Any]:
+        """The sampling arguments of the current task."""
+        return self.task.rollout_args
+
+    def reset(self, task: Task) -> None:
+        """Makes the instance ready for another task. The runner has set `self.task` already."""
+        self.task = task
+
+    def set_repeat_times(self, repeat_times: int, run_id_base: int) -> None:
+        """Says how many runs the next call is to perform, and the number of the first."""
+        self.repeat_times = repeat_times
+        self.run_id_base = run_id_base
+
+    def run(self) -> list[Experience]:
+        """Performs one run; for workflows that are not async."""
+        raise NotImplementedError(f"{type(self).__name__} has no run()")
+
+    async def run_async(self) -> list[Experience]:
+        """Performs one run; for async workflows."""
+        raise NotImplementedError(f"{type(self).__name__} has no run_async()")
+
+
+class Executable:
+    """A workflow as runners see it, whatever form it was written in."""
+
+    def __init__(self, source: Any) -> None:
+        self.source = source
+        if inspect.isclass(source):
+            self.is_class = True
+            self.can_reset = bool(getattr(source, "can_reset", False))
+            self.can_repeat = bool(getattr(source, "can_repeat", False))
+            self.is_async = bool(getattr(source, "is_async", False))
+            method = "run_async" if self.is_async else "run"
+            if not callable(getattr(source, method, None)):
+                raise InvalidWorkflow(f"{source.__qualname__} has no {method}()")
+        elif callable(source):
+            self.is_class = self.can_reset = self.can_repeat = False
+            self.is_async = _is_coroutine(source)
+            self.takes_auxiliary = "auxiliary_models" in inspect.signature(source).parameters
+        else:
+            raise InvalidWorkflow(
+                "a workflow is a class, a function, 'package.module:name' or a registered name, "
+                f"not {type(source).__name__}"
+            )
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return getattr(self.source, "__qualname__", type(self.source).__qualname__)
+
+    def make(self, task: Task, model: Any, auxiliary_models: list[Any] | None = None) -> Any:
+        """Returns an object with `run()` or `run_async()` for a task."""
+        if self.is_class:
+            return self.source(task=task, model=model, auxiliary_models=auxiliary_models)
+        extra = {"auxiliary_models": auxiliary_models} if self.takes_auxiliary else {}
+        return _Bound(self.source, task, model, extra)
+
+
+class _Bound:
+    """A function together with its arguments."""
+
+    __slots__ = ("_arguments", "_extra", "_function")
+
+    def __init__(self, function: Any, task: Task, model: Any, extra: dict[str, Any]) -> None:
+        self._function = function
+        self._arguments = (task, model)
+        self._extra = extra
+
+    def run(self) -> Any:
+        # Of an async function this is a coroutine, for whoever asked to await.
+        return self._function(*self._arguments, **self._extra)
+
+    run_async = run
+
+
+def _is_coroutine(function: Any) -> bool:
+    call = getattr(type(function), "__call__", None)
+    return inspect.iscoroutinefunction(inspect.unwrap(function)) or (
+        not inspect.isroutine(function) and inspect.iscoroutinefunction(call)
+    )
+
+
+_registry: dict[str, Any] = {}
+
+
+@overload
+def workflow(source: Callable[..., Any]) -> Callable[..., Any]: ...
+@overload
+def workflow(source: str) -> Callable[[Any], Any]: ...
+def workflow(source: Any) -> Any:
+    """Registers a function or class as a workflow, under its own name or a given one.
+
+    The function is `(task, model)`, async or not, and returns experiences, or a reward: then the
+    recorded turns of the model become the experiences::
+
+        @rw.workflow
+        async def solve(task, model):
+            reply = await model.chat([{"role": "user", "content": task.raw_task["question"]}])
+            return float(reply.text.strip() == task.raw_task["answer"])
+
+        @rw.workflow("careful")
+        async def solve_carefully(task, model): ...
+
+    Registering is for naming it in a configuration; `rw.Task(workflow=solve)` needs no
+    registration.
+    """
+    if isinstance(source, str):
+        return lambda wrapped: register(source, wrapped)
+    return register(getattr(source, "__name__", ""), source)
+
+
+def register(name: str, source: Any) -> Any:
+    """Registers a workflow under a name, and returns it; one of the same name is replaced."""
+    if not name or ":" in name:
+        raise InvalidWorkflow(f"{name!r} cannot be the name of a workflow")
+    Executable(source)
+    _registry[name] = source
+    return source
+
+
+def lookup(name: str) -> Any:
+    """Returns what stands behind a registered name or `package.module:name`."""
+    if ":" in name:
+        module, _, path = name.partition(":")
+        value: Any = importlib.import_module(module)
+        for part in path.split("."):
+            value = getattr(value, part)
+        return value
+    if name in _registry:
+        return _registry[name]
+    known = sorted(_registry)
+    near = difflib.get_close_matches(name, known, 1)
+    hint = f"; did you mean `{near[0]}`?" if near else f"; there is {', '.join(known) or 'none'}"
+    raise UnknownWorkflow(f"no workflow is registered as `{name}`{hint}", name=name, known=known)
+
+
+def resolve(source: Any) -> Executable:
+    """Returns a workflow in the form in which runners use it."""
+    if source is None:
+        raise InvalidWorkflow("the task has no workflow")
+    return Executable(lookup(source) if isinstance(source, str) else source)

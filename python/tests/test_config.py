@@ -1,0 +1,54 @@
+"""Configurations: attributes, files, and what is said about mistakes."""
+
+import pickle
+
+import pytest
+
+import rollway as rw
+
+
+def test_every_key_has_a_default_and_is_an_attribute():
+    config = rw.Config()
+    assert config.explorer.runner_per_model == 8
+    assert config.explorer.max_timeout == 1800
+    config.explorer.max_timeout = 5
+    config.explorer.over_rollout.ratio = 0.1
+    config.explorer.env_vars["A"] = "1"
+    assert rw.Config.from_dict(config.to_dict()) == config
+    assert pickle.loads(pickle.dumps(config)) == config
+    config.explorer.over_rollout = {"ratio": 0.2}
+    assert config.explorer.over_rollout.ratio == 0.2
+    assert config.explorer.over_rollout.wait_after_min == 30
+
+
+def test_unknown_keys_are_errors_with_a_suggestion():
+    config = rw.Config()
+    with pytest.raises(AttributeError, match="explorer.max_timeut.*did you mean `max_timeout`"):
+        config.explorer.max_timeut = 5
+    with pytest.raises(AttributeError, match="no key `nothing`"):
+        _ = config.nothing
+    with pytest.raises(rw.ConfigError, match="max_timeout") as caught:
+        rw.Config.from_dict({"explorer": {"max_timeut": 5}})
+    assert caught.value.code == "config" and len(caught.value.problems) == 1
+
+
+def test_files_are_read_with_lines(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text("explorer:\n  runner_per_model: 4\n")
+    assert rw.Config.load(path).explorer.runner_per_model == 4
+    path.write_text("explorer:\n  runner_per_model: four\n  max_timeut: 1\n")
+    with pytest.raises(ValueError) as caught:
+        rw.Config.load(path)
+    assert len(caught.value.problems) == 2
+    assert "config.yaml" in str(caught.value) and "runner_per_model: four" in str(caught.value)
+
+
+def test_a_wrong_value_is_noticed_before_anything_starts(config):
+    config.explorer.max_timeout = "soon"
+    with pytest.raises(rw.ConfigError, match="max_timeout"):
+        rw.Scheduler(config, [rw.models.Echo()]).start().result()
+    with pytest.raises(rw.ConfigError):
+        config.check()
+    config.explorer.max_timeout = object()
+    with pytest.raises(rw.ConfigError, match="no plain data"):
+        config.check()

@@ -1,0 +1,74 @@
+"""Errors: one base, built-ins beside it, data as attributes."""
+
+import copy
+import pickle
+
+import pytest
+
+import rollway as rw
+from rollway import errors
+
+BUILT_IN = {
+    rw.AlreadyActive: ValueError,
+    rw.NotRegistered: KeyError,
+    rw.WrongKind: ValueError,
+    rw.TimedOut: TimeoutError,
+    rw.StillBusy: TimeoutError,
+    rw.NotStarted: RuntimeError,
+    rw.NoPipeline: RuntimeError,
+    rw.ConfigError: ValueError,
+    rw.ModelUnavailable: ConnectionError,
+    rw.MissingPackage: ImportError,
+}
+
+
+@pytest.mark.parametrize("kind", BUILT_IN)
+def test_errors_are_what_callers_expect_to_catch(kind):
+    error = kind("batch 7 is odd", batch_id=7)
+    assert isinstance(error, rw.Error) and isinstance(error, BUILT_IN[kind])
+    assert str(error) == "batch 7 is odd"
+    assert error.batch_id == 7
+
+
+def test_every_code_is_of_one_error():
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
+    codes = [kind.code for kind in kinds if issubclass(kind, rw.Error)]
+    assert len(codes) == len(set(codes)) > 20
+    made = errors.make("not_registered", "batch 1 is not registered", {"batch_id": 1})
+    assert type(made) is rw.NotRegistered and made.batch_id == 1
+    unknown = errors.make("new_in_the_engine", "words", {})
+    assert type(unknown) is rw.Error and unknown.code == "new_in_the_engine"
+
+
+def test_errors_travel_between_processes():
+    error = rw.TimedOut("timeout waiting for batch 1", batch_id=1, finished=2)
+    for other in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+        assert type(other) is rw.TimedOut
+        assert (str(other), other.batch_id, other.finished) == (str(error), 1, 2)
+
+
+def test_without_an_engine_calls_say_what_is_missing(config):
+    scheduler = rw.Scheduler(config, [rw.models.Echo()])
+    with pytest.raises(RuntimeError, match="must be called first"):
+        scheduler.get_statuses(1).result()
+    with pytest.raises(rw.NotStarted):
+        scheduler.schedule([rw.Task(workflow="a:b")], 1)
+    assert scheduler.has_step(1) is False
+    assert scheduler.get_all_state() == {}
+    assert scheduler.stop().result() == {}
+    coordinator = rw.RolloutCoordinator(config, [rw.models.Echo()])
+    with pytest.raises(RuntimeError, match="not initialized"):
+        coordinator.process_experiences([]).result()
+    with pytest.raises(rw.NotStarted):
+        coordinator.abort_batch(1, reason="why not").result()
+
+
+def test_a_call_that_nobody_waits_for_is_reported(config):
+    scheduler = rw.Scheduler(config, [rw.models.Echo()])
+    with pytest.warns(RuntimeWarning, match="start\\(\\) was never waited for"):
+        scheduler.start()
+
+
+def test_there_must_be_a_model(config):
+    with pytest.raises(ValueError, match="rollout model"):
+        rw.Scheduler(config, [])

@@ -1,0 +1,203 @@
+"""The worker's loop, over a link that is a list."""
+
+import asyncio
+import os
+import threading
+
+import pytest
+
+import rollway as rw
+from rollway import travel
+from rollway.worker import Worker
+
+TOO_LARGE = "the message has too many bytes"
+
+
+class Link:
+    """A link whose messages the test gives, and which keeps what is said."""
+
+    def __init__(self):
+        self.runners = [(0, 1)]
+        self.said = asyncio.Queue()
+        self.messages = []
+        self.reader, self.writer = os.pipe()
+        self.too_large = False
+
+    def fileno(self):
+        return self.reader
+
+    def give(self, *message):
+        self.messages.append(message)
+        os.write(self.writer, b"x")
+
+    def take(self):
+        os.read(self.reader, 100)
+        taken, self.messages = self.messages, []
+        return taken
+
+    def succeeded(self, runner, life, attempt, run, payload, metrics):
+        if self.too_large:
+            return TOO_LARGE
+        self.said.put_nowait(("succeeded", attempt, run, payload, metrics))
+        return None
+
+    def set_state(self, runner, state):
+        self.state = state
+
+    def __getattr__(self, name):
+        return lambda *rest: self.said.put_nowait((name, *rest))
+
+    async def heard(self, *expected):
+        """Waits for the next words and checks that they are these."""
+        for word in expected:
+            said = await asyncio.wait_for(self.said.get(), 20)
+            assert said[: len(word)] == word, said
+
+
+class Start:
+    """An attempt as the engine sends it."""
+
+    runner, life, attempt = 0, 1, 7
+    batch_id, task_id, runs = "1/x", 3, [0]
+    is_eval = False
+    kills, env = 0, {}
+
+    def __init__(self, workflow, **fields):
+        vars(self).update(fields)
+        definition = travel.define(workflow)
+        self.definition = (definition.name, definition.encoding, definition.body)
+        self.definition_id = hash(definition.name)
+        self.task = travel.pack(rw.Task(raw_task={"q": "5"}))
+
+
+def experience(**fields):
+    return rw.Experience(tokens=[1, 2, 3], prompt_length=1, **fields)
+
+
+def working(mode="sequential"):
+    """A worker at work, which ends with the context."""
+
+    class Context:
+        async def __aenter__(self):
+            self.link = Link()
+            setup = {"models": [rw.models.Echo()], "auxiliary": [], "concurrent_mode": mode}
+            self.work = asyncio.ensure_future(Worker(self.link, setup).run())
+            await self.link.heard(("ready", 0, 1))
+            return self.link
+
+        async def __aexit__(self, *_):
+            self.link.give("ended", "test over")
+            assert await asyncio.wait_for(self.work, 20) == "test over"
+
+    return Context()
+
+
+async def answers(task, model):
+    reply = await model.chat([{"role": "user", "content": task.raw_task["q"]}])
+    return float(reply.text)
+
+
+async def test_an_attempt_is_executed_run_by_run():
+    async with working() as link:
+        link.give("start", Start(answers, runs=[2, 5]))
+        await link.heard(("began", 0, 1, 7))
+        for run in (2, 5):
+            said = await link.said.get()
+            assert said[:3] == ("succeeded", 7, run)
+            (one,) = rw.Experience.deserialize_many(said[3])
+            assert (one.eid.batch, one.eid.task, one.eid.run) == ("1/x", 3, run)
+            assert one.reward == 5.0 and said[4]["reward"] == 5.0
+        await link.heard(("ended", 0, 1, 7))
+
+
+async def test_eval_sends_no_payload():
+    async with working() as link:
+        link.give("start", Start(answers, is_eval=True))
+        await link.heard(("began",), ("succeeded", 7, 0, None), ("ended",))
+
+
+async def test_what_cannot_be_sent_is_a_failure_that_says_so():
+    async def unwritable(task, model):
+        return experience(info={"x": object()})
+
+    async with working() as link:
+        link.give("start", Start(unwritable))
+        await link.heard(("began",), ("failed", 0, 1, 7, 0, "invalid_output"), ("ended",))
+        link.too_large = True
+        link.give("start", Start(answers, attempt=8))
+        await link.heard(("began",), ("failed", 0, 1, 8, 0, "invalid_output", TOO_LARGE))
+        await link.heard(("ended", 0, 1, 8))
+
+
+async def test_a_workflow_that_does_not_load_fails_its_runs():
+    async with working() as link:
+        start = Start(answers, runs=[0, 1])
+        start.definition = ("no.such:thing", "name", b"")
+        link.give("start", start)
+        await link.heard(("began",), ("failed", 0, 1, 7, 0, "workflow"))
+        await link.heard(("failed", 0, 1, 7, 1, "workflow"), ("ended",))
+
+
+async def test_async_code_is_cancelled_at_once_and_what_was_done_counts():
+    async def hangs(task, model):
+        if model.is_async and task.task_id == 3:
+            await model.chat([])
+            await asyncio.Event().wait()
+
+    async with working("asynchronous") as link:
+        link.give("start", Start(hangs, runs=[0, 1, 2]))
+        await link.heard(("began",))
+        link.give("cancel", 0, 1, 7)
+        await link.heard(("ended", 0, 1, 7))
+        link.give("cancel", 0, 1, 7)
+        link.give("start", Start(answers, attempt=9))
+        await link.heard(("began", 0, 1, 9), ("succeeded",), ("ended",))
+
+
+# The function travels by value, what it waits for must not.
+GATES = {}
+
+
+def wait_at_gate():
+    GATES["reached"].set()
+    GATES["open"].wait(20)
+
+
+async def test_blocking_code_is_acknowledged_only_when_it_has_ended():
+    GATES.update(reached=threading.Event(), open=threading.Event())
+
+    class Blocks(rw.Workflow):
+        def run(self):
+            wait_at_gate()
+            return [experience()]
+
+    async with working() as link:
+        start = Start(answers, runs=[0, 1])
+        start.definition_id = 99
+        executable = travel.resolve(Blocks)
+        start.definition = ("by reference", "name", b"")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(travel, "load", lambda *_: executable)
+            link.give("start", start)
+            await link.heard(("began",))
+            await asyncio.to_thread(GATES["reached"].wait, 20)
+        link.give("cancel", 0, 1, 7)
+        done = asyncio.ensure_future(link.said.get())
+        await asyncio.wait([done], timeout=0.2)
+        assert not done.done()
+        GATES["open"].set()
+        assert (await asyncio.wait_for(done, 20))[:4] == ("ended", 0, 1, 7)
+
+
+async def test_runners_come_and_go_and_the_engine_has_the_last_word():
+    async with working() as link:
+        link.give("start_runner", 4, 2)
+        await link.heard(("ready", 4, 2))
+        link.give("stop_runner", 4, 2)
+        await link.heard(("stopped", 4, 2))
+    link = Link()
+    setup = {"models": [rw.models.Echo()], "auxiliary": [], "concurrent_mode": "sequential"}
+    work = asyncio.ensure_future(Worker(link, setup).run())
+    link.give("shutdown", 1.0)
+    assert await asyncio.wait_for(work, 20) == "told to"
+    await link.heard(("ready",), ("goodbye", "told to"))
