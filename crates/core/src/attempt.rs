@@ -155,6 +155,10 @@ impl Core {
             self.counters.payloads_held += 1;
             self.counters.payload_bytes_held += payload.bytes;
         }
+        // A finalizer may have hoped for just this run.
+        if self.batches[&key].state().is_some() && !self.batches[&key].waiters.is_empty() {
+            self.changed.insert(key);
+        }
         self.end_run(key, id, run, RunState::Succeeded, |run| {
             run.payload = kept;
             run.metrics = metrics;

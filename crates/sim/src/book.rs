@@ -9,11 +9,12 @@ mod actions;
 mod inputs;
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use rollway_core::{
     AttemptId, BatchId, BatchKey, BatchKind, ByDrop, ByFailure, Cancel, Config, DropReason,
-    FailureKind, LeaseId, Life, Payload, PayloadId, Request, RequestId, RunnerId, TaskId, TaskSpec,
-    Time,
+    FailureKind, LeaseId, Life, Payload, PayloadId, Request, RequestId, RunnerId, Supervision,
+    TaskId, TaskSpec, Time, WorkflowId,
 };
 
 /// The record.
@@ -51,8 +52,9 @@ pub struct Book {
     pub last_progress: Time,
     /// Train batches with tasks that have ended.
     pub train_batches: u32,
-    /// Attempts of train batches all of whose runs succeeded.
-    pub train_attempts: u32,
+    /// How long attempts of train batches took all of whose runs succeeded, by the kind of work
+    /// and the number of runs.
+    pub durations: BTreeMap<(WorkflowId, u32), Vec<Duration>>,
     /// What the pool was last told.
     pub pool: Pool,
     /// How many supervised runners are wanted.
@@ -257,6 +259,8 @@ pub struct Attempt {
     pub task: TaskId,
     /// The runs nobody has reported about.
     pub outstanding: Vec<u32>,
+    /// How many runs it was given.
+    pub count: u32,
     /// Whether every run that was reported had succeeded.
     pub sound: bool,
     /// How far it is.
@@ -266,7 +270,7 @@ pub struct Attempt {
     /// Whether the runner said that it had begun.
     pub begun: bool,
     /// How long it may last.
-    pub timeout: std::time::Duration,
+    pub timeout: Duration,
 }
 
 /// How far an attempt is.
@@ -291,10 +295,28 @@ pub struct Slot {
     pub supervised: bool,
     /// How many lives in a row ended before they had begun.
     pub start_failures: u32,
+    /// How many lives in a row ended without having finished an attempt.
+    pub fruitless: u32,
+    /// Whether this life has finished an attempt.
+    pub fruitful: bool,
+    /// When it ended.
+    pub ended: Time,
     /// Since when it lives.
     pub since: Time,
     /// When it was last heard.
     pub heard: Time,
+}
+
+impl Slot {
+    /// Returns how long it rests between its last life and the next.
+    pub fn rest(&self, supervision: &Supervision) -> Duration {
+        if self.start_failures >= supervision.start_failures_max {
+            return supervision.broken_rest;
+        }
+        let Some(doublings) = self.fruitless.checked_sub(1) else { return Duration::ZERO };
+        let rest = supervision.restart_backoff.saturating_mul(1 << doublings.min(16));
+        rest.min(supervision.restart_backoff_max)
+    }
 }
 
 /// What a life does, by its own words and the orders it got.
@@ -374,7 +396,7 @@ impl Book {
             succeeded: 0,
             last_progress: Time::ZERO,
             train_batches: 0,
-            train_attempts: 0,
+            durations: BTreeMap::new(),
             pool: Pool::New,
             wanted,
             refitted: false,
@@ -384,6 +406,11 @@ impl Book {
     /// Returns the life that a report can only come from if it is to count.
     pub fn alive(&self, runner: RunnerId, life: Life) -> Option<&Slot> {
         self.slots.get(&runner).filter(|slot| slot.life == life && slot.phase != Phase::Over)
+    }
+
+    /// Tells whether a slot is certainly kept: it was not let go with others.
+    pub fn fitted(&self, slot: &Slot) -> bool {
+        slot.supervised && !self.refitted && self.pool == Pool::Running
     }
 
     /// Returns a run.

@@ -7,6 +7,7 @@ mod says;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::panic::{self, AssertUnwindSafe};
+use std::time::Duration;
 
 use rollway_core::{
     Action, AttemptId, BatchKey, Config, Core, Groups, Input, Rule, RunnerId, TaskId, Then, Time,
@@ -160,6 +161,9 @@ mutants! {
     "place": "a runner is given up too early" => Told(|config| {
         config.supervision.start_failures_max = 1;
     }),
+    "place": "runners are started again without a rest" => Told(|config| {
+        config.supervision.restart_backoff = Duration::ZERO;
+    }),
     "place": "an attempt is cancelled twice" => Says(says::cancel_twice),
     "ends": "a result counts a task too many" => Says(says::task_too_many),
     "ends": "a result counts a run too few" => Says(says::run_too_few),
@@ -175,6 +179,10 @@ mutants! {
     "answers": "somebody is answered who went away" => Hears(hears::withdrawal_ignored),
     "answers": "a timeout is ignored" => Hears(hears::timeout_ignored),
     "answers": "whoever waits hears of the end late" => Says(says::answer_late),
+    "answers": "the minimum is taken for more" => Hears(hears::minimum_doubled),
+    "answers": "stragglers get more time" => Told(|config| {
+        config.over_rollout.wait_after_min += Duration::from_secs(1);
+    }),
     "enough": "the minimum is taken for less" => Hears(hears::minimum_ignored),
     "enough": "a quorum is never missed" => Told(|config| {
         config.train.quorum_percent = Some(0);
@@ -187,7 +195,7 @@ mutants! {
     "enough": "patience ends early" => Told(|config| config.default_timeout /= 4),
     "enough": "a batch that failed goes on" => Told(batches_never_fail),
     "enough": "stragglers get no time" => Told(|config| {
-        config.over_rollout.wait_after_min = std::time::Duration::ZERO;
+        config.over_rollout.wait_after_min = Duration::ZERO;
     }),
     "refusals": "batches are taken in under other names" => Hears(hears::names_mixed_up),
     "refusals": "a batch of the wrong kind is finalized" => Hears(hears::kind_ignored),
@@ -206,10 +214,13 @@ mutants! {
         config.supervision.cancel_grace /= 8;
     }),
     "reasons": "runners must never be silent" => Told(|config| {
-        config.supervision.silence_timeout = Some(std::time::Duration::from_millis(500));
+        config.supervision.silence_timeout = Some(Duration::from_millis(500));
     }),
     "order": "attempts go out in reverse" => Says(says::attempts_reversed),
     "order": "the second attempt goes out first" => Says(says::attempts_exchanged),
+    "order": "tasks are cut into other slices" => Told(|config| {
+        config.max_repeat_times_per_runner = Some(5);
+    }),
     "kept": "a payload is dropped while it is delivered" => Says(says::dropped_early),
     "kept": "results are delivered twice" => Says(says::delivered_twice),
     "kept": "a delivery is acknowledged by nobody" => Hears(hears::self_acknowledged),
@@ -254,6 +265,11 @@ mutants! {
     "overdue": "timeouts are learned too early" => Told(|config| {
         config.dynamic_timeout.warmup_min_steps = 0;
         config.dynamic_timeout.min_samples = 1;
+    }),
+    "overdue": "timeouts are learned wrongly" => Told(|config| config.dynamic_timeout.ratio *= 3.0),
+    "overdue": "runners rest for ever" => Told(|config| {
+        config.supervision.restart_backoff *= 50;
+        config.supervision.restart_backoff_max *= 50;
     }),
     "overdue": "silence is not noticed" => Told(|config| config.supervision.silence_timeout = None),
     "progress": "a runner is never heard to be ready" => Hears(hears::never_ready),

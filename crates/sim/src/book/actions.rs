@@ -14,7 +14,7 @@ impl Book {
             Action::StartRunner { runner, life } => self.begin_life(now, *runner, *life, true),
             Action::StopRunner { runner, life } => {
                 if self.alive(*runner, *life).is_some() {
-                    self.end_life(*runner, false);
+                    self.end_life(now, *runner, false);
                 }
             }
             Action::StartAttempt { .. } => self.give(now, action),
@@ -41,9 +41,18 @@ impl Book {
     }
 
     fn begin_life(&mut self, now: Time, runner: RunnerId, life: Life, supervised: bool) {
-        let start_failures = self.slots.get(&runner).map_or(0, |slot| slot.start_failures);
-        let phase = Phase::Starting;
-        let slot = Slot { life, phase, supervised, start_failures, since: now, heard: now };
+        let before = self.slots.get(&runner);
+        let slot = Slot {
+            life,
+            phase: Phase::Starting,
+            supervised,
+            start_failures: before.map_or(0, |slot| slot.start_failures),
+            fruitless: before.map_or(0, |slot| slot.fruitless),
+            fruitful: false,
+            ended: now,
+            since: now,
+            heard: now,
+        };
         self.slots.insert(runner, slot);
     }
 
@@ -68,6 +77,7 @@ impl Book {
             batch: *batch,
             task: *task,
             outstanding,
+            count: runs.count,
             sound: true,
             state: AttemptState::Current,
             since: now,

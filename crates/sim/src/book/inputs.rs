@@ -1,5 +1,7 @@
 //! What the record takes from inputs.
 
+use std::time::Duration;
+
 use rollway_core::{
     Action, Answer, AttemptId, BatchKey, BatchKind, ByFailure, Cancel, Delivery, FailureKind,
     Input, LeaseId, Life, Payload, Report, Request, RequestId, RunId, RunOutcome, RunnerId, TaskId,
@@ -154,11 +156,11 @@ impl Book {
             }
             Report::RunFinished { attempt, run, outcome } => {
                 self.last_progress = now;
-                self.finish(*attempt, *run, outcome);
+                self.finish(now, *attempt, *run, outcome);
             }
             Report::AttemptEnded { attempt } => self.ready(runner, Some(*attempt)),
-            Report::StartFailed { .. } => self.end_life(runner, false),
-            Report::Lost { suspect, .. } => self.end_life(runner, *suspect),
+            Report::StartFailed { .. } => self.end_life(now, runner, false),
+            Report::Lost { suspect, .. } => self.end_life(now, runner, *suspect),
             Report::Alive => {}
         }
     }
@@ -185,13 +187,15 @@ impl Book {
             }
             Phase::Given(attempt) if after == Some(attempt) => {
                 slot.phase = Phase::Idle;
+                slot.fruitful = true;
+                slot.fruitless = 0;
                 self.end_attempt(attempt, false);
             }
             Phase::Starting | Phase::Idle | Phase::Given(_) | Phase::Over => {}
         }
     }
 
-    fn finish(&mut self, id: AttemptId, run: RunId, outcome: &RunOutcome) {
+    fn finish(&mut self, now: Time, id: AttemptId, run: RunId, outcome: &RunOutcome) {
         let most = self.config.limits.payload_bytes_per_run;
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
         attempt.outstanding.retain(|outstanding| *outstanding != run.0);
@@ -203,8 +207,10 @@ impl Book {
         };
         let (batch, task) = (attempt.batch, attempt.task);
         let whole = attempt.sound && attempt.begun && attempt.outstanding.is_empty();
-        let kind = self.batches.get(&batch).map(|batch| batch.kind);
-        self.train_attempts += u32::from(whole && kind == Some(BatchKind::Train));
+        let (took, count) = (now.since(attempt.since), attempt.count);
+        if whole {
+            self.learn(batch, task, count, took);
+        }
         let kills = self.task(batch, task).map_or(0, |task| task.kills);
         let Some(record) = self.run_mut(batch, task, run.0) else { return };
         match outcome {
@@ -223,11 +229,21 @@ impl Book {
         }
     }
 
+    fn learn(&mut self, batch: BatchKey, task: TaskId, count: u32, took: Duration) {
+        let Some(batch) = self.batches.get(&batch) else { return };
+        let Some(task) = batch.tasks.get(task.0 as usize) else { return };
+        if batch.kind == BatchKind::Train {
+            self.durations.entry((task.spec.workflow, count)).or_default().push(took);
+        }
+    }
+
     /// A life is over, and with it what it worked on.
-    pub(super) fn end_life(&mut self, runner: RunnerId, suspect: bool) {
+    pub(super) fn end_life(&mut self, now: Time, runner: RunnerId, suspect: bool) {
         let Some(slot) = self.slots.get_mut(&runner) else { return };
         let phase = std::mem::replace(&mut slot.phase, Phase::Over);
+        slot.ended = now;
         slot.start_failures += u32::from(phase == Phase::Starting);
+        slot.fruitless += u32::from(!slot.fruitful);
         if let Phase::Given(attempt) = phase {
             self.end_attempt(attempt, suspect);
         }

@@ -1,8 +1,11 @@
 //! Every request is answered exactly once, in its own kind, not after it was withdrawn, not later
 //! than it allows, and at once when what it waits for is given up.
 
+use std::collections::BTreeMap;
+
 use rollway_core::{Action, Answer, BatchId, Input, Refusal, Request, RequestId, Time};
 
+use super::enough::too_few_good;
 use super::{Checker, Scene, Verdict, require};
 use crate::book::{Asked, AskedState, Phase};
 
@@ -11,6 +14,8 @@ use crate::book::{Asked, AskedState, Phase};
 pub(super) struct Answers {
     /// What was given up in this step: a batch, or everything.
     given_up: Option<GivenUp>,
+    /// Since when there has been enough for those who said what is.
+    enough_since: BTreeMap<RequestId, Time>,
 }
 
 #[derive(Debug)]
@@ -62,6 +67,7 @@ impl Checker for Answers {
         require!(!stopping || under_way(scene), "a stop waits although nothing is under way");
         let next = scene.core.next_deadline().map_or(Time::MAX, |deadline| deadline.at);
         for (request, asked) in scene.book.waiting() {
+            self.woken(scene, request, asked)?;
             // Who waited when results went on their way hears what the sink says.
             let patient = delivering(scene, asked).is_some_and(|since| asked.at <= since);
             if let Some(deadline) = asked.deadline().filter(|_| !patient) {
@@ -93,6 +99,42 @@ impl Checker for Answers {
         let counters = scene.core.counters();
         let over = counters.answers + counters.withdrawn;
         require!(counters.requests == over, "{} requests, {over} over", counters.requests);
+        Ok(())
+    }
+}
+
+impl Answers {
+    /// Nobody waits for a batch that is complete, or longer than the grace time once there is
+    /// enough of it.
+    fn woken(&mut self, scene: &Scene<'_>, request: RequestId, asked: &Asked) -> Verdict {
+        let key = asked.batch().and_then(|batch| scene.book.active.get(batch));
+        let Some(key) = key.filter(|_| delivering(scene, asked).is_none()) else { return Ok(()) };
+        let Some(view) = scene.core.batch_by_key(*key) else { return Ok(()) };
+        let (min, have, expected) = match &asked.what {
+            Request::Collect { min_num, .. } => {
+                (*min_num, view.results, view.open_tasks + view.results)
+            }
+            Request::Finalize { .. } => {
+                let finished = view.tasks.total() - view.tasks.cancelled;
+                let batch = scene.book.batches.get(key);
+                let min = batch.and_then(|batch| batch.min_wait_num);
+                (min, finished, view.tasks.total() + view.open_tasks)
+            }
+            _ => return Ok(()),
+        };
+        require!(view.open_tasks > 0, "{request} still waits, and {key} is complete");
+        if min.is_none_or(|min| have < u64::from(min).min(expected)) {
+            self.enough_since.remove(&request);
+            return Ok(());
+        }
+        let since = *self.enough_since.entry(request).or_insert(scene.now);
+        let until = since.after(scene.book.config.over_rollout.wait_after_min);
+        if matches!(asked.what, Request::Finalize { .. }) && too_few_good(scene, *key) {
+            // While tasks are open there may be more.
+            return Ok(());
+        }
+        let next = scene.core.next_deadline().map_or(Time::MAX, |deadline| deadline.at);
+        require!(next <= until, "{request} has had enough since {since}, and waits until {next}");
         Ok(())
     }
 }

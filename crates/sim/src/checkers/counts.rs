@@ -1,6 +1,6 @@
 //! The counters of the core count what happened, no more and no less.
 
-use rollway_core::{Action, ByDrop, Input, Report, RunOutcome};
+use rollway_core::{Action, ByDrop, Input, Life, Report, RunOutcome, RunnerId};
 
 use super::{Checker, Scene, Verdict, require};
 use crate::book::Phase;
@@ -17,6 +17,9 @@ pub(super) struct Counts {
     started: u64,
     stopped: u64,
     dropped: ByDrop,
+    /// At least so many runners were lost, and messages cut.
+    lost: u64,
+    cut: u64,
 }
 
 impl Checker for Counts {
@@ -31,9 +34,8 @@ impl Checker for Counts {
             Input::Withdrawn { request } => {
                 self.withdrawn += u64::from(scene.book.open.contains_key(request));
             }
-            Input::Reported { report: Report::RunFinished { outcome, .. }, .. } => {
-                let yields = matches!(outcome, RunOutcome::Succeeded { payload: Some(_), .. });
-                self.received += u64::from(yields);
+            Input::Reported { runner, life, report } => {
+                self.reported(scene, *runner, *life, report)
             }
             _ => {}
         }
@@ -72,8 +74,31 @@ impl Checker for Counts {
         for (what, count, told) in right {
             require!(count == told, "{count} {what}, the core counts {told}");
         }
+        let (lost, cut) = (counters.runners_lost, counters.messages_cut);
+        require!(lost >= self.lost, "{} runners lost, the core counts {lost}", self.lost);
+        require!(cut >= self.cut, "{} messages cut, the core counts {cut}", self.cut);
         let (dropped, told) = (self.dropped, counters.payloads_dropped);
         require!(dropped == told, "{dropped:?} payloads dropped, the core counts {told:?}");
         Ok(())
+    }
+}
+
+impl Counts {
+    fn reported(&mut self, scene: &Scene<'_>, runner: RunnerId, life: Life, report: &Report) {
+        let long = |message: &str| message.len() > scene.book.config.limits.message_bytes as usize;
+        match report {
+            Report::RunFinished { outcome: RunOutcome::Succeeded { payload, .. }, .. } => {
+                self.received += u64::from(payload.is_some());
+            }
+            Report::RunFinished { outcome: RunOutcome::Failed { message, .. }, .. } => {
+                self.cut += u64::from(scene.believed && long(message));
+            }
+            Report::Lost { .. } => {
+                let phase = scene.book.alive(runner, life).map(|slot| slot.phase);
+                let lost = matches!(phase, Some(Phase::Idle | Phase::Given(_)));
+                self.lost += u64::from(scene.believed && lost);
+            }
+            _ => {}
+        }
     }
 }

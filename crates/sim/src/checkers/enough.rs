@@ -2,8 +2,8 @@
 //! batch failed that did not.
 
 use rollway_core::{
-    Action, Answer, BatchKind, BatchPolicy, BatchResult, BatchState, Collected, FailureKind,
-    Outcome, Refusal, Request, Then,
+    Action, Answer, BatchKey, BatchKind, BatchPolicy, BatchResult, BatchState, Collected,
+    FailureKind, Outcome, Refusal, Request, Then,
 };
 
 use super::{Checker, Scene, Verdict, require};
@@ -57,6 +57,20 @@ fn closed(scene: &Scene<'_>, result: &BatchResult) -> Verdict {
     let failed = result.runs.failed.nonzero().find(|(kind, _)| fails_batch(scene, *kind));
     require!(failed.is_none(), "a batch is finalized that failed by {failed:?}");
     Ok(())
+}
+
+/// Tells whether too few tasks have a good run for the batch to be finalized as it is; perhaps more
+/// than there are, since what was cut is counted as well.
+pub(super) fn too_few_good(scene: &Scene<'_>, key: BatchKey) -> bool {
+    let (Some(batch), Some(view)) = (scene.book.batches.get(&key), scene.core.batch_by_key(key))
+    else {
+        return false;
+    };
+    let partial = scene.book.config.over_rollout.return_partial_tasks;
+    let ended = view.tasks.ok + view.tasks.partial;
+    let good = batch.tasks.iter().filter(|task| task.runs.iter().any(Run::succeeded)).count();
+    let good = if partial && view.tasks.cancelled == 0 { good as u64 } else { ended };
+    good < share(batch.tasks.len() as u64, policy(scene, batch).success_min_percent)
 }
 
 fn taken(scene: &Scene<'_>, asked: &Asked, collected: &Collected) -> Verdict {

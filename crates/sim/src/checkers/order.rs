@@ -31,6 +31,10 @@ impl Checker for Order {
         let Some(first) = runs.iter().next() else {
             return Err(format!("an attempt of {batch} {task} with nothing to do"));
         };
+        let total = record.tasks.get(task.0 as usize).map_or(0, |task| task.spec.repeat_times);
+        let most = scene.book.config.max_repeat_times_per_runner.unwrap_or(u32::MAX);
+        let count = most.max(1).min(total - first.0);
+        require!(runs.count == count, "{batch} {task}: {runs:?} instead of {count} runs");
         let behind = passed_over(record, *task, first.0);
         // What ended before it ever went out is passed over, and rightly so.
         let ended = scene

@@ -27,13 +27,9 @@ impl Checker for Overdue {
             *timeout >= least && *timeout <= most,
             "an attempt of {batch} gets {timeout:?}, not {least:?} to {most:?}"
         );
-        let (steps, samples) = (scene.book.train_batches, scene.book.train_attempts);
-        let enough = learns.min_samples.clamp(1, learns.window.max(1));
-        let warm = steps >= learns.warmup_min_steps && samples >= enough;
-        require!(
-            warm || *timeout == most,
-            "an attempt of {batch} gets {timeout:?} after {steps} batches and {samples} attempts"
-        );
+        if *timeout < most {
+            learned(scene, action)?;
+        }
         Ok(())
     }
 
@@ -77,6 +73,9 @@ impl Checker for Overdue {
                         AttemptState::Over => {}
                     }
                 }
+                Phase::Over if scene.book.fitted(slot) => {
+                    in_time("a rest", slot.ended, slot.rest(supervision))?;
+                }
                 Phase::Idle | Phase::Over => {}
             }
             let watched = matches!(slot.phase, Phase::Idle | Phase::Given(_));
@@ -89,4 +88,27 @@ impl Checker for Overdue {
         }
         Ok(())
     }
+}
+
+/// A timeout that was learned comes from what attempts at this kind of work took, at as many runs
+/// or more, after the warm-up.
+fn learned(scene: &Scene<'_>, action: &Action) -> Verdict {
+    let Action::StartAttempt { batch, task, runs, timeout, .. } = action else { return Ok(()) };
+    let Some(workflow) = scene.book.task(*batch, *task).map(|task| task.spec.workflow) else {
+        return Ok(());
+    };
+    let learns = scene.book.config.dynamic_timeout;
+    let steps = scene.book.train_batches;
+    require!(steps >= learns.warmup_min_steps, "{timeout:?} for {batch} after {steps} batches");
+    let enough = learns.min_samples.clamp(1, learns.window.max(1)) as usize;
+    let known = scene.book.durations.range((workflow, runs.count)..=(workflow, u32::MAX));
+    let known = known.map(|(_, durations)| durations).filter(|known| known.len() >= enough);
+    let known: Vec<Duration> = known.flatten().copied().collect();
+    let allowed = |took: Option<&Duration>| took.map(|took| took.mul_f64(learns.ratio));
+    let (least, most) = (allowed(known.iter().min()), allowed(known.iter().max()));
+    let slack = Duration::from_micros(1);
+    let right = least.is_some_and(|least| *timeout + slack >= least.max(learns.floor))
+        && most.is_some_and(|most| *timeout <= most.max(learns.floor) + slack);
+    require!(right, "{timeout:?} for {batch} {task}, attempts allow {least:?} to {most:?}");
+    Ok(())
 }

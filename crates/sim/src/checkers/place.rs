@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use rollway_core::{Action, Input, Life, Report, RunnerId, RunnerState, RunnerView};
 
 use super::{Checker, Scene, Verdict, require};
-use crate::book::{AttemptState, Phase, Pool};
+use crate::book::{AttemptState, Phase};
 
 /// Compares what the core says about runners with what they said and are.
 #[derive(Debug, Default)]
@@ -44,6 +44,13 @@ impl Checker for Place {
                 require!(
                     before.is_none_or(|slot| slot.phase == Phase::Over && slot.life < *life),
                     "{runner} {life} is started while there is {before:?}"
+                );
+                let supervision = &scene.book.config.supervision;
+                let rests = before.filter(|slot| scene.book.fitted(slot));
+                let rests = rests.map(|slot| slot.ended.after(slot.rest(supervision)));
+                require!(
+                    rests.is_none_or(|until| scene.now >= until),
+                    "{runner} {life} is started before {rests:?}: {before:?}"
                 );
             }
             Action::StopRunner { runner, life } => {
@@ -102,7 +109,7 @@ fn agrees(scene: &Scene<'_>, view: &RunnerView) -> Verdict {
     };
     // Slots of runners that were let go may be used again, and begin anew.
     let most = scene.book.config.supervision.start_failures_max;
-    let counts = slot.supervised && !scene.book.refitted && scene.book.pool == Pool::Running;
+    let counts = scene.book.fitted(slot);
     let broken = slot.phase == Phase::Over && slot.start_failures >= most;
     require!(
         !counts || broken == (view.state == RunnerState::Broken),

@@ -80,6 +80,19 @@ pub(super) fn timeout_halved(_: &mut Memory, _: &Core, mut input: Input) -> Vec<
     vec![input]
 }
 
+pub(super) fn minimum_doubled(_: &mut Memory, _: &Core, mut input: Input) -> Vec<Input> {
+    if let Input::Requested {
+        what:
+            Request::Submit { min_wait_num: Some(min), .. }
+            | Request::Collect { min_num: Some(min), .. },
+        ..
+    } = &mut input
+    {
+        *min = *min * 2 + 1;
+    }
+    vec![input]
+}
+
 pub(super) fn minimum_ignored(_: &mut Memory, _: &Core, mut input: Input) -> Vec<Input> {
     if let Input::Requested { what: Request::Submit { min_wait_num, .. }, .. } = &mut input {
         *min_wait_num = min_wait_num.map(|min| min / 2);
