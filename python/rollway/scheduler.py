@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import threading
-import time
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -47,7 +46,8 @@ class Scheduler:
         self.config = config
         self._pool = pool.Pool(config, rollout_model, auxiliary_models)
         self._engine: Any = None
-        self._reporting = False
+        # Set when the thread that prints states is to end; none: there is no such thread.
+        self._quiet: threading.Event | None = None
 
     def _started(self) -> Any:
         if self._engine is None:
@@ -77,18 +77,20 @@ class Scheduler:
     def _report(self) -> None:
         """Begins to print the state of runners now and then, if the configuration says so."""
         interval = float(self.config.explorer.runner_state_report_interval)
-        if interval > 0 and not self._reporting:
-            self._reporting = True
-            target, known = _report_states, weakref.ref(self)
+        if interval > 0 and self._quiet is None:
+            self._quiet = threading.Event()
+            args = (weakref.ref(self), self._quiet, interval)
             name = "rollway-states"
-            threading.Thread(target=target, args=(known, interval), name=name, daemon=True).start()
+            threading.Thread(target=_report_states, args=args, name=name, daemon=True).start()
 
     def stop(self, timeout: float = STOP_TIMEOUT) -> Call[dict[str, Any]]:
         """Stops. Attempts under way get `timeout` seconds to end; says what was left behind.
 
         Results that are there can still be collected. Stopping what was never started does nothing.
         """
-        self._reporting = False
+        if self._quiet is not None:
+            self._quiet.set()
+            self._quiet = None
         if self._engine is None:
             return Call("stop", lambda: _Ready({}), same)
         return self._call("stop", lambda engine: engine.stop(float(timeout)), same)
@@ -250,12 +252,13 @@ class Scheduler:
         self.stop().result()
 
 
-def _report_states(known: weakref.ref[Scheduler], interval: float) -> None:
-    """Prints the state of runners for as long as their scheduler is in use."""
-    while True:
-        time.sleep(interval)
+def _report_states(
+    known: weakref.ref[Scheduler], quiet: threading.Event, interval: float
+) -> None:
+    """Prints the state of runners until it is to be quiet, or their scheduler is gone."""
+    while not quiet.wait(interval):
         scheduler = known()
-        if scheduler is None or not scheduler._reporting:
+        if scheduler is None:
             return
         try:
             scheduler.print_all_state()

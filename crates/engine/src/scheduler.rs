@@ -170,6 +170,12 @@ impl Scheduler {
         self.handle.look(|core| core.runners().collect()).await
     }
 
+    /// Returns a batch; none: it has nothing left, or never was.
+    pub async fn batch(&self, batch: impl Into<BatchId>) -> Result<Option<BatchView>> {
+        let batch = batch.into();
+        self.handle.look(move |core| core.batch(&batch)).await
+    }
+
     /// Returns every batch that is active or remembered.
     pub async fn batches(&self) -> Result<Vec<BatchView>> {
         self.handle.look(|core| core.batches().collect()).await

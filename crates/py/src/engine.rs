@@ -282,8 +282,7 @@ fn unpack(tasks: Vec<PackedTask>) -> Vec<Task> {
 
 /// Returns how the metrics of a batch are to be worked out.
 async fn batch_kind(scheduler: &Scheduler, batch: &Id) -> rollway::Result<BatchKind> {
-    let batches = scheduler.batches().await?;
-    let found = batches.into_iter().find(|view| view.batch == batch.0);
+    let found = scheduler.batch(batch.0.clone()).await?;
     Ok(found.map_or(BatchKind::Train, |view| view.kind))
 }
 
