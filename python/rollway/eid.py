@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import uuid
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def _suffix() -> str:
-    return uuid.uuid4().hex[:6]
+    return os.urandom(3).hex()
 
 
 @dataclass

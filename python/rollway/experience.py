@@ -11,6 +11,7 @@ from rollway.eid import EID
 
 _INTEGERS = ("chosen", "rejected")
 _FLOATS = ("logprobs", "token_level_reward", "advantages", "returns", "teacher_logprobs")
+_OF_RESPONSE = (*_FLOATS, "action_mask")
 _ARRAYS = ("tokens", *_FLOATS, "action_mask", *_INTEGERS)
 _PLAIN = (
     "reward",
@@ -26,6 +27,8 @@ _PLAIN = (
 
 def _array(name: str, value: Any, default: type[np.generic], kinds: str) -> np.ndarray:
     """Takes an array, a list or a torch tensor for a flat array of the given type."""
+    if type(value) is np.ndarray and value.dtype == default and value.ndim == 1:
+        return np.ascontiguousarray(value)
     if hasattr(value, "detach"):
         value = value.detach().cpu()
         # NumPy has no such type; float32 holds every value of it.
@@ -42,9 +45,13 @@ def _array(name: str, value: Any, default: type[np.generic], kinds: str) -> np.n
     if array.dtype.kind not in kinds:
         raise ValueError(f"{name} cannot be an array of {array.dtype}")
     converted = np.ascontiguousarray(array, dtype=default)
-    if default is np.int32 and not np.array_equal(converted, array):
+    if default is np.int32 and (converted != array).any():
         raise ValueError(f"{name} has values that do not fit into 32 bits")
     return converted
+
+
+def _floats(name: str, value: Any) -> np.ndarray | None:
+    return None if value is None else _array(name, value, np.float32, "fiub")
 
 
 class Experience:
@@ -121,23 +128,34 @@ class Experience:
         rejected_messages: list[Any] | None = None,
         kind: str | None = None,
     ) -> None:
-        given = locals()
-        self.eid = EID(**eid) if isinstance(eid, Mapping) else EID() if eid is None else eid
-        if not isinstance(self.eid, EID):
-            raise ValueError(f"eid is an EID or a dictionary, not {type(eid).__name__}")
+        if eid is None:
+            eid = EID()
+        elif not isinstance(eid, EID):
+            if not isinstance(eid, Mapping):
+                raise ValueError(f"eid is an EID or a dictionary, not {type(eid).__name__}")
+            eid = EID(**eid)
+        self.eid = eid
         self.tokens = _array("tokens", tokens, np.int32, "iu")
         self.prompt_length = int(prompt_length)
-        for name in (*_FLOATS, *_INTEGERS):
-            default, kinds = (np.int32, "iu") if name in _INTEGERS else (np.float32, "fiub")
-            value = given[name]
-            setattr(self, name, None if value is None else _array(name, value, default, kinds))
+        self.logprobs = _floats("logprobs", logprobs)
+        self.token_level_reward = _floats("token_level_reward", token_level_reward)
+        self.advantages = _floats("advantages", advantages)
+        self.returns = _floats("returns", returns)
+        self.teacher_logprobs = _floats("teacher_logprobs", teacher_logprobs)
+        self.chosen = None if chosen is None else _array("chosen", chosen, np.int32, "iu")
+        self.rejected = None if rejected is None else _array("rejected", rejected, np.int32, "iu")
         mask = action_mask
         self.action_mask = None if mask is None else _array("action_mask", mask, np.bool_, "biu")
-        for name in _PLAIN:
-            setattr(self, name, given[name])
         self.reward = None if reward is None else float(reward)
-        self.info = dict(info or {})
-        self.metrics = dict(metrics or {})
+        self.truncate_status = truncate_status
+        self.messages = messages
+        self.tools = tools
+        self.prompt_text = prompt_text
+        self.response_text = response_text
+        self.chosen_messages = chosen_messages
+        self.rejected_messages = rejected_messages
+        self.info = dict(info) if info else {}
+        self.metrics = dict(metrics) if metrics else {}
         self.multi_modal_inputs = _tensors(multi_modal_inputs)
         self.kind = kind or self._derived_kind()
         self._complete()
@@ -182,9 +200,10 @@ class Experience:
             self._check_lengths()
 
     def _check_lengths(self) -> None:
-        for name in (*_FLOATS, "action_mask"):
+        length = self.response_length
+        for name in _OF_RESPONSE:
             array = getattr(self, name)
-            if array is not None and len(array) != self.response_length:
+            if array is not None and len(array) != length:
                 raise ValueError(
                     f"{name} has {len(array)} values, but the response has {self.response_length} "
                     f"tokens ({len(self.tokens)} tokens, prompt_length {self.prompt_length})"

@@ -13,16 +13,17 @@ from rollway.eid import EID
 from rollway.errors import InvalidPayload
 from rollway.experience import Experience
 
-_TYPES: dict[str, Any] = {
-    "tokens": "<i4",
-    "chosen": "<i4",
-    "rejected": "<i4",
-    "action_mask": "?",
-    "logprobs": "<f4",
-    "token_level_reward": "<f4",
-    "advantages": "<f4",
-    "returns": "<f4",
-    "teacher_logprobs": "<f4",
+_INTEGERS, _FLOATS, _BOOLS = np.dtype("<i4"), np.dtype("<f4"), np.dtype("?")
+_TYPES: dict[str, np.dtype[Any]] = {
+    "tokens": _INTEGERS,
+    "chosen": _INTEGERS,
+    "rejected": _INTEGERS,
+    "action_mask": _BOOLS,
+    "logprobs": _FLOATS,
+    "token_level_reward": _FLOATS,
+    "advantages": _FLOATS,
+    "returns": _FLOATS,
+    "teacher_logprobs": _FLOATS,
 }
 _TEXTS = ("messages", "tools", "chosen_messages", "rejected_messages")
 _PLAIN = ("kind", "prompt_length", "reward", "truncate_status", "prompt_text", "response_text")
@@ -50,7 +51,9 @@ def _item(experience: Experience) -> dict[str, Any]:
     for name, dtype in _TYPES.items():
         array = getattr(experience, name)
         if array is not None:
-            item[name] = np.asarray(array, dtype=dtype).tobytes()
+            # Users may have put something else there since the experience was made.
+            exact = type(array) is np.ndarray and array.dtype is dtype
+            item[name] = (array if exact else np.asarray(array, dtype=dtype)).tobytes()
     for name in _TEXTS:
         value = getattr(experience, name)
         if value is not None:
@@ -69,7 +72,7 @@ def _item(experience: Experience) -> dict[str, Any]:
 
 def _json(name: str, value: Any) -> str:
     try:
-        return json.dumps(value, default=_simple, allow_nan=False, separators=(",", ":"))
+        return _JSON.encode(value)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name} cannot be written as JSON: {error}") from None
 
@@ -84,15 +87,17 @@ def _simple(value: Any) -> Any:
     raise TypeError(f"an object of type {type(value).__name__} is no JSON")
 
 
+_JSON = json.JSONEncoder(default=_simple, allow_nan=False, separators=(",", ":"))
+
+
 def _experience(item: dict[str, Any], payload: bytes) -> Experience:
     batch, task, run, step, suffix = item.pop("eid")
     inputs = item.pop("multi_modal_inputs")
     for name, dtype in _TYPES.items():
         if item[name] is not None:
             begin, length = item[name]
-            kind = np.dtype(dtype)
-            count = length // kind.itemsize
-            item[name] = np.frombuffer(payload, kind, count, begin if count else 0)
+            count = length // dtype.itemsize
+            item[name] = np.frombuffer(payload, dtype, count, begin if count else 0)
     for name in (*_TEXTS, "info"):
         if item[name] is not None:
             item[name] = json.loads(item[name])

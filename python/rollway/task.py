@@ -23,7 +23,7 @@ def _arguments(value: Any) -> dict[str, Any]:
     """Sampling arguments as a dictionary of their own, whatever they were given as."""
     if value is None:
         return {}
-    if isinstance(value, Mapping):
+    if type(value) is dict or isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, GenerationConfig):
         default = GenerationConfig()
@@ -37,7 +37,7 @@ def _arguments(value: Any) -> dict[str, Any]:
 def _dictionary(name: str, value: Any) -> dict[str, Any]:
     if value is None:
         return {}
-    if not isinstance(value, Mapping):
+    if type(value) is not dict and not isinstance(value, Mapping):
         raise TypeError(f"{name} is a dictionary, not {type(value).__name__}")
     return dict(value)
 
@@ -71,6 +71,25 @@ class Task:
         self.rollout_args = _arguments(self.rollout_args)
         for name in ("workflow_args", "reward_fn_args", "format_args", "index"):
             setattr(self, name, _dictionary(name, getattr(self, name)))
+
+    @classmethod
+    def restored(cls, workflow: Any, fields: dict[str, Any]) -> Task:
+        """Returns a task from fields of one that was checked when it was made."""
+        task = object.__new__(cls)
+        task.__dict__ = {
+            "workflow": workflow,
+            "repeat_times": 1,
+            "raw_task": None,
+            "workflow_args": {},
+            "rollout_args": {},
+            "reward_fn": None,
+            "reward_fn_args": {},
+            "format_args": {},
+            "is_eval": False,
+            "index": {},
+            **fields,
+        }
+        return task
 
     @property
     def task_desc(self) -> str | None:

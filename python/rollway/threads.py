@@ -9,6 +9,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from rollway.marks import Mark
+
 
 class _Cell:
     """What a thread leaves behind, and how to reach the coroutine in it."""
@@ -50,9 +52,11 @@ async def in_thread(function: Callable[[], Any]) -> Any:
     loop = asyncio.get_running_loop()
     ended = loop.create_future()
     cell = _Cell()
+    mark = Mark()
 
     def body() -> None:
-        cell.run(function)
+        with mark:
+            cell.run(function)
         # If the loop is gone, then so is whoever waited.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(ended.set_result, None)

@@ -1,9 +1,9 @@
 """The worker process: executes attempts for the engine that started it.
 
 Started as `python -m rollway.worker` with the engine's address in its environment. Everything is
-told over a link (see `Link`): messages come in batches, reports go out by plain calls. Async
-workflows run in the event loop; blocking ones get a thread, and if they do not give up in time the
-engine replaces the process.
+told over a link (see `Link`): messages come in batches, reports go out by plain calls, together,
+when the event loop has come round. Async workflows of all runners share the event loop; blocking
+ones get a thread, and if they do not give up in time the engine replaces the process.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 from collections import OrderedDict
 from typing import Any, Protocol
 
-from rollway import _rollway, pool, travel
+from rollway import _rollway, marks, pool, travel
 from rollway.errors import Closed
 from rollway.outcome import Outcome, RunFailure, failure
 from rollway.payload import encode
@@ -48,6 +48,7 @@ class Link(Protocol):
         self, runner: int, life: int, attempt: int, run: int, kind: str, words: str
     ) -> None: ...
     def ended(self, runner: int, life: int, attempt: int) -> None: ...
+    def flush(self) -> None: ...
     def stopped(self, runner: int, life: int) -> None: ...
     def set_state(self, runner: int, state: dict[str, str]) -> None: ...
     def goodbye(self, reason: str) -> None: ...
@@ -73,14 +74,16 @@ class Worker:
         self.setup = setup
         self.runners: dict[int, WorkflowRunner] = {}
         self.lives: dict[int, int] = {}
-        self.attempts: dict[int, asyncio.Task[None]] = {}
+        self.attempts: dict[int, tuple[int, asyncio.Task[None]]] = {}
         self.workflows: OrderedDict[int, Executable] = OrderedDict()
         self.over: asyncio.Future[str] | None = None
+        self.flushing = False
 
     async def run(self) -> str:
         """Works until the link ends; returns why."""
         loop = asyncio.get_running_loop()
         self.over = loop.create_future()
+        loop.set_task_factory(marks.task_factory)
         # A descriptor that wakes the loop once for many messages.
         loop.add_reader(self.link.fileno(), self._listen)
         states = loop.create_task(self._tell_states())
@@ -110,13 +113,11 @@ class Worker:
             _runner, _life, attempt = rest
             # If it is over already, the engine will have heard.
             if attempt in self.attempts:
-                self.attempts[attempt].cancel()
+                self.attempts[attempt][1].cancel()
         elif what == "start_runner":
             self._begin_life(*rest)
         elif what == "stop_runner":
-            runner, life = rest
-            self.lives.pop(runner, None)
-            self.link.stopped(runner, life)
+            self._end_life(*rest)
         elif what == "shutdown":
             self.link.goodbye("told to")
             self._end("told to")
@@ -135,30 +136,44 @@ class Worker:
         self.lives[runner] = life
         self.link.ready(runner, life)
 
-    def _start(self, start: Any) -> None:
-        attempt = start.attempt
-        task = asyncio.ensure_future(self._execute(start))
-        self.attempts[attempt] = task
-        task.add_done_callback(lambda _: self.attempts.pop(attempt, None))
+    def _end_life(self, runner: int, life: int) -> None:
+        if self.lives.get(runner) == life:
+            del self.lives[runner], self.runners[runner]
+            for host, task in list(self.attempts.values()):
+                if host == runner:
+                    task.cancel()
+        self.link.stopped(runner, life)
 
-    async def _execute(self, start: Any) -> None:
+    def _start(self, start: Any) -> None:
+        name = (start.runner, start.life, start.attempt)
+        self.link.began(*name)
+        marks.place.set(marks.place_of(start.runner))
+        task = asyncio.ensure_future(self._execute(start, name))
+        marks.place.set(None)
+        self.attempts[start.attempt] = start.runner, task
+        # Also if it is cancelled before it has done anything.
+        task.add_done_callback(lambda _: self._over(name))
+
+    async def _execute(self, start: Any, name: tuple[int, int, int]) -> None:
         """Executes an attempt and says how it went, run by run."""
         link = self.link
-        name = (start.runner, start.life, start.attempt)
         runner = self.runners[start.runner]
         try:
-            link.began(*name)
             runs = start.runs
 
             def emit(run: int, end: Outcome | RunFailure) -> None:
                 self._report(name, run, end, start.is_eval)
+                # What has ended is safe before the next run begins, which may end the process.
+                if len(runs) > 1:
+                    link.flush()
 
             try:
                 executable = self._workflow(start)
                 fields = travel.unpack(start.task)
-                fields.update(batch_id=start.batch_id, task_id=start.task_id)
-                task = Task(workflow=executable.source, **fields)
-                task.is_eval = start.is_eval
+                fields.update(
+                    batch_id=start.batch_id, task_id=start.task_id, is_eval=start.is_eval
+                )
+                task = Task.restored(executable.source, fields)
             except Exception as error:
                 end = failure(error)
                 for run in runs:
@@ -170,10 +185,19 @@ class Worker:
             pass
         except Closed as error:
             self._end(str(error))
-            return
+
+    def _over(self, name: tuple[int, int, int]) -> None:
+        """Says that an attempt is over, together with what others say at this moment."""
+        self.attempts.pop(name[2], None)
+        self.link.ended(*name)
+        if not self.flushing:
+            self.flushing = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self.flushing = False
         try:
-            sys.stdout.flush()
-            link.ended(*name)
+            self.link.flush()
         except Closed as error:
             self._end(str(error))
 
@@ -206,7 +230,7 @@ class Worker:
 
     async def _tell_states(self) -> None:
         while True:
-            for number, runner in self.runners.items():
+            for number, runner in list(self.runners.items()):
                 state = runner.state
                 if state["terminate_time"] is None:
                     state["running_time"] = time.time() - state["begin_time"]
@@ -235,12 +259,13 @@ def main() -> None:
     if missing:
         sys.exit(f"{', '.join(missing)} not set: workers are started by the engine")
     # Not for the user's code, nor for what it starts.
-    address, secret, token = (os.environ.pop(name) for name in variables)
+    address, secret, token, runners, path = (os.environ.pop(name) for name in variables)
     text = os.environ.pop(pool.SETUP)
     # Ctrl-C in a terminal is for the parent, which tells its workers what to do.
     signal.signal(signal.SIGINT, lambda *_: None)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    link = _rollway.WorkerLink(address, secret, token)
+    marks.open_file(path)
+    link = _rollway.WorkerLink(address, secret, token, int(runners), path)
     setup: dict[str, Any] = {}
     try:
         # The modules of the parent are found where it finds them.

@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::handle::Returns;
 use crate::sink::{Delivered, Parcel, Sink};
 use crate::task::Task;
-use crate::workers::{Attempt, Command, Reporter, RunEnd, Said, Workers, link};
+use crate::workers::{Attempt, Command, Reporter, RunEnd, Said, Workers};
 
 /// How many messages are taken in before the orders they led to are performed.
 const BATCH: usize = 1024;
@@ -93,7 +93,7 @@ pub(crate) struct Driver<W> {
     payloads: HashMap<PayloadId, Bytes>,
     next_payload: u64,
     workflows: HashMap<Arc<str>, WorkflowId>,
-    links: HashMap<RunnerId, (Life, mpsc::Sender<Command>)>,
+    runners: HashMap<RunnerId, Life>,
 }
 
 impl<W: Workers> Driver<W> {
@@ -119,7 +119,7 @@ impl<W: Workers> Driver<W> {
             payloads: HashMap::new(),
             next_payload: 0,
             workflows: HashMap::new(),
-            links: HashMap::new(),
+            runners: HashMap::new(),
         }
     }
 
@@ -156,7 +156,7 @@ impl<W: Workers> Driver<W> {
             }
             self.perform(now);
         }
-        for (runner, (life, _)) in std::mem::take(&mut self.links) {
+        for (runner, life) in std::mem::take(&mut self.runners) {
             self.workers.stop(runner, life);
         }
     }
@@ -238,8 +238,8 @@ impl<W: Workers> Driver<W> {
         }
     }
 
-    /// Performs what was ordered, in order. A link that turns out to be broken is reported to the
-    /// core, which may order more.
+    /// Performs what was ordered, in order. That a runner cannot be told is reported to the core,
+    /// which may order more.
     fn perform(&mut self, now: Time) {
         while !self.actions.is_empty() {
             let mut broken = Vec::new();
@@ -256,12 +256,12 @@ impl<W: Workers> Driver<W> {
         }
     }
 
-    /// Returns the runner whose link is broken, if it is.
+    /// Returns the runner that could not be told, if there is one.
     fn perform_one(&mut self, action: Action) -> Option<(RunnerId, Life)> {
         match action {
             Action::StartRunner { runner, life } => self.start_runner(runner, life),
             Action::StopRunner { runner, life } => {
-                self.links.remove(&runner);
+                self.runners.remove(&runner);
                 self.workers.stop(runner, life);
             }
             Action::StartAttempt { runner, life, attempt, batch, task, runs, timeout, kills } => {
@@ -296,14 +296,18 @@ impl<W: Workers> Driver<W> {
 
     fn start_runner(&mut self, runner: RunnerId, life: Life) {
         tracing::debug!(%runner, %life, "runner starts");
-        let (commands, receiver) = link();
-        self.links.insert(runner, (life, commands));
-        self.workers.start(Reporter::new(runner, life, self.sender.clone()), receiver);
+        self.runners.insert(runner, life);
+        self.workers.start(Reporter::new(runner, life, self.sender.clone()));
     }
 
-    fn command(&self, runner: RunnerId, life: Life, command: Command) -> Option<(RunnerId, Life)> {
-        let (_, link) = self.links.get(&runner).filter(|(current, _)| *current == life)?;
-        link.try_send(command).err().map(|_| (runner, life))
+    fn command(
+        &mut self,
+        runner: RunnerId,
+        life: Life,
+        command: Command,
+    ) -> Option<(RunnerId, Life)> {
+        let heard = self.workers.tell(runner, life, command);
+        (!heard).then_some((runner, life))
     }
 
     fn answer(&mut self, request: RequestId, answer: Answer) {

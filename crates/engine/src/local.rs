@@ -16,6 +16,10 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 use crate::workers::{Attempt, Command, Reporter, RunEnd, Said, Workers};
 use crate::workflow::{Registry, RunContext, RunError, RunOutput, Workflow};
 
+/// How many commands a runner may leave unread before it counts as lost. It gets one attempt at a
+/// time, so that more than a few mean that nobody reads.
+const COMMANDS_UNREAD_MAX: usize = 8;
+
 /// How the runs of one attempt are executed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Concurrency {
@@ -34,7 +38,15 @@ pub struct Local {
     registry: Arc<Registry>,
     concurrency: Concurrency,
     heartbeat: Duration,
-    running: HashMap<RunnerId, (Life, AbortHandle)>,
+    running: HashMap<RunnerId, Running>,
+}
+
+/// A runner that was started.
+#[derive(Debug)]
+struct Running {
+    life: Life,
+    commands: mpsc::Sender<Command>,
+    task: AbortHandle,
 }
 
 impl Local {
@@ -56,7 +68,8 @@ impl Local {
 }
 
 impl Workers for Local {
-    fn start(&mut self, reporter: Reporter, commands: mpsc::Receiver<Command>) {
+    fn start(&mut self, reporter: Reporter) {
+        let (sender, commands) = mpsc::channel(COMMANDS_UNREAD_MAX);
         let mut heartbeat = interval(self.heartbeat);
         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         heartbeat.reset();
@@ -64,16 +77,21 @@ impl Workers for Local {
         let registry = Arc::clone(&self.registry);
         let concurrency = self.concurrency;
         let runner_loop = Runner { reporter, commands, registry, concurrency, heartbeat };
-        let handle = tokio::spawn(runner_loop.run());
-        self.running.insert(runner, (life, handle.abort_handle()));
+        let task = tokio::spawn(runner_loop.run()).abort_handle();
+        self.running.insert(runner, Running { life, commands: sender, task });
+    }
+
+    fn tell(&mut self, runner: RunnerId, life: Life, command: Command) -> bool {
+        let running = self.running.get(&runner).filter(|running| running.life == life);
+        running.is_some_and(|running| running.commands.try_send(command).is_ok())
     }
 
     fn stop(&mut self, runner: RunnerId, life: Life) {
         // A run that never yields to the runtime cannot be stopped; nothing it says counts.
-        if self.running.get(&runner).is_some_and(|(current, _)| *current == life)
-            && let Some((_, handle)) = self.running.remove(&runner)
+        if self.running.get(&runner).is_some_and(|running| running.life == life)
+            && let Some(running) = self.running.remove(&runner)
         {
-            handle.abort();
+            running.task.abort();
         }
     }
 }

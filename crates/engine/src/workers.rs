@@ -1,6 +1,5 @@
-//! Where runners come from. The driver starts and stops them through this door and talks to each
-//! over a link; whether they live in this process, in a child or on another machine is not its
-//! business.
+//! Where runners come from. The driver starts, commands and stops them through this door; whether
+//! they live in this process, in a child or on another machine is not its business.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,15 +14,15 @@ use tokio::sync::mpsc;
 use crate::driver::Message;
 use crate::task::Task;
 
-/// How many commands a runner may leave unread before it counts as lost. It gets one attempt at a
-/// time, so that more than a few mean that nobody reads.
-const COMMANDS_UNREAD_MAX: usize = 8;
-
 /// A source of runners.
 pub trait Workers: Send + 'static {
-    /// Begins a life of a runner. It takes commands from `commands` and says what it does through
-    /// `reporter`; it must say that it is ready, or that it could not be started.
-    fn start(&mut self, reporter: Reporter, commands: mpsc::Receiver<Command>);
+    /// Begins a life of a runner. It says what it does through `reporter`; it must say that it is
+    /// ready, or that it could not be started.
+    fn start(&mut self, reporter: Reporter);
+
+    /// Gives a runner a command, in the order of calls. Must not block. Tells whether the runner
+    /// can have heard it; if not, it counts as lost.
+    fn tell(&mut self, runner: RunnerId, life: Life, command: Command) -> bool;
 
     /// Makes sure that a life of a runner is over, by force if need be. Must not block.
     fn stop(&mut self, runner: RunnerId, life: Life);
@@ -154,8 +153,4 @@ impl Reporter {
             let _ = inbox.blocking_send(message);
         }
     }
-}
-
-pub(crate) fn link() -> (mpsc::Sender<Command>, mpsc::Receiver<Command>) {
-    mpsc::channel(COMMANDS_UNREAD_MAX)
 }

@@ -243,9 +243,16 @@ fn parts(
     runners: u32,
     spawn: Spawn,
 ) -> PyResult<(Config, Children)> {
-    let core = config::parse(py, config_json)?.to_core(runners);
+    let config = config::parse(py, config_json)?;
+    let core = config.to_core(runners);
     let (program, args, env) = spawn;
-    let options = ChildOptions { args, env, heartbeat: HEARTBEAT, ..ChildOptions::new(program) };
+    let options = ChildOptions {
+        args,
+        env,
+        heartbeat: HEARTBEAT,
+        runners_per_worker: config.explorer.runner_per_worker,
+        ..ChildOptions::new(program)
+    };
     let runtime = runtime::handle(py)?;
     let children = py.detach(|| runtime.block_on(Children::new(options)))?;
     Ok((core, children))
@@ -379,7 +386,7 @@ fn views(py: Python<'_>, runners: &[RunnerView], states: &RunnerStates) -> PyRes
 
 /// Returns the variables in which a worker finds its engine: address, secret, token.
 #[pyfunction]
-pub(crate) fn worker_variables() -> (&'static str, &'static str, &'static str) {
-    use rollway_wire::env::{ADDRESS, SECRET, TOKEN};
-    (ADDRESS, SECRET, TOKEN)
+pub(crate) fn worker_variables() -> [&'static str; 5] {
+    use rollway_wire::env::{ADDRESS, MARKS, RUNNERS, SECRET, TOKEN};
+    [ADDRESS, SECRET, TOKEN, RUNNERS, MARKS]
 }

@@ -1,40 +1,43 @@
 //! A worker's connection to its engine, for the worker process in Python.
 //!
 //! What the engine says is queued here, and one byte in a socket wakes the event loop of Python for
-//! all of it. What the worker says goes out by plain calls that await nothing, small words
-//! together: a short attempt is one batch of messages. Words do not wait for more than a moment,
-//! also if Python is busy.
+//! all of it. What the worker says is gathered by plain calls that await nothing, and goes out when
+//! the event loop has come round: short attempts are one batch of messages. Words do not wait for
+//! more than a moment, also if Python is busy.
+
+mod blocked;
+mod outbox;
+mod start;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use pyo3::types::{PyBytes, PyDict, PyList};
+use pyo3::types::{PyDict, PyList};
 use rollway_core::{AttemptId, FailureKind, Life, RunId, RunnerId};
-use rollway_wire::worker::{self, Connected, Options, Receiver, SendError, Sender};
+use rollway_wire::worker::{self, Connected, Options, Receiver, SendError};
 use rollway_wire::{
-    Address, EngineMessage, Hello, Outcome, RunnerReport, Secret, StartAttempt, StopCause,
-    WorkerMessage,
+    Address, EngineMessage, Hello, Outcome, RunnerReport, Secret, StopCause, WorkerMessage,
 };
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 
-use crate::batch_id::Id;
+use self::outbox::Outbox;
+pub(crate) use self::start::Start;
 use crate::{errors, metrics, runtime};
 
 /// How many messages are taken from the stream at once.
 const BATCH: usize = 256;
 
-/// How long small words wait for others to go with.
-const GATHER: Duration = Duration::from_millis(1);
-
 /// A payload of this size goes at once, and whoever sends it learns whether it is too large.
-const LARGE: usize = 32 * 1024;
+const LARGE: usize = 16 * 1024;
 
 /// How long the process may take to end when its engine is gone.
 const ORPHAN: Duration = Duration::from_secs(3);
@@ -47,23 +50,21 @@ struct Inbox {
     bell: UnixStream,
 }
 
-/// What is to be said.
-struct Outbox {
-    sender: Sender,
-    words: Mutex<Vec<WorkerMessage>>,
-    /// Held while words are on their way, so that they stay in order.
-    turn: tokio::sync::Mutex<()>,
-}
-
-impl Outbox {
-    /// Sends everything that has gathered, then `last`.
-    async fn send(&self, last: Option<WorkerMessage>) -> Result<(), SendError> {
-        let _turn = self.turn.lock().await;
-        let words = std::mem::take(&mut *lock(&self.words));
-        for message in words.into_iter().chain(last) {
-            self.sender.send(message).await?;
+impl Inbox {
+    /// Adds messages, and rings unless it rings already.
+    fn put(&self, more: impl IntoIterator<Item = EngineMessage>) {
+        let mut messages = lock(&self.messages);
+        let ring = messages.is_empty();
+        messages.extend(more);
+        drop(messages);
+        if ring {
+            self.ring();
         }
-        Ok(())
+    }
+
+    fn ring(&self) {
+        // If it is full, it rings already.
+        let _ = (&self.bell).write(&[1]);
     }
 }
 
@@ -81,12 +82,19 @@ pub(crate) struct WorkerLink {
 impl WorkerLink {
     /// Connects as the environment says, and returns when the engine has taken the worker in.
     #[new]
-    fn new(py: Python<'_>, address: &str, secret: String, token: String) -> PyResult<Self> {
+    fn new(
+        py: Python<'_>,
+        address: &str,
+        secret: String,
+        token: String,
+        runners: u32,
+        marks: PathBuf,
+    ) -> PyResult<Self> {
         let runtime = runtime::start(py, 1)?;
         let refused = |words: String| errors::plain(py, "closed", &words);
         let address: Address = address.parse().map_err(|error| refused(format!("{error}")))?;
         let secret = Secret::new(secret).map_err(|error| refused(error.to_string()))?;
-        let mut hello = Hello::new(secret, token, 1);
+        let mut hello = Hello::new(secret, token, runners);
         "python".clone_into(&mut hello.language);
         let connecting = worker::connect(&address, hello, Options::default());
         let connected = py.detach(|| runtime.block_on(connecting));
@@ -96,10 +104,12 @@ impl WorkerLink {
         bell.set_nonblocking(true)?;
         ear.set_nonblocking(true)?;
         let inbox = Arc::new(Inbox { messages: Mutex::default(), ended: Mutex::default(), bell });
-        runtime.spawn(listen(receiver, Arc::clone(&inbox)));
         let runners = welcome.runners.iter().map(|(runner, life)| (runner.0, life.0)).collect();
-        let (words, turn) = (Mutex::default(), tokio::sync::Mutex::default());
-        let outbox = Arc::new(Outbox { sender, words, turn });
+        let outbox = Arc::new(Outbox::new(sender));
+        let (patience, limit) = watch::channel(blocked::PATIENCE);
+        runtime.spawn(listen(receiver, Arc::clone(&inbox), patience));
+        let (words, messages) = (Arc::clone(&outbox), Arc::clone(&inbox));
+        runtime.spawn(blocked::evacuate(limit, marks, words, messages));
         Ok(Self { outbox, runtime, runners, inbox, ear })
     }
 
@@ -181,8 +191,19 @@ impl WorkerLink {
     }
 
     /// Says that an attempt is over.
-    fn ended(&self, py: Python<'_>, runner: u32, life: u32, attempt: u64) -> PyResult<()> {
-        self.report(py, runner, life, RunnerReport::AttemptEnded { attempt: AttemptId(attempt) })
+    fn ended(&self, runner: u32, life: u32, attempt: u64) {
+        let attempt = AttemptId(attempt);
+        self.gather(message(runner, life, RunnerReport::AttemptEnded { attempt }));
+    }
+
+    /// Sends what was said.
+    fn flush(&self, py: Python<'_>) -> PyResult<()> {
+        let sent = match self.outbox.try_send() {
+            Ok(true) => return Ok(()),
+            Ok(false) => py.detach(|| self.runtime.block_on(self.outbox.send(None))),
+            Err(error) => Err(error),
+        };
+        sent.map_err(|error| closed(py, &error))
     }
 
     /// Says that a life of a runner is over, as ordered.
@@ -192,7 +213,7 @@ impl WorkerLink {
 
     /// Sets what the next heartbeats say about a runner.
     fn set_state(&self, runner: u32, state: BTreeMap<String, String>) {
-        self.outbox.sender.set_state(RunnerId(runner), state);
+        self.outbox.sender().set_state(RunnerId(runner), state);
     }
 
     /// Says goodbye.
@@ -213,17 +234,10 @@ impl WorkerLink {
         py.detach(|| self.runtime.block_on(self.outbox.send(Some(message))))
     }
 
-    /// Sends soon: with the next message that is sent at once, or after a moment.
+    /// Sends soon: when the event loop has come round, or after a moment.
     fn gather(&self, message: WorkerMessage) {
-        let mut words = lock(&self.outbox.words);
-        words.push(message);
-        if words.len() == 1 {
-            let outbox = Arc::clone(&self.outbox);
-            self.runtime.spawn(async move {
-                tokio::time::sleep(GATHER).await;
-                // That the connection is gone is noticed by whoever listens.
-                let _ = outbox.send(None).await;
-            });
+        if self.outbox.gather(message) {
+            self.runtime.spawn(Arc::clone(&self.outbox).watch());
         }
     }
 }
@@ -241,38 +255,30 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Queues what the engine says, until it says no more; then the process has little time left.
-async fn listen(mut receiver: Receiver, inbox: Arc<Inbox>) {
+async fn listen(mut receiver: Receiver, inbox: Arc<Inbox>, patience: watch::Sender<Duration>) {
     let mut batch = Vec::with_capacity(BATCH);
     let why = loop {
         match receiver.recv_many(&mut batch, BATCH).await {
             Ok(_) => {
-                let mut messages = lock(&inbox.messages);
-                let ring = messages.is_empty();
-                messages.extend(batch.drain(..));
-                drop(messages);
-                if ring {
-                    ring_bell(&inbox);
+                if let Some(limit) = blocked::patience(&batch) {
+                    patience.send_if_modified(|known| std::mem::replace(known, limit) != limit);
                 }
+                inbox.put(batch.drain(..));
             }
             Err(ended) => break ended,
         }
     };
     *lock(&inbox.ended) = Some(why.to_string());
-    ring_bell(&inbox);
+    inbox.ring();
     // Whatever keeps the interpreter busy, a worker does not outlive its engine.
     tokio::time::sleep(ORPHAN).await;
     std::process::exit(1);
 }
 
-fn ring_bell(inbox: &Inbox) {
-    // If it is full, it rings already.
-    let _ = (&inbox.bell).write(&[1]);
-}
-
 fn translate<'py>(py: Python<'py>, message: EngineMessage) -> PyResult<Bound<'py, PyAny>> {
     Ok(match message {
         EngineMessage::StartAttempt(start) => {
-            let start = Bound::new(py, Start(start))?;
+            let start = Bound::new(py, Start::new(start))?;
             ("start", start).into_pyobject(py)?.into_any()
         }
         EngineMessage::CancelAttempt { runner, life, attempt, reason: _ } => {
@@ -288,76 +294,4 @@ fn translate<'py>(py: Python<'py>, message: EngineMessage) -> PyResult<Bound<'py
             ("shutdown", deadline.as_secs_f64()).into_pyobject(py)?.into_any()
         }
     })
-}
-
-/// An attempt to be executed, read field by field.
-#[pyclass(frozen, module = "rollway._rollway")]
-pub(crate) struct Start(StartAttempt);
-
-#[pymethods]
-impl Start {
-    #[getter]
-    fn runner(&self) -> u32 {
-        self.0.runner.0
-    }
-
-    #[getter]
-    fn life(&self) -> u32 {
-        self.0.life.0
-    }
-
-    #[getter]
-    fn attempt(&self) -> u64 {
-        self.0.attempt.0
-    }
-
-    #[getter]
-    fn batch_id(&self) -> Id {
-        Id(self.0.batch.clone())
-    }
-
-    #[getter]
-    fn task_id(&self) -> u32 {
-        self.0.task_id.0
-    }
-
-    #[getter]
-    fn runs(&self) -> Vec<u32> {
-        self.0.runs.iter().map(|run| run.0).collect()
-    }
-
-    #[getter]
-    fn is_eval(&self) -> bool {
-        self.0.kind == rollway_core::BatchKind::Eval
-    }
-
-    #[getter]
-    fn task<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, &self.0.task)
-    }
-
-    /// Names the workflow on this connection.
-    #[getter]
-    fn definition_id(&self) -> u64 {
-        self.0.definition.id.0
-    }
-
-    /// The workflow: its name, its encoding and its body.
-    #[getter]
-    fn definition<'py>(&self, py: Python<'py>) -> (String, String, Bound<'py, PyBytes>) {
-        let definition = &self.0.definition;
-        let body = PyBytes::new(py, &definition.body);
-        (definition.name.to_string(), definition.encoding.to_string(), body)
-    }
-
-    #[getter]
-    fn kills(&self) -> u32 {
-        self.0.kills
-    }
-
-    /// What the workflow is to find in its environment.
-    #[getter]
-    fn env(&self) -> BTreeMap<String, String> {
-        self.0.env.clone()
-    }
 }

@@ -40,10 +40,11 @@ fn started() -> MutexGuard<'static, Option<Started>> {
     STARTED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns the runtime.
+/// Returns the runtime. A few processors have more to do than to pass work to each other: what the
+/// engine does for an attempt is shorter than waking another thread for it.
 pub(crate) fn handle(py: Python<'_>) -> PyResult<Handle> {
     let cores = thread::available_parallelism().map_or(2, NonZero::get);
-    start(py, cores.min(THREADS_MAX))
+    start(py, (cores / 4).clamp(1, THREADS_MAX))
 }
 
 /// Returns the runtime, which begins with this many threads if it has not begun.

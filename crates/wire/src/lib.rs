@@ -58,4 +58,10 @@ pub mod env {
     pub const SECRET: &str = "ROLLWAY_WORKER_SECRET";
     /// The worker's token.
     pub const TOKEN: &str = "ROLLWAY_WORKER_TOKEN";
+    /// How many runners the worker is to offer.
+    pub const RUNNERS: &str = "ROLLWAY_WORKER_RUNNERS";
+    /// A file with a byte for every runner of the worker, at the runner's number modulo
+    /// [`RUNNERS`]. It is not 0 while the worker executes code for the runner, and 0 while that
+    /// code waits, so that it is known whose code was executed when a worker died.
+    pub const MARKS: &str = "ROLLWAY_WORKER_MARKS";
 }

@@ -116,6 +116,20 @@ pub enum WorkerMessage {
     },
 }
 
+impl WorkerMessage {
+    /// Returns how many bytes the one part has that may be large.
+    pub(crate) fn payload_len(&self) -> usize {
+        match self {
+            Self::Runner { report: RunnerReport::RunFinished { outcome, .. }, .. } => match outcome
+            {
+                Outcome::Succeeded { payload, .. } => payload.as_ref().map_or(0, Bytes::len),
+                Outcome::Failed { message, .. } => message.len(),
+            },
+            _ => 0,
+        }
+    }
+}
+
 /// What a worker says about a runner.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RunnerReport {

@@ -21,6 +21,10 @@ pub struct Explorer {
     /// Runners for each model of `rollout_model`.
     #[schemars(range(min = 1))]
     pub runner_per_model: u32,
+    /// Runners that share a worker process. Async workflows of one process take turns in one event
+    /// loop; 1 gives every runner a process of its own, for workflows that keep a processor busy.
+    #[schemars(range(min = 1))]
+    pub runner_per_worker: u32,
     /// How long one attempt may last, from the moment the runner says it has begun.
     #[schemars(extend("exclusiveMinimum" = 0))]
     pub max_timeout: Seconds,
@@ -91,6 +95,7 @@ impl Default for Explorer {
         Self {
             name: "explorer".to_owned(),
             runner_per_model: 8,
+            runner_per_worker: 4,
             max_timeout: Seconds::new(1800),
             max_retry_times: 2,
             env_vars: BTreeMap::new(),

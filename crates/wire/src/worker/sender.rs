@@ -19,7 +19,7 @@ use super::Options;
 use crate::codec::{Body, Outgoing};
 use crate::message::{RunnerReport, RunnerState, Welcome, WorkerMessage};
 use crate::proto::{self, worker_message::Kind};
-use crate::room::Room;
+use crate::room::{self, Room};
 
 /// Why a message was not sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -73,6 +73,20 @@ impl Sender {
         let room = self.0.room.take(bytes).await;
         let outgoing = Outgoing { body: Body::Message(message), room };
         self.0.queue.messages.send(outgoing).await.map_err(|_| SendError::Closed)
+    }
+
+    /// Sends a message if it is small and the engine is not behind; otherwise gives it back.
+    pub fn try_send(&self, message: WorkerMessage) -> Result<Option<WorkerMessage>, SendError> {
+        let messages = &self.0.queue.messages;
+        if message.payload_len() > room::SMALL {
+            return Ok(Some(message));
+        }
+        let Ok(permit) = messages.try_reserve() else {
+            return if messages.is_closed() { Err(SendError::Closed) } else { Ok(Some(message)) };
+        };
+        self.note(&message);
+        permit.send(proto::WorkerMessage::from(message).into());
+        Ok(None)
     }
 
     /// Sends a message from a thread that is not tokio's. Blocks while the engine is behind.

@@ -1,0 +1,140 @@
+//! What workers say, passed on in the order in which they said it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use rollway_core::RunnerId;
+use rollway_wire::server::{ConnId, Greeting, Server, ServerEvent};
+use rollway_wire::{Outcome, RunnerReport, StopCause, WorkerMessage};
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use super::host::Host;
+use super::{Shared, lock};
+use crate::workers::{Reporter, RunEnd, Said};
+
+/// How many messages of workers are taken in at once.
+const BATCH: usize = 1024;
+
+/// Who is expected, and who has come.
+#[derive(Debug, Default)]
+pub(super) struct Routes {
+    /// By token.
+    pub(super) expected: HashMap<String, Expected>,
+    connected: HashMap<ConnId, Route>,
+}
+
+/// A process that has been started and has not said hello.
+#[derive(Debug)]
+pub(super) struct Expected {
+    pub(super) host: Arc<Host>,
+    /// Gets what fires when everything that the worker said has been passed on.
+    pub(super) greeted: oneshot::Sender<oneshot::Receiver<()>>,
+}
+
+#[derive(Debug)]
+struct Route {
+    host: Arc<Host>,
+    left: oneshot::Sender<()>,
+}
+
+/// What one batch of messages says, by runner.
+type Words = HashMap<(ConnId, RunnerId), (Reporter, Vec<Said>)>;
+
+/// Passes on what workers say, each in the order in which it said it.
+pub(super) async fn listen(mut server: Server, shared: Arc<Shared>, alive: CancellationToken) {
+    let mut events = Vec::with_capacity(BATCH);
+    // What one runner says in a batch is passed on at once.
+    let mut words = Words::new();
+    loop {
+        tokio::select! {
+            () = alive.cancelled() => return,
+            _ = server.recv_many(&mut events, BATCH) => {}
+        }
+        let mut left = Vec::new();
+        for event in events.drain(..) {
+            match event {
+                ServerEvent::Hello(greeting) => greet(&shared, greeting),
+                ServerEvent::Message { conn, message } => {
+                    let routes = lock(&shared.routes);
+                    let Some(route) = routes.connected.get(&conn) else { continue };
+                    translate(&shared, conn, &route.host, message, &mut words);
+                }
+                ServerEvent::Left { conn, .. } => left.push(conn),
+            }
+        }
+        for (_, (reporter, said)) in words.drain() {
+            reporter.say(said).await;
+        }
+        for conn in left {
+            if let Some(route) = lock(&shared.routes).connected.remove(&conn) {
+                let _ = route.left.send(());
+            }
+        }
+    }
+}
+
+/// Takes a worker in if it was started here; anybody else is refused by dropping the greeting.
+fn greet(shared: &Shared, greeting: Greeting) {
+    let mut routes = lock(&shared.routes);
+    let Some(expected) = routes.expected.remove(&greeting.hello().token) else { return };
+    let Expected { host, greeted } = expected;
+    let conn = greeting.conn();
+    host.welcome(greeting, shared.options.heartbeat);
+    let (left, gone) = oneshot::channel();
+    routes.connected.insert(conn, Route { host, left });
+    // If the process was ended meanwhile, nobody waits for it.
+    let _ = greeted.send(gone);
+}
+
+fn translate(
+    shared: &Shared,
+    conn: ConnId,
+    host: &Host,
+    message: WorkerMessage,
+    words: &mut Words,
+) {
+    let mut say = |runner: RunnerId, reporter: Reporter, said: Said| {
+        words.entry((conn, runner)).or_insert_with(|| (reporter, Vec::new())).1.push(said);
+    };
+    match message {
+        WorkerMessage::Runner { runner, life, report } => {
+            if let Some(said) = report_of(report)
+                && let Some(reporter) = host.heard(runner, life, &said)
+            {
+                say(runner, reporter, said);
+            }
+        }
+        WorkerMessage::Heartbeat(states) => {
+            let mut known = lock(&shared.states.0);
+            for state in states {
+                if let Some(reporter) = host.heard(state.runner, state.life, &Said::Alive) {
+                    known.insert(state.runner, state.state);
+                    say(state.runner, reporter, Said::Alive);
+                }
+            }
+        }
+        WorkerMessage::Log(line) => tracing::info!(target: "rollway::worker", "{}", line.line),
+        WorkerMessage::Goodbye { reason } => tracing::debug!(%reason, "worker says goodbye"),
+    }
+}
+
+fn report_of(report: RunnerReport) -> Option<Said> {
+    Some(match report {
+        RunnerReport::Ready { after } => Said::Ready { after },
+        RunnerReport::AttemptBegan { attempt } => Said::Began(attempt),
+        RunnerReport::RunFinished { attempt, run, outcome } => {
+            let end = match outcome {
+                Outcome::Succeeded { payload, metrics } => RunEnd::Succeeded { payload, metrics },
+                Outcome::Failed { kind, message } => RunEnd::Failed { kind, message },
+            };
+            Said::Finished(attempt, run, end)
+        }
+        RunnerReport::AttemptEnded { attempt } => Said::Ended(attempt),
+        RunnerReport::Stopped(StopCause::Ordered) => return None,
+        RunnerReport::Stopped(StopCause::StartFailed { message }) => Said::StartFailed(message),
+        RunnerReport::Stopped(StopCause::Lost { message, suspect }) => {
+            Said::Lost { message, suspect }
+        }
+    })
+}

@@ -1,0 +1,87 @@
+//! An attempt, as a worker in Python sees it.
+
+use std::collections::BTreeMap;
+
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use rollway_wire::StartAttempt;
+
+use crate::batch_id::Id;
+
+/// An attempt to be executed, read field by field.
+#[pyclass(frozen, module = "rollway._rollway")]
+pub(crate) struct Start(StartAttempt);
+
+impl Start {
+    pub(super) fn new(start: StartAttempt) -> Self {
+        Self(start)
+    }
+}
+
+#[pymethods]
+impl Start {
+    #[getter]
+    fn runner(&self) -> u32 {
+        self.0.runner.0
+    }
+
+    #[getter]
+    fn life(&self) -> u32 {
+        self.0.life.0
+    }
+
+    #[getter]
+    fn attempt(&self) -> u64 {
+        self.0.attempt.0
+    }
+
+    #[getter]
+    fn batch_id(&self) -> Id {
+        Id(self.0.batch.clone())
+    }
+
+    #[getter]
+    fn task_id(&self) -> u32 {
+        self.0.task_id.0
+    }
+
+    #[getter]
+    fn runs(&self) -> Vec<u32> {
+        self.0.runs.iter().map(|run| run.0).collect()
+    }
+
+    #[getter]
+    fn is_eval(&self) -> bool {
+        self.0.kind == rollway_core::BatchKind::Eval
+    }
+
+    #[getter]
+    fn task<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.0.task)
+    }
+
+    /// Names the workflow on this connection.
+    #[getter]
+    fn definition_id(&self) -> u64 {
+        self.0.definition.id.0
+    }
+
+    /// The workflow: its name, its encoding and its body.
+    #[getter]
+    fn definition<'py>(&self, py: Python<'py>) -> (String, String, Bound<'py, PyBytes>) {
+        let definition = &self.0.definition;
+        let body = PyBytes::new(py, &definition.body);
+        (definition.name.to_string(), definition.encoding.to_string(), body)
+    }
+
+    #[getter]
+    fn kills(&self) -> u32 {
+        self.0.kills
+    }
+
+    /// What the workflow is to find in its environment.
+    #[getter]
+    fn env(&self) -> BTreeMap<String, String> {
+        self.0.env.clone()
+    }
+}
