@@ -12,6 +12,7 @@ use crate::ids::{BatchKey, RequestId};
 use crate::input::Unresponsive;
 use crate::lease::Recipient;
 use crate::metrics::Metrics;
+use crate::record::Record;
 use crate::status::{BatchState, DropReason};
 use crate::time::Time;
 
@@ -77,6 +78,10 @@ impl Core {
         self.set_state(key, BatchState::Aborted);
         let partial = if keep { Partial::Keep } else { Partial::Drop };
         self.cut(key, CancelReason::Aborted, partial, unresponsive, actions);
+        self.record(key, actions, || {
+            let reason = Arc::clone(&reason);
+            Record::GivenUp { batch: key, reason }
+        });
         for (waiter, wants) in self.take_waiters(key) {
             match wants {
                 Wants::Abort => self.wait(key, waiter, wants, Patience::Until(Time::MAX)),
@@ -89,6 +94,7 @@ impl Core {
         }
         if keep && self.holds_payloads(key) {
             let Some((lease, results)) = self.lease_results(key, Recipient::Sink) else { return };
+            self.record(key, actions, || Record::Offered { batch: key });
             return actions.push(Action::Deliver { lease, batch: key, results });
         }
         if !keep {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::batch_id::BatchId;
 use crate::failure::{CancelReason, FailureKind};
 use crate::ids::{AttemptId, BatchKey, LeaseId, Life, RequestId, RunId, RunnerId, TaskId};
+use crate::record::Record;
 use crate::status::{BatchKind, BatchResult, BatchState, DropReason, Payload, TaskResult};
 
 /// One order.
@@ -80,6 +81,9 @@ pub enum Action {
         /// The answer.
         answer: Answer,
     },
+    /// Append a fact to the ledger, if the configuration says that there is one. Deliveries and
+    /// answers that are ordered after it wait until it is safe.
+    Record(Record),
     /// A batch has come to its end: its tasks are not needed any more.
     ForgetTasks {
         /// Which.

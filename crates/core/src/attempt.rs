@@ -8,6 +8,7 @@ use crate::counters::Disbelief;
 use crate::failure::FailureKind;
 use crate::ids::{AttemptId, RunId, RunnerId};
 use crate::input::{RunOutcome, Unresponsive};
+use crate::record::Ending;
 use crate::runner::{Attempt, Phase};
 use crate::status::{BatchKind, DropReason, Payload};
 use crate::task::RunState;
@@ -150,19 +151,12 @@ impl Core {
                 None
             }
         };
-        if let (Some(payload), Some(batch)) = (kept, self.batches.get_mut(&key)) {
-            batch.held_bytes += payload.bytes;
-            self.counters.payloads_held += 1;
-            self.counters.payload_bytes_held += payload.bytes;
-        }
         // A finalizer may have hoped for just this run.
         if self.batches[&key].state().is_some() && !self.batches[&key].waiters.is_empty() {
             self.changed.insert(key);
         }
-        self.end_run(key, id, run, RunState::Succeeded, |run| {
-            run.payload = kept;
-            run.metrics = metrics;
-        });
+        let ending = Ending::Succeeded { payload: kept, metrics };
+        self.end_run(key, id, run, ending, actions);
         self.end_task_if_done(key, id, actions);
     }
 
@@ -229,7 +223,7 @@ impl Core {
         let blamed = if self.config.runs_in_turn { left.len().min(1) } else { left.len() };
         let (blamed, innocent) = left.split_at(blamed);
         let (key, task) = (attempt.batch, attempt.task);
-        self.requeue(key, task, innocent, std::time::Duration::ZERO, runner);
+        self.requeue(key, task, innocent, std::time::Duration::ZERO, runner, actions);
         self.fail_runs(key, task, blamed, kind, message, runner, actions);
         self.end_task_if_done(key, task, actions);
     }

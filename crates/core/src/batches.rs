@@ -7,6 +7,10 @@ use std::ops::Index;
 use crate::batch::Batch;
 use crate::ids::BatchKey;
 
+/// How far apart the oldest and the newest batch may be that are put back: their places in between
+/// take memory, and a key that is too far away can only be wrong.
+const SPAN_MAX: u64 = 1 << 24;
+
 /// Batches from the oldest one on; what has ended in between leaves an empty place of one word
 /// until everything older has ended too.
 #[derive(Clone, Debug, Default)]
@@ -24,6 +28,26 @@ impl Batches {
         }
         assert_eq!(self.first + self.places.len() as u64, batch.key.0, "keys are counted up");
         self.places.push_back(Some(Box::new(batch)));
+    }
+
+    /// Puts a batch back in its place; tells whether that was free and near enough to the others.
+    pub(crate) fn insert(&mut self, batch: Batch) -> bool {
+        let key = batch.key.0;
+        if self.places.is_empty() {
+            self.first = key;
+        }
+        let last = self.first + self.places.len() as u64;
+        let (first, end) = (self.first.min(key), last.max(key.saturating_add(1)));
+        if end - first > SPAN_MAX || self.get(&batch.key).is_some() {
+            return false;
+        }
+        while self.first > first {
+            self.places.push_front(None);
+            self.first -= 1;
+        }
+        self.places.resize_with((end - first) as usize, || None);
+        self.places[(key - first) as usize] = Some(Box::new(batch));
+        true
     }
 
     fn place(&self, key: BatchKey) -> Option<usize> {

@@ -37,6 +37,11 @@ pub struct Config {
     pub delivery_timeout: Duration,
     /// The bounds of everything that is kept.
     pub limits: Limits,
+    /// Whether what must survive a crash is ordered as [`Record`](crate::Action::Record)s.
+    pub records: bool,
+    /// Which core this is of all that follow one another on one ledger: each has attempts, lives
+    /// and deliveries with numbers of its own, so that no late word can be taken for a new one.
+    pub epoch: u16,
 }
 
 impl Default for Config {
@@ -57,6 +62,8 @@ impl Default for Config {
             supervision: Supervision::default(),
             delivery_timeout: Duration::from_secs(600),
             limits: Limits::default(),
+            records: false,
+            epoch: 0,
         }
     }
 }

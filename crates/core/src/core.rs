@@ -33,7 +33,8 @@ use crate::wait_all::AllWaiter;
 /// The same configuration, inputs and instants give the same actions, byte for byte.
 ///
 /// # Guardrails
-/// - A run leaves `Pending` and `InFlight` only through `end_run`, which keeps the tallies.
+/// - A run leaves `Pending` and `InFlight` only through `leave`, which keeps the tallies; but for
+///   what was recorded, only through `end_run` and `cut`, which record it.
 /// - A slot changes its phase only through `enter`, which keeps the idle set and the timers.
 /// - Consequences for waiters are drawn once, at the end of `apply`, from the set of batches that
 ///   changed; nothing answers a waiter while a batch is being changed.
@@ -95,6 +96,9 @@ pub struct Core {
     pub(crate) next_serial: u64,
 }
 
+/// Bits for the attempts and deliveries of one epoch; the epoch stands above them.
+const NUMBERS_PER_EPOCH: u32 = 40;
+
 /// Where a waiting request is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waiting {
@@ -108,6 +112,7 @@ impl Core {
     /// Returns a core in which nothing has happened. It takes tasks, and works on them once it is
     /// asked to [`Start`](Request::Start).
     pub fn new(config: Config) -> Self {
+        let next_attempt = u64::from(config.epoch) << NUMBERS_PER_EPOCH;
         Self {
             wanted: config.runners.min(config.limits.runners),
             config,
@@ -139,8 +144,8 @@ impl Core {
             last_task_end: Time::ZERO,
             elsewhere: None,
             next_batch: 0,
-            next_attempt: 0,
-            next_lease: 0,
+            next_attempt,
+            next_lease: next_attempt,
             next_serial: 0,
         }
     }
@@ -152,6 +157,7 @@ impl Core {
         self.now = self.now.max(now);
         self.counters.inputs += 1;
         match input {
+            Input::Recorded(record) => return self.take_up(record, actions),
             Input::Requested { request, what } => self.request(request, what, actions),
             Input::Withdrawn { request } => self.withdraw(request),
             Input::Reported { runner, life, report } => {

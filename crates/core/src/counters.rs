@@ -39,7 +39,7 @@ impl RunTally {
 }
 
 names!(
-    /// Why a report of a runner was not believed.
+    /// Why something that was reported was not believed.
     Disbelief, ByDisbelief {
         /// There is no such runner.
         UnknownRunner = "unknown_runner",
@@ -57,6 +57,11 @@ names!(
         UnknownLease = "unknown_lease",
         /// It uses a request's number again.
         RepeatedRequest = "repeated_request",
+        /// It was recorded before a crash, and is told when the core has been asked to start.
+        RecordedLate = "recorded_late",
+        /// It was recorded before a crash, and contradicts what is known: of no batch or task, or
+        /// said before in another way.
+        Contradiction = "contradiction",
     }
 );
 
@@ -76,6 +81,12 @@ pub struct Counters {
     pub retries: ByFailure,
     /// Reports that were ignored, by reason.
     pub disbelieved: ByDisbelief,
+    /// Batches that were taken up again after a crash.
+    pub batches_restored: u64,
+    /// Runs of them that had ended before.
+    pub runs_restored: u64,
+    /// Payloads of those runs.
+    pub payloads_restored: u64,
     /// Payloads that came in.
     pub payloads_received: u64,
     /// Payloads whose delivery was acknowledged.
@@ -112,7 +123,7 @@ impl Counters {
     pub fn balanced(&self) -> bool {
         let gone = self.payloads_delivered + self.payloads_dropped.total();
         self.runs.balanced()
-            && self.payloads_received == self.payloads_held + gone
+            && self.payloads_received + self.payloads_restored == self.payloads_held + gone
             && self.answers + self.withdrawn <= self.requests
             && self.attempts_ended <= self.attempts_started
     }

@@ -7,13 +7,14 @@ use crate::Core;
 use crate::action::{Action, Cancel};
 use crate::batch::Retry;
 use crate::counters::RunTally;
-use crate::failure::{CancelReason, FailureKind, Groups, Rule, Then};
+use crate::failure::{CancelReason, FailureKind, Groups, Then};
 use crate::ids::{BatchKey, RunId, RunnerId, TaskId};
 use crate::input::{Report, RunOutcome, Unresponsive};
+use crate::record::{Ending, Record};
 use crate::runner::Phase as RunnerPhase;
 use crate::status::{DropReason, Payload};
 use crate::stop::Phase;
-use crate::task::{Body, Ended, Run, RunState};
+use crate::task::{Body, Ended, RunState};
 use crate::view::Wake;
 
 /// What becomes of the finished runs of a task that is cut.
@@ -40,28 +41,77 @@ fn book(tally: &mut RunTally, from: RunState, to: RunState) {
 }
 
 impl Core {
-    /// Ends a run that is pending or in flight; a run that has ended stays as it is.
+    /// Ends a run that is pending or in flight, and records that; a run that has ended stays as it
+    /// is.
     pub(crate) fn end_run(
         &mut self,
         key: BatchKey,
         task: TaskId,
         run: RunId,
-        end: RunState,
-        keep: impl FnOnce(&mut Run),
+        ending: Ending,
+        actions: &mut Vec<Action>,
     ) {
-        let Some(batch) = self.batches.get_mut(&key) else { return };
-        let Some(work) = batch.work_mut(task) else { return };
-        let run = &mut work.runs[run.0 as usize];
-        let from = run.state;
-        if !matches!(from, RunState::Pending | RunState::InFlight(_)) {
-            return;
+        let record = self.recorded(key).then(|| ending.clone());
+        if self.leave(key, task, run, ending)
+            && let Some(ending) = record
+        {
+            actions.push(Action::Record(Record::RunEnded { batch: key, task, run, ending }));
         }
-        run.state = end;
-        keep(run);
+    }
+
+    /// Takes a run that is pending or in flight out of the books; tells whether it was.
+    pub(crate) fn leave(
+        &mut self,
+        key: BatchKey,
+        task: TaskId,
+        run: RunId,
+        ending: Ending,
+    ) -> bool {
+        let Some(batch) = self.batches.get_mut(&key) else { return false };
+        let Some(work) = batch.work_mut(task) else { return false };
+        let record = &mut work.runs[run.0 as usize];
+        let from = record.state;
+        if !from.open() {
+            return false;
+        }
+        let (mut held, mut failed) = (None, None);
+        record.state = match ending {
+            Ending::Succeeded { payload, metrics } => {
+                record.payload = payload;
+                record.metrics = metrics;
+                held = payload;
+                RunState::Succeeded
+            }
+            Ending::Failed { kind, message } => {
+                failed = Some((kind, message));
+                RunState::Failed(kind)
+            }
+            Ending::Cancelled { reason } => RunState::Cancelled(reason),
+        };
+        let to = record.state;
         work.unfinished -= 1;
-        book(&mut batch.runs, from, end);
-        book(&mut self.counters.runs, from, end);
+        if let Some((kind, message)) = &failed
+            && work.first_error.as_ref().is_none_or(|first| run < first.run)
+        {
+            let (kind, message) = (*kind, Arc::clone(message));
+            work.first_error = Some(crate::status::Failure { run, kind, message });
+        }
+        if let Some((kind, message)) = failed
+            && self.config.failures.rule(kind).then == Then::FailBatch
+            && batch.failed.is_none()
+        {
+            batch.failed = Some((kind, message));
+            self.changed.insert(key);
+        }
+        if let Some(payload) = held {
+            batch.held_bytes += payload.bytes;
+            self.counters.payloads_held += 1;
+            self.counters.payload_bytes_held += payload.bytes;
+        }
+        book(&mut batch.runs, from, to);
+        book(&mut self.counters.runs, from, to);
         self.last_progress = self.now;
+        true
     }
 
     /// Runs of one task failed together: each is tried again if its rule allows it.
@@ -84,14 +134,15 @@ impl Core {
         for run in runs {
             let Some(failures) = self.charge(key, id, *run, kind) else { continue };
             if failures > rule.retries || self.poisoned(key, id, kind) {
-                self.fail_run(key, id, *run, kind, &message, rule);
+                let ending = Ending::Failed { kind, message: Arc::clone(&message) };
+                self.end_run(key, id, *run, ending, actions);
             } else {
                 self.counters.retries[kind] += 1;
-                self.requeue(key, id, &[*run], rule.wait(failures), runner);
+                self.requeue(key, id, &[*run], rule.wait(failures), runner, actions);
             }
         }
         if self.poisoned(key, id, kind) {
-            self.fail_unsent(key, id, kind, &message, rule);
+            self.fail_unsent(key, id, kind, &message, actions);
         }
         self.end_task_if_done(key, id, actions);
     }
@@ -126,7 +177,7 @@ impl Core {
         id: TaskId,
         kind: FailureKind,
         message: &Arc<str>,
-        rule: Rule,
+        actions: &mut Vec<Action>,
     ) {
         let Some(batch) = self.batches.get_mut(&key) else { return };
         batch.retries.retain(|retry| retry.task != id);
@@ -137,30 +188,8 @@ impl Core {
             self.retrying.remove(&batch.rank());
         }
         for run in runs {
-            self.fail_run(key, id, RunId(run), kind, message, rule);
-        }
-    }
-
-    fn fail_run(
-        &mut self,
-        key: BatchKey,
-        id: TaskId,
-        run: RunId,
-        kind: FailureKind,
-        message: &Arc<str>,
-        rule: Rule,
-    ) {
-        self.end_run(key, id, run, RunState::Failed(kind), |_| {});
-        let Some(batch) = self.batches.get_mut(&key) else { return };
-        if let Some(work) = batch.work_mut(id)
-            && work.first_error.as_ref().is_none_or(|first| run < first.run)
-        {
-            let message = Arc::clone(message);
-            work.first_error = Some(crate::status::Failure { run, kind, message });
-        }
-        if rule.then == Then::FailBatch && batch.failed.is_none() {
-            batch.failed = Some((kind, Arc::clone(message)));
-            self.changed.insert(key);
+            let ending = Ending::Failed { kind, message: Arc::clone(message) };
+            self.end_run(key, id, RunId(run), ending, actions);
         }
     }
 
@@ -172,11 +201,13 @@ impl Core {
         runs: &[RunId],
         pause: Duration,
         runner: RunnerId,
+        actions: &mut Vec<Action>,
     ) {
         let until = self.now.after(pause).after(self.config.supervision.elsewhere_wait);
         for run in runs {
             if self.phase != Phase::Running {
-                self.end_run(key, task, *run, RunState::Cancelled(CancelReason::Stopped), |_| {});
+                let ending = Ending::Cancelled { reason: CancelReason::Stopped };
+                self.end_run(key, task, *run, ending, actions);
                 continue;
             }
             let Some(batch) = self.batches.get_mut(&key) else { return };
@@ -309,6 +340,19 @@ impl Core {
                 }
             }
         }
+        let keep = partial == Partial::Keep;
+        self.record(key, actions, || Record::Cut { batch: key, reason: why, keep });
+        self.cut_tasks(key, why, partial, actions);
+    }
+
+    /// Cancels everything of a batch that has not ended; nobody works on it any more.
+    pub(crate) fn cut_tasks(
+        &mut self,
+        key: BatchKey,
+        why: CancelReason,
+        partial: Partial,
+        actions: &mut Vec<Action>,
+    ) {
         let reason = match why {
             CancelReason::Aborted => DropReason::Aborted,
             CancelReason::Stopped => DropReason::Stopped,
@@ -338,7 +382,8 @@ impl Core {
             Body::Fresh => self.cancel_fresh(key, id, why),
             Body::Working(_) => {
                 for run in 0..total {
-                    self.end_run(key, id, RunId(run), RunState::Cancelled(why), |_| {});
+                    // Recorded as one cut.
+                    self.leave(key, id, RunId(run), Ending::Cancelled { reason: why });
                 }
                 self.end_task(key, id, partial, reason, actions);
             }
@@ -375,14 +420,22 @@ impl Core {
             let id = TaskId(at as u32);
             let task = &self.batches[&key].tasks[at];
             match &task.body {
-                Body::Fresh => self.cancel_fresh(key, id, why),
+                Body::Fresh => {
+                    let runs = if self.recorded(key) { task.total } else { 0 };
+                    let ended = |run| {
+                        let ending = Ending::Cancelled { reason: why };
+                        Action::Record(Record::RunEnded { batch: key, task: id, run, ending })
+                    };
+                    actions.extend((0..runs).map(RunId).map(ended));
+                    self.cancel_fresh(key, id, why);
+                }
                 Body::Working(work) => {
                     let pending: Vec<RunId> = (0..task.total)
                         .filter(|run| work.runs[*run as usize].state == RunState::Pending)
                         .map(RunId)
                         .collect();
                     for run in pending {
-                        self.end_run(key, id, run, RunState::Cancelled(why), |_| {});
+                        self.end_run(key, id, run, Ending::Cancelled { reason: why }, actions);
                     }
                     self.end_task_if_done(key, id, actions);
                 }

@@ -14,6 +14,7 @@ use crate::ids::{BatchKey, RequestId, TaskId};
 use crate::input::Unresponsive;
 use crate::lease::Recipient;
 use crate::metrics::Metrics;
+use crate::record::Record;
 use crate::status::{BatchKind, BatchResult, BatchState};
 use crate::stop::Phase;
 use crate::task::{Body, RunState, Task};
@@ -207,6 +208,7 @@ impl Core {
             waiter.patience = Patience::Until(Time::MAX);
             self.timers.set(Wake::Waiter(waiter.request), &mut waiter.timer, None);
         }
+        self.record(key, actions, || Record::Offered { batch: key });
         actions.push(Action::Deliver { lease, batch: key, results });
         self.changed.insert(key);
     }
@@ -324,20 +326,22 @@ impl Core {
         batch.results = Vec::new();
         self.order.remove(&batch.rank());
         self.clear_queue(key);
+        self.record(key, actions, || Record::Ended(Arc::clone(&result)));
         self.terminal.push_back(key);
-        while self.terminal.len() > self.config.limits.terminal_batches as usize {
-            self.forget_oldest();
-        }
+        self.forget_oldest();
         actions.push(Action::ForgetTasks { batch: key });
         result
     }
 
-    fn forget_oldest(&mut self) {
-        let Some(key) = self.terminal.pop_front() else { return };
-        if let Some(batch) = self.batches.remove(&key)
-            && self.ids.get(&batch.id) == Some(&key)
-        {
-            self.ids.remove(&batch.id);
+    /// Forgets the oldest results while there are more than are to be remembered.
+    pub(crate) fn forget_oldest(&mut self) {
+        while self.terminal.len() > self.config.limits.terminal_batches as usize {
+            let Some(key) = self.terminal.pop_front() else { return };
+            if let Some(batch) = self.batches.remove(&key)
+                && self.ids.get(&batch.id) == Some(&key)
+            {
+                self.ids.remove(&batch.id);
+            }
         }
     }
 

@@ -7,6 +7,7 @@ use crate::batch_id::BatchId;
 use crate::failure::FailureKind;
 use crate::ids::{AttemptId, LeaseId, Life, RequestId, RunId, RunnerId, WorkflowId};
 use crate::metrics::Metrics;
+use crate::record::Record;
 use crate::status::{BatchKind, Payload};
 
 /// One thing that happened.
@@ -40,6 +41,11 @@ pub enum Input {
         /// Whether they arrived.
         delivery: Delivery,
     },
+    /// Something that was [recorded](crate::Action::Record) before a crash: told in the same order,
+    /// to a core that has not been asked to start. What contradicts the rest is ignored, and
+    /// counted; a payload that it names is not held. Of a batch that has ended nothing but that is
+    /// told.
+    Recorded(Record),
     /// Another number of supervised runners is wanted.
     PoolResized {
         /// How many.

@@ -69,7 +69,9 @@ impl Core {
         require!(bytes == counters.payload_bytes_held, "{bytes} bytes are held");
         require!(pending == counters.runs.pending, "{pending} runs are pending");
         require!(running == counters.runs.running, "{running} runs are running");
-        require!(self.changed.is_empty(), "changes were left unlooked at");
+        // What was recorded is looked at when all of it is known.
+        let looked = self.changed.is_empty() || self.phase == Phase::New;
+        require!(looked, "changes were left unlooked at");
         Ok(())
     }
 

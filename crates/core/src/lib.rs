@@ -3,7 +3,8 @@
 //! Start with [`Core`]: it takes [`Input`]s and gives [`Action`]s. The way of the data through the
 //! files: `schedule` (work comes in) → `dispatch` (it goes out) → `attempt` (runners report) →
 //! `ending` (runs and tasks end) → `collect`, `finalize`, `abort` (somebody takes the results),
-//! with `lease` as the only door out, and `pool` and `stop` for the runners and for everything.
+//! with `lease` as the only door out, `pool` and `stop` for the runners and for everything, and
+//! `record` for what must survive a crash.
 
 #![warn(missing_docs, clippy::wildcard_enum_match_arm)]
 
@@ -27,6 +28,7 @@ mod invariants;
 mod lease;
 pub mod metrics;
 mod pool;
+mod record;
 mod report;
 mod runner;
 mod schedule;
@@ -51,6 +53,7 @@ pub use crate::ids::{
     AttemptId, BatchKey, LeaseId, Life, PayloadId, RequestId, RunId, RunnerId, TaskId, WorkflowId,
 };
 pub use crate::input::{Delivery, Input, Report, Request, RunOutcome, TaskSpec, Unresponsive};
+pub use crate::record::{Ending, Record};
 pub use crate::status::{
     BatchKind, BatchResult, BatchState, ByDrop, DropReason, Failure, Payload, Status, TaskResult,
     TaskTally,

@@ -301,7 +301,7 @@ impl Core {
     }
 
     fn new_slot(&mut self, supervised: bool) -> RunnerId {
-        let fresh = Slot::new(supervised);
+        let fresh = Slot::new(supervised, self.config.epoch);
         if let Some(runner) = self.free.first().copied() {
             let slot = &mut self.runners[runner.0 as usize];
             *slot = Slot { life: slot.life, ..fresh };

@@ -65,9 +65,10 @@ pub(crate) struct Attempt {
 }
 
 impl Slot {
-    pub(crate) fn new(supervised: bool) -> Self {
+    pub(crate) fn new(supervised: bool, epoch: u16) -> Self {
         Self {
-            life: Life(0),
+            // Half of the number is left for the lives of one epoch.
+            life: Life(u32::from(epoch) << 16),
             phase: Phase::Retired,
             since: Time::ZERO,
             last_heard: Time::ZERO,

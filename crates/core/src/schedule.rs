@@ -6,6 +6,7 @@ use crate::batch::{Batch, Owner};
 use crate::batch_id::BatchId;
 use crate::ids::{BatchKey, RequestId, TaskId};
 use crate::input::TaskSpec;
+use crate::record::Record;
 use crate::status::{BatchKind, BatchState};
 use crate::stop::Phase;
 use crate::task::{Body, Task};
@@ -77,7 +78,11 @@ impl Core {
             return;
         }
         let state = if tasks.is_empty() { BatchState::Pending } else { BatchState::Running };
-        let key = self.open_batch(id, kind, Owner::Coordinator(state));
+        let key = self.open_batch(id.clone(), kind, Owner::Coordinator(state));
+        self.record(key, actions, || {
+            let tasks = tasks.to_vec();
+            Record::Submitted { batch: key, id, kind, min_wait_num, tasks }
+        });
         if let Some(batch) = self.batches.get_mut(&key) {
             batch.min_wait_num = min_wait_num;
         }
@@ -124,7 +129,7 @@ impl Core {
         key
     }
 
-    fn add_tasks(&mut self, key: BatchKey, tasks: &[TaskSpec]) {
+    pub(crate) fn add_tasks(&mut self, key: BatchKey, tasks: &[TaskSpec]) {
         let Some(batch) = self.batches.get_mut(&key) else { return };
         batch.tasks.reserve(tasks.len());
         let mut runs = 0;

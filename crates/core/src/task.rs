@@ -106,6 +106,13 @@ pub(crate) enum RunState {
     Cancelled(CancelReason),
 }
 
+impl RunState {
+    /// Tells whether the run has not ended.
+    pub(crate) const fn open(self) -> bool {
+        matches!(self, Self::Pending | Self::InFlight(_))
+    }
+}
+
 /// The result of a task, kept until it is taken.
 #[derive(Clone, Debug)]
 pub(crate) struct Ended {

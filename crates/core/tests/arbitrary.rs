@@ -7,10 +7,10 @@ use std::time::Duration;
 use proptest::prelude::*;
 use rollway_core::metrics::Metrics;
 use rollway_core::{
-    Action, AttemptId, BatchId, BatchKind, BatchPolicy, Config, Core, Delivery, FailureKind,
-    FailurePolicy, Groups, Input, LeaseId, Life, Limits, OverRollout, Payload, PayloadId, Report,
-    Request, RequestId, RunId, RunOutcome, RunnerId, Supervision, TaskSpec, Then, Time,
-    Unresponsive, WorkflowId,
+    Action, AttemptId, BatchId, BatchKey, BatchKind, BatchPolicy, CancelReason, Config, Core,
+    Delivery, Ending, FailureKind, FailurePolicy, Groups, Input, LeaseId, Life, Limits,
+    OverRollout, Payload, PayloadId, Record, Report, Request, RequestId, RunId, RunOutcome,
+    RunnerId, Supervision, TaskId, TaskSpec, Then, Time, Unresponsive, WorkflowId,
 };
 
 fn seconds(most: u64) -> impl Strategy<Value = Duration> {
@@ -110,6 +110,41 @@ enum Told {
         lease_back: u64,
         delivery: Delivery,
     },
+    /// All that was recorded so far, or not quite, is told to a new core.
+    Crash {
+        lost: usize,
+        twice: usize,
+    },
+}
+
+/// A record of a batch that there may be or not.
+fn record() -> impl Strategy<Value = Record> {
+    let key = || prop_oneof![9 => 0..6u64, 1 => any::<u64>()].prop_map(BatchKey);
+    let ending = prop_oneof![
+        3 => (0..120u64).prop_map(|bytes| Ending::Succeeded {
+            payload: (bytes > 5).then_some(Payload { id: PayloadId(0), bytes }),
+            metrics: [("a", 1.0), ("b", 2.0), ("c", 3.0)].into_iter().collect(),
+        }),
+        1 => failure_kind().prop_map(|kind| Ending::Failed {
+            kind, message: "a rather long message".into()
+        }),
+        1 => Just(Ending::Cancelled { reason: CancelReason::NoRoom }),
+    ];
+    prop_oneof![
+        2 => (key(), batch_id(), kind(), tasks(), prop::option::of(0..4u32)).prop_map(
+            |(batch, id, kind, tasks, min_wait_num)| Record::Submitted {
+                batch, id, kind, tasks, min_wait_num
+            }
+        ),
+        4 => (key(), 0..3u32, 0..3u32, ending).prop_map(|(batch, task, run, ending)| {
+            Record::RunEnded { batch, task: TaskId(task), run: RunId(run), ending }
+        }),
+        1 => (key(), any::<bool>()).prop_map(|(batch, keep)| {
+            Record::Cut { batch, reason: CancelReason::Aborted, keep }
+        }),
+        1 => key().prop_map(|batch| Record::GivenUp { batch, reason: "because".into() }),
+        1 => key().prop_map(|batch| Record::Offered { batch }),
+    ]
 }
 
 fn told() -> impl Strategy<Value = Told> {
@@ -134,6 +169,8 @@ fn told() -> impl Strategy<Value = Told> {
                 runner, life_back, attempt_back, what, run, outcome
             }
         ),
+        1 => record().prop_map(|record| Told::Input(Input::Recorded(record))),
+        1 => (0..4usize, 0..20usize).prop_map(|(lost, twice)| Told::Crash { lost, twice }),
         3 => (0..2u64, delivery).prop_map(|(lease_back, delivery)| Told::Delivered {
             lease_back, delivery
         }),
@@ -184,6 +221,7 @@ fn config() -> impl Strategy<Value = Config> {
                     workflows: 2,
                     ..Limits::default()
                 },
+                records: true,
                 ..Config::default()
             }
         })
@@ -197,6 +235,7 @@ struct Memory {
     payloads: u64,
     asked: BTreeSet<RequestId>,
     held: BTreeSet<PayloadId>,
+    records: Vec<Record>,
 }
 
 impl Memory {
@@ -212,9 +251,51 @@ impl Memory {
         }
     }
 
+    /// Gives the payload of an invented record a number of its own.
+    fn numbered(&mut self, mut record: Record) -> Record {
+        if let Record::RunEnded {
+            ending: Ending::Succeeded { payload: Some(payload), .. }, ..
+        } = &mut record
+        {
+            self.payloads += 1;
+            payload.id = PayloadId(self.payloads);
+            self.held.insert(payload.id);
+        }
+        record
+    }
+
+    /// Forgets what a crash forgets; returns what the next core is told.
+    fn crash(&mut self, lost: usize, twice: usize) -> Vec<Record> {
+        self.asked.clear();
+        self.held.clear();
+        self.records.truncate(self.records.len().saturating_sub(lost));
+        let ended = |key| {
+            let end = |record: &Record| matches!(record, Record::Ended(_)) && record.batch() == key;
+            self.records.iter().any(end)
+        };
+        let needed =
+            |record: &&Record| matches!(record, Record::Ended(_)) || !ended(record.batch());
+        let mut told: Vec<Record> = self.records.iter().filter(needed).cloned().collect();
+        for record in &told {
+            if let Record::RunEnded {
+                ending: Ending::Succeeded { payload: Some(payload), .. },
+                ..
+            } = record
+            {
+                self.held.insert(payload.id);
+            }
+        }
+        if let Some(again) = told.get(twice).cloned() {
+            told.push(again);
+        }
+        told
+    }
+
     fn input(&mut self, core: &Core, told: Told) -> Input {
         match told {
+            Told::Input(Input::Recorded(record)) => Input::Recorded(self.numbered(record)),
             Told::Input(input) => input,
+            Told::Crash { .. } => Input::TimePassed,
             Told::Delivered { lease_back, delivery } => {
                 let lease = LeaseId(self.leases.saturating_sub(lease_back));
                 Input::Delivered { lease, delivery }
@@ -268,6 +349,7 @@ impl Memory {
             match action {
                 Action::StartAttempt { attempt, .. } => self.attempts = attempt.0,
                 Action::Deliver { lease, .. } => self.leases = lease.0,
+                Action::Record(record) => self.records.push(record.clone()),
                 Action::DropPayload { payload, .. } => {
                     assert!(self.held.remove(&payload.id), "dropped twice: {payload:?}");
                 }
@@ -291,7 +373,8 @@ proptest! {
         config in config(),
         steps in prop::collection::vec((told(), 0..4u64), 1..250),
     ) {
-        let mut core = Core::new(config);
+        let mut config = config;
+        let mut core = Core::new(config.clone());
         let mut memory = Memory::default();
         let mut now = Time::ZERO;
         let mut actions = Vec::new();
@@ -300,6 +383,20 @@ proptest! {
         core.apply(now, start, &mut actions);
         for (told, pause) in steps {
             now = now.after(Duration::from_secs(pause));
+            if let Told::Crash { lost, twice } = told {
+                config.epoch += 1;
+                core = Core::new(config.clone());
+                actions.clear();
+                for record in memory.crash(lost, twice) {
+                    core.apply(now, Input::Recorded(record), &mut actions);
+                    memory.note(&actions);
+                    actions.clear();
+                    if let Err(words) = core.check() {
+                        prop_assert!(false, "after a crash: {words}");
+                    }
+                }
+                continue;
+            }
             let input = memory.input(&core, told);
             if let Input::Requested { request, .. } = &input {
                 memory.asked.insert(*request);

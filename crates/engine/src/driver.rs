@@ -287,6 +287,8 @@ impl<W: Workers> Driver<W> {
             }
             Action::Deliver { lease, batch, results } => self.deliver(lease, batch, results),
             Action::Answer { request, answer } => self.answer(request, answer),
+            // No ledger is kept here, and the core is not asked for records.
+            Action::Record(_) => {}
             Action::ForgetTasks { batch } => {
                 self.tasks.remove(&batch);
             }

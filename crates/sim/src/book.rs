@@ -7,6 +7,7 @@
 
 mod actions;
 mod inputs;
+mod records;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -197,6 +198,8 @@ pub struct Run {
     /// How many runners its task had killed when it was lost with one; zero if it last failed in
     /// another way.
     pub kills: u32,
+    /// Whether it had ended before the core began anew.
+    pub restored: bool,
 }
 
 /// Where a run is.
@@ -215,7 +218,9 @@ pub enum RunState {
         /// What it yielded.
         payload: Option<PayloadId>,
     },
-    /// It was cancelled while it was under way.
+    /// It failed for good, before the core began anew.
+    Failed(FailureKind),
+    /// It was cancelled while it was under way, or before the core began anew.
     Cancelled,
 }
 

@@ -16,12 +16,14 @@ mod progress;
 mod reasons;
 mod refusals;
 mod retries;
+mod survival;
 
 use std::fmt;
 
 use rollway_core::{Action, Core, Input, Time};
 
 use crate::book::Book;
+use crate::ledger::Ledger;
 use crate::process::Processes;
 use crate::sink::Sink;
 
@@ -76,6 +78,19 @@ pub trait Checker: fmt::Debug {
 
     /// Looks at everything after a step.
     fn settled(&mut self, _scene: &Scene<'_>) -> Verdict {
+        Ok(())
+    }
+
+    /// Looks at an answer or a delivery that nothing holds back any more.
+    fn released(&mut self, _scene: &Scene<'_>, _action: &Action) -> Verdict {
+        Ok(())
+    }
+
+    /// The core is no more, and the ledger has this. What it knew counts no longer.
+    fn crashed(&mut self, _ledger: &Ledger) {}
+
+    /// Looks at a core that has taken up what the ledger has.
+    fn restored(&mut self, _scene: &Scene<'_>) -> Verdict {
         Ok(())
     }
 
@@ -140,6 +155,7 @@ impl Checkers {
             Box::new(retries::Retries),
             Box::new(limits::Limits::default()),
             Box::new(overdue::Overdue),
+            Box::new(survival::Survival::default()),
             Box::new(progress::Progress),
         ];
         Self { list, invariants: true }
@@ -183,6 +199,23 @@ impl Checkers {
         }
         let what = scene.core.check().err()?;
         Some(Violation { checker: INVARIANTS, at: scene.now, what })
+    }
+
+    /// Lets all of them look at an answer or a delivery that nothing holds back any more.
+    pub fn released(&mut self, scene: &mut Scene<'_>, action: &Action) -> Option<Violation> {
+        self.each(scene, |checker, scene| checker.released(scene, action))
+    }
+
+    /// Tells all of them that the core is no more.
+    pub fn crashed(&mut self, ledger: &Ledger) {
+        for checker in &mut self.list {
+            checker.crashed(ledger);
+        }
+    }
+
+    /// Lets all of them look at a core that has taken up what the ledger has.
+    pub fn restored(&mut self, scene: &mut Scene<'_>) -> Option<Violation> {
+        self.each(scene, |checker, scene| checker.restored(scene))
     }
 
     /// Lets all of them look at what is left in the end.

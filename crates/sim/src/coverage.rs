@@ -10,7 +10,7 @@ use rollway_core::{
 };
 
 use crate::faults::Faults;
-use crate::trace::{action_kind, answer_kind, input_kind, report_kind};
+use crate::trace::{action_kind, answer_kind, input_kind, record_kind, report_kind};
 
 /// What can come up, by heading; what the core and the world list themselves is not repeated here.
 const KNOWN: &[(&str, &[&str])] = &[
@@ -25,9 +25,12 @@ const KNOWN: &[(&str, &[&str])] = &[
             "drop_payload",
             "deliver",
             "answer",
+            "record",
             "forget_tasks",
         ],
     ),
+    ("record", &["submitted", "run_ended", "cut", "given_up", "offered", "ended"]),
+    ("recorded", &["submitted", "run_ended", "cut", "given_up", "offered", "ended"]),
     (
         "answer",
         &[
@@ -100,12 +103,14 @@ impl Coverage {
         match input {
             Input::Reported { .. } => self.add("report", cause, 1),
             Input::TimePassed => self.add("wake", cause, 1),
+            Input::Recorded(record) => self.add("recorded", record_kind(record), 1),
             _ => {}
         }
         for action in actions {
             self.add("action", action_kind(action), 1);
             match action {
                 Action::Answer { answer, .. } => self.answer(answer),
+                Action::Record(record) => self.add("record", record_kind(record), 1),
                 Action::StartAttempt { timeout, .. } if *timeout < config.max_timeout => {
                     self.add("attempt", "shortened", 1);
                 }
@@ -134,6 +139,12 @@ impl Coverage {
         for (fault, struck) in faults.struck() {
             self.add("fault", fault.name(), struck);
         }
+    }
+
+    /// Counts what a core counted that is no more.
+    pub fn crashed(&mut self, core: &Core) {
+        self.counters(core);
+        self.runners.clear();
     }
 
     /// Counts what the core counted itself.

@@ -97,6 +97,13 @@ faults! {
     LateClock = "late_clock",
     /// The caller of the core looks at the clock for nothing.
     IdleClock = "idle_clock",
+    /// The core and its caller are gone from one moment to the next, and begin anew with what the
+    /// ledger has.
+    CoordinatorCrash = "coordinator_crash",
+    /// It takes long until a record is safe.
+    LedgerSlow = "ledger_slow",
+    /// A record is told twice to a core that begins anew.
+    RecordedTwice = "recorded_twice",
 }
 
 /// Which faults strike in one world, how often, and how often they did.
@@ -134,6 +141,9 @@ impl Faults {
             Fault::CollectorGone,
             Fault::CollectorSilent,
             Fault::WrongSuspect,
+            Fault::CoordinatorCrash,
+            Fault::LedgerSlow,
+            Fault::RecordedTwice,
         ] {
             let rate = &mut self.rates[fault as usize];
             *rate = Rate((rate.0 * 4).min(6_000));

@@ -228,7 +228,10 @@ impl<F: FnMut(StepReport)> World<'_, F> {
             Action::Answer { answer: Answer::Refused(refusal), .. } => {
                 return Err(format!("refused: {refusal:?}"));
             }
-            Action::Answer { .. } | Action::DropPayload { .. } | Action::ForgetTasks { .. } => {}
+            Action::Answer { .. }
+            | Action::DropPayload { .. }
+            | Action::ForgetTasks { .. }
+            | Action::Record(_) => {}
         }
         Ok(())
     }

@@ -11,6 +11,7 @@ pub mod coverage;
 pub mod dice;
 pub mod faults;
 pub mod job;
+pub mod ledger;
 pub mod mutants;
 pub mod options;
 pub mod process;

@@ -68,6 +68,7 @@ struct Memory {
 /// The core under test, as it is or with a bug.
 pub struct Subject {
     core: Core,
+    config: Config,
     bug: Option<Bug>,
     memory: Memory,
 }
@@ -80,12 +81,16 @@ impl fmt::Debug for Subject {
 
 impl Subject {
     /// Returns a core, as it is or with a bug.
-    pub fn new(mut config: Config, mutant: Option<&Mutant>) -> Self {
+    pub fn new(config: Config, mutant: Option<&Mutant>) -> Self {
         let bug = mutant.map(|mutant| mutant.bug);
-        if let Some(Told(tell)) = bug {
-            tell(&mut config);
-        }
-        Self { core: Core::new(config), bug, memory: Memory::default() }
+        Self { core: begin(&config, bug), config, bug, memory: Memory::default() }
+    }
+
+    /// Begins anew, after a crash.
+    pub fn begin_anew(&mut self) {
+        self.config.epoch += 1;
+        self.core = begin(&self.config, self.bug);
+        self.memory.held_back.clear();
     }
 
     /// Returns the core itself.
@@ -109,6 +114,14 @@ impl Subject {
             }
         }
     }
+}
+
+fn begin(config: &Config, bug: Option<Bug>) -> Core {
+    let mut config = config.clone();
+    if let Some(Told(tell)) = bug {
+        tell(&mut config);
+    }
+    Core::new(config)
 }
 
 /// What became of a planted bug.
@@ -272,6 +285,15 @@ mutants! {
         config.supervision.restart_backoff_max *= 50;
     }),
     "overdue": "silence is not noticed" => Told(|config| config.supervision.silence_timeout = None),
+    "survival": "endings are not recorded" => Says(says::ending_unrecorded),
+    "survival": "a cut is not recorded" => Says(says::cut_unrecorded),
+    "survival": "answers come before their records" => Says(says::records_last),
+    "survival": "a batch is not taken up" => Hears(hears::submitted_forgotten),
+    "survival": "runs that had ended are taken for pending" => Hears(hears::ending_forgotten),
+    "survival": "a result is not taken up" => Hears(hears::end_forgotten),
+    "survival": "numbers are used again after a crash" => Told(|config| config.epoch = 0),
+    "kept": "an offer is not recorded" => Says(says::offer_unrecorded),
+    "counts": "what is recorded is heard twice" => Hears(hears::recorded_twice),
     "progress": "a runner is never heard to be ready" => Hears(hears::never_ready),
     "progress": "the sink is never heard" => Hears(hears::sink_unheard),
     "progress": "work is held back" => Told(|config| config.limits.payload_bytes = 2),

@@ -117,6 +117,8 @@ fn config(dice: &mut Dice, max_timeout: Duration, shape: &Shape) -> Config {
         supervision: supervision(dice),
         delivery_timeout: dice.spread(millis(500), millis(10_000)),
         limits: limits(dice, runners, shape),
+        records: dice.percent(75),
+        epoch: 0,
     }
 }
 

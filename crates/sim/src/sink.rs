@@ -5,17 +5,20 @@ use std::collections::BTreeMap;
 
 use rollway_core::{BatchKey, PayloadId, TaskId};
 
+/// Which run of which task of which batch.
+pub type Origin = (BatchKey, TaskId, u32);
+
 /// The store: what it has for every run of every task of every batch.
 #[derive(Debug, Default)]
 pub struct Sink {
-    stored: BTreeMap<(BatchKey, TaskId, u32), PayloadId>,
+    stored: BTreeMap<Origin, PayloadId>,
     /// Runs for which it was given two different payloads.
-    pub conflicts: Vec<(BatchKey, TaskId, u32)>,
+    pub conflicts: Vec<Origin>,
 }
 
 impl Sink {
     /// Stores one payload under the run it comes from.
-    pub fn store(&mut self, origin: (BatchKey, TaskId, u32), payload: PayloadId) {
+    pub fn store(&mut self, origin: Origin, payload: PayloadId) {
         let stored = *self.stored.entry(origin).or_insert(payload);
         if stored != payload {
             self.conflicts.push(origin);
@@ -23,7 +26,7 @@ impl Sink {
     }
 
     /// Tells whether a payload is stored.
-    pub fn has(&self, origin: (BatchKey, TaskId, u32), payload: PayloadId) -> bool {
+    pub fn has(&self, origin: Origin, payload: PayloadId) -> bool {
         self.stored.get(&origin) == Some(&payload)
     }
 

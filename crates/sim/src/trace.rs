@@ -90,6 +90,11 @@ pub fn action_kind(action: &Action) -> &'static str {
     words::action_kind(action)
 }
 
+/// The kind of a record, as in the trace.
+pub fn record_kind(record: &rollway_core::Record) -> &'static str {
+    words::record_kind(record)
+}
+
 /// The kind of an answer, as in the trace.
 pub fn answer_kind(answer: &rollway_core::Answer) -> &'static str {
     words::answer_kind(answer)

@@ -25,6 +25,10 @@ pub struct Users {
     names: Vec<BatchId>,
     /// Batches that cannot be finalized, as whoever closes the world has heard.
     pub(crate) hopeless: BTreeSet<BatchKey>,
+    /// What somebody asked for and has not heard about.
+    unheard: BTreeMap<RequestId, (usize, Request)>,
+    /// Requests that were made before, of a coordinator that is no more.
+    anew: BTreeSet<RequestId>,
     next_request: u64,
     next_step: i64,
 }
@@ -134,6 +138,9 @@ impl World {
         let request = RequestId(self.users.next_request);
         self.users.next_request += 1;
         self.users.asked.insert(request, user);
+        if let Some(user) = user {
+            self.users.unheard.insert(request, (user, what.clone()));
+        }
         if let Some(batch) = name(&what)
             && !self.users.names.contains(batch)
         {
@@ -158,7 +165,24 @@ impl World {
         if let Some(Some(user)) = self.users.asked.get(&request).copied()
             && open
         {
+            self.users.unheard.remove(&request);
             self.think(user);
+        }
+    }
+
+    /// Whoever has not heard from a coordinator that is no more will ask the next one.
+    pub(crate) fn users_begin_anew(&mut self) {
+        for (user, what) in std::mem::take(&mut self.users.unheard).into_values() {
+            let wait = self.dice.spread(self.shape.latency, self.shape.think);
+            self.plan(wait, Event::AskAnew { user, what });
+        }
+    }
+
+    pub(crate) fn ask_anew(&mut self, user: usize, what: Request) {
+        if !self.healed {
+            // Its number is known before it is answered, which may be at once.
+            self.users.anew.insert(RequestId(self.users.next_request));
+            self.ask(Some(user), what);
         }
     }
 
@@ -174,6 +198,7 @@ impl World {
 
     /// Somebody is answered.
     pub(crate) fn hear(&mut self, request: RequestId, answer: &Answer) {
+        self.users.unheard.remove(&request);
         if let Answer::Joined { runner, life } = answer {
             self.processes.add(*runner, *life, true, self.now);
             let wait = self.dice.spread(self.shape.latency, self.shape.latency * 8);
@@ -191,7 +216,10 @@ impl World {
             return self.take_note(&what, answer);
         };
         match self.users.list[user].role {
-            Role::Coordinator => self.users.list[user].learn(&what, answer),
+            Role::Coordinator => {
+                let anew = self.users.anew.contains(&request);
+                self.users.list[user].learn(&what, answer, anew);
+            }
             Role::Scheduler => self.users.list[user].sort_out(&what, answer),
             Role::Meddler | Role::Operator | Role::Joiner => {}
         }
@@ -215,7 +243,8 @@ impl World {
 
     /// Tells whether everybody is done.
     fn users_done(&self) -> bool {
-        self.book.open.is_empty() && self.users.list.iter().all(|user| user.left == 0)
+        let heard = self.book.open.is_empty() && self.users.unheard.is_empty();
+        heard && self.users.list.iter().all(|user| user.left == 0)
     }
 
     fn tasks(&mut self) -> Vec<TaskSpec> {

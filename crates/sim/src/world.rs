@@ -3,6 +3,7 @@
 //! accepted must come to an end.
 
 mod closing;
+mod crash;
 mod links;
 mod mischief;
 mod perform;
@@ -13,7 +14,7 @@ use std::time::Duration;
 
 use rollway_core::{
     Action, AttemptId, BatchKey, Delivery, FailureKind, Input, LeaseId, Life, PayloadId, Report,
-    RequestId, RunnerId, Runs, TaskId, TaskResult, Time,
+    Request, RequestId, RunnerId, Runs, TaskId, Time,
 };
 
 use crate::book::Book;
@@ -21,11 +22,12 @@ use crate::checkers::{Checkers, Scene, Violation};
 use crate::coverage::Coverage;
 use crate::dice::Dice;
 use crate::faults::{Fault, Faults};
+use crate::ledger::Ledger;
 use crate::mutants::Subject;
 use crate::options::{Options, Shape};
 use crate::process::Processes;
 use crate::queue::Queue;
-use crate::sink::Sink;
+use crate::sink::{Origin, Sink};
 use crate::trace::Trace;
 use crate::users::Users;
 
@@ -44,6 +46,7 @@ pub struct World {
     pub(crate) book: Book,
     pub(crate) processes: Processes,
     pub(crate) sink: Sink,
+    pub(crate) ledger: Ledger,
     pub(crate) users: Users,
     /// Whether nothing goes wrong any more.
     pub(crate) healed: bool,
@@ -56,6 +59,9 @@ pub struct World {
     done: bool,
     inputs: u64,
     next_payload: u64,
+    /// How often the coordinator has crashed, and whether it is about to.
+    crashes: u32,
+    crashing: bool,
     /// The deadline that was last seen, and when the caller of the core will notice it.
     alarm: Option<(Time, Time)>,
 }
@@ -81,8 +87,12 @@ pub(crate) enum Event {
     RunDone { runner: RunnerId, life: Life, attempt: AttemptId, run: u32 },
     /// A runner is done with an attempt.
     AttemptDone { runner: RunnerId, life: Life, attempt: AttemptId },
-    /// The sink stores results.
-    Store { results: Vec<TaskResult> },
+    /// The sink stores payloads, each with the run it comes from.
+    Store { payloads: Vec<(Origin, PayloadId)> },
+    /// What was being written to the ledger is safe.
+    Written,
+    /// The coordinator is killed.
+    CoordinatorCrash,
     /// The core hears of a delivery.
     Delivered { lease: LeaseId, delivery: Delivery },
     /// A user does the next thing.
@@ -91,6 +101,8 @@ pub(crate) enum Event {
     Withdraw { request: RequestId },
     /// A request is sent again.
     AskAgain { request: RequestId },
+    /// Somebody asks anew for what was never answered.
+    AskAnew { user: usize, what: Request },
     /// Something senseless is said.
     Mischief,
     /// Nothing goes wrong any more.
@@ -156,6 +168,7 @@ impl World {
             book: Book::new(config),
             processes: Processes::default(),
             sink: Sink::default(),
+            ledger: Ledger::default(),
             users: Users::default(),
             healed: false,
             characters: BTreeMap::new(),
@@ -166,6 +179,8 @@ impl World {
             done: false,
             inputs: 0,
             next_payload: 0,
+            crashes: 0,
+            crashing: false,
             alarm: None,
         }
     }
@@ -176,6 +191,10 @@ impl World {
         self.plan(self.shape.length, Event::Heal);
         if self.faults.on(Fault::ReportBogus) || self.faults.on(Fault::IdleClock) {
             self.plan(self.shape.think, Event::Mischief);
+        }
+        if self.faults.on(Fault::CoordinatorCrash) {
+            let wait = self.dice.spread(self.shape.run, self.shape.length / 2);
+            self.plan(wait, Event::CoordinatorCrash);
         }
         while self.violation.is_none() && !self.done {
             self.turn();
@@ -205,6 +224,7 @@ impl World {
                 let Some((at, event)) = self.queue.take() else { return };
                 self.now = self.now.max(at);
                 self.happen(event);
+                self.crash_if_due();
             }
             (None, None) => self.give_up("nothing will ever happen again".to_owned()),
         }
@@ -232,6 +252,7 @@ impl World {
         self.now = self.now.max(at);
         self.alarm = None;
         self.step(Input::TimePassed);
+        self.crash_if_due();
     }
 
     fn happen(&mut self, event: Event) {
@@ -251,11 +272,17 @@ impl World {
             Event::AttemptDone { runner, life, attempt } => {
                 self.attempt_done(runner, life, attempt);
             }
-            Event::Store { results } => self.store(&results),
+            Event::Store { payloads } => self.store(&payloads),
+            Event::Written => self.written(),
+            Event::CoordinatorCrash => {
+                self.faults.note(Fault::CoordinatorCrash);
+                self.crashing = true;
+            }
             Event::Delivered { lease, delivery } => self.step(Input::Delivered { lease, delivery }),
             Event::Wake { user } => self.wake_user(user),
             Event::Withdraw { request } => self.withdraw(request),
             Event::AskAgain { request } => self.ask_again(request),
+            Event::AskAnew { user, what } => self.ask_anew(user, what),
             Event::Mischief => self.mischief(),
             Event::Heal => self.heal(),
             Event::Close => self.close(),
@@ -301,6 +328,24 @@ impl World {
     /// Ends the world well, unless the checkers have a last word to say.
     fn finish(&mut self) {
         self.done = true;
+        self.show(Checkers::ended);
+    }
+
+    /// Lets the checkers look at an answer or a delivery that nothing holds back any more.
+    fn see_released(&mut self, action: &Action) {
+        self.show(|checkers, scene| checkers.released(scene, action));
+    }
+
+    /// Lets the checkers look at a core that has taken up what the ledger has.
+    fn see_restored(&mut self) {
+        self.show(Checkers::restored);
+    }
+
+    /// Shows the checkers everything as it is between two steps.
+    fn show(&mut self, look: impl FnOnce(&mut Checkers, &mut Scene<'_>) -> Option<Violation>) {
+        if self.violation.is_some() {
+            return;
+        }
         let mut scene = Scene {
             now: self.now,
             input: &Input::TimePassed,
@@ -311,7 +356,7 @@ impl World {
             processes: &self.processes,
             sink: &self.sink,
         };
-        self.violation = self.checkers.ended(&mut scene);
+        self.violation = look(&mut self.checkers, &mut scene);
     }
 
     fn give_up(&mut self, what: String) {

@@ -25,6 +25,8 @@ impl Config {
             supervision: explorer.supervision.to_core(),
             delivery_timeout: explorer.delivery_timeout.into(),
             limits: explorer.limits.to_core(),
+            records: false,
+            epoch: 0,
         }
     }
 }

@@ -24,6 +24,8 @@ impl Book {
                 self.lend(now, *lease, *batch, results, true);
             }
             Action::Answer { request, answer } => self.answered(now, *request, answer),
+            // What it says is known from what came before.
+            Action::Record(_) => {}
             Action::ForgetTasks { batch } => {
                 if let Some(record) = self.batches.get_mut(batch) {
                     record.forgotten = true;

@@ -37,7 +37,8 @@ impl Book {
                 self.refitted = true;
             }
             Input::TimePassed => self.expire_leases(now),
-            Input::Requested { .. } | Input::Delivered { .. } => {}
+            Input::Recorded(record) if believed => self.recorded(record),
+            Input::Requested { .. } | Input::Delivered { .. } | Input::Recorded(_) => {}
         }
     }
 
@@ -80,7 +81,7 @@ impl Book {
         }
     }
 
-    fn add_batch(&mut self, key: BatchKey, what: &Request) {
+    pub(super) fn add_batch(&mut self, key: BatchKey, what: &Request) {
         let (Request::Submit { batch: id, kind, .. } | Request::Schedule { batch: id, kind, .. }) =
             what
         else {
@@ -108,7 +109,7 @@ impl Book {
         self.latest.insert(id.clone(), key);
     }
 
-    fn add_tasks(&mut self, key: BatchKey, specs: &[TaskSpec]) {
+    pub(super) fn add_tasks(&mut self, key: BatchKey, specs: &[TaskSpec]) {
         let Some(batch) = self.batches.get_mut(&key) else { return };
         for spec in specs {
             let run = Run {
@@ -118,6 +119,7 @@ impl Book {
                 last: None,
                 last_failure: None,
                 kills: 0,
+                restored: false,
             };
             let runs = vec![run; spec.repeat_times as usize];
             self.submitted += u64::from(spec.repeat_times);

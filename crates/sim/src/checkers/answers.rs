@@ -8,6 +8,7 @@ use rollway_core::{Action, Answer, BatchId, Input, Refusal, Request, RequestId, 
 use super::enough::too_few_good;
 use super::{Checker, Scene, Verdict, require};
 use crate::book::{Asked, AskedState, Phase};
+use crate::ledger::Ledger;
 
 /// Keeps an eye on the clock of everybody who waits.
 #[derive(Debug, Default)]
@@ -41,6 +42,10 @@ impl Checker for Answers {
             _ => None,
         };
         Ok(())
+    }
+
+    fn crashed(&mut self, _: &Ledger) {
+        *self = Self::default();
     }
 
     fn action(&mut self, scene: &Scene<'_>, action: &Action) -> Verdict {

@@ -1,9 +1,10 @@
 //! The counters of the core count what happened, no more and no less.
 
-use rollway_core::{Action, ByDrop, Input, Life, Report, RunOutcome, RunnerId};
+use rollway_core::{Action, ByDrop, Ending, Input, Life, Record, Report, RunOutcome, RunnerId};
 
 use super::{Checker, Scene, Verdict, require};
 use crate::book::Phase;
+use crate::ledger::Ledger;
 
 /// Counts along.
 #[derive(Debug, Default)]
@@ -17,6 +18,9 @@ pub(super) struct Counts {
     started: u64,
     stopped: u64,
     dropped: ByDrop,
+    batches_restored: u64,
+    runs_restored: u64,
+    payloads_restored: u64,
     /// At least so many runners were lost, and messages cut.
     lost: u64,
     cut: u64,
@@ -37,9 +41,21 @@ impl Checker for Counts {
             Input::Reported { runner, life, report } => {
                 self.reported(scene, *runner, *life, report)
             }
+            Input::Recorded(Record::Submitted { .. }) => {
+                self.batches_restored += u64::from(scene.believed);
+            }
+            Input::Recorded(Record::RunEnded { ending, .. }) if scene.believed => {
+                let payload = matches!(ending, Ending::Succeeded { payload: Some(_), .. });
+                self.runs_restored += 1;
+                self.payloads_restored += u64::from(payload);
+            }
             _ => {}
         }
         Ok(())
+    }
+
+    fn crashed(&mut self, _: &Ledger) {
+        *self = Self::default();
     }
 
     fn action(&mut self, _: &Scene<'_>, action: &Action) -> Verdict {
@@ -49,7 +65,10 @@ impl Checker for Counts {
             Action::StartAttempt { .. } => self.attempts += 1,
             Action::DropPayload { reason, .. } => self.dropped[*reason] += 1,
             Action::Answer { .. } => self.answers += 1,
-            Action::CancelAttempt { .. } | Action::Deliver { .. } | Action::ForgetTasks { .. } => {}
+            Action::CancelAttempt { .. }
+            | Action::Deliver { .. }
+            | Action::Record(_)
+            | Action::ForgetTasks { .. } => {}
         }
         Ok(())
     }
@@ -59,6 +78,7 @@ impl Checker for Counts {
         let given = |phase: Phase| matches!(phase, Phase::Given(_));
         let under_way = scene.book.slots.values().filter(|slot| given(slot.phase)).count() as u64;
         let gone = self.dropped.total() + scene.book.held;
+        let came = self.received + self.payloads_restored;
         let right = [
             ("inputs", self.inputs, counters.inputs),
             ("requests", self.requests, counters.requests),
@@ -69,7 +89,10 @@ impl Checker for Counts {
             ("runners started", self.started, counters.runners_started),
             ("runners stopped", self.stopped, counters.runners_stopped),
             ("payloads received", self.received, counters.payloads_received),
-            ("payloads delivered", self.received.saturating_sub(gone), counters.payloads_delivered),
+            ("payloads delivered", came.saturating_sub(gone), counters.payloads_delivered),
+            ("batches restored", self.batches_restored, counters.batches_restored),
+            ("runs restored", self.runs_restored, counters.runs_restored),
+            ("payloads restored", self.payloads_restored, counters.payloads_restored),
         ];
         for (what, count, told) in right {
             require!(count == told, "{count} {what}, the core counts {told}");

@@ -11,6 +11,7 @@ use rollway_core::{
 
 use super::{Checker, Scene, Verdict, require};
 use crate::book::{Attempt, AttemptState, Batch, Phase, RunState, Task};
+use crate::ledger::Ledger;
 
 /// Adds up.
 #[derive(Debug, Default)]
@@ -65,6 +66,11 @@ impl Checker for Ends {
         Ok(())
     }
 
+    fn crashed(&mut self, ledger: &Ledger) {
+        self.over = ledger.ended();
+        self.results.retain(|key, _| self.over.contains(key));
+    }
+
     fn settled(&mut self, scene: &Scene<'_>) -> Verdict {
         let counters = scene.core.counters();
         require!(counters.balanced(), "the counters do not add up: {counters:?}");
@@ -104,8 +110,11 @@ impl Ends {
         state: BatchState,
     ) -> Verdict {
         let key = result.key;
-        let before = self.results.entry(key).or_insert_with(|| Arc::clone(result));
-        require!(before == result, "the result of {key} was {before:?} and is {result:?}");
+        if let Some(before) = self.results.get(&key) {
+            require!(before == result, "the result of {key} was {before:?} and is {result:?}");
+            return Ok(());
+        }
+        self.results.insert(key, Arc::clone(result));
         require!(result.state == state, "{key} is {} as a result of {state}", result.state);
         let Some(batch) = scene.book.batches.get(&key) else {
             return Err(format!("a result of {key}, which there never was"));

@@ -11,6 +11,7 @@ use rollway_core::{
 
 use super::{Checker, Scene, Verdict, require};
 use crate::book::{Place, RunState};
+use crate::ledger::Ledger;
 
 /// Follows every payload.
 #[derive(Debug, Default)]
@@ -42,6 +43,11 @@ impl Checker for Kept {
             Action::ForgetTasks { batch } => nothing_left(scene, *batch),
             _ => Ok(()),
         }
+    }
+
+    fn crashed(&mut self, ledger: &Ledger) {
+        let ended = ledger.ended();
+        self.results.retain(|key, _| ended.contains(key));
     }
 
     fn settled(&mut self, scene: &Scene<'_>) -> Verdict {

@@ -1,8 +1,9 @@
 //! Nothing grows beyond its limit.
 
-use rollway_core::{Action, BatchKey, BatchKind, CancelReason, Request, RunnerState};
+use rollway_core::{Action, BatchKey, BatchKind, CancelReason, Input, Request, RunnerState};
 
 use super::{Checker, Scene, Verdict, require};
+use crate::ledger::Ledger;
 
 /// Counts what is kept.
 #[derive(Debug, Default)]
@@ -23,6 +24,10 @@ impl Checker for Limits {
         Ok(())
     }
 
+    fn crashed(&mut self, _: &Ledger) {
+        *self = Self::default();
+    }
+
     fn action(&mut self, scene: &Scene<'_>, action: &Action) -> Verdict {
         self.look_at_first(scene);
         let Action::StartAttempt { batch, .. } = action else { return Ok(()) };
@@ -41,7 +46,8 @@ impl Checker for Limits {
         let no_room = scene.core.counters().runs.cancelled[CancelReason::NoRoom];
         // When a batch has just ended, another one is the first.
         let moved = scene.actions.iter().any(|action| matches!(action, Action::ForgetTasks { .. }));
-        let right = no_room == self.no_room || moved || self.full == Some(true);
+        let before = matches!(scene.input, Input::Recorded(_));
+        let right = no_room == self.no_room || moved || before || self.full == Some(true);
         require!(right, "{no_room} runs cancelled for lack of room, and there was room");
         self.no_room = no_room;
         let limits = &scene.book.config.limits;

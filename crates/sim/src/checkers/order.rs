@@ -5,7 +5,7 @@ use rollway_core::{Action, BatchKey, Runs, TaskId};
 
 use super::limits::{crowded, room};
 use super::{Checker, Scene, Verdict, require};
-use crate::book::{Batch, RunState};
+use crate::book::{Batch, Run, RunState};
 
 /// Looks for somebody who should have come first.
 #[derive(Debug)]
@@ -31,9 +31,11 @@ impl Checker for Order {
         let Some(first) = runs.iter().next() else {
             return Err(format!("an attempt of {batch} {task} with nothing to do"));
         };
-        let total = record.tasks.get(task.0 as usize).map_or(0, |task| task.spec.repeat_times);
+        let after = record.tasks.get(task.0 as usize).map_or(&[][..], |task| &task.runs);
+        let after = after.iter().skip(first.0 as usize);
+        let left = after.take_while(|run| run.state == RunState::Fresh).count() as u32;
         let most = scene.book.config.max_repeat_times_per_runner.unwrap_or(u32::MAX);
-        let count = most.max(1).min(total - first.0);
+        let count = most.max(1).min(left);
         require!(runs.count == count, "{batch} {task}: {runs:?} instead of {count} runs");
         let behind = passed_over(record, *task, first.0);
         // What ended before it ever went out is passed over, and rightly so.
@@ -55,7 +57,7 @@ impl Checker for Order {
 pub(super) fn fresh_left(scene: &Scene<'_>, key: BatchKey) -> u64 {
     let pending = scene.core.batch_by_key(key).map_or(0, |view| view.runs.pending);
     let Some(batch) = scene.book.batches.get(&key).filter(|_| pending > 0) else { return 0 };
-    let failed = runs(batch).filter(|(.., state)| *state == RunState::Back).count() as u64;
+    let failed = runs(batch).filter(|(.., run)| run.state == RunState::Back).count() as u64;
     pending.saturating_sub(failed)
 }
 
@@ -70,18 +72,18 @@ fn fresh(batch: &Batch, task: TaskId, runs: &Runs) -> bool {
 /// Counts the runs that come before this one and were never sent out.
 fn passed_over(batch: &Batch, task: TaskId, run: u32) -> u64 {
     let before = runs(batch).take_while(|(at, run_at, _)| (*at, *run_at) < (task.0, run));
-    before.filter(|(.., state)| *state == RunState::Fresh).count() as u64
+    before.filter(|(.., run)| run.state == RunState::Fresh).count() as u64
 }
 
 /// Returns a run that comes after this one and was sent out already.
 fn gone_before(batch: &Batch, task: TaskId, run: u32) -> Option<(u32, u32)> {
     let after = runs(batch).filter(|(at, run_at, _)| (*at, *run_at) > (task.0, run));
-    let mut sent = after.filter(|(.., state)| *state != RunState::Fresh);
+    let mut sent = after.filter(|(.., run)| run.state != RunState::Fresh && !run.restored);
     sent.next().map(|(task, run, _)| (task, run))
 }
 
-fn runs(batch: &Batch) -> impl Iterator<Item = (u32, u32, RunState)> + '_ {
-    (0..).zip(&batch.tasks).flat_map(|(at, task)| {
-        (0..).zip(&task.runs).map(move |(run, record)| (at, run, record.state))
-    })
+fn runs(batch: &Batch) -> impl Iterator<Item = (u32, u32, &Run)> + '_ {
+    (0..)
+        .zip(&batch.tasks)
+        .flat_map(|(at, task)| (0..).zip(&task.runs).map(move |(run, record)| (at, run, record)))
 }

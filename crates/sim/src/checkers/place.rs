@@ -7,6 +7,7 @@ use rollway_core::{Action, Input, Life, Report, RunnerId, RunnerState, RunnerVie
 
 use super::{Checker, Scene, Verdict, require};
 use crate::book::{AttemptState, Phase};
+use crate::ledger::Ledger;
 
 /// Compares what the core says about runners with what they said and are.
 #[derive(Debug, Default)]
@@ -17,6 +18,10 @@ pub(super) struct Place {
 impl Checker for Place {
     fn name(&self) -> &'static str {
         "place"
+    }
+
+    fn crashed(&mut self, _: &Ledger) {
+        self.seen.clear();
     }
 
     fn action(&mut self, scene: &Scene<'_>, action: &Action) -> Verdict {

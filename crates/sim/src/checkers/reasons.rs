@@ -3,7 +3,7 @@
 
 use rollway_core::{
     Action, Answer, AttemptId, BatchKey, Cancel, CancelReason, DropReason, Groups, Input, Life,
-    Outcome, Payload, Request, RunnerId, Then,
+    Outcome, Payload, Record, Request, RunnerId, Then,
 };
 
 use super::{Checker, Scene, Verdict, require};
@@ -122,7 +122,10 @@ fn dropped(scene: &Scene<'_>, payload: Payload, reason: DropReason) -> Verdict {
     let right = match reason {
         DropReason::Late | DropReason::Duplicate | DropReason::TooLarge | DropReason::Eval => true,
         DropReason::IncompleteGroup => scene.book.config.failures.groups == Groups::Whole,
-        DropReason::PartialTask => scene.actions.iter().any(|action| cuts(scene, action)),
+        DropReason::PartialTask => {
+            let before = matches!(scene.input, Input::Recorded(Record::Cut { keep: false, .. }));
+            before || scene.actions.iter().any(|action| cuts(scene, action))
+        }
         DropReason::Aborted => batch.forgone,
         DropReason::Discarded => {
             matches!(scene.input, Input::Requested { what: Request::Discard { .. }, .. })
@@ -181,7 +184,10 @@ fn stopped(scene: &Scene<'_>, runner: RunnerId, life: Life) -> Verdict {
             late || (silent && !starting)
         }
         Input::PoolResized { .. } | Input::Requested { what: Request::Stop { .. }, .. } => true,
-        Input::Requested { .. } | Input::Withdrawn { .. } | Input::Delivered { .. } => false,
+        Input::Requested { .. }
+        | Input::Withdrawn { .. }
+        | Input::Delivered { .. }
+        | Input::Recorded(_) => false,
     };
     require!(right, "{runner} {life} is stopped: {slot:?}");
     Ok(())

@@ -108,6 +108,7 @@ fn was_tried(scene: &Scene<'_>, batch: BatchKey, task: TaskId, status: &Status) 
             RunState::Back => poisoned,
             // A task that has cost enough runners is not given any more.
             RunState::Fresh => poisoned,
+            RunState::Failed(before) => before == kind,
             RunState::Given | RunState::Succeeded { .. } | RunState::Cancelled => false,
         };
         let spent = record.runs.iter().filter(spent).count() as u64;

@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rollway_core::metrics::Metrics;
 use rollway_core::{
-    AttemptId, BatchId, Core, Delivery, Input, Report, Request, RunOutcome, RunnerId, RunnerState,
+    AttemptId, BatchId, Core, Delivery, Input, Record, Report, Request, RunOutcome, RunnerId,
+    RunnerState,
 };
 
 use super::Memory;
@@ -202,5 +203,37 @@ fn without_payload(outcome: &RunOutcome) -> RunOutcome {
     match outcome.clone() {
         RunOutcome::Succeeded { metrics, .. } => RunOutcome::Succeeded { payload: None, metrics },
         failed @ RunOutcome::Failed { .. } => failed,
+    }
+}
+
+pub(super) fn submitted_forgotten(memory: &mut Memory, _: &Core, input: Input) -> Vec<Input> {
+    forget(memory, input, |record| matches!(record, Record::Submitted { .. }))
+}
+
+pub(super) fn ending_forgotten(memory: &mut Memory, _: &Core, input: Input) -> Vec<Input> {
+    forget(memory, input, |record| matches!(record, Record::RunEnded { .. }))
+}
+
+pub(super) fn end_forgotten(memory: &mut Memory, _: &Core, input: Input) -> Vec<Input> {
+    forget(memory, input, |record| matches!(record, Record::Ended(_)))
+}
+
+/// Forgets every third record of a sort.
+fn forget(memory: &mut Memory, input: Input, sort: fn(&Record) -> bool) -> Vec<Input> {
+    if let Input::Recorded(record) = &input
+        && sort(record)
+    {
+        memory.count += 1;
+        if memory.count.is_multiple_of(3) {
+            return Vec::new();
+        }
+    }
+    vec![input]
+}
+
+pub(super) fn recorded_twice(_: &mut Memory, _: &Core, input: Input) -> Vec<Input> {
+    match input {
+        Input::Recorded(_) => vec![input.clone(), input],
+        input => vec![input],
     }
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use rollway_core::{
-    Action, Answer, BatchResult, Cancel, DropReason, Input, LeaseId, Refusal, Report, Request,
-    RequestId, RunOutcome, RunnerState, Runs, Status,
+    Action, Answer, BatchResult, Cancel, DropReason, Input, LeaseId, Record, Refusal, Report,
+    Request, RequestId, RunOutcome, RunnerState, Runs, Status,
 };
 
 use super::Said;
@@ -202,6 +202,26 @@ pub(super) fn good_run_again(Said { memory, input, actions, .. }: Said<'_>) {
             *runs = Runs { first: *run, count: 1 };
         }
     }
+}
+
+pub(super) fn ending_unrecorded(Said { memory, actions, .. }: Said<'_>) {
+    actions.retain(|action| {
+        let ending = matches!(action, Action::Record(Record::RunEnded { .. }));
+        memory.count += u64::from(ending);
+        !ending || !memory.count.is_multiple_of(5)
+    });
+}
+
+pub(super) fn cut_unrecorded(Said { actions, .. }: Said<'_>) {
+    actions.retain(|action| !matches!(action, Action::Record(Record::Cut { .. })));
+}
+
+pub(super) fn offer_unrecorded(Said { actions, .. }: Said<'_>) {
+    actions.retain(|action| !matches!(action, Action::Record(Record::Offered { .. })));
+}
+
+pub(super) fn records_last(Said { actions, .. }: Said<'_>) {
+    actions.sort_by_key(|action| matches!(action, Action::Record(_)));
 }
 
 fn spoil_results(actions: &mut [Action], spoil: impl Fn(&mut BatchResult)) {

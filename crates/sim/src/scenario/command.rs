@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use rollway_core::metrics::Metrics;
 use rollway_core::{
-    AttemptId, BatchId, BatchKind, Config, Delivery, FailureKind, LeaseId, Life, Report, Request,
-    RequestId, RunnerId, TaskSpec, Time, Unresponsive, WorkflowId,
+    AttemptId, BatchId, BatchKey, BatchKind, CancelReason, Config, Delivery, Ending, FailureKind,
+    LeaseId, Life, Record, Report, Request, RequestId, RunId, RunnerId, TaskId, TaskSpec, Time,
+    Unresponsive, WorkflowId,
 };
 
-use super::config;
 use super::words::{BadScript, Words};
+use super::{config, names};
 
 pub(super) enum Command {
     /// Begin anew with a fresh core.
@@ -23,6 +24,9 @@ pub(super) enum Command {
     Attempt(AttemptId, Option<(RunnerId, Option<Life>)>, About),
     Delivered(LeaseId, Delivery),
     Resize(u32),
+    /// The core is gone, and with it the last records; a new one is told the others.
+    Crash(usize),
+    Recorded(Record),
     Move(Move),
     Show(View),
 }
@@ -180,7 +184,7 @@ fn report(name: &str, words: &mut Words) -> Result<Option<Reported>, BadScript> 
     let report = match name {
         "ready" => {
             let after = match words.following("after")? {
-                Some(word) => Some(AttemptId(words.number('a', &word)?)),
+                Some(word) => Some(AttemptId(words.numbered('a', &word, names::BITS)?)),
                 None => None,
             };
             Report::Ready { after }
@@ -198,7 +202,10 @@ fn report(name: &str, words: &mut Words) -> Result<Option<Reported>, BadScript> 
 /// Reads `w0`, or `w0/l2` for a certain life.
 fn runner(words: &Words, word: &str) -> Result<(RunnerId, Option<Life>), BadScript> {
     let (slot, life) = match word.split_once('/') {
-        Some((slot, life)) => (slot, Some(Life(words.number('l', life)?))),
+        Some((slot, life)) => {
+            let life = words.numbered('l', life, names::LIFE_BITS)?;
+            (slot, Some(Life(life as u32)))
+        }
         None => (word, None),
     };
     Ok((RunnerId(words.number('w', slot)?), life))
@@ -213,7 +220,7 @@ fn attempt(name: &str, words: &mut Words) -> Result<Option<Command>, BadScript> 
         None => None,
     };
     let word = words.next("an attempt")?;
-    let attempt = AttemptId(words.number('a', &word)?);
+    let attempt = AttemptId(words.numbered('a', &word, names::BITS)?);
     let about = match name {
         "began" => About::Began,
         "ended" => About::Ended,
@@ -302,6 +309,8 @@ fn other(name: &str, words: &mut Words) -> Result<Command, BadScript> {
             let word = words.next("a number of runners")?;
             Command::Resize(words.read("number of runners", &word)?)
         }
+        "crash" => Command::Crash(words.get::<u32>("lose")?.unwrap_or(0) as usize),
+        "recorded" => Command::Recorded(record(words)?),
         "ack" => {
             let metrics = metrics(words)?;
             Command::Delivered(lease(words)?, Delivery::Acknowledged { metrics })
@@ -318,9 +327,33 @@ fn other(name: &str, words: &mut Words) -> Result<Command, BadScript> {
     })
 }
 
+fn record(words: &mut Words) -> Result<Record, BadScript> {
+    let what = words.next("a record")?;
+    let word = words.next("a batch such as `b0`")?;
+    let batch = BatchKey(words.number('b', &word)?);
+    Ok(match what.as_str() {
+        "submitted" => Record::Submitted {
+            min_wait_num: words.get("min")?,
+            tasks: tasks(words)?,
+            batch,
+            id: words.batch()?,
+            kind: kind(words)?,
+        },
+        "cancelled" => {
+            let (task, run) = (words.next("a task")?, words.next("a run")?);
+            let (task, run) = (words.number('t', &task)?, words.number('r', &run)?);
+            let ending = Ending::Cancelled { reason: CancelReason::Stopped };
+            Record::RunEnded { batch, task: TaskId(task), run: RunId(run), ending }
+        }
+        "cut" => Record::Cut { batch, reason: CancelReason::Aborted, keep: words.flag("keep") },
+        "offered" => Record::Offered { batch },
+        word => return Err(words.bad("no such record", word)),
+    })
+}
+
 fn lease(words: &mut Words) -> Result<LeaseId, BadScript> {
     let word = words.next("a delivery")?;
-    Ok(LeaseId(words.number('d', &word)?))
+    Ok(LeaseId(words.numbered('d', &word, names::BITS)?))
 }
 
 fn view(words: &mut Words) -> Result<View, BadScript> {

@@ -25,6 +25,7 @@ pub(super) fn read(words: &mut Words) -> Result<Config, BadScript> {
     config.default_timeout = config.max_timeout * (retries + 1);
     words.set("default_timeout", &mut config.default_timeout)?;
     words.set("delivery_timeout", &mut config.delivery_timeout)?;
+    config.records = words.flag("records");
     failures(words, &mut config.failures)?;
     batches(words, &mut config)?;
     supervision(words, &mut config)?;

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rollway_core::{
-    Action, Answer, BatchId, BatchKey, BatchKind, Input, Life, Request, RequestId, RunnerId, Time,
+    Action, Answer, AttemptId, BatchId, BatchKey, BatchKind, Core, Input, LeaseId, Life, Request,
+    RequestId, RunnerId, Time,
 };
 
 /// What is known of the things that actions refer to by number.
@@ -43,8 +44,13 @@ impl Names {
                 answer
             && let Some((id, Some(kind))) = self.asked.get(request)
         {
-            self.batches.entry(*batch).or_insert_with(|| (id.clone(), *kind));
+            self.batches.insert(*batch, (id.clone(), *kind));
         }
+    }
+
+    /// Remembers the batches that a core has taken up.
+    pub(super) fn note_batches(&mut self, core: &Core) {
+        self.batches.extend(core.batches().map(|view| (view.key, (view.batch, view.kind))));
     }
 
     pub(super) fn kind(&self, key: BatchKey) -> Option<BatchKind> {
@@ -79,8 +85,26 @@ pub(super) fn batch_id(id: &BatchId) -> String {
 pub(super) fn runner(runner: RunnerId, life: Life) -> String {
     match life {
         Life(0 | 1) => runner.to_string(),
-        life => format!("{runner}/{life}"),
+        life => format!("{runner}/{}", numbered('l', life.0.into(), LIFE_BITS)),
     }
+}
+
+/// Bits of a number that is counted up in one epoch; the epoch stands above them.
+pub(super) const BITS: u32 = 40;
+pub(super) const LIFE_BITS: u32 = 16;
+
+pub(super) fn attempt(attempt: AttemptId) -> String {
+    numbered('a', attempt.0, BITS)
+}
+
+pub(super) fn lease(lease: LeaseId) -> String {
+    numbered('d', lease.0, BITS)
+}
+
+/// Returns a name with its number, and before that the epoch if it is not the first.
+fn numbered(letter: char, number: u64, bits: u32) -> String {
+    let (epoch, number) = (number >> bits, number & ((1 << bits) - 1));
+    if epoch == 0 { format!("{letter}{number}") } else { format!("{letter}{epoch}.{number}") }
 }
 
 pub(super) fn seconds(duration: Duration) -> String {

@@ -1,6 +1,8 @@
 //! Actions in words, one line each; results follow on lines of their own.
 
-use rollway_core::{Action, Answer, Cancel, Collected, Outcome, Refusal, Runs, StopReport};
+use rollway_core::{
+    Action, Answer, Cancel, Collected, Ending, Outcome, Record, Refusal, Runs, StopReport,
+};
 
 use super::names::{self, Names, batch_id, seconds};
 use super::results;
@@ -21,19 +23,22 @@ pub(super) fn action(action: &Action, names: &Names, lines: &mut Vec<String>) {
                 0 => String::new(),
                 kills => format!(", suspected of {kills} lost"),
             };
+            let attempt = names::attempt(*attempt);
             lines.push(format!(
                 "run {attempt} on {runner}: {batch}/{task} {runs} within {timeout}{suspect}"
             ));
         }
         Action::CancelAttempt { runner, life, attempt, reason } => {
             let (runner, reason) = (names::runner(*runner, *life), cancel(*reason));
+            let attempt = names::attempt(*attempt);
             lines.push(format!("cancel {attempt} on {runner}: {reason}"));
         }
         Action::DropPayload { payload, reason } => {
             lines.push(format!("drop {} ({} B): {reason}", payload.id, payload.bytes));
         }
         Action::Deliver { lease, batch, results } => {
-            lines.push(format!("deliver {lease} of {}", names.batch(*batch)));
+            let (lease, batch) = (names::lease(*lease), names.batch(*batch));
+            lines.push(format!("deliver {lease} of {batch}"));
             results::tasks(results, lines);
         }
         Action::Answer { request, answer } => {
@@ -41,7 +46,33 @@ pub(super) fn action(action: &Action, names: &Names, lines: &mut Vec<String>) {
             self::answer(answer, names, lines, &names.asked(*request));
             lines[at] = format!("{request}: {}", lines[at]);
         }
+        Action::Record(record) => lines.push(format!("record {}", self::record(record, names))),
         Action::ForgetTasks { batch } => lines.push(format!("forget {}", names.batch(*batch))),
+    }
+}
+
+fn record(record: &Record, names: &Names) -> String {
+    let batch = names.batch(record.batch());
+    match record {
+        Record::Submitted { id, kind, tasks, .. } => {
+            format!("submitted {}: {kind}, tasks {}", batch_id(id), tasks.len())
+        }
+        Record::RunEnded { task, run, ending, .. } => {
+            let ending = match ending {
+                Ending::Succeeded { payload: Some(payload), .. } => format!("ok {}", payload.id),
+                Ending::Succeeded { payload: None, .. } => "ok".to_owned(),
+                Ending::Failed { kind, message } => format!("{kind}: {message}"),
+                Ending::Cancelled { reason } => format!("cancelled {reason}"),
+            };
+            format!("{batch}/{task} {run} {ending}")
+        }
+        Record::Cut { reason, keep, .. } => {
+            let keep = if *keep { ", good runs kept" } else { "" };
+            format!("cut {batch}: {reason}{keep}")
+        }
+        Record::GivenUp { reason, .. } => format!("given up {batch}: {reason}"),
+        Record::Offered { .. } => format!("offered {batch}"),
+        Record::Ended(result) => format!("ended {batch}: {}", result.state),
     }
 }
 
@@ -97,7 +128,7 @@ fn collected(collected: &Collected, asked: &str, lines: &mut Vec<String>) {
         Outcome::BatchFailed(kind) => format!("batch failed ({kind})"),
         Outcome::Polled => "polled".to_owned(),
     };
-    let lease = lease.map_or_else(String::new, |lease| format!(" as {lease}"));
+    let lease = lease.map_or_else(String::new, |lease| format!(" as {}", names::lease(lease)));
     let have = results.len();
     lines.push(format!("collected {asked}: {outcome}, {have} of {expected}{lease}"));
     results::tasks(results, lines);

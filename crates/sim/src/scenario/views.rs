@@ -55,7 +55,7 @@ fn runner(names: &Names, view: &RunnerView) -> String {
     let RunnerView { runner, life, state, since, last_heard: _, work, supervised, message } = view;
     let mut words = vec![names::runner(*runner, *life), state.name().to_owned()];
     if let RunnerState::Busy(attempt) | RunnerState::Cancelling(attempt) = state {
-        words.push(attempt.to_string());
+        words.push(names::attempt(*attempt));
     }
     words.push(format!("since {}", instant(*since)));
     if let Some((batch, task, began)) = work {
@@ -85,6 +85,9 @@ fn counters(counters: &Counters, lines: &mut Vec<String>) {
         attempts_ended,
         retries,
         disbelieved,
+        batches_restored,
+        runs_restored,
+        payloads_restored,
         payloads_received,
         payloads_delivered,
         payloads_dropped,
@@ -101,8 +104,16 @@ fn counters(counters: &Counters, lines: &mut Vec<String>) {
         durations_dropped,
     } = *counters;
     lines.push(run_tally(&runs));
-    let groups: [(&str, &[(&str, u64)]); 5] = [
+    let groups: [(&str, &[(&str, u64)]); 6] = [
         ("attempts", &[("started", attempts_started), ("ended", attempts_ended)]),
+        (
+            "restored",
+            &[
+                ("batches", batches_restored),
+                ("runs", runs_restored),
+                ("payloads", payloads_restored),
+            ],
+        ),
         (
             "payloads",
             &[
@@ -144,7 +155,7 @@ fn wake(why: Wake) -> String {
         Wake::Waiter(request) => format!("waiter {request}"),
         Wake::Retry(_) => "retry".to_owned(),
         Wake::Elsewhere => "elsewhere".to_owned(),
-        Wake::Delivery(lease) => format!("delivery {lease}"),
+        Wake::Delivery(lease) => format!("delivery {}", names::lease(lease)),
         Wake::Stop => "stop".to_owned(),
     }
 }

@@ -175,6 +175,14 @@ impl Words {
         number.ok_or_else(|| self.bad(format!("no name such as `{letter}0`"), word))
     }
 
+    /// Reads the number behind the letter, with the epoch before it if it is not the first: `a1.3`
+    /// is attempt 3 after the first crash.
+    pub(super) fn numbered(&self, letter: char, word: &str, bits: u32) -> Result<u64, BadScript> {
+        let Some((epoch, number)) = word.split_once('.') else { return self.number(letter, word) };
+        let epoch: u64 = self.number(letter, epoch)?;
+        Ok((epoch << bits) + self.read::<u64>("number", number)?)
+    }
+
     /// Refuses words that nobody took.
     pub(super) fn end(self) -> Result<(), BadScript> {
         match self.rest.first() {

@@ -4,20 +4,23 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use rollway_core::{
-    AttemptId, BatchKey, BatchKind, Config, Core, Disbelief, Input, Life, Payload, PayloadId,
-    Report, RequestId, RunId, RunOutcome, RunnerId, RunnerState, Time,
+    Action, AttemptId, BatchKey, BatchKind, Config, Core, Disbelief, Input, Life, Payload,
+    PayloadId, Record, Report, RequestId, RunId, RunOutcome, RunnerId, RunnerState, Time,
 };
 
 use super::command::{self, About, Brings, Command, Move, USUAL_BYTES, Yield};
 use super::names::{self, Names};
 use super::words::{BadScript, Words};
 use super::{config, show, views};
+use crate::ledger::Ledger;
 
 /// More wake-ups than any scenario needs in one move: beyond them the core is running in circles.
 const WAKES_MAX: u32 = 10_000;
 
 pub(super) struct World {
     core: Core,
+    config: Config,
+    ledger: Ledger,
     now: Time,
     names: Names,
     attempts: BTreeMap<AttemptId, Sent>,
@@ -46,7 +49,9 @@ impl World {
 
     fn with(config: Config) -> Self {
         Self {
-            core: Core::new(config),
+            core: Core::new(config.clone()),
+            config,
+            ledger: Ledger::default(),
             now: Time::ZERO,
             names: Names::default(),
             attempts: BTreeMap::new(),
@@ -112,6 +117,8 @@ impl World {
             Command::Delivered(lease, delivery) => {
                 self.apply(Input::Delivered { lease, delivery }, given);
             }
+            Command::Crash(lost) => self.crash(lost, given),
+            Command::Recorded(record) => self.take_up(record, given),
             Command::Resize(runners) => self.apply(Input::PoolResized { runners }, given),
             Command::Move(to) => self.pass_time(words, &to, given)?,
             Command::Show(view) => views::show(&self.core, &self.names, &view, given),
@@ -233,6 +240,24 @@ impl World {
         self.report(runner, life, report, given);
     }
 
+    /// Begins anew with a core that is told what the ledger has, but for the last records.
+    fn crash(&mut self, lost: usize, given: &mut Vec<String>) {
+        let (_, all) = self.ledger.reach();
+        self.ledger.crash(all.saturating_sub(lost));
+        self.config.epoch += 1;
+        self.core = Core::new(self.config.clone());
+        let told = self.ledger.told();
+        given.push(format!("told {} of {all} records", told.len()));
+        for record in told {
+            self.take_up(record, given);
+        }
+    }
+
+    fn take_up(&mut self, record: Record, given: &mut Vec<String>) {
+        self.apply(Input::Recorded(record), given);
+        self.names.note_batches(&self.core);
+    }
+
     /// Lets time go on, and stops wherever the core wants to be woken.
     fn pass_time(
         &mut self,
@@ -285,6 +310,9 @@ impl World {
         }));
         for action in &actions {
             self.names.note_action(action);
+            if let Action::Record(record) = action {
+                self.ledger.append(record.clone());
+            }
             show::action(action, &self.names, given);
             if let Some((attempt, sent)) = sent(action) {
                 self.attempts.insert(attempt, sent);
@@ -309,9 +337,8 @@ impl World {
     }
 }
 
-fn sent(action: &rollway_core::Action) -> Option<(AttemptId, Sent)> {
-    let rollway_core::Action::StartAttempt { runner, life, attempt, batch, runs, .. } = action
-    else {
+fn sent(action: &Action) -> Option<(AttemptId, Sent)> {
+    let Action::StartAttempt { runner, life, attempt, batch, runs, .. } = action else {
         return None;
     };
     let sent = Sent { runner: *runner, life: *life, batch: *batch, left: runs.iter().collect() };

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use rollway_core::{
-    Action, Answer, BatchResult, Cancel, Collected, Delivery, Input, Payload, Refusal, Report,
-    Request, RunOutcome, Runs, TaskResult,
+    Action, Answer, BatchResult, Cancel, Collected, Delivery, Ending, Input, Payload, Record,
+    Refusal, Report, Request, RunOutcome, Runs, TaskResult,
 };
 
 /// Something to be put into words.
@@ -29,7 +29,19 @@ pub(super) fn input_kind(input: &Input) -> &'static str {
         Input::Reported { .. } => "reported",
         Input::Delivered { .. } => "delivered",
         Input::PoolResized { .. } => "pool_resized",
+        Input::Recorded(_) => "recorded",
         Input::TimePassed => "time_passed",
+    }
+}
+
+pub(super) fn record_kind(record: &Record) -> &'static str {
+    match record {
+        Record::Submitted { .. } => "submitted",
+        Record::RunEnded { .. } => "run_ended",
+        Record::Cut { .. } => "cut",
+        Record::GivenUp { .. } => "given_up",
+        Record::Offered { .. } => "offered",
+        Record::Ended(_) => "ended",
     }
 }
 
@@ -42,6 +54,7 @@ pub(super) fn action_kind(action: &Action) -> &'static str {
         Action::DropPayload { .. } => "drop_payload",
         Action::Deliver { .. } => "deliver",
         Action::Answer { .. } => "answer",
+        Action::Record(_) => "record",
         Action::ForgetTasks { .. } => "forget_tasks",
     }
 }
@@ -126,6 +139,7 @@ fn about_input(f: &mut fmt::Formatter<'_>, input: &Input) -> fmt::Result {
             Delivery::Failed { message } => write!(f, "{lease} failed {message:?}"),
         },
         Input::PoolResized { runners } => write!(f, "{runners}"),
+        Input::Recorded(record) => about_record(f, record),
         Input::TimePassed => Ok(()),
     }
 }
@@ -227,7 +241,30 @@ fn about_action(f: &mut fmt::Formatter<'_>, action: &Action) -> fmt::Result {
             write!(f, "{request} {}", answer_kind(answer))?;
             about_answer(f, answer)
         }
+        Action::Record(record) => about_record(f, record),
         Action::ForgetTasks { batch } => write!(f, "{batch}"),
+    }
+}
+
+fn about_record(f: &mut fmt::Formatter<'_>, record: &Record) -> fmt::Result {
+    write!(f, "{} {}", record_kind(record), record.batch())?;
+    match record {
+        Record::Submitted { id, kind, min_wait_num, tasks, .. } => {
+            write!(f, " {id} {kind} tasks={} min={min_wait_num:?}", tasks.len())
+        }
+        Record::RunEnded { task, run, ending, .. } => match ending {
+            Ending::Succeeded { payload: Some(payload), .. } => {
+                write!(f, " {task} {run} ")?;
+                about_payload(f, payload)
+            }
+            Ending::Succeeded { payload: None, .. } => write!(f, " {task} {run} ok"),
+            Ending::Failed { kind, message } => write!(f, " {task} {run} {kind} {message:?}"),
+            Ending::Cancelled { reason } => write!(f, " {task} {run} {reason}"),
+        },
+        Record::Cut { reason, keep, .. } => write!(f, " {reason} keep={keep}"),
+        Record::GivenUp { reason, .. } => write!(f, " {reason:?}"),
+        Record::Offered { .. } => Ok(()),
+        Record::Ended(result) => about_batch(f, result),
     }
 }
 

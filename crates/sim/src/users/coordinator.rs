@@ -31,9 +31,13 @@ impl World {
 
 impl User {
     /// Draws the consequences of an answer.
-    pub(super) fn learn(&mut self, what: &Request, answer: &Answer) {
+    pub(super) fn learn(&mut self, what: &Request, answer: &Answer, anew: bool) {
         match (what, answer) {
-            (Request::Submit { batch, kind, .. }, Answer::Submitted { .. }) => {
+            // Whoever asks anew and hears that it is active has been heard before.
+            (
+                Request::Submit { batch, kind, .. },
+                Answer::Submitted { .. } | Answer::Refused(Refusal::AlreadyActive { .. }),
+            ) if anew || matches!(answer, Answer::Submitted { .. }) => {
                 self.mine.push(Mine { id: batch.clone(), kind: *kind, tries: 0 });
             }
             (Request::Finalize { batch, .. } | Request::Abort { batch, .. }, answer) => {

@@ -136,6 +136,9 @@ impl World {
         if let Some((request, asked)) = self.book.waiting().next() {
             return Some(format!("request {request} is not answered: {:?}", asked.what));
         }
+        if !self.ledger.idle() {
+            return Some("answers or deliveries are held back".to_owned());
+        }
         if let Some((id, key)) = self.book.active.iter().next() {
             return Some(format!(
                 "batch {id} ({key}) has not ended: {:?}",

@@ -3,8 +3,8 @@
 //! lost which is not.
 
 use rollway_core::{
-    AttemptId, Delivery, Input, LeaseId, Life, Payload, PayloadId, Report, RequestId, RunId,
-    RunOutcome, RunnerId,
+    AttemptId, BatchKey, Delivery, Input, LeaseId, Life, Payload, PayloadId, Record, Report,
+    RequestId, RunId, RunOutcome, RunnerId,
 };
 
 use super::{Event, World};
@@ -39,6 +39,7 @@ impl World {
                 let runner = RunnerId(500);
                 Input::Reported { runner, life: Life(1), report: self.senseless(None) }
             }
+            3 => Input::Recorded(Record::Offered { batch: BatchKey(1_000_000) }),
             _ => self.about_somebody(),
         }
     }

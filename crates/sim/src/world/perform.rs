@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use rollway_core::{Action, Answer, Collected, Delivery, LeaseId, TaskResult};
+use rollway_core::{Action, Answer, Collected, Delivery, LeaseId, Payload, PayloadId, TaskResult};
 
 use super::{Event, Order, World};
 use crate::faults::Fault;
+use crate::sink::Origin;
 
 impl World {
     pub(super) fn perform_one(&mut self, action: Action) {
@@ -23,20 +24,35 @@ impl World {
             Action::CancelAttempt { runner, life, attempt, .. } => {
                 self.send(runner, life, Order::Cancel { attempt });
             }
-            Action::Deliver { lease, results, .. } => self.deliver(lease, results),
-            Action::Answer { request, answer } => {
-                if let Answer::Collected(Collected { lease: Some(lease), .. }) = &answer {
-                    self.hand_over(*lease);
-                }
-                self.hear(request, &answer);
+            Action::Deliver { .. } | Action::Answer { .. } => {
+                self.ledger.hold(action);
+                self.release();
             }
+            Action::Record(record) => self.append(record),
             // The world needs no memory for what nobody will ask for.
             Action::DropPayload { .. } | Action::ForgetTasks { .. } => {}
         }
     }
 
+    /// Performs what has waited for records that are safe now.
+    pub(super) fn release(&mut self) {
+        while let Some(action) = self.ledger.release() {
+            self.see_released(&action);
+            match action {
+                Action::Deliver { lease, results, .. } => self.deliver(lease, &results),
+                Action::Answer { request, answer } => {
+                    if let Answer::Collected(Collected { lease: Some(lease), .. }) = &answer {
+                        self.hand_over(*lease);
+                    }
+                    self.hear(request, &answer);
+                }
+                _ => {}
+            }
+        }
+    }
+
     /// Has the sink store results, in whatever way it does that today.
-    fn deliver(&mut self, lease: LeaseId, results: Vec<TaskResult>) {
+    fn deliver(&mut self, lease: LeaseId, results: &[TaskResult]) {
         let usual = self.dice.spread(self.shape.latency, self.shape.latency * 20);
         let slow = self.strikes(Fault::SinkSlow);
         let wait = if slow {
@@ -48,7 +64,11 @@ impl World {
         if self.strikes(Fault::SinkRefuses) {
             return self.plan(wait, Event::Delivered { lease, delivery: failed });
         }
-        self.plan(wait / 2, Event::Store { results });
+        let payloads = results.iter().flat_map(|result| &result.payloads);
+        let origin = |payload: &Payload| self.book.payloads.get(&payload.id)?.origin;
+        let payloads = payloads.filter_map(|payload| Some((origin(payload)?, payload.id)));
+        let payloads = payloads.collect();
+        self.plan(wait / 2, Event::Store { payloads });
         if self.strikes(Fault::SinkSilent) {
             return;
         }
@@ -63,13 +83,11 @@ impl World {
         self.plan(wait, Event::Delivered { lease, delivery });
     }
 
-    pub(super) fn store(&mut self, results: &[TaskResult]) {
-        for payload in results.iter().flat_map(|result| &result.payloads) {
-            let origin = self.book.payloads.get(&payload.id).and_then(|kept| kept.origin);
-            if let Some(origin) = origin {
-                self.sink.store(origin, payload.id);
-            }
+    pub(super) fn store(&mut self, payloads: &[(Origin, PayloadId)]) {
+        for (origin, payload) in payloads {
+            self.sink.store(*origin, *payload);
         }
+        self.crashing |= self.strikes(Fault::CoordinatorCrash);
     }
 
     /// Has collected results arrive at whoever asked.
