@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use crate::test::{STEPS, Step};
 
-const COMMANDS: &[&str] = &["test", "bench", "wheel", "help"];
+const COMMANDS: &[&str] = &["test", "bench", "postgres", "wheel", "help"];
 
 /// What a person asked for.
 #[derive(Debug, PartialEq)]
@@ -15,6 +15,8 @@ pub(crate) enum Request {
     Bench {
         filter: Option<String>,
     },
+    /// The database server of the tests.
+    Postgres,
     /// The Python package.
     Wheel,
 }
@@ -30,6 +32,7 @@ pub(crate) fn parse(words: &[String]) -> Result<Request, String> {
     match command.as_str() {
         "help" => no_more(rest).map(|()| Request::Help),
         "test" => steps(rest).map(Request::Test),
+        "postgres" => no_more(rest).map(|()| Request::Postgres),
         "wheel" => no_more(rest).map(|()| Request::Wheel),
         "bench" => {
             let (filter, rest) = match rest.split_first() {
@@ -52,7 +55,9 @@ pub(crate) fn help() -> String {
 
 cargo xtask test            run every step below, in this order, and stop at the first that fails
 cargo xtask test STEP ...   run only these steps
-cargo xtask bench [FILTER]  run the benchmarks, or those whose names contain FILTER
+cargo xtask bench [FILTER]  run the benchmarks, or those whose names contain FILTER; `python` is the
+                            engine with workers in Python, next to the bare transport
+cargo xtask postgres        install a PostgreSQL server for the tests, if the machine has none
 cargo xtask wheel           build the Python package as a wheel below the target directory
 cargo xtask help            show this text
 
@@ -70,6 +75,7 @@ Everything else is built or installed below the target directory.
 Environment:
   CARGO_TARGET_DIR  where to build; `target` if unset
   PYTHON            the interpreter that makes the virtual environment; `python3` if unset
+  ROLLWAY_POSTGRES  the folder of `initdb` and `postgres`, if they are not where one would look
 
 Exit codes: 0 all passed, 1 something failed, 2 the command line was not understood.
 ",

@@ -1,8 +1,8 @@
 //! The project's own commands, started with `cargo xtask <command>`.
 //!
 //! `args.rs` understands the words after `cargo xtask`, `test.rs` holds the steps of the test
-//! command, `venv.rs` the Python environment they need, `wheel.rs` makes the Python package, and
-//! `shell.rs` starts every process.
+//! command, `venv.rs` and `postgres.rs` the Python environment and the database server they need,
+//! `wheel.rs` makes the Python package, and `shell.rs` starts every process.
 
 #![expect(
     clippy::print_stdout,
@@ -11,6 +11,7 @@
 )]
 
 mod args;
+mod postgres;
 mod shell;
 mod test;
 mod venv;
@@ -49,6 +50,7 @@ fn perform(request: Request) -> Result<ExitCode, Failure> {
         Request::Help => print!("{}", args::help()),
         Request::Test(steps) => return Ok(test::run(&Shell::from_env()?, &steps)),
         Request::Bench { filter } => bench(&Shell::from_env()?, filter.as_deref())?,
+        Request::Postgres => postgres::ready(&Shell::from_env()?)?,
         Request::Wheel => wheel::build(&Shell::from_env()?).map(drop)?,
     }
     Ok(ExitCode::SUCCESS)
@@ -60,19 +62,43 @@ const BENCHES: &[(&str, &str)] = &[
     ("rollway", "engine"),
     ("rollway-wire", "roundtrip"),
     ("rollway-wire", "experience"),
+    ("rollway-data", "buffers"),
+    ("rollway-data", "files"),
+    ("rollway-data", "ledger"),
+    ("rollway-data", "pipeline"),
+    ("rollway-data", "queue"),
+    ("rollway-data", "reader"),
 ];
+
+/// The benchmark of the Python package, which is no cargo's.
+const PYTHON: &str = "python";
 
 /// Runs the benchmarks whose names contain `filter`, or all of them.
 fn bench(shell: &Shell, filter: Option<&str>) -> Result<(), Failure> {
     let chosen = |name: &str| filter.is_none_or(|filter| name.contains(filter));
     let benches: Vec<_> = BENCHES.iter().filter(|(_, name)| chosen(name)).collect();
-    if benches.is_empty() {
-        let names: Vec<&str> = BENCHES.iter().map(|(_, name)| *name).collect();
+    if benches.is_empty() && !chosen(PYTHON) {
+        let names: Vec<&str> = BENCHES.iter().map(|(_, name)| *name).chain([PYTHON]).collect();
         let names = names.join(", ");
         return Err(Failure::new("no benchmark has such a name").hint(format!("there is {names}")));
+    }
+    if benches.iter().any(|(_, name)| *name == "buffers") {
+        postgres::ready(shell)?;
     }
     for (package, name) in benches {
         shell.cargo("bench --locked -p").args([package, &"--bench", name]).run()?;
     }
-    Ok(())
+    if chosen(PYTHON) { bench_python(shell) } else { Ok(()) }
+}
+
+/// Measures the engine with workers in Python, right after the bare transport that they go through.
+fn bench_python(shell: &Shell) -> Result<(), Failure> {
+    let python = wheel::installed(shell)?;
+    shell.cargo("build --release --locked -p rollway-wire --example echo_worker").run()?;
+    shell.cargo("bench --locked -p rollway-wire --bench roundtrip").run()?;
+    shell
+        .program(&python)
+        .words("python/bench/engine.py")
+        .env("ROLLWAY_ECHO_BIN", shell.target.join("release/examples/echo_worker"))
+        .run()
 }

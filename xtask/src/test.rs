@@ -7,6 +7,7 @@ use std::fmt::{self, Display};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use crate::postgres;
 use crate::shell::{Failure, Shell};
 use crate::wheel;
 
@@ -84,6 +85,7 @@ fn doc(shell: &Shell) -> Result<(), Failure> {
 }
 
 fn rust(shell: &Shell) -> Result<(), Failure> {
+    postgres::ready(shell)?;
     shell.cargo("test --workspace --locked").run()
 }
 
@@ -96,11 +98,13 @@ fn sim(shell: &Shell) -> Result<(), Failure> {
 fn python(shell: &Shell) -> Result<(), Failure> {
     let python = wheel::installed(shell)?;
     shell.cargo("build --release --locked -p rollway-core --example bootstrap").run()?;
-    let bootstrap = shell.target.join("release/examples/bootstrap");
+    shell.cargo("build --release --locked -p rollway-wire --example conformance").run()?;
+    let example = |name| shell.target.join("release/examples").join(name);
     shell
         .program(&python)
         .words("-m pytest python/tests -q")
-        .env("ROLLWAY_BOOTSTRAP_BIN", bootstrap)
+        .env("ROLLWAY_BOOTSTRAP_BIN", example("bootstrap"))
+        .env("ROLLWAY_CONFORMANCE_BIN", example("conformance"))
         .run()
 }
 

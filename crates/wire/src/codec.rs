@@ -37,6 +37,8 @@ pub(crate) enum Body<M> {
     Message(M),
     /// Bytes that pass for one.
     Raw(Bytes),
+    /// Bytes in parts that together are one: large parts are copied once, to where they leave.
+    Parts(Vec<Bytes>),
 }
 
 /// A message that arrived.
@@ -89,6 +91,10 @@ impl<E: Message, D> Encoder for WireCodec<E, D> {
                 .encode(buffer)
                 .map_err(|error| Status::internal(format!("encoding a message: {error}")))?,
             Body::Raw(bytes) => buffer.put(bytes),
+            Body::Parts(parts) => {
+                buffer.reserve(parts.iter().map(Bytes::len).sum());
+                parts.into_iter().for_each(|part| buffer.put(part));
+            }
         }
         drop(room);
         Ok(())

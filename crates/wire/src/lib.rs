@@ -17,6 +17,7 @@ mod convert;
 pub mod experience;
 mod invalid;
 mod message;
+pub mod reader;
 mod refusal;
 mod room;
 mod secret;

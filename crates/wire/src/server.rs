@@ -13,15 +13,15 @@
 //! engine; here it is only certain that they are valid and about runners of their sender.
 
 mod connection;
-mod listen;
+pub(crate) mod listen;
 mod session;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::sync::DropGuard;
 
 pub use connection::{ConnId, Connection, Greeting, SendError};
 pub use listen::{BindError, Peer};
@@ -31,7 +31,7 @@ use crate::message::{Versions, WorkerMessage};
 use crate::refusal::{Refusal, RefusalCode};
 use crate::room::Room;
 use crate::secret::Secret;
-use listen::Listener;
+use listen::{Gate, Listener};
 
 /// Where and for whom to listen.
 #[derive(Clone, Debug)]
@@ -159,21 +159,20 @@ impl Server {
         let listener = Listener::bind(&address).await?;
         let address = listener.address().clone();
         let (sender, events) = mpsc::channel(limits.events);
-        let stop = CancellationToken::new();
+        let gate = Arc::new(Gate::new(limits.connections, limits.hello_timeout));
+        let alive = gate.stop.clone().drop_guard();
         let shared = Arc::new(Shared {
             secret,
             versions,
             events: sender,
             event_room: Room::new(limits.event_bytes),
             limits,
-            stop: stop.clone(),
+            gate,
             next_conn: AtomicU64::new(0),
-            open: AtomicUsize::new(0),
-            refused: RefusalCode::ALL.iter().map(|_| AtomicU64::new(0)).collect(),
             unknown: AtomicU64::new(0),
         });
         session::serve(listener, Arc::clone(&shared));
-        Ok(Self { address, events, shared, _alive: stop.drop_guard() })
+        Ok(Self { address, events, shared, _alive: alive })
     }
 
     /// Returns where it listens: the port, if the system chose it.
@@ -210,11 +209,7 @@ impl Server {
 
     /// Returns how many peers were refused or disconnected, by reason, without the zeros.
     pub fn refused(&self) -> Vec<(RefusalCode, u64)> {
-        let counts = RefusalCode::ALL.iter().copied().zip(&self.shared.refused);
-        counts
-            .map(|(code, count)| (code, count.load(Ordering::Relaxed)))
-            .filter(|(_, count)| *count > 0)
-            .collect()
+        self.shared.gate.refused()
     }
 
     /// Returns how many messages were ignored because this version does not know them.
@@ -224,7 +219,7 @@ impl Server {
 
     /// Returns how many sockets are open, whoever they belong to.
     pub fn open(&self) -> usize {
-        self.shared.open.load(Ordering::Relaxed)
+        self.shared.gate.open()
     }
 }
 
@@ -236,18 +231,14 @@ struct Shared {
     limits: Limits,
     events: mpsc::Sender<Queued>,
     event_room: Room,
-    /// Cancelled when the server is dropped.
-    stop: CancellationToken,
+    gate: Arc<Gate>,
     next_conn: AtomicU64,
-    open: AtomicUsize,
-    /// By position in [`RefusalCode::ALL`].
-    refused: Box<[AtomicU64]>,
     unknown: AtomicU64,
 }
 
 impl Shared {
     fn count(&self, code: RefusalCode) {
-        self.refused[code as usize].fetch_add(1, Ordering::Relaxed);
+        self.gate.count(code);
     }
 
     /// Hands an event to the engine, when there is room for it. `bytes` is its size as it

@@ -137,7 +137,7 @@ pub async fn connect(
     Ok(Connected { welcome, sender, receiver })
 }
 
-fn endpoint(address: &Address, options: &Options) -> Result<Endpoint, ConnectError> {
+pub(crate) fn endpoint(address: &Address, options: &Options) -> Result<Endpoint, ConnectError> {
     const WINDOW: u32 = 4 * 1024 * 1024;
     let target = match address {
         Address::Unix(_) => address.to_string(),

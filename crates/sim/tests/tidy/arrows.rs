@@ -17,10 +17,14 @@ const ARROWS: &[Arrows] = &[
     only("crates/core", &[]),
     only("crates/sim", &["rollway-core"]),
     only("crates/wire", &["rollway-core"]),
+    only("crates/data", &["rollway-core", "rollway-wire"]),
     only("crates/gateway", &["rollway-core", "rollway-wire"]),
     only("crates/tiny", &[]),
-    only("crates/engine", &["rollway-core", "rollway-wire", "rollway-gateway", "rollway-tiny"]),
-    only("crates/py", &["rollway", "rollway-core", "rollway-wire"]),
+    only(
+        "crates/engine",
+        &["rollway-core", "rollway-wire", "rollway-data", "rollway-gateway", "rollway-tiny"],
+    ),
+    only("crates/py", &["rollway", "rollway-core", "rollway-wire", "rollway-data"]),
     Arrows { folder: "crates/cli", to: To::Anything },
     only("xtask", &[]),
 ];

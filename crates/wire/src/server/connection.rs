@@ -218,6 +218,7 @@ impl Connection {
         let bytes = match &body {
             Body::Message(message) => message.encoded_len(),
             Body::Raw(bytes) => bytes.len(),
+            Body::Parts(parts) => parts.iter().map(bytes::Bytes::len).sum(),
         };
         if bytes > limit {
             return Err(SendError::TooLarge { bytes, limit });

@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -18,7 +18,6 @@ use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::transport::server::Connected;
 
-use super::Shared;
 use crate::address::Address;
 use crate::refusal::RefusalCode;
 
@@ -75,9 +74,52 @@ impl fmt::Display for Peer {
     }
 }
 
+/// How many may come in, and what became of the others.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    connections: usize,
+    hello_timeout: Duration,
+    /// Cancelled to cut every connection.
+    pub(crate) stop: CancellationToken,
+    open: AtomicUsize,
+    /// By position in [`RefusalCode::ALL`].
+    refused: Box<[AtomicU64]>,
+}
+
+impl Gate {
+    pub(crate) fn new(connections: usize, hello_timeout: Duration) -> Self {
+        Self {
+            connections,
+            hello_timeout,
+            stop: CancellationToken::new(),
+            open: AtomicUsize::new(0),
+            refused: RefusalCode::ALL.iter().map(|_| AtomicU64::new(0)).collect(),
+        }
+    }
+
+    /// Counts a peer that was refused or disconnected.
+    pub(crate) fn count(&self, code: RefusalCode) {
+        self.refused[code as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns how many were refused or disconnected, by reason, without the zeros.
+    pub(crate) fn refused(&self) -> Vec<(RefusalCode, u64)> {
+        let counts = RefusalCode::ALL.iter().copied().zip(&self.refused);
+        counts
+            .map(|(code, count)| (code, count.load(Ordering::Relaxed)))
+            .filter(|(_, count)| *count > 0)
+            .collect()
+    }
+
+    /// Returns how many sockets are open.
+    pub(crate) fn open(&self) -> usize {
+        self.open.load(Ordering::Relaxed)
+    }
+}
+
 /// A socket that takes connections.
 #[derive(Debug)]
-pub(super) struct Listener {
+pub(crate) struct Listener {
     address: Address,
     kind: Kind,
 }
@@ -89,7 +131,7 @@ enum Kind {
 }
 
 impl Listener {
-    pub(super) async fn bind(address: &Address) -> Result<Self, BindError> {
+    pub(crate) async fn bind(address: &Address) -> Result<Self, BindError> {
         let failed = |source: io::Error| match source.kind() {
             io::ErrorKind::AddrInUse => BindError::InUse { address: address.clone() },
             _ => BindError::Io { address: address.clone(), source },
@@ -108,7 +150,7 @@ impl Listener {
         }
     }
 
-    pub(super) fn address(&self) -> &Address {
+    pub(crate) fn address(&self) -> &Address {
         &self.address
     }
 
@@ -128,15 +170,15 @@ impl Listener {
     }
 
     /// Takes connections until the server is dropped, and hands them over in a stream.
-    pub(super) fn incoming(self, shared: Arc<Shared>) -> Incoming {
+    pub(crate) fn incoming(self, gate: Arc<Gate>) -> Incoming {
         let (sender, receiver) = mpsc::channel(1);
         tokio::spawn(async move {
-            let stop = shared.stop.clone();
+            let stop = gate.stop.clone();
             let accepting = async {
                 loop {
                     match self.accept().await {
                         Ok((stream, peer)) => {
-                            if let Some(io) = admit(stream, peer, &shared)
+                            if let Some(io) = admit(stream, peer, &gate)
                                 && sender.send(io).await.is_err()
                             {
                                 return;
@@ -205,7 +247,7 @@ impl Drop for SocketFile {
 
 /// Connections on their way to the HTTP/2 server.
 #[derive(Debug)]
-pub(super) struct Incoming(mpsc::Receiver<PeerIo>);
+pub(crate) struct Incoming(mpsc::Receiver<PeerIo>);
 
 impl Stream for Incoming {
     type Item = io::Result<PeerIo>;
@@ -217,48 +259,48 @@ impl Stream for Incoming {
 
 /// What is known about a connection, whether or not it becomes a worker.
 #[derive(Debug)]
-pub(super) struct Socket {
-    pub(super) peer: Peer,
+pub(crate) struct Socket {
+    pub(crate) peer: Peer,
     /// Whether there were too many already when it came.
-    pub(super) surplus: bool,
+    pub(crate) surplus: bool,
     /// Whether its one stream was opened.
-    pub(super) taken: AtomicBool,
+    pub(crate) taken: AtomicBool,
     /// Cancelled to cut it.
     cut: CancellationToken,
     /// Cancelled when it is closed, by whomever.
-    pub(super) closed: CancellationToken,
+    pub(crate) closed: CancellationToken,
 }
 
 impl Socket {
     /// Cuts the connection, now.
-    pub(super) fn cut(&self) {
+    pub(crate) fn cut(&self) {
         self.cut.cancel();
     }
 }
 
-fn admit(stream: Wire, peer: Peer, shared: &Arc<Shared>) -> Option<PeerIo> {
-    let open = shared.open.fetch_add(1, Ordering::Relaxed);
-    let surplus = open >= shared.limits.connections;
+fn admit(stream: Wire, peer: Peer, gate: &Arc<Gate>) -> Option<PeerIo> {
+    let open = gate.open.fetch_add(1, Ordering::Relaxed);
+    let surplus = open >= gate.connections;
     let socket = Arc::new(Socket {
         peer,
         surplus,
         taken: AtomicBool::new(false),
-        cut: shared.stop.child_token(),
+        cut: gate.stop.child_token(),
         closed: CancellationToken::new(),
     });
     let io = PeerIo {
         stream,
         cut: Box::pin(socket.cut.clone().cancelled_owned()),
         socket: Arc::clone(&socket),
-        shared: Arc::clone(shared),
+        gate: Arc::clone(gate),
     };
-    if open >= shared.limits.connections + REFUSABLE {
+    if open >= gate.connections + REFUSABLE {
         // Not worth a handshake; dropping `io` closes it.
         socket.taken.store(true, Ordering::Relaxed);
-        shared.count(RefusalCode::TooManyConnections);
+        gate.count(RefusalCode::TooManyConnections);
         return None;
     }
-    let hello_timeout = shared.limits.hello_timeout;
+    let hello_timeout = gate.hello_timeout;
     tokio::spawn(async move {
         let _ = tokio::time::timeout(hello_timeout, socket.closed.cancelled()).await;
         // With a stream, the session looks after the hello and says what is missing.
@@ -276,11 +318,11 @@ enum Wire {
 }
 
 /// A connection that can be cut from outside.
-pub(super) struct PeerIo {
+pub(crate) struct PeerIo {
     stream: Wire,
     cut: Pin<Box<WaitForCancellationFutureOwned>>,
     socket: Arc<Socket>,
-    shared: Arc<Shared>,
+    gate: Arc<Gate>,
 }
 
 impl PeerIo {
@@ -293,10 +335,10 @@ impl PeerIo {
 
 impl Drop for PeerIo {
     fn drop(&mut self) {
-        self.shared.open.fetch_sub(1, Ordering::Relaxed);
+        self.gate.open.fetch_sub(1, Ordering::Relaxed);
         self.socket.closed.cancel();
         if !self.socket.taken.load(Ordering::Relaxed) {
-            self.shared.count(RefusalCode::NoStream);
+            self.gate.count(RefusalCode::NoStream);
             tracing::debug!(peer = %self.socket.peer, "a peer left without opening a stream");
         }
     }

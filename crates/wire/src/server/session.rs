@@ -28,7 +28,7 @@ type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 pub(super) fn serve(listener: Listener, shared: Arc<Shared>) {
     const WINDOW: u32 = 4 * 1024 * 1024;
     let keepalive = shared.limits.keepalive;
-    let incoming = listener.incoming(Arc::clone(&shared));
+    let incoming = listener.incoming(Arc::clone(&shared.gate));
     let builder = tonic::transport::Server::builder()
         // One for the worker, one to tell it that there is only one.
         .max_concurrent_streams(2)

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use futures_core::Stream;
 use prost::Message as _;
 use rollway_core::{AttemptId, Life, RunnerId};
 use tokio::runtime::Handle;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
@@ -72,7 +72,20 @@ impl Sender {
         }
         let room = self.0.room.take(bytes).await;
         let outgoing = Outgoing { body: Body::Message(message), room };
-        self.0.queue.messages.send(outgoing).await.map_err(|_| SendError::Closed)
+        self.0.queue.messages.send(outgoing).await.map_err(|_| SendError::Closed)?;
+        self.0.queue.sent.fetch_add(1, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Waits until everything that was sent has been handed to the transport, which writes it in
+    /// its next turn: from then on it arrives even if this process dies.
+    pub async fn drained(&self) -> Result<(), SendError> {
+        let all = self.0.queue.sent.load(Ordering::Acquire);
+        let mut taken = self.0.queue.taken.clone();
+        taken.wait_for(|taken| *taken >= all).await.map_err(|_| SendError::Closed)?;
+        // The connection was woken before; whatever is spawned now comes after it.
+        let _ = self.0.runtime.spawn(tokio::task::yield_now()).await;
+        Ok(())
     }
 
     /// Sends a message if it is small and the engine is not behind; otherwise gives it back.
@@ -86,6 +99,7 @@ impl Sender {
         };
         self.note(&message);
         permit.send(proto::WorkerMessage::from(message).into());
+        self.0.queue.sent.fetch_add(1, Ordering::AcqRel);
         Ok(None)
     }
 
@@ -185,6 +199,10 @@ async fn beat(shared: Weak<Shared>, interval: Duration) {
 pub(super) struct Queue {
     messages: mpsc::Sender<Outgoing<proto::WorkerMessage>>,
     goodbye: Arc<AtomicBool>,
+    /// How many messages were put in.
+    sent: AtomicU64,
+    /// How many were taken out when there were no more.
+    taken: watch::Receiver<u64>,
 }
 
 impl Queue {
@@ -192,6 +210,7 @@ impl Queue {
     pub(super) fn push_hello(&self, hello: proto::WorkerMessage) {
         // The queue is empty and has room for one at least.
         let _ = self.messages.try_send(hello.into());
+        self.sent.fetch_add(1, Ordering::AcqRel);
     }
 }
 
@@ -199,8 +218,10 @@ impl Queue {
 pub(super) fn queue(options: &Options) -> (Queue, OutStream) {
     let (sender, messages) = mpsc::channel(options.outgoing.max(1));
     let goodbye = Arc::new(AtomicBool::new(false));
-    let queue = Queue { messages: sender, goodbye: Arc::clone(&goodbye) };
-    (queue, OutStream { messages, goodbye })
+    let (empty, taken) = watch::channel(0);
+    let sent = AtomicU64::new(0);
+    let queue = Queue { messages: sender, goodbye: Arc::clone(&goodbye), sent, taken };
+    (queue, OutStream { messages, goodbye, taken: 0, empty })
 }
 
 /// What goes out, up to the goodbye.
@@ -208,6 +229,9 @@ pub(super) fn queue(options: &Options) -> (Queue, OutStream) {
 pub(super) struct OutStream {
     messages: mpsc::Receiver<Outgoing<proto::WorkerMessage>>,
     goodbye: Arc<AtomicBool>,
+    taken: u64,
+    /// Told how many were taken whenever there are no more.
+    empty: watch::Sender<u64>,
 }
 
 impl Stream for OutStream {
@@ -217,7 +241,12 @@ impl Stream for OutStream {
         if self.goodbye.load(Ordering::Acquire) {
             return Poll::Ready(None);
         }
-        let next = std::task::ready!(self.messages.poll_recv(cx));
+        let Poll::Ready(next) = self.messages.poll_recv(cx) else {
+            let taken = self.taken;
+            self.empty.send_if_modified(|known| std::mem::replace(known, taken) != taken);
+            return Poll::Pending;
+        };
+        self.taken += u64::from(next.is_some());
         if let Some(Outgoing { body: Body::Message(message), .. }) = &next
             && let Some(Kind::Goodbye(_)) = message.kind
         {

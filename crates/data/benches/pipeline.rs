@@ -1,0 +1,134 @@
+//! How many experiences per second go through the pipeline, next to what decoding and encoding them
+//! takes alone. All figures come from one run, because the machines we measure on are noisy:
+//! compare them with each other, not with another day's.
+
+#![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use rollway_data::buffer::{Result, Writer, Written};
+use rollway_data::pipeline::{Operator, Pipeline, Registry};
+use rollway_data::{Lot, Sample};
+use rollway_wire::experience::{Eid, Experience, Fields, Json, deserialize_many, serialize_many};
+use serde_json::{Value, json};
+
+const TASKS: u32 = 64;
+const RUNS: u32 = 16;
+const TOKENS: i32 = 2_000;
+const PROMPT: usize = 500;
+const ROUNDS: usize = 50;
+
+/// Takes everything and keeps nothing, so that only the pipeline is measured.
+struct Sink;
+
+impl Writer for Sink {
+    fn write(&mut self, lot: &Lot) -> Result<Written> {
+        Ok(Written { stored: black_box(lot).samples.len(), ..Written::default() })
+    }
+
+    fn close(&mut self) -> Result<()> {
+        Ok(())
+    }
+}
+
+fn main() {
+    let count = TASKS * RUNS;
+    let experiences: Vec<Experience> = (0..count).map(experience).collect();
+    // One payload for each task, as a slice of runs returns it.
+    let payloads: Vec<Bytes> = experiences
+        .chunks(RUNS as usize)
+        .map(|runs| serialize_many(runs).expect("experiences that keep to the rules"))
+        .collect();
+    let size: usize = payloads.iter().map(Bytes::len).sum();
+    println!("{count} experiences of {TOKENS} tokens in {TASKS} payloads: {size} bytes");
+    println!("{:44} {:>12} {:>16} {:>16}", "", "best", "best", "median");
+
+    measure("decode", || payloads.iter().cloned().map(deserialize_many).count());
+    measure("decode and encode one by one (limit)", || encode(&payloads));
+    let (limit, with_advantages) = (&payloads, with_advantages(&experiences));
+    measure("the same with advantages in it (limit)", || encode(&with_advantages));
+    let filters = [
+        ("invalid_reward_filter", json!(null)),
+        ("reward_filter", json!({"threshold": -1.0})),
+        ("reward_std_filter", json!(null)),
+    ];
+    let all = [&filters[..], &[("pass_rate_calculator", json!(null)), ("grpo", json!(null))]];
+    for (name, operators, saves_input) in [
+        ("pipeline without operators", vec![], false),
+        ("pipeline: filters", filters.to_vec(), false),
+        ("pipeline: filters, pass rate, grpo", all.concat(), false),
+        ("pipeline: the same, input saved", all.concat(), true),
+    ] {
+        let input = saves_input.then(|| Box::new(Sink) as Box<dyn Writer>);
+        let mut pipeline = Pipeline::new(build(&operators), input, Box::new(Sink));
+        pipeline.prepare().expect("operators without needs");
+        measure(name, || {
+            let report = pipeline.process("batch", limit).expect("nothing that can fail");
+            assert_eq!(report.stored, count as usize);
+            report
+        });
+    }
+}
+
+fn build(operators: &[(&str, Value)]) -> Vec<Box<dyn Operator>> {
+    let registry = Registry::built_in();
+    let build = |(name, args): &(&str, Value)| registry.build(name, args).expect("valid arguments");
+    operators.iter().map(build).collect()
+}
+
+fn encode(payloads: &[Bytes]) -> Vec<Sample> {
+    let decoded = payloads.iter().cloned().map(deserialize_many);
+    let experiences = decoded.flat_map(|payload| payload.expect("a whole payload"));
+    let encode = |experience| Sample::new(&experience).expect("it was one before");
+    experiences.map(encode).collect()
+}
+
+fn with_advantages(experiences: &[Experience]) -> Vec<Bytes> {
+    let [mut grpo] = build(&[("grpo", json!(null))]).try_into().ok().expect("one operator");
+    let outcome = grpo.process(experiences.to_vec()).expect("experiences with rewards");
+    let runs = outcome.experiences.chunks(RUNS as usize);
+    runs.map(|runs| serialize_many(runs).expect("experiences that keep to the rules")).collect()
+}
+
+/// Prints the best and the median of several rounds, in experiences per second.
+fn measure<R>(name: &str, mut work: impl FnMut() -> R) {
+    let mut times: Vec<Duration> = (0..ROUNDS)
+        .map(|_| {
+            let begin = Instant::now();
+            // What was made is also given back: the pipeline does that before it returns.
+            drop(black_box(work()));
+            begin.elapsed()
+        })
+        .collect();
+    times.sort();
+    let rate = |time: Duration| f64::from(TASKS * RUNS) / time.as_secs_f64();
+    let (best, median) = (times[0], times[times.len() / 2]);
+    println!("{name:44} {:9} us {:14.0}/s {:14.0}/s", best.as_micros(), rate(best), rate(median));
+}
+
+fn experience(number: u32) -> Experience {
+    let response = TOKENS as usize - PROMPT;
+    let (task, run) = (number / RUNS, number % RUNS);
+    let info = json!({
+        "model_version": 7, "use_count": 0, "task_index": {"taskset_id": 0, "index": task},
+    });
+    Experience::new(Fields {
+        eid: Eid {
+            batch: 7.into(),
+            task: i64::from(task).into(),
+            run: u64::from(run),
+            step: 0,
+            suffix: Eid::suffix_of([0, (number >> 8) as u8, number as u8]),
+        },
+        tokens: (0..TOKENS).map(|token| token * 31 % 150_000).collect(),
+        prompt_length: PROMPT,
+        logprobs: Some((0..response).map(|position| -0.001 * position as f32).collect()),
+        action_mask: Some((0..response).map(|position| position % 7 != 0).collect()),
+        reward: Some(f64::from(number * 7 % 5) / 4.0),
+        info: Json::from_value(&info).expect("an object"),
+        ..Fields::default()
+    })
+    .expect("an experience that keeps to the rules")
+}

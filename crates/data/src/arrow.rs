@@ -1,0 +1,37 @@
+//! Experiences as columns: Arrow record batches, and the bytes in which Python takes them.
+//!
+//! The columns are told in `docs/experience-columns.md`. Nothing gets lost on the way there and
+//! back: what is absent stays absent and floats keep their bits. Where experiences come from is
+//! not asked; what does not fit is an error that names the column.
+
+mod error;
+mod read;
+mod schema;
+mod write;
+
+use arrow_array::RecordBatch;
+use arrow_ipc::writer::StreamWriter;
+use arrow_schema::ArrowError;
+use bytes::Bytes;
+use rollway_wire::experience::Experience;
+
+pub use self::error::ColumnError;
+pub use self::read::from_batch;
+pub use self::schema::schema;
+pub use self::write::to_batch;
+
+// Elements of experiences are little endian, those of Arrow are the machine's.
+#[cfg(target_endian = "big")]
+compile_error!("columns are written for machines that are little endian");
+
+/// Makes an Arrow IPC stream of one batch, which `pyarrow.ipc.open_stream` reads.
+pub fn to_ipc(experiences: &[Experience]) -> Result<Bytes, ColumnError> {
+    let batch = to_batch(experiences)?;
+    let write = |batch: &RecordBatch| -> Result<Vec<u8>, ArrowError> {
+        let room = Vec::with_capacity(batch.get_array_memory_size() + 16 * 1024);
+        let mut writer = StreamWriter::try_new(room, &schema())?;
+        writer.write(batch)?;
+        writer.into_inner()
+    };
+    Ok(write(&batch)?.into())
+}

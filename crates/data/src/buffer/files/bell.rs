@@ -1,0 +1,84 @@
+//! Wakes readers in any process: writers change a small file, readers watch it.
+
+use std::fs::File;
+use std::io::{Seek, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Instant;
+
+use notify::{RecommendedWatcher, RecursiveMode, Watcher};
+
+use super::IoContext;
+use crate::buffer::{BufferError, Result};
+
+/// The writers' side.
+pub(super) struct Bell {
+    file: File,
+}
+
+impl Bell {
+    pub(super) fn open(folder: &Path, storage: &str) -> Result<Self> {
+        let file = File::options().create(true).truncate(false).write(true).open(path(folder));
+        Ok(Self { file: file.at(storage)? })
+    }
+
+    /// Wakes those who wait. What was written is not undone if it cannot be rung.
+    pub(super) fn ring(&mut self) {
+        let rung = self.file.rewind().and_then(|()| self.file.write_all(b"!"));
+        if let Err(error) = rung {
+            tracing::warn!(%error, "waiting readers are not woken: they find it later");
+        }
+    }
+}
+
+/// The readers' side.
+pub(super) struct Ears {
+    rung: Arc<Rung>,
+    // Watches as long as it lives.
+    _watcher: RecommendedWatcher,
+}
+
+#[derive(Default)]
+struct Rung {
+    times: Mutex<u64>,
+    changed: Condvar,
+}
+
+impl Ears {
+    pub(super) fn open(folder: &Path, storage: &str) -> Result<Self> {
+        let failed = |error: notify::Error| BufferError::Unavailable {
+            storage: storage.to_owned(),
+            message: format!("it cannot be watched for news: {error}"),
+        };
+        let rung = Arc::<Rung>::default();
+        let heard = rung.clone();
+        // Reading the file is no news; an error is a reason to look.
+        let hear = move |event: notify::Result<notify::Event>| {
+            if event.map_or(true, |event| !event.kind.is_access()) {
+                *heard.times.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+                heard.changed.notify_all();
+            }
+        };
+        let mut watcher = notify::recommended_watcher(hear).map_err(failed)?;
+        watcher.watch(&path(folder), RecursiveMode::NonRecursive).map_err(failed)?;
+        Ok(Self { rung, _watcher: watcher })
+    }
+
+    /// Returns how often it was rung.
+    pub(super) fn times(&self) -> u64 {
+        *self.rung.times.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until it was rung more often than that. Returns whether it was.
+    pub(super) fn wait(&self, times: u64, until: Instant) -> bool {
+        let heard = self.rung.times.lock().unwrap_or_else(PoisonError::into_inner);
+        let left = until.saturating_duration_since(Instant::now());
+        let quiet = |heard: &mut u64| *heard == times;
+        let waited = self.rung.changed.wait_timeout_while(heard, left, quiet);
+        *waited.unwrap_or_else(PoisonError::into_inner).0 != times
+    }
+}
+
+fn path(folder: &Path) -> PathBuf {
+    folder.join("bell")
+}

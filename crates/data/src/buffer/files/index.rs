@@ -1,0 +1,237 @@
+//! What was acknowledged: lots, names of experiences, writers and where readers stand.
+//!
+//! It is an SQLite database, so that memory stays small however much there is. It changes under a
+//! lock of our own, because SQLite would ask for its lock again and again instead of waiting.
+
+use std::fs::File;
+use std::path::Path;
+
+use rusqlite::{Connection, OptionalExtension, Row, Transaction, TransactionBehavior, params};
+
+use super::IoContext;
+use super::bell::Bell;
+use super::position::Position;
+use crate::Sample;
+use crate::buffer::{BufferError, Result};
+
+const VERSION: i64 = 1;
+
+const TABLES: &str = "
+    CREATE TABLE lots (
+        number INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, place TEXT NOT NULL,
+        begin INTEGER NOT NULL, bytes INTEGER NOT NULL, checksum INTEGER NOT NULL,
+        samples INTEGER NOT NULL
+    );
+    CREATE TABLE ids (id TEXT PRIMARY KEY) WITHOUT ROWID;
+    CREATE TABLE writers (name TEXT PRIMARY KEY, closed INTEGER NOT NULL) WITHOUT ROWID;
+    CREATE TABLE readers (name TEXT PRIMARY KEY, lot INTEGER NOT NULL, row INTEGER NOT NULL)
+        WITHOUT ROWID;
+";
+
+/// A lot in the index.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::buffer) struct Entry {
+    /// Its number, from 1.
+    pub(in crate::buffer) number: u64,
+    /// Its file, if the store has several.
+    pub(in crate::buffer) place: String,
+    /// Where it begins in the file.
+    pub(in crate::buffer) begin: u64,
+    /// How long it is.
+    pub(in crate::buffer) bytes: u64,
+    /// CRC-32 of its bytes.
+    pub(in crate::buffer) checksum: u32,
+    /// How many samples it has. A lot without any has no data.
+    pub(in crate::buffer) samples: u64,
+}
+
+/// The index of a buffer. Everyone opens one of his own.
+pub(in crate::buffer) struct Index {
+    connection: Connection,
+    lock: File,
+    bell: Bell,
+    storage: String,
+}
+
+impl Index {
+    pub(super) fn open(folder: &Path, storage: String) -> Result<Self> {
+        let path = folder.join("lock");
+        let lock = File::options().create(true).truncate(false).write(true).open(path);
+        let lock = lock.at(&storage)?;
+        let bell = Bell::open(folder, &storage)?;
+        let connect = || -> rusqlite::Result<Connection> {
+            let connection = Connection::open(folder.join("index.sqlite"))?;
+            connection.pragma_update(None, "journal_mode", "wal")?;
+            connection.pragma_update(None, "synchronous", "full")?;
+            Ok(connection)
+        };
+        // Changing the mode is a change too.
+        lock.lock().at(&storage)?;
+        let connection = connect().at(&storage)?;
+        lock.unlock().at(&storage)?;
+        Ok(Self { connection, lock, bell, storage })
+    }
+
+    /// Makes changes, all or none. They are durable when it returns.
+    pub(super) fn change<T>(&mut self, make: impl FnOnce(&Change<'_>) -> Result<T>) -> Result<T> {
+        self.lock.lock().at(&self.storage)?;
+        let storage = &self.storage;
+        let begin = TransactionBehavior::Immediate;
+        let done =
+            self.connection.transaction_with_behavior(begin).at(storage).and_then(|transaction| {
+                let change = Change { transaction, storage };
+                let made = make(&change)?;
+                change.transaction.commit().at(storage)?;
+                Ok(made)
+            });
+        self.lock.unlock().at(storage)?;
+        done
+    }
+
+    /// Wakes readers.
+    pub(super) fn ring(&mut self) {
+        self.bell.ring();
+    }
+
+    /// Returns the first lot with samples behind a number.
+    pub(super) fn after(&self, number: u64) -> Result<Option<Entry>> {
+        let sql = "SELECT * FROM lots WHERE number > ? AND samples > 0 ORDER BY number LIMIT 1";
+        self.entry(sql, number)
+    }
+
+    /// Returns a lot.
+    pub(super) fn lot(&self, number: u64) -> Result<Option<Entry>> {
+        self.entry("SELECT * FROM lots WHERE number = ?", number)
+    }
+
+    /// Returns whether there were writers and all have closed.
+    pub(super) fn closed(&self) -> Result<bool> {
+        let sql = "SELECT count(*) > 0 AND min(closed) FROM writers";
+        let closed = self.connection.query_row(sql, [], |row| row.get::<_, Option<bool>>(0));
+        Ok(closed.at(&self.storage)?.unwrap_or_default())
+    }
+
+    /// Returns up to where a reader has acknowledged.
+    pub(super) fn position(&self, reader: &str) -> Result<Position> {
+        let sql = "SELECT lot, row FROM readers WHERE name = ?";
+        let read = |row: &Row<'_>| Ok(Position { lot: row.get(0)?, row: row.get(1)? });
+        let position = self.connection.query_row(sql, [reader], read).optional();
+        Ok(position.at(&self.storage)?.unwrap_or_default())
+    }
+
+    fn entry(&self, sql: &str, number: u64) -> Result<Option<Entry>> {
+        let mut statement = self.connection.prepare_cached(sql).at(&self.storage)?;
+        statement.query_row([number], entry).optional().at(&self.storage)
+    }
+}
+
+/// Changes that are made together.
+pub(in crate::buffer) struct Change<'a> {
+    transaction: Transaction<'a>,
+    storage: &'a str,
+}
+
+impl Change<'_> {
+    /// Makes the tables. Returns whether there were none.
+    pub(super) fn begin(&self) -> Result<bool> {
+        let version = |row: &Row<'_>| row.get::<_, i64>(0);
+        let version = self.transaction.query_row("PRAGMA user_version", [], version);
+        match version.at(self.storage)? {
+            0 => {
+                self.transaction.execute_batch(TABLES).at(self.storage)?;
+                self.transaction.pragma_update(None, "user_version", VERSION).at(self.storage)?;
+                Ok(true)
+            }
+            VERSION => Ok(false),
+            found => Err(BufferError::Damaged {
+                storage: self.storage.to_owned(),
+                message: format!(
+                    "its index has version {found}; this program knows version {VERSION}"
+                ),
+            }),
+        }
+    }
+
+    /// Returns the last lot.
+    pub(in crate::buffer) fn last(&self) -> Result<Option<Entry>> {
+        let sql = "SELECT * FROM lots ORDER BY number DESC LIMIT 1";
+        self.transaction.query_row(sql, [], entry).optional().at(self.storage)
+    }
+
+    /// Returns where the data of all lots ends, if they are in one file.
+    pub(in crate::buffer) fn end(&self) -> Result<u64> {
+        let last = self.last()?;
+        Ok(last.map_or(0, |last| last.begin + last.bytes))
+    }
+
+    /// Returns the files of all lots, in order.
+    pub(in crate::buffer) fn places(&self) -> Result<Vec<String>> {
+        let places = || -> rusqlite::Result<Vec<String>> {
+            let sql = "SELECT place FROM lots WHERE samples > 0 ORDER BY number";
+            let mut statement = self.transaction.prepare_cached(sql)?;
+            statement.query_map([], |row| row.get(0))?.collect()
+        };
+        places().at(self.storage)
+    }
+
+    /// Returns whether a lot is there.
+    pub(super) fn knows(&self, key: &str) -> Result<bool> {
+        let sql = "SELECT EXISTS (SELECT 1 FROM lots WHERE key = ?)";
+        let mut statement = self.transaction.prepare_cached(sql).at(self.storage)?;
+        statement.query_row([key], |row| row.get(0)).at(self.storage)
+    }
+
+    /// Enters the names of samples. Returns those samples whose names were not there.
+    pub(super) fn unknown<'s>(&self, samples: &'s [Sample]) -> Result<Vec<&'s Sample>> {
+        let mut new = Vec::with_capacity(samples.len());
+        for sample in samples {
+            if self.add_id(&sample.id)? {
+                new.push(sample);
+            }
+        }
+        Ok(new)
+    }
+
+    /// Enters the name of a sample. Returns whether it was not there.
+    pub(in crate::buffer) fn add_id(&self, id: &str) -> Result<bool> {
+        let sql = "INSERT INTO ids VALUES (?) ON CONFLICT DO NOTHING";
+        let mut statement = self.transaction.prepare_cached(sql).at(self.storage)?;
+        Ok(statement.execute([id]).at(self.storage)? > 0)
+    }
+
+    /// Enters a lot.
+    pub(in crate::buffer) fn add(&self, key: &str, entry: &Entry) -> Result<()> {
+        let Entry { number, place, begin, bytes, checksum, samples } = entry;
+        let sql = "INSERT INTO lots VALUES (?, ?, ?, ?, ?, ?, ?)";
+        let values = params![number, key, place, begin, bytes, checksum, samples];
+        self.transaction.execute(sql, values).at(self.storage)?;
+        Ok(())
+    }
+
+    /// Enters a writer, or what became of it.
+    pub(in crate::buffer) fn writer(&self, name: &str, closed: bool) -> Result<()> {
+        let sql = "INSERT INTO writers VALUES (?1, ?2) ON CONFLICT DO UPDATE SET closed = ?2";
+        self.transaction.execute(sql, params![name, closed]).at(self.storage)?;
+        Ok(())
+    }
+
+    /// Enters up to where a reader has acknowledged.
+    pub(super) fn stand(&self, reader: &str, position: Position) -> Result<()> {
+        let sql = "INSERT INTO readers VALUES (?1, ?2, ?3)
+                   ON CONFLICT DO UPDATE SET lot = ?2, row = ?3";
+        let values = params![reader, position.lot, position.row];
+        self.transaction.execute(sql, values).at(self.storage)?;
+        Ok(())
+    }
+}
+
+fn entry(row: &Row<'_>) -> rusqlite::Result<Entry> {
+    Ok(Entry {
+        number: row.get("number")?,
+        place: row.get("place")?,
+        begin: row.get("begin")?,
+        bytes: row.get("bytes")?,
+        checksum: row.get("checksum")?,
+        samples: row.get("samples")?,
+    })
+}

@@ -1,0 +1,49 @@
+//! What the file system says, as errors of a buffer.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+use crate::buffer::{BufferError, Result};
+
+/// Says which storage an error is about.
+pub(in crate::buffer) trait IoContext<T> {
+    /// Says which storage an error is about.
+    fn at(self, storage: &str) -> Result<T>;
+}
+
+impl<T> IoContext<T> for io::Result<T> {
+    fn at(self, storage: &str) -> Result<T> {
+        self.map_err(|error| {
+            let (storage, message) = (storage.to_owned(), error.to_string());
+            match error.kind() {
+                io::ErrorKind::StorageFull
+                | io::ErrorKind::QuotaExceeded
+                | io::ErrorKind::FileTooLarge => BufferError::Full { storage, message },
+                _ => BufferError::Unavailable { storage, message },
+            }
+        })
+    }
+}
+
+impl<T> IoContext<T> for rusqlite::Result<T> {
+    fn at(self, storage: &str) -> Result<T> {
+        self.map_err(|error| {
+            let message = format!("its index: {error}");
+            let storage = storage.to_owned();
+            match error.sqlite_error_code() {
+                Some(rusqlite::ErrorCode::DiskFull) => BufferError::Full { storage, message },
+                Some(rusqlite::ErrorCode::DatabaseCorrupt | rusqlite::ErrorCode::NotADatabase) => {
+                    BufferError::Damaged { storage, message }
+                }
+                _ => BufferError::Unavailable { storage, message },
+            }
+        })
+    }
+}
+
+/// Makes durable which files a folder has.
+pub(in crate::buffer) fn sync_folder(folder: &Path) -> io::Result<()> {
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    File::open(folder)?.sync_all()
+}

@@ -1,0 +1,219 @@
+//! Reads lots in the order of the index, and remembers up to where they were acknowledged.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use super::bell::Ears;
+use super::position::Position;
+use super::{Entry, Index, IoContext, Rows, Store, safe_name};
+use crate::Sample;
+use crate::buffer::{Ask, BufferError, End, Reader, Result, Taken};
+
+/// Where the readers of one name stand. They are all in one process: the name is locked.
+pub(super) struct Standing {
+    name: String,
+    ears: Ears,
+    state: Mutex<State>,
+    // Locked as long as it is open.
+    _lock: File,
+}
+
+struct State {
+    index: Index,
+    /// What is read next.
+    cursor: Position,
+    /// The lot in which the cursor is, and its rows from there on.
+    open: Option<(Entry, Rows)>,
+    /// Up to where everything is acknowledged.
+    acknowledged: Position,
+    /// Where the samples begin that a reader has not acknowledged. What a reader that was dropped
+    /// held stays: it is read again when the name is opened anew.
+    held: BTreeMap<u64, Position>,
+    /// Numbers the readers.
+    readers: u64,
+}
+
+impl Standing {
+    pub(super) fn open<S: Store>(store: &S, name: &str) -> Result<Self> {
+        let (folder, storage) = (store.index(), store.name());
+        let file = folder.join(format!("reader-{}.lock", safe_name(name)));
+        let lock = File::options().create(true).truncate(false).write(true).open(file);
+        let lock = lock.at(&storage)?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(std::fs::TryLockError::WouldBlock) => {
+                let message = format!(
+                    "another process or buffer reads it as `{name}`; read under another name, or \
+                     wait until that one is gone"
+                );
+                return Err(BufferError::Unavailable { storage, message });
+            }
+            Err(std::fs::TryLockError::Error(error)) => return Err(error).at(&storage),
+        }
+        let ears = Ears::open(&folder, &storage)?;
+        let index = Index::open(&folder, storage)?;
+        let cursor = index.position(name)?;
+        let state = State {
+            index,
+            cursor,
+            open: None,
+            acknowledged: cursor,
+            held: BTreeMap::new(),
+            readers: 0,
+        };
+        Ok(Self { name: name.to_owned(), ears, state: Mutex::new(state), _lock: lock })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Acknowledges what nobody holds.
+    fn acknowledge(&mut self, name: &str) -> Result<()> {
+        let position = self.held.values().min().copied().unwrap_or(self.cursor);
+        if position != self.acknowledged {
+            self.index.change(|change| change.stand(name, position))?;
+            self.acknowledged = position;
+        }
+        Ok(())
+    }
+
+    /// Returns the next sample, if there is one now.
+    fn next<S: Store>(&mut self, store: &S) -> Result<Option<Sample>> {
+        loop {
+            if let Some((entry, rows)) = &mut self.open {
+                if self.cursor.row < entry.samples {
+                    let short = || BufferError::Damaged {
+                        storage: store.name(),
+                        message: format!(
+                            "lot {} has {} samples where {} were written",
+                            entry.number, self.cursor.row, entry.samples
+                        ),
+                    };
+                    let sample = rows.next().ok_or_else(short).flatten();
+                    if sample.is_ok() {
+                        self.cursor.row += 1;
+                    } else {
+                        self.open = None;
+                    }
+                    return sample.map(Some);
+                }
+                self.open = None;
+            }
+            let unfinished = match self.index.lot(self.cursor.lot)? {
+                Some(entry) if self.cursor.row < entry.samples => Some(entry),
+                _ => None,
+            };
+            let entry = match unfinished {
+                Some(entry) => entry,
+                None => match self.index.after(self.cursor.lot)? {
+                    Some(entry) => {
+                        self.cursor = Position { lot: entry.number, row: 0 };
+                        entry
+                    }
+                    None => return Ok(None),
+                },
+            };
+            let rows = store.rows(&entry, self.cursor.row)?;
+            self.open = Some((entry, rows));
+        }
+    }
+}
+
+/// A reader of files.
+pub(super) struct FileReader<S> {
+    store: Arc<S>,
+    standing: Arc<Standing>,
+    number: u64,
+}
+
+impl<S: Store> FileReader<S> {
+    pub(super) fn new(store: Arc<S>, standing: Arc<Standing>) -> Self {
+        let mut state = standing.state();
+        state.readers += 1;
+        let number = state.readers;
+        drop(state);
+        Self { store, standing, number }
+    }
+
+    /// Takes what there is now.
+    fn take(&self, ask: &Ask, taken: &mut Taken) -> Result<Option<End>> {
+        let mut state = self.standing.state();
+        let begin = state.cursor;
+        state.held.entry(self.number).or_insert(begin);
+        // Before the last look: what is written by then is read, and after it there is no more.
+        let closed = state.index.closed()?;
+        while taken.samples.len() < ask.count {
+            match state.next(&*self.store)? {
+                Some(sample) if sample.model_version < ask.min_model_version => taken.stale += 1,
+                Some(sample) => taken.samples.push(sample),
+                None => return Ok(closed.then_some(End::Finished)),
+            }
+        }
+        Ok(Some(End::Full))
+    }
+}
+
+impl<S: Store> Reader for FileReader<S> {
+    /// A sample that cannot be read is an error of its own: those before it are returned first.
+    fn read(&mut self, ask: &Ask) -> Result<Taken> {
+        let until = Instant::now().checked_add(ask.timeout);
+        let until = until.unwrap_or_else(|| Instant::now() + std::time::Duration::from_hours(9999));
+        if !ask.keep {
+            let mut state = self.standing.state();
+            state.held.remove(&self.number);
+            state.acknowledge(&self.standing.name)?;
+        }
+        let mut taken = Taken { samples: Vec::new(), stale: 0, end: End::TimedOut };
+        if ask.count == 0 {
+            taken.end = End::Full;
+            return Ok(taken);
+        }
+        loop {
+            let times = self.standing.ears.times();
+            match self.take(ask, &mut taken) {
+                Ok(Some(end)) => {
+                    taken.end = end;
+                    return Ok(taken);
+                }
+                Ok(None) => {}
+                Err(_) if !taken.samples.is_empty() => return Ok(taken),
+                Err(error) => return Err(error),
+            }
+            if !self.standing.ears.wait(times, until) {
+                return Ok(taken);
+            }
+        }
+    }
+
+    fn position(&self) -> String {
+        self.standing.state().cursor.to_string()
+    }
+
+    fn seek(&mut self, position: &str) -> Result<()> {
+        let unknown = || BufferError::Unsupported {
+            storage: self.store.name(),
+            message: format!(
+                "there is no position `{position}`; a position is what a reader of this buffer \
+                 returned as such"
+            ),
+        };
+        let to: Position = position.parse().map_err(|()| unknown())?;
+        let mut state = self.standing.state();
+        let samples = match to.lot {
+            0 => 0,
+            lot => state.index.lot(lot)?.ok_or_else(unknown)?.samples,
+        };
+        if to.row > samples {
+            return Err(unknown());
+        }
+        state.open = None;
+        state.held.clear();
+        state.cursor = to;
+        state.acknowledge(&self.standing.name)
+    }
+}

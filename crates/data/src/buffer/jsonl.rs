@@ -1,0 +1,204 @@
+//! Experiences as JSON lines, which any tool reads.
+//!
+//! A line is what `Experience::to_json` says, and under `payload` the whole experience in base64,
+//! arrays included, so that it can be read back bit for bit.
+
+mod line;
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use super::files::{Change, Entry, Files, IoContext, Rows, Store, beside, sync_folder};
+use super::{Buffer, BufferError, Reader, Result, Writer};
+use crate::Sample;
+
+/// A file of JSON lines, and beside it a folder `….index` that remembers what was acknowledged.
+///
+/// A lot is appended and synced before it is entered in the index. What a writer that died left
+/// behind the last lot is cut off by the next opening or write and kept as `cut` in that folder.
+/// Without the index the whole file is read once, when it is opened, and is then one lot that is
+/// finished. Lots and names of experiences are known across restarts; memory does not grow with
+/// them. A name can be read by one process at a time.
+pub struct JsonLines {
+    files: Files<Lines>,
+}
+
+impl JsonLines {
+    /// Opens a file `….jsonl` or `….json`, or makes it.
+    pub fn open(path: impl Into<PathBuf>) -> Result<Self> {
+        Self::new(path.into(), true)
+    }
+
+    /// Opens a file to which only what people read is written: no arrays, no payload. What is
+    /// written so cannot be read back.
+    pub fn open_plain(path: impl Into<PathBuf>) -> Result<Self> {
+        Self::new(path.into(), false)
+    }
+
+    fn new(path: PathBuf, payloads: bool) -> Result<Self> {
+        let extension = path.extension().and_then(|extension| extension.to_str());
+        if !matches!(extension, Some("json" | "jsonl")) {
+            return Err(BufferError::Unsupported {
+                storage: path.display().to_string(),
+                message: "a file of JSON lines has to end with .jsonl or .json".to_owned(),
+            });
+        }
+        Ok(Self { files: Files::open(Lines { path, payloads })? })
+    }
+}
+
+impl Buffer for JsonLines {
+    fn writer(&self, name: &str) -> Result<Box<dyn Writer>> {
+        self.files.writer(name)
+    }
+
+    fn reader(&self, name: &str) -> Result<Box<dyn Reader>> {
+        self.files.reader(name)
+    }
+}
+
+impl std::fmt::Debug for JsonLines {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("JsonLines").field(&self.files.name()).finish()
+    }
+}
+
+struct Lines {
+    path: PathBuf,
+    payloads: bool,
+}
+
+impl Lines {
+    fn damaged(&self, message: String) -> BufferError {
+        BufferError::Damaged { storage: self.name(), message }
+    }
+
+    /// Cuts off what is behind the last lot.
+    fn cut(&self, file: &mut File, end: u64) -> Result<()> {
+        let length = file.metadata().at(&self.name())?.len();
+        if length < end {
+            return Err(self.damaged(format!(
+                "it has {length} bytes where {end} were written; restore it, or remove {} to go \
+                 on with what there is",
+                self.index().display()
+            )));
+        }
+        if length > end {
+            tracing::warn!(
+                file = %self.path.display(), bytes = length - end,
+                "cut off what no writer had acknowledged"
+            );
+            self.set_aside(file, end).at(&self.name())?;
+        }
+        Ok(())
+    }
+
+    fn set_aside(&self, file: &mut File, end: u64) -> io::Result<()> {
+        file.seek(SeekFrom::Start(end))?;
+        io::copy(file, &mut File::create(self.index().join("cut"))?)?;
+        file.set_len(end)?;
+        file.sync_all()
+    }
+
+    /// Enters the lines of a file that has no index.
+    fn adopt(&self, file: File, index: &Change<'_>) -> Result<()> {
+        let mut lines = BufReader::new(file);
+        let (mut bytes, mut samples, mut line) = (0, 0, Vec::new());
+        let mut checksum = crc32fast::Hasher::new();
+        while lines.read_until(b'\n', &mut line).at(&self.name())? > 0 {
+            samples += 1;
+            if !line.ends_with(b"\n") {
+                return Err(self.damaged(format!("line {samples} is cut off")));
+            }
+            let id = line::id(&line)
+                .map_err(|problem| self.damaged(format!("line {samples}: {problem}")))?;
+            index.add_id(&id)?;
+            bytes += line.len() as u64;
+            checksum.update(&line);
+            line.clear();
+        }
+        if samples > 0 {
+            let (place, checksum) = (String::new(), checksum.finalize());
+            index.add("", &Entry { number: 1, place, begin: 0, bytes, checksum, samples })?;
+            index.writer("", true)?;
+        }
+        Ok(())
+    }
+
+    fn put(&self, file: &mut File, lines: &[u8], begin: u64) -> io::Result<()> {
+        file.seek(SeekFrom::Start(begin))?;
+        let written = file.write_all(lines).and_then(|()| file.sync_data());
+        if written.is_err() {
+            // The next write would cut it off too; this makes room at once.
+            let _ = file.set_len(begin);
+        }
+        written
+    }
+}
+
+impl Store for Lines {
+    fn name(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    fn index(&self) -> PathBuf {
+        beside(&self.path, ".index")
+    }
+
+    fn settle(&self, index: &Change<'_>, fresh: bool) -> Result<()> {
+        let new = !self.path.exists();
+        let mut file = open(&self.path).at(&self.name())?;
+        if new {
+            sync_folder(self.path.parent().unwrap_or_else(|| Path::new(""))).at(&self.name())?;
+        }
+        if fresh { self.adopt(file, index) } else { self.cut(&mut file, index.end()?) }
+    }
+
+    fn append(&self, number: u64, _: &str, samples: &[&Sample], begin: u64) -> Result<Entry> {
+        let mut lines = Vec::new();
+        for sample in samples {
+            line::write(sample, self.payloads, &mut lines)?;
+        }
+        let mut file = open(&self.path).at(&self.name())?;
+        self.cut(&mut file, begin)?;
+        self.put(&mut file, &lines, begin).at(&self.name())?;
+        Ok(Entry {
+            number,
+            place: String::new(),
+            begin,
+            bytes: lines.len() as u64,
+            checksum: crc32fast::hash(&lines),
+            samples: samples.len() as u64,
+        })
+    }
+
+    fn entered(&self, _: &Entry) {}
+
+    fn rows(&self, entry: &Entry, row: u64) -> Result<Rows> {
+        let mut file = File::open(&self.path).at(&self.name())?;
+        file.seek(SeekFrom::Start(entry.begin)).at(&self.name())?;
+        let mut lines = BufReader::new(file.take(entry.bytes));
+        for _ in 0..row {
+            lines.skip_until(b'\n').at(&self.name())?;
+        }
+        let (storage, number, mut row) = (self.name(), entry.number, row);
+        let next = move || {
+            let mut line = Vec::new();
+            match lines.read_until(b'\n', &mut line).at(&storage) {
+                Ok(0) => return None,
+                Ok(_) => {}
+                Err(error) => return Some(Err(error)),
+            }
+            let sample = line::read(&line)
+                .map_err(|problem| problem.about(&storage, &format!("lot {number}, row {row}")));
+            row += 1;
+            Some(sample)
+        };
+        Ok(Box::new(std::iter::from_fn(next)))
+    }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    File::options().create(true).truncate(false).read(true).write(true).open(path)
+}

@@ -1,0 +1,97 @@
+//! One line: an experience for people and, in base64, for programs.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use rollway_wire::experience::PayloadError;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::buffer::BufferError;
+use crate::{Sample, model_version};
+
+const PAYLOAD: &str = "payload";
+
+/// What is wrong with a line.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Problem {
+    #[error("{0}")]
+    Json(#[from] serde_json::Error),
+    #[error("{PAYLOAD}: {0}")]
+    Base64(#[from] base64::DecodeError),
+    #[error("{PAYLOAD}: {0}")]
+    Payload(#[from] PayloadError),
+    #[error("there is no `{PAYLOAD}`: the line was written for people, without its arrays")]
+    NoPayload,
+}
+
+impl Problem {
+    /// Says where it is.
+    pub(super) fn about(&self, storage: &str, place: &str) -> BufferError {
+        let (storage, message) = (storage.to_owned(), format!("{place}: {self}"));
+        match self {
+            Self::NoPayload => BufferError::Unsupported { storage, message },
+            _ => BufferError::Damaged { storage, message },
+        }
+    }
+}
+
+/// Writes a sample as a line.
+pub(super) fn write(sample: &Sample, payload: bool, out: &mut Vec<u8>) -> Result<(), PayloadError> {
+    let line = sample.decode()?.to_json();
+    let text = line.to_string();
+    if payload && let Some(open) = text.strip_suffix('}') {
+        // Added as text, which spares a copy of a long string.
+        out.extend_from_slice(open.as_bytes());
+        out.extend_from_slice(b",\"payload\":\"");
+        let begin = out.len();
+        let room = base64::encoded_len(sample.payload.len(), true).unwrap_or_default();
+        out.resize(begin + room, 0);
+        let written = STANDARD.encode_slice(&sample.payload, &mut out[begin..]);
+        out.truncate(begin + written.unwrap_or_default());
+        out.extend_from_slice(b"\"}");
+    } else {
+        out.extend_from_slice(text.as_bytes());
+    }
+    out.push(b'\n');
+    Ok(())
+}
+
+/// Reads a line back.
+pub(super) fn read(line: &[u8]) -> Result<Sample, Problem> {
+    #[derive(Deserialize)]
+    struct Line<'a> {
+        #[serde(borrow)]
+        payload: Option<Cow<'a, str>>,
+    }
+    let line: Line<'_> = serde_json::from_slice(line)?;
+    let text = line.payload.ok_or(Problem::NoPayload)?;
+    let payload = STANDARD.decode(text.as_bytes())?.into();
+    let mut sample = Sample { id: Arc::from(""), model_version: 0, reward: None, payload };
+    let experience = sample.decode()?;
+    sample.id = experience.eid.uid().into();
+    sample.model_version = model_version(&experience);
+    sample.reward = experience.reward;
+    Ok(sample)
+}
+
+/// Returns the name of the experience in a whole line.
+pub(super) fn id(line: &[u8]) -> Result<String, Problem> {
+    #[derive(Deserialize)]
+    struct Line {
+        eid: Eid,
+    }
+    #[derive(Deserialize)]
+    struct Eid {
+        batch: Value,
+        task: Value,
+        run: u64,
+        step: u64,
+        suffix: String,
+    }
+    let Eid { batch, task, run, step, suffix } = serde_json::from_slice::<Line>(line)?.eid;
+    let part = |part: &Value| part.as_str().map_or_else(|| part.to_string(), str::to_owned);
+    Ok(format!("{}/{}/{run}/{step}/{suffix}", part(&batch), part(&task)))
+}

@@ -1,0 +1,221 @@
+//! Experiences as Parquet files, a folder of them, with the columns of [`crate::arrow`].
+
+mod file;
+
+use std::collections::HashSet;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+
+use super::files::{Change, Entry, Files, IoContext, Rows, Store, safe_name, sync_folder};
+use super::{Buffer, BufferError, Reader, Result, Writer};
+use crate::Sample;
+
+/// A folder of Parquet files, one for every lot, and in it `.rollway`, which remembers what was
+/// acknowledged.
+///
+/// A file is written under a hidden name, synced, entered in the index and then shown under its
+/// own name: `NUMBER-KEY-HASH.parquet`, in the order of writing. So what tools see in the folder is
+/// whole and acknowledged. Samples whose names are known from any lot are left out of the file.
+/// Without the index the files are read once, in the order of their names, when the folder is
+/// opened, and are then lots that are finished. A name can be read by one process at a time.
+pub struct Parquet {
+    files: Files<Folder>,
+}
+
+impl Parquet {
+    /// Opens a folder, or makes it.
+    pub fn open(folder: impl Into<PathBuf>) -> Result<Self> {
+        let folder = folder.into();
+        if folder.is_file() {
+            return Err(BufferError::Unsupported {
+                storage: folder.display().to_string(),
+                message: "it is a file; give the folder in which it is".to_owned(),
+            });
+        }
+        Ok(Self { files: Files::open(Folder { path: folder })? })
+    }
+}
+
+impl Buffer for Parquet {
+    fn writer(&self, name: &str) -> Result<Box<dyn Writer>> {
+        self.files.writer(name)
+    }
+
+    fn reader(&self, name: &str) -> Result<Box<dyn Reader>> {
+        self.files.reader(name)
+    }
+}
+
+impl std::fmt::Debug for Parquet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Parquet").field(&self.files.name()).finish()
+    }
+}
+
+struct Folder {
+    path: PathBuf,
+}
+
+impl Folder {
+    fn damaged(&self, file: &str, message: &str) -> BufferError {
+        BufferError::Damaged {
+            storage: self.path.join(file).display().to_string(),
+            message: message.to_owned(),
+        }
+    }
+
+    fn shown(&self, place: &str) -> PathBuf {
+        self.path.join(place)
+    }
+
+    /// Returns where a file is before it is shown.
+    fn hidden(&self, place: &str) -> PathBuf {
+        self.path.join(format!(".{place}{HIDDEN}"))
+    }
+
+    /// Returns the names of shown files in order, and of hidden ones.
+    fn list(&self) -> Result<(Vec<String>, Vec<String>)> {
+        let (mut shown, mut hidden) = (Vec::new(), Vec::new());
+        for entry in fs::read_dir(&self.path).at(&self.name())? {
+            let name = entry.at(&self.name())?.file_name().to_string_lossy().into_owned();
+            if name.starts_with('.') && name.ends_with(HIDDEN) {
+                hidden.push(name);
+            } else if !name.starts_with('.') && name.ends_with(".parquet") {
+                shown.push(name);
+            }
+        }
+        shown.sort();
+        Ok((shown, hidden))
+    }
+
+    /// Enters the files of a folder that has no index.
+    fn adopt(&self, shown: &[String], index: &Change<'_>) -> Result<()> {
+        for (number, name) in (1..).zip(shown) {
+            let data = Bytes::from(fs::read(self.path.join(name)).at(&self.name())?);
+            let (bytes, checksum) = (data.len() as u64, crc32fast::hash(&data));
+            let (key, rows) = file::read(data, 0).map_err(|why| self.damaged(name, &why))?;
+            let mut samples = 0;
+            for sample in rows {
+                let sample = sample.map_err(|why| self.damaged(name, &why))?;
+                if !index.add_id(&sample.id)? {
+                    let message = format!("`{}` is there twice", sample.id);
+                    return Err(self.damaged(name, &message));
+                }
+                samples += 1;
+            }
+            let place = name.clone();
+            let entry = Entry { number, place, begin: 0, bytes, checksum, samples };
+            index.add(&key.unwrap_or_else(|| format!("file {name}")), &entry)?;
+        }
+        if !shown.is_empty() {
+            index.writer("", true)?;
+        }
+        Ok(())
+    }
+
+    fn put(&self, place: &str, data: &[u8]) -> io::Result<()> {
+        let path = self.hidden(place);
+        let written = File::create(&path).and_then(|mut file| {
+            file.write_all(data)?;
+            file.sync_all()
+        });
+        if written.is_err() {
+            // The next opening would remove it too; this makes room at once.
+            let _ = fs::remove_file(&path);
+        }
+        written.and_then(|()| sync_folder(&self.path))
+    }
+
+    /// Reads a file, shown or about to be.
+    fn get(&self, place: &str) -> io::Result<Vec<u8>> {
+        let (shown, hidden) = (self.shown(place), self.hidden(place));
+        let absent = |path: &Path, or: &dyn Fn() -> io::Result<Vec<u8>>| match fs::read(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => or(),
+            read => read,
+        };
+        // It may be shown between the two looks.
+        absent(&shown, &|| absent(&hidden, &|| fs::read(&shown)))
+    }
+}
+
+/// How hidden files end.
+const HIDDEN: &str = ".part";
+
+impl Store for Folder {
+    fn name(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    fn index(&self) -> PathBuf {
+        self.path.join(".rollway")
+    }
+
+    fn settle(&self, index: &Change<'_>, fresh: bool) -> Result<()> {
+        let (shown, hidden) = self.list()?;
+        if fresh {
+            self.adopt(&shown, index)?;
+        }
+        let places = index.places()?;
+        let known: HashSet<&str> = places.iter().map(String::as_str).collect();
+        let there: HashSet<&str> = shown.iter().map(String::as_str).collect();
+        if let Some(foreign) = shown.iter().find(|name| !known.contains(name.as_str())) {
+            let message = "it was not written through this buffer; move it away, or remove \
+                           .rollway to take in whatever is in the folder";
+            return Err(self.damaged(foreign, message));
+        }
+        for place in places.iter().filter(|place| !there.contains(place.as_str())) {
+            match fs::rename(self.hidden(place), self.shown(place)) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    return Err(self.damaged(place, "it was written and is not there any more"));
+                }
+                renamed => renamed.at(&self.name())?,
+            }
+        }
+        for name in hidden {
+            match fs::remove_file(self.path.join(&name)) {
+                Ok(()) => tracing::warn!(file = name, "removed what no writer had acknowledged"),
+                // Just shown.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error).at(&self.name()),
+            }
+        }
+        Ok(())
+    }
+
+    fn append(&self, number: u64, key: &str, samples: &[&Sample], _: u64) -> Result<Entry> {
+        let place = format!("{number:010}-{}.parquet", safe_name(key));
+        let data = file::write(key, samples).map_err(|error| error.about(&self.name()))?;
+        self.put(&place, &data).at(&self.name())?;
+        Ok(Entry {
+            number,
+            place,
+            begin: 0,
+            bytes: data.len() as u64,
+            checksum: crc32fast::hash(&data),
+            samples: samples.len() as u64,
+        })
+    }
+
+    fn entered(&self, entry: &Entry) {
+        let (hidden, shown) = (self.hidden(&entry.place), self.shown(&entry.place));
+        if let Err(error) = fs::rename(hidden, &shown)
+            && !shown.exists()
+        {
+            tracing::warn!(file = entry.place, %error, "shown when the folder is opened next");
+        }
+    }
+
+    fn rows(&self, entry: &Entry, row: u64) -> Result<Rows> {
+        let place = self.shown(&entry.place).display().to_string();
+        let data = Bytes::from(self.get(&entry.place).at(&place)?);
+        if data.len() as u64 != entry.bytes || crc32fast::hash(&data) != entry.checksum {
+            return Err(self.damaged(&entry.place, "its bytes are not those that were written"));
+        }
+        let damaged = move |message| BufferError::Damaged { storage: place.clone(), message };
+        let (_, rows) = file::read(data, row).map_err(&damaged)?;
+        Ok(Box::new(rows.map(move |sample| sample.map_err(&damaged))))
+    }
+}

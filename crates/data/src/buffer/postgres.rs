@@ -1,0 +1,149 @@
+//! A buffer in a PostgreSQL database. What it shares with other databases is in `sql.rs`.
+//!
+//! Every session has a small runtime of its own, which runs while a call is under way: only so can
+//! a call that gets no answer be given up at its deadline.
+
+mod fault;
+mod session;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_postgres::Config;
+use tokio_postgres::config::{Host, SslMode};
+
+use self::session::PostgresSession;
+use super::sql::{Database, Dialect, Fault, Options, Store};
+use super::{Buffer, BufferError, Reader, Result, Writer};
+
+/// A buffer in a PostgreSQL database.
+///
+/// Its calls block, and must not be made from a thread that runs asynchronous code.
+#[derive(Clone, Debug)]
+pub struct Postgres {
+    store: Arc<Store<Server>>,
+}
+
+impl Postgres {
+    /// Opens a database: `postgresql://user:password@host:port/database`. The name of a driver, as
+    /// in `postgresql+psycopg://`, is passed over.
+    pub fn open(address: &str, options: Options) -> Result<Self> {
+        let mut config = parse(address)?;
+        // The system counts keepalives in whole seconds.
+        let quiet = options.connect_timeout.max(Duration::from_secs(1));
+        config
+            .application_name("rollway")
+            .connect_timeout(options.connect_timeout)
+            .tcp_user_timeout(options.call_timeout)
+            .keepalives_idle(quiet)
+            .keepalives_interval(quiet)
+            .keepalives_retries(3);
+        let name = name(&config);
+        if config.get_ssl_mode() == SslMode::Require {
+            return Err(BufferError::Unsupported {
+                storage: name,
+                message: "encrypted connections (sslmode=require) are not supported; use a tunnel \
+                          or a Unix socket"
+                    .into(),
+            });
+        }
+        Ok(Self { store: Store::open(Server { config, name }, options)? })
+    }
+}
+
+impl Buffer for Postgres {
+    fn writer(&self, name: &str) -> Result<Box<dyn Writer>> {
+        self.store.writer(name)
+    }
+
+    fn reader(&self, name: &str) -> Result<Box<dyn Reader>> {
+        self.store.reader(name)
+    }
+}
+
+#[derive(Debug)]
+struct Server {
+    config: Config,
+    name: String,
+}
+
+impl Database for Server {
+    type Session = PostgresSession;
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn dialect(&self) -> Dialect {
+        Dialect {
+            serial: "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
+            time: "TIMESTAMPTZ NOT NULL DEFAULT now()",
+            bytes: "BYTEA",
+            existing: "SELECT count(to_regclass(quote_ident(name)))
+                FROM unnest(string_to_array($1, ',')) AS name",
+            for_update: "FOR UPDATE",
+            // Compressing token ids costs more time than the disk does.
+            tune: "ALTER TABLE {experience} ALTER COLUMN experience_bytes SET STORAGE EXTERNAL",
+            size: Some("SELECT pg_total_relation_size('{experience}')"),
+        }
+    }
+
+    fn connect(&self, options: &Options) -> Result<PostgresSession, Fault> {
+        PostgresSession::connect(&self.config, &self.name, options)
+    }
+}
+
+/// Reads an address. What is wrong with it is said without repeating it: it may hold a password.
+fn parse(address: &str) -> Result<Config> {
+    let unsupported = |message: String| BufferError::Unsupported {
+        storage: "the PostgreSQL address".into(),
+        message,
+    };
+    let (scheme, rest) = address.split_once("://").unwrap_or(("", ""));
+    if !matches!(scheme.split('+').next(), Some("postgresql" | "postgres")) {
+        return Err(unsupported(
+            "it must have the form `postgresql://user:password@host:port/database`".into(),
+        ));
+    }
+    format!("postgresql://{rest}").parse().map_err(|_: tokio_postgres::Error| {
+        unsupported(
+            "it is not understood; characters like `@`, `/` and `:` in a user name or a password \
+             are written as `%40`, `%2F` and `%3A`"
+                .into(),
+        )
+    })
+}
+
+/// Returns the address without user and password.
+fn name(config: &Config) -> String {
+    let hosts = config.get_hosts().iter().enumerate().map(|(index, host)| {
+        let ports = config.get_ports();
+        let port = ports.get(index).or_else(|| ports.first()).copied().unwrap_or(5432);
+        match host {
+            Host::Tcp(host) => format!("{host}:{port}"),
+            Host::Unix(path) => format!("{}:{port}", path.display()),
+        }
+    });
+    let hosts: Vec<String> = hosts.collect();
+    format!("postgresql://{}/{}", hosts.join(","), config.get_dbname().unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_shown_without_its_secrets() {
+        for (address, shown) in [
+            ("postgresql://me:secret@db:6543/runs", "postgresql://db:6543/runs"),
+            ("postgresql+psycopg://me:secret@db/runs?password=other", "postgresql://db:5432/runs"),
+            ("postgres://me@%2Ftmp%2Fsocket/runs", "postgresql:///tmp/socket:5432/runs"),
+        ] {
+            assert_eq!(name(&parse(address).unwrap()), shown);
+        }
+        for bad in ["mysql://me:secret@db/runs", "postgresql://me:sec@ret@db:x/runs", "secret"] {
+            let message = parse(bad).unwrap_err().to_string();
+            assert!(!message.contains("sec"), "{message}");
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! The queue: experiences on their way from the explorer to the trainer, in memory or in files.
+//!
+//! [`Queue::open`] makes one. Samples leave in the order in which they came, or by priority
+//! ([`Options::replay`]). A full queue lets writers wait, spills to disk or replaces; memory has a
+//! budget in bytes either way. What was read is kept until it is acknowledged.
+//!
+//! `fifo` and `priority` are the two orders, data structures behind `store`; `writer` and `reader`
+//! wait and wake; `line` says who is next; `known` tells what has been here before.
+
+mod chance;
+mod disk;
+mod fifo;
+mod known;
+mod line;
+mod options;
+mod priority;
+mod reader;
+mod store;
+mod writer;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use self::disk::failed;
+use self::fifo::Fifo;
+use self::known::Known;
+use self::line::Line;
+pub use self::options::{Clock, Options, Priority, Replay, SAMPLE_COST, WhenFull};
+use self::priority::Ranked;
+use self::reader::QueueReader;
+use self::store::Store;
+pub use self::store::Usage;
+use self::writer::QueueWriter;
+use super::{Buffer, BufferError, Reader, Result, Writer};
+use crate::log::Log;
+
+/// A queue of experiences.
+///
+/// **Writers** are served in the order in which they began to wait. **Readers** all have one name
+/// and share one position: each sample goes to one of them, and they too are served in order, so
+/// that the first gets its whole batch. What a reader got is its own until its next read without
+/// `keep`, which acknowledges it. A reader that is dropped gives back what it had not acknowledged,
+/// also the last batch: a read of zero samples acknowledges and takes nothing.
+///
+/// **A position** is a number. A reader's own says that everything before it was acknowledged or is
+/// in its hands. Seeking to a position acknowledges everything before it and takes back everything
+/// that anybody holds after it.
+///
+/// A durable queue counts writers anew each time it is opened.
+#[derive(Debug)]
+pub struct Queue {
+    shared: Arc<Shared>,
+}
+
+/// What writers and readers share.
+#[derive(Debug)]
+struct Shared {
+    options: Options,
+    /// Waited for without the lock.
+    samples: Option<Arc<Log>>,
+    gone: Option<Arc<Log>>,
+    state: Mutex<State>,
+}
+
+/// Everything that changes.
+struct State {
+    store: Box<dyn Store>,
+    known: Known,
+    /// Which writers there were, and whether they are open.
+    writers: BTreeMap<String, bool>,
+    /// The name that all readers have.
+    reader: Option<String>,
+    readers: u64,
+    waiting_writers: Line,
+    waiting_readers: Line,
+    /// The newest version ever written.
+    newest: u64,
+    closed: bool,
+}
+
+impl Queue {
+    /// Opens a queue.
+    pub fn open(options: Options) -> Result<Arc<Self>> {
+        options.check()?;
+        let mut known = Known::new(options.known_max);
+        let store: Box<dyn Store> = match &options.replay {
+            Some(replay) => Box::new(Ranked::new(&options, replay)),
+            None => Box::new(Fifo::open(&options, &mut known)?),
+        };
+        let (samples, gone) = store.logs().unzip();
+        let state = State {
+            store,
+            known,
+            writers: BTreeMap::new(),
+            reader: None,
+            readers: 0,
+            waiting_writers: Line::default(),
+            waiting_readers: Line::default(),
+            newest: 0,
+            closed: false,
+        };
+        let gone = gone.flatten();
+        let shared = Shared { options, samples, gone, state: Mutex::new(state) };
+        Ok(Arc::new(Self { shared: Arc::new(shared) }))
+    }
+
+    /// Closes the queue: writers are refused from now on, also those that wait, and readers get
+    /// what there is and then the end of data.
+    pub fn close(&self) {
+        let mut state = self.shared.lock();
+        state.closed = true;
+        state.news_of_writers();
+        state.waiting_writers.call_all();
+    }
+
+    /// Returns what there is.
+    pub fn usage(&self) -> Usage {
+        self.shared.lock().store.usage()
+    }
+
+    /// Returns how many writers wait for room.
+    pub fn waiting_writers(&self) -> usize {
+        self.shared.lock().waiting_writers.len()
+    }
+}
+
+impl Buffer for Queue {
+    fn writer(&self, name: &str) -> Result<Box<dyn Writer>> {
+        let mut state = self.shared.lock();
+        if state.closed {
+            return Err(self.shared.closed());
+        }
+        state.writers.insert(name.to_owned(), true);
+        state.news_of_writers();
+        Ok(Box::new(QueueWriter::new(Arc::clone(&self.shared), name)))
+    }
+
+    fn reader(&self, name: &str) -> Result<Box<dyn Reader>> {
+        let mut state = self.shared.lock();
+        let first = state.reader.get_or_insert_with(|| name.to_owned());
+        if first != name {
+            let message = format!(
+                "it has one position, which belongs to the readers named {first:?}; read as \
+                 {first:?}, or use a database for readers that each get everything"
+            );
+            return Err(self.shared.unsupported(message));
+        }
+        state.readers += 1;
+        Ok(Box::new(QueueReader::new(Arc::clone(&self.shared), state.readers)))
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until what was stored is durable, so that it can be read.
+    fn make_durable<'a>(&'a self, mut state: MutexGuard<'a, State>) -> Result<()> {
+        if let (Some(log), Some(end)) = (&self.samples, state.store.not_durable()) {
+            drop(state);
+            log.sync().map_err(|error| failed(&self.options, &error))?;
+            state = self.lock();
+            state.store.set_durable(end);
+            state.waiting_readers.call();
+        }
+        Ok(())
+    }
+
+    /// Waits until it is durable what has left, and frees what it took.
+    fn settle<'a>(&'a self, mut state: MutexGuard<'a, State>) -> Result<MutexGuard<'a, State>> {
+        state.store.flush()?;
+        if let Some(log) = self.gone.as_ref().filter(|log| log.unsynced_bytes() > 0) {
+            drop(state);
+            log.sync().map_err(|error| failed(&self.options, &error))?;
+            state = self.lock();
+        }
+        state.store.free()?;
+        state.waiting_writers.call();
+        Ok(state)
+    }
+
+    fn storage(&self) -> String {
+        self.options.name.clone()
+    }
+
+    fn closed(&self) -> BufferError {
+        BufferError::Closed(self.storage())
+    }
+
+    fn closed_writer(&self, name: &str) -> BufferError {
+        BufferError::Closed(format!("the writer {name:?} of {}", self.options.name))
+    }
+
+    fn unsupported(&self, message: String) -> BufferError {
+        BufferError::Unsupported { storage: self.storage(), message }
+    }
+
+    fn full(&self, message: String) -> BufferError {
+        BufferError::Full { storage: self.storage(), message }
+    }
+}
+
+impl State {
+    /// Tells whether nobody will write any more.
+    fn has_ended(&self) -> bool {
+        self.closed || (!self.writers.is_empty() && self.writers.values().all(|open| !open))
+    }
+
+    /// Says what follows from a writer that came or went.
+    fn news_of_writers(&mut self) {
+        let ended = self.has_ended();
+        self.store.finish(ended, &mut self.known);
+        self.waiting_readers.call();
+    }
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut debug = formatter.debug_struct("State");
+        debug.field("usage", &self.store.usage()).field("writers", &self.writers);
+        debug.field("closed", &self.closed).finish_non_exhaustive()
+    }
+}

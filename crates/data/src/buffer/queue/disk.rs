@@ -1,0 +1,389 @@
+//! The files of a queue: samples in one log and, if it is to survive, what has left in another.
+//!
+//! A sample is a frame of its own, so that it is read alone; a frame behind the samples of a lot
+//! makes them count, so that a lot is there whole or not at all. What has left is written with its
+//! names: they say what is known when the samples themselves are long removed.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::{Buf, BufMut};
+
+use super::known::Name;
+use super::options::Options;
+use super::store::Fresh;
+use crate::Sample;
+use crate::buffer::{BufferError, Result};
+use crate::log::{self, Log, LogError, Part, Position};
+
+type Logged<T> = std::result::Result<T, LogError>;
+
+const SAMPLE: u8 = b's';
+const LOT: u8 = b'l';
+const GONE: u8 = b'g';
+
+/// What a sample takes on disk beside its payload and its id, at most.
+const FRAME: u64 = 64;
+
+/// The number under which the name of a lot stands among those of samples.
+const NO_NUMBER: u64 = u64::MAX;
+
+/// What has left is removed in pieces of about this many bytes.
+const PIECE: u64 = 64 << 10;
+
+/// Files of a queue.
+#[derive(Debug)]
+pub(super) struct Disk {
+    samples: Arc<Log>,
+    gone: Option<Gone>,
+    bytes_max: u64,
+    /// The lots that are needed, by their first number: where they begin.
+    lots: BTreeMap<u64, u64>,
+    /// Where lots begin in the files and with which number, needed or not.
+    marks: VecDeque<(u64, u64)>,
+    /// Dropped after the logs.
+    _scratch: Option<Scratch>,
+}
+
+/// A folder that is of no use to anybody afterwards.
+#[derive(Debug)]
+struct Scratch(PathBuf);
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.0) {
+            tracing::warn!(folder = %self.0.display(), %error, "cannot remove the spilled samples");
+        }
+    }
+}
+
+/// The log of what has left.
+#[derive(Debug)]
+struct Gone {
+    log: Arc<Log>,
+    /// What has left since the last frame.
+    fresh: Vec<(u64, Name)>,
+    /// Up to where, how many names had left, and the latest number among them.
+    pieces: VecDeque<(u64, u64, u64)>,
+    names: u64,
+    names_max: u64,
+}
+
+/// What was found when a queue was opened again.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    pub(super) lots: Vec<FoundLot>,
+    /// What has left, in order; lots have no number.
+    pub(super) gone: Vec<(Option<u64>, Name)>,
+    /// One past the latest sample that was acknowledged.
+    pub(super) acknowledged: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct FoundLot {
+    pub(super) key: Name,
+    pub(super) first: u64,
+    pub(super) samples: Vec<FoundSample>,
+}
+
+#[derive(Debug)]
+pub(super) struct FoundSample {
+    pub(super) id: String,
+    pub(super) version: u64,
+    pub(super) at: Position,
+}
+
+impl Disk {
+    /// Opens files that nobody needs afterwards.
+    pub(super) fn scratch(folder: &Path, options: &Options) -> Result<Self> {
+        let folder = folder.join("spill");
+        if folder.exists() {
+            // Not while somebody uses it; what is in it does not matter.
+            let opened = Log::open(&folder, log_options(options), &mut |_, _| {});
+            if let Err(error @ LogError::Locked { .. }) = opened {
+                return Err(failed(options, &error));
+            }
+            std::fs::remove_dir_all(&folder).map_err(|error| BufferError::Unavailable {
+                storage: options.name.clone(),
+                message: format!("cannot empty {}: {error}", folder.display()),
+            })?;
+        }
+        let opened = Log::open(&folder, log_options(options), &mut |_, _| {});
+        let (samples, _) = opened.map_err(|error| failed(options, &error))?;
+        Ok(Self::new(samples, None, options, Some(Scratch(folder))))
+    }
+
+    /// Opens files that survive, and returns what is in them.
+    pub(super) fn durable(folder: &Path, options: &Options) -> Result<(Self, Found)> {
+        let mut found = Found::default();
+        let mut reading = Reading::default();
+        let opened = Log::open(&folder.join("samples"), log_options(options), &mut |at, frame| {
+            reading.visit(at, frame, &mut found);
+        });
+        let (samples, torn) = opened.map_err(|error| failed(options, &error))?;
+        let mut pieces = VecDeque::new();
+        let mut names = 0;
+        let opened =
+            Log::open(
+                &folder.join("gone"),
+                log_options(options),
+                &mut |at, frame| match read_gone(frame, &mut found) {
+                    Some((count, latest)) => {
+                        names += count;
+                        note_piece(&mut pieces, (at.end(), names, latest));
+                    }
+                    None => reading.odd = true,
+                },
+            );
+        let (log, torn_gone) = opened.map_err(|error| failed(options, &error))?;
+        for torn in [torn, torn_gone].into_iter().flatten() {
+            let path = torn.path.display();
+            tracing::warn!(%path, bytes = torn.bytes, "cut off what a crash had left unfinished");
+        }
+        if reading.odd {
+            let message = "it has frames that no queue wrote; use another folder".to_owned();
+            return Err(BufferError::Damaged { storage: options.name.clone(), message });
+        }
+        let names_max = options.known_max as u64;
+        let gone = Gone { log: Arc::new(log), fresh: Vec::new(), pieces, names, names_max };
+        let mut disk = Self::new(samples, Some(gone), options, None);
+        for lot in &found.lots {
+            disk.note_lot(lot.first, lot.samples.first().map_or(0, |sample| sample.at.offset));
+        }
+        Ok((disk, found))
+    }
+
+    fn new(samples: Log, gone: Option<Gone>, options: &Options, scratch: Option<Scratch>) -> Self {
+        Self {
+            samples: Arc::new(samples),
+            gone,
+            bytes_max: options.disk_bytes_max,
+            lots: BTreeMap::new(),
+            marks: VecDeque::new(),
+            _scratch: scratch,
+        }
+    }
+
+    pub(super) fn is_durable(&self) -> bool {
+        self.gone.is_some()
+    }
+
+    /// Returns the logs whose syncs are waited for: of samples, and of what has left.
+    pub(super) fn logs(&self) -> (Arc<Log>, Option<Arc<Log>>) {
+        (Arc::clone(&self.samples), self.gone.as_ref().map(|gone| Arc::clone(&gone.log)))
+    }
+
+    /// Returns how many bytes of samples there are in files, needed or not.
+    pub(super) fn bytes(&self) -> u64 {
+        self.samples.end() - self.samples.first()
+    }
+
+    pub(super) fn bytes_max(&self) -> u64 {
+        self.bytes_max
+    }
+
+    /// Returns how many bytes a lot takes.
+    pub(super) fn size(lot: &Fresh) -> u64 {
+        let size = |(_, sample): &(Name, Sample)| (sample.payload.len() + sample.id.len()) as u64;
+        lot.samples.iter().map(|pair| size(pair) + FRAME).sum::<u64>() + FRAME
+    }
+
+    /// Appends a lot; it is not durable before a sync. Returns where its samples are.
+    pub(super) fn append(&mut self, first: u64, lot: &Fresh) -> Logged<Vec<Position>> {
+        let begin = self.samples.end();
+        let mut places = Vec::with_capacity(lot.samples.len());
+        let mut head = Vec::new();
+        for (number, (_, sample)) in (first..).zip(&lot.samples) {
+            head.clear();
+            head.put_u8(SAMPLE);
+            head.put_u64_le(number);
+            head.put_u64_le(sample.model_version);
+            head.put_u8(u8::from(sample.reward.is_some()));
+            head.put_f64_le(sample.reward.unwrap_or(0.0));
+            head.put_u32_le(sample.id.len() as u32);
+            head.put_slice(sample.id.as_bytes());
+            places.push(self.samples.append(&[Part::Copy(&head), Part::Share(&sample.payload)])?);
+        }
+        head.clear();
+        head.put_u8(LOT);
+        head.put_u64_le(first);
+        head.put_u32_le(lot.samples.len() as u32);
+        head.put_u128_le(lot.key);
+        self.samples.append(&[Part::Copy(&head)])?;
+        self.note_lot(first, begin);
+        Ok(places)
+    }
+
+    fn note_lot(&mut self, first: u64, offset: u64) {
+        self.lots.insert(first, offset);
+        self.marks.push_back((offset, first));
+    }
+
+    /// Reads a sample that is durable.
+    pub(super) fn read(&self, at: Position) -> Logged<Sample> {
+        let frame = self.samples.read(at)?;
+        let odd = || LogError::NotThere { offset: at.offset, first: 0, durable: 0 };
+        let (head, id, start) = read_sample(&frame).ok_or_else(odd)?;
+        let payload = frame.slice(start..);
+        Ok(Sample { id: id.into(), model_version: head.version, reward: head.reward, payload })
+    }
+
+    /// Says that a sample has left.
+    pub(super) fn sample_left(&mut self, number: u64, name: Name) {
+        if let Some(gone) = &mut self.gone {
+            gone.fresh.push((number, name));
+        }
+    }
+
+    /// Says that all of a lot has left, and so whether it was here at all.
+    pub(super) fn lot_left(&mut self, first: u64, name: Name) {
+        self.lots.remove(&first);
+        if let Some(gone) = &mut self.gone {
+            gone.fresh.push((NO_NUMBER, name));
+        }
+    }
+
+    /// Appends what has left; it is not durable before a sync.
+    pub(super) fn flush(&mut self, acknowledged: u64) -> Logged<()> {
+        let Some(gone) = self.gone.as_mut().filter(|gone| !gone.fresh.is_empty()) else {
+            return Ok(());
+        };
+        let mut frame = Vec::with_capacity(9 + 24 * gone.fresh.len());
+        frame.put_u8(GONE);
+        frame.put_u64_le(acknowledged);
+        for (number, name) in &gone.fresh {
+            frame.put_u64_le(*number);
+            frame.put_u128_le(*name);
+        }
+        let at = gone.log.append(&[Part::Copy(&frame)])?;
+        gone.names += gone.fresh.len() as u64;
+        let numbers = gone.fresh.drain(..).map(|(number, _)| number);
+        let latest = numbers.filter(|number| *number != NO_NUMBER).max().unwrap_or(0);
+        note_piece(&mut gone.pieces, (at.end(), gone.names, latest));
+        Ok(())
+    }
+
+    /// Removes files that nobody needs. What has left must be durable by now.
+    pub(super) fn free(&mut self) -> Logged<()> {
+        let needed = self.lots.values().next().copied().unwrap_or_else(|| self.samples.end());
+        if needed > self.samples.first() {
+            self.samples.remove_before(needed)?;
+        }
+        // What has left must be known to have left as long as it is in the files.
+        let first = self.samples.first();
+        while self.marks.get(1).is_some_and(|(offset, _)| *offset <= first) {
+            self.marks.pop_front();
+        }
+        let Some(gone) = &mut self.gone else { return Ok(()) };
+        let kept = self.marks.front().map_or(NO_NUMBER, |(_, number)| *number);
+        let mut needless = 0;
+        while let Some((end, names, latest)) = gone.pieces.front() {
+            if gone.names - names < gone.names_max || *latest >= kept {
+                break;
+            }
+            needless = *end;
+            gone.pieces.pop_front();
+        }
+        if needless > 0 {
+            gone.log.remove_before(needless)?;
+        }
+        Ok(())
+    }
+}
+
+/// Adds to the last piece, or begins another when that is large enough.
+fn note_piece(pieces: &mut VecDeque<(u64, u64, u64)>, (end, names, latest): (u64, u64, u64)) {
+    let start = pieces.iter().rev().nth(1).map_or(0, |(end, ..)| *end);
+    match pieces.back_mut() {
+        Some(last) if last.0 < start + PIECE => *last = (end, names, last.2.max(latest)),
+        _ => pieces.push_back((end, names, latest)),
+    }
+}
+
+/// Samples on the way to the frame of their lot.
+#[derive(Debug, Default)]
+struct Reading {
+    samples: Vec<FoundSample>,
+    odd: bool,
+}
+
+impl Reading {
+    fn visit(&mut self, at: Position, mut frame: &[u8], found: &mut Found) {
+        if let Some((head, id, _)) = read_sample(frame) {
+            let id = id.to_owned();
+            self.samples.push(FoundSample { id, version: head.version, at });
+        } else if frame.len() == 29 && frame.get_u8() == LOT {
+            let (first, count) = (frame.get_u64_le(), frame.get_u32_le() as usize);
+            let key = frame.get_u128_le();
+            // More than these were of a lot that a crash cut short; less, if the beginning of the
+            // lot has been removed.
+            let there = count.min(self.samples.len());
+            let samples = self.samples.split_off(self.samples.len() - there);
+            self.samples.clear();
+            let first = first + (count - there) as u64;
+            found.lots.push(FoundLot { key, first, samples });
+        } else {
+            self.odd = true;
+        }
+    }
+}
+
+struct SampleHead {
+    version: u64,
+    reward: Option<f64>,
+}
+
+/// Returns what a frame says of its sample, the id, and where the payload begins.
+fn read_sample(frame: &[u8]) -> Option<(SampleHead, &str, usize)> {
+    const FIXED: usize = 1 + 8 + 8 + 1 + 8 + 4;
+    let (mut head, rest) = frame.split_at_checked(FIXED)?;
+    if head.get_u8() != SAMPLE {
+        return None;
+    }
+    let _number = head.get_u64_le();
+    let version = head.get_u64_le();
+    let judged = head.get_u8() == 1;
+    let reward = Some(head.get_f64_le()).filter(|_| judged);
+    let length = head.get_u32_le() as usize;
+    let id = std::str::from_utf8(rest.get(..length)?).ok()?;
+    Some((SampleHead { version, reward }, id, FIXED + length))
+}
+
+/// Returns how many names are in a frame of what has left, and the latest number.
+fn read_gone(mut frame: &[u8], found: &mut Found) -> Option<(u64, u64)> {
+    if frame.len() % 24 != 9 || frame.get_u8() != GONE {
+        return None;
+    }
+    found.acknowledged = found.acknowledged.max(frame.get_u64_le());
+    let (mut count, mut latest) = (0, 0);
+    while frame.has_remaining() {
+        let number = Some(frame.get_u64_le()).filter(|number| *number != NO_NUMBER);
+        found.gone.push((number, frame.get_u128_le()));
+        latest = latest.max(number.unwrap_or(0));
+        count += 1;
+    }
+    Some((count, latest))
+}
+
+fn log_options(options: &Options) -> log::Options {
+    let segment_bytes = (options.disk_bytes_max / 8).clamp(64 << 10, 64 << 20);
+    log::Options { segment_bytes, ..log::Options::new("queue", options.name.clone()) }
+}
+
+/// Says in the words of buffers what went wrong with a log.
+pub(super) fn failed(options: &Options, error: &LogError) -> BufferError {
+    let (storage, message) = (options.name.clone(), error.to_string());
+    match error {
+        LogError::TooLarge { .. } => BufferError::Full { storage, message },
+        LogError::Foreign { .. }
+        | LogError::Version { .. }
+        | LogError::Other { .. }
+        | LogError::Missing { .. }
+        | LogError::NotThere { .. }
+        | LogError::Damaged { .. } => BufferError::Damaged { storage, message },
+        LogError::Io { .. } | LogError::Locked { .. } | LogError::Closed => {
+            BufferError::Unavailable { storage, message }
+        }
+    }
+}

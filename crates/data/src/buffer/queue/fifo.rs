@@ -1,0 +1,436 @@
+//! First in, first out: samples numbered in the order in which they came.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::disk::{Disk, Found, failed};
+use super::known::{Known, Name, sample_name};
+use super::options::{Options, WhenFull};
+use super::store::{Fresh, Offer, ReaderId, Step, Store, Usage, weight};
+use crate::Sample;
+use crate::buffer::Result;
+use crate::log::{Log, Position};
+
+/// The plain queue. A position is the number of a sample.
+#[derive(Debug)]
+pub(super) struct Fifo {
+    options: Options,
+    disk: Option<Disk>,
+    /// By the number of their first sample. A lot is removed when all of it is gone.
+    lots: BTreeMap<u64, Entry>,
+    /// The number of the next sample that comes.
+    next: u64,
+    /// What comes before it is as safe as it will be, and may be read.
+    durable: u64,
+    /// Nothing before it is unread.
+    cursor: u64,
+    /// What readers hold, in the order in which they got it.
+    held: BTreeMap<ReaderId, Vec<u64>>,
+    /// One past the latest sample that was acknowledged.
+    acknowledged: u64,
+    usage: Usage,
+}
+
+#[derive(Debug)]
+struct Entry {
+    key: Name,
+    slots: Vec<Slot>,
+    /// The samples, as far as they are in memory; empty if none is.
+    memory: Vec<Option<Sample>>,
+    unread: usize,
+    left: usize,
+}
+
+#[derive(Debug)]
+struct Slot {
+    name: Name,
+    version: u64,
+    state: State,
+    /// Where it is on disk, if it is.
+    at: Option<Position>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Unread,
+    Held,
+    Gone,
+}
+
+impl Entry {
+    fn new(key: Name, slots: Vec<Slot>, memory: Vec<Option<Sample>>) -> Self {
+        Self { key, memory, unread: slots.len(), left: slots.len(), slots }
+    }
+
+    fn in_memory(&mut self, at: usize) -> Option<&mut Option<Sample>> {
+        self.memory.get_mut(at)
+    }
+}
+
+impl Fifo {
+    /// Opens a queue, with what is on disk.
+    pub(super) fn open(options: &Options, known: &mut Known) -> Result<Self> {
+        let (disk, found) = match (&options.path, &options.when_full) {
+            (Some(folder), _) => {
+                let (disk, found) = Disk::durable(folder, options)?;
+                (Some(disk), found)
+            }
+            (None, WhenFull::Spill { folder, .. }) => {
+                (Some(Disk::scratch(folder, options)?), Found::default())
+            }
+            (None, WhenFull::Wait { .. } | WhenFull::Replace) => (None, Found::default()),
+        };
+        let mut fifo = Self {
+            options: options.clone(),
+            disk,
+            lots: BTreeMap::new(),
+            next: 0,
+            durable: 0,
+            cursor: 0,
+            held: BTreeMap::new(),
+            acknowledged: found.acknowledged,
+            usage: Usage::default(),
+        };
+        fifo.recover(found, known);
+        Ok(fifo)
+    }
+
+    fn recover(&mut self, found: Found, known: &mut Known) {
+        for lot in found.lots {
+            let slot = |sample: super::disk::FoundSample| {
+                let name = sample_name(&sample.id);
+                known.enter(name);
+                let (version, at) = (sample.version, Some(sample.at));
+                Slot { name, version, state: State::Unread, at }
+            };
+            let slots: Vec<Slot> = lot.samples.into_iter().map(slot).collect();
+            known.enter(lot.key);
+            self.next = lot.first;
+            self.insert(Entry::new(lot.key, slots, Vec::new()));
+        }
+        // The files have said it already; it is not to be written again.
+        let disk = self.disk.take();
+        for (number, name) in found.gone {
+            self.next = self.next.max(number.map_or(0, |number| number + 1));
+            match number {
+                Some(number) if self.find(number).is_some() => self.remove(number, known),
+                _ if known.enter(name) => known.leave(name),
+                _ => {}
+            }
+        }
+        self.disk = disk;
+        self.durable = self.next;
+    }
+
+    fn fits_in_memory(&self, weight: usize) -> bool {
+        self.usage.bytes + weight <= self.options.bytes_max
+    }
+
+    fn fits(&self, weight: usize) -> bool {
+        self.usage.lots < self.options.capacity && self.fits_in_memory(weight)
+    }
+
+    /// Puts a lot at the end.
+    fn push(&mut self, lot: Fresh, places: Option<Vec<Position>>, known: &mut Known) {
+        known.enter(lot.key);
+        let mut places = places.into_iter().flatten();
+        let slot = |(name, sample): &(Name, Sample)| {
+            known.enter(*name);
+            let (version, at) = (sample.model_version, places.next());
+            Slot { name: *name, version, state: State::Unread, at }
+        };
+        let slots: Vec<Slot> = lot.samples.iter().map(slot).collect();
+        let mut memory = Vec::new();
+        if self.fits_in_memory(lot.weight) {
+            memory.extend(lot.samples.into_iter().map(|(_, sample)| Some(sample)));
+            self.usage.bytes += lot.weight;
+            self.usage.bytes_peak = self.usage.bytes_peak.max(self.usage.bytes);
+        }
+        self.insert(Entry::new(lot.key, slots, memory));
+    }
+
+    fn insert(&mut self, entry: Entry) {
+        let (first, count) = (self.next, entry.slots.len());
+        self.next += count as u64;
+        self.usage.unread += count;
+        if count > 0 {
+            self.usage.lots += 1;
+            self.lots.insert(first, entry);
+        }
+    }
+
+    /// Puts a lot into the files, if there is room in them.
+    fn offer_to_disk(&mut self, lot: Fresh, known: &mut Known) -> Result<Offer> {
+        let Some(disk) = &mut self.disk else { return Ok(Offer::Full(String::new())) };
+        let (size, limit) = (Disk::size(&lot), disk.bytes_max());
+        if size > limit / 2 {
+            let message = format!("a lot of {size} bytes, and half of disk_bytes_max = {limit}");
+            return Ok(Offer::TooLarge(message));
+        }
+        let waits = matches!(self.options.when_full, WhenFull::Wait { .. });
+        let (lots, capacity) = (self.usage.lots, self.options.capacity);
+        if waits && lots >= capacity {
+            return Ok(Offer::Full(format!("{lots} lots wait (capacity = {capacity})")));
+        }
+        if disk.bytes() + size > limit {
+            let bytes = disk.bytes();
+            return Ok(Offer::Full(format!("{bytes} bytes on disk (disk_bytes_max = {limit})")));
+        }
+        let stored = lot.samples.len();
+        let places = disk.append(self.next, &lot).map_err(|error| failed(&self.options, &error))?;
+        self.push(lot, Some(places), known);
+        Ok(Offer::Done { stored, dropped: BTreeMap::new() })
+    }
+
+    /// Returns a sample that is to be given out. What is on disk as well leaves memory with it.
+    fn load(&mut self, number: u64) -> Result<Option<Sample>> {
+        let Some((_, entry, index)) = self.find(number) else { return Ok(None) };
+        let at = entry.slots[index].at;
+        let sample = match (entry.in_memory(index), at) {
+            (Some(sample), Some(_)) => {
+                let sample = sample.take();
+                self.usage.bytes -= sample.as_ref().map_or(0, weight);
+                sample
+            }
+            (Some(sample), None) => sample.clone(),
+            (None, _) => None,
+        };
+        match (sample, at, &self.disk) {
+            (Some(sample), _, _) => Ok(Some(sample)),
+            (None, Some(at), Some(disk)) => {
+                disk.read(at).map(Some).map_err(|error| failed(&self.options, &error))
+            }
+            (None, _, _) => Ok(None),
+        }
+    }
+
+    /// Drops the oldest lots that are unread until there is room, and returns how many samples.
+    fn make_room(&mut self, weight: usize, known: &mut Known) -> usize {
+        let before = self.usage.unread;
+        while !self.fits(weight) && self.usage.unread > 0 {
+            let mut number = self.unread_from(self.cursor);
+            let lot = self.lots.range(..=number).next_back();
+            let end = lot.map_or(0, |(first, entry)| first + entry.slots.len() as u64);
+            while number < end {
+                self.remove(number, known);
+                number = self.unread_from(number);
+            }
+        }
+        before - self.usage.unread
+    }
+
+    /// Gives an unread sample to a reader.
+    fn hold(&mut self, number: u64, reader: ReaderId) {
+        let Some((_, entry, at)) = self.find(number) else { return };
+        entry.slots[at].state = State::Held;
+        entry.unread -= 1;
+        let was_last = entry.unread == 0;
+        self.usage.lots -= usize::from(was_last);
+        self.usage.unread -= 1;
+        self.usage.held += 1;
+        self.held.entry(reader).or_default().push(number);
+    }
+
+    /// Takes a sample back from a reader.
+    fn release(&mut self, number: u64) {
+        let Some((_, entry, at)) = self.find(number) else { return };
+        entry.slots[at].state = State::Unread;
+        entry.unread += 1;
+        let is_first = entry.unread == 1;
+        self.usage.lots += usize::from(is_first);
+        self.usage.unread += 1;
+        self.usage.held -= 1;
+        self.cursor = self.cursor.min(number);
+    }
+
+    /// Lets go of a sample, read or not.
+    fn remove(&mut self, number: u64, known: &mut Known) {
+        let Some((first, entry, at)) = self.find(number) else { return };
+        let slot = &mut entry.slots[at];
+        let unread = std::mem::replace(&mut slot.state, State::Gone) == State::Unread;
+        let name = slot.name;
+        known.leave(name);
+        entry.unread -= usize::from(unread);
+        entry.left -= 1;
+        let was_last = unread && entry.unread == 0;
+        let sample = entry.in_memory(at).and_then(Option::take);
+        let (key, is_done) = (entry.key, entry.left == 0);
+        if let Some(disk) = &mut self.disk {
+            disk.sample_left(number, name);
+        }
+        if is_done {
+            known.leave(key);
+            self.lots.remove(&first);
+            if let Some(disk) = &mut self.disk {
+                disk.lot_left(first, key);
+            }
+        }
+        self.usage.lots -= usize::from(was_last);
+        self.usage.unread -= usize::from(unread);
+        self.usage.held -= usize::from(!unread);
+        self.usage.bytes -= sample.as_ref().map_or(0, weight);
+    }
+
+    /// Finds what is not gone: the number of its lot, the lot, and where in it.
+    fn find(&mut self, number: u64) -> Option<(u64, &mut Entry, usize)> {
+        let (&first, entry) = self.lots.range_mut(..=number).next_back()?;
+        let at = (number - first) as usize;
+        let there = entry.slots.get(at).is_some_and(|slot| slot.state != State::Gone);
+        there.then_some((first, entry, at))
+    }
+
+    /// Returns the first unread number at or after one, or the next to come.
+    fn unread_from(&self, number: u64) -> u64 {
+        let within = self.lots.range(..=number).next_back();
+        let within = within.map(|(first, entry)| (first, entry, (number - first) as usize));
+        let after = self.lots.range(number..).map(|(first, entry)| (first, entry, 0));
+        let unread = |(first, entry, start): (&u64, &Entry, usize)| {
+            let slots = entry.slots.get(start..)?;
+            let offset = slots.iter().position(|slot| slot.state == State::Unread)?;
+            Some(first + (start + offset) as u64)
+        };
+        within.into_iter().chain(after).find_map(unread).unwrap_or(self.next)
+    }
+
+    /// Returns the number of the first sample that is not gone, or the next to come.
+    fn oldest(&self) -> u64 {
+        let Some((first, entry)) = self.lots.first_key_value() else { return self.next };
+        let there = entry.slots.iter().position(|slot| slot.state != State::Gone);
+        first + there.unwrap_or(0) as u64
+    }
+}
+
+impl Store for Fifo {
+    fn offer(&mut self, lot: Fresh, known: &mut Known) -> Result<Offer> {
+        let durable = self.disk.as_ref().is_some_and(Disk::is_durable);
+        if self.disk.is_some() && (durable || !self.fits(lot.weight)) {
+            return self.offer_to_disk(lot, known);
+        }
+        let stored = lot.samples.len();
+        let mut dropped = BTreeMap::new();
+        let Options { bytes_max, capacity, .. } = self.options;
+        if lot.weight > bytes_max {
+            let message = format!("a lot of {} bytes, and bytes_max = {bytes_max}", lot.weight);
+            return Ok(Offer::TooLarge(message));
+        }
+        let replaces = self.options.when_full == WhenFull::Replace;
+        if !self.fits(lot.weight) && replaces {
+            let replaced = self.make_room(lot.weight, known);
+            dropped.extend((replaced > 0).then_some(("replaced", replaced)));
+            if !self.fits(lot.weight) {
+                dropped.insert("no_room", stored);
+                known.pass(&lot);
+                return Ok(Offer::Done { stored: 0, dropped });
+            }
+        }
+        if !self.fits(lot.weight) {
+            let Usage { lots, bytes, .. } = self.usage;
+            return Ok(Offer::Full(format!(
+                "{lots} lots wait (capacity = {capacity}) and {bytes} bytes are held \
+                 (bytes_max = {bytes_max})"
+            )));
+        }
+        let all_durable = self.durable == self.next;
+        self.push(lot, None, known);
+        if all_durable {
+            self.durable = self.next;
+        }
+        Ok(Offer::Done { stored, dropped })
+    }
+
+    fn take(&mut self, reader: ReaderId, floor: u64, known: &mut Known) -> Result<Step> {
+        let number = self.unread_from(self.cursor);
+        self.cursor = number;
+        if number >= self.durable {
+            return Ok(Step::Empty);
+        }
+        let Some((_, entry, at)) = self.find(number) else { return Ok(Step::Empty) };
+        if entry.slots[at].version < floor {
+            self.remove(number, known);
+            return Ok(Step::Stale);
+        }
+        let Some(sample) = self.load(number)? else { return Ok(Step::Empty) };
+        self.hold(number, reader);
+        Ok(Step::Given(sample))
+    }
+
+    fn acknowledge(&mut self, reader: ReaderId, known: &mut Known) {
+        for number in self.held.remove(&reader).unwrap_or_default() {
+            self.acknowledged = self.acknowledged.max(number + 1);
+            self.remove(number, known);
+        }
+    }
+
+    fn give_back(&mut self, reader: ReaderId) {
+        for number in self.held.remove(&reader).unwrap_or_default() {
+            self.release(number);
+        }
+    }
+
+    fn position(&self, reader: ReaderId) -> u64 {
+        let others = self.held.iter().filter(|(other, _)| **other != reader);
+        let held = others.flat_map(|(_, numbers)| numbers.iter().copied());
+        held.fold(self.unread_from(self.cursor), u64::min)
+    }
+
+    fn seek(&mut self, position: u64, known: &mut Known) -> std::result::Result<(), String> {
+        let oldest = self.oldest();
+        if position > self.next {
+            return Err(format!("it lies ahead of the last one, {}", self.next));
+        }
+        if position < oldest.min(self.acknowledged) {
+            return Err(format!(
+                "what was read there is acknowledged, the first one is {oldest}; \
+                 read with keep to be able to return"
+            ));
+        }
+        for number in std::mem::take(&mut self.held).into_values().flatten() {
+            self.release(number);
+        }
+        let mut number = self.unread_from(0);
+        while number < position {
+            self.acknowledged = self.acknowledged.max(number + 1);
+            self.remove(number, known);
+            number = self.unread_from(number);
+        }
+        Ok(())
+    }
+
+    fn wake(&mut self, _now: Duration) -> Option<Duration> {
+        None
+    }
+
+    fn finish(&mut self, _finished: bool, _known: &mut Known) {}
+
+    fn starved_by(&self, reader: ReaderId) -> bool {
+        self.usage.unread == 0
+            && self.held.get(&reader).is_some_and(|numbers| numbers.len() == self.usage.held)
+    }
+
+    fn usage(&self) -> Usage {
+        Usage { disk_bytes: self.disk.as_ref().map_or(0, Disk::bytes), ..self.usage }
+    }
+
+    fn not_durable(&self) -> Option<u64> {
+        (self.durable < self.next).then_some(self.next)
+    }
+
+    fn set_durable(&mut self, end: u64) {
+        self.durable = self.durable.max(end);
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        let Some(disk) = &mut self.disk else { return Ok(()) };
+        disk.flush(self.acknowledged).map_err(|error| failed(&self.options, &error))
+    }
+
+    fn free(&mut self) -> Result<()> {
+        let Some(disk) = &mut self.disk else { return Ok(()) };
+        disk.free().map_err(|error| failed(&self.options, &error))
+    }
+
+    fn logs(&self) -> Option<(Arc<Log>, Option<Arc<Log>>)> {
+        self.disk.as_ref().map(Disk::logs)
+    }
+}

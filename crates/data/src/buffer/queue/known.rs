@@ -1,0 +1,117 @@
+//! Which lots and samples the queue has seen: what is there, and the last that have left.
+
+use std::collections::{HashSet, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+
+use super::store::Fresh;
+
+/// A name of a lot or of a sample, as 128 bits of hash: two of a billion names are the same with a
+/// probability of 10⁻²¹.
+pub(super) type Name = u128;
+
+/// Returns the name of a lot.
+pub(super) fn lot_name(key: &str) -> Name {
+    hash(b'l', key)
+}
+
+/// Returns the name of a sample.
+pub(super) fn sample_name(id: &str) -> Name {
+    hash(b's', id)
+}
+
+/// FNV-1a of 128 bits: names are kept on disk, so that it must be the same in every release.
+fn hash(kind: u8, text: &str) -> Name {
+    const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+    const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
+    let step = |hash: u128, byte: u8| (hash ^ u128::from(byte)).wrapping_mul(PRIME);
+    text.bytes().fold(step(BASIS, kind), step)
+}
+
+/// The known names. Those of what is in the queue stay; of those that have left, the last
+/// `gone_max` are remembered.
+#[derive(Debug)]
+pub(super) struct Known {
+    names: HashSet<Name, BuildHasherDefault<Fold>>,
+    gone: VecDeque<Name>,
+    gone_max: usize,
+}
+
+impl Known {
+    pub(super) fn new(gone_max: usize) -> Self {
+        Self { names: HashSet::default(), gone: VecDeque::new(), gone_max }
+    }
+
+    pub(super) fn contains(&self, name: Name) -> bool {
+        self.names.contains(&name)
+    }
+
+    /// Adds a name; false if it was known.
+    pub(super) fn enter(&mut self, name: Name) -> bool {
+        self.names.insert(name)
+    }
+
+    /// Knows a lot that is not kept, so that it is decided about once.
+    pub(super) fn pass(&mut self, lot: &Fresh) {
+        for name in lot.samples.iter().map(|(name, _)| *name).chain([lot.key]) {
+            self.enter(name);
+            self.leave(name);
+        }
+    }
+
+    /// Says that what a name stands for is no longer in the queue.
+    pub(super) fn leave(&mut self, name: Name) {
+        self.gone.push_back(name);
+        while self.gone.len() > self.gone_max {
+            if let Some(oldest) = self.gone.pop_front() {
+                self.names.remove(&oldest);
+            }
+        }
+    }
+}
+
+/// Names are hashes already.
+#[derive(Default)]
+struct Fold(u64);
+
+impl Hasher for Fold {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.0 ^= u64::from_le_bytes(word);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_there_stays_known_and_what_has_left_is_forgotten_in_order() {
+        let mut known = Known::new(2);
+        for name in 0..5 {
+            assert!(known.enter(name));
+            assert!(!known.enter(name));
+        }
+        for name in 1..4 {
+            known.leave(name);
+        }
+        let left: Vec<bool> = (0..5).map(|name| known.contains(name)).collect();
+        assert_eq!(left, [true, false, true, true, true]);
+    }
+
+    #[test]
+    fn names_are_those_of_the_published_function() {
+        // FNV-1a of "ls" has no other kind in front of it than its first letter.
+        let direct = hash(b'l', "s");
+        assert_eq!(direct, lot_name("s"));
+        assert_ne!(lot_name("s"), sample_name("s"));
+        // The published value for "a".
+        assert_eq!(hash(b'a', ""), 0xd228_cb69_6f1a_8caf_7891_2b70_4e4a_8964);
+    }
+}

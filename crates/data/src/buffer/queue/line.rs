@@ -1,0 +1,83 @@
+//! A line of threads that wait their turn: who comes first is served first, and only the first is
+//! woken.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The line. It is part of what a mutex guards; the bells ring for threads that wait on that mutex.
+#[derive(Debug, Default)]
+pub(super) struct Line {
+    waiting: VecDeque<(u64, Arc<Condvar>)>,
+    tickets: u64,
+}
+
+impl Line {
+    /// Takes a place at the end; the ticket says which.
+    pub(super) fn join(&mut self, bell: &Arc<Condvar>) -> u64 {
+        self.tickets += 1;
+        self.waiting.push_back((self.tickets, Arc::clone(bell)));
+        self.tickets
+    }
+
+    /// Leaves the line, from any place.
+    pub(super) fn leave(&mut self, ticket: u64) {
+        self.waiting.retain(|(other, _)| *other != ticket);
+        self.call();
+    }
+
+    /// Tells whether it is this ticket's turn.
+    pub(super) fn is_first(&self, ticket: u64) -> bool {
+        self.waiting.front().is_some_and(|(first, _)| *first == ticket)
+    }
+
+    /// Wakes the first.
+    pub(super) fn call(&self) {
+        if let Some((_, bell)) = self.waiting.front() {
+            bell.notify_one();
+        }
+    }
+
+    /// Wakes everybody.
+    pub(super) fn call_all(&self) {
+        for (_, bell) in &self.waiting {
+            bell.notify_one();
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+}
+
+/// When a wait ends; never, if it lies further ahead than the clock reaches.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Deadline(Option<Instant>);
+
+impl Deadline {
+    pub(super) fn after(timeout: Duration) -> Self {
+        Self(Instant::now().checked_add(timeout))
+    }
+
+    pub(super) fn is_past(self) -> bool {
+        self.0.is_some_and(|at| at <= Instant::now())
+    }
+
+    /// Waits for the bell, until the deadline or for `most`, whichever is sooner.
+    pub(super) fn wait<'a, T>(
+        self,
+        bell: &Condvar,
+        guard: MutexGuard<'a, T>,
+        most: Option<Duration>,
+    ) -> MutexGuard<'a, T> {
+        let left = self.0.map(|at| at.saturating_duration_since(Instant::now()));
+        match left.into_iter().chain(most).min() {
+            Some(time) => bell.wait_timeout(guard, time).unwrap_or_else(PoisonError::into_inner).0,
+            None => bell.wait(guard).unwrap_or_else(PoisonError::into_inner),
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! The reading end: batches across lots, nothing lost by a short read.
+
+use std::sync::{Arc, Condvar, MutexGuard};
+
+use super::line::Deadline;
+use super::store::{ReaderId, Step};
+use super::{Shared, State};
+use crate::buffer::{Ask, End, Reader, Result, Taken};
+
+#[derive(Debug)]
+pub(super) struct QueueReader {
+    shared: Arc<Shared>,
+    id: ReaderId,
+    bell: Arc<Condvar>,
+}
+
+impl QueueReader {
+    pub(super) fn new(shared: Arc<Shared>, id: ReaderId) -> Self {
+        Self { shared, id, bell: Arc::default() }
+    }
+
+    /// Takes what is there, as much as is asked for.
+    fn gather(&self, state: &mut State, ask: &Ask, taken: &mut Taken) -> Result<()> {
+        let oldest = self.shared.options.max_staleness;
+        let oldest = oldest.map_or(0, |staleness| state.newest.saturating_sub(staleness));
+        let floor = ask.min_model_version.max(oldest);
+        let before = (taken.samples.len(), taken.stale);
+        while taken.samples.len() < ask.count {
+            match state.store.take(self.id, floor, &mut state.known) {
+                Ok(Step::Given(sample)) => taken.samples.push(sample),
+                Ok(Step::Stale) => taken.stale += 1,
+                Ok(Step::Empty) => break,
+                // What was taken before it is returned; the error comes again with the next read.
+                Err(_) if !taken.samples.is_empty() => break,
+                Err(error) => return Err(error),
+            }
+        }
+        if before != (taken.samples.len(), taken.stale) {
+            state.waiting_writers.call();
+        }
+        Ok(())
+    }
+
+    /// Takes what is there and waits for more.
+    fn wait_for<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        ticket: u64,
+        ask: &Ask,
+    ) -> (MutexGuard<'a, State>, Result<Taken>) {
+        let deadline = Deadline::after(ask.timeout);
+        let mut taken = Taken { samples: Vec::new(), stale: 0, end: End::TimedOut };
+        loop {
+            let mut rest = None;
+            if state.waiting_readers.is_first(ticket) {
+                rest = state.store.wake(self.shared.options.clock.now());
+                if let Err(error) = self.gather(&mut state, ask, &mut taken) {
+                    return (state, Err(error));
+                }
+                if taken.samples.len() == ask.count {
+                    taken.end = End::Full;
+                    break;
+                }
+                if state.has_ended() {
+                    taken.end = End::Finished;
+                    break;
+                }
+                // Writers wait for room that only this reader can make, by acknowledging.
+                if !state.waiting_writers.is_empty() && state.store.starved_by(self.id) {
+                    if taken.samples.is_empty() {
+                        let message = "what was read with keep and not acknowledged takes all of \
+                                       bytes_max; read without keep, or raise bytes_max";
+                        let error = self.shared.full(message.to_owned());
+                        return (state, Err(error));
+                    }
+                    break;
+                }
+            }
+            if deadline.is_past() {
+                break;
+            }
+            state = deadline.wait(&self.bell, state, rest);
+        }
+        (state, Ok(taken))
+    }
+}
+
+impl Reader for QueueReader {
+    fn read(&mut self, ask: &Ask) -> Result<Taken> {
+        let mut state = self.shared.lock();
+        if !ask.keep {
+            let State { store, known, .. } = &mut *state;
+            store.acknowledge(self.id, known);
+            state = self.shared.settle(state)?;
+        }
+        if ask.count == 0 {
+            return Ok(Taken { samples: Vec::new(), stale: 0, end: End::Full });
+        }
+        let ticket = state.waiting_readers.join(&self.bell);
+        let (mut state, taken) = self.wait_for(state, ticket, ask);
+        state.waiting_readers.leave(ticket);
+        taken
+    }
+
+    fn position(&self) -> String {
+        self.shared.lock().store.position(self.id).to_string()
+    }
+
+    fn seek(&mut self, position: &str) -> Result<()> {
+        let refuse = |message| self.shared.unsupported(format!("seek {position:?}: {message}"));
+        let Ok(number) = position.parse() else {
+            return Err(refuse("a position is a number, as `position` returned it".to_owned()));
+        };
+        let mut state = self.shared.lock();
+        let State { store, known, waiting_readers, .. } = &mut *state;
+        store.seek(number, known).map_err(refuse)?;
+        waiting_readers.call();
+        self.shared.settle(state).map(drop)
+    }
+}
+
+impl Drop for QueueReader {
+    fn drop(&mut self) {
+        let mut state = self.shared.lock();
+        state.store.give_back(self.id);
+        state.waiting_readers.call();
+    }
+}

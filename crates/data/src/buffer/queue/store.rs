@@ -1,0 +1,125 @@
+//! What the two kinds of queue have in common, seen from the side that waits and wakes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::known::{Known, Name};
+use super::options::SAMPLE_COST;
+use crate::Sample;
+use crate::buffer::Result;
+use crate::log::Log;
+
+/// Which handle holds what was read and not acknowledged.
+pub(super) type ReaderId = u64;
+
+/// What waits to be read, in which order, and what was read and may have to be read again. A data
+/// structure: it never waits, and everything is called under the queue's lock.
+pub(super) trait Store: Send {
+    /// Takes a lot, if there is room.
+    fn offer(&mut self, lot: Fresh, known: &mut Known) -> Result<Offer>;
+
+    /// Gives the next sample to a reader, which holds it from now on.
+    fn take(&mut self, reader: ReaderId, floor: u64, known: &mut Known) -> Result<Step>;
+
+    /// Forgets what a reader holds: it has been dealt with.
+    fn acknowledge(&mut self, reader: ReaderId, known: &mut Known);
+
+    /// Takes back what a reader holds: it will be read again.
+    fn give_back(&mut self, reader: ReaderId);
+
+    /// Returns a position before which everything was acknowledged or is held by this reader.
+    fn position(&self, reader: ReaderId) -> u64;
+
+    /// Acknowledges everything before a position and takes back everything that is held after it.
+    /// If that cannot be, says what is the matter.
+    fn seek(&mut self, position: u64, known: &mut Known) -> std::result::Result<(), String>;
+
+    /// Moves what has rested long enough, and returns how long the next one still rests.
+    fn wake(&mut self, now: Duration) -> Option<Duration>;
+
+    /// Says whether data has ended, after which nothing is used again.
+    fn finish(&mut self, finished: bool, known: &mut Known);
+
+    /// Tells whether only what this reader itself holds keeps room from writers.
+    fn starved_by(&self, reader: ReaderId) -> bool;
+
+    /// Returns what there is.
+    fn usage(&self) -> Usage;
+
+    /// Returns the end of what was stored, if a sync of the log of samples is still to make it
+    /// durable. Until then nobody can read it.
+    fn not_durable(&self) -> Option<u64> {
+        None
+    }
+
+    /// Says up to where everything is durable.
+    fn set_durable(&mut self, _end: u64) {}
+
+    /// Appends what has left to the log of that.
+    fn flush(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Removes files of what has left, after it was made durable that it has.
+    fn free(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Returns the logs of samples and of what has left.
+    fn logs(&self) -> Option<(Arc<Log>, Option<Arc<Log>>)> {
+        None
+    }
+}
+
+/// A lot of which nothing is known yet.
+#[derive(Debug)]
+pub(super) struct Fresh {
+    pub(super) key: Name,
+    pub(super) samples: Vec<(Name, Sample)>,
+    pub(super) weight: usize,
+}
+
+/// What a sample counts in the budget of bytes.
+pub(super) fn weight(sample: &Sample) -> usize {
+    sample.payload.len() + sample.id.len() + SAMPLE_COST
+}
+
+/// What became of an offer.
+#[derive(Debug)]
+pub(super) enum Offer {
+    /// It was decided; what had to give way is counted.
+    Done { stored: usize, dropped: BTreeMap<&'static str, usize> },
+    /// There is no room now: the limit that was reached.
+    Full(String),
+    /// There never will be.
+    TooLarge(String),
+}
+
+/// What a take came to.
+#[derive(Debug)]
+pub(super) enum Step {
+    /// The next sample.
+    Given(Sample),
+    /// The next sample was too old and is gone for good.
+    Stale,
+    /// There is none.
+    Empty,
+}
+
+/// What there is in a queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Lots with samples that wait to be read.
+    pub lots: usize,
+    /// Samples that wait to be read.
+    pub unread: usize,
+    /// Samples that were read and not acknowledged.
+    pub held: usize,
+    /// Bytes in memory, as the budget counts them.
+    pub bytes: usize,
+    /// The most that `bytes` ever was.
+    pub bytes_peak: usize,
+    /// Bytes in files.
+    pub disk_bytes: u64,
+}

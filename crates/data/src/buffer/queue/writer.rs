@@ -1,0 +1,129 @@
+//! The writing end: whole lots, back-pressure, nothing twice.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Condvar};
+use std::time::Duration;
+
+use super::known::{Name, lot_name, sample_name};
+use super::line::Deadline;
+use super::options::WhenFull;
+use super::store::{Fresh, Offer, weight};
+use super::{Shared, State};
+use crate::Lot;
+use crate::buffer::{Result, Writer, Written};
+
+#[derive(Debug)]
+pub(super) struct QueueWriter {
+    shared: Arc<Shared>,
+    name: String,
+    bell: Arc<Condvar>,
+    closed: bool,
+}
+
+impl QueueWriter {
+    pub(super) fn new(shared: Arc<Shared>, name: &str) -> Self {
+        Self { shared, name: name.to_owned(), bell: Arc::default(), closed: false }
+    }
+
+    /// Stores a lot if there is room, or returns which limit was reached.
+    fn attempt(&self, state: &mut State, lot: &Lot, names: &Names) -> Result<Attempt> {
+        if state.closed {
+            return Err(self.shared.closed());
+        }
+        let count = lot.samples.len();
+        if state.known.contains(names.key) {
+            return Ok(Ok(Written { known: count, ..Written::default() }));
+        }
+        let mut seen = HashSet::new();
+        let mut new = |name: &Name| !state.known.contains(*name) && seen.insert(*name);
+        let pairs = names.samples.iter().copied().zip(&lot.samples);
+        let fresh: Vec<_> = pairs
+            .filter(|(name, _)| new(name))
+            .map(|(name, sample)| (name, sample.clone()))
+            .collect();
+        let known = count - fresh.len();
+        let weight = fresh.iter().map(|(_, sample)| weight(sample)).sum();
+        let newest = fresh.iter().map(|(_, sample)| sample.model_version).max();
+        let fresh = Fresh { key: names.key, samples: fresh, weight };
+        if fresh.samples.is_empty() {
+            state.known.pass(&fresh);
+            return Ok(Ok(Written { known, ..Written::default() }));
+        }
+        let now = self.shared.options.clock.now();
+        state.store.wake(now);
+        match state.store.offer(fresh, &mut state.known)? {
+            Offer::Full(limit) => Ok(Err(limit)),
+            Offer::TooLarge(limit) => Err(self.shared.full(limit)),
+            Offer::Done { stored, dropped } => {
+                state.newest = state.newest.max(newest.unwrap_or(0));
+                state.waiting_readers.call();
+                Ok(Ok(Written { stored, known, dropped }))
+            }
+        }
+    }
+}
+
+/// What an attempt came to, or which limit is in its way.
+type Attempt = std::result::Result<Written, String>;
+
+/// What a lot and its samples are called, worked out before the lock is taken.
+#[derive(Debug)]
+struct Names {
+    key: Name,
+    samples: Vec<Name>,
+}
+
+impl Writer for QueueWriter {
+    fn write(&mut self, lot: &Lot) -> Result<Written> {
+        if self.closed {
+            return Err(self.shared.closed_writer(&self.name));
+        }
+        let samples = lot.samples.iter().map(|sample| sample_name(&sample.id)).collect();
+        let names = Names { key: lot_name(&lot.key), samples };
+        let mut state = self.shared.lock();
+        if state.waiting_writers.is_empty()
+            && let Ok(written) = self.attempt(&mut state, lot, &names)?
+        {
+            self.shared.make_durable(state)?;
+            return Ok(written);
+        }
+        let timeout = match &self.shared.options.when_full {
+            WhenFull::Wait { timeout } | WhenFull::Spill { timeout, .. } => *timeout,
+            WhenFull::Replace => Duration::ZERO,
+        };
+        let deadline = Deadline::after(timeout);
+        let ticket = state.waiting_writers.join(&self.bell);
+        // A reader may be waiting for what cannot be written before it acknowledges.
+        state.waiting_readers.call();
+        let mut limit = "others wait for room".to_owned();
+        let outcome = loop {
+            if state.closed {
+                break Err(self.shared.closed());
+            }
+            if state.waiting_writers.is_first(ticket) {
+                match self.attempt(&mut state, lot, &names) {
+                    Ok(Ok(written)) => break Ok(written),
+                    Ok(Err(reached)) => limit = reached,
+                    Err(error) => break Err(error),
+                }
+            }
+            if deadline.is_past() {
+                break Err(self.shared.full(format!("{limit}, also after {timeout:?}")));
+            }
+            state = deadline.wait(&self.bell, state, None);
+        };
+        state.waiting_writers.leave(ticket);
+        let written = outcome?;
+        self.shared.make_durable(state)?;
+        Ok(written)
+    }
+
+    fn close(&mut self) -> Result<()> {
+        if !std::mem::replace(&mut self.closed, true) {
+            let mut state = self.shared.lock();
+            state.writers.insert(self.name.clone(), false);
+            state.news_of_writers();
+        }
+        Ok(())
+    }
+}

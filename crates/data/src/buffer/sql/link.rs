@@ -1,0 +1,108 @@
+//! A session that is made again when it is lost, and transactions that are tried again.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Instant;
+
+use super::super::Result;
+use super::{Database, Fault, Session, Store, Token};
+
+/// One session at a time with the database of a store.
+pub(super) struct Link<D: Database> {
+    pub(super) store: Arc<Store<D>>,
+    session: Option<D::Session>,
+}
+
+/// What a transaction would have returned, if only it were known that it was committed.
+pub(super) type Unsettled<T> = Option<(T, Token)>;
+
+impl<D: Database> Link<D> {
+    pub(super) fn new(store: Arc<Store<D>>) -> Self {
+        Self { store, session: None }
+    }
+
+    /// Runs a transaction, again if it must be. An error means that nothing was changed, unless
+    /// the connection was lost during the commit: then `unsettled` holds the result, and the next
+    /// call finds out before it does anything else.
+    pub(super) fn transact<T>(
+        &mut self,
+        unsettled: &mut Unsettled<T>,
+        mut work: impl FnMut(&mut D::Session) -> Result<T, Fault>,
+    ) -> Result<T> {
+        self.retry(|session| {
+            if let Some((result, token)) = unsettled.take() {
+                match session.settled(&token) {
+                    Ok(true) => return Ok(result),
+                    Ok(false) => {}
+                    Err(fault) => {
+                        *unsettled = Some((result, token));
+                        return Err(fault);
+                    }
+                }
+            }
+            session.begin()?;
+            let result = match work(session) {
+                Ok(result) => result,
+                Err(mut fault) => {
+                    // A session that cannot go back to its beginning is of no use.
+                    fault.breaks |= fault.breaks || session.rollback().is_err();
+                    return Err(fault);
+                }
+            };
+            match session.commit() {
+                Ok(()) => Ok(result),
+                Err((fault, token)) => {
+                    *unsettled = token.map(|token| (result, token));
+                    Err(fault)
+                }
+            }
+        })
+    }
+
+    /// Waits for a change since the last mark. The loss of the session ends the wait: what changed
+    /// meanwhile is unknown, and the next look finds out, or finds that there is no connection.
+    pub(super) fn wait(&mut self, until: Instant) {
+        let waited = self.session.as_mut().map(|session| session.wait(until));
+        if let Some(Err(fault)) = waited {
+            tracing::warn!(error = %fault.error, "the wait for samples was broken off");
+            self.session = None;
+        }
+    }
+
+    /// Does something with a session, and does it again with another one if this one was lost.
+    pub(super) fn retry<T>(
+        &mut self,
+        mut work: impl FnMut(&mut D::Session) -> Result<T, Fault>,
+    ) -> Result<T> {
+        let options = &self.store.options;
+        let mut left = options.max_retry_times;
+        loop {
+            let fault = match attempt(&self.store, &mut self.session, &mut work) {
+                Ok(result) => return Ok(result),
+                Err(fault) => fault,
+            };
+            if fault.breaks {
+                self.session = None;
+            }
+            if !fault.again || left == 0 {
+                return Err(fault.error);
+            }
+            left -= 1;
+            tracing::warn!(error = %fault.error, left, "trying again");
+            thread::sleep(options.max_retry_interval / 2_u32.saturating_pow(left));
+        }
+    }
+}
+
+fn attempt<D: Database, T>(
+    store: &Store<D>,
+    session: &mut Option<D::Session>,
+    work: &mut impl FnMut(&mut D::Session) -> Result<T, Fault>,
+) -> Result<T, Fault> {
+    let session = match session {
+        Some(session) => session,
+        None => session.insert(store.database.connect(&store.options)?),
+    };
+    session.limit(Instant::now() + store.options.call_timeout);
+    work(session)
+}

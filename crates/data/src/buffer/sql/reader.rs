@@ -1,0 +1,318 @@
+//! The end that takes experiences away.
+//!
+//! A read looks until there is enough, time is up or data has ended, and then claims everything it
+//! returns in one transaction, so that a reader that waits holds nothing. What is claimed belongs
+//! to this reader: if it dies, it comes back with a seek to the position that its owner kept.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::super::{Ask, BufferError, End, Reader, Result, Taken};
+use super::link::{Link, Unsettled};
+use super::{Cell, Database, Fault, Order, Session, Store, Value, signed};
+use crate::Sample;
+
+/// Reads rows as a log or as a pool.
+pub(super) struct SqlReader<D: Database> {
+    link: Link<D>,
+    name: String,
+    way: Way,
+    position: i64,
+    /// A claim whose commit was not answered.
+    unsettled: Unsettled<Option<Claim>>,
+    /// Rows of a claim that was settled late, for a read that asked for fewer.
+    ahead: VecDeque<Row>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Way {
+    Log,
+    Pool,
+}
+
+/// What one transaction took.
+#[derive(Debug)]
+struct Claim {
+    rows: Vec<Row>,
+    stale: usize,
+    /// Where the reader stands after all of it.
+    position: i64,
+    finished: bool,
+}
+
+#[derive(Debug)]
+struct Row {
+    /// Where the reader stands after this row.
+    position: i64,
+    sample: Sample,
+}
+
+impl<D: Database> SqlReader<D> {
+    pub(super) fn open(mut link: Link<D>, name: &str) -> Result<Self> {
+        let store = Arc::clone(&link.store);
+        let log = store.options.order == Order::Fifo && !store.options.reuse;
+        let way = if log { Way::Log } else { Way::Pool };
+        let position = link.transact(&mut None, |session| {
+            session.execute(&store.queries.open_reader, &[Value::Text(name)])?;
+            let rows = match way {
+                Way::Log => session.query(&store.queries.cursor, &[Value::Text(name)])?,
+                Way::Pool => session.query(&store.queries.ticket, &[])?,
+            };
+            store.number(rows.first(), 0)
+        })?;
+        let ahead = VecDeque::new();
+        Ok(Self { link, name: name.into(), way, position, unsettled: None, ahead })
+    }
+
+    /// Waits until a claim is worth making, and makes it.
+    fn claim(&mut self, ask: &Ask) -> Result<Claim> {
+        let until = Instant::now().checked_add(ask.timeout);
+        loop {
+            let (enough, finished) = self.look(ask)?;
+            let late = until.is_some_and(|until| Instant::now() >= until);
+            // A claim in doubt is settled before anything else.
+            if enough || finished || late || self.unsettled.is_some() {
+                // Another reader may have been faster; then this one waits on, if it may.
+                if let Some(claim) = self.take(ask, !late)? {
+                    return Ok(claim);
+                }
+            }
+            // Time may have no end; a wait has one, and begins again.
+            let most = Instant::now() + self.link.store.options.call_timeout;
+            let until = until.map_or(most, |until| until.min(most));
+            self.link.wait(until);
+        }
+    }
+
+    /// Tells whether there is enough, and whether there will be no more.
+    fn look(&mut self, ask: &Ask) -> Result<(bool, bool)> {
+        let store = Arc::clone(&self.link.store);
+        let (count, least) = (signed(ask.count as u64), signed(ask.min_model_version));
+        let (way, name) = (self.way, &self.name);
+        self.link.retry(|session| {
+            session.mark()?;
+            let rows = match way {
+                Way::Log => {
+                    let values = [Value::Text(name), Value::Int(least), Value::Int(count)];
+                    session.query(&store.queries.log_ready, &values)?
+                }
+                Way::Pool => {
+                    let values = [Value::Int(least), Value::Int(count)];
+                    session.query(&store.queries.pool_ready, &values)?
+                }
+            };
+            let row = rows.first();
+            Ok((store.number(row, 0)? >= count, store.finished(row)?))
+        })
+    }
+
+    /// Claims what there is, or nothing if it must be `whole` and is not.
+    fn take(&mut self, ask: &Ask, whole: bool) -> Result<Option<Claim>> {
+        let store = Arc::clone(&self.link.store);
+        let (way, name) = (self.way, &self.name);
+        self.link.transact(&mut self.unsettled, |session| match way {
+            Way::Log => take_log(&store, session, name, ask, whole),
+            Way::Pool => take_pool(&store, session, name, ask, whole),
+        })
+    }
+}
+
+impl<D: Database> Reader for SqlReader<D> {
+    /// Waits for samples. Rows stay where they are, so `ask.keep` makes no difference: a seek can
+    /// always return.
+    fn read(&mut self, ask: &Ask) -> Result<Taken> {
+        let (mut stale, mut finished) = (0, false);
+        if ask.count == 0 {
+            return Ok(Taken { samples: Vec::new(), stale, end: End::Full });
+        }
+        if self.ahead.is_empty() {
+            let claim = self.claim(ask)?;
+            (stale, finished) = (claim.stale, claim.finished);
+            self.ahead = claim.rows.into();
+            if self.ahead.is_empty() {
+                self.position = claim.position;
+            } else if let Some(last) = self.ahead.back_mut() {
+                last.position = claim.position;
+            }
+        }
+        let mut samples = Vec::with_capacity(self.ahead.len().min(ask.count));
+        while samples.len() < ask.count
+            && let Some(row) = self.ahead.pop_front()
+        {
+            self.position = row.position;
+            if row.sample.model_version < ask.min_model_version {
+                stale += 1;
+            } else {
+                samples.push(row.sample);
+            }
+        }
+        let end = match samples.len() {
+            count if count >= ask.count => End::Full,
+            _ if finished => End::Finished,
+            _ => End::TimedOut,
+        };
+        Ok(Taken { samples, stale, end })
+    }
+
+    /// Returns `id:` and the last id that was read or passed over, or `claim:` and the number of
+    /// the last claim; see [`Order`].
+    fn position(&self) -> String {
+        format!("{}{}", self.way.prefix(), self.position)
+    }
+
+    /// Goes to a position for all readers of this name.
+    fn seek(&mut self, position: &str) -> Result<()> {
+        let store = Arc::clone(&self.link.store);
+        let prefix = self.way.prefix();
+        let target = position.strip_prefix(prefix).and_then(|number| number.parse::<i64>().ok());
+        let Some(target) = target.filter(|target| *target >= 0) else {
+            return Err(store.unsupported(format!(
+                "the position {position:?} is none of a reader with these options, which begins \
+                 with `{prefix}`"
+            )));
+        };
+        let (way, name) = (self.way, &self.name);
+        self.link.transact(&mut None, |session| {
+            let newest = match way {
+                Way::Log => &store.queries.newest,
+                Way::Pool => &store.queries.ticket,
+            };
+            let newest = store.number(session.query(newest, &[])?.first(), 0)?;
+            if target > newest {
+                return Err(store
+                    .unsupported(format!(
+                        "the position {position:?} is later than anything here ({newest}); is \
+                         this the database that it was kept for?"
+                    ))
+                    .into());
+            }
+            let values = [Value::Int(target), Value::Text(name)];
+            match way {
+                Way::Log => session.execute(&store.queries.move_cursor, &values)?,
+                Way::Pool => session.execute(&store.queries.pool_undo, &values)?,
+            };
+            session.announce()
+        })?;
+        // What was claimed and not returned lies after the position, and is read again.
+        self.unsettled = None;
+        self.ahead.clear();
+        self.position = target;
+        Ok(())
+    }
+}
+
+impl Way {
+    fn prefix(self) -> &'static str {
+        match self {
+            Self::Log => "id:",
+            Self::Pool => "claim:",
+        }
+    }
+}
+
+fn take_log<D: Database>(
+    store: &Store<D>,
+    session: &mut D::Session,
+    name: &str,
+    ask: &Ask,
+    whole: bool,
+) -> Result<Option<Claim>, Fault> {
+    let queries = &store.queries;
+    let (count, least) = (signed(ask.count as u64), signed(ask.min_model_version));
+    // The lock keeps other readers of this name out.
+    let rows = session.query(&queries.lock_cursor, &[Value::Text(name)])?;
+    let from = store.number(rows.first(), 0)?;
+    let rows = session.query(&queries.log_end, &[])?;
+    let newest = store.number(rows.first(), 0)?;
+    let finished = store.finished(rows.first())?;
+
+    let bounds = [from, newest, least, count].map(Value::Int);
+    let rows = session.query(&queries.log_rows, &bounds)?;
+    let rows: Vec<Row> = rows.into_iter().map(|row| store.row(row)).collect::<Result<_>>()?;
+    if rows.len() < ask.count && whole && !finished {
+        return Ok(None);
+    }
+    let to = match rows.last() {
+        Some(last) if rows.len() >= ask.count => last.position,
+        // There is no row after the last that was wanted, except those that are too old.
+        _ => newest.max(from),
+    };
+    let mut stale = 0;
+    if to > from {
+        if least > 0 {
+            let found = session.query(&queries.log_stale, &[from, to, least].map(Value::Int))?;
+            stale = usize::try_from(store.number(found.first(), 0)?).unwrap_or(0);
+        }
+        session.execute(&queries.move_cursor, &[Value::Int(to), Value::Text(name)])?;
+    }
+    Ok(Some(Claim { rows, stale, position: to, finished }))
+}
+
+fn take_pool<D: Database>(
+    store: &Store<D>,
+    session: &mut D::Session,
+    name: &str,
+    ask: &Ask,
+    whole: bool,
+) -> Result<Option<Claim>, Fault> {
+    let queries = &store.queries;
+    let (count, least) = (signed(ask.count as u64), signed(ask.min_model_version));
+    // The new ticket keeps all other readers out until the commit.
+    let ticket = store.number(session.query(&queries.next_ticket, &[])?.first(), 0)?;
+    let rows = session.query(&queries.pool_ready, &[Value::Int(least), Value::Int(count)])?;
+    let finished = store.finished(rows.first())?;
+    if store.number(rows.first(), 0)? < count && whole && !finished {
+        return Ok(None);
+    }
+    let claim = [Value::Int(ticket), Value::Text(name), Value::Int(least), Value::Int(count)];
+    let stale = session.execute(&queries.pool_stale, &claim[..3])?;
+    // When the writers have closed nothing is used again, or data would never end.
+    let take = if finished { &queries.pool_take_fresh } else { &queries.pool_take };
+    let mut rows = session.query(take, &claim)?;
+    let newest_first = store.options.order == Order::NewestFirst;
+    rows.sort_by_key(|row| match (row.first(), row.last()) {
+        (Some(Cell::Int(id)), Some(Cell::Int(consumed))) => {
+            (*consumed, if newest_first { -id } else { *id })
+        }
+        _ => (0, 0),
+    });
+    let rows =
+        rows.into_iter().map(|row| store.row(row).map(|row| Row { position: ticket - 1, ..row }));
+    let rows: Vec<Row> = rows.collect::<Result<_>>()?;
+    Ok(Some(Claim { rows, stale, position: ticket, finished }))
+}
+
+impl<D: Database> Store<D> {
+    /// Returns a number of a row; nothing counts as 0.
+    fn number(&self, row: Option<&Vec<Cell>>, column: usize) -> Result<i64, Fault> {
+        match row.and_then(|row| row.get(column)) {
+            Some(Cell::Int(number)) => Ok(*number),
+            Some(Cell::Null) => Ok(0),
+            other => Err(self.damaged(format!("a number was expected, not {other:?}")).into()),
+        }
+    }
+
+    /// Tells whether there have been writers and none is open, from a row with both counts.
+    fn finished(&self, row: Option<&Vec<Cell>>) -> Result<bool, Fault> {
+        Ok(self.number(row, 1)? > 0 && self.number(row, 2)? == 0)
+    }
+
+    fn row(&self, cells: Vec<Cell>) -> Result<Row, BufferError> {
+        let Ok([id, uid, version, reward, bytes, _]) = <[Cell; 6]>::try_from(cells) else {
+            return Err(self.damaged("a row has not the columns that were asked for".into()));
+        };
+        let (Cell::Int(id), Cell::Text(uid), Cell::Int(version), Cell::Bytes(payload)) =
+            (id, uid, version, bytes)
+        else {
+            return Err(self.damaged("a row holds values of other types than were written".into()));
+        };
+        let reward = match reward {
+            Cell::Real(reward) => Some(reward),
+            _ => None,
+        };
+        let model_version = u64::try_from(version).unwrap_or(0);
+        let sample = Sample { id: uid.into(), model_version, reward, payload: payload.into() };
+        Ok(Row { position: id, sample })
+    }
+}

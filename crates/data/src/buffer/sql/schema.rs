@@ -1,0 +1,86 @@
+//! Makes the tables, or sees that those which exist are ours.
+
+use super::super::{BufferError, Result};
+use super::link::Link;
+use super::{Cell, Database, Session, Value};
+
+/// The layout of the tables; another number is another layout.
+const VERSION: i64 = 1;
+
+/// The longest name of a table, so that the longest name made from it fits into PostgreSQL's 63.
+const NAME_MAX: usize = 40;
+
+/// Refuses names that would have to be quoted with care.
+pub(super) fn check_name(table: &str, storage: &str) -> Result<()> {
+    let letter = |c: char| c.is_ascii_lowercase() || c == '_';
+    let plain = table.chars().all(|c| letter(c) || c.is_ascii_digit());
+    if plain && table.starts_with(letter) && table.len() <= NAME_MAX {
+        return Ok(());
+    }
+    Err(BufferError::Unsupported {
+        storage: storage.into(),
+        message: format!(
+            "the table name {table:?} is not one: use up to {NAME_MAX} lower-case letters, digits \
+             and `_`, beginning with a letter"
+        ),
+    })
+}
+
+pub(super) fn prepare<D: Database>(link: &mut Link<D>) -> Result<()> {
+    let store = std::sync::Arc::clone(&link.store);
+    let queries = &store.queries;
+    link.transact(&mut None, |session| {
+        session.lock()?;
+        let count = |rows: Vec<Vec<Cell>>| match rows.first().and_then(|row| row.first()) {
+            Some(Cell::Int(number)) => Ok(*number),
+            other => Err(store.damaged(format!("a number was expected, not {other:?}"))),
+        };
+        let exist = |session: &mut D::Session, names: &str| -> Result<i64, super::Fault> {
+            Ok(count(session.query(&queries.existing, &[Value::Text(names)])?)?)
+        };
+        let table = &store.options.table;
+        if exist(session, &queries.state_name)? == 0 {
+            if exist(session, &queries.all_names)? > 0 {
+                return Err(store
+                    .unsupported(format!(
+                        "there is a table `{table}`, or one whose name begins with `{table}_`, \
+                         that is not Rollway's; choose another name with the option `table`"
+                    ))
+                    .into());
+            }
+            for statement in &queries.create {
+                session.execute(statement, &[])?;
+            }
+            session.execute(&queries.set_version, &[Value::Int(VERSION)])?;
+        } else {
+            let found = count(session.query(&queries.version, &[])?)?;
+            if found != VERSION {
+                return Err(store
+                    .unsupported(format!(
+                        "the tables of `{table}` have layout {found}, and this program knows \
+                         layout {VERSION}; use the program that made them, or another `table`"
+                    ))
+                    .into());
+            }
+        }
+        if let Some(index) = &queries.pool_index {
+            session.execute(index, &[])?;
+        }
+        Ok(())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn table_names_need_no_quoting() {
+        for good in ["experience", "_e2", "a"] {
+            assert!(check_name(good, "x").is_ok(), "{good}");
+        }
+        for bad in ["", "1a", "A", "a b", "a\"b", "a;drop", &"a".repeat(41), "ä"] {
+            assert!(check_name(bad, "x").is_err(), "{bad}");
+        }
+    }
+}

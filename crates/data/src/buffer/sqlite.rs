@@ -1,0 +1,327 @@
+//! A buffer in an SQLite file. What it shares with other databases is in `sql.rs`.
+//!
+//! The file is in WAL mode with `synchronous=FULL`: a commit is one append and one fsync, and
+//! readers do not wait for the writer. WAL needs all processes on one machine, and a local disk.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rusqlite::types::{ToSqlOutput, ValueRef};
+use rusqlite::{Connection, ErrorCode, ToSql};
+
+use super::sql::{Cell, Database, Dialect, Fault, Options, Session, Store, Token, Value, signed};
+use super::{Buffer, BufferError, Reader, Result, Writer};
+use crate::Sample;
+
+/// How large the write-ahead log grows before it is carried over into the file, in pages of 4 KiB.
+/// The default of 1000 would carry over, and wait for the disk a second time, with every large lot.
+const WAL_PAGES: u32 = 16_384;
+
+/// How many prepared statements a connection keeps; there are fewer.
+const STATEMENTS: usize = 32;
+
+/// A buffer in an SQLite file.
+#[derive(Clone, Debug)]
+pub struct Sqlite {
+    store: Arc<Store<File>>,
+}
+
+impl Sqlite {
+    /// Opens a file, or makes it. The address is a path, or `sqlite:///` and a path, so that an
+    /// absolute path has four slashes.
+    pub fn open(address: &str, options: Options) -> Result<Self> {
+        let path = address.strip_prefix("sqlite:///").unwrap_or(address);
+        let name = format!("sqlite:///{path}");
+        if path.is_empty() || path.contains("://") || path == ":memory:" {
+            return Err(BufferError::Unsupported {
+                storage: name,
+                message: "the address names no file; write `sqlite:///folder/file.db`".into(),
+            });
+        }
+        let file = File { path: path.into(), name, signal: Arc::default() };
+        Ok(Self { store: Store::open(file, options)? })
+    }
+}
+
+impl Buffer for Sqlite {
+    fn writer(&self, name: &str) -> Result<Box<dyn Writer>> {
+        self.store.writer(name)
+    }
+
+    fn reader(&self, name: &str) -> Result<Box<dyn Reader>> {
+        self.store.reader(name)
+    }
+}
+
+#[derive(Debug)]
+struct File {
+    path: PathBuf,
+    name: String,
+    signal: Arc<Signal>,
+}
+
+impl Database for File {
+    type Session = SqliteSession;
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn dialect(&self) -> Dialect {
+        Dialect {
+            // AUTOINCREMENT: the id of a deleted row is not given out again.
+            serial: "INTEGER PRIMARY KEY AUTOINCREMENT",
+            time: "TEXT NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now'))",
+            bytes: "BLOB",
+            existing: "SELECT count(*) FROM sqlite_schema
+                WHERE instr(','||$1||',', ','||name||',')",
+            // A transaction has the whole file to itself.
+            for_update: "",
+            tune: "",
+            size: None,
+        }
+    }
+
+    fn connect(&self, options: &Options) -> Result<SqliteSession, Fault> {
+        let connection = self.prepare(options).map_err(|cause| self.fault(&cause))?;
+        let insert = INSERT.replace("{experience}", &options.table);
+        let (name, signal) = (self.name.clone(), Arc::clone(&self.signal));
+        let poll = options.poll_interval;
+        let (announced, seen) = (false, (0, 0));
+        Ok(SqliteSession { connection, name, insert, signal, poll, announced, seen })
+    }
+}
+
+impl File {
+    fn prepare(&self, options: &Options) -> rusqlite::Result<Connection> {
+        let connection = Connection::open(&self.path)?;
+        connection.busy_timeout(options.call_timeout)?;
+        connection.set_prepared_statement_cache_capacity(STATEMENTS);
+        connection.pragma_update(None, "journal_mode", "wal")?;
+        connection.pragma_update(None, "synchronous", "full")?;
+        connection.pragma_update(None, "wal_autocheckpoint", WAL_PAGES)?;
+        if let Some(most) = options.max_bytes {
+            let page =
+                connection.pragma_query_value(None, "page_size", |row| row.get::<_, i64>(0))?;
+            connection.pragma_update(None, "max_page_count", signed(most) / page.max(1))?;
+        }
+        Ok(connection)
+    }
+
+    fn fault(&self, cause: &rusqlite::Error) -> Fault {
+        let mut fault = fault(&self.name, cause);
+        if let BufferError::Unavailable { message, .. } = &mut fault.error
+            && let Some(folder) = self.path.parent()
+            && folder != Path::new("")
+            && !folder.is_dir()
+        {
+            *message = format!("there is no folder {}", folder.display());
+        }
+        fault
+    }
+}
+
+const INSERT: &str = "
+INSERT INTO \"{experience}\"
+    (uid, task_id, run_id, msg_id, model_version, reward, experience_bytes)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT (uid) DO NOTHING";
+
+struct SqliteSession {
+    connection: Connection,
+    name: String,
+    insert: String,
+    signal: Arc<Signal>,
+    poll: Duration,
+    announced: bool,
+    /// The state of the database at the last mark: changes of this process, of all others.
+    seen: (u64, i64),
+}
+
+impl SqliteSession {
+    fn done<T>(&self, result: rusqlite::Result<T>) -> Result<T, Fault> {
+        result.map_err(|cause| fault(&self.name, &cause))
+    }
+
+    fn batch(&self, sql: &str) -> Result<(), Fault> {
+        self.done(self.connection.execute_batch(sql))
+    }
+
+    fn data_version(&self) -> Result<i64, Fault> {
+        self.done(self.connection.pragma_query_value(None, "data_version", |row| row.get(0)))
+    }
+}
+
+impl Session for SqliteSession {
+    /// What a local file does has no time limit but the wait for the turn, which the connection
+    /// knows.
+    fn limit(&mut self, _: Instant) {}
+
+    fn begin(&mut self) -> Result<(), Fault> {
+        self.announced = false;
+        self.batch("BEGIN IMMEDIATE")
+    }
+
+    fn commit(&mut self) -> Result<(), (Fault, Option<Token>)> {
+        if let Err(mut fault) = self.batch("COMMIT") {
+            fault.breaks |= self.rollback().is_err();
+            return Err((fault, None));
+        }
+        if self.announced {
+            self.signal.raise();
+        }
+        Ok(())
+    }
+
+    fn rollback(&mut self) -> Result<(), Fault> {
+        // Some faults, a full disk among them, may have rolled back already.
+        if self.connection.is_autocommit() { Ok(()) } else { self.batch("ROLLBACK") }
+    }
+
+    fn settled(&mut self, _: &Token) -> Result<bool, Fault> {
+        unreachable!("a commit to a file is never without an answer")
+    }
+
+    fn execute(&mut self, sql: &str, values: &[Value<'_>]) -> Result<usize, Fault> {
+        let run = || self.connection.prepare_cached(&numbered(sql))?.execute(params(values));
+        self.done(run())
+    }
+
+    fn query(&mut self, sql: &str, values: &[Value<'_>]) -> Result<Vec<Vec<Cell>>, Fault> {
+        let run = || {
+            let mut statement = self.connection.prepare_cached(&numbered(sql))?;
+            let columns = statement.column_count();
+            let mut rows = statement.query(params(values))?;
+            let mut found = Vec::new();
+            while let Some(row) = rows.next()? {
+                let cells = (0..columns).map(|column| row.get_ref(column).map(cell));
+                found.push(cells.collect::<rusqlite::Result<_>>()?);
+            }
+            Ok(found)
+        };
+        self.done(run())
+    }
+
+    /// A transaction is alone from its beginning.
+    fn lock(&mut self) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    fn insert(&mut self, samples: &[Sample]) -> Result<usize, Fault> {
+        let run = || {
+            let mut statement = self.connection.prepare_cached(&self.insert)?;
+            let mut stored = 0;
+            for sample in samples {
+                let (task, run, suffix) = super::sql::parts(&sample.id);
+                stored += statement.execute((
+                    &*sample.id,
+                    task,
+                    run,
+                    suffix,
+                    signed(sample.model_version),
+                    sample.reward,
+                    &*sample.payload,
+                ))?;
+            }
+            Ok(stored)
+        };
+        self.done(run())
+    }
+
+    fn announce(&mut self) -> Result<(), Fault> {
+        self.announced = true;
+        Ok(())
+    }
+
+    fn mark(&mut self) -> Result<(), Fault> {
+        self.seen = (self.signal.count(), self.data_version()?);
+        Ok(())
+    }
+
+    /// Waits for this process's signal. SQLite has no event that crosses processes: of their
+    /// changes, the file's own counter tells, and looking at it is all that can be done.
+    fn wait(&mut self, until: Instant) -> Result<(), Fault> {
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero()
+                || self.signal.wait(self.seen.0, left.min(self.poll))
+                || self.data_version()? != self.seen.1
+            {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Wakes the readers of this process.
+#[derive(Debug, Default)]
+struct Signal {
+    changes: Mutex<u64>,
+    changed: Condvar,
+}
+
+impl Signal {
+    fn raise(&self) {
+        *self.changes.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        self.changed.notify_all();
+    }
+
+    fn count(&self) -> u64 {
+        *self.changes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits while the count is the one that was seen, and tells whether it is another now.
+    fn wait(&self, seen: u64, time: Duration) -> bool {
+        let changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.changed.wait_timeout_while(changes, time, |changes| *changes == seen);
+        *waited.unwrap_or_else(PoisonError::into_inner).0 != seen
+    }
+}
+
+impl ToSql for Value<'_> {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(ToSqlOutput::Borrowed(match self {
+            Self::Int(number) => ValueRef::Integer(*number),
+            Self::Text(text) => ValueRef::Text(text.as_bytes()),
+        }))
+    }
+}
+
+fn params<'a>(values: &'a [Value<'a>]) -> impl rusqlite::Params + 'a {
+    rusqlite::params_from_iter(values)
+}
+
+/// Writes parameters as SQLite numbers them; in its own reading `$1` is a name.
+fn numbered(sql: &str) -> String {
+    sql.replace('$', "?")
+}
+
+fn cell(value: ValueRef<'_>) -> Cell {
+    match value {
+        ValueRef::Null => Cell::Null,
+        ValueRef::Integer(number) => Cell::Int(number),
+        ValueRef::Real(number) => Cell::Real(number),
+        ValueRef::Text(text) => Cell::Text(String::from_utf8_lossy(text).into_owned()),
+        ValueRef::Blob(bytes) => Cell::Bytes(bytes.to_vec()),
+    }
+}
+
+fn fault(name: &str, cause: &rusqlite::Error) -> Fault {
+    let (storage, message) = (name.to_owned(), cause.to_string());
+    match cause.sqlite_error_code() {
+        Some(ErrorCode::DiskFull) => BufferError::Full { storage, message },
+        Some(ErrorCode::TooBig) => BufferError::Unsupported { storage, message },
+        Some(
+            ErrorCode::DatabaseBusy
+            | ErrorCode::DatabaseLocked
+            | ErrorCode::CannotOpen
+            | ErrorCode::PermissionDenied
+            | ErrorCode::ReadOnly
+            | ErrorCode::SystemIoFailure
+            | ErrorCode::FileLockingProtocolFailed,
+        ) => BufferError::Unavailable { storage, message },
+        // Not a database, pages that contradict each other, a table that somebody changed.
+        _ => BufferError::Damaged { storage, message },
+    }
+    .into()
+}

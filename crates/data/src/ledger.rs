@@ -1,0 +1,322 @@
+//! The ledger: what must survive the death of the coordinator at any moment.
+//!
+//! It remembers batches that were submitted, runs that have ended with what they yielded, batches
+//! that were finalized or aborted with their results, and the newest version of the model. A fact
+//! is appended when it happens and may be acknowledged once a [`commit`](Ledger::commit) after it
+//! says so. What belongs to batches that have ended is removed by and by.
+//!
+//! # Bounds
+//!
+//! [`Options::bytes_max`] is enforced where work comes in: [`admits`](Ledger::admits) refuses a
+//! batch that would not fit.
+//! The end of a run is always taken. Its room was promised when its batch was taken in: runs that
+//! have ended hold their payloads in the coordinator's memory as well, and that has a budget of its
+//! own, so that the records of active batches weigh at most `bytes_max` and that budget. The disk
+//! holds at most twice that, what is removed being bounded by what is kept, and once more while the
+//! ledger is compacted.
+
+mod book;
+mod codec;
+mod compact;
+mod error;
+mod record;
+mod recover;
+mod result;
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use bytes::Bytes;
+use rollway_core::{BatchId, BatchKey, BatchResult, BatchState};
+
+use self::book::{Book, Runs};
+pub use self::error::LedgerError;
+pub use self::record::{Note, Record, RunEnd, TaskRecord};
+use self::record::{put_batch_ended, put_noted, put_run_ended, put_state, put_submitted};
+use self::recover::Recovery;
+pub use self::recover::{Recovered, RecoveredBatch};
+use crate::log::{self, Log, LogError, Part, Then};
+
+/// How a ledger is to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// The name of the job. The ledger of another job is not opened.
+    pub job: String,
+    /// A batch is refused when the records that matter would grow beyond this.
+    pub bytes_max: u64,
+    /// The results of this many batches are kept, the last to end.
+    pub results_kept: usize,
+    /// What does not matter any more is removed when it outweighs what does, and this.
+    pub compact_bytes_min: u64,
+    /// The size of a segment of the log.
+    pub segment_bytes: u64,
+    /// A batch is refused while this many bytes wait to be written.
+    pub unsynced_bytes: u64,
+}
+
+impl Options {
+    /// Returns the usual limits.
+    pub fn new(job: impl Into<String>) -> Self {
+        let log = log::Options::new("ledger", job);
+        Self {
+            job: log.identity,
+            bytes_max: 64 << 30,
+            results_kept: 64,
+            compact_bytes_min: log.segment_bytes,
+            segment_bytes: log.segment_bytes,
+            unsynced_bytes: log.unsynced_bytes,
+        }
+    }
+}
+
+/// A ledger that is open.
+#[derive(Debug)]
+pub struct Ledger {
+    inner: Arc<Inner>,
+    compactor: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    options: Options,
+    log: Log,
+    book: Mutex<Book>,
+    closing: AtomicBool,
+}
+
+impl Inner {
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Ledger {
+    /// Opens the ledger in a folder, which is made if there is none, and returns what it holds. A
+    /// tail that a crash tore was never acknowledged; it is cut off and reported. Anything else
+    /// that is wrong is an error. Blocks; the payloads of active batches are in memory once.
+    pub fn open(dir: &Path, options: Options) -> Result<(Self, Recovered), LedgerError> {
+        let mut recovery = Recovery::new(options.results_kept);
+        let log = log::Options {
+            segment_bytes: options.segment_bytes,
+            unsynced_bytes: options.unsynced_bytes,
+            ..log::Options::new("ledger", &*options.job)
+        };
+        let mut visit = |position, bytes: &[u8]| recovery.visit(position, bytes);
+        let (log, torn) = Log::open(dir, log, &mut visit)?;
+        let wrong =
+            |(offset, found)| LedgerError::Record { dir: PathBuf::from(dir), offset, found };
+        if let Some(error) = recovery.error.take() {
+            return Err(wrong(error));
+        }
+        let (recovered, book) = recovery.finish().map_err(|found| wrong((log.end(), found)))?;
+        let epoch = recovered.epoch + 1;
+        let recovered = Recovered { torn, epoch, ..recovered };
+        let book = Mutex::new(Book { state: record::State { epoch, ..book.state }, ..book });
+        let inner = Arc::new(Inner { options, log, book, closing: AtomicBool::new(false) });
+        let ledger = Self { inner, compactor: Mutex::new(None) };
+        // Numbers of this epoch must never be given out again.
+        let mut state = Vec::new();
+        put_state(&mut state, ledger.inner.book().state);
+        ledger.inner.log.append(&[Part::Copy(&state)])?;
+        ledger.sync()?;
+        Ok((ledger, recovered))
+    }
+
+    /// Tells whether there is room for a batch whose tasks have this many bytes. Whatever belongs
+    /// to a batch that was let in is taken.
+    pub fn admits(&self, batch: &BatchId, bytes: u64) -> Result<(), LedgerError> {
+        let batch = || batch.clone();
+        if self.inner.log.behind() {
+            let bytes = self.unsynced_bytes();
+            return Err(LedgerError::Behind { batch: batch(), bytes });
+        }
+        let (live, max) = (self.live_bytes(), self.inner.options.bytes_max);
+        if live.saturating_add(bytes) > max {
+            return Err(LedgerError::Full { batch: batch(), bytes, live, max });
+        }
+        Ok(())
+    }
+
+    /// Appends a record in memory; it never blocks on the disk. A record that is refused has no
+    /// effect.
+    pub fn append(&self, record: Record<'_>) -> Result<(), LedgerError> {
+        let mut book = self.inner.book();
+        let book = &mut *book;
+        let mut buffer = std::mem::take(&mut book.buffer);
+        buffer.clear();
+        let done = match record {
+            Record::Submitted { key, batch, kind, min_wait_num, tasks } => {
+                let head = (batch, kind, min_wait_num);
+                self.submitted(book, &mut buffer, key, head, tasks)
+            }
+            Record::RunEnded { key, task, run, end } => {
+                self.run_ended(book, &mut buffer, key, (task, run), end)
+            }
+            Record::Noted { key, note } => self.noted(book, &mut buffer, key, note),
+            Record::BatchEnded(result) => self.batch_ended(book, &mut buffer, result),
+            Record::Version(version) => self.version(book, &mut buffer, version),
+        };
+        book.buffer = buffer;
+        done
+    }
+
+    /// Has `then` called, from a thread of the ledger's own and in the order of calls, once
+    /// everything that was appended before is durable; see [`Log::commit`].
+    pub fn commit(&self, then: Then) {
+        self.inner.log.commit(then);
+    }
+
+    /// Waits until everything that was appended before is durable.
+    pub fn sync(&self) -> Result<(), Arc<LogError>> {
+        self.inner.log.sync()
+    }
+
+    /// Returns how many bytes are not durable yet.
+    pub fn unsynced_bytes(&self) -> u64 {
+        self.inner.log.unsynced_bytes()
+    }
+
+    /// Returns how many bytes of records matter.
+    pub fn live_bytes(&self) -> u64 {
+        self.inner.book().live_bytes
+    }
+
+    /// Returns how many bytes of records there are.
+    pub fn bytes(&self) -> u64 {
+        self.inner.log.end() - self.inner.log.first()
+    }
+
+    fn write(&self, head: &[u8], rest: &[Part<'_>]) -> Result<u64, LedgerError> {
+        let position = match rest {
+            [] => self.inner.log.append(&[Part::Copy(head)])?,
+            [Part::Share(payload)] => {
+                self.inner.log.append(&[Part::Copy(head), Part::Share(payload)])?
+            }
+            rest => {
+                let mut parts = Vec::with_capacity(rest.len() + 1);
+                parts.push(Part::Copy(head));
+                parts.extend_from_slice(rest);
+                self.inner.log.append(&parts)?
+            }
+        };
+        Ok(position.end() - position.offset)
+    }
+
+    fn submitted(
+        &self,
+        book: &mut Book,
+        buffer: &mut Vec<u8>,
+        key: BatchKey,
+        head: (&BatchId, rollway_core::BatchKind, Option<u32>),
+        tasks: &[TaskRecord],
+    ) -> Result<(), LedgerError> {
+        let batch = head.0;
+        if book.active.contains_key(&key.0)
+            || book.active.values().any(|other| other.batch == *batch)
+        {
+            return Err(LedgerError::AlreadyActive { batch: batch.clone() });
+        }
+        let parts = put_submitted(buffer, key.0, head, tasks);
+        let bytes = self.write(buffer, &parts)?;
+        let runs = Runs::new(tasks.iter().map(|task| task.repeat_times));
+        book.activate(batch.clone(), key.0, bytes, runs);
+        Ok(())
+    }
+
+    fn run_ended(
+        &self,
+        book: &mut Book,
+        buffer: &mut Vec<u8>,
+        key: BatchKey,
+        (task, run): (rollway_core::TaskId, rollway_core::RunId),
+        end: &RunEnd,
+    ) -> Result<(), LedgerError> {
+        let active = book.active.get_mut(&key.0).ok_or(LedgerError::NotActive { key })?;
+        active.check(task, run)?;
+        put_run_ended(buffer, key.0, (task, run), end);
+        let payload: Option<&Bytes> = match end {
+            RunEnd::Succeeded { payload, .. } => payload.as_ref(),
+            RunEnd::Failed { .. } | RunEnd::Cancelled(_) => None,
+        };
+        let bytes = match payload {
+            Some(payload) => self.write(buffer, &[Part::Share(payload)])?,
+            None => self.write(buffer, &[])?,
+        };
+        active.end_run(task, run, bytes);
+        book.live_bytes += bytes;
+        Ok(())
+    }
+
+    fn noted(
+        &self,
+        book: &mut Book,
+        buffer: &mut Vec<u8>,
+        key: BatchKey,
+        note: &Note,
+    ) -> Result<(), LedgerError> {
+        let active = book.active.get_mut(&key.0).ok_or(LedgerError::NotActive { key })?;
+        put_noted(buffer, key.0, note);
+        let bytes = self.write(buffer, &[])?;
+        active.bytes += bytes;
+        book.live_bytes += bytes;
+        Ok(())
+    }
+
+    fn batch_ended(
+        &self,
+        book: &mut Book,
+        buffer: &mut Vec<u8>,
+        result: &BatchResult,
+    ) -> Result<(), LedgerError> {
+        let batch = &result.batch;
+        if !matches!(result.state, BatchState::Finalized | BatchState::Aborted) {
+            return Err(LedgerError::NotEnded { batch: batch.clone() });
+        }
+        let key = result.key;
+        if !book.active.contains_key(&key.0) {
+            return Err(LedgerError::NotActive { key });
+        }
+        let end = book.state.ends + 1;
+        put_batch_ended(buffer, key.0, end, result);
+        let bytes = self.write(buffer, &[])?;
+        book.state.ends = end;
+        book.end(key.0, bytes, self.inner.options.results_kept);
+        self.compact_if_worth_it(book);
+        Ok(())
+    }
+
+    fn version(
+        &self,
+        book: &mut Book,
+        buffer: &mut Vec<u8>,
+        version: u64,
+    ) -> Result<(), LedgerError> {
+        let newest = book.state.version;
+        if version < newest {
+            return Err(LedgerError::Version { version, newest });
+        }
+        if version > newest {
+            put_state(buffer, record::State { version, ..book.state });
+            self.write(buffer, &[])?;
+            book.state.version = version;
+            self.compact_if_worth_it(book);
+        }
+        Ok(())
+    }
+
+    fn compactor(&self) -> MutexGuard<'_, Option<JoinHandle<()>>> {
+        self.compactor.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Ledger {
+    fn drop(&mut self) {
+        self.inner.closing.store(true, Ordering::Relaxed);
+        if let Some(compactor) = self.compactor().take() {
+            // If it panicked, that has been said already.
+            let _ = compactor.join();
+        }
+    }
+}

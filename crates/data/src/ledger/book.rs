@@ -1,0 +1,113 @@
+//! What the ledger knows while it is open: which records still matter, and how large they are.
+
+use std::collections::{HashMap, VecDeque};
+
+use rollway_core::{BatchId, RunId, TaskId};
+
+use super::error::LedgerError;
+use super::record::State;
+
+#[derive(Debug, Default)]
+pub(super) struct Book {
+    pub(super) state: State,
+    /// The batches that have not ended, by life.
+    pub(super) active: HashMap<u64, Active>,
+    /// The lives whose results are kept, and the bytes of these; the oldest first.
+    pub(super) results: VecDeque<(u64, u64)>,
+    /// Bytes of all records that matter.
+    pub(super) live_bytes: u64,
+    pub(super) compacting: bool,
+    /// Where records are put together.
+    pub(super) buffer: Vec<u8>,
+}
+
+/// A batch that has not ended.
+#[derive(Debug)]
+pub(super) struct Active {
+    pub(super) batch: BatchId,
+    /// Bytes of its records.
+    pub(super) bytes: u64,
+    runs: Runs,
+}
+
+impl Book {
+    pub(super) fn activate(&mut self, batch: BatchId, life: u64, bytes: u64, runs: Runs) {
+        self.active.insert(life, Active { batch, bytes, runs });
+        self.live_bytes += bytes;
+    }
+
+    /// Replaces all records of a batch by its result.
+    pub(super) fn end(&mut self, life: u64, bytes: u64, results_kept: usize) {
+        if let Some(active) = self.active.remove(&life) {
+            self.live_bytes -= active.bytes;
+            self.keep(life, bytes, results_kept);
+        }
+    }
+
+    pub(super) fn keep(&mut self, life: u64, bytes: u64, results_kept: usize) {
+        self.results.push_back((life, bytes));
+        self.live_bytes += bytes;
+        while self.results.len() > results_kept {
+            self.live_bytes -= self.results.pop_front().map_or(0, |(_, bytes)| bytes);
+        }
+    }
+
+    pub(super) fn has_result(&self, life: u64) -> bool {
+        self.results.iter().any(|(other, _)| *other == life)
+    }
+}
+
+impl Active {
+    /// Tells whether a run can end.
+    pub(super) fn check(&self, task: TaskId, run: RunId) -> Result<(), LedgerError> {
+        let batch = &self.batch;
+        match self.runs.has_ended(task, run) {
+            Some(false) => Ok(()),
+            Some(true) => Err(LedgerError::EndedTwice { batch: batch.clone(), task, run }),
+            None => Err(LedgerError::NoSuchRun { batch: batch.clone(), task, run }),
+        }
+    }
+
+    /// Notes the end of a run.
+    pub(super) fn end_run(&mut self, task: TaskId, run: RunId, bytes: u64) {
+        self.runs.end(task, run);
+        self.bytes += bytes;
+    }
+}
+
+/// Which runs of a batch have ended: one bit each.
+#[derive(Debug)]
+pub(super) struct Runs {
+    /// For every task the runs of all tasks before it; and the runs of all.
+    before: Vec<u64>,
+    ended: Vec<u64>,
+}
+
+impl Runs {
+    pub(super) fn new(repeat_times: impl Iterator<Item = u32>) -> Self {
+        let mut before = vec![0];
+        let mut all = 0;
+        for runs in repeat_times {
+            all += u64::from(runs);
+            before.push(all);
+        }
+        Self { before, ended: vec![0; all.div_ceil(64) as usize] }
+    }
+
+    /// Ends a run; tells whether there is such a run.
+    pub(super) fn end(&mut self, task: TaskId, run: RunId) -> bool {
+        let Some(at) = self.place(task, run) else { return false };
+        self.ended[at / 64] |= 1 << (at % 64);
+        true
+    }
+
+    fn has_ended(&self, task: TaskId, run: RunId) -> Option<bool> {
+        self.place(task, run).map(|at| self.ended[at / 64] >> (at % 64) & 1 == 1)
+    }
+
+    fn place(&self, task: TaskId, run: RunId) -> Option<usize> {
+        let [first, next] = *self.before.get(task.0 as usize..)?.first_chunk()?;
+        let at = first + u64::from(run.0);
+        (at < next).then_some(at as usize)
+    }
+}

@@ -1,0 +1,461 @@
+//! A segmented append-only log: the one durable mechanism of the data path.
+//!
+//! A log is a folder of segments, a segment is a header and frames, a frame is bytes with
+//! checksums. [`Log::append`] only puts a frame into memory; a thread of the log's own writes what
+//! has come together with one write and one sync ("group commit") and then tells everybody who
+//! asked with [`Log::commit`]. Frames are named by their offset in the log, which counts all frames
+//! ever appended and does not depend on the file that they end up in: so a frame that could not be
+//! written keeps its [`Position`] when it is written again to another segment.
+//!
+//! `append` takes whatever it is given and never blocks. It is called by a loop that must not wait
+//! and that has nothing better to do with the end of a run than to keep it, in the same memory. The
+//! bound is enforced where something can be refused: [`Log::behind`] tells when
+//! [`Options::unsynced_bytes`] wait, and who brings new work then says no, or waits for a commit.
+
+mod error;
+mod folder;
+mod format;
+mod lock;
+mod open;
+mod scan;
+mod writer;
+
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread::JoinHandle;
+
+use bytes::Bytes;
+
+pub use self::error::LogError;
+use self::format::{END, FRAME, HEAD, Head};
+use self::lock::Lock;
+use self::open::Segment;
+pub use self::open::Torn;
+use self::scan::Scan;
+use self::writer::{Chunk, Writer};
+
+/// Shared parts up to this size are copied: a part of its own costs more than that.
+const COPIED: usize = 16 * 1024;
+
+/// What is called once everything that was appended before is durable, or could not be made so.
+pub type Then = Box<dyn FnOnce(Result<(), Arc<LogError>>) + Send>;
+
+/// How a log is to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// What the log is for: `ledger`, `queue`. A log of another kind is not opened.
+    pub kind: &'static str,
+    /// Whose it is, such as the name of a job; 65,535 bytes at most. A log of somebody else is not
+    /// opened.
+    pub identity: String,
+    /// A segment that would grow beyond this is followed by another.
+    pub segment_bytes: u64,
+    /// A frame may have this many bytes.
+    pub frame_bytes_max: u32,
+    /// The log is [`behind`](Log::behind) when this many bytes are not durable.
+    pub unsynced_bytes: u64,
+}
+
+impl Options {
+    /// Returns the usual limits.
+    pub fn new(kind: &'static str, identity: impl Into<String>) -> Self {
+        Self {
+            kind,
+            identity: identity.into(),
+            segment_bytes: 64 << 20,
+            frame_bytes_max: 1 << 30,
+            unsynced_bytes: 256 << 20,
+        }
+    }
+}
+
+/// Where a frame stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Position {
+    /// The bytes of all frames ever appended before it.
+    pub offset: u64,
+    /// How many bytes are in it.
+    pub length: u32,
+}
+
+impl Position {
+    /// Returns the offset of the next frame.
+    pub const fn end(self) -> u64 {
+        self.offset + FRAME + self.length as u64
+    }
+}
+
+/// A piece of a frame.
+#[derive(Clone, Debug)]
+pub enum Part<'a> {
+    /// Bytes that are copied.
+    Copy(&'a [u8]),
+    /// Bytes that are kept as they are until they are written, if they are many.
+    Share(&'a Bytes),
+}
+
+impl Part<'_> {
+    /// Returns its bytes.
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Copy(bytes) => bytes,
+            Self::Share(bytes) => bytes,
+        }
+    }
+}
+
+/// A log that is open. Closing it, by dropping, writes what is left.
+#[derive(Debug)]
+pub struct Log {
+    shared: Arc<Shared>,
+    writer: Option<JoinHandle<()>>,
+    // Released last.
+    _lock: Lock,
+}
+
+struct Shared {
+    dir: PathBuf,
+    options: Options,
+    header: u64,
+    pending: Mutex<Pending>,
+    wake: Condvar,
+    segments: Mutex<Vec<Segment>>,
+    #[cfg(test)]
+    syncs_to_fail: std::sync::atomic::AtomicU32,
+}
+
+/// What the writer has not taken yet.
+#[derive(Default)]
+struct Pending {
+    chunks: Vec<Chunk>,
+    /// The chunk that grows.
+    tail: Vec<u8>,
+    /// The next one.
+    spare: Vec<u8>,
+    /// Bytes in `chunks` and `tail`.
+    waiting: u64,
+    /// Bytes appended to the present segment.
+    in_segment: u64,
+    /// Where the log ends.
+    end: u64,
+    /// Where its durable part ends.
+    durable: u64,
+    waiters: Vec<Then>,
+    failing: bool,
+    closing: bool,
+}
+
+impl Shared {
+    fn pending(&self) -> MutexGuard<'_, Pending> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(&self, pending: MutexGuard<'a, Pending>) -> MutexGuard<'a, Pending> {
+        self.wake.wait(pending).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn segments(&self) -> MutexGuard<'_, Vec<Segment>> {
+        self.segments.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn sync_data(&self, file: &File) -> io::Result<()> {
+        #[cfg(test)]
+        {
+            use std::sync::atomic::Ordering::SeqCst;
+            let one_less = |left: u32| left.checked_sub(1);
+            if self.syncs_to_fail.fetch_update(SeqCst, SeqCst, one_less).is_ok() {
+                return Err(io::Error::other("a sync that was to fail"));
+            }
+        }
+        file.sync_data()
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").field("dir", &self.dir).finish_non_exhaustive()
+    }
+}
+
+impl Log {
+    /// Opens the log in a folder, which is made if there is none, and visits its frames in order.
+    /// A tail that a crash tore is cut off and returned; anything else that is not as it was
+    /// written is an error, and nothing is changed then.
+    pub fn open(
+        dir: &Path,
+        options: Options,
+        visit: &mut dyn FnMut(Position, &[u8]),
+    ) -> Result<(Self, Option<Torn>), LogError> {
+        assert!(options.identity.len() <= usize::from(u16::MAX), "the identity is too long");
+        folder::create(dir)?;
+        let lock = Lock::take(dir)?;
+        let found = open::open(dir, &options, visit)?;
+        let last = found.segments[found.segments.len() - 1];
+        let header = open::header_bytes(&options);
+        let pending = Pending {
+            in_segment: found.place - header,
+            end: found.end,
+            durable: found.end,
+            ..Pending::default()
+        };
+        let shared = Arc::new(Shared {
+            dir: dir.to_owned(),
+            header,
+            options,
+            pending: Mutex::new(pending),
+            wake: Condvar::new(),
+            segments: Mutex::new(found.segments),
+            #[cfg(test)]
+            syncs_to_fail: 0.into(),
+        });
+        let writer = Writer::new(Arc::clone(&shared), last, found.file, found.place);
+        let thread = std::thread::Builder::new().name("rollway-log".into());
+        let writer = thread.spawn(|| writer.run());
+        let writer = writer.map_err(LogError::io("start a thread for", dir))?;
+        Ok((Self { shared, writer: Some(writer), _lock: lock }, found.torn))
+    }
+
+    /// Appends a frame in memory. It never blocks, and refuses nothing but a frame that is too
+    /// large.
+    pub fn append(&self, parts: &[Part<'_>]) -> Result<Position, LogError> {
+        let bytes: u64 = parts.iter().map(|part| part.bytes().len() as u64).sum();
+        let max = self.shared.options.frame_bytes_max;
+        let length = u32::try_from(bytes).ok().filter(|length| *length <= max);
+        let length = length.ok_or(LogError::TooLarge { bytes, max })?;
+        let mut sum = crc32fast::Hasher::new();
+        for part in parts {
+            sum.update(part.bytes());
+        }
+        let head = Head { length, sum: sum.finalize() };
+
+        let mut pending = self.shared.pending();
+        let pending = &mut *pending;
+        let framed = FRAME + bytes;
+        if pending.in_segment > 0 && pending.in_segment + framed > self.shared.options.segment_bytes
+        {
+            pending.rotate();
+        }
+        let position = Position { offset: pending.end, length };
+        pending.tail.extend_from_slice(&head.encode(position.offset));
+        for part in parts {
+            match part {
+                Part::Share(bytes) if bytes.len() > COPIED => {
+                    pending.seal();
+                    pending.chunks.push(Chunk::Shared(Bytes::clone(bytes)));
+                }
+                part => pending.tail.extend_from_slice(part.bytes()),
+            }
+        }
+        pending.tail.push(END);
+        pending.end = position.end();
+        pending.in_segment += framed;
+        pending.waiting += framed;
+        // Nobody has asked for these to be durable; they are written so that they do not pile up.
+        if pending.waiting >= writer::EAGER && !pending.failing {
+            self.shared.wake.notify_one();
+        }
+        Ok(position)
+    }
+
+    /// Has `then` called from the log's own thread, in the order of calls, once everything that was
+    /// appended before is durable. If it could not be made durable, `then` is told why, the frames
+    /// are kept, and the next commit tries again: once there is room it succeeds, with nothing lost
+    /// and nothing doubled. `then` must be quick and must not wait for this log.
+    pub fn commit(&self, then: Then) {
+        self.shared.pending().waiters.push(then);
+        self.shared.wake.notify_one();
+    }
+
+    /// Waits until everything that was appended before is durable.
+    pub fn sync(&self) -> Result<(), Arc<LogError>> {
+        let (sender, receiver) = mpsc::channel();
+        self.commit(Box::new(move |result| {
+            // The receiver waits below.
+            let _ = sender.send(result);
+        }));
+        receiver.recv().unwrap_or_else(|_| Err(Arc::new(LogError::Closed)))
+    }
+
+    /// Has whatever is appended from now on stand in another segment than what was appended before.
+    pub fn rotate(&self) {
+        self.shared.pending().rotate();
+    }
+
+    /// Returns how many bytes are not durable yet.
+    pub fn unsynced_bytes(&self) -> u64 {
+        let pending = self.shared.pending();
+        pending.end - pending.durable
+    }
+
+    /// Tells whether as much as may be is not durable yet: no new work should be taken in.
+    pub fn behind(&self) -> bool {
+        self.unsynced_bytes() >= self.shared.options.unsynced_bytes
+    }
+
+    /// Returns the offset of the first frame that is kept.
+    pub fn first(&self) -> u64 {
+        self.shared.segments()[0].base
+    }
+
+    /// Returns the offset of the next frame to be appended.
+    pub fn end(&self) -> u64 {
+        self.shared.pending().end
+    }
+
+    /// Reads a durable frame. Blocks.
+    pub fn read(&self, position: Position) -> Result<Bytes, LogError> {
+        let segments = self.shared.segments();
+        let (first, durable) = (segments[0].base, self.shared.pending().durable);
+        let Position { offset, length } = position;
+        if offset < first || position.end() > durable {
+            return Err(LogError::NotThere { offset, first, durable });
+        }
+        let segment = segments[segments.partition_point(|segment| segment.base <= offset) - 1];
+        let path = folder::segment(&self.shared.dir, segment.number);
+        // Opened while the segments are held, so that it is not removed in between.
+        let file = File::open(&path).map_err(LogError::io("open", &path))?;
+        drop(segments);
+        let place = self.shared.header + (offset - segment.base);
+        let mut bytes = vec![0; FRAME as usize + length as usize];
+        file.read_exact_at(&mut bytes, place).map_err(LogError::io("read", &path))?;
+        match Head::decode(&bytes, offset) {
+            Some(head) if head.length == length && head.fits(&bytes[HEAD as usize..]) => {
+                Ok(Bytes::from(bytes).slice(HEAD as usize..(HEAD + u64::from(length)) as usize))
+            }
+            _ => Err(LogError::damaged(&path, place, "the frame is not the one that was written")),
+        }
+    }
+
+    /// Visits the durable frames in order, from an offset on. Blocks.
+    pub fn each(&self, from: u64, visit: &mut dyn FnMut(Position, &[u8])) -> Result<(), LogError> {
+        let segments = self.shared.segments().clone();
+        let durable = self.shared.pending().durable;
+        for (at, segment) in segments.iter().enumerate() {
+            let until = segments.get(at + 1).map_or(durable, |next| next.base);
+            if until <= from {
+                continue;
+            }
+            let path = folder::segment(&self.shared.dir, segment.number);
+            let mut scan = Scan::new(&path, self.shared.header, segment.base)?;
+            let mut chosen = |position: Position, bytes: &[u8]| {
+                if position.offset >= from {
+                    visit(position, bytes);
+                }
+            };
+            if scan.run(until, &mut chosen)? != scan::End::Whole || scan.offset() != until {
+                let found = "frames that were durable are not there";
+                return Err(LogError::damaged(&path, scan.place(), found));
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the segments all of whose frames stand before an offset, all at once even if the
+    /// process dies meanwhile, and returns how many they were. Blocks.
+    pub fn remove_before(&self, offset: u64) -> Result<usize, LogError> {
+        let mut segments = self.shared.segments();
+        let offset = offset.min(self.shared.pending().durable);
+        let count = segments.windows(2).take_while(|pair| pair[1].base <= offset).count();
+        if count == 0 {
+            return Ok(0);
+        }
+        folder::set_start(&self.shared.dir, segments[count].number)?;
+        for segment in segments.drain(..count) {
+            folder::remove(&self.shared.dir, segment.number)?;
+        }
+        folder::sync(&self.shared.dir)?;
+        Ok(count)
+    }
+}
+
+impl Pending {
+    fn seal(&mut self) {
+        if !self.tail.is_empty() {
+            let spare = std::mem::take(&mut self.spare);
+            self.chunks.push(Chunk::Copied(std::mem::replace(&mut self.tail, spare)));
+        }
+    }
+
+    fn rotate(&mut self) {
+        self.seal();
+        self.chunks.push(Chunk::Rotate);
+        self.in_segment = 0;
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        self.shared.pending().closing = true;
+        self.shared.wake.notify_one();
+        if let Some(writer) = self.writer.take() {
+            // If it panicked, that has been said already.
+            let _ = writer.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering::SeqCst;
+
+    use super::*;
+
+    fn open(dir: &Path) -> (Log, Vec<Vec<u8>>) {
+        let mut frames = Vec::new();
+        let mut visit = |_, bytes: &[u8]| frames.push(bytes.to_vec());
+        let (log, torn) = Log::open(dir, Options::new("test", "me"), &mut visit).unwrap();
+        assert_eq!(torn, None);
+        (log, frames)
+    }
+
+    /// After a failed sync the frames go to another file, under the positions they had.
+    #[test]
+    fn what_could_not_be_synced_is_written_again_elsewhere() {
+        for frames_before in [0, 1] {
+            let dir = tempfile::tempdir().unwrap();
+            let (log, _) = open(dir.path());
+            for _ in 0..frames_before {
+                log.append(&[Part::Copy(b"before")]).unwrap();
+            }
+            log.sync().unwrap();
+            log.shared.syncs_to_fail.store(2, SeqCst);
+            let first = log.append(&[Part::Copy(b"first")]).unwrap();
+            assert!(log.sync().unwrap_err().to_string().contains("a sync that was to fail"));
+            assert!(matches!(log.read(first), Err(LogError::NotThere { .. })));
+            let second = log.append(&[Part::Copy(b"second")]).unwrap();
+            log.sync().unwrap_err();
+            log.sync().unwrap();
+            assert_eq!(log.unsynced_bytes(), 0);
+            assert_eq!(log.read(first).unwrap(), "first");
+            assert_eq!(log.read(second).unwrap(), "second");
+            // A segment that holds nothing is replaced, one that holds something is followed.
+            assert_eq!(log.shared.segments().len(), 1 + frames_before);
+            drop(log);
+            let (_, frames) = open(dir.path());
+            assert_eq!(frames[frames_before..], [b"first".to_vec(), b"second".to_vec()]);
+        }
+    }
+
+    /// The process may die before the file that could not be synced was cut.
+    #[test]
+    fn a_tail_that_was_given_up_is_passed_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let (log, _) = open(dir.path());
+        log.append(&[Part::Copy(b"kept")]).unwrap();
+        log.sync().unwrap();
+        log.shared.syncs_to_fail.store(1, SeqCst);
+        log.append(&[Part::Copy(b"again")]).unwrap();
+        log.sync().unwrap_err();
+        log.sync().unwrap();
+        drop(log);
+        let first = folder::segment(dir.path(), 1);
+        let mut bytes = std::fs::read(&first).unwrap();
+        bytes.extend(b"whatever the system has made of it");
+        std::fs::write(first, bytes).unwrap();
+        assert_eq!(open(dir.path()).1, [b"kept".to_vec(), b"again".to_vec()]);
+    }
+}

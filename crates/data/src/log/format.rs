@@ -1,0 +1,143 @@
+//! The bytes of a log: the header of a segment and the head of a frame. All numbers are
+//! little-endian; `docs/ledger.md` shows the layout.
+
+use std::path::Path;
+
+use super::error::LogError;
+
+/// The first bytes of every segment.
+pub(super) const MAGIC: [u8; 8] = *b"ROLLWLOG";
+
+/// The format that is written here.
+pub(super) const VERSION: u32 = 1;
+
+/// Bytes of the head of a frame.
+pub(super) const HEAD: u64 = 12;
+
+/// The byte that ends every frame. It is not zero, so that a file whose last write was not filled
+/// in by the system is told from one that was changed.
+pub(super) const END: u8 = 0xa5;
+
+/// Bytes of a frame beside those that it carries.
+pub(super) const FRAME: u64 = HEAD + 1;
+
+/// Magic, version, length of the header, number, base, two lengths of texts.
+const FIXED: usize = 8 + 4 + 4 + 8 + 8 + 2 + 2;
+
+/// What a segment says about itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Header<'a> {
+    pub(super) kind: &'a str,
+    pub(super) identity: &'a str,
+    pub(super) number: u64,
+    /// The offset in the log of its first frame.
+    pub(super) base: u64,
+}
+
+impl Header<'_> {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let bytes = FIXED + self.kind.len() + self.identity.len() + 4;
+        let mut out = Vec::with_capacity(bytes);
+        out.extend(MAGIC);
+        out.extend(VERSION.to_le_bytes());
+        out.extend((bytes as u32).to_le_bytes());
+        out.extend(self.number.to_le_bytes());
+        out.extend(self.base.to_le_bytes());
+        out.extend((self.kind.len() as u16).to_le_bytes());
+        out.extend((self.identity.len() as u16).to_le_bytes());
+        out.extend(self.kind.as_bytes());
+        out.extend(self.identity.as_bytes());
+        out.extend(crc32fast::hash(&out).to_le_bytes());
+        out
+    }
+
+    /// Reads the base out of the first bytes of a segment that should be this one.
+    pub(super) fn check(&self, path: &Path, bytes: &[u8]) -> Result<u64, LogError> {
+        let foreign = |found: &str| LogError::Foreign { path: path.into(), found: found.into() };
+        if bytes.len() < 16 || bytes[..8] != MAGIC {
+            return Err(foreign("its first bytes are not those of a segment"));
+        }
+        let version = number(&bytes[8..12]) as u32;
+        let length = number(&bytes[12..16]) as usize;
+        if version > VERSION {
+            return Err(LogError::Version { path: path.into(), found: version, known: VERSION });
+        }
+        if !(FIXED + 4..=bytes.len()).contains(&length) {
+            return Err(LogError::damaged(path, 12, "the header ends outside of the file"));
+        }
+        let (said, sum) = bytes[..length].split_at(length - 4);
+        if u64::from(crc32fast::hash(said)) != number(sum) {
+            return Err(LogError::damaged(path, 0, "the checksum of the header is wrong"));
+        }
+        let kind = number(&said[32..34]) as usize;
+        let texts = (said.get(FIXED..FIXED + kind), said.get(FIXED + kind..));
+        let (Some(kind), Some(identity)) = texts else {
+            return Err(LogError::damaged(path, 32, "the texts of the header are too long"));
+        };
+        let other = |what, found: &[u8], expected: &str| LogError::Other {
+            path: path.into(),
+            what,
+            found: String::from_utf8_lossy(found).into_owned(),
+            expected: expected.into(),
+        };
+        if kind != self.kind.as_bytes() {
+            return Err(other("kind", kind, self.kind));
+        }
+        if identity != self.identity.as_bytes() {
+            return Err(other("identity", identity, self.identity));
+        }
+        let found = number(&said[16..24]);
+        if found != self.number {
+            let found = format!("it says that it is segment {found}; was it renamed?");
+            return Err(LogError::damaged(path, 16, found));
+        }
+        Ok(number(&said[24..32]))
+    }
+}
+
+/// The head of a frame: the length of its bytes, a checksum of that and of where it stands, and a
+/// checksum of the bytes.
+///
+/// The first checksum tells a torn frame from a damaged one, since it vouches for the length, and
+/// makes a frame count only where it was written: a copy of it inside of a payload is no frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Head {
+    pub(super) length: u32,
+    pub(super) sum: u32,
+}
+
+impl Head {
+    pub(super) fn encode(self, offset: u64) -> [u8; HEAD as usize] {
+        let mut out = [0; HEAD as usize];
+        out[..4].copy_from_slice(&self.length.to_le_bytes());
+        out[4..8].copy_from_slice(&vouch(self.length, offset).to_le_bytes());
+        out[8..].copy_from_slice(&self.sum.to_le_bytes());
+        out
+    }
+
+    /// Returns the head, if these bytes are one that was written at this offset.
+    pub(super) fn decode(bytes: &[u8], offset: u64) -> Option<Self> {
+        let length = number(bytes.get(..4)?) as u32;
+        let vouched = number(bytes.get(4..8)?) as u32;
+        let sum = number(bytes.get(8..12)?) as u32;
+        (vouched == vouch(length, offset)).then_some(Self { length, sum })
+    }
+
+    /// Tells whether these are the bytes of the frame and the one that ends it.
+    pub(super) fn fits(self, rest: &[u8]) -> bool {
+        rest.split_last().is_some_and(|(end, body)| {
+            *end == END && body.len() == self.length as usize && crc32fast::hash(body) == self.sum
+        })
+    }
+}
+
+fn vouch(length: u32, offset: u64) -> u32 {
+    let mut bytes = [0; 12];
+    bytes[..8].copy_from_slice(&offset.to_le_bytes());
+    bytes[8..].copy_from_slice(&length.to_le_bytes());
+    crc32fast::hash(&bytes)
+}
+
+fn number(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte))
+}

@@ -1,0 +1,123 @@
+//! Reading segments from beginning to end, and telling a crash from damage.
+
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::Path;
+
+use super::Position;
+use super::error::LogError;
+use super::format::{FRAME, HEAD, Head};
+
+/// A segment on the way through.
+#[derive(Debug)]
+pub(super) struct Scan<'a> {
+    path: &'a Path,
+    file: BufReader<File>,
+    /// Where the next frame stands in the log.
+    offset: u64,
+    /// What to add to an offset for the place in the file.
+    shift: i128,
+    /// Bytes of the file from `offset` on.
+    left: u64,
+}
+
+/// Why a scan came to its end.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// There is nothing more.
+    Whole,
+    /// A crash cut off the last write.
+    Torn,
+}
+
+impl<'a> Scan<'a> {
+    /// Begins after the header of `header` bytes.
+    pub(super) fn new(path: &'a Path, header: u64, base: u64) -> Result<Self, LogError> {
+        let open = || {
+            let mut file = File::open(path)?;
+            let left = file.metadata()?.len().saturating_sub(header);
+            std::io::Seek::seek(&mut file, std::io::SeekFrom::Start(header))?;
+            Ok((file, left))
+        };
+        let (file, left) = open().map_err(LogError::io("read", path))?;
+        let file = BufReader::with_capacity(256 * 1024, file);
+        let shift = i128::from(header) - i128::from(base);
+        Ok(Self { path, file, offset: base, shift, left })
+    }
+
+    /// Returns where the next frame stands.
+    pub(super) const fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Returns how many bytes of the file were not looked at or are no frames.
+    pub(super) const fn left(&self) -> u64 {
+        self.left
+    }
+
+    /// Returns the place of the next frame in the file.
+    pub(super) const fn place(&self) -> u64 {
+        (self.offset as i128 + self.shift) as u64
+    }
+
+    /// Visits the frames up to an offset, and says how it ended.
+    pub(super) fn run(
+        &mut self,
+        until: u64,
+        visit: &mut dyn FnMut(Position, &[u8]),
+    ) -> Result<End, LogError> {
+        let mut bytes = Vec::new();
+        while self.offset < until && self.left > 0 {
+            let mut head = [0; HEAD as usize];
+            if self.left < HEAD {
+                return Ok(End::Torn);
+            }
+            self.fill(&mut head)?;
+            let Some(head) = Head::decode(&head, self.offset) else {
+                return self.judge(&head, "the head of a frame is wrong");
+            };
+            let position = Position { offset: self.offset, length: head.length };
+            if self.left < FRAME + u64::from(head.length) {
+                return Ok(End::Torn);
+            }
+            bytes.resize(head.length as usize + 1, 0);
+            self.fill(&mut bytes)?;
+            if !head.fits(&bytes) {
+                let head = head.encode(self.offset);
+                return self.judge(&[&head, &*bytes].concat(), "the checksum of a frame is wrong");
+            }
+            visit(position, &bytes[..head.length as usize]);
+            self.offset = position.end();
+            self.left -= FRAME + u64::from(head.length);
+        }
+        Ok(End::Whole)
+    }
+
+    fn fill(&mut self, bytes: &mut [u8]) -> Result<(), LogError> {
+        self.file.read_exact(bytes).map_err(LogError::io("read", self.path))
+    }
+
+    /// Tells whether a frame that is not right, of which `read` has been read, is the trace of a
+    /// crash. A crash leaves the beginning of what was written, at most with zeros in the place of
+    /// the rest, where the file system had made room for it and not filled it. Everything else is
+    /// damage, and so is anything that good frames follow.
+    fn judge(&mut self, read: &[u8], wrong: &str) -> Result<End, LogError> {
+        let mut rest = read.to_vec();
+        self.file.read_to_end(&mut rest).map_err(LogError::io("read", self.path))?;
+        let later = (1..rest.len()).find(|at| good(&rest[*at..], self.offset + *at as u64));
+        let found = match later {
+            Some(at) => {
+                format!("{wrong}, and good ones follow from byte {}", { self.place() + at as u64 })
+            }
+            None if rest.last() != Some(&0) => wrong.into(),
+            None => return Ok(End::Torn),
+        };
+        Err(LogError::damaged(self.path, self.place(), found))
+    }
+}
+
+fn good(bytes: &[u8], offset: u64) -> bool {
+    let Some(head) = Head::decode(bytes, offset) else { return false };
+    let body = bytes[HEAD as usize..].get(..=head.length as usize);
+    body.is_some_and(|body| head.fits(body))
+}

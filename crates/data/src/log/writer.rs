@@ -1,0 +1,193 @@
+//! The thread that writes: groups of frames, each with one sync, then everybody who waited.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, IoSlice, Seek, SeekFrom, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::error::LogError;
+use super::open::{self, Segment};
+use super::{Shared, Then, folder};
+
+/// Bytes that are waiting are written without anybody asking once there are this many.
+pub(super) const EAGER: u64 = 1024 * 1024;
+
+/// Buffers up to this size are used again.
+const SPARE: usize = 4 * 1024 * 1024;
+
+/// What is to be written, in order.
+#[derive(Debug)]
+pub(super) enum Chunk {
+    /// Whole frames, or the beginning of one whose rest follows.
+    Copied(Vec<u8>),
+    /// A part of a frame that is somebody else's as well.
+    Shared(Bytes),
+    /// What follows goes into another segment.
+    Rotate,
+}
+
+impl Chunk {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Copied(bytes) => bytes,
+            Self::Shared(bytes) => bytes,
+            Self::Rotate => &[],
+        }
+    }
+}
+
+pub(super) struct Writer {
+    shared: Arc<Shared>,
+    segment: Segment,
+    file: File,
+    /// The length of the durable part of the file.
+    place: u64,
+    /// Where the durable part of the log ends.
+    durable: u64,
+    /// Frames that are not durable.
+    backlog: VecDeque<Chunk>,
+    /// The file is not to be written any more.
+    stale: bool,
+}
+
+impl Writer {
+    pub(super) fn new(shared: Arc<Shared>, segment: Segment, file: File, place: u64) -> Self {
+        let durable = shared.pending().durable;
+        Self { shared, segment, file, place, durable, backlog: VecDeque::new(), stale: true }
+            .positioned()
+    }
+
+    fn positioned(mut self) -> Self {
+        self.stale = self.file.seek(SeekFrom::Start(self.place)).is_err();
+        self
+    }
+
+    /// Writes until the log is closed, and what is left then.
+    pub(super) fn run(mut self) {
+        loop {
+            let (waiters, closing) = self.take();
+            let written = self.write().map_err(Arc::new);
+            if let Err(error) = &written {
+                tracing::error!(%error, "the log could not be written; its frames are kept");
+            }
+            self.shared.pending().failing = written.is_err();
+            for then in waiters {
+                // Whoever panics here must not leave everybody else waiting for ever.
+                if catch_unwind(AssertUnwindSafe(|| then(written.clone()))).is_err() {
+                    tracing::error!("a commit's continuation panicked");
+                }
+            }
+            if closing {
+                break;
+            }
+        }
+    }
+
+    /// Waits for something to do.
+    fn take(&mut self) -> (Vec<Then>, bool) {
+        let mut pending = self.shared.pending();
+        // While writing fails, only somebody who wants to know is a reason to try again.
+        while !pending.closing
+            && pending.waiters.is_empty()
+            && (pending.failing || pending.waiting < EAGER)
+        {
+            pending = self.shared.wait(pending);
+        }
+        self.backlog.extend(pending.chunks.drain(..));
+        if !pending.tail.is_empty() {
+            let spare = std::mem::take(&mut pending.spare);
+            self.backlog.push_back(Chunk::Copied(std::mem::replace(&mut pending.tail, spare)));
+        }
+        pending.waiting = 0;
+        (std::mem::take(&mut pending.waiters), pending.closing)
+    }
+
+    /// Makes the backlog durable, as far as possible.
+    fn write(&mut self) -> Result<(), LogError> {
+        while let Some(first) = self.backlog.front() {
+            if matches!(first, Chunk::Rotate) {
+                if self.durable > self.segment.base {
+                    self.begin()?;
+                }
+                self.backlog.pop_front();
+                continue;
+            }
+            if self.stale {
+                self.begin()?;
+            }
+            let rotates = self.backlog.iter().position(|chunk| matches!(chunk, Chunk::Rotate));
+            let count = rotates.unwrap_or(self.backlog.len());
+            let bytes = self.write_group(count)?;
+            self.place += bytes;
+            self.durable += bytes;
+            let spare = self.backlog.drain(..count).filter_map(|chunk| match chunk {
+                Chunk::Copied(bytes) if bytes.capacity() <= SPARE => Some(bytes),
+                Chunk::Copied(_) | Chunk::Shared(_) | Chunk::Rotate => None,
+            });
+            let spare = spare.max_by_key(Vec::capacity);
+            let mut pending = self.shared.pending();
+            pending.durable = self.durable;
+            if let Some(mut spare) = spare.filter(|spare| spare.capacity() > 0) {
+                spare.clear();
+                pending.spare = spare;
+            }
+        }
+        Ok(())
+    }
+
+    fn write_group(&mut self, count: usize) -> Result<u64, LogError> {
+        let chunks: Vec<&[u8]> = self.backlog.iter().take(count).map(Chunk::bytes).collect();
+        let bytes = chunks.iter().map(|chunk| chunk.len() as u64).sum();
+        let path = || folder::segment(&self.shared.dir, self.segment.number);
+        if let Err(error) = write_all(&mut self.file, &chunks) {
+            // Nothing of it was synced, so the file is as it was once it is cut.
+            let cut = self.file.set_len(self.place);
+            let cut = cut.and_then(|()| self.file.seek(SeekFrom::Start(self.place)));
+            self.stale = cut.is_err();
+            return Err(LogError::io("write", &path())(error));
+        }
+        if let Err(error) = self.shared.sync_data(&self.file) {
+            // The system may have dropped what it could not write and say "synced" the next time:
+            // what is in this file behind the durable part is not to be trusted, whatever a second
+            // sync says. The frames are written again, to another file.
+            let _ = self.file.set_len(self.place);
+            self.stale = true;
+            return Err(LogError::io("sync", &path())(error));
+        }
+        Ok(bytes)
+    }
+
+    /// Begins a segment where the durable part of the log ends.
+    fn begin(&mut self) -> Result<(), LogError> {
+        let (dir, options) = (&self.shared.dir, &self.shared.options);
+        // One that holds nothing is replaced, so that failing again and again leaves no files.
+        let empty = self.durable == self.segment.base;
+        let number = self.segment.number + u64::from(!empty);
+        let segment = Segment { number, base: self.durable };
+        (self.file, self.place) = open::create(dir, options, segment)?;
+        self.stale = false;
+        self.segment = segment;
+        let mut segments = self.shared.segments();
+        segments.retain(|other| other.number < number);
+        segments.push(segment);
+        Ok(())
+    }
+}
+
+fn write_all(file: &mut File, chunks: &[&[u8]]) -> io::Result<()> {
+    let mut slices: Vec<IoSlice<'_>> = chunks.iter().map(|chunk| IoSlice::new(chunk)).collect();
+    let mut slices = &mut slices[..];
+    IoSlice::advance_slices(&mut slices, 0);
+    while !slices.is_empty() {
+        match file.write_vectored(slices) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => IoSlice::advance_slices(&mut slices, count),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,286 @@
+//! From the payloads of a batch to experiences worth training on.
+//!
+//! A [`Pipeline`] decodes payloads, keeps them as they came if asked, runs its [`Operator`]s in
+//! order and writes what remains to the output, all under the key of the call. Every step can be
+//! repeated: what comes in is decoded anew for every call, and writers know what they have. What is
+//! made of a configuration comes from a [`Registry`]. `docs/pipeline.md` describes the
+//! [`operators`] and tells how to write one.
+
+mod arguments;
+mod error;
+mod operator;
+pub mod operators;
+mod registry;
+mod report;
+mod selector;
+mod suggest;
+
+use std::any::Any;
+use std::collections::HashSet;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
+
+use bytes::Bytes;
+use rollway_wire::experience::{Experience, deserialize_many};
+
+pub use self::arguments::{ArgumentError, Arguments};
+pub use self::error::PipelineError;
+pub use self::operator::{Operator, OperatorError, Outcome};
+pub use self::registry::{Constructor, Registry, RegistryError};
+use self::report::{DECODE, DUPLICATE_ID, Numbers, SAVE_INPUT, TOTAL, WRITE};
+pub use self::report::{Dropped, Report};
+pub use self::selector::{PassRate, SelectorMetric};
+use crate::buffer::{Writer, Written};
+use crate::{Lot, Sample};
+
+/// The way of the experiences of a batch. It holds no more than the batch of one call.
+pub struct Pipeline {
+    stages: Vec<Stage>,
+    input: Option<Box<dyn Writer>>,
+    output: Option<Box<dyn Writer>>,
+    state: State,
+}
+
+/// An operator and what it is called in metrics and errors.
+struct Stage {
+    label: String,
+    operator: Box<dyn Operator>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    New,
+    Prepared,
+    Closed,
+}
+
+/// Experiences on their way through the operators, and what is known about them so far.
+struct Flow {
+    begin: Instant,
+    experiences: Vec<Experience>,
+    /// Their names, as buffers compare them.
+    ids: HashSet<String>,
+    numbers: Numbers,
+    report: Report,
+}
+
+impl Pipeline {
+    /// Makes a pipeline. `input`, if given, gets the experiences as they came.
+    pub fn new(
+        operators: Vec<Box<dyn Operator>>,
+        input: Option<Box<dyn Writer>>,
+        output: Box<dyn Writer>,
+    ) -> Self {
+        let labels = report::labels(operators.iter().map(|operator| operator.name()));
+        let stages = labels.into_iter().zip(operators);
+        let stages = stages.map(|(label, operator)| Stage { label, operator }).collect();
+        Self { stages, input, output: Some(output), state: State::New }
+    }
+
+    /// Gets all operators ready. If one of them fails, those before it are closed again, and it may
+    /// be tried once more. Does nothing if they are ready.
+    pub fn prepare(&mut self) -> Result<(), PipelineError> {
+        match self.state {
+            State::Closed => return Err(PipelineError::Closed),
+            State::Prepared => return Ok(()),
+            State::New => {}
+        }
+        for at in 0..self.stages.len() {
+            if let Err(error) = self.stages[at].prepare() {
+                self.stages[..at].iter_mut().rev().for_each(Stage::close);
+                return Err(error);
+            }
+        }
+        self.state = State::Prepared;
+        Ok(())
+    }
+
+    /// Takes the payloads of a batch. When it returns a report, what remained is in the output.
+    ///
+    /// The key names the batch: the same call again, after an error or a crash, has no further
+    /// effect on what is stored. Empty payloads are passed over.
+    pub fn process(&mut self, key: &str, payloads: &[Bytes]) -> Result<Report, PipelineError> {
+        match self.state {
+            State::New => return Err(PipelineError::NotPrepared),
+            State::Closed => return Err(PipelineError::Closed),
+            State::Prepared => {}
+        }
+        let mut flow = Flow::decode(payloads)?;
+        if let Some(input) = &mut self.input {
+            let begin = Instant::now();
+            let lot = lot(format!("{key}/input"), &flow.experiences)?;
+            write(input.as_mut(), &lot).map_err(PipelineError::Input)?;
+            flow.numbers.time(SAVE_INPUT, begin.elapsed());
+        }
+        for stage in &mut self.stages {
+            flow = flow.through(stage)?;
+        }
+        let output = self.output.as_deref_mut().ok_or(PipelineError::Closed)?;
+        flow.into_output(key, output)
+    }
+
+    /// Closes the operators, and then the writers, which tells the readers that no more comes. If a
+    /// writer does not close, it may be tried again; the other is closed nevertheless.
+    pub fn close(&mut self) -> Result<(), PipelineError> {
+        if self.state == State::Prepared {
+            self.stages.iter_mut().rev().for_each(Stage::close);
+        }
+        self.state = State::Closed;
+        let input = close(&mut self.input).map_err(PipelineError::Input);
+        let output = close(&mut self.output).map_err(PipelineError::Output);
+        output.and(input)
+    }
+}
+
+impl fmt::Debug for Pipeline {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let operators: Vec<&str> = self.stages.iter().map(|stage| stage.label.as_str()).collect();
+        f.debug_struct("Pipeline")
+            .field("operators", &operators)
+            .field("saves_input", &self.input.is_some())
+            .field("state", &self.state)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Stage {
+    fn prepare(&mut self) -> Result<(), PipelineError> {
+        let Self { label, operator } = self;
+        guarded(label, || operator.prepare())?
+            .map_err(|source| PipelineError::Prepare { operator: label.clone(), source })
+    }
+
+    fn process(&mut self, experiences: Vec<Experience>) -> Result<Outcome, PipelineError> {
+        let Self { label, operator } = self;
+        guarded(label, || operator.process(experiences))?
+            .map_err(|source| PipelineError::Operator { operator: label.clone(), source })
+    }
+
+    /// Closing has nobody to report to: what goes wrong is logged.
+    fn close(&mut self) {
+        let Self { label, operator } = self;
+        if let Err(error) = guarded(label, || operator.close()) {
+            tracing::error!(%error, "an operator did not close");
+        }
+    }
+}
+
+impl Flow {
+    /// Decodes payloads. Of several experiences with one name the first counts, since no buffer
+    /// would hold the others.
+    fn decode(payloads: &[Bytes]) -> Result<Self, PipelineError> {
+        let begin = Instant::now();
+        let mut report = Report::default();
+        let mut experiences = Vec::new();
+        let mut ids = HashSet::new();
+        for (position, payload) in payloads.iter().enumerate() {
+            if payload.is_empty() {
+                continue;
+            }
+            let decoded = deserialize_many(payload.clone()).map_err(|source| {
+                PipelineError::Payload { position, count: payloads.len(), source }
+            })?;
+            report.submitted += decoded.len();
+            experiences.extend(decoded.into_iter().filter(|one| ids.insert(one.eid.uid())));
+        }
+        let mut flow = Self { begin, experiences, ids, numbers: Numbers::default(), report };
+        flow.drop(DECODE, DUPLICATE_ID, flow.report.submitted - flow.experiences.len());
+        flow.numbers.time(DECODE, begin.elapsed());
+        Ok(flow)
+    }
+
+    /// Sends the experiences through an operator and counts what became of them.
+    fn through(mut self, stage: &mut Stage) -> Result<Self, PipelineError> {
+        let begin = Instant::now();
+        let outcome = stage.process(std::mem::take(&mut self.experiences))?;
+        self.numbers.time(&stage.label, begin.elapsed());
+        let (label, before) = (&stage.label, std::mem::take(&mut self.ids));
+        for experience in &outcome.experiences {
+            if !self.ids.insert(experience.eid.uid()) {
+                let (operator, id) = (label.clone(), experience.eid.uid());
+                return Err(PipelineError::DuplicateId { operator, id });
+            }
+        }
+        let kept = self.ids.intersection(&before).count();
+        let (found, said) = (before.len() - kept, outcome.dropped.values().sum());
+        if said > found {
+            return Err(PipelineError::Miscounted { operator: label.clone(), said, found });
+        }
+        self.report.added += self.ids.len() - kept;
+        for (reason, count) in outcome.dropped {
+            self.drop(label, &reason, count);
+        }
+        self.drop(label, Outcome::UNEXPLAINED, found - said);
+        self.numbers.count(&format!("{label}/filtered_count"), found);
+        self.learn(label, &outcome.selector);
+        self.numbers.operator(label, stage.operator.name(), &outcome.metrics);
+        self.experiences = outcome.experiences;
+        Ok(self)
+    }
+
+    /// Writes what remains, and says what became of everything.
+    fn into_output(mut self, key: &str, output: &mut dyn Writer) -> Result<Report, PipelineError> {
+        let begin = Instant::now();
+        let lot = lot(format!("{key}/output"), &self.experiences)?;
+        let written = write(output, &lot).map_err(PipelineError::Output)?;
+        self.numbers.time(WRITE, begin.elapsed());
+        self.numbers.time(TOTAL, self.begin.elapsed());
+        self.numbers.count("experience_count", lot.samples.len());
+        self.numbers.count("filtered_count", self.report.dropped_count());
+        let Written { stored, known, dropped: displaced } = written;
+        Ok(Report { metrics: self.numbers.finish(), stored, known, displaced, ..self.report })
+    }
+
+    fn drop(&mut self, label: &str, reason: &str, count: usize) {
+        if count > 0 {
+            self.numbers.count(&format!("{label}/filtered/{reason}"), count);
+            let (operator, reason) = (label.to_owned(), reason.to_owned());
+            self.report.dropped.push(Dropped { operator, reason, count });
+        }
+    }
+
+    /// Takes over pass rates. A task that an earlier operator spoke of is not learned twice.
+    fn learn(&mut self, label: &str, selector: &SelectorMetric) {
+        let known = selector.iter().filter(|rate| !self.report.selector.add(**rate)).count();
+        if known > 0 {
+            self.numbers.count(&format!("{label}/ignored_pass_rates"), known);
+        }
+    }
+}
+
+/// Calls an operator. What it panics about must not take the batch along.
+fn guarded<T>(label: &str, call: impl FnOnce() -> T) -> Result<T, PipelineError> {
+    catch_unwind(AssertUnwindSafe(call)).map_err(|panic| {
+        let (operator, message) = (label.to_owned(), message(panic.as_ref()).to_owned());
+        PipelineError::Panicked { operator, message }
+    })
+}
+
+fn message(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
+}
+
+fn lot(key: String, experiences: &[Experience]) -> Result<Lot, PipelineError> {
+    let sample = |experience: &Experience| {
+        let refused = |source| PipelineError::Encode { id: experience.eid.uid(), source };
+        Sample::new(experience).map_err(refused)
+    };
+    let samples = experiences.iter().map(sample).collect::<Result<_, _>>()?;
+    Ok(Lot { key: key.into(), samples })
+}
+
+/// Writes a lot, unless there is nothing in it.
+fn write(writer: &mut dyn Writer, lot: &Lot) -> crate::buffer::Result<Written> {
+    if lot.samples.is_empty() { Ok(Written::default()) } else { writer.write(lot) }
+}
+
+/// Closes a writer and forgets it; keeps it if it does not close.
+fn close(writer: &mut Option<Box<dyn Writer>>) -> crate::buffer::Result<()> {
+    if let Some(open) = writer {
+        open.close()?;
+    }
+    *writer = None;
+    Ok(())
+}

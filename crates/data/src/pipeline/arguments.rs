@@ -1,0 +1,163 @@
+//! Arguments of operators as they stand in a configuration, read with errors for people.
+
+use serde_json::{Map, Value};
+
+use super::suggest::nearest;
+
+/// What is wrong with the arguments of an operator.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("operator `{operator}`: {key}: {problem}")]
+pub struct ArgumentError {
+    /// Which operator.
+    pub operator: String,
+    /// Which argument: `threshold`, `reward_shaping_configs[2].weight`.
+    pub key: String,
+    /// What is wrong with it, the value included, and what to write instead.
+    pub problem: String,
+}
+
+/// Arguments that are read one by one; what is left at the end is an error.
+#[derive(Debug)]
+pub struct Arguments {
+    operator: String,
+    path: String,
+    entries: Map<String, Value>,
+    known: Vec<&'static str>,
+}
+
+impl Arguments {
+    /// Begins to read the arguments of an operator: an object, or `null` for none.
+    pub fn new(operator: &str, value: &Value) -> Result<Self, ArgumentError> {
+        Self::at(operator, String::new(), value)
+    }
+
+    /// Takes a number that `accept` accepts; `expected` says in words which those are.
+    pub fn number(
+        &mut self,
+        key: &'static str,
+        expected: &str,
+        accept: impl Fn(f64) -> bool,
+    ) -> Result<Option<f64>, ArgumentError> {
+        let Some(value) = self.take(key) else { return Ok(None) };
+        match value.as_f64() {
+            Some(number) if number.is_finite() && accept(number) => Ok(Some(number)),
+            _ => Err(self.unexpected(key, &value, expected)),
+        }
+    }
+
+    /// Takes a whole number, `least` or more.
+    pub fn count(
+        &mut self,
+        key: &'static str,
+        least: usize,
+    ) -> Result<Option<usize>, ArgumentError> {
+        let Some(value) = self.take(key) else { return Ok(None) };
+        match value.as_u64().and_then(|number| usize::try_from(number).ok()) {
+            Some(number) if number >= least => Ok(Some(number)),
+            _ => Err(self.unexpected(key, &value, &format!("a whole number, {least} or greater"))),
+        }
+    }
+
+    /// Takes a text.
+    pub fn text(&mut self, key: &'static str) -> Result<Option<String>, ArgumentError> {
+        match self.take(key) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(value) => Err(self.unexpected(key, &value, "a text")),
+        }
+    }
+
+    /// Takes one of some words, and returns what it stands for.
+    pub fn choice<T: Copy>(
+        &mut self,
+        key: &'static str,
+        choices: &[(&str, T)],
+    ) -> Result<Option<T>, ArgumentError> {
+        let Some(value) = self.take(key) else { return Ok(None) };
+        let chosen = choices.iter().find(|(word, _)| value.as_str() == Some(word));
+        match chosen {
+            Some(&(_, choice)) => Ok(Some(choice)),
+            None => {
+                let words: Vec<&str> = choices.iter().map(|&(word, _)| word).collect();
+                Err(self.unexpected(key, &value, &format!("one of {}", words.join(", "))))
+            }
+        }
+    }
+
+    /// Takes a list of objects, each to be read like the arguments themselves.
+    pub fn list(&mut self, key: &'static str) -> Result<Option<Vec<Self>>, ArgumentError> {
+        match self.take(key) {
+            None => Ok(None),
+            Some(Value::Array(values)) => {
+                let path = |index| format!("{}[{index}]", self.place(key));
+                let element = |(index, value)| Self::at(&self.operator, path(index), value);
+                values.iter().enumerate().map(element).collect::<Result<_, _>>().map(Some)
+            }
+            Some(value) => Err(self.unexpected(key, &value, "a list")),
+        }
+    }
+
+    /// Takes an argument that cannot be honoured. `null` and `false` ask for nothing and pass.
+    pub fn refuse(&mut self, key: &'static str, why: &str) -> Result<(), ArgumentError> {
+        match self.take(key) {
+            None | Some(Value::Bool(false)) => Ok(()),
+            Some(value) => Err(self.error(key, format!("{value} is not supported: {why}"))),
+        }
+    }
+
+    /// Complains about an argument that is absent.
+    pub fn missing(&self, key: &'static str) -> ArgumentError {
+        self.error(key, "missing; it has no default".to_owned())
+    }
+
+    /// Complains about arguments that nobody took.
+    pub fn finish(self) -> Result<(), ArgumentError> {
+        let Some((key, value)) = self.entries.iter().next() else { return Ok(()) };
+        let remedy = match nearest(key, self.known.iter().copied()) {
+            Some(name) => format!("did you mean `{name}`?"),
+            None if self.known.is_empty() => "it takes no arguments".to_owned(),
+            None => format!("there is {}", self.known.join(", ")),
+        };
+        Err(self.error(key, format!("unknown argument (its value is {}); {remedy}", short(value))))
+    }
+
+    fn at(operator: &str, path: String, value: &Value) -> Result<Self, ArgumentError> {
+        let entries = match value {
+            Value::Null if path.is_empty() => Map::new(),
+            Value::Object(entries) => entries.clone(),
+            _ => {
+                let key = if path.is_empty() { "args".to_owned() } else { path };
+                let problem = format!("{} where keys with values are expected", short(value));
+                return Err(ArgumentError { operator: operator.to_owned(), key, problem });
+            }
+        };
+        Ok(Self { operator: operator.to_owned(), path, entries, known: Vec::new() })
+    }
+
+    fn take(&mut self, key: &'static str) -> Option<Value> {
+        self.known.push(key);
+        self.entries.remove(key).filter(|value| !value.is_null())
+    }
+
+    fn unexpected(&self, key: &str, value: &Value, expected: &str) -> ArgumentError {
+        self.error(key, format!("{} where {expected} is expected", short(value)))
+    }
+
+    fn error(&self, key: &str, problem: String) -> ArgumentError {
+        ArgumentError { operator: self.operator.clone(), key: self.place(key), problem }
+    }
+
+    fn place(&self, key: &str) -> String {
+        if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
+    }
+}
+
+/// Writes a value for a message, cut where it gets long.
+fn short(value: &Value) -> String {
+    const CHARS_MAX: usize = 60;
+    let text = value.to_string();
+    match text.char_indices().nth(CHARS_MAX) {
+        None => text,
+        Some((end, _)) => format!("{}…", &text[..end]),
+    }
+}

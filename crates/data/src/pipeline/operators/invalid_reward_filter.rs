@@ -1,0 +1,30 @@
+//! `invalid_reward_filter`: drops what nobody can calculate with.
+
+use rollway_wire::experience::Experience;
+use serde_json::Value;
+
+use super::finite;
+use crate::pipeline::{ArgumentError, Arguments, Operator, OperatorError, Outcome};
+
+pub(super) const NAME: &str = "invalid_reward_filter";
+
+/// Drops experiences whose reward is absent, NaN or infinite.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct InvalidRewardFilter;
+
+impl InvalidRewardFilter {
+    pub(super) fn from_args(args: &Value) -> Result<Self, ArgumentError> {
+        Arguments::new(NAME, args)?.finish()?;
+        Ok(Self)
+    }
+}
+
+impl Operator for InvalidRewardFilter {
+    fn name(&self) -> &str {
+        NAME
+    }
+
+    fn process(&mut self, experiences: Vec<Experience>) -> Result<Outcome, OperatorError> {
+        Ok(Outcome::filter(experiences, |experience| finite(experience.reward).err()))
+    }
+}

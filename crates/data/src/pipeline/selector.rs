@@ -1,0 +1,69 @@
+//! What the selectors of tasks learn from a batch.
+
+use std::collections::BTreeMap;
+
+/// How well one task of a taskset went.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PassRate {
+    /// Which taskset: `info.task_index.taskset_id`.
+    pub taskset_id: u64,
+    /// Which task of it: `info.task_index.index`.
+    pub index: u64,
+    /// The mean of its rewards.
+    pub value: f64,
+    /// How many rewards that are.
+    pub count: usize,
+}
+
+/// The pass rates of the tasks of a batch: ascending by taskset and index, no task twice.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SelectorMetric(BTreeMap<(u64, u64), PassRate>);
+
+impl SelectorMetric {
+    /// Adds a pass rate, unless there is one of the same task. Tells whether it was added.
+    pub fn add(&mut self, rate: PassRate) -> bool {
+        let mut added = false;
+        self.0.entry((rate.taskset_id, rate.index)).or_insert_with(|| {
+            added = true;
+            rate
+        });
+        added
+    }
+
+    /// Iterates over the pass rates, by taskset and index.
+    pub fn iter(&self) -> impl Iterator<Item = &PassRate> {
+        self.0.values()
+    }
+
+    /// Returns how many tasks there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Tells whether there is nothing to learn.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns indices and values of each taskset, as selectors take them.
+    pub fn by_taskset(&self) -> BTreeMap<u64, (Vec<u64>, Vec<f64>)> {
+        let mut tasksets: BTreeMap<u64, (Vec<u64>, Vec<f64>)> = BTreeMap::new();
+        for rate in self.iter() {
+            let (indices, values) = tasksets.entry(rate.taskset_id).or_default();
+            indices.push(rate.index);
+            values.push(rate.value);
+        }
+        tasksets
+    }
+}
+
+impl FromIterator<PassRate> for SelectorMetric {
+    /// Collects pass rates; of several of the same task the first counts.
+    fn from_iter<I: IntoIterator<Item = PassRate>>(rates: I) -> Self {
+        let mut metric = Self::default();
+        for rate in rates {
+            metric.add(rate);
+        }
+        metric
+    }
+}

@@ -1,0 +1,24 @@
+//! The trainer's side: readers of buffers in this process, in another and on another machine.
+//!
+//! [`open`] gives a reader for any address. [`serve`] offers a buffer to others, [`connect`] is
+//! their end of it: a [`Reader`](crate::buffer::Reader) like any other, which goes on after a cut
+//! of the connection and after a restart of the server. `group` decides who gets what when several
+//! read under one name, and when one of them is lost; [`read_until`] lets a read be given up.
+
+mod group;
+mod open;
+mod patience;
+mod remote;
+mod serve;
+mod session;
+
+pub use self::open::{SECRET, Target, open, storage};
+pub use self::patience::read_until;
+pub use self::remote::{Patience, Remote, connect};
+pub use self::serve::{Options, ServeError, Served, serve};
+
+/// Returns threads for connections, which go on while their owner blocks or computes.
+fn runtime(name: &str, threads: usize) -> std::io::Result<tokio::runtime::Runtime> {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.worker_threads(threads).thread_name(name).enable_all().build()
+}

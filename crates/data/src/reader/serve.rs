@@ -1,0 +1,344 @@
+//! Offers a buffer to other processes and machines.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use rollway_wire::reader::proto::{self, buffer_message, trainer_message};
+use rollway_wire::reader::{Arrival, Gone, Limits, Part, Replies, Server};
+use rollway_wire::server::BindError;
+use rollway_wire::{Address, Refusal, RefusalCode, Secret};
+use tokio::runtime::Runtime;
+use tokio_util::sync::CancellationToken;
+
+use super::group::Group;
+use super::runtime;
+use super::session::Core;
+use crate::buffer::{Buffer, BufferError, End, Taken};
+
+/// Samples leave in messages of about so many bytes.
+const CHUNK: usize = 1 << 20;
+
+/// The largest sample: what trainers accept as a message, with room for the rest of it.
+const SAMPLE: usize = (1 << 30) - CHUNK;
+
+/// How long connections have to end.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// How a buffer is offered.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where. A socket in the file system is for this user only; a TCP address other than the
+    /// loopback is protected by nothing but the secret, which travels in the clear.
+    pub address: Address,
+    /// What a trainer has to know; one that nobody can guess if none.
+    pub secret: Option<Secret>,
+    /// How many may connect, and how much may be on its way to them.
+    pub limits: Limits,
+    /// How long what a lost connection had not acknowledged waits for it to come back, before
+    /// other readers of its name get it.
+    pub grace: Duration,
+    /// How many bytes one trainer may keep as not acknowledged, the last answer not counted.
+    pub held_bytes: usize,
+    /// How many names of readers there may be.
+    pub names: usize,
+    /// How many samples may be asked for at once.
+    pub count: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            address: Address::loopback(),
+            secret: None,
+            limits: Limits::default(),
+            grace: Duration::from_secs(10),
+            held_bytes: 1 << 30,
+            names: 256,
+            count: 1 << 16,
+        }
+    }
+}
+
+/// Why a buffer is not offered.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The address cannot be used.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// The system has no thread or no random number for us.
+    #[error("cannot offer the buffer: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// A buffer that is offered. Dropping it disconnects every trainer and waits until nobody reads.
+#[derive(Debug)]
+pub struct Served {
+    server: Option<Server>,
+    secret: Secret,
+    address: Address,
+    runtime: Option<Runtime>,
+    shared: Arc<Shared>,
+}
+
+/// Begins to offer a buffer. Blocks until the address is taken.
+pub fn serve(buffer: Arc<dyn Buffer>, options: Options) -> Result<Served, ServeError> {
+    let secret = match &options.secret {
+        Some(secret) => secret.clone(),
+        None => Secret::random()?,
+    };
+    let runtime = runtime("rollway-reader-server", 2)?;
+    let bound = Server::bind(&options.address, secret.clone(), &options.limits);
+    let (server, mut arrivals) = runtime.block_on(bound)?;
+    let address = server.address().clone();
+    let shared = Arc::new(Shared {
+        buffer,
+        options,
+        groups: Mutex::default(),
+        threads: Mutex::default(),
+        stop: CancellationToken::new(),
+        instance: Secret::random()?.reveal().to_owned(),
+    });
+    let taking = Arc::clone(&shared);
+    runtime.spawn(async move {
+        while let Some(arrival) = arrivals.next().await {
+            taking.take(arrival);
+        }
+    });
+    Ok(Served { server: Some(server), secret, address, runtime: Some(runtime), shared })
+}
+
+impl Served {
+    /// Returns where trainers connect to: `rollway://HOST:PORT` or `rollway+unix:PATH`.
+    pub fn url(&self) -> String {
+        match &self.address {
+            Address::Tcp(host_port) => format!("rollway://{host_port}"),
+            Address::Unix(path) => format!("rollway+unix:{}", path.display()),
+        }
+    }
+
+    /// Returns where it listens: the port, if the system chose it.
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Returns what trainers have to know.
+    pub fn secret(&self) -> &Secret {
+        &self.secret
+    }
+
+    /// Returns how many were refused, by reason, without the zeros.
+    pub fn refused(&self) -> Vec<(RefusalCode, u64)> {
+        self.server.as_ref().map(Server::refused).unwrap_or_default()
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.shared.stop.cancel();
+        self.server = None;
+        let threads = std::mem::take(&mut *self.shared.threads());
+        for thread in threads {
+            let _ = thread.join();
+        }
+        self.shared.groups().clear();
+        if let Some(runtime) = self.runtime.take() {
+            // In a thread of its own, because this one may run asynchronous code. When it is
+            // done, nobody holds the buffer any more.
+            let ending = thread::spawn(move || runtime.shutdown_timeout(FAREWELL));
+            let _ = ending.join();
+        }
+    }
+}
+
+struct Shared {
+    buffer: Arc<dyn Buffer>,
+    options: Options,
+    groups: Mutex<HashMap<String, Arc<Group>>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    stop: CancellationToken,
+    /// Tells this server from those before it.
+    instance: String,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    fn threads(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn groups(&self) -> MutexGuard<'_, HashMap<String, Arc<Group>>> {
+        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives a trainer a thread: buffers block.
+    fn take(self: &Arc<Self>, arrival: Arrival) {
+        let mut threads = self.threads();
+        threads.retain(|thread| !thread.is_finished());
+        if self.stop.is_cancelled() {
+            return;
+        }
+        let shared = Arc::clone(self);
+        let name = "rollway-reader".to_owned();
+        match thread::Builder::new().name(name).spawn(move || shared.attend(arrival)) {
+            Ok(thread) => threads.push(thread),
+            Err(error) => tracing::error!(%error, "there is no thread for a trainer"),
+        }
+    }
+
+    fn group(&self, name: &str) -> Result<Arc<Group>, Refusal> {
+        let mut groups = self.groups();
+        if let Some(group) = groups.get(name) {
+            return Ok(Arc::clone(group));
+        }
+        if groups.len() >= self.options.names {
+            let words = format!("there are {} names of readers already", groups.len());
+            return Err(Refusal::new(RefusalCode::NotWanted, words));
+        }
+        Ok(Arc::clone(groups.entry(name.to_owned()).or_default()))
+    }
+
+    /// Serves one trainer until it is gone.
+    fn attend(&self, arrival: Arrival) {
+        let Arrival { hello, mut requests, replies, gone } = arrival;
+        let taken_in = self.group(&hello.name).and_then(|group| {
+            let known = hello.position.is_empty() || hello.instance == self.instance;
+            let resume = (!known).then_some(hello.position.as_str());
+            let core = group.attach(&*self.buffer, &hello, resume, &gone);
+            let core = core.map_err(|error| match error {
+                BufferError::Unavailable { .. } => {
+                    Refusal::new(RefusalCode::Other, error.to_string())
+                }
+                _ => Refusal::new(RefusalCode::NotWanted, error.to_string()),
+            })?;
+            Ok((group, core))
+        });
+        let (group, mut core) = match taken_in {
+            Ok(taken_in) => taken_in,
+            Err(refusal) => return replies.refuse(&refusal),
+        };
+        let position = group.position(&core.session);
+        let instance = self.instance.clone();
+        let welcome = proto::Welcome { version: 1, position, instance };
+        let welcome = buffer_message::Kind::Welcome(welcome);
+        let mut polite = false;
+        if replies.send(welcome).is_ok() {
+            while let Some(request) = requests.blocking_recv() {
+                if let trainer_message::Kind::Goodbye(_) = request {
+                    polite = true;
+                    break;
+                }
+                if self.answer(&group, &mut core, &request, &replies, &gone).is_err() {
+                    break;
+                }
+            }
+        }
+        let grace = if polite { Duration::ZERO } else { self.options.grace };
+        group.detach(core, grace);
+    }
+
+    fn answer(
+        &self,
+        group: &Group,
+        core: &mut Core,
+        request: &trainer_message::Kind,
+        replies: &Replies,
+        gone: &CancellationToken,
+    ) -> Result<(), Gone> {
+        let (number, done) = match request {
+            trainer_message::Kind::Read(read) if read.count > self.options.count => {
+                let most = self.options.count;
+                let message = format!("{} samples at once are too many ({most})", read.count);
+                let storage = "the reader".to_owned();
+                (read.number, Err(BufferError::Unsupported { storage, message }))
+            }
+            trainer_message::Kind::Read(read) => {
+                let given_up = || gone.is_cancelled() || self.stop.is_cancelled();
+                let taken = core.read(group, read, self.options.held_bytes, &given_up);
+                (read.number, taken)
+            }
+            trainer_message::Kind::Seek(seek) => {
+                let nothing = Taken { samples: Vec::new(), stale: 0, end: End::Full };
+                (seek.number, core.seek(group, &seek.position).map(|()| nothing))
+            }
+            trainer_message::Kind::Hello(_) | trainer_message::Kind::Goodbye(_) => {
+                return Err(Gone);
+            }
+        };
+        match done.and_then(deliverable) {
+            Ok(taken) => {
+                let done = proto::Done {
+                    number,
+                    stale: taken.stale as u64,
+                    end: end(taken.end).into(),
+                    position: group.position(&core.session),
+                };
+                send_samples(replies, taken)?;
+                replies.send(buffer_message::Kind::Done(done))
+            }
+            Err(error) => replies.send(buffer_message::Kind::Failed(failed(number, error))),
+        }
+    }
+}
+
+/// Refuses what would not arrive.
+fn deliverable(taken: Taken) -> Result<Taken, BufferError> {
+    match taken.samples.iter().find(|sample| sample.payload.len() > SAMPLE) {
+        None => Ok(taken),
+        Some(sample) => Err(BufferError::Unsupported {
+            storage: "the reader".to_owned(),
+            message: format!(
+                "{} has {} bytes, too many for a message ({SAMPLE}); read it where the buffer is",
+                sample.id,
+                sample.payload.len()
+            ),
+        }),
+    }
+}
+
+fn send_samples(replies: &Replies, taken: Taken) -> Result<(), Gone> {
+    let (mut parts, mut bytes) = (Vec::new(), 0);
+    for sample in taken.samples {
+        if !parts.is_empty() && bytes + sample.payload.len() > CHUNK {
+            replies.samples(std::mem::take(&mut parts))?;
+            bytes = 0;
+        }
+        bytes += sample.payload.len();
+        let head = proto::Sample {
+            id: sample.id.to_string(),
+            model_version: sample.model_version,
+            reward: sample.reward,
+            bytes: sample.payload.len() as u64,
+        };
+        parts.push(Part { head, payload: sample.payload });
+    }
+    if parts.is_empty() { Ok(()) } else { replies.samples(parts) }
+}
+
+fn end(end: End) -> proto::End {
+    match end {
+        End::Full => proto::End::Full,
+        End::TimedOut => proto::End::TimedOut,
+        End::Finished => proto::End::Finished,
+    }
+}
+
+fn failed(number: u64, error: BufferError) -> proto::Failed {
+    use proto::FailureCode as Code;
+    let (code, storage, message) = match error {
+        BufferError::Unavailable { storage, message } => (Code::Unavailable, storage, message),
+        BufferError::Full { storage, message } => (Code::Full, storage, message),
+        BufferError::Damaged { storage, message } => (Code::Damaged, storage, message),
+        BufferError::Unsupported { storage, message } => (Code::Unsupported, storage, message),
+        BufferError::Closed(storage) => (Code::Closed, storage, String::new()),
+        BufferError::Payload(error) => (Code::Damaged, "the buffer".to_owned(), error.to_string()),
+    };
+    proto::Failed { number, code: code.into(), storage, message }
+}

@@ -1,0 +1,76 @@
+//! A process that appends is killed again and again: what it said was committed is there.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use rollway_data::log::{Log, Options, Part};
+
+/// Names the folder to the process that is killed.
+const FOLDER: &str = "ROLLWAY_TEST_LOG_KILL";
+
+fn open(dir: &Path) -> (Log, u64) {
+    let options = Options { segment_bytes: 20_000, ..Options::new("test", "me") };
+    let mut count = 0;
+    let mut visit = |_, bytes: &[u8]| {
+        assert_eq!(bytes[..8], u64::to_le_bytes(count), "in order, none missing, none twice");
+        count += 1;
+    };
+    let (log, _) = Log::open(dir, options, &mut visit).unwrap();
+    (log, count)
+}
+
+/// What the process does that is killed; nothing in the process that tests.
+#[test]
+fn append_until_killed() {
+    let Some(dir) = std::env::var_os(FOLDER) else { return };
+    let (log, count) = open(dir.as_ref());
+    for number in count.. {
+        let length = 8 + (number as usize * 37) % 500;
+        let mut bytes = vec![7; length];
+        bytes[..8].copy_from_slice(&number.to_le_bytes());
+        log.append(&[Part::Copy(&bytes)]).unwrap();
+        if number % 3 == 0 {
+            log.commit(Box::new(move |done| {
+                done.unwrap();
+                println!("committed {number}");
+            }));
+        }
+        if number % 50 == 49 {
+            log.sync().unwrap();
+        }
+    }
+}
+
+#[test]
+fn what_was_committed_survives_being_killed() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut total = 0;
+    for round in 0..20 {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["append_until_killed", "--exact", "--nocapture", "--test-threads=1"])
+            .env(FOLDER, dir.path())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+        // Some of its words come after the order to kill it; they count as well.
+        let (mut heard, mut committed) = (0, None);
+        for line in lines {
+            let Some((_, number)) = line.rsplit_once("committed ") else { continue };
+            // The last line may be cut.
+            committed = number.parse::<u64>().ok().max(committed);
+            heard += 1;
+            if heard == 1 + round * 13 % 60 {
+                child.kill().unwrap();
+            }
+        }
+        child.wait().unwrap();
+        let (_, count) = open(dir.path());
+        assert!(Some(count) > committed, "{committed:?} was committed, {count} are there");
+        assert!(count > total, "it goes on where it was");
+        total = count;
+    }
+}

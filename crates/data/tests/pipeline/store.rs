@@ -1,0 +1,122 @@
+//! A buffer in memory that keeps to the contract of writers, and fails when told to.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use rollway_data::buffer::{BufferError, Result, Writer, Written};
+use rollway_data::{Lot, Sample};
+
+/// How a write goes wrong.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Fault {
+    /// Nothing is stored.
+    Refused,
+    /// Everything is stored, and the answer is lost.
+    AnswerLost,
+}
+
+#[derive(Clone, Default)]
+pub(crate) struct Store(Arc<Mutex<State>>);
+
+#[derive(Default)]
+struct State {
+    lots: BTreeMap<Arc<str>, Vec<Sample>>,
+    samples: Vec<Sample>,
+    faults: VecDeque<Fault>,
+    close_faults: usize,
+    writes: usize,
+    closed: bool,
+}
+
+struct StoreWriter(Store);
+
+impl Store {
+    pub(crate) fn writer(&self) -> Box<dyn Writer> {
+        Box::new(StoreWriter(self.clone()))
+    }
+
+    /// Plans how the next writes go wrong.
+    pub(crate) fn fail(&self, faults: &[Fault]) {
+        self.state().faults.extend(faults);
+    }
+
+    pub(crate) fn fail_closing(&self) {
+        self.state().close_faults += 1;
+    }
+
+    pub(crate) fn ids(&self) -> Vec<String> {
+        self.state().samples.iter().map(|sample| sample.id.to_string()).collect()
+    }
+
+    pub(crate) fn samples(&self) -> Vec<Sample> {
+        self.state().samples.clone()
+    }
+
+    pub(crate) fn lots(&self) -> Vec<String> {
+        self.state().lots.keys().map(ToString::to_string).collect()
+    }
+
+    pub(crate) fn writes(&self) -> usize {
+        self.state().writes
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.state().closed
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().expect("no writer panicked")
+    }
+}
+
+impl Writer for StoreWriter {
+    fn write(&mut self, lot: &Lot) -> Result<Written> {
+        let mut state = self.0.state();
+        if state.closed {
+            return Err(BufferError::Closed("store".into()));
+        }
+        state.writes += 1;
+        let fault = state.faults.pop_front();
+        if matches!(fault, Some(Fault::Refused)) {
+            return Err(unavailable("refused"));
+        }
+        let mut written = Written::default();
+        match state.lots.get(&lot.key) {
+            // The pipeline is deterministic, so the same key means the same samples.
+            Some(before) => {
+                assert_eq!(before, &lot.samples, "{} came with other samples", lot.key);
+                written.known = lot.samples.len();
+            }
+            None => {
+                for sample in &lot.samples {
+                    if state.samples.iter().any(|known| known.id == sample.id) {
+                        written.known += 1;
+                    } else {
+                        state.samples.push(sample.clone());
+                        written.stored += 1;
+                    }
+                }
+                state.lots.insert(lot.key.clone(), lot.samples.clone());
+            }
+        }
+        if matches!(fault, Some(Fault::AnswerLost)) {
+            return Err(unavailable("connection lost"));
+        }
+        Ok(written)
+    }
+
+    fn close(&mut self) -> Result<()> {
+        let mut state = self.0.state();
+        if state.close_faults > 0 {
+            state.close_faults -= 1;
+            return Err(unavailable("does not close"));
+        }
+        assert!(!state.closed, "closed twice");
+        state.closed = true;
+        Ok(())
+    }
+}
+
+fn unavailable(message: &str) -> BufferError {
+    BufferError::Unavailable { storage: "store".into(), message: message.into() }
+}

@@ -1,0 +1,217 @@
+//! Full disks, cut connections, servers that do not answer: clear errors, nothing lost or doubled.
+
+use std::fs;
+use std::thread;
+use std::time::Duration;
+
+use rollway_data::buffer::sql::Options;
+use rollway_data::buffer::{BufferError, End};
+
+use crate::bed::{Bed, LONG, ask, lot, numbers, open, postgres_sql, server, take, written};
+use crate::proxy::{Plan, Proxy};
+use crate::server::address;
+
+/// Faults are met without a second attempt, so that they can be seen.
+fn once(bed: &Bed) -> Options {
+    Options { max_retry_times: 0, ..bed.options() }
+}
+
+fn quick(bed: &Bed) -> Options {
+    Options { max_retry_interval: Duration::from_millis(20), ..bed.options() }
+}
+
+/// A bed in PostgreSQL behind a proxy.
+fn behind_proxy(table: &str) -> (Bed, Proxy) {
+    let proxy = Proxy::to(server().port);
+    (Bed::at(address(proxy.port, "postgres"), table), proxy)
+}
+
+#[test]
+fn a_full_storage_takes_a_lot_whole_or_not_at_all() {
+    for bed in Bed::both("full") {
+        let small = Options { max_bytes: Some(150_000), ..once(&bed) };
+        let buffer = bed.open_with(small);
+        let mut writer = buffer.writer("w").unwrap();
+        let lots: Vec<_> = (0..40).map(|number| lot(number * 50..number * 50 + 50)).collect();
+        let fit = lots.iter().take_while(|lot| match writer.write(lot) {
+            Ok(_) => true,
+            Err(error) => {
+                assert!(matches!(error, BufferError::Full { .. }), "{error}");
+                false
+            }
+        });
+        let fit = fit.count();
+        assert!((1..lots.len()).contains(&fit), "{fit}");
+        // There is room again: the same lots, all of them.
+        let buffer = bed.open();
+        let mut writer = buffer.writer("w").unwrap();
+        for (number, lot) in lots.iter().enumerate() {
+            let expected = if number < fit { written(0, 50) } else { written(50, 0) };
+            assert_eq!(writer.write(lot).unwrap(), expected, "{number}");
+        }
+        let taken = take(&mut *buffer.reader("r").unwrap(), 9999);
+        assert_eq!(numbers(&taken), (0..2000).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn what_is_no_database_is_said_to_be_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("text.db");
+    fs::write(&path, "no database, but long enough to be taken for one. ".repeat(50)).unwrap();
+    let error = open(&format!("sqlite:///{}", path.display()), Options::default()).err().unwrap();
+    assert!(matches!(error, BufferError::Damaged { .. }), "{error}");
+    let path = folder.path().join("absent/buffer.db");
+    let error = open(&format!("sqlite:///{}", path.display()), Options::default()).err().unwrap();
+    assert!(matches!(error, BufferError::Unavailable { .. }), "{error}");
+    assert!(error.to_string().contains("there is no folder"), "{error}");
+    let error = open("sqlite://", Options::default()).err().unwrap();
+    assert!(matches!(error, BufferError::Unsupported { .. }), "{error}");
+}
+
+#[test]
+fn a_turn_that_never_comes_is_given_up() {
+    let bed = Bed::sqlite();
+    let buffer = bed.open_with(Options { call_timeout: Duration::from_millis(20), ..once(&bed) });
+    let mut writer = buffer.writer("w").unwrap();
+    let path = bed.address.strip_prefix("sqlite:///").unwrap();
+    let other = rusqlite::Connection::open(path).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let error = writer.write(&lot(0..1)).unwrap_err();
+    assert!(matches!(error, BufferError::Unavailable { .. }), "{error}");
+    other.execute_batch("COMMIT").unwrap();
+    assert_eq!(writer.write(&lot(0..1)).unwrap(), written(1, 0));
+}
+
+#[test]
+fn a_server_that_cannot_be_used_says_why_and_keeps_the_password() {
+    let bed = Bed::postgres("refused");
+    let port = server().port;
+    bed.sql("CREATE ROLE stranger LOGIN PASSWORD 'secret'");
+    bed.sql("CREATE DATABASE strange");
+    let strange = server().address("strange");
+    postgres_sql(&strange, "REVOKE CREATE ON SCHEMA public FROM public");
+    let stranger = strange.replace("rollway:", "stranger:");
+    let wrong = bed.address.replace(":secret@", ":secret-but-wrong@");
+    let free = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
+    for (address, unavailable, word) in [
+        (address(free, "postgres"), true, "refused"),
+        (wrong, true, "password authentication failed"),
+        (address(port, "absent"), true, "does not exist"),
+        (stranger, false, "permission denied"),
+    ] {
+        let error = open(&address, once(&bed)).err().expect(word);
+        let text = error.to_string();
+        assert_eq!(matches!(error, BufferError::Unavailable { .. }), unavailable, "{text}");
+        assert!(text.contains(word) && text.contains("127.0.0.1:"), "{text}");
+        assert!(!text.contains("secret"), "{text}");
+    }
+}
+
+/// Cuts the writer's connection after so many bytes, for many numbers, and during the commit; then
+/// the caller writes the lot again.
+#[test]
+fn a_connection_that_is_cut_while_writing_costs_nothing() {
+    let (bed, proxy) = behind_proxy("cut_write");
+    let buffer = bed.open_with(once(&bed));
+    let mut writer = buffer.writer("w").unwrap();
+    let cuts = (0..16).map(|number| Plan::CutAfter(1 + number * 97));
+    let cuts = cuts.chain([Plan::CutBeforeCommit, Plan::CutAfterCommit]);
+    let mut count = 0;
+    for (number, plan) in (0..).zip(cuts) {
+        let lot = lot(number * 10..number * 10 + 10);
+        proxy.plan(plan);
+        let error = writer.write(&lot).unwrap_err();
+        assert!(matches!(error, BufferError::Unavailable { .. }), "{plan:?}: {error}");
+        assert!(proxy.happened(), "{plan:?}");
+        let again = writer.write(&lot).unwrap();
+        let stored = plan == Plan::CutAfterCommit;
+        assert_eq!(again, if stored { written(0, 10) } else { written(10, 0) }, "{plan:?}");
+        count += 10;
+    }
+    // With attempts left the caller notices nothing, and the figures are right.
+    let mut writer = bed.open_with(quick(&bed)).writer("w").unwrap();
+    for (number, plan) in (100..).zip([Plan::CutBeforeCommit, Plan::CutAfterCommit]) {
+        proxy.plan(plan);
+        let lot = lot(number * 10..number * 10 + 10);
+        assert_eq!(writer.write(&lot).unwrap(), written(10, 0), "{plan:?}");
+        assert!(proxy.happened(), "{plan:?}");
+        count += 10;
+    }
+    let taken = take(&mut *buffer.reader("r").unwrap(), 9999);
+    assert_eq!(numbers(&taken).len(), count);
+}
+
+/// The claim of a read may be committed without the reader knowing: what it claimed must come.
+#[test]
+fn a_connection_that_is_cut_while_reading_loses_nothing() {
+    let (bed, proxy) = behind_proxy("cut_read");
+    bed.open().writer("w").unwrap().write(&lot(0..40)).unwrap();
+    for (name, options) in [("once", once(&bed)), ("again", quick(&bed))] {
+        let retries = options.max_retry_times > 0;
+        let buffer = bed.open_with(options);
+        let mut reader = buffer.reader(name).unwrap();
+        let mut all = Vec::new();
+        for plan in [Plan::CutBeforeCommit, Plan::CutAfterCommit, Plan::CutAfter(30)] {
+            proxy.plan(plan);
+            let mut read = reader.read(&ask(10, Duration::ZERO));
+            assert!(proxy.happened(), "{plan:?}");
+            if !retries {
+                let error = read.expect_err("it was cut");
+                assert!(matches!(error, BufferError::Unavailable { .. }), "{error}");
+                // Another reader of the name goes on meanwhile; it must not get what is claimed.
+                all.extend(numbers(&take(&mut *buffer.reader(name).unwrap(), 2)));
+                // It asks for fewer than were claimed; the rest follows.
+                let first = reader.read(&ask(4, Duration::ZERO)).unwrap();
+                all.extend(numbers(&first));
+                read = reader.read(&ask(6, Duration::ZERO));
+            }
+            all.extend(numbers(&read.unwrap()));
+        }
+        all.extend(numbers(&take(&mut *reader, 99)));
+        all.sort_unstable();
+        assert_eq!(all, (0..40).collect::<Vec<_>>(), "{name}");
+    }
+}
+
+#[test]
+fn a_blocked_reader_survives_the_loss_of_its_connection() {
+    let (bed, proxy) = behind_proxy("cut_wait");
+    let direct = Bed::postgres("cut_wait");
+    let mut writer = direct.open().writer("w").unwrap();
+    let mut reader = bed.open_with(quick(&bed)).reader("r").unwrap();
+    let reading = thread::spawn(move || {
+        let taken = reader.read(&ask(2, LONG)).unwrap();
+        (numbers(&taken), taken.end)
+    });
+    writer.write(&lot(0..1)).unwrap();
+    proxy.plan(Plan::CutNow);
+    let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+        WHERE pid IN (SELECT pid FROM pg_stat_activity WHERE query LIKE '%cut_wait%')
+        AND pid <> pg_backend_pid()";
+    direct.sql(end);
+    assert_eq!(writer.write(&lot(1..2)).unwrap(), written(1, 0));
+    assert_eq!(reading.join().unwrap(), (vec![0, 1], End::Full));
+}
+
+#[test]
+fn a_server_that_does_not_answer_is_given_up_at_the_limit() {
+    let (bed, proxy) = behind_proxy("silent");
+    let short = Options { call_timeout: Duration::from_millis(300), ..bed.options() };
+    let buffer = bed.open_with(short);
+    let mut writer = buffer.writer("w").unwrap();
+    let mut reader = buffer.reader("r").unwrap();
+    proxy.plan(Plan::Silence);
+    let error = writer.write(&lot(0..3)).unwrap_err();
+    assert!(error.to_string().contains("took longer than the 0.3 s"), "{error}");
+    assert_eq!(writer.write(&lot(0..3)).unwrap(), written(3, 0));
+    proxy.plan(Plan::Silence);
+    let error = reader.read(&ask(3, LONG)).unwrap_err();
+    assert!(error.to_string().contains("took longer than the 0.3 s"), "{error}");
+    assert_eq!(numbers(&take(&mut *reader, 3)), [0, 1, 2]);
+    // A new connection is given up as well.
+    proxy.plan(Plan::Silence);
+    let options = Options { connect_timeout: Duration::from_millis(100), ..once(&bed) };
+    let error = open(&bed.address, options).err().unwrap();
+    assert!(error.to_string().contains("took longer than the 0.1 s"), "{error}");
+}

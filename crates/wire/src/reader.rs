@@ -1,0 +1,34 @@
+//! What a trainer and a buffer say to each other, and how.
+//!
+//! [`Server`] is the buffer's end, [`Link`] the trainer's. The schema is `proto/reader.proto`. What
+//! is read, acknowledged and kept is decided elsewhere; here messages arrive, from peers that know
+//! the secret, and large ones within a budget.
+
+mod client;
+mod server;
+
+pub use self::client::{ConnectError, Link, Lost};
+pub use self::server::{Arrival, Arrivals, Gone, Limits, Part, Replies, Server};
+
+/// The path of the one call that there is.
+const CONNECT: &str = "/rollway.reader.v1.Reader/Connect";
+
+/// The one version of the protocol that there is.
+const VERSION: u32 = 1;
+
+/// The messages as they travel, generated from the schema.
+#[allow(
+    missing_docs,
+    unreachable_pub,
+    clippy::use_self,
+    reason = "generated code follows the generator's habits"
+)]
+pub mod proto {
+    include!(concat!(env!("OUT_DIR"), "/rollway.reader.v1.rs"));
+
+    impl std::fmt::Debug for Hello {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("Hello").field("name", &self.name).finish_non_exhaustive()
+        }
+    }
+}
