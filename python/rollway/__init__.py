@@ -27,6 +27,11 @@ from rollway.errors import (
     Aborted,
     AlreadyActive,
     BatchFailed,
+    BufferDamaged,
+    BufferError,
+    BufferFull,
+    BufferUnavailable,
+    BufferUnsupported,
     Closed,
     ConfigError,
     CutShort,
@@ -53,6 +58,9 @@ from rollway.errors import (
     WrongKind,
 )
 from rollway.experience import Experience
+from rollway.fields import CustomField
+from rollway.operators import Operator, operator
+from rollway.reader import Batch, ExperienceReader, ExperienceServer
 from rollway.runner import WorkflowRunner
 from rollway.scheduler import Scheduler
 from rollway.status import Status
@@ -63,15 +71,24 @@ __all__ = [
     "EID",
     "Aborted",
     "AlreadyActive",
+    "Batch",
     "BatchFailed",
     "BatchLifecycleState",
+    "BufferDamaged",
+    "BufferError",
+    "BufferFull",
+    "BufferUnavailable",
+    "BufferUnsupported",
     "Call",
     "Closed",
     "Config",
     "ConfigError",
+    "CustomField",
     "CutShort",
     "Error",
     "Experience",
+    "ExperienceReader",
+    "ExperienceServer",
     "ForkError",
     "GenerationConfig",
     "InvalidOutput",
@@ -86,6 +103,7 @@ __all__ = [
     "NotCollectable",
     "NotRegistered",
     "NotStarted",
+    "Operator",
     "PipelineFailed",
     "RolloutCoordinator",
     "Scheduler",
@@ -104,6 +122,7 @@ __all__ = [
     "group_by",
     "metrics",
     "models",
+    "operator",
     "register",
     "sort_batch_id",
     "workflow",

@@ -6,9 +6,10 @@ import enum
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from rollway import _rollway, pool
+from rollway import _rollway, operators, pool
 from rollway.call import Call, same
 from rollway.config import Config
 from rollway.errors import MissingPackage, NoPipeline, NotStarted
@@ -33,6 +34,29 @@ class BatchLifecycleState(str, enum.Enum):
     FINALIZING = "finalizing"
     FINALIZED = "finalized"
     ABORTED = "aborted"
+
+
+@dataclass(frozen=True)
+class RestoredBatch:
+    """A batch that goes on where it was: finalize it, or abort it."""
+
+    batch_type: str
+    #: How many tasks it has.
+    tasks: int
+    #: How many of its runs had ended, and are not run again.
+    ended_runs: int
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What a coordinator took up from its ledger."""
+
+    #: The batches that had not ended, by id, in the order of submission.
+    batches: dict[BatchId, RestoredBatch]
+    #: The ids of the last batches that had.
+    ended: list[BatchId]
+    #: The newest version of the model that was noted.
+    version: int
 
 
 class MemorySink:
@@ -68,20 +92,21 @@ class MemorySink:
 
 
 class _Once:
-    """Makes a sink of a function: a batch that is offered twice is taken once."""
+    """Makes a sink of a function or an object: a batch that is offered twice is taken once."""
 
     #: How many batches are remembered. One is offered again only right after it was offered.
     REMEMBERED = 1024
 
-    def __init__(self, deliver: Deliver) -> None:
-        self._deliver = deliver
+    def __init__(self, sink: Any) -> None:
+        self._deliver: Deliver = getattr(sink, "deliver", sink)
+        self._process = getattr(sink, "process", lambda payloads: self._deliver(None, payloads))
         self._taken: dict[tuple[Any, int], dict[str, float]] = {}
 
     def __call__(
         self, batch_id: BatchId | None, life: int | None, payloads: list[bytes]
     ) -> dict[str, float]:
         if life is None:
-            return dict(self._deliver(None, payloads) or {})
+            return dict(self._process(payloads) or {})
         key = (batch_id, life)
         if key not in self._taken:
             metrics = dict(self._deliver(batch_id, payloads) or {})
@@ -101,9 +126,15 @@ class RolloutCoordinator:
 
     Methods that wait return a `Call`: awaited in async code, `.result()` in a plain script.
 
-    Experiences of train batches go to `sink`: a function of a batch id and a list of payloads that
-    returns metrics or none. Without one they are kept in memory: `coordinator.sink.take()`. In mode
-    `bench` there is no sink.
+    Experiences of train batches go through the operators of `data_processor.experience_pipeline`
+    into `buffer.trainer_input.experience_buffer`, and are safe there when finalizing returns. A
+    `sink` takes their place: a function of a batch id and a list of payloads that returns metrics
+    or none, such as `rw.MemorySink()`, or an object with such a function as `deliver`, and
+    `process` for payloads of no batch. In mode `bench` there is neither.
+
+    With the pipeline goes a ledger (`ledger.enable`) in the job's folder: what was acknowledged
+    survives the death of this process at any moment. A coordinator of the same job takes up what is
+    there: see `restored`.
     """
 
     def __init__(
@@ -112,11 +143,12 @@ class RolloutCoordinator:
         rollout_model: Sequence[Model],
         auxiliary_models: Sequence[Sequence[Model]] | None = None,
         *,
-        sink: Deliver | None = None,
+        sink: Any = None,
     ) -> None:
         self.config = config
         self._pool = pool.Pool(config, rollout_model, auxiliary_models)
-        self.sink: Any = None if config.mode == "bench" else sink or MemorySink()
+        self._auxiliary = [list(engines) for engines in auxiliary_models or []]
+        self.sink: Any = None if config.mode == "bench" else sink
         self._engine: Any = None
 
     def _prepared(self) -> Any:
@@ -128,14 +160,20 @@ class RolloutCoordinator:
         return Call(name, lambda: begin(self._prepared()), convert)
 
     def prepare(self) -> Call[None]:
-        """Starts the runners and waits until each is ready or has failed to start."""
+        """Opens the buffer and starts the runners; waits until each is ready or failed to start.
+
+        After an error it may be called again.
+        """
 
         def begin() -> Any:
             if self._engine is None:
-                pool = self._pool
-                sink = None if self.sink is None else _Once(self.sink)
+                pool, sink, ours = self._pool, None, None
+                if self.sink is not None:
+                    sink = _Once(self.sink)
+                elif self.config.mode != "bench":
+                    ours = (operators.registered(), operators.maker(self._auxiliary))
                 self._engine = _rollway.Coordinator(
-                    pool.config_json, pool.runners, pool.spawn, sink
+                    pool.config_json, pool.runners, pool.spawn, sink, ours
                 )
             return self._engine.prepare()
 
@@ -149,11 +187,24 @@ class RolloutCoordinator:
     def shutdown(self, timeout: float = STOP_TIMEOUT) -> Call[dict[str, Any]]:
         """Stops. Attempts and deliveries under way get `timeout` seconds to end.
 
-        Batches that are not finalized by then are aborted; the result says what that leaves behind.
+        Batches that are not finalized by then are aborted; the result says what that leaves behind,
+        and under `pipeline_error` why the pipeline did not close, if it did not. In a ledger they
+        stay as they are, and the next coordinator of the job goes on with them.
         """
         if self._engine is None:
             return Call("shutdown", lambda: _Ready({}), same)
         return self._call("shutdown", lambda engine: engine.shutdown(float(timeout)), same)
+
+    @property
+    def restored(self) -> Restored:
+        """What was taken up from the ledger of an earlier process of the job."""
+        batches, ended, version = self._prepared().restored
+        going_on = {batch: RestoredBatch(*rest) for batch, *rest in batches}
+        return Restored(going_on, list(ended), version)
+
+    def note_version(self, version: int) -> Call[None]:
+        """Keeps the version of the model in the ledger: it never goes backwards."""
+        return self._call("note_version", lambda engine: engine.note_version(version), same)
 
     def submit_batch(
         self,
@@ -178,9 +229,11 @@ class RolloutCoordinator:
     ) -> Call[dict[str, Any]]:
         """Waits for a train batch, stores its experiences and closes it.
 
-        Returns `batch_id`, `batch_type`, `finished_task_count`, `metrics` and more. After a failure
-        nothing is lost and it may be called again; after a success it returns the same result
-        again.
+        Returns `batch_id`, `batch_type`, `finished_task_count`, `metrics` (those of the pipeline
+        among them), how many tasks were `ok`, `partial`, `failed` and `cancelled`
+        (`failed_task_count` …), `failed_run_count`, `cancelled_run_count` and
+        `dropped_payload_count` by reason, and more. After a failure nothing is lost and it may be
+        called again; after a success it returns the same result again.
         """
         return self._finalize("finalize_train_batch", batch_id, "train", timeout)
 
@@ -212,7 +265,10 @@ class RolloutCoordinator:
         )
 
     def process_experiences(self, payloads: Sequence[bytes]) -> Call[dict[str, float]]:
-        """Stores experiences that belong to no batch; returns the metrics of the pipeline."""
+        """Stores experiences that belong to no batch; returns the metrics of the pipeline.
+
+        The same payloads again have no further effect.
+        """
 
         def begin() -> Any:
             if self._engine is None:
@@ -220,6 +276,14 @@ class RolloutCoordinator:
             return self._engine.process(list(payloads))
 
         return Call("process_experiences", begin, same)
+
+    def take_feedback(self) -> list[dict[int, dict[str, list[Any]]]]:
+        """Returns what the selectors of tasks should learn since the last time.
+
+        One entry for every batch that brought something, in order:
+        `{taskset_id: {"indices": […], "values": […]}}`.
+        """
+        return self._prepared().take_feedback()
 
     def batch_state(self, batch_id: BatchId) -> BatchLifecycleState | None:
         """Returns where a batch stands; none if it is not registered, or forgotten."""

@@ -155,6 +155,12 @@ class PipelineFailed(Error, RuntimeError):
     code = "pipeline_failed"
 
 
+class LedgerFailed(Error, RuntimeError):
+    """The ledger is in use, damaged or of another job, has no room, or cannot be written."""
+
+    code = "ledger_failed"
+
+
 class ForkError(Error, RuntimeError):
     """The engine was started before a fork: its threads do not exist in this process."""
 
@@ -189,6 +195,36 @@ class InvalidPayload(Error, ValueError):
     """Bytes that are no experiences."""
 
     code = "invalid_payload"
+
+
+class BufferError(Error, RuntimeError):
+    """Something is wrong with a buffer of experiences. Has `storage`. What was read is kept."""
+
+    code = "buffer"
+
+
+class BufferUnavailable(BufferError, ConnectionError):
+    """The buffer, or the server that offers it, does not answer; it may be tried again."""
+
+    code = "buffer_unavailable"
+
+
+class BufferFull(BufferError):
+    """A limit of the buffer is reached."""
+
+    code = "buffer_full"
+
+
+class BufferDamaged(BufferError):
+    """The buffer holds something that was never written to it."""
+
+    code = "buffer_damaged"
+
+
+class BufferUnsupported(BufferError, ValueError):
+    """The buffer cannot do what was asked."""
+
+    code = "buffer_unsupported"
 
 
 class ModelUnavailable(Error, ConnectionError):

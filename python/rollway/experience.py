@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import array
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
+from rollway import fields
 from rollway.eid import EID
 
 _INTEGERS = ("chosen", "rejected")
 _FLOATS = ("logprobs", "token_level_reward", "advantages", "returns", "teacher_logprobs")
 _OF_RESPONSE = (*_FLOATS, "action_mask")
+_of_response = attrgetter(*_OF_RESPONSE)
 _ARRAYS = ("tokens", *_FLOATS, "action_mask", *_INTEGERS)
 _PLAIN = (
     "reward",
@@ -24,28 +29,35 @@ _PLAIN = (
     "rejected_messages",
 )
 
+#: How lists of plain numbers become arrays without a look at every one from Python.
+_CODES: dict[type, str] = {np.int32: "i", np.float32: "f"}
+
 
 def _array(name: str, value: Any, default: type[np.generic], kinds: str) -> np.ndarray:
     """Takes an array, a list or a torch tensor for a flat array of the given type."""
     if type(value) is np.ndarray and value.dtype == default and value.ndim == 1:
         return np.ascontiguousarray(value)
+    if type(value) is list and value and default in _CODES:
+        # What does not fit is looked at more closely below.
+        with contextlib.suppress(TypeError, OverflowError):
+            return np.frombuffer(array.array(_CODES[default], value), default)
     if hasattr(value, "detach"):
         value = value.detach().cpu()
         # NumPy has no such type; float32 holds every value of it.
         value = value.float() if str(value.dtype) == "torch.bfloat16" else value
         value = value.numpy()
     try:
-        array = np.asarray(value)
+        found = np.asarray(value)
     except ValueError as error:
         raise ValueError(f"{name} is no list of numbers: {error}") from None
-    if array.size == 0 and array.ndim <= 1:
+    if found.size == 0 and found.ndim <= 1:
         return np.zeros(0, dtype=default)
-    if array.ndim != 1:
-        raise ValueError(f"{name} must have one dimension, not {array.ndim}")
-    if array.dtype.kind not in kinds:
-        raise ValueError(f"{name} cannot be an array of {array.dtype}")
-    converted = np.ascontiguousarray(array, dtype=default)
-    if default is np.int32 and (converted != array).any():
+    if found.ndim != 1:
+        raise ValueError(f"{name} must have one dimension, not {found.ndim}")
+    if found.dtype.kind not in kinds:
+        raise ValueError(f"{name} cannot be an array of {found.dtype}")
+    converted = np.ascontiguousarray(found, dtype=default)
+    if default is np.int32 and (converted != found).any():
         raise ValueError(f"{name} has values that do not fit into 32 bits")
     return converted
 
@@ -63,7 +75,9 @@ class Experience:
         rw.Experience(tokens=[1, 2, 3, 4], prompt_length=2, logprobs=[-0.1, -0.2], reward=1.0)
 
     With `action_mask` the experience is of kind `multi_turn`, with `chosen` and `rejected` of kind
-    `dpo`, else `single_turn`, whose mask is all true.
+    `dpo`, else `single_turn`, whose mask is all true. `custom_fields` names entries of `info` that
+    become fields of the training batch; `model_versions` says, as pairs of a version and a number
+    of tokens, which version of the model produced which part of the response.
     """
 
     eid: EID
@@ -89,6 +103,8 @@ class Experience:
     info: dict[str, Any]
     metrics: dict[str, float]
     multi_modal_inputs: dict[str, np.ndarray] | None
+    custom_fields: list[fields.CustomField]
+    model_versions: list[fields.VersionRun] | None
 
     __slots__ = (
         "eid",
@@ -97,6 +113,8 @@ class Experience:
         "info",
         "metrics",
         "multi_modal_inputs",
+        "custom_fields",
+        "model_versions",
         *_ARRAYS,
         *_PLAIN,
     )
@@ -126,6 +144,8 @@ class Experience:
         multi_modal_inputs: Mapping[str, Any] | None = None,
         chosen_messages: list[Any] | None = None,
         rejected_messages: list[Any] | None = None,
+        custom_fields: Iterable[Any] | None = None,
+        model_versions: Iterable[fields.VersionRun] | None = None,
         kind: str | None = None,
     ) -> None:
         if eid is None:
@@ -157,6 +177,9 @@ class Experience:
         self.info = dict(info) if info else {}
         self.metrics = dict(metrics) if metrics else {}
         self.multi_modal_inputs = _tensors(multi_modal_inputs)
+        self.custom_fields = fields.custom_fields(custom_fields) if custom_fields else []
+        versions = model_versions
+        self.model_versions = None if versions is None else fields.model_versions(versions)
         self.kind = kind or self._derived_kind()
         self._complete()
 
@@ -201,12 +224,17 @@ class Experience:
 
     def _check_lengths(self) -> None:
         length = self.response_length
-        for name in _OF_RESPONSE:
-            array = getattr(self, name)
-            if array is not None and len(array) != length:
+        for name, values in zip(_OF_RESPONSE, _of_response(self), strict=True):
+            if values is not None and len(values) != length:
                 raise ValueError(
-                    f"{name} has {len(array)} values, but the response has {self.response_length} "
+                    f"{name} has {len(values)} values, but the response has {length} "
                     f"tokens ({len(self.tokens)} tokens, prompt_length {self.prompt_length})"
+                )
+        if self.model_versions is not None:
+            count = sum(tokens for _, tokens in self.model_versions)
+            if count != length:
+                raise ValueError(
+                    f"model_versions is about {count} tokens, but the response has {length}"
                 )
 
     @property
@@ -284,6 +312,7 @@ class Experience:
                 prompt_length=len(self.tokens),
                 info=self.info,
                 metrics=self.metrics,
+                custom_fields=self.custom_fields,
             )
             for answer in answers
         ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import itertools
 import mmap
 import os
 from collections.abc import Coroutine, Generator, MutableSequence
@@ -19,6 +20,9 @@ place: contextvars.ContextVar[int | None] = contextvars.ContextVar("place", defa
 
 #: What stands for code in a thread, which keeps nobody else from anything.
 _THREAD = 255
+
+#: The number of the next step.
+_steps = itertools.cycle(range(1, _THREAD))
 
 #: A byte for every runner: not 0 while its code is executed, and different for every step.
 _marks: MutableSequence[int] | mmap.mmap = bytearray(1)
@@ -59,22 +63,19 @@ class Marked(Coroutine[Any, Any, Any]):
 
     __slots__ = ("_inner", "_place")
 
-    #: The number of the current step.
-    step = 0
-
     def __init__(self, inner: Any, where: int) -> None:
         self._inner = inner
         self._place = where
 
     def send(self, value: Any) -> Any:
-        Marked.step = _marks[self._place] = Marked.step % (_THREAD - 1) + 1
+        _marks[self._place] = next(_steps)
         try:
             return self._inner.send(value)
         finally:
             _marks[self._place] = 0
 
     def throw(self, *error: Any) -> Any:
-        Marked.step = _marks[self._place] = Marked.step % (_THREAD - 1) + 1
+        _marks[self._place] = next(_steps)
         try:
             return self._inner.throw(*error)
         finally:

@@ -57,7 +57,8 @@ def outputs(returned: Any, model: RunModel) -> tuple[list[Experience], float | N
         return [returned], None
     if returned is None:
         return list(model.history), None
-    if isinstance(returned, (numbers.Real, np.bool_)):
+    # What is most common first: to ask an abstract class takes longer.
+    if isinstance(returned, (float, int, np.bool_, numbers.Real)):
         reward = float(returned)
         turns = list(model.history)
         for turn in turns:

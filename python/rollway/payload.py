@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ _TYPES: dict[str, np.dtype[Any]] = {
 }
 _TEXTS = ("messages", "tools", "chosen_messages", "rejected_messages")
 _PLAIN = ("kind", "prompt_length", "reward", "truncate_status", "prompt_text", "response_text")
+_plain, _arrays, _texts = attrgetter(*_PLAIN), attrgetter(*_TYPES), attrgetter(*_TEXTS)
 
 
 def encode(experiences: Sequence[Experience]) -> bytes:
@@ -44,18 +46,16 @@ def decode(payload: bytes) -> list[Experience]:
 def _item(experience: Experience) -> dict[str, Any]:
     eid = experience.eid
     item: dict[str, Any] = {"eid": (eid.batch, eid.task, eid.run, eid.step, eid.suffix)}
-    for name in _PLAIN:
-        value = getattr(experience, name)
+    for name, value in zip(_PLAIN, _plain(experience), strict=True):
         if value is not None:
             item[name] = value
-    for name, dtype in _TYPES.items():
-        array = getattr(experience, name)
+    for name, array in zip(_TYPES, _arrays(experience), strict=True):
         if array is not None:
             # Users may have put something else there since the experience was made.
+            dtype = _TYPES[name]
             exact = type(array) is np.ndarray and array.dtype is dtype
             item[name] = (array if exact else np.asarray(array, dtype=dtype)).tobytes()
-    for name in _TEXTS:
-        value = getattr(experience, name)
+    for name, value in zip(_TEXTS, _texts(experience), strict=True):
         if value is not None:
             item[name] = _json(name, value)
     if experience.info:
@@ -67,12 +67,16 @@ def _item(experience: Experience) -> dict[str, Any]:
             name: (tensor.dtype.name, tensor.shape, tensor.tobytes())
             for name, tensor in experience.multi_modal_inputs.items()
         }
+    if experience.custom_fields:
+        item["custom_fields"] = experience.custom_fields
+    if experience.model_versions is not None:
+        item["model_versions"] = experience.model_versions
     return item
 
 
 def _json(name: str, value: Any) -> str:
     try:
-        return _JSON.encode(value)
+        return _rollway.plain_json(value) or _JSON.encode(value)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name} cannot be written as JSON: {error}") from None
 

@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from rollway import _rollway
@@ -206,34 +207,44 @@ class WorkflowRunner:
         self, executable: Executable, task: Task, runs: Sequence[int]
     ) -> tuple[_Instance, Any]:
         """Gets an instance, where the workflow's code may run, and calls it there."""
-        made: list[_Instance] = []
-
-        def ready() -> _Instance:
-            instance = self._instance(executable, task)
-            made.append(instance)
-            if executable.can_repeat:
-                instance.object.set_repeat_times(len(runs), runs[0])
-            self._active[id(instance)] = instance.model
-            self._state["workflow_id"] = f"{task.batch_id}/{task.task_id}/{runs[0]}"
-            self._state["model_version"] = instance.model.model_version
-            return instance
-
-        async def call_async() -> Any:
-            return await ready().object.run_async()
-
-        try:
-            if not executable.is_async:
-                returned = await in_thread(lambda: ready().object.run())
-            elif self.concurrent_mode == "multi-threading" and not executable.can_repeat:
-                returned = await in_thread(call_async)
-            else:
-                returned = await call_async()
-        finally:
-            for instance in made:
-                self._active.pop(id(instance), None)
+        call = executable, task, runs
+        if not executable.is_async:
+            instance, returned = await in_thread(partial(self._call, *call))
+        elif self.concurrent_mode == "multi-threading" and not executable.can_repeat:
+            instance, returned = await in_thread(partial(self._call_async, *call))
+        else:
+            instance, returned = await self._call_async(*call)
         if executable.can_reset and self.concurrent_mode == "sequential":
-            self._kept = made[0]
-        return made[0], returned
+            self._kept = instance
+        return instance, returned
+
+    def _call(
+        self, executable: Executable, task: Task, runs: Sequence[int]
+    ) -> tuple[_Instance, Any]:
+        instance = self._begin(executable, task, runs)
+        try:
+            return instance, instance.object.run()
+        finally:
+            del self._active[id(instance)]
+
+    async def _call_async(
+        self, executable: Executable, task: Task, runs: Sequence[int]
+    ) -> tuple[_Instance, Any]:
+        instance = self._begin(executable, task, runs)
+        try:
+            return instance, await instance.object.run_async()
+        finally:
+            del self._active[id(instance)]
+
+    def _begin(self, executable: Executable, task: Task, runs: Sequence[int]) -> _Instance:
+        """Returns an instance for these runs, of which the runner's state tells from now on."""
+        instance = self._instance(executable, task)
+        if executable.can_repeat:
+            instance.object.set_repeat_times(len(runs), runs[0])
+        self._state["workflow_id"] = f"{task.batch_id}/{task.task_id}/{runs[0]}"
+        self._state["model_version"] = instance.model.model_version
+        self._active[id(instance)] = instance.model
+        return instance
 
     def _instance(self, executable: Executable, task: Task) -> _Instance:
         """Returns the kept instance with the new task, or a new one.

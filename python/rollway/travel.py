@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import inspect
+import json
 import os
 import pickle
 import sys
@@ -27,8 +28,8 @@ from rollway.workflow import Executable, lookup, resolve
 #: The encodings of definitions.
 BY_NAME = "name"
 BY_VALUE = "cloudpickle"
-#: The encoding of tasks.
-TASKS = "pickle"
+#: The encoding of tasks that were not made by this package: a row as JSON.
+JSON = "json"
 
 
 @dataclass(frozen=True)
@@ -94,9 +95,9 @@ def pack(task: Task) -> bytes:
         return cloudpickle.dumps(content)
 
 
-def unpack(body: bytes) -> dict[str, Any]:
+def unpack(body: bytes, encoding: str) -> dict[str, Any]:
     """Returns the fields of a task."""
-    return pickle.loads(body)
+    return {"raw_task": json.loads(body)} if encoding == JSON else pickle.loads(body)
 
 
 def _is_empty(value: Any) -> bool:

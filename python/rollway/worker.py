@@ -32,6 +32,10 @@ WORKFLOWS_MAX = 64
 STATE_INTERVAL = 0.5
 
 
+#: What an attempt is called: its runner, the life of that and its own number.
+Name = tuple[int, int, int]
+
+
 class Link(Protocol):
     """The connection to the engine, as `_rollway.WorkerLink` has it."""
 
@@ -49,6 +53,7 @@ class Link(Protocol):
     ) -> None: ...
     def ended(self, runner: int, life: int, attempt: int) -> None: ...
     def flush(self) -> None: ...
+    def settle(self) -> None: ...
     def stopped(self, runner: int, life: int) -> None: ...
     def set_state(self, runner: int, state: dict[str, str]) -> None: ...
     def goodbye(self, reason: str) -> None: ...
@@ -74,9 +79,11 @@ class Worker:
         self.setup = setup
         self.runners: dict[int, WorkflowRunner] = {}
         self.lives: dict[int, int] = {}
-        self.attempts: dict[int, tuple[int, asyncio.Task[None]]] = {}
+        self.attempts: dict[int, tuple[Name, asyncio.Task[None]]] = {}
         self.workflows: OrderedDict[int, Executable] = OrderedDict()
         self.over: asyncio.Future[str] | None = None
+        #: Whether the engine has said that it needs no more.
+        self.dismissed = False
         self.flushing = False
 
     async def run(self) -> str:
@@ -99,6 +106,8 @@ class Worker:
         try:
             for message in self.link.take():
                 self._handle(*message)
+            # After the first step of whatever was begun just now.
+            self._flush_soon()
         except Closed as error:
             self._end(str(error))
 
@@ -110,17 +119,15 @@ class Worker:
         if what == "start":
             self._start(*rest)
         elif what == "cancel":
-            _runner, _life, attempt = rest
             # If it is over already, the engine will have heard.
-            if attempt in self.attempts:
-                self.attempts[attempt][1].cancel()
+            if rest[2] in self.attempts:
+                self._cancel(*self.attempts[rest[2]])
         elif what == "start_runner":
             self._begin_life(*rest)
         elif what == "stop_runner":
             self._end_life(*rest)
         elif what == "shutdown":
-            self.link.goodbye("told to")
-            self._end("told to")
+            self._leave()
         elif what == "ended":
             self._end(rest[0])
 
@@ -139,40 +146,53 @@ class Worker:
     def _end_life(self, runner: int, life: int) -> None:
         if self.lives.get(runner) == life:
             del self.lives[runner], self.runners[runner]
-            for host, task in list(self.attempts.values()):
-                if host == runner:
-                    task.cancel()
+            for name, task in list(self.attempts.values()):
+                if name[0] == runner:
+                    self._cancel(name, task)
         self.link.stopped(runner, life)
+
+    def _leave(self) -> None:
+        """Gives up everything and says goodbye. The engine then ends the connection."""
+        self.dismissed = True
+        self.lives.clear()
+        for name, task in self.attempts.values():
+            self._cancel(name, task)
+        self.link.goodbye("told to")
+
+    def _cancel(self, name: Name, task: asyncio.Task[None]) -> None:
+        task.cancel()
+        # One that has not begun will never come to say so itself.
+        task.add_done_callback(lambda _: self._over(name))
+
+    def _lives(self, name: Name) -> bool:
+        """Tells whether the life of an attempt lasts; of one that is over nothing may be said."""
+        return self.lives.get(name[0]) == name[1]
 
     def _start(self, start: Any) -> None:
         name = (start.runner, start.life, start.attempt)
-        self.link.began(*name)
-        marks.place.set(marks.place_of(start.runner))
-        task = asyncio.ensure_future(self._execute(start, name))
+        marks.place.set(marks.place_of(name[0]))
+        task = asyncio.get_running_loop().create_task(self._execute(start, name))
         marks.place.set(None)
-        self.attempts[start.attempt] = start.runner, task
-        # Also if it is cancelled before it has done anything.
-        task.add_done_callback(lambda _: self._over(name))
+        self.attempts[name[2]] = name, task
 
-    async def _execute(self, start: Any, name: tuple[int, int, int]) -> None:
+    async def _execute(self, start: Any, name: Name) -> None:
         """Executes an attempt and says how it went, run by run."""
         link = self.link
-        runner = self.runners[start.runner]
         try:
+            link.began(*name)
+            runner = self.runners[name[0]]
             runs = start.runs
 
             def emit(run: int, end: Outcome | RunFailure) -> None:
                 self._report(name, run, end, start.is_eval)
                 # What has ended is safe before the next run begins, which may end the process.
                 if len(runs) > 1:
-                    link.flush()
+                    link.settle()
 
             try:
                 executable = self._workflow(start)
-                fields = travel.unpack(start.task)
-                fields.update(
-                    batch_id=start.batch_id, task_id=start.task_id, is_eval=start.is_eval
-                )
+                fields = travel.unpack(start.task, start.task_encoding)
+                fields.update(batch_id=start.batch_id, task_id=start.task_id, is_eval=start.is_eval)
                 task = Task.restored(executable.source, fields)
             except Exception as error:
                 end = failure(error)
@@ -185,11 +205,17 @@ class Worker:
             pass
         except Closed as error:
             self._end(str(error))
+        finally:
+            self._over(name)
 
-    def _over(self, name: tuple[int, int, int]) -> None:
-        """Says that an attempt is over, together with what others say at this moment."""
-        self.attempts.pop(name[2], None)
+    def _over(self, name: Name) -> None:
+        """Says once that an attempt is over, together with what others say at this moment."""
+        if self.attempts.pop(name[2], None) is None or not self._lives(name):
+            return
         self.link.ended(*name)
+        self._flush_soon()
+
+    def _flush_soon(self) -> None:
         if not self.flushing:
             self.flushing = True
             asyncio.get_running_loop().call_soon(self._flush)
@@ -201,9 +227,9 @@ class Worker:
         except Closed as error:
             self._end(str(error))
 
-    def _report(
-        self, name: tuple[int, int, int], run: int, end: Outcome | RunFailure, is_eval: bool
-    ) -> None:
+    def _report(self, name: Name, run: int, end: Outcome | RunFailure, is_eval: bool) -> None:
+        if not self._lives(name):
+            return
         if isinstance(end, Outcome):
             try:
                 payload = None if is_eval or not end.experiences else encode(end.experiences)
@@ -265,19 +291,23 @@ def main() -> None:
     signal.signal(signal.SIGINT, lambda *_: None)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     marks.open_file(path)
-    link = _rollway.WorkerLink(address, secret, token, int(runners), path)
-    setup: dict[str, Any] = {}
+    code = 1
     try:
+        link = _rollway.WorkerLink(address, secret, token, int(runners), path)
         # The modules of the parent are found where it finds them.
         known = set(sys.path)
         setup = pool.setup(text)
         sys.path.extend(path for path in setup["sys_path"] if path not in known)
-        asyncio.run(Worker(link, setup).run())
+        worker = Worker(link, setup)
+        asyncio.run(worker.run())
+        code = 0 if worker.dismissed else 1
+    except Closed as error:
+        print(f"not taken in: {error}", file=sys.stderr)
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
         # Threads of blocking workflows may still run; nobody waits for them.
-        os._exit(0)
+        os._exit(code)
 
 
 if __name__ == "__main__":

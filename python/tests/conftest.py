@@ -18,12 +18,13 @@ def pytest_pyfunc_call(pyfuncitem):
 
 
 @pytest.fixture
-def config():
-    """A configuration for few runners that notices trouble soon."""
+def config(tmp_path):
+    """A configuration for few runners that notices trouble soon and has a folder of its own."""
     # Not above: the comparison with NumPy needs no built package.
     import rollway as rw
 
     config = rw.Config()
+    config.checkpoint_root_dir = str(tmp_path / "jobs")
     config.explorer.runner_per_model = 2
     config.explorer.max_timeout = 20
     config.explorer.max_retry_times = 0

@@ -25,7 +25,8 @@ def tasks(workflow, count, **fields):
 
 
 async def test_a_batch_from_submit_to_finalize(config):
-    async with rw.RolloutCoordinator(config, [rw.models.Echo()]) as coordinator:
+    sink = rw.MemorySink()
+    async with rw.RolloutCoordinator(config, [rw.models.Echo()], sink=sink) as coordinator:
         await coordinator.submit_batch(batch_id=1, tasks=tasks(answers, 4), batch_type="train")
         with pytest.raises(ValueError, match="already active") as caught:
             await coordinator.submit_batch(batch_id=1, tasks=[], batch_type="train")
@@ -49,7 +50,8 @@ async def test_a_batch_from_submit_to_finalize(config):
 
 async def test_evaluation(config):
     config.monitor.detailed_stats = True
-    async with rw.RolloutCoordinator(config, [rw.models.Echo()]) as coordinator:
+    sink = rw.MemorySink()
+    async with rw.RolloutCoordinator(config, [rw.models.Echo()], sink=sink) as coordinator:
         many = tasks(answers, 2, is_eval=True, repeat_times=2)
         await coordinator.submit_batch(batch_id="4/math", tasks=many, batch_type="eval")
         result = await coordinator.finalize_eval_batch("4/math", timeout=60)
@@ -58,7 +60,8 @@ async def test_evaluation(config):
 
 
 async def test_a_timeout_loses_nothing(config):
-    async with rw.RolloutCoordinator(config, [rw.models.Echo()]) as coordinator:
+    sink = rw.MemorySink()
+    async with rw.RolloutCoordinator(config, [rw.models.Echo()], sink=sink) as coordinator:
         mixed = [*tasks(answers, 2), *tasks(hangs, 1)]
         await coordinator.submit_batch(batch_id=1, tasks=mixed, batch_type="train")
         with pytest.raises(TimeoutError, match="timeout waiting for batch 1") as caught:
@@ -98,6 +101,9 @@ async def test_failed_tasks_are_reported_as_failed(config):
         result = await coordinator.finalize_train_batch(1)
         assert result["metrics"]["rollout/failed_task_count"] == 2.0
         assert result["metrics"]["rollout/failed_run_count/workflow"] == 2.0
+        assert (result["ok_task_count"], result["failed_task_count"]) == (1, 2)
+        assert result["failed_run_count"] == {"workflow": 2}
+        assert result["dropped_payload_count"] == {} and result["cancelled_task_count"] == 0
         assert "ValueError: no good" in result["statuses"][1].message
 
 

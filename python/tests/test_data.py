@@ -1,5 +1,6 @@
 """Tasks, experiences and their ids."""
 
+import json
 import pickle
 
 import numpy as np
@@ -59,6 +60,9 @@ def test_several_turns_and_preferences():
         ({"truncate_status": "both"}, "truncate_status is"),
         ({"eid": "1/2"}, "eid is an EID or a dictionary"),
         ({"kind": "tree"}, "kind is single_turn"),
+        ({"model_versions": [(1, 1)]}, "about 1 tokens, but the response has 2"),
+        ({"model_versions": [(1, 0)]}, "no version with its tokens"),
+        ({"custom_fields": [("a", "b", "text")]}, "'text' is no type"),
     ],
 )
 def test_what_is_no_experience_says_why(fields, words):
@@ -90,6 +94,8 @@ def full():
         metrics={"reward": np.float32(0.5)},
         truncate_status="response_truncated",
         multi_modal_inputs={"image": np.arange(12, dtype=np.uint8).reshape(2, 2, 3)},
+        custom_fields=[("a", "judge", "float32"), ("n", "count", np.int64)],
+        model_versions=[(None, 1), (4, 1)],
     )
 
 
@@ -102,6 +108,9 @@ def test_payloads_bring_back_what_went_in():
     one.info.update(n=3, v=[1.0, 1.0])
     one.metrics["reward"] = 0.5
     assert back[0] == one
+    assert back[0].custom_fields[1] == rw.CustomField("n", "count", "int64")
+    assert back[0].model_versions == [(None, 1), (4, 1)]
+    assert back[1].custom_fields == [] and back[1].model_versions is None
     assert [experience.kind for experience in back] == ["multi_turn", "single_turn", "dpo"]
     assert rw.Experience.deserialize(full().serialize()).eid == full().eid
     assert rw.Experience.deserialize_many(rw.Experience.serialize_many([])) == []
@@ -148,3 +157,25 @@ def test_tasks():
     assert sampled.with_n(1).rollout_args["n"] == 1 and sampled.rollout_args["n"] == 3
     with pytest.raises(TypeError, match="workflow_args is a dictionary"):
         rw.Task(workflow_args=[1])
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"a": [1, -2.5, 1e300, 5e-324, 1e16, True, False, None, {}, []], "": {"b": {"c": "d"}}},
+        {"text": 'quotes " and \\ and / and \n\t\x00\x1f and häß 😀 \u2028'},
+        # What is left to Python: large numbers, other types, and what is nested deeply.
+        {"large": 2**70, "tuple": (1, 2)},
+        {"deep": [[[[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]]]},
+    ],
+)
+def test_info_is_read_back_as_it_was_written(value):
+    back = rw.Experience.deserialize(sample(info=value, messages=[value]).serialize())
+    expected = json.loads(json.dumps(value))
+    assert back.info == expected and back.messages == [expected]
+
+
+def test_info_that_json_does_not_have_is_refused():
+    for value in (float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="info cannot be written as JSON"):
+            sample(info={"x": value}).serialize()

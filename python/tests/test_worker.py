@@ -47,6 +47,9 @@ class Link:
     def flush(self):
         pass
 
+    def settle(self):
+        pass
+
     def __getattr__(self, name):
         return lambda *rest: self.said.put_nowait((name, *rest))
 
@@ -64,6 +67,7 @@ class Start:
     batch_id, task_id, runs = "1/x", 3, [0]
     is_eval = False
     kills, env = 0, {}
+    task_encoding = "pickle"
 
     def __init__(self, workflow, **fields):
         vars(self).update(fields)
@@ -98,6 +102,11 @@ def working(mode="sequential"):
 async def answers(task, model):
     reply = await model.chat([{"role": "user", "content": task.raw_task["q"]}])
     return float(reply.text)
+
+
+async def hangs(task, model):
+    await model.chat([])
+    await asyncio.Event().wait()
 
 
 async def test_an_attempt_is_executed_run_by_run():
@@ -142,11 +151,6 @@ async def test_a_workflow_that_does_not_load_fails_its_runs():
 
 
 async def test_async_code_is_cancelled_at_once_and_what_was_done_counts():
-    async def hangs(task, model):
-        if model.is_async and task.task_id == 3:
-            await model.chat([])
-            await asyncio.Event().wait()
-
     async with working("asynchronous") as link:
         link.give("start", Start(hangs, runs=[0, 1, 2]))
         await link.heard(("began",))
@@ -196,11 +200,18 @@ async def test_runners_come_and_go_and_the_engine_has_the_last_word():
     async with working() as link:
         link.give("start_runner", 4, 2)
         await link.heard(("ready", 4, 2))
+        link.give("start", Start(hangs, runner=4, life=2))
+        await link.heard(("began", 4, 2, 7))
+        # Nothing is said about a life that is over.
         link.give("stop_runner", 4, 2)
-        await link.heard(("stopped", 4, 2))
+        link.give("start", Start(answers, attempt=9))
+        await link.heard(
+            ("stopped", 4, 2), ("began", 0, 1, 9), ("succeeded", 9), ("ended", 0, 1, 9)
+        )
     link = Link()
     setup = {"models": [rw.models.Echo()], "auxiliary": [], "concurrent_mode": "sequential"}
     work = asyncio.ensure_future(Worker(link, setup).run())
     link.give("shutdown", 1.0)
-    assert await asyncio.wait_for(work, 20) == "told to"
     await link.heard(("ready",), ("goodbye", "told to"))
+    link.give("ended", "the engine has heard")
+    assert await asyncio.wait_for(work, 20) == "the engine has heard"

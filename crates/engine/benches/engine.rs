@@ -3,10 +3,18 @@
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
+use std::pin::Pin;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rollway::{Collect, Local, Registry, RunContext, RunOutput, RunResult, Scheduler, Task};
-use rollway_core::Config;
+use bytes::Bytes;
+use rollway::{
+    Collect, Local, Parcel, Registry, RolloutCoordinator, RunContext, RunOutput, RunResult,
+    Scheduler, Sink, Stored, Task,
+};
+use rollway_core::metrics::Metrics;
+use rollway_core::{BatchKind, Config};
+use rollway_data::ledger;
 use tokio::sync::mpsc;
 
 async fn nothing(_: RunContext) -> RunResult {
@@ -83,6 +91,59 @@ async fn latency() {
     println!("one task on an idle pool, schedule to result: p50 {:?}, p99 {:?}", at(50), at(99));
 }
 
+/// Takes everything and keeps nothing.
+struct Nowhere;
+
+impl Sink for Nowhere {
+    fn deliver(&self, _: Parcel) -> Pin<Box<dyn Future<Output = Stored> + Send + '_>> {
+        Box::pin(std::future::ready(Ok(Metrics::new())))
+    }
+
+    fn process(&self, _: Vec<Bytes>) -> Pin<Box<dyn Future<Output = Stored> + Send + '_>> {
+        Box::pin(std::future::ready(Ok(Metrics::new())))
+    }
+}
+
+/// Batches per coordinator, with and without a ledger, in turns so that both see the same machine.
+async fn ledger_cost() {
+    const TASKS: usize = 100_000;
+    const ROUNDS: i64 = 7;
+    let config = || Config { runners: 8, ..Config::default() };
+    let workers = || Local::new(Registry::default().with("little", little));
+    let sink = || Some(Arc::new(Nowhere) as Arc<dyn Sink>);
+    let without = RolloutCoordinator::new(config(), workers(), sink());
+    let folder = tempfile::tempdir().expect("a folder");
+    let options = ledger::Options::new("bench");
+    let opened =
+        RolloutCoordinator::with_ledger(config(), workers(), sink(), folder.path(), options).await;
+    let (with, _) = opened.expect("a new ledger");
+    let mut times = [Vec::new(), Vec::new()];
+    for (coordinator, times) in [&without, &with].into_iter().zip(&mut times) {
+        coordinator.prepare().await.expect("local runners start");
+        times.reserve(ROUNDS as usize);
+    }
+    for round in 0..ROUNDS {
+        for (coordinator, times) in [&without, &with].into_iter().zip(&mut times) {
+            let tasks = vec![Task::new("little", ""); TASKS];
+            let start = Instant::now();
+            let submitted = coordinator.submit_batch(round, tasks, BatchKind::Train, None);
+            submitted.await.expect("a fresh batch");
+            let result = coordinator.finalize_train_batch(round, None).await.expect("it ends");
+            assert_eq!(result.delivered, TASKS as u64);
+            times.push(start.elapsed());
+        }
+    }
+    let [without, with] = times.map(|times| TASKS as f64 / median(times).as_secs_f64());
+    println!("batches of {TASKS} tasks, each with a payload of 100 bytes, through a coordinator");
+    println!("  without a ledger: {without:>9.0} tasks per second");
+    println!("  with a ledger:    {with:>9.0} tasks per second, {:.2} of that", with / without);
+}
+
+async fn little(_: RunContext) -> RunResult {
+    let payload = Some(Bytes::from_static(&[7; 100]));
+    Ok(RunOutput { payload, ..RunOutput::default() })
+}
+
 #[tokio::main]
 async fn main() {
     println!(
@@ -94,4 +155,5 @@ async fn main() {
         throughput(runners).await;
     }
     latency().await;
+    ledger_cost().await;
 }

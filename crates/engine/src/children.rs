@@ -3,14 +3,14 @@
 //! started again elsewhere without a charge.
 //!
 //! ```text
-//!  StartRunner ──► a seat in a host ──► hello with its token ──► welcome ──► Ready … AttemptEnded …
+//!  StartRunner ──► a seat in a host ──► hello with its token ──► welcome ──► Ready … Ended …
 //!                    │ exits before its hello                │ exits, or its stream ends
 //!                    ▼                                       ▼
 //!               StartFailed                                Lost, after everything that it said
 //! ```
 //!
-//! A runner that does not give up an attempt can only be stopped with its whole process; an idle one
-//! leaves its seat.
+//! A runner that does not give up an attempt can only be stopped with its whole process; an idle
+//! one leaves its seat.
 
 mod definitions;
 mod host;

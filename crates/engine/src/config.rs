@@ -21,6 +21,7 @@ mod error;
 mod explorer;
 mod failures;
 mod foreign;
+mod ledger;
 mod limits;
 mod load;
 mod model;
@@ -46,12 +47,14 @@ pub use self::algorithm::Algorithm;
 pub use self::batch::{Batch, EvalBatch, TrainBatch};
 pub use self::buffer::{
     Buffer, ExperienceBuffer, ExplorerInput, PriorityFn, ReplayBuffer, StorageType, TrainerInput,
+    WhenFull,
 };
 pub use self::cluster::{Backend, Cluster, Placement};
 pub use self::data_processor::{DataProcessor, ExperiencePipeline, Operator};
 pub use self::error::{ConfigError, Place, Problem, Warning};
 pub use self::explorer::{ConcurrentMode, DynamicTimeout, Explorer, OverRollout};
 pub use self::failures::{Failures, Groups, Rule, Then};
+pub use self::ledger::Ledger;
 pub use self::limits::Limits;
 pub use self::model::{EngineType, Model};
 pub use self::monitor::{Log, LogLevel, Monitor, MonitorType};
@@ -95,6 +98,8 @@ pub struct Config {
     pub data_processor: DataProcessor,
     /// Runners, attempts, evaluation and serving.
     pub explorer: Explorer,
+    /// What survives the death of a job.
+    pub ledger: Ledger,
     /// Where the words about a job go.
     pub log: Log,
     /// Where the numbers about a job go.
@@ -121,6 +126,7 @@ impl Default for Config {
             cluster: Cluster::default(),
             data_processor: DataProcessor::default(),
             explorer: Explorer::default(),
+            ledger: Ledger::default(),
             log: Log::default(),
             monitor: Monitor::default(),
             simulation: Simulation::default(),

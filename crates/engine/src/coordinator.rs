@@ -1,5 +1,6 @@
 //! The coordinator: batches with a life cycle, finalized into a sink.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,8 +10,10 @@ use rollway_core::{
     Answer, BatchId, BatchKind, BatchResult, BatchState, Config, Counters, Request, StopReport,
     Unresponsive,
 };
+use rollway_data::ledger;
 
 use crate::driver::Reply;
+use crate::durable::{Durable, Restored};
 use crate::error::{Error, Result};
 use crate::handle::Handle;
 use crate::sink::Sink;
@@ -37,6 +40,34 @@ impl RolloutCoordinator {
         Self { handle: Handle::spawn(config, workers, sink.clone()), sink }
     }
 
+    /// Returns a coordinator with a ledger in a folder: whatever it acknowledges survives the death
+    /// of the process at any moment. If there is a ledger already, its batches go on where they
+    /// were once the coordinator is prepared, and only runs that had not ended are run again.
+    ///
+    /// # Errors
+    /// If the ledger cannot be opened: it is in use, of another job, damaged or newer than this
+    /// program.
+    pub async fn with_ledger(
+        config: Config,
+        workers: impl Workers,
+        sink: Option<Arc<dyn Sink>>,
+        folder: &Path,
+        options: ledger::Options,
+    ) -> Result<(Self, Restored)> {
+        let folder = folder.to_owned();
+        let opening = tokio::task::spawn_blocking(move || Durable::open(&folder, options));
+        let opened = opening.await.map_err(|_| Error::Closed)?;
+        let (durable, recovered) = opened.map_err(|error| Error::Ledger(error.to_string()))?;
+        let (handle, restored) =
+            Handle::restore(config, workers, sink.clone(), durable, recovered)?;
+        Ok((Self { handle, sink }, restored))
+    }
+
+    /// Notes the version of the model in the ledger, if there is one: it never goes backwards.
+    pub async fn note_version(&self, version: u64) -> Result<()> {
+        self.handle.note_version(version).await
+    }
+
     /// Starts the runners and waits until each is ready or has failed to start; returns how many
     /// are ready and how many there should be.
     pub async fn prepare(&self) -> Result<(u32, u32)> {
@@ -47,7 +78,8 @@ impl RolloutCoordinator {
     }
 
     /// Stops; attempts and deliveries under way get `timeout` to end. Batches that are not
-    /// finalized by then are aborted, and the report says what that leaves behind.
+    /// finalized by then are aborted, and the report says what that leaves behind. In a ledger they
+    /// stay as they are, and go on when it is opened again; it is closed with the answer.
     pub async fn shutdown(&self, timeout: Duration) -> Result<StopReport> {
         match self.ask(Request::Stop { timeout }).await?.answer {
             Answer::Stopped(report) => Ok(report),

@@ -9,13 +9,15 @@ use std::sync::Arc;
 use bytes::Bytes;
 use rollway_core::metrics::Metrics;
 use rollway_core::{
-    Action, Answer, BatchId, BatchKey, BatchKind, Core, Delivery, Input, LeaseId, Life, Payload,
-    PayloadId, Report, Request, RequestId, RunOutcome, RunnerId, TaskResult, TaskSpec, Time,
-    WorkflowId,
+    Action, Answer, BatchId, BatchKey, BatchKind, BatchResult, Core, Delivery, Disbelief, Input,
+    LeaseId, Life, Payload, PayloadId, Record, Report, Request, RequestId, RunOutcome, RunnerId,
+    TaskResult, TaskSpec, Time, WorkflowId,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
+use crate::durable::{Durable, Survivor};
+use crate::error::{Error, Result};
 use crate::handle::Returns;
 use crate::sink::{Delivered, Parcel, Sink};
 use crate::task::Task;
@@ -31,7 +33,7 @@ pub(crate) enum Message {
         request: RequestId,
         what: Request,
         tasks: Vec<Arc<Task>>,
-        reply: oneshot::Sender<Reply>,
+        reply: oneshot::Sender<Result<Reply>>,
     },
     /// A runner says something.
     Said { runner: RunnerId, life: Life, said: Vec<Said> },
@@ -39,6 +41,8 @@ pub(crate) enum Message {
     Look(Box<dyn FnOnce(&Core) + Send>),
     /// Another number of runners is wanted.
     Resize(u32),
+    /// The model has another version.
+    Version { version: u64, reply: oneshot::Sender<Result<()>> },
 }
 
 /// An answer, with the bytes that belong to it.
@@ -80,6 +84,11 @@ pub(crate) struct Driver<W> {
     core: Core,
     workers: W,
     sink: Option<Arc<dyn Sink>>,
+    durable: Option<Durable>,
+    /// Whether there was a ledger that has been closed.
+    over: bool,
+    /// A batch that the core has just taken in: its answer has the tasks.
+    submitted: Option<Record>,
     inbox: mpsc::Receiver<Message>,
     /// Given to runners so that they can report. Weak, so that the driver ends when the last
     /// handle is gone.
@@ -87,7 +96,7 @@ pub(crate) struct Driver<W> {
     returns: Arc<Returns>,
     origin: Instant,
     actions: Vec<Action>,
-    replies: HashMap<RequestId, oneshot::Sender<Reply>>,
+    replies: HashMap<RequestId, oneshot::Sender<Result<Reply>>>,
     arriving: HashMap<RequestId, Vec<Arc<Task>>>,
     tasks: BTreeMap<BatchKey, (BatchId, BatchKind, Vec<Arc<Task>>)>,
     payloads: HashMap<PayloadId, Bytes>,
@@ -101,6 +110,7 @@ impl<W: Workers> Driver<W> {
         core: Core,
         workers: W,
         sink: Option<Arc<dyn Sink>>,
+        durable: Option<Durable>,
         (sender, inbox): (mpsc::WeakSender<Message>, mpsc::Receiver<Message>),
         returns: Arc<Returns>,
     ) -> Self {
@@ -108,6 +118,9 @@ impl<W: Workers> Driver<W> {
             core,
             workers,
             sink,
+            durable,
+            over: false,
+            submitted: None,
             inbox,
             sender,
             returns,
@@ -120,6 +133,42 @@ impl<W: Workers> Driver<W> {
             next_payload: 0,
             workflows: HashMap::new(),
             runners: HashMap::new(),
+        }
+    }
+
+    /// Takes up what a ledger holds.
+    ///
+    /// # Errors
+    /// If the core finds that it contradicts itself.
+    pub(crate) fn restore(
+        &mut self,
+        survivors: Vec<Survivor>,
+        results: Vec<Arc<BatchResult>>,
+    ) -> std::result::Result<(), String> {
+        for result in results {
+            self.apply(Time::ZERO, Input::Recorded(Record::Ended(result)));
+        }
+        for survivor in survivors {
+            let (key, id) = (survivor.batch.key, survivor.batch.batch.clone());
+            let (kind, tasks) = (survivor.batch.kind, survivor.tasks.clone());
+            let specs = self.specs(&tasks);
+            self.tasks.insert(key, (id, kind, tasks));
+            let (mut payloads, mut next) = (std::mem::take(&mut self.payloads), self.next_payload);
+            let mut facts = Vec::new();
+            facts.extend(survivor.facts(specs, |bytes| {
+                let payload = Payload { id: PayloadId(next), bytes: bytes.len() as u64 };
+                next += 1;
+                payloads.insert(payload.id, bytes);
+                payload
+            }));
+            (self.payloads, self.next_payload) = (payloads, next);
+            for fact in facts {
+                self.apply(Time::ZERO, Input::Recorded(fact));
+            }
+        }
+        match self.core.counters().disbelieved[Disbelief::Contradiction] {
+            0 => Ok(()),
+            count => Err(format!("{count} of its records contradict others")),
         }
     }
 
@@ -177,6 +226,20 @@ impl<W: Workers> Driver<W> {
     fn take(&mut self, now: Time, message: Message) {
         match message {
             Message::Asked { request, mut what, tasks, reply } => {
+                if let (Some(durable), Request::Submit { batch, .. }) = (&self.durable, &what)
+                    && let Err(error) = durable.admits(batch, &tasks)
+                {
+                    let _ = reply.send(Err(Error::Ledger(error.to_string())));
+                    return;
+                }
+                if let (Some(durable), Request::Stop { .. }) = (&mut self.durable, &what) {
+                    durable.stop();
+                }
+                if self.over && matches!(what, Request::Start | Request::Submit { .. }) {
+                    let message = "it was closed by a shutdown; make another coordinator";
+                    let _ = reply.send(Err(Error::Ledger(message.into())));
+                    return;
+                }
                 self.specify(&mut what, &tasks);
                 if !tasks.is_empty() {
                     self.arriving.insert(request, tasks);
@@ -191,24 +254,32 @@ impl<W: Workers> Driver<W> {
                 }
             }
             Message::Look(look) => look(&self.core),
+            Message::Version { version, reply } => match &self.durable {
+                Some(durable) => durable.version(version, reply),
+                None => drop(reply.send(Ok(()))),
+            },
             Message::Resize(runners) => self.apply(now, Input::PoolResized { runners }),
         }
     }
 
     /// Tells the core what it needs to know of the tasks that come with a request.
     fn specify(&mut self, what: &mut Request, tasks: &[Arc<Task>]) {
-        let (Request::Schedule { tasks: specs, .. } | Request::Submit { tasks: specs, .. }) = what
-        else {
-            return;
-        };
-        specs.extend(tasks.iter().map(|task| {
+        if let Request::Schedule { tasks: specs, .. } | Request::Submit { tasks: specs, .. } = what
+        {
+            *specs = self.specs(tasks);
+        }
+    }
+
+    fn specs(&mut self, tasks: &[Arc<Task>]) -> Vec<TaskSpec> {
+        let specs = tasks.iter().map(|task| {
             let next = WorkflowId(self.workflows.len() as u32);
             let workflow = match self.workflows.get(&task.workflow) {
                 Some(known) => *known,
                 None => *self.workflows.entry(Arc::clone(&task.workflow)).or_insert(next),
             };
             TaskSpec { repeat_times: task.repeat_times, workflow }
-        }));
+        });
+        specs.collect()
     }
 
     /// Puts the bytes of a report aside and gives the core their number.
@@ -288,7 +359,12 @@ impl<W: Workers> Driver<W> {
             Action::Deliver { lease, batch, results } => self.deliver(lease, batch, results),
             Action::Answer { request, answer } => self.answer(request, answer),
             // No ledger is kept here, and the core is not asked for records.
-            Action::Record(_) => {}
+            Action::Record(record @ Record::Submitted { .. }) => self.submitted = Some(record),
+            Action::Record(record) => {
+                if let Some(durable) = &self.durable {
+                    durable.happened(record, &self.payloads);
+                }
+            }
             Action::ForgetTasks { batch } => {
                 self.tasks.remove(&batch);
             }
@@ -331,9 +407,35 @@ impl<W: Workers> Driver<W> {
             }
             _ => {}
         }
+        if let Some(submitted) = self.submitted.take()
+            && let Some(durable) = &self.durable
+        {
+            let tasks = self.tasks.get(&submitted.batch()).map_or(&[][..], |(_, _, tasks)| tasks);
+            durable.submitted(&submitted, tasks);
+        }
         // Whoever asked may be gone: then the guard gives results back.
         if let Some(reply) = self.replies.remove(&request) {
-            let _ = reply.send(Reply { answer, payloads, lease });
+            let words = Reply { answer, payloads, lease };
+            if let Answer::Stopped(_) = words.answer
+                && let Some(durable) = self.durable.take()
+            {
+                self.over = true;
+                durable.close(move |safe| {
+                    let _ = reply.send(safe.map(|()| words).map_err(unsafe_yet));
+                });
+                return;
+            }
+            self.once_safe(move |safe| {
+                let _ = reply.send(safe.map(|()| words).map_err(unsafe_yet));
+            });
+        }
+    }
+
+    /// Does what others will rely on: not before it is safe in the ledger, if there is one.
+    fn once_safe(&self, then: impl FnOnce(std::result::Result<(), Arc<str>>) + Send + 'static) {
+        match &self.durable {
+            Some(durable) => durable.once_safe(then),
+            None => then(Ok(())),
         }
     }
 
@@ -358,15 +460,25 @@ impl<W: Workers> Driver<W> {
             payloads: self.bytes_of(result),
         });
         let parcel = Parcel { batch, key, results: results.collect() };
-        tokio::spawn(async move {
-            // A sink that panics has not acknowledged anything.
-            let stored = tokio::spawn(async move { sink.deliver(parcel).await }).await;
-            let delivery = match stored {
-                Ok(Ok(metrics)) => Delivery::Acknowledged { metrics },
-                Ok(Err(message)) => Delivery::Failed { message: message.into() },
-                Err(error) => Delivery::Failed { message: error.to_string().into() },
-            };
-            returns.delivered(lease, delivery);
+        let runtime = tokio::runtime::Handle::current();
+        self.once_safe(move |safe| {
+            if let Err(message) = safe {
+                return returns.delivered(lease, Delivery::Failed { message });
+            }
+            runtime.spawn(async move {
+                // A sink that panics has not acknowledged anything.
+                let stored = tokio::spawn(async move { sink.deliver(parcel).await }).await;
+                let delivery = match stored {
+                    Ok(Ok(metrics)) => Delivery::Acknowledged { metrics },
+                    Ok(Err(message)) => Delivery::Failed { message: message.into() },
+                    Err(error) => Delivery::Failed { message: error.to_string().into() },
+                };
+                returns.delivered(lease, delivery);
+            });
         });
     }
+}
+
+fn unsafe_yet(message: Arc<str>) -> Error {
+    Error::Ledger(format!("{message}; nothing is lost, ask again"))
 }

@@ -15,6 +15,8 @@ pub enum Error {
     NoPipeline,
     /// The sink could not take experiences that were handed to it directly.
     Pipeline(String),
+    /// The ledger is not to be read, has no room, or cannot be written.
+    Ledger(String),
 }
 
 /// What callers get.
@@ -27,6 +29,7 @@ impl Error {
             Self::Closed => "closed",
             Self::NoPipeline => "no_pipeline",
             Self::Pipeline(_) => "pipeline_failed",
+            Self::Ledger(_) => "ledger_failed",
             Self::Refused(refusal) => match refusal {
                 Refusal::AlreadyActive { .. } => "already_active",
                 Refusal::NotRegistered { .. } => "not_registered",
@@ -63,6 +66,7 @@ impl fmt::Display for Error {
             Self::Closed => f.write_str("the engine is gone"),
             Self::NoPipeline => f.write_str("the experience pipeline is not initialized"),
             Self::Pipeline(words) => write!(f, "the experience pipeline failed: {words}"),
+            Self::Ledger(words) => write!(f, "the ledger failed: {words}"),
         }
     }
 }

@@ -1,12 +1,15 @@
 //! What everybody but the driver holds: a cheap way to ask.
 
+use std::result::Result as StdResult;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rollway_core::{Answer, Config, Core, Delivery, Input, LeaseId, Request, RequestId};
+use rollway_data::ledger::Recovered;
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::driver::{Driver, Message, Reply};
+use crate::durable::{Durable, Restored, Survivor};
 use crate::error::{Error, Result};
 use crate::sink::Sink;
 use crate::task::Task;
@@ -57,12 +60,43 @@ impl Handle {
         workers: W,
         sink: Option<Arc<dyn Sink>>,
     ) -> Self {
+        let (handle, driver) = Self::new(config, workers, sink, None);
+        tokio::spawn(driver.run());
+        handle
+    }
+
+    /// Starts a driver that goes on where a ledger says that another ended.
+    pub(crate) fn restore<W: Workers>(
+        config: Config,
+        workers: W,
+        sink: Option<Arc<dyn Sink>>,
+        durable: Durable,
+        recovered: Recovered,
+    ) -> Result<(Self, Restored)> {
+        let Recovered { batches, results, version, epoch, torn } = recovered;
+        let config = Config { records: true, epoch: epoch as u16, ..config };
+        let (handle, mut driver) = Self::new(config, workers, sink, Some(durable));
+        let survivors = batches.into_iter().map(Survivor::new).collect::<StdResult<Vec<_>, _>>();
+        let survivors = survivors.map_err(Error::Ledger)?;
+        let results: Vec<_> = results.into_iter().map(|(_, result)| result).collect();
+        let batches = survivors.iter().map(Survivor::summary).collect();
+        driver.restore(survivors, results.clone()).map_err(Error::Ledger)?;
+        tokio::spawn(driver.run());
+        Ok((handle, Restored { batches, results, version, torn }))
+    }
+
+    fn new<W: Workers>(
+        config: Config,
+        workers: W,
+        sink: Option<Arc<dyn Sink>>,
+        durable: Option<Durable>,
+    ) -> (Self, Driver<W>) {
         let (inbox, receiver) = mpsc::channel(INBOX);
         let returns = Arc::<Returns>::default();
         let channel = (inbox.downgrade(), receiver);
-        let driver = Driver::new(Core::new(config), workers, sink, channel, Arc::clone(&returns));
-        tokio::spawn(driver.run());
-        Self { inbox, returns, requests: Arc::default() }
+        let core = Core::new(config);
+        let driver = Driver::new(core, workers, sink, durable, channel, Arc::clone(&returns));
+        (Self { inbox, returns, requests: Arc::default() }, driver)
     }
 
     /// Asks and waits for the answer. Dropping the future withdraws the request.
@@ -74,6 +108,7 @@ impl Handle {
         let mut guard = Withdraw { request: Some(request), returns: &self.returns };
         let reply = answer.await.map_err(|_| Error::Closed)?;
         guard.request = None;
+        let reply = reply?;
         match reply.answer {
             Answer::Refused(refusal) => Err(refusal.into()),
             _ => Ok(reply),
@@ -91,6 +126,13 @@ impl Handle {
         });
         self.inbox.send(Message::Look(look)).await.map_err(|_| Error::Closed)?;
         seen.await.map_err(|_| Error::Closed)
+    }
+
+    pub(crate) async fn note_version(&self, version: u64) -> Result<()> {
+        let (reply, noted) = oneshot::channel();
+        let message = Message::Version { version, reply };
+        self.inbox.send(message).await.map_err(|_| Error::Closed)?;
+        noted.await.map_err(|_| Error::Closed)?
     }
 
     pub(crate) async fn resize(&self, runners: u32) -> Result<()> {

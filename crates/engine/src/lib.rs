@@ -9,6 +9,7 @@ mod children;
 pub mod config;
 mod coordinator;
 mod driver;
+mod durable;
 mod error;
 mod handle;
 mod local;
@@ -20,10 +21,11 @@ mod workflow;
 
 pub use crate::children::{ChildOptions, Children, RunnerStates};
 pub use crate::coordinator::RolloutCoordinator;
+pub use crate::durable::{Restored, RestoredBatch};
 pub use crate::error::{Error, Result};
 pub use crate::local::{Concurrency, Local};
 pub use crate::scheduler::{Collect, Collected, Scheduler};
-pub use crate::sink::{Delivered, Parcel, Sink, Stored};
+pub use crate::sink::{Delivered, Parcel, PipelineSink, Place, Sink, SinkError, Stored};
 pub use crate::task::{Definition, Task};
 pub use crate::workers::{Attempt, Command, Reporter, RunEnd, Said, Workers};
 pub use crate::workflow::{

@@ -1,4 +1,12 @@
 //! Where the results of finalized batches go.
+//!
+//! [`PipelineSink`] is what jobs use: the pipeline and the buffer of a configuration. `place.rs`
+//! says where experiences go, `steps.rs` what is done to them, `key.rs` what lots are called.
+
+mod key;
+mod pipeline;
+mod place;
+mod steps;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -7,6 +15,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use rollway_core::metrics::Metrics;
 use rollway_core::{BatchId, BatchKey, Status, TaskId};
+
+pub use self::pipeline::PipelineSink;
+pub use self::place::Place;
 
 /// The results of a batch on their way to the sink.
 #[derive(Clone, Debug)]
@@ -41,4 +52,26 @@ pub trait Sink: Send + Sync + 'static {
 
     /// Stores experiences that belong to no batch.
     fn process(&self, payloads: Vec<Bytes>) -> Pin<Box<dyn Future<Output = Stored> + Send + '_>>;
+}
+
+/// Why there is no sink for a configuration.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SinkError {
+    /// A key has a value that cannot be.
+    #[error("{key}: {message}")]
+    Config {
+        /// Which key.
+        key: String,
+        /// What is wrong with it, and what to do.
+        message: String,
+    },
+    /// There is no room for another thread.
+    #[error("the thread of the experience pipeline does not start: {0}")]
+    Thread(String),
+}
+
+impl SinkError {
+    fn config(key: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::Config { key: key.into(), message: message.into() }
+    }
 }

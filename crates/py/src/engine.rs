@@ -8,10 +8,10 @@ use bytes::Bytes;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use pyo3::types::{PyBytes, PyDict, PyList};
+use pyo3::types::{IntoPyDict, PyBytes, PyDict, PyList};
 use rollway::{
-    ChildOptions, Children, Collect, Collected, Definition, RolloutCoordinator, RunnerStates,
-    Scheduler, Sink, Task,
+    ChildOptions, Children, Collect, Collected, Definition, PipelineSink, Restored,
+    RolloutCoordinator, RunnerStates, Scheduler, Sink, Task,
 };
 use rollway_core::metrics::{EVAL_STATS, EvalDetail, Metrics};
 use rollway_core::{
@@ -21,7 +21,7 @@ use rollway_core::{
 use crate::batch_id::Id;
 use crate::pending::Pending;
 use crate::sink::PySink;
-use crate::{config, metrics, runtime};
+use crate::{config, errors, metrics, runtime, sink};
 
 /// How often a worker says that it is alive, and what it does.
 const HEARTBEAT: Duration = Duration::from_secs(1);
@@ -142,13 +142,25 @@ impl PyScheduler {
 #[pyclass(frozen, name = "Coordinator", module = "rollway._rollway")]
 pub(crate) struct PyCoordinator {
     coordinator: RolloutCoordinator,
+    /// Absent if experiences go to Python, or nowhere.
+    pipeline: Option<Arc<PipelineSink>>,
+    restored: Restored,
     detailed: bool,
+}
+
+impl PyCoordinator {
+    /// Returns where its experiences go, once that is open; none: not to a buffer.
+    pub(crate) fn buffer(&self) -> Option<Arc<dyn rollway_data::buffer::Buffer>> {
+        self.pipeline.as_ref().and_then(|pipeline| pipeline.buffer())
+    }
 }
 
 #[pymethods]
 impl PyCoordinator {
-    /// Makes a coordinator for so many runners; none is started yet. `sink` is called with a batch
-    /// id, its life and payloads, and returns metrics; without one it can only evaluate.
+    /// Makes a coordinator for so many runners; none is started yet. Experiences go to `sink`,
+    /// which is called with a batch id, its life and payloads and returns metrics, or through the
+    /// pipeline of the configuration, with operators by `operators`: names, and what makes one.
+    /// Without either it can only evaluate.
     #[new]
     fn new(
         py: Python<'_>,
@@ -156,22 +168,105 @@ impl PyCoordinator {
         runners: u32,
         spawn: Spawn,
         sink: Option<Py<PyAny>>,
+        operators: Option<(Vec<String>, Py<PyAny>)>,
     ) -> PyResult<Self> {
-        let detailed = config::parse(py, config_json)?.monitor.detailed_stats;
+        let config = config::parse(py, config_json)?;
+        let pipeline = match operators {
+            Some((names, make)) => Some(Arc::new(sink::pipeline(py, &config, names, make)?)),
+            None => None,
+        };
+        let sink = match (sink, &pipeline) {
+            (Some(deliver), _) => Some(Arc::new(PySink::new(deliver)) as Arc<dyn Sink>),
+            (None, Some(pipeline)) => Some(Arc::clone(pipeline) as Arc<dyn Sink>),
+            (None, None) => None,
+        };
         let (core, children) = parts(py, config_json, runners, spawn)?;
-        let sink = sink.map(|deliver| Arc::new(PySink::new(deliver)) as Arc<dyn Sink>);
-        let _guard = runtime::handle(py)?.enter();
-        Ok(Self { coordinator: RolloutCoordinator::new(core, children, sink), detailed })
+        let runtime = runtime::handle(py)?;
+        // What a sink in Python holds does not survive: a ledger before it would promise nothing.
+        let ledger = pipeline.as_ref().and_then(|_| config.ledger_options());
+        let (coordinator, restored) = match ledger {
+            Some((folder, options)) => {
+                let opening =
+                    RolloutCoordinator::with_ledger(core, children, sink, &folder, options);
+                let opened = py.detach(|| runtime.block_on(opening));
+                opened.map_err(|error| errors::engine(py, &error))?
+            }
+            None => {
+                let _guard = runtime.enter();
+                (RolloutCoordinator::new(core, children, sink), Restored::default())
+            }
+        };
+        let detailed = config.monitor.detailed_stats;
+        Ok(Self { coordinator, pipeline, restored, detailed })
     }
 
-    fn prepare(&self, py: Python<'_>) -> PyResult<Pending> {
+    /// What was taken up from the ledger: batches that go on, as `(batch_id, type, tasks, runs that
+    /// have ended)`, the ids of batches that have ended, and the newest version of the model.
+    #[getter]
+    #[expect(clippy::type_complexity, reason = "Python takes it apart at once")]
+    fn restored(&self) -> (Vec<(Id, String, usize, usize)>, Vec<Id>, u64) {
+        let batches = self.restored.batches.iter().map(|batch| {
+            (Id(batch.batch.clone()), batch.kind.to_string(), batch.tasks, batch.ended_runs)
+        });
+        let ended = self.restored.results.iter().map(|result| Id(result.batch.clone()));
+        (batches.collect(), ended.collect(), self.restored.version)
+    }
+
+    /// Notes the version of the model in the ledger.
+    fn note_version(&self, py: Python<'_>, version: u64) -> PyResult<Pending> {
         let coordinator = self.coordinator.clone();
-        Pending::new(py, async move { coordinator.prepare().await }, |_, counts| Ok(counts))
+        let future = async move { coordinator.note_version(version).await };
+        Pending::new(py, future, |_, ()| Ok(()))
     }
 
+    /// Gets the pipeline ready, then the runners.
+    fn prepare(&self, py: Python<'_>) -> PyResult<Pending> {
+        let (coordinator, pipeline) = (self.coordinator.clone(), self.pipeline.clone());
+        let future = async move {
+            if let Some(pipeline) = pipeline {
+                pipeline.prepare().await.map_err(rollway::Error::Pipeline)?;
+            }
+            coordinator.prepare().await
+        };
+        Pending::new(py, future, |_, counts| Ok(counts))
+    }
+
+    /// Stops, then closes the pipeline. What is wrong with that is part of the report: everything
+    /// else has ended.
     fn shutdown(&self, py: Python<'_>, timeout: f64) -> PyResult<Pending> {
         let (coordinator, timeout) = (self.coordinator.clone(), seconds(timeout)?);
-        Pending::new(py, async move { coordinator.shutdown(timeout).await }, stop_report)
+        let pipeline = self.pipeline.clone();
+        let future = async move {
+            let report = coordinator.shutdown(timeout).await?;
+            let closed = match pipeline {
+                Some(pipeline) => tokio::time::timeout(timeout, pipeline.close()).await,
+                None => Ok(Ok(())),
+            };
+            let late = |_| Err(format!("it did not close in {timeout:?}"));
+            Ok((report, closed.unwrap_or_else(late).err()))
+        };
+        Pending::new(py, future, |py, (report, problem)| {
+            let dict = stop_report(py, report)?;
+            dict.bind(py).set_item("pipeline_error", problem)?;
+            Ok(dict)
+        })
+    }
+
+    /// Returns what the selectors of tasks should learn since the last time.
+    fn take_feedback<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let feedback = self.pipeline.as_ref().map(|pipeline| pipeline.take_feedback());
+        let calls = feedback.unwrap_or_default();
+        let calls = calls.iter().map(|metric| {
+            let tasksets = PyDict::new(py);
+            for (taskset, (indices, values)) in metric.by_taskset() {
+                let learned = PyDict::new(py);
+                learned.set_item("indices", indices)?;
+                learned.set_item("values", values)?;
+                tasksets.set_item(taskset, learned)?;
+            }
+            Ok(tasksets)
+        });
+        PyList::new(py, calls.collect::<PyResult<Vec<_>>>()?)
     }
 
     fn submit(
@@ -355,7 +450,18 @@ fn batch_result(py: Python<'_>, result: &BatchResult, detailed: bool) -> PyResul
     dict.set_item("finished_task_count", result.finished())?;
     dict.set_item("expected_task_count", result.tasks.total())?;
     dict.set_item("complete", result.complete())?;
+    dict.set_item("ok_task_count", result.tasks.ok)?;
+    dict.set_item("partial_task_count", result.tasks.partial)?;
+    dict.set_item("failed_task_count", result.tasks.failed)?;
+    dict.set_item("cancelled_task_count", result.tasks.cancelled)?;
+    let failed = result.runs.failed.nonzero().map(|(kind, count)| (kind.name(), count));
+    dict.set_item("failed_run_count", failed.into_py_dict(py)?)?;
+    let cancelled = result.runs.cancelled.nonzero().map(|(why, count)| (why.name(), count));
+    dict.set_item("cancelled_run_count", cancelled.into_py_dict(py)?)?;
     dict.set_item("delivered_payload_count", result.delivered)?;
+    let dropped = result.dropped.nonzero().map(|(why, count)| (why.name(), count));
+    dict.set_item("dropped_payload_count", dropped.into_py_dict(py)?)?;
+    dict.set_item("uncertain_payload_count", result.uncertain)?;
     dict.set_item("metrics", metrics::to_dict(py, &metrics)?)?;
     dict.set_item("statuses", statuses(py, result.kind, &result.statuses)?)?;
     Ok(dict.unbind())

@@ -34,9 +34,10 @@ pub(crate) fn engine(py: Python<'_>, error: &rollway::Error) -> PyErr {
             Ok(data) => data,
             Err(error) => return error,
         },
-        rollway::Error::Closed | rollway::Error::NoPipeline | rollway::Error::Pipeline(_) => {
-            PyDict::new(py)
-        }
+        rollway::Error::Closed
+        | rollway::Error::NoPipeline
+        | rollway::Error::Pipeline(_)
+        | rollway::Error::Ledger(_) => PyDict::new(py),
     };
     raise(py, error.code(), &error.to_string(), &data)
 }

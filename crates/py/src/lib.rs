@@ -7,11 +7,14 @@ mod batch_id;
 mod config;
 mod engine;
 mod errors;
+mod json;
 mod link;
 mod log;
 mod metrics;
+mod operator;
 mod payload;
 mod pending;
+mod reader;
 mod runtime;
 mod sink;
 
@@ -27,6 +30,8 @@ mod _rollway {
     #[pymodule_export]
     use crate::engine::{PyCoordinator, PyScheduler, worker_variables};
     #[pymodule_export]
+    use crate::json::plain_json;
+    #[pymodule_export]
     use crate::link::{Start, WorkerLink};
     #[pymodule_export]
     use crate::metrics::{
@@ -37,6 +42,8 @@ mod _rollway {
     use crate::payload::{decode_experiences, encode_experiences};
     #[pymodule_export]
     use crate::pending::Pending;
+    #[pymodule_export]
+    use crate::reader::{PyReader, PyReaderServer, close_writer, payload_to_arrow, write_lot};
     #[pymodule_export]
     use crate::runtime::shutdown;
 }

@@ -128,7 +128,7 @@ impl WorkerLink {
     fn take<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         // The bell first: whatever comes after this rings it again.
         let mut bytes = [0; 64];
-        while matches!((&self.ear).read(&mut bytes), Ok(read) if read > 0) {}
+        while matches!((&self.ear).read(&mut bytes), Ok(read) if read == bytes.len()) {}
         let messages = std::mem::take(&mut *lock(&self.inbox.messages));
         let list = PyList::empty(py);
         for message in messages {
@@ -204,6 +204,15 @@ impl WorkerLink {
             Err(error) => Err(error),
         };
         sent.map_err(|error| closed(py, &error))
+    }
+
+    /// Sends what was said, and waits until it arrives even if this process dies.
+    fn settle(&self, py: Python<'_>) -> PyResult<()> {
+        let settled = async {
+            self.outbox.send(None).await?;
+            self.outbox.sender().drained().await
+        };
+        py.detach(|| self.runtime.block_on(settled)).map_err(|error| closed(py, &error))
     }
 
     /// Says that a life of a runner is over, as ordered.

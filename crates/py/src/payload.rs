@@ -7,8 +7,8 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString};
 use rollway_wire::experience::{
-    Array, Eid, Element, Experience, FieldError, Fields, IdPart, Json, Kind, Problem, Tensor,
-    deserialize_many, serialize_many,
+    Array, CustomField, Eid, Element, Experience, FieldError, Fields, IdPart, Json, Kind,
+    ModelVersions, Problem, Tensor, VersionRun, deserialize_many, serialize_many,
 };
 
 use crate::batch_id::Id;
@@ -92,6 +92,21 @@ fn set(fields: &mut Fields, key: &str, value: &Bound<'_, PyAny>) -> PyResult<()>
                 fields.multi_modal_inputs.insert(name.extract()?, tensor);
             }
         }
+        "custom_fields" => {
+            let given: Vec<(String, String, String)> = value.extract()?;
+            let named = given.into_iter().map(|(source_field, destination_field, dtype)| {
+                let dtype = dtype.parse().map_err(refused)?;
+                Ok(CustomField { source_field, destination_field, dtype })
+            });
+            fields.custom_fields = named.collect::<PyResult<_>>()?;
+        }
+        "model_versions" => {
+            let runs: Vec<(Option<u64>, u32)> = value.extract()?;
+            let runs = runs.into_iter().map(|(version, tokens)| VersionRun { version, tokens });
+            let versions = ModelVersions::from_runs(runs);
+            fields.model_versions =
+                Some(versions.map_err(|problem| refused(problem.at(key.to_owned())))?);
+        }
         other => return Err(PyValueError::new_err(format!("an experience has no `{other}`"))),
     }
     Ok(())
@@ -169,6 +184,16 @@ fn item<'py>(
         inputs.set_item(name, (dtype.name(), shape, PyBytes::new(py, &data)))?;
     }
     item.set_item("multi_modal_inputs", inputs)?;
+    let custom = fields.custom_fields.into_iter().map(|field| {
+        let CustomField { source_field, destination_field, dtype } = field;
+        (source_field, destination_field, dtype.name())
+    });
+    item.set_item("custom_fields", custom.collect::<Vec<_>>())?;
+    let versions = fields.model_versions.map(|versions| {
+        let runs = versions.runs().iter();
+        runs.map(|run| (run.version, run.tokens)).collect::<Vec<_>>()
+    });
+    item.set_item("model_versions", versions)?;
     Ok(item)
 }
 

@@ -1,4 +1,5 @@
-//! A sink in Python: a function that takes payloads and returns metrics.
+//! Where experiences go: through the pipeline of the configuration, or to a function in Python that
+//! takes payloads and returns metrics.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -7,11 +8,29 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
-use rollway::{Parcel, Sink, Stored};
+use rollway::config::Config;
+use rollway::{Parcel, PipelineSink, Sink, Stored};
 use rollway_core::metrics::Metrics;
 
 use crate::batch_id::Id;
-use crate::metrics;
+use crate::{errors, metrics, operator};
+
+/// Makes the sink of a configuration; its operators in Python are made here too.
+pub(crate) fn pipeline(
+    py: Python<'_>,
+    config: &Config,
+    names: Vec<String>,
+    make: Py<PyAny>,
+) -> PyResult<PipelineSink> {
+    let refused = |words: String| errors::plain(py, "config", &words);
+    let (registry, blame) =
+        operator::registry(config, names, make).map_err(|error| refused(error.to_string()))?;
+    PipelineSink::new(config, &registry).map_err(|error| {
+        let refused = refused(error.to_string());
+        refused.set_cause(py, blame.take());
+        refused
+    })
+}
 
 /// Hands payloads to a Python function `(batch_id, life, payloads) -> metrics or None`.
 pub(crate) struct PySink {

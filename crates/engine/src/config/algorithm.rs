@@ -9,8 +9,8 @@ use super::Args;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Algorithm {
-    /// Name of the algorithm. Decides which advantages the pipeline computes and what the embedded
-    /// trainer does.
+    /// Name of the algorithm. Decides which advantages the pipeline computes (`grpo`: those of runs
+    /// against the other runs of their task; others: none) and what the embedded trainer does.
     pub algorithm_type: String,
     /// Runs per task of a training batch: the size of a GRPO group.
     #[schemars(range(min = 1))]
@@ -20,7 +20,8 @@ pub struct Algorithm {
     pub sample_strategy: Option<String>,
     /// Arguments of `sample_strategy`, such as `max_staleness`.
     pub sample_strategy_args: Args,
-    /// Which advantages are computed. Absent: as the algorithm has it.
+    /// Which advantages are computed: an operator, which becomes the last of the pipeline unless it
+    /// is listed there. Absent: as the algorithm has it.
     pub advantage_fn: Option<String>,
     /// Arguments of `advantage_fn`.
     pub advantage_fn_args: Args,

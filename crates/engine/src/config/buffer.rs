@@ -83,15 +83,32 @@ pub struct TrainerInput {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ExperienceBuffer {
-    /// Name, under which others find the buffer and by which its files are called.
+    /// Name, under which others find the buffer and by which its files are called. Its table in a
+    /// database is called so too, without a `_buffer` at the end.
     pub name: String,
     /// Kind of storage.
     pub storage_type: StorageType,
-    /// File or address of the storage. Absent: a file called `name` in `buffer.cache_dir`.
+    /// Where the storage is. Of a queue: the folder in which it is kept. Of a database:
+    /// `sqlite:///PATH` or `postgresql://…`. Of a file: a file that ends with `.jsonl`, or a folder
+    /// of Parquet files that ends with `.parquet` or `/`. Absent: called `name`, in
+    /// `buffer.cache_dir`.
     pub path: Option<String>,
-    /// Batches of experiences that a queue holds before its writer has to wait.
+    /// Batches of experiences that a queue holds before it is full.
     #[schemars(range(min = 1))]
     pub capacity: u32,
+    /// Bytes of experiences that a queue holds in memory before it is full. What a kept queue holds
+    /// on disk as well counts until it has been read.
+    #[schemars(range(min = 1))]
+    pub max_bytes: u64,
+    /// Bytes that the files of a queue, or a database, may take. Absent: 64 GiB for a queue; of a
+    /// database the disk is the limit.
+    #[schemars(range(min = 1))]
+    pub max_disk_bytes: Option<u64>,
+    /// What happens to a batch for which a queue has no room.
+    pub when_full: WhenFull,
+    /// How long a writer waits for room before it gives up; the batch is kept and can be finalized
+    /// again.
+    pub max_write_timeout: Seconds,
     /// How long a reader waits for experiences before it gives up.
     pub max_read_timeout: Seconds,
     /// How often a failed access to a database is repeated.
@@ -109,6 +126,10 @@ impl Default for ExperienceBuffer {
             storage_type: StorageType::default(),
             path: None,
             capacity: 10_000,
+            max_bytes: 1 << 30,
+            max_disk_bytes: None,
+            when_full: WhenFull::default(),
+            max_write_timeout: Seconds::new(300),
             max_read_timeout: Seconds::new(1800),
             max_retry_times: 3,
             max_retry_interval: Seconds::new(1),
@@ -121,20 +142,36 @@ impl Default for ExperienceBuffer {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StorageType {
-    /// In memory; a trainer elsewhere reads it over the network.
+    /// A queue in the engine, kept in files so that it survives the engine; a trainer elsewhere
+    /// reads it over the network.
     #[default]
     Queue,
-    /// A table in a database.
+    /// A table in a database: SQLite or PostgreSQL.
     Sql,
-    /// JSON lines, to be written and never read back.
+    /// JSON lines, or a folder of Parquet files.
     File,
+}
+
+/// What happens to a batch for which a queue has no room.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum WhenFull {
+    /// Its writer waits.
+    #[default]
+    Wait,
+    /// It goes to disk, and memory stays within its bounds.
+    Spill,
+    /// It takes the place of the oldest that nobody has read, which is counted as dropped. The
+    /// queue is then in memory alone.
+    Replace,
 }
 
 /// Whether and how experiences are used more than once.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ReplayBuffer {
-    /// Off: every experience is read once, in order.
+    /// Off: every experience is read once, in order. On: a queue is in memory alone, and when it is
+    /// full the least urgent batch gives way.
     pub enable: bool,
     /// What decides which experiences come first.
     pub priority_fn: PriorityFn,

@@ -17,12 +17,13 @@ pub struct DataProcessor {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ExperiencePipeline {
-    /// What is done to them, in this order.
+    /// What is done to them, in this order; then come the advantages of `algorithm`.
     pub operators: Vec<Operator>,
     /// Whether experiences are also kept as they came from the workflows.
     pub save_input: bool,
-    /// Where they are kept: a `.json` or `.jsonl` file, or the address of a database. Absent: a
-    /// database in `buffer.cache_dir`.
+    /// Where they are kept: a `.json` or `.jsonl` file, a folder of Parquet files that ends with
+    /// `.parquet` or `/`, or the address of a database. Absent: the database `explorer_output.db`
+    /// in `buffer.cache_dir`.
     pub input_save_path: Option<String>,
 }
 

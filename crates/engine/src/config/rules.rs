@@ -207,19 +207,11 @@ impl Check<'_> {
         }
         let ours = &buffer.trainer_input.experience_buffer;
         let key = "buffer.trainer_input.experience_buffer";
-        if ours.storage_type == StorageType::File && self.given.mode == Mode::Both {
-            self.config.buffer.trainer_input.experience_buffer.storage_type = StorageType::Queue;
-            self.warn(
-                &format!("{key}.storage_type"),
-                "a file cannot be read by the trainer while it is written",
-                "a queue is used, and `path` gets a copy of everything",
-            );
-        }
         if let (StorageType::File, Some(path)) = (ours.storage_type, &ours.path)
-            && !is_json(path)
+            && !is_file(path)
         {
-            let what = format!("`{path}` is not a file of JSON lines");
-            self.wrong(&format!("{key}.path"), what, "let it end in .jsonl or .json");
+            let what = format!("`{path}` is neither a file of JSON lines nor of Parquet files");
+            self.wrong(&format!("{key}.path"), what, "let it end in .jsonl, .json, .parquet or /");
         }
         for (index, operator) in
             self.given.data_processor.experience_pipeline.operators.iter().enumerate()
@@ -230,13 +222,13 @@ impl Check<'_> {
             }
         }
         if let Some(path) = &self.given.data_processor.experience_pipeline.input_save_path
-            && !is_json(path)
+            && !is_file(path)
             && !is_database(path)
         {
             self.wrong(
                 "data_processor.experience_pipeline.input_save_path",
-                format!("`{path}` is neither a file of JSON lines nor a database"),
-                "let it end in .jsonl or .json, or begin with sqlite://, postgresql:// or mysql://",
+                format!("`{path}` is neither a file nor a database"),
+                "let it end in .jsonl, .json, .parquet or /, or begin with sqlite: or postgresql:",
             );
         }
     }
@@ -472,11 +464,11 @@ fn equal(one: &Value, other: &Value) -> bool {
     }
 }
 
-fn is_json(path: &str) -> bool {
+fn is_file(path: &str) -> bool {
     let path = path.to_ascii_lowercase();
-    path.ends_with(".jsonl") || path.ends_with(".json")
+    [".jsonl", ".json", ".parquet", "/"].iter().any(|end| path.ends_with(end))
 }
 
 fn is_database(path: &str) -> bool {
-    ["sqlite://", "postgresql://", "mysql://"].iter().any(|scheme| path.starts_with(scheme))
+    ["sqlite:", "postgresql:", "postgres:"].iter().any(|scheme| path.starts_with(scheme))
 }

@@ -66,6 +66,12 @@ impl Start {
         self.0.definition.id.0
     }
 
+    /// What the task is written in.
+    #[getter]
+    fn task_encoding(&self) -> &str {
+        &self.0.definition.task_encoding
+    }
+
     /// The workflow: its name, its encoding and its body.
     #[getter]
     fn definition<'py>(&self, py: Python<'py>) -> (String, String, Bound<'py, PyBytes>) {

@@ -1,0 +1,41 @@
+//! `ledger`: what survives the death of a job.
+
+use std::path::PathBuf;
+
+use rollway_data::ledger;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::Config;
+
+/// What survives the death of a job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Ledger {
+    /// Whether batches and finished runs are kept on disk before they are acknowledged, so that a
+    /// job that dies goes on where it was.
+    pub enable: bool,
+    /// Folder of the ledger. Absent: `ledger` in the job's folder.
+    pub path: Option<String>,
+    /// Bytes of unfinished batches that the ledger holds before another is refused.
+    #[schemars(range(min = 1))]
+    pub max_bytes: u64,
+}
+
+impl Default for Ledger {
+    fn default() -> Self {
+        Self { enable: true, path: None, max_bytes: 64 << 30 }
+    }
+}
+
+impl Config {
+    /// Returns where the ledger is and how it is to be; none: the job has none.
+    pub fn ledger_options(&self) -> Option<(PathBuf, ledger::Options)> {
+        let ours = self.ledger.enable.then_some(&self.ledger)?;
+        let path = ours.path.as_deref().filter(|path| !path.is_empty());
+        let folder = path.map_or_else(|| self.job_dir().join("ledger"), PathBuf::from);
+        let options =
+            ledger::Options { bytes_max: ours.max_bytes, ..ledger::Options::new(self.job()) };
+        Some((folder, options))
+    }
+}

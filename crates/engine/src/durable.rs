@@ -1,0 +1,280 @@
+//! The ledger's place in the engine. What the core wants recorded is written together with the
+//! bytes that it knows only by number, and what may not leave before that is safe waits here.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use rollway_core::{
+    BatchId, BatchKey, BatchKind, BatchResult, BatchState, Ending, Payload, PayloadId,
+    Record as Fact, TaskSpec,
+};
+use rollway_data::ledger::{
+    Ledger, LedgerError, Note, Options, Record, Recovered, RecoveredBatch, RunEnd, TaskRecord,
+};
+use rollway_data::log::Torn;
+use tokio::sync::oneshot;
+
+use crate::error::Error;
+use crate::task::{Definition, Task};
+
+/// What a coordinator took up again when it was started on its ledger.
+#[derive(Clone, Debug, Default)]
+pub struct Restored {
+    /// The batches that had not ended, in the order of submission.
+    pub batches: Vec<RestoredBatch>,
+    /// The results of the last batches that had, in the order of their ends.
+    pub results: Vec<Arc<BatchResult>>,
+    /// The newest version of the model that was noted.
+    pub version: u64,
+    /// What a crash had left half-written; nobody was ever told that it was safe.
+    pub torn: Option<Torn>,
+}
+
+/// A batch that goes on where it was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RestoredBatch {
+    /// Its id.
+    pub batch: BatchId,
+    /// Whether it is trained on.
+    pub kind: BatchKind,
+    /// How many tasks it has.
+    pub tasks: usize,
+    /// How many of its runs had ended and are not run again.
+    pub ended_runs: usize,
+}
+
+/// A batch from the ledger, as the driver takes it up.
+#[derive(Debug)]
+pub(crate) struct Survivor {
+    pub(crate) batch: RecoveredBatch,
+    pub(crate) tasks: Vec<Arc<Task>>,
+}
+
+/// A ledger in use.
+#[derive(Debug)]
+pub(crate) struct Durable {
+    ledger: Ledger,
+    /// A stop cancels and aborts what is unfinished in memory; the ledger keeps it for the next
+    /// start.
+    stopping: bool,
+}
+
+impl Durable {
+    /// Opens a ledger. Blocks.
+    pub(crate) fn open(dir: &Path, options: Options) -> Result<(Self, Recovered), LedgerError> {
+        let (ledger, recovered) = Ledger::open(dir, options)?;
+        Ok((Self { ledger, stopping: false }, recovered))
+    }
+
+    /// Tells whether there is room for a batch.
+    pub(crate) fn admits(&self, batch: &BatchId, tasks: &[Arc<Task>]) -> Result<(), LedgerError> {
+        let bytes: usize = tasks.iter().map(|task| task.body.len() + task.workflow.len()).sum();
+        self.ledger.admits(batch, bytes as u64)
+    }
+
+    /// From now on, what is given up is given up for this life of the process only.
+    pub(crate) fn stop(&mut self) {
+        self.stopping = true;
+    }
+
+    /// Writes that a batch was submitted.
+    pub(crate) fn submitted(&self, fact: &Fact, tasks: &[Arc<Task>]) {
+        let Fact::Submitted { batch, id, kind, min_wait_num, .. } = fact else { return };
+        let tasks = task_records(tasks);
+        self.append(Record::Submitted {
+            key: *batch,
+            batch: id,
+            kind: *kind,
+            min_wait_num: *min_wait_num,
+            tasks: &tasks,
+        });
+    }
+
+    /// Writes what happened to a batch later on.
+    pub(crate) fn happened(&self, fact: Fact, payloads: &HashMap<PayloadId, Bytes>) {
+        let key = fact.batch();
+        match fact {
+            // It comes with its tasks: see `submitted`.
+            Fact::Submitted { .. } => {}
+            Fact::RunEnded { task, run, ending, .. } => {
+                let end = match ending {
+                    Ending::Succeeded { payload, metrics } => {
+                        let bytes = |payload: Payload| payloads.get(&payload.id).cloned();
+                        RunEnd::Succeeded { payload: payload.and_then(bytes), metrics }
+                    }
+                    Ending::Failed { kind, message } => RunEnd::Failed { kind, message },
+                    Ending::Cancelled { .. } if self.stopping => return,
+                    Ending::Cancelled { reason } => RunEnd::Cancelled(reason),
+                };
+                self.append(Record::RunEnded { key, task, run, end: &end });
+            }
+            Fact::Cut { .. } | Fact::GivenUp { .. } if self.stopping => {}
+            Fact::Cut { reason, keep, .. } => self.note(key, &Note::Cut { reason, keep }),
+            Fact::GivenUp { reason, .. } => self.note(key, &Note::GivenUp(reason)),
+            Fact::Offered { .. } => self.note(key, &Note::Offered),
+            Fact::Ended(result) if self.stopping && result.state == BatchState::Aborted => {}
+            Fact::Ended(result) => self.append(Record::BatchEnded(&result)),
+        }
+    }
+
+    /// Writes the version of the model, and answers when that is safe.
+    pub(crate) fn version(&self, version: u64, reply: oneshot::Sender<crate::Result<()>>) {
+        if let Err(error) = self.ledger.append(Record::Version(version)) {
+            let _ = reply.send(Err(Error::Ledger(error.to_string())));
+            return;
+        }
+        self.once_safe(move |safe| {
+            let _ = reply.send(safe.map_err(|error| Error::Ledger(error.to_string())));
+        });
+    }
+
+    /// Closes the ledger, so that somebody else can open it, and says so.
+    pub(crate) fn close(self, then: impl FnOnce(Result<(), Arc<str>>) + Send + 'static) {
+        tokio::task::spawn_blocking(move || {
+            let safe = self.ledger.sync().map_err(|error| error.to_string().into());
+            drop(self);
+            then(safe);
+        });
+    }
+
+    /// Calls `then` once everything that was written before is safe, or with what is in the way:
+    /// at once, or from another thread, which it must not keep waiting.
+    pub(crate) fn once_safe(&self, then: impl FnOnce(Result<(), Arc<str>>) + Send + 'static) {
+        if self.ledger.unsynced_bytes() == 0 {
+            return then(Ok(()));
+        }
+        self.ledger.commit(Box::new(move |done| {
+            then(done.map_err(|error| error.to_string().into()));
+        }));
+    }
+
+    fn note(&self, key: BatchKey, note: &Note) {
+        self.append(Record::Noted { key, note });
+    }
+
+    fn append(&self, record: Record<'_>) {
+        // The core says nothing about a batch that contradicts what it said before.
+        if let Err(error) = self.ledger.append(record) {
+            tracing::error!(%error, "the ledger does not take a record");
+            debug_assert!(false, "the ledger does not take a record: {error}");
+        }
+    }
+}
+
+impl Survivor {
+    pub(crate) fn new(mut batch: RecoveredBatch) -> Result<Self, String> {
+        let records = std::mem::take(&mut batch.tasks);
+        let tasks = tasks(&records, batch.kind)
+            .ok_or_else(|| format!("the workflows of batch {} are not readable", batch.batch))?;
+        Ok(Self { batch, tasks })
+    }
+
+    pub(crate) fn summary(&self) -> RestoredBatch {
+        RestoredBatch {
+            batch: self.batch.batch.clone(),
+            kind: self.batch.kind,
+            tasks: self.tasks.len(),
+            ended_runs: self.batch.ended.len(),
+        }
+    }
+
+    /// Returns what the core has to be told, in order. `keep` puts the bytes of a payload aside and
+    /// returns their number.
+    pub(crate) fn facts(
+        self,
+        tasks: Vec<TaskSpec>,
+        mut keep: impl FnMut(Bytes) -> Payload,
+    ) -> impl Iterator<Item = Fact> {
+        let RecoveredBatch { key, batch: id, kind, min_wait_num, ended, notes, .. } = self.batch;
+        let submitted = Fact::Submitted { batch: key, id, kind, min_wait_num, tasks };
+        let ended = ended.into_iter().map(move |(task, run, end)| {
+            let ending = match end {
+                RunEnd::Succeeded { payload, metrics } => {
+                    Ending::Succeeded { payload: payload.map(&mut keep), metrics }
+                }
+                RunEnd::Failed { kind, message } => Ending::Failed { kind, message },
+                RunEnd::Cancelled(reason) => Ending::Cancelled { reason },
+            };
+            Fact::RunEnded { batch: key, task, run, ending }
+        });
+        let notes = notes.into_iter().map(move |note| match note {
+            Note::Cut { reason, keep } => Fact::Cut { batch: key, reason, keep },
+            Note::Offered => Fact::Offered { batch: key },
+            Note::GivenUp(reason) => Fact::GivenUp { batch: key, reason },
+        });
+        [submitted].into_iter().chain(ended).chain(notes)
+    }
+}
+
+/// Returns tasks as the ledger keeps them; a workflow that neighbours have in common is kept once.
+fn task_records(tasks: &[Arc<Task>]) -> Vec<TaskRecord> {
+    let mut last: Option<(&Definition, Bytes)> = None;
+    let mut records = Vec::with_capacity(tasks.len());
+    for task in tasks {
+        let common = task.definition.as_deref().map(|definition| match &last {
+            Some((known, bytes)) if *known == definition => bytes.clone(),
+            _ => {
+                let bytes = pack(definition);
+                last = Some((definition, bytes.clone()));
+                bytes
+            }
+        });
+        records.push(TaskRecord {
+            workflow: Arc::clone(&task.workflow),
+            common,
+            repeat_times: task.repeat_times,
+            bytes: task.body.clone(),
+        });
+    }
+    records
+}
+
+/// Returns the tasks of a batch; none: a workflow cannot be read.
+fn tasks(records: &[TaskRecord], kind: BatchKind) -> Option<Vec<Arc<Task>>> {
+    let mut last: Option<(&Bytes, Arc<Definition>)> = None;
+    let mut tasks = Vec::with_capacity(records.len());
+    for record in records {
+        let definition = match (&record.common, &last) {
+            (None, _) => None,
+            (Some(bytes), Some((known, definition))) if *known == bytes => {
+                Some(Arc::clone(definition))
+            }
+            (Some(bytes), _) => {
+                let definition = Arc::new(unpack(bytes.clone())?);
+                last = Some((bytes, Arc::clone(&definition)));
+                Some(definition)
+            }
+        };
+        tasks.push(Arc::new(Task {
+            workflow: Arc::clone(&record.workflow),
+            definition,
+            repeat_times: record.repeat_times,
+            is_eval: kind == BatchKind::Eval,
+            body: record.bytes.clone(),
+        }));
+    }
+    Some(tasks)
+}
+
+/// Returns a workflow as bytes: two texts behind their lengths, and the body.
+fn pack(definition: &Definition) -> Bytes {
+    let mut bytes = BytesMut::new();
+    for text in [&definition.encoding, &definition.task_encoding] {
+        bytes.put_u32_le(text.len() as u32);
+        bytes.put_slice(text.as_bytes());
+    }
+    bytes.put_slice(&definition.body);
+    bytes.freeze()
+}
+
+fn unpack(mut bytes: Bytes) -> Option<Definition> {
+    let mut text = || {
+        let length = bytes.try_get_u32_le().ok()? as usize;
+        let text = (length <= bytes.len()).then(|| bytes.split_to(length))?;
+        std::str::from_utf8(&text).ok().map(Arc::<str>::from)
+    };
+    let (encoding, task_encoding) = (text()?, text()?);
+    Some(Definition { encoding, task_encoding, body: bytes })
+}

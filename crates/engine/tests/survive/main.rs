@@ -1,0 +1,167 @@
+//! A job that is killed at arbitrary moments and started again: nothing is lost, nothing is
+//! doubled, and the counts add up, whatever the moment was.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod job;
+#[path = "../../../data/tests/sql/server.rs"]
+mod server;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::env;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use rollway_data::buffer::{Ask, End};
+
+use self::job::{BATCHES, Plan};
+
+const CHILD: &str = "ROLLWAY_TEST_SURVIVE_CHILD";
+
+/// How often each kind of sink sees its job die.
+const KILLS: u32 = 100;
+
+/// Moments that differ from run to run of the test, and are the same for the same seed.
+struct Moments(u64);
+
+impl Moments {
+    fn next(&mut self, below: u64) -> u64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % below
+    }
+}
+
+#[test]
+fn a_killed_job_with_sqlite_loses_and_doubles_nothing() {
+    let home = tempfile::tempdir().unwrap();
+    survive(|job| format!("sqlite:///{}", home.path().join(format!("{job}.db")).display()));
+}
+
+#[test]
+fn a_killed_job_with_postgresql_loses_and_doubles_nothing() {
+    let server = server::Server::start(&["fsync=off"]);
+    survive(|job| format!("{}#job{job}", server.address("postgres")));
+}
+
+/// Kills jobs until there were enough kills; each goes on until it is done, and is then looked at.
+fn survive(address: impl Fn(u32) -> String) {
+    let mut moments = Moments(0x5eed);
+    let (mut kills, mut job) = (0, 0);
+    while kills < KILLS {
+        let folder = tempfile::tempdir().unwrap();
+        let address = address(job);
+        let mut lives = 0;
+        let mut promised = Promised::default();
+        let said = loop {
+            lives += 1;
+            assert!(lives < 400, "the job never comes to its end");
+            // The first moments of a life are the most interesting, and a life must get somewhere.
+            let most = if lives % 4 == 0 { 600 } else { 90 };
+            let moment = Duration::from_millis(moments.next(most));
+            let said = live(folder.path(), &address, &promised, moment);
+            promised.hear(&said);
+            if said.contains("job done") {
+                break said;
+            }
+            kills += 1;
+        };
+        check(&address, &said);
+        job += 1;
+    }
+    assert!(job > 1, "no job came to its end before the last kill");
+}
+
+/// What the job has acknowledged in any of its lives.
+#[derive(Debug, Default)]
+struct Promised {
+    submitted: BTreeSet<i64>,
+    delivered: BTreeMap<i64, u64>,
+}
+
+impl Promised {
+    /// Takes in what a life said, which must not contradict an earlier one.
+    fn hear(&mut self, said: &str) {
+        // A killed process may have been in the middle of a line.
+        let whole = said.rsplit_once('\n').map_or("", |(whole, _)| whole);
+        for line in whole.lines() {
+            let Some((_, words)) = line.split_once("batch ") else { continue };
+            let (batch, what) = words.split_once(' ').unwrap();
+            let batch = batch.parse().unwrap();
+            match what.split_once(' ') {
+                None => drop(self.submitted.insert(batch)),
+                Some((_, count)) => {
+                    let count: u64 = count.trim().parse().unwrap();
+                    let earlier = *self.delivered.entry(batch).or_insert(count);
+                    assert_eq!(earlier, count, "batch {batch} was finalized with another result");
+                }
+            }
+        }
+    }
+}
+
+/// Starts the job, which goes on where it was, and kills it after a while. Returns what it said.
+fn live(folder: &Path, address: &str, promised: &Promised, moment: Duration) -> String {
+    let submitted: Vec<_> = promised.submitted.iter().map(i64::to_string).collect();
+    let mut child = Command::new(env::current_exe().unwrap())
+        .args(["--exact", "child", "--nocapture", "--test-threads=1"])
+        .env(CHILD, format!("{} {address} {}", folder.display(), submitted.join(",")))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::inherit())
+        .spawn()
+        .unwrap();
+    // The moment of a kill is a moment, and not an event.
+    std::thread::sleep(moment);
+    child.kill().unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.code().is_none_or(|code| code == 0), "it ended by itself: {said}");
+    said
+}
+
+/// Not a test of its own: what the child does.
+#[test]
+fn child() {
+    if let Ok(given) = env::var(CHILD) {
+        let mut given = given.split(' ');
+        let (folder, address) = (given.next().unwrap(), given.next().unwrap());
+        let known = given.next().unwrap().split(',').filter_map(|batch| batch.parse().ok());
+        job::run(Path::new(folder), address, known.collect());
+    }
+}
+
+/// Compares what the buffer holds with what the job said about its batches.
+fn check(address: &str, said: &str) {
+    let buffer = job::buffer(address);
+    let mut reader = buffer.reader("check").unwrap();
+    let ask = Ask { count: 1 << 20, timeout: Duration::ZERO, min_model_version: 0, keep: false };
+    let taken = reader.read(&ask).unwrap();
+    assert_ne!(taken.end, End::Full);
+    let mut ids = BTreeSet::new();
+    let mut runs: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for sample in &taken.samples {
+        assert!(ids.insert(sample.id.to_string()), "{} is there twice", sample.id);
+        let experience = sample.decode().unwrap();
+        let of_batch = runs.entry(experience.eid.batch.to_string()).or_default();
+        let run = experience.eid.rid();
+        assert!(of_batch.insert(run.clone()), "run {run} is there twice, under two names");
+    }
+    for number in 1..=BATCHES {
+        let plan = Plan::of(number);
+        let found = runs.get(&number.to_string()).map_or(0, BTreeSet::len) as u64;
+        let delivered = said
+            .lines()
+            .find_map(|line| line.split_once(&format!("batch {number} delivered ")))
+            .map(|(_, count)| count)
+            .unwrap_or_else(|| panic!("nothing was said about batch {number}: {said}"));
+        let delivered: u64 = delivered.trim().parse().unwrap();
+        assert_eq!(found, delivered, "batch {number} ({plan:?})");
+        match plan {
+            Plan::Whole => assert_eq!(delivered, job::RUNS, "batch {number}"),
+            Plan::Enough => assert!(delivered >= job::ENOUGH, "batch {number}: {delivered}"),
+            Plan::Abort => assert!(delivered <= job::RUNS, "batch {number}: {delivered}"),
+            Plan::Eval => assert_eq!(delivered, 0),
+        }
+    }
+}

@@ -1,0 +1,422 @@
+//! Buffers for trainers: a reader of any of them, and the server that offers one to others.
+//!
+//! Buffers block, so they are asked in threads of their own. What was read is kept here until the
+//! very step in which Python gets it: a call that was given up leaves it for the next one.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::{PyBytes, PyDict};
+use rollway_data::buffer::{self, Ask, Buffer, BufferError, End, Taken};
+use rollway_data::reader::{self, Options, Served, Target};
+use rollway_data::{Lot, Sample, arrow};
+use rollway_wire::Secret;
+use rollway_wire::experience::{PayloadError, deserialize_many, payload};
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
+use tokio::task::spawn_blocking;
+use tokio_util::sync::CancellationToken;
+
+use crate::engine::PyCoordinator;
+use crate::errors;
+use crate::pending::Pending;
+
+/// What went wrong, before anybody is there to raise it.
+enum Fault {
+    Buffer(BufferError),
+    Payload(String),
+    Address(String),
+    Closed,
+    Thread(String),
+}
+
+impl From<BufferError> for Fault {
+    fn from(error: BufferError) -> Self {
+        Self::Buffer(error)
+    }
+}
+
+impl Fault {
+    fn raise(self, py: Python<'_>) -> PyErr {
+        let error = match self {
+            Self::Buffer(error) => error,
+            Self::Payload(words) => return errors::plain(py, "invalid_payload", &words),
+            Self::Address(words) => return PyValueError::new_err(words),
+            Self::Closed => return errors::plain(py, "closed", "the reader is closed"),
+            Self::Thread(words) => return errors::plain(py, "buffer", &words),
+        };
+        let words = error.to_string();
+        let (code, storage) = match error {
+            BufferError::Unavailable { storage, .. } => ("buffer_unavailable", storage),
+            BufferError::Full { storage, .. } => ("buffer_full", storage),
+            BufferError::Damaged { storage, .. } => ("buffer_damaged", storage),
+            BufferError::Unsupported { storage, .. } => ("buffer_unsupported", storage),
+            BufferError::Closed(storage) => ("closed", storage),
+            BufferError::Payload(error) => return errors::payload(py, &error),
+        };
+        let data = PyDict::new(py);
+        match data.set_item("storage", storage) {
+            Ok(()) => errors::raise(py, code, &words, &data),
+            Err(error) => error,
+        }
+    }
+}
+
+/// Does what blocks, and makes a Python object of what comes of it.
+fn blocking<T: Send + 'static, O>(
+    py: Python<'_>,
+    work: impl FnOnce() -> Result<T, Fault> + Send + 'static,
+    convert: impl FnOnce(Python<'_>, T) -> PyResult<O> + Send + 'static,
+) -> PyResult<Pending>
+where
+    O: for<'py> IntoPyObject<'py, Error: Into<PyErr>>,
+{
+    let future = async move {
+        let done = spawn_blocking(work).await;
+        Ok(done.unwrap_or_else(|error| Err(Fault::Thread(error.to_string()))))
+    };
+    let convert = |py: Python<'_>, done: Result<T, Fault>| {
+        convert(py, done.map_err(|fault| fault.raise(py))?)
+    };
+    Pending::new(py, future, convert)
+}
+
+/// A reader of a buffer.
+#[pyclass(frozen, module = "rollway._rollway", name = "Reader")]
+pub(crate) struct PyReader {
+    state: Arc<AsyncMutex<State>>,
+    /// Where the reader stands after what Python got.
+    position: Arc<Mutex<String>>,
+}
+
+struct State {
+    /// None once it is closed.
+    reader: Option<Box<dyn buffer::Reader>>,
+    /// What was read and did not get to Python.
+    ahead: Taken,
+    /// How many of these, from the first on, are whole. Looked at without the interpreter.
+    whole: usize,
+}
+
+/// Where experiences are: behind an address, or with a coordinator of this process.
+#[derive(FromPyObject)]
+pub(crate) enum Source<'py> {
+    Coordinator(PyRef<'py, PyCoordinator>),
+    Address(String),
+}
+
+/// The same, for another thread.
+enum Place {
+    Buffer(Arc<dyn Buffer>),
+    Address(String),
+}
+
+impl Source<'_> {
+    fn place(self, py: Python<'_>) -> PyResult<Place> {
+        match self {
+            Self::Address(address) => Ok(Place::Address(address)),
+            Self::Coordinator(coordinator) => {
+                coordinator.buffer().map(Place::Buffer).ok_or_else(|| {
+                    errors::plain(
+                        py,
+                        "no_pipeline",
+                        "the coordinator has no buffer, or not yet: prepare it",
+                    )
+                })
+            }
+        }
+    }
+}
+
+/// What Python gets.
+struct Batch {
+    payload: Bytes,
+    versions: Vec<u64>,
+    stale: usize,
+    end: &'static str,
+}
+
+#[pymethods]
+impl PyReader {
+    /// Opens a reader.
+    #[staticmethod]
+    fn open(
+        py: Python<'_>,
+        source: Source<'_>,
+        name: String,
+        secret: Option<String>,
+    ) -> PyResult<Pending> {
+        let place = source.place(py)?;
+        let work = move || match place {
+            Place::Buffer(buffer) => Ok(buffer.reader(&name)?),
+            Place::Address(url) => {
+                let target = target(&url)?;
+                let secret = secret.map(secret_of).transpose()?;
+                Ok(reader::open(&target, &name, secret)?)
+            }
+        };
+        blocking(py, work, |_, reader| {
+            let position = Arc::new(Mutex::new(reader.position()));
+            let state = State { reader: Some(reader), ahead: nothing(), whole: 0 };
+            Ok(Self { state: Arc::new(AsyncMutex::new(state)), position })
+        })
+    }
+
+    /// Reads: `(payload, versions, stale, end)`.
+    fn read(
+        &self,
+        py: Python<'_>,
+        count: usize,
+        timeout: Option<f64>,
+        min_model_version: u64,
+        keep: bool,
+    ) -> PyResult<Pending> {
+        let timeout = match timeout.map(Duration::try_from_secs_f64) {
+            None => Duration::MAX,
+            Some(Ok(timeout)) => timeout,
+            Some(Err(error)) => return Err(PyValueError::new_err(format!("timeout: {error}"))),
+        };
+        let ask = Ask { count, timeout, min_model_version, keep };
+        let (state, position) = (Arc::clone(&self.state), Arc::clone(&self.position));
+        let future = async move {
+            let given_up = CancellationToken::new();
+            let _guard = given_up.clone().drop_guard();
+            let mut locked = Arc::clone(&state).lock_owned().await;
+            let (count, reading) = (ask.count, given_up.clone());
+            let read = spawn_blocking(move || fill(&mut locked, ask, &reading)).await;
+            let read = read.unwrap_or_else(|error| Err(Fault::Thread(error.to_string())));
+            // Nothing is awaited after this: what is taken is Python's.
+            let mut locked = state.lock_owned().await;
+            Ok(take(&mut locked, count, read, &position))
+        };
+        Pending::new(py, future, |py, batch: Result<Batch, Fault>| {
+            let batch = batch.map_err(|fault| fault.raise(py))?;
+            let payload = PyBytes::new(py, &batch.payload).unbind();
+            Ok((payload, batch.versions, batch.stale, batch.end))
+        })
+    }
+
+    /// Where the reader stands.
+    #[getter]
+    fn position(&self) -> String {
+        self.position.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Goes to a position.
+    fn seek(&self, py: Python<'_>, to: String) -> PyResult<Pending> {
+        let (state, position) = (Arc::clone(&self.state), Arc::clone(&self.position));
+        let work = move || {
+            let mut state = state.blocking_lock();
+            let reader = state.reader.as_mut().ok_or(Fault::Closed)?;
+            reader.seek(&to)?;
+            *position.lock().unwrap_or_else(PoisonError::into_inner) = reader.position();
+            state.ahead = nothing();
+            Ok(())
+        };
+        blocking(py, work, |_, ()| Ok(()))
+    }
+
+    /// Lets the buffer go. What was not acknowledged is given back, where the buffer can.
+    fn close(&self, py: Python<'_>) -> PyResult<Pending> {
+        let state = Arc::clone(&self.state);
+        let work = move || {
+            let mut state = state.blocking_lock();
+            state.ahead = nothing();
+            drop(state.reader.take());
+            Ok(())
+        };
+        blocking(py, work, |_, ()| Ok(()))
+    }
+}
+
+fn nothing() -> Taken {
+    Taken { samples: Vec::new(), stale: 0, end: End::TimedOut }
+}
+
+/// Reads into what is kept, until there is enough or nobody waits any more.
+fn fill(
+    state: &mut OwnedMutexGuard<State>,
+    ask: Ask,
+    given_up: &CancellationToken,
+) -> Result<(), Fault> {
+    let State { reader, ahead, whole } = &mut **state;
+    let reader = reader.as_mut().ok_or(Fault::Closed)?;
+    let count = ask.count;
+    let mut read = Ok(());
+    if count == 0 || ahead.samples.len() < count {
+        // What did not get to Python must not be acknowledged.
+        let ask = Ask { keep: ask.keep || !ahead.samples.is_empty(), ..ask };
+        read = reader::read_until(&mut **reader, &ask, ahead, &|| given_up.is_cancelled());
+    }
+    let is_whole = |sample: &&Sample| payload::verify(&sample.payload).is_ok();
+    *whole = ahead.samples.iter().take(count).take_while(is_whole).count();
+    Ok(read?)
+}
+
+/// Takes a batch out of what is kept: whole experiences only.
+fn take(
+    state: &mut State,
+    count: usize,
+    read: Result<(), Fault>,
+    position: &Mutex<String>,
+) -> Result<Batch, Fault> {
+    if state.ahead.samples.is_empty() {
+        read?;
+    }
+    let State { reader, ahead, whole } = state;
+    let ready = *whole;
+    if ready == 0 && count > 0 && !ahead.samples.is_empty() {
+        let sample = ahead.samples.remove(0);
+        let why = payload::verify(&sample.payload).err().map(|error| error.to_string());
+        let words = format!(
+            "experience {} is damaged and was passed over: {}",
+            sample.id,
+            why.unwrap_or_default()
+        );
+        return Err(Fault::Payload(words));
+    }
+    let full = ready == count;
+    let samples: Vec<Sample> = ahead.samples.drain(..ready).collect();
+    let stale = std::mem::take(&mut ahead.stale);
+    if ahead.samples.is_empty()
+        && let Some(reader) = reader
+    {
+        *position.lock().unwrap_or_else(PoisonError::into_inner) = reader.position();
+    }
+    let end = match ahead.end {
+        _ if full => "full",
+        End::Finished if ahead.samples.is_empty() => "finished",
+        _ => "timed_out",
+    };
+    let payloads: Vec<&Bytes> = samples.iter().map(|sample| &sample.payload).collect();
+    let payload = payload::concat(&payloads).map_err(|error| Fault::Payload(error.to_string()))?;
+    let versions = samples.iter().map(|sample| sample.model_version).collect();
+    Ok(Batch { payload, versions, stale, end })
+}
+
+fn target(url: &str) -> Result<Target, Fault> {
+    url.parse().map_err(|error: buffer::AddressError| Fault::Address(error.to_string()))
+}
+
+fn local(url: &str) -> Result<Arc<dyn Buffer>, Fault> {
+    match target(url)? {
+        Target::Local(address) => Ok(reader::storage(&address)?),
+        Target::Remote(_) => Err(Fault::Address(format!("`{url}` is a server already"))),
+    }
+}
+
+fn secret_of(text: String) -> Result<Secret, Fault> {
+    Secret::new(text).map_err(|error| Fault::Address(error.to_string()))
+}
+
+/// Offers a buffer to readers in other processes and on other machines.
+#[pyclass(frozen, module = "rollway._rollway", name = "ReaderServer")]
+pub(crate) struct PyReaderServer {
+    served: Arc<Mutex<Option<Served>>>,
+    url: String,
+    secret: String,
+}
+
+#[pymethods]
+impl PyReaderServer {
+    /// Begins to offer a buffer.
+    #[staticmethod]
+    fn start(
+        py: Python<'_>,
+        source: Source<'_>,
+        address: String,
+        secret: Option<String>,
+    ) -> PyResult<Pending> {
+        let place = source.place(py)?;
+        let work = move || {
+            let buffer = match place {
+                Place::Buffer(buffer) => buffer,
+                Place::Address(url) => local(&url)?,
+            };
+            let Ok(Target::Remote(address)) = address.parse() else {
+                let words = format!("`{address}` is no rollway://HOST:PORT or rollway+unix:PATH");
+                return Err(Fault::Address(words));
+            };
+            let secret = secret.map(secret_of).transpose()?;
+            let options = Options { address, secret, ..Options::default() };
+            let storage = options.address.to_string();
+            reader::serve(buffer, options).map_err(|error| {
+                Fault::Buffer(BufferError::Unavailable { storage, message: error.to_string() })
+            })
+        };
+        blocking(py, work, |_, served| {
+            let (url, secret) = (served.url(), served.secret().reveal().to_owned());
+            Ok(Self { served: Arc::new(Mutex::new(Some(served))), url, secret })
+        })
+    }
+
+    #[getter]
+    fn url(&self) -> &str {
+        &self.url
+    }
+
+    #[getter]
+    fn secret(&self) -> &str {
+        &self.secret
+    }
+
+    /// How many peers were refused, by reason.
+    fn refused(&self) -> Vec<(&'static str, u64)> {
+        let served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
+        let refused = served.as_ref().map(Served::refused).unwrap_or_default();
+        refused.into_iter().map(|(code, count)| (code.name(), count)).collect()
+    }
+
+    /// Disconnects everybody.
+    fn stop(&self, py: Python<'_>) -> PyResult<Pending> {
+        let served = Arc::clone(&self.served);
+        let work = move || {
+            drop(served.lock().unwrap_or_else(PoisonError::into_inner).take());
+            Ok(())
+        };
+        blocking(py, work, |_, ()| Ok(()))
+    }
+}
+
+/// Makes an Arrow IPC stream of a payload.
+#[pyfunction]
+pub(crate) fn payload_to_arrow<'py>(
+    py: Python<'py>,
+    payload: PyBackedBytes,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let columns = py.detach(|| {
+        let experiences = deserialize_many(Bytes::from_owner(payload))
+            .map_err(|error: PayloadError| Fault::Payload(error.to_string()))?;
+        arrow::to_ipc(&experiences).map_err(|error| Fault::Payload(error.to_string()))
+    });
+    Ok(PyBytes::new(py, &columns.map_err(|fault| fault.raise(py))?))
+}
+
+/// Writes the experiences of a payload into a buffer, as one lot; returns how many are new.
+#[pyfunction]
+pub(crate) fn write_lot(
+    py: Python<'_>,
+    url: String,
+    writer: String,
+    key: String,
+    payload: PyBackedBytes,
+) -> PyResult<Pending> {
+    let work = move || {
+        let experiences = deserialize_many(Bytes::from_owner(payload));
+        let samples = experiences.and_then(|all| all.iter().map(Sample::new).collect());
+        let samples = samples.map_err(|error| Fault::Payload(error.to_string()))?;
+        let lot = Lot { key: key.into(), samples };
+        Ok(local(&url)?.writer(&writer)?.write(&lot)?.stored)
+    };
+    blocking(py, work, |_, stored| Ok(stored))
+}
+
+/// Says that a writer brings no more.
+#[pyfunction]
+pub(crate) fn close_writer(py: Python<'_>, url: String, writer: String) -> PyResult<Pending> {
+    let work = move || Ok(local(&url)?.writer(&writer)?.close()?);
+    blocking(py, work, |_, ()| Ok(()))
+}

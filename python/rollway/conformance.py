@@ -1,0 +1,52 @@
+"""The worker as the conformance kit wants it: `python -m rollway.conformance`.
+
+The kit (`docs/worker-protocol.md`) says where to connect; what else the engine would say, and three
+workflows that it knows by name, are here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from typing import Any
+
+from rollway import _rollway, models, pool, worker
+from rollway.config import Config
+from rollway.experience import Experience
+from rollway.workflow import register
+
+#: How many runners there are: two at the same time are part of what is checked.
+RUNNERS = 2
+
+
+async def succeed(task: Any, model: Any) -> list[Experience]:
+    """Goes well."""
+    return [Experience(tokens=[1, 2], prompt_length=1, reward=1.0)]
+
+
+async def fail(task: Any, model: Any) -> None:
+    """Raises."""
+    raise ValueError("as told")
+
+
+async def wait(task: Any, model: Any) -> None:
+    """Never ends by itself."""
+    await asyncio.Event().wait()
+
+
+def main() -> None:
+    """Joins the kit that started this process."""
+    for source in (succeed, fail, wait):
+        register(f"rollway.conformance.{source.__name__}", source)
+    _program, _arguments, environment = pool.Pool(Config(), models.Echo(), None).spawn
+    with tempfile.NamedTemporaryFile() as marks:
+        marks.write(bytes(RUNNERS))
+        marks.flush()
+        _address, _secret, _token, runners, path = _rollway.worker_variables()
+        os.environ.update({**dict(environment), runners: str(RUNNERS), path: marks.name})
+        worker.main()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+"""Operators of the experience pipeline, written in Python."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rollway.errors import ConfigError
+from rollway.experience import Experience
+from rollway.models.base import Model
+
+
+class Operator:
+    """The base of operators, for those who want one; any class with `process` will do::
+
+        @rw.operator("length_filter")
+        class LengthFilter(rw.Operator):
+            def __init__(self, most: int) -> None:
+                self.most = most
+
+            def process(self, experiences):
+                kept = [one for one in experiences if one.response_length <= self.most]
+                return kept, {"filtered": {"too_long": len(experiences) - len(kept)}}
+
+    Its methods may be coroutines. They are called in a thread of the pipeline's own, one after
+    another, async ones in an event loop that lives as long as the operator. The same experiences
+    may come again, after an error or a crash: the outcome has to follow from them alone, and
+    derived experiences need ids that follow from those they come from.
+
+    Numbers among the metrics are reported. A dictionary under `filtered` says why experiences are
+    missing, and `selector_metric` what the selectors of tasks should learn:
+    `{taskset_id: {"indices": […], "values": […]}}`.
+    """
+
+    def prepare(self) -> Any:
+        """Gets ready, before the first experiences come."""
+
+    def process(self, experiences: list[Experience]) -> Any:
+        """Does its work; returns the experiences that go on, and metrics."""
+        raise NotImplementedError(f"{type(self).__name__} has no process()")
+
+    def close(self) -> Any:
+        """Lets go of what `prepare` took."""
+
+
+_registry: dict[str, Any] = {}
+
+
+def operator(source: Any) -> Any:
+    """Registers a class as an operator, under its own name or a given one."""
+    if isinstance(source, str):
+        return lambda wrapped: _register(source, wrapped)
+    return _register(source.__name__, source)
+
+
+def _register(name: str, source: Any) -> Any:
+    if not name or ":" in name:
+        raise ValueError(f"{name!r} cannot be the name of an operator")
+    _check(name, source)
+    _registry[name] = source
+    return source
+
+
+def registered() -> list[str]:
+    """Returns the names that were registered."""
+    return list(_registry)
+
+
+def maker(auxiliary: Sequence[Sequence[Model]]) -> Callable[[str, str], Adapter]:
+    """Returns what makes operators, which get these models if they ask for them."""
+    return lambda name, args: Adapter(_lookup(name), json.loads(args), auxiliary)
+
+
+def _lookup(name: str) -> Any:
+    if ":" not in name:
+        return _registry[name]
+    module, _, path = name.partition(":")
+    source: Any = importlib.import_module(module)
+    for part in path.split("."):
+        source = getattr(source, part)
+    return _check(name, source)
+
+
+def _check(name: str, source: Any) -> Any:
+    if not callable(source) or not callable(getattr(source, "process", None)):
+        raise ConfigError(f"`{name}` is no operator: a class with process(experiences) is needed")
+    return source
+
+
+class Adapter:
+    """An operator as the engine sees it: payload in, payload and counts out."""
+
+    def __init__(
+        self, source: Any, args: dict[str, Any], auxiliary: Sequence[Sequence[Model]]
+    ) -> None:
+        self._operator = source(**args)
+        self._auxiliary = auxiliary
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def prepare(self) -> None:
+        """Gets the operator ready; may be called again after an error."""
+        for name in ("set_auxiliary_models", "set_auxiliary_model"):
+            take = getattr(self._operator, name, None)
+            if take is not None:
+                self._finish(take(self._models()))
+                break
+        self._call("prepare")
+
+    def process(
+        self, payload: bytes
+    ) -> tuple[bytes, dict[str, float], dict[str, int], list[tuple[int, int, float, int]]]:
+        """Hands experiences to the operator."""
+        answer = self._finish(self._operator.process(Experience.deserialize_many(payload)))
+        if not isinstance(answer, tuple) or len(answer) != 2:
+            raise TypeError(
+                "process() has to return a pair of experiences and metrics, not "
+                f"{type(answer).__name__}"
+            )
+        experiences, metrics = answer
+        metrics = dict(metrics or {})
+        reasons = metrics.pop("filtered", None) or {}
+        if not isinstance(reasons, Mapping):
+            raise TypeError("`filtered` among the metrics is a dictionary of counts by reason")
+        dropped = {str(why): int(count) for why, count in reasons.items() if count}
+        rates = _rates(metrics.pop("selector_metric", None) or {})
+        numbers = {str(name): value for name, value in metrics.items() if _is_number(value)}
+        numbers = {name: float(value) for name, value in numbers.items()}
+        return Experience.serialize_many(list(experiences)), numbers, dropped, rates
+
+    def close(self) -> None:
+        """Lets the operator end."""
+        try:
+            self._call("close")
+        finally:
+            if self._loop is not None:
+                self._loop.close()
+                self._loop = None
+
+    def _call(self, name: str) -> None:
+        method = getattr(self._operator, name, None)
+        if method is not None:
+            self._finish(method())
+
+    def _finish(self, answer: Any) -> Any:
+        if not inspect.isawaitable(answer):
+            return answer
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+        return self._loop.run_until_complete(_awaited(answer))
+
+    def _models(self) -> dict[Any, list[Any]]:
+        """Returns the auxiliary models, by position and by name, each with its engines."""
+        is_async = inspect.iscoroutinefunction(self._operator.process)
+        models: dict[Any, list[Any]] = {}
+        for position, engines in enumerate(self._auxiliary):
+            handles = [engine.bind(is_async) for engine in engines]
+            models[position] = handles
+            if engines and engines[0].name:
+                models.setdefault(engines[0].name, handles)
+        return models
+
+
+async def _awaited(answer: Any) -> Any:
+    return await answer
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return not isinstance(value, (str, bytes))
+
+
+def _rates(metric: Mapping[Any, Any]) -> list[tuple[int, int, float, int]]:
+    rates = []
+    for taskset, learned in metric.items():
+        for index, value in zip(learned["indices"], learned["values"], strict=True):
+            rates.append((int(taskset), int(index), float(value), 1))
+    return rates
