@@ -91,9 +91,11 @@ fn bench(shell: &Shell, filter: Option<&str>) -> Result<(), Failure> {
     if chosen(PYTHON) { bench_python(shell) } else { Ok(()) }
 }
 
-/// Measures the engine with workers in Python, right after the bare transport that they go through.
+/// Measures payloads in Python, and the engine with workers in Python, right after the bare transport
+/// that they go through.
 fn bench_python(shell: &Shell) -> Result<(), Failure> {
     let python = wheel::installed(shell)?;
+    shell.program(&python).words("python/bench/payload.py").run()?;
     shell.cargo("build --release --locked -p rollway-wire --example echo_worker").run()?;
     shell.cargo("bench --locked -p rollway-wire --bench roundtrip").run()?;
     shell
