@@ -91,8 +91,8 @@ fn bench(shell: &Shell, filter: Option<&str>) -> Result<(), Failure> {
     if chosen(PYTHON) { bench_python(shell) } else { Ok(()) }
 }
 
-/// Measures payloads in Python, and the engine with workers in Python, right after the bare transport
-/// that they go through.
+/// Measures payloads in Python, and the engine with workers in Python, right after the bare
+/// transport that they go through.
 fn bench_python(shell: &Shell) -> Result<(), Failure> {
     let python = wheel::installed(shell)?;
     shell.program(&python).words("python/bench/payload.py").run()?;

@@ -132,6 +132,10 @@ impl Ledger {
             let bytes = self.unsynced_bytes();
             return Err(LedgerError::Behind { batch: batch(), bytes });
         }
+        let max = self.inner.log.frame_bytes_max();
+        if bytes > max {
+            return Err(LedgerError::TooLarge { batch: batch(), bytes, max });
+        }
         let (live, max) = (self.live_bytes(), self.inner.options.bytes_max);
         if live.saturating_add(bytes) > max {
             return Err(LedgerError::Full { batch: batch(), bytes, live, max });

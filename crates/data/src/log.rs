@@ -219,6 +219,11 @@ impl Log {
         Ok((Self { shared, writer: Some(writer), _lock: lock }, found.torn))
     }
 
+    /// Returns how many bytes one frame may have.
+    pub fn frame_bytes_max(&self) -> u64 {
+        self.shared.options.frame_bytes_max.into()
+    }
+
     /// Appends a frame in memory. It never blocks, and refuses nothing but a frame that is too
     /// large.
     pub fn append(&self, parts: &[Part<'_>]) -> Result<Position, LogError> {

@@ -164,6 +164,8 @@ fn a_full_ledger_refuses_batches_and_takes_the_ends_of_runs() {
     let (ledger, _) = Ledger::open(dir.path(), small).unwrap();
     let (a, b, key) = (BatchId::from("a"), BatchId::from("b"), BatchKey(1));
     ledger.admits(&a, 600).unwrap();
+    let error = ledger.admits(&a, 2 << 30).unwrap_err();
+    assert!(matches!(error, LedgerError::TooLarge { .. }), "{error}");
     let (kind, tasks) = (BatchKind::Eval, [task(1, 600)]);
     let submitted = Record::Submitted { key, batch: &a, kind, min_wait_num: None, tasks: &tasks };
     ledger.append(submitted).unwrap();

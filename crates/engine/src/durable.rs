@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use rollway_core::{
@@ -59,18 +59,29 @@ pub(crate) struct Durable {
     /// A stop cancels and aborts what is unfinished in memory; the ledger keeps it for the next
     /// start.
     stopping: bool,
+    /// Why a record is missing. From then on nothing is called safe.
+    broken: OnceLock<Arc<str>>,
 }
 
 impl Durable {
     /// Opens a ledger. Blocks.
     pub(crate) fn open(dir: &Path, options: Options) -> Result<(Self, Recovered), LedgerError> {
         let (ledger, recovered) = Ledger::open(dir, options)?;
-        Ok((Self { ledger, stopping: false }, recovered))
+        Ok((Self { ledger, stopping: false, broken: OnceLock::new() }, recovered))
     }
 
     /// Tells whether there is room for a batch.
     pub(crate) fn admits(&self, batch: &BatchId, tasks: &[Arc<Task>]) -> Result<(), LedgerError> {
-        let bytes: usize = tasks.iter().map(|task| task.body.len() + task.workflow.len()).sum();
+        // Whatever else a task takes is less than this.
+        const AROUND: usize = 64;
+        let own = |task: &Arc<Task>| task.body.len() + task.workflow.len() + AROUND;
+        let mut bytes: usize = tasks.iter().map(own).sum();
+        let mut last = None;
+        for definition in tasks.iter().filter_map(|task| task.definition.as_ref()) {
+            if last.replace(Arc::as_ptr(definition)) != Some(Arc::as_ptr(definition)) {
+                bytes += definition.body.len() + AROUND;
+            }
+        }
         self.ledger.admits(batch, bytes as u64)
     }
 
@@ -142,6 +153,9 @@ impl Durable {
     /// Calls `then` once everything that was written before is safe, or with what is in the way:
     /// at once, or from another thread, which it must not keep waiting.
     pub(crate) fn once_safe(&self, then: impl FnOnce(Result<(), Arc<str>>) + Send + 'static) {
+        if let Some(message) = self.broken.get() {
+            return then(Err(Arc::clone(message)));
+        }
         if self.ledger.unsynced_bytes() == 0 {
             return then(Ok(()));
         }
@@ -155,10 +169,11 @@ impl Durable {
     }
 
     fn append(&self, record: Record<'_>) {
-        // The core says nothing about a batch that contradicts what it said before.
+        // The core does not contradict itself, and batches that are too large are not let in.
         if let Err(error) = self.ledger.append(record) {
-            tracing::error!(%error, "the ledger does not take a record");
-            debug_assert!(false, "the ledger does not take a record: {error}");
+            let message = format!("a record is missing, start again: {error}");
+            tracing::error!(message, "the ledger does not take a record");
+            let _ = self.broken.set(message.into());
         }
     }
 }
@@ -277,4 +292,25 @@ fn unpack(mut bytes: Bytes) -> Option<Definition> {
     };
     let (encoding, task_encoding) = (text()?, text()?);
     Some(Definition { encoding, task_encoding, body: bytes })
+}
+
+#[cfg(test)]
+mod tests {
+    use rollway_core::{FailureKind, RunId, TaskId};
+
+    use super::*;
+
+    #[test]
+    fn nothing_is_safe_once_a_record_is_missing() -> Result<(), Box<dyn std::error::Error>> {
+        let folder = tempfile::tempdir()?;
+        let (durable, _) = Durable::open(folder.path(), Options::new("job"))?;
+        durable.once_safe(|safe| assert_eq!(safe, Ok(())));
+        let ending = Ending::Failed { kind: FailureKind::Workflow, message: "x".into() };
+        let (batch, task, run) = (BatchKey(7), TaskId(0), RunId(0));
+        durable.happened(Fact::RunEnded { batch, task, run, ending }, &HashMap::new());
+        let (send, safe) = std::sync::mpsc::channel();
+        durable.once_safe(move |done| send.send(done).unwrap_or_default());
+        assert!(safe.recv()?.is_err_and(|message| message.contains("a record is missing")));
+        Ok(())
+    }
 }

@@ -42,6 +42,18 @@ pub enum LedgerError {
         /// How much may be.
         max: u64,
     },
+    /// The batch does not fit into one record.
+    #[error(
+        "batch {batch} has {bytes} bytes of tasks, and a record may have {max}; submit it in parts"
+    )]
+    TooLarge {
+        /// Which batch.
+        batch: BatchId,
+        /// How large its tasks are.
+        bytes: u64,
+        /// How large they may be.
+        max: u64,
+    },
     /// The disk does not keep up.
     #[error(
         "batch {batch} is not taken now: {bytes} bytes wait to be written to the disk; submit it \
