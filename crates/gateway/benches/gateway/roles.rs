@@ -1,0 +1,145 @@
+//! What the other processes do: the simulated server, the bare proxy, the gateway.
+
+use std::io::{BufRead as _, Write as _};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::response::Response;
+use axum::serve::ListenerExt as _;
+use rollway_gateway::access::RunName;
+use rollway_gateway::dialect::Engine;
+use rollway_gateway::gateway::{Gateway, Handle, Limits, Options};
+use rollway_gateway::models::{self, ServerSpec};
+use rollway_gateway::{record, simulated};
+use rollway_wire::Secret;
+use rollway_wire::experience::deserialize_many;
+use serde_json::{Map, Value, json};
+
+/// Plays a role until the input ends.
+pub(super) fn play(role: &str) {
+    // The words of cargo itself are not for us.
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.expect("a runtime");
+    let _inside = runtime.enter();
+    match role {
+        "simulated" => {
+            let server = simulated::Server::start(simulation(&words)).expect("a free port");
+            say(&json!({ "url": server.url() }));
+            listen(|_| Value::Null);
+        }
+        "proxy" => {
+            let url = runtime.block_on(proxy(words[0].clone()));
+            say(&json!({ "url": url }));
+            listen(|_| Value::Null);
+        }
+        "gateway" => {
+            let runs: u32 = words[1].parse().expect("a number of runs");
+            let gateway = runtime.block_on(gateway(&words));
+            let handle = gateway.handle();
+            say(&json!({ "url": gateway.url(), "keys": handle.open(0, 0, runs) }));
+            listen(|_| recorded(&handle, runs));
+            runtime.block_on(gateway.stop(Duration::from_secs(1)));
+        }
+        _ => panic!("unknown role: {role}"),
+    }
+}
+
+fn say(value: &Value) {
+    println!("{value}");
+    std::io::stdout().flush().expect("somebody listens");
+}
+
+fn listen(mut answer: impl FnMut(&str) -> Value) {
+    for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+        say(&answer(&line));
+    }
+}
+
+fn simulation(words: &[String]) -> simulated::Options {
+    simulated::Options {
+        first_token: Duration::from_secs(words[0].parse().expect("seconds")),
+        tokens_per_second: words[1].parse().expect("a rate"),
+        // Longer than anybody asks for: the answers have as many tokens as requests allow.
+        lengths: simulated::Lengths::Fixed(1024),
+        // What it said is not asked for later.
+        max_records: 0,
+        ..simulated::Options::default()
+    }
+}
+
+async fn gateway(words: &[String]) -> Gateway {
+    let spec = ServerSpec {
+        model: "policy".to_owned(),
+        trained: true,
+        engine: Engine::Vllm,
+        url: words[0].clone(),
+        api_key: None,
+        server_model: None,
+    };
+    let options = Options {
+        listen: "127.0.0.1:0".to_owned(),
+        admin_key: Secret::random().expect("random bytes"),
+        limits: Limits::default(),
+        record: record::Limits::default(),
+        models: models::Options {
+            max_in_flight: words[2].parse().expect("a number of places"),
+            max_wait: Duration::from_secs(600),
+            ..models::Options::default()
+        },
+        sampling: Map::new(),
+        force_sampling: false,
+    };
+    Gateway::start(options, vec![spec]).await.expect("a gateway")
+}
+
+/// What was recorded: turns and tokens of the answers, of all runs together.
+fn recorded(handle: &Handle, runs: u32) -> Value {
+    let (mut turns, mut tokens) = (0, 0);
+    for run in 0..runs {
+        let told = handle.experiences(RunName { attempt: 0, run }, 0);
+        let (payload, count) = told.expect("a record");
+        turns += count;
+        let experiences = deserialize_many(payload.into()).expect("a payload");
+        tokens += experiences.iter().map(|one| one.response_length()).sum::<usize>();
+    }
+    json!({ "turns": turns, "tokens": tokens })
+}
+
+/// A reverse proxy that understands nothing: the least that anything in between costs.
+async fn proxy(upstream: String) -> String {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let client = reqwest::Client::builder().no_proxy().build().expect("a client");
+    let app = Router::new().fallback(pass).with_state((client, upstream));
+    let socket = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = socket.local_addr().expect("an address");
+    // Events must not wait for more of them.
+    let socket = socket.tap_io(|stream| stream.set_nodelay(true).expect("a socket"));
+    tokio::spawn(async move { axum::serve(socket, app).await });
+    format!("http://{address}")
+}
+
+async fn pass(
+    State((client, upstream)): State<(reqwest::Client, String)>,
+    request: Request,
+) -> Response {
+    let (head, body) = request.into_parts();
+    let url = format!("{upstream}{}", head.uri.path());
+    let body = reqwest::Body::wrap_stream(body.into_data_stream());
+    let mut asked = client.request(head.method, url).body(body);
+    for name in ["content-type", "content-length", "authorization"] {
+        if let Some(value) = head.headers.get(name) {
+            asked = asked.header(name, value);
+        }
+    }
+    let answer = asked.send().await.expect("a server");
+    let mut response = Response::builder().status(answer.status());
+    for name in ["content-type", "content-length"] {
+        if let Some(value) = answer.headers().get(name) {
+            response = response.header(name, value);
+        }
+    }
+    response.body(Body::from_stream(answer.bytes_stream())).expect("a response")
+}

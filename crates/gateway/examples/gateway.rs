@@ -1,0 +1,127 @@
+//! A gateway in front of given servers, for tests in other languages and for a first try by hand.
+//!
+//! ```text
+//! gateway [--runs N] [--tool-calls RATE] [--tokens-per-second N] ENGINE=URL ...
+//! ```
+//!
+//! `ENGINE` is `vllm`, `sglang`, `llama_cpp` or `openai`; `simulated` as the URL starts such a
+//! server here. The first server is the model that is trained, under the name `policy`; the others
+//! are `judge-1`, `judge-2` and so on. It prints one line of JSON: where it is, its keys, and where
+//! the servers are. Every line on its standard input opens another attempt and prints its keys; the
+//! end of the input ends it.
+
+#![expect(clippy::print_stdout, reason = "it talks to whoever started it")]
+
+use std::env;
+use std::error::Error;
+use std::time::Duration;
+
+use rollway_gateway::dialect::Engine;
+use rollway_gateway::gateway::{Gateway, Limits, Options};
+use rollway_gateway::models::{self, ServerSpec};
+use rollway_gateway::{record, simulated};
+use rollway_wire::Secret;
+use serde_json::{Map, json};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+
+type Failure = Box<dyn Error>;
+
+/// How long calls under way may take when the gateway ends.
+const DEADLINE: Duration = Duration::from_secs(1);
+
+/// What was asked for on the command line.
+struct Wanted {
+    runs: u32,
+    simulated: simulated::Options,
+    servers: Vec<(String, String)>,
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Failure> {
+    let wanted = parse(env::args().skip(1))?;
+    let mut simulations = Vec::new();
+    let mut specs = Vec::new();
+    for (number, (engine, url)) in wanted.servers.iter().enumerate() {
+        let url = if url == "simulated" {
+            let server = simulate(engine, &wanted.simulated)?;
+            let url = server.url();
+            simulations.push(server);
+            url
+        } else {
+            url.clone()
+        };
+        specs.push(spec(number, engine, url)?);
+    }
+    let urls: Vec<String> = specs.iter().map(|spec| spec.url.clone()).collect();
+    let admin_key = Secret::random()?;
+    let options = Options {
+        listen: "127.0.0.1:0".to_owned(),
+        admin_key: admin_key.clone(),
+        limits: Limits::default(),
+        record: record::Limits::default(),
+        models: models::Options::default(),
+        sampling: Map::new(),
+        force_sampling: false,
+    };
+    let gateway = Gateway::start(options, specs).await?;
+    let handle = gateway.handle();
+    println!(
+        "{}",
+        json!({
+            "url": gateway.url(),
+            "admin_key": admin_key.reveal(),
+            "keys": handle.open(0, 0, wanted.runs),
+            "servers": urls,
+        })
+    );
+    let mut lines = BufReader::new(tokio::io::stdin()).lines();
+    let mut attempt = 0;
+    while lines.next_line().await?.is_some() {
+        attempt += 1;
+        println!("{}", json!({ "keys": handle.open(attempt, 0, wanted.runs) }));
+    }
+    gateway.stop(DEADLINE).await;
+    Ok(())
+}
+
+fn parse(mut words: impl Iterator<Item = String>) -> Result<Wanted, Failure> {
+    let simulated = simulated::Options::default();
+    let mut wanted = Wanted { runs: 1, simulated, servers: Vec::new() };
+    while let Some(word) = words.next() {
+        if let Some((engine, url)) = word.split_once('=') {
+            wanted.servers.push((engine.to_owned(), url.to_owned()));
+            continue;
+        }
+        let value = words.next().ok_or_else(|| format!("{word} needs a value"))?;
+        match word.as_str() {
+            "--runs" => wanted.runs = value.parse()?,
+            "--tool-calls" => wanted.simulated.tool_call_rate = value.parse()?,
+            "--tokens-per-second" => wanted.simulated.tokens_per_second = value.parse()?,
+            _ => return Err(format!("unknown option: {word}").into()),
+        }
+    }
+    if wanted.servers.is_empty() { Err("name a server: vllm=URL".into()) } else { Ok(wanted) }
+}
+
+fn simulate(engine: &str, options: &simulated::Options) -> Result<simulated::Server, Failure> {
+    let kind = match engine {
+        "vllm" => simulated::Kind::Vllm,
+        "sglang" => simulated::Kind::Sglang,
+        "openai" => simulated::Kind::OpenAi,
+        _ => return Err(format!("{engine} cannot be simulated").into()),
+    };
+    Ok(simulated::Server::start(simulated::Options { kind, ..options.clone() })?)
+}
+
+fn spec(number: usize, engine: &str, url: String) -> Result<ServerSpec, Failure> {
+    let engine = match engine {
+        "vllm" => Engine::Vllm,
+        "sglang" => Engine::Sglang,
+        "llama_cpp" => Engine::LlamaCpp,
+        "openai" => Engine::OpenAi,
+        _ => return Err(format!("unknown engine: {engine}").into()),
+    };
+    let trained = number == 0;
+    let model = if trained { "policy".to_owned() } else { format!("judge-{number}") };
+    Ok(ServerSpec { model, trained, engine, url, api_key: None, server_model: None })
+}

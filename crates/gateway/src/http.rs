@@ -1,0 +1,128 @@
+//! The HTTP surface: who may come in, where each path leads, and what is said when it leads
+//! nowhere.
+//!
+//! The way of a call: `listen` accepts the connection, the doorkeeper here asks for the key before
+//! anything else is looked at, `intake` reads the body within its limits, `calls` begins the
+//! recording, `upstream` asks a server and another one if that fails, `relay` passes a stream on,
+//! `delivery` notices whether the client has got it all.
+
+mod admin;
+mod again;
+mod app;
+mod calls;
+mod delivery;
+mod guests;
+mod history;
+mod intake;
+mod listen;
+mod metrics;
+mod openapi;
+mod relay;
+mod respond;
+mod runs;
+mod servers;
+mod settle;
+mod upstream;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::middleware::{self, Next};
+use axum::response::Response;
+use axum::routing::{delete, get, post};
+
+pub(crate) use self::app::App;
+pub use self::history::{History, KeepFuture};
+pub(crate) use self::intake::body as read_body;
+pub(crate) use self::listen::{Listening, listen};
+use crate::access::{self, Caller};
+use crate::error::{CallError, ErrorKind};
+
+/// The one path that needs no key.
+const HEALTH: &str = "/health";
+
+/// Returns everything that the gateway answers to.
+pub(crate) fn router(app: &Arc<App>) -> Router {
+    let routes = Router::new()
+        .route("/v1/chat/completions", post(calls::chat))
+        .route("/v1/completions", post(calls::completion))
+        .route("/v1/models", get(admin::list_names))
+        .route("/v1/models/{*id}", get(admin::one_name))
+        .route("/rollway/v1/run/experiences", get(calls::experiences))
+        .route("/rollway/v1/models", get(admin::list).post(admin::add))
+        .route("/rollway/v1/models/update", post(admin::update))
+        .route("/rollway/v1/models/{id}", delete(admin::remove))
+        .route("/metrics", get(metrics::show))
+        .route("/openapi.json", get(openapi::show))
+        .route(HEALTH, get(respond::well))
+        .with_state(Arc::clone(app));
+    let further = app.history.as_ref().map(|history| history.routes()).unwrap_or_default();
+    routes
+        .merge(further)
+        .fallback(nowhere)
+        .method_not_allowed_fallback(not_so)
+        .layer(middleware::from_fn_with_state(Arc::clone(app), doorkeeper))
+}
+
+/// Lets nobody in without a key, nor a run to what is not for runs. Says the same to everybody
+/// else, whatever they ask for.
+async fn doorkeeper(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
+    let path = request.uri().path();
+    let entry = app.metrics.entry(path);
+    let caller = if path == HEALTH { Ok(None) } else { admit(&app, &request).map(Some) };
+    let response = match caller {
+        Ok(caller) => {
+            if let Some(caller) = caller {
+                request.extensions_mut().insert(caller);
+            }
+            next.run(request).await
+        }
+        Err(error) => respond::error(&error),
+    };
+    entry.answered(response.status());
+    response
+}
+
+fn admit(app: &App, request: &Request) -> Result<Caller, CallError> {
+    let caller = access::shown(request.headers()).and_then(|key| app.keys.recognise(key));
+    let Some(caller) = caller.or_else(|| is_open(app).then_some(Caller::Admin)) else {
+        let message = "no valid key: show the key of the run, or the gateway's own, as \
+                       `Authorization: Bearer KEY` or as `x-api-key: KEY`";
+        return Err(CallError::new(ErrorKind::Unauthorized, message));
+    };
+    if let Caller::Run(name) = caller {
+        app.runs.check(name)?;
+        let path = request.uri().path();
+        if !path.starts_with("/v1/") && !path.starts_with("/rollway/v1/run/") {
+            let message = "the key of a run opens `/v1` and `/rollway/v1/run` alone: show the \
+                           gateway's own key";
+            return Err(CallError::new(ErrorKind::Forbidden, message));
+        }
+    }
+    Ok(caller)
+}
+
+/// Whether callers without a key are let in.
+fn is_open(app: &App) -> bool {
+    app.history.as_ref().is_some_and(|history| !history.needs_key())
+}
+
+async fn nowhere(request: Request) -> Response {
+    let message = format!("there is nothing at {}", shortened(request.uri().path()));
+    respond::error(&CallError::new(ErrorKind::NotFound, message))
+}
+
+async fn not_so(request: Request) -> Response {
+    let path = shortened(request.uri().path());
+    let message = format!("{path} does not take {}", shortened(request.method().as_str()));
+    respond::error(&CallError::new(ErrorKind::MethodNotAllowed, message))
+}
+
+/// Names what a client asked for without repeating all of it.
+fn shortened(text: &str) -> String {
+    match text.char_indices().nth(100) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.to_owned(),
+    }
+}

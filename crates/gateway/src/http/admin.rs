@@ -1,0 +1,296 @@
+//! The models and their servers: what clients may know of them, and what whoever has the gateway's
+//! own key may change.
+
+use std::fmt::Display;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query, Request, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use rollway_wire::Secret;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::app::App;
+use super::{intake, respond};
+use crate::dialect::Engine;
+use crate::error::{CallError, ErrorKind};
+use crate::models::{
+    InFlight, ModelView, Outcome, ServerId, ServerSpec, ServerView, Update, UpdateReport, Weights,
+};
+
+/// The names of the models, as OpenAI's API lists them.
+pub(super) async fn list_names(State(app): State<Arc<App>>) -> Response {
+    let models: Vec<_> = app.models.view().iter().map(name_of).collect();
+    respond::value(&json!({ "object": "list", "data": models }))
+}
+
+/// One of them.
+pub(super) async fn one_name(
+    State(app): State<Arc<App>>,
+    id: Result<Path<String>, PathRejection>,
+) -> Response {
+    let found = id.map_err(|error| unknown(&error.to_string())).and_then(|Path(id)| {
+        let models = app.models.view();
+        let model = models.iter().find(|model| model.name == id);
+        let known: Vec<_> = models.iter().map(|model| model.name.as_str()).collect();
+        model.map(name_of).ok_or_else(|| {
+            unknown(&format!("there is no such model; there are {}", known.join(", ")))
+        })
+    });
+    match found {
+        Ok(model) => respond::value(&model),
+        Err(error) => respond::error(&error),
+    }
+}
+
+fn unknown(message: &str) -> CallError {
+    CallError::new(ErrorKind::NotFound, message).at("model")
+}
+
+fn name_of(model: &ModelView) -> Value {
+    json!({ "id": model.name, "object": "model", "created": 0, "owned_by": "rollway" })
+}
+
+/// The models with all their servers.
+pub(super) async fn list(State(app): State<Arc<App>>) -> Response {
+    let models: Vec<_> = app
+        .models
+        .view()
+        .iter()
+        .map(|model| {
+            json!({
+                "name": model.name,
+                "trained": model.trained,
+                "waiting": model.waiting,
+                "servers": model.servers.iter().map(server).collect::<Vec<_>>(),
+            })
+        })
+        .collect();
+    respond::value(&json!({ "models": models }))
+}
+
+fn server(server: &ServerView) -> Value {
+    json!({
+        "id": server.id.0,
+        "engine": engine_name(server.engine),
+        "url": server.url,
+        "server_model": server.server_model,
+        "state": server.state.name(),
+        "why": server.state.to_string(),
+        "in_flight": server.in_flight,
+        "version": server.version,
+        "failures": server.failures,
+        "last_seen_seconds": server.last_seen.map(|seen| seen.as_secs_f64()),
+        "requests": server.counts.requests,
+        "went_wrong": server.counts.went_wrong,
+        "updates": server.counts.updates,
+        "failed_updates": server.counts.failed_updates,
+    })
+}
+
+/// A server that is to be used.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NewServer {
+    model: String,
+    #[serde(default)]
+    trained: bool,
+    engine: EngineName,
+    url: String,
+    api_key: Option<String>,
+    server_model: Option<String>,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum EngineName {
+    Vllm,
+    Sglang,
+    LlamaCpp,
+    Openai,
+}
+
+impl From<EngineName> for Engine {
+    fn from(name: EngineName) -> Self {
+        match name {
+            EngineName::Vllm => Self::Vllm,
+            EngineName::Sglang => Self::Sglang,
+            EngineName::LlamaCpp => Self::LlamaCpp,
+            EngineName::Openai => Self::OpenAi,
+        }
+    }
+}
+
+fn engine_name(engine: Engine) -> &'static str {
+    match engine {
+        Engine::Vllm => "vllm",
+        Engine::Sglang => "sglang",
+        Engine::LlamaCpp => "llama_cpp",
+        Engine::OpenAi => "openai",
+    }
+}
+
+/// Adds a server.
+pub(super) async fn add(State(app): State<Arc<App>>, request: Request) -> Response {
+    let added = async {
+        let new: NewServer = read(&app, request).await?;
+        let api_key = new.api_key.map(Secret::new).transpose().map_err(|error| {
+            CallError::new(ErrorKind::InvalidRequest, error.to_string()).at("api_key")
+        })?;
+        app.models.add(ServerSpec {
+            model: new.model,
+            trained: new.trained,
+            engine: new.engine.into(),
+            url: new.url,
+            api_key,
+            server_model: new.server_model,
+        })
+    };
+    match added.await {
+        Ok(ServerId(id)) => respond::json(StatusCode::CREATED, json!({ "id": id }).to_string()),
+        Err(error) => respond::error(&error),
+    }
+}
+
+/// Reads a body of JSON.
+async fn read<T: DeserializeOwned>(app: &App, request: Request) -> Result<T, CallError> {
+    let limits = &app.options.limits;
+    let body = intake::body(request, limits.max_body_bytes, limits.request_timeout).await?;
+    serde_json::from_slice(&body).map_err(|error| {
+        CallError::new(
+            ErrorKind::InvalidRequest,
+            format!("the body is not as it should be: {error}"),
+        )
+    })
+}
+
+/// How a server is taken out.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Removal {
+    /// How long what it has under way may take.
+    #[serde(default = "half_a_minute")]
+    deadline_seconds: f64,
+}
+
+fn half_a_minute() -> f64 {
+    30.0
+}
+
+/// Takes a server out.
+pub(super) async fn remove(
+    State(app): State<Arc<App>>,
+    id: Result<Path<u64>, PathRejection>,
+    query: Result<Query<Removal>, QueryRejection>,
+) -> Response {
+    let removed = async {
+        let Path(id) = id.map_err(|_| {
+            CallError::new(ErrorKind::NotFound, "a server is named by its number").at("id")
+        })?;
+        let Query(removal) = query.map_err(|error| invalid("deadline_seconds", &error))?;
+        let deadline = seconds("deadline_seconds", removal.deadline_seconds)?;
+        app.models.remove(ServerId(id), deadline).await
+    };
+    match removed.await {
+        Ok(removed) => respond::value(&json!({ "aborted": removed.aborted })),
+        Err(error) => respond::error(&error),
+    }
+}
+
+/// New weights for the trained model.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NewWeights {
+    version: u64,
+    path: String,
+    #[serde(default)]
+    in_flight: Treatment,
+    /// How long one server may take to load them.
+    #[serde(default = "ten_minutes")]
+    timeout_seconds: f64,
+    /// With `drain`: how long requests may take to end.
+    #[serde(default = "ten_minutes")]
+    drain_seconds: f64,
+    /// With `drain`: whether what is left then is aborted. Otherwise the server is left as it is.
+    #[serde(default)]
+    then_abort: bool,
+}
+
+#[derive(Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Treatment {
+    #[default]
+    Drain,
+    Keep,
+    Abort,
+}
+
+fn ten_minutes() -> f64 {
+    600.0
+}
+
+/// Gives the trained model new weights, and says what became of each server.
+pub(super) async fn update(State(app): State<Arc<App>>, request: Request) -> Response {
+    let read = async {
+        let new: NewWeights = read(&app, request).await?;
+        let in_flight = match new.in_flight {
+            Treatment::Drain => InFlight::Drain {
+                timeout: seconds("drain_seconds", new.drain_seconds)?,
+                then_abort: new.then_abort,
+            },
+            Treatment::Keep => InFlight::Keep,
+            Treatment::Abort => InFlight::Abort,
+        };
+        let timeout = seconds("timeout_seconds", new.timeout_seconds)?;
+        let weights = Weights::Path(new.path.into());
+        Ok(Update { version: new.version, weights, in_flight, timeout })
+    };
+    match read.await {
+        Ok(update) => respond::value(&report(&app.models.update(update).await)),
+        Err(error) => respond::error(&error),
+    }
+}
+
+fn report(report: &UpdateReport) -> Value {
+    let servers: Vec<_> = report
+        .servers
+        .iter()
+        .map(|server| {
+            let (outcome, why) = match &server.outcome {
+                Outcome::Updated => ("updated", None),
+                Outcome::HadIt => ("had_it", None),
+                Outcome::PutBack(why) => ("put_back", Some(why)),
+                Outcome::Broken(why) => ("broken", Some(why)),
+                Outcome::Skipped(why) => ("skipped", Some(why)),
+            };
+            json!({
+                "id": server.id.0,
+                "url": server.url,
+                "outcome": outcome,
+                "why": why,
+                "seconds": server.took.as_secs_f64(),
+                "in_flight": server.in_flight,
+                "aborted": server.aborted,
+            })
+        })
+        .collect();
+    json!({
+        "version": report.version,
+        "complete": report.is_complete(),
+        "superseded_by": report.superseded_by,
+        "servers": servers,
+    })
+}
+
+/// Understands a time.
+fn seconds(name: &str, seconds: f64) -> Result<Duration, CallError> {
+    Duration::try_from_secs_f64(seconds).map_err(|error| invalid(name, &error))
+}
+
+fn invalid(name: &str, why: &dyn Display) -> CallError {
+    CallError::new(ErrorKind::InvalidRequest, format!("{name}: {why}")).at(name)
+}

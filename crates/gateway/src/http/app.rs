@@ -1,0 +1,112 @@
+//! What every request may need.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use rollway_wire::Secret;
+use rollway_wire::experience::{Experience, serialize_many};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::guests::Guests;
+use super::history::History;
+use super::metrics::Metrics;
+use super::runs::Runs;
+use crate::access::{Keys, RunName};
+use crate::call::Kind;
+use crate::gateway::Options;
+use crate::models::Models;
+use crate::record::RecordError;
+
+/// The gateway behind the router.
+#[derive(Debug)]
+pub(crate) struct App {
+    pub(crate) options: Options,
+    pub(crate) keys: Keys,
+    pub(crate) models: Models,
+    pub(super) runs: Runs,
+    pub(super) guests: Guests,
+    pub(super) metrics: Metrics,
+    pub(super) history: Option<Arc<dyn History>>,
+    /// Places for calls.
+    pub(super) places: Arc<Semaphore>,
+    /// What is under way besides connections: streams, and requests that abort others.
+    pub(crate) tasks: TaskTracker,
+    /// Everything that is under way is to end.
+    pub(crate) stopping: CancellationToken,
+    /// What the ids of answers begin with, so that those of two gateways differ.
+    prefix: String,
+    next_id: AtomicU64,
+}
+
+impl App {
+    pub(crate) fn new(
+        options: Options,
+        models: Models,
+        history: Option<Arc<dyn History>>,
+    ) -> io::Result<Self> {
+        let stopping = CancellationToken::new();
+        let mut prefix = Secret::random()?.reveal().to_owned();
+        prefix.truncate(16);
+        Ok(Self {
+            keys: Keys::new(options.admin_key.clone())?,
+            runs: Runs::new(options.record, stopping.clone()),
+            guests: Guests::new(stopping.clone()),
+            metrics: Metrics::new(models.clone(), history.as_deref()),
+            places: Arc::new(Semaphore::new(
+                options.limits.max_in_flight.min(Semaphore::MAX_PERMITS),
+            )),
+            tasks: TaskTracker::new(),
+            next_id: AtomicU64::new(1),
+            options,
+            models,
+            history,
+            stopping,
+            prefix,
+        })
+    }
+
+    /// Returns an id that no other answer has.
+    pub(super) fn new_id(&self, kind: Kind) -> String {
+        let number = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let kind = match kind {
+            Kind::Chat => "chatcmpl",
+            Kind::Completion => "cmpl",
+        };
+        format!("{kind}-{}{number:08x}", self.prefix)
+    }
+
+    /// Lets the runs of an attempt in.
+    pub(crate) fn open(&self, attempt: u64, first_run: u32, runs: u32) {
+        self.runs.open(attempt, first_run, runs);
+    }
+
+    /// Ends an attempt.
+    pub(crate) fn close(&self, attempt: u64) {
+        self.runs.close(attempt);
+    }
+
+    /// Returns the experiences of a run as a payload, from turn `since` on, and the number of
+    /// turns.
+    pub(crate) fn experiences(
+        &self,
+        run: RunName,
+        since: u64,
+    ) -> Result<(Bytes, u64), RecordError> {
+        let Some(session) = self.runs.existing(run) else {
+            return Ok((serialized(&[])?, 0));
+        };
+        let recorder = session.recorder();
+        let experiences = recorder.experiences(since)?;
+        let turns = recorder.turns();
+        drop(recorder);
+        Ok((serialized(&experiences)?, turns))
+    }
+}
+
+fn serialized(experiences: &[Experience]) -> Result<Bytes, RecordError> {
+    serialize_many(experiences).map_err(|error| RecordError::Misread(error.to_string()))
+}

@@ -1,0 +1,300 @@
+//! The calls of models, from the first byte to the last, and what was recorded of them.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::body::Body;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Extension, Query, Request, State};
+use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::Response;
+use serde::Deserialize;
+use serde_json::Map;
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::again::{self, Gathered};
+use super::app::App;
+use super::delivery::Stream;
+use super::metrics::{Metrics, Timed};
+use super::relay::Relay;
+use super::runs::{Place, Session, Started};
+use super::settle::{Keeping, senseless, unrecorded};
+use super::upstream::{Asked, Failure, Question, Said};
+use super::{intake, respond};
+use crate::access::Caller;
+use crate::answer::End;
+use crate::call::{Call, Kind};
+use crate::dialect::Source;
+use crate::error::{CallError, ErrorKind};
+use crate::models::Lease;
+use crate::record::{Kept, RecordError};
+
+/// Fields of a call that sampling arguments do not reach.
+const NOT_SAMPLING: [&str; 5] = ["model", "messages", "prompt", "stream", "n"];
+
+pub(super) async fn chat(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    request: Request,
+) -> Response {
+    call(app, caller, Kind::Chat, request).await
+}
+
+pub(super) async fn completion(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    request: Request,
+) -> Response {
+    call(app, caller, Kind::Completion, request).await
+}
+
+async fn call(app: Arc<App>, caller: Caller, kind: Kind, request: Request) -> Response {
+    let outcome = Box::pin(take_in(&app, caller, kind, request)).await;
+    match outcome {
+        Ok(response) => response,
+        Err(Failure::Ours(error)) => respond::error(&error),
+        Err(Failure::Theirs { status, body, retry_after }) => {
+            let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY);
+            let mut response = respond::json(status, Body::from(body));
+            if let Some(seconds) = retry_after {
+                response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+            }
+            response
+        }
+        Err(Failure::Unrecordable(misread)) => {
+            respond::error(&CallError::new(ErrorKind::Upstream, misread.0))
+        }
+    }
+}
+
+/// The places that a call takes; given back when dropped, which is before the client learns the end
+/// of the answer, so that its next call finds them free.
+pub(super) struct Places {
+    _overall: OwnedSemaphorePermit,
+    _of_run: Option<Place>,
+}
+
+async fn take_in(
+    app: &Arc<App>,
+    caller: Caller,
+    kind: Kind,
+    request: Request,
+) -> Result<Response, Failure> {
+    let timed = Metrics::call(app, kind);
+    let limits = &app.options.limits;
+    let session = match caller {
+        Caller::Admin => None,
+        Caller::Run(name) => Some(app.runs.session(name)?),
+    };
+    let places = enter(app, session.as_ref())?;
+    let headers = request.headers().clone();
+    let attempted = intake::attempted(&headers)?;
+    let body = intake::body(request, limits.max_body_bytes, limits.request_timeout).await?;
+    let mut call = Call::parse(kind, &body)?;
+    drop(body);
+
+    let is_trained = app.models.is_trained(call.model());
+    if is_trained {
+        sample(app, &mut call);
+    }
+    let guest = match (&session, &app.history) {
+        (None, Some(_)) => Some(app.guests.guest(&headers, &call, &attempted)),
+        _ => None,
+    };
+    let routing = session.as_ref().map(|session| session.routing);
+    let question = Question {
+        app: Arc::clone(app),
+        id: app.new_id(kind),
+        session: routing.or_else(|| guest.as_ref().map(|guest| guest.routing)),
+        is_recorded: is_trained && (session.is_some() || guest.is_some()),
+        deadline: tokio::time::Instant::from_std(timed.began) + limits.call_timeout,
+        cancelled: session
+            .as_ref()
+            .map_or_else(|| app.stopping.clone(), |session| session.cancelled.clone()),
+        traces: traces(&headers),
+        call,
+    };
+    let recording = session.as_ref().or_else(|| guest.as_ref().map(|guest| &guest.session));
+    let keeping = match recording.filter(|_| is_trained) {
+        None => Keeping::Nowhere,
+        Some(session) => {
+            let begun = question.within(session.begin(&question.call, &attempted)).await?;
+            let pending = match begun.map_err(|error| refused(&error))? {
+                Started::New(pending) => pending,
+                Started::Again(receipt, kept) => {
+                    app.metrics.answered_again();
+                    return Ok(again::response(&question.call, kept, receipt));
+                }
+            };
+            match (guest, &app.history) {
+                (Some(guest), Some(history)) => Keeping::Guest(guest, pending, Arc::clone(history)),
+                _ => Keeping::Run(pending),
+            }
+        }
+    };
+    ask(question, keeping, timed, places).await
+}
+
+/// Takes a place, or says that there is none.
+fn enter(app: &App, session: Option<&Arc<Session>>) -> Result<Places, CallError> {
+    let limits = &app.options.limits;
+    let of_run = session.map(|session| session.enter(limits.max_in_flight_per_run)).transpose()?;
+    let overall = Arc::clone(&app.places).try_acquire_owned().map_err(|_| {
+        let limit = limits.max_in_flight;
+        let message = format!("the gateway has {limit} calls under way, which is the limit");
+        CallError::new(ErrorKind::TooMany, message).retry_after(1)
+    })?;
+    Ok(Places { _overall: overall, _of_run: of_run })
+}
+
+/// Fills in how to sample, or insists on it.
+fn sample(app: &App, call: &mut Call) {
+    for (name, value) in &app.options.sampling {
+        if NOT_SAMPLING.contains(&name.as_str()) {
+            continue;
+        }
+        let is_said = call.body.get(name).is_some_and(|said| !said.is_null());
+        if app.options.force_sampling || !is_said {
+            call.body.insert(name.clone(), value.clone());
+        }
+    }
+}
+
+fn traces(headers: &HeaderMap) -> Vec<(&'static str, HeaderValue)> {
+    let names = ["traceparent", "tracestate"];
+    names.into_iter().filter_map(|name| Some((name, headers.get(name)?.clone()))).collect()
+}
+
+/// The recording does not take the call.
+fn refused(error: &RecordError) -> CallError {
+    CallError::new(ErrorKind::Conflict, error.to_string())
+}
+
+async fn ask(
+    mut question: Question,
+    keeping: Keeping,
+    mut timed: Timed,
+    places: Places,
+) -> Result<Response, Failure> {
+    let asked = match question.ask().await {
+        Ok(asked) => asked,
+        Err(Failure::Unrecordable(misread)) => {
+            let error = RecordError::Misread(misread.0);
+            keeping.fail(&question.app, error.clone());
+            return Err(unrecorded(&error).into());
+        }
+        Err(failure) => return Err(failure),
+    };
+    let Asked { under_way, said, reader, upstream } = asked;
+    timed.upstream = upstream;
+    let marks = Marks::new(&question.id, under_way.lease());
+    let mut response = match said {
+        Said::Whole(body) => {
+            let source = Source { version: under_way.lease().version() };
+            let mut reader = reader;
+            let parts = reader.whole(&body, source);
+            match &parts {
+                Ok(_) => under_way.lease().went_well(),
+                Err(misread) => under_way.lease().went_wrong(&misread.0),
+            }
+            under_way.ended();
+            let heard = parts.map(|parts| (parts, reader.finish(End::Complete)));
+            let call = &question.call;
+            let outcome = match heard {
+                Ok((parts, Ok(answer))) => {
+                    let kept = Kept { stream: call.stream, parts: parts.clone() };
+                    let kept = keeping.keep(&question.app, call, answer, kept).await;
+                    let given = kept.map(|receipt| again::complete(call, parts, receipt));
+                    given.map_err(|error| unrecorded(&error))
+                }
+                Ok((parts, Err(_))) if !keeping.is_kept() => Ok(again::complete(call, parts, None)),
+                Ok((_, Err(misread))) | Err(misread) => {
+                    let error = senseless(&misread, keeping.is_kept());
+                    if keeping.is_kept() {
+                        keeping.fail(&question.app, RecordError::Misread(misread.0));
+                    }
+                    Err(error)
+                }
+            };
+            outcome?
+        }
+        Said::Events(response) => {
+            let (pieces, body) = Stream::new();
+            let gathered = Gathered::new(&question.call);
+            if !matches!(keeping, Keeping::Guest(..)) {
+                // Long prompts need not stay in memory for as long as their answers take.
+                question.call.body = Map::new();
+            }
+            let tasks = question.app.tasks.clone();
+            let held = (timed, places);
+            let relay = Relay { question, under_way, reader, keeping, pieces, held, gathered };
+            tasks.spawn(relay.run(response));
+            respond::events(Body::new(body))
+        }
+    };
+    marks.put(response.headers_mut());
+    Ok(response)
+}
+
+/// Headers that say where an answer comes from.
+struct Marks {
+    id: String,
+    server: u64,
+    version: Option<u64>,
+}
+
+impl Marks {
+    fn new(id: &str, lease: &Lease) -> Self {
+        let id = id.to_owned();
+        Self { id, server: lease.server().id.0, version: lease.version() }
+    }
+
+    fn put(self, headers: &mut HeaderMap) {
+        if let Ok(id) = HeaderValue::from_str(&self.id) {
+            headers.insert("x-request-id", id);
+        }
+        headers.insert("x-rollway-server", HeaderValue::from(self.server));
+        if let Some(version) = self.version {
+            headers.insert("x-rollway-model-version", HeaderValue::from(version));
+        }
+    }
+}
+
+/// From which turn on.
+#[derive(Debug, Deserialize)]
+pub(super) struct Since {
+    #[serde(default)]
+    since: u64,
+}
+
+/// Gives a run what was recorded of it.
+pub(super) async fn experiences(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    query: Result<Query<Since>, QueryRejection>,
+) -> Response {
+    let began = Instant::now();
+    let outcome = (|| {
+        let Query(Since { since }) = query.map_err(|error| {
+            let message = format!("`since` is the number of a turn: {error}");
+            CallError::new(ErrorKind::InvalidRequest, message).at("since")
+        })?;
+        let Caller::Run(name) = caller else {
+            let message = "experiences belong to a run: show the run's own key";
+            return Err(CallError::new(ErrorKind::Forbidden, message));
+        };
+        app.experiences(name, since).map_err(|error| refused(&error))
+    })();
+    tracing::trace!(took = ?began.elapsed(), "experiences");
+    match outcome {
+        Ok((payload, turns)) => {
+            let mut response = respond::json(StatusCode::OK, payload);
+            let headers = response.headers_mut();
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+            headers.insert("x-rollway-turns", HeaderValue::from(turns));
+            response
+        }
+        Err(error) => respond::error(&error),
+    }
+}

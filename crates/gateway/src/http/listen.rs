@@ -1,0 +1,168 @@
+//! Accepts connections, and lets them go.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::gateway::Limits;
+
+/// How many connections may wait to be accepted; the kernel may allow fewer.
+const BACKLOG: u32 = 16_384;
+
+/// How long to wait when no connection can be accepted for want of files.
+const EXHAUSTED: Duration = Duration::from_millis(50);
+
+/// The largest head of a request, in bytes.
+const MAX_HEAD_BYTES: usize = 64 << 10;
+
+/// A listener at work.
+#[derive(Debug)]
+pub(crate) struct Listening {
+    /// Where.
+    pub(crate) address: SocketAddr,
+    connections: TaskTracker,
+    /// No further request is taken.
+    closing: CancellationToken,
+    /// What is still open is cut.
+    cut: CancellationToken,
+}
+
+/// Begins to listen at an address, with what every connection is served by.
+pub(crate) async fn listen(at: &str, limits: &Limits, router: Router) -> io::Result<Listening> {
+    let listener = bind(at).await?;
+    let address = listener.local_addr()?;
+    let connections = TaskTracker::new();
+    let (closing, cut) = (CancellationToken::new(), CancellationToken::new());
+    let mut protocol = http1::Builder::new();
+    protocol
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.request_timeout)
+        .max_buf_size(MAX_HEAD_BYTES);
+    let door = Door {
+        places: Arc::new(Semaphore::new(limits.max_connections.min(Semaphore::MAX_PERMITS))),
+        protocol,
+        router,
+        connections: connections.clone(),
+        closing: closing.clone(),
+        cut: cut.clone(),
+    };
+    connections.spawn(door.accept(listener));
+    Ok(Listening { address, connections, closing, cut })
+}
+
+/// Binds the first address of a name that can be bound.
+async fn bind(at: &str) -> io::Result<TcpListener> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for address in tokio::net::lookup_host(at).await? {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+        socket.set_reuseaddr(true)?;
+        match socket.bind(address).and_then(|()| socket.listen(BACKLOG)) {
+            Ok(listener) => return Ok(listener),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+impl Listening {
+    /// Takes no more requests, and returns when those under way have been answered.
+    pub(crate) async fn finish(&self) {
+        self.closing.cancel();
+        self.connections.close();
+        self.connections.wait().await;
+    }
+
+    /// Cuts what is still open.
+    pub(crate) fn cut(&self) {
+        self.closing.cancel();
+        self.cut.cancel();
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.cut();
+    }
+}
+
+#[derive(Debug)]
+struct Door {
+    places: Arc<Semaphore>,
+    protocol: http1::Builder,
+    router: Router,
+    connections: TaskTracker,
+    closing: CancellationToken,
+    cut: CancellationToken,
+}
+
+impl Door {
+    async fn accept(self, listener: TcpListener) {
+        let Some(()) = self.closing.run_until_cancelled(self.accept_all(&listener)).await else {
+            return;
+        };
+    }
+
+    async fn accept_all(&self, listener: &TcpListener) {
+        // The semaphore is never closed, so that this ends only from outside.
+        while let Ok(place) = Arc::clone(&self.places).acquire_owned().await {
+            match listener.accept().await {
+                Ok((stream, _)) => {
+                    let connection = self.serve(stream);
+                    self.connections.spawn(async move {
+                        connection.await;
+                        drop(place);
+                    });
+                }
+                Err(error) if is_of_the_connection(&error) => {}
+                Err(error) => {
+                    tracing::warn!(%error, "no connection can be accepted at the moment");
+                    tokio::time::sleep(EXHAUSTED).await;
+                }
+            }
+        }
+    }
+
+    fn serve(&self, stream: TcpStream) -> impl Future<Output = ()> + Send + use<> {
+        // Events are small and are to arrive at once. If it cannot be set they still arrive.
+        let _ = stream.set_nodelay(true);
+        let service = TowerToHyperService::new(self.router.clone());
+        let connection = self.protocol.serve_connection(TokioIo::new(stream), service);
+        let (closing, cut) = (self.closing.clone(), self.cut.clone());
+        async move {
+            let mut connection = std::pin::pin!(connection);
+            let end = tokio::select! {
+                end = connection.as_mut() => end,
+                () = closing.cancelled() => {
+                    connection.as_mut().graceful_shutdown();
+                    tokio::select! {
+                        end = connection => end,
+                        () = cut.cancelled() => Ok(()),
+                    }
+                }
+            };
+            if let Err(error) = end {
+                tracing::debug!(%error, "a connection ended");
+            }
+        }
+    }
+}
+
+/// Whether a client is to blame that left before it was accepted.
+fn is_of_the_connection(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionReset
+    )
+}

@@ -1,0 +1,238 @@
+//! Passes a stream on from a server to a client, and settles it.
+//!
+//! It is a task of its own, so that a client that does not read cannot keep a call alive beyond its
+//! run or its deadline. Whatever ends it, the request at the server ends with it.
+
+use std::time::{Duration, Instant};
+
+use bytes::{Bytes, BytesMut};
+use reqwest::Response;
+use tokio::sync::mpsc;
+
+use super::again::Gathered;
+use super::calls::Places;
+use super::delivery::Piece;
+use super::metrics::Timed;
+use super::settle::{Keeping, senseless, unrecorded};
+use super::upstream::{Question, UnderWay, causes, taken};
+use crate::answer::End;
+use crate::dialect::{Misread, Reader, Source};
+use crate::error::{CallError, ErrorKind};
+use crate::record::{Kept, RecordError};
+use crate::sse::Parser;
+
+/// The last words of a good stream.
+const DONE: &[u8] = b"data: [DONE]\n\n";
+
+/// A stream under way.
+pub(super) struct Relay {
+    pub(super) question: Question,
+    pub(super) under_way: UnderWay,
+    pub(super) reader: Box<dyn Reader>,
+    pub(super) keeping: Keeping,
+    pub(super) pieces: mpsc::Sender<Piece>,
+    /// What ends with the call, and is over before the client knows that.
+    pub(super) held: (Timed, Places),
+    pub(super) gathered: Gathered,
+}
+
+/// How a stream ended.
+enum Outcome {
+    /// The server has said all it had to say; what of it the client has not got.
+    Complete(BytesMut),
+    /// The client has left.
+    Left,
+    /// The client is told why it got no more.
+    Failed(CallError),
+    /// What the server says makes no sense.
+    Misread(Misread),
+}
+
+impl Relay {
+    /// Passes everything on, then settles.
+    pub(super) async fn run(mut self, mut response: Response) {
+        let outcome = match self.pump(&mut response).await {
+            Ok(rest) => Outcome::Complete(rest),
+            Err(outcome) => outcome,
+        };
+        match outcome {
+            Outcome::Complete(rest) => self.complete(rest).await,
+            Outcome::Left => self.aborted(None).await,
+            Outcome::Failed(error) => self.aborted(Some(error)).await,
+            Outcome::Misread(misread) => self.misread(misread),
+        }
+    }
+
+    /// Passes on what may be passed on before the answer was recorded; returns the rest.
+    async fn pump(&mut self, response: &mut Response) -> Result<BytesMut, Outcome> {
+        let limit = self.question.app.options.limits.max_answer_bytes;
+        let mut parser = Parser::default();
+        let mut bytes = 0;
+        loop {
+            let Some(chunk) = self.next(response).await? else {
+                if self.gathered.is_finished() && !parser.is_torn() {
+                    return Ok(self.gathered.take_held());
+                }
+                return Err(self.broke("it ended before it was complete"));
+            };
+            bytes += chunk.len();
+            if bytes > limit {
+                return Err(self.broke(&format!("it has more than {limit} bytes, the limit")));
+            }
+            let events =
+                parser.feed(&chunk, limit).map_err(|malformed| self.broke(&malformed.0))?;
+            let mut out = BytesMut::with_capacity(chunk.len());
+            for event in events {
+                if event == "[DONE]" {
+                    out.unsplit(self.gathered.take_held());
+                    return Ok(out);
+                }
+                if let Some(said) = error_in(&event) {
+                    return Err(self.broke(&said));
+                }
+                let source = Source { version: self.under_way.lease().version() };
+                let parts = self.reader.event(&event, source).map_err(Outcome::Misread)?;
+                for part in parts {
+                    self.gathered.take(part, &mut out);
+                }
+            }
+            if !out.is_empty() {
+                self.send(Piece::Some(out.freeze())).await?;
+            }
+        }
+    }
+
+    /// Waits for more, but not beyond any of the limits.
+    async fn next(&mut self, response: &mut Response) -> Result<Option<Bytes>, Outcome> {
+        let idle = self.question.app.options.limits.idle_timeout;
+        let began = Instant::now();
+        let by = self.question.deadline.min(tokio::time::Instant::now() + idle);
+        let chunk = tokio::select! {
+            // What is there already is taken without looking further; whoever sends it on looks.
+            biased;
+            chunk = tokio::time::timeout_at(by, response.chunk()) => chunk,
+            () = self.question.cancelled.cancelled() => {
+                return Err(Outcome::Failed(self.question.gone()));
+            }
+            () = self.pieces.closed() => return Err(Outcome::Left),
+            () = self.under_way.lease().aborted() => {
+                return Err(Outcome::Failed(taken(self.under_way.lease())));
+            }
+        };
+        self.held.0.upstream += began.elapsed();
+        match chunk {
+            Ok(Ok(chunk)) => Ok(chunk),
+            Ok(Err(error)) => Err(self.broke(&causes(&error))),
+            Err(_) if by == self.question.deadline => {
+                Err(Outcome::Failed(self.question.too_late()))
+            }
+            Err(_) => Err(self.silent(idle)),
+        }
+    }
+
+    async fn send(&mut self, piece: Piece) -> Result<(), Outcome> {
+        match self.question.within(self.pieces.send(piece)).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => Err(Outcome::Left),
+            Err(error) => Err(Outcome::Failed(error)),
+        }
+    }
+
+    fn broke(&self, why: &str) -> Outcome {
+        self.question.app.metrics.broken.inc();
+        self.under_way.lease().went_wrong(why);
+        let server = self.under_way.lease().server().id.0;
+        let message = format!("the answer of server {server} broke off: {why}");
+        Outcome::Failed(CallError::new(ErrorKind::Upstream, message))
+    }
+
+    fn silent(&self, idle: Duration) -> Outcome {
+        self.question.app.metrics.broken.inc();
+        self.under_way.lease().went_wrong("it fell silent in the middle of an answer");
+        let server = self.under_way.lease().server().id.0;
+        let message = format!("server {server} said nothing for {idle:?}, which is the limit");
+        Outcome::Failed(CallError::new(ErrorKind::UpstreamTimeout, message))
+    }
+
+    /// Records the whole answer, and only then lets the client know that it was all.
+    async fn complete(self, mut rest: BytesMut) {
+        let Self { question, under_way, reader, keeping, pieces, held, gathered } = self;
+        under_way.lease().went_well();
+        under_way.ended();
+        let app = &question.app;
+        let outcome = match reader.finish(End::Complete) {
+            Ok(answer) => {
+                let kept = if keeping.keeps_answers() {
+                    gathered.kept(&question.call, &answer)
+                } else {
+                    Kept { stream: true, parts: Vec::new() }
+                };
+                keeping.keep(app, &question.call, answer, kept).await
+            }
+            Err(misread) if keeping.is_kept() => {
+                let error = RecordError::Misread(misread.0);
+                keeping.fail(app, error.clone());
+                Err(error)
+            }
+            Err(_) => Ok(None),
+        };
+        drop(held);
+        let last = match outcome {
+            Ok(receipt) => {
+                rest.extend_from_slice(DONE);
+                Piece::Last(rest.freeze(), receipt)
+            }
+            Err(error) => Piece::Last(event_of(&unrecorded(&error)), None),
+        };
+        // A client that is gone by now finds its answer when it asks again.
+        let _ = question.within(pieces.send(last)).await;
+    }
+
+    /// Records what there is of the answer, if it is for somebody who may still want it.
+    async fn aborted(self, why: Option<CallError>) {
+        let Self { question, under_way, reader, keeping, pieces, held, .. } = self;
+        // Closes the connection to the server, and tells it where that is not enough.
+        drop(under_way);
+        let app = &question.app;
+        let is_wanted = !question.cancelled.is_cancelled() || app.stopping.is_cancelled();
+        if keeping.is_kept() && is_wanted {
+            match reader.finish(End::Aborted) {
+                Ok(answer) => {
+                    let kept = Kept { stream: true, parts: Vec::new() };
+                    // What could not be kept was counted, and is an error of the run.
+                    let _ = keeping.keep(app, &question.call, answer, kept).await;
+                }
+                Err(misread) => keeping.fail(app, RecordError::Misread(misread.0)),
+            }
+        }
+        drop(held);
+        if let Some(error) = why {
+            // A client that does not read is not waited for.
+            let _ = pieces.try_send(Piece::Last(event_of(&error), None));
+        }
+    }
+
+    fn misread(self, misread: Misread) {
+        let Self { question, under_way, keeping, pieces, held, .. } = self;
+        under_way.lease().went_wrong(&misread.0);
+        drop(under_way);
+        drop(held);
+        let error = senseless(&misread, keeping.is_kept());
+        if keeping.is_kept() {
+            keeping.fail(&question.app, RecordError::Misread(misread.0));
+        }
+        let _ = pieces.try_send(Piece::Last(event_of(&error), None));
+    }
+}
+
+/// Returns an error as an event.
+fn event_of(error: &CallError) -> Bytes {
+    format!("data: {}\n\n", error.body()).into()
+}
+
+/// Returns what a server says if it says that it has failed.
+fn error_in(event: &str) -> Option<String> {
+    let inside = event.trim_start().strip_prefix('{')?.trim_start();
+    let is_error = inside.starts_with("\"error\"") || inside.starts_with("\"object\":\"error\"");
+    is_error.then(|| event.chars().take(500).collect())
+}

@@ -1,0 +1,51 @@
+//! Answers that are no model's.
+
+use axum::body::Body;
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::Response;
+use serde_json::Value;
+
+use crate::error::CallError;
+
+/// Says that the gateway lives, and nothing else.
+pub(super) async fn well() -> Response {
+    json(StatusCode::OK, r#"{"status":"ok"}"#)
+}
+
+/// Returns an answer of JSON.
+pub(super) fn json(status: StatusCode, body: impl Into<Body>) -> Response {
+    let mut response = Response::new(body.into());
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+/// Returns an answer of JSON that went well.
+pub(super) fn value(value: &Value) -> Response {
+    json(StatusCode::OK, value.to_string())
+}
+
+/// Returns an error in the form of OpenAI's API.
+pub(super) fn error(error: &CallError) -> Response {
+    let status = StatusCode::from_u16(error.kind.status());
+    let mut response =
+        json(status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), error.body().to_string());
+    if let Some(seconds) = error.retry_after {
+        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    response
+}
+
+/// Returns an answer of events.
+pub(super) fn events(body: Body) -> Response {
+    let mut response = json(StatusCode::OK, body);
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    // Proxies in between are to pass every event on at once.
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    response
+}

@@ -1,0 +1,81 @@
+//! The numbers of every server, as they are when somebody asks.
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+
+use crate::models::{ModelView, Models, ServerView, State};
+
+/// Looks at the servers whenever the metrics are shown.
+#[derive(Debug)]
+pub(super) struct Servers(pub(super) Models);
+
+type Look = fn(&ServerView) -> u64;
+
+/// What is as it is: name, what it means, how to see it.
+const GAUGES: [(&str, &str, Look); 3] = [
+    ("server_up", "Whether the server takes requests", |server| {
+        u64::from(server.state == State::Running)
+    }),
+    ("server_in_flight", "Requests under way at the server", |server| u64::from(server.in_flight)),
+    ("server_failures", "Requests in a row that the server failed", |server| {
+        u64::from(server.failures)
+    }),
+];
+
+/// What only grows.
+const COUNTERS: [(&str, &str, Look); 8] = [
+    ("server_requests", "Requests sent to the server", |server| server.counts.requests),
+    ("server_went_well", "Requests that went well", |server| server.counts.went_well),
+    ("server_went_wrong", "Requests that the server failed", |server| server.counts.went_wrong),
+    ("server_failed_checks", "Checks that the server failed", |server| server.counts.failed_checks),
+    ("server_moved_away", "Sessions sent elsewhere for load", |server| server.counts.moved_away),
+    ("server_lost", "How often the server became unusable", |server| server.counts.lost),
+    ("server_updates", "Updates of its weights", |server| server.counts.updates),
+    ("server_failed_updates", "Updates that failed", |server| server.counts.failed_updates),
+];
+
+impl Collector for Servers {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let models = self.0.view();
+        for (name, help, look) in GAUGES {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            each(&models, |labels, server| {
+                let value = i64::try_from(look(server)).unwrap_or(i64::MAX);
+                ConstGauge::new(value).encode(family.encode_family(labels)?)
+            })?;
+        }
+        for (name, help, look) in COUNTERS {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            each(&models, |labels, server| {
+                ConstCounter::new(look(server)).encode(family.encode_family(labels)?)
+            })?;
+        }
+        let help = "The version of the server's weights, if it is known";
+        let mut family =
+            encoder.encode_descriptor("server_version", help, None, MetricType::Gauge)?;
+        each(&models, |labels, server| {
+            let Some(version) = server.version else { return Ok(()) };
+            let version = i64::try_from(version).unwrap_or(i64::MAX);
+            ConstGauge::new(version).encode(family.encode_family(labels)?)
+        })
+    }
+}
+
+type Labels<'a> = [(&'static str, &'a str); 3];
+
+fn each(
+    models: &[ModelView],
+    mut encode: impl FnMut(&Labels<'_>, &ServerView) -> Result<(), std::fmt::Error>,
+) -> Result<(), std::fmt::Error> {
+    for model in models {
+        for server in &model.servers {
+            let id = server.id.0.to_string();
+            let labels = [("model", &*model.name), ("server", &*id), ("url", &*server.url)];
+            encode(&labels, server)?;
+        }
+    }
+    Ok(())
+}

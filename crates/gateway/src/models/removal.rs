@@ -1,0 +1,56 @@
+//! Servers that are taken out while the gateway runs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::board::Duty;
+use super::replace::drained;
+use super::{Handle, Inner, ServerId};
+use crate::error::{CallError, ErrorKind};
+
+/// What became of a server that was taken out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Removed {
+    /// Requests that had to be aborted.
+    pub aborted: u32,
+}
+
+/// Takes a server out.
+pub(super) async fn remove(
+    inner: &Arc<Inner>,
+    id: ServerId,
+    deadline: Duration,
+) -> Result<Removed, CallError> {
+    let handle = inner.with(|table| {
+        let unknown =
+            |why: &str| Err(CallError::new(ErrorKind::NotFound, format!("server {}: {why}", id.0)));
+        let Some(handle) = table.handles.get(&id).cloned() else {
+            return unknown("there is no such server");
+        };
+        match table.board.seat_mut(id) {
+            Some(seat) if seat.duty != Duty::Leaving => seat.duty = Duty::Leaving,
+            _ => return unknown("it is being removed already"),
+        }
+        Ok(handle)
+    })?;
+    let task = tokio::spawn(finish(Arc::clone(inner), handle, deadline));
+    // It ends early only with the runtime.
+    Ok(task.await.unwrap_or(Removed { aborted: 0 }))
+}
+
+async fn finish(inner: Arc<Inner>, handle: Arc<Handle>, deadline: Duration) -> Removed {
+    let aborted = drained(&inner, &handle, deadline).await;
+    if aborted > 0 {
+        handle.abort_all();
+    }
+    handle.gone.cancel();
+    let id = handle.server.id;
+    inner.change(|table| {
+        table.board.remove(id);
+        table.handles.remove(&id);
+    });
+    inner.changed.notify_waiters();
+    let url = &handle.server.spec.url;
+    tracing::info!(url, aborted, "server was removed");
+    Removed { aborted }
+}

@@ -1,0 +1,128 @@
+//! What an update of the weights is, and what came of it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::ServerId;
+
+/// New weights for the trained model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Update {
+    /// Their version. A server that has this version already is left alone.
+    pub version: u64,
+    /// Where they are.
+    pub weights: Weights,
+    /// What happens to requests that are under way.
+    pub in_flight: InFlight,
+    /// How long one server may take to load them, once its requests are out of the way.
+    pub timeout: Duration,
+}
+
+/// Where weights come from.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Weights {
+    /// A directory that the servers can read.
+    Path(PathBuf),
+    /// The trainer sends them over a group that it and all servers are members of. All servers are
+    /// updated at the same time then, whatever [`super::Options::min_running`] says.
+    Group(Group),
+}
+
+/// A group that weights are sent over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// Where the trainer can be reached.
+    pub master_address: String,
+    /// At which port.
+    pub master_port: u16,
+    /// How many members there are: the trainer, who is the first, and all servers' workers.
+    pub world_size: u32,
+    /// How many members each server is.
+    pub ranks_per_server: u32,
+    /// The name of the group.
+    pub name: String,
+    /// What carries it: `nccl`.
+    pub backend: String,
+    /// Whether the servers must join first: true for the first update over this group.
+    pub join: bool,
+    /// What is sent, in order.
+    pub tensors: Vec<Tensor>,
+}
+
+/// A tensor that is sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tensor {
+    /// Its name in the model.
+    pub name: String,
+    /// Its type: `bfloat16`.
+    pub dtype: String,
+    /// Its shape.
+    pub shape: Vec<u64>,
+}
+
+/// What happens to requests that are under way at a server that is to be updated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InFlight {
+    /// They are finished first.
+    Drain {
+        /// How long they may take.
+        timeout: Duration,
+        /// Whether what is left then is aborted. Otherwise the server keeps its old weights.
+        then_abort: bool,
+    },
+    /// They stay, are halted meanwhile, and go on with the new weights.
+    Keep,
+    /// They are aborted.
+    Abort,
+}
+
+/// What came of an update.
+#[derive(Clone, Debug, PartialEq)]
+pub struct UpdateReport {
+    /// The version.
+    pub version: u64,
+    /// The newer version that made this one useless before it began.
+    pub superseded_by: Option<u64>,
+    /// What became of each server of the trained model.
+    pub servers: Vec<ServerReport>,
+}
+
+/// What became of one server.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ServerReport {
+    /// Its name here.
+    pub id: ServerId,
+    /// Its root.
+    pub url: String,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// How long it was not used.
+    pub took: Duration,
+    /// Requests that were under way when its turn came.
+    pub in_flight: u32,
+    /// How many of them were aborted.
+    pub aborted: u32,
+}
+
+/// How the update of a server ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It has the new weights, and says so.
+    Updated,
+    /// It had them before.
+    HadIt,
+    /// It keeps the old weights, and says so; why.
+    PutBack(String),
+    /// Nobody knows which weights it has, and it is not used until an update succeeds; why.
+    Broken(String),
+    /// It was not touched; why.
+    Skipped(String),
+}
+
+impl UpdateReport {
+    /// Whether every server has the new weights.
+    pub fn is_complete(&self) -> bool {
+        let has_it = |it: &ServerReport| matches!(it.outcome, Outcome::Updated | Outcome::HadIt);
+        self.superseded_by.is_none() && self.servers.iter().all(has_it)
+    }
+}

@@ -1,0 +1,55 @@
+//! Asks one server again and again whether it is well.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use super::control::{self, Called, ControlError, Wrong};
+use super::{Handle, Inner};
+
+/// What a server says of itself.
+#[derive(Debug)]
+pub(super) struct Said {
+    pub(super) model: Called,
+    pub(super) version: Option<u64>,
+}
+
+/// Watches a server until it is removed, or nobody uses the models any more.
+pub(super) async fn watch(inner: Weak<Inner>, handle: Arc<Handle>) {
+    loop {
+        let Some(models) = inner.upgrade() else { return };
+        let interval = models.options.health_interval;
+        tokio::select! {
+            () = handle.gone.cancelled() => return,
+            () = check(&models, &handle) => {}
+        }
+        drop(models);
+        tokio::select! {
+            () = handle.gone.cancelled() => return,
+            () = handle.check_now.notified() => {}
+            () = tokio::time::sleep(interval) => {}
+        }
+    }
+}
+
+async fn check(models: &Arc<Inner>, handle: &Handle) {
+    let timeout = models.options.health_timeout;
+    let id = handle.server.id;
+    let said_before = handle.said.load(Ordering::Acquire);
+    let knows_it = models.with(|table| table.board.seat(id).is_some_and(super::inner::is_known));
+    let asked = async {
+        control::check(&handle.server, timeout).await?;
+        // Whoever was away may have come back with other weights.
+        if knows_it { Ok(None) } else { identify(handle, timeout).await.map(Some) }
+    };
+    match asked.await {
+        Ok(said) => models.passed(handle, said, said_before),
+        Err(error) => models.failed(handle, &error.message, error.kind == Wrong::Gone),
+    }
+}
+
+async fn identify(handle: &Handle, timeout: Duration) -> Result<Said, ControlError> {
+    let model = control::model_name(&handle.server, timeout).await?;
+    let version = control::version(&handle.server, timeout).await?;
+    Ok(Said { model, version })
+}

@@ -1,0 +1,273 @@
+//! Tests of the recorder: what turns make, and which calls count.
+
+mod conversations;
+mod retries;
+
+use bytes::Bytes;
+use rollway_wire::experience::{Experience, Kind, ModelVersions, TruncateStatus, VersionRun};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::answer::Choice;
+use crate::call;
+
+fn chat(messages: Value) -> Call {
+    let Value::Object(body) = json!({"messages": messages, "tools": [{"type": "function"}]}) else {
+        unreachable!()
+    };
+    Call { kind: call::Kind::Chat, body, stream: false, choices: 1 }
+}
+
+fn versions(version: u64, tokens: usize) -> ModelVersions {
+    let tokens = u32::try_from(tokens).unwrap();
+    let runs = (tokens > 0).then_some(VersionRun { version: Some(version), tokens });
+    ModelVersions::from_runs(runs).unwrap()
+}
+
+fn choice(tokens: &[i32], text: &str) -> Choice {
+    Choice {
+        tokens: Some(tokens.to_vec()),
+        logprobs: Some(tokens.iter().map(|&token| -(token as f32)).collect()),
+        versions: versions(3, tokens.len()),
+        finish_reason: Some("stop".to_owned()),
+        reply: json!({"role": "assistant", "content": text}),
+    }
+}
+
+fn answer(id: &str, prompt: &[i32], choices: Vec<Choice>) -> Answer {
+    let (id, model) = (id.to_owned(), "m".to_owned());
+    Answer { id, model, prompt: Some(prompt.to_vec()), choices, end: End::Complete }
+}
+
+fn kept(text: &str) -> Kept {
+    Kept { stream: false, parts: vec![Bytes::copy_from_slice(text.as_bytes())] }
+}
+
+fn retry() -> Attempted {
+    Attempted { is_retry: true, ..Attempted::default() }
+}
+
+/// Begins a call that must be new.
+fn begin(recorder: &mut Recorder, words: u8, call: &Call, attempted: &Attempted) -> CallNumber {
+    match recorder.begin_as([words; 32], call, attempted) {
+        Ok(Begun::New(number)) => number,
+        other => panic!("not new: {other:?}"),
+    }
+}
+
+/// Makes a call that goes well.
+fn ask(recorder: &mut Recorder, call: &Call, answer: Answer) {
+    let words = u8::try_from(recorder.turns()).unwrap();
+    let number = begin(recorder, words, call, &Attempted::default());
+    recorder.answered(number, answer, kept("")).unwrap();
+    recorder.delivered(number);
+}
+
+fn actions(experience: &Experience) -> Vec<i32> {
+    let mask = experience.action_mask.as_ref().unwrap();
+    let response = experience.tokens.iter().skip(experience.prompt_length);
+    response.zip(mask.iter()).filter(|(_, is_action)| *is_action).map(|(token, _)| token).collect()
+}
+
+#[test]
+fn a_chat_becomes_one_experience_with_a_mask() {
+    let mut recorder = Recorder::new(Limits::default());
+    let user = |text: &str| json!({"role": "user", "content": text});
+    let first = json!([user("hi")]);
+    ask(&mut recorder, &chat(first), answer("a", &[1, 2], vec![choice(&[5, 6], "hello")]));
+    let said = json!({"role": "assistant", "content": "hello"});
+    let second = json!([user("hi"), said, user("more")]);
+    let mut last = choice(&[9], "bye");
+    last.versions = versions(2, 1);
+    last.finish_reason = Some("length".to_owned());
+    ask(&mut recorder, &chat(second), answer("b", &[1, 2, 5, 6, 7, 8], vec![last]));
+
+    let experiences = recorder.experiences(0).unwrap();
+    let [experience] = &experiences[..] else { panic!("{experiences:?}") };
+    assert_eq!(experience.kind(), Kind::MultiTurn);
+    assert_eq!(experience.tokens.to_vec(), [1, 2, 5, 6, 7, 8, 9]);
+    assert_eq!(experience.prompt_length, 2);
+    let mask = experience.action_mask.as_ref().unwrap();
+    assert_eq!(mask.to_vec(), [true, true, false, false, true]);
+    assert_eq!(experience.logprobs.as_ref().unwrap().to_vec(), [-5., -6., 0., 0., -9.]);
+    let each: Vec<_> = experience.model_versions.as_ref().unwrap().iter().collect();
+    assert_eq!(each, [Some(3), Some(3), None, None, Some(2)]);
+    assert_eq!(experience.truncate_status, Some(TruncateStatus::ResponseTruncated));
+    assert_eq!(experience.response_text.as_deref(), Some("bye"));
+    assert_eq!(experience.messages.as_ref().unwrap().value().as_array().unwrap().len(), 4);
+    assert_eq!(experience.tools.as_ref().unwrap().value(), json!([{"type": "function"}]));
+    let info = experience.info.value();
+    let expected = json!({
+        "model": "m", "model_version": 2, "finish_reason": "length", "turns": 2,
+        "message_ids": ["a", "b"],
+    });
+    assert_eq!(info, expected);
+    assert_eq!(recorder.experiences(1).unwrap()[0].prompt_length, 6);
+    let counts = Counts { calls: 2, turns: 2, continued: 1, ..Counts::default() };
+    assert_eq!(recorder.counts(), counts);
+}
+
+#[test]
+fn branches_and_drift_are_experiences_of_their_own() {
+    let mut recorder = Recorder::new(Limits::default());
+    let none = || chat(json!([]));
+    let n = vec![choice(&[5, 6], "x"), choice(&[5, 7], "y")];
+    ask(&mut recorder, &none(), answer("a", &[1, 2], n));
+    // Each of the two choices is continued, the first one twice.
+    ask(&mut recorder, &none(), answer("b", &[1, 2, 5, 6, 8], vec![choice(&[10], "")]));
+    ask(&mut recorder, &none(), answer("c", &[1, 2, 5, 7, 8], vec![choice(&[11], "")]));
+    ask(&mut recorder, &none(), answer("d", &[1, 2, 5, 6, 9], vec![choice(&[12], "")]));
+    // Into the response, but not to its end; and another prompt, which is no drift.
+    ask(&mut recorder, &none(), answer("e", &[1, 2, 5, 9, 9], vec![choice(&[13], "")]));
+    ask(&mut recorder, &none(), answer("f", &[1, 3], vec![choice(&[14], "")]));
+    let trained: Vec<_> = recorder.experiences(0).unwrap().iter().map(actions).collect();
+    assert_eq!(trained, [vec![5, 6, 10], vec![5, 7, 11], vec![12], vec![13], vec![14]]);
+    let counts = recorder.counts();
+    assert_eq!((counts.continued, counts.branches, counts.drift), (2, 1, 1));
+}
+
+#[test]
+fn messages_that_go_on_while_tokens_do_not_are_drift() {
+    let mut recorder = Recorder::new(Limits::default());
+    let user = json!({"role": "user", "content": "hi"});
+    let first = chat(json!([user]));
+    ask(&mut recorder, &first, answer("a", &[1, 2], vec![choice(&[5, 6, 7], "hello")]));
+    // A template that leaves out what the model thought: the first token differs already.
+    let said = json!({"role": "assistant", "content": "hello"});
+    let second = chat(json!([user, said, user]));
+    ask(&mut recorder, &second, answer("b", &[1, 2, 7, 1, 2], vec![choice(&[8], "")]));
+    assert_eq!(recorder.counts().drift, 1);
+    // The same beginning without an answer of the model is another prompt.
+    let third = chat(json!([user, user]));
+    ask(&mut recorder, &third, answer("c", &[1, 2, 1, 2], vec![choice(&[9], "")]));
+    assert_eq!(recorder.counts().drift, 1);
+    assert_eq!(recorder.experiences(0).unwrap().len(), 3);
+}
+
+#[test]
+fn what_takes_too_much_room_fails_for_good() {
+    let limits = Limits { max_bytes: 40_000, ..Limits::default() };
+    let mut recorder = Recorder::new(limits);
+    let call = chat(json!([]));
+    let mut prompt = vec![1; 10];
+    let error = loop {
+        let number = match recorder.begin_as([0; 32], &call, &Attempted::default()) {
+            Ok(Begun::New(number)) => number,
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => break error,
+        };
+        let answer = answer("a", &prompt, vec![choice(&[2; 100], "")]);
+        match recorder.answered(number, answer, kept(&"x".repeat(5000))) {
+            Ok(()) => assert!(recorder.bytes() <= 40_000),
+            Err(error) => break error,
+        }
+        recorder.delivered(number);
+        prompt.extend([3; 500]);
+    };
+    assert_eq!(error, RecordError::TooMuch { what: "bytes", limit: 40_000 });
+    assert!(recorder.counts().dropped > 0, "kept answers go first");
+    assert_eq!(recorder.experiences(0), Err(error.clone()));
+    assert_eq!(recorder.begin_as([1; 32], &call, &Attempted::default()), Err(error));
+
+    let mut recorder = Recorder::new(Limits { max_turns: 2, ..Limits::default() });
+    let number = begin(&mut recorder, 0, &call, &Attempted::default());
+    let three = answer("a", &[1], vec![choice(&[2], ""), choice(&[3], ""), choice(&[4], "")]);
+    let error = recorder.answered(number, three, kept("")).unwrap_err();
+    assert_eq!(error, RecordError::TooMuch { what: "turns", limit: 2 });
+}
+
+#[test]
+fn long_chats_take_room_for_what_is_new() {
+    let mut recorder = Recorder::new(Limits { max_kept: 0, ..Limits::default() });
+    let mut messages = Vec::new();
+    let mut prompt = Vec::new();
+    let mut sizes = vec![0];
+    for turn in 0..200 {
+        messages.push(json!({"role": "user", "content": "w".repeat(400)}));
+        prompt.extend((0..100).map(|token| token * turn));
+        let response: Vec<i32> = (0..100).map(|token| token + turn).collect();
+        let answer = answer(&turn.to_string(), &prompt, vec![choice(&response, "so")]);
+        ask(&mut recorder, &chat(json!(messages)), answer);
+        messages.push(json!({"role": "assistant", "content": "so"}));
+        prompt.extend(response);
+        sizes.push(recorder.bytes());
+    }
+    let (first, last) = (sizes[20] - sizes[10], sizes[200] - sizes[190]);
+    assert!(last < first + first / 4, "ten turns took {first} bytes and then {last}");
+    assert_eq!(recorder.experiences(0).unwrap().len(), 1);
+    let whole = recorder.turns_of(CallNumber(199)).pop().unwrap();
+    assert_eq!(whole.prompt.len(), 200 * 200 - 100);
+    assert_eq!(whole.messages.unwrap().as_array().unwrap().len(), 399);
+}
+
+#[test]
+fn what_cannot_be_trained_on_is_said() {
+    let call = chat(json!([]));
+    let mut recorder = Recorder::new(Limits::default());
+    let number = begin(&mut recorder, 0, &call, &Attempted::default());
+    let mut silent = answer("a", &[], vec![Choice::default()]);
+    silent.prompt = None;
+    recorder.answered(number, silent.clone(), kept("text")).unwrap();
+    assert_eq!(recorder.experiences(0), Err(RecordError::NoTokens("m".to_owned())));
+    // Calls still go through, and are still made once.
+    let again = recorder.begin_as([0; 32], &call, &retry());
+    assert_eq!(again, Ok(Begun::Again(number, kept("text"))));
+    // One that was aborted before anything was told is no reason.
+    let mut recorder = Recorder::new(Limits::default());
+    let number = begin(&mut recorder, 0, &call, &Attempted::default());
+    silent.end = End::Aborted;
+    recorder.answered(number, silent, kept("")).unwrap();
+    assert_eq!(recorder.experiences(0), Ok(Vec::new()));
+    assert_eq!((recorder.counts().aborted, recorder.counts().untold), (1, 1));
+    // What does not fit together fails the run.
+    let number = begin(&mut recorder, 0, &call, &Attempted::default());
+    let mut odd = choice(&[1, 2], "");
+    odd.logprobs = Some(vec![0.0]);
+    let error = recorder.answered(number, answer("a", &[1], vec![odd]), kept("")).unwrap_err();
+    assert_eq!(error, RecordError::Misread("2 tokens have 1 log-probabilities".to_owned()));
+    assert_eq!(recorder.experiences(0), Err(error));
+}
+
+#[test]
+fn the_words_of_a_call_tell_which_it_is() {
+    let mut recorder = Recorder::new(Limits::default());
+    let call = |text: &str| chat(json!([{"role": "user", "content": text}]));
+    let Ok(Begun::New(first)) = recorder.begin(&call("a"), &Attempted::default()) else { panic!() };
+    recorder.answered(first, answer("a", &[1], vec![choice(&[2], "")]), kept("a")).unwrap();
+    let other = recorder.begin(&call("b"), &retry());
+    assert!(matches!(other, Ok(Begun::New(_))), "{other:?}");
+    let again = recorder.begin(&call("a"), &retry());
+    assert_eq!(again, Ok(Begun::Again(first, kept("a"))));
+}
+
+#[test]
+fn a_turn_without_tokens_is_counted_and_makes_nothing() {
+    let mut recorder = Recorder::new(Limits::default());
+    let call = chat(json!([]));
+    ask(&mut recorder, &call, answer("a", &[1], vec![choice(&[], "")]));
+    assert_eq!(recorder.experiences(0), Ok(Vec::new()));
+    assert_eq!((recorder.counts().turns, recorder.counts().empty), (1, 1));
+}
+
+#[test]
+fn log_probabilities_that_were_not_told_are_not_made_up() {
+    let mut recorder = Recorder::new(Limits::default());
+    let mut bare = choice(&[5], "");
+    bare.logprobs = None;
+    ask(&mut recorder, &chat(json!([])), answer("a", &[1], vec![bare]));
+    assert_eq!(recorder.experiences(0).unwrap()[0].logprobs, None);
+}
+
+#[test]
+fn turns_are_written_and_read_to_the_last_bit() {
+    let mut said = choice(&[i32::MAX, -1, 0], "so");
+    said.logprobs = Some(vec![f32::NEG_INFINITY, -0.1, f32::MIN_POSITIVE]);
+    let answer = answer("a", &[1, 2], vec![said.clone(), said]);
+    let turns = Turn::of(&chat(json!([{"role": "user"}])), answer).unwrap();
+    assert_eq!(turns[1].id, "a/1");
+    let text = serde_json::to_string(&turns).unwrap();
+    assert_eq!(serde_json::from_str::<Vec<Turn>>(&text).unwrap(), turns);
+    let torn = text.replacen("AQAAAAIAAAA=", "AQAAAAIA", 1);
+    assert_ne!(torn, text);
+    serde_json::from_str::<Vec<Turn>>(&torn).unwrap_err();
+}

@@ -1,0 +1,120 @@
+//! Sequences of tokens, in blocks that sequences with the same beginning share.
+
+use super::trie::{Node, ROOT, Trie};
+
+/// How many tokens a block has. What is shared is shared in whole blocks.
+pub(super) const BLOCK: usize = 64;
+
+/// All tokens of a run.
+#[derive(Debug, Default)]
+pub(super) struct Tokens {
+    blocks: Trie<[i32]>,
+}
+
+/// A sequence of tokens.
+#[derive(Debug)]
+pub(super) struct Sequence {
+    last: Node,
+    rest: Box<[i32]>,
+    length: usize,
+}
+
+impl Sequence {
+    /// How many tokens it has.
+    pub(super) fn len(&self) -> usize {
+        self.length
+    }
+
+    /// How many bytes it takes beside its blocks.
+    pub(super) fn bytes(&self) -> usize {
+        size_of_val(&*self.rest)
+    }
+}
+
+impl Tokens {
+    /// Keeps a sequence.
+    pub(super) fn keep(&mut self, tokens: &[i32]) -> Sequence {
+        let blocks = tokens.chunks_exact(BLOCK);
+        let rest = blocks.remainder().into();
+        let last = blocks.fold(ROOT, |node, block| self.blocks.step(node, block));
+        Sequence { last, rest, length: tokens.len() }
+    }
+
+    /// Returns the tokens of a sequence.
+    pub(super) fn read(&self, sequence: &Sequence) -> Vec<i32> {
+        let mut tokens = Vec::with_capacity(sequence.length);
+        for node in self.blocks.path(sequence.last) {
+            tokens.extend_from_slice(self.blocks.piece(node).unwrap_or_default());
+        }
+        tokens.extend_from_slice(&sequence.rest);
+        tokens
+    }
+
+    /// Returns a sequence for looking at its blocks one by one.
+    pub(super) fn unfold<'a>(&'a self, sequence: &'a Sequence) -> Unfolded<'a> {
+        Unfolded { path: self.blocks.path(sequence.last), tokens: self, rest: &sequence.rest }
+    }
+
+    /// How many bytes the blocks take.
+    pub(super) fn bytes(&self) -> usize {
+        self.blocks.bytes()
+    }
+}
+
+/// A sequence, and the places of its blocks.
+#[derive(Debug)]
+pub(super) struct Unfolded<'a> {
+    path: Vec<Node>,
+    tokens: &'a Tokens,
+    rest: &'a [i32],
+}
+
+impl<'a> Unfolded<'a> {
+    /// Where the first `blocks` blocks lead to.
+    pub(super) fn node(&self, blocks: usize) -> Node {
+        blocks.checked_sub(1).and_then(|last| self.path.get(last)).copied().unwrap_or(ROOT)
+    }
+
+    /// The tokens after the first `blocks` blocks, up to one block of them.
+    pub(super) fn after(&self, blocks: usize) -> &'a [i32] {
+        match self.path.get(blocks) {
+            Some(&node) => self.tokens.blocks.piece(node).unwrap_or_default(),
+            None => self.rest,
+        }
+    }
+
+    /// Names the first `length` tokens: where their whole blocks lead to, and what follows.
+    pub(super) fn prefix(&self, length: usize) -> (Node, &'a [i32]) {
+        let blocks = length / BLOCK;
+        let after = self.after(blocks);
+        (self.node(blocks), after.get(..length % BLOCK).unwrap_or(after))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn sequences_are_read_back_and_share_blocks(
+            first in prop::collection::vec(0..3, 0..200),
+            second in prop::collection::vec(0..3, 0..200),
+        ) {
+            let mut tokens = Tokens::default();
+            let whole: Vec<i32> = first.iter().chain(&second).copied().collect();
+            let (a, b) = (tokens.keep(&first), tokens.keep(&whole));
+            prop_assert_eq!(tokens.read(&a), &first[..]);
+            prop_assert_eq!(tokens.read(&b), &whole[..]);
+            let bytes = tokens.bytes();
+            tokens.keep(&whole);
+            prop_assert_eq!(tokens.bytes(), bytes);
+            let (a, b) = (tokens.unfold(&a).prefix(a.len()), tokens.unfold(&b).prefix(a.len()));
+            prop_assert_eq!(a, b);
+        }
+    }
+}

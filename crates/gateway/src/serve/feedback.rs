@@ -1,0 +1,198 @@
+//! Feedback: what agents say about the answers that they got.
+
+use rollway_wire::experience::IdPart;
+use serde_json::{Map, Value, json};
+
+use crate::error::{CallError, ErrorKind};
+
+/// How many message ids one feedback may name.
+const IDS_MAX: usize = 65_536;
+
+/// The longest name of a message or a task, in bytes.
+const NAME_MAX: usize = 512;
+
+/// A reward for answers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Feedback {
+    /// How good it was; finite.
+    pub reward: f64,
+    /// Which answers, or choices of them. No name stands there twice.
+    pub msg_ids: Vec<String>,
+    /// The task.
+    pub task: IdPart,
+    /// The run of the task.
+    pub run: u64,
+}
+
+/// What became of feedback. Numbers are of choices.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Receipt {
+    /// Choices that have it now, and wait for a commit.
+    pub accepted: u64,
+    /// Choices that had feedback before, and keep that.
+    pub already: u64,
+    /// Names that nothing recorded has, or nothing that is still kept.
+    pub unknown: Vec<String>,
+}
+
+/// What becomes of feedback.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was taken.
+    Taken(Receipt),
+    /// So much waits for a commit that no more is taken.
+    Full {
+        /// How many bytes wait.
+        bytes: u64,
+        /// How many may.
+        limit: u64,
+    },
+}
+
+impl Feedback {
+    /// Reads the body of a request.
+    pub fn parse(body: &[u8]) -> Result<Self, CallError> {
+        let body: Value = serde_json::from_slice(body).map_err(|error| {
+            CallError::new(ErrorKind::InvalidRequest, format!("the body is no JSON: {error}"))
+        })?;
+        let Value::Object(fields) = body else {
+            let message = "the body is a JSON object with reward, msg_ids and task_id";
+            return Err(CallError::new(ErrorKind::InvalidRequest, message));
+        };
+        Ok(Self {
+            reward: reward(&fields)?,
+            msg_ids: msg_ids(&fields)?,
+            task: task(&fields)?,
+            run: run(&fields)?,
+        })
+    }
+}
+
+impl Receipt {
+    /// The status code: 200 if every name was known, 404 if none was, 207 for something between.
+    pub fn status(&self) -> u16 {
+        match (self.unknown.is_empty(), self.accepted + self.already) {
+            (true, _) => 200,
+            (false, 0) => 404,
+            (false, _) => 207,
+        }
+    }
+
+    /// The body of the answer.
+    pub fn body(&self) -> Value {
+        let status = match self.status() {
+            200 if self.accepted == 0 => "already",
+            200 => "accepted",
+            404 => "unknown",
+            _ => "partial",
+        };
+        let mut body = json!({
+            "status": status,
+            "accepted": self.accepted,
+            "already": self.already,
+            "unknown": self.unknown.len(),
+            "unknown_ids": self.unknown,
+        });
+        if self.status() == 404 {
+            let message = "none of these ids was recorded, or is still kept";
+            let error = CallError::new(ErrorKind::NotFound, message).at("msg_ids");
+            body["error"] = error.body()["error"].take();
+        }
+        body
+    }
+}
+
+fn wrong(field: &str, what: &str) -> CallError {
+    CallError::new(ErrorKind::InvalidRequest, format!("`{field}` {what}")).at(field)
+}
+
+fn reward(fields: &Map<String, Value>) -> Result<f64, CallError> {
+    let reward = fields.get("reward").ok_or_else(|| wrong("reward", "is missing: a number"))?;
+    let reward = reward.as_f64().filter(|reward| reward.is_finite());
+    reward.ok_or_else(|| wrong("reward", "is a finite number"))
+}
+
+fn msg_ids(fields: &Map<String, Value>) -> Result<Vec<String>, CallError> {
+    let what = "is a list of the ids of answers, and not empty";
+    let list = fields.get("msg_ids").and_then(Value::as_array);
+    let list = list.filter(|list| !list.is_empty()).ok_or_else(|| wrong("msg_ids", what))?;
+    if list.len() > IDS_MAX {
+        return Err(wrong("msg_ids", &format!("has more than {IDS_MAX} ids, which is the limit")));
+    }
+    let mut known = std::collections::HashSet::new();
+    let mut ids = Vec::with_capacity(list.len());
+    for (index, id) in list.iter().enumerate() {
+        let field = format!("msg_ids[{index}]");
+        let id = id.as_str().filter(|id| !id.is_empty() && id.len() <= NAME_MAX);
+        let id = id.ok_or_else(|| {
+            wrong(&field, &format!("is the id of an answer: a text of 1 to {NAME_MAX} bytes"))
+        })?;
+        if known.insert(id) {
+            ids.push(id.to_owned());
+        }
+    }
+    Ok(ids)
+}
+
+fn task(fields: &Map<String, Value>) -> Result<IdPart, CallError> {
+    let what = format!("is the name of the task: a text of 1 to {NAME_MAX} bytes, or an integer");
+    match fields.get("task_id") {
+        None => Err(wrong("task_id", "is missing: the name of the task, a text or an integer")),
+        Some(Value::String(text)) if !text.is_empty() && text.len() <= NAME_MAX => {
+            Ok(IdPart::Text(text.clone()))
+        }
+        Some(value) => value.as_i64().map(IdPart::Number).ok_or_else(|| wrong("task_id", &what)),
+    }
+}
+
+fn run(fields: &Map<String, Value>) -> Result<u64, CallError> {
+    match fields.get("run_id") {
+        None | Some(Value::Null) => Ok(0),
+        Some(value) => {
+            let run = value.as_u64().filter(|run| i64::try_from(*run).is_ok());
+            run.ok_or_else(|| wrong("run_id", "is the number of the run: an integer from 0 on"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(body: &str) -> Option<String> {
+        Feedback::parse(body.as_bytes()).unwrap_err().param
+    }
+
+    #[test]
+    fn feedback_is_read_and_each_mistake_is_named() {
+        let good = br#"{"reward": 1, "msg_ids": ["a", "b", "a"], "task_id": 7, "run_id": 2}"#;
+        let feedback = Feedback::parse(good).unwrap();
+        let msg_ids = vec!["a".to_owned(), "b".to_owned()];
+        assert_eq!(feedback, Feedback { reward: 1.0, msg_ids, task: 7.into(), run: 2 });
+
+        assert_eq!(refused("{"), None);
+        assert_eq!(refused("[]"), None);
+        let field = |body: &str| refused(body).unwrap_or_default();
+        assert_eq!(field(r#"{"msg_ids": ["a"], "task_id": 1}"#), "reward");
+        assert_eq!(field(r#"{"reward": true, "msg_ids": ["a"], "task_id": 1}"#), "reward");
+        assert_eq!(field(r#"{"reward": 1, "msg_ids": [], "task_id": 1}"#), "msg_ids");
+        assert_eq!(field(r#"{"reward": 1, "msg_ids": "a", "task_id": 1}"#), "msg_ids");
+        assert_eq!(field(r#"{"reward": 1, "msg_ids": ["a", 2], "task_id": 1}"#), "msg_ids[1]");
+        assert_eq!(field(r#"{"reward": 1, "msg_ids": ["a"]}"#), "task_id");
+        assert_eq!(field(r#"{"reward": 1, "msg_ids": ["a"], "task_id": 1.5}"#), "task_id");
+        let body = r#"{"reward": 1, "msg_ids": ["a"], "task_id": "t", "run_id": -1}"#;
+        assert_eq!(field(body), "run_id");
+    }
+
+    #[test]
+    fn the_status_says_whether_something_was_missing() {
+        let receipt = |accepted, already, unknown: &[&str]| {
+            let unknown = unknown.iter().map(|id| (*id).to_owned()).collect();
+            Receipt { accepted, already, unknown }.status()
+        };
+        assert_eq!(receipt(2, 0, &[]), 200);
+        assert_eq!(receipt(0, 2, &[]), 200);
+        assert_eq!(receipt(1, 0, &["x"]), 207);
+        assert_eq!(receipt(0, 0, &["x"]), 404);
+    }
+}

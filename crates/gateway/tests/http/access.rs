@@ -1,0 +1,91 @@
+//! Who gets in.
+
+use rollway_gateway::access::RunName;
+use serde_json::Value;
+
+use super::help::{ADMIN, World, read, says};
+
+const PATHS: [&str; 9] = [
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/models",
+    "/v1/models/trained",
+    "/metrics",
+    "/openapi.json",
+    "/rollway/v1/models",
+    "/rollway/v1/run/experiences",
+    "/no/such/path",
+];
+
+#[tokio::test]
+async fn without_a_key_every_path_says_the_same_except_health() {
+    let world = World::new().await;
+    let run = world.open(1);
+    let forged = run.key[..run.key.len() - 1].to_owned();
+    let other = World::new().await.open(1).key;
+    let mut said: Option<Value> = None;
+    for path in PATHS {
+        for method in [reqwest::Method::GET, reqwest::Method::POST, reqwest::Method::OPTIONS] {
+            for key in [None, Some(""), Some("wrong"), Some(&forged), Some(&other)] {
+                let mut request = world.client.request(method.clone(), world.url(path));
+                if let Some(key) = key {
+                    request = request.bearer_auth(key);
+                }
+                let response = request.body("no JSON").send().await.unwrap();
+                assert!(response.headers().get("x-request-id").is_none());
+                let (status, body) = read(response).await;
+                assert_eq!(status, 401, "{method} {path} {key:?}: {body}");
+                assert_eq!(*said.get_or_insert_with(|| body.clone()), body);
+            }
+        }
+    }
+    let (status, health) = read(world.client.get(world.url("/health")).send().await.unwrap()).await;
+    assert_eq!((status, health.to_string()), (200, r#"{"status":"ok"}"#.to_owned()));
+    assert_eq!(world.inside().counts().requests, 0);
+}
+
+#[tokio::test]
+async fn a_run_reaches_what_is_for_runs_and_the_admin_the_rest() {
+    let world = World::new().await;
+    let run = world.open(1);
+    for (path, as_run, as_admin) in [
+        ("/v1/models", 200, 200),
+        ("/metrics", 403, 200),
+        ("/openapi.json", 403, 200),
+        ("/rollway/v1/models", 403, 200),
+        ("/rollway/v1/run/experiences", 200, 403),
+        ("/no/such/path", 403, 404),
+        ("/v1/no/such/path", 404, 404),
+        ("/v1/chat/completions", 405, 405),
+    ] {
+        for (key, expected) in [(run.key.as_str(), as_run), (ADMIN, as_admin)] {
+            let get = || world.client.get(world.url(path));
+            for request in [get().bearer_auth(key), get().header("x-api-key", key)] {
+                let status = request.send().await.unwrap().status();
+                assert_eq!(status, expected, "{path}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_key_is_good_for_its_run_and_while_the_attempt_is_open() {
+    let world = World::new().await;
+    let keys = world.handle.open(4, 2, 2);
+    assert_eq!(keys.len(), 2);
+    let mut run = world.open(9);
+    for (number, key) in keys.iter().enumerate() {
+        run.key.clone_from(key);
+        for _ in 0..=number {
+            assert_eq!(run.chat(&says("hi")).send().await.unwrap().status(), 200);
+        }
+        let name = RunName { attempt: 4, run: 2 + u32::try_from(number).unwrap() };
+        assert_eq!(world.handle.experiences(name, 0).unwrap().1, 1 + number as u64);
+    }
+    world.handle.close(4);
+    let (status, error) = read(run.chat(&says("hi")).send().await.unwrap()).await;
+    assert_eq!(status, 401);
+    assert!(error["error"]["message"].as_str().unwrap().contains("attempt 4 is over"), "{error}");
+    assert_eq!(world.handle.experiences(RunName { attempt: 4, run: 2 }, 0).unwrap().1, 0);
+    assert_eq!(world.inside().counts().requests, 3);
+}

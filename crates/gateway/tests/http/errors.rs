@@ -1,0 +1,139 @@
+//! What clients are told when a call does not go well.
+
+use rollway_gateway::record::RecordError;
+use rollway_gateway::simulated::{self, Fault, Kind};
+use serde_json::{Value, json};
+
+use super::help::{ADMIN, World, events, options, read, says, streams};
+
+/// Every error has the form of OpenAI's API.
+fn is_in_form(error: &Value, status: u16) {
+    let inside = &error["error"];
+    assert!(inside["message"].as_str().is_some_and(|message| !message.is_empty()), "{error}");
+    assert!(inside["type"].is_string(), "{error}");
+    assert_eq!(inside["code"], status, "{error}");
+}
+
+#[tokio::test]
+async fn wrong_requests_are_refused_with_the_field_that_is_to_blame() {
+    let world = World::new().await;
+    let run = world.open(1);
+    for (body, status, param) in [
+        ("{", 400, Value::Null),
+        ("[]", 400, Value::Null),
+        ("{}", 400, json!("messages")),
+        (r#"{"messages":"hi"}"#, 400, json!("messages")),
+        (r#"{"messages":[{"role":"user","content":"x"}],"n":0}"#, 400, json!("n")),
+        (r#"{"messages":[{"role":"user","content":"x"}],"stream":1}"#, 400, json!("stream")),
+        (r#"{"messages":[{"role":"user","content":"x"}],"model":"no"}"#, 404, json!("model")),
+    ] {
+        let request = run.chat(&json!({})).body(body);
+        let response = request.send().await.unwrap();
+        assert_eq!(response.headers()["content-type"], "application/json");
+        let (got, error) = read(response).await;
+        assert_eq!(got, status, "{body}: {error}");
+        is_in_form(&error, status);
+        assert_eq!(error["error"]["param"], param, "{body}: {error}");
+    }
+    assert_eq!(world.inside().counts().requests, 0);
+    assert_eq!(world.handle.experiences(run.name, 0).unwrap().1, 0);
+}
+
+#[tokio::test]
+async fn what_the_server_refuses_is_passed_on_once_and_not_recorded() {
+    for kind in [Kind::Vllm, Kind::Sglang, Kind::OpenAi] {
+        let world = World::with(options(), vec![simulated::Options::new(kind)]).await;
+        let run = world.open(1);
+        for body in [says("x"), streams("x")] {
+            world.inside().inject(Fault::Status(422), 1);
+            let (status, error) = read(run.chat(&body).send().await.unwrap()).await;
+            assert_eq!(status, 422, "{error}");
+            assert!(error["error"]["message"].is_string(), "{error}");
+        }
+        assert_eq!(world.inside().counts().requests, 2);
+        assert_eq!(world.handle.experiences(run.name, 0).unwrap().1, 0);
+        assert_eq!(run.chat(&says("x")).send().await.unwrap().status(), 200);
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_breaks_ends_with_an_error_and_is_recorded_as_aborted() {
+    let world = World::new().await;
+    let run = world.open(1);
+    world.inside().inject(Fault::CutAfter(3), 1);
+    let response = run.chat(&streams("hello")).send().await.unwrap();
+    assert_eq!(response.status(), 200);
+    let events = events(&response.text().await.unwrap());
+    assert!(!events.iter().any(|event| event == "[DONE]"));
+    let last: Value = serde_json::from_str(events.last().unwrap()).unwrap();
+    is_in_form(&last, 502);
+    let experiences = world.experiences(&run);
+    assert_eq!(experiences.len(), 1);
+    let said = &world.inside().records()[0].choices[0].tokens;
+    assert!(experiences[0].response_length() <= said.len());
+    assert!(world.metric("broken_total").await >= 1.0);
+
+    // The same again is another try of it, and takes its place.
+    let response = run.chat(&streams("hello")).send().await.unwrap();
+    assert!(response.text().await.unwrap().ends_with("data: [DONE]\n\n"));
+    let experiences = world.experiences(&run);
+    assert_eq!(experiences.len(), 1);
+    assert_eq!(
+        experiences[0].response_length(),
+        world.inside().records()[1].choices[0].tokens.len()
+    );
+}
+
+#[tokio::test]
+async fn an_answer_that_cannot_be_recorded_is_an_error_of_the_run_for_good() {
+    for (fault, stream) in
+        [(Fault::Misalign, false), (Fault::Misalign, true), (Fault::NoFinish, true)]
+    {
+        let world = World::new().await;
+        let run = world.open(1);
+        assert_eq!(run.chat(&says("good")).send().await.unwrap().status(), 200);
+        world.inside().inject(fault, 1);
+        let body = if stream { streams("bad") } else { says("bad") };
+        let response = run.chat(&body).send().await.unwrap();
+        let error = if stream {
+            let events = events(&response.text().await.unwrap());
+            serde_json::from_str(events.last().unwrap()).unwrap()
+        } else {
+            assert_eq!(response.status(), 502);
+            read(response).await.1
+        };
+        is_in_form(&error, 502);
+        assert!(matches!(world.handle.experiences(run.name, 0), Err(RecordError::Misread(_))));
+        let request = run.client.get(run.url.clone() + "/rollway/v1/run/experiences");
+        let (status, error) = read(request.bearer_auth(&run.key).send().await.unwrap()).await;
+        assert_eq!(status, 409);
+        is_in_form(&error, 409);
+        let (status, _) = read(run.chat(&says("more")).send().await.unwrap()).await;
+        assert_eq!(status, 409, "nothing more of the run can be recorded");
+        assert_eq!(world.metric("recording_failures_total").await, 1.0);
+        let other = world.open(2);
+        assert_eq!(other.chat(&says("good")).send().await.unwrap().status(), 200);
+    }
+}
+
+#[tokio::test]
+async fn a_server_without_token_ids_answers_but_leaves_nothing_to_train_on() {
+    let world = World::with(options(), vec![simulated::Options::new(Kind::OpenAi)]).await;
+    let run = world.open(1);
+    for body in [says("hello"), streams("hello")] {
+        assert_eq!(run.chat(&body).send().await.unwrap().status(), 200);
+    }
+    let error = world.handle.experiences(run.name, 0).unwrap_err();
+    assert!(matches!(error, RecordError::NoTokens(_)));
+}
+
+#[tokio::test]
+async fn calls_with_the_admin_key_are_answered_and_belong_to_nobody() {
+    let world = World::new().await;
+    let mut run = world.open(1);
+    ADMIN.clone_into(&mut run.key);
+    assert_eq!(run.chat(&says("hello")).send().await.unwrap().status(), 200);
+    assert_eq!(run.chat(&streams("hello")).send().await.unwrap().status(), 200);
+    assert_eq!(world.handle.experiences(run.name, 0).unwrap().1, 0);
+    assert_eq!(world.metric("turns_total").await, 0.0);
+}

@@ -1,0 +1,87 @@
+//! A server that fails is not the end of a call.
+
+use rollway_gateway::gateway::Limits;
+use rollway_gateway::simulated::{self, Fault};
+
+use serde_json::Value;
+
+use super::help::{Run, World, options, read, says, streams};
+
+async fn answered(run: &Run, body: &Value) {
+    let response = run.chat(body).send().await.unwrap();
+    let (status, text) = (response.status(), response.text().await.unwrap());
+    assert_eq!(status, 200, "{text}");
+}
+
+async fn two() -> World {
+    let servers = vec![simulated::Options::default(); 2];
+    let mut options = options();
+    options.limits = Limits { max_retries: 1, ..Limits::default() };
+    let world = World::with(options, servers).await;
+    // Both are known once each has taken a request.
+    let mut number = 0;
+    while world.servers.iter().any(|server| server.inside().counts().completed == 0) {
+        number += 1;
+        let run = world.open(1000 + number);
+        assert_eq!(run.chat(&says("warm")).send().await.unwrap().status(), 200);
+    }
+    world
+}
+
+#[tokio::test]
+async fn a_call_that_fails_before_its_answer_is_sent_to_another_server() {
+    for fault in [Fault::Status(500), Fault::Status(503), Fault::Status(429), Fault::Cut] {
+        for body in [says("x"), streams("x")] {
+            let world = two().await;
+            let run = world.open(1);
+            for server in &world.servers {
+                server.inside().inject(fault, 1);
+            }
+            // The first try fails wherever it goes, and so does the second; the third call finds
+            // both well.
+            let (status, error) = read(run.chat(&body).send().await.unwrap()).await;
+            let expected = match fault {
+                Fault::Status(503) => 503,
+                Fault::Status(429) => 429,
+                _ => 502,
+            };
+            assert_eq!(status, expected, "{fault:?}: {error}");
+            answered(&run, &body).await;
+            assert_eq!(world.experiences(&run).len(), 1, "{fault:?}");
+            assert_eq!(world.metric("resent_total").await, 1.0);
+
+            world.servers[0].inside().inject(fault, 1);
+            let others = (2..6).map(|attempt| world.open(attempt));
+            for run in others {
+                answered(&run, &body).await;
+                assert_eq!(world.experiences(&run).len(), 1);
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_whole_answer_that_breaks_off_is_asked_of_another_server() {
+    let world = two().await;
+    for server in &world.servers {
+        server.inside().inject(Fault::CutAfter(1), 1);
+    }
+    let runs = [world.open(1), world.open(2), world.open(3)];
+    let mut good = 0;
+    for run in &runs {
+        good += u32::from(run.chat(&says("x")).send().await.unwrap().status() == 200);
+    }
+    assert!(good >= 2);
+}
+
+#[tokio::test]
+async fn a_server_that_is_gone_is_left_out() {
+    let mut world = two().await;
+    world.servers.remove(0).stop().await;
+    for attempt in 1..=8 {
+        let run = world.open(attempt);
+        let response = run.chat(&streams("x")).send().await.unwrap();
+        assert!(response.text().await.unwrap().ends_with("[DONE]\n\n"));
+        assert_eq!(world.experiences(&run).len(), 1);
+    }
+}

@@ -1,0 +1,134 @@
+//! Everything has a limit.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use futures_util::stream;
+use rollway_gateway::gateway::{Limits, Options};
+use rollway_gateway::simulated::{self, Fault};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use super::help::{ADMIN, World, events, options, read, says, streams};
+
+fn limited(limits: Limits) -> Options {
+    Options { limits, ..options() }
+}
+
+async fn world(limits: Limits) -> World {
+    World::with(limited(limits), vec![simulated::Options::default()]).await
+}
+
+#[tokio::test]
+async fn large_bodies_are_refused_without_being_read() {
+    let world = world(Limits { max_body_bytes: 1000, ..Limits::default() }).await;
+    let run = world.open(1);
+    let (status, _) = read(run.chat(&says(&"x".repeat(1000))).send().await.unwrap()).await;
+    assert_eq!(status, 413);
+
+    // In pieces, without end, and without saying how large it will be.
+    let endless = stream::repeat_with(|| Ok::<_, std::io::Error>(vec![b' '; 100]));
+    let request = run.chat(&says("x")).body(reqwest::Body::wrap_stream(endless));
+    match request.send().await {
+        Ok(response) => assert_eq!(response.status(), 413),
+        // It was still sending when the connection was closed.
+        Err(error) => assert!(error.is_request() || error.is_body(), "{error:?}"),
+    }
+    assert_eq!(world.inside().counts().requests, 0);
+    assert_eq!(run.chat(&says("x")).send().await.unwrap().status(), 200);
+}
+
+#[tokio::test]
+async fn too_many_calls_are_told_to_come_again() {
+    let limits = Limits { max_in_flight: 3, max_in_flight_per_run: 2, ..Limits::default() };
+    let world = world(limits).await;
+    let (one, other) = (world.open(1), world.open(2));
+    world.inside().hold(1);
+    let start = |run: &super::help::Run| {
+        let request = run.chat(&streams("x"));
+        tokio::spawn(async move { request.send().await.unwrap().text().await.unwrap() })
+    };
+    let mut under_way = vec![start(&one), start(&one)];
+    world.inside().wait_for(|counts| counts.frozen == 2).await;
+    let refused = |response: &reqwest::Response| {
+        assert_eq!(response.status(), 429);
+        assert_eq!(response.headers()["retry-after"], "1");
+    };
+    refused(&one.chat(&says("of the run")).send().await.unwrap());
+    under_way.push(start(&other));
+    world.inside().wait_for(|counts| counts.frozen == 3).await;
+    refused(&other.chat(&says("overall")).send().await.unwrap());
+    assert_eq!(world.metric("in_flight").await, 3.0);
+
+    world.inside().release();
+    for text in join_all(under_way).await {
+        assert!(text.unwrap().ends_with("[DONE]\n\n"));
+    }
+    assert_eq!(other.chat(&says("again")).send().await.unwrap().status(), 200);
+    assert_eq!(world.metric("in_flight").await, 0.0);
+}
+
+#[tokio::test]
+async fn a_server_that_hangs_is_given_up() {
+    let limits =
+        Limits { call_timeout: Duration::from_secs(2), max_retries: 0, ..Limits::default() };
+    let world = world(limits).await;
+    let run = world.open(1);
+    assert_eq!(run.chat(&says("warm")).send().await.unwrap().status(), 200);
+    world.inside().inject(Fault::Hang, 1);
+    let (status, _) = read(run.chat(&says("x")).send().await.unwrap()).await;
+    assert_eq!(status, 504);
+    world.inside().inject(Fault::HangAfter(2), 1);
+    let response = run.chat(&streams("y")).send().await.unwrap();
+    let events = events(&response.text().await.unwrap());
+    assert!(events.last().unwrap().contains("upstream_timeout"), "{events:?}");
+    world.inside().wait_for(|counts| counts.running == 0).await;
+    assert_eq!(world.experiences(&run).len(), 2, "what was heard is recorded as aborted");
+}
+
+#[tokio::test]
+async fn a_stream_that_falls_silent_is_given_up() {
+    let limits = Limits { idle_timeout: Duration::from_millis(200), ..Limits::default() };
+    let world = world(limits).await;
+    let run = world.open(1);
+    world.inside().inject(Fault::HangAfter(2), 1);
+    let response = run.chat(&streams("y")).send().await.unwrap();
+    let events = events(&response.text().await.unwrap());
+    assert!(events.last().unwrap().contains("upstream_timeout"), "{events:?}");
+    world.inside().wait_for(|counts| counts.running == 0).await;
+}
+
+#[tokio::test]
+async fn slow_clients_are_let_go() {
+    let world =
+        world(Limits { request_timeout: Duration::from_millis(200), ..Limits::default() }).await;
+    let address = world.gateway.url().strip_prefix("http://").unwrap().to_owned();
+    let mut said = String::new();
+    let mut slow = TcpStream::connect(&address).await.unwrap();
+    slow.write_all(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n").await.unwrap();
+    slow.read_to_string(&mut said).await.unwrap();
+    assert!(said.is_empty() || said.starts_with("HTTP/1.1 408"), "{said}");
+
+    let mut slow = TcpStream::connect(&address).await.unwrap();
+    let head = format!(
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {ADMIN}\r\n\
+         content-length: 100\r\n\r\n{{"
+    );
+    slow.write_all(head.as_bytes()).await.unwrap();
+    slow.read_to_string(&mut said).await.unwrap();
+    assert!(said.starts_with("HTTP/1.1 400"), "{said}");
+}
+
+#[tokio::test]
+async fn one_call_after_the_other_needs_one_place() {
+    let limits = Limits { max_in_flight: 1, max_in_flight_per_run: 1, ..Limits::default() };
+    let world = world(limits).await;
+    let run = world.open(1);
+    for number in 0..50 {
+        let text = format!("say {number}");
+        let body = if number % 2 == 0 { says(&text) } else { streams(&text) };
+        let response = run.chat(&body).send().await.unwrap();
+        assert_eq!(response.status(), 200);
+        response.text().await.unwrap();
+    }
+}

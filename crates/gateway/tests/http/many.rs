@@ -1,0 +1,60 @@
+//! Many streams at once, none of them lost.
+
+use futures_util::future::join_all;
+use rollway_gateway::simulated::{self, Lengths};
+
+use super::help::{World, options, streams};
+
+const STREAMS: u64 = 400;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hundreds_of_streams_are_open_at_once_and_all_of_them_end_well() {
+    let lengths = Lengths::Uniform(4, 12);
+    let server = simulated::Options { lengths, ..simulated::Options::default() };
+    let world = World::with(options(), vec![server]).await;
+    world.inside().hold(2);
+    let runs: Vec<_> = (0..STREAMS).map(|attempt| world.open(attempt)).collect();
+    let answers: Vec<_> = runs
+        .iter()
+        .map(|run| {
+            let request = run.chat(&streams(&format!("say {}", run.name.attempt)));
+            tokio::spawn(async move { request.send().await.unwrap().text().await.unwrap() })
+        })
+        .collect();
+    world.inside().wait_for(|counts| counts.frozen == STREAMS).await;
+    assert_eq!(world.metric("in_flight").await, STREAMS as f64);
+    world.inside().release();
+    for answer in join_all(answers).await {
+        assert!(answer.unwrap().ends_with("data: [DONE]\n\n"));
+    }
+    let records = world.inside().records();
+    for run in &runs {
+        let experiences = world.experiences(run);
+        assert_eq!(experiences.len(), 1);
+        let tokens: Vec<i32> = experiences[0].tokens.iter().collect();
+        let made = records.iter().any(|record| {
+            let said = record.choices[0].tokens.iter().map(|token| token.id);
+            record.prompts[0].iter().copied().chain(said).eq(tokens.iter().copied())
+        });
+        assert!(made, "what was recorded is what the server made");
+    }
+    assert_eq!(world.metric("turns_total").await, STREAMS as f64);
+    assert_eq!(world.metric("in_flight").await, 0.0);
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_cannot_outlive_its_run() {
+    let server = simulated::Options { lengths: Lengths::Fixed(20_000), ..Default::default() };
+    let world = World::with(options(), vec![server]).await;
+    let run = world.open(1);
+    let mut body = streams("much");
+    body["max_tokens"] = 20_000.into();
+    // Nobody reads, until everything between the server and the client is full.
+    let response = run.chat(&body).send().await.unwrap();
+    assert_eq!(response.status(), 200);
+    world.inside().wait_for(|counts| counts.running == 1).await;
+    world.handle.close(1);
+    world.inside().wait_for(|counts| counts.running == 0).await;
+    while world.metric("in_flight").await > 0.0 {}
+    drop(response);
+}

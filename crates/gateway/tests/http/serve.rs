@@ -1,0 +1,161 @@
+//! Serve mode over HTTP: what agents elsewhere meet.
+
+use std::sync::Arc;
+
+use axum::Router;
+use rollway_core::metrics::Metrics;
+use rollway_gateway::gateway::Gateway;
+use rollway_gateway::http::{History, KeepFuture};
+use rollway_gateway::record::{RecordError, Turn};
+use rollway_gateway::serve::{self, Committer, Delivered, Serve, Step};
+use rollway_gateway::simulated::{self, Lengths};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use super::help::{ADMIN, World, client, options, read, says, spec, streams};
+
+/// Takes everything.
+#[derive(Debug)]
+struct Trainer;
+
+impl Committer for Trainer {
+    fn deliver(&self, step: Step) -> Delivered<'_> {
+        let payloads = step.payloads.len() as f64;
+        Box::pin(async move { Ok(Metrics::from_iter([("payloads".to_owned(), payloads)])) })
+    }
+}
+
+/// Serve mode that tells what it keeps, and can be told to fail.
+#[derive(Debug)]
+struct Watched {
+    serve: Serve,
+    kept: mpsc::UnboundedSender<Vec<Turn>>,
+    fails: bool,
+}
+
+impl History for Watched {
+    fn keep(&self, turns: Vec<Turn>) -> KeepFuture<'_> {
+        Box::pin(async move {
+            if self.fails {
+                return Err(RecordError::Misread("the disk is full".to_owned()));
+            }
+            History::keep(&self.serve, turns.clone()).await?;
+            let _ = self.kept.send(turns);
+            Ok(())
+        })
+    }
+
+    fn needs_key(&self) -> bool {
+        self.serve.needs_key()
+    }
+
+    fn routes(&self) -> Router {
+        self.serve.routes()
+    }
+}
+
+struct Served {
+    world: World,
+    kept: mpsc::UnboundedReceiver<Vec<Turn>>,
+    _folder: tempfile::TempDir,
+}
+
+impl Served {
+    async fn new(fails: bool, needs_key: bool, model: simulated::Options) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("history.db");
+        let history = serve::Options { needs_key, ..serve::Options::new(path) };
+        let serve = Serve::open(history, Arc::new(Trainer)).await.expect("a history");
+        let (sender, kept) = mpsc::unbounded_channel();
+        let watched = Arc::new(Watched { serve, kept: sender, fails });
+        let client = client();
+        let kind = model.kind;
+        let server = simulated::Server::start(model).expect("a server");
+        let specs = vec![spec(&server, kind)];
+        let gateway = Gateway::start_with(options(), specs, Some(watched)).await;
+        let gateway = gateway.expect("a gateway");
+        let handle = gateway.handle();
+        let world = World { gateway, handle, servers: vec![server], client };
+        Self { world, kept, _folder: folder }
+    }
+
+    fn post(&self, path: &str, body: &Value) -> reqwest::RequestBuilder {
+        let request = self.world.client.post(self.world.url(path)).bearer_auth(ADMIN);
+        request.body(body.to_string())
+    }
+
+    fn chat(&self, body: &Value) -> reqwest::RequestBuilder {
+        self.post("/v1/chat/completions", body)
+    }
+}
+
+#[tokio::test]
+async fn a_retry_is_no_second_sample_and_sessions_are_told_apart() {
+    let mut served = Served::new(false, true, simulated::Options::default()).await;
+    let retry = |session: &'static str| {
+        let request = served.chat(&says("hello")).header("x-rollway-session", session);
+        let request = request.header("x-stainless-retry-count", "1");
+        async move { read(request.send().await.unwrap()).await.1["id"].clone() }
+    };
+    let (first, again, other) = (retry("a").await, retry("a").await, retry("b").await);
+    assert_eq!(first, again);
+    assert_ne!(first, other);
+    for id in [&first, &other] {
+        assert_eq!(json!(served.kept.recv().await.unwrap()[0].id), *id);
+    }
+    assert!(served.kept.try_recv().is_err(), "two answers, two samples");
+
+    // Without a word about a retry the same question is another sample.
+    for _ in 0..2 {
+        read(served.chat(&says("hello")).send().await.unwrap()).await;
+        served.kept.recv().await.unwrap();
+    }
+    let body = json!({ "reward": 1, "msg_ids": [first, other], "task_id": 1 });
+    let (status, told) = read(served.post("/feedback", &body).send().await.unwrap()).await;
+    assert_eq!((status, &told["accepted"]), (200, &json!(2)), "{told}");
+    let (status, told) = read(served.post("/commit", &json!(null)).send().await.unwrap()).await;
+    assert_eq!((status, &told["experiences"]), (200, &json!(2)), "{told}");
+}
+
+#[tokio::test]
+async fn an_answer_that_cannot_be_kept_is_not_given() {
+    let served = Served::new(true, true, simulated::Options::default()).await;
+    let (status, error) = read(served.chat(&says("hello")).send().await.unwrap()).await;
+    assert_eq!(status, 502, "{error}");
+    assert!(error["error"]["message"].as_str().unwrap().contains("the disk is full"), "{error}");
+    let response = served.chat(&streams("hello")).send().await.unwrap();
+    let text = response.text().await.unwrap();
+    assert!(text.contains("the disk is full") && !text.contains("[DONE]"), "{text}");
+}
+
+#[tokio::test]
+async fn an_answer_whose_client_left_is_marked_so() {
+    let model = simulated::Options {
+        lengths: Lengths::Fixed(10_000),
+        tokens_per_second: 200.0,
+        ..simulated::Options::default()
+    };
+    let mut served = Served::new(false, true, model).await;
+    let mut response = served.chat(&streams("hello")).send().await.unwrap();
+    while let Some(chunk) = response.chunk().await.unwrap() {
+        if chunk.windows(9).any(|window| window == b"\"content\"") {
+            break;
+        }
+    }
+    drop(response);
+    let turns = served.kept.recv().await.unwrap();
+    assert!(turns[0].aborted && turns[0].tokens.len() < 10_000, "{}", turns[0].tokens.len());
+}
+
+#[tokio::test]
+async fn strangers_get_nothing_unless_the_gateway_is_open() {
+    for (needs_key, expected) in [(true, 401), (false, 200)] {
+        let served = Served::new(false, needs_key, simulated::Options::default()).await;
+        let url = |path: &str| served.world.url(path);
+        let client = &served.world.client;
+        let chat = client.post(url("/v1/chat/completions")).body(says("hello").to_string());
+        for request in [chat, client.post(url("/commit")), client.get(url("/v1/models"))] {
+            assert_eq!(request.send().await.unwrap().status(), expected);
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! New weights under load: nothing is lost, and every token has the label of the weights that the
+//! server says it was made with.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use rollway_gateway::models::State;
+use rollway_gateway::simulated::{self, Kind, Lengths, Record};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::help::{ADMIN, Run, World, options, read, streams};
+
+const STREAMS: u64 = 256;
+
+/// So many tokens of every answer come before the update.
+const HELD: u32 = 4;
+
+/// Longer than the hold, so that every answer is in the middle when the weights change.
+const LENGTHS: Lengths = Lengths::Uniform(8, 24);
+
+async fn world(kind: Kind) -> World {
+    let server = simulated::Options {
+        lengths: LENGTHS,
+        max_records: 2048,
+        version_spans: true,
+        version_name: Some("0".to_owned()),
+        ..simulated::Options::new(kind)
+    };
+    let mut options = options();
+    options.limits.max_in_flight_per_run = 1;
+    let servers = vec![server.clone(), simulated::Options { seed: 1, ..server }];
+    let world = World::with(options, servers).await;
+    wait_for(&world, |states| states.iter().all(|state| *state == State::Running)).await;
+    world
+}
+
+/// Waits until the servers do what they should.
+async fn wait_for(world: &World, wanted: impl Fn(&[State]) -> bool) {
+    let states = || {
+        let servers = world.handle.models().view().remove(0).servers;
+        servers.into_iter().map(|server| server.state).collect::<Vec<_>>()
+    };
+    while !wanted(&states()) {
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn ask(kind: Kind, run: Run, number: u64) -> String {
+    let text = format!("say {number}");
+    let request = match kind {
+        // It tells versions with chats, of which it has no streams: their events are ours.
+        Kind::Sglang => run.chat(&streams(&text)),
+        _ => run.post("/v1/completions", &json!({ "prompt": text, "stream": true })),
+    };
+    let response = request.send().await.unwrap();
+    let (status, text) = (response.status(), response.text().await.unwrap());
+    assert_eq!(status, 200, "{text}");
+    assert!(text.ends_with("data: [DONE]\n\n"), "{text}");
+    text
+}
+
+/// Finds what the server made for a run: the record with the same tokens.
+fn records(world: &World) -> Vec<Record> {
+    world.servers.iter().flat_map(|server| server.inside().records()).collect()
+}
+
+/// The version of every token of a run: as it is labelled, and as the server made it.
+fn labels(world: &World, records: &[Record], run: &Run) -> Vec<(Option<u64>, u64)> {
+    let experiences = world.experiences(run);
+    assert_eq!(experiences.len(), 1);
+    let experience = &experiences[0];
+    let tokens: Vec<i32> = experience.tokens.iter().collect();
+    let (prompt, said) = tokens.split_at(experience.prompt_length);
+    let record = records.iter().find(|record| {
+        record.prompts[0] == prompt
+            && record.choices[0].tokens.iter().map(|token| token.id).eq(said.iter().copied())
+    });
+    let record = record.expect("what was recorded is what a server made");
+    let made = record.choices[0].tokens.iter().map(|token| token.version);
+    let labels: Vec<_> = experience.model_versions.as_ref().unwrap().iter().collect();
+    assert_eq!(labels.len(), said.len());
+    labels.into_iter().zip(made).collect()
+}
+
+/// Checks every label of every run; returns how many tokens have which version.
+fn check(world: &World, runs: &[Run]) -> [usize; 2] {
+    let records = records(world);
+    let mut counts = [0; 2];
+    for (label, made) in runs.iter().flat_map(|run| labels(world, &records, run)) {
+        assert_eq!(label, Some(made));
+        counts[usize::try_from(made).unwrap()] += 1;
+    }
+    counts
+}
+
+async fn update(world: &World, weights: &TempDir, in_flight: &str) -> Value {
+    let path = weights.path().join("v1");
+    std::fs::create_dir_all(&path).unwrap();
+    let body = json!({ "version": 1, "path": path, "in_flight": in_flight }).to_string();
+    let request = world.client.post(world.url("/rollway/v1/models/update")).bearer_auth(ADMIN);
+    let (status, report) = read(request.body(body).send().await.unwrap()).await;
+    assert_eq!(status, 200, "{report}");
+    report
+}
+
+fn open(world: &World, first: u64, count: u64) -> Vec<Run> {
+    (first..first + count).map(|attempt| world.open(attempt)).collect()
+}
+
+fn start(kind: Kind, runs: &[Run]) -> Vec<tokio::task::JoinHandle<String>> {
+    runs.iter().zip(0..).map(|(run, number)| tokio::spawn(ask(kind, run.clone(), number))).collect()
+}
+
+async fn wait_until_frozen(world: &World, count: u64) {
+    let [one, other] = [0, 1].map(|server| world.servers[server].inside());
+    loop {
+        let frozen = one.counts().frozen + other.counts().frozen;
+        if frozen == count {
+            return;
+        }
+        // Woken by either.
+        let (before, between) = (one.counts(), other.counts());
+        tokio::select! {
+            _ = one.wait_for(|counts| *counts != before) => {}
+            _ = other.wait_for(|counts| *counts != between) => {}
+        }
+    }
+}
+
+/// Updates in the middle of all streams, and lets them go on.
+async fn keep(world: &World, kind: Kind) -> Vec<Run> {
+    let weights = TempDir::new().unwrap();
+    for server in &world.servers {
+        server.inside().hold(HELD);
+    }
+    let runs = open(world, 1, STREAMS);
+    let under_way = start(kind, &runs);
+    wait_until_frozen(world, STREAMS).await;
+    let report = update(world, &weights, "keep").await;
+    assert_eq!(report["complete"], true, "{report}");
+    for server in &world.servers {
+        server.inside().release();
+    }
+    for answer in join_all(under_way).await {
+        answer.unwrap();
+    }
+    assert_eq!(world.metric("given_up_total").await, 0.0);
+    runs
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_that_are_kept_go_on_with_the_new_weights_and_say_so() {
+    let world = world(Kind::Sglang).await;
+    let runs = keep(&world, Kind::Sglang).await;
+    let [old, new] = check(&world, &runs);
+    assert_eq!(old, (u64::from(HELD) * STREAMS) as usize);
+    assert!(new > old);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_does_not_say_where_the_versions_meet_is_not_guessed_at() {
+    let world = world(Kind::Vllm).await;
+    let runs = keep(&world, Kind::Vllm).await;
+    let records = records(&world);
+    let mut known = 0;
+    for run in &runs {
+        for (label, made) in labels(&world, &records, run) {
+            // What had been heard before the update is known to be old; of the rest nobody can
+            // tell.
+            assert!(label.is_none() || (label, made) == (Some(0), 0), "{label:?} {made}");
+            known += u64::from(label.is_some());
+        }
+    }
+    assert!(known > 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_that_are_drained_end_with_the_old_weights_and_later_ones_have_the_new() {
+    for kind in [Kind::Vllm, Kind::Sglang] {
+        let (world, weights) = (world(kind).await, TempDir::new().unwrap());
+        for server in &world.servers {
+            server.inside().hold(HELD);
+        }
+        let runs = open(&world, 1, STREAMS);
+        let under_way = start(kind, &runs);
+        wait_until_frozen(&world, STREAMS).await;
+        let updated = update(&world, &weights, "drain");
+        let meanwhile = async {
+            wait_for(&world, |states| states.contains(&State::Draining)).await;
+            // What comes now goes to the other server, or waits.
+            let later = open(&world, 1000, 32);
+            let answers = start(kind, &later);
+            for server in &world.servers {
+                server.inside().release();
+            }
+            (later, join_all(answers).await)
+        };
+        let (report, (later, answers)) = tokio::join!(updated, meanwhile);
+        assert_eq!(report["complete"], true, "{report}");
+        for answer in join_all(under_way).await.into_iter().chain(answers) {
+            answer.unwrap();
+        }
+        let [_, new] = check(&world, &runs);
+        assert_eq!(new, 0, "nothing under way saw the new weights");
+        check(&world, &later);
+        let last = open(&world, 2000, 8);
+        for answer in join_all(start(kind, &last)).await {
+            answer.unwrap();
+        }
+        assert_eq!(check(&world, &last)[0], 0);
+        assert_eq!(world.metric("given_up_total").await, 0.0);
+        assert_eq!(world.metric("server_updates_total").await, 2.0);
+    }
+}
+
+#[tokio::test]
+async fn servers_come_and_go_while_runs_call() {
+    let world = World::new().await;
+    let extra = simulated::Server::start(simulated::Options::default()).unwrap();
+    let post = |path: &str, body: Value| {
+        let request = world.client.post(world.url(path)).bearer_auth(ADMIN);
+        request.body(body.to_string()).send()
+    };
+    let judge = json!({ "model": "judge", "engine": "openai", "url": extra.url() });
+    let (status, added) = read(post("/rollway/v1/models", judge).await.unwrap()).await;
+    assert_eq!(status, 201, "{added}");
+    let run = world.open(1);
+    let body = json!({ "model": "judge", "messages": [{ "role": "user", "content": "x" }] });
+    let (status, answer) = read(run.chat(&body).send().await.unwrap()).await;
+    assert_eq!((status, answer["model"].as_str()), (200, Some("judge")), "{answer}");
+    assert_eq!(world.handle.experiences(run.name, 0).unwrap().1, 0, "judges are not trained");
+
+    let url = world.url(&format!("/rollway/v1/models/{}", added["id"]));
+    let remove = || world.client.delete(&url).bearer_auth(ADMIN).send();
+    let (status, removed) = read(remove().await.unwrap()).await;
+    assert_eq!((status, &removed["aborted"]), (200, &json!(0)));
+    assert_eq!(read(remove().await.unwrap()).await.0, 404);
+    assert!(read(run.chat(&body).send().await.unwrap()).await.0 >= 400);
+    for (body, status) in [
+        (json!({}), 400),
+        (json!({ "model": "m", "engine": "abacus", "url": "http://x" }), 400),
+        (json!({ "model": "m", "engine": "vllm", "url": "no url" }), 400),
+    ] {
+        let (got, error) = read(post("/rollway/v1/models", body).await.unwrap()).await;
+        assert_eq!(got, status, "{error}");
+    }
+    let wait = Duration::from_secs(30);
+    tokio::time::timeout(wait, world.gateway.stop(wait)).await.unwrap();
+}

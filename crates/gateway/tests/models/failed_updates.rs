@@ -1,0 +1,167 @@
+//! Updates of the weights that go wrong.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use rollway_gateway::dialect::Engine;
+use rollway_gateway::models::{InFlight, Models, Options, Outcome, State, Update, Wanted, Weights};
+use rollway_gateway::simulated::{Kind, Server};
+use serde_json::{Value, json};
+
+use crate::fleet::{DRAIN, Fleet, held_streams, outcomes, spec};
+use crate::stand_in::{StandIn, options};
+
+#[tokio::test]
+async fn a_server_whose_update_fails_is_put_back() {
+    for kind in [Kind::Vllm, Kind::Sglang] {
+        for in_flight in [DRAIN, InFlight::Keep] {
+            let fleet = Fleet::start(kind, 2, options()).await;
+            assert!(fleet.update(1, DRAIN).await.is_complete());
+            fleet.inside(0).fail_updates(1);
+            let report = fleet.update(2, in_flight).await;
+            assert!(matches!(outcomes(&report)[..], [Outcome::PutBack(_), Outcome::Updated]));
+            // It is used as before, and not halted.
+            let view = fleet.view();
+            assert_eq!((view[0].version, view[1].version), (Some(1), Some(2)));
+            assert_eq!(view[0].state, State::Running);
+            assert_eq!(fleet.inside(0).version(), 1);
+            for mut stream in held_streams(&fleet, 4).await {
+                stream.finish().await;
+                assert!(stream.is_done);
+            }
+            // The next update brings both up.
+            assert!(fleet.update(3, DRAIN).await.is_complete());
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_server_of_which_nothing_is_known_is_broken_until_an_update_heals_it() {
+    let fleet =
+        Fleet::start(Kind::Vllm, 1, Options { max_wait: Duration::from_millis(50), ..options() })
+            .await;
+    // Where its first weights are is not known to be a directory that it could load again.
+    fleet.inside(0).fail_updates(1);
+    let report = fleet.update(1, DRAIN).await;
+    assert!(matches!(outcomes(&report)[..], [Outcome::Broken(_)]), "{report:?}");
+    assert!(matches!(fleet.view()[0].state, State::Broken(_)));
+    assert_eq!(fleet.view()[0].version, None);
+    let error = fleet.models.pick(Wanted::default()).await.unwrap_err();
+    assert!(error.message.contains("is broken (/collective_rpc answered 500"), "{error}");
+    assert!(fleet.update(2, DRAIN).await.is_complete());
+    assert_eq!(fleet.pick().await.version(), Some(2));
+}
+
+#[tokio::test]
+async fn a_server_that_cannot_be_emptied_keeps_its_weights() {
+    let fleet = Fleet::single(Kind::Vllm).await;
+    fleet.inside(0).hold(5);
+    let mut streams = held_streams(&fleet, 2).await;
+    let in_flight = InFlight::Drain { timeout: Duration::from_millis(20), then_abort: false };
+    let report = fleet.update(1, in_flight).await;
+    let why = "2 requests were still under way after 0.02 s".to_owned();
+    assert_eq!(outcomes(&report), [&Outcome::PutBack(why)]);
+    assert_eq!(fleet.pick().await.version(), Some(0));
+    fleet.inside(0).release();
+    for stream in &mut streams {
+        stream.finish().await;
+        assert!(stream.is_done);
+        assert_eq!(stream.lease.version(), Some(0));
+    }
+}
+
+#[tokio::test]
+async fn an_update_that_nobody_waits_for_is_carried_out() {
+    let fleet = Fleet::single(Kind::Vllm).await;
+    let mut update = Box::pin(fleet.update(1, DRAIN));
+    assert!(futures_util::poll!(&mut update).is_pending());
+    drop(update);
+    fleet.wait_for(|servers| servers[0].version == Some(1)).await;
+    assert_eq!(fleet.inside(0).version(), 1);
+    fleet.wait_for(|servers| servers[0].state == State::Running).await;
+}
+
+#[tokio::test]
+async fn a_server_that_dies_in_an_update_does_not_stop_it() {
+    let mut fleet = Fleet::start(Kind::Vllm, 2, options()).await;
+    let slow = rollway_gateway::simulated::Options {
+        update_time: Duration::from_secs(3600),
+        ..fleet.simulated()
+    };
+    let dying = Server::start(slow).unwrap();
+    fleet.models.add(spec(Kind::Vllm, dying.url())).unwrap();
+    fleet.wait_for(|servers| servers.len() == 3 && servers[2].state == State::Running).await;
+    let inside = dying.inside();
+    let kill = async {
+        while !inside.calls().iter().any(|call| call.contains("/collective_rpc")) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        dying.stop().await;
+    };
+    let (report, ()) = futures_util::join!(fleet.update(1, DRAIN), kill);
+    assert!(
+        matches!(outcomes(&report)[..], [Outcome::Updated, Outcome::Updated, Outcome::Broken(_)]),
+        "{report:?}"
+    );
+    assert_eq!(fleet.pick().await.version(), Some(1));
+    fleet.servers.clear();
+}
+
+/// A vLLM that does everything, and then says that it has this version.
+async fn liar(said: &'static str) -> (StandIn, Models) {
+    let named = Mutex::new("default".to_owned());
+    let server = StandIn::start(move |(_, path, body)| {
+        let mut named = named.lock().unwrap();
+        match path.split('?').next().unwrap() {
+            "/v1/models" => (200, json!({ "data": [{ "id": "m" }] })),
+            "/weight_info" => (200, json!({ "weight_version": *named })),
+            "/update_weight_version" => {
+                assert_eq!(body["new_version"], "1");
+                *named = said.to_owned();
+                (200, json!({ "success": true }))
+            }
+            _ => (200, Value::Null),
+        }
+    })
+    .await;
+    let models = Models::new(options());
+    models.add(server.spec("trained", Engine::Vllm)).unwrap();
+    // It is running once it gives a place.
+    models.pick(Wanted::default()).await.unwrap();
+    (server, models)
+}
+
+async fn update(models: &Models) -> Outcome {
+    let weights = Weights::Path("somewhere".into());
+    let timeout = Duration::from_secs(60);
+    let mut report =
+        models.update(Update { version: 1, weights, in_flight: InFlight::Keep, timeout }).await;
+    report.servers.remove(0).outcome
+}
+
+#[tokio::test]
+async fn a_server_that_says_another_version_afterwards_is_broken() {
+    let (server, models) = liar("12").await;
+    let why = "it says that it has version 12 after an update to 1".to_owned();
+    assert_eq!(update(&models).await, Outcome::Broken(why));
+    assert!(matches!(models.view()[0].servers[0].state, State::Broken(_)));
+    // In this order; and it goes on although it is broken.
+    let asked = server.asked.lock().unwrap();
+    let posts = asked.iter().filter(|(method, ..)| method == "POST");
+    let posts: Vec<&str> = posts.map(|(_, path, _)| path.as_str()).collect();
+    let wanted = [
+        "/pause?mode=keep",
+        "/reset_prefix_cache?reset_running_requests=true",
+        "/collective_rpc",
+        "/update_weight_version",
+        "/resume",
+    ];
+    assert_eq!(posts, wanted);
+}
+
+#[tokio::test]
+async fn a_server_that_says_the_old_version_afterwards_is_put_back() {
+    let (_server, models) = liar("default").await;
+    assert!(matches!(update(&models).await, Outcome::PutBack(_)));
+    assert_eq!(models.pick(Wanted::default()).await.unwrap().version(), Some(0));
+}

@@ -1,0 +1,204 @@
+//! Simulated servers with models in front of them, and streams through both.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use reqwest::Response;
+use rollway_gateway::dialect::Engine;
+use rollway_gateway::models::{
+    InFlight, Lease, Models, Options, Outcome, ServerSpec, ServerView, State, Update, UpdateReport,
+    Wanted, Weights,
+};
+use rollway_gateway::simulated::{self, Inside, Kind, Lengths, Server};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::stand_in::options;
+
+/// What is waited for at most, because without an error it happens at once.
+const LONG: Duration = Duration::from_secs(60);
+
+pub(crate) struct Fleet {
+    pub(crate) models: Models,
+    pub(crate) servers: Vec<Server>,
+    kind: Kind,
+    /// Where the weights are.
+    weights: TempDir,
+}
+
+impl Fleet {
+    /// Starts servers, and returns when all of them are running.
+    pub(crate) async fn start(kind: Kind, servers: usize, options: Options) -> Self {
+        let mut fleet = Self {
+            models: Models::new(options),
+            servers: Vec::new(),
+            kind,
+            weights: TempDir::new().unwrap(),
+        };
+        for _ in 0..servers {
+            fleet.add(fleet.simulated()).await;
+        }
+        fleet
+    }
+
+    /// Starts one server with default options.
+    pub(crate) async fn single(kind: Kind) -> Self {
+        Self::start(kind, 1, options()).await
+    }
+
+    /// How the servers are.
+    pub(crate) fn simulated(&self) -> simulated::Options {
+        let lengths = Lengths::Uniform(16, 24);
+        // Different seeds make different ids of answers.
+        let seed = self.servers.len() as u64;
+        let max_records = 256;
+        simulated::Options { lengths, seed, max_records, ..simulated::Options::new(self.kind) }
+    }
+
+    /// Adds a server, and returns when it is running.
+    pub(crate) async fn add(&mut self, options: simulated::Options) {
+        let server = Server::start(options).unwrap();
+        self.models.add(spec(self.kind, server.url())).unwrap();
+        self.servers.push(server);
+        let many = self.servers.len();
+        self.wait_for(|servers| {
+            servers.len() == many && servers.iter().all(|it| it.state == State::Running)
+        })
+        .await;
+    }
+
+    /// The servers of the trained model, as they are seen.
+    pub(crate) fn view(&self) -> Vec<ServerView> {
+        self.models.view().into_iter().next().map(|model| model.servers).unwrap_or_default()
+    }
+
+    /// Waits until the servers are seen to be as wanted.
+    pub(crate) async fn wait_for(&self, wanted: impl Fn(&[ServerView]) -> bool) {
+        let wait = async {
+            while !wanted(&self.view()) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        if tokio::time::timeout(LONG, wait).await.is_err() {
+            panic!("{:#?}", self.view());
+        }
+    }
+
+    pub(crate) fn inside(&self, server: usize) -> Inside {
+        self.servers[server].inside()
+    }
+
+    /// A directory with weights of a version.
+    pub(crate) fn path(&self, version: u64) -> PathBuf {
+        let path = self.weights.path().join(format!("v{version}"));
+        std::fs::create_dir_all(&path).unwrap();
+        path
+    }
+
+    pub(crate) fn to(&self, version: u64, in_flight: InFlight) -> Update {
+        let weights = Weights::Path(self.path(version));
+        Update { version, weights, in_flight, timeout: LONG }
+    }
+
+    pub(crate) async fn update(&self, version: u64, in_flight: InFlight) -> UpdateReport {
+        self.models.update(self.to(version, in_flight)).await
+    }
+
+    pub(crate) async fn pick(&self) -> Lease {
+        self.models.pick(Wanted::default()).await.unwrap()
+    }
+}
+
+pub(crate) fn spec(kind: Kind, url: String) -> ServerSpec {
+    let engine = match kind {
+        Kind::Vllm => Engine::Vllm,
+        Kind::Sglang => Engine::Sglang,
+        Kind::OpenAi => Engine::OpenAi,
+    };
+    let model = "trained".to_owned();
+    ServerSpec { model, trained: true, engine, url, api_key: None, server_model: None }
+}
+
+/// Lets requests finish for as long as they need.
+pub(crate) const DRAIN: InFlight = InFlight::Drain { timeout: LONG, then_abort: false };
+
+pub(crate) fn outcomes(report: &UpdateReport) -> Vec<&Outcome> {
+    report.servers.iter().map(|server| &server.outcome).collect()
+}
+
+/// A stream through a lease.
+pub(crate) struct Stream {
+    pub(crate) lease: Lease,
+    response: Response,
+    buffer: String,
+    pub(crate) id: String,
+    pub(crate) is_done: bool,
+}
+
+impl Stream {
+    pub(crate) async fn open(lease: Lease, text: &str) -> Self {
+        let url = format!("{}/v1/chat/completions", lease.server().spec.url);
+        let body = json!({
+            "model": lease.server_model(),
+            "messages": [{ "role": "user", "content": text }],
+            "stream": true,
+        });
+        let request = lease.server().client.post(url).header("content-type", "application/json");
+        let response = request.body(body.to_string()).send().await.unwrap();
+        assert_eq!(response.status().as_u16(), 200);
+        Self { lease, response, buffer: String::new(), id: String::new(), is_done: false }
+    }
+
+    /// The next event; none after the last one, and when the connection is lost.
+    pub(crate) async fn next(&mut self) -> Option<Value> {
+        loop {
+            if let Some((event, rest)) = self.buffer.split_once("\n\n") {
+                let data = event.strip_prefix("data: ").unwrap().to_owned();
+                self.buffer = rest.to_owned();
+                if data == "[DONE]" {
+                    self.is_done = true;
+                    return None;
+                }
+                let event: Value = serde_json::from_str(&data).unwrap();
+                self.id = event["id"].as_str().unwrap().to_owned();
+                return Some(event);
+            }
+            let Ok(Some(bytes)) = self.response.chunk().await else { return None };
+            self.buffer.push_str(str::from_utf8(&bytes).unwrap());
+        }
+    }
+
+    /// Reads to the end. Returns the finish reason.
+    pub(crate) async fn finish(&mut self) -> Option<String> {
+        let mut reason = None;
+        while let Some(event) = self.next().await {
+            if let Some(why) = event["choices"][0]["finish_reason"].as_str() {
+                reason = Some(why.to_owned());
+            }
+        }
+        reason
+    }
+}
+
+/// The versions of the tokens of an answer, as its server knows them.
+pub(crate) async fn versions(servers: &[Server], id: &str) -> Vec<u64> {
+    loop {
+        let record = servers.iter().find_map(|server| server.inside().record(id)).unwrap();
+        if record.end.is_some() {
+            return record.choices[0].tokens.iter().map(|token| token.version).collect();
+        }
+        // The end of a stream is sent before it is written down.
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Opens as many streams as wanted, each of which is halted by a hold.
+pub(crate) async fn held_streams(fleet: &Fleet, many: usize) -> Vec<Stream> {
+    let opened = (0..many).map(|number| async move {
+        let mut stream = Stream::open(fleet.pick().await, &format!("hello {number}")).await;
+        stream.next().await.unwrap();
+        stream
+    });
+    futures_util::stream::iter(opened).buffer_unordered(many).collect().await
+}

@@ -1,0 +1,10 @@
+//! The models behind the gateway: how servers are chosen, watched, removed and updated.
+
+#![expect(clippy::unwrap_used, reason = "a helper of a test may fail it")]
+
+mod failed_updates;
+mod fleet;
+mod removal;
+mod stand_in;
+mod updates;
+mod use_of_servers;

@@ -1,0 +1,118 @@
+//! A server that can be told what to answer, and says when it was asked.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::response::Response;
+use rollway_gateway::dialect::Engine;
+use rollway_gateway::models::{Models, Options, ServerSpec};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+/// What a server was asked: method, path with query, and body.
+pub(crate) type Asked = (String, String, Value);
+type Answers = dyn Fn(&Asked) -> (u16, Value) + Send + Sync;
+
+#[derive(Clone)]
+struct Heart {
+    answers: Arc<Answers>,
+    asked: Arc<Mutex<Vec<Asked>>>,
+}
+
+/// A server on loopback.
+pub(crate) struct StandIn {
+    pub(crate) address: SocketAddr,
+    pub(crate) asked: Arc<Mutex<Vec<Asked>>>,
+    stop: CancellationToken,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl StandIn {
+    /// Starts a server that answers as told.
+    pub(crate) async fn start(
+        answers: impl Fn(&Asked) -> (u16, Value) + Send + Sync + 'static,
+    ) -> Self {
+        Self::start_at("127.0.0.1:0".parse().unwrap(), answers).await
+    }
+
+    /// Starts a server at an address, as one that was restarted.
+    pub(crate) async fn start_at(
+        address: SocketAddr,
+        answers: impl Fn(&Asked) -> (u16, Value) + Send + Sync + 'static,
+    ) -> Self {
+        let listener = TcpListener::bind(address).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let heart = Heart { answers: Arc::new(answers), asked: Arc::clone(&asked) };
+        let app = Router::new().fallback(answer).with_state(heart);
+        let stop = CancellationToken::new();
+        let stopped = stop.clone().cancelled_owned();
+        let task = tokio::spawn(async move {
+            tokio::select! {
+                result = async { axum::serve(listener, app).await } => result.unwrap(),
+                () = stopped => {}
+            }
+        });
+        Self { address, asked, stop, task }
+    }
+
+    /// Stops listening.
+    pub(crate) async fn stop(self) -> SocketAddr {
+        self.stop.cancel();
+        self.task.await.unwrap();
+        self.address
+    }
+
+    /// How to reach it.
+    pub(crate) fn spec(&self, model: &str, engine: Engine) -> ServerSpec {
+        spec(self.address, model, engine)
+    }
+}
+
+async fn answer(State(heart): State<Heart>, request: Request) -> Response {
+    let (parts, body) = request.into_parts();
+    let bytes = axum::body::to_bytes(body, 1 << 20).await.unwrap();
+    let body = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
+    let path = parts.uri.path_and_query().unwrap().to_string();
+    let asked = (parts.method.to_string(), path, body);
+    heart.asked.lock().unwrap().push(asked.clone());
+    let (status, body) = (heart.answers)(&asked);
+    Response::builder().status(status).body(Body::from(body.to_string())).unwrap()
+}
+
+/// A server that is well, and whose model is called `name`.
+pub(crate) fn well(name: &'static str) -> impl Fn(&Asked) -> (u16, Value) + Send + Sync + 'static {
+    move |(_, path, _)| match path.as_str() {
+        "/health" => (200, Value::Null),
+        "/v1/models" => (200, json!({ "data": [{ "id": name }] })),
+        _ => (404, json!({ "error": "no such thing" })),
+    }
+}
+
+/// A server at an address, as the trained model if it is called `trained`.
+pub(crate) fn spec(address: SocketAddr, model: &str, engine: Engine) -> ServerSpec {
+    ServerSpec {
+        model: model.to_owned(),
+        trained: model == "trained",
+        engine,
+        url: format!("http://{address}"),
+        api_key: None,
+        server_model: None,
+    }
+}
+
+/// Models that notice quickly.
+pub(crate) fn models() -> Models {
+    Models::new(options())
+}
+
+/// Options by which things are noticed quickly.
+pub(crate) fn options() -> Options {
+    let health_interval = Duration::from_millis(20);
+    Options { health_interval, max_wait: Duration::from_secs(20), ..Options::default() }
+}

@@ -1,0 +1,252 @@
+//! Updates of the weights that go well.
+
+use std::time::Duration;
+
+use rollway_gateway::dialect::Engine;
+use rollway_gateway::models::{
+    Group, InFlight, Options, Outcome, State, Tensor, Update, Wanted, Weights,
+};
+use rollway_gateway::simulated::Kind;
+
+use crate::fleet::{DRAIN, Fleet, Stream, held_streams, outcomes, versions};
+use crate::stand_in::{StandIn, options, well};
+
+const KINDS: [Kind; 2] = [Kind::Vllm, Kind::Sglang];
+
+/// Clients stream without end while three updates go around: every stream comes to its end, with
+/// the version that its lease says.
+async fn under_load(kind: Kind, in_flight: InFlight) {
+    let options = Options { min_running: 2, ..options() };
+    let fleet = Fleet::start(kind, 3, options).await;
+    for server in 0..3 {
+        fleet.inside(server).set_speed(Duration::ZERO, 400.0);
+    }
+    let stop = tokio_util::sync::CancellationToken::new();
+    let clients = (0..24).map(|client| {
+        let (fleet, stop) = (&fleet, &stop);
+        async move {
+            let mut streams = 0_u32;
+            let mut labelled = 0_usize;
+            while !stop.is_cancelled() {
+                let wanted = Wanted { session: Some(client), ..Wanted::default() };
+                let lease = fleet.models.pick(wanted).await.unwrap();
+                let mut stream = Stream::open(lease, &format!("{client} {streams}")).await;
+                let mut labels = Vec::new();
+                while stream.next().await.is_some() {
+                    labels.push(stream.lease.version());
+                }
+                assert!(stream.is_done, "a stream was lost");
+                stream.lease.went_well();
+                let made = versions(&fleet.servers, &stream.id).await;
+                // Unknown is allowed, wrong is not: what is known must be what the server says. The
+                // label of an event may be older than its token only if it is the first version.
+                for label in labels.iter().flatten() {
+                    assert!(made.contains(label), "{labels:?} for {made:?}");
+                }
+                if let (Some(Some(first)), Some(Some(last))) = (labels.first(), labels.last()) {
+                    assert_eq!(first, last);
+                    assert!(made.iter().all(|version| version == first), "{made:?} as {first}");
+                    labelled += 1;
+                }
+                streams += 1;
+            }
+            (streams, labelled)
+        }
+    });
+    let updates = async {
+        for version in 1..=3 {
+            let report = fleet.update(version, in_flight).await;
+            assert_eq!(outcomes(&report), [&Outcome::Updated; 3]);
+            assert!(report.is_complete());
+            assert!(report.servers.iter().all(|server| server.aborted == 0));
+        }
+        stop.cancel();
+    };
+    let (counts, ()) = futures_util::join!(futures_util::future::join_all(clients), updates);
+    let streams: u32 = counts.iter().map(|count| count.0).sum();
+    let labelled: usize = counts.iter().map(|count| count.1).sum();
+    assert!(streams >= 24 && labelled > 0, "{streams} streams, {labelled} labelled");
+    for server in &fleet.servers {
+        let inside = server.inside();
+        assert_eq!((inside.version(), inside.version_name()), (3, "3".to_owned()));
+        assert_eq!(inside.counts().aborted + inside.counts().left, 0);
+    }
+    assert!(fleet.view().iter().all(|it| it.version == Some(3) && it.in_flight == 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn drained_updates_under_load_lose_nothing() {
+    for kind in KINDS {
+        under_load(kind, DRAIN).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kept_updates_under_load_lose_nothing() {
+    for kind in KINDS {
+        under_load(kind, InFlight::Keep).await;
+    }
+}
+
+#[tokio::test]
+async fn kept_requests_go_on_with_the_new_weights_and_know_that_they_do_not_know() {
+    for kind in KINDS {
+        let fleet = Fleet::single(kind).await;
+        let inside = fleet.inside(0);
+        inside.hold(5);
+        let mut streams = held_streams(&fleet, 16).await;
+        inside.wait_for(|counts| counts.frozen == 16).await;
+        assert!(streams.iter().all(|stream| stream.lease.version() == Some(0)));
+        let report = fleet.update(1, InFlight::Keep).await;
+        assert_eq!(outcomes(&report), [&Outcome::Updated]);
+        assert_eq!((report.servers[0].in_flight, report.servers[0].aborted), (16, 0));
+        assert!(streams.iter().all(|stream| stream.lease.version().is_none()));
+        assert_eq!(fleet.pick().await.version(), Some(1));
+        inside.release();
+        for stream in &mut streams {
+            stream.finish().await;
+            assert!(stream.is_done);
+            let made = versions(&fleet.servers, &stream.id).await;
+            assert_eq!((made.first(), made.last()), (Some(&0), Some(&1)));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_single_server_is_updated_while_callers_wait() {
+    for kind in KINDS {
+        let fleet = Fleet::single(kind).await;
+        let inside = fleet.inside(0);
+        inside.hold(5);
+        let mut stream = held_streams(&fleet, 1).await.remove(0);
+        let mut update = Box::pin(fleet.update(1, DRAIN));
+        assert!(futures_util::poll!(&mut update).is_pending());
+        fleet.wait_for(|servers| servers[0].state == State::Draining).await;
+        let mut pick = Box::pin(fleet.pick());
+        assert!(futures_util::poll!(&mut pick).is_pending());
+        inside.release();
+        stream.finish().await;
+        assert_eq!(versions(&fleet.servers, &stream.id).await.last(), Some(&0));
+        assert_eq!(stream.lease.version(), Some(0));
+        drop(stream);
+        let (report, lease) = futures_util::join!(update, pick);
+        assert_eq!(outcomes(&report), [&Outcome::Updated]);
+        assert_eq!(lease.version(), Some(1));
+    }
+}
+
+#[tokio::test]
+async fn an_update_that_may_abort_does() {
+    for kind in KINDS {
+        let at_once = InFlight::Drain { timeout: Duration::ZERO, then_abort: true };
+        for in_flight in [InFlight::Abort, at_once] {
+            let fleet = Fleet::single(kind).await;
+            fleet.inside(0).hold(5);
+            let streams = held_streams(&fleet, 4).await;
+            let ends = streams.into_iter().map(|mut stream| async move {
+                let aborted = stream.lease.abort_token();
+                tokio::select! {
+                    reason = stream.finish() => assert_eq!(reason.as_deref(), Some("abort")),
+                    () = aborted.cancelled() => {}
+                }
+            });
+            let ends = futures_util::future::join_all(ends);
+            let (report, _) = futures_util::join!(fleet.update(1, in_flight), ends);
+            assert_eq!(outcomes(&report), [&Outcome::Updated]);
+            assert_eq!((report.servers[0].in_flight, report.servers[0].aborted), (4, 4));
+            // It notices a little later that a client has left.
+            let counts = fleet.inside(0).wait_for(|counts| counts.running == 0).await;
+            assert_eq!((counts.completed, counts.aborted + counts.left), (0, 4));
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_same_version_again_is_nothing_and_a_waiting_one_gives_way_to_a_newer() {
+    let fleet = Fleet::single(Kind::Vllm).await;
+    fleet.inside(0).hold(5);
+    let stream = held_streams(&fleet, 1).await;
+    let mut first = Box::pin(fleet.update(1, DRAIN));
+    assert!(futures_util::poll!(&mut first).is_pending());
+    fleet.wait_for(|servers| servers[0].state == State::Draining).await;
+    let mut second = Box::pin(fleet.update(2, DRAIN));
+    assert!(futures_util::poll!(&mut second).is_pending());
+    let mut third = Box::pin(fleet.update(3, DRAIN));
+    assert!(futures_util::poll!(&mut third).is_pending());
+    tokio::task::yield_now().await;
+    drop(stream);
+    let (first, second, third) = futures_util::join!(first, second, third);
+    assert!(first.is_complete() && third.is_complete());
+    assert_eq!((second.superseded_by, second.is_complete()), (Some(3), false));
+    let calls = fleet.inside(0).calls().iter().filter(|call| call.contains("rpc")).count();
+    let again = fleet.update(3, DRAIN).await;
+    assert_eq!(outcomes(&again), [&Outcome::HadIt]);
+    let after = fleet.inside(0).calls().iter().filter(|call| call.contains("rpc")).count();
+    assert_eq!((calls, after), (2, 2));
+}
+
+#[tokio::test]
+async fn whoever_comes_late_or_back_gets_the_weights_of_the_others() {
+    for kind in KINDS {
+        let mut fleet = Fleet::start(kind, 2, options()).await;
+        assert!(fleet.update(7, DRAIN).await.is_complete());
+        let dead = fleet.servers.remove(0);
+        let again =
+            rollway_gateway::simulated::Options { address: dead.address(), ..fleet.simulated() };
+        dead.stop().await;
+        fleet.wait_for(|servers| matches!(servers[0].state, State::Unhealthy(_))).await;
+        let back = rollway_gateway::simulated::Server::start(again).unwrap();
+        fleet.servers.insert(0, back);
+        fleet.add(fleet.simulated()).await;
+        let is_there = |server: &rollway_gateway::models::ServerView| {
+            server.state == State::Running && server.version == Some(7)
+        };
+        fleet.wait_for(|servers| servers.iter().all(is_there)).await;
+        for server in 0..3 {
+            assert_eq!(fleet.inside(server).version(), 7);
+        }
+    }
+}
+
+#[tokio::test]
+async fn servers_that_keep_their_weights_say_so() {
+    let llama = StandIn::start(well("m")).await;
+    let mut fleet = Fleet::start(Kind::Vllm, 0, options()).await;
+    fleet.models.add(llama.spec("trained", Engine::LlamaCpp)).unwrap();
+    fleet.wait_for(|servers| servers[0].state == State::Running).await;
+    let report = fleet.update(1, DRAIN).await;
+    let Outcome::Skipped(why) = &report.servers[0].outcome else { panic!("{report:?}") };
+    assert!(why.starts_with("llama-server cannot be given other weights"), "{why}");
+    assert!(!report.is_complete());
+    fleet.servers.clear();
+}
+
+#[tokio::test]
+async fn weights_that_are_sent_over_a_group_reach_all_servers_at_once() {
+    for kind in KINDS {
+        let fleet = Fleet::start(kind, 2, options()).await;
+        let tensor = |name: &str| Tensor {
+            name: name.to_owned(),
+            dtype: "bfloat16".to_owned(),
+            shape: vec![2, 3],
+        };
+        let group = Group {
+            master_address: "127.0.0.1".to_owned(),
+            master_port: 1,
+            world_size: 3,
+            ranks_per_server: 1,
+            name: "weights".to_owned(),
+            backend: "nccl".to_owned(),
+            join: true,
+            tensors: vec![tensor("a"), tensor("b")],
+        };
+        let weights = Weights::Group(group);
+        let timeout = Duration::from_secs(60);
+        let update = Update { version: 1, weights, in_flight: InFlight::Keep, timeout };
+        let report = fleet.models.update(update).await;
+        assert_eq!(outcomes(&report), [&Outcome::Updated; 2]);
+        for server in 0..2 {
+            assert_eq!(fleet.inside(server).version_name(), "1");
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! Which server a call gets, and what it hears when it gets none.
+
+use std::time::Duration;
+
+use rollway_gateway::dialect::Engine;
+use rollway_gateway::error::ErrorKind;
+use rollway_gateway::models::{Lease, Models, Options, ServerId, ServerSpec, State, Wanted};
+use rollway_gateway::simulated::Kind;
+
+use crate::fleet::Fleet;
+use crate::stand_in::{StandIn, models, options, spec, well};
+
+#[tokio::test]
+async fn a_call_gets_a_server_of_its_model() {
+    let (one, two) = (StandIn::start(well("weights")).await, StandIn::start(well("judge")).await);
+    let models = models();
+    models.add(one.spec("trained", Engine::LlamaCpp)).unwrap();
+    let judge = models.add(two.spec("judge", Engine::OpenAi)).unwrap();
+    let lease = models.pick(Wanted::default()).await.unwrap();
+    assert_eq!(lease.server().spec.model, "trained");
+    assert_eq!(lease.server_model(), "weights");
+    assert_eq!(lease.version(), Some(0));
+    let other = models.pick(Wanted { model: Some("judge"), ..Wanted::default() }).await.unwrap();
+    assert_eq!((other.server().id, other.server_model()), (judge, "judge"));
+    let error = models.pick(Wanted { model: Some("x"), ..Wanted::default() }).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::NotFound);
+    assert_eq!(error.message, r#"there is no model "x"; there are "trained", "judge""#);
+}
+
+#[tokio::test]
+async fn without_models_that_is_what_is_said() {
+    let error = models().pick(Wanted::default()).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Unavailable);
+    assert_eq!(error.message, "the gateway has no models: add a server of one");
+}
+
+#[tokio::test]
+async fn places_are_limited_and_given_in_order() {
+    let one = StandIn::start(well("m")).await;
+    let models = Models::new(Options { max_in_flight: 1, ..options() });
+    models.add(one.spec("trained", Engine::LlamaCpp)).unwrap();
+    let first = models.pick(Wanted::default()).await.unwrap();
+    let mut waiting = Vec::new();
+    for _ in 0..3 {
+        let models = models.clone();
+        let mut pick = Box::pin(async move { models.pick(Wanted::default()).await.unwrap() });
+        // Once polled it stands in the queue.
+        assert!(futures_util::poll!(&mut pick).is_pending());
+        waiting.push(pick);
+    }
+    // The first leaves the queue; the others move up, each when the place is free.
+    drop(waiting.remove(0));
+    assert_eq!(models.view()[0].waiting, 2);
+    drop(first);
+    assert!(futures_util::poll!(&mut waiting[1]).is_pending());
+    let second = waiting.remove(0).await;
+    assert!(futures_util::poll!(&mut waiting[0]).is_pending());
+    drop(second);
+    waiting.remove(0).await;
+}
+
+#[tokio::test]
+async fn whoever_gets_no_server_hears_why() {
+    let address = StandIn::start(well("m")).await.stop().await;
+    let models = Models::new(Options { max_wait: Duration::from_millis(50), ..options() });
+    models.add(spec(address, "trained", Engine::LlamaCpp)).unwrap();
+    let error = models.pick(Wanted::default()).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Unavailable);
+    let start = r#"no server of model "trained" could take the call within 0.05 s: "#;
+    let end = format!("http://{address} is starting (/health: nobody listens there)");
+    assert_eq!(error.message, format!("{start}{end}"));
+}
+
+#[tokio::test]
+async fn a_server_that_dies_is_left_out_until_it_is_back() {
+    let one = StandIn::start(well("m")).await;
+    let models = Models::new(Options { health_interval: Duration::from_secs(3600), ..options() });
+    models.add(one.spec("trained", Engine::LlamaCpp)).unwrap();
+    let lease = models.pick(Wanted::default()).await.unwrap();
+    let address = one.stop().await;
+    lease.unreachable("connection refused");
+    // It is asked at once; nobody waits an hour for that.
+    let mut pick = Box::pin(models.pick(Wanted::default()));
+    assert!(futures_util::poll!(&mut pick).is_pending());
+    let is_gone = |state: &State| matches!(state, State::Unhealthy(why) if why.contains("nobody"));
+    while !is_gone(&models.view()[0].servers[0].state) {
+        tokio::task::yield_now().await;
+    }
+    let _again = StandIn::start_at(address, well("m")).await;
+    lease.unreachable("connection refused");
+    pick.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_server_that_says_it_is_ill_is_left_out_until_it_is_well() {
+    let mut fleet = Fleet::start(Kind::Vllm, 2, options()).await;
+    fleet.inside(0).set_healthy(false);
+    fleet.wait_for(|servers| matches!(servers[0].state, State::Unhealthy(_))).await;
+    let State::Unhealthy(why) = &fleet.view()[0].state else { panic!("it came back") };
+    assert_eq!(why, "/health answered 503 Service Unavailable");
+    let leases: Vec<Lease> = futures_util::future::join_all((0..8).map(|_| fleet.pick())).await;
+    assert!(leases.iter().all(|lease| lease.server().id == fleet.view()[1].id));
+    fleet.inside(0).set_healthy(true);
+    fleet.wait_for(|servers| servers[0].state == State::Running).await;
+    assert_eq!(fleet.pick().await.server().id, fleet.view()[0].id);
+    fleet.servers.clear();
+}
+
+#[tokio::test]
+async fn requests_that_fail_make_a_server_unusable_one_that_goes_well_forgives() {
+    let one = StandIn::start(well("m")).await;
+    let hour = Duration::from_secs(3600);
+    let max_wait = Duration::from_millis(20);
+    let models = Models::new(Options { health_interval: hour, max_wait, ..options() });
+    models.add(one.spec("trained", Engine::LlamaCpp)).unwrap();
+    let lease = pick_patiently(&models).await;
+    for _ in 0..2 {
+        lease.went_wrong("answered 500");
+    }
+    lease.went_well();
+    for _ in 0..2 {
+        lease.went_wrong("answered 500");
+    }
+    assert_eq!(models.view()[0].servers[0].state, State::Running);
+    lease.went_wrong("answered 500");
+    assert_eq!(models.view()[0].servers[0].state, State::Unhealthy("answered 500".into()));
+    let error = models.pick(Wanted::default()).await.unwrap_err();
+    assert!(error.message.ends_with("is unhealthy (answered 500)"), "{error}");
+    assert_eq!(models.view()[0].servers[0].counts.went_wrong, 5);
+}
+
+/// Waits for a server to be heard of for the first time.
+async fn pick_patiently(models: &Models) -> Lease {
+    loop {
+        if let Ok(lease) = models.pick(Wanted::default()).await {
+            return lease;
+        }
+    }
+}
+
+#[tokio::test]
+async fn sessions_stay_at_their_server_and_calls_avoid_who_failed_them() {
+    let fleet = Fleet::start(Kind::Vllm, 3, options()).await;
+    let of = |session, avoid| {
+        let models = fleet.models.clone();
+        async move {
+            let wanted = Wanted { session: Some(session), avoid, ..Wanted::default() };
+            models.pick(wanted).await.unwrap()
+        }
+    };
+    // New sessions spread; old ones return, however often.
+    let mut leases = Vec::new();
+    for session in 0..9 {
+        leases.push(of(session, &[]).await);
+    }
+    assert!(fleet.view().iter().all(|server| server.in_flight == 3));
+    for session in 0..9 {
+        assert_eq!(of(session, &[]).await.server().id, leases[session as usize].server().id);
+    }
+    // One that failed the call is avoided while there is another.
+    let ids: Vec<ServerId> = fleet.view().iter().map(|server| server.id).collect();
+    let avoid: &'static [ServerId] = ids[..2].to_vec().leak();
+    assert_eq!(of(0, avoid).await.server().id, ids[2]);
+    let avoid: &'static [ServerId] = ids.clone().leak();
+    of(0, avoid).await;
+}
+
+#[tokio::test]
+async fn ten_thousand_who_wait_are_all_served() {
+    let one = StandIn::start(well("m")).await;
+    let models = Models::new(Options { max_in_flight: 16, ..options() });
+    models.add(one.spec("trained", Engine::LlamaCpp)).unwrap();
+    let calls = (0..10_000_u64).map(|session| {
+        let models = models.clone();
+        tokio::spawn(async move {
+            let wanted = Wanted { session: Some(session), ..Wanted::default() };
+            let lease = models.pick(wanted).await.unwrap();
+            tokio::task::yield_now().await;
+            lease.went_well();
+        })
+    });
+    for call in calls.collect::<Vec<_>>() {
+        call.await.unwrap();
+    }
+    let view = models.view().remove(0);
+    assert_eq!((view.waiting, view.servers[0].in_flight), (0, 0));
+    assert_eq!(view.servers[0].counts.went_well, 10_000);
+}
+
+#[tokio::test]
+async fn servers_that_are_described_wrongly_are_refused_in_words() {
+    let models = models();
+    let address = "127.0.0.1:1".parse().unwrap();
+    let good = || spec(address, "trained", Engine::Vllm);
+    let with_url = |url: &str| ServerSpec { url: url.into(), ..good() };
+    for (spec, why) in [
+        (with_url("localhost:80"), "must begin with http:// or https://"),
+        (with_url("127.0.0.1"), "write it as http://host:port"),
+        (with_url("http://h/v1/"), "remove /v1 at its end"),
+        (with_url("http://u:p@h"), "use `api_key`"),
+        (with_url("http://h/?a=b"), "remove what follows ? or #"),
+        (ServerSpec { model: " ".into(), ..good() }, "the model has no name"),
+        (ServerSpec { model: "m".repeat(257), ..good() }, "`model` has 257 bytes, of 256 at most"),
+        (with_url(&format!("http://{}", "h".repeat(2048))), "`url` has 2055 bytes"),
+    ] {
+        let error = models.add(spec).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::InvalidRequest);
+        assert!(error.message.contains(why), "{error}");
+    }
+    models.add(good()).unwrap();
+    models.add(with_url("https://127.0.0.1:2/below/")).unwrap();
+    for (spec, why) in [
+        (good(), "has the server http://127.0.0.1:1 already"),
+        (ServerSpec { trained: false, ..with_url("http://h") }, "servers of a name are the same"),
+        (ServerSpec { model: "x".into(), ..with_url("http://h") }, "is the trained model already"),
+    ] {
+        let error = models.add(spec).unwrap_err();
+        assert!(error.message.contains(why), "{error}");
+    }
+    let urls: Vec<_> = models.view()[0].servers.iter().map(|it| it.url.clone()).collect();
+    assert_eq!(urls, ["http://127.0.0.1:1", "https://127.0.0.1:2/below"]);
+}
