@@ -12,8 +12,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         // Payloads are slices of the buffer they arrived in, and maps have an order.
         .bytes(["."])
         .btree_map(["."])
-        // The secret must not reach a log through `{:?}`.
-        .skip_debug([".rollway.worker.v1.Hello", ".rollway.reader.v1.Hello"])
+        // Secrets must not reach a log through `{:?}`.
+        .skip_debug([
+            ".rollway.worker.v1.Hello",
+            ".rollway.worker.v1.StartAttempt",
+            ".rollway.reader.v1.Hello",
+        ])
         .compile_fds(schema)?;
     Ok(())
 }

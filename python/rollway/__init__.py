@@ -42,6 +42,7 @@ from rollway.errors import (
     InvalidWorkflow,
     LimitExceeded,
     MissingPackage,
+    ModelError,
     ModelUnavailable,
     NoPipeline,
     NoRuns,
@@ -63,6 +64,7 @@ from rollway.operators import Operator, operator
 from rollway.reader import Batch, ExperienceReader, ExperienceServer
 from rollway.runner import WorkflowRunner
 from rollway.scheduler import Scheduler
+from rollway.serve import ServeClient, ServeError
 from rollway.status import Status
 from rollway.task import GenerationConfig, Task
 from rollway.workflow import Workflow, register, workflow
@@ -97,6 +99,7 @@ __all__ = [
     "LimitExceeded",
     "MemorySink",
     "MissingPackage",
+    "ModelError",
     "ModelUnavailable",
     "NoPipeline",
     "NoRuns",
@@ -107,6 +110,8 @@ __all__ = [
     "PipelineFailed",
     "RolloutCoordinator",
     "Scheduler",
+    "ServeClient",
+    "ServeError",
     "SinkFailed",
     "Status",
     "StillBusy",

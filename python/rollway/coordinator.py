@@ -15,7 +15,7 @@ from rollway.config import Config
 from rollway.errors import MissingPackage, NoPipeline, NotStarted
 from rollway.experience import Experience
 from rollway.models.base import Model
-from rollway.scheduler import STOP_TIMEOUT, BatchId, _Ready
+from rollway.scheduler import STOP_TIMEOUT, BatchId, InFlight, _Ready
 from rollway.task import Task
 
 BatchType = Literal["train", "eval"]
@@ -147,7 +147,6 @@ class RolloutCoordinator:
     ) -> None:
         self.config = config
         self._pool = pool.Pool(config, rollout_model, auxiliary_models)
-        self._auxiliary = [list(engines) for engines in auxiliary_models or []]
         self.sink: Any = None if config.mode == "bench" else sink
         self._engine: Any = None
 
@@ -171,9 +170,9 @@ class RolloutCoordinator:
                 if self.sink is not None:
                     sink = _Once(self.sink)
                 elif self.config.mode != "bench":
-                    ours = (operators.registered(), operators.maker(self._auxiliary))
+                    ours = (operators.registered(), operators.maker(pool.gate.auxiliary))
                 self._engine = _rollway.Coordinator(
-                    pool.config_json, pool.runners, pool.spawn, sink, ours
+                    pool.config_json, pool.runners, pool.spawn, sink, ours, pool.gate.start()
                 )
             return self._engine.prepare()
 
@@ -205,6 +204,17 @@ class RolloutCoordinator:
     def note_version(self, version: int) -> Call[None]:
         """Keeps the version of the model in the ledger: it never goes backwards."""
         return self._call("note_version", lambda engine: engine.note_version(version), same)
+
+    def update_weights(
+        self, path: str, version: int, in_flight: InFlight = "drain"
+    ) -> Call[dict[str, Any]]:
+        """As `Scheduler.update_weights`; a version that a server has is noted in the ledger."""
+        gate = self._pool.gate
+        return self._call(
+            "update_weights",
+            lambda engine: engine.update_weights(gate.required(), path, version, in_flight),
+            same,
+        )
 
     def submit_batch(
         self,
@@ -341,6 +351,9 @@ class _Actor:
 
     async def abort_batch(self, batch_id: BatchId, **arguments: Any) -> dict[str, Any] | None:
         return await self._coordinator.abort_batch(batch_id, **arguments)
+
+    async def update_weights(self, *arguments: Any, **named: Any) -> dict[str, Any]:
+        return await self._coordinator.update_weights(*arguments, **named)
 
     async def process_experiences(self, payloads: list[bytes]) -> dict[str, float]:
         return await self._coordinator.process_experiences(payloads)

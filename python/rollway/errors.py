@@ -233,6 +233,12 @@ class ModelUnavailable(Error, ConnectionError):
     code = "model_unavailable"
 
 
+class ModelError(Error, RuntimeError):
+    """A model refused a call. Has `status` and `type`, as OpenAI's API has them."""
+
+    code = "model_error"
+
+
 class MissingPackage(Error, ImportError):
     """An optional package is not installed. Has `package`."""
 

@@ -14,6 +14,8 @@ from rollway import _rollway
 from rollway.errors import InvalidOutput, ModelUnavailable
 from rollway.experience import Experience
 from rollway.models.base import RunModel
+from rollway.models.served import ServedRun
+from rollway.models.turns import not_recorded
 
 #: The longest message of a failure, in characters; the end of a traceback says most.
 MESSAGE_MAX = 12 * 1024
@@ -29,7 +31,13 @@ class Outcome:
     nothing: str = ""
 
     @classmethod
-    def of(cls, experiences: list[Experience], reward: float | None, seconds: float) -> Outcome:
+    def of(
+        cls,
+        experiences: list[Experience],
+        reward: float | None,
+        seconds: float,
+        model: RunModel | None = None,
+    ) -> Outcome:
         """Returns the outcome of a run, with its metrics."""
         carried = [experience.metrics for experience in experiences]
         if reward is not None:
@@ -37,6 +45,8 @@ class Outcome:
         nothing = "the run yielded no experience"
         if reward is not None:
             nothing = "the workflow returned a reward, but no turn of the model was recorded"
+            if isinstance(model, ServedRun) and not model.model.records:
+                nothing = f"{nothing}: {not_recorded(model.name, True)}"
         return cls(experiences, _rollway.run_metrics(carried, seconds), nothing)
 
 
@@ -48,7 +58,9 @@ class RunFailure:
     message: str
 
 
-def outputs(returned: Any, model: RunModel) -> tuple[list[Experience], float | None]:
+async def outputs(
+    returned: Any, model: RunModel, is_eval: bool = False
+) -> tuple[list[Experience], float | None]:
     """Takes what a workflow returned for experiences and, in the short form, a reward.
 
     Experiences are themselves; a reward, or nothing, stands for the recorded turns of the model.
@@ -56,11 +68,11 @@ def outputs(returned: Any, model: RunModel) -> tuple[list[Experience], float | N
     if isinstance(returned, Experience):
         return [returned], None
     if returned is None:
-        return list(model.history), None
+        return await _turns(model, is_eval), None
     # What is most common first: to ask an abstract class takes longer.
     if isinstance(returned, (float, int, np.bool_, numbers.Real)):
         reward = float(returned)
-        turns = list(model.history)
+        turns = await _turns(model, is_eval)
         for turn in turns:
             turn.reward = reward
         return turns, reward
@@ -77,6 +89,15 @@ def outputs(returned: Any, model: RunModel) -> tuple[list[Experience], float | N
     )
 
 
+async def _turns(model: RunModel, is_eval: bool) -> list[Experience]:
+    if not model.model.records:
+        return []
+    if isinstance(model, ServedRun):
+        # Nobody is trained by an eval, so that there is no reason to fetch them.
+        return [] if is_eval else await model.extract_experience_from_history_async(False)
+    return list(model.history)
+
+
 def _kind(value: Any) -> str:
     return f"an object of type {type(value).__name__}"
 
@@ -85,6 +106,7 @@ def _kind(value: Any) -> str:
 _UNAVAILABLE = {
     ("openai", "APIConnectionError"),
     ("openai", "InternalServerError"),
+    ("openai", "RateLimitError"),
     ("httpx", "TransportError"),
     ("httpx2", "TransportError"),
     ("aiohttp", "ClientConnectionError"),
@@ -104,6 +126,9 @@ def _classify(error: BaseException) -> str:
     if isinstance(error, (ConnectionError, ModelUnavailable)):
         return "model_unavailable"
     bases = {(base.__module__.partition(".")[0], base.__name__) for base in type(error).__mro__}
+    if ("openai", "ConflictError") in bases:
+        # The gateway could not record what the run asked for.
+        return "invalid_output"
     return "model_unavailable" if bases & _UNAVAILABLE else "workflow"
 
 

@@ -14,6 +14,7 @@ import cloudpickle
 from rollway import travel
 from rollway.config import Config
 from rollway.errors import Error
+from rollway.gate import Gate, connect
 from rollway.models.base import Model
 from rollway.status import Status
 from rollway.task import Task
@@ -47,9 +48,10 @@ class Pool:
         self.config_json = config.to_json()
         self.runners = len(models) * int(config.explorer.runner_per_model)
         auxiliary = [list(engines) for engines in auxiliary_models or []]
+        self.gate = Gate(config, models, auxiliary)
         setup = {
-            "models": models,
-            "auxiliary": auxiliary,
+            "models": self.gate.models,
+            "auxiliary": self.gate.auxiliary,
             "concurrent_mode": config.explorer.concurrent_mode,
             "sys_path": [os.path.abspath(path) for path in sys.path],
         }
@@ -63,9 +65,13 @@ class Pool:
         self.spawn = (sys.executable, ["-c", _WORKER], [*env, (SETUP, text)])
 
 
-def setup(text: str) -> dict[str, Any]:
-    """Returns what the parent process said about models, in a worker."""
-    return pickle.loads(base64.b85decode(text))
+def setup(text: str, gateway: str | None = None) -> dict[str, Any]:
+    """Returns what the parent process said about models, in a worker, with its gateway."""
+    said = pickle.loads(base64.b85decode(text))
+    if gateway is not None:
+        for model in [*said["models"], *(one for many in said["auxiliary"] for one in many)]:
+            connect(model, gateway)
+    return said
 
 
 PackedTask = tuple[str, tuple[str, bytes] | None, int, bool, bytes]

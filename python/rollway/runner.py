@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 from rollway import _rollway
 from rollway.errors import InvalidOutput
 from rollway.experience import Experience
+from rollway.gate import Gate
 from rollway.models.base import Model, RunModel
 from rollway.outcome import Outcome, RunFailure, failure, outputs
 from rollway.status import Status
@@ -44,6 +45,12 @@ class _Instance:
     task: Task
     object: Any
     model: RunModel
+    auxiliary: list[RunModel]
+
+    def begin(self, key: str | None) -> None:
+        """Gives its models to another run."""
+        for model in (self.model, *self.auxiliary):
+            model.begin(key)
 
     def serves(self, executable: Executable, task: Task) -> bool:
         """Tells whether `reset` is enough to make it the instance for another task."""
@@ -64,6 +71,9 @@ class WorkflowRunner:
 
     runner = rw.WorkflowRunner(rw.Config(), rw.models.Echo())
     status, experiences = runner.run_task(task, repeat_times=4)
+
+    If a model is a server, a gateway is started before it with the first task; it ends with the
+    runner, or at `close()`.
     """
 
     def __init__(
@@ -74,14 +84,17 @@ class WorkflowRunner:
         runner_id: int | None = None,
     ) -> None:
         self.config = config
-        self.model = model
-        self.auxiliary_models = list(auxiliary_models or [])
+        self._gate = Gate(config, [model], [[other] for other in auxiliary_models or []])
+        (self.model,) = self._gate.models
+        self.auxiliary_models = [engines[0] for engines in self._gate.auxiliary]
         self.runner_id = runner_id
         mode = getattr(getattr(config, "explorer", None), "concurrent_mode", None) or MODES[0]
         if mode not in MODES:
             raise ValueError(f"concurrent_mode is one of {', '.join(MODES)}, not {mode!r}")
         self.concurrent_mode: str = mode
         self._kept: _Instance | None = None
+        #: What the runs of the current task show to the gateway, by run.
+        self._keys: Mapping[int, str] = {}
         self._active: dict[int, RunModel] = {}
         self._state: dict[str, Any] = {
             "workflow_id": None,
@@ -123,18 +136,32 @@ class WorkflowRunner:
         except Exception as error:
             ends = dict.fromkeys(runs, failure(error))
         else:
-            await self.execute(executable, task, list(runs), ends.__setitem__)
+            attempt, keys = self._gate.open(runs)
+            try:
+                await self.execute(executable, task, list(runs), ends.__setitem__, keys)
+            finally:
+                self._gate.close(attempt)
         return _status(task, [ends[run] for run in runs], time.perf_counter() - began)
 
+    def close(self) -> None:
+        """Ends the gateway, if one was started."""
+        self._gate.stop()
+
     async def execute(
-        self, executable: Executable, task: Task, runs: Sequence[int], emit: Emit
+        self,
+        executable: Executable,
+        task: Task,
+        runs: Sequence[int],
+        emit: Emit,
+        keys: Mapping[int, str] | None = None,
     ) -> None:
-        """Executes runs and emits how each ended, as it ends.
+        """Executes runs, each with its key to the models, and emits how each ended, as it ends.
 
         Runs without experiences are emitted last: if no run of a train task has any, all of them
         failed. If cancelled, what has not ended is given up; blocking code is waited for.
         """
         self._state.update(begin_time=time.time(), terminate_time=None)
+        self._keys = keys or {}
         empty: list[tuple[int, Outcome]] = []
         seen = False
 
@@ -167,12 +194,12 @@ class WorkflowRunner:
         try:
             mine = task.with_n(1)
             instance, returned = await self._perform(executable, mine, [run])
-            experiences, reward = outputs(returned, instance.model)
+            experiences, reward = await outputs(returned, instance.model, task.is_eval)
             for experience in experiences:
                 experience.eid.run = run
             self._stamp(mine, instance.model, experiences)
             seconds = time.perf_counter() - began
-            end: Outcome | RunFailure = Outcome.of(experiences, reward, seconds)
+            end: Outcome | RunFailure = Outcome.of(experiences, reward, seconds, instance.model)
         except BaseException as error:
             _let_cancel_through(error)
             end = failure(error)
@@ -186,11 +213,14 @@ class WorkflowRunner:
         try:
             mine = task.with_n(len(runs))
             instance, returned = await self._perform(executable, mine, runs)
-            experiences, reward = outputs(returned, instance.model)
+            experiences, reward = await outputs(returned, instance.model, task.is_eval)
+            if reward is not None or returned is None:
+                _tell_apart(experiences, runs)
             groups = _by_run(experiences, runs)
             self._stamp(mine, instance.model, experiences)
             seconds = time.perf_counter() - began
-            ends = {run: Outcome.of(groups[run], reward, seconds) for run in runs}
+            model = instance.model
+            ends = {run: Outcome.of(groups[run], reward, seconds, model) for run in runs}
         except BaseException as error:
             _let_cancel_through(error)
             for run in runs:
@@ -238,7 +268,8 @@ class WorkflowRunner:
 
     def _begin(self, executable: Executable, task: Task, runs: Sequence[int]) -> _Instance:
         """Returns an instance for these runs, of which the runner's state tells from now on."""
-        instance = self._instance(executable, task)
+        # One that performs all runs shows the key of the first.
+        instance = self._instance(executable, task, self._keys.get(runs[0]))
         if executable.can_repeat:
             instance.object.set_repeat_times(len(runs), runs[0])
         self._state["workflow_id"] = f"{task.batch_id}/{task.task_id}/{runs[0]}"
@@ -246,20 +277,21 @@ class WorkflowRunner:
         self._active[id(instance)] = instance.model
         return instance
 
-    def _instance(self, executable: Executable, task: Task) -> _Instance:
+    def _instance(self, executable: Executable, task: Task, key: str | None) -> _Instance:
         """Returns the kept instance with the new task, or a new one.
 
         An instance in use is not kept: it comes back when its run has gone well.
         """
         kept, self._kept = self._kept, None
         if kept is not None and kept.serves(executable, task):
-            kept.model.begin()
+            kept.begin(key)
             kept.task = kept.object.task = task
             kept.object.reset(task)
             return kept
-        model = self.model.bind(executable.is_async)
-        auxiliary = [other.bind(executable.is_async) for other in self.auxiliary_models]
-        return _Instance(executable, task, executable.make(task, model, auxiliary), model)
+        model = self.model.bind(executable.is_async, key)
+        auxiliary = [other.bind(executable.is_async, key) for other in self.auxiliary_models]
+        made = executable.make(task, model, auxiliary)
+        return _Instance(executable, task, made, model, list(auxiliary))
 
     def _stamp(self, task: Task, model: RunModel, experiences: list[Experience]) -> None:
         for experience in experiences:
@@ -267,7 +299,9 @@ class WorkflowRunner:
             if experience.eid.task == "":
                 experience.eid.task = task.task_id
             info = experience.info
-            info.setdefault("model_version", model.model_version)
+            # What was recorded says itself which version it is of, if that is known at all.
+            if experience.model_versions is None:
+                info.setdefault("model_version", model.model_version)
             info["use_count"] = 0
             info["task_index"] = task.index
 
@@ -297,6 +331,30 @@ async def _all(runs: list[Any]) -> None:
         raise asyncio.CancelledError
     for task in tasks:
         task.result()
+
+
+def _tell_apart(turns: list[Experience], runs: Sequence[int]) -> None:
+    """Refuses turns of a repeatable workflow that nobody can assign to runs.
+
+    Its runs share a key, so that only the samples of one call, as many as runs, are known to be one
+    of each.
+    """
+    if not turns or len(runs) == 1:
+        return
+    calls = {_call_of(turn) for turn in turns}
+    if len(turns) != len(runs) or (len(calls) > 1 and None not in calls):
+        raise InvalidOutput(
+            f"the workflow performs {len(runs)} runs in one call and returned no experiences: its "
+            f"{len(turns)} recorded turns cannot be told apart by run, unless they are the samples "
+            f"of one call with n={len(runs)}; return experiences with eid.run, or leave out "
+            "can_repeat"
+        )
+
+
+def _call_of(turn: Experience) -> str | None:
+    """Returns the call that a turn begins with; none if it is not known."""
+    names = turn.info.get("message_ids")
+    return str(names[0]).partition("/")[0] if names else None
 
 
 def _by_run(experiences: list[Experience], runs: Sequence[int]) -> dict[int, list[Experience]]:

@@ -7,7 +7,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from rollway import _rollway, pool
 from rollway.call import Call, same
@@ -19,6 +19,9 @@ from rollway.status import Status
 from rollway.task import Task
 
 BatchId = int | str
+
+#: What becomes of calls under way when weights are updated.
+InFlight = Literal["drain", "keep", "abort"]
 
 logger = logging.getLogger("rollway.scheduler")
 
@@ -63,7 +66,9 @@ class Scheduler:
         def begin() -> Any:
             if self._engine is None:
                 pool = self._pool
-                self._engine = _rollway.Scheduler(pool.config_json, pool.runners, pool.spawn)
+                self._engine = _rollway.Scheduler(
+                    pool.config_json, pool.runners, pool.spawn, pool.gate.start()
+                )
             return self._engine.start()
 
         def ready(counts: tuple[int, int]) -> None:
@@ -210,6 +215,22 @@ class Scheduler:
         limit = float(timeout) if timeout else None
         return self._call(
             "wait_all", lambda engine: engine.wait_all(limit, clear_timeout_tasks), same
+        )
+
+    def update_weights(
+        self, path: str, version: int, in_flight: InFlight = "drain"
+    ) -> Call[dict[str, Any]]:
+        """Has the servers of the rollout model load weights, one after the other.
+
+        What they have under way is let to its end before (`drain`), goes on with the new weights
+        (`keep`), or is aborted (`abort`). Returns `version`, and under `servers` how each of them
+        fared; a server whose version is not the new one afterwards is not used any more.
+        """
+        gateway = self._pool.gate
+        return self._call(
+            "update_weights",
+            lambda _: gateway.required().update_weights(path, version, in_flight),
+            same,
         )
 
     def dynamic_timeout(self, timeout: float | None = None) -> float:

@@ -32,6 +32,9 @@ WORKFLOWS_MAX = 64
 STATE_INTERVAL = 0.5
 
 
+#: The variable in which a worker finds the model gateway, if there is one.
+MODELS = "ROLLWAY_WORKER_MODELS"
+
 #: What an attempt is called: its runner, the life of that and its own number.
 Name = tuple[int, int, int]
 
@@ -182,6 +185,7 @@ class Worker:
             link.began(*name)
             runner = self.runners[name[0]]
             runs = start.runs
+            keys = dict(zip(runs, start.model_keys, strict=False))
 
             def emit(run: int, end: Outcome | RunFailure) -> None:
                 self._report(name, run, end, start.is_eval)
@@ -199,7 +203,7 @@ class Worker:
                 for run in runs:
                     emit(run, end)
             else:
-                await runner.execute(executable, task, runs, emit)
+                await runner.execute(executable, task, runs, emit, keys)
         except asyncio.CancelledError:
             # What has not been reported was cancelled; the end of the attempt says so.
             pass
@@ -287,6 +291,7 @@ def main() -> None:
     # Not for the user's code, nor for what it starts.
     address, secret, token, runners, path = (os.environ.pop(name) for name in variables)
     text = os.environ.pop(pool.SETUP)
+    gateway = os.environ.pop(MODELS, None)
     # Ctrl-C in a terminal is for the parent, which tells its workers what to do.
     signal.signal(signal.SIGINT, lambda *_: None)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
@@ -296,7 +301,7 @@ def main() -> None:
         link = _rollway.WorkerLink(address, secret, token, int(runners), path)
         # The modules of the parent are found where it finds them.
         known = set(sys.path)
-        setup = pool.setup(text)
+        setup = pool.setup(text, gateway)
         sys.path.extend(path for path in setup["sys_path"] if path not in known)
         worker = Worker(link, setup)
         asyncio.run(worker.run())

@@ -66,7 +66,7 @@ class Start:
     runner, life, attempt = 0, 1, 7
     batch_id, task_id, runs = "1/x", 3, [0]
     is_eval = False
-    kills, env = 0, {}
+    kills, env, model_keys = 0, {}, []
     task_encoding = "pickle"
 
     def __init__(self, workflow, **fields):

@@ -2,7 +2,10 @@
 
 #![expect(clippy::print_stderr, reason = "errors are for people, and people read standard error")]
 
+mod imitate;
+mod log;
 mod run;
+mod serve;
 mod simulate;
 
 use std::path::PathBuf;
@@ -25,6 +28,8 @@ enum Command {
     Run(Source),
     /// Say whether a configuration is sound, without running anything
     Check(Source),
+    /// Run a simulated inference server, to try a configuration without a GPU
+    Imitate(imitate::Imitation),
     /// Print the JSON Schema of the configuration, for editors
     Schema,
 }
@@ -59,6 +64,7 @@ fn main() -> ExitCode {
         Command::Check(source) => load(&source).map(|_| {
             eprintln!("{}: sound", source.config.display());
         }),
+        Command::Imitate(imitation) => imitate::imitate(&imitation),
         Command::Schema => {
             run::print_schema();
             Ok(())

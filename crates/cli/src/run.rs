@@ -7,6 +7,7 @@ use rollway_core::CancelReason;
 use rollway_sim::job::{JobReport, StepReport, run_job};
 
 use crate::Failure;
+use crate::serve::serve;
 use crate::simulate::job;
 
 /// Prints the JSON Schema of the configuration.
@@ -16,11 +17,18 @@ pub(crate) fn print_schema() {
 
 /// Runs the job of a checked configuration to its end.
 pub(crate) fn run(config: &Config) -> Result<(), Failure> {
-    if config.mode != Mode::Simulate {
-        let message = "this version runs `mode: simulate` only\n\
-            hint: the scheduler and the coordinator can be used from Python and from Rust";
-        return Err(Failure::Input(message.to_owned()));
+    match config.mode {
+        Mode::Simulate => simulate(config),
+        Mode::Serve => serve(config),
+        Mode::Both | Mode::Explore | Mode::Train | Mode::Bench => {
+            let message = "this version runs `mode: simulate` and `mode: serve` only\n\
+                hint: the scheduler and the coordinator can be used from Python and from Rust";
+            Err(Failure::Input(message.to_owned()))
+        }
     }
+}
+
+fn simulate(config: &Config) -> Result<(), Failure> {
     let job = job(config);
     println!(
         "{} steps of {} tasks × {} runs on {} simulated runners, seed {}",

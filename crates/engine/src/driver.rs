@@ -249,6 +249,7 @@ impl<W: Workers> Driver<W> {
             }
             Message::Said { runner, life, said } => {
                 for said in said {
+                    self.workers.heard(runner, life, &said);
                     let report = self.report(said);
                     self.apply(now, Input::Reported { runner, life, report });
                 }
@@ -346,6 +347,7 @@ impl<W: Workers> Driver<W> {
                     runs,
                     timeout,
                     kills,
+                    models: None,
                 };
                 return self.command(runner, life, Command::Start(Box::new(attempt)));
             }

@@ -3,7 +3,7 @@
 //! Start with [`Scheduler`] (tasks in, results out) or [`RolloutCoordinator`] (batches with a life
 //! cycle, finalized into a [`Sink`]). Both drive one `rollway_core::Core` through `driver`, and get
 //! their runners from a [`Workers`]: [`Local`] for workflows in Rust, [`Children`] for workers in
-//! processes of their own, in any language.
+//! processes of their own, in any language. [`Gated`] gives the runs of either keys to the models.
 
 mod children;
 pub mod config;
@@ -11,9 +11,12 @@ mod coordinator;
 mod driver;
 mod durable;
 mod error;
+mod gated;
+pub mod gateway;
 mod handle;
 mod local;
 mod scheduler;
+pub mod serve;
 mod sink;
 mod task;
 mod workers;
@@ -23,11 +26,12 @@ pub use crate::children::{ChildOptions, Children, RunnerStates};
 pub use crate::coordinator::RolloutCoordinator;
 pub use crate::durable::{Restored, RestoredBatch};
 pub use crate::error::{Error, Result};
+pub use crate::gated::{Gated, GatewayKeys, ModelKeys};
 pub use crate::local::{Concurrency, Local};
 pub use crate::scheduler::{Collect, Collected, Scheduler};
 pub use crate::sink::{Delivered, Parcel, PipelineSink, Place, Sink, SinkError, Stored};
 pub use crate::task::{Definition, Task};
-pub use crate::workers::{Attempt, Command, Reporter, RunEnd, Said, Workers};
+pub use crate::workers::{Attempt, Command, ModelAccess, Reporter, RunEnd, Said, Workers};
 pub use crate::workflow::{
-    Registry, RunContext, RunError, RunOutput, RunResult, Running, Workflow,
+    Registry, RunContext, RunError, RunModel, RunOutput, RunResult, Running, Workflow,
 };

@@ -14,7 +14,7 @@ use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use crate::workers::{Attempt, Command, Reporter, RunEnd, Said, Workers};
-use crate::workflow::{Registry, RunContext, RunError, RunOutput, Workflow};
+use crate::workflow::{Registry, RunContext, RunError, RunModel, RunOutput, Workflow};
 
 /// How many commands a runner may leave unread before it counts as lost. It gets one attempt at a
 /// time, so that more than a few mean that nobody reads.
@@ -186,11 +186,17 @@ impl Runner {
         attempt: &Attempt,
         run: RunId,
     ) -> BoxFuture<'static, (RunId, RunEnd)> {
+        let model = attempt.models.as_ref().and_then(|models| {
+            let position = run.0.checked_sub(attempt.runs.first)?;
+            let api_key = models.keys.get(position as usize)?.clone();
+            Some(RunModel { base_url: Arc::clone(&models.base_url), api_key })
+        });
         let context = RunContext {
             batch: attempt.batch.clone(),
             task_id: attempt.task_id,
             task: Arc::clone(&attempt.task),
             run,
+            model,
         };
         let workflow = Arc::clone(workflow);
         let whole = async move {

@@ -9,6 +9,7 @@ use rollway_core::metrics::Metrics;
 use rollway_core::{
     AttemptId, BatchId, BatchKind, Cancel, FailureKind, Life, RunId, RunnerId, Runs, TaskId,
 };
+use rollway_wire::Secret;
 use tokio::sync::mpsc;
 
 use crate::driver::Message;
@@ -26,6 +27,29 @@ pub trait Workers: Send + 'static {
 
     /// Makes sure that a life of a runner is over, by force if need be. Must not block.
     fn stop(&mut self, runner: RunnerId, life: Life);
+
+    /// What a runner said has reached the driver. Words of an earlier life come too.
+    fn heard(&mut self, runner: RunnerId, life: Life, said: &Said) {
+        let _ = (runner, life, said);
+    }
+}
+
+impl Workers for Box<dyn Workers> {
+    fn start(&mut self, reporter: Reporter) {
+        (**self).start(reporter);
+    }
+
+    fn tell(&mut self, runner: RunnerId, life: Life, command: Command) -> bool {
+        (**self).tell(runner, life, command)
+    }
+
+    fn stop(&mut self, runner: RunnerId, life: Life) {
+        (**self).stop(runner, life);
+    }
+
+    fn heard(&mut self, runner: RunnerId, life: Life, said: &Said) {
+        (**self).heard(runner, life, said);
+    }
 }
 
 /// What a runner is told.
@@ -61,6 +85,17 @@ pub struct Attempt {
     pub timeout: Duration,
     /// How many runners were lost under suspicion of this task.
     pub kills: u32,
+    /// How its runs reach the models; none if there is no gateway.
+    pub models: Option<ModelAccess>,
+}
+
+/// How the runs of an attempt reach the models.
+#[derive(Clone, Debug)]
+pub struct ModelAccess {
+    /// Where the gateway is, with `/v1`.
+    pub base_url: Arc<str>,
+    /// What each run shows there, in order.
+    pub keys: Vec<Secret>,
 }
 
 /// What a runner says.

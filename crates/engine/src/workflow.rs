@@ -9,6 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use rollway_core::metrics::Metrics;
 use rollway_core::{BatchId, FailureKind, RunId, TaskId};
+use rollway_wire::Secret;
 
 use crate::task::Task;
 
@@ -23,6 +24,17 @@ pub struct RunContext {
     pub task: Arc<Task>,
     /// Which of the task's runs this is.
     pub run: RunId,
+    /// How the run reaches the models; none if there is no gateway.
+    pub model: Option<RunModel>,
+}
+
+/// The models as one run reaches them: any client of OpenAI's API takes these two.
+#[derive(Clone, Debug)]
+pub struct RunModel {
+    /// Where the gateway is, with `/v1`.
+    pub base_url: Arc<str>,
+    /// What the run shows there. Its calls are recorded as its own.
+    pub api_key: Secret,
 }
 
 /// What a run yields.

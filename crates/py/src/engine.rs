@@ -10,8 +10,8 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{IntoPyDict, PyBytes, PyDict, PyList};
 use rollway::{
-    ChildOptions, Children, Collect, Collected, Definition, PipelineSink, Restored,
-    RolloutCoordinator, RunnerStates, Scheduler, Sink, Task,
+    ChildOptions, Children, Collect, Collected, Definition, Gated, PipelineSink, Restored,
+    RolloutCoordinator, RunnerStates, Scheduler, Sink, Task, Workers,
 };
 use rollway_core::metrics::{EVAL_STATS, EvalDetail, Metrics};
 use rollway_core::{
@@ -19,9 +19,10 @@ use rollway_core::{
 };
 
 use crate::batch_id::Id;
+use crate::gateway::PyGateway;
 use crate::pending::Pending;
 use crate::sink::PySink;
-use crate::{config, errors, metrics, runtime, sink};
+use crate::{config, errors, gateway, metrics, runtime, sink};
 
 /// How often a worker says that it is alive, and what it does.
 const HEARTBEAT: Duration = Duration::from_secs(1);
@@ -43,11 +44,16 @@ pub(crate) struct PyScheduler {
 impl PyScheduler {
     /// Makes a scheduler for so many runners; none is started yet.
     #[new]
-    fn new(py: Python<'_>, config_json: &str, runners: u32, spawn: Spawn) -> PyResult<Self> {
-        let (core, children) = parts(py, config_json, runners, spawn)?;
-        let states = children.states();
+    fn new(
+        py: Python<'_>,
+        config_json: &str,
+        runners: u32,
+        spawn: Spawn,
+        gateway: Option<&Bound<'_, PyGateway>>,
+    ) -> PyResult<Self> {
+        let (core, workers, states) = parts(py, config_json, runners, spawn, gateway)?;
         let _guard = runtime::handle(py)?.enter();
-        Ok(Self { scheduler: Scheduler::new(core, children), states })
+        Ok(Self { scheduler: Scheduler::new(core, workers), states })
     }
 
     fn start(&self, py: Python<'_>) -> PyResult<Pending> {
@@ -160,7 +166,7 @@ impl PyCoordinator {
     /// Makes a coordinator for so many runners; none is started yet. Experiences go to `sink`,
     /// which is called with a batch id, its life and payloads and returns metrics, or through the
     /// pipeline of the configuration, with operators by `operators`: names, and what makes one.
-    /// Without either it can only evaluate.
+    /// Without either it can only evaluate. Runs get keys to the models of `gateway`.
     #[new]
     fn new(
         py: Python<'_>,
@@ -169,6 +175,7 @@ impl PyCoordinator {
         spawn: Spawn,
         sink: Option<Py<PyAny>>,
         operators: Option<(Vec<String>, Py<PyAny>)>,
+        gateway: Option<&Bound<'_, PyGateway>>,
     ) -> PyResult<Self> {
         let config = config::parse(py, config_json)?;
         let pipeline = match operators {
@@ -180,20 +187,20 @@ impl PyCoordinator {
             (None, Some(pipeline)) => Some(Arc::clone(pipeline) as Arc<dyn Sink>),
             (None, None) => None,
         };
-        let (core, children) = parts(py, config_json, runners, spawn)?;
+        let (core, workers, _) = parts(py, config_json, runners, spawn, gateway)?;
         let runtime = runtime::handle(py)?;
         // What a sink in Python holds does not survive: a ledger before it would promise nothing.
         let ledger = pipeline.as_ref().and_then(|_| config.ledger_options());
         let (coordinator, restored) = match ledger {
             Some((folder, options)) => {
                 let opening =
-                    RolloutCoordinator::with_ledger(core, children, sink, &folder, options);
+                    RolloutCoordinator::with_ledger(core, workers, sink, &folder, options);
                 let opened = py.detach(|| runtime.block_on(opening));
                 opened.map_err(|error| errors::engine(py, &error))?
             }
             None => {
                 let _guard = runtime.enter();
-                (RolloutCoordinator::new(core, children, sink), Restored::default())
+                (RolloutCoordinator::new(core, workers, sink), Restored::default())
             }
         };
         let detailed = config.monitor.detailed_stats;
@@ -217,6 +224,27 @@ impl PyCoordinator {
         let coordinator = self.coordinator.clone();
         let future = async move { coordinator.note_version(version).await };
         Pending::new(py, future, |_, ()| Ok(()))
+    }
+
+    /// Has the servers of the trained model load weights, and notes the version if one has it.
+    fn update_weights(
+        &self,
+        py: Python<'_>,
+        gateway: &Bound<'_, PyGateway>,
+        path: PathBuf,
+        version: u64,
+        in_flight: &str,
+    ) -> PyResult<Pending> {
+        let coordinator = self.coordinator.clone();
+        let updating = gateway.get().updating(path, version, in_flight)?;
+        let future = async move {
+            let report = updating.await;
+            if report.servers.iter().any(gateway::has_it) {
+                coordinator.note_version(version).await?;
+            }
+            Ok(report)
+        };
+        Pending::new(py, future, |py, report| gateway::update_report(py, &report))
     }
 
     /// Gets the pipeline ready, then the runners.
@@ -337,10 +365,14 @@ fn parts(
     config_json: &str,
     runners: u32,
     spawn: Spawn,
-) -> PyResult<(Config, Children)> {
+    gateway: Option<&Bound<'_, PyGateway>>,
+) -> PyResult<(Config, Box<dyn Workers>, RunnerStates)> {
     let config = config::parse(py, config_json)?;
     let core = config.to_core(runners);
-    let (program, args, env) = spawn;
+    let (program, args, mut env) = spawn;
+    if let Some(gateway) = gateway {
+        env.push((rollway_wire::env::MODELS.to_owned(), gateway.get().base_url()));
+    }
     let options = ChildOptions {
         args,
         env,
@@ -350,7 +382,12 @@ fn parts(
     };
     let runtime = runtime::handle(py)?;
     let children = py.detach(|| runtime.block_on(Children::new(options)))?;
-    Ok((core, children))
+    let states = children.states();
+    let workers: Box<dyn Workers> = match gateway {
+        Some(gateway) => Box::new(Gated::new(children, gateway.get().keys())),
+        None => Box::new(children),
+    };
+    Ok((core, workers, states))
 }
 
 fn unpack(tasks: Vec<PackedTask>) -> Vec<Task> {
@@ -388,7 +425,7 @@ async fn batch_kind(scheduler: &Scheduler, batch: &Id) -> rollway::Result<BatchK
     Ok(found.map_or(BatchKind::Train, |view| view.kind))
 }
 
-fn seconds(seconds: f64) -> PyResult<Duration> {
+pub(crate) fn seconds(seconds: f64) -> PyResult<Duration> {
     Duration::try_from_secs_f64(seconds)
         .map_err(|_| PyValueError::new_err(format!("{seconds} is no time to wait, in seconds")))
 }

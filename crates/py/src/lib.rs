@@ -4,9 +4,11 @@
 //! side of a worker process is `link.rs`.
 
 mod batch_id;
+mod client;
 mod config;
 mod engine;
 mod errors;
+mod gateway;
 mod json;
 mod link;
 mod log;
@@ -16,6 +18,7 @@ mod payload;
 mod pending;
 mod reader;
 mod runtime;
+mod simulated;
 mod sink;
 
 use pyo3::prelude::*;
@@ -26,9 +29,13 @@ mod _rollway {
     #[pymodule_export]
     use crate::batch_id::sort_batch_id;
     #[pymodule_export]
+    use crate::client::ModelClient;
+    #[pymodule_export]
     use crate::config::{config_check, config_default, config_load, config_read};
     #[pymodule_export]
     use crate::engine::{PyCoordinator, PyScheduler, worker_variables};
+    #[pymodule_export]
+    use crate::gateway::PyGateway;
     #[pymodule_export]
     use crate::json::plain_json;
     #[pymodule_export]
@@ -46,4 +53,6 @@ mod _rollway {
     use crate::reader::{PyReader, PyReaderServer, close_writer, payload_to_arrow, write_lot};
     #[pymodule_export]
     use crate::runtime::shutdown;
+    #[pymodule_export]
+    use crate::simulated::SimulatedServer;
 }

@@ -43,10 +43,23 @@ impl Pending {
     where
         O: for<'py> IntoPyObject<'py, Error: Into<PyErr>>,
     {
+        Self::with_errors(py, future, |py, error| errors::engine(py, &error), convert)
+    }
+
+    /// Returns a call that fails in its own way; `raise` makes an exception of that.
+    pub(crate) fn with_errors<T: Send + 'static, E: Send + 'static, O>(
+        py: Python<'_>,
+        future: impl Future<Output = Result<T, E>> + Send + 'static,
+        raise: impl FnOnce(Python<'_>, E) -> PyErr + Send + 'static,
+        convert: impl FnOnce(Python<'_>, T) -> PyResult<O> + Send + 'static,
+    ) -> PyResult<Self>
+    where
+        O: for<'py> IntoPyObject<'py, Error: Into<PyErr>>,
+    {
         let work = async move {
             let answer = future.await;
             let convert = move |py: Python<'_>| {
-                let value = answer.map_err(|error| errors::engine(py, &error))?;
+                let value = answer.map_err(|error| raise(py, error))?;
                 let object = convert(py, value)?.into_pyobject(py).map_err(Into::into)?;
                 Ok(object.into_any().unbind())
             };

@@ -7,6 +7,7 @@
 
 use std::num::NonZero;
 use std::process;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -27,7 +28,6 @@ const THREADS_MAX: usize = 4;
 const FAREWELL: Duration = Duration::from_millis(500);
 
 struct Started {
-    pid: u32,
     runtime: Runtime,
     /// Not bounded: there is one job at most for every call that waits, and for every line of a
     /// log that was let in.
@@ -35,6 +35,16 @@ struct Started {
 }
 
 static STARTED: Mutex<Option<Started>> = Mutex::new(None);
+
+/// The process in which it was started; 0 before that. A thread that is not here any more may have
+/// held the lock when this process was forked, so that this is looked at first.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+
+/// Whether this process was forked from the one that has the runtime.
+fn is_forked() -> bool {
+    let process = PROCESS.load(Ordering::Relaxed);
+    process != 0 && process != process::id()
+}
 
 fn started() -> MutexGuard<'static, Option<Started>> {
     STARTED.lock().unwrap_or_else(PoisonError::into_inner)
@@ -49,13 +59,13 @@ pub(crate) fn handle(py: Python<'_>) -> PyResult<Handle> {
 
 /// Returns the runtime, which begins with this many threads if it has not begun.
 pub(crate) fn start(py: Python<'_>, threads: usize) -> PyResult<Handle> {
+    if is_forked() {
+        let words = "this process was forked from one in which rollway was in use: its threads \
+                     are not here. Start processes with `spawn` or `forkserver`";
+        return Err(errors::plain(py, "forked", words));
+    }
     let mut started = started();
-    if let Some(Started { pid, runtime, .. }) = &*started {
-        if *pid != process::id() {
-            let words = "this process was forked from one in which rollway was in use: its threads \
-                         are not here. Start processes with `spawn` or `forkserver`";
-            return Err(errors::plain(py, "forked", words));
-        }
+    if let Some(Started { runtime, .. }) = &*started {
         return Ok(runtime.handle().clone());
     }
     let runtime = Builder::new_multi_thread()
@@ -79,14 +89,15 @@ pub(crate) fn start(py: Python<'_>, threads: usize) -> PyResult<Handle> {
     })?;
     log::install();
     let handle = runtime.handle().clone();
-    *started = Some(Started { pid: process::id(), runtime, jobs });
+    PROCESS.store(process::id(), Ordering::Relaxed);
+    *started = Some(Started { runtime, jobs });
     Ok(handle)
 }
 
 /// Has something done in Python, soon and in order. If the interpreter ends, nobody minds.
 pub(crate) fn in_python(job: impl FnOnce(Python<'_>) + Send + 'static) {
-    if let Some(Started { pid, jobs, .. }) = &*started()
-        && *pid == process::id()
+    if !is_forked()
+        && let Some(Started { jobs, .. }) = &*started()
     {
         let _ = jobs.send(Box::new(job));
     }
@@ -95,7 +106,11 @@ pub(crate) fn in_python(job: impl FnOnce(Python<'_>) + Send + 'static) {
 /// Ends everything, worker processes included. Called when the interpreter ends.
 #[pyfunction]
 pub(crate) fn shutdown(py: Python<'_>) {
-    let taken = started().take_if(|started| started.pid == process::id());
+    if is_forked() {
+        return;
+    }
+    let taken = started().take();
+    PROCESS.store(0, Ordering::Relaxed);
     if let Some(Started { runtime, .. }) = taken {
         py.detach(|| runtime.shutdown_timeout(FAREWELL));
     }

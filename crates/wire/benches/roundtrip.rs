@@ -99,6 +99,7 @@ async fn measure(
             timeout: Duration::from_secs(60),
             kills: 0,
             env: Default::default(),
+            model_keys: Vec::new(),
         })
     };
     let mut sent_at = vec![Instant::now(); in_flight as usize];

@@ -49,6 +49,21 @@ pub mod proto {
             f.debug_struct("Hello").field("token", &self.token).finish_non_exhaustive()
         }
     }
+
+    impl std::fmt::Debug for StartAttempt {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("StartAttempt").field("attempt", &self.attempt).finish_non_exhaustive()
+        }
+    }
+
+    impl std::fmt::Debug for start_attempt::Batch {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            match self {
+                Self::BatchNumber(number) => write!(f, "{number}"),
+                Self::BatchText(text) => write!(f, "{text:?}"),
+            }
+        }
+    }
 }
 
 /// The variables of the environment that tell a worker where to go.
@@ -65,4 +80,6 @@ pub mod env {
     /// [`RUNNERS`]. It is not 0 while the worker executes code for the runner, and 0 while that
     /// code waits, so that it is known whose code was executed when a worker died.
     pub const MARKS: &str = "ROLLWAY_WORKER_MARKS";
+    /// Where the model gateway is, with `/v1`; not set if there is none.
+    pub const MODELS: &str = "ROLLWAY_WORKER_MODELS";
 }

@@ -327,6 +327,8 @@ pub struct StartAttempt {
     pub kills: u32,
     /// What the workflow finds in its environment.
     pub env: BTreeMap<String, String>,
+    /// What each of the runs shows to the model gateway, in order; empty if there is none.
+    pub model_keys: Vec<Secret>,
 }
 
 /// Names a workflow on a stream.

@@ -7,5 +7,6 @@ on it, with its own history: the `model` argument of workflows.
 from rollway.models.base import Model, Reply, RunModel
 from rollway.models.echo import Echo
 from rollway.models.openai import OpenAI
+from rollway.models.simulated import Simulated
 
-__all__ = ["Echo", "Model", "OpenAI", "Reply", "RunModel"]
+__all__ = ["Echo", "Model", "OpenAI", "Reply", "RunModel", "Simulated"]

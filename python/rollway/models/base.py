@@ -90,8 +90,8 @@ class Model:
         """Returns the arguments with which clients of the `openai` package are made."""
         return {"base_url": self.base_url, "api_key": self.api_key or "none"}
 
-    def bind(self, is_async: bool) -> RunModel:
-        """Returns a handle for one run."""
+    def bind(self, is_async: bool, key: str | None = None) -> RunModel:
+        """Returns a handle for one run, which shows this key."""
         return RunModel(self, is_async)
 
 
@@ -104,13 +104,18 @@ class RunModel:
     def __init__(self, model: Model, is_async: bool) -> None:
         self.model = model
         self.is_async = is_async
-        self.history: list[Experience] = []
+        self._turns: list[Experience] = []
         self.state: dict[str, Any] = {}
 
-    def begin(self) -> None:
-        """Forgets everything: another run begins."""
-        self.history.clear()
+    def begin(self, key: str | None = None) -> None:
+        """Forgets everything: another run begins, with a key of its own."""
+        self._turns.clear()
         self.state.clear()
+
+    @property
+    def history(self) -> list[Experience]:
+        """The turns that were recorded and not taken."""
+        return self._turns
 
     @property
     def name(self) -> str | None:
@@ -154,25 +159,35 @@ class RunModel:
 
     def _record(self, replies: list[Reply], n: int) -> Any:
         if self.model.records:
-            self.history.extend(reply.experience for reply in replies)
+            self._turns.extend(reply.experience for reply in replies)
         return replies if n != 1 else replies[0]
 
     def extract_experience_from_history(self, clear_history: bool = True) -> list[Experience]:
         """Returns the turns that were recorded in this run, and by default forgets them."""
         if not self.model.records:
             raise Error(f"{type(self.model).__name__} does not record turns")
-        turns = list(self.history)
+        turns = list(self._turns)
         if clear_history:
-            self.history.clear()
+            self._turns.clear()
         return turns
+
+    async def extract_experience_from_history_async(
+        self, clear_history: bool = True
+    ) -> list[Experience]:
+        """As `extract_experience_from_history`, to be awaited."""
+        return self.extract_experience_from_history(clear_history)
 
     def openai_client(self) -> Any:
         """Returns a client of the `openai` package for this model."""
-        return openai().OpenAI(**self.model.openai_arguments(self, is_async=False))
+        return openai().OpenAI(**self.openai_arguments(is_async=False))
 
     def async_openai_client(self) -> Any:
         """Returns an async client of the `openai` package for this model."""
-        return openai().AsyncOpenAI(**self.model.openai_arguments(self, is_async=True))
+        return openai().AsyncOpenAI(**self.openai_arguments(is_async=True))
+
+    def openai_arguments(self, is_async: bool) -> dict[str, Any]:
+        """Returns the arguments with which clients of the `openai` package are made."""
+        return self.model.openai_arguments(self, is_async)
 
     def set_workflow_state(self, state: dict[str, Any]) -> None:
         """Says what the run is doing; shown in the runner's state."""

@@ -251,7 +251,7 @@ impl Host {
 
 fn start(shared: &Shared, runner: RunnerId, life: Life, attempt: Attempt) -> StartAttempt {
     let definition = lock(&shared.definitions).of(&attempt);
-    let Attempt { id, batch, kind, task_id, task, runs, timeout, kills } = attempt;
+    let Attempt { id, batch, kind, task_id, task, runs, timeout, kills, models } = attempt;
     StartAttempt {
         runner,
         life,
@@ -265,6 +265,7 @@ fn start(shared: &Shared, runner: RunnerId, life: Life, attempt: Attempt) -> Sta
         timeout,
         kills,
         env: BTreeMap::new(),
+        model_keys: models.map(|models| models.keys).unwrap_or_default(),
     }
 }
 

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::batch::Batch;
 use super::failures::Failures;
+use super::history::History;
 use super::limits::Limits;
 use super::model::Model;
 use super::seconds::Seconds;
@@ -80,14 +81,19 @@ pub struct Explorer {
     pub listen_address: String,
     /// Whether clients of mode `serve` must present the job's key.
     pub authentication: bool,
+    /// Environment variable that holds the key for clients of mode `serve`. Absent: a key that
+    /// nobody can guess is made, and kept in a file in the job's folder.
+    pub proxy_key_env: Option<String>,
     /// How often mode `serve` looks for new weights.
     #[schemars(extend("exclusiveMinimum" = 0))]
     pub service_status_check_interval: Seconds,
     /// Models that keep serving while others load new weights.
     pub min_running_model_num: u32,
-    /// Address of the database in which mode `serve` records. Absent: a file in
-    /// `buffer.cache_dir`.
+    /// Address of the SQLite database in which mode `serve` records: `sqlite:///PATH`, or a path.
+    /// Absent: `proxy_history.db` in `buffer.cache_dir`.
     pub db_url: Option<String>,
+    /// How much of what it records mode `serve` keeps.
+    pub history: History,
 }
 
 impl Default for Explorer {
@@ -119,9 +125,11 @@ impl Default for Explorer {
             proxy_port: 8010,
             listen_address: "127.0.0.1".to_owned(),
             authentication: true,
+            proxy_key_env: None,
             service_status_check_interval: Seconds::new(60),
             min_running_model_num: 1,
             db_url: None,
+            history: History::default(),
         }
     }
 }

@@ -95,7 +95,9 @@ pub enum EngineType {
     Vllm,
     /// SGLang.
     Sglang,
-    /// Anything else that speaks the OpenAI API.
+    /// `llama-server` of llama.cpp.
+    LlamaCpp,
+    /// Anything else that speaks the OpenAI API. It tells no token ids: nothing to train on.
     Openai,
     /// The embedded model: nothing to start, nothing to download.
     Tiny,
@@ -107,7 +109,7 @@ impl EngineType {
     /// Tells whether the model lives in a server outside of Rollway.
     pub const fn is_server(self) -> bool {
         match self {
-            Self::Vllm | Self::Sglang | Self::Openai => true,
+            Self::Vllm | Self::Sglang | Self::LlamaCpp | Self::Openai => true,
             Self::Tiny | Self::Echo => false,
         }
     }

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::buffer::StorageType;
 use super::error::{ConfigError, Place, Problem, Warning};
 use super::explorer::ConcurrentMode;
-use super::model::Model;
+use super::model::{EngineType, Model};
 use super::node::Node;
 use super::read::{Reader, shown};
 use super::synchronizer::{SyncMethod, SyncStyle};
@@ -252,8 +252,7 @@ impl Check<'_> {
         }
         let model = &explorer.rollout_model;
         self.model("explorer.rollout_model", model);
-        let rolls_out =
-            matches!(self.given.mode, Mode::Both | Mode::Explore | Mode::Bench | Mode::Serve);
+        let rolls_out = matches!(self.given.mode, Mode::Both | Mode::Explore | Mode::Bench);
         if rolls_out && model.engine_type.is_server() && model.base_url.is_empty() {
             self.warn(
                 "explorer.rollout_model.base_url",
@@ -389,6 +388,40 @@ impl Check<'_> {
             let what = format!("{address:?} is not an address to listen on");
             let hint = "write 127.0.0.1 for this machine only, 0.0.0.0 for everybody";
             self.wrong("explorer.listen_address", what, hint);
+        }
+        if self.given.mode == Mode::Serve {
+            self.served();
+        }
+    }
+
+    /// Checks what mode `serve` needs to record what agents do.
+    fn served(&mut self) {
+        let explorer = &self.given.explorer;
+        let model = &explorer.rollout_model;
+        let kind = "explorer.rollout_model.engine_type";
+        if model.engine_type == EngineType::Openai {
+            let what = "such a server tells no token ids, so that nothing could be trained on";
+            self.wrong(kind, what, "use vllm, sglang or llama_cpp");
+        } else if !model.engine_type.is_server() {
+            let what = "mode `serve` needs a server that runs already";
+            self.wrong(kind, what, "use vllm, sglang or llama_cpp, and give its `base_url`");
+        } else if model.base_url.is_empty() {
+            let what = "missing; mode `serve` has no model to serve";
+            let hint = "give the address of the server, such as http://localhost:8000/v1";
+            self.wrong("explorer.rollout_model.base_url", what, hint);
+        }
+        if let Some(address) = &explorer.db_url
+            && !address.starts_with("sqlite:///")
+            && address.contains(':')
+        {
+            // The address of a server may hold a password, so it is not repeated.
+            let what = "mode `serve` records in SQLite, on this machine";
+            let hint = "write sqlite:///PATH, or leave it out";
+            let problem = Problem::new("explorer.db_url", what)
+                .at(self.place("explorer.db_url").as_ref())
+                .without_line()
+                .hint(hint);
+            self.problems.push(problem);
         }
     }
 

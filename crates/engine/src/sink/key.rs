@@ -21,6 +21,12 @@ pub(super) fn of_payloads(job: &str, payloads: &[Bytes]) -> String {
     format!("{job}//{}", digest(payloads))
 }
 
+/// Returns the key of a step of mode `serve`, whose own key is made once and kept with what is in
+/// the step.
+pub(super) fn of_step(job: &str, key: &str) -> String {
+    format!("{job}/serve/{key}")
+}
+
 /// Returns 128 bits of a hash over all payloads, told apart by their lengths.
 fn digest(payloads: &[Bytes]) -> String {
     let mut hash = Sha256::new();

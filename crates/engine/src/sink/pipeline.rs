@@ -57,6 +57,7 @@ enum What {
     Prepare,
     Deliver { batch: BatchId, key: BatchKey, payloads: Vec<Bytes> },
     Process { payloads: Vec<Bytes> },
+    Step { key: String, payloads: Vec<Bytes> },
     Close,
 }
 
@@ -103,6 +104,12 @@ impl PipelineSink {
     /// goes first.
     pub fn take_feedback(&self) -> Vec<SelectorMetric> {
         self.shared.feedback().take()
+    }
+
+    /// Stores the experiences of a step of mode `serve`. The key names it among the steps of all
+    /// jobs: the same one again has no further effect.
+    pub async fn step(&self, key: String, payloads: Vec<Bytes>) -> Stored {
+        self.ask(What::Step { key, payloads }).await
     }
 
     async fn ask(&self, what: What) -> Stored {
@@ -184,6 +191,10 @@ impl Work {
             }
             What::Process { payloads } => {
                 let key = key::of_payloads(&self.job, &payloads);
+                self.process(&key, &payloads)
+            }
+            What::Step { key, payloads } => {
+                let key = key::of_step(&self.job, &key);
                 self.process(&key, &payloads)
             }
             What::Close => self.close().map(|()| Metrics::new()),

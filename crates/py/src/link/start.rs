@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use rollway_wire::StartAttempt;
+use rollway_wire::{Secret, StartAttempt};
 
 use crate::batch_id::Id;
 
@@ -89,5 +89,10 @@ impl Start {
     #[getter]
     fn env(&self) -> BTreeMap<String, String> {
         self.0.env.clone()
+    }
+    /// What each of the runs shows to the model gateway, in order; empty if there is none.
+    #[getter]
+    fn model_keys(&self) -> Vec<&str> {
+        self.0.model_keys.iter().map(Secret::reveal).collect()
     }
 }

@@ -24,7 +24,10 @@ const ARROWS: &[Arrows] = &[
         "crates/engine",
         &["rollway-core", "rollway-wire", "rollway-data", "rollway-gateway", "rollway-tiny"],
     ),
-    only("crates/py", &["rollway", "rollway-core", "rollway-wire", "rollway-data"]),
+    only(
+        "crates/py",
+        &["rollway", "rollway-core", "rollway-wire", "rollway-data", "rollway-gateway"],
+    ),
     Arrows { folder: "crates/cli", to: To::Anything },
     only("xtask", &[]),
 ];

@@ -12,6 +12,7 @@ use super::{compact, to_ms};
 use crate::invalid::Invalid;
 use crate::message::{Definition, DefinitionId, EngineMessage, StartAttempt, Welcome};
 use crate::proto::{self, engine_message::Kind, start_attempt::Batch};
+use crate::secret::Secret;
 
 /// The definitions that a worker was sent, and so the way from what the engine sends to what the
 /// worker has to do.
@@ -72,7 +73,9 @@ impl Definitions {
             is_eval,
             kills,
             env,
+            model_keys,
         } = start;
+        let runs = range(first_run, run_count)?;
         let definition = self.0.get(&DefinitionId(definition)).ok_or_else(|| {
             let problem = format!("{definition} was not defined");
             Invalid::new("start_attempt.definition", problem)
@@ -87,14 +90,24 @@ impl Definitions {
             },
             kind: if is_eval { BatchKind::Eval } else { BatchKind::Train },
             task_id: TaskId(task_id),
-            runs: range(first_run, run_count)?,
+            runs,
             task: compact(task),
             definition: Arc::clone(definition),
             timeout: Duration::from_millis(timeout_ms),
             kills,
             env,
+            model_keys: keys(model_keys, runs)?,
         })
     }
+}
+
+fn keys(texts: Vec<String>, runs: Runs) -> Result<Vec<Secret>, Invalid> {
+    let wrong = |problem: String| Invalid::new("start_attempt.model_keys", problem);
+    if !texts.is_empty() && texts.len() != runs.count as usize {
+        return Err(wrong(format!("{} for {} runs", texts.len(), runs.count)));
+    }
+    let key = |text: String| Secret::new(text).map_err(|error| wrong(error.to_string()));
+    texts.into_iter().map(key).collect()
 }
 
 fn range(first: u32, count: u32) -> Result<Runs, Invalid> {
@@ -125,6 +138,7 @@ impl From<StartAttempt> for proto::StartAttempt {
             timeout,
             kills,
             env,
+            model_keys,
         } = start;
         Self {
             runner,
@@ -146,6 +160,7 @@ impl From<StartAttempt> for proto::StartAttempt {
             },
             kills,
             env,
+            model_keys: model_keys.iter().map(|key| key.reveal().to_owned()).collect(),
         }
     }
 }
@@ -284,5 +299,32 @@ mod tests {
         assert_eq!(range(3, 2), Ok(Runs { first: 3, count: 2 }));
         assert_eq!(range(3, 0).unwrap_err().field, "start_attempt.run_count");
         assert_eq!(range(u32::MAX, 1).unwrap_err().field, "start_attempt.run_count");
+    }
+
+    #[test]
+    fn keys_are_one_for_every_run_or_none() {
+        let mut definitions = Definitions::default();
+        definitions.resolve(Kind::Define(proto::Define::default())).expect("a definition");
+        let mut start = |keys: &[&str]| {
+            let start = proto::StartAttempt {
+                batch: Some(Batch::BatchNumber(1)),
+                run_count: 2,
+                model_keys: keys.iter().map(ToString::to_string).collect(),
+                ..proto::StartAttempt::default()
+            };
+            definitions.resolve(Kind::StartAttempt(start))
+        };
+        for good in [&[][..], &["a", "b"]] {
+            let Ok(Some(EngineMessage::StartAttempt(start))) = start(good) else {
+                panic!("{good:?} is refused")
+            };
+            let keys: Vec<&str> = start.model_keys.iter().map(Secret::reveal).collect();
+            assert_eq!(keys, good);
+            assert!(good.iter().all(|key| !format!("{start:?}").contains(&format!("\"{key}\""))));
+        }
+        for bad in [&["a"][..], &["a", "b", "c"], &["a", ""]] {
+            let error = start(bad).expect_err("keys that do not fit");
+            assert!(error.to_string().contains("model_keys"), "{error}");
+        }
     }
 }

@@ -100,6 +100,7 @@ pub fn attempt(id: u64, definition: &Arc<Definition>) -> StartAttempt {
         timeout: Duration::from_secs(60),
         kills: 1,
         env: [("KEY".to_owned(), "value".to_owned())].into(),
+        model_keys: ["a", "b", "c"].map(|key| Secret::new(key).expect("a key")).into(),
     }
 }
 

@@ -1,0 +1,209 @@
+//! `rollway imitate`: a simulated inference server, to try a configuration without a GPU.
+
+#![expect(clippy::print_stdout, reason = "where the server is, is what was asked for")]
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args as Arguments, ValueEnum};
+use rollway_gateway::simulated::{Kind, Lengths, Options, Server};
+use tokio::runtime::Builder;
+
+use crate::Failure;
+
+// What the server is to be like. Words with three slashes here would be shown instead of those
+// that describe the command.
+#[derive(Debug, Arguments)]
+pub(crate) struct Imitation {
+    /// Which server to imitate
+    #[arg(value_enum, default_value_t = Dialect::Vllm)]
+    dialect: Dialect,
+    /// Port to listen on; 0 takes any that is free
+    #[arg(long, default_value_t = 8000)]
+    port: u16,
+    /// Address to listen on
+    #[arg(long, default_value = "127.0.0.1")]
+    host: IpAddr,
+    /// Name of the model
+    #[arg(long, default_value = "simulated")]
+    model: String,
+    /// Number that everything it says depends on
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Key that callers must show
+    #[arg(long, env = "ROLLWAY_IMITATE_API_KEY", hide_env_values = true)]
+    api_key: Option<String>,
+    /// Seconds until the first token of an answer
+    #[arg(long, default_value_t = 0.05, value_parser = seconds)]
+    first_token: f64,
+    /// Tokens a second that each answer gets; 0 for all at once
+    #[arg(long, default_value_t = 50.0, value_parser = seconds)]
+    tokens_per_second: f64,
+    /// Length of answers in tokens: `100`, `20-200` for anything between, `~100` for mostly short
+    /// ones with that mean
+    #[arg(long, default_value = "20-200", value_parser = lengths)]
+    length: Lengths,
+    /// Longest prompt and answer together, in tokens
+    #[arg(long, default_value_t = 131_072, value_parser = clap::value_parser!(u32).range(2..))]
+    max_model_len: u32,
+    /// Requests that are answered at a time; others wait
+    #[arg(long, default_value_t = 16_384, value_parser = clap::value_parser!(u32).range(1..))]
+    max_running: u32,
+    /// Directory with the weights: `{"version": 7}` in its `weights.json`, or digits at the end of
+    /// its name
+    #[arg(long)]
+    weights: Option<PathBuf>,
+    /// Seconds that an update of the weights takes
+    #[arg(long, default_value_t = 0.5, value_parser = seconds)]
+    update_time: f64,
+    /// Requests that fail with status 500, in percent
+    #[arg(long, default_value_t = 0.0, value_parser = percent)]
+    fail: f64,
+    /// Requests whose connection is lost in the middle of the answer, in percent
+    #[arg(long, default_value_t = 0.0, value_parser = percent)]
+    cut: f64,
+    /// Requests with tools that are answered by a tool call without being told to, in percent
+    #[arg(long, default_value_t = 0.0, value_parser = percent)]
+    tool_calls: f64,
+    /// Spell what the model said in other tokens when a prompt repeats it
+    #[arg(long)]
+    drift: bool,
+    /// Refuse fields that OpenAI's API does not have (dialect `openai`)
+    #[arg(long)]
+    strict: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Dialect {
+    Vllm,
+    Sglang,
+    Openai,
+}
+
+impl Imitation {
+    fn options(&self) -> Options {
+        let kind = match self.dialect {
+            Dialect::Vllm => Kind::Vllm,
+            Dialect::Sglang => Kind::Sglang,
+            Dialect::Openai => Kind::OpenAi,
+        };
+        Options {
+            address: SocketAddr::new(self.host, self.port),
+            seed: self.seed,
+            model: self.model.clone(),
+            api_key: self.api_key.clone(),
+            first_token: Duration::from_secs_f64(self.first_token),
+            tokens_per_second: self.tokens_per_second,
+            lengths: self.length,
+            max_model_len: self.max_model_len,
+            max_running: self.max_running as usize,
+            weights: self.weights.clone(),
+            update_time: Duration::from_secs_f64(self.update_time),
+            fail_rate: self.fail / 100.0,
+            cut_rate: self.cut / 100.0,
+            tool_call_rate: self.tool_calls / 100.0,
+            drift: self.drift,
+            strict: self.strict,
+            // Nobody could look at them.
+            max_records: 0,
+            ..Options::new(kind)
+        }
+    }
+}
+
+/// Runs a server until it is told to end.
+pub(crate) fn imitate(imitation: &Imitation) -> Result<(), Failure> {
+    let failed = |what: &str, error: std::io::Error| Failure::Job(format!("{what}: {error}"));
+    let runtime = Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| failed("no threads could be started", error))?;
+    runtime.block_on(async {
+        let options = imitation.options();
+        let address = options.address;
+        let server = Server::start(options).map_err(|error| {
+            let hint = "hint: --port 0 takes any port that is free";
+            Failure::Input(format!("{address} cannot be listened on: {error}\n{hint}"))
+        })?;
+        print_where(imitation, &server);
+        ended().await.map_err(|error| failed("signals cannot be waited for", error))?;
+        server.stop().await;
+        println!("ended");
+        Ok(())
+    })
+}
+
+/// Waits for Ctrl-C, or for what service managers send.
+async fn ended() -> std::io::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut terminate = signal(SignalKind::terminate())?;
+    tokio::select! {
+        pressed = tokio::signal::ctrl_c() => pressed,
+        _ = terminate.recv() => Ok(()),
+    }
+}
+
+fn print_where(imitation: &Imitation, server: &Server) {
+    let Imitation { model, dialect, .. } = imitation;
+    let name = match dialect {
+        Dialect::Vllm => "vllm",
+        Dialect::Sglang => "sglang",
+        Dialect::Openai => "openai",
+    };
+    let url = server.url();
+    println!("simulated {name} server at {url} (Ctrl-C ends it)");
+    println!();
+    println!("in a configuration:");
+    println!("  explorer:");
+    println!("    rollout_model:");
+    println!("      engine_type: {name}");
+    println!("      base_url: {url}/v1");
+    println!("      model_path: {model}");
+    if imitation.api_key.is_some() {
+        println!("      api_key_env: NAME  # of a variable that holds the key");
+    }
+}
+
+/// A number of seconds, or of anything else that is not negative.
+fn seconds(text: &str) -> Result<f64, String> {
+    let value: f64 = text.parse().map_err(|_| format!("`{text}` is no number"))?;
+    if (0.0..=1e6).contains(&value) { Ok(value) } else { Err("not between 0 and 1000000".into()) }
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    let value = seconds(text)?;
+    if value <= 100.0 { Ok(value) } else { Err("not between 0 and 100".to_owned()) }
+}
+
+/// `100`, `20-200` or `~100`.
+fn lengths(text: &str) -> Result<Lengths, String> {
+    let number = |part: &str| {
+        let value: u32 = part.parse().map_err(|_| format!("`{part}` is no number of tokens"))?;
+        if value == 0 { Err("an answer has at least one token".to_owned()) } else { Ok(value) }
+    };
+    if let Some(mean) = text.strip_prefix('~') {
+        let mean = number(mean)?;
+        return Ok(Lengths::Geometric { mean: mean.into(), max: mean.saturating_mul(20) });
+    }
+    match text.split_once('-') {
+        None => number(text).map(Lengths::Fixed),
+        Some((low, high)) => match (number(low)?, number(high)?) {
+            (low, high) if low <= high => Ok(Lengths::Uniform(low, high)),
+            (low, high) => Err(format!("{low} is more than {high}")),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_are_read_in_all_their_forms() {
+        assert_eq!(lengths("100"), Ok(Lengths::Fixed(100)));
+        assert_eq!(lengths("20-200"), Ok(Lengths::Uniform(20, 200)));
+        assert_eq!(lengths("~50"), Ok(Lengths::Geometric { mean: 50.0, max: 1000 }));
+        for wrong in ["", "0", "9-3", "a", "-4", "3-", "~"] {
+            assert!(lengths(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! Mode `serve`: the gateway for agents elsewhere, with the pipeline and the buffer of the job
+//! behind it.
+//!
+//! [`Server`] joins the parts. `files.rs` says where the address and the key are left for agents,
+//! `committer.rs` takes committed steps to the buffer, `weights.rs` keeps the models up to date.
+
+mod committer;
+mod files;
+mod weights;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rollway_data::buffer::Buffer;
+use rollway_data::pipeline::Registry;
+use rollway_data::reader::{self, Served};
+use rollway_gateway::gateway::{Gateway, StartError};
+use rollway_gateway::models::{Models, ServerView, State};
+use rollway_gateway::serve::{self, Serve, StoreError};
+use rollway_wire::Secret;
+use tokio::task::JoinSet;
+
+use self::committer::Pipelined;
+pub use self::weights::{Checkpoints, Newest, WeightSource};
+use crate::config::{Config, ConfigError, Problem, StorageType};
+use crate::sink::{PipelineSink, SinkError};
+
+/// How long calls under way have to end when the server is stopped.
+const FAREWELL: Duration = Duration::from_secs(30);
+
+/// After how long a model that nobody can use yet is worth a word.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Why there is no server.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The configuration cannot be served.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// There is no pipeline or no buffer.
+    #[error(transparent)]
+    Sink(#[from] SinkError),
+    /// The pipeline or the buffer does not open.
+    #[error("the experience pipeline does not open: {0}")]
+    Pipeline(String),
+    /// The history does not open.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The gateway does not start.
+    #[error("{0}")]
+    Gateway(String),
+    /// A file that tells agents where the server is cannot be written.
+    #[error("{path}: {message}")]
+    File {
+        /// Which file.
+        path: String,
+        /// Why.
+        message: String,
+    },
+    /// The buffer cannot be offered to trainers elsewhere.
+    #[error("the buffer cannot be offered: {0}")]
+    Reader(String),
+}
+
+/// A job in mode `serve`.
+#[derive(Debug)]
+pub struct Server {
+    gateway: Gateway,
+    serve: Serve,
+    sink: Arc<PipelineSink>,
+    url: String,
+    url_file: PathBuf,
+    key_file: Option<PathBuf>,
+    offered: Option<(Served, PathBuf)>,
+    tasks: JoinSet<()>,
+}
+
+impl Server {
+    /// Starts to serve a checked configuration. Models need not be well yet.
+    pub async fn start(
+        config: &Config,
+        weights: Arc<dyn WeightSource>,
+    ) -> Result<Self, ServeError> {
+        let (mut options, servers) = crate::gateway::options(config)?;
+        let job = config.job_dir();
+        let (key, key_file) = files::key(config, &job)?;
+        options.admin_key = key;
+        let key_file = key_file.filter(|_| config.explorer.authentication);
+        let sink = Arc::new(PipelineSink::new(config, &Registry::built_in())?);
+        sink.prepare().await.map_err(ServeError::Pipeline)?;
+        let committer = Pipelined::new(Arc::clone(&sink), config.explorer.delivery_timeout.into());
+        let serve = Serve::open(history(config), Arc::new(committer)).await?;
+        let history = Arc::new(serve.clone());
+        let started = Gateway::start_with(options, servers, Some(history)).await;
+        let gateway = started.map_err(|error| ServeError::Gateway(in_words(&error)))?;
+        let url = files::reachable(gateway.url());
+        let url_file = job.join(format!("{}_server_url.txt", config.explorer.name));
+        files::write(&url_file, &url, false)?;
+        let offered = offer(config, &sink, &job).await?;
+        let mut tasks = JoinSet::new();
+        let interval = config.explorer.service_status_check_interval.into();
+        let models = gateway.handle().models().clone();
+        tasks.spawn(resume(serve.clone()));
+        tasks.spawn(warn(models.clone()));
+        let patience = config.synchronizer.sync_timeout.into();
+        tasks.spawn(weights::follow(models, weights, interval, patience));
+        Ok(Self { gateway, serve, sink, url, url_file, key_file, offered, tasks })
+    }
+
+    /// Where agents find it, without `/v1`.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The file that says so.
+    pub fn url_file(&self) -> &Path {
+        &self.url_file
+    }
+
+    /// The file with the key that agents show; none if they need none, or know it already.
+    pub fn key_file(&self) -> Option<&Path> {
+        self.key_file.as_deref()
+    }
+
+    /// Where trainers elsewhere read, and the file with the secret for it; none if the buffer can
+    /// be read without the help of this process.
+    pub fn reader(&self) -> Option<(String, &Path)> {
+        self.offered.as_ref().map(|(served, secret)| (served.url(), secret.as_path()))
+    }
+
+    /// What was recorded and committed, in numbers.
+    pub fn counts(&self) -> serve::Counts {
+        self.serve.counts()
+    }
+
+    /// Stops: takes no more calls, waits for those under way, and closes everything. What waits for
+    /// a commit stays for the next start.
+    pub async fn stop(mut self) -> Result<(), ServeError> {
+        self.gateway.stop(FAREWELL).await;
+        self.tasks.shutdown().await;
+        // Who reads it should not look for a server that is gone.
+        let _ = std::fs::remove_file(&self.url_file);
+        drop(self.serve);
+        let closed = self.sink.close().await.map_err(ServeError::Pipeline);
+        // It waits for its threads.
+        let _ = tokio::task::spawn_blocking(move || drop(self.offered)).await;
+        closed
+    }
+}
+
+/// Finishes the step that a commit had begun when the last process ended.
+async fn resume(serve: Serve) {
+    match serve.resume().await {
+        Ok(done) if done.steps > 0 => {
+            tracing::info!(step = done.step, done.experiences, "a step that was begun is done");
+        }
+        Ok(_) => {}
+        Err(error) => tracing::error!(%error, "a step that was begun is not done"),
+    }
+}
+
+/// Says so if nobody can use the trained model after a while.
+async fn warn(models: Models) {
+    tokio::time::sleep(PATIENCE).await;
+    for model in models.view() {
+        if model.trained && model.servers.iter().all(|server| server.state != State::Running) {
+            let state = |server: &ServerView| format!("{}: {:?}", server.url, server.state);
+            let servers: Vec<String> = model.servers.iter().map(state).collect();
+            let (model, servers) = (model.name, servers.join(", "));
+            tracing::warn!(model, servers, "no server can be used yet; waiting for one");
+        }
+    }
+}
+
+/// Returns what is kept, and where.
+fn history(config: &Config) -> serve::Options {
+    let bounds = &config.explorer.history;
+    let chosen = config.explorer.db_url.as_deref().filter(|address| !address.is_empty());
+    let path = match chosen {
+        Some(address) => PathBuf::from(address.strip_prefix("sqlite:///").unwrap_or(address)),
+        None => config.cache_dir().join("proxy_history.db"),
+    };
+    serve::Options {
+        max_rows: bounds.max_rows,
+        max_bytes: bounds.max_bytes,
+        max_age: bounds.max_age.into(),
+        max_queued_bytes: bounds.max_queued_bytes,
+        needs_key: config.explorer.authentication,
+        ..serve::Options::new(path)
+    }
+}
+
+/// Offers a queue to trainers elsewhere: it belongs to this process, and nobody else can open it.
+async fn offer(
+    config: &Config,
+    sink: &PipelineSink,
+    job: &Path,
+) -> Result<Option<(Served, PathBuf)>, ServeError> {
+    let ours = &config.buffer.trainer_input.experience_buffer;
+    let Some(buffer) = sink.buffer().filter(|_| ours.storage_type == StorageType::Queue) else {
+        return Ok(None);
+    };
+    let secret_file = job.join(format!("{}_reader_secret.txt", ours.name));
+    let secret = files::secret(&secret_file)?;
+    let served = tokio::task::spawn_blocking(move || served(buffer, secret)).await;
+    let served = served.map_err(|error| ServeError::Reader(error.to_string()))??;
+    files::write(&job.join(format!("{}_reader_url.txt", ours.name)), &served.url(), false)?;
+    Ok(Some((served, secret_file)))
+}
+
+fn served(buffer: Arc<dyn Buffer>, secret: Secret) -> Result<Served, ServeError> {
+    let options = reader::Options { secret: Some(secret), ..reader::Options::default() };
+    reader::serve(buffer, options).map_err(|error| ServeError::Reader(error.to_string()))
+}
+
+/// Says what to do about an address that is taken.
+fn in_words(error: &StartError) -> String {
+    match error {
+        StartError::Listen { source, .. } if source.kind() == std::io::ErrorKind::AddrInUse => {
+            format!(
+                "{error}\nhint: set `explorer.proxy_port` to another port, or to 0 for any that \
+                 is free"
+            )
+        }
+        _ => error.to_string(),
+    }
+}
+
+impl From<Problem> for ServeError {
+    fn from(problem: Problem) -> Self {
+        Self::Config(problem.into())
+    }
+}

@@ -1,0 +1,204 @@
+//! The model gateway in this process, for schedulers, coordinators and runners in Python.
+
+use std::future::Future;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+use rollway::GatewayKeys;
+use rollway_gateway::dialect::Engine;
+use rollway_gateway::gateway::{Gateway, Handle};
+use rollway_gateway::models::{
+    InFlight, Outcome, ServerReport, ServerSpec, Update, UpdateReport, Weights,
+};
+use rollway_wire::Secret;
+use tokio::runtime;
+
+use crate::pending::Pending;
+use crate::{config, errors};
+
+/// A server as Python describes it: the model's name, whether it is trained, the kind of server,
+/// its address, its key, and what it calls the model itself.
+type Server = (String, bool, String, String, Option<String>, Option<String>);
+
+/// How long calls under way get when nobody says otherwise.
+const NO_TIME: Duration = Duration::ZERO;
+
+/// A gateway that is running. It ends with the last reference to it, or when it is stopped.
+#[pyclass(frozen, name = "Gateway", module = "rollway._rollway")]
+pub(crate) struct PyGateway {
+    gateway: Mutex<Option<Gateway>>,
+    handle: Handle,
+    keys: GatewayKeys,
+    url: String,
+    admin_key: Secret,
+    /// How long a server may take to end what is under way, and to load weights.
+    update_timeout: Duration,
+    runtime: runtime::Handle,
+}
+
+impl PyGateway {
+    /// Returns what gives the runs of attempts their keys.
+    pub(crate) fn keys(&self) -> GatewayKeys {
+        self.keys.clone()
+    }
+
+    /// Where it is, with `/v1`.
+    pub(crate) fn base_url(&self) -> String {
+        format!("{}/v1", self.url)
+    }
+
+    /// Has the servers of the trained model load weights. Whoever stops waiting for it does not end
+    /// it: a server must not be left in the middle of it.
+    pub(crate) fn updating(
+        &self,
+        path: PathBuf,
+        version: u64,
+        in_flight: &str,
+    ) -> PyResult<impl Future<Output = UpdateReport> + Send + 'static> {
+        let timeout = self.update_timeout;
+        let in_flight = match in_flight {
+            "drain" => InFlight::Drain { timeout, then_abort: false },
+            "keep" => InFlight::Keep,
+            "abort" => InFlight::Abort,
+            other => {
+                let words = format!("in_flight is `drain`, `keep` or `abort`, not `{other}`");
+                return Err(PyValueError::new_err(words));
+            }
+        };
+        let update = Update { version, weights: Weights::Path(path), in_flight, timeout };
+        let models = self.handle.models().clone();
+        Ok(async move { models.update(update).await })
+    }
+
+    fn take(&self) -> Option<Gateway> {
+        self.gateway.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+#[pymethods]
+impl PyGateway {
+    /// Starts a gateway on the loopback, at any port, before these servers.
+    #[new]
+    fn new(py: Python<'_>, config_json: &str, servers: Vec<Server>) -> PyResult<Self> {
+        let config = config::parse(py, config_json)?;
+        let servers = servers.into_iter().map(spec).collect::<PyResult<Vec<_>>>()?;
+        let (options, _) =
+            rollway::gateway::options(&config).map_err(|error| errors::config(py, &error))?;
+        let admin_key = options.admin_key.clone();
+        let runtime = crate::runtime::handle(py)?;
+        let started = py.detach(|| runtime.block_on(Gateway::start(options, servers)));
+        let gateway =
+            started.map_err(|error| errors::plain(py, "model_unavailable", &error.to_string()))?;
+        let (handle, keys) = (gateway.handle(), GatewayKeys::new(&gateway));
+        let url = gateway.url().to_owned();
+        let update_timeout = config.synchronizer.sync_timeout.into();
+        let gateway = Mutex::new(Some(gateway));
+        Ok(Self { gateway, handle, keys, url, admin_key, update_timeout, runtime })
+    }
+
+    /// Where it is, without `/v1`.
+    #[getter]
+    fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The key for what belongs to no run.
+    #[getter]
+    fn admin_key(&self) -> &str {
+        self.admin_key.reveal()
+    }
+
+    /// Lets the runs of an attempt in; returns their keys.
+    fn open(&self, attempt: u64, first_run: u32, runs: u32) -> Vec<String> {
+        self.handle.open(attempt, first_run, runs)
+    }
+
+    /// Ends the runs of an attempt, and what they have under way.
+    fn close(&self, attempt: u64) {
+        self.handle.close(attempt);
+    }
+
+    /// Has the servers of the trained model load weights; returns how each of them fared.
+    fn update_weights(
+        &self,
+        py: Python<'_>,
+        path: PathBuf,
+        version: u64,
+        in_flight: &str,
+    ) -> PyResult<Pending> {
+        let updating = self.updating(path, version, in_flight)?;
+        Pending::new(py, async move { Ok(updating.await) }, |py, report| update_report(py, &report))
+    }
+
+    /// Stops: calls under way get this many seconds to end.
+    fn stop(&self, py: Python<'_>, timeout: f64) -> PyResult<Pending> {
+        let deadline = crate::engine::seconds(timeout)?;
+        let gateway = self.take();
+        let future = async move {
+            if let Some(gateway) = gateway {
+                gateway.stop(deadline).await;
+            }
+            Ok(())
+        };
+        Pending::new(py, future, |_, ()| Ok(()))
+    }
+}
+
+impl Drop for PyGateway {
+    fn drop(&mut self) {
+        if let Some(gateway) = self.take() {
+            self.runtime.spawn(gateway.stop(NO_TIME));
+        }
+    }
+}
+
+fn spec((model, trained, engine, url, api_key, server_model): Server) -> PyResult<ServerSpec> {
+    let engine = match engine.as_str() {
+        "vllm" => Engine::Vllm,
+        "sglang" => Engine::Sglang,
+        "llama_cpp" => Engine::LlamaCpp,
+        "openai" => Engine::OpenAi,
+        other => return Err(PyValueError::new_err(format!("`{other}` is no kind of server"))),
+    };
+    let api_key = api_key.map(Secret::new).transpose();
+    let api_key = api_key.map_err(|error| PyValueError::new_err(format!("{url}: {error}")))?;
+    Ok(ServerSpec { model, trained, engine, url, api_key, server_model })
+}
+
+/// Returns what came of an update, for Python.
+pub(crate) fn update_report(py: Python<'_>, report: &UpdateReport) -> PyResult<Py<PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("version", report.version)?;
+    dict.set_item("complete", report.is_complete())?;
+    dict.set_item("superseded_by", report.superseded_by)?;
+    let servers = report.servers.iter().map(|server| server_report(py, server));
+    dict.set_item("servers", PyList::new(py, servers.collect::<PyResult<Vec<_>>>()?)?)?;
+    Ok(dict.unbind())
+}
+
+fn server_report<'py>(py: Python<'py>, server: &ServerReport) -> PyResult<Bound<'py, PyDict>> {
+    let (outcome, message) = match &server.outcome {
+        Outcome::Updated => ("updated", None),
+        Outcome::HadIt => ("had_it", None),
+        Outcome::PutBack(why) => ("put_back", Some(why)),
+        Outcome::Broken(why) => ("broken", Some(why)),
+        Outcome::Skipped(why) => ("skipped", Some(why)),
+    };
+    let dict = PyDict::new(py);
+    dict.set_item("url", &server.url)?;
+    dict.set_item("outcome", outcome)?;
+    dict.set_item("message", message)?;
+    dict.set_item("seconds", server.took.as_secs_f64())?;
+    dict.set_item("in_flight", server.in_flight)?;
+    dict.set_item("aborted", server.aborted)?;
+    Ok(dict)
+}
+
+/// Whether a server has the new weights.
+pub(crate) fn has_it(server: &ServerReport) -> bool {
+    matches!(server.outcome, Outcome::Updated | Outcome::HadIt)
+}

@@ -1,0 +1,108 @@
+"""Turns of a model: what an answer tells of its tokens, and how one is found among experiences."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rollway.errors import Error
+from rollway.experience import Experience
+
+if TYPE_CHECKING:
+    from rollway.models.base import Reply
+
+Told = tuple["list[int] | None", "list[int] | None", "list[float] | None"]
+
+
+def not_recorded(name: str | None, trained: bool) -> str:
+    """Says why there is nothing to train on."""
+    if not trained:
+        return f"model {name} is no model that is trained: its calls are not recorded"
+    return (
+        f"model {name} tells no token ids, so that its answers cannot be trained on: give it as "
+        "engine='vllm', 'sglang' or 'llama_cpp' if it is one of these, or return experiences of "
+        "your own"
+    )
+
+
+def told(answer: dict[str, Any], choice: dict[str, Any]) -> Told:
+    """Returns tokens, tokens of the prompt and log-probabilities, as far as an answer has them."""
+    prompt = answer.get("prompt_token_ids") or choice.get("prompt_token_ids")
+    tokens = choice.get("token_ids")
+    told = choice.get("logprobs") or {}
+    if "token_logprobs" in told:
+        logprobs = told["token_logprobs"]
+    else:
+        entries = told.get("content")
+        logprobs = None if entries is None else [entry.get("logprob") for entry in entries]
+        if tokens is None and entries and all("id" in entry for entry in entries):
+            tokens = [entry["id"] for entry in entries]
+    triples = (choice.get("meta_info") or {}).get("output_token_logprobs")
+    if tokens is None and triples is not None:
+        tokens = [triple[1] for triple in triples]
+        logprobs = [triple[0] for triple in triples]
+    if logprobs is not None and tokens is not None and len(logprobs) != len(tokens):
+        logprobs = None
+    return tokens, prompt, logprobs
+
+
+def find(experiences: list[Experience], name: str, reply: Reply) -> Experience | None:
+    """Returns the turn of a name alone, whichever experience it is part of; none if of none."""
+    for experience in experiences:
+        names = experience.info.get("message_ids") or []
+        if name in names:
+            return _alone(experience, names.index(name), len(names), name, reply)
+    return None
+
+
+def _alone(whole: Experience, position: int, count: int, name: str, reply: Reply) -> Experience:
+    begin, end = _extent(whole, position, count, reply)
+    first = whole.prompt_length
+    logprobs = whole.logprobs
+    versions = _versions(whole, begin - first, end - first)
+    known = [version for version, _ in versions if version is not None]
+    info = {key: value for key, value in whole.info.items() if key != "model_version"}
+    info.update(message_ids=[name], turns=1, finish_reason=reply.finish_reason)
+    if known:
+        info["model_version"] = min(known)
+    return Experience(
+        tokens=whole.tokens[:end],
+        prompt_length=begin,
+        logprobs=None if logprobs is None else logprobs[begin - first : end - first],
+        prompt_text=reply.prompt_text,
+        response_text=reply.text,
+        messages=reply.messages,
+        tools=whole.tools,
+        info=info,
+        model_versions=versions or None,
+        truncate_status="response_truncated" if reply.finish_reason == "length" else None,
+    )
+
+
+def _extent(whole: Experience, position: int, count: int, reply: Reply) -> tuple[int, int]:
+    """Returns where the response of a turn begins and ends."""
+    if reply.tokens is not None and reply.prompt_tokens:
+        begin = len(reply.prompt_tokens)
+        return begin, begin + len(reply.tokens)
+    if count == 1:
+        return whole.prompt_length, len(whole.tokens)
+    # Responses are where the mask is true; what others said is between them.
+    mask = np.concatenate([[False], np.asarray(whole.action_mask, dtype=bool), [False]])
+    edges = np.flatnonzero(mask[1:] != mask[:-1])
+    if len(edges) != 2 * count:
+        raise Error("the turn cannot be told from the next: take experiences from the history")
+    begin, end = edges[2 * position], edges[2 * position + 1]
+    return whole.prompt_length + int(begin), whole.prompt_length + int(end)
+
+
+def _versions(whole: Experience, begin: int, end: int) -> list[tuple[int | None, int]]:
+    """Returns which version produced which part of a piece of the response."""
+    found: list[tuple[int | None, int]] = []
+    at = 0
+    for version, tokens in whole.model_versions or []:
+        part = min(at + tokens, end) - max(at, begin)
+        if part > 0:
+            found.append((version, part))
+        at += tokens
+    return found
