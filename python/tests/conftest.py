@@ -2,8 +2,12 @@
 
 import asyncio
 import inspect
+import signal
 
 import pytest
+
+# Whoever started the tests may have them ignore Ctrl-C, and processes inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)

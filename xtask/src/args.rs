@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use crate::test::{STEPS, Step};
 
-const COMMANDS: &[&str] = &["test", "bench", "postgres", "wheel", "help"];
+const COMMANDS: &[&str] = &["test", "bench", "llama", "postgres", "wheel", "help"];
 
 /// What a person asked for.
 #[derive(Debug, PartialEq)]
@@ -15,6 +15,8 @@ pub(crate) enum Request {
     Bench {
         filter: Option<String>,
     },
+    /// The inference server of the tests.
+    Llama,
     /// The database server of the tests.
     Postgres,
     /// The Python package.
@@ -32,6 +34,7 @@ pub(crate) fn parse(words: &[String]) -> Result<Request, String> {
     match command.as_str() {
         "help" => no_more(rest).map(|()| Request::Help),
         "test" => steps(rest).map(Request::Test),
+        "llama" => no_more(rest).map(|()| Request::Llama),
         "postgres" => no_more(rest).map(|()| Request::Postgres),
         "wheel" => no_more(rest).map(|()| Request::Wheel),
         "bench" => {
@@ -57,6 +60,8 @@ cargo xtask test            run every step below, in this order, and stop at the
 cargo xtask test STEP ...   run only these steps
 cargo xtask bench [FILTER]  run the benchmarks, or those whose names contain FILTER; `python` is the
                             engine with workers in Python, next to the bare transport
+cargo xtask llama           install llama.cpp's server for the tests, if the machine has none, and a
+                            tiny model for it
 cargo xtask postgres        install a PostgreSQL server for the tests, if the machine has none
 cargo xtask wheel           build the Python package as a wheel below the target directory
 cargo xtask help            show this text
@@ -69,13 +74,15 @@ Steps of `test`:
     }
     text.push_str(
         "
-Needed: cargo with rustfmt and clippy, and Python 3.10 or newer with its venv module.
-Everything else is built or installed below the target directory.
+Needed: cargo with rustfmt and clippy, Python 3.10 or newer with its venv module, and Node.js 20 or
+newer with npm. Everything else is built or installed below the target directory.
 
 Environment:
-  CARGO_TARGET_DIR  where to build; `target` if unset
-  PYTHON            the interpreter that makes the virtual environment; `python3` if unset
-  ROLLWAY_POSTGRES  the folder of `initdb` and `postgres`, if they are not where one would look
+  CARGO_TARGET_DIR      where to build; `target` if unset
+  PYTHON                the interpreter that makes the virtual environment; `python3` if unset
+  ROLLWAY_BENCH_PEERS   if set, benchmarks also measure peers, which take long to install
+  ROLLWAY_LLAMA_SERVER  the program `llama-server`, if it is not on the PATH
+  ROLLWAY_POSTGRES      the folder of `initdb` and `postgres`, if they are not where one would look
 
 Exit codes: 0 all passed, 1 something failed, 2 the command line was not understood.
 ",

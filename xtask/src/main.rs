@@ -1,8 +1,10 @@
 //! The project's own commands, started with `cargo xtask <command>`.
 //!
 //! `args.rs` understands the words after `cargo xtask`, `test.rs` holds the steps of the test
-//! command, `venv.rs` and `postgres.rs` the Python environment and the database server they need,
-//! `wheel.rs` makes the Python package, and `shell.rs` starts every process.
+//! command, `venv.rs`, `postgres.rs` and `llama.rs` the Python environment, the database server and
+//! the inference server they need, `gguf.rs` a tiny model, `node.rs` the packages in JavaScript,
+//! `peers.rs` what benchmarks compare with, `wheel.rs` makes the Python package, and `shell.rs`
+//! starts every process.
 
 #![expect(
     clippy::print_stdout,
@@ -11,6 +13,10 @@
 )]
 
 mod args;
+mod gguf;
+mod llama;
+mod node;
+mod peers;
 mod postgres;
 mod shell;
 mod test;
@@ -50,10 +56,16 @@ fn perform(request: Request) -> Result<ExitCode, Failure> {
         Request::Help => print!("{}", args::help()),
         Request::Test(steps) => return Ok(test::run(&Shell::from_env()?, &steps)),
         Request::Bench { filter } => bench(&Shell::from_env()?, filter.as_deref())?,
+        Request::Llama => llama::ready(&Shell::from_env()?).map(show)?,
         Request::Postgres => postgres::ready(&Shell::from_env()?)?,
         Request::Wheel => wheel::build(&Shell::from_env()?).map(drop)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Says how to start the inference server.
+fn show(llama: llama::Llama) {
+    println!("{} --model {}", llama.server.display(), llama.model.display());
 }
 
 /// The benchmarks: package and name.
@@ -68,6 +80,7 @@ const BENCHES: &[(&str, &str)] = &[
     ("rollway-data", "pipeline"),
     ("rollway-data", "queue"),
     ("rollway-data", "reader"),
+    ("rollway-gateway", "gateway"),
 ];
 
 /// The benchmark of the Python package, which is no cargo's.
@@ -86,7 +99,13 @@ fn bench(shell: &Shell, filter: Option<&str>) -> Result<(), Failure> {
         postgres::ready(shell)?;
     }
     for (package, name) in benches {
-        shell.cargo("bench --locked -p").args([package, &"--bench", name]).run()?;
+        let mut command = shell.cargo("bench --locked -p").args([package, &"--bench", name]);
+        if *name == "gateway"
+            && let Some(program) = peers::litellm(shell)?
+        {
+            command = command.env("ROLLWAY_BENCH_LITELLM", program);
+        }
+        command.run()?;
     }
     if chosen(PYTHON) { bench_python(shell) } else { Ok(()) }
 }

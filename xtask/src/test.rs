@@ -7,6 +7,8 @@ use std::fmt::{self, Display};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use crate::llama;
+use crate::node;
 use crate::postgres;
 use crate::shell::{Failure, Shell};
 use crate::wheel;
@@ -97,14 +99,23 @@ fn sim(shell: &Shell) -> Result<(), Failure> {
 
 fn python(shell: &Shell) -> Result<(), Failure> {
     let python = wheel::installed(shell)?;
-    shell.cargo("build --release --locked -p rollway-core --example bootstrap").run()?;
-    shell.cargo("build --release --locked -p rollway-wire --example conformance").run()?;
-    let example = |name| shell.target.join("release/examples").join(name);
+    // As the tests in Rust have built them: another profile would build all they need once more.
+    shell.cargo("build --workspace --examples --locked").run()?;
+    let llama = llama::ready(shell)?;
+    let node = node::ready(shell)?;
+    shell.cargo("build --release --locked -p rollway-cli").run()?;
+    let example = |name| shell.target.join("debug/examples").join(name);
     shell
         .program(&python)
         .words("-m pytest python/tests -q")
         .env("ROLLWAY_BOOTSTRAP_BIN", example("bootstrap"))
         .env("ROLLWAY_CONFORMANCE_BIN", example("conformance"))
+        .env("ROLLWAY_GATEWAY_BIN", example("gateway"))
+        .env("ROLLWAY_LLAMA_SERVER", llama.server)
+        .env("ROLLWAY_LLAMA_MODEL", llama.model)
+        .env("ROLLWAY_NODE", node.program)
+        .env("ROLLWAY_NODE_MODULES", node.modules)
+        .env("ROLLWAY_BIN", shell.target.join("release/rollway"))
         .run()
 }
 

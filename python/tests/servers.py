@@ -1,0 +1,123 @@
+"""Starts what the tests of the gateway talk to: a gateway, and a real inference server."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import threading
+import urllib.error
+import urllib.request
+from collections import deque
+
+import pytest
+
+
+def binary(variable: str, how: str) -> str:
+    """Returns the program that a variable names, or tells how to get it."""
+    path = os.environ.get(variable)
+    if path is None:
+        pytest.fail(f"{variable} is not set: {how}", pytrace=False)
+    return path
+
+
+def post(url: str, body: object, key: str | None = None) -> dict:
+    """Asks a server directly."""
+    headers = {"content-type": "application/json"}
+    if key is not None:
+        headers["authorization"] = f"Bearer {key}"
+    request = urllib.request.Request(url, json.dumps(body).encode(), headers)
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.load(answer)
+
+
+class Gateway:
+    """A gateway in a process of its own, in front of servers such as `vllm=simulated`."""
+
+    def __init__(self, *words: str):
+        program = binary(
+            "ROLLWAY_GATEWAY_BIN",
+            "build it with `cargo build --release -p rollway-gateway --example gateway`",
+        )
+        self._process = subprocess.Popen(
+            [program, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        first = self._process.stdout.readline()
+        assert first, f"the gateway did not start: {words}"
+        told = json.loads(first)
+        self.url = told["url"]
+        self.base_url = told["url"] + "/v1"
+        self.admin_key = told["admin_key"]
+        self.servers = told["servers"]
+        self._keys = deque(told["keys"])
+
+    def key(self) -> str:
+        """Returns the key of a run that nobody has used."""
+        if not self._keys:
+            self._process.stdin.write("\n")
+            self._process.stdin.flush()
+            self._keys.extend(json.loads(self._process.stdout.readline())["keys"])
+        return self._keys.popleft()
+
+    def experiences(self, key: str) -> list:
+        """Returns what was recorded of a run."""
+        import rollway as rw
+
+        url = f"{self.url}/rollway/v1/run/experiences"
+        request = urllib.request.Request(url, headers={"authorization": f"Bearer {key}"})
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return rw.Experience.deserialize_many(answer.read())
+
+    def refusal(self, key: str) -> tuple[int, str]:
+        """Returns why nothing of a run can be had: the status and the message."""
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            self.experiences(key)
+        with caught.value as error:
+            return error.code, json.load(error)["error"]["message"]
+
+    def close(self) -> None:
+        """Ends the gateway and expects that it ended well."""
+        self._process.stdin.close()
+        assert self._process.wait(timeout=30) == 0
+        self._process.stdout.close()
+
+
+class Llama:
+    """The real `llama-server` of llama.cpp, with a tiny model."""
+
+    def __init__(self, *words: str):
+        how = "`cargo xtask llama` installs it and prints its path and that of the model"
+        program = binary("ROLLWAY_LLAMA_SERVER", how)
+        model = binary("ROLLWAY_LLAMA_MODEL", how)
+        self._process = subprocess.Popen(
+            [program, "--model", model, "--alias", "tiny", "--port", "0", "--offline"]
+            + ["--parallel", "8", "--ctx-size", "32768", "--threads", "1", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        said = []
+        for line in self._process.stdout:
+            said.append(line)
+            if match := re.search(r"listening on (http://\S+)", line):
+                self.url = match[1]
+                break
+        else:
+            pytest.fail("llama-server did not start:\n" + "".join(said[-20:]), pytrace=False)
+        # It must never wait for somebody to read what it says.
+        threading.Thread(target=self._process.stdout.read, daemon=True).start()
+
+    def ask(self, path: str, body: object) -> dict:
+        """Asks it directly."""
+        return post(self.url + path, body)
+
+    def tokenize(self, text: str) -> list[int]:
+        """Returns the tokens of a text with marks."""
+        return self.ask("/tokenize", {"content": text, "parse_special": True})["tokens"]
+
+    def close(self) -> None:
+        """Ends the server."""
+        self._process.terminate()
+        self._process.wait(timeout=30)

