@@ -19,6 +19,8 @@ mod scheduler;
 pub mod serve;
 mod sink;
 mod task;
+pub mod taskset;
+pub mod tiny;
 mod workers;
 mod workflow;
 

@@ -1,0 +1,81 @@
+//! Which fields the rows have.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
+
+/// Names that are kept at most; more is no table but data in the wrong place.
+const MAX_KEYS: usize = 4096;
+
+/// The names of the fields.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Keys {
+    /// In how many rows each field is there and not null; none where nobody looked.
+    names: BTreeMap<String, Option<u64>>,
+}
+
+impl Keys {
+    /// Adds a field that all rows have, and in how many it is not null if that is known.
+    pub(super) fn add_column(&mut self, name: &str, present: Option<u64>) {
+        self.names.insert(name.to_owned(), present);
+    }
+
+    fn count(&mut self, name: &str, present: bool) {
+        if let Some(count) = self.names.get_mut(name) {
+            *count = count.map(|count| count + u64::from(present));
+        } else if self.names.len() < MAX_KEYS {
+            self.names.insert(name.to_owned(), Some(u64::from(present)));
+        }
+    }
+
+    pub(super) fn merge(&mut self, other: Self) {
+        for (name, count) in other.names {
+            let ours = self.names.entry(name).or_insert(Some(0));
+            *ours = ours.zip(count).map(|(one, other)| one + other);
+        }
+    }
+
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.names.contains_key(name)
+    }
+
+    /// Tells whether some row is known to lack a field.
+    pub(crate) fn is_sometimes_absent(&self, name: &str, rows: u64) -> bool {
+        match self.names.get(name) {
+            Some(count) => count.is_some_and(|count| count < rows),
+            None => true,
+        }
+    }
+
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> + Clone {
+        self.names.keys().map(String::as_str)
+    }
+}
+
+/// Reads an object for its keys, without keeping what they hold.
+pub(super) struct Scan<'a>(pub(super) &'a mut Keys);
+
+impl<'de> DeserializeSeed<'de> for Scan<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Scan<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object with the fields of a task")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some(name) = map.next_key::<std::borrow::Cow<'_, str>>()? {
+            let value: Option<IgnoredAny> = map.next_value()?;
+            self.0.count(&name, value.is_some());
+        }
+        Ok(())
+    }
+}

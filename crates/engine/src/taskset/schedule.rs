@@ -1,0 +1,71 @@
+//! Which taskset the next task is from.
+//!
+//! In every epoch each taskset has as many turns as it has rows, in an order that chance decides
+//! anew. So a large set has many tasks in a batch and a small one few, and after an epoch every one
+//! has been gone through once.
+
+use super::chance::Chance;
+
+/// Keeps the turns apart from the order of a set with the same seed.
+const APART: u64 = 0x7475_726e_735f_6f66;
+
+#[derive(Debug)]
+pub(super) struct Schedule {
+    sizes: Vec<u64>,
+    total: u64,
+    seed: u64,
+    /// The turns of an epoch.
+    turns: Option<(u64, Vec<u16>)>,
+}
+
+impl Schedule {
+    pub(super) fn new(sizes: Vec<u64>, seed: u64) -> Self {
+        let total = sizes.iter().sum();
+        Self { sizes, total, seed, turns: None }
+    }
+
+    /// Returns the tasks of an epoch.
+    pub(super) fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// Returns which tasksets have their turns from a place on.
+    pub(super) fn turns(&mut self, place: u64, count: u32) -> Vec<u16> {
+        if self.sizes.len() == 1 {
+            return vec![0; count as usize];
+        }
+        let turn = |more| {
+            let place = place + u64::from(more);
+            let (epoch, at) = (place / self.total, place % self.total);
+            self.epoch(epoch)[at as usize]
+        };
+        (0..count).map(turn).collect()
+    }
+
+    /// Returns how many turns each taskset has before a place.
+    pub(super) fn shares(&mut self, place: u64) -> Vec<u64> {
+        if self.sizes.len() == 1 {
+            return vec![place];
+        }
+        let (epochs, rest) = (place / self.total, place % self.total);
+        let mut shares: Vec<u64> = self.sizes.iter().map(|size| size * epochs).collect();
+        for set in &self.epoch(epochs)[..rest as usize] {
+            shares[usize::from(*set)] += 1;
+        }
+        shares
+    }
+
+    fn epoch(&mut self, epoch: u64) -> &[u16] {
+        let turns = match self.turns.take() {
+            Some((of, turns)) if of == epoch => turns,
+            _ => {
+                let sets = (0_u16..).zip(&self.sizes);
+                let turns = sets.flat_map(|(set, size)| std::iter::repeat_n(set, *size as usize));
+                let mut turns: Vec<u16> = turns.collect();
+                Chance::of(self.seed ^ APART, epoch).shuffle(&mut turns);
+                turns
+            }
+        };
+        &self.turns.insert((epoch, turns)).1
+    }
+}

@@ -1,0 +1,67 @@
+//! One taskset: its rows, what they mean, and which comes next.
+
+use std::sync::Arc;
+
+use super::format::{Drawn, Shape, Source};
+use super::rows::Rows;
+use super::selector::Selector;
+use super::state::SetState;
+use super::{Result, TasksetError, TasksetErrorKind};
+
+#[derive(Debug)]
+pub(super) struct Set {
+    pub(super) source: Arc<Source>,
+    pub(super) rows: Rows,
+    pub(super) shape: Shape,
+    pub(super) selector: Selector,
+}
+
+impl Set {
+    /// Returns the task of a row.
+    pub(super) fn draw(&mut self, index: u64, epoch: u64) -> Result<Drawn> {
+        let raw = self.rows.get(index)?;
+        let task = self.shape.task(raw).map_err(|fault| fault.at(self.rows.place(index)))?;
+        Ok(Drawn { source: self.source.clone(), index, epoch, task })
+    }
+
+    /// Refuses rows without what every row needs, before a job depends on them.
+    pub(super) fn check(&mut self, place: &str) -> Result<()> {
+        self.shape.check(place, self.rows.keys())?;
+        let rows = self.rows.len();
+        let Some(key) = self.shape.needed_key() else { return Ok(()) };
+        if self.rows.keys().is_sometimes_absent(key, rows) {
+            for index in 0..rows {
+                self.draw(index, 0)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn state(&self) -> SetState {
+        SetState {
+            name: self.source.name.to_string(),
+            rows: self.rows.len(),
+            fingerprint: self.rows.fingerprint().to_owned(),
+            selector: self.selector.state(),
+        }
+    }
+
+    /// Refuses a state of other rows or of another selector.
+    pub(super) fn accept(&self, state: &SetState) -> Result<()> {
+        let refuse = |what: String| {
+            let hint = "put it back as it was, or begin a new job with \
+                        `continue_from_checkpoint: false`";
+            let place = format!("taskset `{}`", self.source.name);
+            Err(TasksetError::new(TasksetErrorKind::State, place, what, hint))
+        };
+        let rows = self.rows.len();
+        if state.rows != rows {
+            let was = state.rows;
+            return refuse(format!("it had {was} rows when the job was saved, and has {rows}"));
+        }
+        if state.fingerprint != self.rows.fingerprint() {
+            return refuse("its rows are not those with which the job was saved".to_owned());
+        }
+        self.selector.refuses(&state.selector).map_or(Ok(()), refuse)
+    }
+}

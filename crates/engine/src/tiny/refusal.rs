@@ -1,0 +1,49 @@
+//! Requests that are refused, in vLLM's shape.
+
+use axum::Json;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use serde_json::json;
+
+/// Why a request is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Refusal {
+    status: StatusCode,
+    message: String,
+    param: Option<String>,
+}
+
+impl Refusal {
+    pub(super) fn new(status: StatusCode, message: impl Into<String>) -> Self {
+        Self { status, message: message.into(), param: None }
+    }
+
+    /// The request is wrong.
+    pub(super) fn bad(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, message)
+    }
+
+    /// Says which field is to blame.
+    pub(super) fn at(mut self, param: impl Into<String>) -> Self {
+        self.param.get_or_insert_with(|| param.into());
+        self
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let kind = match self.status {
+            StatusCode::BAD_REQUEST => "BadRequestError",
+            StatusCode::NOT_FOUND => "NotFoundError",
+            StatusCode::SERVICE_UNAVAILABLE => "ServiceUnavailableError",
+            _ => "InternalServerError",
+        };
+        let error = json!({
+            "message": self.message,
+            "type": kind,
+            "param": self.param,
+            "code": self.status.as_u16(),
+        });
+        (self.status, Json(json!({ "error": error }))).into_response()
+    }
+}

@@ -1,0 +1,52 @@
+//! Adam, with the gradient cut to a length first.
+
+/// How parameters move.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rate {
+    /// The learning rate.
+    pub learning_rate: f32,
+    /// The longest gradient; a longer one is cut to it.
+    pub max_norm: f32,
+    /// How slowly the mean of gradients forgets.
+    pub beta1: f32,
+    /// How slowly the mean of their squares forgets.
+    pub beta2: f32,
+}
+
+impl Default for Rate {
+    fn default() -> Self {
+        Self { learning_rate: 5e-4, max_norm: 1.0, beta1: 0.9, beta2: 0.99 }
+    }
+}
+
+/// What Adam remembers.
+#[derive(Clone, Debug)]
+pub(crate) struct Adam {
+    pub(crate) means: Vec<f32>,
+    pub(crate) squares: Vec<f32>,
+    pub(crate) steps: u64,
+}
+
+impl Adam {
+    pub(crate) fn new(parameters: usize) -> Self {
+        Self { means: vec![0.0; parameters], squares: vec![0.0; parameters], steps: 0 }
+    }
+
+    /// Moves the parameters against the gradient. Returns the length that the gradient had.
+    pub(crate) fn step(&mut self, values: &mut [f32], gradient: &[f32], rate: &Rate) -> f32 {
+        let norm = gradient.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>().sqrt();
+        let norm = norm as f32;
+        let cut = if norm > rate.max_norm { rate.max_norm / norm } else { 1.0 };
+        self.steps += 1;
+        let steps = self.steps as f32;
+        let (mean, square) = (1.0 - rate.beta1.powf(steps), 1.0 - rate.beta2.powf(steps));
+        let moments = self.means.iter_mut().zip(&mut self.squares);
+        for ((value, gradient), (m, s)) in values.iter_mut().zip(gradient).zip(moments) {
+            let gradient = gradient * cut;
+            *m = rate.beta1 * *m + (1.0 - rate.beta1) * gradient;
+            *s = rate.beta2 * *s + (1.0 - rate.beta2) * gradient * gradient;
+            *value -= rate.learning_rate * (*m / mean) / ((*s / square).sqrt() + 1e-8);
+        }
+        norm
+    }
+}

@@ -1,0 +1,108 @@
+//! How large a model is, and where each tensor lies in its parameters.
+
+use std::ops::Range;
+
+/// The size of a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// How many tokens there are.
+    pub vocabulary: usize,
+    /// How many numbers describe a token inside the model; a multiple of `heads`.
+    pub width: usize,
+    /// How many blocks there are.
+    pub layers: usize,
+    /// How many heads look at the past in each block.
+    pub heads: usize,
+    /// How many tokens a sequence may have.
+    pub context: usize,
+}
+
+/// A tensor of a model: its name and where it lies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Tensor {
+    pub(crate) name: String,
+    pub(crate) dims: Vec<usize>,
+    pub(crate) range: Range<usize>,
+}
+
+/// Where the tensors of one block lie.
+#[derive(Clone, Debug)]
+pub(crate) struct Block {
+    pub(crate) attention_norm: Range<usize>,
+    /// Queries, keys and values side by side: `width × 3 width`.
+    pub(crate) qkv: Range<usize>,
+    pub(crate) out: Range<usize>,
+    pub(crate) feed_norm: Range<usize>,
+    pub(crate) up: Range<usize>,
+    pub(crate) down: Range<usize>,
+}
+
+/// Where everything lies in the parameters, which are one slice.
+#[derive(Clone, Debug)]
+pub(crate) struct Layout {
+    /// Of tokens, in and out: the embedding is tied.
+    pub(crate) tokens: Range<usize>,
+    pub(crate) positions: Range<usize>,
+    pub(crate) blocks: Vec<Block>,
+    pub(crate) norm: Range<usize>,
+    pub(crate) tensors: Vec<Tensor>,
+}
+
+impl Shape {
+    /// How wide the inner layer of a block is.
+    pub(crate) const fn inner(&self) -> usize {
+        4 * self.width
+    }
+
+    /// How wide a head is.
+    pub(crate) const fn head(&self) -> usize {
+        self.width / self.heads
+    }
+
+    /// How many parameters a model of this size has.
+    pub fn parameters(&self) -> usize {
+        self.layout().norm.end
+    }
+
+    /// Tells why there cannot be a model of this size.
+    pub(crate) fn problem(&self) -> Option<&'static str> {
+        let Self { vocabulary, width, layers, heads, context } = *self;
+        if [vocabulary, width, layers, heads, context].contains(&0) {
+            return Some("every part of a shape is at least one");
+        }
+        (width % heads != 0).then_some("the width is a multiple of the number of heads")
+    }
+
+    pub(crate) fn layout(&self) -> Layout {
+        let mut plan = Plan::default();
+        let (d, h) = (self.width, self.inner());
+        let tokens = plan.add("tokens", &[self.vocabulary, d]);
+        let positions = plan.add("positions", &[self.context, d]);
+        let block = |plan: &mut Plan, at: usize| Block {
+            attention_norm: plan.add(&format!("blocks.{at}.attention.norm"), &[d]),
+            qkv: plan.add(&format!("blocks.{at}.attention.qkv"), &[d, 3 * d]),
+            out: plan.add(&format!("blocks.{at}.attention.out"), &[d, d]),
+            feed_norm: plan.add(&format!("blocks.{at}.feed.norm"), &[d]),
+            up: plan.add(&format!("blocks.{at}.feed.up"), &[d, h]),
+            down: plan.add(&format!("blocks.{at}.feed.down"), &[h, d]),
+        };
+        let blocks = (0..self.layers).map(|at| block(&mut plan, at)).collect();
+        let norm = plan.add("norm", &[d]);
+        Layout { tokens, positions, blocks, norm, tensors: plan.tensors }
+    }
+}
+
+#[derive(Default)]
+struct Plan {
+    tensors: Vec<Tensor>,
+}
+
+impl Plan {
+    fn add(&mut self, name: &str, dims: &[usize]) -> Range<usize> {
+        let begin = self.tensors.last().map_or(0, |last| last.range.end);
+        let range = begin..begin + dims.iter().product::<usize>();
+        let tensor = Tensor { name: name.into(), dims: dims.into(), range: range.clone() };
+        self.tensors.push(tensor);
+        range
+    }
+}

@@ -1,0 +1,63 @@
+//! The parameters of a model.
+
+use crate::chance::Chance;
+use crate::shape::{Layout, Shape};
+
+/// The parameters of a model, as one row of numbers.
+#[derive(Clone, Debug)]
+pub struct Weights {
+    shape: Shape,
+    layout: Layout,
+    pub(crate) values: Vec<f32>,
+}
+
+impl Weights {
+    /// Returns fresh parameters, drawn at random.
+    ///
+    /// # Panics
+    ///
+    /// If there cannot be a model of this shape.
+    pub fn random(shape: Shape, seed: u64) -> Self {
+        assert!(shape.problem().is_none(), "{}", shape.problem().unwrap_or_default());
+        let layout = shape.layout();
+        let mut chance = Chance::new(seed);
+        let mut values = vec![0.0; layout.norm.end];
+        for tensor in &layout.tensors {
+            let part = &mut values[tensor.range.clone()];
+            match *tensor.dims.as_slice() {
+                [_] => part.fill(1.0),
+                [rows, columns] => {
+                    let table = tensor.name == "tokens" || tensor.name == "positions";
+                    let spread = if table { 1.0 / columns as f32 } else { 1.0 / rows as f32 };
+                    part.fill_with(|| spread.sqrt() * chance.normal());
+                }
+                _ => {}
+            }
+        }
+        Self { shape, layout, values }
+    }
+
+    pub(crate) fn from_values(shape: Shape, values: Vec<f32>) -> Self {
+        Self { shape, layout: shape.layout(), values }
+    }
+
+    /// The size of the model.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    pub(crate) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Returns a tensor by its name, with its dimensions.
+    pub fn tensor(&self, name: &str) -> Option<(&[usize], &[f32])> {
+        let tensor = self.layout.tensors.iter().find(|tensor| tensor.name == name)?;
+        Some((&tensor.dims, &self.values[tensor.range.clone()]))
+    }
+
+    /// The names of the tensors.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.layout.tensors.iter().map(|tensor| tensor.name.as_str())
+    }
+}
