@@ -73,13 +73,12 @@ async fn make_room(
 
 /// Waits until nothing is under way at a server. Returns how much is, if that takes too long.
 pub(super) async fn drained(inner: &Inner, handle: &Handle, timeout: Duration) -> u32 {
-    let id = handle.server.id;
     let deadline = Instant::now() + timeout;
     loop {
         // Registered before looking, so that nothing that happens in between is missed.
         let mut empty = Box::pin(handle.is_empty.notified());
         empty.as_mut().enable();
-        let left = inner.with(|table| table.board.seat(id).map_or(0, |seat| seat.in_flight));
+        let left = in_flight(inner, handle);
         if left == 0 || tokio::time::timeout_at(deadline, empty).await.is_err() {
             return left;
         }
@@ -112,12 +111,15 @@ async fn exchange(
         InFlight::Keep => Halt::Keep,
         InFlight::Abort => Halt::Abort,
     };
+    // Counted before: what the server aborts may be gone by the time that it says so.
+    let under_way = in_flight(inner, handle);
     let halted = control::halt(server, halt, update.timeout).await;
     let outcome = match halted {
         Err(error) => Outcome::PutBack(error.message),
         Ok(()) => {
             if halt == Halt::Abort {
-                *aborted += abort_rest(inner, handle).await;
+                *aborted += under_way;
+                abort_rest(inner, handle).await;
             }
             // From now on nobody can say which weights a token comes from.
             inner.with(|table| {
@@ -143,14 +145,15 @@ async fn exchange(
 }
 
 /// The server has aborted what it had; what it has forgotten about is ended here.
-async fn abort_rest(inner: &Inner, handle: &Handle) -> u32 {
-    let id = handle.server.id;
-    let all = inner.with(|table| table.board.seat(id).map_or(0, |seat| seat.in_flight));
+async fn abort_rest(inner: &Inner, handle: &Handle) {
     if drained(inner, handle, ABORT_GRACE).await > 0 {
         handle.abort_all();
         drained(inner, handle, ABORT_GRACE).await;
     }
-    all
+}
+
+fn in_flight(inner: &Inner, handle: &Handle) -> u32 {
+    inner.with(|table| table.board.seat(handle.server.id).map_or(0, |seat| seat.in_flight))
 }
 
 /// Loads the new weights and makes sure that they are what the server has now; or puts it back.

@@ -100,7 +100,7 @@ pub struct ServerReport {
     pub took: Duration,
     /// Requests that were under way when its turn came.
     pub in_flight: u32,
-    /// How many of them were aborted.
+    /// How many of them were under way when they were aborted.
     pub aborted: u32,
 }
 
