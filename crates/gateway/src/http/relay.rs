@@ -87,11 +87,15 @@ impl Relay {
                     out.unsplit(self.gathered.take_held());
                     return Ok(out);
                 }
-                if let Some(said) = error_in(&event) {
-                    return Err(self.broke(&said));
-                }
                 let source = Source { version: self.under_way.lease().version() };
-                let parts = self.reader.event(&event, source).map_err(Outcome::Misread)?;
+                let parts = match self.reader.event(&event, source) {
+                    Ok(parts) => parts,
+                    // It has failed and says so, which is no fault of the recording.
+                    Err(misread) if self.reader.server_error().is_some() => {
+                        return Err(self.broke(&misread.0));
+                    }
+                    Err(misread) => return Err(Outcome::Misread(misread)),
+                };
                 for part in parts {
                     self.gathered.take(part, &mut out);
                 }
@@ -228,11 +232,4 @@ impl Relay {
 /// Returns an error as an event.
 fn event_of(error: &CallError) -> Bytes {
     format!("data: {}\n\n", error.body()).into()
-}
-
-/// Returns what a server says if it says that it has failed.
-fn error_in(event: &str) -> Option<String> {
-    let inside = event.trim_start().strip_prefix('{')?.trim_start();
-    let is_error = inside.starts_with("\"error\"") || inside.starts_with("\"object\":\"error\"");
-    is_error.then(|| event.chars().take(500).collect())
 }
