@@ -27,8 +27,9 @@ class Outcome:
 
     experiences: list[Experience]
     metrics: dict[str, float]
-    #: What to say if there should have been experiences.
-    nothing: str = ""
+    #: Whether the workflow returned a reward, and the model that its turns should be of.
+    rewarded: bool = False
+    model: RunModel | None = None
 
     @classmethod
     def of(
@@ -42,12 +43,18 @@ class Outcome:
         carried = [experience.metrics for experience in experiences]
         if reward is not None:
             carried = [{**metrics, "reward": reward} for metrics in carried] or [{"reward": reward}]
-        nothing = "the run yielded no experience"
-        if reward is not None:
-            nothing = "the workflow returned a reward, but no turn of the model was recorded"
-            if isinstance(model, ServedRun) and not model.model.records:
-                nothing = f"{nothing}: {not_recorded(model.name, True)}"
-        return cls(experiences, _rollway.run_metrics(carried, seconds), nothing)
+        metrics = _rollway.run_metrics(carried, seconds)
+        return cls(experiences, metrics, reward is not None, model)
+
+    @property
+    def nothing(self) -> str:
+        """What to say if there should have been experiences."""
+        if not self.rewarded:
+            return "the run yielded no experience"
+        words = "the workflow returned a reward, but no turn of the model was recorded"
+        if isinstance(self.model, ServedRun) and not self.model.model.records:
+            return f"{words}: {not_recorded(self.model.name, True)}"
+        return words
 
 
 @dataclass
@@ -67,12 +74,13 @@ async def outputs(
     """
     if isinstance(returned, Experience):
         return [returned], None
+    recorded = model.model.records
     if returned is None:
-        return await _turns(model, is_eval), None
+        return await _turns(model, is_eval) if recorded else [], None
     # What is most common first: to ask an abstract class takes longer.
     if isinstance(returned, (float, int, np.bool_, numbers.Real)):
         reward = float(returned)
-        turns = await _turns(model, is_eval)
+        turns = await _turns(model, is_eval) if recorded else []
         for turn in turns:
             turn.reward = reward
         return turns, reward
@@ -90,8 +98,6 @@ async def outputs(
 
 
 async def _turns(model: RunModel, is_eval: bool) -> list[Experience]:
-    if not model.model.records:
-        return []
     if isinstance(model, ServedRun):
         # Nobody is trained by an eval, so that there is no reason to fetch them.
         return [] if is_eval else await model.extract_experience_from_history_async(False)

@@ -95,19 +95,28 @@ class WorkflowRunner:
         self._kept: _Instance | None = None
         #: What the runs of the current task show to the gateway, by run.
         self._keys: Mapping[int, str] = {}
-        self._active: dict[int, RunModel] = {}
-        self._state: dict[str, Any] = {
-            "workflow_id": None,
-            "model_version": None,
-            "begin_time": 0.0,
-            "terminate_time": 0.0,
-        }
+        #: The instances at work, by their identity, in the order in which they began.
+        self._active: dict[int, _Instance] = {}
+        #: The task and the run that began last, with the version of its model.
+        self._latest: tuple[Task, int, int] | None = None
+        self._begin_time = 0.0
+        self._terminate_time: float | None = 0.0
 
     @property
     def state(self) -> dict[str, Any]:
         """What the runner does: the run that began last, merged with what its workflow says."""
-        latest = next(reversed(self._active.values()), None) if self._active else None
-        return {**self._state, **(latest.state if latest else {})}
+        state: dict[str, Any] = {
+            "workflow_id": None,
+            "model_version": None,
+            "begin_time": self._begin_time,
+            "terminate_time": self._terminate_time,
+        }
+        if self._latest is not None:
+            task, run, state["model_version"] = self._latest
+            state["workflow_id"] = f"{task.batch_id}/{task.task_id}/{run}"
+        if self._active:
+            state.update(next(reversed(self._active.values())).model.state)
+        return state
 
     def run_task(
         self, task: Task, repeat_times: int = 1, run_id_base: int = 0
@@ -160,29 +169,32 @@ class WorkflowRunner:
         Runs without experiences are emitted last: if no run of a train task has any, all of them
         failed. If cancelled, what has not ended is given up; blocking code is waited for.
         """
-        self._state.update(begin_time=time.time(), terminate_time=None)
+        self._begin_time, self._terminate_time = time.time(), None
         self._keys = keys or {}
         empty: list[tuple[int, Outcome]] = []
         seen = False
 
         def sort(run: int, end: Outcome | RunFailure) -> None:
             nonlocal seen
-            if isinstance(end, Outcome) and not end.experiences and not task.is_eval:
-                empty.append((run, end))
-                return
-            seen = seen or isinstance(end, Outcome)
+            if isinstance(end, Outcome):
+                if not end.experiences:
+                    empty.append((run, end))
+                    return
+                seen = True
             emit(run, end)
 
+        # Nobody misses the experiences of an eval.
+        told = emit if task.is_eval else sort
         try:
             if executable.can_repeat:
-                await self._repeat(executable, task, runs, sort)
+                await self._repeat(executable, task, runs, told)
             elif self.concurrent_mode == "sequential":
                 for run in runs:
-                    await self._one(executable, task, run, sort)
+                    await self._one(executable, task, run, told)
             else:
-                await _all([self._one(executable, task, run, sort) for run in runs])
+                await _all([self._one(executable, task, run, told) for run in runs])
         finally:
-            self._state["terminate_time"] = time.time()
+            self._terminate_time = time.time()
         for run, end in empty:
             emit(run, end if seen else failure(InvalidOutput(end.nothing)))
 
@@ -269,12 +281,12 @@ class WorkflowRunner:
     def _begin(self, executable: Executable, task: Task, runs: Sequence[int]) -> _Instance:
         """Returns an instance for these runs, of which the runner's state tells from now on."""
         # One that performs all runs shows the key of the first.
-        instance = self._instance(executable, task, self._keys.get(runs[0]))
+        first = runs[0]
+        instance = self._instance(executable, task, self._keys.get(first))
         if executable.can_repeat:
-            instance.object.set_repeat_times(len(runs), runs[0])
-        self._state["workflow_id"] = f"{task.batch_id}/{task.task_id}/{runs[0]}"
-        self._state["model_version"] = instance.model.model_version
-        self._active[id(instance)] = instance.model
+            instance.object.set_repeat_times(len(runs), first)
+        self._latest = task, first, instance.model.model_version
+        self._active[id(instance)] = instance
         return instance
 
     def _instance(self, executable: Executable, task: Task, key: str | None) -> _Instance:
@@ -291,7 +303,7 @@ class WorkflowRunner:
         model = self.model.bind(executable.is_async, key)
         auxiliary = [other.bind(executable.is_async, key) for other in self.auxiliary_models]
         made = executable.make(task, model, auxiliary)
-        return _Instance(executable, task, made, model, list(auxiliary))
+        return _Instance(executable, task, made, model, auxiliary)
 
     def _stamp(self, task: Task, model: RunModel, experiences: list[Experience]) -> None:
         for experience in experiences:

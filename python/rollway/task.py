@@ -73,7 +73,7 @@ class Task:
             setattr(self, name, _dictionary(name, getattr(self, name)))
 
     @classmethod
-    def restored(cls, workflow: Any, fields: dict[str, Any]) -> Task:
+    def restored(cls, workflow: Any, fields: dict[str, Any], **given: Any) -> Task:
         """Returns a task from fields of one that was checked when it was made."""
         task = object.__new__(cls)
         task.__dict__ = {
@@ -85,9 +85,9 @@ class Task:
             "reward_fn": None,
             "reward_fn_args": {},
             "format_args": {},
-            "is_eval": False,
             "index": {},
             **fields,
+            **given,
         }
         return task
 
@@ -118,6 +118,5 @@ class Task:
     def with_n(self, n: int) -> Task:
         """Returns a copy whose `rollout_args` ask for `n` samples a call."""
         other = object.__new__(Task)
-        other.__dict__.update(self.__dict__)
-        other.rollout_args = {**self.rollout_args, "n": n}
+        other.__dict__ = {**self.__dict__, "rollout_args": {**self.rollout_args, "n": n}}
         return other
