@@ -3,6 +3,7 @@
 //! What to do with the engine's orders, and whether to try again when the engine is gone, is left
 //! to the caller.
 
+mod dial;
 mod receiver;
 mod sender;
 
@@ -13,6 +14,7 @@ use tonic::client::Grpc;
 use tonic::transport::Endpoint;
 use tonic::{Request, Status};
 
+pub use dial::Socket;
 pub use receiver::{Ended, Receiver};
 pub use sender::{SendError, Sender};
 
@@ -104,13 +106,18 @@ pub async fn connect(
     hello: Hello,
     options: Options,
 ) -> Result<Connected, ConnectError> {
+    connect_watched(address, hello, options).await.map(|(connected, _)| connected)
+}
+
+/// As [`connect`], for those who drive the runtime in a loop of their own: returns the socket too.
+/// The connection is open for as long as that is.
+pub async fn connect_watched(
+    address: &Address,
+    hello: Hello,
+    options: Options,
+) -> Result<(Connected, Socket), ConnectError> {
     let timeout = options.timeout;
-    let channel = endpoint(address, &options)?.connect().await.map_err(|error| {
-        ConnectError::Unreachable {
-            address: address.clone(),
-            message: words::causes(&error).into(),
-        }
-    })?;
+    let (channel, socket) = dial::dial(address, &options).await?;
     let (queue, out_stream) = sender::queue(&options);
     let offered = hello.runners;
     let kind = Some(worker_message::Kind::Hello(hello.into()));
@@ -134,7 +141,7 @@ pub async fn connect(
     if options.heartbeats {
         sender.beat(welcome.heartbeat_interval, receiver.alive());
     }
-    Ok(Connected { welcome, sender, receiver })
+    Ok((Connected { welcome, sender, receiver }, socket))
 }
 
 pub(crate) fn endpoint(address: &Address, options: &Options) -> Result<Endpoint, ConnectError> {
