@@ -92,6 +92,15 @@ class Marked(Coroutine[Any, Any, Any]):
         return getattr(self._inner, name)
 
 
+def marked_task(where: int, coroutine: Any) -> asyncio.Task[Any]:
+    """Makes a task for a runner, to which everything belongs that the task begins."""
+    before = place.set(where)
+    try:
+        return asyncio.Task(Marked(coroutine, where), loop=asyncio.get_running_loop())
+    finally:
+        place.reset(before)
+
+
 def task_factory(loop: asyncio.AbstractEventLoop, coroutine: Any, **how: Any) -> asyncio.Task[Any]:
     """Makes tasks whose coroutines are marked, if they belong to a runner."""
     where = place.get()

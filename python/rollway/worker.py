@@ -1,9 +1,10 @@
 """The worker process: executes attempts for the engine that started it.
 
 Started as `python -m rollway.worker` with the engine's address in its environment. Everything is
-told over a link (see `Link`): messages come in batches, reports go out by plain calls, together,
-when the event loop has come round. Async workflows of all runners share the event loop; blocking
-ones get a thread, and if they do not give up in time the engine replaces the process.
+told over a link (see `Link`): messages come in batches, and what was reported by plain calls goes
+out together, when the event loop has come round. Async workflows of all runners share the event
+loop; blocking ones get a thread, and if they do not give up in time the engine replaces the
+process.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import signal
 import sys
 import time
 from collections import OrderedDict
+from functools import partial
 from typing import Any, Protocol
 
 from rollway import _rollway, marks, pool, travel
@@ -44,8 +46,11 @@ class Link(Protocol):
 
     @property
     def runners(self) -> list[tuple[int, int]]: ...
-    def fileno(self) -> int: ...
-    def take(self) -> list[tuple[Any, ...]]: ...
+    @property
+    def ears(self) -> tuple[int, int]: ...
+    @property
+    def full(self) -> bool: ...
+    def turn(self) -> list[tuple[Any, ...]]: ...
     def ready(self, runner: int, life: int, after: int | None = None) -> None: ...
     def began(self, runner: int, life: int, attempt: int) -> None: ...
     def succeeded(
@@ -55,7 +60,6 @@ class Link(Protocol):
         self, runner: int, life: int, attempt: int, run: int, kind: str, words: str
     ) -> None: ...
     def ended(self, runner: int, life: int, attempt: int) -> None: ...
-    def flush(self) -> None: ...
     def settle(self) -> None: ...
     def stopped(self, runner: int, life: int) -> None: ...
     def set_state(self, runner: int, state: dict[str, str]) -> None: ...
@@ -87,15 +91,19 @@ class Worker:
         self.over: asyncio.Future[str] | None = None
         #: Whether the engine has said that it needs no more.
         self.dismissed = False
-        self.flushing = False
+        #: Whether a turn of the link is about to be taken anyway.
+        self.turning = False
+        #: Whether the link waits for the socket to have room.
+        self.full = False
 
     async def run(self) -> str:
         """Works until the link ends; returns why."""
         loop = asyncio.get_running_loop()
         self.over = loop.create_future()
         loop.set_task_factory(marks.task_factory)
-        # A descriptor that wakes the loop once for many messages.
-        loop.add_reader(self.link.fileno(), self._listen)
+        ears = self.link.ears
+        for ear in ears:
+            loop.add_reader(ear, self._turn)
         states = loop.create_task(self._tell_states())
         try:
             for runner, life in self.link.runners:
@@ -103,16 +111,38 @@ class Worker:
             return await self.over
         finally:
             states.cancel()
-            loop.remove_reader(self.link.fileno())
+            loop.remove_writer(ears[0])
+            for ear in ears:
+                loop.remove_reader(ear)
 
-    def _listen(self) -> None:
+    def _turn(self) -> None:
+        """Sends what was said and does what the engine says."""
+        self.turning = False
         try:
-            for message in self.link.take():
+            messages = self.link.turn()
+            for message in messages:
                 self._handle(*message)
-            # After the first step of whatever was begun just now.
-            self._flush_soon()
         except Closed as error:
             self._end(str(error))
+            return
+        if messages:
+            # After the first step of whatever was begun just now.
+            self._turn_soon()
+        if self.link.full != self.full:
+            self._watch_room()
+
+    def _turn_soon(self) -> None:
+        if not self.turning:
+            self.turning = True
+            asyncio.get_running_loop().call_soon(self._turn)
+
+    def _watch_room(self) -> None:
+        self.full = not self.full
+        loop, socket = asyncio.get_running_loop(), self.link.ears[0]
+        if self.full:
+            loop.add_writer(socket, self._turn)
+        else:
+            loop.remove_writer(socket)
 
     def _end(self, why: str) -> None:
         if self.over is not None and not self.over.done():
@@ -172,38 +202,32 @@ class Worker:
         return self.lives.get(name[0]) == name[1]
 
     def _start(self, start: Any) -> None:
-        name = (start.runner, start.life, start.attempt)
-        marks.place.set(marks.place_of(name[0]))
-        task = asyncio.get_running_loop().create_task(self._execute(start, name))
-        marks.place.set(None)
-        self.attempts[name[2]] = name, task
+        name = start.name
+        place = marks.place_of(name[0])
+        self.attempts[name[2]] = name, marks.marked_task(place, self._execute(start, name))
 
     async def _execute(self, start: Any, name: Name) -> None:
         """Executes an attempt and says how it went, run by run."""
-        link = self.link
         try:
-            link.began(*name)
-            runner = self.runners[name[0]]
-            runs = start.runs
-            keys = dict(zip(runs, start.model_keys, strict=False))
-
-            def emit(run: int, end: Outcome | RunFailure) -> None:
-                self._report(name, run, end, start.is_eval)
-                # What has ended is safe before the next run begins, which may end the process.
-                if len(runs) > 1:
-                    link.settle()
-
+            self.link.began(*name)
+            runs, is_eval = start.runs, start.is_eval
+            emit = partial(self._report, name, is_eval, len(runs) > 1)
             try:
                 executable = self._workflow(start)
-                fields = travel.unpack(start.task, start.task_encoding)
-                fields.update(batch_id=start.batch_id, task_id=start.task_id, is_eval=start.is_eval)
-                task = Task.restored(executable.source, fields)
+                task = Task.restored(
+                    executable.source,
+                    travel.unpack(start.task, start.task_encoding),
+                    batch_id=start.batch_id,
+                    task_id=start.task_id,
+                    is_eval=is_eval,
+                )
             except Exception as error:
                 end = failure(error)
                 for run in runs:
                     emit(run, end)
             else:
-                await runner.execute(executable, task, runs, emit, keys)
+                keys = dict(zip(runs, start.model_keys, strict=False))
+                await self.runners[name[0]].execute(executable, task, runs, emit, keys)
         except asyncio.CancelledError:
             # What has not been reported was cancelled; the end of the attempt says so.
             pass
@@ -217,23 +241,18 @@ class Worker:
         if self.attempts.pop(name[2], None) is None or not self._lives(name):
             return
         self.link.ended(*name)
-        self._flush_soon()
+        self._turn_soon()
 
-    def _flush_soon(self) -> None:
-        if not self.flushing:
-            self.flushing = True
-            asyncio.get_running_loop().call_soon(self._flush)
+    def _report(
+        self, name: Name, is_eval: bool, settle: bool, run: int, end: Outcome | RunFailure
+    ) -> None:
+        if self._lives(name):
+            self._say(name, is_eval, run, end)
+        # What has ended is safe before the next run begins, which may end the process.
+        if settle:
+            self.link.settle()
 
-    def _flush(self) -> None:
-        self.flushing = False
-        try:
-            self.link.flush()
-        except Closed as error:
-            self._end(str(error))
-
-    def _report(self, name: Name, run: int, end: Outcome | RunFailure, is_eval: bool) -> None:
-        if not self._lives(name):
-            return
+    def _say(self, name: Name, is_eval: bool, run: int, end: Outcome | RunFailure) -> None:
         if isinstance(end, Outcome):
             try:
                 payload = None if is_eval or not end.experiences else encode(end.experiences)

@@ -8,6 +8,7 @@ import sys
 import textwrap
 import time
 
+import numpy as np
 import pytest
 
 import rollway as rw
@@ -40,6 +41,20 @@ def test_a_plain_script(config):
         assert rewards == [(task, run, float(task)) for task in range(20) for run in range(2)]
         assert not scheduler.has_step(1)
         assert scheduler.dynamic_timeout() > 0
+
+
+async def counts_far(task, model):
+    return rw.Experience(tokens=np.arange(len(task.raw_task)), prompt_length=1)
+
+
+def test_more_than_a_socket_holds_comes_through(config):
+    with rw.Scheduler(config, [rw.models.Echo()]) as scheduler:
+        rows = ["x" * (1_000_000 + number) for number in range(6)]
+        scheduler.schedule([rw.Task(workflow=counts_far, raw_task=row) for row in rows], 1)
+        statuses, experiences = scheduler.get_results(1).result()
+    assert all(status.ok for status in statuses), statuses
+    for row, one in zip(rows, experiences, strict=True):
+        assert np.array_equal(one.tokens, np.arange(len(row)))
 
 
 async def test_an_event_loop(config):

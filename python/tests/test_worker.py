@@ -1,6 +1,7 @@
 """The worker's loop, over a link that is a list."""
 
 import asyncio
+import contextlib
 import os
 import threading
 
@@ -21,17 +22,18 @@ class Link:
         self.said = asyncio.Queue()
         self.messages = []
         self.reader, self.writer = os.pipe()
+        os.set_blocking(self.reader, False)
+        self.ears = (self.reader, os.dup(self.reader))
+        self.full = False
         self.too_large = False
-
-    def fileno(self):
-        return self.reader
 
     def give(self, *message):
         self.messages.append(message)
         os.write(self.writer, b"x")
 
-    def take(self):
-        os.read(self.reader, 100)
+    def turn(self):
+        with contextlib.suppress(BlockingIOError):
+            os.read(self.reader, 100)
         taken, self.messages = self.messages, []
         return taken
 
@@ -43,9 +45,6 @@ class Link:
 
     def set_state(self, runner, state):
         self.state = state
-
-    def flush(self):
-        pass
 
     def settle(self):
         pass
@@ -71,6 +70,7 @@ class Start:
 
     def __init__(self, workflow, **fields):
         vars(self).update(fields)
+        self.name = (self.runner, self.life, self.attempt)
         definition = travel.define(workflow)
         self.definition = (definition.name, definition.encoding, definition.body)
         self.definition_id = hash(definition.name)

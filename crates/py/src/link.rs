@@ -1,19 +1,22 @@
 //! A worker's connection to its engine, for the worker process in Python.
 //!
-//! What the engine says is queued here, and one byte in a socket wakes the event loop of Python for
-//! all of it. What the worker says is gathered by plain calls that await nothing, and goes out when
-//! the event loop has come round: short attempts are one batch of messages. Words do not wait for
-//! more than a moment, also if Python is busy.
+//! The event loop of Python waits for the socket itself, and takes a turn when there is something:
+//! what was said goes out and what has come is returned, in one call and without another thread.
+//! What the worker says is gathered by plain calls that await nothing, so that short attempts are
+//! one batch of messages. If the event loop does not come round, a companion takes its turns; what
+//! has come then is queued here, and one byte in a socket wakes the event loop for it.
 
 mod blocked;
+mod drive;
 mod outbox;
 mod start;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -22,13 +25,13 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyDict, PyList};
 use rollway_core::{AttemptId, FailureKind, Life, RunId, RunnerId};
-use rollway_wire::worker::{self, Connected, Options, Receiver, SendError};
+use rollway_wire::worker::{self, Connected, Options, Receiver, SendError, Socket};
 use rollway_wire::{
     Address, EngineMessage, Hello, Outcome, RunnerReport, Secret, StopCause, WorkerMessage,
 };
-use tokio::runtime::Handle;
 use tokio::sync::watch;
 
+use self::drive::{Drive, go_round};
 use self::outbox::Outbox;
 pub(crate) use self::start::Start;
 use crate::{errors, metrics, runtime};
@@ -48,34 +51,48 @@ struct Inbox {
     messages: Mutex<VecDeque<EngineMessage>>,
     ended: Mutex<Option<String>>,
     bell: UnixStream,
+    ear: UnixStream,
+    rung: AtomicBool,
 }
 
 impl Inbox {
-    /// Adds messages, and rings unless it rings already.
+    fn new() -> io::Result<Self> {
+        let (bell, ear) = UnixStream::pair()?;
+        bell.set_nonblocking(true)?;
+        ear.set_nonblocking(true)?;
+        let (messages, ended, rung) = Default::default();
+        Ok(Self { messages, ended, bell, ear, rung })
+    }
+
     fn put(&self, more: impl IntoIterator<Item = EngineMessage>) {
-        let mut messages = lock(&self.messages);
-        let ring = messages.is_empty();
-        messages.extend(more);
-        drop(messages);
-        if ring {
-            self.ring();
+        lock(&self.messages).extend(more);
+    }
+
+    /// Wakes the event loop if there is something for it.
+    fn ring_if_any(&self) {
+        let any = !lock(&self.messages).is_empty() || lock(&self.ended).is_some();
+        if any && !self.rung.swap(true, Ordering::AcqRel) {
+            // If it is full, it rings already.
+            let _ = (&self.bell).write(&[1]);
         }
     }
 
-    fn ring(&self) {
-        // If it is full, it rings already.
-        let _ = (&self.bell).write(&[1]);
+    /// Whatever comes after this rings again.
+    fn hush(&self) {
+        if self.rung.swap(false, Ordering::AcqRel) {
+            let _ = (&self.ear).read(&mut [0; 64]);
+        }
     }
 }
 
 /// A connection to the engine.
 #[pyclass(frozen, module = "rollway._rollway")]
 pub(crate) struct WorkerLink {
+    drive: Arc<Drive>,
     outbox: Arc<Outbox>,
-    runtime: Handle,
-    runners: Vec<(u32, u32)>,
     inbox: Arc<Inbox>,
-    ear: UnixStream,
+    socket: Socket,
+    runners: Vec<(u32, u32)>,
 }
 
 #[pymethods]
@@ -90,27 +107,31 @@ impl WorkerLink {
         runners: u32,
         marks: PathBuf,
     ) -> PyResult<Self> {
-        let runtime = runtime::start(py, 1)?;
+        // For what else a workflow uses of this package; the connection has its own.
+        runtime::start(py, 1)?;
+        let drive = Arc::new(Drive::new()?);
         let refused = |words: String| errors::plain(py, "closed", &words);
         let address: Address = address.parse().map_err(|error| refused(format!("{error}")))?;
         let secret = Secret::new(secret).map_err(|error| refused(error.to_string()))?;
         let mut hello = Hello::new(secret, token, runners);
         "python".clone_into(&mut hello.language);
-        let connecting = worker::connect(&address, hello, Options::default());
-        let connected = py.detach(|| runtime.block_on(connecting));
-        let connected = connected.map_err(|error| refused(error.to_string()))?;
-        let Connected { welcome, sender, receiver } = connected;
-        let (bell, ear) = UnixStream::pair()?;
-        bell.set_nonblocking(true)?;
-        ear.set_nonblocking(true)?;
-        let inbox = Arc::new(Inbox { messages: Mutex::default(), ended: Mutex::default(), bell });
+        let inbox = Arc::new(Inbox::new()?);
+        let connecting = async {
+            let options = Options::default();
+            let (connected, socket) = worker::connect_watched(&address, hello, options).await?;
+            let Connected { welcome, sender, receiver } = connected;
+            let outbox = Arc::new(Outbox::new(sender));
+            let (patience, limit) = watch::channel(blocked::PATIENCE);
+            tokio::spawn(listen(receiver, Arc::clone(&inbox), patience));
+            let (words, messages) = (Arc::clone(&outbox), Arc::clone(&inbox));
+            tokio::spawn(blocked::evacuate(limit, marks, words, messages));
+            Ok::<_, worker::ConnectError>((welcome, outbox, socket))
+        };
+        let connected = py.detach(|| drive.turn(connecting));
+        let (welcome, outbox, socket) = connected.map_err(|error| refused(error.to_string()))?;
+        drive.accompany(Arc::clone(&outbox), Arc::clone(&inbox))?;
         let runners = welcome.runners.iter().map(|(runner, life)| (runner.0, life.0)).collect();
-        let outbox = Arc::new(Outbox::new(sender));
-        let (patience, limit) = watch::channel(blocked::PATIENCE);
-        runtime.spawn(listen(receiver, Arc::clone(&inbox), patience));
-        let (words, messages) = (Arc::clone(&outbox), Arc::clone(&inbox));
-        runtime.spawn(blocked::evacuate(limit, marks, words, messages));
-        Ok(Self { outbox, runtime, runners, inbox, ear })
+        Ok(Self { drive, outbox, inbox, socket, runners })
     }
 
     /// The runners that this worker hosts, with their lives.
@@ -119,23 +140,41 @@ impl WorkerLink {
         self.runners.clone()
     }
 
-    /// Returns what becomes readable when there are messages.
-    fn fileno(&self) -> i32 {
-        self.ear.as_raw_fd()
+    /// What becomes readable when a turn is worth while.
+    #[getter]
+    fn ears(&self) -> (i32, i32) {
+        (self.socket.as_raw_fd(), self.inbox.ear.as_raw_fd())
     }
 
-    /// Takes all messages that have come. The last one ever is `("ended", why)`.
-    fn take<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        // The bell first: whatever comes after this rings it again.
-        let mut bytes = [0; 64];
-        while matches!((&self.ear).read(&mut bytes), Ok(read) if read == bytes.len()) {}
+    /// Whether a turn is worth while also when the first of the ears becomes writable.
+    #[getter]
+    fn full(&self) -> bool {
+        self.socket.is_full()
+    }
+
+    /// Takes a turn: sends what was said, and returns all messages that have come. The last one
+    /// ever is `("ended", why)`.
+    fn turn<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        self.inbox.hush();
+        let mut sent = self.drive.turn(async {
+            let sent = self.outbox.try_send();
+            go_round().await;
+            sent
+        });
+        if let Ok(false) = sent {
+            // The engine is behind: the interpreter is free meanwhile.
+            sent = py.detach(|| self.drive.turn(self.outbox.send(None))).map(|()| true);
+        }
         let messages = std::mem::take(&mut *lock(&self.inbox.messages));
+        let ended = lock(&self.inbox.ended).clone();
         let list = PyList::empty(py);
         for message in messages {
             list.append(translate(py, message)?)?;
         }
-        if let Some(why) = &*lock(&self.inbox.ended) {
-            list.append(("ended", why.as_str()))?;
+        match (ended, sent) {
+            (Some(why), _) => list.append(("ended", why))?,
+            (None, Err(error)) => return Err(closed(py, &error)),
+            (None, Ok(_)) => {}
         }
         Ok(list)
     }
@@ -196,23 +235,13 @@ impl WorkerLink {
         self.gather(message(runner, life, RunnerReport::AttemptEnded { attempt }));
     }
 
-    /// Sends what was said.
-    fn flush(&self, py: Python<'_>) -> PyResult<()> {
-        let sent = match self.outbox.try_send() {
-            Ok(true) => return Ok(()),
-            Ok(false) => py.detach(|| self.runtime.block_on(self.outbox.send(None))),
-            Err(error) => Err(error),
-        };
-        sent.map_err(|error| closed(py, &error))
-    }
-
     /// Sends what was said, and waits until it arrives even if this process dies.
     fn settle(&self, py: Python<'_>) -> PyResult<()> {
-        let settled = async {
+        let settled = self.at_once(py, async {
             self.outbox.send(None).await?;
             self.outbox.sender().drained().await
-        };
-        py.detach(|| self.runtime.block_on(settled)).map_err(|error| closed(py, &error))
+        });
+        settled.map_err(|error| closed(py, &error))
     }
 
     /// Says that a life of a runner is over, as ordered.
@@ -240,13 +269,24 @@ impl WorkerLink {
 
     /// Sends at once, and waits with the interpreter free while the engine is behind.
     fn send(&self, py: Python<'_>, message: WorkerMessage) -> Result<(), SendError> {
-        py.detach(|| self.runtime.block_on(self.outbox.send(Some(message))))
+        self.at_once(py, async {
+            self.outbox.send(Some(message)).await?;
+            go_round().await;
+            Ok(())
+        })
+    }
+
+    /// Does something at the connection; what comes meanwhile is left to the event loop.
+    fn at_once<T: Send>(&self, py: Python<'_>, work: impl Future<Output = T> + Send) -> T {
+        let done = py.detach(|| self.drive.turn(work));
+        self.inbox.ring_if_any();
+        done
     }
 
     /// Sends soon: when the event loop has come round, or after a moment.
     fn gather(&self, message: WorkerMessage) {
         if self.outbox.gather(message) {
-            self.runtime.spawn(Arc::clone(&self.outbox).watch());
+            self.drive.attend();
         }
     }
 }
@@ -278,7 +318,6 @@ async fn listen(mut receiver: Receiver, inbox: Arc<Inbox>, patience: watch::Send
         }
     };
     *lock(&inbox.ended) = Some(why.to_string());
-    inbox.ring();
     // Whatever keeps the interpreter busy, a worker does not outlive its engine.
     tokio::time::sleep(ORPHAN).await;
     std::process::exit(1);

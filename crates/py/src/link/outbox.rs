@@ -1,21 +1,13 @@
 //! What a worker has said and not sent yet.
 
 use std::collections::VecDeque;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use rollway_wire::WorkerMessage;
 use rollway_wire::worker::{SendError, Sender};
-use tokio::time::MissedTickBehavior;
 
 use super::lock;
-
-/// How long small words wait at most for the event loop to send them.
-const GATHER: Duration = Duration::from_millis(2);
-
-/// How often nothing may have waited before nobody looks any more.
-const QUIET: u32 = 50;
 
 /// What is to be said.
 pub(super) struct Outbox {
@@ -37,11 +29,21 @@ impl Outbox {
         &self.sender
     }
 
-    /// Keeps a message until it is sent with others. Tells whether [`watch`](Self::watch) has to be
-    /// started.
+    /// Keeps a message until it is sent with others. Tells whether nobody watches yet.
     pub(super) fn gather(&self, message: WorkerMessage) -> bool {
         lock(&self.words).push_back(message);
         !self.watched.swap(true, Ordering::AcqRel)
+    }
+
+    /// Whoever watched does so no more. Tells whether nothing waits.
+    pub(super) fn unwatched(&self) -> bool {
+        self.watched.store(false, Ordering::Release);
+        !self.waits()
+    }
+
+    /// Tells whether something waits to be sent.
+    pub(super) fn waits(&self) -> bool {
+        !lock(&self.words).is_empty()
     }
 
     /// Sends everything that has gathered, then `last`.
@@ -67,20 +69,5 @@ impl Outbox {
             }
         }
         Ok(true)
-    }
-
-    /// Sends words that have waited for a moment, until there are none for a while.
-    pub(super) async fn watch(self: Arc<Self>) {
-        let mut tick = tokio::time::interval(GATHER);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut quiet = 0;
-        while quiet < QUIET {
-            tick.tick().await;
-            quiet = if lock(&self.words).is_empty() { quiet + 1 } else { 0 };
-            // That the connection is gone is noticed by whoever listens.
-            let _ = self.send(None).await;
-        }
-        self.watched.store(false, Ordering::Release);
-        let _ = self.send(None).await;
     }
 }

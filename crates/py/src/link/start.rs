@@ -20,19 +20,10 @@ impl Start {
 
 #[pymethods]
 impl Start {
+    /// What it is called: its runner, the life of that and its own number.
     #[getter]
-    fn runner(&self) -> u32 {
-        self.0.runner.0
-    }
-
-    #[getter]
-    fn life(&self) -> u32 {
-        self.0.life.0
-    }
-
-    #[getter]
-    fn attempt(&self) -> u64 {
-        self.0.attempt.0
+    fn name(&self) -> (u32, u32, u64) {
+        (self.0.runner.0, self.0.life.0, self.0.attempt.0)
     }
 
     #[getter]

@@ -1,0 +1,105 @@
+//! Who drives the connection: the thread of the event loop, whenever it comes round, so that no
+//! other thread has to be woken for a message; and a companion for as long as it does not come,
+//! because the worker is idle or some code keeps it busy.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, TryLockError};
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::yield_now;
+
+use super::outbox::Outbox;
+use super::{Inbox, lock};
+
+/// How long the event loop may stay away while something waits to be sent.
+const WAITS: Duration = Duration::from_millis(5);
+
+/// How long it may stay away otherwise: heartbeats and the like may be late by as much.
+const IDLE: Duration = Duration::from_millis(100);
+
+/// After how many looks at nothing the companion looks less often.
+const QUIET: u32 = 20;
+
+/// The connection, for one thread at a time.
+pub(super) struct Drive {
+    runtime: Mutex<Runtime>,
+    /// How often the event loop has come round.
+    turns: AtomicU64,
+    companion: OnceLock<Thread>,
+}
+
+impl Drive {
+    pub(super) fn new() -> io::Result<Self> {
+        let runtime = Mutex::new(Builder::new_current_thread().enable_all().build()?);
+        Ok(Self { runtime, turns: AtomicU64::new(0), companion: OnceLock::new() })
+    }
+
+    /// Does something at the connection. Whoever else is at it is waited for, which is short.
+    pub(super) fn turn<T>(&self, work: impl Future<Output = T>) -> T {
+        let done = lock(&self.runtime).block_on(work);
+        self.turns.fetch_add(1, Ordering::Release);
+        done
+    }
+
+    /// As [`turn`](Self::turn), if nobody is at it.
+    fn try_turn(&self, work: impl Future<Output = ()>) {
+        match self.runtime.try_lock() {
+            Ok(runtime) => runtime.block_on(work),
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner().block_on(work),
+            Err(TryLockError::WouldBlock) => {}
+        }
+    }
+
+    /// Has the companion look often, for a while.
+    pub(super) fn attend(&self) {
+        if let Some(companion) = self.companion.get() {
+            companion.unpark();
+        }
+    }
+
+    /// Starts the companion.
+    pub(super) fn accompany(
+        self: &Arc<Self>,
+        outbox: Arc<Outbox>,
+        inbox: Arc<Inbox>,
+    ) -> io::Result<()> {
+        let drive = Arc::clone(self);
+        let companion = thread::Builder::new().name("rollway-link".to_owned());
+        let companion = companion.spawn(move || drive.company(&outbox, &inbox))?;
+        let _ = self.companion.set(companion.thread().clone());
+        Ok(())
+    }
+
+    fn company(&self, outbox: &Outbox, inbox: &Inbox) {
+        let (mut seen, mut waited, mut quiet) = (0, false, 0);
+        loop {
+            if quiet < QUIET {
+                thread::sleep(WAITS);
+            } else if outbox.unwatched() {
+                thread::park_timeout(IDLE);
+            }
+            let (turns, waits) = (self.turns.load(Ordering::Acquire), outbox.waits());
+            let due = if waits { waited } else { quiet == QUIET };
+            if due && turns == seen {
+                self.try_turn(async {
+                    // That the connection is gone is noticed by whoever listens.
+                    let _ = outbox.try_send();
+                    go_round().await;
+                });
+                inbox.ring_if_any();
+            }
+            (seen, waited) = (turns, waits);
+            quiet = if waits { 0 } else { QUIET.min(quiet + 1) };
+        }
+    }
+}
+
+/// Lets everything go on that can: what has come is read, and what was said is written.
+pub(super) async fn go_round() {
+    // What the socket has is known after the first, what that led to is done after the second.
+    yield_now().await;
+    yield_now().await;
+}
