@@ -4,7 +4,8 @@
 //! files: `schedule` (work comes in) → `dispatch` (it goes out) → `attempt` (runners report) →
 //! `ending` (runs and tasks end) → `collect`, `finalize`, `abort` (somebody takes the results),
 //! with `lease` as the only door out, `pool` and `stop` for the runners and for everything, and
-//! `record` for what must survive a crash.
+//! `record` for what must survive a crash. Beside it stand the loop of an explorer, [`explore`],
+//! and the board at which explorers and the trainer meet, [`rendezvous`].
 
 #![warn(missing_docs, clippy::wildcard_enum_match_arm)]
 
@@ -20,6 +21,7 @@ mod core;
 mod counters;
 mod dispatch;
 mod ending;
+pub mod explore;
 mod failure;
 mod finalize;
 mod ids;
@@ -29,6 +31,7 @@ mod lease;
 pub mod metrics;
 mod pool;
 mod record;
+pub mod rendezvous;
 mod report;
 mod runner;
 mod schedule;

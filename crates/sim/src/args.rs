@@ -1,6 +1,15 @@
 //! The flags of the command.
 
-/// What was asked for.
+use rollway_sim::Stage;
+
+/// What was asked for, and of which worlds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Asked {
+    pub(crate) stage: Stage,
+    pub(crate) command: Command,
+}
+
+/// What can be asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     /// Run many seeds.
@@ -14,18 +23,21 @@ pub(crate) enum Command {
 }
 
 pub(crate) const USAGE: &str = "\
-usage: rollway-sim --seeds N [--first S] [--jobs J] [--coverage]
-       rollway-sim --seed N [--trace]
-       rollway-sim --mutants [--first S]
+usage: rollway-sim [--explorers] --seeds N [--first S] [--jobs J] [--coverage]
+       rollway-sim [--explorers] --seed N [--trace]
+       rollway-sim [--explorers] --mutants [--first S]
+
+  --explorers  worlds of explorers, a trainer and the board at which they meet, and not of users,
+               runners and a sink around the core
 
   --seeds N    run N seeds, from --first on (0)
   --jobs J     on J threads (as many as there are cores)
   --coverage   and show what came up
   --seed N     run one seed again
-  --trace      and show everything that went into the core and came out
+  --trace      and show everything that was told and ordered
   --mutants    run seeds with planted bugs until the checkers have noticed each
 
-exit code: 0 passed, 2 wrong usage, 101 the core panicked, 102 something did not end,
+exit code: 0 passed, 2 wrong usage, 101 a panic, 102 something did not end,
            103 something was wrong
 ";
 
@@ -38,6 +50,7 @@ struct Flags {
     trace: bool,
     coverage: bool,
     mutants: bool,
+    explorers: bool,
     help: bool,
 }
 
@@ -45,7 +58,7 @@ struct Flags {
 ///
 /// # Errors
 /// Says which flag is wrong, and why.
-pub(crate) fn parse(words: impl Iterator<Item = String>) -> Result<Command, String> {
+pub(crate) fn parse(words: impl Iterator<Item = String>) -> Result<Asked, String> {
     let mut flags = Flags::default();
     let mut words = words;
     while let Some(word) = words.next() {
@@ -56,12 +69,14 @@ pub(crate) fn parse(words: impl Iterator<Item = String>) -> Result<Command, Stri
             "--jobs" => number(&word, &mut words, &mut flags.jobs)?,
             "--trace" => flags.trace = true,
             "--coverage" => flags.coverage = true,
+            "--explorers" => flags.explorers = true,
             "--mutants" => flags.mutants = true,
             "--help" | "-h" => flags.help = true,
             _ => return Err(format!("unknown flag: {word}")),
         }
     }
-    flags.command()
+    let stage = if flags.explorers { Stage::Explorers } else { Stage::Core };
+    Ok(Asked { stage, command: flags.command()? })
 }
 
 fn number(
@@ -119,7 +134,7 @@ mod tests {
     use super::*;
 
     fn read(line: &str) -> Result<Command, String> {
-        parse(line.split_whitespace().map(str::to_owned))
+        parse(line.split_whitespace().map(str::to_owned)).map(|asked| asked.command)
     }
 
     #[test]
@@ -128,6 +143,10 @@ mod tests {
         assert_eq!(read("--seeds 10 --first 7 --jobs 2"), Ok(many));
         assert_eq!(read("--seed 3 --trace"), Ok(Command::Seed { seed: 3, trace: true }));
         assert_eq!(read("--mutants"), Ok(Command::Mutants { first: 0 }));
+        let stage =
+            |line: &str| parse(line.split_whitespace().map(str::to_owned)).map(|asked| asked.stage);
+        assert_eq!(stage("--seed 3"), Ok(Stage::Core));
+        assert_eq!(stage("--explorers --seed 3"), Ok(Stage::Explorers));
     }
 
     #[test]

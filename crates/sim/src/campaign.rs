@@ -4,14 +4,14 @@ use std::panic;
 
 use crate::checkers::Violation;
 use crate::coverage::Coverage;
-use crate::{Outcome, To, run_seed};
+use crate::{Outcome, Stage, To};
 
 /// What became of many seeds.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Campaign {
     /// How many seeds were run.
     pub seeds: u64,
-    /// How many inputs all cores together took.
+    /// How many inputs everything under test took.
     pub inputs: u64,
     /// The seeds that went wrong, in the order in which they were added.
     pub failures: Vec<Failure>,
@@ -38,13 +38,18 @@ pub struct Tried {
 
 impl Tried {
     /// Runs one seed; a panic is a failure like others, so that the other seeds go on.
-    pub fn seed(seed: u64) -> Self {
-        let outcome = panic::catch_unwind(|| run_seed(seed, To::Nowhere)).ok();
+    pub fn seed(stage: Stage, seed: u64) -> Self {
+        let outcome = panic::catch_unwind(|| stage.run_seed(seed, To::Nowhere)).ok();
         Self { seed, outcome }
     }
 }
 
 impl Campaign {
+    /// Returns a campaign without seeds.
+    pub fn new(stage: Stage) -> Self {
+        Self { seeds: 0, inputs: 0, failures: Vec::new(), coverage: stage.coverage() }
+    }
+
     /// Adds what became of one seed.
     pub fn add(&mut self, tried: Tried) {
         let Tried { seed, outcome } = tried;

@@ -13,7 +13,7 @@ use crate::faults::Faults;
 use crate::trace::{action_kind, answer_kind, input_kind, record_kind, report_kind};
 
 /// What can come up, by heading; what the core and the world list themselves is not repeated here.
-const KNOWN: &[(&str, &[&str])] = &[
+const KNOWN: Names = &[
     ("report", &["ready", "alive", "start_failed", "lost", "began", "finished", "ended"]),
     (
         "action",
@@ -67,7 +67,7 @@ const KNOWN: &[(&str, &[&str])] = &[
 ];
 
 /// The transitions that a runner can make in one step.
-const TRANSITIONS: &[(&str, &[&str])] = &[
+const TRANSITIONS: Names = &[
     ("starting", &["idle", "busy", "broken", "gone"]),
     ("idle", &["busy", "starting", "gone"]),
     ("busy", &["idle", "cancelling", "starting", "gone"]),
@@ -76,9 +76,15 @@ const TRANSITIONS: &[(&str, &[&str])] = &[
     ("gone", &["starting"]),
 ];
 
+/// Names by heading.
+type Names = &'static [(&'static str, &'static [&'static str])];
+
 /// Counts under a heading and a name.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Coverage {
+    /// What can come up.
+    known: Names,
+    states: Names,
     counts: BTreeMap<(&'static str, &'static str), u64>,
     /// How often a runner went from one state to another, and on what input.
     transitions: BTreeMap<(&'static str, &'static str, &'static str), u64>,
@@ -86,7 +92,25 @@ pub struct Coverage {
     wake: Option<Wake>,
 }
 
+impl Default for Coverage {
+    fn default() -> Self {
+        Self { states: TRANSITIONS, ..Self::of(KNOWN) }
+    }
+}
+
 impl Coverage {
+    /// Returns counts of what is known by these names.
+    pub(crate) const fn of(known: Names) -> Self {
+        Self {
+            known,
+            states: &[],
+            counts: BTreeMap::new(),
+            transitions: BTreeMap::new(),
+            runners: BTreeMap::new(),
+            wake: None,
+        }
+    }
+
     /// Remembers what the core says before a step.
     pub fn before(&mut self, core: &Core) {
         self.wake = core.next_deadline().map(|deadline| deadline.why);
@@ -183,11 +207,11 @@ impl Coverage {
         let zero = self.counts.iter().filter(|(_, count)| **count == 0);
         let mut missing: Vec<String> =
             zero.map(|((heading, name), _)| format!("{heading} {name}")).collect();
-        for (heading, names) in KNOWN {
+        for (heading, names) in self.known {
             let never = |name: &&&str| !self.counts.contains_key(&(*heading, **name));
             missing.extend(names.iter().filter(never).map(|name| format!("{heading} {name}")));
         }
-        for (from, states) in TRANSITIONS {
+        for (from, states) in self.states {
             for to in *states {
                 let mut seen = self.transitions.keys();
                 if !seen.any(|(before, _, after)| before == from && after == to) {
@@ -198,7 +222,8 @@ impl Coverage {
         missing
     }
 
-    fn add(&mut self, heading: &'static str, name: &'static str, count: u64) {
+    /// Counts something.
+    pub(crate) fn add(&mut self, heading: &'static str, name: &'static str, count: u64) {
         *self.counts.entry((heading, name)).or_default() += count;
     }
 }

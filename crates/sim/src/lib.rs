@@ -2,13 +2,15 @@
 //! configuration, the users, the runners, what goes wrong and when. Checkers look at every step.
 //!
 //! Start with [`run_seed`]; `world` is what happens, `checkers` what must be true, `book` what the
-//! checkers measure the core against, `mutants` the proof that they notice.
+//! checkers measure the core against, `mutants` the proof that they notice. `explore` is the same
+//! for the loop of explorers.
 
 pub mod book;
 pub mod campaign;
 pub mod checkers;
 pub mod coverage;
 pub mod dice;
+pub mod explore;
 pub mod faults;
 pub mod job;
 pub mod ledger;
@@ -26,10 +28,39 @@ pub use crate::checkers::{Checkers, Violation};
 pub use crate::trace::{To, Trace};
 pub use crate::world::Outcome;
 
+use crate::coverage::Coverage;
 use crate::dice::Dice;
 use crate::mutants::{Mutant, Subject};
 use crate::options::Options;
 use crate::world::World;
+
+/// What is in the middle of a world.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Stage {
+    /// The core: users, runners and a sink around it.
+    #[default]
+    Core,
+    /// Explorers, a trainer, and the board at which they meet.
+    Explorers,
+}
+
+impl Stage {
+    /// Lets the world of a seed run to its end, with all checkers watching.
+    pub fn run_seed(self, seed: u64, trace: To) -> Outcome {
+        match self {
+            Self::Core => run_seed(seed, trace),
+            Self::Explorers => explore::run_seed(seed, trace),
+        }
+    }
+
+    /// Returns counts of nothing, with the names of all that can come up.
+    pub fn coverage(self) -> Coverage {
+        match self {
+            Self::Core => Coverage::default(),
+            Self::Explorers => Coverage::of(explore::KNOWN),
+        }
+    }
+}
 
 /// The name under which it is reported that a seed does not repeat itself.
 pub const REPEAT: &str = "repeat";

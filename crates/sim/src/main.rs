@@ -5,6 +5,7 @@
 mod args;
 
 use std::io::{self, Write};
+use std::ops::Range;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
@@ -12,10 +13,10 @@ use std::thread;
 use std::time::Instant;
 
 use rollway_sim::campaign::{Campaign, Failure, Tried};
-use rollway_sim::mutants::{Hunt, MUTANTS, hunt};
-use rollway_sim::{Outcome, To, run_seed};
+use rollway_sim::mutants::{MUTANTS, hunt};
+use rollway_sim::{Outcome, Stage, To, explore};
 
-use crate::args::Command;
+use crate::args::{Asked, Command};
 
 const USAGE: u8 = 2;
 const PANIC: u8 = 101;
@@ -27,13 +28,7 @@ const SEEDS_PER_MUTANT: u64 = 400;
 
 fn main() -> ExitCode {
     match args::parse(std::env::args().skip(1)) {
-        Ok(Command::Seeds { first, count, jobs, coverage }) => many(first, count, jobs, coverage),
-        Ok(Command::Seed { seed, trace }) => one(seed, trace),
-        Ok(Command::Mutants { first }) => mutants(first),
-        Ok(Command::Help) => {
-            print!("{}", args::USAGE);
-            ExitCode::SUCCESS
-        }
+        Ok(Asked { stage, command }) => obey(stage, command),
         Err(wrong) => {
             eprint!("error: {wrong}\n\n{}", args::USAGE);
             ExitCode::from(USAGE)
@@ -41,10 +36,24 @@ fn main() -> ExitCode {
     }
 }
 
-fn many(first: u64, count: u64, jobs: Option<usize>, coverage: bool) -> ExitCode {
-    let cores = || thread::available_parallelism().map_or(1, usize::from);
+fn obey(stage: Stage, command: Command) -> ExitCode {
+    match command {
+        Command::Seeds { first, count, jobs, coverage } => {
+            let cores = || thread::available_parallelism().map_or(1, usize::from);
+            many(stage, first..first.saturating_add(count), jobs.unwrap_or_else(cores), coverage)
+        }
+        Command::Seed { seed, trace } => one(stage, seed, trace),
+        Command::Mutants { first } => mutants(stage, first),
+        Command::Help => {
+            print!("{}", args::USAGE);
+            ExitCode::SUCCESS
+        }
+    }
+}
+
+fn many(stage: Stage, seeds: Range<u64>, jobs: usize, coverage: bool) -> ExitCode {
     let start = Instant::now();
-    let campaign = run_all(first, count, jobs.unwrap_or_else(cores));
+    let campaign = run_all(stage, seeds, jobs);
     let seconds = start.elapsed().as_secs_f64();
     for failure in &campaign.failures {
         let seed = failure.seed;
@@ -52,7 +61,7 @@ fn many(first: u64, count: u64, jobs: Option<usize>, coverage: bool) -> ExitCode
             Some(violation) => println!("seed {seed}: {violation}"),
             None => println!("seed {seed}: panicked"),
         }
-        println!("  replay: rollway-sim --seed {seed} --trace");
+        println!("  replay: rollway-sim{} --seed {seed} --trace", flag(stage));
     }
     if coverage {
         print!("{}", campaign.coverage);
@@ -67,17 +76,17 @@ fn many(first: u64, count: u64, jobs: Option<usize>, coverage: bool) -> ExitCode
 }
 
 /// Runs seeds on several threads; each thread takes the next seed when it is done with one.
-fn run_all(first: u64, count: u64, jobs: usize) -> Campaign {
-    let next = AtomicU64::new(0);
+fn run_all(stage: Stage, seeds: Range<u64>, jobs: usize) -> Campaign {
+    let (next, count) = (AtomicU64::new(seeds.start), seeds.end - seeds.start);
     let (sender, receiver) = mpsc::sync_channel(64);
-    let mut campaign = Campaign::default();
+    let mut campaign = Campaign::new(stage);
     thread::scope(|scope| {
         for _ in 0..jobs {
             let (sender, next) = (sender.clone(), &next);
             scope.spawn(move || {
                 loop {
-                    let at = next.fetch_add(1, Ordering::Relaxed);
-                    if at >= count || sender.send(Tried::seed(first.wrapping_add(at))).is_err() {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= seeds.end || sender.send(Tried::seed(stage, seed)).is_err() {
                         return;
                     }
                 }
@@ -97,6 +106,14 @@ fn run_all(first: u64, count: u64, jobs: usize) -> Campaign {
     campaign
 }
 
+/// The flag that says which worlds.
+const fn flag(stage: Stage) -> &'static str {
+    match stage {
+        Stage::Core => "",
+        Stage::Explorers => " --explorers",
+    }
+}
+
 fn exit_code(campaign: &Campaign) -> ExitCode {
     let worst = campaign.failures.iter().map(code).max_by_key(|code| match *code {
         CORRECTNESS => 3,
@@ -114,12 +131,12 @@ fn code(failure: &Failure) -> u8 {
     }
 }
 
-fn one(seed: u64, trace: bool) -> ExitCode {
+fn one(stage: Stage, seed: u64, trace: bool) -> ExitCode {
     let mut to = To::Hash;
     if trace {
         to = To::Lines(Box::new(io::LineWriter::new(io::stdout())));
     }
-    let Outcome { violation, inputs, lasted, trace, .. } = run_seed(seed, to);
+    let Outcome { violation, inputs, lasted, trace, .. } = stage.run_seed(seed, to);
     println!("seed {seed}: {inputs} inputs, {lasted} s, trace {:016x}", trace.hash());
     let Some(violation) = violation else {
         println!("1 passed, 0 failed");
@@ -130,23 +147,42 @@ fn one(seed: u64, trace: bool) -> ExitCode {
     ExitCode::from(if violation.is_liveness() { LIVENESS } else { CORRECTNESS })
 }
 
-fn mutants(first: u64) -> ExitCode {
+fn mutants(stage: Stage, first: u64) -> ExitCode {
     // A planted bug may make the core panic again and again, which is of no interest.
     std::panic::set_hook(Box::new(|_| {}));
-    let mut failed = 0;
     println!("{:<10} {:<46} {:>5}  in which words", "checker", "planted bug", "seeds");
-    for mutant in MUTANTS {
-        let Hunt { mutant, caught } = hunt(mutant, first, SEEDS_PER_MUTANT);
-        let (seeds, words) = match &caught {
-            Some((seeds, words)) => (seeds.to_string(), words.as_str()),
-            None => ("-".to_owned(), "NOT NOTICED"),
-        };
-        let words: String = words.chars().take(72).collect();
-        println!("{:<10} {:<46} {seeds:>5}  {words}", mutant.checker, mutant.name);
-        // Whoever watches sees the lines as they come, also through a pipe.
-        let _ = io::stdout().flush();
-        failed += usize::from(caught.is_none());
-    }
-    println!("{} passed, {failed} failed", MUTANTS.len() - failed);
+    let noticed: Vec<bool> = match stage {
+        Stage::Core => MUTANTS
+            .iter()
+            .map(|mutant| {
+                let caught = hunt(mutant, first, SEEDS_PER_MUTANT).caught;
+                show(mutant.checker, mutant.name, caught)
+            })
+            .collect(),
+        Stage::Explorers => explore::mutants::MUTANTS
+            .iter()
+            .map(|mutant| {
+                let caught = explore::mutants::hunt(mutant, first, SEEDS_PER_MUTANT);
+                show(mutant.checker, mutant.name, caught)
+            })
+            .collect(),
+    };
+    let passed = noticed.iter().filter(|noticed| **noticed).count();
+    let failed = noticed.len() - passed;
+    println!("{passed} passed, {failed} failed");
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::from(CORRECTNESS) }
+}
+
+/// Says what became of a planted bug, and whether it was noticed.
+fn show(checker: &str, name: &str, caught: Option<(u64, String)>) -> bool {
+    let noticed = caught.is_some();
+    let (seeds, words) = match caught {
+        Some((seeds, words)) => (seeds.to_string(), words),
+        None => ("-".to_owned(), "NOT NOTICED".to_owned()),
+    };
+    let words: String = words.chars().take(72).collect();
+    println!("{checker:<10} {name:<46} {seeds:>5}  {words}");
+    // Whoever watches sees the lines as they come, also through a pipe.
+    let _ = io::stdout().flush();
+    noticed
 }

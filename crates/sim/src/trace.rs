@@ -70,7 +70,19 @@ impl Trace {
         self.add(step, now, '<', words::action_kind(action), words::About::Action(action));
     }
 
-    fn add(&mut self, step: u64, now: Time, way: char, what: &str, about: words::About<'_>) {
+    /// Adds what explorers say and hear, each with its number.
+    pub(crate) fn line<T: fmt::Debug>(
+        &mut self,
+        step: u64,
+        now: Time,
+        way: char,
+        what: &str,
+        (explorer, about): (usize, T),
+    ) {
+        self.add(step, now, way, what, format_args!("e{explorer} {about:?}"));
+    }
+
+    fn add(&mut self, step: u64, now: Time, way: char, what: &str, about: impl fmt::Display) {
         if matches!(self.to, To::Nowhere) {
             return;
         }

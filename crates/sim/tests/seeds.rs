@@ -2,7 +2,7 @@
 
 use rollway_sim::checkers::Checkers;
 use rollway_sim::mutants::{MUTANTS, hunt};
-use rollway_sim::{To, repeats, run_seed};
+use rollway_sim::{To, explore, repeats, run_seed};
 
 #[test]
 fn worlds_come_to_a_good_end() {
@@ -27,5 +27,36 @@ fn every_checker_notices_a_planted_bug() {
         let mut planted = MUTANTS.iter().filter(|mutant| mutant.checker == checker);
         let noticed = planted.any(|mutant| hunt(mutant, 0, 20).caught.is_some());
         assert!(noticed, "{checker} notices none of the bugs that were planted for it");
+    }
+}
+
+#[test]
+fn explorers_come_to_a_good_end() {
+    for seed in 0..300 {
+        let outcome = explore::run_seed(seed, To::Nowhere);
+        let violation = outcome.violation.map(|violation| violation.to_string());
+        assert_eq!(violation, None, "replay: rollway-sim --explorers --seed {seed} --trace");
+    }
+}
+
+#[test]
+fn a_seed_means_one_world_of_explorers() {
+    for seed in 0..10 {
+        assert!(
+            explore::mutants::repeats(seed, None).is_ok(),
+            "seed {seed} does not repeat itself"
+        );
+    }
+}
+
+#[test]
+fn every_bug_planted_in_explorers_is_noticed() {
+    for mutant in explore::mutants::MUTANTS {
+        let noticed = explore::mutants::hunt(mutant, 0, 1000).is_some();
+        assert!(noticed, "{mutant:?} is not noticed");
+    }
+    for checker in explore::checkers::Checkers::names() {
+        let mut planted = explore::mutants::MUTANTS.iter();
+        assert!(planted.any(|mutant| mutant.checker == checker), "no bug for {checker}");
     }
 }

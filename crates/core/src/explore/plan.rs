@@ -1,0 +1,463 @@
+//! The loop itself: what is ordered next, from where the explorer is and what it is at.
+
+use super::pace::Pace;
+use super::progress::Progress;
+use super::{Exchange, Fact, Order};
+
+/// Decides what an explorer does next.
+///
+/// ```
+/// use rollway_core::explore::{Exchange, Fact, Order, Pace, Plan, Progress, Style};
+///
+/// let pace = Pace {
+///     style: Style::Fixed,
+///     sync_interval: 1,
+///     sync_offset: 0,
+///     max_inflight: 2,
+///     max_staleness: None,
+///     step_experiences: 8,
+///     train_batch_size: 8,
+///     eval_interval: None,
+///     eval_on_startup: false,
+///     eval_at_end: false,
+///     total_steps: 2,
+/// };
+/// let mut plan = Plan::new(pace, Progress::default());
+/// assert_eq!(plan.orders(), [Order::Begin(1)]);
+/// plan.apply(Fact::Begun(1));
+/// assert_eq!(plan.orders(), [Order::Finalize(1)]);
+/// plan.apply(Fact::Finalized { step: 1, delivered: 8 });
+/// assert_eq!(plan.orders(), [Order::Sync { step: 1, at_least: 1 }]);
+/// plan.apply(Fact::Synced(Exchange::Version(1)));
+/// assert_eq!(plan.orders(), [Order::Begin(2)]);
+/// ```
+///
+/// Keep [`Plan::progress`] whenever orders were taken, before they are carried out: a new plan from
+/// it goes on where this one was, and orders again what may have been done by half.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pace: Pace,
+    progress: Progress,
+    at: At,
+    /// The newest version that is known to be published.
+    published: u64,
+    /// The step that is begun however stale it will be, because the trainer waits for it.
+    forced: Option<u64>,
+    stopped: bool,
+    ended: bool,
+    forced_steps: u64,
+    ignored: u64,
+}
+
+/// The orders that are not answered yet.
+#[derive(Clone, Debug, Default)]
+struct At {
+    /// Whether what `Progress::beginning` and `Progress::evaluating` say was ordered of this
+    /// process already.
+    begin: bool,
+    evaluate: bool,
+    finalize: Option<u64>,
+    finish_eval: Option<u64>,
+    weights: Option<Weights>,
+}
+
+/// The order that changes weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Weights {
+    Sync(u64),
+    Load,
+    Close,
+}
+
+impl Plan {
+    /// Returns the plan of an explorer that is where `progress` says: at the start, or wherever its
+    /// last process was. Unanswered orders of that process are given again.
+    ///
+    /// After a restart, the servers must have `progress.version`, or else be told as loaded.
+    pub fn new(pace: Pace, mut progress: Progress) -> Self {
+        progress.mend();
+        Self {
+            pace,
+            published: progress.version,
+            progress,
+            at: At::default(),
+            forced: None,
+            stopped: false,
+            ended: false,
+            forced_steps: 0,
+            ignored: 0,
+        }
+    }
+
+    /// Returns where the explorer is: at every moment exactly what a restart needs.
+    pub const fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
+    /// Tells whether there is nothing left to do: everything is done, or the explorer was stopped
+    /// and nothing is being submitted any more.
+    pub const fn is_over(&self) -> bool {
+        self.ended || (self.stopped && !self.at.begin && !self.at.evaluate)
+    }
+
+    /// Returns how many facts were ignored because they answer no order or say nothing new.
+    pub const fn ignored(&self) -> u64 {
+        self.ignored
+    }
+
+    /// Returns how many steps were begun although they may be staler than allowed, because the
+    /// trainer could not go on without them.
+    pub const fn forced(&self) -> u64 {
+        self.forced_steps
+    }
+
+    /// Returns the last step of the job, as far as it is known.
+    pub fn last_step(&self) -> u64 {
+        let last = self.progress.last.unwrap_or(u64::MAX);
+        last.min(self.pace.total_steps).max(self.progress.begun)
+    }
+
+    /// Returns how many experiences this explorer has submitted, with what steps in flight are
+    /// expected to yield: what the others should know, see [`Fact::Elsewhere`].
+    pub fn submitted(&self) -> u64 {
+        let Progress { begun, beginning, finalized, delivered, .. } = self.progress;
+        let steps = begun - finalized + u64::from(beginning.is_some());
+        delivered.saturating_add(steps.saturating_mul(self.pace.step_experiences.max(1)))
+    }
+
+    /// Returns the version that the trainer can be expected to publish with what this explorer has
+    /// delivered. With [`Order::Close`] it is what to wait for while other explorers go on; the
+    /// last one to close waits until the trainer is done.
+    pub fn expected(&self) -> u64 {
+        self.pace.published(self.progress.delivered)
+    }
+
+    /// Takes in what happened. What cannot be is ignored and counted.
+    pub fn apply(&mut self, fact: Fact) {
+        if !self.believe(fact) {
+            self.ignored += 1;
+        }
+    }
+
+    /// Returns what can be done now and could not before; every order is given once.
+    pub fn orders(&mut self) -> Vec<Order> {
+        let mut orders = Vec::new();
+        while let Some(order) = self.next() {
+            self.note(order);
+            orders.push(order);
+        }
+        orders
+    }
+
+    fn believe(&mut self, fact: Fact) -> bool {
+        match fact {
+            Fact::Begun(step) => {
+                let believed = self.at.begin && answers(&mut self.progress.beginning, step);
+                if believed {
+                    self.at.begin = false;
+                    self.progress.begun = step;
+                }
+                believed
+            }
+            Fact::Exhausted => {
+                let answered = std::mem::take(&mut self.at.begin);
+                if answered {
+                    self.progress.beginning = None;
+                }
+                self.end_early() || answered
+            }
+            Fact::Finalized { step, delivered } => {
+                let believed = answers(&mut self.at.finalize, step);
+                if believed {
+                    self.progress.finalize(&self.pace, delivered);
+                }
+                believed
+            }
+            Fact::EvalBegun(step) => {
+                let believed = self.at.evaluate && answers(&mut self.progress.evaluating, step);
+                if believed {
+                    self.at.evaluate = false;
+                    self.progress.evals.push(step);
+                    self.progress.evaluated = Some(step);
+                    self.progress.evaluated_version = self.progress.version;
+                }
+                believed
+            }
+            Fact::EvalFinished(step) => {
+                let believed = answers(&mut self.at.finish_eval, step);
+                self.progress.evals.retain(|eval| !believed || *eval != step);
+                believed
+            }
+            Fact::Synced(exchange) => self.exchanged(exchange),
+            Fact::Published(version) => raise(&mut self.published, version),
+            Fact::Loaded(version) => self.loaded(version),
+            Fact::Elsewhere(experiences) => raise(&mut self.progress.elsewhere, experiences),
+            Fact::TrainerDone => self.end_early(),
+            Fact::Stopped => !std::mem::replace(&mut self.stopped, true),
+        }
+    }
+
+    fn exchanged(&mut self, exchange: Exchange) -> bool {
+        let (closing, step) = match self.at.weights {
+            Some(Weights::Sync(step)) => (false, step),
+            Some(Weights::Close) => (true, self.last_step()),
+            Some(Weights::Load) | None => return false,
+        };
+        self.at.weights = None;
+        self.progress.synced = step;
+        let newer = match exchange {
+            Exchange::Version(version) | Exchange::TrainerDone(version) => {
+                raise(&mut self.progress.version, version)
+            }
+            Exchange::NothingNew => false,
+        };
+        if closing {
+            self.progress.closed = Some(step);
+        } else if matches!(exchange, Exchange::TrainerDone(_)) {
+            self.end_early();
+        } else if !newer && !self.pace.has_periods() {
+            // The trainer waits for experiences, and the explorer for the trainer: one step must
+            // go on, however stale.
+            self.forced = Some(self.progress.begun + 1);
+        }
+        true
+    }
+
+    fn loaded(&mut self, version: u64) -> bool {
+        let answered = self.at.weights == Some(Weights::Load);
+        if answered {
+            self.at.weights = None;
+            // Whatever was published, this is what could be had of it.
+            self.published = version.max(self.progress.version);
+        }
+        raise(&mut self.progress.version, version) || answered
+    }
+
+    /// Notes that nothing new is begun, for good.
+    fn end_early(&mut self) -> bool {
+        let news = self.progress.last.is_none();
+        self.progress.last.get_or_insert(self.progress.begun);
+        news
+    }
+
+    fn note(&mut self, order: Order) {
+        match order {
+            Order::Begin(step) => {
+                self.at.begin = true;
+                self.forced = None;
+                let again = self.progress.beginning.replace(step).is_some();
+                self.forced_steps += u64::from(!again && !self.is_fresh());
+            }
+            Order::Finalize(step) => self.at.finalize = Some(step),
+            Order::Evaluate(step) => {
+                self.at.evaluate = true;
+                self.progress.evaluating = Some(step);
+            }
+            Order::FinishEval(step) => self.at.finish_eval = Some(step),
+            Order::Sync { step, .. } => self.at.weights = Some(Weights::Sync(step)),
+            Order::Load => self.at.weights = Some(Weights::Load),
+            Order::Close => self.at.weights = Some(Weights::Close),
+            Order::End => self.ended = true,
+        }
+    }
+
+    fn next(&self) -> Option<Order> {
+        if self.stopped || self.ended {
+            return None;
+        }
+        self.finish_eval()
+            .or_else(|| self.finalize())
+            .or_else(|| self.load())
+            .or_else(|| self.evaluate())
+            .or_else(|| self.begin())
+            .or_else(|| self.sync())
+            .or_else(|| self.close())
+    }
+
+    fn finish_eval(&self) -> Option<Order> {
+        if self.at.finish_eval.is_some() {
+            return None;
+        }
+        let step = *self.progress.evals.first()?;
+        let Progress { begun, finalized, .. } = self.progress;
+        // What was evaluated without being in flight is the last, of this job or of a shorter one.
+        let in_flight = finalized < step && step <= begun;
+        let now = !self.pace.has_periods() || !in_flight;
+        now.then_some(Order::FinishEval(step))
+    }
+
+    fn finalize(&self) -> Option<Order> {
+        let Progress { begun, finalized, .. } = self.progress;
+        if self.at.finalize.is_some() || finalized >= begun {
+            return None;
+        }
+        let submitting = self.progress.beginning.is_some() || self.eval_is_coming();
+        let waits = self.pace.has_periods() && (submitting || begun < self.period_end());
+        (!waits).then_some(Order::Finalize(finalized + 1))
+    }
+
+    fn load(&self) -> Option<Order> {
+        // Behind the last step it is `Close` that loads.
+        let needed = self.progress.finalized < self.last_step() || self.due().is_some();
+        let wanted = !self.pace.has_periods() && self.has_offer() && needed;
+        (wanted && self.weights_are_free()).then_some(Order::Load)
+    }
+
+    fn evaluate(&self) -> Option<Order> {
+        if self.at.evaluate || self.at.weights.is_some() {
+            return None;
+        }
+        if let Some(again) = self.progress.evaluating {
+            return Some(Order::Evaluate(again));
+        }
+        if self.is_closed() {
+            return self.final_eval().map(Order::Evaluate);
+        }
+        // With `fully_async`, published weights go first: evaluations that follow each other
+        // closely would never let them in.
+        let full = self.progress.evals.len() as u64 >= self.pace.max_inflight.max(1);
+        if !self.pace.has_periods() && (self.has_offer() || full) {
+            return None;
+        }
+        self.due().map(Order::Evaluate)
+    }
+
+    fn begin(&self) -> Option<Order> {
+        let Progress { begun, finalized, synced, .. } = self.progress;
+        let step = begun + 1;
+        if self.at.begin || self.at.evaluate {
+            return None;
+        }
+        if let Some(again) = self.progress.beginning {
+            return Some(Order::Begin(again));
+        }
+        if begun >= self.last_step() {
+            return None;
+        }
+        let due = self.due();
+        let now = if self.pace.has_periods() {
+            due.is_none() && self.at.weights.is_none() && begun < self.pace.sync_after(synced)
+        } else {
+            let window = self.pace.max_inflight.max(1);
+            // An evaluation that has to wait for weights comes late, but not by more than a window.
+            let lag = due.map_or(0, |eval| step - eval);
+            due != Some(0) && begun - finalized < window && lag < window && self.is_fresh()
+        };
+        now.then_some(Order::Begin(step))
+    }
+
+    fn sync(&self) -> Option<Order> {
+        let Progress { begun, finalized, .. } = self.progress;
+        if !self.is_idle() || begun != finalized || begun >= self.last_step() {
+            return None;
+        }
+        let at_least = if self.pace.has_periods() {
+            if begun < self.period_end() {
+                return None;
+            }
+            self.progress.expected(&self.pace)
+        } else {
+            if self.is_fresh() {
+                return None;
+            }
+            self.pace.oldest(self.progress.submitted_next(&self.pace))
+        };
+        Some(Order::Sync { step: finalized, at_least })
+    }
+
+    fn close(&self) -> Option<Order> {
+        let Progress { begun, finalized, .. } = self.progress;
+        if !self.is_idle() || begun != finalized || begun < self.last_step() {
+            return None;
+        }
+        if !self.is_closed() {
+            return Some(Order::Close);
+        }
+        self.final_eval().is_none().then_some(Order::End)
+    }
+
+    /// Returns the step at which the present period ends.
+    fn period_end(&self) -> u64 {
+        self.pace.sync_after(self.progress.synced).min(self.last_step())
+    }
+
+    /// Returns the next step whose evaluations are to be submitted in the loop.
+    fn due(&self) -> Option<u64> {
+        let Progress { begun, beginning, finalized, evaluated, .. } = self.progress;
+        if self.is_closed() {
+            return None;
+        }
+        let fresh = evaluated.is_none() && begun == 0 && beginning.is_none();
+        if fresh && self.pace.eval_on_startup && self.pace.eval_interval.is_some() {
+            return Some(0);
+        }
+        // Steps that passed without evaluation, as when the interval was another, are let go.
+        let window = self.pace.max_inflight.max(1);
+        let passed = if self.pace.has_periods() { finalized } else { begun.saturating_sub(window) };
+        let due = self.pace.eval_after(evaluated.unwrap_or(0).max(passed))?;
+        let replaced = self.pace.eval_at_end && due == self.last_step();
+        (due <= begun && !replaced).then_some(due)
+    }
+
+    fn eval_is_coming(&self) -> bool {
+        self.progress.evaluating.is_some() || self.due().is_some()
+    }
+
+    /// Returns under which step the last weights are evaluated, if that is still to be done.
+    fn final_eval(&self) -> Option<u64> {
+        let Progress { evaluated, evaluated_version, version, begun, .. } = self.progress;
+        if !self.pace.eval_at_end || self.pace.eval_interval.is_none() || evaluated > Some(begun) {
+            return None;
+        }
+        if evaluated < Some(begun) {
+            return Some(begun);
+        }
+        (evaluated_version != version).then_some(begun + 1)
+    }
+
+    /// Tells whether the trainer knows that no more come.
+    fn is_closed(&self) -> bool {
+        self.progress.closed == Some(self.last_step())
+    }
+
+    /// Tells whether newer weights are published than the servers have.
+    const fn has_offer(&self) -> bool {
+        self.published > self.progress.version
+    }
+
+    /// Tells whether the next step may be begun with the weights that there are.
+    fn is_fresh(&self) -> bool {
+        let oldest = self.pace.oldest(self.progress.submitted_next(&self.pace));
+        self.forced == Some(self.progress.begun + 1) || self.progress.version >= oldest
+    }
+
+    /// Tells whether weights may change: nothing changes them now, and no evaluation is under way.
+    fn weights_are_free(&self) -> bool {
+        let evaluating = self.progress.evaluating.is_some() || !self.progress.evals.is_empty();
+        self.at.weights.is_none() && !evaluating
+    }
+
+    /// Tells whether nothing is under way or about to be that an exchange would have to wait for.
+    fn is_idle(&self) -> bool {
+        let finalizing = self.progress.beginning.is_some() || self.at.finalize.is_some();
+        self.weights_are_free() && !finalizing && self.due().is_none()
+    }
+}
+
+/// Tells whether a fact answers the order that there is, which it then no longer is.
+fn answers(order: &mut Option<u64>, step: u64) -> bool {
+    let matching = *order == Some(step);
+    if matching {
+        *order = None;
+    }
+    matching
+}
+
+/// Raises a number, if it is one.
+const fn raise(number: &mut u64, to: u64) -> bool {
+    let higher = to > *number;
+    if higher {
+        *number = to;
+    }
+    higher
+}

@@ -1,0 +1,461 @@
+//! Drives the explorer's loop through every style, with crashes anywhere and answers in any order,
+//! and measures it against a record of its own.
+
+#[path = "explore/drive.rs"]
+mod drive;
+
+use drive::Drive;
+use proptest::prelude::*;
+use rollway_core::explore::{Exchange, Fact, Order, Pace, Plan, Progress, Style};
+
+const STYLES: [Style; 4] =
+    [Style::Fixed, Style::ExplorerDriven, Style::TrainerDriven, Style::FullyAsync];
+
+fn pace(style: Style) -> Pace {
+    Pace {
+        style,
+        sync_interval: 2,
+        sync_offset: 0,
+        max_inflight: 2,
+        max_staleness: None,
+        step_experiences: 8,
+        train_batch_size: 8,
+        eval_interval: Some(2),
+        eval_on_startup: true,
+        eval_at_end: true,
+        total_steps: 4,
+    }
+}
+
+/// All paces that differ in something that matters.
+fn paces() -> Vec<Pace> {
+    let mut paces = Vec::new();
+    for style in STYLES {
+        for (sync_interval, sync_offset) in [(1, 0), (1, 1), (2, 0), (2, 1), (3, 2)] {
+            for eval_interval in [None, Some(1), Some(2), Some(3)] {
+                for (eval_on_startup, eval_at_end) in [(true, true), (false, true), (true, false)] {
+                    for total_steps in [0, 1, 5] {
+                        paces.push(Pace {
+                            sync_interval,
+                            sync_offset,
+                            eval_interval,
+                            eval_on_startup,
+                            eval_at_end,
+                            total_steps,
+                            max_staleness: Some(sync_offset),
+                            ..pace(style)
+                        });
+                    }
+                }
+            }
+        }
+    }
+    paces
+}
+
+#[test]
+fn a_crash_after_any_fact_changes_nothing() {
+    for pace in paces() {
+        let mut whole = Drive::new(pace.clone());
+        whole.finish();
+        whole.ended();
+        for crash in 0..=whole.facts {
+            let mut drive = Drive::new(pace.clone());
+            for _ in 0..crash {
+                drive.answer(0);
+            }
+            drive.crash();
+            drive.finish();
+            drive.ended();
+            assert_eq!(drive.plan.progress(), whole.plan.progress(), "{pace:?} after {crash}");
+        }
+    }
+}
+
+#[test]
+fn a_period_is_begun_together_and_finalized_in_order() {
+    let mut drive = Drive::new(pace(Style::Fixed));
+    let mut said = Vec::new();
+    while let Some(order) = drive.open.first() {
+        said.push(format!("{order:?}"));
+        drive.answer(0);
+    }
+    let expected = [
+        "Evaluate(0)",
+        "FinishEval(0)",
+        "Begin(1)",
+        "Begin(2)",
+        "Evaluate(2)",
+        "Finalize(1)",
+        "Finalize(2)",
+        "FinishEval(2)",
+        "Sync { step: 2, at_least: 2 }",
+        "Begin(3)",
+        "Begin(4)",
+        "Finalize(3)",
+        "Finalize(4)",
+        "Close",
+        "Evaluate(4)",
+        "FinishEval(4)",
+    ];
+    assert_eq!(said, expected);
+}
+
+#[test]
+fn the_first_evaluation_does_not_keep_steps_from_being_begun() {
+    let mut drive = Drive::new(pace(Style::Fixed));
+    drive.answer(0);
+    assert_eq!(drive.open, [Order::FinishEval(0), Order::Begin(1)]);
+    drive.answer(1);
+    drive.answer(1);
+    drive.answer(1);
+    assert_eq!(drive.open, [Order::FinishEval(0), Order::Finalize(1)]);
+}
+
+#[test]
+fn what_was_expected_of_the_trainer_depends_on_who_drives() {
+    let syncs = |style: Style, sync_offset, lost| {
+        let pace = Pace { sync_offset, eval_interval: None, total_steps: 8, ..pace(style) };
+        let mut drive = Drive::new(pace);
+        drive.lost = lost;
+        let mut syncs = Vec::new();
+        while let Some(order) = drive.open.first() {
+            if let Order::Sync { step, at_least } = *order {
+                syncs.push((step, at_least));
+            }
+            drive.answer(0);
+        }
+        syncs
+    };
+    assert_eq!(syncs(Style::Fixed, 0, 0), [(2, 2), (4, 4), (6, 6)]);
+    assert_eq!(syncs(Style::Fixed, 1, 0), [(3, 2), (5, 4), (7, 6)], "one step ahead");
+    assert_eq!(syncs(Style::Fixed, 0, 1), [(2, 0), (4, 2), (6, 4)], "seven of eight came");
+    assert_eq!(syncs(Style::ExplorerDriven, 0, 0), [(2, 1), (4, 3), (6, 5)], "anything newer");
+    assert_eq!(syncs(Style::ExplorerDriven, 0, 7), [(2, 0), (4, 0), (6, 0)], "nothing to make");
+    assert_eq!(syncs(Style::TrainerDriven, 0, 0), [(2, 0), (4, 0), (6, 0)]);
+    assert_eq!(syncs(Style::FullyAsync, 0, 0), [], "nobody stops");
+}
+
+#[test]
+fn published_weights_wait_for_the_evaluation_and_the_next_one_for_them() {
+    let mut drive = Drive::new(Pace { eval_interval: Some(1), ..pace(Style::FullyAsync) });
+    drive.answer(0);
+    assert_eq!(drive.open, [Order::FinishEval(0), Order::Begin(1)]);
+    drive.tell(Fact::Published(1));
+    drive.answer(1);
+    let open = [Order::FinishEval(0), Order::Finalize(1), Order::Begin(2)];
+    assert_eq!(drive.open, open, "step 1 is evaluated with the new weights");
+    drive.answer(2);
+    assert_eq!(drive.open, [Order::FinishEval(0), Order::Finalize(1)]);
+    drive.answer(0);
+    assert_eq!(drive.open, [Order::Finalize(1), Order::Load]);
+    drive.tell(Fact::Loaded(1));
+    assert!(drive.open.contains(&Order::Evaluate(1)), "{:?}", drive.open);
+}
+
+#[test]
+fn a_step_that_would_be_stale_waits_for_weights_and_for_nothing_else() {
+    let pace = Pace { max_staleness: Some(1), eval_interval: None, ..pace(Style::FullyAsync) };
+    let mut drive = Drive::new(pace);
+    drive.answer(0);
+    drive.answer(1);
+    assert_eq!(drive.open, [Order::Finalize(1)], "the window is full");
+    drive.answer(0);
+    assert_eq!(drive.open, [Order::Finalize(2)], "the third would be two versions behind");
+    drive.tell(Fact::Published(1));
+    assert_eq!(drive.open, [Order::Finalize(2), Order::Load]);
+    drive.tell(Fact::Loaded(1));
+    assert!(drive.open.contains(&Order::Begin(3)), "{:?}", drive.open);
+    drive.finish();
+    drive.ended();
+    assert_eq!(drive.plan.forced(), 0);
+}
+
+#[test]
+fn the_bound_gives_way_only_to_a_trainer_that_cannot_go_on() {
+    let pace = Pace { max_staleness: Some(0), eval_interval: None, ..pace(Style::FullyAsync) };
+    let mut drive = Drive::new(pace.clone());
+    drive.finish();
+    drive.ended();
+    assert_eq!(drive.plan.forced(), 0, "with whole batches every step is trained on at once");
+    let mut drive = Drive::new(pace);
+    drive.lost = 1;
+    drive.finish();
+    drive.ended();
+    assert!(drive.plan.forced() > 0, "seven experiences make no train step");
+}
+
+#[test]
+fn what_others_submit_makes_steps_staler() {
+    let pace = Pace { max_staleness: Some(1), eval_interval: None, ..pace(Style::FullyAsync) };
+    let orders = |facts: &[Fact]| {
+        let mut plan = Plan::new(pace.clone(), Progress::default());
+        plan.apply(Fact::Elsewhere(0));
+        facts.iter().for_each(|fact| plan.apply(fact.clone()));
+        plan.orders()
+    };
+    assert_eq!(orders(&[]), [Order::Begin(1)]);
+    assert_eq!(orders(&[Fact::Elsewhere(8)]), [Order::Begin(1)]);
+    let sync = [Order::Sync { step: 0, at_least: 1 }];
+    assert_eq!(orders(&[Fact::Elsewhere(9)]), sync, "its last would be trained on third");
+    assert_eq!(orders(&[Fact::Elsewhere(9), Fact::Loaded(1)]), [Order::Begin(1)]);
+    // Whoever made the experiences of these versions, it was not this explorer.
+    let mut plan = Plan::new(pace, Progress::default());
+    plan.apply(Fact::Loaded(5));
+    assert_eq!(plan.orders(), [Order::Begin(1)]);
+    plan.apply(Fact::Begun(1));
+    assert_eq!(plan.orders(), [Order::Finalize(1), Order::Begin(2)]);
+    assert_eq!(plan.forced(), 0);
+}
+
+#[test]
+fn the_least_staleness_is_the_least_that_can_be_kept() {
+    for (step_experiences, train_batch_size) in [(8, 8), (8, 16), (16, 8), (6, 4), (7, 3), (3, 7)] {
+        let pace = Pace {
+            step_experiences,
+            train_batch_size,
+            eval_interval: None,
+            total_steps: 30,
+            ..pace(Style::FullyAsync)
+        };
+        let forced = |max_staleness| {
+            let mut drive = Drive::new(Pace { max_staleness, ..pace.clone() });
+            drive.finish();
+            drive.ended();
+            drive.plan.forced()
+        };
+        let least = pace.least_staleness();
+        assert_eq!(forced(Some(least)), 0, "{step_experiences} / {train_batch_size}: {least}");
+        let less = least.checked_sub(1);
+        assert!(less.is_none() || forced(less) > 0, "{step_experiences} / {train_batch_size}");
+    }
+}
+
+#[test]
+fn tasks_that_run_out_and_trainers_that_are_done_end_the_job_in_order() {
+    for style in STYLES {
+        let pace = Pace { total_steps: 100, ..pace(style) };
+        let mut drive = Drive::new(pace.clone());
+        drive.tasks = 6;
+        drive.finish();
+        drive.ended();
+        assert_eq!(drive.finalized, 6, "{style:?}");
+        assert!(drive.closed);
+
+        let mut drive = Drive::new(pace.clone());
+        drive.train_steps = 4;
+        drive.finish();
+        drive.ended();
+        if style != Style::FullyAsync {
+            assert_eq!(drive.finalized, 4, "{style:?}");
+        }
+
+        let mut drive = Drive::new(pace);
+        drive.answer(0);
+        drive.answer(1);
+        drive.tell(Fact::TrainerDone);
+        drive.finish();
+        drive.ended();
+        assert!(drive.finalized <= 2, "{style:?}: {}", drive.finalized);
+    }
+}
+
+#[test]
+fn a_stop_waits_for_nothing_but_what_is_being_submitted() {
+    let mut drive = Drive::new(pace(Style::Fixed));
+    drive.answer(0);
+    drive.tell(Fact::Stopped);
+    assert!(!drive.plan.is_over(), "step 1 is being submitted");
+    drive.answer(1);
+    assert!(drive.plan.is_over());
+    let progress = drive.plan.progress().clone();
+    assert_eq!((progress.begun, progress.evals.as_slice()), (1, [0].as_slice()));
+    drive.stopped = false;
+    drive.crash();
+    assert_eq!(drive.open, [Order::FinishEval(0), Order::Begin(2)]);
+    drive.finish();
+    drive.ended();
+}
+
+#[test]
+fn what_may_be_half_submitted_is_submitted_whatever_comes_after() {
+    for style in STYLES {
+        let mut plan = Plan::new(pace(style), Progress::default());
+        assert_eq!(plan.orders(), [Order::Evaluate(0)]);
+        let mut plan = Plan::new(pace(style), plan.progress().clone());
+        plan.apply(Fact::Published(3));
+        assert_eq!(plan.orders(), [Order::Evaluate(0)], "before any weights, as it was");
+        plan.apply(Fact::EvalBegun(0));
+        assert_eq!(plan.orders(), [Order::FinishEval(0), Order::Begin(1)]);
+        let mut plan = Plan::new(pace(style), plan.progress().clone());
+        plan.apply(Fact::TrainerDone);
+        assert_eq!(plan.orders(), [Order::FinishEval(0), Order::Begin(1)], "{style:?}");
+        plan.apply(Fact::Begun(1));
+        assert_eq!(plan.orders(), [Order::Finalize(1)], "{style:?}");
+    }
+}
+
+#[test]
+fn a_job_that_is_made_longer_goes_on() {
+    for style in STYLES {
+        let mut drive = Drive::new(pace(style));
+        drive.finish();
+        drive.ended();
+        drive.pace.total_steps = 7;
+        drive.closed = false;
+        drive.trainer_done = false;
+        drive.crash();
+        drive.finish();
+        assert!(drive.plan.is_over());
+        assert_eq!((drive.finalized, drive.finished.last()), (7, Some(&7)), "{style:?}");
+    }
+}
+
+fn any_pace() -> impl Strategy<Value = Pace> {
+    let steps = (1..4u64, 0..3u64, 1..4u64, 0..12u64);
+    let evals = (prop::option::of(1..4u64), any::<bool>(), any::<bool>());
+    let sizes = (prop::option::of(0..3u64), 1..20u64, 1..20u64);
+    (prop::sample::select(STYLES.to_vec()), steps, evals, sizes).prop_map(
+        |(style, steps, evals, sizes)| Pace {
+            style,
+            sync_interval: steps.0,
+            sync_offset: steps.1,
+            max_inflight: steps.2,
+            max_staleness: sizes.0,
+            step_experiences: sizes.1,
+            train_batch_size: sizes.2,
+            eval_interval: evals.0,
+            eval_on_startup: evals.1,
+            eval_at_end: evals.2,
+            total_steps: steps.3,
+        },
+    )
+}
+
+/// What happens next.
+#[derive(Clone, Copy, Debug)]
+enum Move {
+    Answer(usize),
+    Publish,
+    Elsewhere(u64),
+    TrainerDone,
+    Crash,
+    Stop,
+}
+
+fn moves() -> impl Strategy<Value = Vec<Move>> {
+    let one = prop_oneof![
+        40 => (0..4usize).prop_map(Move::Answer),
+        6 => Just(Move::Publish),
+        2 => (1..20u64).prop_map(Move::Elsewhere),
+        6 => Just(Move::Crash),
+        1 => Just(Move::Stop),
+        1 => Just(Move::TrainerDone),
+    ];
+    prop::collection::vec(one, 0..120)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn everything_happens_once_whatever_happens(
+        pace in any_pace(),
+        moves in moves(),
+        lost in 0..3u64,
+        tasks in prop_oneof![Just(u64::MAX), 0..8u64],
+        train_steps in prop_oneof![Just(u64::MAX), 1..8u64],
+    ) {
+        let mut drive = Drive::new(pace);
+        (drive.lost, drive.tasks, drive.train_steps) = (lost, tasks, train_steps);
+        for one in moves {
+            match one {
+                Move::Answer(choice) if !drive.open.is_empty() => drive.answer(choice),
+                Move::Publish if drive.pace.style == Style::FullyAsync => {
+                    // Weights are not announced twice, nor those that the servers have.
+                    let reached = drive.reached();
+                    drive.plan.apply(Fact::Published(reached));
+                    drive.take();
+                }
+                Move::Elsewhere(more) => drive.tell(Fact::Elsewhere(drive.elsewhere + more)),
+                Move::TrainerDone if drive.plan.progress().last.is_none() => {
+                    drive.tell(Fact::TrainerDone);
+                }
+                Move::Crash => drive.crash(),
+                Move::Stop => {
+                    drive.tell(Fact::Stopped);
+                    while let Some(at) = drive.open.iter().position(|order| {
+                        matches!(order, Order::Begin(_) | Order::Evaluate(_))
+                    }) {
+                        drive.answer(at);
+                    }
+                    prop_assert!(drive.plan.is_over());
+                    drive.stopped = false;
+                    drive.crash();
+                }
+                Move::Answer(_) | Move::Publish | Move::TrainerDone => {}
+            }
+        }
+        drive.finish();
+        drive.ended();
+    }
+
+    #[test]
+    fn nonsense_is_counted_and_changes_nothing(
+        pace in any_pace(),
+        progress in any_progress(),
+        facts in prop::collection::vec(any_fact(), 0..40),
+    ) {
+        let mut plan = Plan::new(pace, progress);
+        for fact in facts {
+            let (before, ignored) = (plan.progress().clone(), plan.ignored());
+            plan.apply(fact);
+            prop_assert!(plan.ignored() == ignored || *plan.progress() == before);
+            let _ = plan.orders();
+            prop_assert!(plan.progress().version >= before.version);
+            prop_assert!(plan.progress().finalized <= plan.progress().begun);
+        }
+    }
+}
+
+fn any_progress() -> impl Strategy<Value = Progress> {
+    let number = prop_oneof![19 => 0..12u64, 1 => Just(u64::MAX)];
+    let numbers = prop::collection::vec(number, 8);
+    let evals = prop::collection::vec(0..12u64, 0..4);
+    let options = (prop::option::of(0..12u64), prop::option::of(0..12u64));
+    (numbers, evals, options).prop_map(|(numbers, evals, (last, closed))| Progress {
+        begun: numbers[0],
+        beginning: last,
+        evaluating: closed,
+        finalized: numbers[1],
+        ahead: evals.clone(),
+        evals,
+        evaluated: closed.and(last),
+        evaluated_version: numbers[2],
+        synced: numbers[3],
+        delivered: numbers[4],
+        elsewhere: numbers[5],
+        version: numbers[6],
+        last,
+        closed,
+    })
+}
+
+fn any_fact() -> impl Strategy<Value = Fact> {
+    let step = || prop_oneof![9 => 0..12u64, 1 => Just(u64::MAX)];
+    prop_oneof![
+        step().prop_map(Fact::Begun),
+        Just(Fact::Exhausted),
+        (step(), step()).prop_map(|(step, delivered)| Fact::Finalized { step, delivered }),
+        step().prop_map(Fact::EvalBegun),
+        step().prop_map(Fact::EvalFinished),
+        step().prop_map(|version| Fact::Synced(Exchange::Version(version))),
+        Just(Fact::Synced(Exchange::NothingNew)),
+        step().prop_map(|version| Fact::Synced(Exchange::TrainerDone(version))),
+        step().prop_map(Fact::Published),
+        step().prop_map(Fact::Loaded),
+        step().prop_map(Fact::Elsewhere),
+        Just(Fact::TrainerDone),
+        Just(Fact::Stopped),
+    ]
+}

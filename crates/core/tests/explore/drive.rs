@@ -1,0 +1,268 @@
+//! An explorer whose orders are carried out, and the record that its plan is measured against.
+
+use std::collections::BTreeSet;
+
+use rollway_core::explore::{Exchange, Fact, Order, Pace, Plan, Progress, Style};
+
+/// An explorer whose orders are carried out, and what is known about it from what was said.
+pub(crate) struct Drive {
+    pub(crate) pace: Pace,
+    pub(crate) plan: Plan,
+    /// Orders that nobody has answered.
+    pub(crate) open: Vec<Order>,
+    pub(crate) begun: u64,
+    pub(crate) finalized: u64,
+    pub(crate) delivered: u64,
+    pub(crate) elsewhere: u64,
+    pub(crate) version: u64,
+    /// Evaluations that were submitted, and those that were finished.
+    pub(crate) submitted: BTreeSet<u64>,
+    pub(crate) finished: BTreeSet<u64>,
+    pub(crate) synced: Vec<u64>,
+    /// The last step that was ordered to be begun.
+    pub(crate) ordered: u64,
+    /// Whether the trainer said that it cannot go on without another step.
+    pub(crate) starving: bool,
+    pub(crate) closed: bool,
+    pub(crate) facts: u64,
+    /// How much less than expected a step delivers.
+    pub(crate) lost: u64,
+    /// The step at which tasks are exhausted, and the number of train steps that the trainer makes.
+    pub(crate) tasks: u64,
+    pub(crate) train_steps: u64,
+    pub(crate) trainer_done: bool,
+    pub(crate) stopped: bool,
+}
+
+impl Drive {
+    pub(crate) fn new(pace: Pace) -> Self {
+        let mut drive = Self {
+            plan: Plan::new(pace.clone(), Progress::default()),
+            pace,
+            open: Vec::new(),
+            begun: 0,
+            finalized: 0,
+            delivered: 0,
+            elsewhere: 0,
+            version: 0,
+            submitted: BTreeSet::new(),
+            finished: BTreeSet::new(),
+            synced: Vec::new(),
+            ordered: 0,
+            starving: false,
+            closed: false,
+            facts: 0,
+            lost: 0,
+            tasks: u64::MAX,
+            train_steps: u64::MAX,
+            trainer_done: false,
+            stopped: false,
+        };
+        drive.take();
+        drive
+    }
+
+    /// The process dies, and the next one goes on from what was kept.
+    pub(crate) fn crash(&mut self) {
+        self.plan = Plan::new(self.pace.clone(), self.plan.progress().clone());
+        self.open.clear();
+        self.starving = false;
+        self.take();
+    }
+
+    /// Answers one of the open orders.
+    pub(crate) fn answer(&mut self, choice: usize) {
+        let order = self.open.remove(choice % self.open.len());
+        let fact = match order {
+            Order::Begin(step) if step > self.tasks => Fact::Exhausted,
+            Order::Begin(step) => Fact::Begun(step),
+            Order::Finalize(step) => {
+                let delivered = self.pace.step_experiences.saturating_sub(self.lost);
+                Fact::Finalized { step, delivered }
+            }
+            Order::Evaluate(step) => Fact::EvalBegun(step),
+            Order::FinishEval(step) => Fact::EvalFinished(step),
+            Order::Sync { .. } | Order::Close => Fact::Synced(self.exchange()),
+            Order::Load => Fact::Loaded(self.reached().max(self.version)),
+            Order::End => panic!("nobody answers that"),
+        };
+        self.tell(fact);
+    }
+
+    /// The version that the trainer has come to.
+    pub(crate) fn reached(&self) -> u64 {
+        (self.delivered / self.pace.train_batch_size).min(self.train_steps)
+    }
+
+    fn exchange(&self) -> Exchange {
+        match self.reached() {
+            reached if reached == self.train_steps => Exchange::TrainerDone(reached),
+            reached if reached > self.version => Exchange::Version(reached),
+            _ => Exchange::NothingNew,
+        }
+    }
+
+    pub(crate) fn tell(&mut self, fact: Fact) {
+        self.facts += 1;
+        assert!(self.facts < 10_000, "it goes round in circles: {:?}", self.plan);
+        self.note(&fact);
+        let ignored = self.plan.ignored();
+        self.plan.apply(fact.clone());
+        assert_eq!(self.plan.ignored(), ignored, "{fact:?} is no nonsense");
+        self.take();
+    }
+
+    fn note(&mut self, fact: &Fact) {
+        match *fact {
+            Fact::Begun(step) => self.begun = step,
+            Fact::Finalized { step, delivered } => {
+                self.finalized = step;
+                self.delivered += delivered;
+            }
+            Fact::EvalBegun(step) => assert!(self.submitted.insert(step), "{step} again"),
+            Fact::EvalFinished(step) => assert!(self.finished.insert(step), "{step} again"),
+            Fact::Synced(Exchange::Version(version)) => self.version = version,
+            Fact::Loaded(version) => {
+                self.version = version;
+                self.open.retain(|order| *order != Order::Load);
+            }
+            Fact::Synced(Exchange::TrainerDone(version)) => {
+                self.version = version;
+                self.trainer_done = true;
+            }
+            Fact::Synced(Exchange::NothingNew) => self.starving = true,
+            Fact::TrainerDone => self.trainer_done = true,
+            Fact::Elsewhere(experiences) => self.elsewhere = experiences,
+            Fact::Stopped => self.stopped = true,
+            Fact::Exhausted | Fact::Published(_) => {}
+        }
+    }
+
+    pub(crate) fn take(&mut self) {
+        for order in self.plan.orders() {
+            self.look(order);
+            if order != Order::End {
+                self.open.push(order);
+            }
+        }
+        let again = self.plan.orders();
+        assert!(again.is_empty(), "given twice: {again:?}");
+    }
+
+    /// Holds an order against what is known.
+    fn look(&mut self, order: Order) {
+        let kind = std::mem::discriminant(&order);
+        let open = |one: &Order| std::mem::discriminant(one) == kind;
+        assert!(!self.open.iter().any(open), "{order:?} beside {:?}", self.open);
+        assert!(!self.stopped, "{order:?} after the stop");
+        let evaluating = self.open.iter().any(|order| matches!(order, Order::Evaluate(_)));
+        match order {
+            Order::Begin(step) => self.look_at_begin(step),
+            Order::Finalize(step) => {
+                assert_eq!(step, self.finalized + 1);
+                assert!(step <= self.begun, "{step} was not begun");
+            }
+            Order::Evaluate(step) => {
+                assert!(!self.changes_weights(), "weights change under the evaluation of {step}");
+                assert!(!self.submitted.contains(&step), "{step} is evaluated again");
+                assert!(step <= self.begun || self.closed, "{step} was not begun");
+            }
+            Order::FinishEval(step) => {
+                assert!(self.submitted.contains(&step) && !self.finished.contains(&step));
+                let periods = self.pace.style != Style::FullyAsync;
+                assert!(!periods || step <= self.finalized || self.closed, "{step} too early");
+            }
+            Order::Sync { step, .. } => {
+                assert_eq!((step, step), (self.begun, self.finalized));
+                if self.pace.style != Style::FullyAsync {
+                    let since = step.saturating_sub(self.pace.sync_offset);
+                    assert!(since > 0 && since.is_multiple_of(self.pace.sync_interval), "{step}");
+                }
+                self.synced.push(step);
+            }
+            Order::Load => assert_eq!(self.pace.style, Style::FullyAsync),
+            Order::Close => {
+                assert_eq!(self.begun, self.finalized);
+                assert!(self.open.is_empty(), "{:?} is open", self.open);
+                self.closed = true;
+                self.synced.push(self.begun);
+            }
+            Order::End => assert!(self.closed && self.open.is_empty()),
+        }
+        if matches!(order, Order::Sync { .. } | Order::Load | Order::Close) {
+            let under_way = self.submitted != self.finished || evaluating;
+            assert!(!under_way, "{order:?} during an evaluation");
+        }
+    }
+
+    fn changes_weights(&self) -> bool {
+        let changes =
+            |order: &Order| matches!(order, Order::Sync { .. } | Order::Load | Order::Close);
+        self.open.iter().any(changes)
+    }
+
+    fn look_at_begin(&mut self, step: u64) {
+        assert_eq!(step, self.begun + 1);
+        if step == self.ordered {
+            // Again, after a crash: it was let in before.
+            return;
+        }
+        self.ordered = step;
+        assert!(step <= self.pace.total_steps && !self.trainer_done, "{step} is one too many");
+        let startup = self.pace.eval_on_startup && self.pace.eval_interval.is_some();
+        assert!(!startup || self.submitted.contains(&0), "begun before the first evaluation");
+        if self.pace.style != Style::FullyAsync {
+            // Everything up to the last sync point was exchanged.
+            let since = self.begun.saturating_sub(self.pace.sync_offset);
+            let point = since - since % self.pace.sync_interval;
+            let last = self.synced.last().copied().unwrap_or(0);
+            assert!(point == 0 || last == self.pace.sync_offset + point, "{step} before Sync");
+            return;
+        }
+        let inflight = step - self.finalized;
+        assert!(inflight <= self.pace.max_inflight, "{inflight} steps in flight");
+        if let Some(staleness) = self.pace.max_staleness {
+            let others = self.delivered + self.elsewhere;
+            let last = others + inflight * self.pace.step_experiences - 1;
+            let is_stale = last / self.pace.train_batch_size > self.version + staleness;
+            assert!(!is_stale || self.starving, "{step} is stale");
+        }
+        self.starving = false;
+    }
+
+    /// Answers orders in turn until the end.
+    pub(crate) fn finish(&mut self) {
+        while !self.open.is_empty() {
+            self.answer(0);
+        }
+    }
+
+    /// Looks at what is left in the end.
+    pub(crate) fn ended(&self) {
+        assert!(self.plan.is_over(), "it is stuck: {:?}", self.plan);
+        let last = self.pace.total_steps.min(self.tasks);
+        assert_eq!(self.begun, self.finalized);
+        if !self.trainer_done {
+            assert_eq!(self.begun, last);
+        }
+        assert_eq!(self.submitted, self.finished, "evaluations got lost");
+        let Some(interval) = self.pace.eval_interval else {
+            assert!(self.submitted.is_empty());
+            return;
+        };
+        for step in 1..self.begun {
+            let is_due = step.is_multiple_of(interval);
+            assert_eq!(self.submitted.contains(&step), is_due, "evaluation of {step}");
+        }
+        assert!(!self.pace.eval_on_startup || self.submitted.contains(&0));
+        if self.pace.eval_at_end {
+            let last = self.submitted.last().copied();
+            let is_last = last == Some(self.begun) || last == Some(self.begun + 1);
+            assert!(is_last, "{last:?} of {}", self.begun);
+            assert_eq!(self.plan.progress().evaluated_version, self.version, "an older version");
+        } else if self.begun > 0 {
+            let is_due = self.begun.is_multiple_of(interval);
+            assert_eq!(self.submitted.contains(&self.begun), is_due);
+        }
+    }
+}

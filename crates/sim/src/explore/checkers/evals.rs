@@ -1,0 +1,88 @@
+//! Whatever is due is evaluated once, with one version of the weights, and its results are taken.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rollway_core::explore::Order;
+
+use super::{Checker, Scene, Seen};
+use crate::checkers::{Verdict, require};
+use crate::explore::process::End;
+
+/// No evaluation lost, doubled or mixed.
+#[derive(Debug, Default)]
+pub(super) struct Evals {
+    /// Evaluations under way, with their versions.
+    under_way: BTreeMap<(usize, u64), u64>,
+    over: BTreeSet<(usize, u64)>,
+}
+
+impl Evals {
+    /// Returns the evaluations that must have been made when an explorer is done.
+    fn due(scene: &Scene<'_>, last: u64) -> BTreeSet<u64> {
+        let pace = &scene.options.pace;
+        let Some(interval) = pace.eval_interval else { return BTreeSet::new() };
+        let mut due: BTreeSet<u64> = (1..=last).filter(|it| it.is_multiple_of(interval)).collect();
+        if pace.eval_on_startup {
+            due.insert(0);
+        }
+        if pace.eval_at_end {
+            due.insert(last);
+        }
+        due
+    }
+
+    fn done(&self, scene: &Scene<'_>) -> Verdict {
+        let last = scene.explorer().kept.finalized;
+        let over = self.over.range((scene.at, 0)..(scene.at + 1, 0));
+        let mut over: BTreeSet<u64> = over.map(|(_, step)| *step).collect();
+        let evals = &scene.explorer().evals;
+        let newest = evals.last_key_value().map(|(step, work)| (*step, work.version));
+        if scene.options.pace.eval_at_end && scene.options.pace.eval_interval.is_some() {
+            let version = scene.explorer().version;
+            let is_last = newest.is_some_and(|(_, of)| of == version);
+            require!(is_last, "the last evaluation is {newest:?}, and the weights are {version}");
+            // The end came early, and the last step was evaluated before.
+            if newest.is_some_and(|(step, _)| step == last + 1) {
+                over.remove(&(last + 1));
+            }
+        }
+        let due = Self::due(scene, last);
+        require!(over == due, "evaluated were {over:?}, due were {due:?}");
+        Ok(())
+    }
+}
+
+impl Checker for Evals {
+    fn name(&self) -> &'static str {
+        "evals"
+    }
+
+    fn see(&mut self, scene: &Scene<'_>, seen: &Seen<'_>) -> Verdict {
+        let at = scene.at;
+        let version = scene.explorer().version;
+        match *seen {
+            Seen::Ordered(Order::Evaluate(step)) => {
+                require!(!self.over.contains(&(at, step)), "step {step} is evaluated again");
+            }
+            Seen::EvalBegan { step } => {
+                let again = self.under_way.insert((at, step), version);
+                require!(again.is_none(), "step {step} is evaluated twice");
+            }
+            Seen::EvalEnded { step } => {
+                require!(self.under_way.remove(&(at, step)).is_some(), "step {step} is not");
+                self.over.insert((at, step));
+            }
+            Seen::Loaded { .. } | Seen::Started { .. } => {
+                for ((_, step), of) in self.under_way.range((at, 0)..(at + 1, 0)) {
+                    require!(
+                        *of == version,
+                        "version {version} is loaded while step {step} is evaluated with {of}"
+                    );
+                }
+            }
+            Seen::Ended(End::Done) => return self.done(scene),
+            _ => {}
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,57 @@
+//! Nobody runs further ahead than the pace allows: to the end of the period, or by a window.
+
+use std::collections::BTreeMap;
+
+use rollway_core::explore::{Fact, Order, Style};
+
+use super::{Checker, Scene, Seen};
+use crate::checkers::{Verdict, require};
+
+/// No step before its time.
+#[derive(Debug, Default)]
+pub(super) struct Paced {
+    explorers: BTreeMap<usize, Ahead>,
+}
+
+#[derive(Debug, Default)]
+struct Ahead {
+    begun: u64,
+    finalized: u64,
+    /// The last step after which weights were exchanged.
+    synced: u64,
+}
+
+impl Checker for Paced {
+    fn name(&self) -> &'static str {
+        "paced"
+    }
+
+    fn see(&mut self, scene: &Scene<'_>, seen: &Seen<'_>) -> Verdict {
+        let pace = &scene.options.pace;
+        let ahead = self.explorers.entry(scene.at).or_default();
+        match *seen {
+            Seen::Told(Fact::Begun(step)) => ahead.begun = *step,
+            Seen::Told(Fact::Finalized { step, .. }) => ahead.finalized = *step,
+            Seen::Told(Fact::Synced(_)) => ahead.synced = ahead.finalized,
+            Seen::Ordered(Order::Begin(step)) if pace.style == Style::FullyAsync => {
+                let inflight = step.saturating_sub(ahead.finalized);
+                let most = pace.max_inflight;
+                require!(inflight <= most, "{inflight} steps in flight, and {most} may be");
+            }
+            Seen::Ordered(Order::Begin(step)) => {
+                let past = ahead.synced.max(pace.sync_offset) - pace.sync_offset;
+                let until = pace.sync_offset + (past / pace.sync_interval + 1) * pace.sync_interval;
+                require!(step <= until, "step {step} is begun before the exchange after {until}");
+            }
+            Seen::Ordered(Order::Sync { step, .. }) => {
+                let Ahead { begun, finalized, .. } = *ahead;
+                require!(
+                    step == begun && step == finalized,
+                    "weights are exchanged after {step}, with {begun} begun and {finalized} final"
+                );
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}

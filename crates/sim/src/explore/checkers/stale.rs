@@ -1,0 +1,90 @@
+//! Nothing is trained on that is staler than allowed, and nothing is begun that would be; unless
+//! the trainer cannot go on otherwise.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rollway_core::explore::{Exchange, Fact, Order, Style};
+
+use super::{Checker, Scene, Seen};
+use crate::checkers::{Verdict, require};
+
+/// No step too early for its weights.
+#[derive(Debug, Default)]
+pub(super) struct Stale {
+    /// Explorers that were told that the trainer waits for them.
+    wanted: BTreeSet<usize>,
+    /// Steps that were let in.
+    admitted: BTreeSet<(usize, u64)>,
+    /// The version that explorers were told last.
+    versions: BTreeMap<usize, u64>,
+    /// Steps that were begun because of that, which the bound does not hold for.
+    forced: BTreeSet<(usize, u64)>,
+}
+
+impl Checker for Stale {
+    fn name(&self) -> &'static str {
+        "stale"
+    }
+
+    fn see(&mut self, scene: &Scene<'_>, seen: &Seen<'_>) -> Verdict {
+        let pace = &scene.options.pace;
+        let Some(bound) = pace.max_staleness.filter(|_| pace.style == Style::FullyAsync) else {
+            return Ok(());
+        };
+        match *seen {
+            Seen::Started { version } => {
+                self.wanted.remove(&scene.at);
+                self.versions.insert(scene.at, version);
+            }
+            Seen::Told(Fact::Synced(exchange)) => {
+                let before = self.versions.entry(scene.at).or_default();
+                match *exchange {
+                    Exchange::Version(version) | Exchange::TrainerDone(version)
+                        if version > *before =>
+                    {
+                        *before = version;
+                    }
+                    _ => drop(self.wanted.insert(scene.at)),
+                }
+            }
+            Seen::Told(Fact::Loaded(version)) => {
+                self.versions.insert(scene.at, *version);
+            }
+            Seen::Ordered(Order::Begin(step)) => {
+                if !self.admitted.insert((scene.at, step)) {
+                    // Again, after a crash.
+                    return Ok(());
+                }
+                let explorers = scene.explorers.iter();
+                let all: u64 = explorers.map(|it| it.experiences(pace.step_experiences)).sum();
+                let all = all + pace.step_experiences;
+                let trained = all.saturating_sub(1) / pace.train_batch_size;
+                let version = self.versions.get(&scene.at).copied().unwrap_or(0);
+                let is_stale = trained > version + bound;
+                let is_wanted = self.wanted.remove(&scene.at);
+                require!(
+                    !is_stale || is_wanted,
+                    "step {step} of version {version} would be trained on after {trained} steps"
+                );
+                if is_stale {
+                    self.forced.insert((scene.at, step));
+                }
+            }
+            // Who is overtaken by others is trained on later than anybody could know.
+            Seen::Trains(samples) if scene.explorers.len() == 1 => {
+                let version = scene.trainer.version;
+                for sample in samples {
+                    let age = version - sample.version;
+                    let is_forced = self.forced.contains(&(sample.explorer, sample.step));
+                    require!(
+                        age <= bound || is_forced,
+                        "step {} is trained on {age} versions late, and {bound} are allowed",
+                        sample.step
+                    );
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}

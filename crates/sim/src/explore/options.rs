@@ -1,0 +1,149 @@
+//! What a world of explorers is like, drawn from its seed: the pace, everybody's speed, and what
+//! goes wrong.
+
+use std::time::Duration;
+
+use rollway_core::explore::{Pace, Style};
+
+use crate::dice::{Dice, Rate};
+
+/// Everything that is settled before a world begins.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    /// Whether nothing goes wrong.
+    pub(crate) is_calm: bool,
+    /// How explorers proceed.
+    pub(crate) pace: Pace,
+    /// How long a step takes each explorer.
+    pub(crate) explorers: Vec<Duration>,
+    /// How many steps there are tasks for.
+    pub(crate) tasks: u64,
+    /// The trainer.
+    pub(crate) trainer: TrainerOptions,
+    /// How long somebody who says nothing is believed to be there.
+    pub(crate) lease: Duration,
+    /// How long an explorer waits for weights.
+    pub(crate) sync_timeout: Duration,
+    /// How long a message usually takes.
+    pub(crate) latency: Duration,
+    /// How likely an explorer dies at something that happens to it.
+    pub(crate) crash: Rate,
+    /// How likely it is stopped then.
+    pub(crate) stop: Rate,
+    /// How often all explorers together die or are stopped at most.
+    pub(crate) crashes_max: u32,
+    /// How likely a step delivers less than it should.
+    pub(crate) loss: Rate,
+}
+
+/// What the trainer is like.
+#[derive(Clone, Debug)]
+pub(crate) struct TrainerOptions {
+    /// How long a train step takes.
+    pub(crate) work: Duration,
+    /// When it comes; none: never.
+    pub(crate) comes: Option<Duration>,
+    /// How many train steps it makes at most.
+    pub(crate) steps_max: u64,
+    /// When it dies, and after how long it comes again; none: never.
+    pub(crate) crash: Option<(Duration, Option<Duration>)>,
+    /// Whether it says so when it dies.
+    pub(crate) is_loud: bool,
+    /// Whether it says what it does.
+    pub(crate) tells: bool,
+}
+
+impl Options {
+    /// Draws the options of a seed.
+    pub(crate) fn draw(dice: &mut Dice) -> Self {
+        let is_calm = dice.percent(20);
+        let pace = pace(dice);
+        let step = dice.spread(millis(200), millis(8_000));
+        let explorers = (0..dice.between(1, 3)).map(|_| dice.spread(step / 4, step * 4)).collect();
+        let lease = dice.spread(millis(4_000), millis(20_000));
+        let mut options = Self {
+            is_calm,
+            explorers,
+            tasks: u64::MAX,
+            trainer: trainer(dice, step, lease),
+            lease,
+            // Enough for whatever a calm world does.
+            sync_timeout: millis(100_000_000),
+            latency: dice.spread(millis(1), millis(50)),
+            crash: Rate::NEVER,
+            stop: Rate::NEVER,
+            crashes_max: dice.small(1, 6),
+            loss: Rate::NEVER,
+            pace,
+        };
+        if is_calm {
+            options.trainer.comes = Some(Duration::ZERO);
+            options.trainer.crash = None;
+            options.trainer.tells = true;
+            options.trainer.steps_max = u64::MAX;
+            return options;
+        }
+        options.sync_timeout = dice.spread(step * 4, step * 400);
+        options.crash = Rate(*dice.pick(&[0, 0, 100, 400, 1500]));
+        options.stop = Rate(*dice.pick(&[0, 0, 100, 400]));
+        options.loss = Rate::percent(*dice.pick(&[0, 0, 20, 60]));
+        if dice.percent(25) {
+            options.tasks = dice.between(0, options.pace.total_steps);
+        }
+        options
+    }
+}
+
+fn pace(dice: &mut Dice) -> Pace {
+    let style = [
+        Style::Fixed,
+        Style::ExplorerDriven,
+        Style::TrainerDriven,
+        Style::FullyAsync,
+        Style::FullyAsync,
+    ];
+    let step_experiences = dice.between(1, 16);
+    Pace {
+        style: *dice.pick(&style),
+        sync_interval: dice.between(1, 4),
+        sync_offset: *dice.pick(&[0, 0, 1, 2, 3]),
+        max_inflight: dice.between(1, 4),
+        max_staleness: *dice.pick(&[None, Some(0), Some(1), Some(2), Some(4)]),
+        step_experiences,
+        train_batch_size: *dice.pick(&[
+            step_experiences,
+            step_experiences,
+            step_experiences * 2,
+            5,
+        ]),
+        eval_interval: *dice.pick(&[None, Some(1), Some(2), Some(3), Some(4)]),
+        eval_on_startup: dice.percent(70),
+        eval_at_end: dice.percent(70),
+        total_steps: dice.between(0, 16),
+    }
+}
+
+fn trainer(dice: &mut Dice, step: Duration, lease: Duration) -> TrainerOptions {
+    let pace = if dice.percent(20) { step * 6 } else { step };
+    let comes = match dice.below(10) {
+        0 => None,
+        1 | 2 => Some(dice.spread(step, step * 16)),
+        _ => Some(dice.spread(millis(1), step)),
+    };
+    let crash = dice.percent(35).then(|| {
+        let again = dice.percent(60).then(|| dice.spread(lease / 8, lease * 4));
+        (dice.spread(step, step * 24), again)
+    });
+    TrainerOptions {
+        work: dice.spread(pace / 8, pace * 2),
+        comes,
+        steps_max: if dice.percent(25) { dice.between(1, 12) } else { u64::MAX },
+        crash,
+        is_loud: dice.percent(40),
+        tells: dice.percent(85),
+    }
+}
+
+const fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}

@@ -1,0 +1,144 @@
+//! How an explorer carries out orders. What it does is durable before its loop hears of it, and in
+//! between it may die.
+
+use rollway_core::explore::{Fact, Order};
+use rollway_core::rendezvous::Left;
+
+use super::{Around, End, Event, Seen, World};
+use crate::explore::trainer::Sample;
+
+impl World {
+    /// Begins to carry out an order.
+    pub(super) fn perform(&mut self, at: usize, life: u64, order: Order) {
+        let explorer = &self.explorers[at];
+        let ready = match order {
+            Order::Finalize(step) => explorer.submitted.get(&step).map(|work| work.ready),
+            Order::FinishEval(step) => explorer.evals.get(&step).map(|work| work.ready),
+            Order::Sync { at_least, .. } => return self.wait(at, at_least, self.now),
+            Order::Close => return self.close(at),
+            Order::End => return self.ends(at, End::Done),
+            Order::Begin(_) | Order::Evaluate(_) | Order::Load => None,
+        };
+        let wait = ready.map_or_else(Default::default, |ready| ready.since(self.now));
+        let latency = self.dice.spread(self.options.latency / 4, self.options.latency * 4);
+        self.plan(wait + latency, Event::Act { at, life, order });
+    }
+
+    /// Carries an order out.
+    pub(super) fn act(&mut self, at: usize, life: u64, order: Order) {
+        if self.is_struck(at) {
+            return;
+        }
+        let fact = match order {
+            Order::Begin(step) if step > self.options.tasks => Fact::Exhausted,
+            Order::Begin(step) => {
+                self.submit(at, step);
+                Fact::Begun(step)
+            }
+            Order::Finalize(step) => Fact::Finalized { step, delivered: self.deliver(at, step) },
+            Order::Evaluate(step) => {
+                self.begin_eval(at, step);
+                Fact::EvalBegun(step)
+            }
+            Order::FinishEval(step) => {
+                // Results that were taken and not kept are there to be taken again.
+                if self.explorers[at].evaluated.insert(step) {
+                    self.see(at, &Seen::EvalEnded { step });
+                }
+                Fact::EvalFinished(step)
+            }
+            Order::Load => Fact::Loaded(self.load(at, self.board.newest())),
+            Order::Sync { .. } | Order::Close | Order::End => return,
+        };
+        // Others may have been told of it, and this one may be no more.
+        if self.explorers[at].alive(life).is_some() && !self.is_struck(at) {
+            self.later(Event::Heard { at, life, fact });
+        }
+    }
+
+    /// Puts weights into an explorer's servers, if they are newer, and returns what those have.
+    pub(super) fn load(&mut self, at: usize, version: Option<u64>) -> u64 {
+        let explorer = &mut self.explorers[at];
+        if let Some(newer) = version.filter(|version| *version > explorer.version) {
+            explorer.version = newer;
+            self.see(at, &Seen::Loaded { version: newer });
+        }
+        self.explorers[at].version
+    }
+
+    fn submit(&mut self, at: usize, step: u64) {
+        let explorer = &mut self.explorers[at];
+        if explorer.submitted.contains_key(&step) {
+            return;
+        }
+        let work = self.dice.spread(explorer.work / 4, explorer.work * 2);
+        let work = explorer.occupy(self.now, work);
+        explorer.submitted.insert(step, work);
+        self.see(at, &Seen::Submitted { step });
+        self.tell_elsewhere();
+    }
+
+    fn begin_eval(&mut self, at: usize, step: u64) {
+        let explorer = &mut self.explorers[at];
+        if explorer.evals.contains_key(&step) {
+            return;
+        }
+        let work = self.dice.spread(explorer.work / 8, explorer.work * 4);
+        let work = explorer.occupy(self.now, work);
+        explorer.evals.insert(step, work);
+        self.see(at, &Seen::EvalBegan { step });
+    }
+
+    /// Puts the experiences of a step into the buffer, unless they are there.
+    fn deliver(&mut self, at: usize, step: u64) -> u64 {
+        let again = self.has_bug(Around::DeliveredAgain);
+        if let Some(delivered) = self.explorers[at].delivered.get(&step).filter(|_| !again) {
+            self.coverage.add("experiences", "delivered again", 1);
+            return *delivered;
+        }
+        let whole = self.options.pace.step_experiences;
+        let mut delivered = whole;
+        if self.dice.chance(self.options.loss) {
+            delivered = self.dice.between(0, whole);
+        }
+        let explorer = &mut self.explorers[at];
+        let version = explorer.submitted.get(&step).map_or(explorer.version, |work| work.version);
+        explorer.delivered.insert(step, delivered);
+        for _ in 0..delivered {
+            self.trainer.buffer.push_back(Sample { explorer: at, step, version });
+        }
+        self.coverage.add("experiences", "delivered", delivered);
+        self.coverage.add("experiences", "lost", whole - delivered);
+        self.see(at, &Seen::Delivered { step });
+        delivered
+    }
+
+    /// Tells every explorer what the others have submitted.
+    pub(super) fn tell_elsewhere(&mut self) {
+        if !self.is_async() || self.explorers.len() == 1 {
+            return;
+        }
+        for explorer in &self.explorers {
+            if let Some(process) = &explorer.process {
+                self.board.submitted(&explorer.name, process.subject.plan().submitted());
+            }
+        }
+        for at in 0..self.explorers.len() {
+            let elsewhere = self.board.elsewhere(&self.explorers[at].name);
+            let process = self.explorers[at].process.as_ref();
+            let known = process.map(|it| it.subject.plan().progress().elsewhere);
+            if known.is_some_and(|known| known < elsewhere) {
+                self.tell(at, Some(Fact::Elsewhere(elsewhere)));
+            }
+        }
+    }
+
+    fn close(&mut self, at: usize) {
+        let Some(process) = &mut self.explorers[at].process else { return };
+        process.closing = true;
+        let seat = process.seat;
+        self.board.leave(self.now, seat, &Left::Done);
+        self.answers();
+        self.wait_to_close(at, self.now);
+    }
+}

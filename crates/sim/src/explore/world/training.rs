@@ -1,0 +1,134 @@
+//! How the trainer goes about its work.
+
+use rollway_core::explore::Style;
+use rollway_core::rendezvous::{Left, Role, SeatId, TrainerState};
+
+use super::{Event, Seen, World};
+use crate::explore::trainer::{Sample, State};
+
+impl World {
+    pub(super) fn trainer_comes(&mut self) {
+        if matches!(self.trainer.state, State::Up { .. } | State::Done) {
+            return;
+        }
+        let Ok(entered) = self.board.enter(self.now, Role::Trainer, "trainer") else {
+            return self.give_up("there is no seat for the trainer".to_owned());
+        };
+        self.trainer.lives += 1;
+        let life = self.trainer.lives;
+        self.coverage.add("trainer", "restarted", u64::from(life > 1));
+        self.trainer.state = State::Up { seat: entered.seat, idle: None };
+        self.trainer.looks = true;
+        self.later(Event::TrainerLooks { life });
+        self.plan(self.options.lease / 2, Event::TrainerBeats { life });
+        self.answers();
+    }
+
+    pub(super) fn trainer_beats(&mut self, life: u64) {
+        let Some(seat) = self.trainer.alive(life) else { return };
+        self.board.beat(self.now, seat);
+        self.answers();
+        self.plan(self.options.lease / 2, Event::TrainerBeats { life });
+    }
+
+    pub(super) fn trainer_dies(&mut self) {
+        let State::Up { seat, .. } = self.trainer.state else { return };
+        let loud = self.options.trainer.is_loud;
+        self.coverage.add("trainer", "crashed", 1);
+        self.trainer.state = State::Dead { since: self.now, loud };
+        self.trainer.looks = false;
+        if loud {
+            self.board.leave(self.now, seat, &Left::Failed("out of memory".to_owned()));
+            self.answers();
+        }
+        if let Some((_, Some(again))) = self.options.trainer.crash {
+            self.plan(again, Event::TrainerComes);
+        }
+    }
+
+    /// Makes a trainer look that waits for experiences and has a reason to.
+    pub(super) fn rouse_trainer(&mut self) {
+        let State::Up { idle: Some(seen), .. } = self.trainer.state else { return };
+        let enough = self.trainer.buffer.len() as u64 >= self.options.pace.train_batch_size;
+        let asked = self.board.asked().ask != seen;
+        if !self.trainer.looks && (enough || asked || self.board.explorers_left()) {
+            self.trainer.looks = true;
+            self.later(Event::TrainerLooks { life: self.trainer.lives });
+        }
+    }
+
+    pub(super) fn trainer_looks(&mut self, life: u64) {
+        let Some(seat) = self.trainer.alive(life) else { return };
+        self.trainer.looks = false;
+        // What was asked before it looked: whoever asked had delivered before.
+        let seen = self.board.asked().ask;
+        let size = self.options.pace.train_batch_size;
+        if self.trainer.version >= self.options.trainer.steps_max {
+            self.coverage.add("trainer", "at its goal", 1);
+            self.trainer_leaves();
+        } else if self.trainer.buffer.len() as u64 >= size {
+            let batch: Vec<Sample> =
+                self.trainer.buffer.iter().take(size as usize).copied().collect();
+            self.see(0, &Seen::Trains(&batch));
+            self.trainer.state = State::Up { seat, idle: None };
+            self.trainer_tells(seat, TrainerState::Training);
+            let work = self.options.trainer.work;
+            let work = self.dice.spread(work / 2, work * 2);
+            self.plan(work, Event::TrainerSteps { life });
+        } else if self.board.explorers_left() {
+            self.see(0, &Seen::TrainerLeft);
+            self.coverage.add("trainer", "left", 1);
+            self.trainer_leaves();
+        } else {
+            self.coverage.add("trainer", "idle", 1);
+            self.publish_if_wanted();
+            self.trainer.state = State::Up { seat, idle: Some(seen) };
+            self.trainer_tells(seat, TrainerState::Idle { seen });
+        }
+        self.answers();
+    }
+
+    fn trainer_tells(&mut self, seat: SeatId, state: TrainerState) {
+        if self.options.trainer.tells {
+            self.board.trainer(self.now, seat, state);
+        }
+    }
+
+    pub(super) fn trainer_steps(&mut self, life: u64) {
+        if self.trainer.alive(life).is_none() {
+            return;
+        }
+        self.coverage.add("trainer", "step", 1);
+        self.trainer.version += 1;
+        self.trainer.buffer.drain(..self.options.pace.train_batch_size as usize);
+        let pace = &self.options.pace;
+        let is_due = self.trainer.version.is_multiple_of(pace.sync_interval);
+        if is_due && pace.style != Style::ExplorerDriven {
+            self.publish();
+        }
+        self.publish_if_wanted();
+        self.trainer_looks(life);
+    }
+
+    fn publish_if_wanted(&mut self) {
+        if self.board.asked().wanted.is_some_and(|wanted| wanted <= self.trainer.version) {
+            self.publish();
+        }
+    }
+
+    fn publish(&mut self) {
+        let version = self.trainer.version;
+        if version == 0 || self.board.published(version) != Ok(true) {
+            return;
+        }
+        self.answers();
+    }
+
+    fn trainer_leaves(&mut self) {
+        let State::Up { seat, .. } = self.trainer.state else { return };
+        self.publish();
+        self.trainer.state = State::Done;
+        self.board.leave(self.now, seat, &Left::Done);
+        self.answers();
+    }
+}
