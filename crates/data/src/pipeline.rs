@@ -186,6 +186,7 @@ impl Flow {
         }
         let mut flow = Self { begin, experiences, ids, numbers: Numbers::default(), report };
         flow.drop(DECODE, DUPLICATE_ID, flow.report.submitted - flow.experiences.len());
+        flow.numbers.versions(flow.experiences.iter().flat_map(|it| &it.model_versions));
         flow.numbers.time(DECODE, begin.elapsed());
         Ok(flow)
     }

@@ -102,6 +102,15 @@ pub struct Gateway {
     url: String,
 }
 
+/// Tokens that went through a gateway, as its servers told them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tokens {
+    /// Of prompts.
+    pub prompt: u64,
+    /// Of answers.
+    pub answer: u64,
+}
+
 /// What the engine says to its gateway. Clones are the same.
 #[derive(Clone, Debug)]
 pub struct Handle {
@@ -186,5 +195,10 @@ impl Handle {
     /// The servers.
     pub fn models(&self) -> &Models {
         &self.app.models
+    }
+
+    /// How many tokens went through so far, of calls that have ended.
+    pub fn tokens(&self) -> Tokens {
+        self.app.tokens()
     }
 }

@@ -13,6 +13,7 @@ mod lease;
 mod options;
 #[cfg(test)]
 mod properties;
+mod reach;
 mod removal;
 mod replace;
 mod roll;
@@ -30,10 +31,12 @@ use std::time::{Duration, Instant};
 use rollway_wire::Secret;
 use tokio::sync::{Notify, oneshot};
 
+pub use self::address::connections;
 use self::board::{Asked, Board, Rules, Want};
 use self::inner::{Handle, Inner, Table, Waiting};
 pub use self::lease::Lease;
 pub use self::options::Options;
+pub use self::reach::reach;
 pub use self::removal::Removed;
 pub use self::update::{
     Group, InFlight, Outcome, ServerReport, Tensor, Update, UpdateReport, Weights,

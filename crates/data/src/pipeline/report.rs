@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use rollway_core::metrics::Metrics;
+use rollway_wire::experience::{ModelVersions, VersionRun};
 
 use super::SelectorMetric;
 
@@ -85,6 +86,23 @@ impl Numbers {
     /// Sets a count of the pipeline's own.
     pub(super) fn count(&mut self, name: &str, count: usize) {
         self.own.set(format!("{PREFIX}/{name}"), count as f64);
+    }
+
+    /// Sets which versions of the model made the tokens of the answers: the mean over the tokens,
+    /// the oldest and the newest. Nothing where no experience tells.
+    pub(super) fn versions<'a>(&mut self, all: impl Iterator<Item = &'a ModelVersions>) {
+        let known = |run: &VersionRun| Some((run.version? as f64, f64::from(run.tokens)));
+        let runs: Vec<(f64, f64)> = all.flat_map(|it| it.runs()).filter_map(known).collect();
+        if runs.is_empty() {
+            return;
+        }
+        let tokens: f64 = runs.iter().map(|(_, tokens)| tokens).sum();
+        let sum: f64 = runs.iter().map(|(version, tokens)| version * tokens).sum();
+        let oldest = runs.iter().map(|(version, _)| *version).fold(f64::INFINITY, f64::min);
+        let newest = runs.iter().map(|(version, _)| *version).fold(0.0, f64::max);
+        for (stat, value) in [("mean", sum / tokens), ("min", oldest), ("max", newest)] {
+            self.own.set(format!("{PREFIX}/model_version/{stat}"), value);
+        }
     }
 
     /// Sets how long a step took, in seconds.

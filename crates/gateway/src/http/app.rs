@@ -17,7 +17,7 @@ use super::metrics::Metrics;
 use super::runs::Runs;
 use crate::access::{Keys, RunName};
 use crate::call::Kind;
-use crate::gateway::Options;
+use crate::gateway::{Options, Tokens};
 use crate::models::Models;
 use crate::record::RecordError;
 
@@ -87,6 +87,11 @@ impl App {
     /// Ends an attempt.
     pub(crate) fn close(&self, attempt: u64) {
         self.runs.close(attempt);
+    }
+
+    /// Returns how many tokens went through.
+    pub(crate) fn tokens(&self) -> Tokens {
+        self.metrics.token_counts()
     }
 
     /// Returns the experiences of a run as a payload, from turn `since` on, and the number of

@@ -24,6 +24,7 @@ use super::servers::Servers;
 use crate::answer::{Answer, End};
 use crate::call::Kind;
 use crate::error::{CallError, ErrorKind};
+use crate::gateway::Tokens;
 use crate::models::Models;
 
 /// All numbers.
@@ -176,6 +177,12 @@ impl Metrics {
         let count = u64::try_from(said.map(Vec::len).sum::<usize>()).unwrap_or(u64::MAX);
         self.tokens.get_or_create(&Token { kind: "completion" }).inc_by(count);
         self.aborted.inc_by(u64::from(answer.end == End::Aborted));
+    }
+
+    /// Returns how many tokens were counted.
+    pub(super) fn token_counts(&self) -> Tokens {
+        let count = |kind| self.tokens.get_or_create(&Token { kind }).get();
+        Tokens { prompt: count("prompt"), answer: count("completion") }
     }
 
     /// Turns were kept.

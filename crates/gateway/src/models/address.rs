@@ -76,8 +76,6 @@ pub(super) fn client(
     root: &str,
     connect_timeout: Duration,
 ) -> Result<Client, CallError> {
-    // If there is one already, it serves as well.
-    let _ = rustls::crypto::ring::default_provider().install_default();
     let wrong = |why: String| {
         let message = format!("server {root} of model {:?}: {why}", spec.model);
         CallError::new(ErrorKind::InvalidRequest, message)
@@ -89,6 +87,18 @@ pub(super) fn client(
         value.set_sensitive(true);
         headers.insert(AUTHORIZATION, value);
     }
+    connections(root, headers, connect_timeout)
+        .map_err(|error| wrong(format!("cannot prepare connections: {error}")))
+}
+
+/// Returns connections of that kind to whoever is at an address, with these headers.
+pub fn connections(
+    root: &str,
+    headers: HeaderMap,
+    connect_timeout: Duration,
+) -> reqwest::Result<Client> {
+    // If there is one already, it serves as well.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let mut builder = Client::builder()
         .default_headers(headers)
         .no_proxy()
@@ -102,5 +112,5 @@ pub(super) fn client(
         // No certificates are needed, so none are looked for: there may be none on this machine.
         builder = builder.tls_certs_only([]);
     }
-    builder.build().map_err(|error| wrong(format!("cannot prepare connections: {error}")))
+    builder.build()
 }

@@ -43,7 +43,14 @@ pub(super) async fn replace(
     };
     finish(inner, handle, update, &before, &outcome);
     let (url, took) = (handle.server.spec.url.clone(), began.elapsed());
-    tracing::info!(url, version = update.version, ?outcome, "update of a server ended");
+    let version = update.version;
+    match &outcome {
+        // Who asked for it knows: with every step this would be said.
+        Outcome::Updated | Outcome::HadIt => {
+            tracing::debug!(url, version, ?outcome, "update of a server ended");
+        }
+        _ => tracing::info!(url, version, ?outcome, "update of a server ended"),
+    }
     ServerReport { id, url, outcome, took, in_flight, aborted }
 }
 
