@@ -21,6 +21,7 @@ mod error;
 mod explorer;
 mod failures;
 mod foreign;
+mod fresh;
 mod history;
 mod ledger;
 mod limits;
@@ -34,18 +35,20 @@ mod rules;
 mod seconds;
 mod shape;
 mod simulation;
-mod suggest;
 mod supervision;
 mod synchronizer;
 mod taskset;
+mod trainer;
 mod yaml;
+
+use std::path::Path;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use self::algorithm::Algorithm;
-pub use self::batch::{Batch, EvalBatch, TrainBatch};
+pub use self::batch::{Batch, EvalBatch, TrainBatch, WhenShort};
 pub use self::buffer::{
     Buffer, ExperienceBuffer, ExplorerInput, PriorityFn, ReplayBuffer, StorageType, TrainerInput,
     WhenFull,
@@ -66,6 +69,7 @@ pub use self::simulation::{Faults, Simulation};
 pub use self::supervision::Supervision;
 pub use self::synchronizer::{SyncMethod, SyncStyle, Synchronizer};
 pub use self::taskset::{DataSelector, Format, SelectorType, Taskset, TasksetStorage};
+pub use self::trainer::{Trainer, TrainerType};
 
 use self::load::Loaded;
 
@@ -110,6 +114,8 @@ pub struct Config {
     pub simulation: Simulation,
     /// How new weights come from the trainer to the models.
     pub synchronizer: Synchronizer,
+    /// Who learns from the experiences in modes `both` and `train`.
+    pub trainer: Trainer,
     #[serde(skip)]
     loaded: Loaded,
 }
@@ -133,6 +139,7 @@ impl Default for Config {
             monitor: Monitor::default(),
             simulation: Simulation::default(),
             synchronizer: Synchronizer::default(),
+            trainer: Trainer::default(),
             loaded: Loaded::default(),
         }
     }
@@ -142,6 +149,12 @@ impl Config {
     /// Returns what to know about how the configuration was read: keys that have no effect here.
     pub fn warnings(&self) -> &[Warning] {
         &self.loaded.warnings
+    }
+
+    /// Returns the folder of the file that the configuration was read from; empty if that is the
+    /// working directory, none if there was no file.
+    pub fn folder(&self) -> Option<&Path> {
+        self.loaded.folder.as_deref()
     }
 
     /// Checks the rules between keys, and every value once more, because values may have been set

@@ -7,8 +7,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use rollway_core::metrics::Metrics;
 use rollway_core::{
-    Answer, BatchId, BatchKind, BatchResult, BatchState, Config, Counters, Request, StopReport,
-    Unresponsive,
+    Answer, BatchId, BatchKind, BatchResult, BatchState, Config, Core, Counters, Request,
+    RunnerState, StopReport, Unresponsive,
 };
 use rollway_data::ledger;
 
@@ -170,6 +170,13 @@ impl RolloutCoordinator {
     /// Returns the conservation counters.
     pub async fn counters(&self) -> Result<Counters> {
         self.handle.look(|core| *core.counters()).await
+    }
+
+    /// Returns the conservation counters, and what every runner is at.
+    pub(crate) async fn at_a_glance(&self) -> Result<(Counters, Vec<RunnerState>)> {
+        let look =
+            |core: &Core| (*core.counters(), core.runners().map(|runner| runner.state).collect());
+        self.handle.look(look).await
     }
 
     async fn ask(&self, what: Request) -> Result<Reply> {

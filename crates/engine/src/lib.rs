@@ -6,30 +6,45 @@
 //! processes of their own, in any language. [`Gated`] gives the runs of either keys to the models.
 
 mod children;
+mod client;
 pub mod config;
 mod coordinator;
 mod driver;
 mod durable;
 mod error;
+pub mod explorer;
+mod files;
+pub mod fleet;
 mod gated;
 pub mod gateway;
 mod handle;
+pub mod job;
+mod lines;
 mod local;
+pub mod monitor;
+mod offer;
 mod scheduler;
 pub mod serve;
 mod sink;
+mod suggest;
+pub mod synchronizer;
 mod task;
 pub mod taskset;
 pub mod tiny;
+pub mod trainer;
 mod workers;
 mod workflow;
+pub mod workflows;
 
 pub use crate::children::{ChildOptions, Children, RunnerStates};
+pub use crate::client::{Answer, Client};
 pub use crate::coordinator::RolloutCoordinator;
 pub use crate::durable::{Restored, RestoredBatch};
 pub use crate::error::{Error, Result};
+pub use crate::files::FileError;
 pub use crate::gated::{Gated, GatewayKeys, ModelKeys};
 pub use crate::local::{Concurrency, Local};
+pub use crate::offer::OfferError;
 pub use crate::scheduler::{Collect, Collected, Scheduler};
 pub use crate::sink::{Delivered, Parcel, PipelineSink, Place, Sink, SinkError, Stored};
 pub use crate::task::{Definition, Task};

@@ -1,29 +1,28 @@
 //! Mode `serve`: the gateway for agents elsewhere, with the pipeline and the buffer of the job
 //! behind it.
 //!
-//! [`Server`] joins the parts. `files.rs` says where the address and the key are left for agents,
-//! `committer.rs` takes committed steps to the buffer, `weights.rs` keeps the models up to date.
+//! [`Server`] joins the parts. `committer.rs` takes committed steps to the buffer, `weights.rs`
+//! keeps the models up to date.
 
 mod committer;
-mod files;
 mod weights;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rollway_data::buffer::Buffer;
 use rollway_data::pipeline::Registry;
-use rollway_data::reader::{self, Served};
 use rollway_gateway::gateway::{Gateway, StartError};
 use rollway_gateway::models::{Models, ServerView, State};
 use rollway_gateway::serve::{self, Serve, StoreError};
-use rollway_wire::Secret;
 use tokio::task::JoinSet;
 
 use self::committer::Pipelined;
 pub use self::weights::{Checkpoints, Newest, WeightSource};
-use crate::config::{Config, ConfigError, Problem, StorageType};
+use crate::config::{Config, ConfigError};
+use crate::explorer::{Embedded, ExplorerError, models, newest};
+use crate::files::{self, FileError, KeyError};
+use crate::offer::{Offer, OfferError};
 use crate::sink::{PipelineSink, SinkError};
 
 /// How long calls under way have to end when the server is stopped.
@@ -47,32 +46,38 @@ pub enum ServeError {
     /// The history does not open.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The gateway does not start.
+    /// The embedded model or the gateway does not start.
     #[error("{0}")]
     Gateway(String),
     /// A file that tells agents where the server is cannot be written.
-    #[error("{path}: {message}")]
-    File {
-        /// Which file.
-        path: String,
-        /// Why.
-        message: String,
-    },
+    #[error(transparent)]
+    File(#[from] FileError),
     /// The buffer cannot be offered to trainers elsewhere.
-    #[error("the buffer cannot be offered: {0}")]
-    Reader(String),
+    #[error(transparent)]
+    Offer(#[from] OfferError),
+}
+
+impl ServeError {
+    /// Returns why a model did not start.
+    fn of(error: ExplorerError) -> Self {
+        match error {
+            ExplorerError::Config(error) => Self::Config(error),
+            error => Self::Gateway(error.to_string()),
+        }
+    }
 }
 
 /// A job in mode `serve`.
 #[derive(Debug)]
 pub struct Server {
     gateway: Gateway,
+    embedded: Embedded,
     serve: Serve,
     sink: Arc<PipelineSink>,
     url: String,
     url_file: PathBuf,
     key_file: Option<PathBuf>,
-    offered: Option<(Served, PathBuf)>,
+    offered: Option<Offer>,
     tasks: JoinSet<()>,
 }
 
@@ -82,8 +87,9 @@ impl Server {
         config: &Config,
         weights: Arc<dyn WeightSource>,
     ) -> Result<Self, ServeError> {
-        let (mut options, servers) = crate::gateway::options(config)?;
         let job = config.job_dir();
+        let begin = newest(&job).map_err(ServeError::of)?;
+        let (mut options, embedded, servers) = models(config, &begin).map_err(ServeError::of)?;
         let (key, key_file) = files::key(config, &job)?;
         options.admin_key = key;
         let key_file = key_file.filter(|_| config.explorer.authentication);
@@ -97,7 +103,7 @@ impl Server {
         let url = files::reachable(gateway.url());
         let url_file = job.join(format!("{}_server_url.txt", config.explorer.name));
         files::write(&url_file, &url, false)?;
-        let offered = offer(config, &sink, &job).await?;
+        let offered = Offer::of(config, &sink).await?;
         let mut tasks = JoinSet::new();
         let interval = config.explorer.service_status_check_interval.into();
         let models = gateway.handle().models().clone();
@@ -105,7 +111,7 @@ impl Server {
         tasks.spawn(warn(models.clone()));
         let patience = config.synchronizer.sync_timeout.into();
         tasks.spawn(weights::follow(models, weights, interval, patience));
-        Ok(Self { gateway, serve, sink, url, url_file, key_file, offered, tasks })
+        Ok(Self { gateway, embedded, serve, sink, url, url_file, key_file, offered, tasks })
     }
 
     /// Where agents find it, without `/v1`.
@@ -126,7 +132,7 @@ impl Server {
     /// Where trainers elsewhere read, and the file with the secret for it; none if the buffer can
     /// be read without the help of this process.
     pub fn reader(&self) -> Option<(String, &Path)> {
-        self.offered.as_ref().map(|(served, secret)| (served.url(), secret.as_path()))
+        self.offered.as_ref().map(|offered| (offered.url(), offered.secret_file()))
     }
 
     /// What was recorded and committed, in numbers.
@@ -138,13 +144,15 @@ impl Server {
     /// a commit stays for the next start.
     pub async fn stop(mut self) -> Result<(), ServeError> {
         self.gateway.stop(FAREWELL).await;
+        self.embedded.stop().await;
         self.tasks.shutdown().await;
         // Who reads it should not look for a server that is gone.
         let _ = std::fs::remove_file(&self.url_file);
         drop(self.serve);
         let closed = self.sink.close().await.map_err(ServeError::Pipeline);
-        // It waits for its threads.
-        let _ = tokio::task::spawn_blocking(move || drop(self.offered)).await;
+        if let Some(offered) = self.offered {
+            offered.withdraw().await;
+        }
         closed
     }
 }
@@ -191,29 +199,6 @@ fn history(config: &Config) -> serve::Options {
     }
 }
 
-/// Offers a queue to trainers elsewhere: it belongs to this process, and nobody else can open it.
-async fn offer(
-    config: &Config,
-    sink: &PipelineSink,
-    job: &Path,
-) -> Result<Option<(Served, PathBuf)>, ServeError> {
-    let ours = &config.buffer.trainer_input.experience_buffer;
-    let Some(buffer) = sink.buffer().filter(|_| ours.storage_type == StorageType::Queue) else {
-        return Ok(None);
-    };
-    let secret_file = job.join(format!("{}_reader_secret.txt", ours.name));
-    let secret = files::secret(&secret_file)?;
-    let served = tokio::task::spawn_blocking(move || served(buffer, secret)).await;
-    let served = served.map_err(|error| ServeError::Reader(error.to_string()))??;
-    files::write(&job.join(format!("{}_reader_url.txt", ours.name)), &served.url(), false)?;
-    Ok(Some((served, secret_file)))
-}
-
-fn served(buffer: Arc<dyn Buffer>, secret: Secret) -> Result<Served, ServeError> {
-    let options = reader::Options { secret: Some(secret), ..reader::Options::default() };
-    reader::serve(buffer, options).map_err(|error| ServeError::Reader(error.to_string()))
-}
-
 /// Says what to do about an address that is taken.
 fn in_words(error: &StartError) -> String {
     match error {
@@ -227,8 +212,11 @@ fn in_words(error: &StartError) -> String {
     }
 }
 
-impl From<Problem> for ServeError {
-    fn from(problem: Problem) -> Self {
-        Self::Config(problem.into())
+impl From<KeyError> for ServeError {
+    fn from(error: KeyError) -> Self {
+        match error {
+            KeyError::File(error) => Self::File(error),
+            KeyError::Config(problem) => Self::Config(problem.into()),
+        }
     }
 }

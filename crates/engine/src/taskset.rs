@@ -15,11 +15,10 @@ mod schedule;
 mod selector;
 mod set;
 mod state;
-mod suggest;
 mod tasks;
 
 pub use self::error::{TasksetError, TasksetErrorKind};
-pub use self::format::{Drawn, Source, TaskRow};
+pub use self::format::{Drawn, Pick, Source, TaskRow};
 pub use self::open::Opener;
 pub use self::selector::Learned;
 pub use self::state::{EstimateState, SelectorState, SetState, TasksetState};

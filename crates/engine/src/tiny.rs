@@ -19,3 +19,4 @@ pub mod trainer;
 pub use self::brain::Counts;
 pub use self::options::{Limits, Options};
 pub use self::server::TinyServer;
+pub use rollway_tiny::{Weights, arithmetic};

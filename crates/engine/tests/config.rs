@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use rollway::config::{
-    Backend, Config, Mode, Seconds, SyncMethod, SyncStyle, Taskset, Then, reference, schema,
+    Backend, Config, Mode, Seconds, SyncMethod, SyncStyle, Taskset, Then, TrainerType, reference,
+    schema,
 };
 use serde_json::{Value, json};
 
@@ -358,6 +359,35 @@ synchronizer: {sync_method: nccl, sync_interval: 2}
     assert_eq!(config.synchronizer.sync_method, SyncMethod::Checkpoint);
     // Nothing is left to change.
     assert_eq!(config.resolve().unwrap().config, config);
+}
+
+#[test]
+fn who_trains_follows_from_the_model_and_the_program() {
+    let job = |rest: &str| {
+        yaml(&format!("buffer: {{explorer_input: {{taskset: {{path: tasks.jsonl}}}}}}\n{rest}"))
+    };
+    let resolved = |config: &Config| config.resolve().unwrap().config;
+    let tiny = "explorer: {rollout_model: {engine_type: tiny}}\n";
+    // The embedded model: its own trainer, and no GPU that nccl could be used with.
+    let config = job(tiny);
+    assert_eq!(warnings(&config), Vec::<String>::new());
+    assert_eq!(resolved(&config).trainer.trainer_type, TrainerType::Tiny);
+    assert_eq!(resolved(&config).synchronizer.sync_method, SyncMethod::Checkpoint);
+    let config = job(&format!("{tiny}synchronizer: {{sync_method: nccl, max_staleness: 2}}"));
+    let said = warnings(&config);
+    assert!(said.iter().any(|said| said.contains("by checkpoint")), "{said:#?}");
+    assert!(said.iter().any(|said| said.contains("fully_async")), "{said:#?}");
+    assert_eq!(resolved(&config).synchronizer.max_staleness, None);
+    // A program that is named is the trainer; where none is, somebody else's is waited for.
+    let server = "explorer: {rollout_model: {base_url: 'http://localhost:8000/v1'}}\n";
+    let config = job(&format!("{server}trainer: {{command: [python, train.py]}}"));
+    assert_eq!(warnings(&config), Vec::<String>::new());
+    assert_eq!(resolved(&config).trainer.trainer_type, TrainerType::Command);
+    let said = warnings(&job(server));
+    assert!(said.len() == 1 && said[0].contains("no trainer is named"), "{said:#?}");
+    let config = job(&format!("mode: explore\n{server}trainer: {{command: [train]}}"));
+    assert!(warnings(&config)[0].contains("no trainer is started in this mode"));
+    assert_eq!(resolved(&config).resolve().unwrap().config, resolved(&config));
 }
 
 #[test]

@@ -82,4 +82,6 @@ pub mod env {
     pub const MARKS: &str = "ROLLWAY_WORKER_MARKS";
     /// Where the model gateway is, with `/v1`; not set if there is none.
     pub const MODELS: &str = "ROLLWAY_WORKER_MODELS";
+    /// What a worker in Python is told about models, as JSON.
+    pub const SETUP: &str = "ROLLWAY_WORKER_SETUP_JSON";
 }

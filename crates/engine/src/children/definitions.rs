@@ -28,6 +28,7 @@ impl Definitions {
         if let Some(known) = self.known.get(name)
             && known.body == body
             && known.encoding == encoding
+            && known.task_encoding == task_encoding
         {
             return Arc::clone(known);
         }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use rollway_core::{FailureKind, Life, RunnerId};
 use rollway_wire::server::{Connection, Greeting, SendError};
 use rollway_wire::{EngineMessage, StartAttempt, env};
-use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
+use tokio::io::AsyncRead;
 use tokio::process::{Child, Command as Process};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -18,13 +18,11 @@ use tokio_util::sync::CancellationToken;
 use super::listen::Expected;
 use super::marks::Marks;
 use super::{Shared, lock};
+use crate::lines::lines;
 use crate::workers::{Attempt, Command, Reporter, RunEnd, Said};
 
 /// How long the last words of a dead process may take to be read.
 const LAST_WORDS: Duration = Duration::from_secs(2);
-
-/// How much of a line of a worker's output is shown at once.
-const LINE_BYTES: u64 = 16 * 1024;
 
 /// A process, from before it is started until it is gone.
 #[derive(Debug)]
@@ -307,17 +305,10 @@ fn spawn(shared: &Shared, token: &str, marks: &Marks) -> io::Result<Child> {
 
 /// Puts what a worker prints into the log, line by line, under its name.
 async fn relay(output: impl AsyncRead + Unpin, worker: String, stream: &'static str) {
-    let mut output = BufReader::new(output);
-    let mut line = Vec::new();
-    // Longer lines are shown in pieces: a worker that never ends one costs no memory.
-    while let Ok(read) = (&mut output).take(LINE_BYTES).read_until(b'\n', &mut line).await {
-        if read == 0 {
-            return;
-        }
-        let text = String::from_utf8_lossy(&line);
-        tracing::info!(target: "rollway::worker", %worker, stream, "{}", text.trim_end());
-        line.clear();
-    }
+    let log = |line: &str| {
+        tracing::info!(target: "rollway::worker", %worker, stream, "{line}");
+    };
+    lines(output, log).await;
 }
 
 fn describe(status: io::Result<ExitStatus>) -> String {

@@ -15,7 +15,7 @@ pub struct Batch {
 }
 
 /// What becomes of a train batch that is short when time is up.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct TrainBatch {
     /// Percentage of tasks that must have finished for the batch to be taken as it is. Absent: the
@@ -25,11 +25,39 @@ pub struct TrainBatch {
     /// Percentage of tasks with at least one good run below which the batch is refused.
     #[schemars(range(max = 100))]
     pub success_min_percent: u8,
+    /// What the explorer does with a batch of which tasks are missing or failed for good.
+    pub when_short: WhenShort,
+    /// How often the missing tasks of a batch are run again with `when_short: rerun`.
+    pub max_reruns: u32,
+}
+
+impl Default for TrainBatch {
+    fn default() -> Self {
+        Self {
+            quorum_percent: None,
+            success_min_percent: 0,
+            when_short: WhenShort::default(),
+            max_reruns: 2,
+        }
+    }
+}
+
+/// What the explorer does with a batch of which tasks are missing or failed for good.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum WhenShort {
+    /// Goes on with what there is, as long as `quorum_percent` and `success_min_percent` allow it.
+    #[default]
+    Accept,
+    /// Ends the job with an error. What was finished is kept.
+    Fail,
+    /// Runs the missing tasks again, then goes on with what there is.
+    Rerun,
 }
 
 impl TrainBatch {
     pub(super) fn to_core(&self) -> BatchPolicy {
-        let Self { quorum_percent, success_min_percent } = *self;
+        let Self { quorum_percent, success_min_percent, .. } = *self;
         BatchPolicy { quorum_percent, success_min_percent }
     }
 }

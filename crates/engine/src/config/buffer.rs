@@ -69,6 +69,19 @@ impl ExplorerInput {
     pub fn train_tasksets(&self) -> impl Iterator<Item = &Taskset> {
         self.taskset.iter().chain(&self.tasksets)
     }
+
+    /// Returns the workflow of tasks of a set whose rows name none.
+    pub fn workflow_of<'a>(&'a self, set: &'a Taskset, is_eval: bool) -> Option<&'a str> {
+        let of_evals = self.default_eval_workflow_type.as_ref().filter(|_| is_eval);
+        let of_set = set.default_workflow_type.as_ref();
+        of_set.or(of_evals).or(self.default_workflow_type.as_ref()).map(String::as_str)
+    }
+
+    /// Returns the reward function of tasks of a set whose rows name none.
+    pub fn reward_fn_of<'a>(&'a self, set: &'a Taskset) -> Option<&'a str> {
+        let of_set = set.default_reward_fn_type.as_ref();
+        of_set.or(self.default_reward_fn_type.as_ref()).map(String::as_str)
+    }
 }
 
 /// Where the trainer reads.

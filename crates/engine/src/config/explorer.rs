@@ -32,6 +32,9 @@ pub struct Explorer {
     /// How often a run that raised, took too long or returned rubbish is tried again.
     /// `explorer.failures` can say otherwise for each kind of failure.
     pub max_retry_times: u32,
+    /// The Python with the package `rollway`, for workflows in Python. Absent: the one that started
+    /// the job, or `python3`.
+    pub python: Option<String>,
     /// Environment variables of worker processes.
     pub env_vars: BTreeMap<String, String>,
     /// How a runner goes about the runs of one task.
@@ -49,6 +52,8 @@ pub struct Explorer {
     pub eval_interval: u32,
     /// Whether the untrained model is evaluated too.
     pub eval_on_startup: bool,
+    /// Whether the model is evaluated once more at the end, with the last weights.
+    pub eval_at_end: bool,
     /// Whether mode `bench` evaluates the latest checkpoint only, and not each of them.
     pub bench_on_latest_checkpoint: bool,
     /// When a batch is good enough although tasks are missing.
@@ -104,6 +109,7 @@ impl Default for Explorer {
             runner_per_worker: 4,
             max_timeout: Seconds::new(1800),
             max_retry_times: 2,
+            python: None,
             env_vars: BTreeMap::new(),
             concurrent_mode: ConcurrentMode::default(),
             max_repeat_times_per_runner: None,
@@ -111,6 +117,7 @@ impl Default for Explorer {
             auxiliary_models: Vec::new(),
             eval_interval: 100,
             eval_on_startup: true,
+            eval_at_end: true,
             bench_on_latest_checkpoint: false,
             over_rollout: OverRollout::default(),
             dynamic_timeout: DynamicTimeout::default(),

@@ -28,10 +28,22 @@ const FORMATS: &[&str] = &[
 
 pub(super) const UNUSED: &[Unused] = &[
     Unused {
-        sections: &[""],
-        keys: &["trainer"],
-        note: "the trainer is a program of its own: it reads \
-               `buffer.trainer_input.experience_buffer` and publishes weights",
+        sections: &["trainer"],
+        keys: &[
+            "actor_grad_clip",
+            "enable_preview",
+            "grad_clip",
+            "max_checkpoints_to_keep",
+            "max_token_len_per_gpu",
+            "save_hf_checkpoint",
+            "save_strategy",
+            "trainer_config",
+            "trainer_config_path",
+            "trainer_strategy",
+            "ulysses_sequence_parallel_size",
+            "use_dynamic_bsz",
+        ],
+        note: "the trainer is a program of its own and has its own configuration",
     },
     Unused {
         sections: &[""],
@@ -225,6 +237,12 @@ pub(super) const SPELLINGS: &[Spelling] = &[
     same("synchronizer.sync_method", "offline", "checkpoint"),
     same("synchronizer.sync_style", "dynamic_by_explorer", "explorer_driven"),
     same("synchronizer.sync_style", "dynamic_by_trainer", "trainer_driven"),
+    Spelling {
+        key: "trainer.trainer_type",
+        from: "verl",
+        to: "command",
+        note: Some("the trainer is a program of its own: `trainer.command` starts it"),
+    },
     same("explorer.rollout_model.engine_type", "vllm_async", "vllm"),
     same("explorer.rollout_model.engine_type", "external", "openai"),
     same("explorer.auxiliary_models.engine_type", "vllm_async", "vllm"),

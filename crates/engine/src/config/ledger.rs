@@ -15,7 +15,8 @@ pub struct Ledger {
     /// Whether batches and finished runs are kept on disk before they are acknowledged, so that a
     /// job that dies goes on where it was.
     pub enable: bool,
-    /// Folder of the ledger. Absent: `ledger` in the job's folder.
+    /// Folder of the ledger. Absent: `ledger` in the job's folder; of an explorer with a name of
+    /// its own `<name>_ledger`, since several explorers of a job have one each.
     pub path: Option<String>,
     /// Bytes of unfinished batches that the ledger holds before another is refused.
     #[schemars(range(min = 1))]
@@ -33,7 +34,11 @@ impl Config {
     pub fn ledger_options(&self) -> Option<(PathBuf, ledger::Options)> {
         let ours = self.ledger.enable.then_some(&self.ledger)?;
         let path = ours.path.as_deref().filter(|path| !path.is_empty());
-        let folder = path.map_or_else(|| self.job_dir().join("ledger"), PathBuf::from);
+        let own = match self.explorer.name.as_str() {
+            "explorer" => "ledger".to_owned(),
+            name => format!("{name}_ledger"),
+        };
+        let folder = path.map_or_else(|| self.job_dir().join(own), PathBuf::from);
         let options =
             ledger::Options { bytes_max: ours.max_bytes, ..ledger::Options::new(self.job()) };
         Some((folder, options))

@@ -1,6 +1,6 @@
 //! The ways into a [`Config`]: a file, a text, a dictionary, and single keys on top.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
@@ -17,6 +17,8 @@ const BYTES_MAX: u64 = 4 << 20;
 /// How a configuration was read.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Loaded {
+    /// The folder of the file; none if it was no file.
+    pub(super) folder: Option<PathBuf>,
     pub(super) warnings: Vec<Warning>,
     pub(super) origins: Origins,
 }
@@ -33,7 +35,16 @@ impl Config {
     pub fn load(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
         let path = path.as_ref();
         let name = path.display().to_string();
-        Self::from_yaml(&read_file(path, &name)?, &name)
+        let mut config = Self::from_yaml(&read_file(path, &name)?, &name)?;
+        config.loaded.folder = path.parent().map(Path::to_owned);
+        Ok(config)
+    }
+
+    /// Returns the configuration as one that was read from a file in this folder.
+    #[must_use]
+    pub fn in_folder(mut self, folder: Option<PathBuf>) -> Self {
+        self.loaded.folder = folder.or(self.loaded.folder);
+        self
     }
 
     /// Reads YAML. The name stands before the line in messages.
@@ -93,7 +104,7 @@ impl Config {
             return Err(ConfigError::new(reader.problems));
         }
         let Reader { warnings, origins, .. } = reader;
-        Ok(Self { loaded: Loaded { warnings, origins }, ..typed(value)? })
+        Ok(Self { loaded: Loaded { folder: None, warnings, origins }, ..typed(value)? })
     }
 }
 

@@ -1,6 +1,8 @@
 //! What no single key can tell: rules between keys, and what is made of a configuration before it
 //! is run.
 
+mod training;
+
 use std::collections::BTreeSet;
 
 use serde_json::Value;
@@ -11,7 +13,7 @@ use super::explorer::ConcurrentMode;
 use super::model::{EngineType, Model};
 use super::node::Node;
 use super::read::{Reader, shown};
-use super::synchronizer::{SyncMethod, SyncStyle};
+use super::synchronizer::SyncStyle;
 use super::taskset::{SelectorType, Taskset};
 use super::{Config, Mode, Resolved};
 
@@ -37,6 +39,7 @@ pub(super) fn resolve(config: &Config) -> Result<Resolved, ConfigError> {
     check.models();
     check.rollouts();
     check.runners();
+    check.training();
     check.synchronization();
     check.evaluation();
     check.serving();
@@ -67,6 +70,7 @@ impl Check<'_> {
             ("group", &self.given.group, true),
             ("name", &self.given.name, false),
             ("explorer.name", &self.given.explorer.name, false),
+            ("trainer.name", &self.given.trainer.name, false),
         ] {
             let empty = name.is_empty() && !may_be_empty;
             if empty || name.contains(['/', '\\', '\0']) || name == "." || name == ".." {
@@ -339,17 +343,11 @@ impl Check<'_> {
     }
 
     fn synchronization(&mut self) {
-        let key = "synchronizer.sync_method";
-        let alone = match self.given.mode {
-            Mode::Train | Mode::Explore | Mode::Bench | Mode::Serve => true,
-            Mode::Both | Mode::Simulate => false,
-        };
-        if alone && self.given.synchronizer.sync_method == SyncMethod::Nccl {
-            self.config.synchronizer.sync_method = SyncMethod::Checkpoint;
-            if self.is_chosen(key) {
-                let what = "nccl needs explorer and trainer in one job: mode `both`";
-                self.warn(key, what, "weights are exchanged by checkpoint");
+        match self.given.mode {
+            Mode::Train | Mode::Explore | Mode::Bench | Mode::Serve => {
+                self.no_nccl("nccl needs explorer and trainer in one job: mode `both`");
             }
+            Mode::Both | Mode::Simulate => {}
         }
     }
 
@@ -402,10 +400,7 @@ impl Check<'_> {
         if model.engine_type == EngineType::Openai {
             let what = "such a server tells no token ids, so that nothing could be trained on";
             self.wrong(kind, what, "use vllm, sglang or llama_cpp");
-        } else if !model.engine_type.is_server() {
-            let what = "mode `serve` needs a server that runs already";
-            self.wrong(kind, what, "use vllm, sglang or llama_cpp, and give its `base_url`");
-        } else if model.base_url.is_empty() {
+        } else if model.engine_type.is_server() && model.base_url.is_empty() {
             let what = "missing; mode `serve` has no model to serve";
             let hint = "give the address of the server, such as http://localhost:8000/v1";
             self.wrong("explorer.rollout_model.base_url", what, hint);

@@ -18,6 +18,14 @@ pub struct Synchronizer {
     pub sync_interval: u32,
     /// Steps that the explorer may be ahead at the start.
     pub sync_offset: u32,
+    /// How many train steps old the weights may be by the time a batch is trained on; a batch that
+    /// would be older is not begun until newer weights have come. Only with `fully_async`. Absent:
+    /// `explorer.max_inflight_batches` is the only bound.
+    pub max_staleness: Option<u32>,
+    /// Where explorers and trainers of a job find each other: `host:port` to listen at, or the
+    /// address of a synchronizer that runs already. Absent: the first of them listens at a free
+    /// port of this machine, and the others find it through the job's folder.
+    pub address: Option<String>,
     /// How long either side waits for the other.
     #[schemars(extend("exclusiveMinimum" = 0))]
     pub sync_timeout: Seconds,
@@ -30,6 +38,8 @@ impl Default for Synchronizer {
             sync_style: SyncStyle::default(),
             sync_interval: 1,
             sync_offset: 0,
+            max_staleness: None,
+            address: None,
             sync_timeout: Seconds::new(3600),
         }
     }

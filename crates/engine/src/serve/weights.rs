@@ -8,8 +8,8 @@ use std::{fs, io};
 
 use rollway_gateway::models::{InFlight, Models, Update, Weights};
 
-/// The file in which a trainer says which checkpoint is complete.
-const LATEST: &str = "latest_state_dict_iteration.txt";
+use crate::synchronizer::folder::{LATEST, directory};
+use crate::synchronizer::watch::Watch;
 
 /// The newest weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +24,11 @@ pub struct Newest {
 pub trait WeightSource: Debug + Send + Sync + 'static {
     /// Returns the newest weights; none if there are none yet.
     fn newest(&self) -> io::Result<Option<Newest>>;
+
+    /// Returns the folder whose changes tell that there may be others; none if there is none.
+    fn folder(&self) -> Option<&Path> {
+        None
+    }
 }
 
 /// A folder with checkpoints: `latest_state_dict_iteration.txt` names the last complete one, which
@@ -51,7 +56,7 @@ impl WeightSource for Checkpoints {
             let message = format!("{}: {text:?} is no number", named.display());
             io::Error::new(io::ErrorKind::InvalidData, message)
         })?;
-        let step = self.folder.join(format!("global_step_{version}"));
+        let step = directory(&self.folder, version);
         let inner = ["actor/huggingface", "actor"].map(|name| step.join(name));
         let path = inner.into_iter().find(|path| path.is_dir()).unwrap_or(step);
         if is_folder(&path)? {
@@ -59,6 +64,10 @@ impl WeightSource for Checkpoints {
         }
         let message = format!("{} names {}, which is no folder", named.display(), path.display());
         Err(io::Error::new(io::ErrorKind::NotFound, message))
+    }
+
+    fn folder(&self) -> Option<&Path> {
+        Some(&self.folder)
     }
 }
 
@@ -69,7 +78,8 @@ fn is_folder(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Brings new weights to the models, one server after the other, for as long as it is let.
+/// Brings new weights to the models, one server after the other, for as long as it is let: when
+/// their folder changes, and after every `interval`.
 ///
 /// What did not work is tried again the next time: a server that keeps its old weights is asked
 /// once more, one that has the new ones is left alone.
@@ -82,8 +92,12 @@ pub(super) async fn follow(
     let mut ticks = tokio::time::interval(interval);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut said = String::new();
+    let watch = watch(&source).await;
     loop {
-        ticks.tick().await;
+        tokio::select! {
+            _ = ticks.tick() => {}
+            () = changed(watch.as_ref()) => {}
+        }
         let asked = Arc::clone(&source);
         let newest = tokio::task::spawn_blocking(move || asked.newest()).await;
         let newest = match newest.unwrap_or_else(|error| Err(io::Error::other(error))) {
@@ -112,6 +126,19 @@ pub(super) async fn follow(
             tracing::warn!(version, servers = words, "not all servers have the new weights");
             said = words;
         }
+    }
+}
+
+/// Watches the folder of a source, on a thread that may wait for disks.
+async fn watch(source: &Arc<dyn WeightSource>) -> Option<Watch> {
+    let folder = source.folder()?.to_owned();
+    tokio::task::spawn_blocking(move || Watch::new(&folder)).await.ok()
+}
+
+async fn changed(watch: Option<&Watch>) {
+    match watch {
+        Some(watch) => watch.changed(false).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 
 use super::error::TasksetErrorKind as Kind;
 use super::rows::Keys;
-use super::suggest::instead;
 use super::{Fields, Result, TasksetError};
 use crate::config::{Args, Format, Taskset};
+use crate::suggest::instead;
 
 /// What all tasks of a taskset have in common.
 #[derive(Clone, Debug, PartialEq)]
@@ -67,7 +67,23 @@ pub struct Drawn {
     pub task: TaskRow,
 }
 
+/// Which task was chosen: enough to choose it again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Pick {
+    /// The position of the taskset among those of the job.
+    pub taskset_id: usize,
+    /// The row in the taskset, from 0.
+    pub index: u64,
+    /// How often all tasksets had been gone through before.
+    pub epoch: u64,
+}
+
 impl Drawn {
+    /// Returns which task it is.
+    pub fn pick(&self) -> Pick {
+        Pick { taskset_id: self.source.taskset_id, index: self.index, epoch: self.epoch }
+    }
+
     /// Returns where the task is from, by which selectors are told how it went.
     pub fn task_index(&self) -> Value {
         json!({"index": self.index, "taskset_id": self.source.taskset_id})

@@ -82,16 +82,11 @@ impl<'a> Opener<'a> {
             let hint = "export the table as JSON lines or Parquet, and leave `storage_type` out";
             return Err(TasksetError::new(Kind::Unsupported, place, what, hint));
         }
-        let eval_workflow = input.default_eval_workflow_type.as_ref().filter(|_| is_eval);
-        let workflow = config.default_workflow_type.as_ref();
-        let workflow = workflow.or(eval_workflow).or(input.default_workflow_type.as_ref());
-        let reward_fn = config.default_reward_fn_type.as_ref();
-        let reward_fn = reward_fn.or(input.default_reward_fn_type.as_ref());
         let shape = Shape::new(
             &config.format,
             self.is_prompt_needed,
-            workflow.map(String::as_str),
-            reward_fn.map(String::as_str),
+            input.workflow_of(config, is_eval),
+            input.reward_fn_of(config),
         );
         let mut rows = Rows::open(config)?;
         // What is evaluated is evaluated whole, in the order of the file.

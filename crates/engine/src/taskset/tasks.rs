@@ -5,7 +5,7 @@ use std::ops::Range;
 use rollway_data::pipeline::SelectorMetric;
 
 use super::error::TasksetErrorKind as Kind;
-use super::format::{Drawn, Source};
+use super::format::{Drawn, Pick, Source};
 use super::schedule::Schedule;
 use super::selector::Learned;
 use super::set::Set;
@@ -123,6 +123,22 @@ impl Tasks {
             }
             _ => Ok(is_full.then_some(batch_size)),
         }
+    }
+
+    /// Returns tasks that were given out before, by taskset, row and epoch. Nothing changes by it.
+    pub fn draw_again(&mut self, picks: &[Pick]) -> Result<Vec<Drawn>> {
+        let mut again = Vec::with_capacity(picks.len());
+        for pick in picks {
+            let set = self.sets.get_mut(pick.taskset_id);
+            let Some(set) = set.filter(|set| pick.index < set.rows.len()) else {
+                let what = format!("there is no row {} in taskset {}", pick.index, pick.taskset_id);
+                let hint = "begin a new job with `continue_from_checkpoint: false`";
+                let place = "the saved state of the tasks";
+                return Err(TasksetError::new(Kind::State, place, what, hint));
+            };
+            again.push(set.draw(pick.index, pick.epoch)?);
+        }
+        Ok(again)
     }
 
     /// Reads rows in the order of the files, and returns them in the order of the batch.

@@ -2,13 +2,13 @@
 //!
 //! [`step`] is the whole of the learning, and does nothing else. [`TinyTrainer`] is what is around
 //! it: a thread that reads batches, makes steps, keeps its state so that a killed trainer goes on
-//! as if nothing had been, and publishes weights.
+//! as if nothing had been, and puts weights into an [`Outlet`].
 //!
 //! In what order things become durable is what keeps an experience from being trained twice or not
 //! at all: a step, then its state with the reader's position, then the acknowledgement of what was
 //! read, which comes with the next read.
 
-mod checkpoints;
+mod outlet;
 mod run;
 mod state;
 mod step;
@@ -19,9 +19,12 @@ use std::time::Duration;
 use rollway_data::buffer::BufferError;
 use rollway_tiny::WeightsError;
 
-pub use self::checkpoints::{FULL, LATEST, MODEL, directory, latest};
+pub use self::outlet::{Folder, Occasion, Outlet, Synchronized};
 pub use self::run::{Summary, TinyTrainer};
 pub use self::step::{Recipe, Report, step};
+use crate::synchronizer::SyncError;
+use crate::synchronizer::folder::FolderError;
+pub use crate::synchronizer::folder::{FULL, LATEST, MODEL, directory, latest};
 
 /// How a trainer works.
 #[derive(Clone, Debug)]
@@ -39,9 +42,11 @@ pub struct Options {
     /// After how many steps its state is kept. Fewer are made again after a crash, with the same
     /// experiences.
     pub save_interval: u64,
-    /// After how many steps weights are published.
+    /// After how many steps weights are published. The last ones always are.
     pub publish_interval: u64,
-    /// After how many steps published weights stay for good; never, if none.
+    /// Whether weights are published when somebody demands them, and not after so many steps.
+    pub on_demand: bool,
+    /// After how many steps weights stay for good; never, if none.
     pub full_interval: Option<u64>,
     /// How many published weights that do not stay for good there are; at least two, since a server
     /// may still read the last but one.
@@ -61,6 +66,7 @@ impl Options {
             total_steps: None,
             save_interval: 1,
             publish_interval: 1,
+            on_demand: false,
             full_interval: None,
             max_passing: 2,
             read_timeout: Duration::from_secs(1800),
@@ -106,6 +112,9 @@ pub enum TrainerError {
     /// Weights or its state could not be read or written.
     #[error(transparent)]
     Weights(#[from] WeightsError),
+    /// Weights could not be published.
+    #[error("the trainer cannot publish its weights: {0}")]
+    Synchronizer(#[from] SyncError),
     /// A file of its own could not be read or written.
     #[error("{}: {problem}", path.display())]
     File {
@@ -130,4 +139,10 @@ pub enum TrainerError {
         /// How long was waited.
         waited: Duration,
     },
+}
+
+impl From<FolderError> for TrainerError {
+    fn from(error: FolderError) -> Self {
+        Self::File { path: error.path, problem: error.source.to_string() }
+    }
 }

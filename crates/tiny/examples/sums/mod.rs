@@ -8,7 +8,7 @@ use rollway_tiny::{Chance, Generated, Generator, Request, Vocabulary, Weights};
 pub(crate) type Problem = (u32, u32);
 
 /// Held out are one in ten, scattered, so that every pair of digits is seen with others.
-fn held_out((a, b): Problem) -> bool {
+pub(crate) fn held_out((a, b): Problem) -> bool {
     let scattered = (a * 100 + b).wrapping_mul(2_654_435_761) >> 16;
     scattered.is_multiple_of(10)
 }
@@ -28,9 +28,14 @@ pub(crate) fn sum((a, b): Problem) -> String {
     format!("{:03}", a + b)
 }
 
+/// The question.
+pub(crate) fn question((a, b): Problem) -> String {
+    format!("{a:02}+{b:02}=")
+}
+
 /// The tokens of a question.
-pub(crate) fn prompt(vocabulary: &Vocabulary, (a, b): Problem) -> Vec<u32> {
-    let text = vocabulary.encode(&format!("{a:02}+{b:02}=")).unwrap_or_default();
+pub(crate) fn prompt(vocabulary: &Vocabulary, problem: Problem) -> Vec<u32> {
+    let text = vocabulary.encode(&question(problem)).unwrap_or_default();
     [vec![Vocabulary::BEGIN], text].concat()
 }
 

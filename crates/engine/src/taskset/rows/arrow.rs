@@ -108,8 +108,7 @@ impl Walk<'_> {
                 (MessageHeader::RecordBatch, Some(schema)) => {
                     let batch = read.header_as_record_batch();
                     let batch = batch.ok_or_else(|| words("no batch in it"))?;
-                    let rows = u64::try_from(batch.length());
-                    end += rows.map_err(|_| words("a negative number of rows"))?;
+                    end += rows(&batch)?;
                     count_nulls(schema, &batch, &mut nulls);
                     ends.push(end);
                     batches.push(message);
@@ -165,6 +164,17 @@ impl Walk<'_> {
         self.file.seek(SeekFrom::Start(start))?;
         self.file.read_exact(&mut bytes)?;
         Ok(bytes)
+    }
+}
+
+/// Returns how many rows a batch has, if its first column says so too: a number alone may be
+/// damaged, and would have billions of rows looked for.
+fn rows(batch: &arrow_ipc::RecordBatch<'_>) -> std::result::Result<u64, Fault> {
+    let first = batch.nodes().filter(|nodes| !nodes.is_empty()).map(|nodes| nodes.get(0).length());
+    match u64::try_from(batch.length()) {
+        Ok(rows) if first == Some(batch.length()) || rows == 0 => Ok(rows),
+        Ok(rows) => Err(words(&format!("a batch of {rows} rows, which its columns do not have"))),
+        Err(_) => Err(words("a negative number of rows")),
     }
 }
 

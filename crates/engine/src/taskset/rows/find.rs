@@ -7,7 +7,7 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use crate::taskset::suggest::{instead, nearest};
+use crate::suggest::{instead, nearest};
 use crate::taskset::{Result, TasksetError, TasksetErrorKind};
 
 /// Entries of a folder that are looked at for a hint at most.

@@ -4,24 +4,43 @@ use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rollway_data::Sample;
-use rollway_data::buffer::{Ask, BufferError, End, Reader, Taken};
-use rollway_data::reader::read_until;
+use rollway_data::buffer::{Ask, BufferError, End, Reader};
 use rollway_tiny::{Trainer, Weights};
 use rollway_wire::experience::Experience;
 
-use super::checkpoints::{latest, publish, tidy};
-use super::state::{Place, failed};
+use super::outlet::{Folder, Occasion, Outlet};
+use super::state::Place;
 use super::step::{Report, step};
 use super::{Options, TrainerError};
+use crate::synchronizer::folder::failed;
+use crate::synchronizer::{Asked, TrainerState};
+
+/// How long a look for experiences takes at most, before the trainer turns to who waits for
+/// weights or wants it to stop. A buffer cannot be interrupted.
+const SLICE: Duration = Duration::from_millis(200);
+
+/// The same while somebody waits.
+const SHORT_SLICE: Duration = Duration::from_millis(10);
 
 /// A trainer that is running.
 #[derive(Debug)]
 pub struct TinyTrainer {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<Result<Summary, TrainerError>>>,
+}
+
+/// Ends a trainer from elsewhere.
+#[derive(Clone, Debug)]
+pub struct Stopper(Arc<AtomicBool>);
+
+impl Stopper {
+    /// Tells it to end after the step that it is at.
+    pub fn stop(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// What a trainer did until its end.
@@ -38,12 +57,24 @@ pub struct Summary {
 }
 
 impl TinyTrainer {
-    /// Starts a trainer. It goes on from the state in its folder, or begins with `start`. What it
-    /// does is told to `watch`, step by step, after it is published.
+    /// Starts a trainer that puts its weights into its folder, and tells nobody.
     pub fn start(
         options: Options,
         start: Weights,
         reader: Box<dyn Reader>,
+        watch: impl FnMut(&Report) + Send + 'static,
+    ) -> Result<Self, TrainerError> {
+        let outlet = Folder::new(&options.folder, options.max_passing);
+        Self::start_with(options, start, reader, Box::new(outlet), watch)
+    }
+
+    /// Starts a trainer. It goes on from the state in its folder, or begins with `start`. What it
+    /// does is told to `watch`, step by step, after it is published.
+    pub fn start_with(
+        options: Options,
+        start: Weights,
+        reader: Box<dyn Reader>,
+        outlet: Box<dyn Outlet>,
         watch: impl FnMut(&Report) + Send + 'static,
     ) -> Result<Self, TrainerError> {
         if let Some(problem) = options.problem() {
@@ -53,7 +84,7 @@ impl TinyTrainer {
         let stopped = Arc::clone(&stop);
         let thread = thread::Builder::new()
             .name("rollway-trainer".to_owned())
-            .spawn(move || Run::begin(options, start, reader)?.run(watch, &stopped))
+            .spawn(move || run(options, start, reader, outlet, watch, &stopped))
             .map_err(|error| TrainerError::Thread(error.to_string()))?;
         Ok(Self { stop, thread: Some(thread) })
     }
@@ -61,6 +92,11 @@ impl TinyTrainer {
     /// Tells it to end after the step that it is at.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns what tells it so from elsewhere.
+    pub fn stopper(&self) -> Stopper {
+        Stopper(Arc::clone(&self.stop))
     }
 
     /// Waits for its end. Blocks.
@@ -77,27 +113,56 @@ impl Drop for TinyTrainer {
     }
 }
 
+/// Works until the end, and tells those who wait how it was.
+fn run(
+    options: Options,
+    start: Weights,
+    reader: Box<dyn Reader>,
+    mut outlet: Box<dyn Outlet>,
+    watch: impl FnMut(&Report),
+    stop: &AtomicBool,
+) -> Result<Summary, TrainerError> {
+    let total_steps = options.total_steps;
+    let ended =
+        Run::begin(options, start, reader, outlet.as_mut()).and_then(|run| run.run(watch, stop));
+    match &ended {
+        Ok(summary) if summary.is_finished || total_steps.is_some_and(|it| summary.steps >= it) => {
+            outlet.end(Ok(()));
+        }
+        // It was stopped: another process may go on.
+        Ok(_) => drop(outlet),
+        Err(error) => outlet.end(Err(error.to_string())),
+    }
+    ended
+}
+
 /// What the thread works with.
-struct Run {
+struct Run<'a> {
     options: Options,
     place: Place,
     reader: Box<dyn Reader>,
+    outlet: &'a mut dyn Outlet,
     trainer: Trainer,
     /// The last step.
     step: u64,
     /// The last step whose state was kept.
     saved: u64,
+    /// The last step whose weights were published; none if there is none.
+    published: Option<u64>,
+    /// What was told last.
+    told: Option<TrainerState>,
     /// Where the reader stood after the experiences of the last step.
     position: String,
     summary: Summary,
 }
 
-impl Run {
+impl<'a> Run<'a> {
     /// Takes the kept state up, and publishes what a trainer that died did not get to publish.
     fn begin(
         options: Options,
         start: Weights,
         mut reader: Box<dyn Reader>,
+        outlet: &'a mut dyn Outlet,
     ) -> Result<Self, TrainerError> {
         fs::create_dir_all(&options.folder).map_err(failed(&options.folder))?;
         let place = Place::new(&options.folder, &options.name);
@@ -115,11 +180,23 @@ impl Run {
                 (0, trainer)
             }
         };
-        let summary = Summary { steps: step, ..Summary::default() };
-        let position = reader.position();
-        let run = Self { options, place, reader, trainer, step, saved: step, position, summary };
-        if run.is_published() && latest(&run.options.folder)? != Some(step) {
-            run.publish()?;
+        let mut run = Self {
+            summary: Summary { steps: step, ..Summary::default() },
+            position: reader.position(),
+            published: outlet.newest()?,
+            told: None,
+            saved: step,
+            options,
+            place,
+            reader,
+            outlet,
+            trainer,
+            step,
+        };
+        // Weights in memory do not survive everything that the state survives.
+        let is_lost = run.published.is_none() && step > 0;
+        if (run.is_due() || is_lost) && run.published != Some(step) {
+            run.put(true)?;
         }
         Ok(run)
     }
@@ -132,6 +209,9 @@ impl Run {
         let ended = self.work(watch, &|| stop.load(Ordering::Relaxed));
         self.keep()?;
         ended?;
+        if self.summary.is_finished && self.published != Some(self.step) {
+            self.put(true)?;
+        }
         // Whoever comes next gets what was read and not learned; what was learned is acknowledged.
         if self.reader.position() != self.position {
             self.reader.seek(&self.position)?;
@@ -148,6 +228,7 @@ impl Run {
         while self.options.total_steps.is_none_or(|total| self.step < total) && !is_stopped() {
             let Some((samples, end)) = self.read(is_stopped)? else { break };
             if !samples.is_empty() {
+                self.tell(TrainerState::Training);
                 watch(&self.learn(&samples)?);
             }
             if end == End::Finished {
@@ -156,6 +237,14 @@ impl Run {
             }
         }
         Ok(())
+    }
+
+    /// Tells those who wait what it is at, if they do not know.
+    fn tell(&mut self, state: TrainerState) {
+        if self.told.as_ref() != Some(&state) {
+            self.outlet.tell(state.clone());
+            self.told = Some(state);
+        }
     }
 
     /// What was read before is acknowledged if, and only if, its step is kept.
@@ -169,19 +258,50 @@ impl Run {
         &mut self,
         is_stopped: &dyn Fn() -> bool,
     ) -> Result<Option<(Vec<Sample>, End)>, TrainerError> {
-        let waited = self.options.read_timeout;
-        let ask = self.ask(waited);
-        let mut taken = Taken { samples: Vec::new(), stale: 0, end: End::TimedOut };
-        read_until(self.reader.as_mut(), &ask, &mut taken, is_stopped)?;
-        self.summary.stale += taken.stale as u64;
-        match taken.end {
-            End::TimedOut if is_stopped() => Ok(None),
-            End::TimedOut => {
-                let (wanted, got) = (ask.count, taken.samples.len());
-                Err(TrainerError::NoExperiences { step: self.step + 1, wanted, got, waited })
+        let (wanted, waited) = (self.options.batch_size, self.options.read_timeout);
+        let until = Instant::now().checked_add(waited);
+        let mut samples = Vec::new();
+        let mut ask = self.ask(waited);
+        loop {
+            // Known before the look: who waited by then has delivered what may be found.
+            let asked = self.outlet.asked();
+            let slice = if asked.waiting > 0 { SHORT_SLICE } else { SLICE };
+            let left = until.map_or(slice, |it| it.saturating_duration_since(Instant::now()));
+            ask.count = wanted - samples.len();
+            ask.timeout = left.min(slice);
+            let more = self.reader.read(&ask)?;
+            samples.extend(more.samples);
+            self.summary.stale += more.stale as u64;
+            if more.end != End::TimedOut {
+                return Ok(Some((samples, more.end)));
             }
-            end => Ok(Some((taken.samples, end))),
+            if is_stopped() {
+                return Ok(None);
+            }
+            if left.is_zero() {
+                let got = samples.len();
+                return Err(TrainerError::NoExperiences {
+                    step: self.step + 1,
+                    wanted,
+                    got,
+                    waited,
+                });
+            }
+            // What was acknowledged is, and what was just read is not.
+            ask.keep = true;
+            self.idle(asked)?;
         }
+    }
+
+    /// Gives those who wait what there is, since there will be no more before experiences come.
+    fn idle(&mut self, asked: Asked) -> Result<(), TrainerError> {
+        if asked.wanted.is_some() && self.published.is_none_or(|it| it < self.step) && self.step > 0
+        {
+            self.keep()?;
+            self.put(true)?;
+        }
+        self.tell(TrainerState::Idle { seen: asked.ask });
+        Ok(())
     }
 
     fn learn(&mut self, samples: &[Sample]) -> Result<Report, TrainerError> {
@@ -193,12 +313,13 @@ impl Run {
         report.step = self.step;
         self.summary.steps = self.step;
         self.summary.experiences += report.experiences;
-        if self.step - self.saved >= self.options.save_interval || self.is_published() {
+        let is_published = self.is_due() || self.is_demanded();
+        if self.step - self.saved >= self.options.save_interval || is_published || self.is_full() {
             // What others may see must not be made again otherwise.
             self.keep()?;
         }
-        if self.is_published() {
-            self.publish()?;
+        if is_published || self.is_full() {
+            self.put(is_published)?;
         }
         Ok(report)
     }
@@ -215,14 +336,24 @@ impl Run {
         self.options.full_interval.is_some_and(|every| self.step.is_multiple_of(every))
     }
 
-    fn is_published(&self) -> bool {
+    /// Tells whether the weights of this step are published whoever wants them.
+    fn is_due(&self) -> bool {
         let is_last = self.options.total_steps == Some(self.step);
-        is_last || self.is_full() || self.step.is_multiple_of(self.options.publish_interval)
+        let every = self.options.publish_interval;
+        is_last || (!self.options.on_demand && self.step.is_multiple_of(every))
     }
 
-    fn publish(&self) -> Result<(), TrainerError> {
-        let (folder, weights) = (&self.options.folder, self.trainer.weights());
-        publish(folder, self.step, weights, self.is_full())?;
-        tidy(folder, self.options.max_passing)
+    /// Tells whether somebody demands weights, and these would do.
+    fn is_demanded(&mut self) -> bool {
+        self.options.on_demand && self.outlet.asked().wanted.is_some_and(|it| it <= self.step)
+    }
+
+    fn put(&mut self, is_published: bool) -> Result<(), TrainerError> {
+        let occasion = Occasion { is_published, is_full: self.is_full() };
+        self.outlet.put(self.step, self.trainer.weights(), occasion)?;
+        if is_published {
+            self.published = Some(self.step);
+        }
+        Ok(())
     }
 }

@@ -1,14 +1,15 @@
 //! The trainer's own state: which step it is at, where its reader stands, and all that the model
 //! and its optimizer remember. Kept whole or not at all.
 
-use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use rollway_tiny::Trainer;
 use serde::{Deserialize, Serialize};
 
 use super::TrainerError;
+use crate::synchronizer::folder::{failed, replace, sync};
 
 /// The version of the file.
 const FORMAT: u32 = 1;
@@ -47,7 +48,7 @@ impl Place {
         let bytes = match fs::read(&path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(failed(&path)(error)),
+            Err(error) => return Err(failed(&path)(error).into()),
         };
         let wrong = |problem: String| TrainerError::File { path: path.clone(), problem };
         let meta: Meta = serde_json::from_slice(&bytes).map_err(|error| {
@@ -90,25 +91,4 @@ impl Place {
         }
         Ok(())
     }
-}
-
-pub(super) fn failed(path: &Path) -> impl Fn(io::Error) -> TrainerError {
-    let path = path.to_owned();
-    move |error| TrainerError::File { path: path.clone(), problem: error.to_string() }
-}
-
-/// Makes what was created, renamed or removed in a folder durable.
-pub(super) fn sync(folder: &Path) -> Result<(), TrainerError> {
-    File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed(folder))
-}
-
-/// Replaces a file. Whoever reads sees the earlier content, or the whole new one.
-pub(super) fn replace(path: &Path, bytes: &[u8]) -> Result<(), TrainerError> {
-    let beside = path.with_extension("tmp");
-    let written = File::create(&beside).and_then(|mut file| {
-        file.write_all(bytes)?;
-        file.sync_all()
-    });
-    written.and_then(|()| fs::rename(&beside, path)).map_err(failed(path))?;
-    path.parent().map_or(Ok(()), sync)
 }

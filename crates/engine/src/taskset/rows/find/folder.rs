@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::Kind;
-use crate::taskset::suggest::instead;
+use crate::suggest::instead;
 use crate::taskset::{Result, TasksetError, TasksetErrorKind};
 
 /// How deep folders are searched, and how many files they may have.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::names;
-use crate::taskset::suggest::instead;
+use crate::suggest::instead;
 use crate::taskset::{Result, TasksetError, TasksetErrorKind};
 
 const DICT: &str = "dataset_dict.json";

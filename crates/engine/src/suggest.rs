@@ -3,13 +3,29 @@
 /// How far a word is from a name that only contains it, or that it contains.
 const CONTAINED: usize = 100;
 
+/// How many names are listed where none is near.
+const LISTED: usize = 12;
+
 /// Returns the name that was probably meant.
-pub(super) fn nearest<'a>(word: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+pub(crate) fn nearest<'a>(word: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     names.filter_map(|name| Some((distance(word, name)?, name))).min().map(|(_, name)| name)
 }
 
+/// Returns the beginning of a hint: the nearest name, or else what there is.
+pub(crate) fn instead<'a>(word: &str, names: impl Iterator<Item = &'a str> + Clone) -> String {
+    if let Some(name) = nearest(word, names.clone()) {
+        return format!("did you mean `{name}`?");
+    }
+    let all: Vec<&str> = names.collect();
+    match all.len() {
+        0 => "there is none at all".to_owned(),
+        count if count <= LISTED => format!("there is: {}", all.join(", ")),
+        count => format!("there is: {} and {} more", all[..LISTED].join(", "), count - LISTED),
+    }
+}
+
 /// Tells whether a word can be a misspelling of a name.
-pub(super) fn is_misspelled(word: &str, name: &str) -> bool {
+pub(crate) fn is_misspelled(word: &str, name: &str) -> bool {
     distance(word, name).is_some_and(|distance| distance < CONTAINED)
 }
 

@@ -1,6 +1,7 @@
-//! Files in the job's folder that tell agents where the server is and what to show it.
+//! Small files in a job's folder, whole or not there at all: what must survive, and what tells
+//! others where a server is and what to show it.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::unix::fs::OpenOptionsExt;
@@ -8,23 +9,40 @@ use std::path::{Path, PathBuf};
 
 use rollway_wire::Secret;
 
-use super::ServeError;
-use crate::config::Config;
+use crate::config::{Config, Problem};
 use crate::gateway::api_key;
+
+/// Why a small file cannot be read or written.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}: {message}", path.display())]
+pub struct FileError {
+    /// Which file.
+    pub path: PathBuf,
+    /// Why.
+    pub message: String,
+}
+
+/// Why there is no key for agents.
+#[derive(Debug)]
+pub(crate) enum KeyError {
+    File(FileError),
+    Config(Problem),
+}
 
 /// Returns the key that agents show, and the file that it is in; none if it comes from the
 /// environment. A key that was made once stays the job's.
-pub(super) fn key(config: &Config, job: &Path) -> Result<(Secret, Option<PathBuf>), ServeError> {
+pub(crate) fn key(config: &Config, job: &Path) -> Result<(Secret, Option<PathBuf>), KeyError> {
     let explorer = &config.explorer;
-    if let Some(key) = api_key("explorer.proxy_key_env", explorer.proxy_key_env.as_deref())? {
+    let given = api_key("explorer.proxy_key_env", explorer.proxy_key_env.as_deref());
+    if let Some(key) = given.map_err(KeyError::Config)? {
         return Ok((key, None));
     }
     let path = job.join(format!("{}_server_key.txt", explorer.name));
-    Ok((secret(&path)?, Some(path)))
+    Ok((secret(&path).map_err(KeyError::File)?, Some(path)))
 }
 
 /// Returns the secret in a file, or makes one and keeps it there.
-pub(super) fn secret(path: &Path) -> Result<Secret, ServeError> {
+pub(crate) fn secret(path: &Path) -> Result<Secret, FileError> {
     let fail = |error: &dyn std::fmt::Display| failed(path, error);
     match fs::read_to_string(path) {
         Ok(text) if !text.trim().is_empty() => {
@@ -40,27 +58,30 @@ pub(super) fn secret(path: &Path) -> Result<Secret, ServeError> {
 }
 
 /// Writes a line to a file, so that who reads it finds all of it or nothing.
-pub(super) fn write(path: &Path, line: &str, is_secret: bool) -> Result<(), ServeError> {
-    let put = || {
-        if let Some(folder) = path.parent() {
-            fs::create_dir_all(folder)?;
-        }
-        let mut name = path.as_os_str().to_owned();
-        name.push(format!(".{}", std::process::id()));
-        let new = PathBuf::from(name);
-        let mode = if is_secret { 0o600 } else { 0o644 };
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(true).mode(mode);
-        let mut file = options.open(&new)?;
-        writeln!(file, "{line}")?;
-        file.sync_all()?;
-        fs::rename(&new, path)
-    };
-    put().map_err(|error: io::Error| failed(path, &error))
+pub(crate) fn write(path: &Path, line: &str, is_secret: bool) -> Result<(), FileError> {
+    let mode = if is_secret { 0o600 } else { 0o644 };
+    replace(path, format!("{line}\n").as_bytes(), mode).map_err(|error| failed(path, &error))
+}
+
+/// Replaces a file. Whoever reads it sees the earlier content, or the whole new one; when this
+/// returns, the new one survives anything.
+pub(crate) fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+    let folder = path.parent().unwrap_or_else(|| Path::new("."));
+    fs::create_dir_all(folder)?;
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{}", std::process::id()));
+    let new = PathBuf::from(name);
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(mode);
+    let mut file = options.open(&new)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&new, path)?;
+    File::open(folder)?.sync_all()
 }
 
 /// Returns an address that others can use, where the server listens on all of them.
-pub(super) fn reachable(url: &str) -> String {
+pub(crate) fn reachable(url: &str) -> String {
     let address = url.strip_prefix("http://").and_then(|rest| rest.parse::<SocketAddr>().ok());
     match address {
         Some(address) if address.ip().is_unspecified() => {
@@ -93,8 +114,8 @@ fn own(listening: IpAddr) -> IpAddr {
     ask().map_or(loopback, |address| address.ip())
 }
 
-fn failed(path: &Path, error: &dyn std::fmt::Display) -> ServeError {
-    ServeError::File { path: path.display().to_string(), message: error.to_string() }
+fn failed(path: &Path, error: &dyn std::fmt::Display) -> FileError {
+    FileError { path: path.into(), message: error.to_string() }
 }
 
 #[cfg(test)]

@@ -1,0 +1,78 @@
+//! Two explorers of different speed, and one trainer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rollway::explorer::{Explored, Explorer, Options, Watchers};
+use rollway::synchronizer::Synchronizer;
+use rollway::tiny::trainer::{self, Folder, Synchronized, TinyTrainer};
+use rollway::{Place, config::Config};
+use rollway_tiny::arithmetic;
+
+use crate::world::{Seen, Way, World};
+
+const STEPS: u64 = 3;
+
+async fn explorer(world: &World, config: &Config, seen: &Seen) -> Explored {
+    let watchers = Watchers::new(vec![Arc::new(seen.clone())]);
+    let options = Options { fleet: Some(world.fleet()), watchers, ..Options::default() };
+    let opened = Explorer::prepare(config, options).await;
+    let mut explorer = opened.unwrap_or_else(|error| panic!("{error}"));
+    let explored = explorer.explore().await.unwrap_or_else(|error| panic!("{error}"));
+    explorer.shutdown().await.unwrap();
+    explored
+}
+
+/// Starts the trainer of the embedded model.
+async fn train(config: &Config) -> TinyTrainer {
+    let options = trainer::Options {
+        batch_size: config.buffer.train_batch_size as usize,
+        on_demand: config.synchronizer.sync_style == rollway::config::SyncStyle::ExplorerDriven,
+        read_timeout: Duration::from_secs(20),
+        ..trainer::Options::new(config.job_dir())
+    };
+    let synchronizer = Synchronizer::open(config).await.unwrap();
+    let folder = Folder::new(config.job_dir(), options.max_passing);
+    let outlet = Synchronized::enter(&synchronizer, "trainer", folder).await.unwrap();
+    let place = Place::of_experiences(config).unwrap();
+    let reader = tokio::task::spawn_blocking(move || place.open().unwrap().reader("trainer"));
+    let reader = reader.await.unwrap().unwrap();
+    TinyTrainer::start_with(options, arithmetic().0, reader, Box::new(outlet), |_| {}).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_explorers_and_a_trainer_meet_in_every_style_and_by_every_method() {
+    for style in ["fixed", "explorer_driven", "trainer_driven", "fully_async"] {
+        for method in ["checkpoint", "memory"] {
+            let world = World::new();
+            let slow = World { rule: Arc::new(|_, _, _| Way::Slowly), ..World::new() };
+            let config = |name: &str| {
+                world.config(&[
+                    "mode=explore",
+                    &format!("explorer.name={name}"),
+                    &format!("synchronizer.sync_style={style}"),
+                    &format!("synchronizer.sync_method={method}"),
+                    &format!("buffer.total_steps={STEPS}"),
+                    "explorer.eval_interval=2",
+                ])
+            };
+            let (fast_config, slow_config) = (config("fast"), config("slow"));
+            let trainer = train(&fast_config).await;
+            let (seen, other) = (Seen::default(), Seen::default());
+            let (fast, slow) = tokio::join!(
+                explorer(&world, &fast_config, &seen),
+                explorer(&slow, &slow_config, &other),
+            );
+            let trained = tokio::task::spawn_blocking(|| trainer.join()).await.unwrap().unwrap();
+            let case = format!("{style} {method}");
+            assert_eq!(
+                (fast.steps, slow.steps, trained.steps),
+                (STEPS, STEPS, 2 * STEPS),
+                "{case}"
+            );
+            assert!(fast.version >= 1 && slow.version == 2 * STEPS, "{case}: {fast:?} {slow:?}");
+            let delivered = world.delivered();
+            assert!(delivered.values().all(|tasks| tasks.len() == 12), "{case}: {delivered:?}");
+        }
+    }
+}

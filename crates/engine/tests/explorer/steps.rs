@@ -1,0 +1,122 @@
+//! Steps, evaluations and exchanges, in the order of the style.
+
+use rollway::explorer::Event;
+
+use crate::world::World;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_period_is_begun_evaluated_finalized_and_exchanged() {
+    let world = World::new();
+    let (explored, seen) = world.explore(&["synchronizer.sync_interval=2"]).await;
+    assert_eq!((explored.steps, explored.version, explored.stopped), (4, 4, false));
+    let (start, words): (Vec<_>, Vec<_>) =
+        seen.words().into_iter().partition(|it| it == "eval 0 v0");
+    assert_eq!(start.len(), 1, "it is finished whenever it is");
+    let expected = [
+        "begin 1",
+        "begin 2",
+        "done 1",
+        "done 2",
+        "eval 2 v0",
+        "sync 2 v2",
+        "begin 3",
+        "begin 4",
+        "done 3",
+        "done 4",
+        "sync 4 v4",
+        "eval 4 v4",
+    ];
+    assert_eq!(words, expected);
+    let counts = &explored.counts;
+    assert_eq!((counts.tasks_submitted, counts.tasks_finished, counts.tasks_failed), (12, 12, 0));
+    assert_eq!(counts.experiences_delivered, 24);
+    assert_eq!(counts.first_eval.as_ref().map(|it| (it.step, it.mean())), Some((0, Some(1.0))));
+    assert_eq!(counts.last_eval.as_ref().map(|it| (it.step, it.mean())), Some((4, Some(1.0))));
+    assert!(counts.seconds > 0.0);
+    // Every task was run twice, in the order of the selector, and is in the buffer as often.
+    let mut ran = world.ran.lock().unwrap().clone();
+    ran.retain(|batch, _| !batch.contains('/'));
+    ran.values_mut().for_each(|tasks| tasks.sort_unstable());
+    assert_eq!(ran.len(), 4);
+    assert_eq!(world.delivered(), ran);
+    assert_eq!(seen.number(1, "rollout/model_version"), Some(0.0));
+    assert_eq!(seen.number(3, "rollout/model_version"), Some(2.0));
+    assert_eq!(seen.number(3, "rollout/finished_task_count"), Some(3.0));
+    assert!(seen.number(3, "explorer/time/wait_explore_step").is_some());
+    assert!(seen.number(3, "explorer/time/sync_interval").is_none());
+    assert!(seen.number(4, "explorer/time/sync_interval").is_some());
+    let events = seen.events();
+    let eval = events.iter().find_map(|event| match event {
+        Event::Evaluated { metrics, step: 2, .. } => Some(metrics),
+        _ => None,
+    });
+    assert!(eval.is_some_and(|metrics| metrics.get("eval/held/finished_task_count") == Some(2.0)));
+    assert!(eval.is_some_and(|metrics| metrics.get("time/eval").is_some()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_model_that_is_trained_answers_and_its_version_is_told() {
+    // The workflow that comes with Rollway asks the embedded model through the gateway.
+    let world = World::new();
+    let overrides = [
+        "buffer.explorer_input.default_workflow_type=simple_workflow",
+        "buffer.explorer_input.default_reward_fn_type=exact_match",
+        "buffer.total_steps=2",
+        "explorer.eval_interval=1",
+        "buffer.explorer_input.taskset.format.response_key=n",
+        "buffer.explorer_input.eval_tasksets=[]",
+    ];
+    let seen = crate::world::Seen::default();
+    let config = world.config(&overrides);
+    let options = rollway::explorer::Options {
+        watchers: rollway::explorer::Watchers::new(vec![std::sync::Arc::new(seen.clone())]),
+        ..Default::default()
+    };
+    let mut explorer = rollway::explorer::Explorer::prepare(&config, options).await.unwrap();
+    let trainer = crate::world::Trainer::start(&explorer, &seen).await;
+    let pulse = explorer.pulse();
+    let explored = explorer.explore().await.unwrap_or_else(|error| panic!("{error}"));
+    drop(trainer);
+    assert_eq!((explored.steps, explored.version), (2, 2));
+    for (step, version) in [(1, 0.0), (2, 1.0)] {
+        for stat in ["", "/min", "/max", "/mean"] {
+            let key = format!("rollout/model_version{stat}");
+            assert_eq!(seen.number(step, &key), Some(version), "{step} {key}");
+        }
+    }
+    let beat = pulse.beat().await;
+    assert_eq!((beat.done, beat.pending, beat.running, beat.failed), (12, 0, 0, 0));
+    assert_eq!((beat.runners, beat.busy), (4, 0));
+    assert!(beat.prompt_tokens > 12 && beat.answer_tokens > 12, "{beat:?}");
+    explorer.shutdown().await.unwrap();
+    assert_eq!(pulse.beat().await.done, 12, "the last numbers stay");
+    // A second time there is nothing to do.
+    explorer.shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_fully_async_a_window_is_in_flight_and_weights_come_of_themselves() {
+    let world = World::new();
+    let overrides = [
+        "synchronizer.sync_style=fully_async",
+        "buffer.total_steps=6",
+        "buffer.explorer_input.eval_tasksets=[]",
+        "synchronizer.max_staleness=1",
+        "explorer.max_inflight_batches=2",
+    ];
+    let (explored, seen) = world.explore(&overrides).await;
+    assert_eq!((explored.steps, explored.version), (6, 6));
+    let (mut done, mut version) = (0, 0);
+    for event in seen.events().iter() {
+        match event {
+            Event::StepBegun { step, .. } => {
+                assert!(step - done <= 2, "more than the window");
+                assert!(step - 1 - version <= 1, "step {step} is too stale with v{version}");
+            }
+            Event::StepDone { step, .. } => done = *step,
+            Event::Synced { version: newer, .. } => version = *newer,
+            _ => {}
+        }
+    }
+    assert_eq!(world.delivered().len(), 6);
+}
