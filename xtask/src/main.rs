@@ -72,6 +72,7 @@ fn show(llama: llama::Llama) {
 const BENCHES: &[(&str, &str)] = &[
     ("rollway-core", "core"),
     ("rollway", "engine"),
+    ("rollway", "explorer"),
     ("rollway-wire", "roundtrip"),
     ("rollway-wire", "experience"),
     ("rollway-data", "buffers"),

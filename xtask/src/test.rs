@@ -34,13 +34,13 @@ pub(crate) const STEPS: &[Step] = &[
     Step { name: "clippy", about: "lint all Rust code; a warning is a failure", run: clippy },
     Step { name: "doc", about: "build the documentation; a warning is a failure", run: doc },
     Step { name: "rust", about: "run every Rust test, scenario and tidy check", run: rust },
-    Step { name: "sim", about: "run the simulator on 400 seeds, then on its mutants", run: sim },
+    Step { name: "sim", about: "run the simulator on seeds and on its mutants", run: sim },
     Step {
         name: "python",
         about: "install the wheel into an environment of its own and test it there",
         run: python,
     },
-    Step { name: "run", about: "run the example of the README", run: example },
+    Step { name: "run", about: "run the example of the README, and a simulation", run: example },
 ];
 
 /// Runs the steps, stops at the first failure, and ends with the line `test: N passed, M failed`.
@@ -94,7 +94,9 @@ fn rust(shell: &Shell) -> Result<(), Failure> {
 fn sim(shell: &Shell) -> Result<(), Failure> {
     let sim = "run --release --locked -p rollway-sim --";
     shell.cargo(sim).words("--seeds 400").run()?;
-    shell.cargo(sim).words("--mutants").run()
+    shell.cargo(sim).words("--mutants").run()?;
+    shell.cargo(sim).words("--explorers --seeds 2000").run()?;
+    shell.cargo(sim).words("--explorers --mutants").run()
 }
 
 fn python(shell: &Shell) -> Result<(), Failure> {
@@ -110,7 +112,9 @@ fn python(shell: &Shell) -> Result<(), Failure> {
         .words("-m pytest python/tests -q")
         .env("ROLLWAY_BOOTSTRAP_BIN", example("bootstrap"))
         .env("ROLLWAY_CONFORMANCE_BIN", example("conformance"))
+        .env("ROLLWAY_FLOWS_BIN", example("flows"))
         .env("ROLLWAY_GATEWAY_BIN", example("gateway"))
+        .env("ROLLWAY_MONITOR_BIN", example("monitor"))
         .env("ROLLWAY_LLAMA_SERVER", llama.server)
         .env("ROLLWAY_LLAMA_MODEL", llama.model)
         .env("ROLLWAY_NODE", node.program)
@@ -120,7 +124,17 @@ fn python(shell: &Shell) -> Result<(), Failure> {
 }
 
 fn example(shell: &Shell) -> Result<(), Failure> {
-    shell.cargo("run --release --locked -- run examples/arithmetic.yaml").run()
+    let job = shell.target.join("example");
+    // From its beginning, and not where the last time ended.
+    match std::fs::remove_dir_all(&job) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            return Err(Failure::file(&job, &error));
+        }
+        _ => {}
+    }
+    let root = format!("checkpoint_root_dir={}", job.display());
+    shell.cargo("run --release --locked -- run examples/arithmetic.yaml").args([root]).run()?;
+    shell.cargo("run --release --locked -- run examples/simulate.yaml").run()
 }
 
 /// Tells how to get a component of the toolchain that is not there.

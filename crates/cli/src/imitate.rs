@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use clap::{Args as Arguments, ValueEnum};
 use rollway_gateway::simulated::{Kind, Lengths, Options, Server};
-use tokio::runtime::Builder;
 
-use crate::Failure;
+use crate::signals::Signals;
+use crate::{Failure, runtime};
 
 // What the server is to be like. Words with three slashes here would be shown instead of those
 // that describe the command.
@@ -115,9 +115,7 @@ impl Imitation {
 /// Runs a server until it is told to end.
 pub(crate) fn imitate(imitation: &Imitation) -> Result<(), Failure> {
     let failed = |what: &str, error: std::io::Error| Failure::Job(format!("{what}: {error}"));
-    let runtime = Builder::new_multi_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| failed("no threads could be started", error))?;
-    runtime.block_on(async {
+    runtime()?.block_on(async {
         let options = imitation.options();
         let address = options.address;
         let server = Server::start(options).map_err(|error| {
@@ -125,21 +123,12 @@ pub(crate) fn imitate(imitation: &Imitation) -> Result<(), Failure> {
             Failure::Input(format!("{address} cannot be listened on: {error}\n{hint}"))
         })?;
         print_where(imitation, &server);
-        ended().await.map_err(|error| failed("signals cannot be waited for", error))?;
+        let signals = Signals::new();
+        signals.map_err(|error| failed("signals cannot be waited for", error))?.next().await;
         server.stop().await;
         println!("ended");
         Ok(())
     })
-}
-
-/// Waits for Ctrl-C, or for what service managers send.
-async fn ended() -> std::io::Result<()> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut terminate = signal(SignalKind::terminate())?;
-    tokio::select! {
-        pressed = tokio::signal::ctrl_c() => pressed,
-        _ = terminate.recv() => Ok(()),
-    }
 }
 
 fn print_where(imitation: &Imitation, server: &Server) {

@@ -1,15 +1,32 @@
-//! What the engine logs goes to standard error.
+//! What the engine logs, as lines for people or as JSON for programs.
 
 use std::fmt::{self, Write as _};
-use std::io::{self, Write as _};
+use std::time::{SystemTime, UNIX_EPOCH};
 
+use clap::ValueEnum;
 use rollway::config::LogLevel;
+use serde_json::{Map, Value, json};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
+use crate::line::{Line, Look};
+use crate::output::{Kind, Output};
+
+/// What standard error looks like.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Form {
+    /// A live view on a terminal, lines of text elsewhere
+    #[default]
+    Auto,
+    /// Lines of text
+    Plain,
+    /// One JSON object per line
+    Json,
+}
+
 /// Begins to write down what is logged.
-pub(crate) fn install(level: LogLevel) {
+pub fn install(level: LogLevel, output: &Output) {
     let level = match level {
         LogLevel::Trace => Level::TRACE,
         LogLevel::Debug => Level::DEBUG,
@@ -18,23 +35,98 @@ pub(crate) fn install(level: LogLevel) {
         LogLevel::Error => Level::ERROR,
     };
     // Somebody who listens already is as good.
-    let _ = tracing::subscriber::set_global_default(Logger(level));
+    let _ = tracing::subscriber::set_global_default(Logger { level, output: output.clone() });
 }
 
-struct Logger(Level);
+/// Writes a line in the way of the log.
+pub fn say(output: &Output, level: Level, message: &str) {
+    write(output, level, message, Map::new());
+}
+
+fn write(output: &Output, level: Level, message: &str, fields: Map<String, Value>) {
+    let now = SystemTime::now();
+    match output.kind() {
+        Kind::Json => {
+            let level = level.as_str().to_ascii_lowercase();
+            let mut line = json!({
+                "time": stamp(now), "event": "log", "level": level, "message": message,
+            });
+            if !fields.is_empty() {
+                line["fields"] = Value::Object(fields);
+            }
+            output.raw(&line.to_string());
+        }
+        Kind::Plain | Kind::Live => {
+            let mut message = message.to_owned();
+            for (name, value) in &fields {
+                // Writing to a string cannot fail.
+                let _ = match value {
+                    Value::String(text) => write!(message, " {name}={text}"),
+                    value => write!(message, " {name}={value}"),
+                };
+            }
+            output.print(&lines(output.kind(), now, level, &message));
+        }
+    }
+}
+
+/// Returns a message as lines: with its time, and what follows the first line below it.
+fn lines(kind: Kind, now: SystemTime, level: Level, message: &str) -> Vec<Line> {
+    let stamp = stamp(now);
+    // On a terminal the day is known.
+    let stamp = if kind == Kind::Live { &stamp[11..] } else { &stamp };
+    let look = match level {
+        Level::ERROR => Look::Red,
+        Level::WARN => Look::Yellow,
+        Level::INFO => Look::Cyan,
+        _ => Look::Faint,
+    };
+    let begin = |stamp: &str, level: &str| {
+        Line::new().with(stamp, Look::Faint).text(" ").with(format!("{level:<5}"), look).text(" ")
+    };
+    let mut lines = Vec::new();
+    for text in message.lines() {
+        let begin = match lines.is_empty() {
+            true => begin(stamp, level.as_str()),
+            false => begin(&" ".repeat(stamp.len()), ""),
+        };
+        lines.push(begin.text(text));
+    }
+    lines
+}
+
+/// Returns a moment in the calendar of UTC, as RFC 3339 has it.
+pub fn stamp(at: SystemTime) -> String {
+    let seconds = at.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let (days, seconds) = (seconds / 86_400, seconds % 86_400);
+    // Years that begin in March end with the leap day, so that it shifts no other.
+    let days = days + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    let year = era * 400 + year + next;
+    let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+struct Logger {
+    level: Level,
+    output: Output,
+}
 
 impl Subscriber for Logger {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         // Libraries below have much to say about every message.
-        metadata.target().starts_with("rollway") && *metadata.level() <= self.0
+        metadata.target().starts_with("rollway") && *metadata.level() <= self.level
     }
 
     fn event(&self, event: &Event<'_>) {
-        let mut line = Line::default();
-        event.record(&mut line);
-        let level = event.metadata().level();
-        // A log that cannot be written to is no reason to stop.
-        let _ = writeln!(io::stderr(), "{level}: {}{}", line.message, line.fields);
+        let mut said = Said::default();
+        event.record(&mut said);
+        write(&self.output, *event.metadata().level(), &said.message, said.fields);
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {
@@ -50,24 +142,70 @@ impl Subscriber for Logger {
     fn exit(&self, _: &Id) {}
 }
 
-/// An event in words: the message, then the fields.
+/// What an event says: the message, and the fields.
 #[derive(Default)]
-struct Line {
-    fields: String,
+struct Said {
+    fields: Map<String, Value>,
     message: String,
 }
 
-impl Visit for Line {
+impl Said {
+    fn keep(&mut self, field: &Field, value: Value) {
+        match (field.name(), value) {
+            ("message", Value::String(message)) => self.message = message,
+            (name, value) => {
+                self.fields.insert(name.to_owned(), value);
+            }
+        }
+    }
+}
+
+impl Visit for Said {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        // Writing to a string cannot fail.
-        let _ = if field.name() == "message" {
-            write!(self.message, "{value:?}")
-        } else {
-            write!(self.fields, " {}={value:?}", field.name())
-        };
+        self.keep(field, Value::String(format!("{value:?}")));
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.record_debug(field, &format_args!("{value}"));
+        self.keep(field, Value::String(value.to_owned()));
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.keep(field, value.into());
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.keep(field, value.into());
+    }
+
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.keep(field, value.into());
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.keep(field, value.into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn the_calendar_has_leap_days() {
+        let at = |seconds| stamp(UNIX_EPOCH + Duration::from_secs(seconds));
+        assert_eq!(at(0), "1970-01-01T00:00:00Z");
+        assert_eq!(at(951_827_696), "2000-02-29T12:34:56Z");
+        assert_eq!(at(1_709_251_199), "2024-02-29T23:59:59Z");
+        assert_eq!(at(1_709_251_200), "2024-03-01T00:00:00Z");
+        assert_eq!(at(4_107_542_400), "2100-03-01T00:00:00Z");
+    }
+
+    #[test]
+    fn what_follows_the_first_line_stands_below_it() {
+        let lines = lines(Kind::Live, UNIX_EPOCH, Level::WARN, "one\ntwo");
+        let lines: Vec<String> = lines.iter().map(Line::to_string).collect();
+        assert_eq!(lines, ["00:00:00Z WARN  one", "                two"]);
     }
 }

@@ -2,10 +2,13 @@
 
 #![expect(clippy::print_stderr, reason = "errors are for people, and people read standard error")]
 
+mod bench;
+mod check;
+mod debug;
 mod imitate;
-mod log;
 mod run;
 mod serve;
+mod signals;
 mod simulate;
 
 use std::path::PathBuf;
@@ -13,6 +16,9 @@ use std::process::ExitCode;
 
 use clap::{Args as Arguments, Parser, Subcommand};
 use rollway::config::{Config, ConfigError, Resolved};
+use rollway::job::JobError;
+use rollway_cli::log::Form;
+use tokio::runtime::{Builder, Runtime};
 
 /// Rollout engine for reinforcement fine-tuning of language models and agents.
 #[derive(Debug, Parser)]
@@ -25,13 +31,24 @@ struct Args {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run the job that a configuration describes
-    Run(Source),
+    Run(Run),
     /// Say whether a configuration is sound, without running anything
     Check(Source),
+    /// Run one task once and show everything: messages, tokens, reward, where time went
+    Debug(Source),
     /// Run a simulated inference server, to try a configuration without a GPU
     Imitate(imitate::Imitation),
     /// Print the JSON Schema of the configuration, for editors
     Schema,
+}
+
+#[derive(Debug, Arguments)]
+struct Run {
+    #[command(flatten)]
+    source: Source,
+    /// What standard error looks like
+    #[arg(long, value_enum, default_value_t)]
+    log: Form,
 }
 
 #[derive(Debug, Arguments)]
@@ -50,6 +67,14 @@ enum Failure {
     Input(String),
     /// The job did not do what it should.
     Job(String),
+    /// Somebody ended it; the words were said already.
+    Interrupted,
+}
+
+impl From<JobError> for Failure {
+    fn from(error: JobError) -> Self {
+        if error.is_input() { Self::Input(error.to_string()) } else { Self::Job(error.to_string()) }
+    }
 }
 
 impl From<ConfigError> for Failure {
@@ -60,10 +85,11 @@ impl From<ConfigError> for Failure {
 
 fn main() -> ExitCode {
     let done = match Args::parse().command {
-        Command::Run(source) => load(&source).and_then(|config| run::run(&config)),
-        Command::Check(source) => load(&source).map(|_| {
-            eprintln!("{}: sound", source.config.display());
-        }),
+        Command::Run(Run { source, log }) => {
+            load(&source).and_then(|config| run::run(config, &source, log))
+        }
+        Command::Check(source) => load(&source).and_then(|config| check::check(&config, &source)),
+        Command::Debug(source) => load(&source).and_then(|config| debug::debug(&config)),
         Command::Imitate(imitation) => imitate::imitate(&imitation),
         Command::Schema => {
             run::print_schema();
@@ -80,6 +106,8 @@ fn main() -> ExitCode {
             eprintln!("error: {message}");
             ExitCode::FAILURE
         }
+        // As shells say it of a program that Ctrl-C has ended.
+        Err(Failure::Interrupted) => ExitCode::from(130),
     }
 }
 
@@ -91,4 +119,10 @@ fn load(source: &Source) -> Result<Config, Failure> {
         eprintln!("warning: {warning}");
     }
     Ok(config)
+}
+
+/// Returns threads for everything that waits.
+fn runtime() -> Result<Runtime, Failure> {
+    let runtime = Builder::new_multi_thread().enable_all().build();
+    runtime.map_err(|error| Failure::Job(format!("no threads could be started: {error}")))
 }

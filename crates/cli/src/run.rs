@@ -1,14 +1,25 @@
-//! `rollway run`: runs the job and shows what came of it.
+//! `rollway run`: runs the job of a configuration, shows it, and ends it when somebody wants that.
 
-#![expect(clippy::print_stdout, reason = "the result of a job is data for standard output")]
+#![expect(clippy::print_stdout, reason = "what was asked for goes to standard output")]
+
+use std::sync::Arc;
 
 use rollway::config::{Config, Mode, schema};
-use rollway_core::CancelReason;
-use rollway_sim::job::{JobReport, StepReport, run_job};
+use rollway::explorer::{Watcher, Watchers};
+use rollway::job::{Job, JobError, State, Summary};
+use rollway_cli::log::{self, Form};
+use rollway_cli::output::{Kind, Output};
+use rollway_cli::view::summary::Account;
+use rollway_cli::view::{Ending, Title, View};
+use tokio::task::JoinError;
+use tokio_util::sync::CancellationToken;
+use tracing::Level;
 
-use crate::Failure;
+use crate::bench::Table;
 use crate::serve::serve;
-use crate::simulate::job;
+use crate::signals::Signals;
+use crate::simulate::simulate;
+use crate::{Failure, Source, runtime};
 
 /// Prints the JSON Schema of the configuration.
 pub(crate) fn print_schema() {
@@ -16,88 +27,103 @@ pub(crate) fn print_schema() {
 }
 
 /// Runs the job of a checked configuration to its end.
-pub(crate) fn run(config: &Config) -> Result<(), Failure> {
+pub(crate) fn run(config: Config, source: &Source, form: Form) -> Result<(), Failure> {
     match config.mode {
-        Mode::Simulate => simulate(config),
-        Mode::Serve => serve(config),
-        Mode::Both | Mode::Explore | Mode::Train | Mode::Bench => {
-            let message = "this version runs `mode: simulate` and `mode: serve` only\n\
-                hint: the scheduler and the coordinator can be used from Python and from Rust";
-            Err(Failure::Input(message.to_owned()))
+        Mode::Simulate => simulate(&config),
+        Mode::Serve => serve(&config),
+        Mode::Both | Mode::Explore | Mode::Train | Mode::Bench => job(config, source, form),
+    }
+}
+
+/// Runs a job, and shows it.
+fn job(config: Config, source: &Source, form: Form) -> Result<(), Failure> {
+    let config = config.named();
+    let output = Output::stderr(form);
+    log::install(config.log.level, &output);
+    if let Some(summary) = Job::finished(&config)? {
+        log::say(&output, Level::INFO, &finished(&summary, &config, source));
+        return Ok(());
+    }
+    let runtime = runtime()?;
+    let table = Arc::new(Table::default());
+    let view = View::start(Title::new(&config, Some(source.config.clone())), &output);
+    let mut watchers: Vec<Arc<dyn Watcher>> = vec![Arc::clone(&view) as _];
+    if config.mode == Mode::Bench {
+        watchers.push(Arc::clone(&table) as _);
+    }
+    let ended = runtime.block_on(follow(config, Watchers::new(watchers), &output));
+    // Whoever did not end in time is not waited for again.
+    runtime.shutdown_background();
+    let summary = match ended? {
+        Some(Ok(Ok(summary))) => summary,
+        // What was not started has no end.
+        Some(Ok(Err(error))) if error.is_input() => return Err(error.into()),
+        Some(Ok(Err(error))) => {
+            view.end(Ending::Failed, None);
+            return Err(error.into());
+        }
+        Some(Err(error)) => {
+            view.end(Ending::Failed, None);
+            return Err(Failure::Job(format!("the job broke: {error}")));
+        }
+        None => {
+            view.end(Ending::Stopped, None);
+            return Err(Failure::Interrupted);
+        }
+    };
+    let stopped = summary.state == State::Stopped;
+    let account = Account::from(&summary);
+    view.end(if stopped { Ending::Stopped } else { Ending::Done }, Some(&account));
+    if output.kind() != Kind::Json {
+        print!("{table}");
+    }
+    if stopped { Err(Failure::Interrupted) } else { Ok(()) }
+}
+
+/// What a job came to; none: it was ended at once.
+type Outcome = Option<Result<Result<Summary, JobError>, JoinError>>;
+
+/// Follows a job to its end. The first signal ends it cleanly, the second at once.
+async fn follow(config: Config, watchers: Watchers, output: &Output) -> Result<Outcome, Failure> {
+    let failed = |error| Failure::Job(format!("signals cannot be waited for: {error}"));
+    let mut signals = Signals::new().map_err(failed)?;
+    let stop = CancellationToken::new();
+    let mut running = tokio::spawn(Job::run(config, watchers, stop.clone()));
+    loop {
+        tokio::select! {
+            ended = &mut running => return Ok(Some(ended)),
+            () = signals.next() => {
+                if stop.is_cancelled() {
+                    log::say(output, Level::WARN, "ended at once; the same command goes on");
+                    return Ok(None);
+                }
+                stop.cancel();
+                let words = "ending cleanly; the same command goes on. Once more ends it at once";
+                log::say(output, Level::INFO, words);
+            }
         }
     }
 }
 
-fn simulate(config: &Config) -> Result<(), Failure> {
-    let job = job(config);
-    println!(
-        "{} steps of {} tasks × {} runs on {} simulated runners, seed {}",
-        job.steps, job.batch_size, job.repeat_times, job.config.runners, job.seed
-    );
-    println!(" step    time     ok  partial  failed  cut   delivered  dropped");
-    let report = run_job(&job, print_step).map_err(Failure::Job)?;
-    print_summary(&report);
-    if report.counters.balanced() {
-        return Ok(());
-    }
-    Err(Failure::Job(format!("the counters do not add up: {:?}", report.counters)))
-}
-
-fn print_step(step: StepReport) {
-    let StepReport { step, at, result } = step;
-    let seconds = at.as_nanos() / 1_000_000_000;
-    let tasks = result.tasks;
-    println!(
-        "{step:>5} {:>3}m {:02}s  {:>5}  {:>7}  {:>6}  {:>3}   {:>9}  {:>7}",
-        seconds / 60,
-        seconds % 60,
-        tasks.ok,
-        tasks.partial,
-        tasks.failed,
-        tasks.cancelled,
-        result.delivered,
-        result.dropped.total(),
-    );
-}
-
-fn print_summary(report: &JobReport) {
-    let JobReport { took, utilization, counters } = report;
-    let runs = &counters.runs;
-    println!();
-    println!(
-        "done in {:.0} s of virtual time; runners busy {:.0} % of it",
-        took.as_secs_f64(),
-        utilization * 100.0
-    );
-    println!(
-        "runs: {} submitted = {} succeeded + {} failed + {} cancelled",
-        runs.submitted,
-        runs.succeeded,
-        runs.failed.total(),
-        runs.cancelled.total(),
-    );
-    let failed = runs.failed.nonzero().map(|(kind, count)| format!("{count} {kind}"));
-    print_list("failed for good", failed);
-    let retried = counters.retries.nonzero().map(|(kind, count)| format!("{count} {kind}"));
-    print_list("tried again after", retried);
-    let over = runs.cancelled[CancelReason::OverRollout];
-    if over > 0 {
-        println!("  cut because enough others had finished: {over}");
-    }
-    println!(
-        "payloads: {} received = {} delivered + {} dropped",
-        counters.payloads_received,
-        counters.payloads_delivered,
-        counters.payloads_dropped.total()
-    );
-    let dropped = counters.payloads_dropped.nonzero();
-    print_list("dropped as", dropped.map(|(reason, count)| format!("{count} {reason}")));
-    println!("runners lost and replaced: {}", counters.runners_lost);
-}
-
-fn print_list(what: &str, items: impl Iterator<Item = String>) {
-    let items: Vec<String> = items.collect();
-    if !items.is_empty() {
-        println!("  {what}: {}", items.join(", "));
-    }
+/// Says that there is nothing to do, and what could be done.
+fn finished(summary: &Summary, config: &Config, source: &Source) -> String {
+    let percent = |score: Option<f64>| score.map(|score| format!("{:.1} %", 100.0 * score));
+    let scores = match (percent(summary.first_eval), percent(summary.last_eval)) {
+        (Some(first), Some(last)) => format!(", evaluations {first} → {last}"),
+        _ => String::new(),
+    };
+    let (key, steps) = match config.mode {
+        Mode::Train => ("trainer.total_steps", summary.trained_steps),
+        _ => ("buffer.total_steps", summary.steps),
+    };
+    format!(
+        "the job `{}` is finished: {steps} steps{scores}\nfolder: {}\nto go on: rollway run {} \
+         {key}={}\nto begin anew: rollway run {} name={}-2",
+        config.name,
+        config.job_dir().display(),
+        source.config.display(),
+        steps * 2,
+        source.config.display(),
+        config.name,
+    )
 }

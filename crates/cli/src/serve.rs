@@ -7,18 +7,17 @@ use std::sync::Arc;
 
 use rollway::config::Config;
 use rollway::serve::{Checkpoints, ServeError, Server};
-use tokio::runtime::Builder;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use rollway_cli::log::{self, Form};
+use rollway_cli::output::Output;
 
-use crate::{Failure, log};
+use crate::signals::Signals;
+use crate::{Failure, runtime};
 
 /// Serves the models of a checked configuration until a signal ends it.
 pub(crate) fn serve(config: &Config) -> Result<(), Failure> {
-    log::install(config.log.level);
+    log::install(config.log.level, &Output::stderr(Form::Plain));
     let failed = |what: &str, error: io::Error| Failure::Job(format!("{what}: {error}"));
-    let runtime = Builder::new_multi_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| failed("no threads could be started", error))?;
-    runtime.block_on(async {
+    runtime()?.block_on(async {
         let mut signals =
             Signals::new().map_err(|error| failed("signals cannot be waited for", error))?;
         let weights = Arc::new(Checkpoints::new(config.job_dir()));
@@ -46,26 +45,6 @@ impl From<ServeError> for Failure {
             ServeError::Config(error) => error.into(),
             ServeError::Sink(error) => Self::Input(error.to_string()),
             error => Self::Job(error.to_string()),
-        }
-    }
-}
-
-/// Ctrl-C, and what service managers send.
-struct Signals {
-    interrupt: Signal,
-    terminate: Signal,
-}
-
-impl Signals {
-    fn new() -> io::Result<Self> {
-        let interrupt = signal(SignalKind::interrupt())?;
-        Ok(Self { interrupt, terminate: signal(SignalKind::terminate())? })
-    }
-
-    async fn next(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
         }
     }
 }

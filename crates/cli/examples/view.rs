@@ -1,0 +1,197 @@
+//! Plays a made-up job, to look at the view without one.
+//!
+//! ```text
+//! cargo run -p rollway-cli --example view -- [--steps 60] [--seconds 20] [--log auto|plain|json]
+//!     [--sets 1] [--name …] [--fail] [--stop]
+//! ```
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::sleep;
+use std::time::Duration;
+
+use clap::Parser;
+use rollway::config::{LogLevel, Mode};
+use rollway::explorer::{Beat, Event, Watcher};
+use rollway_cli::log::{self, Form};
+use rollway_cli::output::Output;
+use rollway_cli::view::{Ending, Title, View};
+use rollway_core::{
+    BatchId, BatchKey, BatchKind, BatchResult, BatchState, ByCancel, ByDrop, ByFailure,
+    FailureKind, RunTally, TaskTally,
+};
+
+/// Runs of a task.
+const REPEAT: u64 = 8;
+
+/// Tasks of a step.
+const TASKS: u64 = 24;
+
+/// Runners.
+const RUNNERS: u64 = 16;
+
+#[derive(Debug, Parser)]
+struct Args {
+    /// Steps of the job
+    #[arg(long, default_value_t = 60)]
+    steps: u64,
+    /// How long it takes
+    #[arg(long, default_value_t = 20.0)]
+    seconds: f64,
+    /// What standard error looks like
+    #[arg(long, value_enum, default_value_t)]
+    log: Form,
+    /// Sets to evaluate on
+    #[arg(long, default_value_t = 1)]
+    sets: usize,
+    /// The job's name
+    #[arg(long, default_value = "arithmetic")]
+    name: String,
+    /// Whether runs fail
+    #[arg(long)]
+    fail: bool,
+    /// Whether it is stopped half-way
+    #[arg(long)]
+    stop: bool,
+}
+
+/// The job as it goes.
+struct Play {
+    args: Args,
+    view: Arc<View>,
+    beat: Beat,
+    /// The last random number.
+    chance: u64,
+}
+
+fn main() {
+    let args = Args::parse();
+    let output = Output::stderr(args.log);
+    log::install(LogLevel::Info, &output);
+    let job_dir = PathBuf::from("checkpoints/Rollway").join(&args.name);
+    let title = Title {
+        name: args.name.clone(),
+        mode: Mode::Both,
+        model: "tiny".to_owned(),
+        curves: Some(job_dir.join("monitor/tensorboard")),
+        job_dir: job_dir.clone(),
+        source: Some(PathBuf::from("examples/arithmetic.yaml")),
+    };
+    let view = View::start(title, &output);
+    let mut play = Play { view, args, beat: Beat::default(), chance: 7 };
+    sleep(Duration::from_millis(600));
+    play.view.saw(&Event::Began {
+        mode: Mode::Both,
+        job_dir,
+        done_steps: 0,
+        total_steps: Some(play.args.steps),
+        tasks_per_step: TASKS,
+        runners: RUNNERS as u32,
+    });
+    play.beat.runners = RUNNERS as u32;
+    play.evaluate(0);
+    let steps = if play.args.stop { play.args.steps / 2 } else { play.args.steps };
+    for step in 1..=steps {
+        play.step(step);
+    }
+    play.view.end(if play.args.stop { Ending::Stopped } else { Ending::Done }, None);
+}
+
+impl Play {
+    fn random(&mut self) -> f64 {
+        self.chance = self.chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (self.chance >> 40) as f64 / (1 << 24) as f64
+    }
+
+    /// How well the model does after some steps, from 0 to 1.
+    fn skill(&self, step: u64) -> f64 {
+        let part = step as f64 / self.args.steps as f64;
+        0.31 + 0.65 / (1.0 + (-9.0 * (part - 0.45)).exp())
+    }
+
+    fn step(&mut self, step: u64) {
+        let runs = TASKS * REPEAT;
+        self.view.saw(&Event::StepBegun { step, tasks: TASKS, runs });
+        self.beat.pending += runs;
+        let slices = (self.args.seconds * 16.0 / self.args.steps as f64).ceil().max(1.0) as u64;
+        let pause = self.args.seconds / self.args.steps as f64 / slices as f64;
+        let mut failed = 0;
+        for slice in 1..=slices {
+            let ended = runs * slice / slices - runs * (slice - 1) / slices;
+            let bad = u64::from(self.args.fail && self.random() < 0.3).min(ended);
+            failed += bad;
+            self.beat.pending = self.beat.pending.saturating_sub(ended);
+            self.beat.running = self.beat.pending.min(RUNNERS);
+            self.beat.busy = self.beat.running as u32;
+            self.beat.done += ended - bad;
+            self.beat.failed += bad;
+            self.beat.answer_tokens += ended * 37;
+            let shown = Beat { pending: self.beat.pending - self.beat.running, ..self.beat };
+            self.view.beat(shown);
+            sleep(Duration::from_secs_f64(pause));
+        }
+        let reward = self.skill(step) + 0.12 * (self.random() - 0.5);
+        self.view.saw(&Event::StepDone {
+            step,
+            result: Arc::new(result(TASKS, runs, failed)),
+            metrics: [("rollout/reward/mean", reward)].into_iter().collect(),
+            waited: Duration::from_secs_f64(pause),
+        });
+        self.view
+            .saw(&Event::Trained { step, metrics: [("trainer/loss", 0.1)].into_iter().collect() });
+        self.view.saw(&Event::Synced {
+            step,
+            version: step,
+            waited: Duration::from_millis(310),
+            loading: Duration::from_millis(42),
+        });
+        if self.args.fail && step % 17 == 5 {
+            tracing::warn!(target: "rollway", step, "runner 3 died and is replaced: out of memory");
+        }
+        if step.is_multiple_of((self.args.steps / 12).max(1)) {
+            self.evaluate(step);
+        }
+    }
+
+    fn evaluate(&mut self, step: u64) {
+        for set in 0..self.args.sets {
+            let score = self.skill(step) - 0.07 * set as f64 + 0.03 * (self.random() - 0.5);
+            let names = ["held_out", "harder", "other_numbers", "words", "long"];
+            self.view.saw(&Event::Evaluated {
+                step,
+                version: step,
+                set: names[set % names.len()].into(),
+                score: Some(score),
+                result: Arc::new(result(100, 100, 0)),
+                metrics: [("eval/held_out/reward", score)].into_iter().collect(),
+            });
+            self.beat.done += 100;
+        }
+    }
+}
+
+fn result(tasks: u64, runs: u64, failed: u64) -> BatchResult {
+    let mut kinds = ByFailure::default();
+    kinds[FailureKind::Workflow] = failed;
+    let bad = u64::from(failed > 3);
+    BatchResult {
+        batch: BatchId::Number(1),
+        key: BatchKey(1),
+        kind: BatchKind::Train,
+        state: BatchState::Finalized,
+        reason: None,
+        tasks: TaskTally { ok: tasks - bad, failed: bad, ..TaskTally::default() },
+        runs: RunTally {
+            submitted: runs,
+            succeeded: runs - failed,
+            failed: kinds,
+            cancelled: ByCancel::default(),
+            ..RunTally::default()
+        },
+        delivered: runs - failed,
+        dropped: ByDrop::default(),
+        uncertain: 0,
+        statuses: Vec::new(),
+        sink_metrics: rollway_core::metrics::Metrics::new(),
+    }
+}

@@ -1,0 +1,64 @@
+//! A job in lines of text: one for each step, evaluation and exchange of weights.
+
+use rollway::explorer::Event;
+use rollway_core::TaskTally;
+
+use super::screen::{REWARD, Screen};
+use super::words;
+
+/// Returns what there is to say about an event that the screen has seen.
+pub fn event(screen: &Screen, event: &Event) -> Option<String> {
+    match event {
+        Event::Began { mode, job_dir, done_steps, total_steps, tasks_per_step, runners } => {
+            let mut line = format!("{}: mode {}", screen.title.name, words::mode(*mode));
+            if let Some(total) = total_steps {
+                line += &format!(", {}", words::counted(*total, "step"));
+            }
+            if *done_steps > 0 {
+                line += &format!(" of which {done_steps} are done");
+            }
+            let tasks = words::counted(*tasks_per_step, "task");
+            let runners = words::counted(u64::from(*runners), "runner");
+            Some(line + &format!(", {tasks} a step, {runners}, in {}", job_dir.display()))
+        }
+        Event::StepDone { step, result, metrics, waited } => {
+            let mut line = format!("step {step}");
+            if let Some(total) = screen.total {
+                line += &format!(" of {total}");
+            }
+            line += &format!(": {}", tasks(&result.tasks));
+            if let Some(reward) = metrics.get(REWARD) {
+                line += &format!(", reward {}", words::score(reward));
+            }
+            line += &format!(", waited {}", words::time(*waited));
+            if let Some(left) = screen.left().filter(|_| screen.total != Some(screen.done)) {
+                line += &format!(", about {} left", words::roughly(left));
+            }
+            Some(line)
+        }
+        Event::Evaluated { step, version, set, score, result, .. } => {
+            let score = score.map_or_else(|| "no score".to_owned(), words::score);
+            let tasks = tasks(&result.tasks);
+            Some(format!("eval at step {step} on {set}: {score}, {tasks}, version {version}"))
+        }
+        Event::Synced { step, version, waited, loading } => {
+            let (waited, loading) = (words::time(*waited), words::time(*loading));
+            Some(format!(
+                "weights after step {step}: version {version}, waited {waited}, loaded in {loading}"
+            ))
+        }
+        Event::Pulse(_) | Event::StepBegun { .. } | Event::Trained { .. } | Event::Note(_) => None,
+    }
+}
+
+fn tasks(tally: &TaskTally) -> String {
+    let mut line = words::counted(tally.total(), "task");
+    for (count, what) in
+        [(tally.partial, "partial"), (tally.failed, "failed"), (tally.cancelled, "cut")]
+    {
+        if count > 0 {
+            line += &format!(", {count} {what}");
+        }
+    }
+    line
+}

@@ -1,0 +1,133 @@
+//! Numbers and times as people say them.
+
+use std::time::Duration;
+
+use rollway::config::Mode;
+
+/// Returns a time in two units at most: `1.2 s`, `12 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`.
+pub fn time(time: Duration) -> String {
+    let seconds = time.as_secs_f64().round() as u64;
+    let two = |large: u64, unit, small: u64, less| match small {
+        0 => format!("{large} {unit}"),
+        small => format!("{large} {unit} {small} {less}"),
+    };
+    match seconds {
+        0..10 if time.as_secs_f64() < 0.0995 => format!("{} ms", time.as_millis()),
+        0..10 => format!("{:.1} s", time.as_secs_f64()),
+        10..60 => format!("{seconds} s"),
+        60..3600 => two(seconds / 60, "min", seconds % 60, "s"),
+        3600..86_400 => two(seconds / 3600, "h", seconds / 60 % 60, "min"),
+        _ => two(seconds / 86_400, "d", seconds / 3600 % 24, "h"),
+    }
+}
+
+/// Returns a time to come, no more exact than it can be known: `40 s`, `3 min`, `2 h 5 min`.
+pub fn roughly(time: Duration) -> String {
+    let seconds = time.as_secs();
+    let step = match seconds {
+        0..20 => 1,
+        20..120 => 5,
+        120..600 => 15,
+        600..3600 => 60,
+        3600..86_400 => 300,
+        _ => 3600,
+    };
+    self::time(Duration::from_secs((seconds.div_ceil(step) * step).max(1))).replace(".0 s", " s")
+}
+
+/// Returns time that has passed like a clock: `0:07`, `12:05`, `1:02:05`.
+pub fn clock(time: Duration) -> String {
+    let seconds = time.as_secs();
+    match seconds / 3600 {
+        0 => format!("{}:{:02}", seconds / 60, seconds % 60),
+        hours => format!("{hours}:{:02}:{:02}", seconds / 60 % 60, seconds % 60),
+    }
+}
+
+/// Returns a large number in short: `999`, `1.2k`, `34k`, `5.6M`.
+pub fn short(number: f64) -> String {
+    let scaled = |number: f64, unit| match number {
+        number if number < 9.95 => format!("{number:.1}{unit}"),
+        number => format!("{number:.0}{unit}"),
+    };
+    match number {
+        number if number < 999.5 => format!("{number:.0}"),
+        number if number < 999_500.0 => scaled(number / 1e3, "k"),
+        number if number < 999_500_000.0 => scaled(number / 1e6, "M"),
+        number => scaled(number / 1e9, "G"),
+    }
+}
+
+/// Returns a count with its thousands apart: `12,345`.
+pub fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Returns a count with its noun: `1 step`, `2 steps`.
+pub fn counted(number: u64, noun: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{} {noun}{plural}", count(number))
+}
+
+/// Returns a reward or a score.
+pub fn score(value: f64) -> String {
+    match value.abs() {
+        large if large >= 1000.0 => short(value.abs()).replacen("", sign(value), 1),
+        large if large >= 100.0 => format!("{value:.1}"),
+        _ => format!("{value:.3}").replace("-0.000", "0.000"),
+    }
+}
+
+const fn sign(value: f64) -> &'static str {
+    if value < 0.0 { "-" } else { "" }
+}
+
+/// Returns the name of a mode, as in the configuration.
+pub const fn mode(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Both => "both",
+        Mode::Explore => "explore",
+        Mode::Train => "train",
+        Mode::Bench => "bench",
+        Mode::Serve => "serve",
+        Mode::Simulate => "simulate",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_short() {
+        let all = |say: fn(Duration) -> String, seconds: &[f64]| {
+            let say = |seconds: &f64| say(Duration::from_secs_f64(*seconds));
+            seconds.iter().map(say).collect::<Vec<_>>().join(", ")
+        };
+        let seconds = [0.0, 0.02, 1.25, 9.4, 59.6, 60.0, 200.0, 7500.0, 90_000.0];
+        let said = "0 ms, 20 ms, 1.2 s, 9.4 s, 1 min, 1 min, 3 min 20 s, 2 h 5 min, 1 d 1 h";
+        assert_eq!(all(time, &seconds), said);
+        let seconds = [0.0, 0.9, 7.0, 21.0, 61.0, 130.0, 601.0, 4000.0, 90_001.0];
+        let said = "1 s, 1 s, 7 s, 25 s, 1 min 5 s, 2 min 15 s, 11 min, 1 h 10 min, 1 d 2 h";
+        assert_eq!(all(roughly, &seconds), said);
+        assert_eq!(all(clock, &[0.0, 67.0, 3725.0]), "0:00, 1:07, 1:02:05");
+    }
+
+    #[test]
+    fn numbers_are_short() {
+        let said: Vec<String> = [0.0, 999.0, 1234.0, 34_000.0, 999_999.0, 5e9].map(short).into();
+        assert_eq!(said, ["0", "999", "1.2k", "34k", "1.0M", "5.0G"]);
+        assert_eq!([1, 1234, 1_234_567].map(count), ["1", "1,234", "1,234,567"]);
+        assert_eq!([1, 2].map(|number| counted(number, "step")), ["1 step", "2 steps"]);
+        let said: Vec<String> = [0.5, -0.0001, -12.0, 123.45, -4321.0].map(score).into();
+        assert_eq!(said, ["0.500", "0.000", "-12.000", "123.5", "-4.3k"]);
+    }
+}

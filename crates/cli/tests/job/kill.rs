@@ -1,0 +1,79 @@
+//! `kill -9` at ten moments: every task is trained exactly once all the same.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use crate::place::Place;
+
+const STEPS: u64 = 24;
+const TASKS: u64 = 4;
+const RUNS: u64 = 8;
+
+/// After what each life ends: the kind of event, and how many of them.
+const LIVES: [(&str, usize); 10] = [
+    ("began", 1),
+    ("step_begun", 1),
+    ("evaluated", 1),
+    ("step_done", 2),
+    ("trained", 1),
+    ("synced", 3),
+    ("step_begun", 3),
+    ("trained", 3),
+    ("step_done", 1),
+    ("evaluated", 1),
+];
+
+#[test]
+fn ten_kills_lose_nothing_and_train_nothing_twice() {
+    let place = Place::new();
+    let rows = place.path().join("rows.jsonl");
+    let (steps, path) =
+        (format!("buffer.total_steps={STEPS}"), format!("{BUFFER}.path={}", rows.display()));
+    let keys = [
+        &*steps,
+        &*path,
+        "buffer.trainer_input.experience_buffer.storage_type=file",
+        "buffer.batch_size=4",
+        "explorer.eval_interval=4",
+    ];
+    let mut told = BTreeSet::new();
+    for (kind, count) in LIVES {
+        let mut life = place.start(&keys);
+        for _ in 0..count {
+            let event = life.wait_for(kind);
+            told.extend(event["step"].as_u64().filter(|_| kind == "step_done"));
+        }
+        life.kill();
+    }
+    let (code, events) = place.start(&keys).finish();
+    assert_eq!(code, Some(0), "{events:#?}");
+
+    let summary = place.summary();
+    assert_eq!((&summary["state"], &summary["steps"]), (&"finished".into(), &STEPS.into()));
+    assert_eq!(summary["restarts"], LIVES.len());
+    assert_eq!(summary["tasks_submitted"], STEPS * TASKS);
+    assert_eq!(summary["tasks_finished"], STEPS * TASKS);
+    assert_eq!(summary["experiences_delivered"], STEPS * TASKS * RUNS);
+    assert_eq!(summary["trained_steps"], STEPS);
+    let (first, last) = (summary["first_eval"].as_f64(), summary["last_eval"].as_f64());
+    assert!(last > first, "{first:?} became {last:?}");
+
+    // Every run of every task is in the buffer once, and the trainer has read all of it.
+    let text = std::fs::read_to_string(&rows).unwrap();
+    let mut names = BTreeSet::new();
+    for line in text.lines() {
+        let row: Value = serde_json::from_str(line).unwrap();
+        let eid = &row["eid"];
+        let name = ["batch", "task", "run"].map(|part| eid[part].to_string());
+        assert!(names.insert(name), "twice: {eid}");
+    }
+    assert_eq!(names.len() as u64, STEPS * TASKS * RUNS);
+    let meta = crate::place::read(&place.job().join("trainer_meta.json"));
+    assert_eq!(meta["latest_iteration"], STEPS);
+    // Batches are as large as steps: so many steps have read so many rows.
+    let tasks: BTreeSet<&[String]> = names.iter().map(|name| &name[..2]).collect();
+    assert_eq!(tasks.len() as u64, STEPS * TASKS);
+}
+
+const BUFFER: &str = "buffer.trainer_input.experience_buffer";

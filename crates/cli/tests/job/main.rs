@@ -1,0 +1,13 @@
+//! `rollway run`, `check`, `debug` as their users meet them: the real command on the example of the
+//! README, with fewer steps.
+
+#![expect(clippy::unwrap_used, reason = "what goes wrong here fails the test, and says where")]
+
+mod apart;
+mod debug;
+mod kill;
+mod learn;
+mod mistakes;
+mod place;
+mod program;
+mod stop;

@@ -1,0 +1,73 @@
+//! What is wrong is said once, with a remedy, before anything long is started.
+
+use std::net::TcpListener;
+
+use crate::place::Place;
+
+/// Runs the example with keys on top, and returns what is said about it.
+fn refused(place: &Place, keys: &[&str]) -> String {
+    let ran = place.run("run", keys);
+    assert_eq!(ran.code, Some(2), "{keys:?}: {}", ran.stderr);
+    assert!(!place.job().join("ledger").exists(), "{keys:?}: something was started");
+    ran.stderr
+}
+
+#[test]
+fn every_mistake_has_its_message_and_code_2() {
+    let place = Place::new();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("synchronizer.address={}", taken.local_addr().unwrap());
+    let server = [
+        "mode=explore",
+        "explorer.rollout_model.engine_type=vllm",
+        "explorer.rollout_model.base_url=http://127.0.0.1:1/v1",
+    ];
+    let cases: [(&[&str], &[&str]); 8] = [
+        (&["explorer.max_timout=3"], &["max_timout", "did you mean `max_timeout`?"]),
+        (&["buffer.explorer_input.taskset.path=nowhere.jsonl"], &["nowhere.jsonl", "hint"]),
+        (
+            &["buffer.explorer_input.default_workflow_type=simple_workflo"],
+            &["simple_workflo", "hint"],
+        ),
+        (&["buffer.explorer_input.default_reward_fn_type=exact"], &["exact", "hint"]),
+        (&server, &["http://127.0.0.1:1", "no connection", "start it"]),
+        (&[&address], &[&address["synchronizer.address=".len()..], "another port"]),
+        (
+            &["trainer.command=[no-such-program]"],
+            &["no program `no-such-program`", "give its whole path"],
+        ),
+        (&["mode=bench"], &["no checkpoints", "train first"]),
+    ];
+    for (keys, expected) in cases {
+        let said = refused(&place, keys);
+        for words in expected {
+            assert!(said.contains(words), "{keys:?}: no {words:?} in\n{said}");
+        }
+        assert_eq!(said.matches("error: ").count(), 1, "{keys:?}: one message\n{said}");
+    }
+}
+
+#[test]
+fn a_folder_that_cannot_be_made_is_named() {
+    let place = Place::new();
+    std::fs::write(place.path().join("file"), "").unwrap();
+    let root = format!("checkpoint_root_dir={}", place.path().join("file").display());
+    let said = refused(&place, &[&root]);
+    assert!(said.contains("cannot be written to") && said.contains("hint"), "{said}");
+}
+
+#[test]
+fn check_looks_at_files_and_names() {
+    let place = Place::new();
+    let sound = place.run("check", &[]);
+    assert_eq!((sound.code, sound.stderr.trim()), (Some(0), "examples/arithmetic.yaml: sound"));
+    let wrong = [
+        "buffer.explorer_input.taskset.path=nowhere.jsonl",
+        "buffer.explorer_input.default_reward_fn_type=exact",
+    ];
+    let checked = place.run("check", &wrong);
+    assert_eq!(checked.code, Some(2));
+    assert!(checked.stderr.contains("nowhere.jsonl"), "{}", checked.stderr);
+    assert!(checked.stderr.contains("exact"), "all at once: {}", checked.stderr);
+    assert!(!place.job().exists(), "nothing is made");
+}

@@ -1,0 +1,66 @@
+//! A trainer that is a program: what it is told, how its death is seen, and that it never outlives
+//! the job.
+
+use std::io::Read as _;
+use std::process::Command;
+
+use crate::place::Place;
+
+/// Keys that make a shell script the trainer.
+fn keys(script: &str) -> [String; 4] {
+    [
+        format!("trainer.command=[sh, -c, {script:?}]"),
+        "trainer.grace=1".to_owned(),
+        "buffer.total_steps=3".to_owned(),
+        "buffer.batch_size=4".to_owned(),
+    ]
+}
+
+fn borrowed(keys: &[String]) -> Vec<&str> {
+    keys.iter().map(String::as_str).collect()
+}
+
+#[test]
+fn one_that_dies_ends_the_job_with_its_last_words() {
+    let place = Place::new();
+    let script = "env | grep ^ROLLWAY_ | sort; echo out of memory >&2; exit 3";
+    let ran = place.run("run", &borrowed(&keys(script)));
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    let (_, error) = ran.stderr.rsplit_once("\nerror: ").unwrap();
+    assert!(error.contains("`sh` ended with an error: exit status: 3"), "{error}");
+    assert!(error.contains("| out of memory"), "{error}");
+    for variable in [
+        "ROLLWAY_BUFFER=rollway://127.0.0.1:",
+        "ROLLWAY_JOB_DIR=/",
+        "ROLLWAY_READER_SECRET=",
+        "ROLLWAY_SYNCHRONIZER=/",
+        "ROLLWAY_TRAIN_BATCH_SIZE=32",
+    ] {
+        assert!(error.contains(variable), "{variable} is not in {error}");
+    }
+    let summary = place.summary();
+    assert_eq!(summary["state"], "failed");
+    assert!(summary["error"].as_str().unwrap().contains("exit status: 3"), "{summary:#}");
+}
+
+#[test]
+fn one_that_never_ends_is_ended_with_everything_it_started() {
+    for signal in ["INT", "KILL"] {
+        let place = Place::new();
+        // Whoever is alive holds the pipe open.
+        let pipe = place.path().join("alive");
+        assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let script = format!(
+            "trap '' TERM; exec 9> {}; sleep 600 & while :; do sleep 1; done",
+            pipe.display()
+        );
+        let running = place.start(&borrowed(&keys(&script)));
+        // Opens when the program has opened its end.
+        let mut alive = std::fs::File::open(&pipe).unwrap();
+        running.signal(signal);
+        let mut rest = Vec::new();
+        alive.read_to_end(&mut rest).unwrap();
+        let (code, _) = running.finish();
+        assert_eq!(code, if signal == "INT" { Some(130) } else { None });
+    }
+}

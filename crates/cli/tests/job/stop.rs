@@ -1,0 +1,32 @@
+//! Ctrl-C, and whoever comes second.
+
+use crate::place::Place;
+
+const KEYS: [&str; 3] = ["buffer.total_steps=6", "buffer.batch_size=4", "explorer.eval_interval=6"];
+
+#[test]
+fn ctrl_c_ends_it_cleanly_and_the_same_command_goes_on() {
+    let place = Place::new();
+    let mut running = place.start(&KEYS);
+    running.wait_for("step_done");
+    // Nobody else may work in the folder meanwhile.
+    let second = place.run("run", &KEYS);
+    assert_eq!(second.code, Some(2), "{}", second.stderr);
+    assert!(second.stderr.contains("is running already (process "), "{}", second.stderr);
+    running.signal("INT");
+    let (code, events) = running.finish();
+    assert_eq!(code, Some(130));
+    let last = events.last().unwrap();
+    assert_eq!((&last["event"], &last["ending"]), (&"ended".into(), &"stopped".into()));
+    let summary = place.summary();
+    assert_eq!(summary["state"], "stopped", "{summary:#}");
+    assert!(summary["steps"].as_u64().unwrap() < 6, "{summary:#}");
+
+    let ran = place.run("run", &KEYS);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let summary = place.summary();
+    assert_eq!((&summary["state"], &summary["steps"]), (&"finished".into(), &6.into()));
+    assert_eq!(summary["tasks_submitted"], 6 * 4);
+    assert_eq!(summary["experiences_delivered"], 6 * 4 * 8);
+    assert_eq!((&summary["trained_steps"], &summary["restarts"]), (&6.into(), &1.into()));
+}

@@ -1,0 +1,309 @@
+//! What the view looks like, as text, and that it and log lines do not tear each other.
+//!
+//! `view/screens.txt` holds every screen; `UPDATE_EXPECT=1` rewrites it.
+
+#![expect(clippy::unwrap_used, reason = "what goes wrong here fails the test, and says where")]
+
+mod terminal;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rollway::config::Mode;
+use rollway::explorer::{Beat, Event};
+use rollway_cli::line::{Line, Look, width};
+use rollway_cli::output::{Kind, Output, Size};
+use rollway_cli::view::draw::draw;
+use rollway_cli::view::screen::Screen;
+use rollway_cli::view::summary::block;
+use rollway_cli::view::{Ending, Title, json, plain};
+use rollway_core::metrics::Metrics;
+use rollway_core::{
+    BatchId, BatchKey, BatchKind, BatchResult, BatchState, ByDrop, FailureKind, RunTally, TaskTally,
+};
+
+use self::terminal::Terminal;
+
+fn screen(name: &str, total: u64) -> Screen {
+    let mut screen = Screen::new(Title {
+        name: name.to_owned(),
+        mode: Mode::Both,
+        model: "tiny".to_owned(),
+        job_dir: PathBuf::from("/jobs/first"),
+        curves: Some(PathBuf::from("/jobs/first/monitor/tensorboard")),
+        source: Some(PathBuf::from("first.yaml")),
+    });
+    screen.see(&began(total), Duration::from_secs(1));
+    screen
+}
+
+fn began(total: u64) -> Event {
+    Event::Began {
+        mode: Mode::Both,
+        job_dir: PathBuf::from("/jobs/first"),
+        done_steps: 0,
+        total_steps: Some(total),
+        tasks_per_step: 10,
+        runners: 16,
+    }
+}
+
+fn result(failed: u64) -> Arc<BatchResult> {
+    let mut runs = RunTally { submitted: 80, succeeded: 80 - failed, ..RunTally::default() };
+    runs.failed[FailureKind::Timeout] = failed;
+    Arc::new(BatchResult {
+        batch: BatchId::Number(1),
+        key: BatchKey(1),
+        kind: BatchKind::Train,
+        state: BatchState::Finalized,
+        reason: None,
+        tasks: TaskTally { ok: 10 - failed, failed, ..TaskTally::default() },
+        runs,
+        delivered: 80 - failed,
+        dropped: ByDrop::default(),
+        uncertain: 0,
+        statuses: Vec::new(),
+        sink_metrics: Metrics::new(),
+    })
+}
+
+fn step(step: u64, reward: f64, failed: u64) -> Event {
+    Event::StepDone {
+        step,
+        result: result(failed),
+        metrics: [("rollout/reward/mean", reward)].into_iter().collect(),
+        waited: Duration::from_millis(1500),
+    }
+}
+
+fn evaluated(step: u64, set: &str, score: Option<f64>) -> Event {
+    Event::Evaluated {
+        step,
+        version: step,
+        set: set.into(),
+        score,
+        result: result(0),
+        metrics: Metrics::new(),
+    }
+}
+
+/// Plays steps of two seconds each, the model doing better all the time.
+fn play(screen: &mut Screen, steps: u64, sets: &[&str], failed: u64) {
+    let total = screen.total.unwrap();
+    let skill = |step: u64| 0.3 + 0.65 * step as f64 / total as f64;
+    for set in sets {
+        screen.see(&evaluated(0, set, Some(skill(0))), Duration::from_secs(2));
+    }
+    for number in 1..=steps {
+        let now = Duration::from_secs(2 * number);
+        screen.see(&Event::StepBegun { step: number, tasks: 10, runs: 80 }, now);
+        let now = now + Duration::from_secs(2);
+        let noise = [0.02, -0.03, 0.0][number as usize % 3];
+        screen.see(&step(number, skill(number) + noise, failed), now);
+        let (waited, loading) = (Duration::from_millis(310), Duration::from_millis(42));
+        screen.see(&Event::Synced { step: number, version: number, waited, loading }, now);
+        screen.see(&Event::Trained { step: number, metrics: Metrics::new() }, now);
+        if number % (total / 10).max(1) == 0 {
+            for set in sets {
+                screen.see(&evaluated(number, set, Some(skill(number))), now);
+            }
+        }
+    }
+    let beat = Beat {
+        pending: 40,
+        running: 16,
+        done: (steps + sets.len() as u64) * 80 + 1020,
+        failed: steps * failed + 4 * failed,
+        runners: 16,
+        busy: 15,
+        answer_tokens: 1_000_000,
+        ..Beat::default()
+    };
+    let now = screen.now;
+    for tenths in 0..20 {
+        let answer_tokens = 1_000_000 + 2450 * tenths;
+        let now = now + Duration::from_millis(100 * tenths);
+        screen.beat(Beat { answer_tokens, ..beat }, now);
+    }
+}
+
+fn shown(lines: &[Line]) -> String {
+    lines.iter().map(|line| format!("|{line}\n")).collect()
+}
+
+/// All screens that are worth a look.
+fn gallery() -> String {
+    let mut ready = screen("first", 60);
+    ready.has_begun = false;
+    let mut early = screen("first", 60);
+    play(&mut early, 1, &["held_out"], 0);
+    let mut half = screen("first", 60);
+    play(&mut half, 30, &["held_out"], 1);
+    let mut whole = screen("first", 60);
+    play(&mut whole, 60, &["held_out"], 1);
+    let long = "a-job-with-a-name-that-is-much-longer-than-anybody-would-want-to-read-it";
+    let mut many = screen(long, 10_000);
+    play(&mut many, 7321, &["held_out", "harder", "other", "words", "more"], 0);
+    let mut bare = screen("仕事", 8);
+    play(&mut bare, 3, &[], 0);
+    bare.beat = None;
+    let screens = [
+        ("before the loop begins", &ready),
+        ("after the first step", &early),
+        ("half-way, with failures", &half),
+        ("long, with many sets", &many),
+        ("nothing to evaluate on, no live numbers", &bare),
+    ];
+    let mut text = String::new();
+    for (what, screen) in screens {
+        for (columns, rows) in [(100, 30), (80, 24), (60, 20), (30, 6)] {
+            text += &format!("{what}, {columns} × {rows}\n");
+            text += &(shown(&draw(screen, Size { columns, rows })) + "\n");
+        }
+    }
+    for ending in [Ending::Done, Ending::Stopped, Ending::Failed] {
+        text += &format!("{ending:?}\n{}\n", shown(&block(&whole, &whole.account, ending, 80)));
+    }
+    text += &format!("Done, narrow\n{}", shown(&block(&many, &many.account, Ending::Done, 60)));
+    text
+}
+
+#[test]
+fn screens_look_as_they_should() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/view/screens.txt");
+    let text = gallery();
+    if std::env::var_os("UPDATE_EXPECT").is_some() {
+        std::fs::write(&path, &text).unwrap();
+    }
+    let expected = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(text == expected, "{} is out of date; UPDATE_EXPECT=1 rewrites it", path.display());
+}
+
+#[test]
+fn every_screen_fits_every_terminal() {
+    let mut screen = screen("a rather long name for a job, but not too long", 500);
+    play(&mut screen, 321, &["one", "two", "three", "four"], 2);
+    for columns in 1..130 {
+        for rows in 1..16 {
+            let lines = draw(&screen, Size { columns, rows });
+            assert!(lines.len() <= 12.min(rows.saturating_sub(2).max(1)), "{columns} × {rows}");
+            let widest = lines.iter().map(Line::width).max().unwrap();
+            assert!(widest < columns.max(2), "{columns} × {rows}: {widest}");
+        }
+    }
+}
+
+#[test]
+fn the_time_left_follows_the_pace() {
+    let mut screen = screen("first", 100);
+    assert_eq!(screen.left(), None, "nobody knows yet");
+    let mut now = 500;
+    for number in 1..=50 {
+        let begun = Event::StepBegun { step: number, tasks: 10, runs: 80 };
+        screen.see(&begun, Duration::from_secs(now));
+        // A long beginning and one slow step are no reason to expect more of them.
+        now += if number == 40 { 90 } else { 4 };
+        screen.see(&step(number, 0.5, 0), Duration::from_secs(now));
+    }
+    let left = screen.left().unwrap().as_secs();
+    assert!((200..=400).contains(&left), "50 steps of 4 s, or a little more: {left}");
+    let begun = Event::StepBegun { step: 51, tasks: 10, runs: 80 };
+    screen.see(&begun, Duration::from_secs(now + 1));
+    assert!(screen.left().unwrap().as_secs() < left, "time passes between steps");
+    screen.pass(Duration::from_secs(now + 10_000));
+    let stuck = screen.left().unwrap().as_secs();
+    assert!(stuck >= left * 48 / 50, "what is stuck makes nothing else faster: {stuck}");
+}
+
+#[test]
+fn steps_evaluations_and_exchanges_are_one_line_each() {
+    let mut screen = screen("first", 3);
+    let events = [
+        began(3),
+        evaluated(0, "held_out", None),
+        Event::StepBegun { step: 1, tasks: 10, runs: 80 },
+        step(1, 0.25, 1),
+        Event::Synced {
+            step: 1,
+            version: 7,
+            waited: Duration::from_secs(75),
+            loading: Duration::from_millis(20),
+        },
+        Event::Trained { step: 1, metrics: Metrics::new() },
+        evaluated(1, "held_out", Some(0.5)),
+    ];
+    let mut lines = Vec::new();
+    for (event, at) in events.iter().zip(1..) {
+        screen.see(event, Duration::from_secs(at));
+        lines.extend(plain::event(&screen, event));
+    }
+    let expected = [
+        "first: mode both, 3 steps, 10 tasks a step, 16 runners, in /jobs/first",
+        "eval at step 0 on held_out: no score, 10 tasks, version 0",
+        "step 1 of 3: 10 tasks, 1 failed, reward 0.250, waited 1.5 s, about 2 s left",
+        "weights after step 1: version 7, waited 1 min 15 s, loaded in 20 ms",
+        "eval at step 1 on held_out: 0.500, 10 tasks, version 1",
+    ];
+    assert_eq!(lines, expected);
+}
+
+#[test]
+fn programs_get_objects_with_names_that_stay() {
+    let at = UNIX_EPOCH + Duration::from_secs(1);
+    let expected = serde_json::json!({
+        "time": "1970-01-01T00:00:01Z",
+        "event": "step_done",
+        "step": 4,
+        "tasks": { "ok": 9, "partial": 0, "failed": 1, "cut": 0 },
+        "runs_failed": { "timeout": 1 },
+        "delivered": 79,
+        "waited": 1.5,
+        "metrics": { "rollout/reward/mean": null },
+    });
+    assert_eq!(json::event(&step(4, f64::NAN, 1), at), expected);
+    let mut screen = screen("first", 2);
+    play(&mut screen, 2, &["held_out"], 1);
+    let ended = json::ended(&screen, &screen.account, Ending::Done, SystemTime::now());
+    assert_eq!(ended["scores"]["held_out"]["last"]["step"], 2);
+    assert_eq!((&ended["ending"], &ended["tasks_failed"]), (&"done".into(), &2.into()));
+}
+
+#[test]
+fn lines_scroll_above_the_view_and_nothing_is_left_of_old_frames() {
+    let terminal = Arc::new(Mutex::new(Terminal::new(24, 12)));
+    let size = || Size { columns: 24, rows: 12 };
+    let writer = terminal::Writer(Arc::clone(&terminal));
+    let output = Output::new(Kind::Live, true, Box::new(writer), Box::new(size));
+    let line = |text: &str| Line::new().with(text, Look::Green);
+    output.print(&[line("before")]);
+    for frame in 0..30 {
+        let height = 1 + frame % 4;
+        let rows = (0..height).map(|row| line(&format!("frame {frame} row {row}")));
+        output.show(rows.collect());
+        if frame % 3 == 0 {
+            output.print(&[line(&format!("said {frame}")), line(&"long ".repeat(8))]);
+        }
+        let terminal = terminal.lock().unwrap();
+        let (said, view) = terminal.rows.split_at(terminal.rows.len() - height - 1);
+        let expected = (0..height).map(|row| format!("frame {frame} row {row}"));
+        assert_eq!(view[..height], expected.collect::<Vec<_>>(), "{:#?}", terminal.rows);
+        assert!(said.iter().all(|row| !row.starts_with("frame")), "{:#?}", terminal.rows);
+    }
+    output.end(&[line("the end")]);
+    let terminal = terminal.lock().unwrap();
+    let mut expected = vec!["before".to_owned()];
+    for frame in (0..30).step_by(3) {
+        let said = format!("said {frame}");
+        expected.extend([
+            said,
+            "long long long long long".to_owned(),
+            " long long long".to_owned(),
+        ]);
+    }
+    expected.extend(["the end".to_owned(), String::new()]);
+    let rows: Vec<&str> = terminal.rows.iter().map(|row| row.trim_end()).collect();
+    let expected: Vec<&str> = expected.iter().map(|row| row.trim_end()).collect();
+    assert_eq!(rows, expected);
+    assert!(rows.iter().all(|row| width(row) <= 24));
+}
