@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import atexit
 
-from rollway import _rollway, errors, log, metrics, models
+from rollway import _rollway, errors, log, metrics, models, rewards, workflows
 from rollway.call import Call
 from rollway.config import Config
 from rollway.coordinator import BatchLifecycleState, MemorySink, RolloutCoordinator
@@ -27,6 +27,7 @@ from rollway.errors import (
     Aborted,
     AlreadyActive,
     BatchFailed,
+    BatchShort,
     BufferDamaged,
     BufferError,
     BufferFull,
@@ -36,9 +37,11 @@ from rollway.errors import (
     ConfigError,
     CutShort,
     Error,
+    ExplorerError,
     ForkError,
     InvalidOutput,
     InvalidPayload,
+    InvalidRewardFn,
     InvalidWorkflow,
     LimitExceeded,
     MissingPackage,
@@ -46,6 +49,7 @@ from rollway.errors import (
     ModelUnavailable,
     NoPipeline,
     NoRuns,
+    NoWeights,
     NotCollectable,
     NotRegistered,
     NotStarted,
@@ -53,19 +57,28 @@ from rollway.errors import (
     SinkFailed,
     StillBusy,
     Stopped,
+    SynchronizerError,
+    TasksetError,
     TimedOut,
     TooFewSucceeded,
+    TrainerFailed,
+    UnknownRewardFn,
     UnknownWorkflow,
+    WeightsError,
+    WorkflowUnavailable,
     WrongKind,
 )
 from rollway.experience import Experience
+from rollway.explorer import Explorer
 from rollway.fields import CustomField
 from rollway.operators import Operator, operator
 from rollway.reader import Batch, ExperienceReader, ExperienceServer
+from rollway.rewards import judge, reward_fn
 from rollway.runner import WorkflowRunner
 from rollway.scheduler import Scheduler
 from rollway.serve import ServeClient, ServeError
 from rollway.status import Status
+from rollway.sync import Synchronizer, publish_weights
 from rollway.task import GenerationConfig, Task
 from rollway.workflow import Workflow, register, workflow
 
@@ -76,6 +89,7 @@ __all__ = [
     "Batch",
     "BatchFailed",
     "BatchLifecycleState",
+    "BatchShort",
     "BufferDamaged",
     "BufferError",
     "BufferFull",
@@ -91,10 +105,13 @@ __all__ = [
     "Experience",
     "ExperienceReader",
     "ExperienceServer",
+    "Explorer",
+    "ExplorerError",
     "ForkError",
     "GenerationConfig",
     "InvalidOutput",
     "InvalidPayload",
+    "InvalidRewardFn",
     "InvalidWorkflow",
     "LimitExceeded",
     "MemorySink",
@@ -103,6 +120,7 @@ __all__ = [
     "ModelUnavailable",
     "NoPipeline",
     "NoRuns",
+    "NoWeights",
     "NotCollectable",
     "NotRegistered",
     "NotStarted",
@@ -116,22 +134,37 @@ __all__ = [
     "Status",
     "StillBusy",
     "Stopped",
+    "Synchronizer",
+    "SynchronizerError",
     "Task",
+    "TasksetError",
     "TimedOut",
     "TooFewSucceeded",
+    "TrainerFailed",
+    "UnknownRewardFn",
     "UnknownWorkflow",
+    "WeightsError",
     "Workflow",
     "WorkflowRunner",
+    "WorkflowUnavailable",
     "WrongKind",
     "errors",
     "group_by",
+    "judge",
     "metrics",
     "models",
     "operator",
+    "publish_weights",
     "register",
+    "reward_fn",
+    "rewards",
     "sort_batch_id",
     "workflow",
+    "workflows",
 ]
+
+#: The version of the package and of the engine in it.
+__version__ = _rollway.version()
 
 
 def sort_batch_id(batch_id: int | str) -> tuple[int | float, int]:

@@ -90,13 +90,19 @@ class Config(Section):
     that is wrong, its line, and the likely meaning.
     """
 
+    #: The folder of the file that it was read from; none if there was none.
+    folder: str | None = None
+
     def __init__(self) -> None:
         super().__init__("", json.loads(_rollway.config_default()))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Config:
         """Reads a YAML file."""
-        return cls._of(*_rollway.config_load(os.fspath(path)))
+        config = cls._of(*_rollway.config_load(os.fspath(path)))
+        # Modules that it names may lie beside it.
+        object.__setattr__(config, "folder", os.path.dirname(os.path.abspath(path)))
+        return config
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Config:
@@ -115,6 +121,10 @@ class Config(Section):
         """Checks every value and the rules between keys; returns what may surprise."""
         return _rollway.config_check(self.to_json())
 
+    def changed(self) -> dict[str, Any]:
+        """Returns the keys that are not as they would be if nobody had set them."""
+        return _changed(self.to_dict(), json.loads(_rollway.config_default()))
+
     def to_json(self) -> str:
         """Returns the configuration as JSON."""
         return _text(self.to_dict())
@@ -128,6 +138,20 @@ def _text(values: Any) -> str:
         return json.dumps(_unwrapped(values))
     except (TypeError, ValueError) as error:
         raise ConfigError(f"a value of the configuration is no plain data: {error}") from None
+
+
+def _changed(values: dict[str, Any], usual: dict[str, Any]) -> dict[str, Any]:
+    changed = {}
+    for key, value in values.items():
+        here = usual.get(key)
+        if isinstance(value, dict) and isinstance(here, dict):
+            value = _changed(value, here)
+            if not value:
+                continue
+        elif key in usual and value == here:
+            continue
+        changed[key] = value
+    return changed
 
 
 def _join(path: str, key: str) -> str:

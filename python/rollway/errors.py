@@ -185,6 +185,18 @@ class InvalidWorkflow(Error, TypeError):
     code = "invalid_workflow"
 
 
+class UnknownRewardFn(Error, ValueError):
+    """No reward function of that name is registered. Has `name` and `known`."""
+
+    code = "unknown_reward_fn"
+
+
+class InvalidRewardFn(Error, TypeError):
+    """What was given as a reward function cannot be one, or not with these arguments."""
+
+    code = "invalid_reward_fn"
+
+
 class InvalidOutput(Error, ValueError):
     """A workflow returned what cannot be an experience."""
 
@@ -239,10 +251,58 @@ class ModelError(Error, RuntimeError):
     code = "model_error"
 
 
+class WorkflowUnavailable(Error, ImportError):
+    """A workflow or a reward function that the configuration names cannot be had. Has `kind`."""
+
+    code = "workflow_unavailable"
+
+
+class TasksetError(Error, ValueError):
+    """There are no tasks, or none that can be read."""
+
+    code = "taskset"
+
+
+class ExplorerError(Error, RuntimeError):
+    """The explorer did not start, or ended before its job was done. What was done is kept."""
+
+    code = "explorer"
+
+
+class NoWeights(ExplorerError, TimeoutError):
+    """The trainer published no weights in time. Has `step` and `at_least`, the version."""
+
+    code = "no_weights"
+
+
+class TrainerFailed(ExplorerError):
+    """The trainer ended with an error."""
+
+    code = "trainer_failed"
+
+
+class BatchShort(ExplorerError):
+    """A batch came up short, and may not. Has `step`."""
+
+    code = "batch_short"
+
+
+class WeightsError(Error, ValueError):
+    """Weights that cannot be read, or are not those of the model."""
+
+    code = "weights"
+
+
 class MissingPackage(Error, ImportError):
     """An optional package is not installed. Has `package`."""
 
     code = "missing_package"
+
+
+class SynchronizerError(Error, RuntimeError):
+    """The synchronizer of a job is not there, or does not take weights."""
+
+    code = "synchronizer"
 
 
 def _every(kind: type[Error]) -> list[type[Error]]:

@@ -35,16 +35,16 @@ class Outcome:
     def of(
         cls,
         experiences: list[Experience],
-        reward: float | None,
+        told: dict[str, float] | None,
         seconds: float,
         model: RunModel | None = None,
     ) -> Outcome:
         """Returns the outcome of a run, with its metrics."""
         carried = [experience.metrics for experience in experiences]
-        if reward is not None:
-            carried = [{**metrics, "reward": reward} for metrics in carried] or [{"reward": reward}]
+        if told is not None:
+            carried = [{**metrics, **told} for metrics in carried] or [told]
         metrics = _rollway.run_metrics(carried, seconds)
-        return cls(experiences, metrics, reward is not None, model)
+        return cls(experiences, metrics, told is not None, model)
 
     @property
     def nothing(self) -> str:
@@ -67,10 +67,11 @@ class RunFailure:
 
 async def outputs(
     returned: Any, model: RunModel, is_eval: bool = False
-) -> tuple[list[Experience], float | None]:
-    """Takes what a workflow returned for experiences and, in the short form, a reward.
+) -> tuple[list[Experience], dict[str, float] | None]:
+    """Takes what a workflow returned for experiences and, in the short form, what it told.
 
-    Experiences are themselves; a reward, or nothing, stands for the recorded turns of the model.
+    Experiences are themselves; a reward, a dictionary of metrics with a reward, or nothing stands
+    for the recorded turns of the model.
     """
     if isinstance(returned, Experience):
         return [returned], None
@@ -78,12 +79,16 @@ async def outputs(
     if returned is None:
         return await _turns(model, is_eval) if recorded else [], None
     # What is most common first: to ask an abstract class takes longer.
+    told = None
     if isinstance(returned, (float, int, np.bool_, numbers.Real)):
-        reward = float(returned)
+        told = {"reward": float(returned)}
+    elif isinstance(returned, dict):
+        told = _told(returned)
+    if told is not None:
         turns = await _turns(model, is_eval) if recorded else []
         for turn in turns:
-            turn.reward = reward
-        return turns, reward
+            turn.reward = told["reward"]
+        return turns, told
     if isinstance(returned, (list, tuple)):
         for item in returned:
             if not isinstance(item, Experience):
@@ -95,6 +100,18 @@ async def outputs(
     raise InvalidOutput(
         f"the workflow returned {_kind(returned)}; experiences, a reward or nothing were expected"
     )
+
+
+def _told(returned: dict[str, Any]) -> dict[str, float]:
+    """Returns a dictionary of metrics as one of plain numbers."""
+    if "reward" not in returned:
+        raise InvalidOutput("the workflow returned a dictionary without a reward in it")
+    try:
+        return {str(name): float(value) for name, value in returned.items()}
+    except (TypeError, ValueError) as error:
+        raise InvalidOutput(
+            f"the workflow returned a dictionary with no numbers: {error}"
+        ) from None
 
 
 async def _turns(model: RunModel, is_eval: bool) -> list[Experience]:

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import pickle
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import cloudpickle
 
-from rollway import travel
+from rollway import rewards, travel
 from rollway.config import Config
 from rollway.errors import Error
 from rollway.gate import Gate, connect
 from rollway.models.base import Model
+from rollway.models.served import Served
 from rollway.status import Status
 from rollway.task import Task
 
 #: The variable in which a worker finds its models.
 SETUP = "ROLLWAY_WORKER_SETUP"
+
+#: The variable in which it finds them if no Python has started it.
+SETUP_JSON = "ROLLWAY_WORKER_SETUP_JSON"
 
 #: The longest value that Linux lets a variable of the environment have, with room for its name.
 _SETUP_MAX = 120 * 1024
@@ -49,20 +54,39 @@ class Pool:
         self.runners = len(models) * int(config.explorer.runner_per_model)
         auxiliary = [list(engines) for engines in auxiliary_models or []]
         self.gate = Gate(config, models, auxiliary)
-        setup = {
-            "models": self.gate.models,
-            "auxiliary": self.gate.auxiliary,
-            "concurrent_mode": config.explorer.concurrent_mode,
-            "sys_path": [os.path.abspath(path) for path in sys.path],
-        }
-        text = base64.b85encode(cloudpickle.dumps(setup)).decode()
-        if len(text) > _SETUP_MAX:
-            raise Error(
-                f"the models take {len(text)} bytes to describe, of {_SETUP_MAX} at most: "
-                "let them load what they need where they are used"
-            )
-        env = [(str(key), str(value)) for key, value in dict(config.explorer.env_vars).items()]
-        self.spawn = (sys.executable, ["-c", _WORKER], [*env, (SETUP, text)])
+        self.spawn = spawn(config, self.gate.models, self.gate.auxiliary)
+
+
+#: How workers are started: the program, its arguments and its environment.
+Spawn = tuple[str, list[str], list[tuple[str, str]]]
+
+
+def spawn(
+    config: Config,
+    models: Sequence[Model],
+    auxiliary: Sequence[Sequence[Model]],
+    folders: Sequence[str] = (),
+    reward_fns: Mapping[str, Any] | None = None,
+) -> Spawn:
+    """Returns how workers are started that have these models.
+
+    They find modules in these folders too, and have these reward functions under their names.
+    """
+    setup = {
+        "models": list(models),
+        "auxiliary": [list(engines) for engines in auxiliary],
+        "concurrent_mode": config.explorer.concurrent_mode,
+        "sys_path": [*folders, *(os.path.abspath(path) for path in sys.path)],
+        "reward_fns": {name: travel.carried(fn)[1] for name, fn in (reward_fns or {}).items()},
+    }
+    text = base64.b85encode(cloudpickle.dumps(setup)).decode()
+    if len(text) > _SETUP_MAX:
+        raise Error(
+            f"models and reward functions take {len(text)} bytes to describe, of {_SETUP_MAX} at "
+            "most: let them load what they need where they are used"
+        )
+    env = [(str(key), str(value)) for key, value in dict(config.explorer.env_vars).items()]
+    return sys.executable, ["-c", _WORKER], [*env, (SETUP, text)]
 
 
 def setup(text: str, gateway: str | None = None) -> dict[str, Any]:
@@ -72,6 +96,41 @@ def setup(text: str, gateway: str | None = None) -> dict[str, Any]:
         for model in [*said["models"], *(one for many in said["auxiliary"] for one in many)]:
             connect(model, gateway)
     return said
+
+
+def take(setup: dict[str, Any]) -> None:
+    """Has the modules and the reward functions of the parent process, in a worker."""
+    known = set(sys.path)
+    sys.path.extend(path for path in setup["sys_path"] if path not in known)
+    for name, body in setup["reward_fns"].items():
+        rewards.reward_fn(name)(pickle.loads(body))
+
+
+def setup_json(text: str, gateway: str | None = None) -> dict[str, Any]:
+    """Returns what an engine without Python said about models, in a worker, with its gateway.
+
+    Modules are looked for beside the configuration, and where the job was started, first.
+    """
+    said = json.loads(text)
+    said["models"] = [_model(one, trained=True, gateway=gateway) for one in said["models"]]
+    said["auxiliary"] = [
+        [_model(one, trained=False, gateway=gateway) for one in engines]
+        for engines in said["auxiliary"]
+    ]
+    find_first(said["sys_path"])
+    return said
+
+
+def find_first(folders: Sequence[str]) -> None:
+    """Has modules looked for in these folders before anywhere else."""
+    sys.path[:] = [*folders, *(path for path in sys.path if path not in folders)]
+
+
+def _model(said: dict[str, str], trained: bool, gateway: str | None) -> Model:
+    model = Served(said["name"], said["engine"], trained)
+    if gateway is not None:
+        connect(model, gateway)
+    return model
 
 
 PackedTask = tuple[str, tuple[str, bytes] | None, int, bool, bytes]

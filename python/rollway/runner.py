@@ -206,12 +206,12 @@ class WorkflowRunner:
         try:
             mine = task.with_n(1)
             instance, returned = await self._perform(executable, mine, [run])
-            experiences, reward = await outputs(returned, instance.model, task.is_eval)
+            experiences, told = await outputs(returned, instance.model, task.is_eval)
             for experience in experiences:
                 experience.eid.run = run
             self._stamp(mine, instance.model, experiences)
             seconds = time.perf_counter() - began
-            end: Outcome | RunFailure = Outcome.of(experiences, reward, seconds, instance.model)
+            end: Outcome | RunFailure = Outcome.of(experiences, told, seconds, instance.model)
         except BaseException as error:
             _let_cancel_through(error)
             end = failure(error)
@@ -225,14 +225,14 @@ class WorkflowRunner:
         try:
             mine = task.with_n(len(runs))
             instance, returned = await self._perform(executable, mine, runs)
-            experiences, reward = await outputs(returned, instance.model, task.is_eval)
-            if reward is not None or returned is None:
+            experiences, told = await outputs(returned, instance.model, task.is_eval)
+            if told is not None or returned is None:
                 _tell_apart(experiences, runs)
             groups = _by_run(experiences, runs)
             self._stamp(mine, instance.model, experiences)
             seconds = time.perf_counter() - began
             model = instance.model
-            ends = {run: Outcome.of(groups[run], reward, seconds, model) for run in runs}
+            ends = {run: Outcome.of(groups[run], told, seconds, model) for run in runs}
         except BaseException as error:
             _let_cancel_through(error)
             for run in runs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -40,6 +41,35 @@ def _dictionary(name: str, value: Any) -> dict[str, Any]:
     if type(value) is not dict and not isinstance(value, Mapping):
         raise TypeError(f"{name} is a dictionary, not {type(value).__name__}")
     return dict(value)
+
+
+def _parsed(value: Any) -> Any:
+    """Returns what text says, where it is JSON: files of columns keep lists and objects so."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
+
+
+def _without_nulls(value: Any) -> Any:
+    """Takes away members that are null: files of columns have every member in every object."""
+    if isinstance(value, Mapping):
+        return {
+            name: _without_nulls(member) for name, member in value.items() if member is not None
+        }
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
+
+
+def text_of(value: Any) -> str:
+    """Returns a value as it stands in a file."""
+    if isinstance(value, str):
+        return value
+    try:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    except (TypeError, ValueError):
+        return str(value)
 
 
 @dataclass(eq=False)
@@ -92,17 +122,41 @@ class Task:
         return task
 
     @property
-    def task_desc(self) -> str | None:
-        """The question of the row, if `format_args` names its `prompt_key`."""
-        return self._of_row("prompt_key")
+    def task_desc(self) -> Any:
+        """The question of the row: its field `prompt`, or the `prompt_key` of `format_args`."""
+        return self._of_row("prompt_key", "prompt")
 
     @property
-    def truth(self) -> str | None:
-        """The answer of the row, if `format_args` names its `response_key`."""
-        return self._of_row("response_key")
+    def truth(self) -> Any:
+        """The answer of the row: its field `response`, or the `response_key` of `format_args`."""
+        return self._of_row("response_key", "response")
 
-    def _of_row(self, key: str) -> Any:
-        name = self.format_args.get(key)
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """What is said to the model first: system prompt and question, or the row's messages."""
+        listed = self._of_row("messages_key")
+        said = self.task_desc if listed is None else _parsed(listed)
+        if said is None:
+            return []
+        messages = said if isinstance(said, list) else [{"role": "user", "content": text_of(said)}]
+        for message in messages:
+            if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+                raise ValueError(f"a message has no role: {message!r}")
+        messages = [_without_nulls(message) for message in messages]
+        system = self._of_row("system_prompt_key")
+        system = self.format_args.get("system_prompt") if system is None else system
+        if system is None or not messages or messages[0]["role"] == "system":
+            return messages
+        return [{"role": "system", "content": text_of(system)}, *messages]
+
+    @property
+    def tools(self) -> Any:
+        """The tools that the model may call, if `format_args` names a `tools_key`."""
+        tools = self._of_row("tools_key")
+        return None if tools is None else _without_nulls(_parsed(tools))
+
+    def _of_row(self, key: str, default: str | None = None) -> Any:
+        name = self.format_args.get(key, default)
         return self.raw_task.get(name) if name and isinstance(self.raw_task, Mapping) else None
 
     def to_dict(self) -> Any:

@@ -28,8 +28,10 @@ from rollway.workflow import Executable, lookup, resolve
 #: The encodings of definitions.
 BY_NAME = "name"
 BY_VALUE = "cloudpickle"
-#: The encoding of tasks that were not made by this package: a row as JSON.
+#: The encodings of tasks that were not made by this package, both JSON: a row, and the fields of a
+#: task as the engine draws them from tasksets.
 JSON = "json"
+FIELDS = "fields"
 
 
 @dataclass(frozen=True)
@@ -53,17 +55,22 @@ def define(source: Any) -> Definition:
     reference = _reference(source)
     if reference is not None:
         return Definition(reference, BY_NAME, b"")
+    _, body = carried(source)
+    # A workflow that is changed and defined again is another workflow.
+    digest = hashlib.sha256(body).hexdigest()[:16]
+    return Definition(f"{_title(source)}#{digest}", BY_VALUE, body)
+
+
+def carried(source: Any) -> tuple[str, bytes]:
+    """Returns a workflow as its encoding and bytes, for workers that know it by any name."""
     with _by_value(source):
         try:
-            body = cloudpickle.dumps(source)
+            return BY_VALUE, cloudpickle.dumps(source)
         except Exception as error:
             raise InvalidWorkflow(
                 f"workflow {_title(source)} cannot be sent to a worker process: {error}; "
                 "what it refers to cannot be pickled, so create that inside the workflow"
             ) from error
-    # A workflow that is changed and defined again is another workflow.
-    digest = hashlib.sha256(body).hexdigest()[:16]
-    return Definition(f"{_title(source)}#{digest}", BY_VALUE, body)
 
 
 def load(name: str, encoding: str, body: bytes) -> Executable:
@@ -97,7 +104,9 @@ def pack(task: Task) -> bytes:
 
 def unpack(body: bytes, encoding: str) -> dict[str, Any]:
     """Returns the fields of a task."""
-    return {"raw_task": json.loads(body)} if encoding == JSON else pickle.loads(body)
+    if encoding == JSON:
+        return {"raw_task": json.loads(body)}
+    return json.loads(body) if encoding == FIELDS else pickle.loads(body)
 
 
 def _is_empty(value: Any) -> bool:

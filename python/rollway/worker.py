@@ -10,11 +10,13 @@ process.
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import os
 import signal
 import sys
 import time
+import traceback
 from collections import OrderedDict
 from functools import partial
 from typing import Any, Protocol
@@ -304,12 +306,14 @@ def _text(value: Any) -> str:
 def main() -> None:
     """Connects as the environment says, works, and ends with the connection."""
     variables = _rollway.worker_variables()
-    missing = [name for name in (*variables, pool.SETUP) if name not in os.environ]
+    missing = [name for name in variables if name not in os.environ]
+    if pool.SETUP not in os.environ and pool.SETUP_JSON not in os.environ:
+        missing.append(pool.SETUP_JSON)
     if missing:
         sys.exit(f"{', '.join(missing)} not set: workers are started by the engine")
     # Not for the user's code, nor for what it starts.
     address, secret, token, runners, path = (os.environ.pop(name) for name in variables)
-    text = os.environ.pop(pool.SETUP)
+    text, plain = os.environ.pop(pool.SETUP, None), os.environ.pop(pool.SETUP_JSON, "")
     gateway = os.environ.pop(MODELS, None)
     # Ctrl-C in a terminal is for the parent, which tells its workers what to do.
     signal.signal(signal.SIGINT, lambda *_: None)
@@ -318,15 +322,22 @@ def main() -> None:
     code = 1
     try:
         link = _rollway.WorkerLink(address, secret, token, int(runners), path)
-        # The modules of the parent are found where it finds them.
-        known = set(sys.path)
-        setup = pool.setup(text, gateway)
-        sys.path.extend(path for path in setup["sys_path"] if path not in known)
+        if text is None:
+            setup = pool.setup_json(plain, gateway)
+            # What they register is known by name from now on.
+            for module in setup["modules"]:
+                importlib.import_module(module)
+        else:
+            setup = pool.setup(text, gateway)
+            pool.take(setup)
         worker = Worker(link, setup)
         asyncio.run(worker.run())
         code = 0 if worker.dismissed else 1
     except Closed as error:
         print(f"not taken in: {error}", file=sys.stderr)
+    except Exception:
+        # The process ends below before anybody else could say so.
+        traceback.print_exc()
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

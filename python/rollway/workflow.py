@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
-import importlib
 import inspect
 from collections.abc import Callable
 from typing import Any, overload
 
 from rollway.errors import InvalidWorkflow, UnknownWorkflow
 from rollway.experience import Experience
+from rollway.names import Names
 from rollway.task import Task
 
 
@@ -131,7 +130,7 @@ def _is_coroutine(function: Any) -> bool:
     )
 
 
-_registry: dict[str, Any] = {}
+_names = Names("workflow", UnknownWorkflow)
 
 
 @overload
@@ -165,24 +164,17 @@ def register(name: str, source: Any) -> Any:
     if not name or ":" in name:
         raise InvalidWorkflow(f"{name!r} cannot be the name of a workflow")
     Executable(source)
-    _registry[name] = source
-    return source
+    return _names.register(name, source)
 
 
 def lookup(name: str) -> Any:
     """Returns what stands behind a registered name or `package.module:name`."""
-    if ":" in name:
-        module, _, path = name.partition(":")
-        value: Any = importlib.import_module(module)
-        for part in path.split("."):
-            value = getattr(value, part)
-        return value
-    if name in _registry:
-        return _registry[name]
-    known = sorted(_registry)
-    near = difflib.get_close_matches(name, known, 1)
-    hint = f"; did you mean `{near[0]}`?" if near else f"; there is {', '.join(known) or 'none'}"
-    raise UnknownWorkflow(f"no workflow is registered as `{name}`{hint}", name=name, known=known)
+    return _names.lookup(name)
+
+
+def known() -> list[str]:
+    """Returns the names that are registered."""
+    return _names.known()
 
 
 def resolve(source: Any) -> Executable:

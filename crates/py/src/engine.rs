@@ -25,13 +25,13 @@ use crate::sink::PySink;
 use crate::{config, errors, gateway, metrics, runtime, sink};
 
 /// How often a worker says that it is alive, and what it does.
-const HEARTBEAT: Duration = Duration::from_secs(1);
+pub(crate) const HEARTBEAT: Duration = Duration::from_secs(1);
 
 /// A task on its way to the engine: the workflow's name, its definition, how often, and the rest.
 type PackedTask = (String, Option<(String, PyBackedBytes)>, u32, bool, PyBackedBytes);
 
 /// How workers are started: the program, its arguments and its environment.
-type Spawn = (PathBuf, Vec<String>, Vec<(String, String)>);
+pub(crate) type Spawn = (PathBuf, Vec<String>, Vec<(String, String)>);
 
 /// A scheduler.
 #[pyclass(frozen, name = "Scheduler", module = "rollway._rollway")]

@@ -5,6 +5,7 @@
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rollway::config::ConfigError;
+use rollway::explorer::ExplorerError;
 use rollway_core::Refusal;
 use rollway_wire::experience::PayloadError;
 
@@ -113,6 +114,44 @@ fn batch_of(refusal: &Refusal) -> Option<&rollway_core::BatchId> {
         | Refusal::Stopped
         | Refusal::StillBusy { .. } => None,
     }
+}
+
+/// Returns what ended an explorer as an exception.
+pub(crate) fn explorer(py: Python<'_>, error: &ExplorerError) -> PyErr {
+    let data = PyDict::new(py);
+    let code = match error {
+        ExplorerError::Config(error) => return config(py, error),
+        ExplorerError::Engine(error) => return engine(py, error),
+        ExplorerError::Tasks(_) => "taskset",
+        ExplorerError::Pipeline(_) | ExplorerError::Sink(_) => "pipeline_failed",
+        ExplorerError::Fleet(error) => {
+            if let Err(error) = data.set_item("kind", error.kind.code()) {
+                return error;
+            }
+            "workflow_unavailable"
+        }
+        ExplorerError::NoServer { .. } => "model_unavailable",
+        ExplorerError::Short { step, .. } => {
+            if let Err(error) = data.set_item("step", step) {
+                return error;
+            }
+            "batch_short"
+        }
+        ExplorerError::TrainerFailed(_) => "trainer_failed",
+        ExplorerError::NoWeights { step, at_least, .. } => {
+            let set =
+                data.set_item("step", step).and_then(|()| data.set_item("at_least", at_least));
+            if let Err(error) = set {
+                return error;
+            }
+            "no_weights"
+        }
+        ExplorerError::Stale { .. }
+        | ExplorerError::LostWeights { .. }
+        | ExplorerError::Weights(_) => "weights",
+        _ => "explorer",
+    };
+    raise(py, code, &error.to_string(), &data)
 }
 
 /// Returns everything that is wrong with a configuration as one exception.

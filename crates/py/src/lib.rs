@@ -8,6 +8,7 @@ mod client;
 mod config;
 mod engine;
 mod errors;
+mod explorer;
 mod gateway;
 mod json;
 mod link;
@@ -20,6 +21,8 @@ mod reader;
 mod runtime;
 mod simulated;
 mod sink;
+mod sync;
+mod tiny;
 
 use pyo3::prelude::*;
 
@@ -34,6 +37,8 @@ mod _rollway {
     use crate::config::{config_check, config_default, config_load, config_read};
     #[pymodule_export]
     use crate::engine::{PyCoordinator, PyScheduler, worker_variables};
+    #[pymodule_export]
+    use crate::explorer::PyExplorer;
     #[pymodule_export]
     use crate::gateway::PyGateway;
     #[pymodule_export]
@@ -52,7 +57,11 @@ mod _rollway {
     #[pymodule_export]
     use crate::reader::{PyReader, PyReaderServer, close_writer, payload_to_arrow, write_lot};
     #[pymodule_export]
-    use crate::runtime::shutdown;
+    use crate::runtime::{shutdown, version};
     #[pymodule_export]
     use crate::simulated::SimulatedServer;
+    #[pymodule_export]
+    use crate::sync::{PySynchronizer, draft_weights, finish_weights};
+    #[pymodule_export]
+    use crate::tiny::PyTinyServer;
 }

@@ -103,6 +103,12 @@ pub(crate) fn in_python(job: impl FnOnce(Python<'_>) + Send + 'static) {
     }
 }
 
+/// Returns the version of the engine.
+#[pyfunction]
+pub(crate) fn version() -> &'static str {
+    env!("CARGO_PKG_VERSION")
+}
+
 /// Ends everything, worker processes included. Called when the interpreter ends.
 #[pyfunction]
 pub(crate) fn shutdown(py: Python<'_>) {

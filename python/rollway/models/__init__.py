@@ -8,5 +8,6 @@ from rollway.models.base import Model, Reply, RunModel
 from rollway.models.echo import Echo
 from rollway.models.openai import OpenAI
 from rollway.models.simulated import Simulated
+from rollway.models.tiny import Tiny
 
-__all__ = ["Echo", "Model", "OpenAI", "Reply", "RunModel", "Simulated"]
+__all__ = ["Echo", "Model", "OpenAI", "Reply", "RunModel", "Simulated", "Tiny"]

@@ -1,0 +1,428 @@
+//! The explorer. It works in tasks of the runtime: whoever stops waiting for one has it end soon
+//! and cleanly, and does not leave it in the middle of something.
+
+mod event;
+
+use std::future::Future;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex as PlainMutex, MutexGuard as PlainGuard, PoisonError};
+
+use bytes::Bytes;
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::{IntoPyDict, PyBytes, PyDict, PyList};
+use rollway::config::{Config, Mode, Resolved};
+use rollway::explorer::{
+    Beat, Benched, Explorer, ExplorerError, Options, Pulse, Stopper, Watcher, Watchers,
+};
+use rollway::fleet::{Fleet, FleetError, TASK_ENCODING};
+use rollway::serve::{Checkpoints, ServeError, Server};
+use rollway::{ChildOptions, Definition};
+use rollway_data::pipeline::Registry;
+use rollway_gateway::models::Tensor;
+use tokio::sync::Mutex;
+use tokio::task::{AbortHandle, JoinHandle};
+use tokio_util::sync::CancellationToken;
+
+use self::event::Told;
+use crate::engine::{HEARTBEAT, Spawn, seconds};
+use crate::pending::Pending;
+use crate::{config, errors, metrics, operator, runtime};
+
+/// A workflow that workers get by value: its name, the encoding, and the bytes.
+type Carried = (String, String, PyBackedBytes);
+
+/// A tensor that will be sent: its name, type and shape.
+type Sent = (String, String, Vec<u64>);
+
+/// An explorer.
+#[pyclass(frozen, name = "Explorer", module = "rollway._rollway")]
+pub(crate) struct PyExplorer {
+    config: Config,
+    fleet: Fleet,
+    watchers: Watchers,
+    operators: Arc<Registry>,
+    stage: Arc<Mutex<Stage>>,
+    ends: Arc<Ends>,
+}
+
+/// What there is of it.
+enum Stage {
+    New,
+    Ready(Box<Explorer>),
+    Serving(Box<Server>),
+    Over,
+}
+
+impl Stage {
+    fn ready(&mut self) -> Result<&mut Explorer, Trouble> {
+        match self {
+            Self::Ready(explorer) => Ok(explorer),
+            Self::Serving(_) => Err(Trouble::Serves),
+            Self::New => Err(Trouble::NotPrepared),
+            Self::Over => Err(Trouble::Over),
+        }
+    }
+}
+
+/// How it is reached while it works.
+#[derive(Default)]
+struct Ends {
+    stop: CancellationToken,
+    /// What is prepared: it stops by itself.
+    stopper: PlainMutex<Option<Stopper>>,
+    pulse: PlainMutex<Option<Pulse>>,
+    /// What is under way, in case that it does not.
+    task: PlainMutex<Option<AbortHandle>>,
+}
+
+impl Ends {
+    fn stop(&self) {
+        self.stop.cancel();
+        if let Some(stopper) = &*locked(&self.stopper) {
+            stopper.stop();
+        }
+    }
+}
+
+fn locked<T>(mutex: &PlainMutex<T>) -> PlainGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Why something did not work.
+enum Trouble {
+    Explorer(ExplorerError),
+    Serve(ServeError),
+    NotPrepared,
+    Serves,
+    DoesNotServe,
+    Over,
+    GivenUp,
+}
+
+impl From<ExplorerError> for Trouble {
+    fn from(error: ExplorerError) -> Self {
+        Self::Explorer(error)
+    }
+}
+
+impl From<FleetError> for Trouble {
+    fn from(error: FleetError) -> Self {
+        Self::Explorer(error.into())
+    }
+}
+
+impl From<ServeError> for Trouble {
+    fn from(error: ServeError) -> Self {
+        Self::Serve(error)
+    }
+}
+
+/// Something that goes on in the runtime. Whoever stops waiting for it stops the explorer.
+struct Work<T> {
+    task: JoinHandle<Result<T, Trouble>>,
+    ends: Arc<Ends>,
+    is_over: bool,
+}
+
+impl<T> Work<T> {
+    async fn join(mut self) -> Result<T, Trouble> {
+        let joined = (&mut self.task).await;
+        self.is_over = true;
+        joined.unwrap_or(Err(Trouble::GivenUp))
+    }
+}
+
+impl<T> Drop for Work<T> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.ends.stop();
+        }
+    }
+}
+
+impl PyExplorer {
+    /// Begins something that goes on even if nobody waits.
+    fn work<T: Send + 'static, O>(
+        &self,
+        py: Python<'_>,
+        future: impl Future<Output = Result<T, Trouble>> + Send + 'static,
+        convert: impl FnOnce(Python<'_>, T) -> PyResult<O> + Send + 'static,
+    ) -> PyResult<Pending>
+    where
+        O: for<'py> IntoPyObject<'py, Error: Into<PyErr>>,
+    {
+        let task = runtime::handle(py)?.spawn(future);
+        *locked(&self.ends.task) = Some(task.abort_handle());
+        let work = Work { task, ends: Arc::clone(&self.ends), is_over: false };
+        Pending::with_errors(py, work.join(), raise, convert)
+    }
+
+    /// Waits for something that is quick; who stops waiting gives it up.
+    fn ask<T: Send + 'static, O>(
+        py: Python<'_>,
+        future: impl Future<Output = Result<T, Trouble>> + Send + 'static,
+        convert: impl FnOnce(Python<'_>, T) -> PyResult<O> + Send + 'static,
+    ) -> PyResult<Pending>
+    where
+        O: for<'py> IntoPyObject<'py, Error: Into<PyErr>>,
+    {
+        Pending::with_errors(py, future, raise, convert)
+    }
+}
+
+#[pymethods]
+impl PyExplorer {
+    /// Makes an explorer of a configuration, which was read from a file in `folder`; nothing is
+    /// opened yet. Runners are those that fit what the configuration names, or started like
+    /// `spawn`, with these workflows by value. `on_event` is told of everything that happens.
+    /// `operators` are the names of those that were registered, and what makes one.
+    #[new]
+    fn new(
+        py: Python<'_>,
+        config_json: &str,
+        folder: Option<PathBuf>,
+        spawn: Option<Spawn>,
+        workflows: Vec<Carried>,
+        on_event: Option<Py<PyAny>>,
+        operators: (Vec<String>, Py<PyAny>),
+    ) -> PyResult<Self> {
+        let config = config::parse(py, config_json)?.in_folder(folder);
+        let Resolved { config, warnings } =
+            config.resolve().map_err(|error| errors::config(py, &error))?;
+        for warning in warnings {
+            tracing::warn!("{warning}");
+        }
+        let mut fleet = match spawn {
+            None => Fleet::choose(&config).map_err(|error| raise(py, error.into()))?,
+            Some((program, args, env)) => Fleet::children(ChildOptions {
+                args,
+                env,
+                heartbeat: HEARTBEAT,
+                runners_per_worker: config.explorer.runner_per_worker,
+                ..ChildOptions::new(program)
+            }),
+        };
+        for (name, encoding, body) in workflows {
+            let (encoding, body) = (encoding.into(), Bytes::from_owner(body));
+            let task_encoding = TASK_ENCODING.into();
+            fleet = fleet.define(name, Definition { encoding, task_encoding, body });
+        }
+        let (names, make) = operators;
+        let (operators, _) = operator::registry(&config, names, make)
+            .map_err(|error| errors::plain(py, "config", &error.to_string()))?;
+        let operators = Arc::new(operators);
+        let told = on_event.map(|function| Arc::new(Told::new(function)) as Arc<dyn Watcher>);
+        let watchers = Watchers::new(told.into_iter().collect());
+        let stage = Arc::new(Mutex::new(Stage::New));
+        Ok(Self { config, fleet, watchers, operators, stage, ends: Arc::default() })
+    }
+
+    /// The folder of the job.
+    #[getter]
+    fn job_dir(&self) -> PathBuf {
+        self.config.job_dir()
+    }
+
+    /// Opens everything; in mode `serve`, serves.
+    fn prepare(&self, py: Python<'_>) -> PyResult<Pending> {
+        let (config, fleet) = (self.config.clone(), self.fleet.clone());
+        let (stage, ends) = (Arc::clone(&self.stage), Arc::clone(&self.ends));
+        let (watchers, operators) = (self.watchers.clone(), Arc::clone(&self.operators));
+        let future = async move {
+            let mut stage = stage.lock_owned().await;
+            match &*stage {
+                Stage::New => {}
+                Stage::Ready(_) | Stage::Serving(_) => return Ok(()),
+                Stage::Over => return Err(Trouble::Over),
+            }
+            if config.mode == Mode::Serve {
+                let weights = Arc::new(Checkpoints::new(config.job_dir()));
+                *stage = Stage::Serving(Box::new(Server::start(&config, weights).await?));
+                return Ok(());
+            }
+            fleet.check(&config).await?;
+            let operators = Some(operators);
+            let options = Options { fleet: Some(fleet), watchers, operators, ..Options::default() };
+            let explorer = Box::pin(Explorer::prepare(&config, options)).await?;
+            *locked(&ends.stopper) = Some(explorer.stopper());
+            *locked(&ends.pulse) = Some(explorer.pulse());
+            *stage = Stage::Ready(Box::new(explorer));
+            Ok(())
+        };
+        // Nothing of it was acknowledged: it need not be finished if nobody waits.
+        Self::ask(py, future, |_, ()| Ok(()))
+    }
+
+    /// Explores; returns the explorer's name.
+    fn explore(&self, py: Python<'_>) -> PyResult<Pending> {
+        let (stage, name) = (Arc::clone(&self.stage), self.config.explorer.name.clone());
+        let future = async move {
+            stage.lock_owned().await.ready()?.explore().await?;
+            Ok(name)
+        };
+        self.work(py, future, |_, name| Ok(name))
+    }
+
+    /// Evaluates the weights of now.
+    fn eval(&self, py: Python<'_>) -> PyResult<Pending> {
+        let stage = Arc::clone(&self.stage);
+        let future = async move { Ok(stage.lock_owned().await.ready()?.eval().await?) };
+        self.work(py, future, |py, scores| benched(py, &scores))
+    }
+
+    /// Evaluates checkpoints.
+    fn benchmark(&self, py: Python<'_>) -> PyResult<Pending> {
+        let stage = Arc::clone(&self.stage);
+        let future = async move { Ok(stage.lock_owned().await.ready()?.benchmark().await?) };
+        self.work(py, future, |py, scores| benched(py, &scores))
+    }
+
+    /// Serves until it is stopped; returns the explorer's name.
+    fn serve(&self, py: Python<'_>) -> PyResult<Pending> {
+        let (stage, ends) = (Arc::clone(&self.stage), Arc::clone(&self.ends));
+        let name = self.config.explorer.name.clone();
+        let future = async move {
+            match &*stage.lock().await {
+                Stage::Serving(_) => {}
+                Stage::Ready(_) => return Err(Trouble::DoesNotServe),
+                Stage::New => return Err(Trouble::NotPrepared),
+                Stage::Over => return Err(Trouble::Over),
+            }
+            ends.stop.cancelled().await;
+            Ok(name)
+        };
+        Self::ask(py, future, |_, name| Ok(name))
+    }
+
+    /// Takes newer weights; returns the version.
+    fn sync_weight(&self, py: Python<'_>) -> PyResult<Pending> {
+        let stage = Arc::clone(&self.stage);
+        let future = async move { Ok(stage.lock_owned().await.ready()?.sync_weight().await?) };
+        self.work(py, future, |_, version| Ok(version))
+    }
+
+    fn save_checkpoint(&self, py: Python<'_>) -> PyResult<Pending> {
+        let stage = Arc::clone(&self.stage);
+        let future = async move { Ok(stage.lock_owned().await.ready()?.save_checkpoint().await?) };
+        self.work(py, future, |_, ()| Ok(()))
+    }
+
+    /// Has the servers join a group; returns how many members it has.
+    fn setup_weight_sync_group(
+        &self,
+        py: Python<'_>,
+        master_address: String,
+        master_port: u16,
+        tensors: Vec<Sent>,
+    ) -> PyResult<Pending> {
+        let stage = Arc::clone(&self.stage);
+        let tensor = |(name, dtype, shape)| Tensor { name, dtype, shape };
+        let tensors: Vec<Tensor> = tensors.into_iter().map(tensor).collect();
+        let future = async move {
+            let mut stage = stage.lock_owned().await;
+            let explorer = stage.ready()?;
+            Ok(explorer.setup_weight_sync_group(&master_address, master_port, tensors).await?)
+        };
+        self.work(py, future, |_, members| Ok(members))
+    }
+
+    /// Returns a tensor: its type, its shape, and its bytes.
+    fn get_weight(&self, py: Python<'_>, name: String) -> PyResult<Pending> {
+        let stage = Arc::clone(&self.stage);
+        let future = async move { Ok(stage.lock_owned().await.ready()?.get_weight(&name).await?) };
+        Self::ask(py, future, |py, found| {
+            Ok((found.dtype, found.shape, PyBytes::new(py, &found.bytes).unbind()))
+        })
+    }
+
+    /// Returns live numbers.
+    fn pulse(&self, py: Python<'_>) -> PyResult<Pending> {
+        let pulse = locked(&self.ends.pulse).clone();
+        let future = async move {
+            let pulse = pulse.ok_or(Trouble::NotPrepared)?;
+            Ok(pulse.beat().await)
+        };
+        Self::ask(py, future, |py, beat| Ok(numbers(&beat).into_py_dict(py)?.unbind()))
+    }
+
+    /// Has what is under way end soon.
+    fn stop(&self) {
+        self.ends.stop();
+    }
+
+    /// Ends everything. What is under way and does not end in time is given up.
+    fn shutdown(&self, py: Python<'_>, timeout: f64) -> PyResult<Pending> {
+        let timeout = seconds(timeout)?;
+        let (stage, ends) = (Arc::clone(&self.stage), Arc::clone(&self.ends));
+        ends.stop();
+        let future = async move {
+            let mut stage = match tokio::time::timeout(timeout, stage.lock()).await {
+                Ok(stage) => stage,
+                Err(_) => {
+                    if let Some(task) = locked(&ends.task).take() {
+                        task.abort();
+                    }
+                    stage.lock().await
+                }
+            };
+            match std::mem::replace(&mut *stage, Stage::Over) {
+                Stage::Ready(mut explorer) => explorer.shutdown().await?,
+                Stage::Serving(server) => server.stop().await?,
+                Stage::New | Stage::Over => {}
+            }
+            Ok(())
+        };
+        // It goes on even if nobody waits for it any more.
+        let task = runtime::handle(py)?.spawn(future);
+        let joined = async move { task.await.unwrap_or(Err(Trouble::GivenUp)) };
+        Self::ask(py, joined, |_, ()| Ok(()))
+    }
+}
+
+fn numbers(beat: &Beat) -> [(&'static str, u64); 10] {
+    [
+        ("pending", beat.pending),
+        ("running", beat.running),
+        ("done", beat.done),
+        ("failed", beat.failed),
+        ("cancelled", beat.cancelled),
+        ("retried", beat.retried),
+        ("runners", beat.runners.into()),
+        ("busy", beat.busy.into()),
+        ("prompt_tokens", beat.prompt_tokens),
+        ("answer_tokens", beat.answer_tokens),
+    ]
+}
+
+/// Returns scores as Python has them.
+fn benched(py: Python<'_>, scores: &[Benched]) -> PyResult<Py<PyList>> {
+    let rows = scores.iter().map(|score| {
+        let dict = PyDict::new(py);
+        dict.set_item("step", score.step)?;
+        dict.set_item("set", &*score.set)?;
+        dict.set_item("score", score.score)?;
+        dict.set_item("tasks", score.tasks)?;
+        dict.set_item("failed", score.failed)?;
+        dict.set_item("metrics", metrics::to_dict(py, &score.metrics)?)?;
+        Ok(dict)
+    });
+    Ok(PyList::new(py, rows.collect::<PyResult<Vec<_>>>()?)?.unbind())
+}
+
+/// Returns what went wrong as an exception.
+fn raise(py: Python<'_>, trouble: Trouble) -> PyErr {
+    let plain = |code, words: &str| errors::plain(py, code, words);
+    match trouble {
+        Trouble::Explorer(error) => errors::explorer(py, &error),
+        Trouble::Serve(ServeError::Config(error)) => errors::config(py, &error),
+        Trouble::Serve(error) => plain("explorer", &error.to_string()),
+        Trouble::NotPrepared => {
+            plain("not_started", "not prepared: prepare() must be called first")
+        }
+        Trouble::Over => plain("stopped", "the explorer is shut down: make another"),
+        Trouble::Serves => plain("explorer", "in mode `serve` there is only serve()"),
+        Trouble::DoesNotServe => plain("explorer", "serve() needs `mode: serve`"),
+        Trouble::GivenUp => plain("stopped", "it was given up: the explorer was shut down"),
+    }
+}

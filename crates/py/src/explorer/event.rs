@@ -1,0 +1,100 @@
+//! What happens to a job, told to a function in Python.
+
+use std::fmt;
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use rollway::explorer::{Event, Watcher};
+
+use crate::{metrics, runtime};
+
+/// Calls a function with a dictionary for every event, in order, in the thread that is there for
+/// that.
+pub(super) struct Told(Arc<Py<PyAny>>);
+
+impl Told {
+    pub(super) fn new(function: Py<PyAny>) -> Self {
+        Self(Arc::new(function))
+    }
+}
+
+impl fmt::Debug for Told {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Told")
+    }
+}
+
+impl Watcher for Told {
+    fn saw(&self, event: &Event) {
+        if matches!(event, Event::Pulse(_)) {
+            // It can be asked for.
+            return;
+        }
+        let (function, event) = (Arc::clone(&self.0), event.clone());
+        runtime::in_python(move |py| {
+            let called = told(py, &event).and_then(|dict| function.call1(py, (dict,)));
+            if let Err(error) = called {
+                // The job goes on whatever somebody who watches it does wrong.
+                error.write_unraisable(py, Some(function.bind(py)));
+            }
+        });
+    }
+}
+
+fn told<'py>(py: Python<'py>, event: &Event) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    let name = match event {
+        Event::Began { mode, job_dir, done_steps, total_steps, tasks_per_step, runners } => {
+            dict.set_item("mode", format!("{mode:?}").to_lowercase())?;
+            dict.set_item("job_dir", job_dir)?;
+            dict.set_item("done_steps", done_steps)?;
+            dict.set_item("total_steps", total_steps)?;
+            dict.set_item("tasks_per_step", tasks_per_step)?;
+            dict.set_item("runners", runners)?;
+            "began"
+        }
+        Event::StepBegun { step, tasks, runs } => {
+            dict.set_item("step", step)?;
+            dict.set_item("tasks", tasks)?;
+            dict.set_item("runs", runs)?;
+            "step_begun"
+        }
+        Event::StepDone { step, result, metrics, waited } => {
+            dict.set_item("step", step)?;
+            dict.set_item("finished_task_count", result.finished())?;
+            dict.set_item("expected_task_count", result.tasks.total())?;
+            dict.set_item("metrics", metrics::to_dict(py, metrics)?)?;
+            dict.set_item("waited", waited.as_secs_f64())?;
+            "step_done"
+        }
+        Event::Evaluated { step, version, set, score, result, metrics } => {
+            dict.set_item("step", step)?;
+            dict.set_item("version", version)?;
+            dict.set_item("set", &**set)?;
+            dict.set_item("score", score)?;
+            dict.set_item("complete", result.complete())?;
+            dict.set_item("metrics", metrics::to_dict(py, metrics)?)?;
+            "evaluated"
+        }
+        Event::Synced { step, version, waited, loading } => {
+            dict.set_item("step", step)?;
+            dict.set_item("version", version)?;
+            dict.set_item("waited", waited.as_secs_f64())?;
+            dict.set_item("loading", loading.as_secs_f64())?;
+            "synced"
+        }
+        Event::Trained { step, metrics } => {
+            dict.set_item("step", step)?;
+            dict.set_item("metrics", metrics::to_dict(py, metrics)?)?;
+            "trained"
+        }
+        Event::Pulse(_) => "pulse",
+        Event::Note(words) => {
+            dict.set_item("words", words)?;
+            "note"
+        }
+    };
+    dict.set_item("event", name)?;
+    Ok(dict)
+}

@@ -1,0 +1,111 @@
+//! The embedded model's server in this process.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use pyo3::prelude::*;
+use pyo3::types::{IntoPyDict, PyDict};
+use rollway::tiny::{Counts, Options, TinyServer, Weights, arithmetic};
+use tokio::runtime::Handle;
+
+use crate::pending::Pending;
+use crate::{errors, runtime};
+
+/// A server of the embedded model. It ends with the last reference to it, or when it is stopped.
+#[pyclass(frozen, name = "TinyServer", module = "rollway._rollway")]
+pub(crate) struct PyTinyServer {
+    server: Mutex<Option<TinyServer>>,
+    url: String,
+    runtime: Handle,
+}
+
+impl PyTinyServer {
+    fn server(&self) -> MutexGuard<'_, Option<TinyServer>> {
+        self.server.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[pymethods]
+impl PyTinyServer {
+    /// Starts a server on the loopback, at any port, with the weights in a file, or those that came
+    /// with the program.
+    #[new]
+    fn new(
+        py: Python<'_>,
+        model: String,
+        weights: Option<PathBuf>,
+        version: u64,
+        seed: u64,
+    ) -> PyResult<Self> {
+        let mut options = Options { model, version, seed, ..Options::default() };
+        if let Some(path) = weights {
+            let loaded = py.detach(|| Weights::load(&path));
+            let loaded =
+                loaded.map_err(|error| errors::plain(py, "weights", &error.to_string()))?;
+            options.weights = Arc::new(loaded);
+        }
+        let runtime = runtime::handle(py)?;
+        let _guard = runtime.enter();
+        let server = TinyServer::start(options)?;
+        let url = server.url();
+        Ok(Self { server: Mutex::new(Some(server)), url, runtime: runtime.clone() })
+    }
+
+    /// Writes the weights that came with the program to a file.
+    #[staticmethod]
+    fn export(py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        let written = py.detach(|| arithmetic().0.save(&path));
+        written.map_err(|error| errors::plain(py, "weights", &error.to_string()))
+    }
+
+    /// Where it is, without `/v1`.
+    #[getter]
+    fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// What its weights are called; none if it was stopped.
+    #[getter]
+    fn version(&self) -> Option<String> {
+        self.server().as_ref().map(|server| server.version().to_string())
+    }
+
+    /// What went on, in numbers; all are zero if it was stopped.
+    fn counts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let counts = self.server().as_ref().map(TinyServer::counts).unwrap_or_default();
+        named(&counts).into_py_dict(py)
+    }
+
+    /// Ends it: what is under way fails.
+    fn stop(&self, py: Python<'_>) -> PyResult<Pending> {
+        let server = self.server().take();
+        let future = async move {
+            if let Some(server) = server {
+                server.stop().await;
+            }
+            Ok(())
+        };
+        Pending::new(py, future, |_, ()| Ok(()))
+    }
+}
+
+impl Drop for PyTinyServer {
+    fn drop(&mut self) {
+        // What it does when it ends belongs to the runtime.
+        let _guard = self.runtime.enter();
+        drop(self.server().take());
+    }
+}
+
+const fn named(counts: &Counts) -> [(&'static str, u64); 8] {
+    [
+        ("requests", counts.requests),
+        ("answered", counts.answered),
+        ("aborted", counts.aborted),
+        ("left", counts.left),
+        ("refused", counts.refused),
+        ("tokens", counts.tokens),
+        ("steps", counts.steps),
+        ("updates", counts.updates),
+    ]
+}

@@ -1,0 +1,164 @@
+"""A trainer in torch: it reads experiences, makes steps of GRPO, and publishes weights.
+
+`torch_trainer.yaml` starts it beside the explorer:
+
+    rollway run examples/torch_trainer.yaml
+
+The model is the embedded one, written once more in torch, so that this file is all there is to a
+trainer: whatever is trained on GPUs takes the place of `scores`.
+"""
+
+import json
+import os
+import pathlib
+import sys
+import tempfile
+
+import rollway as rw
+
+try:
+    import torch
+    from safetensors import safe_open
+    from safetensors.numpy import save_file
+except ImportError as error:
+    sys.exit(
+        f"this trainer needs torch and safetensors ({error}): pip install safetensors; "
+        "pip install torch --index-url https://download.pytorch.org/whl/cpu"
+    )
+
+#: How much likelier or unlikelier than when it was drawn a token may become in a step.
+CLIP = 0.2
+LEARNING_RATE = 1e-3
+
+# ---- the model -----------------------------------------------------------------------------------
+
+BLOCK = ("attention.norm", "attention.qkv", "attention.out", "feed.norm", "feed.up", "feed.down")
+
+
+def norm(x, gain):
+    """Root-mean-square normalization."""
+    return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-5) * gain
+
+
+def attention(x, qkv, out, heads):
+    """Every token looks at those before it."""
+    rows, length, width = x.shape
+    queries, keys, values = (
+        part.reshape(rows, length, heads, width // heads).transpose(1, 2)
+        for part in (x @ qkv).split(width, dim=-1)
+    )
+    seen = torch.nn.functional.scaled_dot_product_attention(queries, keys, values, is_causal=True)
+    return seen.transpose(1, 2).reshape(rows, length, width) @ out
+
+
+def scores(weights, shape, tokens):
+    """Returns the scores of every next token: (rows, length) in, (rows, length, vocabulary) out."""
+    x = weights["tokens"][tokens] + weights["positions"][: tokens.shape[1]]
+    for layer in range(shape["layers"]):
+        block = {name: weights[f"blocks.{layer}.{name}"] for name in BLOCK}
+        normed = norm(x, block["attention.norm"])
+        x = x + attention(normed, block["attention.qkv"], block["attention.out"], shape["heads"])
+        inner = torch.relu(norm(x, block["feed.norm"]) @ block["feed.up"])
+        x = x + inner @ block["feed.down"]
+    return norm(x, weights["norm"]) @ weights["tokens"].T
+
+
+def logprobs(weights, shape, tokens):
+    """Returns how likely each token but the first was, in logarithms: (rows, length - 1)."""
+    likely = torch.log_softmax(scores(weights, shape, tokens[:, :-1]), -1)
+    return likely.gather(-1, tokens[:, 1:].unsqueeze(-1)).squeeze(-1)
+
+
+# ---- learning ------------------------------------------------------------------------------------
+
+
+def loss_of(now, batch):
+    """The loss of GRPO: what was better than its group becomes likelier, within bounds.
+
+    Also returns how far the likelihoods of now are from those that were recorded when the tokens
+    were drawn: with the weights that drew them, nothing but rounding.
+    """
+    mask, drawn, advantages = (
+        batch[name][:, 1:].float() for name in ("action_mask", "logprobs", "advantages")
+    )
+    ratio = torch.exp(now - drawn)
+    bounded = ratio.clamp(1 - CLIP, 1 + CLIP)
+    gain = torch.minimum(ratio * advantages, bounded * advantages)
+    drift = ((now.detach() - drawn) * mask).abs().max().item()
+    return -(gain * mask).sum() / mask.sum(), drift
+
+
+def load(path):
+    """Returns weights to learn, and what the file says about itself."""
+    with safe_open(path, "np") as file:
+        weights = {name: torch.from_numpy(file.get_tensor(name)) for name in file.keys()}
+        about = file.metadata()
+    return {name: weight.requires_grad_(True) for name, weight in weights.items()}, about
+
+
+def main():
+    """Reads, learns and publishes until there are no more experiences."""
+    # What it needs to know is in the environment of a trainer that a job starts.
+    job = pathlib.Path(os.environ["ROLLWAY_JOB_DIR"])
+    name = os.environ["ROLLWAY_TRAINER_NAME"]
+    size = int(os.environ["ROLLWAY_TRAIN_BATCH_SIZE"])
+    weights, about, step = begin(job)
+    words = (word.split("=") for word in about["rollway-tiny"].split())
+    shape = {name: int(number) for name, number in words}
+    optimizer = torch.optim.Adam(list(weights.values()), lr=LEARNING_RATE, betas=(0.9, 0.99))
+    with (
+        rw.Synchronizer(job, name=name) as synchronizer,
+        rw.ExperienceReader(os.environ["ROLLWAY_BUFFER"], batch_size=size, name=name) as reader,
+        (job / "torch_trainer.jsonl").open("a") as log,
+    ):
+        for batch in batches(reader, synchronizer):
+            step += 1
+            arrays = batch.torch()
+            loss, drift = loss_of(logprobs(weights, shape, arrays["tokens"]), arrays)
+            optimizer.zero_grad()
+            loss.backward()
+            gradient = torch.nn.utils.clip_grad_norm_(list(weights.values()), 1.0)
+            optimizer.step()
+            publish(synchronizer, weights, about, step)
+            reward = sum(experience.reward for experience in batch) / len(batch)
+            told = {"step": step, "reward": reward, "gradient": gradient.item(), "drift": drift}
+            print(json.dumps(told), file=log, flush=True)
+
+
+def begin(job):
+    """Returns the newest weights, what their file says, and their version."""
+    newest = job / "latest_state_dict_iteration.txt"
+    if newest.exists():
+        step = int(newest.read_text())
+        return *load(job / f"global_step_{step}" / "model.safetensors"), step
+    path = job / "start.safetensors"
+    rw.models.Tiny.export(path)
+    return *load(path), 0
+
+
+def batches(reader, synchronizer):
+    """Yields experiences, and tells explorers that wait when there are none."""
+    while True:
+        asked = synchronizer.asked()
+        try:
+            batch = reader.read(timeout=1)
+        except TimeoutError:
+            synchronizer.idle(asked)
+            continue
+        except StopIteration:
+            return
+        synchronizer.training()
+        yield batch
+
+
+def publish(synchronizer, weights, about, step):
+    """Has explorers load the weights."""
+    arrays = {name: weight.detach().numpy() for name, weight in weights.items()}
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "model.safetensors"
+        save_file(arrays, path, metadata=about)
+        synchronizer.publish(path, version=step)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,306 @@
+"""Reward functions: how good an answer is, by name, `package.module:name` or as they are.
+
+A reward function takes what the model said and the expected answer, and returns a number, or a
+dictionary of numbers whose sum counts::
+
+    @rw.reward_fn
+    def brief(response, truth, limit=100):
+        return float(truth in response) * (len(response) <= limit)
+
+If it has a parameter of that name it also gets `prompt`, `task` or `auxiliary_models`; everything
+else comes from `reward_fn_args`. It may be async. A class is made once with `reward_fn_args`, and
+its instances are called.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rollway.errors import InvalidOutput, InvalidRewardFn, MissingPackage, UnknownRewardFn
+from rollway.names import Names
+from rollway.task import Task, text_of
+
+_names = Names("reward function", UnknownRewardFn)
+
+#: What a reward function gets under these names, if it has parameters of these names.
+_OFFERED = ("prompt", "task", "auxiliary_models")
+
+
+def reward_fn(source: Any) -> Any:
+    """Registers a function or class as a reward function, under its own name or a given one::
+
+    @rw.reward_fn
+    def polite(response, truth): ...
+
+    @rw.reward_fn("strict")
+    class Strict: ...
+
+    Registering is for naming it in a configuration; `rw.Task(reward_fn=polite)` needs none.
+    """
+    if isinstance(source, str):
+        return lambda wrapped: _register(source, wrapped)
+    return _register(getattr(source, "__name__", ""), source)
+
+
+def _register(name: str, source: Any) -> Any:
+    if not name or ":" in name:
+        raise InvalidRewardFn(f"{name!r} cannot be the name of a reward function")
+    _checked(source)
+    return _names.register(name, source)
+
+
+def lookup(name: str) -> Any:
+    """Returns what stands behind a registered name or `package.module:name`."""
+    return _checked(_names.lookup(name))
+
+
+def known() -> list[str]:
+    """Returns the names that are registered."""
+    return _names.known()
+
+
+def _checked(source: Any) -> Any:
+    if not callable(source):
+        raise InvalidRewardFn(
+            "a reward function is a function, a class, 'package.module:name' or a registered "
+            f"name, not {type(source).__name__}"
+        )
+    return source
+
+
+class Judge:
+    """A reward function with its arguments, ready to judge."""
+
+    def __init__(self, source: Any, arguments: Mapping[str, Any] | None = None) -> None:
+        given = dict(arguments or {})
+        if source is None:
+            raise InvalidRewardFn(
+                "the task has no reward function: name one with reward_fn, or with "
+                "`default_reward_fn_type` in a configuration"
+            )
+        function = lookup(source) if isinstance(source, str) else _checked(source)
+        self.name = getattr(function, "__name__", type(function).__name__)
+        if inspect.isclass(function):
+            try:
+                function, given = function(**given), {}
+            except TypeError as error:
+                raise InvalidRewardFn(f"{self.name} cannot be made: {error}") from error
+        self._function: Callable[..., Any] = _checked(function)
+        self._arguments = given
+        self._positions, self._offered = _parameters(function, given)
+        try:
+            inspect.signature(function).bind(
+                *[None] * self._positions, **dict.fromkeys(self._offered), **given
+            )
+        except TypeError as error:
+            raise InvalidRewardFn(
+                f"{self.name} does not take reward_fn_args as they are: {error}"
+            ) from error
+        except ValueError:
+            # A function without a signature, such as some that are written in C.
+            pass
+
+    async def __call__(
+        self, response: str, task: Task, auxiliary_models: list[Any] | None = None
+    ) -> dict[str, float]:
+        """Judges an answer: the `reward`, and its parts if the function returned some."""
+        offered = {"prompt": task.task_desc, "task": task, "auxiliary_models": auxiliary_models}
+        returned = self._function(
+            *(response, task.truth)[: self._positions],
+            **{name: offered[name] for name in self._offered},
+            **self._arguments,
+        )
+        if inspect.isawaitable(returned):
+            returned = await returned
+        return self._numbers(returned)
+
+    def _numbers(self, returned: Any) -> dict[str, float]:
+        parts = returned if isinstance(returned, Mapping) else {"reward": returned}
+        for name, value in parts.items():
+            is_number = hasattr(value, "__float__") and not isinstance(value, str)
+            if not is_number or not math.isfinite(value):
+                raise InvalidOutput(
+                    f"the reward function {self.name} returned {value!r}"
+                    + (f" as {name}" if isinstance(returned, Mapping) else "")
+                    + "; a number was expected"
+                )
+        told = {str(name): float(value) for name, value in parts.items()}
+        return {**told, "reward": told["reward"] if "reward" in told else sum(told.values())}
+
+
+def _parameters(function: Any, given: Mapping[str, Any]) -> tuple[int, list[str]]:
+    """Returns how many of response and truth a function takes, and what else it is offered."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:
+        return 2, []
+    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    plain = [
+        one
+        for one in parameters
+        if one.kind in by_position and one.name not in given and one.name not in _OFFERED
+    ]
+    takes_all = any(one.kind is inspect.Parameter.VAR_POSITIONAL for one in parameters)
+    positions = 2 if takes_all else min(len(plain), 2)
+    names = {one.name for one in parameters if one.kind is not inspect.Parameter.VAR_KEYWORD}
+    return positions, [name for name in _OFFERED if name in names and name not in given]
+
+
+async def judge(
+    task: Task, response: str, auxiliary_models: list[Any] | None = None
+) -> dict[str, float]:
+    """Judges an answer by the reward function of a task, for workflows of one's own::
+
+        reply = await model.chat(task.messages)
+        return await rw.judge(task, reply.text)
+
+    Returns a dictionary with `reward`, which a workflow may return as it is.
+    """
+    return await Judge(task.reward_fn, task.reward_fn_args)(response, task, auxiliary_models)
+
+
+class _Text:
+    """Goes by text. Which part of the answer counts, the arguments say."""
+
+    def __init__(
+        self, take: str = "all", pattern: str | None = None, ignore_case: bool = False
+    ) -> None:
+        if take not in ("all", "last_number") or (take != "all" and pattern is not None):
+            raise InvalidRewardFn(
+                "take is 'all' or 'last_number', and excludes a pattern; "
+                f"not take={take!r}, pattern={pattern!r}"
+            )
+        self.take = take
+        self.ignore_case = bool(ignore_case)
+        try:
+            flags = re.IGNORECASE if ignore_case else 0
+            self.pattern = None if pattern is None else re.compile(pattern, flags)
+        except (re.error, TypeError) as error:
+            raise InvalidRewardFn(f"the pattern {pattern!r} cannot be used: {error}") from error
+
+    def __call__(self, response: str, truth: Any) -> float:
+        expected = _expected(truth)
+        answer = self._part(response)
+        if answer is None:
+            return 0.0
+        if self.take == "last_number":
+            # What is expected may have words around its number too.
+            expected = _last_number(expected) or expected
+        return float(self._is_right(self._folded(answer), self._folded(expected)))
+
+    def _part(self, response: str) -> str | None:
+        if self.take == "last_number":
+            return _last_number(response)
+        if self.pattern is None:
+            return response
+        last = None
+        for last in self.pattern.finditer(response):
+            pass
+        if last is None:
+            return None
+        group = last.group(1) if last.re.groups else None
+        return last.group() if group is None else group
+
+    def _folded(self, text: str) -> str:
+        return text.strip().lower() if self.ignore_case else text.strip()
+
+    def _is_right(self, answer: str, expected: str) -> bool:
+        raise NotImplementedError
+
+
+@reward_fn("exact_match")
+class ExactMatch(_Text):
+    """1 if the answer is the expected one, without the space around it; else 0.
+
+    `take="last_number"` compares the last numbers of both, `pattern` the last match in the answer,
+    or its first group; `ignore_case` does what it says.
+    """
+
+    def _is_right(self, answer: str, expected: str) -> bool:
+        return answer == expected
+
+
+@reward_fn("contains")
+class Contains(_Text):
+    """1 if the expected answer is somewhere in what the model said; else 0. As `exact_match`."""
+
+    def _is_right(self, answer: str, expected: str) -> bool:
+        return expected in answer
+
+
+@reward_fn("math_reward")
+class MathReward:
+    """1 if the answer means the same as the expected one, as `math-verify` sees it; else 0.
+
+    The answer is looked for in `\\boxed{}`, in other LaTeX and in plain numbers. An answer that
+    cannot be told to be right in `timeout` seconds is wrong.
+    """
+
+    def __init__(self, timeout: int = 5) -> None:
+        if isinstance(timeout, bool) or not isinstance(timeout, int) or timeout < 1:
+            raise InvalidRewardFn(f"timeout is a number of whole seconds, not {timeout!r}")
+        self.timeout = timeout
+        self._checker = _math_verify()
+
+    def __call__(self, response: str, truth: Any) -> float:
+        # The checker interrupts itself by a signal, which only the main thread gets. Elsewhere the
+        # limit of the attempt is the only one.
+        is_main = threading.current_thread() is threading.main_thread()
+        limit = self.timeout if is_main else None
+        # Some datasets have the way to the answer before it.
+        text = _expected(truth).rpartition("####")[2].strip()
+        checker = self._checker
+        is_marked = "$" in text or "\\boxed" in text
+        gold = checker.parse(text, parsing_timeout=limit) if is_marked else []
+        gold = gold or checker.parse(f"${text}$", parsing_timeout=limit)
+        if not gold:
+            raise InvalidRewardFn(f"the expected answer is no mathematics: {text!r}")
+        said = checker.parse(response, parsing_timeout=limit)
+        return float(checker.verify(gold, said, timeout_seconds=limit))
+
+
+def _math_verify() -> Any:
+    try:
+        import math_verify
+    except ImportError as error:
+        raise MissingPackage(
+            "math_reward needs the package math-verify, which is not installed: "
+            "pip install rollway[math]",
+            package="math-verify",
+        ) from error
+    return math_verify
+
+
+def _expected(truth: Any) -> str:
+    if truth is None:
+        raise InvalidRewardFn(
+            "the row does not tell the expected answer: name the field that has it with "
+            "response_key in format_args"
+        )
+    return text_of(truth)
+
+
+_NUMBER = re.compile(r"[0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+")
+
+
+def _last_number(text: str) -> str | None:
+    """Returns the last number in a text, as it would be written without commas and idle zeros."""
+    last = None
+    for last in _NUMBER.finditer(text):
+        pass
+    if last is None:
+        return None
+    before = text[: last.start()]
+    # A minus after something that can be subtracted from is no sign.
+    is_negative = before[-1:] in ("-", "\u2212") and not (
+        before[-2:-1].isalnum() or before[-2:-1] == ")"
+    )
+    whole, _, fraction = last.group().replace(",", "").partition(".")
+    whole, fraction = whole.lstrip("0") or "0", fraction.rstrip("0")
+    plain = f"{whole}.{fraction}" if fraction else whole
+    return f"-{plain}" if is_negative and plain != "0" else plain

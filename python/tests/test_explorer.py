@@ -1,0 +1,325 @@
+"""The explorer from Python: workflows of this file, models as objects, a trainer beside it."""
+
+import asyncio
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+import rollway as rw
+from rollway.explorer import tensor
+
+
+@rw.workflow
+async def add(task, model):
+    """Asks for a sum."""
+    question = {"role": "user", "content": task.raw_task["question"]}
+    reply = await model.chat([question], max_tokens=5)
+    return float(reply.text == task.raw_task["answer"])
+
+
+@rw.workflow
+async def look(task, model):
+    """Looks for what workers must not have."""
+    await model.chat([{"role": "user", "content": "hello"}])
+    kept = [value for name, value in os.environ.items() if "KEY" in name]
+    return float("secret" not in kept)
+
+
+@rw.reward_fn
+def near(response, truth):
+    """Is lenient."""
+    return 1.0 / (1 + abs(int(response) - int(truth)))
+
+
+@rw.operator("doubled")
+class Doubled(rw.Operator):
+    """Is generous."""
+
+    def process(self, experiences):
+        for one in experiences:
+            one.reward = 2 * one.reward + 1
+        return experiences, {"generosity": 2.0}
+
+
+@pytest.fixture
+def config(config, tmp_path):
+    """A small job on sums of the tiny model."""
+    rows = [
+        {"question": f"{a:02}+{b:02}=", "answer": f"{a + b:03}"}
+        for a in range(3, 99, 24)
+        for b in (1, 18)
+    ]
+    path = tmp_path / "sums.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    columns = {"prompt_key": "question", "response_key": "answer"}
+    config.mode = "bench"
+    config.name = "sums"
+    config.algorithm.repeat_times = 2
+    config.buffer.batch_size = 4
+    config.buffer.train_batch_size = 8
+    config.buffer.total_steps = 3
+    config.buffer.explorer_input = {
+        "default_workflow_type": "add",
+        "taskset": {"path": str(path), "format": columns},
+        "eval_tasksets": [{"name": "held_out", "path": str(path), "format": columns}],
+    }
+    config.buffer.trainer_input.experience_buffer.storage_type = "sql"
+    config.explorer.rollout_model.engine_type = "tiny"
+    config.explorer.rollout_model.max_response_tokens = 5
+    config.explorer.runner_per_model = 2
+    config.synchronizer.sync_method = "checkpoint"
+    config.synchronizer.sync_timeout = 60
+    return config
+
+
+def test_a_workflow_of_a_script_is_evaluated_and_seen(config):
+    events = []
+    with rw.Explorer(config, on_event=events.append) as explorer:
+        (row,) = explorer.benchmark().result()
+        pulse = explorer.pulse().result()
+        again = explorer.eval().result()
+    assert (row["step"], row["set"], row["tasks"], row["failed"]) == (0, "held_out", 8, 0)
+    assert 0 <= row["score"] <= 1 and any("held_out" in key for key in row["metrics"])
+    assert (pulse["done"], pulse["runners"], pulse["failed"]) == (8, 2, 0)
+    assert [one["set"] for one in again] == ["held_out"]
+    told = [event["event"] for event in events]
+    assert told == ["began", "evaluated", "evaluated"]
+    assert events[0]["mode"] == "bench" and events[1]["score"] == row["score"]
+
+
+def test_what_is_built_in_needs_no_process(config):
+    config.buffer.explorer_input.default_workflow_type = "simple_workflow"
+    config.buffer.explorer_input.default_reward_fn_type = "exact_match"
+    config.explorer.python = "/no/such/python"
+    with rw.Explorer(config) as explorer:
+        assert explorer.benchmark().result()[0]["failed"] == 0
+
+
+def test_reward_functions_of_a_script_travel_too(config):
+    config.buffer.explorer_input.default_workflow_type = "simple_workflow"
+    config.buffer.explorer_input.default_reward_fn_type = "near"
+    with rw.Explorer(config, rw.models.Tiny()) as explorer:
+        (row,) = explorer.benchmark().result()
+    assert row["failed"] == 0 and row["score"] > 0.3
+
+
+def test_modules_beside_the_configuration_are_found(config, tmp_path):
+    (tmp_path / "beside.py").write_text(
+        "async def asks(task, model):\n"
+        "    await model.chat([{'role': 'user', 'content': '1+1='}], max_tokens=2)\n"
+        "    return 0.25\n"
+    )
+    config.buffer.explorer_input.default_workflow_type = "beside:asks"
+    path = tmp_path / "job.json"
+    path.write_text(config.to_json())
+    with rw.Explorer(rw.Config.load(path)) as explorer:
+        assert explorer.benchmark().result()[0]["score"] == 0.25
+
+
+def test_models_as_objects(config):
+    config.buffer.explorer_input.default_workflow_type = "look"
+    servers = [rw.models.Simulated(api_key="secret", seed=seed) for seed in (1, 2)]
+    with rw.Explorer(config, servers) as explorer:
+        (row,) = explorer.benchmark().result()
+    assert (row["score"], row["failed"]) == (1.0, 0)
+    assert sum(server.counts["completed"] for server in servers) == 8
+    with rw.Explorer(config, rw.models.Echo()) as explorer:
+        assert explorer.benchmark().result()[0]["score"] == 1.0
+    with pytest.raises(rw.Error, match="some are not"):
+        rw.Explorer(config, [rw.models.Echo(), servers[0]]).prepare().result()
+    with pytest.raises(ValueError, match="no rollout model"):
+        rw.Explorer(config, [])
+
+
+def test_tiny_travels_by_its_address():
+    model = rw.models.Tiny("small", seed=3)
+    copy = pickle.loads(pickle.dumps(model))
+    assert (copy.base_url, copy.name, copy.engine) == (model.base_url, "small", "vllm")
+    with pytest.raises(rw.WeightsError, match="nowhere"):
+        rw.models.Tiny(weights="nowhere")
+    model.stop()
+    assert model.weights_version is None
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        (("default_workflow_type", "ad"), rw.WorkflowUnavailable, "did you mean `add`"),
+        (("default_workflow_type", "no_such:one"), ImportError, "no module `no_such`"),
+        (("eval_tasksets", [{"path": "no/such.jsonl"}]), rw.TasksetError, "no/such.jsonl"),
+        (("eval_tasksets", [{"path": "x", "nmae": ""}]), rw.ConfigError, "did you mean `name`"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_started(config, change, error, words):
+    setattr(config.buffer.explorer_input, *change)
+    with pytest.raises(error, match=words) as caught:
+        rw.Explorer(config).prepare().result()
+    assert isinstance(caught.value, rw.Error)
+
+
+def test_a_server_that_does_not_answer(config):
+    config.synchronizer.sync_timeout = 0.3
+    with pytest.raises(rw.ModelUnavailable, match="start the server") as caught:
+        rw.Explorer(config, rw.models.OpenAI("http://127.0.0.1:9/v1")).prepare().result()
+    assert isinstance(caught.value, ConnectionError)
+
+
+def test_not_prepared_and_over(config):
+    explorer = rw.Explorer(config)
+    with pytest.raises(rw.NotStarted):
+        explorer.explore().result()
+    explorer.shutdown().result()
+    with rw.Explorer(config) as explorer:
+        with pytest.raises(rw.ExplorerError, match="does not explore"):
+            explorer.explore().result()
+        with pytest.raises(rw.ExplorerError, match="mode: serve"):
+            explorer.serve().result()
+    with pytest.raises(rw.Stopped):
+        explorer.eval().result()
+
+
+def test_it_explores_beside_a_trainer(config, tmp_path):
+    config.mode = "explore"
+    config.data_processor.experience_pipeline.operators = [{"name": "doubled"}]
+    weights = tmp_path / "start.safetensors"
+    rw.models.Tiny.export(weights)
+    read = []
+
+    def train(job):
+        source = f"sqlite:///{job}/buffer/experience_buffer.db"
+        with (
+            rw.Synchronizer(job) as synchronizer,
+            rw.ExperienceReader(source, batch_size=8, timeout=60) as reader,
+        ):
+            for version in (1, 2, 3):
+                read.extend(reader.read().experiences)
+                synchronizer.publish(weights, version=version)
+
+    events = []
+    with rw.Explorer(config, on_event=events.append) as explorer:
+        trainer = threading.Thread(target=train, args=(explorer.job_dir,))
+        trainer.start()
+        assert explorer.explore().result() == "explorer"
+        trainer.join()
+        assert explorer.sync_weight().result() == 3
+        explorer.save_checkpoint().result()
+        found = explorer.get_weight("positions").result()
+        with pytest.raises(rw.WeightsError, match="no_such"):
+            explorer.get_weight("no_such").result()
+    assert np.array_equal(found, load_file(weights)["positions"])
+    assert len(read) == len({str(one.eid) for one in read}) == 3 * 4 * 2
+    assert {one.reward for one in read} <= {1.0, 3.0}
+    assert [one["version"] for one in events if one["event"] == "synced"][:3] == [1, 2, 3]
+    assert [one["step"] for one in events if one["event"] == "step_done"] == [1, 2, 3]
+    scores = [one["version"] for one in events if one["event"] == "evaluated"]
+    # Before the first step, and with the last weights.
+    assert scores == [0, 3]
+
+
+SLOW = """
+import asyncio, sys
+import rollway as rw
+
+@rw.workflow
+async def slow(task, model):
+    await asyncio.sleep(600)
+
+config = rw.Config.load(sys.argv[1])
+config.buffer.explorer_input.default_workflow_type = "slow"
+with rw.Explorer(config, on_event=lambda event: print(event["event"], flush=True)) as explorer:
+    explorer.benchmark().result()
+"""
+
+
+def test_ctrl_c_ends_it_cleanly(config, tmp_path):
+    (tmp_path / "slow.py").write_text(SLOW)
+    (tmp_path / "job.json").write_text(config.to_json())
+    process = subprocess.Popen(
+        [sys.executable, "slow.py", "job.json"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "began\n"
+    process.send_signal(signal.SIGINT)
+    _, words = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGINT and words.rstrip().endswith("KeyboardInterrupt")
+
+
+async def test_cancelling_stops_it_and_another_goes_on(config):
+    config.mode = "explore"
+    config.explorer.eval_on_startup = False
+    begun = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def seen(event):
+        if event["event"] == "step_begun":
+            loop.call_soon_threadsafe(begun.set)
+
+    async with rw.Explorer(config, rw.models.Tiny(), on_event=seen) as explorer:
+        exploring = asyncio.create_task(explorer.explore())
+        await begun.wait()
+        exploring.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await exploring
+    config.synchronizer.sync_timeout = 1
+    events = []
+    async with rw.Explorer(config, rw.models.Tiny(), on_event=events.append) as explorer:
+        with pytest.raises(rw.NoWeights, match="trainer") as caught:
+            await explorer.explore()
+    assert isinstance(caught.value, TimeoutError)
+    assert (caught.value.step, caught.value.at_least) == (1, 1)
+    done = [event for event in events if event["event"] == "step_done"]
+    assert [event["step"] for event in done] == [1]
+    assert done[0]["finished_task_count"] == 4
+
+
+async def test_it_serves(config):
+    config.mode = "serve"
+    config.explorer.proxy_port = 0
+    async with rw.Explorer(config, rw.models.Tiny()) as explorer:
+        serving = asyncio.create_task(explorer.serve())
+        client = rw.ServeClient.of_job(explorer.job_dir)
+        messages = [{"role": "user", "content": "01+02="}]
+        async with client.async_openai() as model:
+            answer = await model.chat.completions.create(
+                model=client.model(), messages=messages, max_tokens=5
+            )
+        assert client.feedback(1.0, [answer.id])["accepted"] == 1
+        assert client.commit()["experiences"] == 1
+        with pytest.raises(rw.ExplorerError, match="only serve"):
+            await explorer.eval()
+        explorer.stop()
+        assert await serving == "explorer"
+
+
+def test_a_group_for_weights(config):
+    config.mode = "explore"
+    config.explorer.rollout_model.tensor_parallel_size = 2
+    servers = [rw.models.Simulated(), rw.models.Simulated()]
+    with rw.Explorer(config, servers) as explorer:
+        with pytest.raises(rw.ExplorerError, match="name them"):
+            explorer.setup_weight_sync_group("127.0.0.1", 29500).result()
+        meta = [("lm_head.weight", "torch.bfloat16", (2, 2))]
+        # The trainer, and two servers with two GPUs each.
+        assert explorer.setup_weight_sync_group("127.0.0.1", 29500, meta).result() == 5
+        with pytest.raises(rw.Error):
+            explorer.get_weight("lm_head.weight").result()
+
+
+def test_tensors_as_arrays():
+    assert tensor(("F32", [2, 1], np.array([1, 2], "<f4").tobytes())).tolist() == [[1.0], [2.0]]
+    # 1.5 and -2 in bfloat16: the upper half of float32.
+    wide = tensor(("BF16", [2], b"\xc0\x3f\x00\xc0"))
+    assert wide.astype(np.float32).tolist() == [1.5, -2.0]
+    with pytest.raises(rw.Error, match="F8_E4M3"):
+        tensor(("F8_E4M3", [1], b"\0"))
