@@ -151,7 +151,7 @@ fn time_is_up_with_words_and_leaves_nothing_behind() {
     board.tick(at(60));
     match outcome(&mut board) {
         Some(Outcome::TimedOut(words)) => {
-            assert!(words.contains("no trainer ever came") && words.contains("60 s"), "{words}");
+            assert!(words.contains("no trainer ever came") && words.contains("60.0 s"), "{words}");
         }
         other => panic!("{other:?}"),
     }

@@ -40,8 +40,7 @@ impl Board {
             Some(trainer) => format!("trainer {:?} {}", trainer.name, doing(trainer)),
         };
         format!(
-            "{wanted} within {} s \
-             (`synchronizer.sync_timeout`): {newest}; {trainer}",
+            "{wanted} within {:.1} s (`synchronizer.sync_timeout`): {newest}; {trainer}",
             waited.as_secs_f64()
         )
     }

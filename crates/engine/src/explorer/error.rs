@@ -87,10 +87,8 @@ pub enum ExplorerError {
     TrainerFailed(String),
     /// Nobody came with weights in time.
     #[error(
-        "after step {step}, no weights of version {at_least} or later came within {} s \
-         (synchronizer.sync_timeout): {who}\nhint: see whether the trainer is running and reads \
-         this job's buffer, then start the job again; everything that was explored is kept",
-        waited.as_secs_f64()
+        "after step {step}: {who}\nhint: see whether the trainer is running and reads this job's \
+         buffer, then start the job again; everything that was explored is kept"
     )]
     NoWeights {
         /// After which step.

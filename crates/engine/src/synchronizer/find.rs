@@ -263,8 +263,9 @@ async fn taken(options: &Options, address: &str, secret: Option<&Secret>) -> Res
     let joined = join(options, &format!("http://{address}"), secret).await;
     joined.map_err(|not| match not {
         Not::Yet(why) => Not::Sure(format!(
-            "`synchronizer.address`: {address} cannot be listened at, and is no synchronizer of \
-             this job ({why}): set it to another port, or leave it out for any that is free"
+            "`synchronizer.address`: {address} cannot be listened at, and no synchronizer of \
+             this job answers there: set it to another port, or leave it out for any that is \
+             free ({why})"
         )),
         not => not,
     })
