@@ -11,6 +11,10 @@ from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
+# A signal that comes between the interpreter's last look for one and the wait for a lock does not
+# end that wait, however long it is. So nobody waits longer than this without another look.
+_LOOK = 0.2
+
 
 class Call(Coroutine[Any, Any, T], Generic[T]):
     """A call that waits. In async code it is awaited; in a plain script one asks for its result::
@@ -49,8 +53,7 @@ class Call(Coroutine[Any, Any, T], Generic[T]):
                 answer = pending.poll(gate.release)
                 if answer is not None:
                     return self._convert(answer[0])
-                left = -1 if deadline is None else max(deadline - time.monotonic(), 0)
-                if not gate.acquire(timeout=left):
+                if not _wait(gate, deadline):
                     raise TimeoutError(f"{self._name}() has no answer after {timeout} seconds")
         finally:
             pending.close()
@@ -98,6 +101,16 @@ class Call(Coroutine[Any, Any, T], Generic[T]):
         if not getattr(self, "_used", True):
             words = f"{self._name}() was never waited for: await it, or ask for its result()"
             warnings.warn(words, RuntimeWarning, stacklevel=2)
+
+
+def _wait(gate: threading.Lock, deadline: float | None) -> bool:
+    """Waits for a lock, for no longer than a deadline; signals are heard. Was it there in time?"""
+    while True:
+        left = _LOOK if deadline is None else deadline - time.monotonic()
+        if gate.acquire(timeout=max(min(left, _LOOK), 0)):
+            return True
+        if left <= 0:
+            return False
 
 
 class _Bell:
