@@ -22,6 +22,7 @@ pub mod job;
 mod lines;
 mod local;
 pub mod monitor;
+pub mod observe;
 mod offer;
 mod scheduler;
 pub mod serve;

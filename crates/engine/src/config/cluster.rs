@@ -30,6 +30,20 @@ pub struct Cluster {
     pub placement: Placement,
     /// Ray's `runtime_env` for workers.
     pub runtime_env: Args,
+    /// Where workers on other machines reach this job, as a host or `host:port`: the port of their
+    /// connections, and the host of the model gateway. Absent: the address that this machine has
+    /// towards the cluster, and any free port.
+    pub listen: Option<String>,
+    /// File with the secret that workers show. Absent: a new one in `cluster.json` of the job's
+    /// folder, which only its owner can read.
+    pub secret_file: Option<String>,
+    /// How many worker processes there are at least, if their number follows the work. Absent: as
+    /// many as there are runners for, all the time.
+    #[schemars(range(min = 1))]
+    pub min_workers: Option<u32>,
+    /// How many worker processes there are at most, if their number follows the work.
+    #[schemars(range(min = 1))]
+    pub max_workers: Option<u32>,
 }
 
 impl Default for Cluster {
@@ -43,6 +57,10 @@ impl Default for Cluster {
             resources_per_worker: BTreeMap::new(),
             placement: Placement::default(),
             runtime_env: Args::new(),
+            listen: None,
+            secret_file: None,
+            min_workers: None,
+            max_workers: None,
         }
     }
 }
@@ -56,6 +74,8 @@ pub enum Backend {
     Local,
     /// Workers are Ray actors.
     Ray,
+    /// Workers are started by somebody else, such as Slurm or Kubernetes, with `rollway worker`.
+    Manual,
 }
 
 /// How Ray spreads workers over machines.
