@@ -7,6 +7,7 @@
 
 mod children;
 mod client;
+pub mod cluster;
 pub mod config;
 mod coordinator;
 mod driver;
@@ -27,6 +28,7 @@ mod offer;
 mod scheduler;
 pub mod serve;
 mod sink;
+pub mod station;
 mod suggest;
 pub mod synchronizer;
 mod task;
