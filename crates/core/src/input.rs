@@ -133,7 +133,8 @@ pub enum Request {
         /// Whether what is unfinished in the end is cancelled.
         clear_timeout_tasks: bool,
     },
-    /// Start the runners; answered when each is ready or has failed to start.
+    /// Start the runners; answered when each is ready, has failed to start, or waits for something
+    /// outside while others are ready.
     Start,
     /// Stop: nothing new is begun, whoever waits is told, attempts and deliveries under way may
     /// end in time.
@@ -173,6 +174,12 @@ pub enum Report {
     },
     /// It is alive.
     Alive,
+    /// It cannot be started yet, for a reason that lies outside: no machine has room for it, or
+    /// nobody has come (from whoever starts it). While it waits no time is counted.
+    Waits {
+        /// What it waits for; none: for nothing any more, and its time counts from now.
+        why: Option<Arc<str>>,
+    },
     /// It could not be started (from whoever starts it).
     StartFailed {
         /// In the words of whoever noticed.

@@ -10,11 +10,13 @@
 //! key=value ─► nodes ────────┘   (shape: keys, types, bounds; foreign: other people's keys)
 //! ```
 
+mod alarms;
 mod algorithm;
 mod batch;
 mod buffer;
 mod cluster;
 mod core;
+mod dashboard;
 mod data_processor;
 mod environment;
 mod error;
@@ -38,6 +40,7 @@ mod simulation;
 mod supervision;
 mod synchronizer;
 mod taskset;
+mod trace;
 mod trainer;
 mod yaml;
 
@@ -47,6 +50,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+pub use self::alarms::{Alarms, OnFailures};
 pub use self::algorithm::Algorithm;
 pub use self::batch::{Batch, EvalBatch, TrainBatch, WhenShort};
 pub use self::buffer::{
@@ -54,6 +58,7 @@ pub use self::buffer::{
     WhenFull,
 };
 pub use self::cluster::{Backend, Cluster, Placement};
+pub use self::dashboard::Dashboard;
 pub use self::data_processor::{DataProcessor, ExperiencePipeline, Operator};
 pub use self::error::{ConfigError, Place, Problem, Warning};
 pub use self::explorer::{ConcurrentMode, DynamicTimeout, Explorer, OverRollout};
@@ -69,6 +74,7 @@ pub use self::simulation::{Faults, Simulation};
 pub use self::supervision::Supervision;
 pub use self::synchronizer::{SyncMethod, SyncStyle, Synchronizer};
 pub use self::taskset::{DataSelector, Format, SelectorType, Taskset, TasksetStorage};
+pub use self::trace::Trace;
 pub use self::trainer::{Trainer, TrainerType};
 
 use self::load::Loaded;
@@ -94,12 +100,16 @@ pub struct Config {
     /// Whether a job whose folder exists goes on where it was. If not, the time is added to its
     /// name.
     pub continue_from_checkpoint: bool,
+    /// When a person is told that something goes wrong.
+    pub alarms: Alarms,
     /// What the trainer does with experiences, as far as rollouts depend on it.
     pub algorithm: Algorithm,
     /// How much is read and trained at a time, where tasks come from and where experiences go.
     pub buffer: Buffer,
     /// On which machines workers run. `cluster: ray` is short for `cluster: {backend: ray}`.
     pub cluster: Cluster,
+    /// The pages on which a job is looked at.
+    pub dashboard: Dashboard,
     /// What happens to experiences between the workflow and the buffer.
     pub data_processor: DataProcessor,
     /// Runners, attempts, evaluation and serving.
@@ -114,6 +124,8 @@ pub struct Config {
     pub simulation: Simulation,
     /// How new weights come from the trainer to the models.
     pub synchronizer: Synchronizer,
+    /// Where the spans of a job go: what was done when, and inside of what.
+    pub trace: Trace,
     /// Who learns from the experiences in modes `both` and `train`.
     pub trainer: Trainer,
     #[serde(skip)]
@@ -129,9 +141,11 @@ impl Default for Config {
             name: "rft".to_owned(),
             checkpoint_root_dir: String::new(),
             continue_from_checkpoint: true,
+            alarms: Alarms::default(),
             algorithm: Algorithm::default(),
             buffer: Buffer::default(),
             cluster: Cluster::default(),
+            dashboard: Dashboard::default(),
             data_processor: DataProcessor::default(),
             explorer: Explorer::default(),
             ledger: Ledger::default(),
@@ -139,6 +153,7 @@ impl Default for Config {
             monitor: Monitor::default(),
             simulation: Simulation::default(),
             synchronizer: Synchronizer::default(),
+            trace: Trace::default(),
             trainer: Trainer::default(),
             loaded: Loaded::default(),
         }

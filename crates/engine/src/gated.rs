@@ -10,6 +10,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use rollway_core::{AttemptId, Life, RunnerId, Runs};
@@ -118,6 +119,10 @@ impl<W: Workers, K: ModelKeys> Workers for Gated<W, K> {
         self.workers.stop(runner, life);
     }
 
+    fn dismiss(&mut self) -> Option<Pin<Box<dyn Future<Output = ()> + Send>>> {
+        self.workers.dismiss()
+    }
+
     fn heard(&mut self, runner: RunnerId, life: Life, said: &Said) {
         match said {
             Said::Ended(id) | Said::Ready { after: Some(id) } => {
@@ -126,7 +131,11 @@ impl<W: Workers, K: ModelKeys> Workers for Gated<W, K> {
             Said::Lost { .. } | Said::StartFailed(_) => {
                 self.close_if(runner, |current, _| current == life);
             }
-            Said::Ready { after: None } | Said::Alive | Said::Began(_) | Said::Finished(..) => {}
+            Said::Ready { after: None }
+            | Said::Alive
+            | Said::Waits(_)
+            | Said::Began(_)
+            | Said::Finished(..) => {}
         }
         self.workers.heard(runner, life, said);
     }

@@ -7,6 +7,7 @@
 
 mod children;
 mod client;
+pub mod cluster;
 pub mod config;
 mod coordinator;
 mod driver;
@@ -22,10 +23,12 @@ pub mod job;
 mod lines;
 mod local;
 pub mod monitor;
+pub mod observe;
 mod offer;
 mod scheduler;
 pub mod serve;
 mod sink;
+pub mod station;
 mod suggest;
 pub mod synchronizer;
 mod task;
@@ -36,7 +39,10 @@ mod workers;
 mod workflow;
 pub mod workflows;
 
-pub use crate::children::{ChildOptions, Children, RunnerStates};
+pub use crate::children::{
+    Blame, ChildOptions, Children, Ended, Launched, Launcher, Processes, RunnerStates, Ticket,
+    Whereabouts,
+};
 pub use crate::client::{Answer, Client};
 pub use crate::coordinator::RolloutCoordinator;
 pub use crate::durable::{Restored, RestoredBatch};

@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{IntoPyDict, PyBytes, PyDict, PyList};
 use rollway::{
-    ChildOptions, Children, Collect, Collected, Definition, Gated, PipelineSink, Restored,
+    ChildOptions, Collect, Collected, Definition, Gated, PipelineSink, Restored,
     RolloutCoordinator, RunnerStates, Scheduler, Sink, Task, Workers,
 };
 use rollway_core::metrics::{EVAL_STATS, EvalDetail, Metrics};
@@ -381,7 +381,7 @@ fn parts(
         ..ChildOptions::new(program)
     };
     let runtime = runtime::handle(py)?;
-    let children = py.detach(|| runtime.block_on(Children::new(options)))?;
+    let children = py.detach(|| runtime.block_on(rollway::cluster::children(&config, options)))?;
     let states = children.states();
     let workers: Box<dyn Workers> = match gateway {
         Some(gateway) => Box::new(Gated::new(children, gateway.get().keys())),
