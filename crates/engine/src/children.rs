@@ -12,12 +12,14 @@
 //! A runner that does not give up an attempt can only be stopped with its whole process; an idle
 //! one leaves its seat.
 
+mod choose;
 mod definitions;
 mod host;
 mod launch;
 mod listen;
 mod marks;
 mod process;
+mod ray;
 mod states;
 
 use std::collections::HashMap;
@@ -37,6 +39,8 @@ use self::host::Host;
 pub use self::launch::{Blame, Ended, Launched, Launcher, Ticket, Whereabouts};
 use self::listen::Routes;
 pub use self::process::Processes;
+pub use self::choose::ClusterError;
+pub use self::ray::{Ray, RayError, RayOptions};
 pub use self::states::RunnerStates;
 use crate::workers::{Command, Reporter, Workers};
 
@@ -55,6 +59,9 @@ pub struct ChildOptions {
     pub heartbeat: Duration,
     /// How many runners share a process.
     pub runners_per_worker: u32,
+    /// The arguments with which the program places workers on Ray; none: those of a Python that has
+    /// the package installed.
+    pub placer: Option<Vec<String>>,
 }
 
 impl ChildOptions {
@@ -67,6 +74,7 @@ impl ChildOptions {
             address: None,
             heartbeat: Duration::from_secs(5),
             runners_per_worker: 1,
+            placer: None,
         }
     }
 }

@@ -22,7 +22,7 @@ use rollway_wire::env;
 pub use self::body::TASK_ENCODING;
 pub use self::error::{FleetError, FleetErrorKind};
 use self::named::Named;
-use crate::config::{ConcurrentMode, Config};
+use crate::config::{Backend, ConcurrentMode, Config};
 use crate::suggest::instead;
 use crate::taskset::Drawn;
 use crate::workflows::{self, Reward};
@@ -60,7 +60,9 @@ impl Fleet {
     /// Nobody knows yet what rows name that name their own; that is for Python too.
     pub fn choose(config: &Config) -> Result<Self> {
         let sets = named::sets(config);
-        if sets.iter().all(is_built_in) {
+        // Those of other machines are in Python.
+        let is_here = config.cluster.backend == Backend::Local;
+        if is_here && sets.iter().all(is_built_in) {
             return Ok(Self::rust(workflows::builtin()));
         }
         let asks = |set: &Named<'_>| {
@@ -140,10 +142,8 @@ impl Fleet {
         };
         let mut options = options.clone();
         options.env.push((env::MODELS.to_owned(), format!("{}/v1", gateway.url())));
-        let children = Children::new(options).await.map_err(|error| {
-            let what = format!("workers cannot be listened for: {error}");
-            let hint = "see that the folder for temporary files can be written to";
-            FleetError::new(FleetErrorKind::Io, what, hint)
+        let children = Children::of(config, options).await.map_err(|error| {
+            FleetError::new(FleetErrorKind::Cluster, error.what, error.hint)
         })?;
         Ok(Box::new(Gated::new(children, keys)))
     }

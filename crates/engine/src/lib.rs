@@ -38,8 +38,8 @@ mod workflow;
 pub mod workflows;
 
 pub use crate::children::{
-    Blame, ChildOptions, Children, Ended, Launched, Launcher, Processes, RunnerStates, Ticket,
-    Whereabouts,
+    Blame, ChildOptions, Children, ClusterError, Ended, Launched, Launcher, Processes, Ray, RayError, RayOptions,
+    RunnerStates, Ticket, Whereabouts,
 };
 pub use crate::client::{Answer, Client};
 pub use crate::coordinator::RolloutCoordinator;

@@ -41,8 +41,13 @@ class Worker:
     def work(self, env: dict[str, str]) -> str:
         """Works for the engine that these variables name until it needs no more; returns why."""
         import os
+        import sys
 
         os.environ.update(env)
+        # This process has begun without it; folders that are not on this machine do no harm.
+        more = env.get("PYTHONPATH", "").split(os.pathsep)
+        sys.path.extend(path for path in more if path and path not in sys.path)
         from rollway.worker import work
 
-        return work()
+        why, _ = work()
+        return why

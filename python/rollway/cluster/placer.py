@@ -39,6 +39,9 @@ from rollway.errors import MissingPackage
 LOOK = 1.0
 IDLE_LOOK = 5.0
 
+#: How many looks a worker may be on its way to a place before that is called waiting.
+PLACING = 10
+
 #: How long leaving the cluster may take.
 FAREWELL = 10.0
 
@@ -53,8 +56,9 @@ class Placed:
         self.handle = handle
         self.demand = demand
         self.is_placed = False
-        #: What was last said about its wait.
+        #: What was last said about its wait, and how often it was looked at.
         self.why: str | None = None
+        self.looks = 0
 
 
 class Placer:
@@ -141,9 +145,15 @@ class Placer:
             self.tell_nodes(nodes)
             self._tell_waiting(lambda demand: words.waits(demand, nodes, free))  # noqa: B023
 
-    def _tell_waiting(self, why: Callable[[dict[str, float]], str]) -> None:
+    def _tell_waiting(self, why: Callable[[dict[str, float]], str | None]) -> None:
         for number, worker in self.workers.items():
-            if not worker.is_placed and (now := why(worker.demand)) != worker.why:
+            if worker.is_placed:
+                continue
+            worker.looks += 1
+            now = why(worker.demand)
+            if now is None and worker.looks >= PLACING:
+                now = "it is being placed, or the environment for it is being set up"
+            if now is not None and now != worker.why:
                 worker.why = now
                 self.say("waits", id=number, why=now)
 

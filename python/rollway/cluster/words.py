@@ -29,24 +29,21 @@ def amounts(demand: Demand) -> str:
     return ", ".join(wanted) or "no resources"
 
 
-def waits(demand: Demand, nodes: Sequence[Node], free: Demand) -> str:
-    """Says why a worker that needs this much has no place yet."""
+def waits(demand: Demand, nodes: Sequence[Node], free: Demand) -> str | None:
+    """Says why there is no place for a worker that needs this much; none: there is."""
     alive = [node["Resources"] for node in nodes if node["Alive"]]
     large = [has for has in alive if _fits(demand, has)]
     if not large:
         least = min((_lacking(demand, has) for has in alive), key=len, default=[])
         lacks = f"; the nearest lacks {', '.join(least)}" if least else ""
-        return f"none of {_nodes(len(alive))} has {amounts(demand)}{lacks}"
+        return f"no node of the cluster has {amounts(demand)}, of {len(alive)} nodes{lacks}"
     if not _fits(demand, free):
         left = amounts({name: free.get(name, 0.0) for name, amount in demand.items() if amount})
         return (
-            f"{_nodes(len(large))} could have {amounts(demand)}, but all is in use: "
-            f"{left or 'nothing'} free in the whole cluster"
+            f"{_nodes(len(large))} of the cluster could give {amounts(demand)}, but all is in "
+            f"use: there is {left} left"
         )
-    return (
-        f"it is being placed on one of {_nodes(len(large))} with {amounts(demand)}, or its "
-        "environment is being set up there"
-    )
+    return None
 
 
 def ended(error: BaseException) -> tuple[str, str]:
