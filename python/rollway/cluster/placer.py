@@ -39,8 +39,9 @@ from rollway.errors import MissingPackage
 LOOK = 1.0
 IDLE_LOOK = 5.0
 
-#: How many looks a worker may be on its way to a place before that is called waiting.
-PLACING = 10
+#: How many looks a worker may be on its way before that is called waiting. One that has a place, and
+#: whose process is being started, looks the same from here as one that has none.
+PLACING = 5
 
 #: How long leaving the cluster may take.
 FAREWELL = 10.0
@@ -140,22 +141,25 @@ class Placer:
                 nodes = await asyncio.to_thread(self.ray.nodes)
                 free = await asyncio.to_thread(self.ray.available_resources)
             except Exception as error:
-                self._tell_waiting(lambda _: f"Ray does not answer: {words.clipped(str(error))}")  # noqa: B023
+                said = f"Ray does not answer: {words.clipped(str(error))}"
+                for number, worker in self._unplaced():
+                    self._tell_waiting(number, worker, said)
                 continue
             self.tell_nodes(nodes)
-            self._tell_waiting(lambda demand: words.waits(demand, nodes, free))  # noqa: B023
+            for number, worker in self._unplaced():
+                why = words.lacks(worker.demand, nodes)
+                if why is None and worker.looks >= PLACING:
+                    why = words.waits(worker.demand, nodes, free)
+                self._tell_waiting(number, worker, why)
 
-    def _tell_waiting(self, why: Callable[[dict[str, float]], str | None]) -> None:
-        for number, worker in self.workers.items():
-            if worker.is_placed:
-                continue
-            worker.looks += 1
-            now = why(worker.demand)
-            if now is None and worker.looks >= PLACING:
-                now = "it is being placed, or the environment for it is being set up"
-            if now is not None and now != worker.why:
-                worker.why = now
-                self.say("waits", id=number, why=now)
+    def _unplaced(self) -> list[tuple[int, Placed]]:
+        return [(number, one) for number, one in self.workers.items() if not one.is_placed]
+
+    def _tell_waiting(self, number: int, worker: Placed, why: str | None) -> None:
+        worker.looks += 1
+        if why is not None and why != worker.why:
+            worker.why = why
+            self.say("waits", id=number, why=why)
 
     def tell_nodes(self, nodes: Iterable[words.Node]) -> None:
         """Says which machines came and went since the last time."""

@@ -29,21 +29,26 @@ def amounts(demand: Demand) -> str:
     return ", ".join(wanted) or "no resources"
 
 
-def waits(demand: Demand, nodes: Sequence[Node], free: Demand) -> str | None:
-    """Says why there is no place for a worker that needs this much; none: there is."""
-    alive = [node["Resources"] for node in nodes if node["Alive"]]
-    large = [has for has in alive if _fits(demand, has)]
+def lacks(demand: Demand, nodes: Sequence[Node]) -> str | None:
+    """Says that no machine is large enough for a worker that needs this much; none: one is."""
+    alive, large = _large(demand, nodes)
     if not large:
         least = min((_lacking(demand, has) for has in alive), key=len, default=[])
         lacks = f"; the nearest lacks {', '.join(least)}" if least else ""
         return f"no node of the cluster has {amounts(demand)}, of {len(alive)} nodes{lacks}"
+    return None
+
+
+def waits(demand: Demand, nodes: Sequence[Node], free: Demand) -> str:
+    """Says why a worker that needs this much, and that a machine could have, is not there yet."""
     if not _fits(demand, free):
+        _, large = _large(demand, nodes)
         left = amounts({name: free.get(name, 0.0) for name, amount in demand.items() if amount})
         return (
             f"{_nodes(len(large))} of the cluster could give {amounts(demand)}, but all is in "
-            f"use: there is {left} left"
+            f"use: {left} left"
         )
-    return None
+    return "it is being placed, or the environment for it is being set up"
 
 
 def ended(error: BaseException) -> tuple[str, str]:
@@ -68,6 +73,12 @@ def _after(text: str, mark: str) -> str:
     _, found, rest = text.partition(mark)
     # The rest is advice that has nothing to do with it.
     return f" ({clipped(rest.partition('Some common causes')[0])})" if found else ""
+
+
+def _large(demand: Demand, nodes: Sequence[Node]) -> tuple[list[Demand], list[Demand]]:
+    """Returns what machines have, all of them and those that could have this worker."""
+    alive = [node["Resources"] for node in nodes if node["Alive"]]
+    return alive, [has for has in alive if _fits(demand, has)]
 
 
 def _fits(demand: Demand, has: Demand) -> bool:
