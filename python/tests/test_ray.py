@@ -191,15 +191,19 @@ def test_an_actor_goes_on_after_it_was_killed(config, cluster, tmp_path):
         assert result["delivered_payload_count"] == 8
     assert list(ray.get(actor.restored.remote()).batches) == [1, 2]
 
-    async def submit_and_die(coordinator, tasks, died):
-        await coordinator.submit_batch(batch_id=4, tasks=tasks, batch_type="train")
-        if not os.path.exists(died):  # noqa: ASYNC240
-            open(died, "w").close()  # noqa: ASYNC230
+    def armed(actor):
+        submit = actor._coordinator.submit_batch
+
+        async def last(**given):
+            await submit(**given)
             os._exit(1)
 
-    # Ray makes the call again, which is no second batch.
-    died = str(tmp_path / "died")
-    ray.get(actor.__ray_call__.remote(submit_and_die, tasks(tmp_path, 2), died))
+        actor._coordinator.submit_batch = last
+
+    # The batch is safe, the answer is not: Ray makes the call again, which is no second batch.
+    ray.get(actor.__ray_call__.remote(armed))
+    more = tasks(tmp_path, 2)
+    ray.get(actor.submit_batch.remote(batch_id=4, tasks=more, batch_type="train"))
     assert ray.get(actor.finalize_train_batch.remote(4))["ok_task_count"] == 2
     with pytest.raises(rw.errors.NotRegistered):
         ray.get(actor.finalize_train_batch.remote(3))

@@ -8,12 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 from rollway import cluster, travel
 from rollway.config import Config
-from rollway.coordinator import BatchId, BatchLifecycleState, Restored, RolloutCoordinator
+from rollway.coordinator import (
+    BatchId,
+    BatchLifecycleState,
+    BatchType,
+    Restored,
+    RolloutCoordinator,
+)
 from rollway.models.base import Model
 from rollway.scheduler import STOP_TIMEOUT
 from rollway.task import Task
@@ -53,7 +60,10 @@ class Coordinator:
         self._is_over = False
         #: Takes up what an earlier process left; none: there was none.
         self._resuming: asyncio.Task[None] | None = None
-        self._is_second = bool(self._context.was_current_actor_reconstructed)
+        with warnings.catch_warnings():
+            # Ray warns of what itself does there.
+            warnings.simplefilter("ignore")
+            self._is_second = bool(self._context.was_current_actor_reconstructed)
         if self._is_second:
             self._resume()
 
@@ -86,21 +96,37 @@ class Coordinator:
         self._is_over, self._resuming = True, None
         return report
 
-    async def submit_batch(self, *, batch_id: BatchId, **arguments: Any) -> None:
+    async def submit_batch(
+        self,
+        *,
+        batch_id: BatchId,
+        tasks: Sequence[Task],
+        batch_type: BatchType,
+        min_wait_num: int | None = None,
+    ) -> None:
         """As `RolloutCoordinator.submit_batch`; if Ray makes the call again, the batch stays one."""
         coordinator = await self._there()
         call = self._context.get_task_id()
-        if self._submits.get(batch_id) == call or self._was_submitted(coordinator, batch_id):
+        if self._submits.get(batch_id) == call:
             return
-        await coordinator.submit_batch(batch_id=batch_id, **arguments)
+        if batch_id in self._submits or not self._is_known(batch_id, len(tasks), batch_type):
+            await coordinator.submit_batch(
+                batch_id=batch_id, tasks=tasks, batch_type=batch_type, min_wait_num=min_wait_num
+            )
         self._submits[batch_id] = call
 
-    def _was_submitted(self, coordinator: RolloutCoordinator, batch_id: BatchId) -> bool:
-        """Tells whether this call is made again, and its batch was in the ledger before."""
-        if not self._is_second or batch_id in self._submits or _attempt() == 0:
+    def _is_known(self, batch_id: BatchId, tasks: int, batch_type: BatchType) -> bool:
+        """Tells whether an earlier process of this actor had the batch.
+
+        Whoever submits it to this one then does so for the first time as far as anybody knows: the
+        answer of the earlier process may have been lost with it.
+        """
+        if not self._is_second:
             return False
-        restored = coordinator.restored
-        return batch_id in restored.batches or batch_id in restored.ended
+        restored = self._coordinator.restored
+        found = restored.batches.get(batch_id)
+        same = found is not None and (found.tasks, found.batch_type) == (tasks, batch_type)
+        return same or batch_id in restored.ended
 
     async def finalize_train_batch(self, batch_id: BatchId, **arguments: Any) -> dict[str, Any]:
         """As `RolloutCoordinator.finalize_train_batch`."""
@@ -138,11 +164,3 @@ class Coordinator:
     async def restored(self) -> Restored:
         """As `RolloutCoordinator.restored`."""
         return (await self._there()).restored
-
-
-def _attempt() -> int:
-    """Returns how often Ray has made the current call before. It offers no public way to ask."""
-    worker = importlib.import_module("ray._private.worker").global_worker.core_worker
-    asked = getattr(worker, "get_current_task_attempt_number", None)
-    # Who cannot tell takes a known batch for the same one.
-    return 1 if asked is None else int(asked())
