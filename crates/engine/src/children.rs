@@ -13,7 +13,6 @@
 //! one leaves its seat.
 
 mod by_hand;
-mod choose;
 mod definitions;
 mod host;
 mod launch;
@@ -43,9 +42,9 @@ use self::host::Host;
 pub use self::launch::{Blame, Ended, Launched, Launcher, Ticket, Whereabouts};
 use self::listen::Routes;
 pub use self::process::Processes;
-pub use self::choose::ClusterError;
-pub use self::ray::{Ray, RayError, RayOptions};
+pub use self::ray::{Ray, RayOptions};
 pub use self::states::RunnerStates;
+use crate::cluster::{Card, host_port};
 use crate::workers::{Command, Reporter, Said, Workers};
 
 /// How many workers may be connected.
@@ -103,6 +102,8 @@ pub struct Children {
     /// The process that takes newcomers, by place: runners next to each other share one.
     hosts: HashMap<u32, Arc<Host>>,
     next_host: u64,
+    /// Tells workers the way for as long as this lives.
+    card: Option<Card>,
     _alive: DropGuard,
 }
 
@@ -251,7 +252,18 @@ impl Children {
             _folder: folder,
         });
         tokio::spawn(listen::listen(server, Arc::clone(&shared), alive.clone()));
-        Ok(Self { shared, hosts: HashMap::new(), next_host: 0, _alive: alive.drop_guard() })
+        Ok(Self {
+            shared,
+            hosts: HashMap::new(),
+            next_host: 0,
+            card: None,
+            _alive: alive.drop_guard(),
+        })
+    }
+
+    /// Keeps what tells workers the way.
+    pub(crate) fn keep(&mut self, card: Card) {
+        self.card = Some(card);
     }
 
     /// Returns where workers reach the engine.
@@ -337,9 +349,8 @@ impl Drop for Children {
 fn reached(address: &Address, host: Option<&str>) -> Address {
     match (address, host) {
         (Address::Tcp(at), Some(host)) => {
-            let port = at.rsplit_once(':').map_or("", |(_, port)| port);
-            let is_v6 = host.contains(':') && !host.starts_with('[');
-            Address::Tcp(if is_v6 { format!("[{host}]:{port}") } else { format!("{host}:{port}") })
+            let port = at.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+            Address::Tcp(host_port(host, port.unwrap_or(0)))
         }
         _ => address.clone(),
     }

@@ -7,6 +7,7 @@
 
 mod children;
 mod client;
+pub mod cluster;
 pub mod config;
 mod coordinator;
 mod driver;
@@ -27,6 +28,7 @@ mod offer;
 mod scheduler;
 pub mod serve;
 mod sink;
+pub mod station;
 mod suggest;
 pub mod synchronizer;
 mod task;
@@ -38,7 +40,7 @@ mod workflow;
 pub mod workflows;
 
 pub use crate::children::{
-    Blame, ChildOptions, Children, ClusterError, Ended, Launched, Launcher, Processes, Ray, RayError, RayOptions,
+    Blame, ChildOptions, Children, Ended, Launched, Launcher, Processes, Ray, RayOptions,
     RunnerStates, Ticket, Whereabouts,
 };
 pub use crate::client::{Answer, Client};

@@ -20,6 +20,8 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 pub struct Options {
     /// Where to listen, as `host:port`; port 0 means any that is free.
     pub listen: String,
+    /// What clients call this machine; none: the address that is listened on.
+    pub host: Option<String>,
     /// Opens everything that is not a run's own: models, metrics, calls of agents in serve mode.
     pub admin_key: Secret,
     /// What a request may be.
@@ -134,11 +136,18 @@ impl Gateway {
             models.add(server).map_err(|error| StartError::Server(error.message))?;
         }
         let (address, limits) = (options.listen.clone(), options.limits.clone());
+        let host = options.host.clone();
         let cannot_listen = |source| StartError::Listen { address: address.clone(), source };
         let app = App::new(options, models, history).map_err(StartError::Random)?;
         let app = Arc::new(app);
         let listening = listen(&address, &limits, router(&app)).await.map_err(cannot_listen)?;
-        let url = format!("http://{}", listening.address);
+        let url = match host {
+            Some(host) if host.contains(':') => {
+                format!("http://[{host}]:{}", listening.address.port())
+            }
+            Some(host) => format!("http://{host}:{}", listening.address.port()),
+            None => format!("http://{}", listening.address),
+        };
         tracing::info!(url, "the gateway listens");
         Ok(Self { handle: Handle { app }, listening, url })
     }

@@ -9,8 +9,9 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{IntoPyDict, PyBytes, PyDict, PyList};
+use rollway::cluster::{self, ClusterError};
 use rollway::{
-    ChildOptions, Children, ClusterError, Collect, Collected, Definition, Gated, PipelineSink, Restored,
+    ChildOptions, Children, Collect, Collected, Definition, Gated, PipelineSink, Restored,
     RolloutCoordinator, RunnerStates, Scheduler, Sink, Task, Workers,
 };
 use rollway_core::metrics::{EVAL_STATS, EvalDetail, Metrics};
@@ -388,7 +389,7 @@ fn parts(
         ..ChildOptions::new(program)
     };
     let runtime = runtime::handle(py)?;
-    let children = listen(py, &runtime, Children::of(&config, options))?;
+    let children = listen(py, &runtime, cluster::children(&config, options))?;
     let states = children.states();
     let workers: Box<dyn Workers> = match gateway {
         Some(gateway) => Box::new(Gated::new(children, gateway.get().keys())),

@@ -30,6 +30,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::ChildOptions;
 use super::launch::{Blame, Ended, Launched, Launcher, Ticket, Whereabouts};
 use super::lock;
+use crate::cluster::ClusterError;
 use crate::config::{Cluster, Config, Placement};
 use crate::lines::lines;
 
@@ -122,21 +123,10 @@ impl RayOptions {
     }
 }
 
-/// Why a cluster cannot be joined: what, and the remedy.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{what}; {hint}")]
-pub struct RayError {
-    /// What is the matter.
-    pub what: String,
-    /// What can be done about it.
-    pub hint: String,
-}
-
 /// Places workers on a Ray cluster. Dropping it ends them all.
 #[derive(Debug)]
 pub struct Ray {
     shared: Arc<Shared>,
-    ip: String,
     _alive: DropGuard,
 }
 
@@ -187,7 +177,7 @@ impl Ray {
     ///
     /// # Errors
     /// If there is no such cluster, no Ray or no Python.
-    pub async fn open(options: RayOptions) -> Result<Self, RayError> {
+    pub async fn open(options: RayOptions) -> Result<Self, ClusterError> {
         let down = Err("the cluster is being joined".to_owned());
         let desk = Desk { placer: down, workers: HashMap::new() };
         let shared = Arc::new(Shared { options, desk: Mutex::new(desk) });
@@ -196,12 +186,12 @@ impl Ray {
         tokio::spawn(keep(Arc::clone(&shared), alive.clone(), opened));
         let alive = alive.drop_guard();
         match timeout(shared.options.patience, opening).await {
-            Ok(Ok(Ok(ip))) => Ok(Self { shared, ip, _alive: alive }),
+            Ok(Ok(Ok(()))) => Ok(Self { shared, _alive: alive }),
             Ok(Ok(Err(error))) => Err(error),
             Ok(Err(_)) => Err(unexpected("the placer was given up")),
             Err(_) => {
                 let seconds = shared.options.patience.as_secs_f64();
-                Err(RayError {
+                Err(ClusterError {
                     what: format!("the Ray cluster was not joined within {seconds} s"),
                     hint: "see that cluster.address is right and in reach, or give it more time \
                            with explorer.supervision.start_timeout"
@@ -209,11 +199,6 @@ impl Ray {
                 })
             }
         }
-    }
-
-    /// Returns the address of this machine in the cluster: where workers reach it.
-    pub fn ip(&self) -> &str {
-        &self.ip
     }
 }
 
@@ -277,7 +262,7 @@ impl Drop for Placed {
 async fn keep(
     shared: Arc<Shared>,
     alive: CancellationToken,
-    opened: oneshot::Sender<Result<String, RayError>>,
+    opened: oneshot::Sender<Result<(), ClusterError>>,
 ) {
     let mut first = Some(opened);
     let mut rest = REST;
@@ -309,13 +294,13 @@ async fn keep(
 /// Starts a placer and serves it until it is gone; returns how it ended.
 async fn serve(
     shared: &Arc<Shared>,
-    first: &mut Option<oneshot::Sender<Result<String, RayError>>>,
-) -> RayError {
+    first: &mut Option<oneshot::Sender<Result<(), ClusterError>>>,
+) -> ClusterError {
     let (mut child, stdin, stdout) = match shared.spawn() {
         Ok(parts) => parts,
         Err(error) => {
             let program = shared.options.program.display();
-            return RayError {
+            return ClusterError {
                 what: format!("{program} could not be started: {error}"),
                 hint: "name the Python that has rollway and ray with explorer.python".to_owned(),
             };
@@ -332,10 +317,10 @@ async fn serve(
             tracing::info!(target: "rollway::ray", nodes, "joined the cluster as {ip}");
             shared.gain(&orders);
             if let Some(opened) = first.take() {
-                let _ = opened.send(Ok(ip));
+                let _ = opened.send(Ok(()));
             }
         }
-        Ok(Event::Failed { what, hint }) => failed = Some(RayError { what, hint }),
+        Ok(Event::Failed { what, hint }) => failed = Some(ClusterError { what, hint }),
         Ok(event) => shared.hear(event),
         Err(error) => tracing::warn!(target: "rollway::ray", "{line}: {error}"),
     })
@@ -426,7 +411,8 @@ impl Shared {
                         Fault::Nobody => Blame::Nobody,
                         Fault::Worker => Blame::OnlyOne,
                     };
-                    let _ = worker.ended.send(Ended { message: how, started: worker.is_placed, blame });
+                    let _ =
+                        worker.ended.send(Ended { message: how, started: worker.is_placed, blame });
                 }
             }
             Event::Nodes { nodes, said } => {
@@ -449,7 +435,7 @@ async fn tell(mut stdin: ChildStdin, mut orders: mpsc::UnboundedReceiver<Value>)
     }
 }
 
-fn unexpected(what: &str) -> RayError {
+fn unexpected(what: &str) -> ClusterError {
     let hint = "the log has what it said before";
-    RayError { what: what.to_owned(), hint: hint.to_owned() }
+    ClusterError { what: what.to_owned(), hint: hint.to_owned() }
 }

@@ -34,6 +34,8 @@ pub struct Cluster {
     /// connections, and the host of the model gateway. Absent: the address that this machine has
     /// towards the cluster, and any free port.
     pub listen: Option<String>,
+    /// Port of the model gateway for workers on other machines. Absent: any free one.
+    pub gateway_port: Option<u16>,
     /// File with the secret that workers show. Absent: a new one in `cluster.json` of the job's
     /// folder, which only its owner can read.
     pub secret_file: Option<String>,
@@ -58,9 +60,30 @@ impl Default for Cluster {
             placement: Placement::default(),
             runtime_env: Args::new(),
             listen: None,
+            gateway_port: None,
             secret_file: None,
             min_workers: None,
             max_workers: None,
+        }
+    }
+}
+
+impl Cluster {
+    /// Returns the host and the port of a text like that of `listen`; 0 for a port that is left
+    /// out, and nothing for a text that is none.
+    pub fn host_and_port(text: &str) -> Option<(String, u16)> {
+        let plain = |host: &str| !host.is_empty() && !host.contains(['/', ' ', '[', ']']);
+        if text.parse::<std::net::IpAddr>().is_ok() {
+            return Some((text.to_owned(), 0));
+        }
+        let (host, port) = match text.rsplit_once(':') {
+            Some((host, port)) => (host, port.parse().ok()?),
+            None => (text, 0),
+        };
+        let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+        match bare {
+            Some(bare) => bare.parse::<std::net::Ipv6Addr>().ok().map(|_| (bare.to_owned(), port)),
+            None => (plain(host) && !host.contains(':')).then(|| (host.to_owned(), port)),
         }
     }
 }
