@@ -14,6 +14,7 @@ import importlib
 import json
 import os
 import signal
+import socket
 import sys
 import time
 import traceback
@@ -323,10 +324,11 @@ def work() -> tuple[str, bool]:
     gateway = os.environ.pop(MODELS, None)
     # Ctrl-C in a terminal is for the parent, which tells its workers what to do.
     signal.signal(signal.SIGINT, lambda *_: None)
+    host = socket.gethostname()
     path = path or marks.new_file(int(runners))
     marks.open_file(path)
     try:
-        link = _rollway.WorkerLink(address, secret, token, int(runners), path)
+        link = _rollway.WorkerLink(address, secret, token, int(runners), path, host)
     except Closed as error:
         return f"not taken in: {error}", False
     if text is None:

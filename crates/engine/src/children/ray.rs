@@ -411,8 +411,11 @@ impl Shared {
                         Fault::Nobody => Blame::Nobody,
                         Fault::Worker => Blame::OnlyOne,
                     };
-                    let _ =
-                        worker.ended.send(Ended { message: how, started: worker.is_placed, blame });
+                    let (started, message) = (worker.is_placed, how);
+                    if !started {
+                        tracing::warn!(target: "rollway::ray", "no worker was started: {message}");
+                    }
+                    let _ = worker.ended.send(Ended { message, started, blame });
                 }
             }
             Event::Nodes { nodes, said } => {
