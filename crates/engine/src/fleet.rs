@@ -21,16 +21,15 @@ use rollway_wire::env;
 
 pub use self::body::TASK_ENCODING;
 pub use self::error::{FleetError, FleetErrorKind};
-pub use self::python::worker_command;
 use self::named::Named;
+pub use self::python::worker_command;
 use crate::cluster;
 use crate::config::{Backend, ConcurrentMode, Config};
 use crate::suggest::instead;
 use crate::taskset::Drawn;
 use crate::workflows::{self, Reward};
 use crate::{
-    ChildOptions, Concurrency, Definition, Gated, GatewayKeys, Local, Registry, Task,
-    Workers,
+    ChildOptions, Concurrency, Definition, Gated, GatewayKeys, Local, Registry, Task, Workers,
 };
 
 type Result<T> = std::result::Result<T, FleetError>;
@@ -152,14 +151,9 @@ impl Fleet {
         };
         let mut options = options.clone();
         options.env.push((env::MODELS.to_owned(), format!("{}/v1", gateway.url())));
-        let children = cluster::children(config, options).await.map_err(|error| {
-            let what = format!("workers cannot be listened for: {error}");
-            let hint = match config.cluster.backend {
-                Backend::Local => "see that the folder for temporary files can be written to",
-                Backend::Ray | Backend::Manual => "see the keys under `cluster`",
-            };
-            FleetError::new(FleetErrorKind::Io, what, hint)
-        })?;
+        let children = cluster::children(config, options)
+            .await
+            .map_err(|error| FleetError::new(FleetErrorKind::Cluster, error.what, error.hint))?;
         Ok(Box::new(Gated::new(children, keys)))
     }
 
