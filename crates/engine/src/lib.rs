@@ -9,6 +9,7 @@ mod children;
 mod client;
 pub mod config;
 mod coordinator;
+pub mod dashboard;
 mod driver;
 mod durable;
 mod error;

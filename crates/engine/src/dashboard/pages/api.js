@@ -61,15 +61,18 @@ export async function act(path, body = {}) {
 
 /**
  * Follows what changes. `told(message)` gets every message, `stands(state)` one of "open",
- * "closed", "refused". Watches only what `watch` names. Returns a function that ends it.
+ * "closed", "refused". Watches only what `watch` names; `since()` is the last beat that is known.
+ * Returns a function that ends it.
  */
-export function follow(watch, told, stands) {
+export function follow(watch, since, told, stands) {
   let source = null;
   let timer = 0;
   let wait = 500;
   let over = false;
   const open = () => {
-    source = new EventSource(`/api/events?watch=${watch.join(",")}`);
+    const known = since();
+    const from = known ? `&since=${known}` : "";
+    source = new EventSource(`/api/events?watch=${watch.join(",")}${from}`);
     source.onopen = () => {
       wait = 500;
       stands("open");

@@ -146,8 +146,13 @@ function drawBanner() {
   if (store.stands === "refused") {
     say_("bad", "The token is not valid any more: the job was started again. Open the address " +
       "that it printed.");
+  } else if (store.stands === "closed" && job?.live && job.state !== "running") {
+    say_("calm", `The job is ${job.state}, and its dashboard with it. rollway view ${job.job_dir} ` +
+      "shows what it recorded.");
   } else if (store.stands === "closed" && job?.live) {
     say_("bad", "Disconnected. What you see is the last that was heard; trying again …");
+  } else if (!job && store.stands === "closed") {
+    say_("bad", "The job does not answer; trying again …");
   } else if (job?.state === "failed") {
     say_("bad", `The job failed. ${job.message ?? ""}`);
   } else if (job && !job.live && job.state === "unknown") {

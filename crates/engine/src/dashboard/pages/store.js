@@ -44,7 +44,8 @@ export class Store {
     if (this.#watched === wanted) return;
     this.#watched = wanted;
     this.#stop?.();
-    this.#stop = follow(parts, (message) => {
+    const since = () => this.overview?.beats?.at(-1)?.at;
+    this.#stop = follow(parts, since, (message) => {
       this.messages += 1;
       this.#take(message);
     }, (state) => this.#stand(state));
@@ -76,10 +77,13 @@ export class Store {
   /** Beats come once: the message has those that are new. */
   #merged(overview) {
     const known = this.overview?.beats;
-    if (!known || !overview.since) return overview;
+    if (!known) return overview;
+    // What did not change was not sent.
+    const { rewards = this.overview.rewards, evals = this.overview.evals } = overview;
+    if (typeof overview.since !== "number") return { ...overview, rewards, evals };
     const last = known.at(-1)?.at ?? 0;
     const beats = known.concat(overview.beats.filter((beat) => beat.at > last));
-    return { ...overview, beats: beats.length > POINTS ? thinned(beats) : beats };
+    return { ...overview, rewards, evals, beats: beats.length > POINTS ? thinned(beats) : beats };
   }
 
   /** The words of an alarm that was not there before. */
