@@ -116,7 +116,8 @@ function drawJob() {
   const known = Number.isFinite(job.total_steps) && job.total_steps > 0;
   bar.hidden = !known;
   if (known) bar.value = Math.min(1, (job.step ?? 0) / job.total_steps);
-  const version = Number.isFinite(job.version) ? ` · version ${job.version}` : "";
+  const version = Number.isFinite(job.version) ? ` · v${job.version}` : "";
+  set(steps, "title", version ? `version ${job.version} of the weights` : null);
   say(steps, `step ${job.step ?? 0}${known ? ` of ${job.total_steps}` : ""}${version}`);
   const last = store.overview?.rewards?.at(-1);
   set(place, "title", last ? `reward ${score(last.mean)}` : null);

@@ -86,7 +86,7 @@ function columns(store, end) {
     { label: "Runs", class: "grow", make: (cell) => cell.append(h("span", { class: "stack" })),
       fill: (cell, batch) => stackTo(cell.firstChild,
         RUNS.map((name) => [name, batch.runs?.[name] ?? 0])) },
-    { label: "Done", width: 96, number: true, hide: 1, fill: (cell, batch) => {
+    { label: "Done", width: 122, number: true, hide: 1, fill: (cell, batch) => {
       const runs = batch.runs ?? {};
       const all = RUNS.reduce((sum, name) => sum + (runs[name] ?? 0), 0);
       say(cell, `${count(all - (runs.running ?? 0) - (runs.pending ?? 0))} / ${count(all)}`);

@@ -1,7 +1,6 @@
 // Selection bias: whether what is trained on is like what was given out.
 
 import { ask } from "./api.js";
-import { nice } from "./charts.js";
 import { h, put, s, unique } from "./dom.js";
 import { count, counted, isNumber, percent, short, span } from "./format.js";
 import { pageHead, refresher, trouble } from "./parts.js";
@@ -89,7 +88,7 @@ function verdict(groups, field) {
   const way = trained > 0 ? field.more : field.less;
   const means = by < 0.01 ? "Runs that are trained on are like those that were given out."
     : `Runs that are trained on are ${percent(by, 0)} ${way} than those that were given out.`;
-  return `${means} ${share} of them failed or were cut.`;
+  return `${means} ${share} of all failed or were cut.`;
 }
 
 /** A group in front of everything that was dispatched, both as shares of their own total. */
@@ -98,7 +97,7 @@ function histogram(group, kind, about, groups, field) {
   const [width, height, floor] = [320, 130, 108];
   const shares = (bins, total) => bins.map((bin) => (total ? bin.count / total : 0));
   const [front, back] = [shares(mine, groups[group].count), shares(all, groups.dispatched.count)];
-  const top = nice(0, Math.max(0.001, ...front, ...back), 2).to;
+  const top = Math.max(0.001, ...front, ...back) * 1.04;
   const bin = width / Math.max(1, all.length);
   const y = (share) => floor - (floor - 6) * (share / top);
   const name = unique("histogram");

@@ -119,6 +119,13 @@ function paint(svg, data, width, height) {
 function ticks(data, left, right, inner) {
   const many = Math.max(2, Math.min(5, Math.floor(inner / 90)));
   const all = [];
+  if (data.whole) {
+    // Steps are whole numbers, and read best at round ones.
+    const round = nice(left, right, many).at.filter((value) => value >= left && value <= right
+      && Number.isInteger(value));
+    return round.map((value) => [value, data.x(value), value === left ? "start"
+      : value > right - (right - left) * 0.06 ? "end" : "middle"]);
+  }
   for (let at = 0; at < many; at += 1) {
     const value = left + ((right - left) * at) / (many - 1);
     const anchor = at === 0 ? "start" : at === many - 1 ? "end" : "middle";

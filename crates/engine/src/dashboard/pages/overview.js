@@ -2,13 +2,13 @@
 
 import { bars, chart } from "./charts.js";
 import { h, keep, put, say, set } from "./dom.js";
-import { clock, count, counted, exact, isNumber, percent, score, short, span } from "./format.js";
+import { ago, clock, count, counted, exact, isNumber, percent, score, short, span } from "./format.js";
 import { icon } from "./icons.js";
 import { pageHead } from "./parts.js";
 
 export const watch = [];
 
-const SETS = ["c1", "c2", "c3", "c4", "c5"];
+const SETS = ["c2", "c3", "c5", "c4", "c1"];
 
 export function open(root, { store }) {
   const alarms = h("ul", { class: "alarms", "aria-label": "Alarms" });
@@ -87,8 +87,8 @@ function drawTiles(list, store) {
     ["In flight", count(runs.running), `${short(runs.pending)} waiting`],
     ["Runners", `${count(runners.busy)}`, `busy of ${count(all)}`],
     ["Succeeded", percent(ended ? runs.succeeded / ended : NaN),
-      `${counted(failed, "failure")}, ${count(cancelled)} cut`],
-    ["Wasted", percent(useful + lost ? lost / (useful + lost) : NaN), `${span(lost)} of runners’ time`],
+      `${short(failed)} runs failed`],
+    ["Wasted", percent(useful + lost ? lost / (useful + lost) : NaN), `${ago(lost)} of runners`],
   ];
   keep(list, tiles, (tile) => tile[0].split(" ")[0], () => h("div", { class: "tile" }, h("dt"),
     h("dd", null, h("b"), h("small"))), (element, [name, value, more, kind]) => {
@@ -190,7 +190,7 @@ function drawLearning(charts, over) {
   charts.reward.draw({
     lines: [{ name: "mean", kind: "c1", points: rewards.map((one) => [one.step, one.mean]),
       band: band.map((one) => [one.step, one.min, one.max]) }],
-    x: step, y: tick, empty: "The first step is under way",
+    x: step, y: tick, whole: true, empty: "The first step is under way",
     summary: last && `From ${score(first.mean)} at step ${first.step} to ${score(last.mean)} at ` +
       `step ${last.step}.`,
   });
@@ -198,7 +198,7 @@ function drawLearning(charts, over) {
   charts.evals.draw({
     lines: sets.slice(0, SETS.length).map(([name, points], at) => ({ name, kind: SETS[at],
       dots: true, points: points.map((one) => [one.step, one.score]) })),
-    x: step, y: tick, empty: "Nothing was evaluated yet",
+    x: step, y: tick, whole: true, empty: "Nothing was evaluated yet",
     summary: sets.map(([name, points]) => `${name} from ${score(points[0].score)} to ` +
       `${score(points.at(-1).score)}`).join("; ") || undefined,
   });

@@ -95,7 +95,7 @@ function columns(store) {
         say(cell.lastChild, isNumber(runner.stage_for) ? ` for ${ago(runner.stage_for)}` : "");
         set(cell, "title", [runner.stage, runner.message].filter(Boolean).join(": ") || null);
       } },
-    { label: "Run", width: 150, hide: 1, make: (cell) => cell.append(h("a"), h("span")),
+    { label: "Run", width: 132, hide: 1, make: (cell) => cell.append(h("a"), h("span")),
       fill: (cell, runner) => {
         const has = isNumber(runner.task);
         cell.firstChild.hidden = !has;
@@ -106,13 +106,13 @@ function columns(store) {
     { label: "Age", width: 70, number: true, fill: (cell, runner) => say(cell, ago(runner.age)) },
     { label: "Attempt", width: 80, number: true, hide: 2, fill: (cell, runner) =>
       say(cell, text(runner.attempt)) },
-    { label: "Model", width: 150, hide: 2, fill: (cell, runner) => {
+    { label: "Model", width: 112, hide: 2, fill: (cell, runner) => {
       say(cell, text(runner.model));
       set(cell, "title", runner.server);
     } },
     { label: "Calls", width: 62, number: true, hide: 2, fill: (cell, runner) =>
       say(cell, count(runner.calls)) },
-    { label: "Node", width: 110, hide: 2, fill: (cell, runner) => say(cell, text(runner.node)) },
+    { label: "Node", width: 90, hide: 2, fill: (cell, runner) => say(cell, text(runner.node)) },
     { label: "Heartbeat", width: 96, number: true, hide: 1, fill: (cell, runner) =>
       say(cell, isNumber(runner.last_heartbeat)
         ? `${ago(store.now() - runner.last_heartbeat)} ago` : "–") },

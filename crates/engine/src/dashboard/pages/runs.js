@@ -66,7 +66,7 @@ export function open(root, { store, go, announce }) {
     const params = new URLSearchParams();
     for (const name of FIELDS) if (asked[name]) params.set(name, asked[name]);
     if (!asked.sort) {
-      params.set("sort", "order");
+      params.set("sort", "begin");
       params.set("desc", "true");
     }
     params.set("offset", offset);

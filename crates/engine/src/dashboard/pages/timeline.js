@@ -24,7 +24,8 @@ export function open(root, { store }) {
   const svg = s("svg", { class: "lanes", role: "img", "aria-label": "Timeline" });
   const stage = h("div", { class: "stage", tabindex: "0", role: "application",
     "aria-label": "Timeline: arrow keys move, plus and minus zoom, 0 shows everything" }, svg);
-  const detail = h("div", { class: "picked", role: "status" });
+  const detail = h("div", { class: "picked", role: "status" }, h("span", { class: "soft" },
+    "Point at a bar to see more of it."));
   const button = (name, label, act) => h("button", {
     type: "button", class: "icon", "aria-label": label, title: label, onclick: act }, icon(name));
   const live = h("button", { type: "button", class: "chip", onclick: () => {
@@ -36,7 +37,7 @@ export function open(root, { store }) {
     () => zoom(1.6)), button("plus", "Nearer", () => zoom(1 / 1.6)), button("right", "Later",
     () => pan(0.4)), button("all", "Everything", whole)];
   const latest = h("tbody");
-  const list = h("details", { class: "panel list" }, h("summary", null, "The same as a table"),
+  const list = h("details", { class: "panel list", open: window.innerWidth > 760 }, h("summary", null, "The same as a table"),
     h("table", null, h("caption", { class: "unseen" }, "The last 60 spans, the newest first"),
       h("thead", null, h("tr", null, ["What", "Lane", "State", "Began", "Took", "About"].map(
         (name, at) => h("th", { scope: "col", class: at > 3 ? "hide1" : null }, name)))), latest));
@@ -51,6 +52,7 @@ export function open(root, { store }) {
 
   async function load() {
     try {
+      const first = data === null;
       data = await ask("timeline");
       lanes = (data.lanes ?? []).filter((lane) => lane.spans.length).map(packed);
       if (lanes.length === 0) {
@@ -58,6 +60,7 @@ export function open(root, { store }) {
         return;
       }
       if (!stage.isConnected) put(place, stage);
+      if (first) begin();
       if (view.whole) fitTo(null);
       else if (view.follow) fitTo(view.to - view.from);
       drawList();
@@ -81,6 +84,15 @@ export function open(root, { store }) {
     const margin = (width ?? to - from) * 0.01;
     view.from = width ? to - width + margin : from - margin;
     view.to = to + margin;
+  }
+
+  /** A long job is first shown where it is now. */
+  function begin() {
+    const spans = lanes[0].rows.flat().sort((a, b) => a.begin - b.begin);
+    if (spans.length <= 16) return;
+    view.whole = false;
+    view.to = bounds()[1];
+    view.from = spans.at(-8).begin;
   }
 
   function whole() {

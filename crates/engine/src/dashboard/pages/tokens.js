@@ -67,7 +67,7 @@ function numbers(extra) {
 }
 
 const WAYS = [
-  ["log-prob", "How likely the model found each token: the darker, the less likely."],
+  ["log-prob", "How likely the model found each token: the stronger the colour, the less likely."],
   ["mask", "Which tokens are trained on. The others are crossed out."],
   ["version", "Which version of the weights made each token."],
   ["plain", "Nothing."],
