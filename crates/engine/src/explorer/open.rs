@@ -140,6 +140,7 @@ impl Opened {
             }
             None => (RolloutCoordinator::new(core, workers, sink), Restored::default()),
         };
+        let coordinator = coordinator.observed(options.observers);
         self.coordinator = Some(coordinator.clone());
         if let (0, wanted) = coordinator.prepare().await? {
             let (_, states) = coordinator.at_a_glance().await?;
