@@ -32,6 +32,7 @@ pub mod synchronizer;
 mod task;
 pub mod taskset;
 pub mod tiny;
+pub mod trace;
 pub mod trainer;
 mod workers;
 mod workflow;
