@@ -213,6 +213,8 @@ impl<W: Workers> Driver<W> {
             if self.core.next_deadline().is_some_and(|deadline| deadline.at <= now) {
                 self.apply(now, Input::TimePassed);
             }
+            // Before anybody can act on it: who sees a call has seen its attempt.
+            self.watch.iter_mut().for_each(|watch| watch.tell());
             self.perform(now);
             self.watch.iter_mut().for_each(|watch| watch.tell());
         }

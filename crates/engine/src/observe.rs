@@ -199,6 +199,13 @@ pub fn now() -> SystemTime {
 pub trait Observer: Debug + Send + Sync + 'static {
     /// These things happened, in this order.
     fn observe(&self, seen: &[Seen]);
+
+    /// Returns the header `traceparent` that a model call carries to its server, if this observer
+    /// traces it.
+    fn traceparent(&self, attempt: AttemptId, run: RunId, call: u64) -> Option<String> {
+        let _ = (attempt, run, call);
+        None
+    }
 }
 
 /// All who observe. Clones are the same; without any, nothing is even collected.

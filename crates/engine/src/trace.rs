@@ -118,13 +118,6 @@ impl Tracer {
         Ok(Self { shared, over: over.into() })
     }
 
-    /// Returns the header `traceparent` that a model call of a run carries to its server; none if
-    /// its task is not traced.
-    pub fn traceparent(&self, attempt: AttemptId, run: RunId, call: u64) -> Option<String> {
-        let (trace, span) = lock(&self.shared.filter).call(attempt, run, call)?;
-        Some(traceparent(trace, span))
-    }
-
     /// Returns what was not traced so far.
     pub fn untraced(&self) -> Untraced {
         self.shared.losses.count()
@@ -162,6 +155,11 @@ impl Observer for Tracer {
         if !marks.is_empty() {
             shared.tell(marks);
         }
+    }
+
+    fn traceparent(&self, attempt: AttemptId, run: RunId, call: u64) -> Option<String> {
+        let (trace, span) = lock(&self.shared.filter).call(attempt, run, call)?;
+        Some(traceparent(trace, span))
     }
 }
 

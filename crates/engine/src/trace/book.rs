@@ -9,12 +9,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use rollway_core::{
-    AttemptId, BatchId, BatchKey, BatchKind, BatchState, Cancel, RunId, RunnerId, Step, TaskId,
+    AttemptId, BatchId, BatchKey, BatchKind, BatchState, Cancel, Over, RunId, RunnerId, Step,
+    TaskId,
 };
 
 use super::calls::Calls;
 use super::ids::{Names, SpanId, TraceId};
-use super::mark::{End, Fact, Given, Mark};
+use super::mark::{End, Fact, Given, Mark, Tasks, Workflows};
 use super::span::{Nanos, Span, Status, Value};
 
 /// How many evaluations are remembered until they are told to be over.
@@ -44,7 +45,7 @@ struct Batch {
     name: Arc<str>,
     kind: BatchKind,
     began: Nanos,
-    workflows: Arc<[(Arc<str>, u32)]>,
+    workflows: Workflows,
     tasks: BTreeMap<TaskId, BTreeMap<RunId, Run>>,
 }
 
@@ -126,6 +127,9 @@ impl Book {
                 }
             }
             Fact::AttemptEnded { attempt, lost } => self.attempt_ended(at, *attempt, lost.as_ref()),
+            Fact::RunOver { key, task, run, how } => {
+                self.run_over(at, (*key, *task, *run), how);
+            }
             Fact::TaskEnded { key, task, status } => {
                 let message = status.message().map(Arc::from);
                 self.task_ended(at, *key, *task, message);
@@ -177,7 +181,7 @@ impl Book {
         id: &BatchId,
         key: BatchKey,
         kind: BatchKind,
-        tasks: &Arc<[(Arc<str>, u32)]>,
+        tasks: &Tasks,
     ) {
         if kind == BatchKind::Eval {
             self.evals.entry(id.clone()).or_insert(at);
@@ -185,12 +189,12 @@ impl Book {
                 self.evals.pop_first();
             }
         }
-        let workflows = Arc::clone(tasks);
         if let Some(batch) = self.batches.get_mut(&key) {
-            batch.workflows = workflows;
-            return;
+            return batch.workflows.add(tasks);
         }
         let name = id.to_string().into();
+        let mut workflows = Workflows::default();
+        workflows.add(tasks);
         let tasks = BTreeMap::new();
         self.batches.insert(key, Batch { id: id.clone(), name, kind, began: at, workflows, tasks });
     }
@@ -204,7 +208,7 @@ impl Book {
         let mut attributes = vec![
             ("rollway.batch", Value::from(&batch.name)),
             ("rollway.batch.kind", batch.kind.to_string().into()),
-            ("rollway.tasks", (batch.workflows.len() as u64).into()),
+            ("rollway.tasks", batch.workflows.len().into()),
         ];
         attributes.push(match state {
             Some(state) => ("rollway.outcome", state.to_string().into()),
@@ -283,11 +287,30 @@ impl Book {
             return;
         };
         (known.end, known.outcome) = (at, outcome.clone());
-        if matches!(outcome, Outcome::Succeeded { .. }) {
-            known.is_told = true;
-            let known = known.clone();
-            self.run_over((key, task, run), trace, &known);
+    }
+
+    /// A run ended for good.
+    fn run_over(&mut self, at: Nanos, (key, task, run): (BatchKey, TaskId, RunId), how: &Over) {
+        let Some(batch) = self.batches.get_mut(&key) else { return };
+        let Some(known) = batch.tasks.get_mut(&task).and_then(|runs| runs.get_mut(&run)) else {
+            return;
+        };
+        known.end = at;
+        match how {
+            // How it succeeded is known from its attempt.
+            Over::Succeeded => {}
+            Over::Failed { kind, message } => {
+                let message = Arc::clone(message);
+                known.outcome = Outcome::Failed { kind: kind.name(), message };
+            }
+            Over::Cancelled { reason } => {
+                known.outcome = Outcome::Cancelled { reason: reason.name().to_owned() };
+            }
         }
+        known.is_told = true;
+        let known = known.clone();
+        let trace = self.names.task_trace(&batch.id, task);
+        self.run_span((key, task, run), trace, &known);
     }
 
     fn attempt_ended(&mut self, at: Nanos, id: AttemptId, lost: Option<&Arc<str>>) {
@@ -317,7 +340,7 @@ impl Book {
         self.attempts.remove(&id);
     }
 
-    fn run_over(&mut self, (key, task, run): (BatchKey, TaskId, RunId), trace: TraceId, it: &Run) {
+    fn run_span(&mut self, (key, task, run): (BatchKey, TaskId, RunId), trace: TraceId, it: &Run) {
         let Some(batch) = self.batches.get(&key) else { return };
         let mut attributes = vec![
             ("rollway.batch", Value::from(&batch.name)),
@@ -337,13 +360,13 @@ impl Book {
         let trace = self.names.task_trace(&batch.id, task);
         let (id, name, kind, began) =
             (batch.id.clone(), Arc::clone(&batch.name), batch.kind, batch.began);
-        let workflow = batch.workflows.get(task.0 as usize).map(|(workflow, _)| workflow.clone());
+        let workflow = batch.workflows.of(task).cloned();
         let succeeded =
             runs.values().filter(|run| matches!(run.outcome, Outcome::Succeeded { .. })).count();
         let total = runs.len();
         for (run, known) in runs {
             if !known.is_told {
-                self.run_over((key, task, run), trace, &known);
+                self.run_span((key, task, run), trace, &known);
             }
         }
         let mut attributes = vec![

@@ -23,7 +23,7 @@ use rollway_core::{AttemptId, BatchId, BatchKey, BatchKind, BatchState, RunId, R
 use self::file::File;
 use self::tracks::{Group, Track, Tracks, text};
 use super::losses::Losses;
-use super::mark::{End, Fact, Given, Mark};
+use super::mark::{End, Fact, Given, Mark, Tasks, Workflows};
 use super::span::Nanos;
 use crate::observe::{Call, Moment};
 
@@ -44,7 +44,7 @@ pub(super) struct Chrome {
 struct Batch {
     name: String,
     track: Track,
-    workflows: Arc<[(Arc<str>, u32)]>,
+    workflows: Workflows,
 }
 
 #[derive(Debug)]
@@ -140,7 +140,7 @@ impl Chrome {
                 self.tracks.counter(at, "runs", &values);
                 self.tracks.counter(at, "runners", &format!("\"busy\":{busy}"));
             }
-            Fact::TaskEnded { .. } | Fact::BatchIs { .. } => {}
+            Fact::RunOver { .. } | Fact::TaskEnded { .. } | Fact::BatchIs { .. } => {}
         }
     }
 
@@ -160,11 +160,10 @@ impl Chrome {
         id: &BatchId,
         key: BatchKey,
         kind: BatchKind,
-        workflows: &Arc<[(Arc<str>, u32)]>,
+        tasks: &Tasks,
     ) {
         if let Some(batch) = self.batches.get_mut(&key) {
-            batch.workflows = Arc::clone(workflows);
-            return;
+            return batch.workflows.add(tasks);
         }
         if kind == BatchKind::Eval && !self.evals.contains_key(id) {
             let track = self.tracks.lane(Group::Evals);
@@ -172,10 +171,12 @@ impl Chrome {
             self.evals.insert(id.clone(), track);
         }
         let track = self.tracks.lane(Group::Batches);
+        let mut workflows = Workflows::default();
+        workflows.add(tasks);
         let (name, tasks) = (id.to_string(), workflows.len());
         let args = format!("\"batch\":{},\"kind\":\"{kind}\",\"tasks\":{tasks}", text(&name));
         self.tracks.begin(at, track, &format!("batch {name}"), &args);
-        let batch = Batch { name, track, workflows: Arc::clone(workflows) };
+        let batch = Batch { name, track, workflows };
         self.batches.insert(key, batch);
     }
 
@@ -194,7 +195,7 @@ impl Chrome {
         }
         let Some(batch) = self.batches.get(&given.key) else { return };
         let track = self.tracks.runner(given.runner, 0);
-        let workflow = batch.workflows.get(given.task.0 as usize).map(|(workflow, _)| workflow);
+        let workflow = batch.workflows.of(given.task);
         let task = given.task.0;
         let name = match workflow {
             Some(workflow) => format!("{workflow} {}/{task}", batch.name),

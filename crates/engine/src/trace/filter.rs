@@ -82,7 +82,8 @@ impl Filter {
     pub(super) fn keep(&mut self, seen: &[Seen], has_room: bool, kept: &mut Vec<Mark>) {
         for Seen { at, what } in seen {
             if self.wants(*at, what, has_room) {
-                kept.push(Mark { at: nanos(*at), fact: Fact::of(what) });
+                let at = nanos(*at);
+                kept.extend(Fact::of(what).map(|fact| Mark { at, fact }));
             }
         }
     }
@@ -102,7 +103,7 @@ impl Filter {
 
     fn wants(&mut self, at: std::time::SystemTime, what: &What, has_room: bool) -> bool {
         match what {
-            What::BatchBegan { batch, key, tasks, .. } => {
+            What::BatchBegan { batch, key, first, tasks, .. } => {
                 if self.batches.len() >= BATCHES {
                     self.batches.pop_first();
                 }
@@ -110,7 +111,8 @@ impl Filter {
                 let entry = self.batches.entry(*key);
                 let fresh = || Batch { name: batch.clone(), seed, fates: Vec::new() };
                 let fates = &mut entry.or_insert_with(fresh).fates;
-                fates.resize(tasks.len().max(fates.len()), Fate::Undecided);
+                let tasks = first.0 as usize + tasks.len();
+                fates.resize(tasks.max(fates.len()), Fate::Undecided);
                 true
             }
             What::BatchIs { key, state } => {
@@ -130,11 +132,12 @@ impl Filter {
             | What::RunEnded { attempt, .. }
             | What::AttemptCancelled { attempt, .. } => self.attempts.contains_key(attempt),
             What::AttemptEnded { attempt, .. } => self.attempts.remove(attempt).is_some(),
-            What::TaskEnded { key, task, .. } => {
+            What::RunOver { key, task, .. } | What::TaskEnded { key, task, .. } => {
                 let batch = self.batches.get(key);
                 let fate = batch.and_then(|batch| batch.fates.get(task.0 as usize));
                 fate == Some(&Fate::Traced)
             }
+            What::RunRetried { .. } | What::PayloadDropped { .. } => false,
             What::Call(call) => match call.moment {
                 Moment::Began { .. } => {
                     self.attempts.contains_key(&call.attempt) && self.calls.insert(call.call)

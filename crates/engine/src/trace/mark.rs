@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rollway_core::{
-    AttemptId, BatchId, BatchKey, BatchKind, BatchState, Cancel, FailureKind, Life, RunId,
+    AttemptId, BatchId, BatchKey, BatchKind, BatchState, Cancel, FailureKind, Life, Over, RunId,
     RunnerId, Runs, Status, TaskId,
 };
 
@@ -28,13 +28,14 @@ pub(super) struct Mark {
 /// What happened.
 #[derive(Clone, Debug)]
 pub(super) enum Fact {
-    BatchBegan { batch: BatchId, key: BatchKey, kind: BatchKind, tasks: Arc<[(Arc<str>, u32)]> },
+    BatchBegan { batch: BatchId, key: BatchKey, kind: BatchKind, tasks: Tasks },
     BatchIs { key: BatchKey, state: BatchState },
     Given(Given),
     Began { attempt: AttemptId },
     RunEnded { attempt: AttemptId, run: RunId, end: End },
     Cancelled { attempt: AttemptId, reason: Cancel },
     AttemptEnded { attempt: AttemptId, lost: Option<Arc<str>> },
+    RunOver { key: BatchKey, task: TaskId, run: RunId, how: Over },
     TaskEnded { key: BatchKey, task: TaskId, status: Arc<Status> },
     Call(Call),
     StepBegun { step: u64, tasks: u64, runs: u64 },
@@ -44,6 +45,35 @@ pub(super) enum Fact {
     Trained { step: u64 },
     Noted(Arc<str>),
     Beat { pending: u64, running: u64, busy: u32 },
+}
+
+/// Tasks that came into a batch: workflow, runs.
+#[derive(Clone, Debug)]
+pub(super) struct Tasks {
+    pub(super) first: TaskId,
+    pub(super) tasks: Arc<[(Arc<str>, u32)]>,
+}
+
+/// Which workflows the tasks of a batch have.
+#[derive(Debug, Default)]
+pub(super) struct Workflows(Vec<Tasks>);
+
+impl Workflows {
+    pub(super) fn add(&mut self, tasks: &Tasks) {
+        self.0.push(tasks.clone());
+    }
+
+    /// How many tasks there are.
+    pub(super) fn len(&self) -> u64 {
+        self.0.iter().map(|part| part.tasks.len() as u64).sum()
+    }
+
+    pub(super) fn of(&self, task: TaskId) -> Option<&Arc<str>> {
+        self.0.iter().rev().find_map(|part| {
+            let place = task.0.checked_sub(part.first.0)?;
+            part.tasks.get(place as usize).map(|(workflow, _)| workflow)
+        })
+    }
 }
 
 /// Runs that were given to a runner.
@@ -65,22 +95,24 @@ pub(super) enum End {
 }
 
 impl Fact {
-    /// Returns what is kept of something that was seen.
-    pub(super) fn of(what: &What) -> Self {
-        match what {
-            What::BatchBegan { batch, key, kind, tasks } => {
-                let (batch, tasks) = (batch.clone(), Arc::clone(tasks));
-                Self::BatchBegan { batch, key: *key, kind: *kind, tasks }
+    /// Returns what is kept of something that was seen, if anything is.
+    pub(super) fn of(what: &What) -> Option<Self> {
+        Some(match what {
+            What::BatchBegan { batch, key, kind, first, tasks } => {
+                let tasks = Tasks { first: *first, tasks: Arc::clone(tasks) };
+                Self::BatchBegan { batch: batch.clone(), key: *key, kind: *kind, tasks }
             }
             What::BatchIs { key, state } => Self::BatchIs { key: *key, state: *state },
-            What::AttemptGiven { attempt, key, task, runs, runner, life } => Self::Given(Given {
-                attempt: *attempt,
-                key: *key,
-                task: *task,
-                runs: *runs,
-                runner: *runner,
-                life: *life,
-            }),
+            What::AttemptGiven { attempt, key, task, runs, runner, life, .. } => {
+                Self::Given(Given {
+                    attempt: *attempt,
+                    key: *key,
+                    task: *task,
+                    runs: *runs,
+                    runner: *runner,
+                    life: *life,
+                })
+            }
             What::AttemptBegan { attempt } => Self::Began { attempt: *attempt },
             What::RunEnded { attempt, run, end } => {
                 Self::RunEnded { attempt: *attempt, run: *run, end: End::of(end) }
@@ -91,11 +123,15 @@ impl Fact {
             What::AttemptEnded { attempt, lost } => {
                 Self::AttemptEnded { attempt: *attempt, lost: lost.as_ref().map(cut) }
             }
-            What::TaskEnded { key, task, status } => {
+            What::TaskEnded { key, task, status, .. } => {
                 Self::TaskEnded { key: *key, task: *task, status: Arc::clone(status) }
             }
+            What::RunOver { key, task, run, how } => {
+                Self::RunOver { key: *key, task: *task, run: *run, how: how.clone() }
+            }
             What::Call(call) => Self::Call(call.clone()),
-        }
+            What::RunRetried { .. } | What::PayloadDropped { .. } => return None,
+        })
     }
 }
 
