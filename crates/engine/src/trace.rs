@@ -21,7 +21,7 @@ mod span;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, SystemTime};
@@ -55,7 +55,7 @@ pub fn file(config: &Config) -> PathBuf {
     config.job_dir().join("trace.json")
 }
 
-/// Traces a job. Dropped, it writes and sends what it has.
+/// Traces a job. Closed, or dropped, it writes and sends what it has.
 #[derive(Debug)]
 pub struct Tracer {
     shared: Arc<Shared>,
@@ -65,7 +65,7 @@ pub struct Tracer {
 #[derive(Debug)]
 struct Shared {
     filter: Mutex<Filter>,
-    /// None once the tracer is dropped.
+    /// None once the tracer is closed.
     sender: Mutex<Option<Sender<Vec<Mark>>>>,
     waiting: AtomicUsize,
     losses: Arc<Losses>,
@@ -116,6 +116,18 @@ impl Tracer {
         };
         thread::Builder::new().name("trace".to_owned()).spawn(work)?;
         Ok(Self { shared, over: over.into() })
+    }
+
+    /// Writes and sends what there is, within a deadline; nothing is traced from now on.
+    pub fn close(&self) {
+        if lock(&self.shared.sender).take().is_none() {
+            return;
+        }
+        // A disk that hangs keeps nobody from ending.
+        if lock(&self.over).recv_timeout(FAREWELL) == Err(RecvTimeoutError::Timeout) {
+            tracing::warn!("the last of the trace is not written: its disk hangs");
+        }
+        self.shared.losses.tell();
     }
 
     /// Returns what was not traced so far.
@@ -211,13 +223,7 @@ fn count(pulse: Pulse, shared: &Arc<Shared>) {
 
 impl Drop for Tracer {
     fn drop(&mut self) {
-        drop(lock(&self.shared.sender).take());
-        // A disk that hangs keeps nobody from ending.
-        let over = self.over.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if over.recv_timeout(FAREWELL) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
-            tracing::warn!("the last of the trace is not written: its disk hangs");
-        }
-        self.shared.losses.tell();
+        self.close();
     }
 }
 
