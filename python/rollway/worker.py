@@ -21,7 +21,7 @@ from collections import OrderedDict
 from functools import partial
 from typing import Any, Protocol
 
-from rollway import _rollway, marks, pool, travel
+from rollway import _rollway, marks, pool, said, travel
 from rollway.errors import Closed
 from rollway.outcome import Outcome, RunFailure, failure
 from rollway.payload import encode
@@ -210,6 +210,7 @@ class Worker:
 
     async def _execute(self, start: Any, name: Name) -> None:
         """Executes an attempt and says how it went, run by run."""
+        said.attempt.set(name[2])
         try:
             self.link.began(*name)
             runs, is_eval = start.runs, start.is_eval
@@ -322,6 +323,7 @@ def main() -> None:
     code = 1
     try:
         link = _rollway.WorkerLink(address, secret, token, int(runners), path)
+        said.install(link)
         if text is None:
             setup = pool.setup_json(plain, gateway)
             # What they register is known by name from now on.
@@ -339,6 +341,7 @@ def main() -> None:
         # The process ends below before anybody else could say so.
         traceback.print_exc()
     finally:
+        said.finish()
         sys.stdout.flush()
         sys.stderr.flush()
         # Threads of blocking workflows may still run; nobody waits for them.

@@ -1,8 +1,11 @@
 """Traces: what a collector gets, and what a viewer finds in the file."""
 
+import asyncio
 import hashlib
 import http.server
 import json
+import logging
+import sys
 import threading
 from collections import defaultdict
 from pathlib import Path
@@ -122,7 +125,6 @@ def run(config):
     with rw.Explorer(config) as explorer:
         (row,) = explorer.benchmark().result()
     assert row["failed"] == 0
-    return Path(explorer.config.job_dir if hasattr(explorer.config, "job_dir") else "")
 
 
 def test_a_collector_gets_every_task_whole(config, collector, monkeypatch):
@@ -291,7 +293,7 @@ def test_a_viewer_reads_the_file(config, tmp_path):
             assert (process, thread) in [("job", "evaluations"), ("job", "batches")]
     # Seven attempts: six tasks, and one more; in them thirteen runs with a call each.
     assert depths == {0: 7, 1: 13, 2: 13}
-    assert sum("stumbled" in str(end["args"]) for _, _, _, end in viewer.slices) == 1
+    assert sum("stumbled" in str(event.get("args")) for event in viewer.events) == 1
     assert len(viewer.flows) == 7
     assert {flow["from"] for flow in viewer.flows.values()} == {"batch 0/sums"}
     assert all(flow["to"].startswith("stumble 0/sums/") for flow in viewer.flows.values())
@@ -310,8 +312,52 @@ def test_a_torn_file_is_read_and_gone_on_with(config, tmp_path):
     viewer = Viewer(path.read_text())
     names = [name for key, name in viewer.names.items() if key[0] == "process_name"]
     assert sorted(names) == ["job", "job (process 2)", "runners", "runners (process 2)"]
-    second = {pid for key, pid, _ in viewer.names if "2)" in viewer.names[key, pid, 0]} if 0 else {
-        key[1] for key, name in viewer.names.items() if name.endswith("(process 2)")
-    }
+    second = {key[1] for key, name in viewer.names.items() if name.endswith("(process 2)")}
     assert not any(open for track, open in viewer.open.items() if track[0] in second)
-    assert sum(1 for track, _, _, _ in viewer.slices if track[0] in second) == 7 + 13 + 13 + 2
+    assert sum(1 for track, _, _, _ in viewer.slices if track[0] in second) == 6 + 12 + 12 + 2
+
+
+@rw.workflow
+async def talk(task, model):
+    """Says something in every way there is."""
+    await model.chat([{"role": "user", "content": task.raw_task["question"]}], max_tokens=5)
+    word = task.raw_task["question"]
+    print("printed", end=" ")
+    await asyncio.sleep(0)
+    print(word)
+    logging.getLogger("games").warning("logged %s\nin two lines", word)
+    return 1.0
+
+
+@rw.workflow
+def talk_in_a_thread(task, model):
+    """As above, where nobody awaits anything."""
+    word = task.raw_task["question"]
+    print("printed", word, file=sys.stderr)
+    logging.getLogger("games").warning("logged %s\nin two lines", word)
+    return 1.0
+
+
+@pytest.mark.parametrize(
+    ("workflow", "mode"),
+    [("talk", "asynchronous"), ("talk_in_a_thread", "sequential")],
+)
+def test_words_come_with_the_run_that_said_them(config, caplog, workflow, mode):
+    config.buffer.explorer_input.default_workflow_type = workflow
+    config.explorer.concurrent_mode = mode
+    run(config)
+    said = [record for record in caplog.records if record.name == "rollway.worker"]
+    for kind, level in (("printed", logging.INFO), ("logged", logging.WARNING)):
+        of_kind = [record for record in said if f"{kind} 0" in record.getMessage()]
+        assert len(of_kind) == 12, "each of six tasks is run twice"
+        runs = set()
+        for record in of_kind:
+            word = f"0{record.rollway_task}+01="
+            assert f"{kind} {word}" in record.getMessage()
+            assert record.levelno == level and record.rollway_batch == "0/sums"
+            assert int(record.rollway_attempt) >= 0
+            if kind == "logged":
+                assert record.rollway_logger == "games"
+                assert record.getMessage().endswith(f"{word}\nin two lines")
+            runs.add((record.rollway_task, record.rollway_run))
+        assert runs == {(str(task), str(run)) for task in range(6) for run in range(2)}

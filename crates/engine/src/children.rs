@@ -18,6 +18,7 @@ mod launch;
 mod listen;
 mod marks;
 mod process;
+mod said;
 mod states;
 
 use std::collections::HashMap;

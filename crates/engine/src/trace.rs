@@ -55,6 +55,14 @@ pub fn file(config: &Config) -> PathBuf {
     config.job_dir().join("trace.json")
 }
 
+/// Tells whether a job is traced.
+pub fn is_wanted(config: &Config) -> bool {
+    let variable = |name: &str| std::env::var(name).ok();
+    // What cannot be understood is told when it is opened.
+    config.trace.file
+        || Target::of(config, &Names::of(config), variable).is_ok_and(|target| target.is_some())
+}
+
 /// Traces a job. Closed, or dropped, it writes and sends what it has.
 #[derive(Debug)]
 pub struct Tracer {

@@ -10,6 +10,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::host::Host;
+use super::said;
 use super::{Shared, lock};
 use crate::workers::{Reporter, RunEnd, Said};
 
@@ -113,7 +114,7 @@ fn translate(
                 }
             }
         }
-        WorkerMessage::Log(line) => tracing::info!(target: "rollway::worker", "{}", line.line),
+        WorkerMessage::Log(line) => said::sent(&line),
         WorkerMessage::Goodbye { reason } => tracing::debug!(%reason, "worker says goodbye"),
     }
 }

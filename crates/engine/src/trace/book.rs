@@ -77,6 +77,9 @@ struct Attempt {
     began: Option<Nanos>,
     cancelled: Option<Cancel>,
     left: Vec<RunId>,
+    /// When runs called a model for the first time. That is seen by others than that the run
+    /// before has ended, and may be seen first.
+    called: BTreeMap<RunId, Nanos>,
 }
 
 impl Book {
@@ -135,7 +138,11 @@ impl Book {
                 self.task_ended(at, *key, *task, message);
             }
             Fact::Call(call) => {
-                let trace = self.attempts.get(&call.attempt).map(|attempt| attempt.trace);
+                let attempt = self.attempts.get_mut(&call.attempt);
+                let trace = attempt.map(|attempt| {
+                    attempt.called.entry(call.run).or_insert(at);
+                    attempt.trace
+                });
                 self.spans.extend(self.calls.note(at, call, trace));
             }
             Fact::StepBegun { step, tasks, runs } => {
@@ -252,6 +259,7 @@ impl Book {
             began: None,
             cancelled: None,
             left: given.runs.iter().collect(),
+            called: BTreeMap::new(),
         };
         self.attempts.insert(given.attempt, attempt);
     }
@@ -272,8 +280,9 @@ impl Book {
         let status = outcome.tell(&mut attributes);
         let (trace, parent) = (attempt.trace, self.names.run(key, task, run));
         let ids = Ids { trace, id: self.names.attempt(id, run), parent: Some(parent) };
-        let began = attempt.began.filter(|began| (attempt.begin..=at).contains(began));
-        let times = (attempt.begin, at);
+        let begin = attempt.called.remove(&run).map_or(attempt.begin, |at| at.min(attempt.begin));
+        let began = attempt.began.filter(|began| (begin..=at).contains(began));
+        let times = (begin, at);
         if self.in_turn {
             attempt.begin = at;
             attempt.began = None;

@@ -12,7 +12,7 @@
 mod file;
 mod tracks;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write as _;
 use std::io;
 use std::path::Path;
@@ -53,6 +53,8 @@ struct Attempt {
     track: Track,
     /// The runs that have begun and not ended, and where they are shown.
     open: BTreeMap<RunId, Track>,
+    /// Runs of which nothing is shown any more.
+    shown: BTreeSet<RunId>,
     ended: u32,
 }
 
@@ -212,8 +214,10 @@ impl Chrome {
         let from = batch.track;
         self.tracks.begin(at, track, &name, &args);
         self.tracks.flow(at, given.attempt.0, from, track);
-        self.attempts
-            .insert(given.attempt, Attempt { given, track, open: BTreeMap::new(), ended: 0 });
+        self.attempts.insert(
+            given.attempt,
+            Attempt { given, track, open: BTreeMap::new(), shown: BTreeSet::new(), ended: 0 },
+        );
     }
 
     fn began(&mut self, at: Nanos, id: AttemptId) {
@@ -231,13 +235,23 @@ impl Chrome {
 
     /// Shows a run from now on, in the runner's own track if nothing else is there.
     fn run_began(&mut self, at: Nanos, id: AttemptId, run: RunId) -> Option<Track> {
-        let attempt = self.attempts.get_mut(&id)?;
+        let attempt = self.attempts.get(&id)?;
         if let Some(track) = attempt.open.get(&run) {
             return Some(*track);
         }
+        if attempt.shown.contains(&run) {
+            return None;
+        }
+        if self.in_turn {
+            // That it calls is seen by others than that the one before has ended.
+            for earlier in attempt.open.keys().copied().collect::<Vec<_>>() {
+                self.run_over(at, id, earlier, "");
+            }
+        }
+        let attempt = self.attempts.get_mut(&id)?;
         let runs = attempt.given.runs;
         let place = run.0.checked_sub(runs.first).filter(|place| *place < runs.count)?;
-        let is_alone = runs.count == 1 || (self.in_turn && attempt.open.is_empty());
+        let is_alone = runs.count == 1 || self.in_turn;
         let lane = if is_alone { 0 } else { place + 1 };
         let track = self.tracks.runner(attempt.given.runner, lane);
         attempt.open.insert(run, track);
@@ -246,9 +260,6 @@ impl Chrome {
     }
 
     fn run_ended(&mut self, at: Nanos, id: AttemptId, run: RunId, end: &End) {
-        if self.run_began(at, id, run).is_none() {
-            return;
-        }
         let args = match end {
             End::Succeeded { reward } => {
                 format!("\"outcome\":\"succeeded\"{}", more(&number("reward", *reward)))
@@ -259,7 +270,13 @@ impl Chrome {
                 text(message)
             ),
         };
-        self.run_over(at, id, run, &args);
+        match self.run_began(at, id, run) {
+            Some(_) => self.run_over(at, id, run, &args),
+            None => {
+                let Some(attempt) = self.attempts.get(&id) else { return };
+                self.tracks.instant(at, attempt.track, &format!("run {} ended", run.0), &args);
+            }
+        }
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
         attempt.ended += 1;
         let (runs, ended) = (attempt.given.runs, attempt.ended);
@@ -274,8 +291,9 @@ impl Chrome {
         for call in calls {
             self.call_over(at, call, "\"outcome\":\"unfinished\"");
         }
-        let track = self.attempts.get_mut(&id).and_then(|attempt| attempt.open.remove(&run));
-        if let Some(track) = track {
+        let Some(attempt) = self.attempts.get_mut(&id) else { return };
+        attempt.shown.insert(run);
+        if let Some(track) = attempt.open.remove(&run) {
             self.tracks.end(at, track, args);
         }
     }
