@@ -7,8 +7,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use rollway_core::metrics::Metrics;
 use rollway_core::{
-    Answer, BatchId, BatchKind, BatchResult, BatchState, Config, Core, Counters, Request,
-    RunId, RunnerState, StopReport, TaskId, Unresponsive,
+    Answer, BatchId, BatchKind, BatchResult, BatchState, Config, Core, Counters, Request, RunId,
+    RunnerState, StopReport, TaskId, Unresponsive,
 };
 use rollway_data::ledger;
 
