@@ -16,6 +16,7 @@ use crate::driver::Reply;
 use crate::durable::{Durable, Restored};
 use crate::error::{Error, Result};
 use crate::handle::Handle;
+use crate::observe::Observers;
 use crate::sink::Sink;
 use crate::task::Task;
 use crate::workers::Workers;
@@ -61,6 +62,14 @@ impl RolloutCoordinator {
         let (handle, restored) =
             Handle::restore(config, workers, sink.clone(), durable, recovered)?;
         Ok((Self { handle, sink }, restored))
+    }
+
+    /// Has these see everything that happens, beginning with what there is. To be said before
+    /// anything is asked.
+    #[must_use]
+    pub fn observed(self, observers: Observers) -> Self {
+        self.handle.observe(observers);
+        self
     }
 
     /// Notes the version of the model in the ledger, if there is one: it never goes backwards.

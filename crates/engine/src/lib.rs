@@ -24,6 +24,7 @@ mod local;
 pub mod monitor;
 pub mod observe;
 mod offer;
+pub mod scene;
 mod scheduler;
 pub mod serve;
 mod sink;

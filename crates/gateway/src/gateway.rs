@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::access::RunName;
 use crate::http::{App, History, Listening, listen, router};
+pub use crate::http::{CallEnded, CallWatcher};
 use crate::models::{self, Models, ServerSpec};
 use crate::record::{self, RecordError};
 
@@ -33,6 +34,8 @@ pub struct Options {
     /// Whether `sampling` also replaces what clients say, instead of filling in what they leave
     /// out.
     pub force_sampling: bool,
+    /// Who sees the calls of runs; none: nobody.
+    pub watcher: Option<Arc<dyn CallWatcher>>,
 }
 
 /// What a request may be.

@@ -23,6 +23,7 @@ mod runs;
 mod servers;
 mod settle;
 mod upstream;
+mod watched;
 
 use std::sync::Arc;
 
@@ -36,6 +37,7 @@ pub(crate) use self::app::App;
 pub use self::history::{History, KeepFuture};
 pub(crate) use self::intake::body as read_body;
 pub(crate) use self::listen::{Listening, listen};
+pub use self::watched::{CallEnded, CallWatcher};
 use crate::access::{self, Caller};
 use crate::error::{CallError, ErrorKind};
 
