@@ -185,6 +185,10 @@ impl Children {
 }
 
 impl Workers for Children {
+    fn states(&self) -> RunnerStates {
+        self.shared.states.clone()
+    }
+
     fn start(&mut self, reporter: Reporter) {
         let host = self.seat(&reporter);
         self.seats.insert(reporter.runner(), (reporter.life(), host));

@@ -145,6 +145,11 @@ impl<W: Workers> Driver<W> {
         }
     }
 
+    /// Returns the instant that the core calls zero.
+    pub(crate) const fn origin(&self) -> Instant {
+        self.origin
+    }
+
     /// Takes up what a ledger holds.
     ///
     /// # Errors

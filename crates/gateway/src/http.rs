@@ -22,6 +22,7 @@ mod respond;
 mod runs;
 mod servers;
 mod settle;
+mod under_way;
 mod upstream;
 mod watched;
 
@@ -37,6 +38,7 @@ pub(crate) use self::app::App;
 pub use self::history::{History, KeepFuture};
 pub(crate) use self::intake::body as read_body;
 pub(crate) use self::listen::{Listening, listen};
+pub use self::under_way::UnderWay;
 pub use self::watched::{CallEnded, CallWatcher};
 use crate::access::{self, Caller};
 use crate::error::{CallError, ErrorKind};

@@ -109,7 +109,8 @@ fn translate(
         WorkerMessage::Heartbeat(states) => {
             for state in states {
                 if let Some(reporter) = host.heard(state.runner, state.life, &Said::Alive) {
-                    shared.states.tell(state.runner, state.state);
+                    let name = (state.runner, state.life);
+                    shared.states.tell(name, state.attempt, state.state);
                     say(state.runner, reporter, Said::Alive);
                 }
             }
