@@ -18,6 +18,7 @@ pub mod fleet;
 mod gated;
 pub mod gateway;
 mod handle;
+pub mod history;
 pub mod job;
 mod lines;
 mod local;
