@@ -10,6 +10,7 @@ mod run;
 mod serve;
 mod signals;
 mod simulate;
+mod trace;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -38,6 +39,8 @@ enum Command {
     Debug(Source),
     /// Run a simulated inference server, to try a configuration without a GPU
     Imitate(imitate::Imitation),
+    /// Make a file for Perfetto (ui.perfetto.dev) from the history of a job
+    Trace(trace::Trace),
     /// Print the JSON Schema of the configuration, for editors
     Schema,
 }
@@ -91,6 +94,7 @@ fn main() -> ExitCode {
         Command::Check(source) => load(&source).and_then(|config| check::check(&config, &source)),
         Command::Debug(source) => load(&source).and_then(|config| debug::debug(&config)),
         Command::Imitate(imitation) => imitate::imitate(&imitation),
+        Command::Trace(wanted) => trace::trace(&wanted),
         Command::Schema => {
             run::print_schema();
             Ok(())

@@ -16,6 +16,7 @@ mod ids;
 mod losses;
 mod mark;
 mod otlp;
+mod past;
 mod span;
 
 use std::io;
@@ -36,6 +37,7 @@ use self::losses::Losses;
 pub use self::losses::Untraced;
 use self::mark::{Fact, Mark, nanos};
 use self::otlp::{Exporter, Target};
+pub use self::past::draw;
 use crate::config::{ConcurrentMode, Config};
 use crate::explorer::{Event, Pulse, Watcher};
 use crate::observe::{Observer, Seen};
@@ -195,12 +197,12 @@ impl Watcher for Tracer {
                 Fact::StepDone { step: *step, reward: metrics.get("rollout/reward/mean") }
             }
             Event::Evaluated { step, version, set, score, .. } => {
-                let (step, version, set) = (*step, *version, Arc::clone(set));
+                let (step, version, set) = (*step, Some(*version), Arc::clone(set));
                 Fact::Evaluated { step, version, set, score: *score }
             }
             Event::Synced { step, version, waited, loading } => {
                 let (waited, loading) = (nanos(*waited), nanos(*loading));
-                Fact::Synced { step: *step, version: *version, waited, loading }
+                Fact::Synced { step: *step, version: Some(*version), waited, loading }
             }
             Event::Trained { step, .. } => Fact::Trained { step: *step },
             Event::Note(words) => Fact::Noted(words.as_str().into()),

@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use rollway_core::{
-    AttemptId, BatchId, BatchKey, BatchKind, BatchState, Cancel, Over, RunId, RunnerId, Step,
-    TaskId,
+    AttemptId, BatchId, BatchKey, BatchKind, BatchState, Cancel, FailureKind, Over, RunId,
+    RunnerId, Step, TaskId,
 };
 
 use super::calls::Calls;
@@ -118,9 +118,10 @@ impl Book {
             Fact::RunEnded { attempt, run, end } => {
                 let outcome = match end {
                     End::Succeeded { reward } => Outcome::Succeeded { reward: *reward },
-                    End::Failed { kind, message } => {
-                        Outcome::Failed { kind: kind.name(), message: Arc::clone(message) }
-                    }
+                    End::Failed { kind, message } => Outcome::Failed {
+                        kind: kind.map_or("failed", FailureKind::name),
+                        message: Arc::clone(message),
+                    },
                 };
                 self.run_ended(at, *attempt, *run, &outcome);
             }
@@ -428,31 +429,34 @@ impl Book {
         &mut self,
         at: Nanos,
         step: u64,
-        version: u64,
+        version: Option<u64>,
         set: &Arc<str>,
         score: Option<f64>,
     ) {
         let batch = BatchId::from(format!("{step}/{set}").as_str());
         let begin = self.evals.remove(&batch).unwrap_or(at);
-        let mut attributes = vec![
-            ("rollway.step", step.into()),
-            ("rollway.eval.set", set.into()),
-            ("rollway.model.version", version.into()),
-        ];
+        let mut attributes = vec![("rollway.step", step.into()), ("rollway.eval.set", set.into())];
+        attributes.extend(version.map(|version| ("rollway.model.version", version.into())));
         attributes.extend(score.map(|score| ("rollway.eval.score", score.into())));
         let (trace, id) = (self.names.step_trace(step), self.names.eval(&batch));
         let ids = Ids { trace, id, parent: None };
         self.span("eval", ids, (begin, at), Status::Well, attributes);
     }
 
-    fn synced(&mut self, at: Nanos, step: u64, version: u64, (waited, loading): (Nanos, Nanos)) {
+    fn synced(
+        &mut self,
+        at: Nanos,
+        step: u64,
+        version: Option<u64>,
+        (waited, loading): (Nanos, Nanos),
+    ) {
         let seconds = |nanos: Nanos| Value::from(nanos as f64 / 1e9);
-        let attributes = vec![
+        let mut attributes = vec![
             ("rollway.step", step.into()),
-            ("rollway.model.version", version.into()),
             ("rollway.sync.waited", seconds(waited)),
             ("rollway.sync.loading", seconds(loading)),
         ];
+        attributes.extend(version.map(|version| ("rollway.model.version", version.into())));
         let (trace, id) = (self.names.step_trace(step), self.names.sync(step, at));
         let begin = at.saturating_sub(waited.saturating_add(loading));
         let ids = Ids { trace, id, parent: None };

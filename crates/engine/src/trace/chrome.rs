@@ -124,7 +124,7 @@ impl Chrome {
             Fact::Synced { step, version, waited, loading } => {
                 let track = self.tracks.lane(Group::Weights);
                 let begin = at.saturating_sub(waited.saturating_add(*loading));
-                let args = format!("\"step\":{step},\"version\":{version}");
+                let args = format!("\"step\":{step}{}", more(&whole("version", *version)));
                 self.tracks.begin(begin, track, &format!("weights after step {step}"), &args);
                 self.tracks.end(at, track, "");
                 self.tracks.free(track);
@@ -182,10 +182,18 @@ impl Chrome {
         self.batches.insert(key, batch);
     }
 
-    fn evaluated(&mut self, at: Nanos, step: u64, version: u64, set: &str, score: Option<f64>) {
+    fn evaluated(
+        &mut self,
+        at: Nanos,
+        step: u64,
+        version: Option<u64>,
+        set: &str,
+        score: Option<f64>,
+    ) {
         let batch = BatchId::from(format!("{step}/{set}").as_str());
         let Some(track) = self.evals.remove(&batch) else { return };
-        let args = format!("\"version\":{version}{}", more(&number("score", score)));
+        let (version, score) = (whole("version", version), number("score", score));
+        let args = if version.is_empty() { score } else { version + &more(&score) };
         self.tracks.end(at, track, &args);
         self.tracks.free(track);
     }
@@ -264,11 +272,11 @@ impl Chrome {
             End::Succeeded { reward } => {
                 format!("\"outcome\":\"succeeded\"{}", more(&number("reward", *reward)))
             }
-            End::Failed { kind, message } => format!(
-                "\"outcome\":\"failed\",\"failure\":\"{}\",\"message\":{}",
-                kind.name(),
-                text(message)
-            ),
+            End::Failed { kind, message } => {
+                let failure = kind.map(|kind| format!("\"failure\":\"{}\"", kind.name()));
+                let failure = more(&failure.unwrap_or_default());
+                format!("\"outcome\":\"failed\"{failure},\"message\":{}", text(message))
+            }
         };
         match self.run_began(at, id, run) {
             Some(_) => self.run_over(at, id, run, &args),
@@ -380,6 +388,11 @@ fn number(name: &str, value: Option<f64>) -> String {
         Some(value) => format!("\"{name}\":{value}"),
         None => String::new(),
     }
+}
+
+/// Returns a whole number as an argument, if there is one.
+fn whole(name: &str, value: Option<u64>) -> String {
+    value.map(|value| format!("\"{name}\":{value}")).unwrap_or_default()
 }
 
 /// Returns arguments as more of them.

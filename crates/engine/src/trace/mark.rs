@@ -40,8 +40,8 @@ pub(super) enum Fact {
     Call(Call),
     StepBegun { step: u64, tasks: u64, runs: u64 },
     StepDone { step: u64, reward: Option<f64> },
-    Evaluated { step: u64, version: u64, set: Arc<str>, score: Option<f64> },
-    Synced { step: u64, version: u64, waited: Nanos, loading: Nanos },
+    Evaluated { step: u64, version: Option<u64>, set: Arc<str>, score: Option<f64> },
+    Synced { step: u64, version: Option<u64>, waited: Nanos, loading: Nanos },
     Trained { step: u64 },
     Noted(Arc<str>),
     Beat { pending: u64, running: u64, busy: u32 },
@@ -90,8 +90,14 @@ pub(super) struct Given {
 /// How a run ended, without what it yielded: that must not wait in a queue.
 #[derive(Clone, Debug)]
 pub(super) enum End {
-    Succeeded { reward: Option<f64> },
-    Failed { kind: FailureKind, message: Arc<str> },
+    Succeeded {
+        reward: Option<f64>,
+    },
+    /// In what way, if that is known.
+    Failed {
+        kind: Option<FailureKind>,
+        message: Arc<str>,
+    },
 }
 
 impl Fact {
@@ -139,7 +145,9 @@ impl End {
     fn of(end: &RunEnd) -> Self {
         match end {
             RunEnd::Succeeded { metrics, .. } => Self::Succeeded { reward: metrics.get(REWARD) },
-            RunEnd::Failed { kind, message } => Self::Failed { kind: *kind, message: cut(message) },
+            RunEnd::Failed { kind, message } => {
+                Self::Failed { kind: Some(*kind), message: cut(message) }
+            }
         }
     }
 }
