@@ -284,6 +284,16 @@ class WorkerLink:
     def settle(self) -> None: ...
     def stopped(self, runner: int, life: int) -> None: ...
     def set_state(self, runner: int, state: dict[str, str]) -> None: ...
+    def log(
+        self,
+        level: int,
+        line: str,
+        logger: str | None = None,
+        batch: str | None = None,
+        task: int | None = None,
+        run: int | None = None,
+        attempt: int | None = None,
+    ) -> None: ...
     def goodbye(self, reason: str) -> None: ...
 
 @final

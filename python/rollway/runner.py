@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from rollway import _rollway
+from rollway import _rollway, said
 from rollway.errors import InvalidOutput
 from rollway.experience import Experience
 from rollway.gate import Gate
@@ -203,6 +203,7 @@ class WorkflowRunner:
     ) -> None:
         """Performs one run."""
         began = time.perf_counter()
+        named = said.current.set(said.Run(str(task.batch_id), task.task_id, run))
         try:
             mine = task.with_n(1)
             instance, returned = await self._perform(executable, mine, [run])
@@ -215,6 +216,8 @@ class WorkflowRunner:
         except BaseException as error:
             _let_cancel_through(error)
             end = failure(error)
+        finally:
+            said.current.reset(named)
         emit(run, end)
 
     async def _repeat(
@@ -222,6 +225,7 @@ class WorkflowRunner:
     ) -> None:
         """Performs all runs in one call of a workflow that can."""
         began = time.perf_counter()
+        named = said.current.set(said.Run(str(task.batch_id), task.task_id, runs[0]))
         try:
             mine = task.with_n(len(runs))
             instance, returned = await self._perform(executable, mine, runs)
@@ -238,6 +242,8 @@ class WorkflowRunner:
             for run in runs:
                 emit(run, failure(error))
             return
+        finally:
+            said.current.reset(named)
         some = any(end.experiences for end in ends.values())
         for run, end in ends.items():
             if some and not end.experiences:

@@ -22,7 +22,7 @@ from collections import OrderedDict
 from functools import partial
 from typing import Any, Protocol
 
-from rollway import _rollway, marks, pool, travel
+from rollway import _rollway, marks, pool, said, travel
 from rollway.errors import Closed
 from rollway.outcome import Outcome, RunFailure, failure
 from rollway.payload import encode
@@ -211,6 +211,7 @@ class Worker:
 
     async def _execute(self, start: Any, name: Name) -> None:
         """Executes an attempt and says how it went, run by run."""
+        said.attempt.set(name[2])
         try:
             self.link.began(*name)
             runs, is_eval = start.runs, start.is_eval
@@ -331,6 +332,7 @@ def work() -> tuple[str, bool]:
         link = _rollway.WorkerLink(address, secret, token, int(runners), path, host)
     except Closed as error:
         return f"not taken in: {error}", False
+    said.install(link)
     if text is None:
         setup = pool.setup_json(plain, gateway)
         # What they register is known by name from now on.
@@ -358,6 +360,7 @@ def main() -> None:
         # The process ends below before anybody else could say so.
         traceback.print_exc()
     finally:
+        said.finish()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

@@ -81,6 +81,7 @@ const BENCHES: &[(&str, &str)] = &[
     ("rollway-core", "core"),
     ("rollway", "engine"),
     ("rollway", "explorer"),
+    ("rollway", "observe"),
     ("rollway-wire", "roundtrip"),
     ("rollway-wire", "experience"),
     ("rollway-data", "buffers"),

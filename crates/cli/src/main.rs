@@ -10,6 +10,7 @@ mod run;
 mod serve;
 mod signals;
 mod simulate;
+mod trace;
 mod worker;
 
 use std::path::PathBuf;
@@ -41,6 +42,8 @@ enum Command {
     Imitate(imitate::Imitation),
     /// Run workers on this machine for a job on another one
     Worker(worker::Workers),
+    /// Make a file for Perfetto (ui.perfetto.dev) from the history of a job
+    Trace(trace::Trace),
     /// Print the JSON Schema of the configuration, for editors
     Schema,
 }
@@ -95,6 +98,7 @@ fn main() -> ExitCode {
         Command::Debug(source) => load(&source).and_then(|config| debug::debug(&config)),
         Command::Imitate(imitation) => imitate::imitate(&imitation),
         Command::Worker(workers) => worker::work(&workers),
+        Command::Trace(wanted) => trace::trace(&wanted),
         Command::Schema => {
             run::print_schema();
             Ok(())

@@ -20,6 +20,7 @@ mod listen;
 mod marks;
 mod process;
 mod ray;
+mod said;
 mod states;
 
 use std::collections::HashMap;
@@ -304,6 +305,10 @@ impl Children {
 }
 
 impl Workers for Children {
+    fn states(&self) -> RunnerStates {
+        self.shared.states.clone()
+    }
+
     fn start(&mut self, reporter: Reporter) {
         match &self.shared.source {
             Source::ByHand(by_hand) => by_hand.seat(&self.shared, reporter),

@@ -11,9 +11,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use rollway_core::metrics::Metrics;
 use rollway_core::{
-    Action, Answer, BatchId, BatchKey, BatchKind, BatchResult, Core, Delivery, Disbelief, Input,
-    LeaseId, Life, Payload, PayloadId, Record, Report, Request, RequestId, RunOutcome, RunnerId,
-    TaskId, TaskResult, TaskSpec, Time, WorkflowId,
+    Action, Answer, AttemptId, BatchId, BatchKey, BatchKind, BatchResult, Core, Delivery,
+    Disbelief, Input, LeaseId, Life, Payload, PayloadId, Record, Report, Request, RequestId, RunId,
+    RunOutcome, RunnerId, TaskId, TaskResult, TaskSpec, Time, WorkflowId,
 };
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
@@ -146,6 +146,11 @@ impl<W: Workers> Driver<W> {
         }
     }
 
+    /// Returns the instant that the core calls zero.
+    pub(crate) const fn origin(&self) -> Instant {
+        self.origin
+    }
+
     /// Takes up what a ledger holds.
     ///
     /// # Errors
@@ -214,6 +219,8 @@ impl<W: Workers> Driver<W> {
             if self.core.next_deadline().is_some_and(|deadline| deadline.at <= now) {
                 self.apply(now, Input::TimePassed);
             }
+            // Before anybody can act on it: who sees a call has seen its attempt.
+            self.watch.iter_mut().for_each(|watch| watch.tell());
             self.perform(now);
             self.watch.iter_mut().for_each(|watch| watch.tell());
         }
@@ -279,6 +286,12 @@ impl<W: Workers> Driver<W> {
             }
             Message::Said { runner, life, said } => {
                 for said in said {
+                    if let Said::Finished(AttemptId(attempt), RunId(run), end) = &said
+                        && let RunEnd::Failed { kind, message } = end
+                    {
+                        let (runner, failure) = (runner.0, kind.name());
+                        tracing::debug!(attempt, run, runner, failure, "a run failed: {message}");
+                    }
                     self.workers.heard(runner, life, &said);
                     let report = self.report(said);
                     self.apply(now, Input::Reported { runner, life, report });
@@ -370,6 +383,10 @@ impl<W: Workers> Driver<W> {
             }
             Action::StartAttempt { runner, life, attempt, batch, task, runs, timeout, kills } => {
                 let (id, kind, tasks) = self.tasks.get(&batch)?;
+                tracing::debug!(
+                    batch = %id, task = task.0, run = runs.first, runs = runs.count,
+                    attempt = attempt.0, runner = runner.0, "an attempt is given to a runner"
+                );
                 let attempt = Attempt {
                     id: attempt,
                     batch: id.clone(),

@@ -13,6 +13,7 @@ use rollway_core::{
 use rollway_wire::Secret;
 use tokio::sync::mpsc;
 
+use crate::children::RunnerStates;
 use crate::driver::Message;
 use crate::task::Task;
 
@@ -39,6 +40,11 @@ pub trait Workers: Send + 'static {
     fn heard(&mut self, runner: RunnerId, life: Life, said: &Said) {
         let _ = (runner, life, said);
     }
+
+    /// Returns where runners say what they are at.
+    fn states(&self) -> RunnerStates {
+        RunnerStates::default()
+    }
 }
 
 impl Workers for Box<dyn Workers> {
@@ -60,6 +66,10 @@ impl Workers for Box<dyn Workers> {
 
     fn heard(&mut self, runner: RunnerId, life: Life, said: &Said) {
         (**self).heard(runner, life, said);
+    }
+
+    fn states(&self) -> RunnerStates {
+        (**self).states()
     }
 }
 

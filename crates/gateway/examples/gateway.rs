@@ -63,6 +63,7 @@ async fn main() -> Result<(), Failure> {
         sampling: Map::new(),
         force_sampling: false,
         host: None,
+        watcher: None,
     };
     let gateway = Gateway::start(options, specs).await?;
     let handle = gateway.handle();

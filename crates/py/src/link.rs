@@ -28,7 +28,8 @@ use pyo3::types::{PyDict, PyList};
 use rollway_core::{AttemptId, FailureKind, Life, RunId, RunnerId};
 use rollway_wire::worker::{self, ConnectError, Connected, Options, Receiver, SendError, Socket};
 use rollway_wire::{
-    Address, EngineMessage, Hello, Outcome, RunnerReport, Secret, StopCause, WorkerMessage,
+    Address, EngineMessage, Hello, LogLevel, LogLine, LogSource, Outcome, RunnerReport, Secret,
+    StopCause, WorkerMessage,
 };
 use tokio::sync::watch;
 
@@ -278,6 +279,32 @@ impl WorkerLink {
     /// Sets what the next heartbeats say about a runner.
     fn set_state(&self, runner: u32, state: BTreeMap<String, String>) {
         self.outbox.sender().set_state(RunnerId(runner), state);
+    }
+
+    /// Says a line for the log, with where it comes from as far as that is known. From any thread.
+    #[pyo3(signature = (level, line, logger=None, batch=None, task=None, run=None, attempt=None))]
+    #[expect(clippy::too_many_arguments, reason = "the fields of one message")]
+    fn log(
+        &self,
+        level: i32,
+        line: &str,
+        logger: Option<&str>,
+        batch: Option<&str>,
+        task: Option<u32>,
+        run: Option<u32>,
+        attempt: Option<u64>,
+    ) {
+        // The numbers of Python's `logging`.
+        let level = match level {
+            ..20 => LogLevel::Debug,
+            20..30 => LogLevel::Info,
+            30..40 => LogLevel::Warning,
+            _ => LogLevel::Error,
+        };
+        let (logger, batch) = (logger.map(Into::into), batch.map(Into::into));
+        let source = LogSource { logger, batch, task, run, attempt };
+        let line = LogLine { runner: None, level, line: line.into(), source };
+        self.gather(WorkerMessage::Log(line));
     }
 
     /// Says goodbye.

@@ -259,6 +259,23 @@ pub struct LogLine {
     pub level: LogLevel,
     /// The text.
     pub line: Arc<str>,
+    /// Where in the worker it comes from.
+    pub source: LogSource,
+}
+
+/// Where in a worker a line of the log comes from, as far as that is known.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogSource {
+    /// The name of the logger.
+    pub logger: Option<Arc<str>>,
+    /// The batch of the run that said it.
+    pub batch: Option<Arc<str>>,
+    /// Its task.
+    pub task: Option<u32>,
+    /// The run.
+    pub run: Option<u32>,
+    /// The attempt.
+    pub attempt: Option<u64>,
 }
 
 /// How important a line of the log is.

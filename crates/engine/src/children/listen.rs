@@ -10,6 +10,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::host::Host;
+use super::said;
 use super::{Shared, lock};
 use crate::workers::{Reporter, RunEnd, Said};
 
@@ -133,12 +134,13 @@ fn translate(
         WorkerMessage::Heartbeat(states) => {
             for state in states {
                 if let Some(reporter) = host.heard(state.runner, state.life, &Said::Alive) {
-                    shared.states.tell(state.runner, state.state);
+                    let name = (state.runner, state.life);
+                    shared.states.tell(name, state.attempt, state.state);
                     say(state.runner, reporter, Said::Alive);
                 }
             }
         }
-        WorkerMessage::Log(line) => tracing::info!(target: "rollway::worker", "{}", line.line),
+        WorkerMessage::Log(line) => said::sent(&line),
         WorkerMessage::Goodbye { reason } => tracing::debug!(%reason, "worker says goodbye"),
     }
 }

@@ -41,6 +41,7 @@ pub(crate) fn options() -> Options {
         sampling: Map::new(),
         force_sampling: false,
         host: None,
+        watcher: None,
     }
 }
 

@@ -81,6 +81,7 @@ pub(super) fn request_kind(what: &Request) -> &'static str {
         Request::Submit { .. } => "submit",
         Request::Finalize { .. } => "finalize",
         Request::Abort { .. } => "abort",
+        Request::CancelRun { .. } => "cancel_run",
         Request::WaitAll { .. } => "wait_all",
         Request::Start => "start",
         Request::Stop { .. } => "stop",
@@ -96,6 +97,8 @@ pub(super) fn answer_kind(answer: &Answer) -> &'static str {
         Answer::Discarded => "discarded",
         Answer::Finalized(_) => "finalized",
         Answer::Aborted(_) => "aborted",
+        Answer::RunCancelled(true) => "run_cancelled",
+        Answer::RunCancelled(false) => "no_run_cancelled",
         Answer::AllEnded => "all_ended",
         Answer::Started { .. } => "started",
         Answer::Stopped(_) => "stopped",
@@ -169,6 +172,7 @@ fn about_request(f: &mut fmt::Formatter<'_>, what: &Request) -> fmt::Result {
         Request::Abort { batch, reason, keep_partial_results, unresponsive } => {
             write!(f, " {batch} {reason:?} keep={keep_partial_results} {unresponsive:?}")
         }
+        Request::CancelRun { batch, task, run } => write!(f, " {batch} {task} {run}"),
         Request::WaitAll { timeout, clear_timeout_tasks } => {
             write!(f, " timeout={timeout:?} clear={clear_timeout_tasks}")
         }
@@ -304,7 +308,9 @@ fn about_answer(f: &mut fmt::Formatter<'_>, answer: &Answer) -> fmt::Result {
         ),
         Answer::Joined { runner, life } => write!(f, " {runner} {life}"),
         Answer::Refused(refusal) => write!(f, " {refusal:?}"),
-        Answer::Discarded | Answer::Aborted(None) | Answer::AllEnded => Ok(()),
+        Answer::Discarded | Answer::Aborted(None) | Answer::RunCancelled(_) | Answer::AllEnded => {
+            Ok(())
+        }
     }
 }
 
