@@ -62,7 +62,20 @@ const KNOWN: Names = &[
         ],
     ),
     ("attempt", &["started", "shortened"]),
-    ("wake", &["runner", "silence", "waiter", "retry", "elsewhere", "delivery", "stop", "nothing"]),
+    (
+        "wake",
+        &[
+            "runner",
+            "silence",
+            "waiter",
+            "retry",
+            "elsewhere",
+            "delivery",
+            "stop",
+            "scaling",
+            "nothing",
+        ],
+    ),
     ("cancel", &["aborted", "over_rollout", "timed_out", "batch_failed", "timeout", "not_begun"]),
 ];
 
@@ -249,6 +262,7 @@ const fn wake_kind(why: Wake) -> &'static str {
         Wake::Elsewhere => "elsewhere",
         Wake::Delivery(_) => "delivery",
         Wake::Stop => "stop",
+        Wake::Scaling => "scaling",
     }
 }
 
