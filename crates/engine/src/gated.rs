@@ -126,7 +126,11 @@ impl<W: Workers, K: ModelKeys> Workers for Gated<W, K> {
             Said::Lost { .. } | Said::StartFailed(_) => {
                 self.close_if(runner, |current, _| current == life);
             }
-            Said::Ready { after: None } | Said::Alive | Said::Began(_) | Said::Finished(..) => {}
+            Said::Ready { after: None }
+            | Said::Alive
+            | Said::Waits(_)
+            | Said::Began(_)
+            | Said::Finished(..) => {}
         }
         self.workers.heard(runner, life, said);
     }

@@ -38,7 +38,10 @@ mod workers;
 mod workflow;
 pub mod workflows;
 
-pub use crate::children::{ChildOptions, Children, RunnerStates};
+pub use crate::children::{
+    Blame, ChildOptions, Children, Ended, Launched, Launcher, Processes, RunnerStates, Ticket,
+    Whereabouts,
+};
 pub use crate::client::{Answer, Client};
 pub use crate::coordinator::RolloutCoordinator;
 pub use crate::durable::{Restored, RestoredBatch};

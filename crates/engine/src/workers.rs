@@ -108,6 +108,9 @@ pub enum Said {
     },
     /// It is alive.
     Alive,
+    /// It cannot be started yet, for a reason that lies outside and that no time is counted for;
+    /// none: it can be, and time counts from now.
+    Waits(Option<Arc<str>>),
     /// It could not be started.
     StartFailed(Arc<str>),
     /// It is no more.

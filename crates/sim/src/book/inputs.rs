@@ -163,7 +163,7 @@ impl Book {
             Report::AttemptEnded { attempt } => self.ready(runner, Some(*attempt)),
             Report::StartFailed { .. } => self.end_life(now, runner, false),
             Report::Lost { suspect, .. } => self.end_life(now, runner, *suspect),
-            Report::Alive => {}
+            Report::Alive | Report::Waits { .. } => {}
         }
     }
 

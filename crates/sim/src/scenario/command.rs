@@ -191,6 +191,7 @@ fn report(name: &str, words: &mut Words) -> Result<Option<Reported>, BadScript> 
         }
         "alive" => Report::Alive,
         "lost" => Report::Lost { message: message(words), suspect: words.flag("suspect") },
+        "waits" => Report::Waits { why: words.quoted().map(Into::into) },
         "start-failed" => Report::StartFailed { message: message(words) },
         _ => return Ok(None),
     };

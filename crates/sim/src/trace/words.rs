@@ -63,6 +63,7 @@ pub(super) fn report_kind(report: &Report) -> &'static str {
     match report {
         Report::Ready { .. } => "ready",
         Report::Alive => "alive",
+        Report::Waits { .. } => "waits",
         Report::StartFailed { .. } => "start_failed",
         Report::Lost { .. } => "lost",
         Report::AttemptBegan { .. } => "began",
@@ -190,8 +191,10 @@ fn about_report(f: &mut fmt::Formatter<'_>, report: &Report) -> fmt::Result {
         Report::Ready { after: Some(attempt) }
         | Report::AttemptBegan { attempt }
         | Report::AttemptEnded { attempt } => write!(f, " {attempt}"),
-        Report::Ready { after: None } | Report::Alive => Ok(()),
-        Report::StartFailed { message } => write!(f, " {message:?}"),
+        Report::Ready { after: None } | Report::Alive | Report::Waits { why: None } => Ok(()),
+        Report::Waits { why: Some(message) } | Report::StartFailed { message } => {
+            write!(f, " {message:?}")
+        }
         Report::Lost { message, suspect } => write!(f, " suspect={suspect} {message:?}"),
         Report::RunFinished { attempt, run, outcome } => {
             write!(f, " {attempt} {run}")?;
