@@ -75,7 +75,11 @@ impl Checker for Place {
             let before = self.seen.insert(view.runner, now);
             if let Some(before) = before.filter(|before| *before != now) {
                 let scales = scene.book.config.scaling.is_some();
-                require!(legal(before, now, scales), "{} went from {before:?} to {now:?}", view.runner);
+                require!(
+                    legal(before, now, scales),
+                    "{} went from {before:?} to {now:?}",
+                    view.runner
+                );
             }
         }
         Ok(())
