@@ -73,6 +73,7 @@ const BENCHES: &[(&str, &str)] = &[
     ("rollway-core", "core"),
     ("rollway", "engine"),
     ("rollway", "explorer"),
+    ("rollway", "scale"),
     ("rollway-wire", "roundtrip"),
     ("rollway-wire", "experience"),
     ("rollway-data", "buffers"),

@@ -30,6 +30,37 @@ pub struct Lag {
 }
 
 impl Lag {
+    /// Returns how late the driver has been since `earlier`. Of the longest times no more is known
+    /// than the step that they fall into.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let mut steps = Vec::new();
+        let (mut before, mut all) = (0, 0);
+        let mut earlier_steps = earlier.steps.iter().peekable();
+        for (step, count) in &self.steps {
+            while let Some((_, count)) = earlier_steps.next_if(|(known, _)| known <= step) {
+                before = *count;
+            }
+            if count - before > all {
+                all = count - before;
+                steps.push((*step, all));
+            }
+        }
+        let max = steps.last().map_or(Duration::ZERO, |(step, _)| (*step).min(self.max));
+        let mut lag = Self {
+            last: self.last,
+            max,
+            p99: Duration::ZERO,
+            longest_turn: self.longest_turn,
+            messages: self.messages - earlier.messages,
+            turns: self.turns - earlier.turns,
+            sum: self.sum.saturating_sub(earlier.sum),
+            steps,
+        };
+        lag.p99 = lag.within(0.99);
+        lag
+    }
+
     /// Returns within which time a share of all messages was applied.
     pub fn within(&self, share: f64) -> Duration {
         let wanted = (self.messages as f64 * share).ceil() as u64;
@@ -185,5 +216,12 @@ mod tests {
         assert_eq!(lag.last, lag.max);
         assert!(lag.p99 >= Duration::from_micros(90) && lag.p99 < Duration::from_micros(120));
         assert_eq!(lag.sum, Duration::from_micros(90 * 99 + 1_000_000));
+
+        let mut arrived = vec![now - Duration::from_micros(10); 3];
+        meter.end(began, now, &mut arrived);
+        let later = meter.read().since(&lag);
+        assert_eq!((later.messages, later.turns), (3, 1));
+        assert!(later.max >= Duration::from_micros(10) && later.max < Duration::from_micros(15));
+        assert_eq!(later.steps.len(), 1);
     }
 }

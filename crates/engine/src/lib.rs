@@ -9,6 +9,7 @@ mod children;
 mod client;
 pub mod config;
 mod coordinator;
+mod descriptors;
 mod driver;
 mod durable;
 mod error;

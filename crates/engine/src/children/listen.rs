@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use rollway_core::RunnerId;
 use rollway_wire::server::{ConnId, Greeting, Server, ServerEvent};
@@ -51,6 +52,7 @@ pub(super) async fn listen(mut server: Server, shared: Arc<Shared>, alive: Cance
             () = alive.cancelled() => return,
             _ = server.recv_many(&mut events, BATCH) => {}
         }
+        let came = server.came().unwrap_or_else(Instant::now);
         let mut left = Vec::new();
         for event in events.drain(..) {
             match event {
@@ -64,7 +66,7 @@ pub(super) async fn listen(mut server: Server, shared: Arc<Shared>, alive: Cance
             }
         }
         for (_, (reporter, said)) in words.drain() {
-            reporter.say(said).await;
+            reporter.say_since(came, said).await;
         }
         for conn in left {
             if let Some(route) = lock(&shared.routes).connected.remove(&conn) {

@@ -1,6 +1,7 @@
 //! What no single key can tell: rules between keys, and what is made of a configuration before it
 //! is run.
 
+mod scaling;
 mod training;
 
 use std::collections::BTreeSet;
@@ -39,6 +40,7 @@ pub(super) fn resolve(config: &Config) -> Result<Resolved, ConfigError> {
     check.models();
     check.rollouts();
     check.runners();
+    check.scaling();
     check.training();
     check.synchronization();
     check.evaluation();
