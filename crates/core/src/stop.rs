@@ -53,7 +53,8 @@ impl Core {
         self.waiting.insert(request, Waiting::Start);
     }
 
-    /// Answers whoever waits for the start once every runner is ready or has failed to start.
+    /// Answers whoever waits for the start once every runner is ready, has failed to start, or waits
+    /// for something outside. If none is ready and some wait, there is nothing to begin with yet.
     pub(crate) fn look_at_start(&mut self, actions: &mut Vec<Action>) {
         if self.start_waiters.is_empty() {
             return;
@@ -67,6 +68,10 @@ impl Core {
             self.settled += 1;
         }
         let (ready, wanted) = ((self.idle.len() as u32) + self.working, self.wanted);
+        let waits_outside = |slot: &Slot| slot.counted() && slot.waits;
+        if ready == 0 && self.runners.iter().any(waits_outside) {
+            return;
+        }
         for request in std::mem::take(&mut self.start_waiters) {
             self.answer(request, Answer::Started { ready, wanted }, actions);
         }

@@ -14,6 +14,7 @@ use rollway_core::{
     LeaseId, Life, Payload, PayloadId, Record, Report, Request, RequestId, RunOutcome, RunnerId,
     TaskResult, TaskSpec, Time, WorkflowId,
 };
+use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
@@ -437,18 +438,34 @@ impl<W: Workers> Driver<W> {
         // Whoever asked may be gone: then the guard gives results back.
         if let Some(reply) = self.replies.remove(&request) {
             let words = Reply { answer, payloads, lease };
-            if let Answer::Stopped(_) = words.answer
-                && let Some(durable) = self.durable.take()
-            {
-                self.over = true;
-                durable.close(move |safe| {
-                    let _ = reply.send(safe.map(|()| words).map_err(unsafe_yet));
-                });
-                return;
+            if let Answer::Stopped(_) = words.answer {
+                return self.stopped(reply, words);
             }
             self.once_safe(move |safe| {
                 let _ = reply.send(safe.map(|()| words).map_err(unsafe_yet));
             });
+        }
+    }
+
+    /// Answers a stop: when the ledger is closed, and workers that came by themselves are gone.
+    fn stopped(&mut self, reply: oneshot::Sender<Result<Reply>>, words: Reply) {
+        let (farewell, runtime) = (self.workers.dismiss(), Handle::current());
+        let tell = move |safe: std::result::Result<(), Arc<str>>| {
+            let answer = safe.map(|()| words).map_err(unsafe_yet);
+            match farewell {
+                Some(farewell) => drop(runtime.spawn(async move {
+                    farewell.await;
+                    let _ = reply.send(answer);
+                })),
+                None => drop(reply.send(answer)),
+            }
+        };
+        match self.durable.take() {
+            Some(durable) => {
+                self.over = true;
+                durable.close(tell);
+            }
+            None => tell(Ok(())),
         }
     }
 
@@ -481,7 +498,7 @@ impl<W: Workers> Driver<W> {
             payloads: self.bytes_of(result),
         });
         let parcel = Parcel { batch, key, results: results.collect() };
-        let runtime = tokio::runtime::Handle::current();
+        let runtime = Handle::current();
         self.once_safe(move |safe| {
             if let Err(message) = safe {
                 return returns.delivered(lease, Delivery::Failed { message });

@@ -1,6 +1,7 @@
 //! Where runners come from. The driver starts, commands and stops them through this door; whether
 //! they live in this process, in a child or on another machine is not its business.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -28,6 +29,12 @@ pub trait Workers: Send + 'static {
     /// Makes sure that a life of a runner is over, by force if need be. Must not block.
     fn stop(&mut self, runner: RunnerId, life: Life);
 
+    /// The engine has stopped: tells processes that nobody here started that they are not needed any
+    /// more. What is returned ends when they are gone, or have had the time; none: there are none.
+    fn dismiss(&mut self) -> Option<Pin<Box<dyn Future<Output = ()> + Send>>> {
+        None
+    }
+
     /// What a runner said has reached the driver. Words of an earlier life come too.
     fn heard(&mut self, runner: RunnerId, life: Life, said: &Said) {
         let _ = (runner, life, said);
@@ -45,6 +52,10 @@ impl Workers for Box<dyn Workers> {
 
     fn stop(&mut self, runner: RunnerId, life: Life) {
         (**self).stop(runner, life);
+    }
+
+    fn dismiss(&mut self) -> Option<Pin<Box<dyn Future<Output = ()> + Send>>> {
+        (**self).dismiss()
     }
 
     fn heard(&mut self, runner: RunnerId, life: Life, said: &Said) {

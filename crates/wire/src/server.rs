@@ -84,7 +84,7 @@ impl Default for Limits {
     fn default() -> Self {
         const MIB: usize = 1024 * 1024;
         Self {
-            connections: 16_384,
+            connections: 1024,
             hello_timeout: Duration::from_secs(10),
             linger: Duration::from_secs(1),
             message_bytes: 64 * MIB,
