@@ -82,6 +82,7 @@ const BENCHES: &[(&str, &str)] = &[
     ("rollway", "engine"),
     ("rollway", "explorer"),
     ("rollway", "observe"),
+    ("rollway", "scale"),
     ("rollway-wire", "roundtrip"),
     ("rollway-wire", "experience"),
     ("rollway-data", "buffers"),

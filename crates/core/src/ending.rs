@@ -476,6 +476,7 @@ impl Core {
 
     pub(crate) fn clear_queue(&mut self, key: BatchKey) {
         let Some(batch) = self.batches.get_mut(&key) else { return };
+        self.slices -= batch.slices;
         batch.clear_queue();
         self.fresh.remove(&batch.rank());
         self.retrying.remove(&batch.rank());

@@ -36,6 +36,7 @@ mod record;
 pub mod rendezvous;
 mod report;
 mod runner;
+mod scaling;
 mod schedule;
 mod status;
 mod stop;
@@ -60,6 +61,7 @@ pub use crate::ids::{
 pub use crate::input::{Delivery, Input, Report, Request, RunOutcome, TaskSpec, Unresponsive};
 pub use crate::notice::{Notice, Over};
 pub use crate::record::{Ending, Record};
+pub use crate::scaling::{Load, Scaler, Scaling};
 pub use crate::status::{
     BatchKind, BatchResult, BatchState, ByDrop, DropReason, Failure, Payload, Status, TaskResult,
     TaskTally,

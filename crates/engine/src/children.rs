@@ -46,6 +46,7 @@ pub use self::process::Processes;
 pub use self::ray::{Ray, RayOptions};
 pub use self::states::RunnerStates;
 use crate::cluster::{Card, host_port};
+use crate::descriptors;
 use crate::workers::{Command, Reporter, Said, Workers};
 
 /// How many workers may be connected.
@@ -226,6 +227,7 @@ impl Children {
             Some(secret) => secret.clone(),
             None => Secret::random()?,
         };
+        descriptors::raise();
         let folder = tempfile::Builder::new().prefix("rollway-").tempdir()?;
         let socket = || Address::Unix(folder.path().join("workers"));
         let address = options.address.clone().unwrap_or_else(socket);

@@ -7,6 +7,7 @@ mod watch;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::time::Instant as Moment;
 
 use bytes::Bytes;
 use rollway_core::metrics::Metrics;
@@ -23,6 +24,7 @@ use self::watch::Watch;
 use crate::durable::{Durable, Survivor};
 use crate::error::{Error, Result};
 use crate::handle::Returns;
+use crate::lag::LagMeter;
 use crate::observe::Observers;
 use crate::sink::{Delivered, Parcel, Sink};
 use crate::task::Task;
@@ -35,13 +37,14 @@ const BATCH: usize = 1024;
 pub(crate) enum Message {
     /// Somebody asks; `tasks` belong to a request that brings work.
     Asked {
+        at: Moment,
         request: RequestId,
         what: Request,
         tasks: Vec<Arc<Task>>,
         reply: oneshot::Sender<Result<Reply>>,
     },
-    /// A runner says something.
-    Said { runner: RunnerId, life: Life, said: Vec<Said> },
+    /// A runner says something, or said it at that moment.
+    Said { at: Moment, runner: RunnerId, life: Life, said: Vec<Said> },
     /// Somebody wants to look.
     Look(Box<dyn FnOnce(&Core) + Send>),
     /// Somebody wants to see everything from now on.
@@ -112,6 +115,9 @@ pub(crate) struct Driver<W> {
     runners: HashMap<RunnerId, Life>,
     /// None: nobody observes.
     watch: Option<Box<Watch>>,
+    lag: LagMeter,
+    /// When what is applied in this turn arrived.
+    arrived: Vec<Moment>,
 }
 
 impl<W: Workers> Driver<W> {
@@ -143,12 +149,19 @@ impl<W: Workers> Driver<W> {
             workflows: HashMap::new(),
             runners: HashMap::new(),
             watch: None,
+            lag: LagMeter::default(),
+            arrived: Vec::with_capacity(BATCH),
         }
     }
 
     /// Returns the instant that the core calls zero.
     pub(crate) const fn origin(&self) -> Instant {
         self.origin
+    }
+
+    /// Returns how late this driver is, for as long as it lasts.
+    pub(crate) fn lag(&self) -> LagMeter {
+        self.lag.clone()
     }
 
     /// Takes up what a ledger holds.
@@ -209,6 +222,8 @@ impl<W: Workers> Driver<W> {
                 () = self.returns.wait() => {}
                 () = due => {}
             }
+            let began = Moment::now();
+            self.lag.begin(began);
             let now = Time::ZERO.after(self.origin.elapsed());
             self.watch.iter_mut().for_each(|watch| watch.turn());
             self.take_returns(now);
@@ -223,6 +238,7 @@ impl<W: Workers> Driver<W> {
             self.watch.iter_mut().for_each(|watch| watch.tell());
             self.perform(now);
             self.watch.iter_mut().for_each(|watch| watch.tell());
+            self.lag.end(began, Moment::now(), &mut self.arrived);
         }
         for (runner, life) in std::mem::take(&mut self.runners) {
             self.workers.stop(runner, life);
@@ -262,7 +278,8 @@ impl<W: Workers> Driver<W> {
 
     fn take(&mut self, now: Time, message: Message) {
         match message {
-            Message::Asked { request, mut what, tasks, reply } => {
+            Message::Asked { at, request, mut what, tasks, reply } => {
+                self.arrived.push(at);
                 if let (Some(durable), Request::Submit { batch, .. }) = (&self.durable, &what)
                     && let Err(error) = durable.admits(batch, &tasks)
                 {
@@ -284,7 +301,8 @@ impl<W: Workers> Driver<W> {
                 self.replies.insert(request, reply);
                 self.apply(now, Input::Requested { request, what });
             }
-            Message::Said { runner, life, said } => {
+            Message::Said { at, runner, life, said } => {
+                self.arrived.push(at);
                 for said in said {
                     if let Said::Finished(AttemptId(attempt), RunId(run), end) = &said
                         && let RunEnd::Failed { kind, message } = end

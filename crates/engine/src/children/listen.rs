@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use rollway_core::RunnerId;
 use rollway_wire::server::{ConnId, Greeting, LeftReason, Server, ServerEvent};
@@ -65,6 +66,7 @@ async fn attend(server: &mut Server, shared: &Arc<Shared>) {
     let mut words = Words::new();
     loop {
         server.recv_many(&mut events, BATCH).await;
+        let came = server.came().unwrap_or_else(Instant::now);
         let mut left = Vec::new();
         for event in events.drain(..) {
             match event {
@@ -78,7 +80,7 @@ async fn attend(server: &mut Server, shared: &Arc<Shared>) {
             }
         }
         for (_, (reporter, said)) in words.drain() {
-            reporter.say(said).await;
+            reporter.say_since(came, said).await;
         }
         for (conn, reason) in left {
             if let Some(route) = lock(&shared.routes).connected.remove(&conn) {

@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Args;
+use super::seconds::Seconds;
 
 /// On which machines workers run. `cluster: ray` is short for `cluster: {backend: ray}`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -39,13 +40,17 @@ pub struct Cluster {
     /// File with the secret that workers show. Absent: a new one in `cluster.json` of the job's
     /// folder, which only its owner can read.
     pub secret_file: Option<String>,
-    /// How many worker processes there are at least, if their number follows the work. Absent: as
-    /// many as there are runners for, all the time.
+    /// How many worker processes there are at least, if their number follows the work. Absent: one
+    /// if there is a `max_workers`, else as many as there are runners for, all the time.
     #[schemars(range(min = 1))]
     pub min_workers: Option<u32>,
-    /// How many worker processes there are at most, if their number follows the work.
+    /// How many worker processes there are at most, if their number follows the work. Absent: as
+    /// many as there are runners for.
     #[schemars(range(min = 1))]
     pub max_workers: Option<u32>,
+    /// For how long a worker must not have been needed before it goes, if their number follows the
+    /// work. In seconds.
+    pub idle_time: Seconds,
 }
 
 impl Default for Cluster {
@@ -64,6 +69,7 @@ impl Default for Cluster {
             secret_file: None,
             min_workers: None,
             max_workers: None,
+            idle_time: Seconds::new(60),
         }
     }
 }

@@ -2,6 +2,7 @@
 //! is run.
 
 mod cluster;
+mod scaling;
 mod training;
 
 use std::collections::BTreeSet;
@@ -40,6 +41,7 @@ pub(super) fn resolve(config: &Config) -> Result<Resolved, ConfigError> {
     check.models();
     check.rollouts();
     check.runners();
+    check.scaling();
     check.training();
     check.synchronization();
     check.evaluation();

@@ -157,5 +157,6 @@ fn wake(why: Wake) -> String {
         Wake::Elsewhere => "elsewhere".to_owned(),
         Wake::Delivery(lease) => format!("delivery {}", names::lease(lease)),
         Wake::Stop => "stop".to_owned(),
+        Wake::Scaling => "scaling".to_owned(),
     }
 }
