@@ -40,7 +40,7 @@ use tokio_util::sync::CancellationToken;
 pub use self::bench::Benched;
 pub(crate) use self::embedded::Embedded;
 pub use self::error::ExplorerError;
-pub use self::event::{Event, Watcher, Watchers};
+pub use self::event::{Alarm, Event, Watcher, Watchers};
 use self::open::World;
 pub use self::pulse::{Beat, Pulse};
 pub use self::saved::{Counts, Scores};

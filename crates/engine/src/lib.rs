@@ -5,6 +5,7 @@
 //! their runners from a [`Workers`]: [`Local`] for workflows in Rust, [`Children`] for workers in
 //! processes of their own, in any language. [`Gated`] gives the runs of either keys to the models.
 
+pub mod alarms;
 mod children;
 mod client;
 pub mod config;
@@ -21,6 +22,7 @@ mod handle;
 pub mod job;
 mod lines;
 mod local;
+pub mod meters;
 pub mod monitor;
 pub mod observe;
 mod offer;
