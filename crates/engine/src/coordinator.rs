@@ -16,6 +16,7 @@ use crate::driver::Reply;
 use crate::durable::{Durable, Restored};
 use crate::error::{Error, Result};
 use crate::handle::Handle;
+use crate::lag::Lag;
 use crate::sink::Sink;
 use crate::task::Task;
 use crate::workers::Workers;
@@ -177,6 +178,12 @@ impl RolloutCoordinator {
         let look =
             |core: &Core| (*core.counters(), core.runners().map(|runner| runner.state).collect());
         self.handle.look(look).await
+    }
+
+    /// Returns how late the driver is: how long messages wait until they are applied. Asks nobody,
+    /// so that it tells the truth of a driver that is stuck too.
+    pub fn lag(&self) -> Lag {
+        self.handle.lag()
     }
 
     async fn ask(&self, what: Request) -> Result<Reply> {

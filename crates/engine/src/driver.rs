@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::time::Instant as Moment;
 
 use bytes::Bytes;
 use rollway_core::metrics::Metrics;
@@ -19,6 +20,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::durable::{Durable, Survivor};
 use crate::error::{Error, Result};
 use crate::handle::Returns;
+use crate::lag::LagMeter;
 use crate::sink::{Delivered, Parcel, Sink};
 use crate::task::Task;
 use crate::workers::{Attempt, Command, Reporter, RunEnd, Said, Workers};
@@ -30,13 +32,14 @@ const BATCH: usize = 1024;
 pub(crate) enum Message {
     /// Somebody asks; `tasks` belong to a request that brings work.
     Asked {
+        at: Moment,
         request: RequestId,
         what: Request,
         tasks: Vec<Arc<Task>>,
         reply: oneshot::Sender<Result<Reply>>,
     },
-    /// A runner says something.
-    Said { runner: RunnerId, life: Life, said: Vec<Said> },
+    /// A runner says something, or said it at that moment.
+    Said { at: Moment, runner: RunnerId, life: Life, said: Vec<Said> },
     /// Somebody wants to look.
     Look(Box<dyn FnOnce(&Core) + Send>),
     /// Another number of runners is wanted.
@@ -103,6 +106,9 @@ pub(crate) struct Driver<W> {
     next_payload: u64,
     workflows: HashMap<Arc<str>, WorkflowId>,
     runners: HashMap<RunnerId, Life>,
+    lag: LagMeter,
+    /// When what is applied in this turn arrived.
+    arrived: Vec<Moment>,
 }
 
 impl<W: Workers> Driver<W> {
@@ -133,7 +139,14 @@ impl<W: Workers> Driver<W> {
             next_payload: 0,
             workflows: HashMap::new(),
             runners: HashMap::new(),
+            lag: LagMeter::default(),
+            arrived: Vec::with_capacity(BATCH),
         }
+    }
+
+    /// Returns how late this driver is, for as long as it lasts.
+    pub(crate) fn lag(&self) -> LagMeter {
+        self.lag.clone()
     }
 
     /// Takes up what a ledger holds.
@@ -194,6 +207,8 @@ impl<W: Workers> Driver<W> {
                 () = self.returns.wait() => {}
                 () = due => {}
             }
+            let began = Moment::now();
+            self.lag.begin(began);
             let now = Time::ZERO.after(self.origin.elapsed());
             self.take_returns(now);
             for message in messages.drain(..) {
@@ -204,6 +219,7 @@ impl<W: Workers> Driver<W> {
                 self.apply(now, Input::TimePassed);
             }
             self.perform(now);
+            self.lag.end(began, Moment::now(), &mut self.arrived);
         }
         for (runner, life) in std::mem::take(&mut self.runners) {
             self.workers.stop(runner, life);
@@ -225,7 +241,8 @@ impl<W: Workers> Driver<W> {
 
     fn take(&mut self, now: Time, message: Message) {
         match message {
-            Message::Asked { request, mut what, tasks, reply } => {
+            Message::Asked { at, request, mut what, tasks, reply } => {
+                self.arrived.push(at);
                 if let (Some(durable), Request::Submit { batch, .. }) = (&self.durable, &what)
                     && let Err(error) = durable.admits(batch, &tasks)
                 {
@@ -247,7 +264,8 @@ impl<W: Workers> Driver<W> {
                 self.replies.insert(request, reply);
                 self.apply(now, Input::Requested { request, what });
             }
-            Message::Said { runner, life, said } => {
+            Message::Said { at, runner, life, said } => {
+                self.arrived.push(at);
                 for said in said {
                     self.workers.heard(runner, life, &said);
                     let report = self.report(said);

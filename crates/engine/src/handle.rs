@@ -3,6 +3,7 @@
 use std::result::Result as StdResult;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use rollway_core::{Answer, Config, Core, Delivery, Input, LeaseId, Request, RequestId};
 use rollway_data::ledger::Recovered;
@@ -11,6 +12,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use crate::driver::{Driver, Message, Reply};
 use crate::durable::{Durable, Restored, Survivor};
 use crate::error::{Error, Result};
+use crate::lag::{Lag, LagMeter};
 use crate::sink::Sink;
 use crate::task::Task;
 use crate::workers::Workers;
@@ -51,6 +53,7 @@ pub(crate) struct Handle {
     inbox: mpsc::Sender<Message>,
     returns: Arc<Returns>,
     requests: Arc<AtomicU64>,
+    lag: LagMeter,
 }
 
 impl Handle {
@@ -96,14 +99,20 @@ impl Handle {
         let channel = (inbox.downgrade(), receiver);
         let core = Core::new(config);
         let driver = Driver::new(core, workers, sink, durable, channel, Arc::clone(&returns));
-        (Self { inbox, returns, requests: Arc::default() }, driver)
+        let lag = driver.lag();
+        (Self { inbox, returns, requests: Arc::default(), lag }, driver)
+    }
+
+    /// Returns how late the driver is. Asks nobody.
+    pub(crate) fn lag(&self) -> Lag {
+        self.lag.read()
     }
 
     /// Asks and waits for the answer. Dropping the future withdraws the request.
     pub(crate) async fn ask(&self, what: Request, tasks: Vec<Arc<Task>>) -> Result<Reply> {
         let request = RequestId(self.requests.fetch_add(1, Ordering::Relaxed));
         let (reply, answer) = oneshot::channel();
-        let message = Message::Asked { request, what, tasks, reply };
+        let message = Message::Asked { at: Instant::now(), request, what, tasks, reply };
         self.inbox.send(message).await.map_err(|_| Error::Closed)?;
         let mut guard = Withdraw { request: Some(request), returns: &self.returns };
         let reply = answer.await.map_err(|_| Error::Closed)?;

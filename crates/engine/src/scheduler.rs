@@ -12,6 +12,7 @@ use rollway_core::{
 use crate::driver::Reply;
 use crate::error::{Error, Result};
 use crate::handle::Handle;
+use crate::lag::Lag;
 use crate::task::Task;
 use crate::workers::Workers;
 
@@ -184,6 +185,12 @@ impl Scheduler {
     /// Returns the conservation counters.
     pub async fn counters(&self) -> Result<Counters> {
         self.handle.look(|core| *core.counters()).await
+    }
+
+    /// Returns how late the driver is: how long messages wait until they are applied. Asks nobody,
+    /// so that it tells the truth of a driver that is stuck too.
+    pub fn lag(&self) -> Lag {
+        self.handle.lag()
     }
 
     async fn ask(&self, what: Request) -> Result<Reply> {

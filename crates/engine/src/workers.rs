@@ -2,7 +2,7 @@
 //! they live in this process, in a child or on another machine is not its business.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use rollway_core::metrics::Metrics;
@@ -175,7 +175,12 @@ impl Reporter {
     /// Says several things at once, in order. Waits while the engine is busy; if the engine is
     /// gone nobody listens any more, which is no error of the runner.
     pub async fn say(&self, said: Vec<Said>) {
-        let message = Message::Said { runner: self.runner, life: self.life, said };
+        self.say_since(Instant::now(), said).await;
+    }
+
+    /// As [`say`](Self::say), for what has been on its way in this process since `at`.
+    pub(crate) async fn say_since(&self, at: Instant, said: Vec<Said>) {
+        let message = Message::Said { at, runner: self.runner, life: self.life, said };
         if let Some(inbox) = self.inbox.upgrade() {
             let _ = inbox.send(message).await;
         }
@@ -183,7 +188,8 @@ impl Reporter {
 
     /// As [`say`](Self::say), from a thread outside the runtime.
     pub fn blocking_say(&self, said: Vec<Said>) {
-        let message = Message::Said { runner: self.runner, life: self.life, said };
+        let at = Instant::now();
+        let message = Message::Said { at, runner: self.runner, life: self.life, said };
         if let Some(inbox) = self.inbox.upgrade() {
             let _ = inbox.blocking_send(message);
         }
