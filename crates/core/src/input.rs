@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::batch_id::BatchId;
 use crate::failure::FailureKind;
-use crate::ids::{AttemptId, LeaseId, Life, RequestId, RunId, RunnerId, WorkflowId};
+use crate::ids::{AttemptId, LeaseId, Life, RequestId, RunId, RunnerId, TaskId, WorkflowId};
 use crate::metrics::Metrics;
 use crate::record::Record;
 use crate::status::{BatchKind, Payload};
@@ -125,6 +125,16 @@ pub enum Request {
         keep_partial_results: bool,
         /// What happens to runners that do not acknowledge the cancel.
         unresponsive: Unresponsive,
+    },
+    /// Cancel one run, whoever its batch belongs to. Its task goes on without it; other runs that
+    /// its runner was given with it are tried again, and not charged.
+    CancelRun {
+        /// The batch. An unknown or ended one has nothing to cancel.
+        batch: BatchId,
+        /// The task.
+        task: TaskId,
+        /// The run. One that has ended stays as it is.
+        run: RunId,
     },
     /// Wait until no task is unfinished anywhere. Results stay.
     WaitAll {

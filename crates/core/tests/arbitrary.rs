@@ -62,6 +62,9 @@ fn request() -> impl Strategy<Value = Request> {
                 batch, reason: "because".into(), keep_partial_results: keep, unresponsive
             }
         }),
+        2 => (batch_id(), 0..5u32, 0..4u32).prop_map(|(batch, task, run)| {
+            Request::CancelRun { batch, task: TaskId(task), run: RunId(run) }
+        }),
         1 => (prop::option::of(seconds(20)), any::<bool>()).prop_map(|(timeout, clear)| {
             Request::WaitAll { timeout, clear_timeout_tasks: clear }
         }),

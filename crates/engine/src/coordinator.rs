@@ -8,7 +8,7 @@ use bytes::Bytes;
 use rollway_core::metrics::Metrics;
 use rollway_core::{
     Answer, BatchId, BatchKind, BatchResult, BatchState, Config, Core, Counters, Request,
-    RunnerState, StopReport, Unresponsive,
+    RunId, RunnerState, StopReport, TaskId, Unresponsive,
 };
 use rollway_data::ledger;
 
@@ -151,6 +151,18 @@ impl RolloutCoordinator {
             Answer::Aborted(result) => Ok(result),
             other => unreachable!("an abort is answered by an abort: {other:?}"),
         }
+    }
+
+    /// Cancels one run; tells whether there was one to cancel. Its task goes on without it, what
+    /// others have finished stays, and runs that its runner was given with it are run again.
+    pub async fn cancel_run(
+        &self,
+        batch: impl Into<BatchId>,
+        task: TaskId,
+        run: RunId,
+        reason: &str,
+    ) -> Result<bool> {
+        self.handle.cancel_run(batch.into(), task, run, reason).await
     }
 
     /// Stores experiences that belong to no batch.

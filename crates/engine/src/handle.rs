@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use rollway_core::{Answer, Config, Core, Delivery, Input, LeaseId, Request, RequestId};
+use rollway_core::{
+    Answer, BatchId, Config, Core, Delivery, Input, LeaseId, Request, RequestId, RunId, TaskId,
+};
 use rollway_data::ledger::Recovered;
 use tokio::sync::{Notify, mpsc, oneshot};
 
@@ -121,6 +123,24 @@ impl Handle {
         match reply.answer {
             Answer::Refused(refusal) => Err(refusal.into()),
             _ => Ok(reply),
+        }
+    }
+
+    /// Cancels one run, and says in the log who wanted that and why.
+    pub(crate) async fn cancel_run(
+        &self,
+        batch: BatchId,
+        task: TaskId,
+        run: RunId,
+        reason: &str,
+    ) -> Result<bool> {
+        let what = Request::CancelRun { batch: batch.clone(), task, run };
+        match self.ask(what, Vec::new()).await?.answer {
+            Answer::RunCancelled(cancelled) => {
+                tracing::info!(%batch, %task, %run, cancelled, reason, "run to be cancelled");
+                Ok(cancelled)
+            }
+            other => unreachable!("a cancel is answered by a cancel: {other:?}"),
         }
     }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rollway_core::{
-    Answer, BatchId, BatchKind, BatchView, Config, Counters, Outcome, Request, RunnerView, Status,
-    StopReport, TaskId, Unresponsive,
+    Answer, BatchId, BatchKind, BatchView, Config, Counters, Outcome, Request, RunId, RunnerView,
+    Status, StopReport, TaskId, Unresponsive,
 };
 
 use crate::driver::Reply;
@@ -143,6 +143,18 @@ impl Scheduler {
             unresponsive,
         };
         self.ask(what).await.map(|_| ())
+    }
+
+    /// Cancels one run; tells whether there was one to cancel. Its task goes on without it, what
+    /// others have finished stays, and runs that its runner was given with it are run again.
+    pub async fn cancel_run(
+        &self,
+        batch: impl Into<BatchId>,
+        task: TaskId,
+        run: RunId,
+        reason: &str,
+    ) -> Result<bool> {
+        self.handle.cancel_run(batch.into(), task, run, reason).await
     }
 
     /// Tells whether a batch has unfinished tasks or results that were not taken.
