@@ -11,6 +11,7 @@ use crate::counters::{Counters, Disbelief};
 use crate::ids::{BatchKey, LeaseId, RequestId, RunnerId};
 use crate::input::{Input, Request};
 use crate::lease::Lease;
+use crate::notice::Notice;
 use crate::runner::Slot;
 use crate::stop::{Phase, Stopping};
 use crate::time::Time;
@@ -94,6 +95,8 @@ pub struct Core {
     pub(crate) next_attempt: u64,
     pub(crate) next_lease: u64,
     pub(crate) next_serial: u64,
+    /// What was noticed and not yet asked for; none: nobody wants to know.
+    pub(crate) notices: Option<Vec<Notice>>,
 }
 
 /// Bits for the attempts and deliveries of one epoch; the epoch stands above them.
@@ -147,6 +150,7 @@ impl Core {
             next_attempt,
             next_lease: next_attempt,
             next_serial: 0,
+            notices: None,
         }
     }
 

@@ -10,9 +10,10 @@ use crate::counters::RunTally;
 use crate::failure::{CancelReason, FailureKind, Groups, Then};
 use crate::ids::{BatchKey, RunId, RunnerId, TaskId};
 use crate::input::{Report, RunOutcome, Unresponsive};
+use crate::notice::{Notice, Over};
 use crate::record::{Ending, Record};
 use crate::runner::Phase as RunnerPhase;
-use crate::status::{DropReason, Payload, TaskTally};
+use crate::status::{DropReason, Payload, Status, TaskTally};
 use crate::stop::Phase;
 use crate::task::{Body, Ended, RunState};
 use crate::view::Wake;
@@ -77,6 +78,7 @@ impl Core {
         if !from.open() {
             return false;
         }
+        let over = self.notices.is_some().then(|| Over::of(&ending));
         let (mut held, mut failed) = (None, None);
         record.state = match ending {
             Ending::Succeeded { payload, metrics } => {
@@ -116,6 +118,9 @@ impl Core {
             book(tally, from, to);
         }
         self.last_progress = self.now;
+        if let Some(how) = over {
+            self.note(|| Notice::Over { batch: key, task, run, how });
+        }
         true
     }
 
@@ -143,6 +148,10 @@ impl Core {
                 self.end_run(key, id, *run, ending, actions);
             } else {
                 self.counters.retries[kind] += 1;
+                self.note(|| {
+                    let message = Arc::clone(&message);
+                    Notice::Retried { batch: key, task: id, run: *run, kind, message }
+                });
                 self.requeue(key, id, &[*run], rule.wait(failures), runner, actions);
             }
         }
@@ -292,6 +301,10 @@ impl Core {
             |tally| &mut tally.failed
         };
         let payloads = dropped.map(|_| std::mem::take(&mut ended.payloads));
+        self.note(|| {
+            let status = Arc::clone(&ended.status);
+            Notice::Ended { batch: key, task: id, status, dropped }
+        });
         if dropped != Some(reason) {
             self.keep_ended(key, id, ended);
         }
@@ -415,7 +428,21 @@ impl Core {
             tally.pending -= total;
             tally.cancelled[why] += total;
         }
+        if self.notices.is_some() {
+            self.note_fresh_cut(key, id, why, total as u32);
+        }
         self.close_task(key, |tally| &mut tally.cancelled);
+    }
+
+    fn note_fresh_cut(&mut self, batch: BatchKey, task: TaskId, reason: CancelReason, runs: u32) {
+        for run in (0..runs).map(RunId) {
+            let how = Over::Cancelled { reason };
+            self.note(|| Notice::Over { batch, task, run, how });
+        }
+        let mut status = Status { total_runs: runs, ..Status::default() };
+        status.cancelled_runs[reason] += u64::from(runs);
+        let status = Arc::new(status);
+        self.note(|| Notice::Ended { batch, task, status, dropped: None });
     }
 
     /// Cancels the runs of a batch that wait for a runner; those that are running go on.

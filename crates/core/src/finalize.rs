@@ -14,6 +14,7 @@ use crate::ids::{BatchKey, RequestId, TaskId};
 use crate::input::Unresponsive;
 use crate::lease::Recipient;
 use crate::metrics::Metrics;
+use crate::notice::Notice;
 use crate::record::Record;
 use crate::status::{BatchKind, BatchResult, BatchState};
 use crate::stop::Phase;
@@ -226,6 +227,7 @@ impl Core {
         if let Some(batch) = self.batches.get_mut(&key) {
             batch.owner = Owner::Coordinator(state);
         }
+        self.note(|| Notice::Batch { batch: key, state });
     }
 
     /// The sink has the results, or there were none: the batch is finalized.

@@ -30,6 +30,7 @@ mod input;
 mod invariants;
 mod lease;
 pub mod metrics;
+mod notice;
 mod pool;
 mod record;
 pub mod rendezvous;
@@ -57,6 +58,7 @@ pub use crate::ids::{
     AttemptId, BatchKey, LeaseId, Life, PayloadId, RequestId, RunId, RunnerId, TaskId, WorkflowId,
 };
 pub use crate::input::{Delivery, Input, Report, Request, RunOutcome, TaskSpec, Unresponsive};
+pub use crate::notice::{Notice, Over};
 pub use crate::record::{Ending, Record};
 pub use crate::status::{
     BatchKind, BatchResult, BatchState, ByDrop, DropReason, Failure, Payload, Status, TaskResult,

@@ -7,6 +7,7 @@ use crate::Core;
 use crate::batch_id::BatchId;
 use crate::counters::{Counters, RunTally};
 use crate::ids::{AttemptId, BatchKey, Life, RequestId, RunId, RunnerId, TaskId};
+use crate::runner::Slot;
 use crate::status::{BatchKind, BatchState, TaskTally};
 use crate::time::Time;
 
@@ -173,6 +174,11 @@ impl Core {
     /// Iterates over the batches that are active or remembered, oldest first.
     pub fn batches(&self) -> impl Iterator<Item = BatchView> + '_ {
         self.batches.iter().filter_map(|batch| self.batch_by_key(batch.key))
+    }
+
+    /// Returns where a runner stands.
+    pub fn runner_state(&self, runner: RunnerId) -> Option<RunnerState> {
+        self.runners.get(runner.0 as usize).map(Slot::state)
     }
 
     /// Returns a runner.

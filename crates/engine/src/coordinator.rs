@@ -7,8 +7,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use rollway_core::metrics::Metrics;
 use rollway_core::{
-    Answer, BatchId, BatchKind, BatchResult, BatchState, Config, Core, Counters, Request,
-    RunId, RunnerState, StopReport, TaskId, Unresponsive,
+    Answer, BatchId, BatchKind, BatchResult, BatchState, Config, Core, Counters, Request, RunId,
+    RunnerState, StopReport, TaskId, Unresponsive,
 };
 use rollway_data::ledger;
 
@@ -17,6 +17,7 @@ use crate::durable::{Durable, Restored};
 use crate::error::{Error, Result};
 use crate::handle::Handle;
 use crate::lag::Lag;
+use crate::observe::Observers;
 use crate::sink::Sink;
 use crate::task::Task;
 use crate::workers::Workers;
@@ -62,6 +63,14 @@ impl RolloutCoordinator {
         let (handle, restored) =
             Handle::restore(config, workers, sink.clone(), durable, recovered)?;
         Ok((Self { handle, sink }, restored))
+    }
+
+    /// Has these see everything that happens, beginning with what there is. To be said before
+    /// anything is asked.
+    #[must_use]
+    pub fn observed(self, observers: Observers) -> Self {
+        self.handle.observe(observers);
+        self
     }
 
     /// Notes the version of the model in the ledger, if there is one: it never goes backwards.

@@ -3,6 +3,8 @@
 //! Everybody else holds a cheap [`Handle`](crate::handle::Handle). Nothing here decides anything,
 //! and nothing here waits for anybody: what takes time (sinks, runners) is spawned or queued.
 
+mod watch;
+
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Instant as Moment;
@@ -12,15 +14,17 @@ use rollway_core::metrics::Metrics;
 use rollway_core::{
     Action, Answer, BatchId, BatchKey, BatchKind, BatchResult, Core, Delivery, Disbelief, Input,
     LeaseId, Life, Payload, PayloadId, Record, Report, Request, RequestId, RunOutcome, RunnerId,
-    TaskResult, TaskSpec, Time, WorkflowId,
+    TaskId, TaskResult, TaskSpec, Time, WorkflowId,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
+use self::watch::Watch;
 use crate::durable::{Durable, Survivor};
 use crate::error::{Error, Result};
 use crate::handle::Returns;
 use crate::lag::LagMeter;
+use crate::observe::Observers;
 use crate::sink::{Delivered, Parcel, Sink};
 use crate::task::Task;
 use crate::workers::{Attempt, Command, Reporter, RunEnd, Said, Workers};
@@ -42,6 +46,8 @@ pub(crate) enum Message {
     Said { at: Moment, runner: RunnerId, life: Life, said: Vec<Said> },
     /// Somebody wants to look.
     Look(Box<dyn FnOnce(&Core) + Send>),
+    /// Somebody wants to see everything from now on.
+    Observe(Observers),
     /// Another number of runners is wanted.
     Resize(u32),
     /// The model has another version.
@@ -109,6 +115,8 @@ pub(crate) struct Driver<W> {
     lag: LagMeter,
     /// When what is applied in this turn arrived.
     arrived: Vec<Moment>,
+    /// None: nobody observes.
+    watch: Option<Box<Watch>>,
 }
 
 impl<W: Workers> Driver<W> {
@@ -141,6 +149,7 @@ impl<W: Workers> Driver<W> {
             runners: HashMap::new(),
             lag: LagMeter::default(),
             arrived: Vec::with_capacity(BATCH),
+            watch: None,
         }
     }
 
@@ -210,6 +219,7 @@ impl<W: Workers> Driver<W> {
             let began = Moment::now();
             self.lag.begin(began);
             let now = Time::ZERO.after(self.origin.elapsed());
+            self.watch.iter_mut().for_each(|watch| watch.turn());
             self.take_returns(now);
             for message in messages.drain(..) {
                 self.take(now, message);
@@ -220,6 +230,7 @@ impl<W: Workers> Driver<W> {
             }
             self.perform(now);
             self.lag.end(began, Moment::now(), &mut self.arrived);
+            self.watch.iter_mut().for_each(|watch| watch.tell());
         }
         for (runner, life) in std::mem::take(&mut self.runners) {
             self.workers.stop(runner, life);
@@ -227,7 +238,25 @@ impl<W: Workers> Driver<W> {
     }
 
     fn apply(&mut self, now: Time, input: Input) {
+        let Some(watch) = &mut self.watch else {
+            return self.core.apply(now, input, &mut self.actions);
+        };
+        let from = self.actions.len();
+        let before = watch.before(&self.core, &input, &self.payloads);
         self.core.apply(now, input, &mut self.actions);
+        watch.after(before, &mut self.core, &self.actions[from..], &self.arriving);
+    }
+
+    /// Has everything told from now on, beginning with what there is.
+    fn observe(&mut self, observers: Observers) {
+        if observers.is_empty() {
+            return;
+        }
+        self.core.notice();
+        let watch = self.watch.insert(Box::new(Watch::new(observers)));
+        for (key, (id, kind, tasks)) in &self.tasks {
+            watch.began(id.clone(), *key, *kind, TaskId(0), tasks);
+        }
     }
 
     fn take_returns(&mut self, now: Time) {
@@ -273,6 +302,7 @@ impl<W: Workers> Driver<W> {
                 }
             }
             Message::Look(look) => look(&self.core),
+            Message::Observe(observers) => self.observe(observers),
             Message::Version { version, reply } => match &self.durable {
                 Some(durable) => durable.version(version, reply),
                 None => drop(reply.send(Ok(()))),

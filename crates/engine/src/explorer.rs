@@ -49,6 +49,7 @@ use self::turn::State;
 pub(crate) use self::weights::newest;
 use crate::config::{Config, Mode};
 use crate::fleet::Fleet;
+use crate::observe::Observers;
 use crate::synchronizer::Synchronizer;
 use crate::synchronizer::weights::NamedTensor;
 
@@ -61,6 +62,8 @@ pub struct Options {
     pub fleet: Option<Fleet>,
     /// Who sees what happens.
     pub watchers: Watchers,
+    /// Who sees what happens to every run.
+    pub observers: Observers,
     /// Where it meets the trainer; none: the synchronizer of the configuration is hosted or joined.
     pub synchronizer: Option<Synchronizer>,
     /// The operators that the pipeline may name; none: those that come with it.

@@ -15,6 +15,7 @@ use crate::driver::{Driver, Message, Reply};
 use crate::durable::{Durable, Restored, Survivor};
 use crate::error::{Error, Result};
 use crate::lag::{Lag, LagMeter};
+use crate::observe::Observers;
 use crate::sink::Sink;
 use crate::task::Task;
 use crate::workers::Workers;
@@ -162,6 +163,14 @@ impl Handle {
         let message = Message::Version { version, reply };
         self.inbox.send(message).await.map_err(|_| Error::Closed)?;
         noted.await.map_err(|_| Error::Closed)?
+    }
+
+    /// Has everything that happens from now on told, beginning with what there is.
+    pub(crate) fn observe(&self, observers: Observers) {
+        if !observers.is_empty() {
+            // Said before anything else, so that there is room.
+            let _ = self.inbox.try_send(Message::Observe(observers));
+        }
     }
 
     pub(crate) async fn resize(&self, runners: u32) -> Result<()> {

@@ -11,12 +11,12 @@
 //! rest in a thread of its own, with a bounded queue and a count of what did not fit.
 
 use std::fmt::Debug;
-use std::sync::Arc;
-use std::time::SystemTime;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant, SystemTime};
 
 use rollway_core::{
-    AttemptId, BatchId, BatchKey, BatchKind, BatchState, Cancel, Life, RunId, RunnerId, Runs,
-    Status, TaskId,
+    AttemptId, BatchId, BatchKey, BatchKind, BatchState, Cancel, DropReason, FailureKind, Life,
+    Over, RunId, RunnerId, Runs, Status, TaskId,
 };
 
 use crate::workers::RunEnd;
@@ -33,7 +33,7 @@ pub struct Seen {
 /// What was seen.
 #[derive(Clone, Debug)]
 pub enum What {
-    /// A batch was taken in.
+    /// Tasks of a batch were taken in. A batch that is collected may get more of them later.
     BatchBegan {
         /// Its name.
         batch: BatchId,
@@ -41,10 +41,12 @@ pub enum What {
         key: BatchKey,
         /// What kind of batch.
         kind: BatchKind,
-        /// Its tasks: workflow, runs.
+        /// The first of the tasks; the others follow.
+        first: TaskId,
+        /// The tasks: workflow, runs.
         tasks: Arc<[(Arc<str>, u32)]>,
     },
-    /// A batch is in another state.
+    /// A batch is in another state. One that is collected is finalized when nothing is left of it.
     BatchIs {
         /// Which.
         key: BatchKey,
@@ -65,13 +67,16 @@ pub enum What {
         runner: RunnerId,
         /// In which life of it.
         life: Life,
+        /// How long it may last once it has begun.
+        timeout: Duration,
     },
     /// A runner said that it has begun.
     AttemptBegan {
         /// The attempt.
         attempt: AttemptId,
     },
-    /// A run of an attempt ended, and it was believed.
+    /// A run of an attempt ended, and it was believed. What becomes of the run is told next:
+    /// [`RunOver`](Self::RunOver) or [`RunRetried`](Self::RunRetried).
     RunEnded {
         /// The attempt.
         attempt: AttemptId,
@@ -79,6 +84,30 @@ pub enum What {
         run: RunId,
         /// How. Payloads are shared, not copied.
         end: RunEnd,
+    },
+    /// A run failed, in whatever way, and will be tried again.
+    RunRetried {
+        /// Of which batch.
+        key: BatchKey,
+        /// Of which task.
+        task: TaskId,
+        /// Which run.
+        run: RunId,
+        /// In what way it failed.
+        kind: FailureKind,
+        /// In the words of whoever noticed.
+        message: Arc<str>,
+    },
+    /// A run ended for good: told once of every run, also of those that no runner ever had.
+    RunOver {
+        /// Of which batch.
+        key: BatchKey,
+        /// Of which task.
+        task: TaskId,
+        /// Which run.
+        run: RunId,
+        /// How.
+        how: Over,
     },
     /// An attempt was told to give up.
     AttemptCancelled {
@@ -102,6 +131,15 @@ pub enum What {
         task: TaskId,
         /// How.
         status: Arc<Status>,
+        /// Why what its good runs yielded is dropped, if it is.
+        dropped: Option<DropReason>,
+    },
+    /// The experiences of a run were dropped instead of delivered.
+    PayloadDropped {
+        /// How many bytes they had.
+        bytes: u64,
+        /// Why.
+        reason: DropReason,
     },
     /// A model call of a run.
     Call(Call),
@@ -146,6 +184,13 @@ pub enum Moment {
     },
 }
 
+/// Returns the time of a clock that does not go backwards while this process lives.
+pub fn now() -> SystemTime {
+    static ORIGIN: OnceLock<(SystemTime, Instant)> = OnceLock::new();
+    let (wall, origin) = ORIGIN.get_or_init(|| (SystemTime::now(), Instant::now()));
+    *wall + origin.elapsed()
+}
+
 /// Sees what happens to runs.
 pub trait Observer: Debug + Send + Sync + 'static {
     /// These things happened, in this order.
@@ -160,6 +205,12 @@ impl Observers {
     /// Returns these observers.
     pub fn new(observers: Vec<Arc<dyn Observer>>) -> Self {
         Self(Arc::new(observers))
+    }
+
+    /// Returns these and one more.
+    #[must_use]
+    pub fn and(&self, observer: Arc<dyn Observer>) -> Self {
+        Self::new(self.0.iter().cloned().chain([observer]).collect())
     }
 
     /// Tells whether nobody observes.

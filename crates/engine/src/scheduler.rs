@@ -13,6 +13,7 @@ use crate::driver::Reply;
 use crate::error::{Error, Result};
 use crate::handle::Handle;
 use crate::lag::Lag;
+use crate::observe::Observers;
 use crate::task::Task;
 use crate::workers::Workers;
 
@@ -64,6 +65,14 @@ impl Scheduler {
     /// runtime, which it lives in.
     pub fn new(config: Config, workers: impl Workers) -> Self {
         Self { handle: Handle::spawn(config, workers, None) }
+    }
+
+    /// Has these see everything that happens, beginning with what there is. To be said before
+    /// anything is asked.
+    #[must_use]
+    pub fn observed(self, observers: Observers) -> Self {
+        self.handle.observe(observers);
+        self
     }
 
     /// Starts the runners and waits until each is ready or has failed to start; returns how many

@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use rollway_core::{AttemptId, BatchKey, BatchKind, BatchState, RunnerId, Status, TaskId};
+use rollway_core::{
+    AttemptId, BatchKey, BatchKind, BatchState, FailureKind, Over, RunnerId, Status, TaskId,
+};
 
 use crate::observe::{Seen, What};
-use crate::workers::RunEnd;
 
 /// How many batches are known at most. Those of a coordinator leave when they are closed; those of
 /// a scheduler's user have no end, and the oldest go first.
@@ -22,12 +23,20 @@ const UNKNOWN: &str = "unknown";
 pub(crate) enum Passed<'a> {
     /// A task was given to a runner for the first time.
     Given { class: &'a Arc<str>, kind: BatchKind, waited: Duration },
-    /// A run of an attempt ended.
-    Run { class: &'a Arc<str>, end: &'a RunEnd },
+    /// A run ended, for good or until it is tried again.
+    Run { class: &'a Arc<str>, how: Ran<'a> },
     /// An attempt is over.
     Attempt { class: &'a Arc<str>, kind: BatchKind, took: Duration, lost: Option<&'a Arc<str>> },
     /// A task ended for good; one that was never given to a runner took no time.
     Task { class: &'a Arc<str>, kind: BatchKind, took: Option<Duration>, status: &'a Status },
+}
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Ran<'a> {
+    Well,
+    Badly { kind: FailureKind, message: &'a Arc<str> },
+    Cut,
 }
 
 /// An attempt under way.
@@ -78,7 +87,9 @@ impl Track {
     pub(crate) fn see(&mut self, seen: &Seen, mut tell: impl FnMut(Passed<'_>)) {
         let at = seen.at;
         match &seen.what {
-            What::BatchBegan { key, kind, tasks, .. } => self.batch(*key, *kind, at, tasks),
+            What::BatchBegan { key, kind, first, tasks, .. } => {
+                self.batch(*key, *kind, at, *first, tasks);
+            }
             What::BatchIs { key, state: BatchState::Finalized | BatchState::Aborted } => {
                 self.forget(*key);
             }
@@ -93,8 +104,7 @@ impl Track {
                     tell(Passed::Given { class: &class, kind, waited: since(at, began) });
                 }
                 let (runner, key, task) = (*runner, *key, *task);
-                let underway =
-                    Underway { given: at, began: None, runner, key, task, class, kind };
+                let underway = Underway { given: at, began: None, runner, key, task, class, kind };
                 self.attempts.insert(*attempt, underway);
             }
             What::AttemptBegan { attempt } => {
@@ -102,9 +112,18 @@ impl Track {
                     underway.began = Some(at);
                 }
             }
-            What::RunEnded { attempt, end, .. } => {
-                let known = self.attempts.get(attempt).map(|underway| &underway.class);
-                tell(Passed::Run { class: known.unwrap_or(&self.unknown), end });
+            What::RunRetried { key, task, kind, message, .. } => {
+                let (class, _) = self.class(*key, *task);
+                tell(Passed::Run { class: &class, how: Ran::Badly { kind: *kind, message } });
+            }
+            What::RunOver { key, task, how, .. } => {
+                let (class, _) = self.class(*key, *task);
+                let how = match how {
+                    Over::Succeeded => Ran::Well,
+                    Over::Failed { kind, message } => Ran::Badly { kind: *kind, message },
+                    Over::Cancelled { .. } => Ran::Cut,
+                };
+                tell(Passed::Run { class: &class, how });
             }
             What::AttemptEnded { attempt, lost } => {
                 if let Some(Underway { given, began, class, kind, .. }) =
@@ -114,7 +133,7 @@ impl Track {
                     tell(Passed::Attempt { class: &class, kind, took, lost: lost.as_ref() });
                 }
             }
-            What::TaskEnded { key, task, status } => {
+            What::TaskEnded { key, task, status, .. } => {
                 let (class, kind) = self.class(*key, *task);
                 let first = self.first.remove(&(*key, *task));
                 if let Some(batch) = self.batches.get_mut(key)
@@ -150,10 +169,12 @@ impl Track {
         key: BatchKey,
         kind: BatchKind,
         at: SystemTime,
+        first: TaskId,
         tasks: &[(Arc<str>, u32)],
     ) {
         let batch = self.batches.entry(key);
         let batch = batch.or_insert_with(|| Batch { at, kind, tasks: Vec::new(), open: 0 });
+        batch.tasks.resize(first.0 as usize, Arc::clone(&self.unknown));
         batch.tasks.extend(tasks.iter().map(|(workflow, _)| Arc::clone(workflow)));
         batch.open += tasks.len() as u64;
         self.open += tasks.len() as u64;

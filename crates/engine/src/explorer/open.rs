@@ -139,6 +139,7 @@ impl Opened {
             }
             None => (RolloutCoordinator::new(core, workers, sink), Restored::default()),
         };
+        let coordinator = coordinator.observed(options.observers);
         self.coordinator = Some(coordinator.clone());
         if let (0, wanted) = coordinator.prepare().await? {
             return Err(ExplorerError::NoRunner { wanted });

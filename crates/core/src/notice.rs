@@ -1,0 +1,106 @@
+//! What becomes of runs, tasks and batches, told to whoever wants to see it. Nothing is decided by
+//! it, and nothing is noticed unless somebody asked.
+
+use std::sync::Arc;
+
+use crate::Core;
+use crate::failure::{CancelReason, FailureKind};
+use crate::ids::{BatchKey, RunId, TaskId};
+use crate::record::Ending;
+use crate::status::{BatchState, DropReason, Status};
+
+/// Something that became of a run, a task or a batch.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Notice {
+    /// A run failed and will be tried again.
+    Retried {
+        /// Of which batch.
+        batch: BatchKey,
+        /// Of which task.
+        task: TaskId,
+        /// Which run.
+        run: RunId,
+        /// In what way it failed.
+        kind: FailureKind,
+        /// In the words of whoever noticed.
+        message: Arc<str>,
+    },
+    /// A run ended for good.
+    Over {
+        /// Of which batch.
+        batch: BatchKey,
+        /// Of which task.
+        task: TaskId,
+        /// Which run.
+        run: RunId,
+        /// How.
+        how: Over,
+    },
+    /// A task ended for good.
+    Ended {
+        /// Of which batch.
+        batch: BatchKey,
+        /// Which.
+        task: TaskId,
+        /// How.
+        status: Arc<Status>,
+        /// Why what its good runs yielded is dropped, if it is.
+        dropped: Option<DropReason>,
+    },
+    /// A submitted batch is in another state.
+    Batch {
+        /// Which.
+        batch: BatchKey,
+        /// Where it stands.
+        state: BatchState,
+    },
+}
+
+/// How a run ended for good.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Over {
+    /// Well.
+    Succeeded,
+    /// Badly, with no retry left.
+    Failed {
+        /// In what way.
+        kind: FailureKind,
+        /// In the words of whoever noticed.
+        message: Arc<str>,
+    },
+    /// Before its time.
+    Cancelled {
+        /// Why.
+        reason: CancelReason,
+    },
+}
+
+impl Over {
+    pub(crate) fn of(ending: &Ending) -> Self {
+        match ending {
+            Ending::Succeeded { .. } => Self::Succeeded,
+            Ending::Failed { kind, message } => {
+                Self::Failed { kind: *kind, message: Arc::clone(message) }
+            }
+            Ending::Cancelled { reason } => Self::Cancelled { reason: *reason },
+        }
+    }
+}
+
+impl Core {
+    /// Has everything noticed from now on.
+    pub fn notice(&mut self) {
+        self.notices.get_or_insert_default();
+    }
+
+    /// Gives what was noticed since it was last asked, in order, and keeps the room for more.
+    pub fn noticed(&mut self) -> impl Iterator<Item = Notice> + '_ {
+        self.notices.iter_mut().flat_map(|notices| notices.drain(..))
+    }
+
+    pub(crate) fn note(&mut self, notice: impl FnOnce() -> Notice) {
+        if let Some(notices) = &mut self.notices {
+            notices.push(notice());
+        }
+    }
+}

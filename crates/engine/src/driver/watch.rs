@@ -1,0 +1,247 @@
+//! What the driver tells those who observe. Collected while a turn lasts, told once at its end, and
+//! in the order in which the core decided it.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use rollway_core::{
+    Action, Answer, AttemptId, BatchId, BatchKey, BatchKind, BatchState, Core, Input, Notice,
+    PayloadId, Report, Request, RequestId, RunOutcome, RunnerId, RunnerState, TaskId,
+};
+
+use crate::observe::{self, Observers, Seen, What};
+use crate::task::Task;
+use crate::workers::RunEnd;
+
+/// How many things are remembered room for between two turns.
+const ROOM: usize = 8 * 1024;
+
+/// Collects what is seen, for others.
+#[derive(Debug)]
+pub(super) struct Watch {
+    observers: Observers,
+    seen: Vec<Seen>,
+    at: SystemTime,
+    /// What each runner was given and has not ended.
+    working: HashMap<RunnerId, AttemptId>,
+    /// Batches that are collected, and have no states.
+    collected: HashSet<BatchKey>,
+}
+
+/// What an input will mean if the core believes it.
+#[derive(Debug, Default)]
+pub(super) struct Before {
+    what: Option<What>,
+    runner: Option<RunnerId>,
+    lost: Option<Arc<str>>,
+    brings: Option<RequestId>,
+    disbelieved: u64,
+}
+
+impl Watch {
+    pub(super) fn new(observers: Observers) -> Self {
+        Self {
+            observers,
+            seen: Vec::new(),
+            at: observe::now(),
+            working: HashMap::new(),
+            collected: HashSet::new(),
+        }
+    }
+
+    /// A turn begins.
+    pub(super) fn turn(&mut self) {
+        self.at = observe::now();
+    }
+
+    /// Tells what was seen in this turn.
+    pub(super) fn tell(&mut self) {
+        self.observers.tell(&self.seen);
+        self.seen.clear();
+        // Nothing large stays behind after an unusual turn.
+        self.seen.shrink_to(ROOM);
+    }
+
+    fn saw(&mut self, what: What) {
+        self.seen.push(Seen { at: self.at, what });
+    }
+
+    /// Tasks were taken in.
+    pub(super) fn began(
+        &mut self,
+        batch: BatchId,
+        key: BatchKey,
+        kind: BatchKind,
+        first: TaskId,
+        tasks: &[Arc<Task>],
+    ) {
+        let tasks = tasks.iter().map(|task| (Arc::clone(&task.workflow), task.repeat_times));
+        self.saw(What::BatchBegan { batch, key, kind, first, tasks: tasks.collect() });
+    }
+
+    /// Looks at an input before the core takes it in.
+    pub(super) fn before(
+        &self,
+        core: &Core,
+        input: &Input,
+        payloads: &HashMap<PayloadId, Bytes>,
+    ) -> Before {
+        let mut before = Before::default();
+        match input {
+            Input::Reported { runner, report, .. } => {
+                before.disbelieved = core.counters().disbelieved.total();
+                before.runner = Some(*runner);
+                match report {
+                    Report::AttemptBegan { attempt } => {
+                        before.what = Some(What::AttemptBegan { attempt: *attempt });
+                    }
+                    Report::RunFinished { attempt, run, outcome } => {
+                        let end = end_of(outcome, payloads);
+                        before.what = Some(What::RunEnded { attempt: *attempt, run: *run, end });
+                    }
+                    Report::Lost { message, .. } => before.lost = Some(Arc::clone(message)),
+                    _ => {}
+                }
+            }
+            Input::Requested {
+                request,
+                what: Request::Schedule { .. } | Request::Submit { .. },
+            } => {
+                before.brings = Some(*request);
+            }
+            _ => {}
+        }
+        before
+    }
+
+    /// Looks at what the core made of it.
+    pub(super) fn after(
+        &mut self,
+        before: Before,
+        core: &mut Core,
+        actions: &[Action],
+        arriving: &HashMap<RequestId, Vec<Arc<Task>>>,
+    ) {
+        let Before { what, runner, lost, brings, disbelieved } = before;
+        if let Some(what) = what
+            && core.counters().disbelieved.total() == disbelieved
+        {
+            self.saw(what);
+        }
+        if let Some(request) = brings {
+            self.brought(request, core, actions, arriving);
+        }
+        let (seen, at) = (&mut self.seen, self.at);
+        seen.extend(core.noticed().map(|notice| Seen { at, what: noticed(notice) }));
+        if let Some(runner) = runner {
+            self.settle(runner, core, lost);
+        }
+        for action in actions {
+            self.ordered(action, core);
+        }
+    }
+
+    /// Tells of the tasks that a request brought, if they were taken in.
+    fn brought(
+        &mut self,
+        request: RequestId,
+        core: &Core,
+        actions: &[Action],
+        arriving: &HashMap<RequestId, Vec<Arc<Task>>>,
+    ) {
+        let answer = actions.iter().find_map(|action| match action {
+            Action::Answer { request: asked, answer } if *asked == request => Some(answer),
+            _ => None,
+        });
+        let (key, first) = match answer {
+            Some(Answer::Scheduled { batch: Some(key), first }) => {
+                self.collected.insert(*key);
+                (*key, *first)
+            }
+            Some(Answer::Submitted { batch }) => (*batch, TaskId(0)),
+            _ => return,
+        };
+        if let Some(view) = core.batch_by_key(key) {
+            let tasks = arriving.get(&request).map_or(&[][..], Vec::as_slice);
+            self.began(view.batch, key, view.kind, first, tasks);
+        }
+    }
+
+    fn ordered(&mut self, action: &Action, core: &Core) {
+        match action {
+            Action::StartAttempt { runner, life, attempt, batch, task, runs, timeout, .. } => {
+                self.working.insert(*runner, *attempt);
+                self.saw(What::AttemptGiven {
+                    attempt: *attempt,
+                    key: *batch,
+                    task: *task,
+                    runs: *runs,
+                    runner: *runner,
+                    life: *life,
+                    timeout: *timeout,
+                });
+                self.settle(*runner, core, None);
+            }
+            Action::CancelAttempt { attempt, reason, .. } => {
+                self.saw(What::AttemptCancelled { attempt: *attempt, reason: *reason });
+            }
+            Action::StopRunner { runner, .. } => self.settle(*runner, core, None),
+            Action::DropPayload { payload, reason } => {
+                self.saw(What::PayloadDropped { bytes: payload.bytes, reason: *reason });
+            }
+            Action::ForgetTasks { batch } => {
+                if self.collected.remove(batch) {
+                    self.saw(What::BatchIs { key: *batch, state: BatchState::Finalized });
+                }
+            }
+            Action::StartRunner { .. }
+            | Action::Deliver { .. }
+            | Action::Answer { .. }
+            | Action::Record(_) => {}
+        }
+    }
+
+    /// Tells that what a runner was at is over, if it is.
+    fn settle(&mut self, runner: RunnerId, core: &Core, lost: Option<Arc<str>>) {
+        let Some(attempt) = self.working.get(&runner).copied() else { return };
+        let current = match core.runner_state(runner) {
+            Some(RunnerState::Busy(current) | RunnerState::Cancelling(current)) => Some(current),
+            _ => None,
+        };
+        if current == Some(attempt) {
+            return;
+        }
+        self.working.remove(&runner);
+        let is_there = current.is_some() || core.runner_state(runner) == Some(RunnerState::Idle);
+        let words = || core.runner(runner).and_then(|view| view.message);
+        let lost = lost.or_else(|| if is_there { None } else { words() });
+        self.saw(What::AttemptEnded { attempt, lost });
+    }
+}
+
+fn end_of(outcome: &RunOutcome, payloads: &HashMap<PayloadId, Bytes>) -> RunEnd {
+    match outcome {
+        RunOutcome::Succeeded { payload, metrics } => {
+            let payload = payload.and_then(|payload| payloads.get(&payload.id).cloned());
+            RunEnd::Succeeded { payload, metrics: metrics.clone() }
+        }
+        RunOutcome::Failed { kind, message } => {
+            RunEnd::Failed { kind: *kind, message: Arc::clone(message) }
+        }
+    }
+}
+
+fn noticed(notice: Notice) -> What {
+    match notice {
+        Notice::Retried { batch, task, run, kind, message } => {
+            What::RunRetried { key: batch, task, run, kind, message }
+        }
+        Notice::Over { batch, task, run, how } => What::RunOver { key: batch, task, run, how },
+        Notice::Ended { batch, task, status, dropped } => {
+            What::TaskEnded { key: batch, task, status, dropped }
+        }
+        Notice::Batch { batch, state } => What::BatchIs { key: batch, state },
+    }
+}

@@ -1,0 +1,304 @@
+//! Batches, runs, and one run in detail.
+
+use serde::ser::{Error as _, SerializeMap, Serializer};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::Seconds;
+
+/// A batch.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Batch {
+    /// Its name.
+    pub batch: String,
+    /// `train` or `eval`.
+    pub kind: String,
+    /// How it stands: `pending`, `running`, `finalizing`, `finalized`, `aborted`; `ended` if it was
+    /// collected or nobody wrote down how it ended.
+    pub state: String,
+    /// When it was taken in.
+    pub began: Seconds,
+    /// When it was over.
+    pub ended: Option<Seconds>,
+    /// Its tasks.
+    pub tasks: u64,
+    /// Where its runs are.
+    pub runs: BatchRuns,
+    /// The mean reward of its good runs.
+    pub reward: Option<f64>,
+    /// What it waits for, in words.
+    pub waiting_for: Option<String>,
+}
+
+/// Where the runs of a batch are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct BatchRuns {
+    /// Those that ended well.
+    pub succeeded: u64,
+    /// Those that failed for good.
+    pub failed: u64,
+    /// Those that were cancelled.
+    pub cancelled: u64,
+    /// Those under way.
+    pub running: u64,
+    /// Those that wait for a runner.
+    pub pending: u64,
+}
+
+/// Names a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct RunKey {
+    /// The name of its batch.
+    pub batch: String,
+    /// Its task.
+    pub task: u32,
+    /// Its number among the runs of the task.
+    pub run: u32,
+}
+
+/// Where a run is.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum RunState {
+    /// It waits for a runner.
+    #[default]
+    Pending,
+    /// A runner has it.
+    Running,
+    /// It ended well.
+    Succeeded,
+    /// It failed for good.
+    Failed,
+    /// It was cancelled.
+    Cancelled,
+}
+
+/// Which runs are asked for. What is absent does not matter.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RunQuery {
+    /// Of this batch.
+    pub batch: Option<String>,
+    /// Of this task.
+    pub task: Option<u32>,
+    /// In this state.
+    pub state: Option<RunState>,
+    /// `train` or `eval`.
+    pub kind: Option<String>,
+    /// With these words in `batch/task/run`, the workflow or the message.
+    pub text: Option<String>,
+    /// By what they are sorted.
+    pub sort: Sort,
+    /// Whether the largest comes first.
+    pub desc: bool,
+    /// How many to leave out before the first.
+    pub offset: usize,
+    /// How many at most; 0: as many as a page has.
+    pub limit: usize,
+}
+
+/// By what runs are sorted. Equal ones, and those without a value, come in the order in which they
+/// were taken in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Sort {
+    /// When they were taken in.
+    #[default]
+    Order,
+    /// When the first attempt was given to a runner.
+    Begin,
+    /// When they ended.
+    End,
+    /// How long they took.
+    Seconds,
+    /// Their reward.
+    Reward,
+    /// Tokens of their answers.
+    Tokens,
+    /// How often they were tried.
+    Attempts,
+    /// Where they are.
+    State,
+}
+
+/// One page of runs.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RunPage {
+    /// How many there are on all pages.
+    pub total: u64,
+    /// Those of this page.
+    pub runs: Vec<Run>,
+}
+
+/// A run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Run {
+    /// The name of its batch.
+    pub batch: String,
+    /// Its task.
+    pub task: u32,
+    /// Its number among the runs of the task.
+    pub run: u32,
+    /// `train` or `eval`.
+    pub kind: String,
+    /// The workflow.
+    pub workflow: String,
+    /// Where it is.
+    pub state: RunState,
+    /// How often it was given to a runner.
+    pub attempts: u32,
+    /// The last runner.
+    pub runner: Option<u32>,
+    /// When it was first given to a runner.
+    pub begin: Option<Seconds>,
+    /// When it ended.
+    pub end: Option<Seconds>,
+    /// How long its last attempt took, or has taken.
+    pub seconds: Option<f64>,
+    /// Its reward.
+    pub reward: Option<f64>,
+    /// Tokens of its answers.
+    pub tokens: Option<u64>,
+    /// Answers of the model.
+    pub turns: Option<u64>,
+    /// The version of the weights.
+    pub version: Option<u64>,
+    /// Why it failed or was cancelled, or what was last wrong with it.
+    pub message: Option<String>,
+}
+
+/// One run in detail. In JSON the fields of the run stand beside the others, but for the number of
+/// attempts, whose place the attempts themselves have.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RunDetail {
+    /// The run.
+    pub run: Run,
+    /// Every attempt, in order.
+    pub attempts: Vec<Attempt>,
+    /// What it yielded, as far as it is kept.
+    pub experiences: Vec<Experience>,
+    /// Why there are no experiences, if they are not kept.
+    pub experiences_message: Option<String>,
+    /// What its runner did, in order.
+    pub stages: Vec<Stage>,
+}
+
+impl Serialize for RunDetail {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let run = serde_json::to_value(&self.run).map_err(S::Error::custom)?;
+        let fields = run.as_object().into_iter().flatten();
+        let mut map = serializer.serialize_map(None)?;
+        for (name, value) in fields.filter(|(name, _)| *name != "attempts") {
+            map.serialize_entry(name, value)?;
+        }
+        map.serialize_entry("attempts", &self.attempts)?;
+        map.serialize_entry("experiences", &self.experiences)?;
+        map.serialize_entry("experiences_message", &self.experiences_message)?;
+        map.serialize_entry("stages", &self.stages)?;
+        map.end()
+    }
+}
+
+/// One attempt of a run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Attempt {
+    /// Its number.
+    pub attempt: u64,
+    /// The runner.
+    pub runner: u32,
+    /// In which life of it.
+    pub life: u32,
+    /// Where that runner was.
+    pub node: Option<String>,
+    /// When it was given to the runner.
+    pub given: Seconds,
+    /// When the runner said that it had begun.
+    pub began: Option<Seconds>,
+    /// When it was over.
+    pub ended: Option<Seconds>,
+    /// `running`, `succeeded`, `failed`, `cancelled`, `lost`.
+    pub outcome: String,
+    /// What went wrong, in words.
+    pub message: Option<String>,
+    /// Its model calls, in order.
+    pub calls: Vec<Call>,
+}
+
+/// A model call.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Call {
+    /// Its number.
+    pub call: u64,
+    /// The model.
+    pub model: String,
+    /// The server that answered, or was last asked.
+    pub server: Option<String>,
+    /// When it came in.
+    pub began: Seconds,
+    /// When it was first sent to a server.
+    pub sent: Option<Seconds>,
+    /// When it ended.
+    pub ended: Option<Seconds>,
+    /// The HTTP status that the client saw.
+    pub status: Option<u16>,
+    /// Tokens of the prompt.
+    pub prompt_tokens: Option<u64>,
+    /// Tokens of the answer.
+    pub answer_tokens: Option<u64>,
+    /// The version of the weights.
+    pub version: Option<u64>,
+}
+
+/// What a runner was at for a while.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Stage {
+    /// In words.
+    pub stage: String,
+    /// Since when.
+    pub begin: Seconds,
+    /// Until when.
+    pub end: Option<Seconds>,
+}
+
+/// One experience of a run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Experience {
+    /// Its id.
+    pub eid: Value,
+    /// Its reward.
+    pub reward: Option<f64>,
+    /// The messages, as the workflow kept them.
+    pub messages: Value,
+    /// The prompt.
+    pub prompt_text: Option<String>,
+    /// The answer.
+    pub response_text: Option<String>,
+    /// All tokens: prompt, then answer.
+    pub tokens: Vec<i64>,
+    /// The text of each token, where it is known.
+    pub texts: Option<Vec<String>>,
+    /// The log-probability of each token of the answer.
+    pub logprobs: Option<Vec<f64>>,
+    /// Which tokens of the answer are trained on.
+    pub mask: Vec<bool>,
+    /// How many of the tokens are the prompt.
+    pub prompt_length: u64,
+    /// The version that made each token of the answer.
+    pub versions: Option<Vec<Option<u64>>>,
+    /// Its metrics.
+    pub metrics: Value,
+    /// Whatever else the workflow kept.
+    pub info: Value,
+    /// Whether something was cut because there was too much.
+    pub truncated: bool,
+}
