@@ -42,6 +42,7 @@ pub(crate) use self::embedded::Embedded;
 pub use self::error::ExplorerError;
 pub use self::event::{Alarm, Event, Watcher, Watchers};
 use self::open::World;
+pub(crate) use self::pulse::Whole;
 pub use self::pulse::{Beat, Pulse};
 pub use self::saved::{Counts, Scores};
 pub(crate) use self::served::{Served, models};

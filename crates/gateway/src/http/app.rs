@@ -1,8 +1,8 @@
 //! What every request may need.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use rollway_wire::Secret;
@@ -13,11 +13,11 @@ use tokio_util::task::TaskTracker;
 
 use super::guests::Guests;
 use super::history::History;
-use super::metrics::Metrics;
+use super::metrics::{self, Metrics};
 use super::runs::Runs;
 use crate::access::{Keys, RunName};
 use crate::call::Kind;
-use crate::gateway::{Options, Tokens};
+use crate::gateway::{FurtherMetrics, Options, Tokens};
 use crate::models::Models;
 use crate::record::RecordError;
 
@@ -31,6 +31,8 @@ pub(crate) struct App {
     pub(super) guests: Guests,
     pub(super) metrics: Metrics,
     pub(super) history: Option<Arc<dyn History>>,
+    /// Whose numbers are shown below the gateway's own.
+    pub(crate) further: OnceLock<Arc<dyn FurtherMetrics>>,
     /// Places for calls.
     pub(super) places: Arc<Semaphore>,
     /// What is under way besides connections: streams, and requests that abort others.
@@ -64,6 +66,7 @@ impl App {
             options,
             models,
             history,
+            further: OnceLock::new(),
             stopping,
             prefix,
         })
@@ -92,6 +95,12 @@ impl App {
     /// Returns how many tokens went through.
     pub(crate) fn tokens(&self) -> Tokens {
         self.metrics.token_counts()
+    }
+
+    /// Returns the numbers as OpenMetrics, without the line that ends them.
+    pub(crate) fn metrics(&self) -> String {
+        // Writing to a text does not fail.
+        metrics::text(self).unwrap_or_default()
     }
 
     /// Returns the experiences of a run as a payload, from turn `since` on, and the number of
