@@ -183,6 +183,12 @@ pub enum Report {
     },
     /// It is alive.
     Alive,
+    /// It cannot be started yet, for a reason that lies outside: no machine has room for it, or
+    /// nobody has come (from whoever starts it). While it waits no time is counted.
+    Waits {
+        /// What it waits for; none: for nothing any more, and its time counts from now.
+        why: Option<Arc<str>>,
+    },
     /// It could not be started (from whoever starts it).
     StartFailed {
         /// In the words of whoever noticed.

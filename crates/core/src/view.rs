@@ -69,6 +69,8 @@ pub struct RunnerView {
     pub work: Option<(BatchKey, TaskId, Option<Time>)>,
     /// Those of the runs it was given that have not ended.
     pub runs: Vec<RunId>,
+    /// How long its attempt may last.
+    pub timeout: Option<Duration>,
     /// Whether the core looks after it, or somebody else.
     pub supervised: bool,
     /// Why it was last lost or could not be started.
@@ -192,6 +194,7 @@ impl Core {
             last_heard: slot.last_heard,
             work: slot.attempt().map(|attempt| (attempt.batch, attempt.task, attempt.began)),
             runs: slot.attempt().map_or_else(Vec::new, |attempt| self.left_behind(attempt)),
+            timeout: slot.attempt().map(|attempt| attempt.timeout),
             supervised: slot.supervised,
             message: slot.message.clone(),
         })

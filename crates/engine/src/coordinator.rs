@@ -19,6 +19,7 @@ use crate::handle::Handle;
 use crate::lag::Lag;
 use crate::observe::Observers;
 use crate::sink::Sink;
+use crate::states::RunnerStatus;
 use crate::task::Task;
 use crate::workers::Workers;
 
@@ -200,6 +201,12 @@ impl RolloutCoordinator {
     pub async fn batch_state(&self, batch: impl Into<BatchId>) -> Result<Option<BatchState>> {
         let batch = batch.into();
         self.handle.look(move |core| core.batch(&batch).and_then(|view| view.state)).await
+    }
+
+    /// Returns every runner with what it does now: those that are stuck first, then those that are
+    /// longest at it.
+    pub async fn runner_states(&self) -> Result<Vec<RunnerStatus>> {
+        self.handle.runners().await
     }
 
     /// Returns the conservation counters.

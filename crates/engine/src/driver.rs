@@ -158,6 +158,11 @@ impl<W: Workers> Driver<W> {
         self.lag.clone()
     }
 
+    /// Returns the instant that the core calls zero.
+    pub(crate) const fn origin(&self) -> Instant {
+        self.origin
+    }
+
     /// Takes up what a ledger holds.
     ///
     /// # Errors
@@ -336,6 +341,7 @@ impl<W: Workers> Driver<W> {
         match said {
             Said::Ready { after } => Report::Ready { after },
             Said::Alive => Report::Alive,
+            Said::Waits(why) => Report::Waits { why },
             Said::StartFailed(message) => Report::StartFailed { message },
             Said::Lost { message, suspect } => Report::Lost { message, suspect },
             Said::Began(attempt) => Report::AttemptBegan { attempt },

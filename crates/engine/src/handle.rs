@@ -3,20 +3,24 @@
 use std::result::Result as StdResult;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::Instant as Moment;
 
 use rollway_core::{
     Answer, BatchId, Config, Core, Delivery, Input, LeaseId, Request, RequestId, RunId, TaskId,
+    Time,
 };
 use rollway_data::ledger::Recovered;
 use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::time::Instant;
 
+use crate::children::RunnerStates;
 use crate::driver::{Driver, Message, Reply};
 use crate::durable::{Durable, Restored, Survivor};
 use crate::error::{Error, Result};
 use crate::lag::{Lag, LagMeter};
 use crate::observe::Observers;
 use crate::sink::Sink;
+use crate::states::{self, RunnerStatus};
 use crate::task::Task;
 use crate::workers::Workers;
 
@@ -57,6 +61,10 @@ pub(crate) struct Handle {
     returns: Arc<Returns>,
     requests: Arc<AtomicU64>,
     lag: LagMeter,
+    /// What runners say about themselves.
+    states: RunnerStates,
+    /// The instant that the core calls zero.
+    origin: Instant,
 }
 
 impl Handle {
@@ -101,9 +109,10 @@ impl Handle {
         let returns = Arc::<Returns>::default();
         let channel = (inbox.downgrade(), receiver);
         let core = Core::new(config);
+        let states = workers.states();
         let driver = Driver::new(core, workers, sink, durable, channel, Arc::clone(&returns));
-        let lag = driver.lag();
-        (Self { inbox, returns, requests: Arc::default(), lag }, driver)
+        let (lag, origin) = (driver.lag(), driver.origin());
+        (Self { inbox, returns, requests: Arc::default(), lag, states, origin }, driver)
     }
 
     /// Returns how late the driver is. Asks nobody.
@@ -115,7 +124,7 @@ impl Handle {
     pub(crate) async fn ask(&self, what: Request, tasks: Vec<Arc<Task>>) -> Result<Reply> {
         let request = RequestId(self.requests.fetch_add(1, Ordering::Relaxed));
         let (reply, answer) = oneshot::channel();
-        let message = Message::Asked { at: Instant::now(), request, what, tasks, reply };
+        let message = Message::Asked { at: Moment::now(), request, what, tasks, reply };
         self.inbox.send(message).await.map_err(|_| Error::Closed)?;
         let mut guard = Withdraw { request: Some(request), returns: &self.returns };
         let reply = answer.await.map_err(|_| Error::Closed)?;
@@ -143,6 +152,12 @@ impl Handle {
             }
             other => unreachable!("a cancel is answered by a cancel: {other:?}"),
         }
+    }
+
+    /// Returns every runner with what it does now, those that are stuck first.
+    pub(crate) async fn runners(&self) -> Result<Vec<RunnerStatus>> {
+        let (states, origin) = (self.states.clone(), self.origin);
+        self.look(move |core| states::all(core, &states, Time::ZERO.after(origin.elapsed()))).await
     }
 
     /// Looks at the core, between two batches of inputs.

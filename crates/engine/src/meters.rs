@@ -168,7 +168,7 @@ impl Inner {
         let Self { track, names, attempts, tasks, waits, .. } = self;
         track.see(seen, |passed| match passed {
             Passed::Given { class, kind, waited } => waits.add((names.of(class), kind), waited),
-            Passed::Attempt { class, kind, took, .. } => {
+            Passed::Attempt { class, kind, took } => {
                 attempts.add((names.of(class), kind), took);
             }
             Passed::Task { class, kind, took: Some(took), .. } => {

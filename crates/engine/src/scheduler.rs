@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::handle::Handle;
 use crate::lag::Lag;
 use crate::observe::Observers;
+use crate::states::RunnerStatus;
 use crate::task::Task;
 use crate::workers::Workers;
 
@@ -201,6 +202,12 @@ impl Scheduler {
     /// Returns every batch that is active or remembered.
     pub async fn batches(&self) -> Result<Vec<BatchView>> {
         self.handle.look(|core| core.batches().collect()).await
+    }
+
+    /// Returns every runner with what it does now: those that are stuck first, then those that are
+    /// longest at it.
+    pub async fn runner_states(&self) -> Result<Vec<RunnerStatus>> {
+        self.handle.runners().await
     }
 
     /// Returns the conservation counters.

@@ -5,9 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use rollway_core::{
-    AttemptId, BatchKey, BatchKind, BatchState, FailureKind, Over, RunnerId, Status, TaskId,
-};
+use rollway_core::{AttemptId, BatchKey, BatchKind, BatchState, FailureKind, Over, Status, TaskId};
 
 use crate::observe::{Seen, What};
 
@@ -24,9 +22,9 @@ pub(crate) enum Passed<'a> {
     /// A task was given to a runner for the first time.
     Given { class: &'a Arc<str>, kind: BatchKind, waited: Duration },
     /// A run ended, for good or until it is tried again.
-    Run { class: &'a Arc<str>, how: Ran<'a> },
+    Run { how: Ran<'a> },
     /// An attempt is over.
-    Attempt { class: &'a Arc<str>, kind: BatchKind, took: Duration, lost: Option<&'a Arc<str>> },
+    Attempt { class: &'a Arc<str>, kind: BatchKind, took: Duration },
     /// A task ended for good; one that was never given to a runner took no time.
     Task { class: &'a Arc<str>, kind: BatchKind, took: Option<Duration>, status: &'a Status },
 }
@@ -44,9 +42,6 @@ pub(crate) enum Ran<'a> {
 pub(crate) struct Underway {
     pub(crate) given: SystemTime,
     pub(crate) began: Option<SystemTime>,
-    pub(crate) runner: RunnerId,
-    pub(crate) key: BatchKey,
-    pub(crate) task: TaskId,
     class: Arc<str>,
     kind: BatchKind,
 }
@@ -93,7 +88,7 @@ impl Track {
             What::BatchIs { key, state: BatchState::Finalized | BatchState::Aborted } => {
                 self.forget(*key);
             }
-            What::AttemptGiven { attempt, key, task, runner, .. } => {
+            What::AttemptGiven { attempt, key, task, .. } => {
                 let (class, kind) = self.class(*key, *task);
                 let began = self.batches.get(key).map(|batch| batch.at);
                 let first = self.first.entry((*key, *task));
@@ -103,8 +98,7 @@ impl Track {
                     first.insert(at);
                     tell(Passed::Given { class: &class, kind, waited: since(at, began) });
                 }
-                let (runner, key, task) = (*runner, *key, *task);
-                let underway = Underway { given: at, began: None, runner, key, task, class, kind };
+                let underway = Underway { given: at, began: None, class, kind };
                 self.attempts.insert(*attempt, underway);
             }
             What::AttemptBegan { attempt } => {
@@ -112,25 +106,23 @@ impl Track {
                     underway.began = Some(at);
                 }
             }
-            What::RunRetried { key, task, kind, message, .. } => {
-                let (class, _) = self.class(*key, *task);
-                tell(Passed::Run { class: &class, how: Ran::Badly { kind: *kind, message } });
+            What::RunRetried { kind, message, .. } => {
+                tell(Passed::Run { how: Ran::Badly { kind: *kind, message } });
             }
-            What::RunOver { key, task, how, .. } => {
-                let (class, _) = self.class(*key, *task);
+            What::RunOver { how, .. } => {
                 let how = match how {
                     Over::Succeeded => Ran::Well,
                     Over::Failed { kind, message } => Ran::Badly { kind: *kind, message },
                     Over::Cancelled { .. } => Ran::Cut,
                 };
-                tell(Passed::Run { class: &class, how });
+                tell(Passed::Run { how });
             }
-            What::AttemptEnded { attempt, lost } => {
+            What::AttemptEnded { attempt, .. } => {
                 if let Some(Underway { given, began, class, kind, .. }) =
                     self.attempts.remove(attempt)
                 {
                     let took = since(at, began.unwrap_or(given));
-                    tell(Passed::Attempt { class: &class, kind, took, lost: lost.as_ref() });
+                    tell(Passed::Attempt { class: &class, kind, took });
                 }
             }
             What::TaskEnded { key, task, status, .. } => {

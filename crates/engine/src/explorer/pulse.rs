@@ -11,6 +11,7 @@ use super::open::World;
 use crate::coordinator::{Glance, RolloutCoordinator};
 use crate::lag::Lag;
 use crate::sink::PipelineSink;
+use crate::states::RunnerStatus;
 
 /// Live numbers. Clones are the same; they outlive the explorer, and stand still then.
 #[derive(Clone, Debug)]
@@ -117,6 +118,17 @@ impl Pulse {
         });
         self.lock().whole = Arc::clone(&whole);
         whole
+    }
+
+    /// Returns every runner with what it does now; none of an explorer that is gone.
+    pub(crate) async fn runners(&self) -> Vec<RunnerStatus> {
+        let source = self.lock().source.clone();
+        match source {
+            Some(Source { coordinator, .. }) => {
+                coordinator.runner_states().await.unwrap_or_default()
+            }
+            None => Vec::new(),
+        }
     }
 
     /// Lets go of the explorer, whose end these numbers are then.

@@ -15,6 +15,8 @@ use super::guests::Guests;
 use super::history::History;
 use super::metrics::{self, Metrics};
 use super::runs::Runs;
+use super::under_way::CallBoard;
+use super::watched::CallWatcher;
 use crate::access::{Keys, RunName};
 use crate::call::Kind;
 use crate::gateway::{FurtherMetrics, Options, Tokens};
@@ -33,6 +35,8 @@ pub(crate) struct App {
     pub(super) history: Option<Arc<dyn History>>,
     /// Whose numbers are shown below the gateway's own.
     pub(crate) further: OnceLock<Arc<dyn FurtherMetrics>>,
+    /// Calls of runs that are under way.
+    pub(crate) board: Arc<CallBoard>,
     /// Places for calls.
     pub(super) places: Arc<Semaphore>,
     /// What is under way besides connections: streams, and requests that abort others.
@@ -46,10 +50,12 @@ pub(crate) struct App {
 
 impl App {
     pub(crate) fn new(
-        options: Options,
+        mut options: Options,
         models: Models,
         history: Option<Arc<dyn History>>,
     ) -> io::Result<Self> {
+        let board = Arc::new(CallBoard::new(options.watcher.take()));
+        options.watcher = Some(Arc::clone(&board) as Arc<dyn CallWatcher>);
         let stopping = CancellationToken::new();
         let mut prefix = Secret::random()?.reveal().to_owned();
         prefix.truncate(16);
@@ -67,6 +73,7 @@ impl App {
             models,
             history,
             further: OnceLock::new(),
+            board,
             stopping,
             prefix,
         })
