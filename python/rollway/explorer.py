@@ -47,7 +47,8 @@ class Explorer:
     configuration, or objects: `rw.models.Tiny()`, `rw.models.OpenAI(…)`, `rw.models.Echo()`.
 
     `on_event` is called, in a thread of its own, with a dictionary for everything that happens:
-    `event` is `began`, `step_begun`, `step_done`, `evaluated`, `synced`, `trained` or `note`.
+    `event` is `began`, `step_begun`, `step_done`, `evaluated`, `synced`, `trained`, `note` or
+    `alarm`.
 
     Ctrl-C, or cancelling the task, stops what is under way soon and cleanly; another explorer of
     the same job goes on from there.

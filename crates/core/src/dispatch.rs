@@ -178,7 +178,8 @@ impl Core {
             BatchKind::Eval => cap,
         };
         let count = u64::from(runs.count);
-        for tally in [&mut batch.runs, &mut self.counters.runs] {
+        let [all, of_kind] = self.counters.books(batch.kind);
+        for tally in [&mut batch.runs, all, of_kind] {
             tally.pending -= count;
             tally.running += count;
         }

@@ -72,6 +72,8 @@ impl Core {
         require!(held == counters.payloads_held, "{held} payloads are held");
         require!(bytes == counters.payload_bytes_held, "{bytes} bytes are held");
         require!(pending == counters.runs.pending, "{pending} runs are pending");
+        let counted = counters.train.tasks.open + counters.eval.tasks.open;
+        require!(open == counted, "{open} tasks are open, not {counted}");
         require!(running == counters.runs.running, "{running} runs are running");
         // What was recorded is looked at when all of it is known.
         let looked = self.changed.is_empty() || self.phase == Phase::New;

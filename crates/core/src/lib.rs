@@ -51,7 +51,7 @@ pub use crate::action::{Action, Answer, Cancel, Collected, Outcome, Refusal, Run
 pub use crate::batch_id::{BatchId, Priority, Step};
 pub use crate::config::{BatchPolicy, Config, DynamicTimeout, Limits, OverRollout, Supervision};
 pub use crate::core::Core;
-pub use crate::counters::{ByDisbelief, Counters, Disbelief, RunTally};
+pub use crate::counters::{ByDisbelief, Counters, Disbelief, KindTally, RunTally, TaskCount};
 pub use crate::failure::{
     ByCancel, ByFailure, CancelReason, FailureKind, FailurePolicy, Groups, Rule, Then,
 };

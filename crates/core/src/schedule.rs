@@ -147,7 +147,11 @@ impl Core {
         self.slices += fresh;
         batch.open += tasks.len() as u64;
         self.open_tasks += tasks.len() as u64;
-        for tally in [&mut batch.runs, &mut self.counters.runs] {
+        let count = &mut self.counters.of_mut(batch.kind).tasks;
+        count.submitted += tasks.len() as u64;
+        count.open += tasks.len() as u64;
+        let [all, of_kind] = self.counters.books(batch.kind);
+        for tally in [&mut batch.runs, all, of_kind] {
             tally.submitted += runs;
             tally.pending += runs;
         }

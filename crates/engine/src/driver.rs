@@ -151,6 +151,7 @@ impl<W: Workers> Driver<W> {
             watch: None,
             lag: LagMeter::default(),
             arrived: Vec::with_capacity(BATCH),
+            watch: None,
         }
     }
 

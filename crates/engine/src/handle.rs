@@ -3,7 +3,7 @@
 use std::result::Result as StdResult;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::Instant as Moment;
 
 use rollway_core::{
     Answer, BatchId, Config, Core, Delivery, Input, LeaseId, Request, RequestId, RunId, TaskId,
@@ -124,7 +124,7 @@ impl Handle {
     pub(crate) async fn ask(&self, what: Request, tasks: Vec<Arc<Task>>) -> Result<Reply> {
         let request = RequestId(self.requests.fetch_add(1, Ordering::Relaxed));
         let (reply, answer) = oneshot::channel();
-        let message = Message::Asked { at: Instant::now(), request, what, tasks, reply };
+        let message = Message::Asked { at: Moment::now(), request, what, tasks, reply };
         self.inbox.send(message).await.map_err(|_| Error::Closed)?;
         let mut guard = Withdraw { request: Some(request), returns: &self.returns };
         let reply = answer.await.map_err(|_| Error::Closed)?;

@@ -5,6 +5,7 @@
 //! their runners from a [`Workers`]: [`Local`] for workflows in Rust, [`Children`] for workers in
 //! processes of their own, in any language. [`Gated`] gives the runs of either keys to the models.
 
+pub mod alarms;
 mod children;
 mod client;
 pub mod cluster;
@@ -13,6 +14,7 @@ mod coordinator;
 pub mod dashboard;
 mod descriptors;
 mod driver;
+mod drops;
 mod durable;
 mod error;
 pub mod explorer;
@@ -26,6 +28,7 @@ pub mod job;
 mod lag;
 mod lines;
 mod local;
+pub mod meters;
 pub mod monitor;
 pub mod observe;
 mod offer;
@@ -41,6 +44,7 @@ mod task;
 pub mod taskset;
 pub mod tiny;
 pub mod trace;
+mod track;
 pub mod trainer;
 mod workers;
 mod workflow;
@@ -52,6 +56,7 @@ pub use crate::children::{
 };
 pub use crate::client::{Answer, Client};
 pub use crate::coordinator::RolloutCoordinator;
+pub use crate::drops::Drops;
 pub use crate::durable::{Restored, RestoredBatch};
 pub use crate::error::{Error, Result};
 pub use crate::files::FileError;

@@ -1,6 +1,9 @@
 //! The gateway as whoever starts it sees it.
 
+use std::fmt;
+use std::future::Future;
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -116,6 +119,13 @@ pub struct Tokens {
     pub answer: u64,
 }
 
+/// Whoever has numbers that `GET /metrics` shows below the gateway's own.
+pub trait FurtherMetrics: fmt::Debug + Send + Sync + 'static {
+    /// Returns them as OpenMetrics, without the line that ends them. No name begins with
+    /// `rollway_gateway_`.
+    fn metrics(&self) -> Pin<Box<dyn Future<Output = String> + Send + '_>>;
+}
+
 /// What the engine says to its gateway. Clones are the same.
 #[derive(Clone, Debug)]
 pub struct Handle {
@@ -212,6 +222,16 @@ impl Handle {
     /// The servers.
     pub fn models(&self) -> &Models {
         &self.app.models
+    }
+
+    /// The numbers of the gateway as OpenMetrics, without the line that ends them.
+    pub fn metrics(&self) -> String {
+        self.app.metrics()
+    }
+
+    /// Has `GET /metrics` show somebody's numbers below the gateway's own. The first one stays.
+    pub fn show_metrics(&self, further: Arc<dyn FurtherMetrics>) {
+        let _ = self.app.further.set(further);
     }
 
     /// How many tokens went through so far, of calls that have ended.

@@ -80,6 +80,9 @@ fn runner(names: &Names, view: &RunnerView) -> String {
 fn counters(counters: &Counters, lines: &mut Vec<String>) {
     let Counters {
         runs,
+        // The sums of both are `runs`; `balanced` sees to it.
+        train: _,
+        eval: _,
         inputs: _,
         attempts_started,
         attempts_ended,
