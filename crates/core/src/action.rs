@@ -141,6 +141,8 @@ pub enum Answer {
     Finalized(Arc<BatchResult>),
     /// The batch is aborted; none: there was nothing to abort.
     Aborted(Option<Arc<BatchResult>>),
+    /// Whether there was a run to cancel.
+    RunCancelled(bool),
     /// No task is unfinished.
     AllEnded,
     /// The runners are up, as far as they could be started.

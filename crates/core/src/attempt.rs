@@ -211,6 +211,22 @@ impl Core {
         runner: RunnerId,
         actions: &mut Vec<Action>,
     ) {
+        // Of runs that are executed in turn only the first can be to blame: the others had not
+        // begun.
+        let most = if self.config.runs_in_turn { 1 } else { usize::MAX };
+        self.end_attempt(attempt, most, Some((kind, message)), runner, actions);
+    }
+
+    /// Ends an attempt: of the runs that it leaves behind, at most so many have failed in the given
+    /// way, and the others are tried again.
+    fn end_attempt(
+        &mut self,
+        attempt: &Attempt,
+        most: usize,
+        failure: Option<(FailureKind, Arc<str>)>,
+        runner: RunnerId,
+        actions: &mut Vec<Action>,
+    ) {
         self.counters.attempts_ended += 1;
         let left = self.left_behind(attempt);
         let Some(batch) = self.batches.get_mut(&attempt.batch) else { return };
@@ -218,13 +234,12 @@ impl Core {
         if attempt.left > 0 {
             self.note_seconds(attempt);
         }
-        // Of runs that are executed in turn only the first can be to blame: the others had not
-        // begun.
-        let blamed = if self.config.runs_in_turn { left.len().min(1) } else { left.len() };
-        let (blamed, innocent) = left.split_at(blamed);
+        let (blamed, innocent) = left.split_at(left.len().min(most));
         let (key, task) = (attempt.batch, attempt.task);
         self.requeue(key, task, innocent, std::time::Duration::ZERO, runner, actions);
-        self.fail_runs(key, task, blamed, kind, message, runner, actions);
+        if let Some((kind, message)) = failure {
+            self.fail_runs(key, task, blamed, kind, message, runner, actions);
+        }
         self.end_task_if_done(key, task, actions);
     }
 
@@ -237,8 +252,8 @@ impl Core {
         actions: &mut Vec<Action>,
     ) {
         let (kind, message) = match cancel {
-            // The runs ended when they were cancelled.
-            Cancel::Runs(_) => (FailureKind::RunnerLost, String::new()),
+            // What was cancelled ended then. Whatever else was given with it is innocent.
+            Cancel::Runs(_) => return self.end_attempt(attempt, 0, None, runner, actions),
             Cancel::Timeout => {
                 let seconds = attempt.timeout.as_secs_f64();
                 (FailureKind::Timeout, format!("attempt lasted longer than {seconds} s"))
@@ -250,7 +265,7 @@ impl Core {
         self.settle(attempt, kind, message.into(), runner, actions);
     }
 
-    fn left_behind(&self, attempt: &Attempt) -> Vec<RunId> {
+    pub(crate) fn left_behind(&self, attempt: &Attempt) -> Vec<RunId> {
         let batch = self.batches.get(&attempt.batch);
         let Some(work) = batch.and_then(|batch| batch.work(attempt.task)) else {
             return Vec::new();

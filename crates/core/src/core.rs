@@ -207,6 +207,9 @@ impl Core {
             Request::Abort { batch, reason, keep_partial_results: keep, unresponsive } => {
                 self.abort(request, &batch, reason, keep, unresponsive, actions);
             }
+            Request::CancelRun { batch, task, run } => {
+                self.cancel_run(request, &batch, (task, run), actions);
+            }
             Request::WaitAll { timeout, clear_timeout_tasks } => {
                 self.wait_all(request, timeout, clear_timeout_tasks, actions);
             }

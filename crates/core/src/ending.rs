@@ -279,7 +279,8 @@ impl Core {
         let Body::Working(work) = std::mem::replace(&mut task.body, Body::Gone) else { return };
         let mut ended = work.into_ended(task.total);
         let status = &ended.status;
-        let cut = status.cancelled_runs.total() > 0;
+        // A run that somebody had cancelled ended for good: its task was not cut for that.
+        let cut = status.cancelled_runs.total() > status.cancelled_runs[CancelReason::Requested];
         let mut dropped = None;
         if status.ok() {
             batch.ended.ok += 1;
@@ -372,7 +373,8 @@ impl Core {
             CancelReason::OverRollout
             | CancelReason::TimedOut
             | CancelReason::BatchFailed
-            | CancelReason::NoRoom => DropReason::PartialTask,
+            | CancelReason::NoRoom
+            | CancelReason::Requested => DropReason::PartialTask,
         };
         for at in 0..self.batches[&key].tasks.len() {
             self.cut_task(key, TaskId(at as u32), why, (partial, reason), actions);

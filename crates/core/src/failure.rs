@@ -102,6 +102,8 @@ names!(
         NoRoom = "no_room",
         /// The scheduler was stopped.
         Stopped = "stopped",
+        /// Somebody asked for just this run to be cancelled.
+        Requested = "requested",
     }
 );
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::batch_id::BatchId;
 use crate::failure::FailureKind;
-use crate::ids::{AttemptId, LeaseId, Life, RequestId, RunId, RunnerId, WorkflowId};
+use crate::ids::{AttemptId, LeaseId, Life, RequestId, RunId, RunnerId, TaskId, WorkflowId};
 use crate::metrics::Metrics;
 use crate::record::Record;
 use crate::status::{BatchKind, Payload};
@@ -126,6 +126,16 @@ pub enum Request {
         /// What happens to runners that do not acknowledge the cancel.
         unresponsive: Unresponsive,
     },
+    /// Cancel one run, whoever its batch belongs to. Its task goes on without it; other runs that
+    /// its runner was given with it are tried again, and not charged.
+    CancelRun {
+        /// The batch. An unknown or ended one has nothing to cancel.
+        batch: BatchId,
+        /// The task.
+        task: TaskId,
+        /// The run. One that has ended stays as it is.
+        run: RunId,
+    },
     /// Wait until no task is unfinished anywhere. Results stay.
     WaitAll {
         /// How long to wait without a task ending; none: the default.
@@ -173,6 +183,12 @@ pub enum Report {
     },
     /// It is alive.
     Alive,
+    /// It cannot be started yet, for a reason that lies outside: no machine has room for it, or
+    /// nobody has come (from whoever starts it). While it waits no time is counted.
+    Waits {
+        /// What it waits for; none: for nothing any more, and its time counts from now.
+        why: Option<Arc<str>>,
+    },
     /// It could not be started (from whoever starts it).
     StartFailed {
         /// In the words of whoever noticed.

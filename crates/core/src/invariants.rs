@@ -190,7 +190,9 @@ impl Core {
             let timed = slot.timer.is_some();
             let idle = matches!(slot.phase, RunnerPhase::Idle | RunnerPhase::Retired);
             let stopped = self.phase != Phase::Running;
-            require!(timed || idle || stopped, "runner {runner} could wait for ever");
+            require!(timed || idle || stopped || slot.waits, "runner {runner} could wait for ever");
+            let starting = matches!(slot.phase, RunnerPhase::Starting);
+            require!(starting || !slot.waits, "runner {runner} waits for a start that is over");
         }
         require!(alive == self.alive, "{alive} runners are alive, not {}", self.alive);
         require!(working == self.working, "{working} runners work, not {}", self.working);

@@ -15,6 +15,7 @@ mod attempt;
 mod batch;
 mod batch_id;
 mod batches;
+mod cancel;
 mod collect;
 mod config;
 mod core;

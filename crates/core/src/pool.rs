@@ -34,6 +34,7 @@ impl Core {
         match report {
             Report::Alive => {}
             Report::Ready { after } => self.runner_ready(runner, after, actions),
+            Report::Waits { why } => self.start_waits(runner, why),
             Report::StartFailed { message } => self.start_failed(runner, message, actions),
             Report::Lost { message, suspect } => self.lose(runner, message, suspect, actions),
             Report::AttemptBegan { attempt } => self.attempt_began(runner, attempt),
@@ -81,6 +82,7 @@ impl Core {
             self.free.remove(&runner);
         }
         slot.phase = phase;
+        slot.waits = false;
         slot.since = self.now;
         let timer = match &slot.phase {
             Phase::Starting => Some(self.now.after(supervision.start_timeout)),
@@ -153,6 +155,21 @@ impl Core {
         slot.retiring = false;
         slot.settled = true;
         self.enter(runner, Phase::Retired);
+    }
+
+    /// A start waits for something outside, or does not any more. Nobody else has to wait with it.
+    fn start_waits(&mut self, runner: RunnerId, why: Option<Arc<str>>) {
+        let why = why.map(|why| self.clip(why));
+        let slot = &mut self.runners[runner.0 as usize];
+        if !matches!(slot.phase, Phase::Starting) {
+            return self.disbelieve(Disbelief::NotCurrent);
+        }
+        slot.waits = why.is_some();
+        slot.settled |= slot.waits;
+        slot.message = why;
+        let due = self.now.after(self.config.supervision.start_timeout);
+        let timer = (!slot.waits).then_some(due);
+        self.timers.set(Wake::Runner(runner), &mut slot.timer, timer);
     }
 
     fn start_failed(&mut self, runner: RunnerId, message: Arc<str>, actions: &mut Vec<Action>) {

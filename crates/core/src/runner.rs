@@ -22,6 +22,8 @@ pub(crate) struct Slot {
     pub(crate) retiring: bool,
     /// Whether it has been ready, or has failed to be, since the last start of the pool.
     pub(crate) settled: bool,
+    /// Whether its start waits for something outside, for as long as that takes.
+    pub(crate) waits: bool,
     /// Failed starts in a row.
     pub(crate) start_failures: u32,
     /// Lives in a row that ended without having finished an attempt.
@@ -75,6 +77,7 @@ impl Slot {
             supervised,
             retiring: false,
             settled: false,
+            waits: false,
             start_failures: 0,
             fruitless: 0,
             fruitful: false,

@@ -216,7 +216,7 @@ pub struct TaskTally {
     pub ok: u64,
     /// Some runs succeeded.
     pub partial: u64,
-    /// No run succeeded, and the task was not cut.
+    /// No run succeeded, and the task was not cut: each failed, or was cancelled by itself.
     pub failed: u64,
     /// The task was cut, and what it had was not kept.
     pub cancelled: u64,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::Core;
 use crate::batch_id::BatchId;
 use crate::counters::{Counters, RunTally};
-use crate::ids::{AttemptId, BatchKey, Life, RequestId, RunnerId, TaskId};
+use crate::ids::{AttemptId, BatchKey, Life, RequestId, RunId, RunnerId, TaskId};
 use crate::runner::Slot;
 use crate::status::{BatchKind, BatchState, TaskTally};
 use crate::time::Time;
@@ -67,6 +67,10 @@ pub struct RunnerView {
     pub last_heard: Time,
     /// What it works on, with the moment it said that it had begun.
     pub work: Option<(BatchKey, TaskId, Option<Time>)>,
+    /// Those of the runs it was given that have not ended.
+    pub runs: Vec<RunId>,
+    /// How long its attempt may last.
+    pub timeout: Option<Duration>,
     /// Whether the core looks after it, or somebody else.
     pub supervised: bool,
     /// Why it was last lost or could not be started.
@@ -189,6 +193,8 @@ impl Core {
             since: slot.since,
             last_heard: slot.last_heard,
             work: slot.attempt().map(|attempt| (attempt.batch, attempt.task, attempt.began)),
+            runs: slot.attempt().map_or_else(Vec::new, |attempt| self.left_behind(attempt)),
+            timeout: slot.attempt().map(|attempt| attempt.timeout),
             supervised: slot.supervised,
             message: slot.message.clone(),
         })

@@ -62,6 +62,9 @@ fn request() -> impl Strategy<Value = Request> {
                 batch, reason: "because".into(), keep_partial_results: keep, unresponsive
             }
         }),
+        2 => (batch_id(), 0..5u32, 0..4u32).prop_map(|(batch, task, run)| {
+            Request::CancelRun { batch, task: TaskId(task), run: RunId(run) }
+        }),
         1 => (prop::option::of(seconds(20)), any::<bool>()).prop_map(|(timeout, clear)| {
             Request::WaitAll { timeout, clear_timeout_tasks: clear }
         }),
@@ -164,7 +167,7 @@ fn told() -> impl Strategy<Value = Told> {
         12 => (0..6u32, 0..3u32, outcome()).prop_map(|(runner, run, outcome)| {
             Told::Truth { runner, run, outcome }
         }),
-        4 => (0..6u32, 0..2u32, 0..3u64, 0..7u8, 0..5u32, outcome()).prop_map(
+        4 => (0..6u32, 0..2u32, 0..3u64, 0..8u8, 0..5u32, outcome()).prop_map(
             |(runner, life_back, attempt_back, what, run, outcome)| Told::Reported {
                 runner, life_back, attempt_back, what, run, outcome
             }
@@ -311,6 +314,7 @@ impl Memory {
                     3 => Report::Lost { message: "killed".into(), suspect: run == 0 },
                     4 => Report::AttemptBegan { attempt },
                     5 => Report::AttemptEnded { attempt },
+                    6 => Report::Waits { why: (run == 0).then(|| "no machine has room".into()) },
                     _ => {
                         let outcome = self.outcome(outcome);
                         Report::RunFinished { attempt, run: RunId(run), outcome }

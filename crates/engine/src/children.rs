@@ -14,10 +14,13 @@
 
 mod definitions;
 mod host;
+mod launch;
 mod listen;
 mod marks;
+mod process;
+mod states;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,13 +28,16 @@ use std::time::Duration;
 
 use rollway_core::{Life, RunnerId};
 use rollway_wire::server::{Options, Server};
-use rollway_wire::{Address, Secret};
+use rollway_wire::{Address, Secret, env};
 use tempfile::TempDir;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use self::definitions::Definitions;
 use self::host::Host;
+pub use self::launch::{Blame, Ended, Launched, Launcher, Ticket, Whereabouts};
 use self::listen::Routes;
+pub use self::process::Processes;
+pub use self::states::RunnerStates;
 use crate::workers::{Command, Reporter, Workers};
 
 /// How workers are started.
@@ -65,17 +71,6 @@ impl ChildOptions {
     }
 }
 
-/// What runners last said about themselves, for people.
-#[derive(Clone, Debug, Default)]
-pub struct RunnerStates(Arc<Mutex<BTreeMap<RunnerId, BTreeMap<String, String>>>>);
-
-impl RunnerStates {
-    /// Returns the state of every runner that has told one.
-    pub fn get(&self) -> BTreeMap<RunnerId, BTreeMap<String, String>> {
-        lock(&self.0).clone()
-    }
-}
-
 /// Runners in child processes.
 #[derive(Debug)]
 pub struct Children {
@@ -90,21 +85,59 @@ pub struct Children {
 #[derive(Debug)]
 struct Shared {
     options: ChildOptions,
+    launcher: Arc<dyn Launcher>,
     address: Address,
     secret: Secret,
     routes: Mutex<Routes>,
     definitions: Mutex<Definitions>,
     states: RunnerStates,
-    /// Has the socket, and a file for every process in which it marks what it executes.
-    folder: TempDir,
+    /// Has the socket.
+    _folder: TempDir,
+}
+
+impl Shared {
+    /// Returns what a process is started with.
+    fn ticket(&self, number: u64, token: &str, whereabouts: Whereabouts) -> Ticket {
+        let options = &self.options;
+        let runners = options.runners_per_worker.max(1);
+        let told = [
+            (env::ADDRESS, self.address.to_string()),
+            (env::SECRET, self.secret.reveal().to_owned()),
+            (env::TOKEN, token.to_owned()),
+            (env::RUNNERS, runners.to_string()),
+        ];
+        let told = told.map(|(name, value)| (name.to_owned(), value));
+        Ticket {
+            token: token.to_owned(),
+            number,
+            runners,
+            program: options.program.clone(),
+            args: options.args.clone(),
+            env: options.env.iter().cloned().chain(told).collect(),
+            whereabouts,
+        }
+    }
 }
 
 impl Children {
-    /// Begins to listen for workers; none is started yet. Needs a tokio runtime.
+    /// Begins to listen for workers, which are to be child processes; none is started yet. Needs a
+    /// tokio runtime.
     ///
     /// # Errors
     /// If there is no secret or no folder to be had, or nothing can be listened on.
     pub async fn new(options: ChildOptions) -> io::Result<Self> {
+        Self::with_launcher(options, Arc::new(Processes::new()?)).await
+    }
+
+    /// As [`new`](Self::new), with processes from elsewhere. For those on other machines the options
+    /// have to name an address that they reach.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new).
+    pub async fn with_launcher(
+        options: ChildOptions,
+        launcher: Arc<dyn Launcher>,
+    ) -> io::Result<Self> {
         let secret = Secret::random()?;
         let folder = tempfile::Builder::new().prefix("rollway-").tempdir()?;
         let socket = || Address::Unix(folder.path().join("workers"));
@@ -114,12 +147,13 @@ impl Children {
         let alive = CancellationToken::new();
         let shared = Arc::new(Shared {
             options,
+            launcher,
             address: server.address().clone(),
             secret,
             routes: Mutex::default(),
             definitions: Mutex::default(),
             states: RunnerStates::default(),
-            folder,
+            _folder: folder,
         });
         tokio::spawn(listen::listen(server, Arc::clone(&shared), alive.clone()));
         let (hosts, seats) = (HashMap::new(), HashMap::new());
@@ -135,14 +169,14 @@ impl Children {
     fn seat(&mut self, reporter: &Reporter) -> Arc<Host> {
         let place = reporter.runner().0 / self.shared.options.runners_per_worker.max(1);
         if let Some(host) = self.hosts.get(&place)
-            && host.seat(reporter)
+            && host.seat(&self.shared, reporter)
         {
             return Arc::clone(host);
         }
         let host = Arc::new(Host::new(self.next_host));
         self.next_host += 1;
         // Nobody can have closed it yet.
-        let _ = host.seat(reporter);
+        let _ = host.seat(&self.shared, reporter);
         tokio::spawn(Arc::clone(&host).live(Arc::clone(&self.shared)));
         self.hosts.insert(place, Arc::clone(&host));
         host
@@ -150,6 +184,10 @@ impl Children {
 }
 
 impl Workers for Children {
+    fn states(&self) -> RunnerStates {
+        self.shared.states.clone()
+    }
+
     fn start(&mut self, reporter: Reporter) {
         let host = self.seat(&reporter);
         self.seats.insert(reporter.runner(), (reporter.life(), host));

@@ -7,8 +7,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use rollway_core::metrics::Metrics;
 use rollway_core::{
-    Answer, BatchId, BatchKind, BatchResult, BatchState, Config, Core, Counters, Request,
-    RunnerState, StopReport, Unresponsive,
+    Answer, BatchId, BatchKind, BatchResult, BatchState, Config, Core, Counters, Request, RunId,
+    RunnerState, StopReport, TaskId, Unresponsive,
 };
 use rollway_data::ledger;
 
@@ -18,6 +18,7 @@ use crate::error::{Error, Result};
 use crate::handle::Handle;
 use crate::observe::Observers;
 use crate::sink::Sink;
+use crate::states::RunnerStatus;
 use crate::task::Task;
 use crate::workers::Workers;
 
@@ -161,6 +162,18 @@ impl RolloutCoordinator {
         }
     }
 
+    /// Cancels one run; tells whether there was one to cancel. Its task goes on without it, what
+    /// others have finished stays, and runs that its runner was given with it are run again.
+    pub async fn cancel_run(
+        &self,
+        batch: impl Into<BatchId>,
+        task: TaskId,
+        run: RunId,
+        reason: &str,
+    ) -> Result<bool> {
+        self.handle.cancel_run(batch.into(), task, run, reason).await
+    }
+
     /// Stores experiences that belong to no batch.
     pub async fn process_experiences(&self, payloads: Vec<Bytes>) -> Result<Metrics> {
         let sink = self.sink.as_ref().ok_or(Error::NoPipeline)?;
@@ -174,6 +187,12 @@ impl RolloutCoordinator {
     pub async fn batch_state(&self, batch: impl Into<BatchId>) -> Result<Option<BatchState>> {
         let batch = batch.into();
         self.handle.look(move |core| core.batch(&batch).and_then(|view| view.state)).await
+    }
+
+    /// Returns every runner with what it does now: those that are stuck first, then those that are
+    /// longest at it.
+    pub async fn runner_states(&self) -> Result<Vec<RunnerStatus>> {
+        self.handle.runners().await
     }
 
     /// Returns the conservation counters.

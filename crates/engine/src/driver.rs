@@ -145,6 +145,11 @@ impl<W: Workers> Driver<W> {
         }
     }
 
+    /// Returns the instant that the core calls zero.
+    pub(crate) const fn origin(&self) -> Instant {
+        self.origin
+    }
+
     /// Takes up what a ledger holds.
     ///
     /// # Errors
@@ -318,6 +323,7 @@ impl<W: Workers> Driver<W> {
         match said {
             Said::Ready { after } => Report::Ready { after },
             Said::Alive => Report::Alive,
+            Said::Waits(why) => Report::Waits { why },
             Said::StartFailed(message) => Report::StartFailed { message },
             Said::Lost { message, suspect } => Report::Lost { message, suspect },
             Said::Began(attempt) => Report::AttemptBegan { attempt },

@@ -13,9 +13,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use rollway_core::{AttemptId, Life, RunnerId, Runs};
-use rollway_gateway::gateway::{Gateway, Handle};
+use rollway_gateway::gateway::{Gateway, Handle, UnderWay};
 use rollway_wire::Secret;
 
+use crate::children::RunnerStates;
 use crate::workers::{Command, ModelAccess, Reporter, Said, Workers};
 
 /// Who hands out keys to the models.
@@ -29,7 +30,15 @@ pub trait ModelKeys: Send + 'static {
     /// Refuses the keys of an attempt from now on, and aborts what its runs have under way. Called
     /// once for every attempt that was opened. Must not block.
     fn close(&mut self, attempt: AttemptId);
+
+    /// Returns what finds the calls that an attempt has under way, if anybody knows.
+    fn under_way(&self) -> Option<CallsOf> {
+        None
+    }
 }
+
+/// Finds the calls that an attempt has under way, the oldest first.
+pub type CallsOf = Box<dyn Fn(AttemptId) -> Vec<UnderWay> + Send + Sync>;
 
 /// Keys to a gateway.
 #[derive(Clone, Debug)]
@@ -58,6 +67,11 @@ impl ModelKeys for GatewayKeys {
 
     fn close(&mut self, attempt: AttemptId) {
         self.handle.close(attempt.0);
+    }
+
+    fn under_way(&self) -> Option<CallsOf> {
+        let handle = self.handle.clone();
+        Some(Box::new(move |attempt| handle.under_way(attempt.0)))
     }
 }
 
@@ -126,9 +140,21 @@ impl<W: Workers, K: ModelKeys> Workers for Gated<W, K> {
             Said::Lost { .. } | Said::StartFailed(_) => {
                 self.close_if(runner, |current, _| current == life);
             }
-            Said::Ready { after: None } | Said::Alive | Said::Began(_) | Said::Finished(..) => {}
+            Said::Ready { after: None }
+            | Said::Alive
+            | Said::Waits(_)
+            | Said::Began(_)
+            | Said::Finished(..) => {}
         }
         self.workers.heard(runner, life, said);
+    }
+
+    fn states(&self) -> RunnerStates {
+        let states = self.workers.states();
+        match self.keys.under_way() {
+            Some(calls) => states.with_calls(calls),
+            None => states,
+        }
     }
 }
 

@@ -51,6 +51,7 @@ pub fn options(config: &Config) -> Result<(Options, Vec<ServerSpec>), ConfigErro
         },
         sampling: sampling(&explorer.rollout_model, serves),
         force_sampling: serves,
+        watcher: None,
     };
     Ok((options, servers(config)?))
 }

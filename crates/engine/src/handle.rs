@@ -4,15 +4,21 @@ use std::result::Result as StdResult;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rollway_core::{Answer, Config, Core, Delivery, Input, LeaseId, Request, RequestId};
+use rollway_core::{
+    Answer, BatchId, Config, Core, Delivery, Input, LeaseId, Request, RequestId, RunId, TaskId,
+    Time,
+};
 use rollway_data::ledger::Recovered;
 use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::time::Instant;
 
+use crate::children::RunnerStates;
 use crate::driver::{Driver, Message, Reply};
 use crate::durable::{Durable, Restored, Survivor};
 use crate::error::{Error, Result};
 use crate::observe::Observers;
 use crate::sink::Sink;
+use crate::states::{self, RunnerStatus};
 use crate::task::Task;
 use crate::workers::Workers;
 
@@ -52,6 +58,10 @@ pub(crate) struct Handle {
     inbox: mpsc::Sender<Message>,
     returns: Arc<Returns>,
     requests: Arc<AtomicU64>,
+    /// What runners say about themselves.
+    states: RunnerStates,
+    /// The instant that the core calls zero.
+    origin: Instant,
 }
 
 impl Handle {
@@ -96,8 +106,10 @@ impl Handle {
         let returns = Arc::<Returns>::default();
         let channel = (inbox.downgrade(), receiver);
         let core = Core::new(config);
+        let states = workers.states();
         let driver = Driver::new(core, workers, sink, durable, channel, Arc::clone(&returns));
-        (Self { inbox, returns, requests: Arc::default() }, driver)
+        let origin = driver.origin();
+        (Self { inbox, returns, requests: Arc::default(), states, origin }, driver)
     }
 
     /// Asks and waits for the answer. Dropping the future withdraws the request.
@@ -114,6 +126,30 @@ impl Handle {
             Answer::Refused(refusal) => Err(refusal.into()),
             _ => Ok(reply),
         }
+    }
+
+    /// Cancels one run, and says in the log who wanted that and why.
+    pub(crate) async fn cancel_run(
+        &self,
+        batch: BatchId,
+        task: TaskId,
+        run: RunId,
+        reason: &str,
+    ) -> Result<bool> {
+        let what = Request::CancelRun { batch: batch.clone(), task, run };
+        match self.ask(what, Vec::new()).await?.answer {
+            Answer::RunCancelled(cancelled) => {
+                tracing::info!(%batch, %task, %run, cancelled, reason, "run to be cancelled");
+                Ok(cancelled)
+            }
+            other => unreachable!("a cancel is answered by a cancel: {other:?}"),
+        }
+    }
+
+    /// Returns every runner with what it does now, those that are stuck first.
+    pub(crate) async fn runners(&self) -> Result<Vec<RunnerStatus>> {
+        let (states, origin) = (self.states.clone(), self.origin);
+        self.look(move |core| states::all(core, &states, Time::ZERO.after(origin.elapsed()))).await
     }
 
     /// Looks at the core, between two batches of inputs.

@@ -19,6 +19,7 @@ pub mod fleet;
 mod gated;
 pub mod gateway;
 mod handle;
+pub mod history;
 pub mod job;
 mod lines;
 mod local;
@@ -29,6 +30,7 @@ pub mod scene;
 mod scheduler;
 pub mod serve;
 mod sink;
+mod states;
 mod suggest;
 pub mod synchronizer;
 mod task;
@@ -39,17 +41,21 @@ mod workers;
 mod workflow;
 pub mod workflows;
 
-pub use crate::children::{ChildOptions, Children, RunnerStates};
+pub use crate::children::{
+    Blame, ChildOptions, Children, Ended, Launched, Launcher, Processes, RunnerStates, Ticket,
+    Whereabouts,
+};
 pub use crate::client::{Answer, Client};
 pub use crate::coordinator::RolloutCoordinator;
 pub use crate::durable::{Restored, RestoredBatch};
 pub use crate::error::{Error, Result};
 pub use crate::files::FileError;
-pub use crate::gated::{Gated, GatewayKeys, ModelKeys};
+pub use crate::gated::{CallsOf, Gated, GatewayKeys, ModelKeys};
 pub use crate::local::{Concurrency, Local};
 pub use crate::offer::OfferError;
 pub use crate::scheduler::{Collect, Collected, Scheduler};
 pub use crate::sink::{Delivered, Parcel, PipelineSink, Place, Sink, SinkError, Stored};
+pub use crate::states::{RunnerStatus, Stages};
 pub use crate::task::{Definition, Task};
 pub use crate::workers::{Attempt, Command, ModelAccess, Reporter, RunEnd, Said, Workers};
 pub use crate::workflow::{

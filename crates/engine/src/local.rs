@@ -13,6 +13,8 @@ use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
+use crate::children::RunnerStates;
+use crate::states::{RUNNING, Stages};
 use crate::workers::{Attempt, Command, Reporter, RunEnd, Said, Workers};
 use crate::workflow::{Registry, RunContext, RunError, RunModel, RunOutput, Workflow};
 
@@ -39,6 +41,7 @@ pub struct Local {
     concurrency: Concurrency,
     heartbeat: Duration,
     running: HashMap<RunnerId, Running>,
+    states: RunnerStates,
 }
 
 /// A runner that was started.
@@ -57,6 +60,7 @@ impl Local {
             concurrency: Concurrency::default(),
             heartbeat: Duration::from_secs(5),
             running: HashMap::new(),
+            states: RunnerStates::default(),
         }
     }
 
@@ -76,7 +80,8 @@ impl Workers for Local {
         let (runner, life) = (reporter.runner(), reporter.life());
         let registry = Arc::clone(&self.registry);
         let concurrency = self.concurrency;
-        let runner_loop = Runner { reporter, commands, registry, concurrency, heartbeat };
+        let stages = self.states.stages(runner, life);
+        let runner_loop = Runner { reporter, commands, registry, concurrency, heartbeat, stages };
         let task = tokio::spawn(runner_loop.run()).abort_handle();
         self.running.insert(runner, Running { life, commands: sender, task });
     }
@@ -94,6 +99,10 @@ impl Workers for Local {
             running.task.abort();
         }
     }
+
+    fn states(&self) -> RunnerStates {
+        self.states.clone()
+    }
 }
 
 struct Runner {
@@ -102,6 +111,7 @@ struct Runner {
     registry: Arc<Registry>,
     concurrency: Concurrency,
     heartbeat: Interval,
+    stages: Stages,
 }
 
 /// Runs under way, each ending with its number.
@@ -153,12 +163,16 @@ impl Runner {
                 break;
             }
             match self.next_end(&mut ends, &mut said).await {
-                Ok((run, end)) => said.push(Said::Finished(id, run, end)),
+                Ok((run, end)) => {
+                    self.stages.end(run);
+                    said.push(Said::Finished(id, run, end));
+                }
                 Err(Interrupted::Cancelled) => break,
                 Err(Interrupted::Dismissed) => return,
             }
         }
         drop(ends);
+        self.stages.clear();
         said.push(Said::Ended(id));
         self.reporter.say(said).await;
     }
@@ -197,7 +211,9 @@ impl Runner {
             task: Arc::clone(&attempt.task),
             run,
             model,
+            stages: self.stages.clone(),
         };
+        context.stage(RUNNING);
         let workflow = Arc::clone(workflow);
         let whole = async move {
             let caught = AssertUnwindSafe(workflow.run(context)).catch_unwind().await;

@@ -10,6 +10,8 @@
 //! Whoever observes is told in batches and must be quick: it puts aside what it needs and does the
 //! rest in a thread of its own, with a bounded queue and a count of what did not fit.
 
+mod calls;
+
 use std::fmt::Debug;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
@@ -18,7 +20,9 @@ use rollway_core::{
     AttemptId, BatchId, BatchKey, BatchKind, BatchState, Cancel, DropReason, FailureKind, Life,
     Over, RunId, RunnerId, Runs, Status, TaskId,
 };
+use rollway_gateway::gateway::CallWatcher;
 
+use self::calls::Calls;
 use crate::workers::RunEnd;
 
 /// Something that was seen, and when.
@@ -163,7 +167,7 @@ pub struct Call {
 pub enum Moment {
     /// It came in.
     Began {
-        /// The model that it asks for.
+        /// The model that it asks for; empty: the trained one, by no name.
         model: Arc<str>,
     },
     /// It was sent to a server.
@@ -216,6 +220,11 @@ impl Observers {
     /// Tells whether nobody observes.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// Returns what a gateway tells of its calls; none if nobody observes.
+    pub fn of_calls(&self) -> Option<Arc<dyn CallWatcher>> {
+        (!self.is_empty()).then(|| Arc::new(Calls(self.clone())) as _)
     }
 
     /// Tells everybody.

@@ -5,14 +5,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rollway_core::{
-    Answer, BatchId, BatchKind, BatchView, Config, Counters, Outcome, Request, RunnerView, Status,
-    StopReport, TaskId, Unresponsive,
+    Answer, BatchId, BatchKind, BatchView, Config, Counters, Outcome, Request, RunId, RunnerView,
+    Status, StopReport, TaskId, Unresponsive,
 };
 
 use crate::driver::Reply;
 use crate::error::{Error, Result};
 use crate::handle::Handle;
 use crate::observe::Observers;
+use crate::states::RunnerStatus;
 use crate::task::Task;
 use crate::workers::Workers;
 
@@ -153,6 +154,18 @@ impl Scheduler {
         self.ask(what).await.map(|_| ())
     }
 
+    /// Cancels one run; tells whether there was one to cancel. Its task goes on without it, what
+    /// others have finished stays, and runs that its runner was given with it are run again.
+    pub async fn cancel_run(
+        &self,
+        batch: impl Into<BatchId>,
+        task: TaskId,
+        run: RunId,
+        reason: &str,
+    ) -> Result<bool> {
+        self.handle.cancel_run(batch.into(), task, run, reason).await
+    }
+
     /// Tells whether a batch has unfinished tasks or results that were not taken.
     pub async fn has_step(&self, batch: impl Into<BatchId>) -> Result<bool> {
         let batch = batch.into();
@@ -188,6 +201,12 @@ impl Scheduler {
     /// Returns every batch that is active or remembered.
     pub async fn batches(&self) -> Result<Vec<BatchView>> {
         self.handle.look(|core| core.batches().collect()).await
+    }
+
+    /// Returns every runner with what it does now: those that are stuck first, then those that are
+    /// longest at it.
+    pub async fn runner_states(&self) -> Result<Vec<RunnerStatus>> {
+        self.handle.runners().await
     }
 
     /// Returns the conservation counters.

@@ -12,6 +12,7 @@ use rollway_core::{
 use rollway_wire::Secret;
 use tokio::sync::mpsc;
 
+use crate::children::RunnerStates;
 use crate::driver::Message;
 use crate::task::Task;
 
@@ -32,6 +33,11 @@ pub trait Workers: Send + 'static {
     fn heard(&mut self, runner: RunnerId, life: Life, said: &Said) {
         let _ = (runner, life, said);
     }
+
+    /// Returns where runners say what they are at.
+    fn states(&self) -> RunnerStates {
+        RunnerStates::default()
+    }
 }
 
 impl Workers for Box<dyn Workers> {
@@ -49,6 +55,10 @@ impl Workers for Box<dyn Workers> {
 
     fn heard(&mut self, runner: RunnerId, life: Life, said: &Said) {
         (**self).heard(runner, life, said);
+    }
+
+    fn states(&self) -> RunnerStates {
+        (**self).states()
     }
 }
 
@@ -108,6 +118,9 @@ pub enum Said {
     },
     /// It is alive.
     Alive,
+    /// It cannot be started yet, for a reason that lies outside and that no time is counted for;
+    /// none: it can be, and time counts from now.
+    Waits(Option<Arc<str>>),
     /// It could not be started.
     StartFailed(Arc<str>),
     /// It is no more.

@@ -11,6 +11,7 @@ use rollway_core::metrics::Metrics;
 use rollway_core::{BatchId, FailureKind, RunId, TaskId};
 use rollway_wire::Secret;
 
+use crate::states::Stages;
 use crate::task::Task;
 
 /// What a run has to work with.
@@ -26,6 +27,14 @@ pub struct RunContext {
     pub run: RunId,
     /// How the run reaches the models; none if there is no gateway.
     pub model: Option<RunModel>,
+    pub(crate) stages: Stages,
+}
+
+impl RunContext {
+    /// Says what the run is at from now on, for people who look at its runner.
+    pub fn stage(&self, stage: &str) {
+        self.stages.set(self.run, stage);
+    }
 }
 
 /// The models as one run reaches them: any client of OpenAI's API takes these two.

@@ -29,6 +29,16 @@ pub enum Caller {
     Run(RunName),
 }
 
+impl Caller {
+    /// Returns which run it is, if it is one.
+    pub(crate) const fn run(self) -> Option<RunName> {
+        match self {
+            Self::Admin => None,
+            Self::Run(name) => Some(name),
+        }
+    }
+}
+
 /// What every key of a run begins with.
 const PREFIX: &str = "rw-";
 

@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::access::RunName;
 use crate::http::{App, History, Listening, listen, router};
+pub use crate::http::{CallEnded, CallWatcher, UnderWay};
 use crate::models::{self, Models, ServerSpec};
 use crate::record::{self, RecordError};
 
@@ -33,6 +34,8 @@ pub struct Options {
     /// Whether `sampling` also replaces what clients say, instead of filling in what they leave
     /// out.
     pub force_sampling: bool,
+    /// Who sees the calls of runs; none: nobody.
+    pub watcher: Option<Arc<dyn CallWatcher>>,
 }
 
 /// What a request may be.
@@ -190,6 +193,11 @@ impl Handle {
     /// turns. A run that has not called, or whose attempt is not open, has none.
     pub fn experiences(&self, run: RunName, since: u64) -> Result<(Vec<u8>, u64), RecordError> {
         self.app.experiences(run, since).map(|(payload, turns)| (payload.into(), turns))
+    }
+
+    /// Returns the calls of an attempt that are under way, the oldest first.
+    pub fn under_way(&self, attempt: u64) -> Vec<UnderWay> {
+        self.app.board.of(attempt)
     }
 
     /// The servers.

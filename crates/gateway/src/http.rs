@@ -22,7 +22,9 @@ mod respond;
 mod runs;
 mod servers;
 mod settle;
+mod under_way;
 mod upstream;
+mod watched;
 
 use std::sync::Arc;
 
@@ -36,6 +38,8 @@ pub(crate) use self::app::App;
 pub use self::history::{History, KeepFuture};
 pub(crate) use self::intake::body as read_body;
 pub(crate) use self::listen::{Listening, listen};
+pub use self::under_way::UnderWay;
+pub use self::watched::{CallEnded, CallWatcher};
 use crate::access::{self, Caller};
 use crate::error::{CallError, ErrorKind};
 

@@ -49,6 +49,8 @@ pub struct Book {
     pub submitted: u64,
     /// Runs that succeeded.
     pub succeeded: u64,
+    /// Runs that somebody had cancelled, one by one.
+    pub requested: u64,
     /// When a run was last reported, or an attempt last began.
     pub last_progress: Time,
     /// Train batches with tasks that have ended.
@@ -109,6 +111,7 @@ impl Asked {
             | Request::Drain { .. }
             | Request::Discard { .. }
             | Request::Submit { .. }
+            | Request::CancelRun { .. }
             | Request::Join => Some(self.at),
             Request::Abort { .. } | Request::WaitAll { .. } | Request::Start => None,
         }
@@ -136,6 +139,7 @@ impl Asked {
             | Request::Discard { batch }
             | Request::Submit { batch, .. }
             | Request::Finalize { batch, .. }
+            | Request::CancelRun { batch, .. }
             | Request::Abort { batch, .. } => Some(batch),
             Request::WaitAll { .. } | Request::Start | Request::Stop { .. } | Request::Join => None,
         }
@@ -200,6 +204,8 @@ pub struct Run {
     pub kills: u32,
     /// Whether it had ended before the core began anew.
     pub restored: bool,
+    /// Whether somebody had just this run cancelled.
+    pub requested: bool,
 }
 
 /// Where a run is.
@@ -220,7 +226,7 @@ pub enum RunState {
     },
     /// It failed for good, before the core began anew.
     Failed(FailureKind),
-    /// It was cancelled while it was under way, or before the core began anew.
+    /// It was cancelled while it was under way, by itself, or before the core began anew.
     Cancelled,
 }
 
@@ -399,6 +405,7 @@ impl Book {
             held: 0,
             submitted: 0,
             succeeded: 0,
+            requested: 0,
             last_progress: Time::ZERO,
             train_batches: 0,
             durations: BTreeMap::new(),

@@ -40,6 +40,8 @@ const KNOWN: Names = &[
             "discarded",
             "finalized",
             "aborted",
+            "run_cancelled",
+            "no_run_cancelled",
             "all_ended",
             "started",
             "stopped",
@@ -63,7 +65,18 @@ const KNOWN: Names = &[
     ),
     ("attempt", &["started", "shortened"]),
     ("wake", &["runner", "silence", "waiter", "retry", "elsewhere", "delivery", "stop", "nothing"]),
-    ("cancel", &["aborted", "over_rollout", "timed_out", "batch_failed", "timeout", "not_begun"]),
+    (
+        "cancel",
+        &[
+            "aborted",
+            "over_rollout",
+            "timed_out",
+            "batch_failed",
+            "requested",
+            "timeout",
+            "not_begun",
+        ],
+    ),
 ];
 
 /// The transitions that a runner can make in one step.

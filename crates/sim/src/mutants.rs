@@ -61,6 +61,7 @@ struct Memory {
     attempts: BTreeMap<AttemptId, (BatchKey, TaskId)>,
     reported: BTreeSet<(AttemptId, u32)>,
     succeeded: BTreeSet<(BatchKey, TaskId, u32)>,
+    cancelled: BTreeSet<(BatchKey, TaskId, u32)>,
     last_on: BTreeMap<(BatchKey, TaskId, u32), RunnerId>,
     held_back: Vec<Action>,
 }
@@ -250,6 +251,15 @@ mutants! {
     "retries": "runs are never tried again" => Told(|config| retries(config, 0)),
     "retries": "poison is not recognised" => Told(|config| config.failures.poison_limit = 1_000),
     "retries": "retries go back where they failed" => Says(says::same_runner),
+    "retries": "a run that was cancelled is tried again" => Says(says::cancelled_run_again),
+    "retries": "whoever shares a runner with a cancelled run is charged" =>
+        Hears(hears::sibling_charged),
+    "ends": "whoever shares a runner with a cancelled run is cancelled" =>
+        Hears(hears::sibling_cancelled),
+    "kept": "what whoever shares a runner with a cancelled run yielded is lost" =>
+        Says(says::sibling_result_lost),
+    "answers": "a cancel is said to have come too late" => Says(says::cancel_denied),
+    "survival": "a cancel is not recorded" => Says(says::cancel_unrecorded),
     "limits": "the budget for payloads is ignored" => Told(|config| {
         config.limits.payload_bytes = u64::MAX;
     }),

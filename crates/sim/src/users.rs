@@ -8,10 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use rollway_core::{
-    Answer, BatchId, BatchKey, BatchKind, Input, Refusal, Request, RequestId, TaskSpec,
-    Unresponsive, WorkflowId,
+    Answer, BatchId, BatchKey, BatchKind, Input, Refusal, Request, RequestId, RunId, TaskId,
+    TaskSpec, Unresponsive, WorkflowId,
 };
 
+use crate::book::{AttemptState, Batch};
 use crate::faults::Fault;
 use crate::world::{Event, World};
 
@@ -290,6 +291,35 @@ impl World {
 
     fn some_of(&mut self, most: u32) -> Option<u32> {
         self.dice.percent(40).then(|| self.dice.small(0, most + 1))
+    }
+
+    /// Cancels a run: usually one that somebody works on, otherwise any.
+    fn cancel_one(&mut self) -> Request {
+        let book = &self.book;
+        let under_way = book.attempts.values().filter_map(|attempt| {
+            let batch = book.batches.get(&attempt.batch)?;
+            let given = attempt.state != AttemptState::Over && !batch.forgotten;
+            given.then(|| (batch.id.clone(), attempt.task, attempt.outstanding.clone()))
+        });
+        let mut aims: Vec<_> = under_way.filter(|(.., runs)| !runs.is_empty()).collect();
+        if aims.is_empty() || self.dice.percent(30) {
+            let tasks = |batch: &Batch| (0..batch.tasks.len() as u32).map(TaskId);
+            let runs = |task: TaskId, batch: &Batch| {
+                (0..batch.tasks[task.0 as usize].runs.len() as u32).collect::<Vec<_>>()
+            };
+            aims = (self.book.active.values())
+                .filter_map(|key| self.book.batches.get(key))
+                .flat_map(|batch| {
+                    tasks(batch).map(move |task| (batch.id.clone(), task, runs(task, batch)))
+                })
+                .collect();
+        }
+        if aims.is_empty() {
+            return Request::CancelRun { batch: "nobody".into(), task: TaskId(0), run: RunId(0) };
+        }
+        let (batch, task, runs) = self.dice.pick(&aims).clone();
+        let run = if runs.is_empty() { 0 } else { *self.dice.pick(&runs) };
+        Request::CancelRun { batch, task, run: RunId(run) }
     }
 
     fn abort(&mut self, batch: BatchId) -> Request {

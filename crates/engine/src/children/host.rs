@@ -1,24 +1,19 @@
 //! One worker process and the runners that have a seat in it.
 
 use std::collections::BTreeMap;
-use std::io;
-use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rollway_core::{FailureKind, Life, RunnerId};
 use rollway_wire::server::{Connection, Greeting, SendError};
-use rollway_wire::{EngineMessage, StartAttempt, env};
-use tokio::io::AsyncRead;
-use tokio::process::{Child, Command as Process};
+use rollway_wire::{EngineMessage, StartAttempt};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use super::launch::{Blame, Ended, Known, Whereabouts};
 use super::listen::Expected;
-use super::marks::Marks;
 use super::{Shared, lock};
-use crate::lines::lines;
 use crate::workers::{Attempt, Command, Reporter, RunEnd, Said};
 
 /// How long the last words of a dead process may take to be read.
@@ -37,6 +32,8 @@ struct Seats {
     taken: BTreeMap<RunnerId, Seat>,
     /// None until the process has said hello.
     connection: Option<Connection>,
+    /// Where it is, or why it is not anywhere yet.
+    known: Known,
     /// Whether newcomers have to go elsewhere.
     closed: bool,
 }
@@ -60,15 +57,19 @@ impl Host {
     }
 
     /// Gives a runner a seat, unless it is too late.
-    pub(super) fn seat(&self, reporter: &Reporter) -> bool {
+    pub(super) fn seat(&self, shared: &Shared, reporter: &Reporter) -> bool {
         let mut seats = lock(&self.seats);
         if seats.closed {
             return false;
         }
         let (runner, life) = (reporter.runner(), reporter.life());
+        shared.states.locate(reporter, &seats.known);
         if let Some(connection) = &seats.connection {
             // If the worker is gone, that is about to be noticed.
             let _ = connection.send(EngineMessage::StartRunner { runner, life });
+        } else if let Some(why) = seats.known.waits.as_deref() {
+            let (reporter, why) = (reporter.clone(), why.into());
+            tokio::spawn(async move { reporter.say(vec![Said::Waits(Some(why))]).await });
         }
         let seat = Seat { reporter: reporter.clone(), stage: Stage::Starting };
         seats.taken.insert(runner, seat);
@@ -97,13 +98,18 @@ impl Host {
     }
 
     /// Takes the process in, with all runners that have a seat.
-    pub(super) fn welcome(&self, greeting: Greeting, heartbeat: Duration) {
+    pub(super) fn welcome(&self, shared: &Shared, greeting: Greeting) {
         let mut seats = lock(&self.seats);
+        let hello = greeting.hello();
+        seats.known = Known { place: Some(place(&hello.host, hello.pid)), waits: None };
+        for seat in seats.taken.values() {
+            shared.states.locate(&seat.reporter, &seats.known);
+        }
         let life = |(runner, seat): (&RunnerId, &Seat)| (*runner, seat.reporter.life());
         let offered = greeting.hello().runners as usize;
         let runners: Vec<_> = seats.taken.iter().map(life).collect();
         let (first, rest) = runners.split_at(offered.min(runners.len()));
-        let connection = greeting.welcome(first, heartbeat);
+        let connection = greeting.welcome(first, shared.options.heartbeat);
         for (runner, life) in rest {
             let _ = connection.send(EngineMessage::StartRunner { runner: *runner, life: *life });
         }
@@ -125,7 +131,7 @@ impl Host {
                     self.end.cancel();
                 }
             }
-            Said::Alive | Said::Began(_) | Said::Finished(..) => {}
+            Said::Alive | Said::Waits(_) | Said::Began(_) | Said::Finished(..) => {}
         }
         Some(reporter)
     }
@@ -177,19 +183,13 @@ impl Host {
 
     /// Leads the process from its start to its end, and tells the runners in it.
     pub(super) async fn live(self: Arc<Self>, shared: Arc<Shared>) {
-        let file = shared.folder.path().join(format!("marks-{}", self.number));
-        let marks = Marks::new(file, shared.options.runners_per_worker.max(1));
-        let ended = match &marks {
-            Ok(marks) => tokio::select! {
-                biased;
-                // Dropping the process kills it.
-                () = self.end.cancelled() => "its process was ended".to_owned(),
-                ended = Arc::clone(&self).watch(&shared, marks) => ended,
-            },
-            Err(error) => format!("its process could not be started: {error}"),
+        let ended = tokio::select! {
+            biased;
+            // Dropping what was launched ends it by force.
+            () = self.end.cancelled() => Ended::blameless("its process was ended"),
+            ended = Arc::clone(&self).watch(&shared) => ended,
         };
         let ordered = self.end.is_cancelled();
-        let culprit = marks.ok().and_then(|marks| marks.culprit());
         let taken = {
             let mut seats = lock(&self.seats);
             seats.closed = true;
@@ -199,52 +199,93 @@ impl Host {
         let busy = taken.values().filter(|seat| seat.stage == Stage::Busy).count();
         let per_worker = shared.options.runners_per_worker.max(1);
         for (runner, Seat { reporter, stage }) in taken {
-            let message = ended.as_str().into();
-            let blamed = busy == 1 || culprit == Some(runner.0 % per_worker);
+            let message = ended.message.as_str().into();
+            let blamed = match ended.blame {
+                Blame::Nobody => false,
+                Blame::OnlyOne => busy == 1,
+                Blame::Place(place) => busy == 1 || place == runner.0 % per_worker,
+            };
             let said = match stage {
                 Stage::Starting if !ordered => Said::StartFailed(message),
                 Stage::Starting | Stage::Idle => Said::Lost { message, suspect: false },
                 Stage::Busy => Said::Lost { message, suspect: blamed && !ordered },
             };
+            shared.states.forget(runner, reporter.life());
             reporter.say(vec![said]).await;
         }
     }
 
-    /// Starts the process and waits until it is gone; returns how it ended.
-    async fn watch(self: Arc<Self>, shared: &Shared, marks: &Marks) -> String {
+    /// Passes on what is known of a process that has not said hello.
+    async fn note(&self, shared: &Shared, known: Known) {
+        let starting: Vec<Reporter> = {
+            let mut seats = lock(&self.seats);
+            seats.known = known.clone();
+            seats.taken.values().map(|seat| seat.reporter.clone()).collect()
+        };
+        for reporter in starting {
+            shared.states.locate(&reporter, &known);
+            let why = known.waits.as_deref().map(Into::into);
+            reporter.say(vec![Said::Waits(why)]).await;
+        }
+    }
+
+    /// Has the process started and waits until it is gone; returns how it ended.
+    async fn watch(self: Arc<Self>, shared: &Shared) -> Ended {
         let token = format!("w{}", self.number);
         let (greeted, mut greeting) = oneshot::channel();
         let expected = Expected { host: Arc::clone(&self), greeted };
         lock(&shared.routes).expected.insert(token.clone(), expected);
         let _forget = Forget { shared, token: &token };
-        let mut child = match spawn(shared, &token, marks) {
-            Ok(child) => child,
-            Err(error) => {
-                let program = shared.options.program.display();
-                return format!("{program} could not be started: {error}");
-            }
-        };
-        let mut left = tokio::select! {
-            greeted = &mut greeting => match greeted {
-                Ok(left) => left,
-                Err(_) => return "it was forgotten".to_owned(),
-            },
-            status = child.wait() => {
-                return format!("ended before it said hello: {}", describe(status));
+        let whereabouts = Whereabouts::new();
+        let mut known = whereabouts.watch();
+        let mut launched = shared.launcher.launch(shared.ticket(self.number, &token, whereabouts));
+        let mut left = loop {
+            tokio::select! {
+                greeted = &mut greeting => match greeted {
+                    Ok(left) => break left,
+                    Err(_) => return Ended::blameless("it was forgotten"),
+                },
+                ended = launched.ended() => return unheard(ended),
+                Ok(()) = known.changed() => {
+                    let known = known.borrow_and_update().clone();
+                    self.note(shared, known).await;
+                }
             }
         };
         tokio::select! {
-            status = child.wait() => {
+            ended = launched.ended() => {
                 // Its last words may still be on their way.
                 let _ = timeout(LAST_WORDS, &mut left).await;
-                format!("worker ended: {}", describe(status))
+                as_worker(ended)
             }
-            _ = &mut left => match timeout(LAST_WORDS, child.wait()).await {
-                Ok(status) => format!("worker ended: {}", describe(status)),
-                Err(_) => "worker closed its connection".to_owned(),
+            _ = &mut left => match timeout(LAST_WORDS, launched.ended()).await {
+                Ok(ended) => as_worker(ended),
+                Err(_) => Ended::blameless("worker closed its connection"),
             },
         }
     }
+}
+
+/// Returns where a process is, for people.
+fn place(host: &str, pid: Option<u32>) -> String {
+    let host = if host.is_empty() { "unknown" } else { host };
+    match pid {
+        Some(pid) => format!("{host}, pid {pid}"),
+        None => host.to_owned(),
+    }
+}
+
+/// Says how a process ended that had said hello.
+fn as_worker(ended: Ended) -> Ended {
+    Ended { message: format!("worker ended: {}", ended.message), ..ended }
+}
+
+/// Says how a process ended that never said hello.
+fn unheard(ended: Ended) -> Ended {
+    if !ended.started {
+        return ended;
+    }
+    Ended { message: format!("ended before it said hello: {}", ended.message), ..ended }
 }
 
 fn start(shared: &Shared, runner: RunnerId, life: Life, attempt: Attempt) -> StartAttempt {
@@ -276,44 +317,5 @@ struct Forget<'a> {
 impl Drop for Forget<'_> {
     fn drop(&mut self) {
         lock(&self.shared.routes).expected.remove(self.token);
-    }
-}
-
-fn spawn(shared: &Shared, token: &str, marks: &Marks) -> io::Result<Child> {
-    let options = &shared.options;
-    let mut child = Process::new(&options.program)
-        .args(&options.args)
-        .envs(options.env.iter().cloned())
-        .env(env::ADDRESS, shared.address.to_string())
-        .env(env::SECRET, shared.secret.reveal())
-        .env(env::TOKEN, token)
-        .env(env::RUNNERS, options.runners_per_worker.max(1).to_string())
-        .env(env::MARKS, marks.path())
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()?;
-    if let Some(stdout) = child.stdout.take() {
-        tokio::spawn(relay(stdout, token.to_owned(), "stdout"));
-    }
-    if let Some(stderr) = child.stderr.take() {
-        tokio::spawn(relay(stderr, token.to_owned(), "stderr"));
-    }
-    Ok(child)
-}
-
-/// Puts what a worker prints into the log, line by line, under its name.
-async fn relay(output: impl AsyncRead + Unpin, worker: String, stream: &'static str) {
-    let log = |line: &str| {
-        tracing::info!(target: "rollway::worker", %worker, stream, "{line}");
-    };
-    lines(output, log).await;
-}
-
-fn describe(status: io::Result<ExitStatus>) -> String {
-    match status {
-        Ok(status) => status.to_string(),
-        Err(error) => error.to_string(),
     }
 }

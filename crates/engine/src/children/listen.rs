@@ -80,7 +80,7 @@ fn greet(shared: &Shared, greeting: Greeting) {
     let Some(expected) = routes.expected.remove(&greeting.hello().token) else { return };
     let Expected { host, greeted } = expected;
     let conn = greeting.conn();
-    host.welcome(greeting, shared.options.heartbeat);
+    host.welcome(shared, greeting);
     let (left, gone) = oneshot::channel();
     routes.connected.insert(conn, Route { host, left });
     // If the process was ended meanwhile, nobody waits for it.
@@ -106,10 +106,10 @@ fn translate(
             }
         }
         WorkerMessage::Heartbeat(states) => {
-            let mut known = lock(&shared.states.0);
             for state in states {
                 if let Some(reporter) = host.heard(state.runner, state.life, &Said::Alive) {
-                    known.insert(state.runner, state.state);
+                    let name = (state.runner, state.life);
+                    shared.states.tell(name, state.attempt, state.state);
                     say(state.runner, reporter, Said::Alive);
                 }
             }

@@ -22,6 +22,7 @@ use crate::coordinator::RolloutCoordinator;
 use crate::durable::Restored;
 use crate::fleet::Fleet;
 use crate::gateway::trained_model;
+use crate::observe::Observers;
 use crate::offer::Offer;
 use crate::sink::{PipelineSink, Sink};
 use crate::synchronizer::{Seat, SyncError, Synchronizer};
@@ -114,7 +115,7 @@ impl Opened {
         let (sets, saved) = read(Arc::clone(&config), place.clone(), fleet.needs_prompts()).await?;
         let version = saved.as_ref().map(|saved| saved.progress().version);
         let start = if explores { weights::start(&config.job_dir(), version)? } else { None };
-        self.serve(&config, &start).await?;
+        self.serve(&config, &start, &options.observers).await?;
         let Some(gateway) = &self.gateway else {
             return Err(ExplorerError::NotNow("there is no gateway".to_owned()));
         };
@@ -172,8 +173,14 @@ impl Opened {
     }
 
     /// Starts the embedded models and the gateway.
-    async fn serve(&mut self, config: &Config, start: &super::embedded::Start) -> Result<()> {
-        let (embedded, gateway) = Served::start(config, start).await?.into_parts();
+    async fn serve(
+        &mut self,
+        config: &Config,
+        start: &super::embedded::Start,
+        observers: &Observers,
+    ) -> Result<()> {
+        let served = Served::start(config, start, observers).await?;
+        let (embedded, gateway) = served.into_parts();
         self.embedded = Some(embedded);
         self.gateway = Some(gateway);
         Ok(())

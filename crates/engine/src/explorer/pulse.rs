@@ -68,6 +68,16 @@ impl Pulse {
         beat
     }
 
+    /// Tells whether there is an explorer behind these numbers.
+    pub(crate) fn is_live(&self) -> bool {
+        self.lock().source.is_some()
+    }
+
+    /// Returns what runs are asked of; none: the explorer is gone.
+    pub(crate) fn coordinator(&self) -> Option<RolloutCoordinator> {
+        self.lock().source.as_ref().map(|(coordinator, _)| coordinator.clone())
+    }
+
     /// Lets go of the explorer, whose end these numbers are then.
     pub(super) async fn freeze(&self) {
         self.beat().await;

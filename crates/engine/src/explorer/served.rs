@@ -9,6 +9,7 @@ use rollway_wire::Secret;
 use super::Result;
 use super::embedded::{Embedded, Start};
 use crate::config::{Config, EngineType, Problem};
+use crate::observe::Observers;
 
 /// Embedded models, and the gateway to these and all others.
 #[derive(Debug)]
@@ -20,8 +21,13 @@ pub(crate) struct Served {
 
 impl Served {
     /// Starts the embedded models, the trained one with these weights, and the gateway.
-    pub(crate) async fn start(config: &Config, start: &Start) -> Result<Self> {
-        let (options, embedded, servers) = models(config, start)?;
+    pub(crate) async fn start(
+        config: &Config,
+        start: &Start,
+        observers: &Observers,
+    ) -> Result<Self> {
+        let (mut options, embedded, servers) = models(config, start)?;
+        options.watcher = observers.of_calls();
         if !servers.iter().any(|server| server.trained) {
             let key = "explorer.rollout_model.base_url";
             let hint = "give the address, such as http://localhost:8000/v1, or set \

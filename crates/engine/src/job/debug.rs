@@ -18,6 +18,7 @@ use crate::client::Client;
 use crate::config::Config;
 use crate::explorer::{ExplorerError, Served};
 use crate::fleet::Fleet;
+use crate::observe::Observers;
 use crate::scheduler::{Collect, Scheduler};
 use crate::taskset::{Drawn, Opener};
 
@@ -81,7 +82,7 @@ pub async fn debug(config: &Config) -> Result<Debugged, JobError> {
     let fleet = Fleet::choose(&config).map_err(Trouble::from)?;
     let drawn = first(&config, fleet.needs_prompts()).await?;
     clock.lap("read the task");
-    let served = Served::start(&config, &None).await?;
+    let served = Served::start(&config, &None, &Observers::default()).await?;
     clock.lap("start the gateway");
     let ran = run(&config, &fleet, &served, &drawn, &mut clock).await;
     let calls = calls(&served).await;

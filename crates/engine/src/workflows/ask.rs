@@ -55,6 +55,7 @@ impl<'a> Ask<'a> {
         index: Option<&Value>,
         reward: f64,
     ) -> RunResult {
+        context.stage("encoding");
         let mut experiences = match context.task.is_eval {
             // Nobody is trained by an eval.
             true => Vec::new(),

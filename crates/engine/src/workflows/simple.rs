@@ -55,6 +55,7 @@ impl Simple {
         let ask = Ask::new(&self.client, context)?;
         let Question { messages, tools, rollout_args, .. } = &question;
         let text = ask.chat(messages, tools.as_ref(), rollout_args).await?;
+        context.stage("rewarding");
         let reward = reward.of(&text, question.response.as_ref()).map_err(wrong)?;
         ask.rewarded(context, question.index.as_ref(), reward).await
     }

@@ -15,6 +15,8 @@ use super::guests::Guests;
 use super::history::History;
 use super::metrics::Metrics;
 use super::runs::Runs;
+use super::under_way::CallBoard;
+use super::watched::CallWatcher;
 use crate::access::{Keys, RunName};
 use crate::call::Kind;
 use crate::gateway::{Options, Tokens};
@@ -31,6 +33,8 @@ pub(crate) struct App {
     pub(super) guests: Guests,
     pub(super) metrics: Metrics,
     pub(super) history: Option<Arc<dyn History>>,
+    /// Calls of runs that are under way.
+    pub(crate) board: Arc<CallBoard>,
     /// Places for calls.
     pub(super) places: Arc<Semaphore>,
     /// What is under way besides connections: streams, and requests that abort others.
@@ -44,10 +48,12 @@ pub(crate) struct App {
 
 impl App {
     pub(crate) fn new(
-        options: Options,
+        mut options: Options,
         models: Models,
         history: Option<Arc<dyn History>>,
     ) -> io::Result<Self> {
+        let board = Arc::new(CallBoard::new(options.watcher.take()));
+        options.watcher = Some(Arc::clone(&board) as Arc<dyn CallWatcher>);
         let stopping = CancellationToken::new();
         let mut prefix = Secret::random()?.reveal().to_owned();
         prefix.truncate(16);
@@ -64,6 +70,7 @@ impl App {
             options,
             models,
             history,
+            board,
             stopping,
             prefix,
         })

@@ -21,6 +21,7 @@ use super::relay::Relay;
 use super::runs::{Place, Session, Started};
 use super::settle::{Keeping, senseless, unrecorded};
 use super::upstream::{Asked, Failure, Question, Said};
+use super::watched::Watched;
 use super::{intake, respond};
 use crate::access::Caller;
 use crate::answer::End;
@@ -28,7 +29,7 @@ use crate::call::{Call, Kind};
 use crate::dialect::Source;
 use crate::error::{CallError, ErrorKind};
 use crate::models::Lease;
-use crate::record::{Kept, RecordError};
+use crate::record::{Attempted, Kept, RecordError};
 
 /// Fields of a call that sampling arguments do not reach.
 const NOT_SAMPLING: [&str; 5] = ["model", "messages", "prompt", "stream", "n"];
@@ -81,7 +82,7 @@ async fn take_in(
     kind: Kind,
     request: Request,
 ) -> Result<Response, Failure> {
-    let timed = Metrics::call(app, kind);
+    let mut timed = Metrics::call(app, kind);
     let limits = &app.options.limits;
     let session = match caller {
         Caller::Admin => None,
@@ -91,39 +92,61 @@ async fn take_in(
     let headers = request.headers().clone();
     let attempted = intake::attempted(&headers)?;
     let body = intake::body(request, limits.max_body_bytes, limits.request_timeout).await?;
-    let mut call = Call::parse(kind, &body)?;
+    let call = Call::parse(kind, &body)?;
     drop(body);
 
+    let name = session.as_ref().and(caller.run());
+    let watched = Watched::begin(app.options.watcher.as_ref(), name, call.model());
+    timed.watched = watched.clone();
+    let asked = take_up(app, session, call, &headers, &attempted, (timed, places)).await;
+    if let Err(failure) = &asked {
+        watched.failed(failure);
+    }
+    asked
+}
+
+/// Begins the recording of a call, and asks a server.
+async fn take_up(
+    app: &Arc<App>,
+    session: Option<Arc<Session>>,
+    mut call: Call,
+    headers: &HeaderMap,
+    attempted: &Attempted,
+    (timed, places): (Timed, Places),
+) -> Result<Response, Failure> {
+    let limits = &app.options.limits;
     let is_trained = app.models.is_trained(call.model());
     if is_trained {
         sample(app, &mut call);
     }
     let guest = match (&session, &app.history) {
-        (None, Some(_)) => Some(app.guests.guest(&headers, &call, &attempted)),
+        (None, Some(_)) => Some(app.guests.guest(headers, &call, attempted)),
         _ => None,
     };
     let routing = session.as_ref().map(|session| session.routing);
     let question = Question {
         app: Arc::clone(app),
-        id: app.new_id(kind),
+        id: app.new_id(call.kind),
         session: routing.or_else(|| guest.as_ref().map(|guest| guest.routing)),
         is_recorded: is_trained && (session.is_some() || guest.is_some()),
         deadline: tokio::time::Instant::from_std(timed.began) + limits.call_timeout,
         cancelled: session
             .as_ref()
             .map_or_else(|| app.stopping.clone(), |session| session.cancelled.clone()),
-        traces: traces(&headers),
+        traces: traces(headers),
+        watched: timed.watched.clone(),
         call,
     };
     let recording = session.as_ref().or_else(|| guest.as_ref().map(|guest| &guest.session));
     let keeping = match recording.filter(|_| is_trained) {
         None => Keeping::Nowhere,
         Some(session) => {
-            let begun = question.within(session.begin(&question.call, &attempted)).await?;
+            let begun = question.within(session.begin(&question.call, attempted)).await?;
             let pending = match begun.map_err(|error| refused(&error))? {
                 Started::New(pending) => pending,
                 Started::Again(receipt, kept) => {
                     app.metrics.answered_again();
+                    question.watched.status(StatusCode::OK.as_u16());
                     return Ok(again::response(&question.call, kept, receipt));
                 }
             };
@@ -203,6 +226,7 @@ async fn ask(
             let call = &question.call;
             let outcome = match heard {
                 Ok((parts, Ok(answer))) => {
+                    question.watched.heard(&answer, source.version);
                     let kept = Kept { stream: call.stream, parts: parts.clone() };
                     let kept = keeping.keep(&question.app, call, answer, kept).await;
                     let given = kept.map(|receipt| again::complete(call, parts, receipt));
@@ -217,7 +241,9 @@ async fn ask(
                     Err(error)
                 }
             };
-            outcome?
+            let given = outcome?;
+            question.watched.status(StatusCode::OK.as_u16());
+            given
         }
         Said::Events(response) => {
             let (pieces, body) = Stream::new();

@@ -21,6 +21,7 @@ use super::history::History;
 use super::respond;
 use super::runs::Counted;
 use super::servers::Servers;
+use super::watched::Watched;
 use crate::answer::{Answer, End};
 use crate::call::Kind;
 use crate::error::{CallError, ErrorKind};
@@ -158,7 +159,8 @@ impl Metrics {
         };
         app.metrics.in_flight.inc();
         let app = Arc::clone(app);
-        Timed { app, endpoint, began: Instant::now(), upstream: Duration::ZERO }
+        let (began, upstream) = (Instant::now(), Duration::ZERO);
+        Timed { app, endpoint, began, upstream, watched: Watched::default() }
     }
 
     /// A call begins to wait for a server.
@@ -255,6 +257,8 @@ pub(super) struct Timed {
     pub(super) began: Instant,
     /// What others have taken of its time.
     pub(super) upstream: Duration,
+    /// For whoever sees calls, and learns of the end with this.
+    pub(super) watched: Watched,
 }
 
 impl Drop for Timed {

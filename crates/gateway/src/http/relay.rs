@@ -15,6 +15,7 @@ use super::delivery::Piece;
 use super::metrics::Timed;
 use super::settle::{Keeping, senseless, unrecorded};
 use super::upstream::{Question, UnderWay, causes, taken};
+use super::watched::Watched;
 use crate::answer::End;
 use crate::dialect::{Misread, Reader, Source};
 use crate::error::{CallError, ErrorKind};
@@ -160,12 +161,14 @@ impl Relay {
 
     /// Records the whole answer, and only then lets the client know that it was all.
     async fn complete(self, mut rest: BytesMut) {
-        let Self { question, under_way, reader, keeping, pieces, held, gathered } = self;
+        let Self { mut question, under_way, reader, keeping, pieces, held, gathered } = self;
         under_way.lease().went_well();
+        let version = under_way.lease().version();
         under_way.ended();
         let app = &question.app;
         let outcome = match reader.finish(End::Complete) {
             Ok(answer) => {
+                question.watched.heard(&answer, version);
                 let kept = if keeping.keeps_answers() {
                     gathered.kept(&question.call, &answer)
                 } else {
@@ -180,6 +183,9 @@ impl Relay {
             }
             Err(_) => Ok(None),
         };
+        let status = outcome.as_ref().map_or_else(|error| unrecorded(error).kind.status(), |_| 200);
+        question.watched.status(status);
+        question.watched = Watched::default();
         drop(held);
         let last = match outcome {
             Ok(receipt) => {
@@ -195,6 +201,10 @@ impl Relay {
     /// Records what there is of the answer, if it is for somebody who may still want it.
     async fn aborted(self, why: Option<CallError>) {
         let Self { question, under_way, reader, keeping, pieces, held, .. } = self;
+        if let Some(error) = &why {
+            question.watched.status(error.kind.status());
+        }
+        let version = under_way.lease().version();
         // Closes the connection to the server, and tells it where that is not enough.
         drop(under_way);
         let app = &question.app;
@@ -202,6 +212,7 @@ impl Relay {
         if keeping.is_kept() && is_wanted {
             match reader.finish(End::Aborted) {
                 Ok(answer) => {
+                    question.watched.heard(&answer, version);
                     let kept = Kept { stream: true, parts: Vec::new() };
                     // What could not be kept was counted, and is an error of the run.
                     let _ = keeping.keep(app, &question.call, answer, kept).await;
@@ -219,9 +230,10 @@ impl Relay {
     fn misread(self, misread: Misread) {
         let Self { question, under_way, keeping, pieces, held, .. } = self;
         under_way.lease().went_wrong(&misread.0);
+        let error = senseless(&misread, keeping.is_kept());
+        question.watched.status(error.kind.status());
         drop(under_way);
         drop(held);
-        let error = senseless(&misread, keeping.is_kept());
         if keeping.is_kept() {
             keeping.fail(&question.app, RecordError::Misread(misread.0));
         }

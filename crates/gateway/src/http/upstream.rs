@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::app::App;
+use super::watched::Watched;
 use crate::call::{Call, Kind};
 use crate::dialect::{Misread, Outgoing, Reader};
 use crate::error::{CallError, ErrorKind};
@@ -40,6 +41,8 @@ pub(super) struct Question {
     pub(super) cancelled: CancellationToken,
     /// `traceparent` and `tracestate`, for servers that trace.
     pub(super) traces: Vec<(&'static str, HeaderValue)>,
+    /// For whoever sees calls.
+    pub(super) watched: Watched,
 }
 
 /// A server that answers.
@@ -171,6 +174,7 @@ impl Question {
         let outgoing = dialect.outgoing(&self.call, lease.server_model(), &id);
         let name = self.call.model().unwrap_or(&server.spec.model);
         let mut reader = dialect.reader(&self.call, &self.id, name);
+        self.watched.sent(&server.spec.url);
         let under_way = UnderWay::new(self, lease, id);
         let lease = under_way.lease();
         let prompt = async {

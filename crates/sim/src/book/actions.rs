@@ -1,8 +1,8 @@
 //! What the record takes from actions.
 
 use rollway_core::{
-    Action, Answer, AttemptId, BatchKey, BatchKind, Cancel, DropReason, LeaseId, Life, Payload,
-    RequestId, RunnerId, TaskId, TaskResult, Time,
+    Action, Answer, AttemptId, BatchKey, BatchKind, Cancel, CancelReason, DropReason, LeaseId,
+    Life, Payload, RequestId, RunnerId, TaskId, TaskResult, Time,
 };
 
 use super::{AskedState, Attempt, AttemptState, Book, Lease, Phase, Place, RunState, Slot};
@@ -93,7 +93,8 @@ impl Book {
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
         attempt.state = AttemptState::Cancelling(reason);
         attempt.since = now;
-        if !matches!(reason, Cancel::Runs(_)) {
+        // Where one run was cancelled, that is known; the others come back.
+        if !matches!(reason, Cancel::Runs(why) if why != CancelReason::Requested) {
             return;
         }
         let (batch, task, left) = (attempt.batch, attempt.task, attempt.outstanding.clone());
@@ -156,6 +157,7 @@ impl Book {
             | Answer::Discarded
             | Answer::Finalized(_)
             | Answer::Aborted(_)
+            | Answer::RunCancelled(_)
             | Answer::AllEnded
             | Answer::Started { .. }
             | Answer::Stopped(_)

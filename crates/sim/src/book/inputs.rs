@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use rollway_core::{
-    Action, Answer, AttemptId, BatchKey, BatchKind, ByFailure, Cancel, Delivery, FailureKind,
-    Input, LeaseId, Life, Payload, Report, Request, RequestId, RunId, RunOutcome, RunnerId, TaskId,
-    TaskSpec, Time,
+    Action, Answer, AttemptId, BatchKey, BatchKind, ByFailure, Cancel, CancelReason, Delivery,
+    FailureKind, Input, LeaseId, Life, Payload, Report, Request, RequestId, RunId, RunOutcome,
+    RunnerId, TaskId, TaskSpec, Time,
 };
 
 use super::{
@@ -70,6 +70,11 @@ impl Book {
                     batch.given_up = true;
                 }
             }
+            (Request::CancelRun { batch, task, run }, Some(Answer::RunCancelled(true))) => {
+                if let Some(key) = self.active.get(batch).copied() {
+                    self.cancel_run(key, *task, run.0);
+                }
+            }
             (Request::Abort { batch, keep_partial_results, .. }, _) => {
                 let key = self.active.get(batch);
                 if let Some(batch) = key.and_then(|key| self.batches.get_mut(key)) {
@@ -78,6 +83,23 @@ impl Book {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// Somebody had one run cancelled. If it was about to be blamed for its attempt, nobody is.
+    fn cancel_run(&mut self, batch: BatchKey, task: TaskId, id: u32) {
+        let in_turn = self.config.runs_in_turn;
+        let Some(run) = self.run_mut(batch, task, id) else { return };
+        let given = run.state == RunState::Given;
+        let last = run.last.filter(|_| given);
+        (run.state, run.requested) = (RunState::Cancelled, true);
+        self.requested += 1;
+        let Some(attempt) = last.and_then(|last| self.attempts.get_mut(&last)) else { return };
+        let first = attempt.outstanding.first() == Some(&id);
+        attempt.outstanding.retain(|outstanding| *outstanding != id);
+        let cancelling = matches!(attempt.state, AttemptState::Cancelling(_));
+        if cancelling && in_turn && first {
+            attempt.state = AttemptState::Cancelling(Cancel::Runs(CancelReason::Requested));
         }
     }
 
@@ -120,6 +142,7 @@ impl Book {
                 last_failure: None,
                 kills: 0,
                 restored: false,
+                requested: false,
             };
             let runs = vec![run; spec.repeat_times as usize];
             self.submitted += u64::from(spec.repeat_times);
@@ -163,7 +186,7 @@ impl Book {
             Report::AttemptEnded { attempt } => self.ready(runner, Some(*attempt)),
             Report::StartFailed { .. } => self.end_life(now, runner, false),
             Report::Lost { suspect, .. } => self.end_life(now, runner, *suspect),
-            Report::Alive => {}
+            Report::Alive | Report::Waits { .. } => {}
         }
     }
 
@@ -258,6 +281,7 @@ impl Book {
         let state = std::mem::replace(&mut attempt.state, AttemptState::Over);
         let left = std::mem::take(&mut attempt.outstanding);
         let (batch, task) = (attempt.batch, attempt.task);
+        let innocent = state == AttemptState::Cancelling(Cancel::Runs(CancelReason::Requested));
         let kind = match state {
             AttemptState::Cancelling(Cancel::Timeout) => Some(FailureKind::Timeout),
             AttemptState::Cancelling(Cancel::NotBegun) | AttemptState::Current => {
@@ -273,6 +297,9 @@ impl Book {
         let mut blamed = if self.config.runs_in_turn { 1 } else { u32::MAX };
         for run in left {
             let Some(run) = self.run_mut(batch, task, run) else { continue };
+            if innocent && run.state == RunState::Given {
+                run.state = RunState::Back;
+            }
             if let (Some(kind), RunState::Given) = (kind, run.state) {
                 match blamed {
                     0 => run.state = RunState::Back,

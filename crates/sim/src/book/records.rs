@@ -37,6 +37,8 @@ impl Book {
                 let origin = (*batch, *task, run.0);
                 let Some(run) = self.run_mut(*batch, *task, run.0) else { return };
                 run.restored = true;
+                run.requested =
+                    matches!(ending, Ending::Cancelled { reason: CancelReason::Requested });
                 run.state = match ending {
                     Ending::Succeeded { payload, metrics } => RunState::Succeeded {
                         label: metrics.get("label").unwrap_or(f64::NAN),
@@ -45,6 +47,7 @@ impl Book {
                     Ending::Failed { kind, .. } => RunState::Failed(*kind),
                     Ending::Cancelled { .. } => RunState::Cancelled,
                 };
+                self.requested += u64::from(run.requested);
                 let Ending::Succeeded { payload, .. } = ending else { return };
                 self.succeeded += 1;
                 if let Some(payload) = payload {

@@ -7,7 +7,7 @@ use rollway_core::{Action, Answer, BatchId, Input, Refusal, Request, RequestId, 
 
 use super::enough::too_few_good;
 use super::{Checker, Scene, Verdict, require};
-use crate::book::{Asked, AskedState, Phase};
+use crate::book::{Asked, AskedState, AttemptState, Phase, Run, RunState};
 use crate::ledger::Ledger;
 
 /// Keeps an eye on the clock of everybody who waits.
@@ -41,6 +41,13 @@ impl Checker for Answers {
             }
             _ => None,
         };
+        if let Input::Requested { request, what: Request::CancelRun { batch, task, run } } =
+            scene.input
+        {
+            let key = scene.book.active.get(batch);
+            let record = key.and_then(|key| scene.book.run(*key, *task, run.0));
+            return cancelled_or_not(scene, *request, record);
+        }
         Ok(())
     }
 
@@ -144,6 +151,28 @@ impl Answers {
     }
 }
 
+/// Whoever has a run cancelled hears that there was one if it was under way, and that there was
+/// none if it is known to have ended.
+fn cancelled_or_not(scene: &Scene<'_>, request: RequestId, run: Option<&Run>) -> Verdict {
+    let told = scene.actions.iter().find_map(|action| match action {
+        Action::Answer { request: to, answer: Answer::RunCancelled(told) } if *to == request => {
+            Some(*told)
+        }
+        _ => None,
+    });
+    let attempt = run.and_then(|run| scene.book.attempts.get(&run.last?));
+    let current = attempt.is_some_and(|attempt| attempt.state == AttemptState::Current);
+    let right = match run.map(|run| run.state) {
+        None | Some(RunState::Succeeded { .. } | RunState::Failed(_) | RunState::Cancelled) => {
+            told != Some(true)
+        }
+        Some(RunState::Given) if current => told != Some(false),
+        Some(RunState::Given | RunState::Fresh | RunState::Back) => true,
+    };
+    require!(right, "{request} cancels a run, which is {run:?}, and hears {told:?}");
+    Ok(())
+}
+
 /// Tells whether an attempt or a delivery to the sink has not come to its end.
 fn under_way(scene: &Scene<'_>) -> bool {
     let mut slots = scene.book.slots.values();
@@ -179,6 +208,7 @@ fn fits(what: &Request, answer: &Answer) -> bool {
         Request::Submit { .. } => matches!(answer, Answer::Submitted { .. }),
         Request::Finalize { .. } => matches!(answer, Answer::Finalized(_)),
         Request::Abort { .. } => matches!(answer, Answer::Aborted(_)),
+        Request::CancelRun { .. } => matches!(answer, Answer::RunCancelled(_)),
         Request::WaitAll { .. } => matches!(answer, Answer::AllEnded),
         Request::Start => matches!(answer, Answer::Started { .. }),
         Request::Stop { .. } => matches!(answer, Answer::Stopped(_)),

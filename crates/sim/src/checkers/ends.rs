@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rollway_core::{
-    Action, Answer, BatchKey, BatchResult, BatchState, BatchView, Cancel, DropReason, Refusal,
-    Status, StopReport, TaskId, TaskResult,
+    Action, Answer, BatchKey, BatchResult, BatchState, BatchView, Cancel, CancelReason, DropReason,
+    Refusal, Status, StopReport, TaskId, TaskResult,
 };
 
 use super::{Checker, Scene, Verdict, require};
@@ -80,6 +80,12 @@ impl Checker for Ends {
             "{} runs submitted and {} succeeded, but {runs:?}",
             book.submitted,
             book.succeeded
+        );
+        let requested = runs.cancelled[CancelReason::Requested];
+        require!(
+            requested == book.requested,
+            "{} runs were to go, not {requested}",
+            book.requested
         );
         for key in book.active.values() {
             let Some(view) = scene.core.batch_by_key(*key) else {
@@ -188,6 +194,9 @@ fn status_adds_up(status: &Status, task: &Task, message_bytes: u32) -> Verdict {
         u64::from(status.completed_runs) + failed + cancelled == total,
         "the runs do not add up"
     );
+    let requested = task.runs.iter().filter(|run| run.requested).count() as u64;
+    let said = status.cancelled_runs[CancelReason::Requested];
+    require!(said == requested, "{requested} runs were cancelled one by one, not {said}");
     let labels: Vec<f64> =
         status.run_metrics.iter().filter_map(|metrics| metrics.get("label")).collect();
     require!(labels == good, "metrics of {labels:?} instead of {good:?}");
@@ -257,7 +266,9 @@ fn under_way_adds_up(scene: &Scene<'_>, key: BatchKey, view: &BatchView) -> Verd
         let runs = attempt.outstanding.len() as u64;
         match attempt.state {
             AttemptState::Current => current += runs,
-            AttemptState::Cancelling(Cancel::Timeout | Cancel::NotBegun) => cancelling += runs,
+            AttemptState::Cancelling(
+                Cancel::Timeout | Cancel::NotBegun | Cancel::Runs(CancelReason::Requested),
+            ) => cancelling += runs,
             AttemptState::Cancelling(Cancel::Runs(_)) | AttemptState::Over => {}
         }
     }

@@ -64,7 +64,7 @@ fn believable(scene: &Scene<'_>, runner: RunnerId, life: Life, report: &Report) 
         Report::AttemptEnded { attempt } => Some(standing(attempt).is_some()),
         Report::Ready { after: Some(attempt) } => Some(standing(attempt).is_some()),
         Report::Ready { after: None } => Some(slot.phase == Phase::Starting),
-        Report::StartFailed { .. } => Some(slot.phase == Phase::Starting),
+        Report::StartFailed { .. } | Report::Waits { .. } => Some(slot.phase == Phase::Starting),
         Report::Lost { .. } | Report::Alive => Some(true),
     }
 }

@@ -78,7 +78,7 @@ fn passed_over(batch: &Batch, task: TaskId, run: u32) -> u64 {
 /// Returns a run that comes after this one and was sent out already.
 fn gone_before(batch: &Batch, task: TaskId, run: u32) -> Option<(u32, u32)> {
     let after = runs(batch).filter(|(at, run_at, _)| (*at, *run_at) > (task.0, run));
-    let mut sent = after.filter(|(.., run)| run.state != RunState::Fresh && !run.restored);
+    let mut sent = after.filter(|(.., run)| run.tries > 0 && !run.restored);
     sent.next().map(|(task, run, _)| (task, run))
 }
 

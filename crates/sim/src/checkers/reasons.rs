@@ -34,6 +34,7 @@ fn cancelled(scene: &Scene<'_>, id: AttemptId, reason: Cancel) -> Verdict {
     let right = match reason {
         Cancel::Timeout => attempt.begun && scene.now >= attempt.since.after(attempt.timeout),
         Cancel::NotBegun => !attempt.begun && scene.now >= attempt.since.after(begin_timeout),
+        Cancel::Runs(CancelReason::Requested) => requested(scene, id),
         Cancel::Runs(reason) => cut(scene, attempt.batch, reason),
     };
     require!(right, "{id} is cancelled by {reason:?}: {attempt:?}");
@@ -66,7 +67,19 @@ fn cut(scene: &Scene<'_>, key: BatchKey, reason: CancelReason) -> bool {
         }
         // What waits is cancelled for lack of room, or by a stop; what runs may end.
         CancelReason::NoRoom | CancelReason::Stopped => false,
+        // One run was, not the batch.
+        CancelReason::Requested => false,
     }
+}
+
+/// Tells whether somebody has just had a run of the attempt cancelled.
+fn requested(scene: &Scene<'_>, id: AttemptId) -> bool {
+    let Input::Requested { what: Request::CancelRun { batch, task, run }, .. } = scene.input else {
+        return false;
+    };
+    let key = scene.book.active.get(batch);
+    let run = key.and_then(|key| scene.book.run(*key, *task, run.0));
+    run.is_some_and(|run| run.last == Some(id))
 }
 
 /// A task that was cut yields its good runs if whoever cut it wanted them, and only then.

@@ -112,6 +112,7 @@ fn objections(scene: &Scene<'_>, what: &Request) -> Objections {
         Request::Schedule { .. }
         | Request::Start
         | Request::Stop { .. }
+        | Request::CancelRun { .. }
         | Request::Abort { .. } => {}
     }
     found

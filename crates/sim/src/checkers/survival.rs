@@ -1,14 +1,14 @@
 //! Nothing that anybody was told is undone by the end of a coordinator: a batch that was taken in
 //! stays, one that has ended stays ended and in the same words, no run that has ended is executed
-//! again, and what is delivered again is what was delivered before. And no number that a word from
+//! again, nor one that somebody had cancelled, and what is delivered again is what was delivered before. And no number that a word from
 //! before could refer to is used again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use rollway_core::{
-    Action, Answer, AttemptId, BatchKey, BatchResult, Life, PayloadId, Record, RunnerId, TaskId,
-    TaskResult,
+    Action, Answer, AttemptId, BatchKey, BatchResult, Life, PayloadId, Record, Request, RunnerId,
+    TaskId, TaskResult,
 };
 
 use super::{Checker, Scene, Verdict, require};
@@ -23,6 +23,8 @@ pub(super) struct Survival {
     results: BTreeMap<BatchKey, Arc<BatchResult>>,
     /// What was handed to the sink.
     delivered: BTreeMap<BatchKey, BTreeSet<PayloadId>>,
+    /// Runs of submitted batches that somebody was told are cancelled.
+    cancelled: BTreeSet<(BatchKey, TaskId, u32)>,
     attempts: BTreeSet<AttemptId>,
     lives: BTreeSet<(RunnerId, Life)>,
     /// As the latest core found it: runs that had ended, batches all of whose runs had, and those
@@ -56,8 +58,17 @@ impl Checker for Survival {
         Ok(())
     }
 
-    fn released(&mut self, _: &Scene<'_>, action: &Action) -> Verdict {
+    fn released(&mut self, scene: &Scene<'_>, action: &Action) -> Verdict {
         match action {
+            Action::Answer { request, answer: Answer::RunCancelled(true) } => {
+                let asked = scene.book.requests.get(request).map(|asked| &asked.what);
+                if let Some(Request::CancelRun { batch, task, run }) = asked
+                    && let Some(key) = scene.book.latest.get(batch)
+                    && scene.book.batches.get(key).is_some_and(|batch| batch.submitted)
+                {
+                    self.cancelled.insert((*key, *task, run.0));
+                }
+            }
             Action::Answer { answer: Answer::Submitted { batch }, .. } => {
                 self.acknowledged.insert(*batch);
             }
@@ -103,6 +114,10 @@ impl Checker for Survival {
     }
 
     fn restored(&mut self, scene: &Scene<'_>) -> Verdict {
+        for run in &self.cancelled {
+            let over = self.runs.contains(run) || self.ended.contains(&run.0);
+            require!(over, "{run:?} was cancelled, and is not");
+        }
         for key in &self.acknowledged {
             let known = scene.core.batch_by_key(*key).is_some() || self.ended.contains(key);
             require!(known, "{key} was taken in, and there is no such batch");

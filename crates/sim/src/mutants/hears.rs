@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rollway_core::metrics::Metrics;
 use rollway_core::{
-    AttemptId, BatchId, Core, Delivery, Input, Record, Report, Request, RunOutcome, RunnerId,
-    RunnerState,
+    AttemptId, BatchId, Core, Delivery, FailureKind, Input, Record, Report, Request, RequestId,
+    RunId, RunOutcome, RunnerId, RunnerState, RunnerView,
 };
 
 use super::Memory;
@@ -236,4 +236,42 @@ pub(super) fn recorded_twice(_: &mut Memory, _: &Core, input: Input) -> Vec<Inpu
         Input::Recorded(_) => vec![input.clone(), input],
         input => vec![input],
     }
+}
+
+/// Hears, when a run is cancelled, that another one of its attempt has failed.
+pub(super) fn sibling_charged(_: &mut Memory, core: &Core, input: Input) -> Vec<Input> {
+    let Some((view, sibling)) = beside(core, &input) else { return vec![input] };
+    let RunnerState::Busy(attempt) = view.state else { return vec![input] };
+    let outcome = RunOutcome::Failed { kind: FailureKind::Workflow, message: "beside".into() };
+    let report = Report::RunFinished { attempt, run: sibling, outcome };
+    vec![Input::Reported { runner: view.runner, life: view.life, report }, input]
+}
+
+/// Takes another run of its attempt along when one is cancelled.
+pub(super) fn sibling_cancelled(memory: &mut Memory, core: &Core, input: Input) -> Vec<Input> {
+    let beside = beside(core, &input).map(|(_, sibling)| sibling);
+    let (Some(sibling), Input::Requested { what, .. }) = (beside, &input) else {
+        return vec![input];
+    };
+    let mut what = what.clone();
+    if let Request::CancelRun { run, .. } = &mut what {
+        *run = sibling;
+    }
+    memory.count += 1;
+    let request = RequestId(1_000_000 + memory.count);
+    vec![Input::Requested { request, what }, input]
+}
+
+/// Finds a run that is under way together with one that is to be cancelled.
+fn beside(core: &Core, input: &Input) -> Option<(RunnerView, RunId)> {
+    let Input::Requested { what: Request::CancelRun { batch, task, run }, .. } = input else {
+        return None;
+    };
+    let key = core.batch(batch)?.key;
+    core.runners().find_map(|view| {
+        let (of, about, _) = view.work?;
+        let here = (of, about) == (key, *task) && view.runs.contains(run);
+        let other = view.runs.iter().copied().find(|other| other != run)?;
+        here.then_some((view, other))
+    })
 }

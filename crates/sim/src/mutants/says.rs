@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use rollway_core::{
-    Action, Answer, BatchResult, Cancel, DropReason, Input, LeaseId, Record, Refusal, Report,
-    Request, RequestId, RunOutcome, RunnerState, Runs, Status,
+    Action, Answer, BatchResult, Cancel, CancelReason, DropReason, Ending, Input, LeaseId, Record,
+    Refusal, Report, Request, RequestId, RunOutcome, RunnerState, Runs, Status,
 };
 
 use super::Said;
@@ -202,6 +202,55 @@ pub(super) fn good_run_again(Said { memory, input, actions, .. }: Said<'_>) {
             *runs = Runs { first: *run, count: 1 };
         }
     }
+}
+
+/// Sends runs out again that were cancelled, instead of others of their task.
+pub(super) fn cancelled_run_again(Said { memory, core, input, actions }: Said<'_>) {
+    if let Input::Requested { what: Request::CancelRun { batch, task, run }, .. } = input
+        && actions.iter().any(says_cancelled)
+        && let Some(view) = core.batch(batch)
+    {
+        memory.cancelled.insert((view.key, *task, run.0));
+    }
+    for action in actions {
+        let Action::StartAttempt { batch, task, runs, .. } = action else { continue };
+        let gone = memory.cancelled.range((*batch, *task, 0)..=(*batch, *task, u32::MAX)).next();
+        if let Some((.., run)) = gone {
+            *runs = Runs { first: *run, count: 1 };
+        }
+    }
+}
+
+/// Leaves out of deliveries what a task yielded some of whose runs were cancelled.
+pub(super) fn sibling_result_lost(Said { actions, .. }: Said<'_>) {
+    for action in actions {
+        let Action::Deliver { results, .. } = action else { continue };
+        for result in results {
+            if result.status.cancelled_runs[CancelReason::Requested] > 0 {
+                result.payloads.pop();
+            }
+        }
+    }
+}
+
+pub(super) fn cancel_denied(Said { actions, .. }: Said<'_>) {
+    for action in actions {
+        if let Action::Answer { answer: Answer::RunCancelled(told), .. } = action {
+            *told = false;
+        }
+    }
+}
+
+pub(super) fn cancel_unrecorded(Said { actions, .. }: Said<'_>) {
+    let requested = Ending::Cancelled { reason: CancelReason::Requested };
+    actions.retain(|action| match action {
+        Action::Record(Record::RunEnded { ending, .. }) => *ending != requested,
+        _ => true,
+    });
+}
+
+fn says_cancelled(action: &Action) -> bool {
+    matches!(action, Action::Answer { answer: Answer::RunCancelled(true), .. })
 }
 
 pub(super) fn ending_unrecorded(Said { memory, actions, .. }: Said<'_>) {

@@ -139,11 +139,22 @@ fn request(name: &str, words: &mut Words) -> Result<Option<Request>, BadScript> 
             batch: words.batch()?,
             reason: words.quoted().unwrap_or_default().into(),
         },
+        "cancel-run" => Request::CancelRun {
+            batch: words.batch()?,
+            task: numbered(words, 't').map(TaskId)?,
+            run: numbered(words, 'r').map(RunId)?,
+        },
         "wait-all" => {
             Request::WaitAll { timeout: words.get("timeout")?, clear_timeout_tasks: clear(words) }
         }
         _ => return Ok(None),
     }))
+}
+
+/// Reads a letter with a number.
+fn numbered(words: &mut Words, letter: char) -> Result<u32, BadScript> {
+    let word = words.next("a number")?;
+    words.number(letter, &word)
 }
 
 fn kind(words: &mut Words) -> Result<BatchKind, BadScript> {
@@ -191,6 +202,7 @@ fn report(name: &str, words: &mut Words) -> Result<Option<Reported>, BadScript> 
         }
         "alive" => Report::Alive,
         "lost" => Report::Lost { message: message(words), suspect: words.flag("suspect") },
+        "waits" => Report::Waits { why: words.quoted().map(Into::into) },
         "start-failed" => Report::StartFailed { message: message(words) },
         _ => return Ok(None),
     };

@@ -29,6 +29,7 @@ impl Names {
             | Request::Drain { batch }
             | Request::Discard { batch }
             | Request::Finalize { batch, .. }
+            | Request::CancelRun { batch, .. }
             | Request::Abort { batch, .. } => (batch, None),
             Request::WaitAll { .. } | Request::Start | Request::Stop { .. } | Request::Join => {
                 return;

@@ -108,6 +108,8 @@ fn answer(answer: &Answer, names: &Names, lines: &mut Vec<String>, asked: &str) 
         Answer::Finalized(result) | Answer::Aborted(Some(result)) => {
             return results::batch(result, names, lines);
         }
+        Answer::RunCancelled(true) => format!("cancelled a run of {asked}"),
+        Answer::RunCancelled(false) => format!("no run of {asked} to cancel"),
         Answer::Aborted(None) => format!("aborted {asked}, no result"),
         Answer::AllEnded => "all ended".to_owned(),
         Answer::Started { ready, wanted } => format!("started {ready} of {wanted}"),

@@ -52,7 +52,7 @@ fn batch(names: &Names, view: &BatchView) -> Vec<String> {
 }
 
 fn runner(names: &Names, view: &RunnerView) -> String {
-    let RunnerView { runner, life, state, since, last_heard: _, work, supervised, message } = view;
+    let RunnerView { runner, life, state, since, work, supervised, message, .. } = view;
     let mut words = vec![names::runner(*runner, *life), state.name().to_owned()];
     if let RunnerState::Busy(attempt) | RunnerState::Cancelling(attempt) = state {
         words.push(names::attempt(*attempt));

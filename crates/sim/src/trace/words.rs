@@ -63,6 +63,7 @@ pub(super) fn report_kind(report: &Report) -> &'static str {
     match report {
         Report::Ready { .. } => "ready",
         Report::Alive => "alive",
+        Report::Waits { .. } => "waits",
         Report::StartFailed { .. } => "start_failed",
         Report::Lost { .. } => "lost",
         Report::AttemptBegan { .. } => "began",
@@ -80,6 +81,7 @@ pub(super) fn request_kind(what: &Request) -> &'static str {
         Request::Submit { .. } => "submit",
         Request::Finalize { .. } => "finalize",
         Request::Abort { .. } => "abort",
+        Request::CancelRun { .. } => "cancel_run",
         Request::WaitAll { .. } => "wait_all",
         Request::Start => "start",
         Request::Stop { .. } => "stop",
@@ -95,6 +97,8 @@ pub(super) fn answer_kind(answer: &Answer) -> &'static str {
         Answer::Discarded => "discarded",
         Answer::Finalized(_) => "finalized",
         Answer::Aborted(_) => "aborted",
+        Answer::RunCancelled(true) => "run_cancelled",
+        Answer::RunCancelled(false) => "no_run_cancelled",
         Answer::AllEnded => "all_ended",
         Answer::Started { .. } => "started",
         Answer::Stopped(_) => "stopped",
@@ -168,6 +172,7 @@ fn about_request(f: &mut fmt::Formatter<'_>, what: &Request) -> fmt::Result {
         Request::Abort { batch, reason, keep_partial_results, unresponsive } => {
             write!(f, " {batch} {reason:?} keep={keep_partial_results} {unresponsive:?}")
         }
+        Request::CancelRun { batch, task, run } => write!(f, " {batch} {task} {run}"),
         Request::WaitAll { timeout, clear_timeout_tasks } => {
             write!(f, " timeout={timeout:?} clear={clear_timeout_tasks}")
         }
@@ -190,8 +195,10 @@ fn about_report(f: &mut fmt::Formatter<'_>, report: &Report) -> fmt::Result {
         Report::Ready { after: Some(attempt) }
         | Report::AttemptBegan { attempt }
         | Report::AttemptEnded { attempt } => write!(f, " {attempt}"),
-        Report::Ready { after: None } | Report::Alive => Ok(()),
-        Report::StartFailed { message } => write!(f, " {message:?}"),
+        Report::Ready { after: None } | Report::Alive | Report::Waits { why: None } => Ok(()),
+        Report::Waits { why: Some(message) } | Report::StartFailed { message } => {
+            write!(f, " {message:?}")
+        }
         Report::Lost { message, suspect } => write!(f, " suspect={suspect} {message:?}"),
         Report::RunFinished { attempt, run, outcome } => {
             write!(f, " {attempt} {run}")?;
@@ -301,7 +308,9 @@ fn about_answer(f: &mut fmt::Formatter<'_>, answer: &Answer) -> fmt::Result {
         ),
         Answer::Joined { runner, life } => write!(f, " {runner} {life}"),
         Answer::Refused(refusal) => write!(f, " {refusal:?}"),
-        Answer::Discarded | Answer::Aborted(None) | Answer::AllEnded => Ok(()),
+        Answer::Discarded | Answer::Aborted(None) | Answer::RunCancelled(_) | Answer::AllEnded => {
+            Ok(())
+        }
     }
 }
 

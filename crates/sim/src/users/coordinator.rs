@@ -24,6 +24,9 @@ impl World {
         if tries >= TRIES_MAX || self.dice.percent(8) {
             return Next::Ask(self.abort(id));
         }
+        if self.dice.percent(5) {
+            return Next::Ask(self.cancel_one());
+        }
         let timeout = self.patience();
         Next::Ask(Request::Finalize { batch: id, kind, timeout })
     }

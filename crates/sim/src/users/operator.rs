@@ -33,6 +33,7 @@ impl World {
                 Next::Ask(Request::Stop { timeout })
             }
             8 => Next::Ask(Request::Start),
+            9..11 => Next::Ask(self.cancel_one()),
             _ => Next::Think,
         }
     }

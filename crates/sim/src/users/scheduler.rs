@@ -1,6 +1,6 @@
 //! Users who schedule tasks and collect what becomes of them; and those who ask for anything.
 
-use rollway_core::{Answer, BatchId, Collected, Outcome, Request};
+use rollway_core::{Answer, BatchId, Collected, Outcome, Request, RunId, TaskId};
 
 use super::{Mine, Next, User};
 use crate::world::World;
@@ -18,7 +18,8 @@ impl World {
         if tries > 4 {
             return Next::Ask(Request::Discard { batch: id });
         }
-        Next::Ask(match self.dice.below(20) {
+        Next::Ask(match self.dice.below(21) {
+            20 => self.cancel_one(),
             0..3 => Request::Schedule { batch: id, kind, tasks: self.tasks() },
             3..5 => Request::Drain { batch: id },
             5 => Request::Discard { batch: id },
@@ -46,7 +47,9 @@ impl World {
             self.dice.pick(&self.users.names).clone()
         };
         let kind = self.kind();
-        Next::Ask(match self.dice.below(16) {
+        Next::Ask(match self.dice.below(18) {
+            16 => self.cancel_one(),
+            17 => Request::CancelRun { batch, task: TaskId(self.dice.small(0, 3)), run: RunId(0) },
             0..6 => Request::Finalize { batch, kind, timeout: self.patience() },
             6..8 => self.abort(batch),
             8..11 => self.collect(batch),

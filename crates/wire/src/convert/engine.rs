@@ -200,6 +200,7 @@ fn cancel_reason(reason: i32) -> Result<Cancel, Invalid> {
         Ok(proto::CancelReason::BatchFailed) => Cancel::Runs(CancelReason::BatchFailed),
         Ok(proto::CancelReason::NoRoom) => Cancel::Runs(CancelReason::NoRoom),
         Ok(proto::CancelReason::Stopped) => Cancel::Runs(CancelReason::Stopped),
+        Ok(proto::CancelReason::Requested) => Cancel::Runs(CancelReason::Requested),
         Ok(proto::CancelReason::AttemptTimeout) => Cancel::Timeout,
         Ok(proto::CancelReason::NotBegun) => Cancel::NotBegun,
         Ok(proto::CancelReason::Unspecified) | Err(_) => {
@@ -216,6 +217,7 @@ fn proto_reason(reason: Cancel) -> proto::CancelReason {
         Cancel::Runs(CancelReason::BatchFailed) => proto::CancelReason::BatchFailed,
         Cancel::Runs(CancelReason::NoRoom) => proto::CancelReason::NoRoom,
         Cancel::Runs(CancelReason::Stopped) => proto::CancelReason::Stopped,
+        Cancel::Runs(CancelReason::Requested) => proto::CancelReason::Requested,
         Cancel::Timeout => proto::CancelReason::AttemptTimeout,
         Cancel::NotBegun => proto::CancelReason::NotBegun,
     }

@@ -1,0 +1,91 @@
+//! Cancelling one run.
+//!
+//! What was finished stays, and nobody else pays: the other runs of its attempt are given up with
+//! it, because an attempt is cancelled as a whole, and go out again uncharged once nobody works on
+//! them. The task goes on without the run, as it would if the run had failed for good.
+
+use crate::Core;
+use crate::action::{Action, Answer, Cancel};
+use crate::batch_id::BatchId;
+use crate::failure::CancelReason;
+use crate::ids::{AttemptId, BatchKey, RequestId, RunId, RunnerId, TaskId};
+use crate::input::Unresponsive;
+use crate::record::Ending;
+use crate::runner::Phase;
+use crate::task::{Body, RunState, Work};
+
+impl Core {
+    pub(crate) fn cancel_run(
+        &mut self,
+        request: RequestId,
+        batch: &BatchId,
+        (task, run): (TaskId, RunId),
+        actions: &mut Vec<Action>,
+    ) {
+        let key = self.active(batch);
+        let found = key.and_then(|key| Some((key, self.open_run(key, task, run)?)));
+        if let Some((key, state)) = found {
+            match state {
+                RunState::InFlight(attempt) => self.give_up_attempt(attempt, run, actions),
+                RunState::Pending => self.unqueue(key, task, run),
+                RunState::Succeeded | RunState::Failed(_) | RunState::Cancelled(_) => {}
+            }
+            let ending = Ending::Cancelled { reason: CancelReason::Requested };
+            self.end_run(key, task, run, ending, actions);
+            self.end_task_if_done(key, task, actions);
+        }
+        self.answer(request, Answer::RunCancelled(found.is_some()), actions);
+    }
+
+    /// Returns where a run is that has not ended; none: there is no such run.
+    fn open_run(&mut self, key: BatchKey, task: TaskId, run: RunId) -> Option<RunState> {
+        let task = self.batches.get_mut(&key)?.tasks.get_mut(task.0 as usize)?;
+        if run.0 >= task.total {
+            return None;
+        }
+        if matches!(task.body, Body::Fresh) {
+            task.body = Body::Working(Box::new(Work::new(task.total)));
+        }
+        let Body::Working(work) = &task.body else { return None };
+        Some(work.runs[run.0 as usize].state).filter(|state| state.open())
+    }
+
+    /// Takes a run out of the retries that may go out now. One whose pause is not over is found
+    /// to have ended when it is, and one that was never sent when its turn comes.
+    fn unqueue(&mut self, key: BatchKey, task: TaskId, run: RunId) {
+        let Some(batch) = self.batches.get_mut(&key) else { return };
+        batch.retries.retain(|retry| (retry.task, retry.run) != (task, run));
+        if batch.retries.is_empty() {
+            self.retrying.remove(&batch.rank());
+        }
+    }
+
+    /// Has whoever executes a run stop. Who has been told to already is not told again.
+    fn give_up_attempt(&mut self, attempt: AttemptId, run: RunId, actions: &mut Vec<Action>) {
+        let theirs = |slot: &crate::runner::Slot| {
+            slot.attempt().is_some_and(|current| current.id == attempt)
+        };
+        let Some(at) = self.runners.iter().position(theirs) else { return };
+        let requested = Cancel::Runs(CancelReason::Requested);
+        match &self.runners[at].phase {
+            Phase::Busy(_) => {
+                let runner = RunnerId(at as u32);
+                self.cancel_attempt(runner, requested, Unresponsive::Replace, actions);
+            }
+            // Of runs that are executed in turn this one alone would have been blamed.
+            Phase::Cancelling(current, _)
+                if self.config.runs_in_turn && self.left_behind(current).first() == Some(&run) =>
+            {
+                if let Phase::Cancelling(_, why) = &mut self.runners[at].phase {
+                    *why = requested;
+                }
+            }
+            Phase::Cancelling(..)
+            | Phase::Starting
+            | Phase::Idle
+            | Phase::Broken
+            | Phase::Resting
+            | Phase::Retired => {}
+        }
+    }
+}
