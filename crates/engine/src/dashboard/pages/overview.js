@@ -68,7 +68,6 @@ function drawTiles(list, store) {
   const rates = ratesOf(over.beats ?? []);
   const runs = over.runs ?? {};
   const failed = sum(runs.failed);
-  const cancelled = sum(runs.cancelled);
   const ended = (runs.succeeded ?? 0) + failed;
   const rewards = over.rewards ?? [];
   const last = rewards.at(-1);
