@@ -22,14 +22,18 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::debug::{Calls, Debugged, Phase, debug};
 use self::lock::Lock;
-use self::parts::Ended;
+use self::parts::{Ended, Eyes};
 pub use self::preflight::cheap as check;
 use self::summary::Recorder;
 pub use self::summary::{Eval, Goal, State, Summary};
 pub use self::trouble::Trouble;
+use crate::alarms::Alarms;
 use crate::config::{Config, Mode};
+use crate::drops::Drops;
 use crate::explorer::{ExplorerError, Watchers};
-use crate::monitor::Monitor;
+use crate::meters::{Listen, Meters};
+use crate::monitor;
+use crate::observe::Observers;
 use crate::trainer::TrainerError;
 
 /// Why a job did not do what it should.
@@ -44,6 +48,9 @@ pub enum JobError {
     /// The trainer failed.
     #[error(transparent)]
     Trainer(#[from] TrainerError),
+    /// An alarm ended it.
+    #[error("{0}")]
+    Alarm(String),
     /// Somebody did not end when told to.
     #[error(
         "{who} did not end within {seconds} s\nhint: everything that was acknowledged is kept; \
@@ -121,17 +128,41 @@ impl Job {
         }
         let _locks = locks(&config)?;
         let recorder = Recorder::open(&config)?;
-        let monitor = Monitor::open(&config).map_err(|error| {
+        let drops = Drops::default();
+        let monitors = monitor::open(&config, &drops).map_err(|error| {
             let what = format!("the monitor's files cannot be written: {error}");
             let hint = "see that the job's folder can be written to, or set `monitor: \
                         {monitor_type: none}`";
             Trouble::new(what, hint)
         })?;
-        let watchers = watchers.and(Arc::clone(&recorder) as _);
-        let watchers = monitor.into_iter().fold(watchers, |all, monitor| all.and(monitor));
-        let ended = parts::run(&config, watchers, &stop).await;
+        let meters = Meters::new(&config, drops.clone());
+        let _listening = serve(&config, &meters).await?;
+        let watchers = watchers.and(Arc::clone(&recorder) as _).and(Arc::clone(&meters) as _);
+        let watchers = monitors.into_iter().fold(watchers, |all, monitor| all.and(monitor));
+        let stop = stop.child_token();
+        let alarms = Alarms::start(&config.alarms, watchers.clone(), &drops, stop.clone());
+        let watchers = watchers.and(Arc::clone(&alarms) as _);
+        let observers = Observers::new(vec![meters, Arc::clone(&alarms) as _]);
+        let ended = parts::run(&config, Eyes { watchers, observers }, &stop).await;
+        let ended = match alarms.tripped() {
+            Some(words) => Err(JobError::Alarm(words.to_owned())),
+            None => ended,
+        };
         conclude(&recorder, ended)
     }
+}
+
+/// Serves the metrics of a job where its configuration says.
+async fn serve(config: &Config, meters: &Arc<Meters>) -> Result<Option<Listen>, Trouble> {
+    let Some(address) = &config.monitor.prometheus else { return Ok(None) };
+    let started = Listen::start(address, Arc::clone(meters)).await;
+    let listen = started.map_err(|error| {
+        let hint = "set `monitor.prometheus` to an address of this machine with a free port; port 0 \
+                    means any";
+        Trouble::new(error.to_string(), hint)
+    })?;
+    tracing::info!("metrics for Prometheus are at http://{}/metrics", listen.address());
+    Ok(Some(listen))
 }
 
 /// Takes the lock of everybody who works in this process.

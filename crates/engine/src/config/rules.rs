@@ -1,6 +1,7 @@
 //! What no single key can tell: rules between keys, and what is made of a configuration before it
 //! is run.
 
+mod monitors;
 mod training;
 
 use std::collections::BTreeSet;
@@ -44,6 +45,7 @@ pub(super) fn resolve(config: &Config) -> Result<Resolved, ConfigError> {
     check.evaluation();
     check.serving();
     check.simulation();
+    check.monitors();
     check.warnings.sort_by_key(|warning| Place::order(warning.place.as_ref()));
     if check.problems.is_empty() {
         Ok(Resolved { config: check.config, warnings: check.warnings })
