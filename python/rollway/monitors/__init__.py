@@ -106,7 +106,8 @@ def begin(name: str, told: dict[str, Any], say: Any) -> Board | None:
     try:
         board: Board = importlib.import_module(module).open(told)
     except ModuleNotFoundError as error:
-        say("failed", what=f"{words(error)}; `{sys.executable} -m pip install {package}` installs it")
+        remedy = f"`{sys.executable} -m pip install {package}` installs it"
+        say("failed", what=f"{words(error)}; {remedy}")
         return None
     except Exception as error:
         say("failed", what=words(error))

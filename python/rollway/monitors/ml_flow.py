@@ -79,7 +79,8 @@ class Run:
 
 def name_of(key: str) -> str:
     """Returns a name that MLflow takes: `mean@8` has a letter that it does not."""
-    return "".join(it if it.isalnum() or it in "_-. :/" else "_at_" * (it == "@") or "_" for it in key)
+    allowed = (it if it.isalnum() or it in "_-. :/" else "_" for it in key.replace("@", "_at_"))
+    return "".join(allowed)
 
 
 def flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -8,10 +8,11 @@ use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, channel, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process_group};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -84,9 +85,7 @@ impl Outside {
             "config": hide::masked(config),
             "args": config.monitor.args(kind),
         });
-        let mut command = command(config, SCRIPT, kind);
-        // Ctrl-C is for the job, which ends it in time.
-        command.process_group(0);
+        let command = command(config, SCRIPT, kind);
         let log = folder.join("log.txt");
         let start = Start { name, command, log, begin: begin.to_string() };
         drops.expect(name);
@@ -121,8 +120,12 @@ impl Outside {
         }
     }
 
-    fn process(&self) -> MutexGuard<'_, Option<Child>> {
-        self.process.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Ends the process, and everything that it has started.
+    fn kill(&self) {
+        let process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(child) = &*process {
+            let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
+        }
     }
 }
 
@@ -166,9 +169,7 @@ impl Drop for Outside {
                 self.name,
                 FAREWELL.as_secs()
             );
-            if let Some(child) = &mut *self.process() {
-                let _ = child.kill();
-            }
+            self.kill();
         }
     }
 }
@@ -219,6 +220,8 @@ fn work(start: Start, told: &Receiver<String>, process: &Mutex<Option<Child>>, d
 
 fn spawn(mut command: Command, log: &PathBuf) -> io::Result<(Child, ChildStdin, ChildStdout)> {
     let log: File = OpenOptions::new().create(true).append(true).open(log)?;
+    // Ctrl-C is for the job, which ends it in time; and what it starts itself ends with it.
+    command.process_group(0);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
     let mut child = command.spawn()?;
     let missing = || io::Error::other("it has no pipes");
@@ -338,8 +341,6 @@ mod tests {
         assert!(drops.read()["wandb"] > 0, "the pipe is full, and then the queue is");
         // The end of a job would wait for its deadline and do this.
         outside.sender = None;
-        if let Some(child) = &mut *outside.process() {
-            child.kill().unwrap();
-        }
+        outside.kill();
     }
 }
