@@ -23,6 +23,7 @@ buffer:
     taskset:
       path: {folder}/tasks.jsonl
       default_workflow_type: simple_workflow
+      default_reward_fn_type: exact_match
       format: {{prompt_key: question, response_key: answer}}
 explorer: {{runner_per_model: 4, rollout_model: {{engine_type: tiny}}}}
 synchronizer: {{sync_style: fully_async}}
