@@ -10,7 +10,8 @@ use super::Args;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Monitor {
-    /// Kinds of monitor. One needs no list.
+    /// Kinds of monitor: `tensorboard` (event files in the job's folder), `wandb`, `mlflow` and
+    /// `swanlab` (through their Python packages), or `none`. One needs no list.
     #[schemars(extend("x-one-or-many" = true))]
     pub monitor_type: Vec<MonitorType>,
     /// Arguments of the monitor; of several, by their names: `{wandb: {…}, mlflow: {…}}`.

@@ -26,7 +26,7 @@ use crate::fleet;
 const WAITING: usize = 1024;
 
 /// How long the end of a job waits for a package to send its last numbers.
-const FAREWELL: Duration = Duration::from_secs(30);
+const FAREWELL: Duration = Duration::from_secs(60);
 
 /// As `python -m rollway.monitors NAME`, but never with a folder `rollway` that happens to lie in
 /// the working directory.
