@@ -55,7 +55,7 @@ def wandb_records(path):
     assert data[:4] == b":W&B"
     at, whole = 7, b""
     while at + 7 <= len(data):
-        # Blocks of 32 KiB: a head of seven bytes (checksum, length, kind) does not cross their ends.
+        # Blocks of 32 KiB: a head (checksum, length, kind) does not cross their ends.
         if (left := -at % 32768) and left < 7:
             at += left
             continue

@@ -1,8 +1,8 @@
 //! Tells monitors what happens, for tests that read it with TensorBoard and the packages
 //! themselves.
 //!
-//! `monitor FOLDER [MONITOR]`, with the section `monitor` of a configuration in JSON, reads one JSON
-//! object per line: `{"began": 3}`, the last step that is done;
+//! `monitor FOLDER [MONITOR]`, with the section `monitor` of a configuration in JSON, reads one
+//! JSON object per line: `{"began": 3}`, the last step that is done;
 //! `{"step": 4, "metrics": {…}}`, and so `{"eval": 4, …}` and `{"trained": 4, …}`.
 //! The curves are below `FOLDER`, where a job's would be.
 

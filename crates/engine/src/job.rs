@@ -157,8 +157,8 @@ async fn serve(config: &Config, meters: &Arc<Meters>) -> Result<Option<Listen>, 
     let Some(address) = &config.monitor.prometheus else { return Ok(None) };
     let started = Listen::start(address, Arc::clone(meters)).await;
     let listen = started.map_err(|error| {
-        let hint = "set `monitor.prometheus` to an address of this machine with a free port; port 0 \
-                    means any";
+        let hint = "set `monitor.prometheus` to an address of this machine with a free port; port \
+                    0 means any";
         Trouble::new(error.to_string(), hint)
     })?;
     tracing::info!("metrics for Prometheus are at http://{}/metrics", listen.address());

@@ -1,6 +1,6 @@
-//! Monitors that are Python packages: a process that is told numbers in lines of JSON, and calls the
-//! package. Whatever becomes of it, the job goes on: what it has no time for is dropped and counted,
-//! and its end is said once.
+//! Monitors that are Python packages: a process that is told numbers in lines of JSON, and calls
+//! the package. Whatever becomes of it, the job goes on: what it has no time for is dropped and
+//! counted, and its end is said once.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, Write as _};

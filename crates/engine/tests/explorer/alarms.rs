@@ -44,7 +44,8 @@ buffer:
   explorer_input:
     taskset: {{path: {folder}/tasks.jsonl, default_workflow_type: simple_workflow, \
          default_reward_fn_type: exact_match, format: {{prompt_key: question, response_key: answer}}}}
-  trainer_input: {{experience_buffer: {{storage_type: sql, path: 'sqlite:///{folder}/b.db'}}}}
+  trainer_input:
+    experience_buffer: {{storage_type: sql, path: 'sqlite:///{folder}/b.db'}}
 checkpoint_root_dir: {folder}
 explorer:
   runner_per_model: 2
