@@ -13,6 +13,12 @@ from . import secret
 # By which number curves are drawn: explorer and trainer count their own steps.
 STEPS = {"explorer": "explorer_step", "trainer": "trainer_step"}
 
+# Whose curves they are, by the beginning of their names.
+CURVES = {
+    "explorer": ["rollout", "eval", "bench", "experience_pipeline", "explorer", "time"],
+    "trainer": ["trainer"],
+}
+
 
 class Run:
     """A run of `wandb`."""
@@ -41,8 +47,9 @@ class Run:
         self.place = self.inner.url or os.path.dirname(self.inner.dir)
         for step in STEPS.values():
             self.inner.define_metric(step, hidden=True)
-        self.inner.define_metric("*", step_metric=STEPS["explorer"])
-        self.inner.define_metric("trainer/*", step_metric=STEPS["trainer"])
+        for role, beginnings in CURVES.items():
+            for beginning in beginnings:
+                self.inner.define_metric(f"{beginning}/*", step_metric=STEPS[role])
 
     def log(self, role: str, step: int, at: float, numbers: dict[str, float]) -> None:
         self.inner.log({**numbers, STEPS[role]: step})
