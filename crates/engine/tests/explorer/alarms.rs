@@ -43,7 +43,8 @@ buffer:
   total_steps: 4
   explorer_input:
     taskset: {{path: {folder}/tasks.jsonl, default_workflow_type: simple_workflow, \
-         default_reward_fn_type: exact_match, format: {{prompt_key: question, response_key: answer}}}}
+         default_reward_fn_type: exact_match, \
+         format: {{prompt_key: question, response_key: answer}}}}
   trainer_input:
     experience_buffer: {{storage_type: sql, path: 'sqlite:///{folder}/b.db'}}
 checkpoint_root_dir: {folder}
