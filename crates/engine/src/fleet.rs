@@ -34,6 +34,11 @@ use crate::{
 
 type Result<T> = std::result::Result<T, FleetError>;
 
+/// Returns the Python of a job, for whatever else is done in Python.
+pub(crate) fn python(config: &Config) -> std::path::PathBuf {
+    python::program(config)
+}
+
 /// Where runners come from, and how tasks are told to them.
 #[derive(Clone, Debug)]
 pub struct Fleet {

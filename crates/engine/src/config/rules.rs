@@ -3,6 +3,7 @@
 
 mod cluster;
 mod scaling;
+mod monitors;
 mod training;
 
 use std::collections::BTreeSet;
@@ -48,6 +49,7 @@ pub(super) fn resolve(config: &Config) -> Result<Resolved, ConfigError> {
     check.serving();
     check.simulation();
     check.cluster();
+    check.monitors();
     check.warnings.sort_by_key(|warning| Place::order(warning.place.as_ref()));
     if check.problems.is_empty() {
         Ok(Resolved { config: check.config, warnings: check.warnings })
