@@ -149,10 +149,7 @@ impl Handle {
     /// Returns every runner with what it does now, those that are stuck first.
     pub(crate) async fn runners(&self) -> Result<Vec<RunnerStatus>> {
         let (states, origin) = (self.states.clone(), self.origin);
-        self.look(move |core| {
-            states::all(core, &states, Time::ZERO.after(origin.elapsed()))
-        })
-        .await
+        self.look(move |core| states::all(core, &states, Time::ZERO.after(origin.elapsed()))).await
     }
 
     /// Looks at the core, between two batches of inputs.

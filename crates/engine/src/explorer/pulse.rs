@@ -2,11 +2,12 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rollway_core::{Counters, RunnerState};
+use rollway_core::{BatchId, Counters, RunId, RunnerState, TaskId};
 use rollway_gateway::gateway::Handle;
 
 use super::open::World;
 use crate::coordinator::RolloutCoordinator;
+use crate::states::RunnerStatus;
 
 /// Live numbers. Clones are the same; they outlive the explorer, and stand still then.
 #[derive(Clone, Debug)]
@@ -66,6 +67,27 @@ impl Pulse {
         };
         self.lock().last = beat;
         beat
+    }
+
+    /// Returns every runner with what it does now, those that are stuck first; of an explorer that
+    /// is gone, none.
+    pub async fn runners(&self) -> Vec<RunnerStatus> {
+        let source = self.lock().source.clone();
+        match source {
+            Some((coordinator, _)) => coordinator.runner_states().await.unwrap_or_default(),
+            None => Vec::new(),
+        }
+    }
+
+    /// Cancels one run; tells whether there was one to cancel.
+    pub async fn cancel_run(&self, batch: BatchId, task: TaskId, run: RunId, why: &str) -> bool {
+        let source = self.lock().source.clone();
+        match source {
+            Some((coordinator, _)) => {
+                coordinator.cancel_run(batch, task, run, why).await.unwrap_or(false)
+            }
+            None => false,
+        }
     }
 
     /// Lets go of the explorer, whose end these numbers are then.
