@@ -22,14 +22,17 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::debug::{Calls, Debugged, Phase, debug};
 use self::lock::Lock;
-use self::parts::Ended;
+use self::parts::{Ended, Seen};
 pub use self::preflight::cheap as check;
 use self::summary::Recorder;
 pub use self::summary::{Eval, Goal, State, Summary};
 pub use self::trouble::Trouble;
 use crate::config::{Config, Mode};
 use crate::explorer::{ExplorerError, Watchers};
+use crate::history::{self, History};
 use crate::monitor::Monitor;
+use crate::observe::Observers;
+use crate::scene::JobState;
 use crate::trainer::TrainerError;
 
 /// Why a job did not do what it should.
@@ -129,9 +132,40 @@ impl Job {
         })?;
         let watchers = watchers.and(Arc::clone(&recorder) as _);
         let watchers = monitor.into_iter().fold(watchers, |all, monitor| all.and(monitor));
-        let ended = parts::run(&config, watchers, &stop).await;
-        conclude(&recorder, ended)
+        let history = history(&config);
+        let watchers = history.iter().fold(watchers, |all, it| all.and(Arc::clone(it) as _));
+        let observers = history.iter().map(|it| Arc::clone(it) as _).collect();
+        let seen = Seen { watchers, observers: Observers::new(observers) };
+        let ended = parts::run(&config, seen, &stop).await;
+        let concluded = conclude(&recorder, ended);
+        if let Some(history) = history {
+            close(history, &concluded).await;
+        }
+        concluded
     }
+}
+
+/// Opens the history of runs. A job goes on without one: it only tells what was.
+fn history(config: &Config) -> Option<Arc<History>> {
+    let options = history::Options::of(config)?;
+    let opened = History::open(&options);
+    opened
+        .map_err(|error| {
+            let folder = options.dir.display();
+            tracing::warn!(%error, %folder, "no history of runs is kept");
+        })
+        .ok()
+}
+
+/// Has the history written to its end.
+async fn close(history: Arc<History>, concluded: &Result<Summary, JobError>) {
+    let (outcome, error) = match concluded {
+        Ok(summary) if summary.state == State::Stopped => (JobState::Stopped, None),
+        Ok(_) => (JobState::Finished, None),
+        Err(error) => (JobState::Failed, Some(error.to_string())),
+    };
+    // It ends whatever becomes of the writing.
+    let _ = tokio::task::spawn_blocking(move || history.close(outcome, error)).await;
 }
 
 /// Takes the lock of everybody who works in this process.

@@ -72,22 +72,30 @@ impl Pulse {
     /// Returns every runner with what it does now, those that are stuck first; of an explorer that
     /// is gone, none.
     pub async fn runners(&self) -> Vec<RunnerStatus> {
-        let source = self.lock().source.clone();
-        match source {
-            Some((coordinator, _)) => coordinator.runner_states().await.unwrap_or_default(),
+        match self.coordinator() {
+            Some(coordinator) => coordinator.runner_states().await.unwrap_or_default(),
             None => Vec::new(),
         }
     }
 
     /// Cancels one run; tells whether there was one to cancel.
     pub async fn cancel_run(&self, batch: BatchId, task: TaskId, run: RunId, why: &str) -> bool {
-        let source = self.lock().source.clone();
-        match source {
-            Some((coordinator, _)) => {
+        match self.coordinator() {
+            Some(coordinator) => {
                 coordinator.cancel_run(batch, task, run, why).await.unwrap_or(false)
             }
             None => false,
         }
+    }
+
+    /// Tells whether there is an explorer behind these numbers.
+    pub(crate) fn is_live(&self) -> bool {
+        self.lock().source.is_some()
+    }
+
+    /// Returns what runs are asked of; none: the explorer is gone.
+    pub(crate) fn coordinator(&self) -> Option<RolloutCoordinator> {
+        self.lock().source.as_ref().map(|(coordinator, _)| coordinator.clone())
     }
 
     /// Lets go of the explorer, whose end these numbers are then.

@@ -10,6 +10,7 @@ use super::JobError;
 use super::trouble::Trouble;
 use crate::config::{Config, Mode};
 use crate::explorer::{Event, Explored, Explorer, ExplorerError, Options, Watchers};
+use crate::observe::Observers;
 use crate::synchronizer::Synchronizer;
 use crate::trainer::{Input, Trained, Trainer, TrainerError};
 
@@ -28,28 +29,36 @@ pub(super) struct Ended {
     pub(super) stopped: bool,
 }
 
+/// Who sees what a job does.
+#[derive(Clone, Debug)]
+pub(super) struct Seen {
+    pub(super) watchers: Watchers,
+    pub(super) observers: Observers,
+}
+
 /// Runs a job to its end.
 pub(super) async fn run(
     config: &Config,
-    watchers: Watchers,
+    seen: Seen,
     stop: &CancellationToken,
 ) -> Result<Ended, JobError> {
     match config.mode {
-        Mode::Train => train(config, watchers, stop).await,
-        Mode::Bench => Box::pin(bench(config, watchers, stop)).await,
-        _ => Box::pin(explore(config, watchers, stop)).await,
+        Mode::Train => train(config, seen.watchers, stop).await,
+        Mode::Bench => Box::pin(bench(config, seen, stop)).await,
+        _ => Box::pin(explore(config, seen, stop)).await,
     }
 }
 
 /// Modes `explore` and `both`.
 async fn explore(
     config: &Config,
-    watchers: Watchers,
+    Seen { watchers, observers }: Seen,
     stop: &CancellationToken,
 ) -> Result<Ended, JobError> {
     let synchronizer = open(config).await?;
     let options = Options {
         watchers: watchers.clone(),
+        observers,
         synchronizer: Some(synchronizer.clone()),
         ..Options::default()
     };
@@ -192,10 +201,10 @@ impl Both {
 /// Mode `bench`.
 async fn bench(
     config: &Config,
-    watchers: Watchers,
+    Seen { watchers, observers }: Seen,
     stop: &CancellationToken,
 ) -> Result<Ended, JobError> {
-    let options = Options { watchers, ..Options::default() };
+    let options = Options { watchers, observers, ..Options::default() };
     let prepare = Box::pin(Explorer::prepare(config, options));
     let Some(explorer) = unless(stop, prepare).await else { return Ok(stopped()) };
     let mut explorer = explorer?;

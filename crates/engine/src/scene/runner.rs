@@ -20,6 +20,8 @@ pub struct Runner {
     pub stage: Option<String>,
     /// For how many seconds it has been at that.
     pub stage_for: Option<f64>,
+    /// Where in the user's code that is, if it has lasted a while: `file:line function`.
+    pub place: Option<String>,
     /// For how many seconds it has been in its state.
     pub age: f64,
     /// The batch that it works for.

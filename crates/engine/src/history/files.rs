@@ -1,0 +1,253 @@
+//! The files of a history.
+//!
+//! ```text
+//! <job>/history/events              everything but runs, one frame of JSON each
+//! <job>/history/runs-000001         records of runs, many in a frame
+//! <job>/history/trajectories-000001 experiences, one after the other
+//! ```
+//!
+//! A frame is the number of its bytes, their checksum, and the bytes. Nothing is synced: what was
+//! written last may be missing after a crash of the machine, and a frame that was torn is where
+//! reading ends.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use super::out::{FRAME, MAGIC, Old, Taken};
+use super::record::Entry;
+
+const EVENTS: &str = "events";
+const RUNS: &str = "runs";
+const TRAJECTORIES: &str = "trajectories";
+
+/// The file of events takes no more than this.
+const EVENTS_MOST: u64 = 64 << 20;
+
+/// The longest frame that is believed.
+const LONGEST: u32 = 1 << 30;
+
+/// Files that are written.
+#[derive(Debug)]
+pub(super) struct Files {
+    dir: PathBuf,
+    events: File,
+    events_bytes: u64,
+    runs: Option<(u32, File)>,
+    trajectories: Option<(u32, File)>,
+    _lock: File,
+}
+
+/// What could not be written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Unwritten {
+    pub(super) events: u64,
+    pub(super) records: u64,
+    pub(super) trajectories: u64,
+}
+
+impl Files {
+    /// Opens a folder for one process.
+    pub(super) fn open(dir: &Path) -> io::Result<Self> {
+        fs::create_dir_all(dir)?;
+        let lock = File::create(dir.join("lock"))?;
+        lock.try_lock().map_err(|error| {
+            io::Error::other(format!("another process writes to {}: {error}", dir.display()))
+        })?;
+        let path = dir.join(EVENTS);
+        let mut good = MAGIC.len() as u64;
+        read(&path, &mut |_, frame| good += (FRAME + frame.len()) as u64)?;
+        let mut events = OpenOptions::new().create(true).append(true).open(&path)?;
+        if events.metadata()?.len() < good {
+            events.set_len(0)?;
+            events.write_all(MAGIC)?;
+        }
+        // What a crash has torn is cut off.
+        events.set_len(good)?;
+        let (runs, trajectories) = (None, None);
+        let dir = dir.to_owned();
+        Ok(Self { dir, events, events_bytes: good, runs, trajectories, _lock: lock })
+    }
+
+    /// Writes what was taken. What cannot be written is counted, and the next goes to new files.
+    pub(super) fn write(&mut self, taken: Taken) -> Unwritten {
+        let mut unwritten = Unwritten::default();
+        for (part, payload) in &taken.trajectories {
+            let file = append(&self.dir, TRAJECTORIES, *part, &mut self.trajectories);
+            if said(file.and_then(|file| file.write_all(payload))).is_none() {
+                self.trajectories = None;
+                unwritten.trajectories += 1;
+            }
+        }
+        if !taken.entries.is_empty() {
+            unwritten.events += self.write_events(&taken.entries);
+        }
+        if !taken.runs.is_empty() {
+            let file = append(&self.dir, RUNS, taken.segment, &mut self.runs);
+            let framed = framed(&taken.runs);
+            if said(file.and_then(|file| file.write_all(&framed))).is_none() {
+                self.runs = None;
+                unwritten.records += 1;
+            }
+        }
+        for old in taken.remove {
+            let (name, number) = match old {
+                Old::Runs(number) => (RUNS, number),
+                Old::Trajectories(number) => (TRAJECTORIES, number),
+            };
+            // It may never have been written.
+            let _ = fs::remove_file(path(&self.dir, name, number));
+        }
+        unwritten
+    }
+
+    fn write_events(&mut self, entries: &[Entry]) -> u64 {
+        let mut bytes = Vec::new();
+        for entry in entries {
+            if let Ok(text) = serde_json::to_vec(entry) {
+                bytes.extend_from_slice(&framed(&text));
+            }
+        }
+        let room = EVENTS_MOST.saturating_sub(self.events_bytes);
+        if bytes.len() as u64 > room || said(self.events.write_all(&bytes)).is_none() {
+            return entries.len() as u64;
+        }
+        self.events_bytes += bytes.len() as u64;
+        0
+    }
+}
+
+fn said<T>(result: io::Result<T>) -> Option<T> {
+    result.map_err(|error| tracing::debug!(%error, "the history cannot be written")).ok()
+}
+
+/// Opens the file of a number for more, unless it is open.
+fn append<'a>(
+    dir: &Path,
+    name: &str,
+    number: u32,
+    open: &'a mut Option<(u32, File)>,
+) -> io::Result<&'a mut File> {
+    if open.as_ref().is_none_or(|(known, _)| *known != number) {
+        let mut file =
+            OpenOptions::new().create(true).append(true).open(path(dir, name, number))?;
+        if file.metadata()?.len() == 0 {
+            file.write_all(MAGIC)?;
+        }
+        *open = Some((number, file));
+    }
+    match open {
+        Some((_, file)) => Ok(file),
+        None => Err(io::Error::other("no file is open")),
+    }
+}
+
+fn framed(bytes: &[u8]) -> Vec<u8> {
+    let mut framed = Vec::with_capacity(FRAME + bytes.len());
+    framed.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+    framed.extend_from_slice(&crc32fast::hash(bytes).to_le_bytes());
+    framed.extend_from_slice(bytes);
+    framed
+}
+
+fn path(dir: &Path, name: &str, number: u32) -> PathBuf {
+    dir.join(format!("{name}-{number:06}"))
+}
+
+/// Visits the frames of a file with their places, up to the first that is not whole. A file that is
+/// not there has none.
+fn read(path: &Path, visit: &mut dyn FnMut(u64, &[u8])) -> io::Result<()> {
+    let bytes = match fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    let Some(mut rest) = bytes.strip_prefix(MAGIC) else { return Ok(()) };
+    while let Some((head, after)) = rest.split_at_checked(FRAME) {
+        let word =
+            |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        let (length, sum) = (word(0), word(4));
+        if length > LONGEST {
+            break;
+        }
+        let Some((frame, after)) = after.split_at_checked(length as usize) else { break };
+        if crc32fast::hash(frame) != sum {
+            break;
+        }
+        visit((bytes.len() - rest.len() + FRAME) as u64, frame);
+        rest = after;
+    }
+    Ok(())
+}
+
+/// Visits every event.
+pub(super) fn events(dir: &Path, visit: &mut dyn FnMut(Entry)) -> io::Result<()> {
+    read(&dir.join(EVENTS), &mut |_, frame| {
+        // What another release wrote, and this one does not know, is left out.
+        if let Ok(entry) = serde_json::from_slice(frame) {
+            visit(entry);
+        }
+    })
+}
+
+/// Visits the frames of every file of runs: number, place, bytes.
+pub(super) fn runs(dir: &Path, visit: &mut dyn FnMut(u32, u64, &[u8])) -> io::Result<()> {
+    for (number, path) in numbered(dir, RUNS)? {
+        read(&path, &mut |place, frame| visit(number, place, frame))?;
+    }
+    Ok(())
+}
+
+/// Returns the files of trajectories with their bytes.
+pub(super) fn trajectories(dir: &Path) -> io::Result<Vec<(u32, u64)>> {
+    let files = numbered(dir, TRAJECTORIES)?.into_iter();
+    let sizes = files.map(|(number, path)| {
+        let bytes = fs::metadata(path)?.len();
+        Ok((number, bytes.saturating_sub(MAGIC.len() as u64)))
+    });
+    sizes.collect()
+}
+
+fn numbered(dir: &Path, name: &str) -> io::Result<BTreeMap<u32, PathBuf>> {
+    let mut files = BTreeMap::new();
+    for entry in fs::read_dir(dir)? {
+        let path = entry?.path();
+        let number = path
+            .file_name()
+            .and_then(|file| file.to_str())
+            .and_then(|file| file.strip_prefix(name)?.strip_prefix('-')?.parse().ok());
+        files.extend(number.map(|number| (number, path)));
+    }
+    Ok(files)
+}
+
+/// Reads the record of a run.
+pub(super) fn record(dir: &Path, segment: u32, offset: u32) -> io::Result<Vec<u8>> {
+    let file = File::open(path(dir, RUNS, segment))?;
+    let mut head = [0; super::record::HEAD];
+    file.read_exact_at(&mut head, offset.into())?;
+    let length = u32::from_le_bytes([head[1], head[2], head[3], head[4]]);
+    if length > LONGEST {
+        return Err(io::Error::other("this is no record"));
+    }
+    let mut bytes = vec![0; head.len() + length as usize];
+    file.read_exact_at(&mut bytes, offset.into())?;
+    Ok(bytes)
+}
+
+/// Reads experiences.
+pub(super) fn trajectory(dir: &Path, part: u32, offset: u64, bytes: u32) -> io::Result<Vec<u8>> {
+    let file = File::open(path(dir, TRAJECTORIES, part))?;
+    let mut read = vec![0; bytes as usize];
+    file.read_exact_at(&mut read, offset)?;
+    Ok(read)
+}
+
+/// Tells whether a folder has a history.
+pub(super) fn is_there(dir: &Path) -> bool {
+    let mut magic = [0; MAGIC.len()];
+    let read = File::open(dir.join(EVENTS)).and_then(|mut file| file.read_exact(&mut magic));
+    read.is_ok() && magic == *MAGIC
+}

@@ -1,0 +1,322 @@
+//! What is known of a job: changed by what is seen, and by what is read.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::UNIX_EPOCH;
+
+use bytes::Bytes;
+use rollway_core::{AttemptId, BatchId, BatchKey, BatchKind, BatchState, TaskId};
+
+use super::names::Names;
+use super::notes::Notes;
+use super::out::Out;
+use super::record::{Note, Totals};
+use super::row::{Batch, Counts, LiveAttempt, LiveRun, Row, TaskRow};
+use crate::observe::{Call, Seen, What};
+use crate::workers::RunEnd;
+
+/// What was seen, as far as it is needed later.
+#[derive(Debug)]
+pub(super) struct Item {
+    pub(super) at: f64,
+    pub(super) what: Event,
+}
+
+/// What a [`Seen`] comes down to.
+#[derive(Debug)]
+pub(super) enum Event {
+    /// A run of an attempt ended.
+    Ended { attempt: AttemptId, run: u32, end: Ended },
+    /// A call did something.
+    Call(Call),
+    /// Anything else about runs.
+    Seen(What),
+    /// Something about the job.
+    Note(Note),
+}
+
+/// How a run of an attempt ended.
+#[derive(Debug)]
+pub(super) enum Ended {
+    Well { reward: Option<f64>, seconds: Option<f64>, payload: Option<Bytes> },
+    Badly { message: Arc<str> },
+}
+
+/// Seconds since 1970.
+pub(super) fn seconds(at: std::time::SystemTime) -> f64 {
+    at.duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
+}
+
+impl Item {
+    /// Puts aside what is needed.
+    pub(super) fn of(seen: &Seen) -> Self {
+        let what = match &seen.what {
+            What::RunEnded { attempt, run, end } => {
+                let end = match end {
+                    RunEnd::Succeeded { payload, metrics } => Ended::Well {
+                        reward: metrics.get("reward"),
+                        seconds: metrics.get(rollway_core::metrics::RUN_SECONDS),
+                        payload: payload.clone(),
+                    },
+                    RunEnd::Failed { message, .. } => Ended::Badly { message: Arc::clone(message) },
+                };
+                Event::Ended { attempt: *attempt, run: run.0, end }
+            }
+            What::Call(call) => Event::Call(call.clone()),
+            what => Event::Seen(what.clone()),
+        };
+        Self { at: seconds(seen.at), what }
+    }
+
+    /// Bytes of experiences that it holds.
+    pub(super) fn payload_bytes(&self) -> u64 {
+        match &self.what {
+            Event::Ended { end: Ended::Well { payload: Some(payload), .. }, .. } => {
+                payload.len() as u64
+            }
+            _ => 0,
+        }
+    }
+
+    pub(super) fn drop_payload(&mut self) {
+        if let Event::Ended { end: Ended::Well { payload, .. }, .. } = &mut self.what {
+            *payload = None;
+        }
+    }
+}
+
+/// What is known of a job.
+#[derive(Debug)]
+pub(super) struct State {
+    /// Runs, in the order in which they were taken in.
+    pub(super) rows: VecDeque<Row>,
+    /// How many rows were dropped before the first.
+    pub(super) base: u64,
+    pub(super) max_runs: u64,
+    pub(super) batches: BTreeMap<u32, Batch>,
+    next_batch: u32,
+    /// Batches of this process by key.
+    pub(super) keys: HashMap<BatchKey, u32>,
+    pub(super) attempts: HashMap<AttemptId, LiveAttempt>,
+    pub(super) live: HashMap<u64, LiveRun>,
+    pub(super) messages: Names,
+    pub(super) workflows: Names,
+    pub(super) notes: Notes,
+    pub(super) totals: Totals,
+    /// Of batches that are dropped.
+    pub(super) gone: Counts,
+    /// What is to be written.
+    pub(super) out: Out,
+    /// How many payloads may still be looked into.
+    pub(super) looks: f64,
+}
+
+impl State {
+    pub(super) fn new(max_runs: u64) -> Self {
+        Self {
+            rows: VecDeque::new(),
+            base: 0,
+            max_runs: max_runs.max(1),
+            batches: BTreeMap::new(),
+            next_batch: 0,
+            keys: HashMap::new(),
+            attempts: HashMap::new(),
+            live: HashMap::new(),
+            messages: Names::new(),
+            workflows: Names::new(),
+            notes: Notes::default(),
+            totals: Totals::default(),
+            gone: Counts::default(),
+            out: Out::default(),
+            looks: 0.0,
+        }
+    }
+
+    /// Takes in what was seen.
+    pub(super) fn apply(&mut self, item: Item) {
+        let at = item.at;
+        match item.what {
+            Event::Ended { attempt, run, end } => self.run_ended(at, attempt, run, end),
+            Event::Call(call) => self.call(at, call),
+            Event::Note(note) => {
+                self.notes.apply(at, &note);
+                self.out.note(at, note);
+            }
+            Event::Seen(what) => self.seen(at, what),
+        }
+    }
+
+    fn seen(&mut self, at: f64, what: What) {
+        match what {
+            What::BatchBegan { batch, key, kind, first, tasks } => {
+                self.batch_began(at, &batch, key, kind, first, &tasks);
+            }
+            What::BatchIs { key, state } => self.batch_is(at, key, state),
+            What::AttemptGiven { attempt, key, task, runs, runner, life, .. } => {
+                self.given(at, attempt, (key, task, runs), (runner, life));
+            }
+            What::AttemptBegan { attempt } => self.began(at, attempt),
+            What::RunRetried { key, task, run, kind, message } => {
+                self.retried(at, (key, task, run), kind, &message);
+            }
+            What::RunOver { key, task, run, how } => self.over(at, (key, task, run), &how),
+            What::AttemptEnded { attempt, lost } => self.attempt_ended(at, attempt, lost.as_ref()),
+            What::TaskEnded { key, task, status, dropped } => {
+                self.task_ended(at, key, task, &status, dropped);
+            }
+            What::PayloadDropped { reason, .. } => {
+                *self.totals.experiences_dropped.entry(reason.name().to_owned()).or_default() += 1;
+            }
+            // What follows tells more: which runs were cancelled, and when the runner was done.
+            What::AttemptCancelled { .. } | What::RunEnded { .. } | What::Call(_) => {}
+        }
+    }
+
+    fn batch_began(
+        &mut self,
+        at: f64,
+        batch: &BatchId,
+        key: BatchKey,
+        kind: BatchKind,
+        first: TaskId,
+        tasks: &[(Arc<str>, u32)],
+    ) {
+        let id: Arc<str> = batch.to_string().into();
+        if first.0 == 0 && self.adopt(&id, key, tasks.len()) {
+            return;
+        }
+        let number = self.keys.get(&key).copied().unwrap_or(self.next_batch);
+        let mut alike: Vec<(String, u32, u32)> = Vec::new();
+        for (workflow, runs) in tasks {
+            match alike.last_mut() {
+                Some((known, of, count)) if **known == **workflow && of == runs => *count += 1,
+                _ => alike.push((workflow.to_string(), *runs, 1)),
+            }
+        }
+        let note = Note::Batch {
+            number,
+            key: key.0,
+            id: id.to_string(),
+            train: kind == BatchKind::Train,
+            first: first.0,
+            tasks: alike,
+        };
+        self.take_batch(at, &note, true);
+        self.keys.insert(key, number);
+        self.notes.apply(at, &note);
+        self.out.note(at, note);
+    }
+
+    /// Takes up a batch that an earlier process of the job had begun; tells whether there was one.
+    fn adopt(&mut self, id: &Arc<str>, key: BatchKey, tasks: usize) -> bool {
+        let mut earlier = self.batches.iter_mut().rev();
+        let is_it = |batch: &Batch| {
+            (&batch.id, batch.key) == (id, key.0)
+                && !batch.is_over()
+                && !batch.is_ours
+                && batch.tasks.len() == tasks
+        };
+        let Some((number, batch)) = earlier.find(|(_, batch)| is_it(batch)) else { return false };
+        batch.is_ours = true;
+        self.keys.insert(key, *number);
+        true
+    }
+
+    /// Makes room for the runs of a batch.
+    pub(super) fn take_batch(&mut self, at: f64, note: &Note, is_ours: bool) {
+        let Note::Batch { number, key, id, train, first, tasks } = note else { return };
+        let kind = if *train { BatchKind::Train } else { BatchKind::Eval };
+        let fresh = || Batch::new(id.as_str().into(), *key, kind, at);
+        let batch = self.batches.entry(*number).or_insert_with(fresh);
+        batch.is_ours = is_ours;
+        self.next_batch = self.next_batch.max(number + 1);
+        let mut task = *first;
+        for (workflow, runs, count) in tasks {
+            let workflow = self.workflows.number(workflow);
+            for _ in 0..*count {
+                let first = self.base + self.rows.len() as u64;
+                let (is_over, dropped) = (false, None);
+                batch.tasks.push(TaskRow { first, runs: *runs, workflow, is_over, dropped });
+                self.rows.extend((0..*runs).map(|run| Row::new(*number, task, run)));
+                task += 1;
+            }
+            let more = u64::from(*runs) * u64::from(*count);
+            batch.rows += more;
+            batch.counts.submitted += more;
+            batch.counts.tasks += u64::from(*count);
+        }
+        self.forget();
+    }
+
+    /// Drops the oldest runs while there are too many.
+    fn forget(&mut self) {
+        while self.rows.len() as u64 > self.max_runs {
+            let Some(row) = self.rows.pop_front() else { return };
+            self.live.remove(&self.base);
+            self.base += 1;
+            self.out.forgot(row.place.segment);
+            self.dropped("runs", 1);
+            let Some(batch) = self.batches.get_mut(&row.batch) else { continue };
+            batch.rows -= 1;
+            if batch.rows == 0
+                && let Some(batch) = self.batches.remove(&row.batch)
+            {
+                self.gone.add(&batch.counts);
+            }
+        }
+    }
+
+    pub(super) fn dropped(&mut self, what: &str, count: u64) {
+        if count > 0 {
+            *self.totals.dropped.entry(what.to_owned()).or_default() += count;
+        }
+    }
+
+    fn batch_is(&mut self, at: f64, key: BatchKey, state: BatchState) {
+        let Some(number) = self.keys.get(&key).copied() else { return };
+        if self.set_state(at, number, state) {
+            self.out.note(at, Note::State { number, state: state.to_string() });
+        }
+        if matches!(state, BatchState::Finalized | BatchState::Aborted) {
+            self.keys.remove(&key);
+        }
+    }
+
+    /// Tells whether it was in another state.
+    pub(super) fn set_state(&mut self, at: f64, number: u32, state: BatchState) -> bool {
+        let Some(batch) = self.batches.get_mut(&number) else { return false };
+        let is_new = batch.state != state;
+        batch.state = state;
+        if batch.is_over() {
+            batch.ended = batch.ended.or(Some(at));
+            self.notes.batch_ended(number, at, state);
+        }
+        is_new
+    }
+
+    /// Returns the number of a run's row.
+    pub(super) fn row_of(&self, batch: u32, task: u32, run: u32) -> Option<u64> {
+        let task = self.batches.get(&batch)?.tasks.get(task as usize)?;
+        (run < task.runs).then(|| task.first + u64::from(run))
+    }
+
+    pub(super) fn row(&self, number: u64) -> Option<&Row> {
+        self.rows.get(usize::try_from(number.checked_sub(self.base)?).ok()?)
+    }
+
+    pub(super) fn row_mut(&mut self, number: u64) -> Option<&mut Row> {
+        self.rows.get_mut(usize::try_from(number.checked_sub(self.base)?).ok()?)
+    }
+
+    /// Where all runs and tasks are; of batches that nobody works on any more, only what ended.
+    pub(super) fn counts(&self, is_live: bool) -> Counts {
+        let mut all = self.gone;
+        for batch in self.batches.values() {
+            all.add(&batch.counts);
+            if is_live && !batch.is_ours {
+                all.submitted -= batch.counts.pending();
+            }
+        }
+        all
+    }
+}
