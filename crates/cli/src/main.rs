@@ -38,8 +38,20 @@ enum Command {
     Debug(Source),
     /// Run a simulated inference server, to try a configuration without a GPU
     Imitate(imitate::Imitation),
+    /// Watch the runners of a running job, those that are stuck first, and cancel what hangs
+    Top(Top),
     /// Print the JSON Schema of the configuration, for editors
     Schema,
+}
+
+#[derive(Debug, Arguments)]
+struct Top {
+    /// The job's folder
+    #[arg(value_name = "JOB_DIR")]
+    job: PathBuf,
+    /// Print it once and end, as when standard output is no terminal
+    #[arg(long)]
+    once: bool,
 }
 
 #[derive(Debug, Arguments)]
@@ -91,6 +103,12 @@ fn main() -> ExitCode {
         Command::Check(source) => load(&source).and_then(|config| check::check(&config, &source)),
         Command::Debug(source) => load(&source).and_then(|config| debug::debug(&config)),
         Command::Imitate(imitation) => imitate::imitate(&imitation),
+        Command::Top(Top { job, once }) => runtime().and_then(|runtime| {
+            let done = runtime.block_on(rollway_cli::top::top(&job, once));
+            // Nobody waits for a key that is not pressed.
+            runtime.shutdown_background();
+            done.map_err(Failure::Input)
+        }),
         Command::Schema => {
             run::print_schema();
             Ok(())

@@ -109,8 +109,7 @@ impl Dashboard {
     /// # Errors
     /// Nobody can listen there, or no token can be made.
     pub async fn open(options: Options) -> Result<Self, DashboardError> {
-        let unheard =
-            |source| DashboardError::Listen { address: options.listen.clone(), source };
+        let unheard = |source| DashboardError::Listen { address: options.listen.clone(), source };
         let listener = TcpListener::bind(&options.listen).await.map_err(unheard)?;
         let address = listener.local_addr().map_err(unheard)?;
         let token = match options.token {

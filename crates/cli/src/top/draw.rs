@@ -1,0 +1,315 @@
+//! The lines of `rollway top`, for a terminal of any size.
+
+use std::time::Duration;
+
+use rollway::scene::{Beat, JobState, Runner};
+
+use super::board::{Board, Mode, Target};
+use crate::line::{Line, Look, width};
+use crate::output::Size;
+use crate::view::words::{count, short, time};
+
+/// How far back the throughput reaches, in seconds.
+const WINDOW: f64 = 30.0;
+
+/// How many alarms are shown.
+const ALARMS_MAX: usize = 3;
+
+/// The keys, for those who ask.
+const HELP: [(&str, &str); 9] = [
+    ("up, down, k, j", "move the cursor"),
+    ("page up, page down", "move by a page"),
+    ("home, end", "to the first, to the last"),
+    ("s", "another order: stuck first, by age, by work, by stage, by number"),
+    ("/", "show only runners with these words; escape shows all again"),
+    ("c", "cancel the run under the cursor; it is asked first"),
+    ("h, ?", "this"),
+    ("q, escape, Ctrl-C", "quit"),
+    ("", "A runner with ! has been at one thing for much longer than others, or than it may."),
+];
+
+/// Returns the whole screen, as many lines as there are rows at most. Says the board how many rows
+/// of the table are seen.
+pub fn draw(board: &mut Board, size: Size) -> Vec<Line> {
+    let mut lines = header(board);
+    lines.push(Line::new());
+    if board.mode == Mode::Help {
+        lines.extend(HELP.iter().map(|(keys, what)| {
+            let mut line = Line::new().with(format!("  {keys}"), Look::Bold);
+            line.pad(if keys.is_empty() { 2 } else { 24 });
+            line.text(*what)
+        }));
+        lines.push(Line::new().with("  any key goes back", Look::Faint));
+    } else {
+        // Headings and the last line need room too.
+        let room = size.rows.saturating_sub(lines.len() + 2);
+        board.resize(room);
+        lines.extend(table(board, size.columns, Some(room)));
+    }
+    lines.truncate(size.rows.saturating_sub(1));
+    while lines.len() + 1 < size.rows {
+        lines.push(Line::new());
+    }
+    lines.push(footer(board));
+    lines.into_iter().map(|line| line.fit(size.columns)).collect()
+}
+
+/// Returns everything once, for a file or a pipe.
+pub fn once(board: &Board, columns: usize) -> Vec<Line> {
+    let mut lines = header(board);
+    lines.push(Line::new());
+    lines.extend(table(board, columns, None));
+    lines
+}
+
+/// Returns what there is to say about the job.
+fn header(board: &Board) -> Vec<Line> {
+    let (job, overview) = (&board.news.job, &board.news.overview);
+    let mut first = Line::new().with(&job.name, Look::Bold);
+    let (state, look) = match job.state {
+        JobState::Running => ("running", Look::Green),
+        JobState::Finished => ("finished", Look::Green),
+        JobState::Failed => ("failed", Look::Red),
+        JobState::Stopped => ("stopped", Look::Yellow),
+        JobState::Unknown => ("unknown", Look::Yellow),
+    };
+    first = first.text("  ").with(state, look).text(format!("  {}", job.mode));
+    let step = count(job.step);
+    first.push(
+        job.total_steps.map_or_else(
+            || format!("  step {step}"),
+            |total| format!("  step {step} of {}", count(total)),
+        ),
+        Look::Plain,
+    );
+    first.push(format!("  weights {}", job.version), Look::Faint);
+    if let Some(started) = job.started {
+        first.push(format!("  up {}", age(job.now - started)), Look::Faint);
+    }
+    let runs = &overview.runs;
+    let total = |counts: &std::collections::BTreeMap<String, u64>| counts.values().sum::<u64>();
+    let (failed, cancelled) = (total(&runs.failed), total(&runs.cancelled));
+    let mut second = Line::new().with("runs    ", Look::Faint);
+    second = second
+        .with(format!("{} running", count(runs.running)), Look::Yellow)
+        .text(format!("  {} waiting  ", count(runs.pending)))
+        .with(format!("{} done", count(runs.succeeded)), Look::Green)
+        .text("  ")
+        .with(format!("{} failed", count(failed)), if failed > 0 { Look::Red } else { Look::Plain })
+        .text(format!("  {} cancelled", count(cancelled)));
+    if let Some((runs, tokens)) = speed(&overview.beats) {
+        second.push(format!("  {runs:.1} runs/s  {} tokens/s", short(tokens)), Look::Plain);
+    }
+    let mut lines = vec![first, second, runners(board)];
+    for alarm in overview.alarms.iter().take(ALARMS_MAX) {
+        let words = format!("  {}", alarm.words);
+        lines.push(Line::new().with("alarm ", Look::Red).text(words.trim_start()));
+    }
+    if let Some(message) = job.message.as_ref().filter(|message| !message.is_empty()) {
+        lines.push(Line::new().with(message, Look::Yellow));
+    }
+    lines
+}
+
+fn runners(board: &Board) -> Line {
+    let counts = &board.news.overview.runners;
+    let stuck = board.news.runners.iter().filter(|runner| runner.stuck).count();
+    let mut line = Line::new().with("runners ", Look::Faint);
+    line.push(format!("{} busy", counts.busy), Look::Plain);
+    if stuck > 0 {
+        line.push(format!(" ({stuck} stuck)"), Look::Red);
+    }
+    line.push(format!("  {} idle", counts.idle), Look::Plain);
+    let rest = [
+        (counts.starting, "starting", Look::Plain),
+        (counts.cancelling, "cancelling", Look::Yellow),
+        (counts.broken, "broken", Look::Red),
+        (counts.gone, "gone", Look::Plain),
+    ];
+    for (number, name, look) in rest.into_iter().filter(|(number, ..)| *number > 0) {
+        line.push("  ", Look::Plain);
+        line.push(format!("{number} {name}"), look);
+    }
+    line
+}
+
+/// Returns runs and tokens a second, lately.
+fn speed(beats: &[Beat]) -> Option<(f64, f64)> {
+    let last = beats.last()?;
+    let first = beats.iter().find(|beat| beat.at >= last.at - WINDOW)?;
+    let seconds = last.at - first.at;
+    let more = |now: u64, then: u64| now.saturating_sub(then) as f64 / seconds;
+    let runs = more(last.done + last.failed, first.done + first.failed);
+    (seconds > 0.5).then(|| (runs, more(last.answer_tokens, first.answer_tokens)))
+}
+
+/// A column: its heading, the least it is cut to, and whether it goes when there is no room.
+struct Column {
+    name: &'static str,
+    least: usize,
+    goes: bool,
+    show: fn(&Runner) -> String,
+}
+
+const COLUMNS: [Column; 9] = [
+    Column { name: "runner", least: 6, goes: false, show: number },
+    Column { name: "state", least: 5, goes: false, show: |runner| runner.state.clone() },
+    Column { name: "for", least: 5, goes: true, show: |runner| age(runner.age) },
+    Column { name: "work", least: 6, goes: false, show: work },
+    Column { name: "stage", least: 12, goes: false, show: stage },
+    Column { name: "since", least: 5, goes: false, show: since },
+    Column { name: "place", least: 10, goes: true, show: |runner| said(&runner.place) },
+    Column { name: "model", least: 6, goes: true, show: model },
+    Column { name: "node", least: 6, goes: true, show: |runner| said(&runner.node) },
+];
+
+/// Returns the rows of the table that are seen, or all, below their headings.
+fn table(board: &Board, columns: usize, room: Option<usize>) -> Vec<Line> {
+    let rows = board.rows();
+    if rows.is_empty() {
+        let words = match (board.news.runners.is_empty(), board.filter.is_empty()) {
+            (true, _) => "no runners".to_owned(),
+            (false, _) => format!("no runner has `{}`", board.filter),
+        };
+        return vec![Line::new().with(words, Look::Faint)];
+    }
+    let cursor = room.map(|_| board.position(&rows));
+    let (top, most) = room.map_or((0, usize::MAX), |room| (board.top, room));
+    let seen: Vec<&Runner> = rows.iter().skip(top).take(most).copied().collect();
+    let cells: Vec<Vec<String>> =
+        seen.iter().map(|runner| COLUMNS.iter().map(|it| (it.show)(runner)).collect()).collect();
+    let widths = fit(&cells, columns.saturating_sub(2));
+    let mut head = Line::new().text("  ");
+    for (column, (name, wide)) in COLUMNS.iter().map(|it| it.name).zip(&widths).enumerate() {
+        if *wide > 0 {
+            head.append(cell(name, *wide, Look::Faint, column + 1 == COLUMNS.len()));
+        }
+    }
+    let mut lines = vec![head];
+    for (at, (runner, row)) in seen.iter().zip(&cells).enumerate() {
+        let here = cursor == Some(top + at);
+        let mut line = Line::new().with(if here { "> " } else { "  " }, Look::Cyan);
+        for (column, (text, wide)) in row.iter().zip(&widths).enumerate() {
+            if *wide > 0 {
+                let look = look(runner, COLUMNS[column].name, here);
+                line.append(cell(text, *wide, look, column + 1 == COLUMNS.len()));
+            }
+        }
+        lines.push(line);
+    }
+    lines
+}
+
+fn cell(text: &str, wide: usize, look: Look, is_last: bool) -> Line {
+    let mut line = Line::new().with(text, look).fit(wide);
+    if !is_last {
+        line.pad(wide + 2);
+    }
+    line
+}
+
+fn look(runner: &Runner, column: &str, here: bool) -> Look {
+    match (column, runner.state.as_str()) {
+        ("runner" | "stage" | "since", _) if runner.stuck => Look::Red,
+        ("state" | "stage", "broken") => Look::Red,
+        ("state", "cancelling" | "starting") => Look::Yellow,
+        ("state", "busy") => Look::Green,
+        (_, "idle" | "gone") => Look::Faint,
+        _ if here => Look::Bold,
+        _ => Look::Plain,
+    }
+}
+
+/// Returns how wide every column is; 0: there is no room for it, or nothing in it.
+fn fit(cells: &[Vec<String>], columns: usize) -> Vec<usize> {
+    let mut widths: Vec<usize> = (0..COLUMNS.len())
+        .map(|at| {
+            let widest = cells.iter().map(|row| width(&row[at])).max().unwrap_or(0);
+            if widest == 0 { 0 } else { widest.max(width(COLUMNS[at].name)) }
+        })
+        .collect();
+    loop {
+        let shown = widths.iter().filter(|wide| **wide > 0).count();
+        let taken = widths.iter().sum::<usize>() + 2 * shown.saturating_sub(1);
+        if taken <= columns {
+            return widths;
+        }
+        let wide = (0..COLUMNS.len()).filter(|at| widths[*at] > COLUMNS[*at].least);
+        if let Some(widest) = wide.max_by_key(|at| widths[*at]) {
+            widths[widest] -= 1;
+            continue;
+        }
+        let goes = (0..COLUMNS.len()).rev().find(|at| COLUMNS[*at].goes && widths[*at] > 0);
+        let Some(goes) = goes else { return widths };
+        widths[goes] = 0;
+    }
+}
+
+fn number(runner: &Runner) -> String {
+    format!("{}{}", runner.runner, if runner.stuck { " !" } else { "" })
+}
+
+fn work(runner: &Runner) -> String {
+    let number = |number: Option<u32>| number.map_or_else(|| "-".to_owned(), |it| it.to_string());
+    match &runner.batch {
+        Some(batch) => format!("{batch}/{}/{}", number(runner.task), number(runner.run)),
+        None => String::new(),
+    }
+}
+
+fn stage(runner: &Runner) -> String {
+    said(if runner.stage.is_some() { &runner.stage } else { &runner.message })
+}
+
+fn since(runner: &Runner) -> String {
+    runner.stage_for.map(age).unwrap_or_default()
+}
+
+fn model(runner: &Runner) -> String {
+    match (&runner.model, &runner.server) {
+        (model, Some(server)) => format!("{} at {server}", said(model)).trim_start().to_owned(),
+        (model, None) => said(model),
+    }
+}
+
+fn said(text: &Option<String>) -> String {
+    text.clone().unwrap_or_default()
+}
+
+/// Returns seconds as people say them.
+fn age(seconds: f64) -> String {
+    time(Duration::try_from_secs_f64(seconds).unwrap_or_default())
+}
+
+/// Returns the last line: what is asked, typed or possible.
+fn footer(board: &Board) -> Line {
+    match &board.mode {
+        Mode::Confirm(Target { batch, task, run }) => Line::new()
+            .with(format!("cancel run {run} of task {task} of batch {batch}? "), Look::Red)
+            .with("y", Look::Bold)
+            .text(" cancels it, any other key does not"),
+        Mode::Filter => Line::new().with("/", Look::Bold).text(&board.filter).text("_"),
+        Mode::Table | Mode::Help => {
+            if let Some(trouble) = &board.trouble {
+                return Line::new().with(trouble, Look::Red);
+            }
+            if let Some(note) = &board.note {
+                return Line::new().with(note, Look::Yellow);
+            }
+            let rows = board.rows().len();
+            let mut line = Line::new().with("q", Look::Bold).text(" quit  ");
+            line = line.with("c", Look::Bold).text(" cancel  ").with("/", Look::Bold);
+            line = line.text(" filter  ").with("s", Look::Bold);
+            line = line.text(format!(" {}  ", board.order.name())).with("h", Look::Bold);
+            line = line.text(" help");
+            if board.top > 0 || board.top + board.page < rows {
+                let last = (board.top + board.page).min(rows);
+                line.push(format!("   {}-{last} of {rows}", board.top + 1), Look::Faint);
+            }
+            if !board.filter.is_empty() {
+                line.push(format!("   only `{}`", board.filter), Look::Cyan);
+            }
+            line
+        }
+    }
+}
