@@ -148,12 +148,18 @@ def _row(runner: int, state: dict[str, Any]) -> dict[str, str]:
         "work": work,
         "stage": str(state.get("stage") or state.get("message") or ""),
         "since": span(state.get("stage_for")),
-        "place": str(state.get("place") or ""),
+        "place": _file(str(state.get("place") or "")),
         "model": model,
         "heard": span(state.get("silent_for")),
         "node": str(state.get("node") or ""),
         "more": " ".join(rest),
     }
+
+
+def _file(place: str) -> str:
+    """Returns a place without the folders of its file."""
+    file, colon, rest = place.partition(":")
+    return file.rpartition("/")[2] + colon + rest
 
 
 def _words(value: Any) -> str:

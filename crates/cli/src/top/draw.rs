@@ -1,13 +1,11 @@
 //! The lines of `rollway top`, for a terminal of any size.
 
-use std::time::Duration;
-
 use rollway::scene::{Beat, JobState, Runner};
 
 use super::board::{Board, Mode, Target};
 use crate::line::{Line, Look, width};
 use crate::output::Size;
-use crate::view::words::{count, short, time};
+use crate::view::words::{count, short};
 
 /// How far back the throughput reaches, in seconds.
 const WINDOW: f64 = 30.0;
@@ -143,24 +141,26 @@ fn speed(beats: &[Beat]) -> Option<(f64, f64)> {
     (seconds > 0.5).then(|| (runs, more(last.answer_tokens, first.answer_tokens)))
 }
 
-/// A column: its heading, the least it is cut to, and whether it goes when there is no room.
+/// A column: its heading, how wide it is to be, the least it is cut to, and how soon it goes when
+/// there is no room: first those with the highest number; 0: never.
 struct Column {
     name: &'static str,
+    good: usize,
     least: usize,
-    goes: bool,
+    goes: u8,
     show: fn(&Runner) -> String,
 }
 
 const COLUMNS: [Column; 9] = [
-    Column { name: "runner", least: 6, goes: false, show: number },
-    Column { name: "state", least: 5, goes: false, show: |runner| runner.state.clone() },
-    Column { name: "for", least: 5, goes: true, show: |runner| age(runner.age) },
-    Column { name: "work", least: 6, goes: false, show: work },
-    Column { name: "stage", least: 12, goes: false, show: stage },
-    Column { name: "since", least: 5, goes: false, show: since },
-    Column { name: "place", least: 10, goes: true, show: |runner| said(&runner.place) },
-    Column { name: "model", least: 6, goes: true, show: model },
-    Column { name: "node", least: 6, goes: true, show: |runner| said(&runner.node) },
+    Column { name: "runner", good: 7, least: 6, goes: 0, show: number },
+    Column { name: "state", good: 10, least: 5, goes: 0, show: |one| one.state.clone() },
+    Column { name: "for", good: 6, least: 5, goes: 2, show: |one| age(one.age) },
+    Column { name: "work", good: 14, least: 6, goes: 0, show: work },
+    Column { name: "stage", good: 24, least: 12, goes: 0, show: stage },
+    Column { name: "since", good: 6, least: 5, goes: 0, show: since },
+    Column { name: "place", good: 24, least: 10, goes: 1, show: place },
+    Column { name: "model", good: 16, least: 6, goes: 3, show: model },
+    Column { name: "node", good: 10, least: 6, goes: 4, show: |one| said(&one.node) },
 ];
 
 /// Returns the rows of the table that are seen, or all, below their headings.
@@ -234,14 +234,22 @@ fn fit(cells: &[Vec<String>], columns: usize) -> Vec<usize> {
         if taken <= columns {
             return widths;
         }
-        let wide = (0..COLUMNS.len()).filter(|at| widths[*at] > COLUMNS[*at].least);
-        if let Some(widest) = wide.max_by_key(|at| widths[*at]) {
-            widths[widest] -= 1;
-            continue;
+        let all = || (0..COLUMNS.len()).filter(|at| widths[*at] > 0);
+        let wider = |than: fn(&Column) -> usize| {
+            let over = |at: &usize| widths[*at].saturating_sub(than(&COLUMNS[*at]));
+            all().filter(|at| over(at) > 0).max_by_key(over)
+        };
+        // What is unusually wide is cut first. Then columns go, and what is left is cut further.
+        let goes = all().filter(|at| COLUMNS[*at].goes > 0).max_by_key(|at| COLUMNS[*at].goes);
+        if let Some(wide) = wider(|column| column.good) {
+            widths[wide] -= 1;
+        } else if let Some(goes) = goes {
+            widths[goes] = 0;
+        } else if let Some(wide) = wider(|column| column.least) {
+            widths[wide] -= 1;
+        } else {
+            return widths;
         }
-        let goes = (0..COLUMNS.len()).rev().find(|at| COLUMNS[*at].goes && widths[*at] > 0);
-        let Some(goes) = goes else { return widths };
-        widths[goes] = 0;
     }
 }
 
@@ -265,6 +273,14 @@ fn since(runner: &Runner) -> String {
     runner.stage_for.map(age).unwrap_or_default()
 }
 
+/// Returns where it is, without the folders of the file.
+fn place(runner: &Runner) -> String {
+    let place = said(&runner.place);
+    let file = place.find(':').unwrap_or(0);
+    let name = place[..file].rfind('/').map_or(0, |slash| slash + 1);
+    place[name..].to_owned()
+}
+
 fn model(runner: &Runner) -> String {
     match (&runner.model, &runner.server) {
         (model, Some(server)) => format!("{} at {server}", said(model)).trim_start().to_owned(),
@@ -276,9 +292,17 @@ fn said(text: &Option<String>) -> String {
     text.clone().unwrap_or_default()
 }
 
-/// Returns seconds as people say them.
+/// Returns seconds in short: `0.4s`, `12s`, `3m05s`, `2h10m`, `3d04h`.
 fn age(seconds: f64) -> String {
-    time(Duration::try_from_secs_f64(seconds).unwrap_or_default())
+    if seconds < 9.95 {
+        return format!("{:.1}s", seconds.max(0.0));
+    }
+    match seconds as u64 {
+        whole @ 0..60 => format!("{whole}s"),
+        whole @ 60..3600 => format!("{}m{:02}s", whole / 60, whole % 60),
+        whole @ 3600..86_400 => format!("{}h{:02}m", whole / 3600, whole % 3600 / 60),
+        whole => format!("{}d{:02}h", whole / 86_400, whole % 86_400 / 3600),
+    }
 }
 
 /// Returns the last line: what is asked, typed or possible.

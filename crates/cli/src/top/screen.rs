@@ -114,9 +114,15 @@ pub fn keys() -> mpsc::Receiver<Vec<Key>> {
     // Without the thread there are no keys, and Ctrl-C from elsewhere still ends it.
     let _ = reading.spawn(move || {
         let mut bytes = [0; 256];
-        while let Ok(count @ 1..) = io::stdin().lock().read(&mut bytes) {
-            if sender.blocking_send(keys::read(&bytes[..count])).is_err() {
-                return;
+        loop {
+            match io::stdin().lock().read(&mut bytes) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) | Ok(0) => return,
+                Ok(count) => {
+                    if sender.blocking_send(keys::read(&bytes[..count])).is_err() {
+                        return;
+                    }
+                }
             }
         }
     });
