@@ -18,12 +18,12 @@ const HELP: [(&str, &str); 9] = [
     ("up, down, k, j", "move the cursor"),
     ("page up, page down", "move by a page"),
     ("home, end", "to the first, to the last"),
-    ("s", "another order: stuck first, by age, by work, by stage, by number"),
-    ("/", "show only runners with these words; escape shows all again"),
+    ("s", "another order: stuck, age, work, stage, number"),
+    ("/", "only runners with these words; escape shows all"),
     ("c", "cancel the run under the cursor; it is asked first"),
     ("h, ?", "this"),
     ("q, escape, Ctrl-C", "quit"),
-    ("", "A runner with ! has been at one thing for much longer than others, or than it may."),
+    ("", "! has been at one thing for much longer than others, or than it may."),
 ];
 
 /// Returns the whole screen, as many lines as there are rows at most. Says the board how many rows
@@ -87,17 +87,14 @@ fn header(board: &Board) -> Vec<Line> {
     let runs = &overview.runs;
     let total = |counts: &std::collections::BTreeMap<String, u64>| counts.values().sum::<u64>();
     let (failed, cancelled) = (total(&runs.failed), total(&runs.cancelled));
-    let mut second = Line::new().with("runs    ", Look::Faint);
-    second = second
+    let second = Line::new()
+        .with("runs    ", Look::Faint)
         .with(format!("{} running", count(runs.running)), Look::Yellow)
         .text(format!("  {} waiting  ", count(runs.pending)))
         .with(format!("{} done", count(runs.succeeded)), Look::Green)
         .text("  ")
         .with(format!("{} failed", count(failed)), if failed > 0 { Look::Red } else { Look::Plain })
         .text(format!("  {} cancelled", count(cancelled)));
-    if let Some((runs, tokens)) = speed(&overview.beats) {
-        second.push(format!("  {runs:.1} runs/s  {} tokens/s", short(tokens)), Look::Plain);
-    }
     let mut lines = vec![first, second, runners(board)];
     for alarm in overview.alarms.iter().take(ALARMS_MAX) {
         let words = format!("  {}", alarm.words);
@@ -127,6 +124,9 @@ fn runners(board: &Board) -> Line {
     for (number, name, look) in rest.into_iter().filter(|(number, ..)| *number > 0) {
         line.push("  ", Look::Plain);
         line.push(format!("{number} {name}"), look);
+    }
+    if let Some((runs, tokens)) = speed(&board.news.overview.beats) {
+        line.push(format!("   {runs:.1} runs/s  {} tokens/s", short(tokens)), Look::Plain);
     }
     line
 }
@@ -179,10 +179,11 @@ fn table(board: &Board, columns: usize, room: Option<usize>) -> Vec<Line> {
     let cells: Vec<Vec<String>> =
         seen.iter().map(|runner| COLUMNS.iter().map(|it| (it.show)(runner)).collect()).collect();
     let widths = fit(&cells, columns.saturating_sub(2));
+    let last = widths.iter().rposition(|wide| *wide > 0).unwrap_or(0);
     let mut head = Line::new().text("  ");
     for (column, (name, wide)) in COLUMNS.iter().map(|it| it.name).zip(&widths).enumerate() {
         if *wide > 0 {
-            head.append(cell(name, *wide, Look::Faint, column + 1 == COLUMNS.len()));
+            head.append(cell(name, *wide, Look::Faint, column == last));
         }
     }
     let mut lines = vec![head];
@@ -192,7 +193,7 @@ fn table(board: &Board, columns: usize, room: Option<usize>) -> Vec<Line> {
         for (column, (text, wide)) in row.iter().zip(&widths).enumerate() {
             if *wide > 0 {
                 let look = look(runner, COLUMNS[column].name, here);
-                line.append(cell(text, *wide, look, column + 1 == COLUMNS.len()));
+                line.append(cell(text, *wide, look, column == last));
             }
         }
         lines.push(line);
@@ -243,6 +244,8 @@ fn fit(cells: &[Vec<String>], columns: usize) -> Vec<usize> {
         let goes = all().filter(|at| COLUMNS[*at].goes > 0).max_by_key(|at| COLUMNS[*at].goes);
         if let Some(wide) = wider(|column| column.good) {
             widths[wide] -= 1;
+        } else if let Some(last) = goes.filter(|at| last_to_go(*at, widths[*at])) {
+            widths[last] -= 1;
         } else if let Some(goes) = goes {
             widths[goes] = 0;
         } else if let Some(wide) = wider(|column| column.least) {
@@ -251,6 +254,11 @@ fn fit(cells: &[Vec<String>], columns: usize) -> Vec<usize> {
             return widths;
         }
     }
+}
+
+/// Tells whether a column is the last that goes, and can be cut before.
+fn last_to_go(at: usize, wide: usize) -> bool {
+    COLUMNS[at].goes == 1 && wide > COLUMNS[at].least
 }
 
 fn number(runner: &Runner) -> String {

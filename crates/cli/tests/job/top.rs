@@ -110,8 +110,7 @@ fn without_a_terminal_it_is_printed_once_and_who_is_stuck_comes_first() {
     let lines: Vec<&str> = text.lines().collect();
     assert!(lines[0].starts_with("arithmetic  running  both  step 12 of 80"), "{text}");
     assert!(lines[1].contains("1 running  56 waiting  140 done  3 failed"), "{text}");
-    assert!(lines[1].contains("2.0 runs/s  200 tokens/s"), "{text}");
-    assert!(lines[2].contains("1 busy (1 stuck)  39 idle"), "{text}");
+    assert!(lines[2].contains("1 busy (1 stuck)  39 idle   2.0 runs/s  200 tokens/s"), "{text}");
     assert!(lines[3].contains("no run has ended for 5 min"), "{text}");
     let (heading, first) = (lines[5], lines[6]);
     for (name, value) in [
