@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
-#: What a run is at while its workflow is made, while it is executed, while its answer is judged, and
-#: afterwards.
+#: What a run is at while its workflow is made, while it is executed, while its answer is judged,
+#: and afterwards.
 STARTING = "starting workflow"
 RUNNING = "running"
 REWARDING = "rewarding"
