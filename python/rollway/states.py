@@ -28,10 +28,10 @@ class HasStates:
     def get_all_state(self) -> dict[int, dict[str, Any]]:
         """Returns the state of every runner, those first that are stuck, then the oldest.
 
-        What the engine knows: `state` (`busy`, `idle`, …), `stuck`, `age` in that state,
-        `batch_id`, `task_id`, `run_id`, `run_ids` and `attempt` of its work, `stage` (what it is at, in words),
-        `stage_for` (for how many seconds), `place` (where in the workflow's code, if that lasts),
-        `model`, `server` and `calls` of model calls under way, `silent_for` (since its last
+        What the engine knows: `state` (`busy`, `idle`, …), `stuck`, `age` in that state; of its
+        work `batch_id`, `task_id`, `run_id`, `run_ids` and `attempt`; `stage` (what it is at, in
+        words), `stage_for` (for how many seconds), `place` (where in the workflow's code, if that
+        lasts), `model`, `server` and `calls` of model calls under way, `silent_for` (since its last
         heartbeat), `node`, `message`. What the runner says itself: `workflow_id`, `model_version`,
         `begin_time`, `terminate_time`, `running_time`, and what its workflow adds.
         """
