@@ -1,5 +1,5 @@
-//! What a job looks like from outside: log lines, the progress view and `rollway top`. They stand apart
-//! from the command so that examples and tests can look at them too.
+//! What a job looks like from outside: log lines, the progress view and `rollway top`. They stand
+//! apart from the command so that examples and tests can look at them too.
 
 pub mod line;
 pub mod log;
