@@ -10,12 +10,14 @@ process.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import json
 import os
 import signal
 import socket
 import sys
+import threading
 import time
 import traceback
 from collections import OrderedDict
@@ -32,6 +34,9 @@ from rollway.workflow import Executable
 
 #: How many workflows are kept ready for the next attempt.
 WORKFLOWS_MAX = 64
+
+#: What is told of a runner even if it is nothing.
+ALWAYS = ("workflow_id", "model_version", "terminate_time")
 
 #: How often a runner's state is passed on, in seconds.
 STATE_INTERVAL = 0.5
@@ -107,13 +112,18 @@ class Worker:
         ears = self.link.ears
         for ear in ears:
             loop.add_reader(ear, self._turn)
-        states = loop.create_task(self._tell_states())
+        quiet = threading.Event()
+        # In a thread of its own, which goes on while a workflow keeps the event loop to itself.
+        states = threading.Thread(
+            target=self._tell_states, args=(quiet,), name="rollway-states", daemon=True
+        )
+        states.start()
         try:
             for runner, life in self.link.runners:
                 self._begin_life(runner, life)
             return await self.over
         finally:
-            states.cancel()
+            quiet.set()
             loop.remove_writer(ears[0])
             for ear in ears:
                 loop.remove_reader(ear)
@@ -281,15 +291,20 @@ class Worker:
             self.workflows.popitem(last=False)
         return executable
 
-    async def _tell_states(self) -> None:
-        while True:
+    def _tell_states(self, quiet: threading.Event) -> None:
+        while not quiet.wait(STATE_INTERVAL):
             for number, runner in list(self.runners.items()):
-                state = runner.state
-                if state["terminate_time"] is None:
-                    state["running_time"] = time.time() - state["begin_time"]
-                told = {str(key): _text(value) for key, value in list(state.items())[:64]}
-                self.link.set_state(number, told)
-            await asyncio.sleep(STATE_INTERVAL)
+                # What a workflow adds may be anything; that nobody can read it is no reason to die.
+                with contextlib.suppress(Exception):
+                    self.link.set_state(number, _told(runner.state))
+
+
+def _told(state: dict[str, Any]) -> dict[str, str]:
+    """Returns a state as heartbeats carry it."""
+    if state["terminate_time"] is None:
+        state["running_time"] = time.time() - state["begin_time"]
+    known = [(key, value) for key, value in state.items() if value is not None or key in ALWAYS]
+    return {str(key): _text(value) for key, value in known[:64]}
 
 
 def _text(value: Any) -> str:

@@ -21,6 +21,7 @@ mod reader;
 mod runtime;
 mod simulated;
 mod sink;
+mod states;
 mod sync;
 mod tiny;
 
