@@ -246,7 +246,13 @@ impl Children {
             _folder: folder,
         });
         tokio::spawn(listen::listen(server, Arc::clone(&shared), alive.clone()));
-        Ok(Self { shared, hosts: HashMap::new(), next_host: 0, card: None, _alive: alive.drop_guard() })
+        Ok(Self {
+            shared,
+            hosts: HashMap::new(),
+            next_host: 0,
+            card: None,
+            _alive: alive.drop_guard(),
+        })
     }
 
     /// Keeps what tells workers the way.

@@ -21,16 +21,15 @@ use rollway_wire::env;
 
 pub use self::body::TASK_ENCODING;
 pub use self::error::{FleetError, FleetErrorKind};
-pub use self::python::worker_command;
 use self::named::Named;
+pub use self::python::worker_command;
 use crate::cluster;
 use crate::config::{Backend, ConcurrentMode, Config};
 use crate::suggest::instead;
 use crate::taskset::Drawn;
 use crate::workflows::{self, Reward};
 use crate::{
-    ChildOptions, Concurrency, Definition, Gated, GatewayKeys, Local, Registry, Task,
-    Workers,
+    ChildOptions, Concurrency, Definition, Gated, GatewayKeys, Local, Registry, Task, Workers,
 };
 
 type Result<T> = std::result::Result<T, FleetError>;

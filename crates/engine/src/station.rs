@@ -98,7 +98,11 @@ pub type Tell = Arc<dyn Fn(&str) + Send + Sync>;
 ///
 /// # Errors
 /// If the job is not there, does not come back, or does not take the workers in.
-pub async fn run(options: Options, stop: CancellationToken, tell: Tell) -> Result<(), StationError> {
+pub async fn run(
+    options: Options,
+    stop: CancellationToken,
+    tell: Tell,
+) -> Result<(), StationError> {
     let folder = tempfile::Builder::new().prefix("rollway-").tempdir();
     let folder = folder.map_err(|error| StationError::Io(error.to_string()))?;
     let station = Arc::new(Station { options, folder, tell, stop: stop.child_token() });

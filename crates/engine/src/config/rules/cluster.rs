@@ -10,7 +10,8 @@ impl Check<'_> {
             && Cluster::host_and_port(listen).is_none()
         {
             let what = format!("{listen:?} is not where anybody could be reached");
-            let hint = "write a host, or host:port, such as 10.0.0.5:7000; a bare port is 0.0.0.0:7000";
+            let hint =
+                "write a host, or host:port, such as 10.0.0.5:7000; a bare port is 0.0.0.0:7000";
             self.wrong("cluster.listen", what, hint);
         }
         if let (Some(least), Some(most)) = (cluster.min_workers, cluster.max_workers)
