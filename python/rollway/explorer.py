@@ -219,7 +219,7 @@ class Explorer:
         if config.explorer.python is None:
             config.explorer.python = sys.executable
         # Sections that were set are whole again.
-        config = Config.from_dict(config.changed())
+        config = pool.placed(Config.from_dict(config.changed()))
         spawn, definitions = self._workers(config)
         if spawn is None:
             # Workers that the engine starts by itself find what this process finds.

@@ -17,7 +17,6 @@ import os
 import signal
 import socket
 import sys
-import tempfile
 import time
 import traceback
 from collections import OrderedDict
@@ -44,6 +43,9 @@ MODELS = "ROLLWAY_WORKER_MODELS"
 
 #: What the engine says about models, and where it says it.
 _TOLD = (pool.SETUP, pool.SETUP_JSON, MODELS)
+
+#: Room for runners of any number, where a worker makes a file for marks itself.
+_PLACES = 65536
 
 #: What an attempt is called: its runner, the life of that and its own number.
 Name = tuple[int, int, int]
@@ -316,52 +318,74 @@ def _text(value: Any) -> str:
         return str(value)
 
 
+def work() -> tuple[str, bool]:
+    """Connects as the environment says and works; returns why no more, and whether it was told to.
+
+    In the main thread of a process that is for nothing else. Threads of blocking workflows may
+    still run afterwards; nobody waits for them. Raises `PermissionError` if the engine will never
+    take this worker in.
+    """
+    given = _Given.taken()
+    # Ctrl-C in a terminal is for the parent, which tells its workers what to do.
+    signal.signal(signal.SIGINT, lambda *_: None)
+    marks.open_file(given.marks)
+    try:
+        link = _rollway.WorkerLink(
+            given.address, given.secret, given.token, given.runners, given.marks, given.host
+        )
+    except Closed as error:
+        return f"not taken in: {error}", False
+    try:
+        setup = _prepare(link, given)
+    except Exception as error:
+        traceback.print_exc()
+        words = "".join(traceback.format_exception_only(error)).strip()
+        link.start_failed(f"{given.host}: {words}")
+        return "it could not be set up", False
+    worker = Worker(link, setup)
+    return asyncio.run(worker.run(given.by_hand)), worker.dismissed
+
+
 def main() -> None:
-    """Connects as the environment says, works, and ends with the connection.
+    """Works as a process of its own, and ends with the connection.
 
     With arguments it is for people: see `rollway.station`.
     """
     if sys.argv[1:]:
         station.main(sys.argv[1:])
-    given = _Given.taken()
-    # Ctrl-C in a terminal is for the parent, which tells its workers what to do.
-    signal.signal(signal.SIGINT, lambda *_: None)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    marks.open_file(given.marks)
     code = 1
     try:
-        link = _rollway.WorkerLink(
-            given.address, given.secret, given.token, given.runners, given.marks, given.host
-        )
-        setup = _prepare(link, given)
-        if setup is not None:
-            worker = Worker(link, setup)
-            asyncio.run(worker.run(given.by_hand))
-            code = 0 if worker.dismissed else 1
+        why, dismissed = work()
+        code = 0 if dismissed else 1
+        if not dismissed:
+            print(why, file=sys.stderr)
+    except SystemExit as error:
+        print(error, file=sys.stderr)
     except PermissionError as error:
         print(f"not taken in: {error}", file=sys.stderr)
         code = station.REFUSED
-    except Closed as error:
-        print(f"not taken in: {error}", file=sys.stderr)
     except Exception:
         # The process ends below before anybody else could say so.
         traceback.print_exc()
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        # Threads of blocking workflows may still run; nobody waits for them.
         os._exit(code)
 
 
 class _Given:
     """What a worker finds in its environment: not for the user's code, nor for what it starts."""
 
-    def __init__(self, address: str, secret: str, token: str, runners: str, marks: str) -> None:
+    def __init__(
+        self, address: str, secret: str, token: str, runners: str, path: str | None
+    ) -> None:
         self.address = address
         self.secret = secret
         self.token = token
         self.runners = int(runners)
-        self.marks = marks
+        #: One of its own is as good as one that outlives it, if nobody here could read that.
+        self.marks = path or marks.new_file(_PLACES)
         self.host = socket.gethostname()
         #: Whether somebody else than the engine started it.
         self.by_hand = not token
@@ -383,31 +407,17 @@ class _Given:
             os.environ.pop(secret),
             os.environ.pop(token, ""),
             os.environ.pop(runners),
-            os.environ.pop(path, None) or _own_marks(),
+            os.environ.pop(path, None),
         )
 
 
-def _own_marks() -> str:
-    """Makes a file for marks that nobody else looks at, with room for runners of any number."""
-    descriptor, path = tempfile.mkstemp(prefix="rollway-marks-")
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(bytes(65536))
-    return path
-
-
-def _prepare(link: Any, given: _Given) -> dict[str, Any] | None:
-    """Has what runs need in this process; none if that cannot be, which the engine then knows."""
-    try:
-        told = given.told
-        if given.by_hand:
-            os.environ.update(link.env)
-            told = {name: os.environ.pop(name) for name in _TOLD if name in os.environ}
-        return _setup(told)
-    except Exception as error:
-        traceback.print_exc()
-        words = "".join(traceback.format_exception_only(error)).strip()
-        link.start_failed(f"{given.host}: {words}")
-        return None
+def _prepare(link: Any, given: _Given) -> dict[str, Any]:
+    """Has what runs need in this process."""
+    told = given.told
+    if given.by_hand:
+        os.environ.update(link.env)
+        told = {name: os.environ.pop(name) for name in _TOLD if name in os.environ}
+    return _setup(told)
 
 
 def _setup(told: dict[str, str]) -> dict[str, Any]:

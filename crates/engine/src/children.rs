@@ -19,6 +19,7 @@ mod launch;
 mod listen;
 mod marks;
 mod process;
+mod ray;
 mod states;
 
 use std::collections::HashMap;
@@ -41,6 +42,7 @@ use self::host::Host;
 pub use self::launch::{Blame, Ended, Launched, Launcher, Ticket, Whereabouts};
 use self::listen::Routes;
 pub use self::process::Processes;
+pub use self::ray::{Ray, RayOptions};
 pub use self::states::RunnerStates;
 use crate::cluster::{Card, host_port};
 use crate::workers::{Command, Reporter, Said, Workers};
@@ -70,6 +72,9 @@ pub struct ChildOptions {
     pub heartbeat: Duration,
     /// How many runners share a process.
     pub runners_per_worker: u32,
+    /// The arguments with which the program places workers on Ray; none: those of a Python that has
+    /// the package installed.
+    pub placer: Option<Vec<String>>,
 }
 
 impl ChildOptions {
@@ -85,6 +90,7 @@ impl ChildOptions {
             keepalive: Duration::from_secs(10),
             heartbeat: Duration::from_secs(5),
             runners_per_worker: 1,
+            placer: None,
         }
     }
 }

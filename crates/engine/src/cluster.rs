@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! cluster.backend: local ───► child processes, over a Unix socket
-//!                  ray ─────► `launcher`, over TCP
+//!                  ray ─────► Ray actors, which `children::ray` has placed, over TCP
 //!                  manual ──► whoever comes with the secret, over TCP; the way is in `cluster.json`
 //! ```
 
@@ -18,16 +18,46 @@ use rollway_wire::Address;
 
 pub use self::invitation::{Invitation, secret_in};
 pub(crate) use self::site::Site;
-use crate::children::{ChildOptions, Children, Launcher};
+use crate::children::{ChildOptions, Children, Launcher, Ray, RayOptions};
 use crate::config::{Backend, Config};
 use crate::files;
+
+/// Why there is no place for workers: what, and the remedy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what}; {hint}")]
+pub struct ClusterError {
+    /// What is the matter.
+    pub what: String,
+    /// What can be done about it.
+    pub hint: String,
+}
 
 /// Returns the runners of a configuration in processes that are started like this, wherever its
 /// `cluster` says. None is started yet. Needs a tokio runtime.
 ///
 /// # Errors
 /// If nothing can be listened on, there is no secret, or Ray cannot be used.
-pub async fn children(config: &Config, mut options: ChildOptions) -> io::Result<Children> {
+pub async fn children(config: &Config, options: ChildOptions) -> Result<Children, ClusterError> {
+    let backend = config.cluster.backend;
+    let launcher: Option<Arc<dyn Launcher>> = match backend {
+        Backend::Ray => Some(Arc::new(Ray::open(RayOptions::new(config, &options)).await?)),
+        Backend::Local | Backend::Manual => None,
+    };
+    let hint = match backend {
+        Backend::Local => "see that the folder for temporary files can be written to",
+        Backend::Ray | Backend::Manual => "see the keys `listen` and `secret_file` of `cluster`",
+    };
+    listen(config, options, launcher).await.map_err(|error| ClusterError {
+        what: format!("workers cannot be listened for: {error}"),
+        hint: hint.to_owned(),
+    })
+}
+
+async fn listen(
+    config: &Config,
+    mut options: ChildOptions,
+    launcher: Option<Arc<dyn Launcher>>,
+) -> io::Result<Children> {
     let Some(site) = Site::of(config) else { return Children::new(options).await };
     let file = file(config);
     options.address = Some(Address::Tcp(site.listens_at(site.port)));
@@ -37,8 +67,8 @@ pub async fn children(config: &Config, mut options: ChildOptions) -> io::Result<
         // That of a job that ended without a word, so that its workers can join this one.
         None => Invitation::read(&file).ok().map(|left| left.secret),
     };
-    if config.cluster.backend == Backend::Ray {
-        return Children::with_launcher(options, launcher(config)?).await;
+    if let Some(launcher) = launcher {
+        return Children::with_launcher(options, launcher).await;
     }
     let mut children = Children::by_hand(options).await?;
     let address = children.address().to_string();
@@ -51,12 +81,6 @@ pub async fn children(config: &Config, mut options: ChildOptions) -> io::Result<
     );
     children.keep(card);
     Ok(children)
-}
-
-/// Returns what starts the workers of a configuration on other machines.
-fn launcher(config: &Config) -> io::Result<Arc<dyn Launcher>> {
-    let _ = config;
-    Err(io::Error::other("cluster.backend `ray` is not there yet; use `local` or `manual`"))
 }
 
 /// Returns where workers find the way to the job.

@@ -151,14 +151,9 @@ impl Fleet {
         };
         let mut options = options.clone();
         options.env.push((env::MODELS.to_owned(), format!("{}/v1", gateway.url())));
-        let children = cluster::children(config, options).await.map_err(|error| {
-            let what = format!("workers cannot be listened for: {error}");
-            let hint = match config.cluster.backend {
-                Backend::Local => "see that the folder for temporary files can be written to",
-                Backend::Ray | Backend::Manual => "see the keys under `cluster`",
-            };
-            FleetError::new(FleetErrorKind::Io, what, hint)
-        })?;
+        let children = cluster::children(config, options)
+            .await
+            .map_err(|error| FleetError::new(FleetErrorKind::Cluster, error.what, error.hint))?;
         Ok(Box::new(Gated::new(children, keys)))
     }
 

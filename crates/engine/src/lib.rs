@@ -40,8 +40,8 @@ mod workflow;
 pub mod workflows;
 
 pub use crate::children::{
-    Blame, ChildOptions, Children, Ended, Launched, Launcher, Processes, RunnerStates, Ticket,
-    Whereabouts,
+    Blame, ChildOptions, Children, Ended, Launched, Launcher, Processes, Ray, RayOptions,
+    RunnerStates, Ticket, Whereabouts,
 };
 pub use crate::client::{Answer, Client};
 pub use crate::coordinator::RolloutCoordinator;
