@@ -19,7 +19,6 @@ import rollway as rw
 async def tells(task, model):
     """Says where it was executed, and what it found there."""
     reply = await model.chat([{"role": "user", "content": str(task.raw_task)}])
-    print("executed in", os.getpid())
     return rw.Experience(
         tokens=[1, 2],
         prompt_length=1,
@@ -32,7 +31,7 @@ async def tells(task, model):
 async def hangs_once(task, model):
     """Waits for ever, unless somebody has waited before."""
     if os.path.exists(task.raw_task):
-        return 1.0
+        return rw.Experience(tokens=[1, 2], prompt_length=1, reward=1.0)
     with open(task.raw_task, "w") as file:
         file.write(str(os.getppid()))
     await asyncio.Event().wait()
@@ -88,7 +87,6 @@ def test_a_workflow_of_this_file_is_executed_by_workers_that_come_by_themselves(
     scheduler.stop().result()
     # They are told that nobody needs them any more.
     assert first.wait() == 0, first.stderr.read()
-    del scheduler
     assert "left" in first.stderr.read()
 
 
