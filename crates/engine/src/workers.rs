@@ -30,7 +30,8 @@ pub trait Workers: Send + 'static {
     fn stop(&mut self, runner: RunnerId, life: Life);
 
     /// The engine has stopped: tells processes that nobody here started that they are not needed
-    /// any more. What is returned ends when they are gone, or have had the time; none: there are none.
+    /// any more. What is returned ends when they are gone, or have had the time; none:
+    /// there are none.
     fn dismiss(&mut self) -> Option<Pin<Box<dyn Future<Output = ()> + Send>>> {
         None
     }
