@@ -249,7 +249,8 @@ def test_a_python_without_ray_says_how_to_get_it():
         placer.stdin.write(json.dumps(order) + "\n")
         placer.stdin.flush()
         said = json.loads(placer.stdout.readline())
-    assert placer.returncode == 1 and said["event"] == "failed"
+        assert placer.wait() == 1
+    assert said["event"] == "failed"
     assert "has no package `ray`" in said["what"] and said["hint"] == "pip install rollway[ray]"
 
 
