@@ -19,7 +19,6 @@ import rollway as rw
 async def tells(task, model):
     """Says where it was executed, and what it found there."""
     reply = await model.chat([{"role": "user", "content": str(task.raw_task)}])
-    print("executed in", os.getpid())
     return rw.Experience(
         tokens=[1, 2],
         prompt_length=1,
@@ -32,7 +31,7 @@ async def tells(task, model):
 async def hangs_once(task, model):
     """Waits for ever, unless somebody has waited before."""
     if os.path.exists(task.raw_task):
-        return 1.0
+        return rw.Experience(tokens=[1, 2], prompt_length=1, reward=1.0)
     with open(task.raw_task, "w") as file:
         file.write(str(os.getppid()))
     await asyncio.Event().wait()
@@ -59,7 +58,7 @@ def worker(card, *arguments):
 
 def started(scheduler):
     """Starts in a thread: it takes until the first worker has come."""
-    thread = threading.Thread(target=scheduler.start)
+    thread = threading.Thread(target=lambda: scheduler.start().result())
     thread.start()
     return thread
 
@@ -85,10 +84,9 @@ def test_a_workflow_of_this_file_is_executed_by_workers_that_come_by_themselves(
     assert [one.reward for one in experiences] == [float(number) for number in range(10)]
     assert {one.info["parent"] for one in experiences} == {first.pid}
     assert {one.info["flag"] for one in experiences} == {"as the job says"}
-    scheduler.stop()
+    scheduler.stop().result()
     # They are told that nobody needs them any more.
     assert first.wait() == 0, first.stderr.read()
-    del scheduler
     assert "left" in first.stderr.read()
 
 
@@ -107,7 +105,7 @@ def test_whoever_leaves_is_replaced_by_whoever_comes(by_hand, tmp_path):
     second = worker(card, "--runners", "2")
     statuses, experiences = scheduler.get_results(1).result()
     assert statuses[0].ok and experiences[0].reward == 1.0, statuses
-    scheduler.stop()
+    scheduler.stop().result()
     assert second.wait() == 0, second.stderr.read()
 
 
@@ -124,7 +122,7 @@ def test_a_wrong_secret_is_not_tried_twice(by_hand, tmp_path):
     assert "the secret is not the engine's" in words and "error:" in words
     friend = worker(card)
     starting.join()
-    scheduler.stop()
+    scheduler.stop().result()
     assert friend.wait() == 0, friend.stderr.read()
 
 
