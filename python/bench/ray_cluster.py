@@ -52,6 +52,7 @@ def round_of(busy: rw.Scheduler, batch: int, number: int = TASKS) -> float:
 
 def throughput(address: str, runners: int) -> list[float]:
     with scheduler(address, runners) as busy:
+        until(lambda: serving(busy) == runners, "all runners are there")
         # The first round warms up.
         return [round_of(busy, batch) for batch in range(REPEATS + 1)][1:]
 
@@ -93,6 +94,7 @@ def node_loss(nodes: Nodes) -> list[float]:
     """Returns how long after the loss of a node all runners serve again, in seconds."""
     times = []
     with scheduler(nodes.address, 8) as busy:
+        until(lambda: serving(busy) == 8, "all runners are there")
         round_of(busy, 0, 100)
         for _ in range(REPEATS):
             # There is room enough elsewhere: what is measured is not how a machine is started.
@@ -131,6 +133,7 @@ def main() -> None:
             row(f"no-op, {runners} runners", rates, "tasks/s", max, against)
         for per_worker in (1, 4):
             with scheduler(nodes.address, 4, per_worker) as idle:
+                until(lambda: serving(idle) == 4, "all runners are there")  # noqa: B023
                 round_of(idle, 0, 100)
                 sizes = [megabytes(pid) for pid in pids(idle)]
             name = f"memory of a runner, {per_worker} in a process"
