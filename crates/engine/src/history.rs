@@ -39,6 +39,7 @@ pub use self::past::Past;
 use self::record::Note;
 use self::state::{Event, Item, State, seconds};
 use crate::config::{Config, Mode};
+use crate::coordinator::RolloutCoordinator;
 use crate::explorer::{Pulse, Watcher};
 use crate::observe::{self, Observer, Seen};
 use crate::scene::{self, Beat, JobState, RunDetail, RunKey, RunnerCounts};
@@ -120,6 +121,7 @@ struct Shared {
     files: Mutex<Files>,
     state: Mutex<State>,
     pulse: Mutex<Option<Pulse>>,
+    coordinator: Mutex<Option<RolloutCoordinator>>,
     runners: Mutex<RunnerCounts>,
     refilled: Mutex<Instant>,
 }
@@ -155,6 +157,7 @@ impl History {
             files: Mutex::new(files),
             state: Mutex::new(state),
             pulse: Mutex::default(),
+            coordinator: Mutex::default(),
             runners: Mutex::default(),
             refilled: Mutex::new(Instant::now()),
         });
@@ -173,6 +176,8 @@ impl History {
     /// Writes everything, and how the job ended. What is told afterwards is not kept; it can still be
     /// asked.
     pub fn close(&self, outcome: JobState, error: Option<String>) {
+        // Whoever is observed keeps who observes: it is let go of first.
+        drop(lock(&self.shared.coordinator).take());
         let thread = lock(&self.thread).take();
         if let Some(thread) = thread {
             self.shared.note(Note::Closed { outcome, error });
@@ -187,9 +192,16 @@ impl History {
         &self.shared.dir
     }
 
-    /// Live numbers, once the job has any.
-    pub(crate) fn pulse(&self) -> Option<Pulse> {
-        lock(&self.shared.pulse).clone()
+    /// Has actions and questions about runners go to this coordinator, until the history is closed.
+    /// That of an explorer is known without a word.
+    pub fn follow(&self, coordinator: &RolloutCoordinator) {
+        *lock(&self.shared.coordinator) = Some(coordinator.clone());
+    }
+
+    /// Who can be asked about runners, and told to cancel runs.
+    pub(crate) fn coordinator(&self) -> Option<RolloutCoordinator> {
+        let followed = lock(&self.shared.coordinator).clone();
+        followed.or_else(|| lock(&self.shared.pulse).as_ref()?.coordinator())
     }
 
     /// The runners, by what they are at, as they last were.

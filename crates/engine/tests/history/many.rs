@@ -1,0 +1,86 @@
+//! Many runs: what is done per question stays small, and limits hold.
+
+use rollway::history::History;
+use rollway::scene::{self, JobState, RunKey, RunQuery, RunState};
+use rollway_core::BatchKind;
+
+use crate::help::{all, experience, live, local, options, tasks};
+
+#[tokio::test]
+async fn the_oldest_runs_make_room_and_are_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let limited = rollway::history::Options { max_runs: 50, ..options(folder.path()) };
+    let history = History::open(&limited).unwrap();
+    let (coordinator, scene) = (local(&history).await, live(&history));
+    for batch in 0..6 {
+        let tasks = tasks("well", 20, 1);
+        coordinator.submit_batch(batch, tasks, BatchKind::Train, None).await.unwrap();
+        coordinator.finalize_train_batch(batch, None).await.unwrap();
+    }
+    let runs = all(&*scene);
+    assert_eq!(runs.len(), 50);
+    assert!(!runs.contains_key("3/9/0") && runs.contains_key("3/10/0"), "{:?}", runs.keys());
+    let overview = scene.overview();
+    assert_eq!(overview.dropped["runs"], 70);
+    // What was dropped is still counted.
+    assert_eq!((overview.runs.submitted, overview.runs.succeeded), (120, 120));
+    assert_eq!(overview.tasks.finished, 120);
+    assert!(scene.run(&RunKey { batch: "0".to_owned(), task: 0, run: 0 }).is_none());
+}
+
+#[tokio::test]
+async fn the_oldest_trajectories_make_room_and_are_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let bytes = experience(1.0).len() as u64;
+    // Eight files of two each.
+    let max_trajectory_bytes = 16 * bytes;
+    let limited = rollway::history::Options { max_trajectory_bytes, ..options(folder.path()) };
+    let history = History::open(&limited).unwrap();
+    let (coordinator, scene) = (local(&history).await, live(&history));
+    coordinator.submit_batch(1, tasks("well", 40, 1), BatchKind::Train, None).await.unwrap();
+    coordinator.finalize_train_batch(1, None).await.unwrap();
+    let mut kept = 0;
+    for task in 0..40 {
+        let detail = scene.run(&RunKey { batch: "1".to_owned(), task, run: 0 }).unwrap();
+        match &detail.experiences[..] {
+            [] => assert!(detail.experiences_message.unwrap().contains("dropped")),
+            _ => kept += 1,
+        }
+    }
+    assert_eq!(scene.overview().dropped["trajectories"] + kept, 40);
+    assert!((14..=16).contains(&kept), "{kept}");
+    history.close(JobState::Finished, None);
+    let files = std::fs::read_dir(folder.path().join("history")).unwrap();
+    let sizes = files.filter_map(|file| {
+        let file = file.unwrap();
+        let is_one = file.file_name().to_str().unwrap().starts_with("trajectories");
+        is_one.then(|| file.metadata().unwrap().len())
+    });
+    assert!(sizes.sum::<u64>() <= max_trajectory_bytes + 8 * 8);
+}
+
+#[tokio::test]
+async fn a_hundred_thousand_runs_are_asked_and_read_again() {
+    const TASKS: usize = 100_000;
+    let folder = tempfile::tempdir().unwrap();
+    let history = History::open(&options(folder.path())).unwrap();
+    let (coordinator, scene) = (local(&history).await, live(&history));
+    coordinator.submit_batch(1, tasks("well", TASKS, 1), BatchKind::Train, None).await.unwrap();
+    coordinator.finalize_train_batch(1, None).await.unwrap();
+    let query = |text: &str| RunQuery {
+        text: Some(text.to_owned()),
+        state: Some(RunState::Succeeded),
+        limit: 10,
+        ..RunQuery::default()
+    };
+    let page = scene.runs(&query("1/9999"));
+    // 9999 and 99990 to 99999.
+    assert_eq!((page.total, page.runs.len()), (11, 10));
+    let overview = scene.overview();
+    let lost = overview.dropped.get("events").copied().unwrap_or(0);
+    assert_eq!((overview.runs.succeeded, lost), (TASKS as u64, 0));
+    history.close(JobState::Finished, None);
+    let told = scene::open(folder.path()).unwrap();
+    assert_eq!(told.overview().runs.succeeded, TASKS as u64);
+    assert_eq!(told.runs(&query("1/9999")), page);
+}
