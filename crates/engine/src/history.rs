@@ -173,6 +173,18 @@ impl History {
         Ok(Arc::new(Self { shared, thread: Mutex::new(Some(thread)) }))
     }
 
+    /// Opens the history of a job, if its configuration wants one. A job goes on without: it only
+    /// tells what was.
+    pub fn of(config: &Config) -> Option<Arc<Self>> {
+        let options = Options::of(config)?;
+        let opened = Self::open(&options);
+        let complain = |error: &io::Error| {
+            let folder = options.dir.display();
+            tracing::warn!(%error, %folder, "no history of runs is kept");
+        };
+        opened.inspect_err(complain).ok()
+    }
+
     /// Writes everything, and how the job ended. What is told afterwards is not kept; it can still be
     /// asked.
     pub fn close(&self, outcome: JobState, error: Option<String>) {

@@ -29,7 +29,7 @@ pub use self::summary::{Eval, Goal, State, Summary};
 pub use self::trouble::Trouble;
 use crate::config::{Config, Mode};
 use crate::explorer::{ExplorerError, Watchers};
-use crate::history::{self, History};
+use crate::history::History;
 use crate::monitor::Monitor;
 use crate::observe::Observers;
 use crate::scene::JobState;
@@ -132,7 +132,7 @@ impl Job {
         })?;
         let watchers = watchers.and(Arc::clone(&recorder) as _);
         let watchers = monitor.into_iter().fold(watchers, |all, monitor| all.and(monitor));
-        let history = history(&config);
+        let history = History::of(&config);
         let watchers = history.iter().fold(watchers, |all, it| all.and(Arc::clone(it) as _));
         let observers = history.iter().map(|it| Arc::clone(it) as _).collect();
         let seen = Seen { watchers, observers: Observers::new(observers) };
@@ -143,18 +143,6 @@ impl Job {
         }
         concluded
     }
-}
-
-/// Opens the history of runs. A job goes on without one: it only tells what was.
-fn history(config: &Config) -> Option<Arc<History>> {
-    let options = history::Options::of(config)?;
-    let opened = History::open(&options);
-    opened
-        .map_err(|error| {
-            let folder = options.dir.display();
-            tracing::warn!(%error, %folder, "no history of runs is kept");
-        })
-        .ok()
 }
 
 /// Has the history written to its end.

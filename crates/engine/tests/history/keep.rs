@@ -76,6 +76,15 @@ async fn durable(folder: &std::path::Path, history: &Arc<History>) -> RolloutCoo
 
 #[tokio::test]
 async fn a_job_goes_on_with_the_same_batches() {
+    goes_on(false).await;
+}
+
+#[tokio::test]
+async fn what_the_history_has_lost_the_ledger_knows() {
+    goes_on(true).await;
+}
+
+async fn goes_on(is_lost: bool) {
     let folder = tempfile::tempdir().unwrap();
     let history = History::open(&options(folder.path())).unwrap();
     let scene = live(&history);
@@ -85,8 +94,9 @@ async fn a_job_goes_on_with_the_same_batches() {
     until(&*scene, RunState::Failed, 1).await;
     coordinator.shutdown(std::time::Duration::ZERO).await.unwrap();
     drop((coordinator, scene, history));
-    // What was written of the end of runs last is gone.
-    fs::remove_file(folder.path().join("history/runs-000001")).unwrap();
+    if is_lost {
+        fs::remove_file(folder.path().join("history/runs-000001")).unwrap();
+    }
 
     let history = History::open(&options(folder.path())).unwrap();
     let scene = live(&history);
@@ -99,5 +109,14 @@ async fn a_job_goes_on_with_the_same_batches() {
     assert_eq!((&states[..3], states[3]), (&ended[..], RunState::Running));
     assert_eq!(scene.overview().runs.submitted, 4);
     assert_eq!(scene.batches().len(), 1);
+    coordinator.abort_batch("1/q", "enough", false).await.unwrap();
+    let overview = scene.overview();
+    assert_eq!((overview.runs.pending, overview.runs.running), (0, 0));
+    assert_eq!(
+        overview.runs.cancelled.into_iter().collect::<Vec<_>>(),
+        [("aborted".to_owned(), 1)]
+    );
+    let before = all(&*scene);
     history.close(JobState::Stopped, None);
+    assert_eq!(all(&*scene::open(folder.path()).unwrap()), before);
 }
