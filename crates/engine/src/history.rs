@@ -118,7 +118,7 @@ struct Shared {
     queue: Mutex<Queue>,
     wake: Condvar,
     /// Taken before `state`, and `state` before `queue`.
-    files: Mutex<Files>,
+    files: Mutex<Option<Files>>,
     state: Mutex<State>,
     pulse: Mutex<Option<Pulse>>,
     coordinator: Mutex<Option<RolloutCoordinator>>,
@@ -154,7 +154,7 @@ impl History {
             dir: options.dir.clone(),
             queue: Mutex::default(),
             wake: Condvar::new(),
-            files: Mutex::new(files),
+            files: Mutex::new(Some(files)),
             state: Mutex::new(state),
             pulse: Mutex::default(),
             coordinator: Mutex::default(),
@@ -311,6 +311,7 @@ impl Shared {
     /// Takes in what is in the queue, and writes it.
     fn write(&self) {
         let mut files = lock(&self.files);
+        let Some(files) = &mut *files else { return };
         let mut state = lock(&self.state);
         self.catch_up(&mut state);
         let past = std::mem::replace(&mut *lock(&self.refilled), Instant::now()).elapsed();
@@ -346,6 +347,8 @@ impl Shared {
             }
             self.write();
             if is_last {
+                // Another process may write from now on.
+                *lock(&self.files) = None;
                 break;
             }
         }

@@ -295,6 +295,9 @@ impl State {
             if batch.rows == 0
                 && let Some(batch) = self.batches.remove(&row.batch)
             {
+                if batch.is_ours {
+                    self.keys.remove(&BatchKey(batch.key));
+                }
                 self.gone.add(&batch.counts);
             }
         }
@@ -310,9 +313,6 @@ impl State {
         let Some(number) = self.keys.get(&key).copied() else { return };
         if self.set_state(at, number, state) {
             self.out.note(at, Note::State { number, state: state.to_string() });
-        }
-        if matches!(state, BatchState::Finalized | BatchState::Aborted) {
-            self.keys.remove(&key);
         }
     }
 

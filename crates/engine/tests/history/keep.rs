@@ -93,6 +93,7 @@ async fn goes_on(is_lost: bool) {
     until(&*scene, RunState::Succeeded, 2).await;
     until(&*scene, RunState::Failed, 1).await;
     coordinator.shutdown(std::time::Duration::ZERO).await.unwrap();
+    history.close(JobState::Stopped, None);
     drop((coordinator, scene, history));
     if is_lost {
         fs::remove_file(folder.path().join("history/runs-000001")).unwrap();
