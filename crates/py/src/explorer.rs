@@ -16,6 +16,8 @@ use rollway::explorer::{
     Beat, Benched, Explorer, ExplorerError, Options, Pulse, Stopper, Watcher, Watchers,
 };
 use rollway::fleet::{Fleet, FleetError, TASK_ENCODING};
+use rollway::history::History;
+use rollway::observe::Observers;
 use rollway::serve::{Checkpoints, ServeError, Server};
 use rollway::{ChildOptions, Definition};
 use rollway_core::{RunId, TaskId};
@@ -246,7 +248,16 @@ impl PyExplorer {
             }
             fleet.check(&config).await?;
             let operators = Some(operators);
-            let options = Options { fleet: Some(fleet), watchers, operators, ..Options::default() };
+            let history = History::of(&config);
+            let watchers = history.iter().fold(watchers, |all, it| all.and(Arc::clone(it) as _));
+            let observers = history.into_iter().map(|history| history as _).collect();
+            let options = Options {
+                fleet: Some(fleet),
+                watchers,
+                observers: Observers::new(observers),
+                operators,
+                ..Options::default()
+            };
             let explorer = Box::pin(Explorer::prepare(&config, options)).await?;
             *locked(&ends.stopper) = Some(explorer.stopper());
             *locked(&ends.pulse) = Some(explorer.pulse());

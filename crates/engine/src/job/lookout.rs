@@ -14,7 +14,7 @@ use crate::config::Config;
 use crate::dashboard::Shown;
 use crate::drops::Drops;
 use crate::explorer::Watchers;
-use crate::history::{self, History};
+use crate::history::History;
 use crate::meters::{Listen, Meters};
 use crate::monitor;
 use crate::observe::{Observer, Observers};
@@ -56,7 +56,7 @@ impl Lookout {
         let listening = serve(config, &meters).await?;
         let watchers = watchers.and(Arc::clone(&recorder) as _).and(Arc::clone(&meters) as _);
         let watchers = monitors.into_iter().fold(watchers, |all, monitor| all.and(monitor));
-        let history = open_history(config);
+        let history = History::of(config);
         let watchers = history.iter().fold(watchers, |all, it| all.and(Arc::clone(it) as _));
         let stop = stop.child_token();
         let alarms = Alarms::start(&config.alarms, watchers.clone(), &drops, stop.clone());
@@ -99,17 +99,6 @@ async fn serve(config: &Config, meters: &Arc<Meters>) -> Result<Option<Listen>, 
     })?;
     tracing::info!("metrics for Prometheus are at http://{}/metrics", listen.address());
     Ok(Some(listen))
-}
-
-fn open_history(config: &Config) -> Option<Arc<History>> {
-    let options = history::Options::of(config)?;
-    let opened = History::open(&options);
-    opened
-        .map_err(|error| {
-            let folder = options.dir.display();
-            tracing::warn!(%error, %folder, "no history of runs is kept");
-        })
-        .ok()
 }
 
 async fn end_history(history: Arc<History>, concluded: &Result<Summary, JobError>) {

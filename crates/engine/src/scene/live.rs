@@ -100,7 +100,7 @@ impl Scene for Live {
 
 impl Live {
     fn coordinator(&self) -> Option<RolloutCoordinator> {
-        self.0.pulse()?.coordinator()
+        self.0.coordinator()
     }
 }
 
