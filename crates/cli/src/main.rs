@@ -6,6 +6,7 @@ mod bench;
 mod check;
 mod debug;
 mod imitate;
+mod look;
 mod run;
 mod serve;
 mod signals;
@@ -38,6 +39,8 @@ enum Command {
     Debug(Source),
     /// Run a simulated inference server, to try a configuration without a GPU
     Imitate(imitate::Imitation),
+    /// Show a job in a browser: a running one live, a finished one as it was recorded
+    View(look::Look),
     /// Print the JSON Schema of the configuration, for editors
     Schema,
 }
@@ -91,6 +94,7 @@ fn main() -> ExitCode {
         Command::Check(source) => load(&source).and_then(|config| check::check(&config, &source)),
         Command::Debug(source) => load(&source).and_then(|config| debug::debug(&config)),
         Command::Imitate(imitation) => imitate::imitate(&imitation),
+        Command::View(look) => look::look(&look),
         Command::Schema => {
             run::print_schema();
             Ok(())

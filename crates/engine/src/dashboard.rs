@@ -15,6 +15,7 @@ mod card;
 mod events;
 mod guard;
 mod routes;
+mod shown;
 
 use std::fmt;
 use std::io;
@@ -28,6 +29,7 @@ use tokio_util::sync::CancellationToken;
 pub use self::card::{CARD, Card};
 use self::events::Hub;
 use self::guard::Guard;
+pub(crate) use self::shown::Shown;
 use crate::config::Config;
 use crate::files::reachable;
 use crate::gateway::api_key;
@@ -109,8 +111,7 @@ impl Dashboard {
     /// # Errors
     /// Nobody can listen there, or no token can be made.
     pub async fn open(options: Options) -> Result<Self, DashboardError> {
-        let unheard =
-            |source| DashboardError::Listen { address: options.listen.clone(), source };
+        let unheard = |source| DashboardError::Listen { address: options.listen.clone(), source };
         let listener = TcpListener::bind(&options.listen).await.map_err(unheard)?;
         let address = listener.local_addr().map_err(unheard)?;
         let token = match options.token {

@@ -28,6 +28,7 @@ use self::summary::Recorder;
 pub use self::summary::{Eval, Goal, State, Summary};
 pub use self::trouble::Trouble;
 use crate::config::{Config, Mode};
+use crate::dashboard::Shown;
 use crate::explorer::{ExplorerError, Watchers};
 use crate::history::{self, History};
 use crate::monitor::Monitor;
@@ -135,12 +136,18 @@ impl Job {
         let history = history(&config);
         let watchers = history.iter().fold(watchers, |all, it| all.and(Arc::clone(it) as _));
         let observers = history.iter().map(|it| Arc::clone(it) as _).collect();
+        let shown = match &history {
+            Some(history) => Shown::open(&config, history, None, &watchers).await,
+            None => None,
+        };
         let seen = Seen { watchers, observers: Observers::new(observers) };
         let ended = parts::run(&config, seen, &stop).await;
         let concluded = conclude(&recorder, ended);
         if let Some(history) = history {
             close(history, &concluded).await;
         }
+        // Pages are told how it ended before they are left alone.
+        drop(shown);
         concluded
     }
 }

@@ -48,8 +48,7 @@ pub(crate) fn of(world: &World, index: usize, now: f64) -> RunDetail {
             began: Some(at + 0.12),
             ended,
             outcome: outcome.to_owned(),
-            message: (outcome == "failed")
-                .then(|| FAILURES[fate.failure.min(3)].1.to_owned()),
+            message: (outcome == "failed").then(|| FAILURES[fate.failure.min(3)].1.to_owned()),
             calls: calls(index, at, long, runs_on, step),
         });
         at += long + 0.8;
@@ -104,8 +103,7 @@ fn calls(index: usize, from: f64, long: f64, runs_on: bool, step: u32) -> Vec<Ca
 fn experience(index: usize, reward: f64, step: u32) -> Experience {
     let prompt = format!("<|user|>{QUESTION}<|assistant|>");
     let call = "<tool>calculator(\"(13*60+25) - (9*60+40)\")</tool>";
-    let parts: [(&str, bool); 4] =
-        [(THOUGHT, true), (call, true), (RESULT, false), (ANSWER, true)];
+    let parts: [(&str, bool); 4] = [(THOUGHT, true), (call, true), (RESULT, false), (ANSWER, true)];
     let mut texts = pieces(&prompt);
     let prompt_length = texts.len() as u64;
     let (mut mask, mut logprobs, mut versions) = (Vec::new(), Vec::new(), Vec::new());

@@ -142,7 +142,8 @@ pub(crate) fn alarms(demo: &Demo) -> Vec<Alarm> {
     if demo.state != "running" {
         return Vec::new();
     }
-    let words = "3 runs have made no progress for more than 20 min, all while they wait for the model";
+    let words =
+        "3 runs have made no progress for more than 20 min, all while they wait for the model";
     let at = (demo.now() / 60.0).floor() * 60.0 - 60.0;
     vec![Alarm { at, kind: "no_progress".to_owned(), words: words.to_owned(), raised: true }]
 }
@@ -220,13 +221,10 @@ pub(crate) fn batches(demo: &Demo, world: &World) -> Vec<Batch> {
                 ended: over.then_some((lot.began + 1.3 * PACE).min(now)),
                 tasks: u64::from(lot.tasks),
                 runs: lot.runs,
-                reward: (lot.runs.succeeded > 0)
-                    .then(|| lot.rewards / lot.runs.succeeded as f64),
+                reward: (lot.runs.succeeded > 0).then(|| lot.rewards / lot.runs.succeeded as f64),
                 waiting_for: match (over, begun) {
                     (true, _) => None,
-                    (_, true) => {
-                        Some(format!("{} runs", lot.runs.running + lot.runs.pending))
-                    }
+                    (_, true) => Some(format!("{} runs", lot.runs.running + lot.runs.pending)),
                     _ => Some("the batch before it".to_owned()),
                 },
             }

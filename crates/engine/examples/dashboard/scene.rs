@@ -199,7 +199,10 @@ impl World {
         if query.state.is_some_and(|state| state != self.states[index]) {
             return false;
         }
-        if query.batch.is_none() && query.task.is_none() && query.kind.is_none() && query.text.is_none()
+        if query.batch.is_none()
+            && query.task.is_none()
+            && query.kind.is_none()
+            && query.text.is_none()
         {
             return true;
         }

@@ -26,7 +26,8 @@ pub(crate) const FAILURES: [(&str, &str); 4] = [
 
 /// Returns a number from 0 to 1 that belongs to two others.
 pub(crate) fn chance(of: u64, what: u64) -> f64 {
-    let mut mixed = of.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ what.wrapping_mul(0xD1B5_4A32_D192_ED03);
+    let mut mixed =
+        of.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ what.wrapping_mul(0xD1B5_4A32_D192_ED03);
     for _ in 0..2 {
         mixed ^= mixed >> 30;
         mixed = mixed.wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -71,7 +72,8 @@ pub(crate) fn lots(tasks: u32, start: f64) -> Vec<Lot> {
         let mut push = |name: String, kind, tasks: u32, repeat: u32, began| {
             let runs = BatchRuns { pending: u64::from(tasks * repeat), ..BatchRuns::default() };
             let aborted = false;
-            let lot = Lot { name, kind, step, tasks, repeat, first, began, aborted, runs, rewards: 0.0 };
+            let lot =
+                Lot { name, kind, step, tasks, repeat, first, began, aborted, runs, rewards: 0.0 };
             first += lot.len();
             lots.push(lot);
         };

@@ -56,8 +56,7 @@ mod tests {
 
     #[test]
     fn every_file_that_a_page_names_is_there_and_every_file_is_named() {
-        let all: Vec<&str> =
-            ASSETS.iter().map(|asset| asset.text).chain([INDEX, ENTER]).collect();
+        let all: Vec<&str> = ASSETS.iter().map(|asset| asset.text).chain([INDEX, ENTER]).collect();
         for asset in ASSETS {
             let names = [format!("/assets/{}", asset.name), format!("\"./{}\"", asset.name)];
             let is_named = |text: &&str| names.iter().any(|name| text.contains(name));

@@ -119,8 +119,7 @@ impl Hub {
         if clients.is_empty() {
             return None;
         }
-        let is_wanted =
-            |part: &&str| clients.iter().any(|client| client.watch.contains(part));
+        let is_wanted = |part: &&str| clients.iter().any(|client| client.watch.contains(part));
         Some(PARTS.into_iter().filter(is_wanted).collect())
     }
 

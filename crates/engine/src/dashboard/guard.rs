@@ -80,9 +80,8 @@ impl Guard {
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
         let is_own_site = text("sec-fetch-site").is_none_or(|site| site == "same-origin");
         let host = text("host").unwrap_or("");
-        let is_own_origin = text("origin").is_none_or(|origin| {
-            origin.split_once("://").is_some_and(|(_, place)| place == host)
-        });
+        let is_own_origin = text("origin")
+            .is_none_or(|origin| origin.split_once("://").is_some_and(|(_, place)| place == host));
         let is_ours = headers.contains_key(MARK) && is_own_site && is_own_origin;
         if is_ours { Ok(()) } else { Err(Stranger::Site) }
     }

@@ -18,6 +18,8 @@ test("a run is found, inspected and cancelled", async () => {
   await page.getByLabel("State").selectOption("running");
   await page.getByText("64 runs", { exact: true }).waitFor();
   assert.match(page.url(), /state=running/);
+  await page.waitForFunction(() => [...document.querySelectorAll("tbody .badge")].every((badge) =>
+    badge.textContent === "running"));
   const row = page.locator("tbody tr:not(.gap)").last();
   const name = await row.locator("a").getAttribute("aria-label");
   await row.locator("td").nth(2).click();

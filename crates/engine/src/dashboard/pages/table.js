@@ -32,7 +32,7 @@ export function table({ label, columns, open, range, sorted, mark, empty }) {
   function head(column) {
     const inside = column.sort
       ? h("button", { type: "button", onclick: () => sorted?.(column.sort) }, column.label)
-      : column.label;
+      : column.label || h("span", { class: "unseen" }, "Actions");
     const cell = h("th", { scope: "col", class: classes(column) }, inside);
     if (column.width) cell.style.width = `${column.width}px`;
     return cell;
