@@ -69,7 +69,8 @@ test("everything can be reached with the keyboard alone", async () => {
   const page = await open(browser, job.url);
   await drawn(page, "overview");
   await page.keyboard.press("Tab");
-  assert.equal(await page.evaluate(() => document.activeElement.textContent), "Skip to the content");
+  const focused = await page.evaluate(() => document.activeElement.textContent);
+  assert.equal(focused, "Skip to the content");
   await page.keyboard.press("Enter");
   assert.equal(await page.evaluate(() => document.activeElement.id), "main");
   await page.keyboard.press("?");

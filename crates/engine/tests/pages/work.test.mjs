@@ -130,7 +130,8 @@ test("jobs that are empty, finished or failed look like it", async () => {
   }
   const job = await demo("--state", "empty");
   const page = await open(browser, job.url);
-  for (const [path, words] of [["/", "The first step is under way"], ["/runs", "No run was submitted"],
+  for (const [path, words] of [["/", "The first step is under way"],
+    ["/runs", "No run was submitted"],
     ["/timeline", "Nothing has begun yet"], ["/batches", "No batch was submitted"],
     ["/runners", "No runner"], ["/bias", "nothing to compare"], ["/nowhere", "Nothing is here"],
     ["/runs/1/2/3", "No run 1 · 2 · 3 is known"]]) {
