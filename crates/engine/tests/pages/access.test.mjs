@@ -81,7 +81,7 @@ test("everything can be reached with the keyboard alone", async () => {
   await drawn(page, "runs");
   await page.keyboard.press("/");
   await page.keyboard.type("120/7/1");
-  await page.getByRole("link", { name: "Run 1 of task 7, batch 120" }).waitFor();
+  await page.getByRole("link", { name: "120 · 7 · 1" }).waitFor();
   await page.getByText("1 run", { exact: true }).waitFor();
   await page.keyboard.press("Escape");
   await page.keyboard.press("j");

@@ -71,7 +71,7 @@ test("three runs that hang are seen where they hang, and one is found and cancel
   await page.keyboard.press("5");
   await page.getByRole("searchbox").fill(`${batch}/${task}/${number}`);
   await page.getByText("1 run", { exact: true }).waitFor();
-  await page.getByRole("link", { name: `Run ${number} of task ${task}, batch ${batch}` }).click();
+  await page.getByRole("link", { name: run }).click();
   await page.getByRole("rowheader", { name: /^Call 1/ }).waitFor();
   await page.getByRole("button", { name: "Cancel this run" }).click();
   await page.getByRole("dialog").getByRole("button", { name: "Cancel the run" }).click();

@@ -21,7 +21,7 @@ test("a run is found, inspected and cancelled", async () => {
   await page.waitForFunction(() => [...document.querySelectorAll("tbody .badge")].every((badge) =>
     badge.textContent === "running"));
   const row = page.locator("tbody tr:not(.gap)").last();
-  const name = await row.locator("a").getAttribute("aria-label");
+  const name = await row.locator("a").textContent();
   await row.locator("td").nth(2).click();
   await page.getByRole("heading", { name: /^Run \d/ }).waitFor();
   await page.getByRole("rowheader", { name: /^Attempt 1/ }).waitFor();

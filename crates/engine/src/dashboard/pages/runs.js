@@ -183,7 +183,7 @@ function columns(store) {
     { label: "Run", width: 148, sort: "order", make: (cell) => cell.append(h("a")),
       fill: (cell, run) => {
         runLink(cell.firstChild, run);
-        set(cell.firstChild, "aria-label",
+        set(cell.firstChild, "title",
           `Run ${run.run} of task ${run.task}, batch ${run.batch}`);
       } },
     { label: "State", width: 114, sort: "state", make: (cell) =>
