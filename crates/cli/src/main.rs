@@ -6,6 +6,7 @@ mod bench;
 mod check;
 mod debug;
 mod imitate;
+mod look;
 mod run;
 mod serve;
 mod signals;
@@ -46,6 +47,8 @@ enum Command {
     Trace(trace::Trace),
     /// Watch the runners of a running job, those that are stuck first, and cancel what hangs
     Top(Top),
+    /// Show a job in a browser: a running one live, a finished one as it was recorded
+    View(look::Look),
     /// Print the JSON Schema of the configuration, for editors
     Schema,
 }
@@ -117,6 +120,7 @@ fn main() -> ExitCode {
             runtime.shutdown_background();
             done.map_err(Failure::Input)
         }),
+        Command::View(look) => look::look(&look),
         Command::Schema => {
             run::print_schema();
             Ok(())

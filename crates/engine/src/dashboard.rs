@@ -15,6 +15,7 @@ mod card;
 mod events;
 mod guard;
 mod routes;
+mod shown;
 
 use std::fmt;
 use std::io;
@@ -28,6 +29,7 @@ use tokio_util::sync::CancellationToken;
 pub use self::card::{CARD, Card};
 use self::events::Hub;
 use self::guard::Guard;
+pub(crate) use self::shown::Shown;
 use crate::config::Config;
 use crate::files::reachable;
 use crate::gateway::api_key;

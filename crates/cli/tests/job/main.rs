@@ -7,6 +7,7 @@ mod apart;
 mod debug;
 mod kill;
 mod learn;
+mod look;
 mod mistakes;
 mod place;
 mod program;

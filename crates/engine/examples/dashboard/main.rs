@@ -2,8 +2,8 @@
 //! and measurements.
 //!
 //! ```text
-//! cargo run -p rollway --example dashboard -- [--tasks 100000] [--rate 1000] [--listen 127.0.0.1:0]
-//!     [--token …] [--state running|finished|failed|empty] [--still]
+//! cargo run -p rollway --example dashboard -- [--tasks 100000] [--rate 1000]
+//!     [--listen 127.0.0.1:0] [--token …] [--state running|finished|failed|empty] [--still]
 //! ```
 //!
 //! The same arguments make the same job. With `--rate` that many things happen in it every second;
