@@ -12,7 +12,7 @@ from typing import Any, Literal
 from rollway import _rollway, operators, pool
 from rollway.call import Call, same
 from rollway.config import Config
-from rollway.errors import MissingPackage, NoPipeline, NotStarted
+from rollway.errors import NoPipeline, NotStarted
 from rollway.experience import Experience
 from rollway.models.base import Model
 from rollway.scheduler import STOP_TIMEOUT, BatchId, InFlight, _Ready
@@ -303,15 +303,24 @@ class RolloutCoordinator:
         return None if found is None else BatchLifecycleState(found)
 
     @classmethod
-    def get_actor(cls, config: Config, models: Sequence[Model], auxiliary_models: Any) -> Any:
-        """Returns a Ray actor with the same methods, called by `.remote()`."""
-        try:
-            import ray
-        except ImportError as error:
-            raise MissingPackage(
-                "ray is not installed: pip install rollway[ray]", package="ray"
-            ) from error
-        return ray.remote(_Actor).remote(config, models, auxiliary_models)
+    def get_actor(
+        cls,
+        config: Config,
+        models: Sequence[Model],
+        auxiliary_models: Sequence[Sequence[Model]] | None,
+    ) -> Any:
+        """Returns the handle of a Ray actor with the same methods, called by `.remote()`::
+
+            coordinator = rw.RolloutCoordinator.get_actor(config, models, None)
+            ray.get(coordinator.prepare.remote())
+
+        There is one for a job: whoever asks for it again gets the same. When its process or its
+        node dies Ray starts it again, and it goes on with its batches from its ledger, as long as
+        the job's folder is in reach there. What it raises is what the methods here raise.
+        """
+        from rollway.cluster import coordinator
+
+        return coordinator.start(config, models, auxiliary_models)
 
     async def __aenter__(self) -> RolloutCoordinator:
         await self.prepare()
@@ -326,37 +335,6 @@ class RolloutCoordinator:
 
     def __exit__(self, *_: object) -> None:
         self.shutdown().result()
-
-
-class _Actor:
-    """The coordinator inside a Ray actor, whose methods have to be coroutine functions."""
-
-    def __init__(self, config: Config, models: Sequence[Model], auxiliary_models: Any) -> None:
-        self._coordinator = RolloutCoordinator(config, models, auxiliary_models)
-
-    async def prepare(self) -> None:
-        await self._coordinator.prepare()
-
-    async def shutdown(self, timeout: float = STOP_TIMEOUT) -> dict[str, Any]:
-        return await self._coordinator.shutdown(timeout)
-
-    async def submit_batch(self, **arguments: Any) -> None:
-        await self._coordinator.submit_batch(**arguments)
-
-    async def finalize_train_batch(self, batch_id: BatchId, **arguments: Any) -> dict[str, Any]:
-        return await self._coordinator.finalize_train_batch(batch_id, **arguments)
-
-    async def finalize_eval_batch(self, batch_id: BatchId, **arguments: Any) -> dict[str, Any]:
-        return await self._coordinator.finalize_eval_batch(batch_id, **arguments)
-
-    async def abort_batch(self, batch_id: BatchId, **arguments: Any) -> dict[str, Any] | None:
-        return await self._coordinator.abort_batch(batch_id, **arguments)
-
-    async def update_weights(self, *arguments: Any, **named: Any) -> dict[str, Any]:
-        return await self._coordinator.update_weights(*arguments, **named)
-
-    async def process_experiences(self, payloads: list[bytes]) -> dict[str, float]:
-        return await self._coordinator.process_experiences(payloads)
 
 
 def _result(answer: dict[str, Any]) -> dict[str, Any]:

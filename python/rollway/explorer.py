@@ -47,7 +47,8 @@ class Explorer:
     configuration, or objects: `rw.models.Tiny()`, `rw.models.OpenAI(…)`, `rw.models.Echo()`.
 
     `on_event` is called, in a thread of its own, with a dictionary for everything that happens:
-    `event` is `began`, `step_begun`, `step_done`, `evaluated`, `synced`, `trained` or `note`.
+    `event` is `began`, `step_begun`, `step_done`, `evaluated`, `synced`, `trained`, `note` or
+    `alarm`.
 
     Ctrl-C, or cancelling the task, stops what is under way soon and cleanly; another explorer of
     the same job goes on from there.
@@ -219,7 +220,7 @@ class Explorer:
         if config.explorer.python is None:
             config.explorer.python = sys.executable
         # Sections that were set are whole again.
-        config = Config.from_dict(config.changed())
+        config = pool.placed(Config.from_dict(config.changed()))
         spawn, definitions = self._workers(config)
         if spawn is None:
             # Workers that the engine starts by itself find what this process finds.

@@ -14,6 +14,7 @@ import importlib
 import json
 import os
 import signal
+import socket
 import sys
 import time
 import traceback
@@ -304,39 +305,57 @@ def _text(value: Any) -> str:
         return str(value)
 
 
-def main() -> None:
-    """Connects as the environment says, works, and ends with the connection."""
+def work() -> tuple[str, bool]:
+    """Connects as the environment says and works; returns why no more, and whether it was told to.
+
+    In the main thread of a process that is for nothing else. Threads of blocking workflows may
+    still run afterwards; nobody waits for them.
+    """
     variables = _rollway.worker_variables()
-    missing = [name for name in variables if name not in os.environ]
+    # A file of its own is as good as one that outlives it, if nobody here could read that.
+    optional = {variables[-1]}
+    missing = [name for name in variables if name not in os.environ and name not in optional]
     if pool.SETUP not in os.environ and pool.SETUP_JSON not in os.environ:
         missing.append(pool.SETUP_JSON)
     if missing:
         sys.exit(f"{', '.join(missing)} not set: workers are started by the engine")
     # Not for the user's code, nor for what it starts.
-    address, secret, token, runners, path = (os.environ.pop(name) for name in variables)
+    address, secret, token, runners, path = (os.environ.pop(name, None) for name in variables)
     text, plain = os.environ.pop(pool.SETUP, None), os.environ.pop(pool.SETUP_JSON, "")
     gateway = os.environ.pop(MODELS, None)
     # Ctrl-C in a terminal is for the parent, which tells its workers what to do.
     signal.signal(signal.SIGINT, lambda *_: None)
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    host = socket.gethostname()
+    path = path or marks.new_file(int(runners))
     marks.open_file(path)
+    try:
+        link = _rollway.WorkerLink(address, secret, token, int(runners), path, host)
+    except Closed as error:
+        return f"not taken in: {error}", False
+    said.install(link)
+    if text is None:
+        setup = pool.setup_json(plain, gateway)
+        # What they register is known by name from now on.
+        for module in setup["modules"]:
+            importlib.import_module(module)
+    else:
+        setup = pool.setup(text, gateway)
+        pool.take(setup)
+    worker = Worker(link, setup)
+    return asyncio.run(worker.run()), worker.dismissed
+
+
+def main() -> None:
+    """Works as a process of its own, and ends with the connection."""
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     code = 1
     try:
-        link = _rollway.WorkerLink(address, secret, token, int(runners), path)
-        said.install(link)
-        if text is None:
-            setup = pool.setup_json(plain, gateway)
-            # What they register is known by name from now on.
-            for module in setup["modules"]:
-                importlib.import_module(module)
-        else:
-            setup = pool.setup(text, gateway)
-            pool.take(setup)
-        worker = Worker(link, setup)
-        asyncio.run(worker.run())
-        code = 0 if worker.dismissed else 1
-    except Closed as error:
-        print(f"not taken in: {error}", file=sys.stderr)
+        why, dismissed = work()
+        code = 0 if dismissed else 1
+        if not dismissed:
+            print(why, file=sys.stderr)
+    except SystemExit as error:
+        print(error, file=sys.stderr)
     except Exception:
         # The process ends below before anybody else could say so.
         traceback.print_exc()
@@ -344,7 +363,6 @@ def main() -> None:
         said.finish()
         sys.stdout.flush()
         sys.stderr.flush()
-        # Threads of blocking workflows may still run; nobody waits for them.
         os._exit(code)
 
 

@@ -96,7 +96,7 @@ async def test_giving_up_takes_nothing(config):
                 taken += late.result()[1]
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(scheduler.get_statuses(1), 0.05)
-        statuses, payloads = await scheduler.get_payload_results(1, timeout=1.0)
+        statuses, payloads = await scheduler.get_payload_results(1, timeout=4.0)
         many = [rw.Experience.deserialize(payload) for payload in [*taken, *payloads]]
         assert sorted(one.eid.task for one in many) == [0, 1, 2]
 
@@ -111,7 +111,7 @@ async def test_time_is_up_and_partial_tasks(config):
     async with rw.Scheduler(config, [rw.models.Echo()]) as scheduler:
         scheduler.schedule([rw.Task(workflow=second_hangs, raw_task="hang", repeat_times=2)], 1)
         statuses, payloads = await scheduler.get_payload_results(
-            1, timeout=2.0, return_partial_tasks=True
+            1, timeout=5.0, return_partial_tasks=True
         )
         assert [(s.completed_runs, s.cancelled_runs) for s in statuses] == [(1, {"timed_out": 1})]
         assert len(payloads) == 1 and not scheduler.has_step(1)

@@ -11,6 +11,7 @@ mod serve;
 mod signals;
 mod simulate;
 mod trace;
+mod worker;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -39,6 +40,8 @@ enum Command {
     Debug(Source),
     /// Run a simulated inference server, to try a configuration without a GPU
     Imitate(imitate::Imitation),
+    /// Run workers on this machine for a job on another one
+    Worker(worker::Workers),
     /// Make a file for Perfetto (ui.perfetto.dev) from the history of a job
     Trace(trace::Trace),
     /// Print the JSON Schema of the configuration, for editors
@@ -94,6 +97,7 @@ fn main() -> ExitCode {
         Command::Check(source) => load(&source).and_then(|config| check::check(&config, &source)),
         Command::Debug(source) => load(&source).and_then(|config| debug::debug(&config)),
         Command::Imitate(imitation) => imitate::imitate(&imitation),
+        Command::Worker(workers) => worker::work(&workers),
         Command::Trace(wanted) => trace::trace(&wanted),
         Command::Schema => {
             run::print_schema();

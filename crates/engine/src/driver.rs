@@ -7,6 +7,7 @@ mod watch;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::time::Instant as Moment;
 
 use bytes::Bytes;
 use rollway_core::metrics::Metrics;
@@ -15,6 +16,7 @@ use rollway_core::{
     Disbelief, Input, LeaseId, Life, Payload, PayloadId, Record, Report, Request, RequestId, RunId,
     RunOutcome, RunnerId, TaskId, TaskResult, TaskSpec, Time, WorkflowId,
 };
+use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
@@ -22,6 +24,7 @@ use self::watch::Watch;
 use crate::durable::{Durable, Survivor};
 use crate::error::{Error, Result};
 use crate::handle::Returns;
+use crate::lag::LagMeter;
 use crate::observe::Observers;
 use crate::sink::{Delivered, Parcel, Sink};
 use crate::task::Task;
@@ -34,13 +37,14 @@ const BATCH: usize = 1024;
 pub(crate) enum Message {
     /// Somebody asks; `tasks` belong to a request that brings work.
     Asked {
+        at: Moment,
         request: RequestId,
         what: Request,
         tasks: Vec<Arc<Task>>,
         reply: oneshot::Sender<Result<Reply>>,
     },
-    /// A runner says something.
-    Said { runner: RunnerId, life: Life, said: Vec<Said> },
+    /// A runner says something, or said it at that moment.
+    Said { at: Moment, runner: RunnerId, life: Life, said: Vec<Said> },
     /// Somebody wants to look.
     Look(Box<dyn FnOnce(&Core) + Send>),
     /// Somebody wants to see everything from now on.
@@ -111,6 +115,9 @@ pub(crate) struct Driver<W> {
     runners: HashMap<RunnerId, Life>,
     /// None: nobody observes.
     watch: Option<Box<Watch>>,
+    lag: LagMeter,
+    /// When what is applied in this turn arrived.
+    arrived: Vec<Moment>,
 }
 
 impl<W: Workers> Driver<W> {
@@ -142,12 +149,20 @@ impl<W: Workers> Driver<W> {
             workflows: HashMap::new(),
             runners: HashMap::new(),
             watch: None,
+            lag: LagMeter::default(),
+            arrived: Vec::with_capacity(BATCH),
+            watch: None,
         }
     }
 
     /// Returns the instant that the core calls zero.
     pub(crate) const fn origin(&self) -> Instant {
         self.origin
+    }
+
+    /// Returns how late this driver is, for as long as it lasts.
+    pub(crate) fn lag(&self) -> LagMeter {
+        self.lag.clone()
     }
 
     /// Takes up what a ledger holds.
@@ -208,6 +223,8 @@ impl<W: Workers> Driver<W> {
                 () = self.returns.wait() => {}
                 () = due => {}
             }
+            let began = Moment::now();
+            self.lag.begin(began);
             let now = Time::ZERO.after(self.origin.elapsed());
             self.watch.iter_mut().for_each(|watch| watch.turn());
             self.take_returns(now);
@@ -222,6 +239,7 @@ impl<W: Workers> Driver<W> {
             self.watch.iter_mut().for_each(|watch| watch.tell());
             self.perform(now);
             self.watch.iter_mut().for_each(|watch| watch.tell());
+            self.lag.end(began, Moment::now(), &mut self.arrived);
         }
         for (runner, life) in std::mem::take(&mut self.runners) {
             self.workers.stop(runner, life);
@@ -261,7 +279,8 @@ impl<W: Workers> Driver<W> {
 
     fn take(&mut self, now: Time, message: Message) {
         match message {
-            Message::Asked { request, mut what, tasks, reply } => {
+            Message::Asked { at, request, mut what, tasks, reply } => {
+                self.arrived.push(at);
                 if let (Some(durable), Request::Submit { batch, .. }) = (&self.durable, &what)
                     && let Err(error) = durable.admits(batch, &tasks)
                 {
@@ -283,7 +302,8 @@ impl<W: Workers> Driver<W> {
                 self.replies.insert(request, reply);
                 self.apply(now, Input::Requested { request, what });
             }
-            Message::Said { runner, life, said } => {
+            Message::Said { at, runner, life, said } => {
+                self.arrived.push(at);
                 for said in said {
                     if let Said::Finished(AttemptId(attempt), RunId(run), end) = &said
                         && let RunEnd::Failed { kind, message } = end
@@ -466,18 +486,34 @@ impl<W: Workers> Driver<W> {
         // Whoever asked may be gone: then the guard gives results back.
         if let Some(reply) = self.replies.remove(&request) {
             let words = Reply { answer, payloads, lease };
-            if let Answer::Stopped(_) = words.answer
-                && let Some(durable) = self.durable.take()
-            {
-                self.over = true;
-                durable.close(move |safe| {
-                    let _ = reply.send(safe.map(|()| words).map_err(unsafe_yet));
-                });
-                return;
+            if let Answer::Stopped(_) = words.answer {
+                return self.stopped(reply, words);
             }
             self.once_safe(move |safe| {
                 let _ = reply.send(safe.map(|()| words).map_err(unsafe_yet));
             });
+        }
+    }
+
+    /// Answers a stop: when the ledger is closed, and workers that came by themselves are gone.
+    fn stopped(&mut self, reply: oneshot::Sender<Result<Reply>>, words: Reply) {
+        let (farewell, runtime) = (self.workers.dismiss(), Handle::current());
+        let tell = move |safe: std::result::Result<(), Arc<str>>| {
+            let answer = safe.map(|()| words).map_err(unsafe_yet);
+            match farewell {
+                Some(farewell) => drop(runtime.spawn(async move {
+                    farewell.await;
+                    let _ = reply.send(answer);
+                })),
+                None => drop(reply.send(answer)),
+            }
+        };
+        match self.durable.take() {
+            Some(durable) => {
+                self.over = true;
+                durable.close(tell);
+            }
+            None => tell(Ok(())),
         }
     }
 
@@ -510,7 +546,7 @@ impl<W: Workers> Driver<W> {
             payloads: self.bytes_of(result),
         });
         let parcel = Parcel { batch, key, results: results.collect() };
-        let runtime = tokio::runtime::Handle::current();
+        let runtime = Handle::current();
         self.once_safe(move |safe| {
             if let Err(message) = safe {
                 return returns.delivered(lease, Delivery::Failed { message });

@@ -126,7 +126,11 @@ impl Watcher for Monitor {
             Event::Trained { step, metrics } => {
                 self.tell(*step, What::Trained(metrics.clone()));
             }
-            Event::Pulse(_) | Event::StepBegun { .. } | Event::Synced { .. } | Event::Note(_) => {}
+            Event::Pulse(_)
+            | Event::StepBegun { .. }
+            | Event::Synced { .. }
+            | Event::Note(_)
+            | Event::Alarm(_) => {}
         }
     }
 }

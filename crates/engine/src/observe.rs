@@ -145,6 +145,18 @@ pub enum What {
         /// Why.
         reason: DropReason,
     },
+    /// A runner failed to start again and again, and rests.
+    RunnerBroken {
+        /// Which.
+        runner: RunnerId,
+        /// Why it did not start.
+        message: Arc<str>,
+    },
+    /// A runner that did not start before is there.
+    RunnerReady {
+        /// Which.
+        runner: RunnerId,
+    },
     /// A model call of a run.
     Call(Call),
 }

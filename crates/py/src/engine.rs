@@ -9,6 +9,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{IntoPyDict, PyBytes, PyDict, PyList};
+use rollway::cluster::{self, ClusterError};
 use rollway::{
     ChildOptions, Children, Collect, Collected, Definition, Gated, PipelineSink, Restored,
     RolloutCoordinator, RunnerStates, Scheduler, Sink, Task, Workers,
@@ -18,6 +19,9 @@ use rollway_core::{
     BatchKind, BatchResult, Config, RunnerView, Status, StopReport, TaskId, Unresponsive,
 };
 
+use tokio::runtime::Handle;
+use tokio::time::timeout;
+
 use crate::batch_id::Id;
 use crate::gateway::PyGateway;
 use crate::pending::Pending;
@@ -26,6 +30,9 @@ use crate::{config, errors, gateway, metrics, runtime, sink};
 
 /// How often a worker says that it is alive, and what it does.
 pub(crate) const HEARTBEAT: Duration = Duration::from_secs(1);
+
+/// How long Ctrl-C may wait while a cluster is joined.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// A task on its way to the engine: the workflow's name, its definition, how often, and the rest.
 type PackedTask = (String, Option<(String, PyBackedBytes)>, u32, bool, PyBackedBytes);
@@ -378,16 +385,39 @@ fn parts(
         env,
         heartbeat: HEARTBEAT,
         runners_per_worker: config.explorer.runner_per_worker,
+        placer: Some(placer(py)?),
         ..ChildOptions::new(program)
     };
     let runtime = runtime::handle(py)?;
-    let children = py.detach(|| runtime.block_on(Children::new(options)))?;
+    let children = listen(py, &runtime, cluster::children(&config, options))?;
     let states = children.states();
     let workers: Box<dyn Workers> = match gateway {
         Some(gateway) => Box::new(Gated::new(children, gateway.get().keys())),
         None => Box::new(children),
     };
     Ok((core, workers, states))
+}
+
+/// Waits until workers can come. Joining a cluster takes a while; Ctrl-C is heard.
+fn listen(
+    py: Python<'_>,
+    runtime: &Handle,
+    opening: impl Future<Output = Result<Children, ClusterError>> + Send,
+) -> PyResult<Children> {
+    let mut opening = Box::pin(opening);
+    loop {
+        let opened = py.detach(|| runtime.block_on(async { timeout(LOOK, &mut opening).await }));
+        match opened {
+            Ok(Ok(children)) => return Ok(children),
+            Ok(Err(error)) => return Err(errors::plain(py, "cluster", &error.to_string())),
+            Err(_) => py.check_signals()?,
+        }
+    }
+}
+
+/// Returns the arguments with which this Python places workers on Ray.
+pub(crate) fn placer(py: Python<'_>) -> PyResult<Vec<String>> {
+    py.import("rollway.pool")?.getattr("PLACER")?.extract()
 }
 
 fn unpack(tasks: Vec<PackedTask>) -> Vec<Task> {

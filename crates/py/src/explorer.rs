@@ -25,7 +25,7 @@ use tokio::task::{AbortHandle, JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 use self::event::Told;
-use crate::engine::{HEARTBEAT, Spawn, seconds};
+use crate::engine::{HEARTBEAT, Spawn, placer, seconds};
 use crate::pending::Pending;
 use crate::{config, errors, metrics, operator, runtime};
 
@@ -200,6 +200,7 @@ impl PyExplorer {
                 env,
                 heartbeat: HEARTBEAT,
                 runners_per_worker: config.explorer.runner_per_worker,
+                placer: Some(placer(py)?),
                 ..ChildOptions::new(program)
             }),
         };

@@ -21,11 +21,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use pyo3::exceptions::PyPermissionError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyDict, PyList};
 use rollway_core::{AttemptId, FailureKind, Life, RunId, RunnerId};
-use rollway_wire::worker::{self, Connected, Options, Receiver, SendError, Socket};
+use rollway_wire::worker::{self, ConnectError, Connected, Options, Receiver, SendError, Socket};
 use rollway_wire::{
     Address, EngineMessage, Hello, LogLevel, LogLine, LogSource, Outcome, RunnerReport, Secret,
     StopCause, WorkerMessage,
@@ -94,11 +95,13 @@ pub(crate) struct WorkerLink {
     inbox: Arc<Inbox>,
     socket: Socket,
     runners: Vec<(u32, u32)>,
+    env: BTreeMap<String, String>,
 }
 
 #[pymethods]
 impl WorkerLink {
-    /// Connects as the environment says, and returns when the engine has taken the worker in.
+    /// Connects as the environment says, and returns when the engine has taken the worker in. Raises
+    /// `PermissionError` if the engine will never take it in.
     #[new]
     fn new(
         py: Python<'_>,
@@ -107,6 +110,7 @@ impl WorkerLink {
         token: String,
         runners: u32,
         marks: PathBuf,
+        host: String,
     ) -> PyResult<Self> {
         // For what else a workflow uses of this package; the connection has its own.
         runtime::start(py, 1)?;
@@ -116,6 +120,7 @@ impl WorkerLink {
         let secret = Secret::new(secret).map_err(|error| refused(error.to_string()))?;
         let mut hello = Hello::new(secret, token, runners);
         "python".clone_into(&mut hello.language);
+        hello.host = host;
         let inbox = Arc::new(Inbox::new()?);
         let connecting = async {
             let options = Options::default();
@@ -126,13 +131,24 @@ impl WorkerLink {
             tokio::spawn(listen(receiver, Arc::clone(&inbox), patience));
             let (words, messages) = (Arc::clone(&outbox), Arc::clone(&inbox));
             tokio::spawn(blocked::evacuate(limit, marks, words, messages));
-            Ok::<_, worker::ConnectError>((welcome, outbox, socket))
+            Ok::<_, ConnectError>((welcome, outbox, socket))
         };
         let connected = py.detach(|| drive.turn(connecting));
-        let (welcome, outbox, socket) = connected.map_err(|error| refused(error.to_string()))?;
+        let (welcome, outbox, socket) = connected.map_err(|error| match &error {
+            ConnectError::Refused(refusal) if refusal.code.is_final() => {
+                PyPermissionError::new_err(error.to_string())
+            }
+            _ => refused(error.to_string()),
+        })?;
         drive.accompany(Arc::clone(&outbox), Arc::clone(&inbox))?;
         let runners = welcome.runners.iter().map(|(runner, life)| (runner.0, life.0)).collect();
-        Ok(Self { drive, outbox, inbox, socket, runners })
+        Ok(Self { drive, outbox, inbox, socket, runners, env: welcome.env })
+    }
+
+    /// What the engine would have put into the environment, had it started this worker.
+    #[getter]
+    fn env(&self) -> BTreeMap<String, String> {
+        self.env.clone()
     }
 
     /// The runners that this worker hosts, with their lives.
@@ -248,6 +264,16 @@ impl WorkerLink {
     /// Says that a life of a runner is over, as ordered.
     fn stopped(&self, py: Python<'_>, runner: u32, life: u32) -> PyResult<()> {
         self.report(py, runner, life, RunnerReport::Stopped(StopCause::Ordered))
+    }
+
+    /// Says that no runner can be started here, and why. Nothing is said afterwards.
+    fn start_failed(&self, py: Python<'_>, words: &str) -> PyResult<()> {
+        let message: Arc<str> = words.into();
+        for (runner, life) in &self.runners {
+            let cause = StopCause::StartFailed { message: Arc::clone(&message) };
+            self.report(py, *runner, *life, RunnerReport::Stopped(cause))?;
+        }
+        self.settle(py)
     }
 
     /// Sets what the next heartbeats say about a runner.

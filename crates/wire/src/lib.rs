@@ -50,6 +50,12 @@ pub mod proto {
         }
     }
 
+    impl std::fmt::Debug for Welcome {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("Welcome").field("runners", &self.runners).finish_non_exhaustive()
+        }
+    }
+
     impl std::fmt::Debug for StartAttempt {
         fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
             f.debug_struct("StartAttempt").field("attempt", &self.attempt).finish_non_exhaustive()

@@ -1,6 +1,8 @@
 //! What no single key can tell: rules between keys, and what is made of a configuration before it
 //! is run.
 
+mod cluster;
+mod scaling;
 mod training;
 
 use std::collections::BTreeSet;
@@ -39,11 +41,13 @@ pub(super) fn resolve(config: &Config) -> Result<Resolved, ConfigError> {
     check.models();
     check.rollouts();
     check.runners();
+    check.scaling();
     check.training();
     check.synchronization();
     check.evaluation();
     check.serving();
     check.simulation();
+    check.cluster();
     check.warnings.sort_by_key(|warning| Place::order(warning.place.as_ref()));
     if check.problems.is_empty() {
         Ok(Resolved { config: check.config, warnings: check.warnings })
