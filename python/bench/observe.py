@@ -2,8 +2,8 @@
 
     cargo xtask bench observe
 
-Every round runs the same evaluation twice, by an explorer that nobody looks at and by one that writes
-a trace file, for which all runs are observed. The ratio is of neighbours in time.
+Every round runs the same evaluation twice, by an explorer that nobody looks at and by one that
+writes a trace file, for which all runs are observed. The ratio is of neighbours in time.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-//! What it costs to be observed: no-op tasks with nobody looking, and with this or that on, in turns
-//! so that all see the same machine. Ratios are of neighbours in time; their spread is told too.
+//! What it costs to be observed: no-op tasks with nobody looking, and with this or that on, in
+//! turns so that all see the same machine. Ratios are of neighbours in time; their spread is told.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
@@ -198,7 +198,8 @@ fn report(settings: &[Setting]) {
         let ratio = ratios[ratios.len() / 2];
         let (low, high) = (ratios[0], ratios[ratios.len() - 1]);
         println!(
-            "  {:<28} {middle:>9.0} tasks per second, {ratio:.3} of the first ({low:.3} to {high:.3})",
+            "  {:<28} {middle:>9.0} tasks per second, {ratio:.3} of the first \
+             ({low:.3} to {high:.3})",
             setting.name
         );
     }
