@@ -151,7 +151,6 @@ impl<W: Workers> Driver<W> {
             watch: None,
             lag: LagMeter::default(),
             arrived: Vec::with_capacity(BATCH),
-            watch: None,
         }
     }
 
