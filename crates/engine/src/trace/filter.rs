@@ -138,7 +138,10 @@ impl Filter {
                 let fate = batch.and_then(|batch| batch.fates.get(task.0 as usize));
                 fate == Some(&Fate::Traced)
             }
-            What::RunRetried { .. } | What::PayloadDropped { .. } => false,
+            What::RunRetried { .. }
+            | What::PayloadDropped { .. }
+            | What::RunnerBroken { .. }
+            | What::RunnerReady { .. } => false,
             What::Call(call) => match call.moment {
                 Moment::Began { .. } => {
                     self.attempts.contains_key(&call.attempt) && self.calls.insert(call.call)

@@ -136,7 +136,10 @@ impl Fact {
                 Self::RunOver { key: *key, task: *task, run: *run, how: how.clone() }
             }
             What::Call(call) => Self::Call(call.clone()),
-            What::RunRetried { .. } | What::PayloadDropped { .. } => return None,
+            What::RunRetried { .. }
+            | What::PayloadDropped { .. }
+            | What::RunnerBroken { .. }
+            | What::RunnerReady { .. } => return None,
         })
     }
 }
