@@ -122,6 +122,10 @@ fn bench(shell: &Shell, filter: Option<&str>) -> Result<(), Failure> {
         }
         command.run()?;
     }
+    if chosen("observe") {
+        let python = wheel::installed(shell)?;
+        shell.program(&python).words("python/bench/observe.py").run()?;
+    }
     if chosen(PAGES) {
         pages::bench(shell)?;
     }

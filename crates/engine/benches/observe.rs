@@ -1,5 +1,5 @@
-//! What it costs to be observed: no-op tasks with nobody looking, and with this or that on, in turns
-//! so that all see the same machine. Ratios are of neighbours in time; their spread is told too.
+//! What it costs to be observed: no-op tasks with nobody looking, and with this or that on, in
+//! turns so that all see the same machine. Ratios are of neighbours in time; their spread is told.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
@@ -7,13 +7,19 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rollway::config::Config as JobConfig;
+use rollway::dashboard::{self, Dashboard};
+use rollway::history::{self, History};
+use rollway::meters::Meters;
 use rollway::observe::{Observer, Observers, Seen};
 use rollway::trace::Tracer;
-use rollway::{Collect, Local, Registry, RunContext, RunOutput, RunResult, Scheduler, Task};
+use rollway::{
+    Collect, Drops, Local, Registry, RunContext, RunOutput, RunResult, Scheduler, Task, scene,
+};
 use rollway_core::Config;
+use rollway_wire::Secret;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 
 /// Tasks of a round.
 const TASKS: usize = 100_000;
@@ -72,15 +78,68 @@ impl Setting {
     }
 }
 
-/// A tracer that writes a file and sends to a collector.
-async fn tracer() -> (Arc<dyn Observer>, TempDir) {
-    let folder = tempfile::tempdir().expect("a folder");
-    let mut config = JobConfig::default();
-    config.checkpoint_root_dir = folder.path().display().to_string();
-    config.trace.file = true;
-    config.trace.otlp_endpoint = Some(collector().await);
-    let tracer = Tracer::open(&config).expect("it can be written").expect("it is wanted");
-    (tracer, folder)
+/// What may be on.
+#[derive(Default)]
+struct On {
+    trace: bool,
+    history: bool,
+    meters: bool,
+    dashboard: bool,
+}
+
+impl On {
+    /// Switches it on, for no-op tasks to be observed by.
+    async fn setting(self, name: &'static str) -> Setting {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut config = JobConfig::default();
+        config.checkpoint_root_dir = folder.path().display().to_string();
+        let mut observers: Vec<Arc<dyn Observer>> = Vec::new();
+        let mut kept: Vec<Box<dyn std::any::Any>> = Vec::new();
+        if self.trace {
+            config.trace.file = true;
+            config.trace.otlp_endpoint = Some(collector().await);
+            let tracer = Tracer::open(&config).expect("it can be written").expect("it is wanted");
+            observers.push(tracer);
+        }
+        if self.meters {
+            observers.push(Meters::new(&config, Drops::default()));
+        }
+        if self.history {
+            let options = history::Options::of(&config).expect("a history is kept");
+            let history = History::open(&options).expect("it can be written");
+            if self.dashboard {
+                kept.push(Box::new(look(scene::live(Arc::clone(&history))).await));
+            }
+            observers.push(history);
+        }
+        kept.push(Box::new(folder));
+        Setting::new(name, observers, kept).await
+    }
+}
+
+/// Serves pages, and follows their events as a browser does.
+async fn look(scene: Arc<dyn scene::Scene>) -> Dashboard {
+    let token = "token";
+    let secret = Some(Secret::new(token).expect("a token"));
+    let listen = "127.0.0.1:0".to_owned();
+    let options = dashboard::Options { listen, token: secret, scene, metrics: None };
+    let dashboard = Dashboard::open(options).await.expect("a port");
+    let address = dashboard.address();
+    let host = address.trim_start_matches("http://");
+    let host = host.split(['/', '?', '#']).next().unwrap_or_default().to_owned();
+    let mut socket = TcpStream::connect(&host).await.expect("the dashboard");
+    let request = format!(
+        "GET /api/events HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {token}\r\n\r\n"
+    );
+    socket.write_all(request.as_bytes()).await.expect("it listens");
+    let mut head = [0; 12];
+    socket.read_exact(&mut head).await.expect("it answers");
+    assert_eq!(&head, b"HTTP/1.1 200", "it lets the browser in");
+    tokio::spawn(async move {
+        let mut heard = vec![0; 1 << 16];
+        while matches!(socket.read(&mut heard).await, Ok(1..)) {}
+    });
+    dashboard
 }
 
 /// Answers every request with success.
@@ -139,7 +198,8 @@ fn report(settings: &[Setting]) {
         let ratio = ratios[ratios.len() / 2];
         let (low, high) = (ratios[0], ratios[ratios.len() - 1]);
         println!(
-            "  {:<28} {middle:>9.0} tasks per second, {ratio:.3} of the first ({low:.3} to {high:.3})",
+            "  {:<28} {middle:>9.0} tasks per second, {ratio:.3} of the first \
+             ({low:.3} to {high:.3})",
             setting.name
         );
     }
@@ -147,11 +207,15 @@ fn report(settings: &[Setting]) {
 
 #[tokio::main]
 async fn main() {
-    let (traced, folder) = tracer().await;
     let mut settings = vec![
         Setting::new("nobody looks", vec![], vec![]).await,
         Setting::new("told, and not listened to", vec![Arc::new(Deaf)], vec![]).await,
-        Setting::new("traced to file and collector", vec![traced], vec![Box::new(folder)]).await,
+        On { trace: true, ..On::default() }.setting("traces, file and collector").await,
+        On { meters: true, ..On::default() }.setting("meters").await,
+        On { history: true, ..On::default() }.setting("history").await,
+        On { trace: true, history: true, meters: true, dashboard: true }
+            .setting("everything, and a browser")
+            .await,
     ];
     for round in 0..ROUNDS {
         for setting in &mut settings {

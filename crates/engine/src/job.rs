@@ -27,7 +27,6 @@ pub use self::preflight::cheap as check;
 pub use self::summary::{Eval, Goal, State, Summary};
 pub use self::trouble::Trouble;
 use crate::config::{Config, Mode};
-use crate::dashboard::Shown;
 use crate::explorer::{ExplorerError, Watchers};
 use crate::trainer::TrainerError;
 

@@ -16,6 +16,7 @@ mod ids;
 mod losses;
 mod mark;
 mod otlp;
+mod outcome;
 mod past;
 mod span;
 

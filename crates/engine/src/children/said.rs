@@ -76,7 +76,7 @@ fn log(
         ($level:ident) => {
             tracing::$level!(
                 target: "rollway::worker",
-                worker, stream, logger, batch, task, run, attempt, "{line}"
+                worker, logger, batch, task, run, attempt, stream, "{line}"
             )
         };
     }

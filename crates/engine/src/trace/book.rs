@@ -16,6 +16,7 @@ use rollway_core::{
 use super::calls::Calls;
 use super::ids::{Names, SpanId, TraceId};
 use super::mark::{End, Fact, Given, Mark, Tasks, Workflows};
+use super::outcome::{Outcome, unfinished};
 use super::span::{Nanos, Span, Status, Value};
 
 /// How many evaluations are remembered until they are told to be over.
@@ -57,15 +58,6 @@ struct Run {
     attempts: u32,
     outcome: Outcome,
     is_told: bool,
-}
-
-/// How a run, or an attempt at it, ended.
-#[derive(Clone, Debug)]
-enum Outcome {
-    Unfinished,
-    Succeeded { reward: Option<f64> },
-    Failed { kind: &'static str, message: Arc<str> },
-    Cancelled { reason: String },
 }
 
 #[derive(Debug)]
@@ -492,36 +484,4 @@ struct Ids {
     trace: TraceId,
     id: SpanId,
     parent: Option<SpanId>,
-}
-
-impl Outcome {
-    /// Adds how it went to attributes; returns it as a status.
-    fn tell(&self, attributes: &mut Vec<(&'static str, Value)>) -> Status {
-        match self {
-            Self::Unfinished => {
-                attributes.push(unfinished());
-                Status::Open
-            }
-            Self::Succeeded { reward } => {
-                attributes.push(("rollway.outcome", "succeeded".into()));
-                attributes.extend(reward.map(|reward| ("rollway.reward", reward.into())));
-                Status::Well
-            }
-            Self::Failed { kind, message } => {
-                attributes.push(("rollway.outcome", "failed".into()));
-                attributes.push(("error.type", (*kind).into()));
-                Status::Badly(Arc::clone(message))
-            }
-            Self::Cancelled { reason } => {
-                attributes.push(("rollway.outcome", "cancelled".into()));
-                attributes.push(("rollway.cancelled", reason.as_str().into()));
-                Status::Open
-            }
-        }
-    }
-}
-
-/// The outcome of what had not ended when the job did.
-pub(super) fn unfinished() -> (&'static str, Value) {
-    ("rollway.outcome", "unfinished".into())
 }

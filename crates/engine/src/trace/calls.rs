@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::book::unfinished;
 use super::ids::{Names, TraceId};
+use super::outcome::unfinished;
 use super::span::{Nanos, Span, Status, Value};
 use crate::observe::{Call, Moment};
 

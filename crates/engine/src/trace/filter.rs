@@ -74,6 +74,7 @@ impl Filter {
     }
 
     /// Returns one that traces every task: time is no matter.
+    #[cfg(test)]
     pub(super) fn unbounded(names: Names) -> Self {
         Self { is_bounded: false, ..Self::new(names, 1.0) }
     }

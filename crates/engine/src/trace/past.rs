@@ -19,8 +19,8 @@ use crate::scene::{self, RunDetail, RunKey, RunQuery, Scene, Timeline};
 /// How many runs are asked for at once.
 const PAGE: usize = 1_000;
 
-/// Writes what the history of a job tells as a trace file of at most so many bytes. Returns how many
-/// runs are in it, and what is not.
+/// Writes what the history of a job tells as a trace file of at most so many bytes. Returns how
+/// many runs are in it, and what is not.
 ///
 /// # Errors
 /// If the file cannot be written.

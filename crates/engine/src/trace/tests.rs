@@ -228,3 +228,54 @@ fn a_file_of_others_is_put_aside() {
     assert_eq!(begins, 2);
     assert_eq!(events[0]["args"]["processes"], 2);
 }
+
+#[test]
+fn a_history_is_drawn_afterwards() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = Config::default();
+    config.checkpoint_root_dir = folder.path().display().to_string();
+    let options = crate::history::Options::of(&config).unwrap();
+    let history = crate::history::History::open(&options).unwrap();
+    let call = |millis, moment| {
+        let (attempt, run) = (AttemptId(1), RunId(0));
+        seen(millis, What::Call(crate::observe::Call { attempt, run, call: 4, moment }))
+    };
+    let ended = crate::observe::Moment::Ended {
+        status: 200,
+        prompt_tokens: Some(3),
+        answer_tokens: Some(5),
+        version: Some(7),
+    };
+    let kind = FailureKind::Timeout;
+    let failed = Over::Failed { kind, message: "too long".into() };
+    let all = [
+        batch(1),
+        given(10, 1, 0, TWO, 0),
+        seen(11, What::AttemptBegan { attempt: AttemptId(1) }),
+        call(12, crate::observe::Moment::Began { model: "m".into() }),
+        call(14, ended),
+        run_ended(20, 1, 0, well(1.0)),
+        over(20, 0, 0, Over::Succeeded),
+        run_ended(30, 1, 1, RunEnd::Failed { kind, message: "too long".into() }),
+        over(30, 0, 1, failed),
+        attempt_ended(30, 1, None),
+        task_ended(30, 0),
+        seen(40, What::BatchIs { key: KEY, state: BatchState::Finalized }),
+    ];
+    history.observe(&all);
+    let path = folder.path().join("drawn.json");
+    // Whatever is there is replaced.
+    fs::write(&path, "old").unwrap();
+    let (runs, untraced) = draw(&*crate::scene::live(history), &path, 1 << 20).unwrap();
+    assert_eq!((runs, untraced), (2, Untraced::default()));
+    let events: Vec<Value> = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+    let of = |phase: &str| events.iter().filter(|event| event["ph"] == phase).collect::<Vec<_>>();
+    let names: Vec<&str> = of("B").iter().filter_map(|event| event["name"].as_str()).collect();
+    let expected = ["eval 3/math", "batch 3/math", "work 3/math/0", "run 0", "call", "run 1"];
+    assert_eq!(names, expected);
+    // The evaluation is over when its score is told, and it was not.
+    assert_eq!(of("E").len(), names.len() - 1);
+    let args: Vec<String> = of("E").iter().map(|event| event["args"].to_string()).collect();
+    assert!(args[0].contains("\"version\":7"), "{args:?}");
+    assert!(args[2].contains("too long"), "{args:?}");
+}
