@@ -130,7 +130,7 @@ fn experience(index: usize, reward: f64, step: u32) -> Experience {
             { "role": "tool", "content": RESULT },
             { "role": "assistant", "content": ANSWER },
         ]),
-        prompt_text: Some(prompt.clone()),
+        prompt_text: Some(prompt),
         response_text: Some(format!("{THOUGHT}{ANSWER}")),
         tokens: tokens.collect(),
         texts: Some(texts),

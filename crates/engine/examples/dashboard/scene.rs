@@ -54,7 +54,7 @@ impl Demo {
         let mut lots = lots(tasks, 0.0);
         let runs: usize = lots.iter().map(Lot::len).sum();
         let current = ((lots.len() as f64 * share) as usize).min(lots.len());
-        let passed = lots.get(current).or(lots.last()).map_or(0.0, |lot| lot.began);
+        let passed = lots.get(current).or_else(|| lots.last()).map_or(0.0, |lot| lot.began);
         let start = now - passed - 0.6 * work::PACE;
         lots.iter_mut().for_each(|lot| lot.began += start);
         let mut world = World {
