@@ -2,8 +2,8 @@
 //! is run.
 
 mod cluster;
-mod scaling;
 mod monitors;
+mod scaling;
 mod training;
 
 use std::collections::BTreeSet;
