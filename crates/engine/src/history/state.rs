@@ -169,6 +169,8 @@ impl State {
             }
             // What follows tells more: which runs were cancelled, and when the runner was done.
             What::AttemptCancelled { .. } | What::RunEnded { .. } | What::Call(_) => {}
+            // The runners themselves are asked what they do.
+            What::RunnerBroken { .. } | What::RunnerReady { .. } => {}
         }
     }
 

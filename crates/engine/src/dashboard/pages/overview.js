@@ -1,0 +1,227 @@
+// The overview: is it moving, is it learning, and what is lost on the way.
+
+import { bars, chart } from "./charts.js";
+import { h, keep, put, say, set } from "./dom.js";
+import {
+  ago, clock, count, counted, exact, isNumber, percent, score, short, span,
+} from "./format.js";
+import { icon } from "./icons.js";
+import { pageHead } from "./parts.js";
+
+export const watch = [];
+
+const SETS = ["c2", "c3", "c5", "c4", "c1"];
+
+export function open(root, { store }) {
+  const alarms = h("ul", { class: "alarms", "aria-label": "Alarms" });
+  const tiles = h("dl", { class: "tiles" });
+  const charts = {
+    runs: chart({ title: "Runs", unit: "per second" }),
+    tokens: chart({ title: "Tokens", unit: "per second" }),
+    busy: chart({ title: "Runners", unit: "busy of all" }),
+    reward: chart({ title: "Reward", unit: "mean of a step, and its range" }),
+    evals: chart({ title: "Evaluations", unit: "score of each set" }),
+    flight: chart({ title: "In flight", unit: "runs" }),
+  };
+  const lists = {
+    failed: bars({ title: "Failures", empty: "No run has failed for good." }),
+    retried: bars({ title: "Retries", empty: "No attempt had to be repeated." }),
+    lost: bars({ title: "Time of runners", empty: "Nothing was spent yet." }),
+    dropped: bars({ title: "Dropped", empty: "Everything that was made was kept." }),
+  };
+  put(root, pageHead("Overview", "Is it moving, is it learning, what is lost on the way."),
+    alarms, tiles,
+    h("h2", null, "Learning"),
+    h("div", { class: "charts two" }, charts.reward.element, charts.evals.element),
+    h("h2", null, "Moving"),
+    h("div", { class: "charts" }, charts.runs.element, charts.tokens.element,
+      charts.busy.element, charts.flight.element),
+    h("h2", null, "Lost on the way"),
+    h("div", { class: "charts four" }, lists.failed.element, lists.retried.element,
+      lists.lost.element, lists.dropped.element));
+
+  function update() {
+    const over = store.overview;
+    if (!over) return;
+    drawAlarms(alarms, over.alarms ?? []);
+    drawTiles(tiles, store);
+    drawMoving(charts, over);
+    drawLearning(charts, over);
+    drawLost(lists, over);
+  }
+  update();
+  return { update };
+}
+
+function drawAlarms(list, alarms) {
+  const raised = alarms.filter((alarm) => alarm.raised).slice(-6).reverse();
+  list.hidden = raised.length === 0;
+  keep(list, raised, (alarm) => alarm.kind + alarm.at, (alarm) => h("li", null, icon("warn"),
+    h("div", null, h("strong"), h("p"))), (item, alarm) => {
+    const [kind, words] = item.lastChild.children;
+    say(kind, alarm.kind.replaceAll("_", " "));
+    say(words, `${alarm.words} (since ${clock(alarm.at)})`);
+    set(words, "title", exact(alarm.at));
+  });
+}
+
+function drawTiles(list, store) {
+  const { overview: over, job } = store;
+  const rates = ratesOf(over.beats ?? []);
+  const runs = over.runs ?? {};
+  const failed = sum(runs.failed);
+  const ended = (runs.succeeded ?? 0) + failed;
+  const rewards = over.rewards ?? [];
+  const last = rewards.at(-1);
+  const evals = newest(over.evals ?? []);
+  const useful = over.waste?.seconds_useful ?? 0;
+  const lost = sum(over.waste?.seconds_lost);
+  const runners = over.runners ?? {};
+  const all = ["idle", "busy", "starting", "cancelling", "broken"]
+    .reduce((total, state) => total + (runners[state] ?? 0), 0);
+  const tiles = [
+    ["Reward", score(last?.mean), trend(rewards), "c1"],
+    ...evals.slice(0, 1).map(([name, points]) => [`Eval ${name}`, score(points.at(-1).score),
+      `from ${score(points[0].score)}`, "c2"]),
+    ["Runs", short(rates.at(-1)?.done ?? 0), job?.live ? "per second" : "per second, last"],
+    ["Tokens", short(rates.at(-1)?.tokens ?? 0), "per second"],
+    ["In flight", count(runs.running), `${short(runs.pending)} waiting`],
+    ["Runners", `${count(runners.busy)}`, `busy of ${count(all)}`],
+    ["Succeeded", percent(ended ? runs.succeeded / ended : NaN),
+      `${short(failed)} runs failed`],
+    ["Wasted", percent(useful + lost ? lost / (useful + lost) : NaN), `${ago(lost)} of runners`],
+  ];
+  keep(list, tiles, (tile) => tile[0].split(" ")[0], () => h("div", { class: "tile" }, h("dt"),
+    h("dd", null, h("b"), h("small"))), (element, [name, value, more, kind]) => {
+    const [title, body] = element.children;
+    say(title, name);
+    say(body.firstChild, value);
+    say(body.lastChild, more);
+    set(element, "data-kind", kind);
+  });
+}
+
+function trend(rewards) {
+  if (rewards.length < 2) return rewards.length ? "first step" : "no step yet";
+  const mean = (some) => some.reduce((total, one) => total + (one.mean ?? 0), 0) / some.length;
+  const many = Math.min(8, rewards.length >> 1);
+  const by = mean(rewards.slice(-many)) - mean(rewards.slice(-2 * many, -many));
+  const way = Math.abs(by) < 0.0005 ? "steady" : `${by > 0 ? "▲" : "▼"} ${score(Math.abs(by))}`;
+  return `${way}, ${counted(many, "step")}`;
+}
+
+const sum = (values) => Object.values(values ?? {}).reduce((total, value) => total + value, 0);
+
+/** Evaluations by set, in the order in which sets appeared. */
+function newest(evals) {
+  const sets = new Map();
+  for (const one of evals) {
+    if (!isNumber(one.score)) continue;
+    if (!sets.has(one.set)) sets.set(one.set, []);
+    sets.get(one.set).push(one);
+  }
+  return [...sets];
+}
+
+/** Beats count from the beginning; their differences are what happened in a second. */
+export function ratesOf(beats) {
+  const width = Math.max(1, Math.ceil(beats.length / 150));
+  const rates = [];
+  for (let at = width; at < beats.length; at += width) {
+    const [before, now] = [beats[at - width], beats[at]];
+    const seconds = now.at - before.at;
+    if (seconds <= 0) continue;
+    const per = (field) => Math.max(0, ((now[field] ?? 0) - (before[field] ?? 0)) / seconds);
+    const answers = per("answer_tokens");
+    rates.push({ at: now.at, done: per("done"), failed: per("failed"), cancelled: per("cancelled"),
+      answers, prompts: per("prompt_tokens"), tokens: answers + per("prompt_tokens") });
+  }
+  return rates;
+}
+
+function drawMoving(charts, over) {
+  const beats = over.beats ?? [];
+  const rates = ratesOf(beats);
+  const points = (list, field) => list.map((one) => [one.at, one[field]]);
+  const now = rates.at(-1);
+  charts.runs.draw({
+    lines: [
+      { name: "done", kind: "good", points: points(rates, "done"), area: true },
+      { name: "failed", kind: "bad", points: points(rates, "failed") },
+      { name: "cut", kind: "cut", points: points(rates, "cancelled") },
+    ],
+    x: clock, y: short,
+    summary: now && `${short(now.done)} done, ${short(now.failed)} failed and ` +
+      `${short(now.cancelled)} cut per second at ${clock(now.at)}.`,
+  });
+  charts.tokens.draw({
+    lines: [
+      { name: "answers", kind: "c1", points: points(rates, "answers"), area: true },
+      { name: "prompts", kind: "c3", points: points(rates, "prompts") },
+    ],
+    x: clock, y: short,
+    summary: now && `${short(now.answers)} tokens of answers and ${short(now.prompts)} of ` +
+      "prompts per second.",
+  });
+  const last = beats.at(-1);
+  const some = beats.filter((_, at) => at % Math.max(1, Math.ceil(beats.length / 200)) === 0);
+  charts.busy.draw({
+    lines: [
+      { name: "all", kind: "faint", points: points(some, "runners") },
+      { name: "busy", kind: "c1", points: points(some, "busy"), area: true },
+    ],
+    x: clock, y: short,
+    summary: last && `${count(last.busy)} of ${count(last.runners)} runners are busy.`,
+  });
+  charts.flight.draw({
+    lines: [
+      { name: "waiting", kind: "faint", points: points(some, "pending"), area: true },
+      { name: "running", kind: "busy", points: points(some, "running") },
+    ],
+    x: clock, y: short,
+    summary: last && `${count(last.running)} runs are under way and ${count(last.pending)} wait.`,
+  });
+}
+
+function drawLearning(charts, over) {
+  const rewards = (over.rewards ?? []).filter((one) => isNumber(one.mean));
+  const band = rewards.filter((one) => isNumber(one.min) && isNumber(one.max));
+  const step = (value) => `step ${Math.round(value)}`;
+  const [first, last] = [rewards[0], rewards.at(-1)];
+  charts.reward.draw({
+    lines: [{ name: "mean", kind: "c1", points: rewards.map((one) => [one.step, one.mean]),
+      band: band.map((one) => [one.step, one.min, one.max]) }],
+    x: step, y: tick, whole: true, empty: "The first step is under way",
+    summary: last && `From ${score(first.mean)} at step ${first.step} to ${score(last.mean)} at ` +
+      `step ${last.step}.`,
+  });
+  const sets = newest(over.evals ?? []);
+  charts.evals.draw({
+    lines: sets.slice(0, SETS.length).map(([name, points], at) => ({ name, kind: SETS[at],
+      dots: true, points: points.map((one) => [one.step, one.score]) })),
+    x: step, y: tick, whole: true, empty: "Nothing was evaluated yet",
+    summary: sets.map(([name, points]) => `${name} from ${score(points[0].score)} to ` +
+      `${score(points.at(-1).score)}`).join("; ") || undefined,
+  });
+}
+
+const tick = (value) => String(+value.toFixed(3));
+
+function drawLost(lists, over) {
+  const runs = over.runs ?? {};
+  const waste = over.waste ?? {};
+  const times = (value) => `${count(value)} ×`;
+  lists.failed.draw(runs.failed, times, "bad", `${count(sum(runs.failed))} runs`);
+  lists.retried.draw(waste.retried, times, "warn", `${count(sum(waste.retried))} attempts`);
+  const time = { useful: waste.seconds_useful ?? 0, ...(waste.seconds_lost ?? {}) };
+  lists.lost.draw(time, span, (name) => (name === "useful" ? "good" : "cut"),
+    `${span(sum(time))} in all`);
+  const dropped = { ...(waste.experiences_dropped ?? {}) };
+  for (const [reason, number] of Object.entries(runs.cancelled ?? {})) {
+    dropped[`cut: ${reason}`] = number;
+  }
+  for (const [what, number] of Object.entries(over.dropped ?? {})) {
+    dropped[`not recorded: ${what}`] = number;
+  }
+  lists.dropped.draw(dropped, times, "cut", `${count(sum(waste.experiences_dropped))} experiences`);
+}

@@ -1,0 +1,112 @@
+// Small things that several pages show: states, links to runs, moments, page heads.
+
+import { h, say, set } from "./dom.js";
+import { ago, exact, isNumber, runName, runPath, words } from "./format.js";
+
+/** What a state looks like: good, bad, busy, wait, cut. Never told by colour alone. */
+const LOOKS = {
+  succeeded: "good", finished: "good", finalized: "good", done: "good", trained: "good",
+  idle: "wait", pending: "wait", waiting: "wait", queued: "wait", stopped: "cut", gone: "cut",
+  running: "busy", busy: "busy", open: "busy", finalizing: "busy", starting: "busy",
+  failed: "bad", broken: "bad", lost: "bad", stuck: "bad", error: "bad",
+  cancelled: "cut", ended: "cut", cut: "cut", cancelling: "cut", aborted: "cut",
+  aborting: "cut", dropped: "cut",
+};
+
+export const look = (state) => LOOKS[state] ?? "wait";
+
+export function badge(state) {
+  const element = h("span", { class: "badge" });
+  return badgeTo(element, state);
+}
+
+/** Makes a badge show a state. */
+export function badgeTo(element, state) {
+  set(element, "data-look", look(state));
+  say(element, words(state));
+  return element;
+}
+
+/** Makes a link lead to a run. */
+export function runLink(link, run) {
+  set(link, "href", runPath(run));
+  say(link, runName(run));
+}
+
+/** Makes a `time` element say how long ago something was. */
+export function sinceTo(element, at, now) {
+  if (!isNumber(at)) {
+    say(element, "–");
+    set(element, "title", null);
+    return;
+  }
+  say(element, `${ago(now - at)} ago`);
+  set(element, "title", exact(at));
+  set(element, "datetime", new Date(at * 1000).toISOString());
+}
+
+/** The head of a page: what it is, what it tells, and what can be done. */
+export function pageHead(name, about, ...tools) {
+  return h("div", { class: "page-head" }, h("div", null, h("h1", null, name),
+    h("p", { class: "about" }, about)), tools.length ? h("div", { class: "tools" }, tools) : null);
+}
+
+/** What is shown where nothing could be had. */
+export function trouble(error, again) {
+  return h("div", { class: "trouble", role: "alert" },
+    h("p", null, h("strong", null, "This could not be shown. "), error.message),
+    again ? h("button", { type: "button", onclick: again }, "Try again") : null);
+}
+
+/** Asks again at most every so often, never twice at once, and not while nobody looks. */
+export function refresher(load, every) {
+  let busy = false;
+  let wanted = false;
+  let over = false;
+  let last = 0;
+  let timer = 0;
+  async function turn() {
+    if (busy || over) {
+      wanted = true;
+      return;
+    }
+    const wait = last + every - performance.now();
+    if (wait > 0 || document.hidden) {
+      clearTimeout(timer);
+      timer = setTimeout(turn, Math.max(wait, document.hidden ? 1000 : 0));
+      return;
+    }
+    busy = true;
+    wanted = false;
+    last = performance.now();
+    try {
+      await load();
+    } finally {
+      busy = false;
+      if (wanted) turn();
+    }
+  }
+  return {
+    poke: turn,
+    close() {
+      over = true;
+      clearTimeout(timer);
+    },
+  };
+}
+
+/** A bar of parts: [[name, number]], drawn in proportion and said in words. */
+export function stackTo(element, parts) {
+  const total = parts.reduce((sum, [, value]) => sum + value, 0) || 1;
+  while (element.children.length < parts.length) element.append(h("i"));
+  parts.forEach(([name, value], at) => {
+    const part = element.children[at];
+    set(part, "data-look", look(name));
+    part.style.flexGrow = value / total;
+    part.hidden = value === 0;
+  });
+  const said = parts.filter(([, value]) => value).map(([name, value]) => `${value} ${name}`);
+  set(element, "title", said.join(", "));
+  set(element, "aria-label", said.join(", ") || "none");
+  set(element, "role", "img");
+}

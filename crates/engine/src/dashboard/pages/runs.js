@@ -1,0 +1,217 @@
+// All runs: searched, filtered and sorted by the job, drawn as far as they can be seen.
+
+import { ask } from "./api.js";
+import { h, put, say, set } from "./dom.js";
+import { count, runPath, score, span, text } from "./format.js";
+import { badgeTo, pageHead, refresher, runLink, sinceTo, trouble } from "./parts.js";
+import { MOST, rowsOf, table } from "./table.js";
+
+export const watch = [];
+
+/** Rows that are asked for at once, and how many such blocks are kept. */
+const BLOCK = 100;
+const BLOCKS = 24;
+const STATES = ["pending", "running", "succeeded", "failed", "cancelled"];
+const FIELDS = ["text", "state", "kind", "batch", "task", "sort", "desc"];
+
+export function open(root, { store, go, announce }) {
+  const asked = Object.fromEntries(FIELDS.map((field) =>
+    [field, new URLSearchParams(location.search).get(field) ?? ""]));
+  let blocks = new Map();
+  let total = null;
+  let round = 0;
+  let failed = null;
+  let seen = [0, 0];
+  const loading = new Map();
+  const total_ = h("p", { class: "total", role: "status" }, " ");
+  const place = h("div", { class: "fill" }, h("p", { class: "loading" }, "Loading …"));
+  const search = h("input", { type: "search", id: "search", value: asked.text,
+    placeholder: "Batch, task, workflow, message",
+    oninput: later(() => ask_("text", search.value)) });
+  const choose = (name, label, values) => h("label", { class: "field" }, h("span", null, label),
+    h("select", { name, onchange: (event) => ask_(name, event.target.value) },
+      h("option", { value: "" }, "any"), values.map((value) =>
+        h("option", { value, selected: asked[name] === value }, value))));
+  const field = (name, label, mode) => h("label", { class: "field" }, h("span", null, label),
+    h("input", { name, value: asked[name], size: "7", inputmode: mode,
+      oninput: later((event) => ask_(name, event.target.value.trim())) }));
+  const clear = h("button", { type: "button", class: "quiet", onclick: () => {
+    for (const name of FIELDS) asked[name] = "";
+    for (const input of form.querySelectorAll("input, select")) input.value = "";
+    again();
+  } }, "Clear");
+  const form = h("form", { class: "filters", role: "search", "aria-label": "Runs",
+    onsubmit: (event) => event.preventDefault() },
+  h("label", { class: "field wide", for: "search" }, h("span", null, "Search"), search),
+  choose("state", "State", STATES), choose("kind", "Kind", ["train", "eval"]),
+  field("batch", "Batch", "text"), field("task", "Task", "numeric"), clear);
+  put(root, pageHead("Runs", "Every run of every task.", total_), form, place);
+  root.classList.add("whole");
+
+  const grid = table({
+    label: "Runs",
+    columns: columns(store),
+    open: (run) => go(runPath(run)),
+    range: want,
+    sorted: sortBy,
+    empty: () => (filtered() ? [h("p", null, "No run matches."), clear.cloneNode(true)] :
+      h("p", null, "No run was submitted yet.")),
+  });
+  grid.element.addEventListener("click", (event) => {
+    if (event.target.closest(".none button")) clear.click();
+  });
+  const fresh = refresher(refresh, 2000);
+
+  const filtered = () => ["text", "state", "kind", "batch", "task"].some((name) => asked[name]);
+
+  function query(offset, limit) {
+    const params = new URLSearchParams();
+    for (const name of FIELDS) if (asked[name]) params.set(name, asked[name]);
+    if (!asked.sort) {
+      params.set("sort", "begin");
+      params.set("desc", "true");
+    }
+    params.set("offset", offset);
+    params.set("limit", limit);
+    return `runs?${params}`;
+  }
+
+  function ask_(name, value) {
+    if (asked[name] === value) return;
+    asked[name] = value;
+    again();
+  }
+
+  /** Begins anew: something else is asked for. */
+  function again() {
+    const params = new URLSearchParams(FIELDS.filter((name) => asked[name])
+      .map((name) => [name, asked[name]]));
+    history.replaceState(null, "", params.size ? `/runs?${params}` : "/runs");
+    for (const one of loading.values()) one.abort();
+    loading.clear();
+    round += 1;
+    blocks = new Map();
+    clear.disabled = !filtered();
+    grid.top();
+    load(0);
+  }
+
+  function sortBy(name) {
+    const turn = asked.sort === name && asked.desc === "true";
+    asked.sort = name;
+    asked.desc = turn ? "" : "true";
+    again();
+  }
+
+  /** These rows are looked at: what is not here is asked for. */
+  function want(from, to) {
+    seen = [Math.floor(from / BLOCK), Math.floor(Math.max(from, to - 1) / BLOCK)];
+    for (let at = seen[0]; at <= seen[1]; at += 1) {
+      if (!blocks.has(at) && !loading.has(at) && at * BLOCK < (total ?? 1)) load(at);
+    }
+    for (const [at, one] of loading) {
+      if (at < seen[0] - 1 || at > seen[1] + 1) {
+        one.abort();
+        loading.delete(at);
+      }
+    }
+  }
+
+  async function load(at) {
+    const mine = round;
+    const stop = new AbortController();
+    loading.set(at, stop);
+    try {
+      const page = await ask(query(at * BLOCK, BLOCK), stop.signal);
+      if (mine !== round) return;
+      blocks.delete(at);
+      blocks.set(at, page.runs);
+      if (blocks.size > BLOCKS) blocks.delete(blocks.keys().next().value);
+      show(page.total);
+    } catch (error) {
+      if (error.name === "AbortError" || mine !== round) return;
+      failed = error;
+      if (total === null || blocks.size === 0) put(place, trouble(error, again));
+    } finally {
+      if (loading.get(at) === stop) loading.delete(at);
+    }
+  }
+
+  function show(number) {
+    const changed = total !== number;
+    total = number;
+    failed = null;
+    if (!grid.element.isConnected) put(place, grid.element);
+    say(total_, rowsOf(total, "run"));
+    if (changed && filtered()) announce(`${count(total)} runs found`);
+    grid.draw({
+      total: Math.min(total, MOST), sort: asked.sort, desc: asked.desc === "true",
+      get: (at) => blocks.get(Math.floor(at / BLOCK))?.[at % BLOCK],
+    });
+  }
+
+  /** Asks again for what is looked at; all else is asked for when it is. */
+  async function refresh() {
+    for (const at of blocks.keys()) if (at < seen[0] || at > seen[1]) blocks.delete(at);
+    for (let at = seen[0]; at <= seen[1]; at += 1) if (!loading.has(at)) await load(at);
+  }
+
+  again();
+  return {
+    update: (what) => (what.overview || failed) && store.job?.live && fresh.poke(),
+    key: grid.key,
+    close() {
+      round += 1;
+      for (const one of loading.values()) one.abort();
+      fresh.close();
+      root.classList.remove("whole");
+    },
+  };
+}
+
+/** Waits until somebody has stopped typing. */
+function later(act) {
+  let timer = 0;
+  return (event) => {
+    clearTimeout(timer);
+    timer = setTimeout(() => act(event), 180);
+  };
+}
+
+function columns(store) {
+  return [
+    { label: "Run", width: 148, sort: "order", make: (cell) => cell.append(h("a")),
+      fill: (cell, run) => {
+        runLink(cell.firstChild, run);
+        set(cell.firstChild, "title",
+          `Run ${run.run} of task ${run.task}, batch ${run.batch}`);
+      } },
+    { label: "State", width: 114, sort: "state", make: (cell) =>
+      cell.append(h("span", { class: "badge" })),
+    fill: (cell, run) => badgeTo(cell.firstChild, run.state) },
+    { label: "Reward", width: 80, number: true, sort: "reward", fill: (cell, run) =>
+      say(cell, score(run.reward)) },
+    { label: "Took", width: 86, number: true, hide: 1, sort: "seconds", fill: (cell, run) =>
+      say(cell, span(run.seconds)) },
+    { label: "Tokens", width: 80, number: true, hide: 1, sort: "tokens", fill: (cell, run) =>
+      say(cell, count(run.tokens)) },
+    { label: "Turns", width: 62, number: true, hide: 3, fill: (cell, run) =>
+      say(cell, count(run.turns)) },
+    { label: "Tries", width: 70, number: true, hide: 2, sort: "attempts", fill: (cell, run) =>
+      say(cell, count(run.attempts)) },
+    { label: "Version", width: 76, number: true, hide: 2, fill: (cell, run) =>
+      say(cell, text(run.version)) },
+    { label: "Kind", width: 62, hide: 3, fill: (cell, run) => say(cell, text(run.kind)) },
+    { label: "Runner", width: 72, number: true, hide: 3, fill: (cell, run) =>
+      say(cell, text(run.runner)) },
+    { label: "Began", width: 100, hide: 1, sort: "begin", make: (cell) => cell.append(h("time")),
+      fill: (cell, run) => sinceTo(cell.firstChild, run.begin, store.now()) },
+    { label: "Workflow and message", class: "grow", hide: 1, make: (cell) =>
+      cell.append(h("span"), h("small")),
+    fill: (cell, run) => {
+      say(cell.firstChild, text(run.workflow));
+      say(cell.lastChild, run.message ? ` ${run.message}` : "");
+      set(cell, "title", [run.workflow, run.message].filter(Boolean).join(": ") || null);
+    } },
+  ];
+}

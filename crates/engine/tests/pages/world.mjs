@@ -1,0 +1,92 @@
+// A browser and a made-up job, for tests, pictures and measurements of the dashboard.
+
+import { spawn } from "node:child_process";
+import { createRequire } from "node:module";
+import { once } from "node:events";
+
+export const need = (name) => {
+  const value = process.env[name];
+  if (!value) throw new Error(`${name} is not set: run \`cargo xtask test pages\``);
+  return value;
+};
+
+const require = createRequire(`${need("ROLLWAY_NODE_MODULES")}/`);
+const { chromium } = require("playwright-core");
+
+/** The script that looks for barriers in a page. */
+export const AXE = require.resolve("axe-core/axe.min.js");
+
+/** Starts a program that prints an address and ends with its standard input. */
+export async function serve(program, args) {
+  const child = spawn(program, args, { stdio: ["pipe", "pipe", "inherit"] });
+  const ended = once(child, "exit");
+  const said = await Promise.race([once(child.stdout, "data"), ended.then(() => null)]);
+  if (!said) throw new Error(`${program} ended before it said where it is`);
+  return {
+    url: String(said[0]).trim(),
+    async close() {
+      child.stdin.end();
+      await ended;
+    },
+    async kill() {
+      child.kill("SIGKILL");
+      await ended;
+    },
+  };
+}
+
+/** Serves a made-up job. */
+export const demo = (...args) => serve(need("ROLLWAY_DASHBOARD_BIN"), args);
+
+/** Starts a browser that talks to nobody but the pages. */
+export const browse = () => chromium.launch({
+  executablePath: need("ROLLWAY_CHROMIUM"),
+  args: ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--font-render-hinting=none"],
+});
+
+/**
+ * Opens a page of a job with its token. What goes wrong in it is kept in `page.wrong`. Whatever a
+ * test waits for is waited for long: a loaded machine is slow, and that is no failure.
+ */
+export async function open(browser, url, path = "/", options = {}) {
+  const context = await browser.newContext({
+    viewport: { width: 1360, height: 860 }, timezoneId: "UTC", ...options });
+  context.setDefaultTimeout(60_000);
+  const page = await context.newPage();
+  page.wrong = [];
+  page.on("pageerror", (error) => page.wrong.push(String(error)));
+  page.on("console", (message) => {
+    if (message.type() === "error") page.wrong.push(message.text());
+  });
+  // To try pages without building anything.
+  if (process.env.ROLLWAY_PAGES) {
+    await page.route("**/assets/*", (route) => route.fulfill({
+      path: `${process.env.ROLLWAY_PAGES}/${new URL(route.request().url()).pathname.slice(8)}` }));
+  }
+  await page.goto(url);
+  if (path !== "/") await page.goto(new URL(path, url).href);
+  await page.locator("h1").first().waitFor();
+  return page;
+}
+
+/** Every page of a job, by name. */
+export const PAGES = {
+  overview: "/",
+  timeline: "/timeline",
+  batches: "/batches",
+  runners: "/runners",
+  runs: "/runs",
+  run: "/runs/120/7/1",
+  bias: "/bias",
+};
+
+/** Waits until a page has drawn what it is about. */
+export async function drawn(page, name) {
+  const shown = { overview: ".tile b", timeline: ".lanes .span", batches: "tbody .badge",
+    runners: "tbody .badge", runs: "tbody .badge", run: ".experience", bias: ".bin" };
+  await page.locator(shown[name]).first().waitFor();
+  await page.evaluate(() => new Promise((done) => requestAnimationFrame(() =>
+    requestAnimationFrame(done))));
+}
