@@ -185,8 +185,8 @@ impl History {
         opened.inspect_err(complain).ok()
     }
 
-    /// Writes everything, and how the job ended. What is told afterwards is not kept; it can still be
-    /// asked.
+    /// Writes everything, and how the job ended. What is told afterwards is not kept; it can still
+    /// be asked.
     pub fn close(&self, outcome: JobState, error: Option<String>) {
         // Whoever is observed keeps who observes: it is let go of first.
         drop(lock(&self.shared.coordinator).take());
@@ -204,8 +204,8 @@ impl History {
         &self.shared.dir
     }
 
-    /// Has actions and questions about runners go to this coordinator, until the history is closed.
-    /// That of an explorer is known without a word.
+    /// Has actions and questions about runners go to this coordinator, until the history is
+    /// closed. That of an explorer is known without a word.
     pub fn follow(&self, coordinator: &RolloutCoordinator) {
         *lock(&self.shared.coordinator) = Some(coordinator.clone());
     }

@@ -20,6 +20,7 @@ use crate::help::{config, coordinator, live, options, tasks, until};
 async fn start(server: &simulated::Server, observers: &Observers) -> Gateway {
     let options = gateway::Options {
         listen: "127.0.0.1:0".to_owned(),
+        host: None,
         admin_key: Secret::random().unwrap(),
         limits: gateway::Limits::default(),
         record: record::Limits::default(),
