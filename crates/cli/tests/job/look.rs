@@ -69,7 +69,8 @@ fn a_job_can_be_looked_at_while_it_runs_and_afterwards() {
     assert_eq!((&job["state"], &job["live"]), (&"stopped".into(), &false.into()), "{job:#}");
     let page = ask(&address, "runs?state=succeeded&limit=1");
     let run = &page["runs"][0];
-    let path = format!("runs/{}/{}/{}", run["batch"].as_str().unwrap(), run["task"], run["run"]);
+    let batch = run["batch"].as_str().unwrap().replace('/', "%2F");
+    let path = format!("runs/{batch}/{}/{}", run["task"], run["run"]);
     let detail = ask(&address, &path);
     assert_eq!(detail["state"], "succeeded", "{detail:#}");
     assert!(!detail["attempts"][0]["calls"].as_array().unwrap().is_empty(), "{detail:#}");
