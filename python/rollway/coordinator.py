@@ -16,6 +16,7 @@ from rollway.errors import NoPipeline, NotStarted
 from rollway.experience import Experience
 from rollway.models.base import Model
 from rollway.scheduler import STOP_TIMEOUT, BatchId, InFlight, _Ready
+from rollway.states import HasStates, Row, as_states
 from rollway.task import Task
 
 BatchType = Literal["train", "eval"]
@@ -116,7 +117,7 @@ class _Once:
         return self._taken[key]
 
 
-class RolloutCoordinator:
+class RolloutCoordinator(HasStates):
     """Owns batches from submit to finalize::
 
         async with rw.RolloutCoordinator(config, [rw.models.Echo()]) as coordinator:
@@ -273,6 +274,24 @@ class RolloutCoordinator:
             lambda engine: engine.abort(batch_id, reason, keep_partial_results),
             lambda answer: None if answer is None else _result(answer),
         )
+
+    def cancel_run(
+        self, batch_id: BatchId, task_id: int, run_id: int, *, reason: str = "asked for"
+    ) -> Call[bool]:
+        """Cancels one run; tells whether there was one to cancel.
+
+        Its task goes on without it. What other runs have finished stays; those that its runner was
+        given with it are run again, and not charged. The run counts as cancelled, as `requested`,
+        also after a restart.
+        """
+        return self._call(
+            "cancel_run", lambda engine: engine.cancel_run(batch_id, task_id, run_id, reason), same
+        )
+
+    def _runners(self) -> Call[list[Row]] | None:
+        if self._engine is None:
+            return None
+        return self._call("runners", lambda engine: engine.runners(), same)
 
     def process_experiences(self, payloads: Sequence[bytes]) -> Call[dict[str, float]]:
         """Stores experiences that belong to no batch; returns the metrics of the pipeline.

@@ -62,9 +62,9 @@ async def in_thread(function: Callable[[], Any]) -> Any:
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(ended.set_result, None)
 
-    # It knows the run that it is for, as the code around this does.
-    context = contextvars.copy_context()
-    threading.Thread(target=context.run, args=(body,), name="rollway-run", daemon=True).start()
+    # What belongs to a run in this thread does so in that one.
+    run = contextvars.copy_context().run
+    threading.Thread(target=run, args=(body,), name="rollway-run", daemon=True).start()
     cancelled = False
     while not ended.done():
         try:

@@ -9,10 +9,11 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 
 import pytest
 from clusters import Nodes, is_alive, placers, until
-from test_examples import ROOT, rollway, run, summary
+from test_examples import rollway, run, summary
 
 import rollway as rw
 from rollway.cluster import words
@@ -85,28 +86,31 @@ def check(statuses, experiences, batch, number):
 
 
 def test_nodes_and_placers_die_and_nothing_is_lost(config, cluster, tmp_path):
+    # One on each node, so that nothing but a clear conscience keeps its task from suspicion.
     config.cluster.cpus_per_worker = 2
+    config.explorer.runner_per_model = 2
+    config.explorer.runner_per_worker = 1
     with rw.Scheduler(config, [rw.models.Echo()]) as scheduler:
-        until(lambda: serving(scheduler) == 8, "all runners are there")
-        scheduler.schedule(tasks(tmp_path, 24), 1)
-        until(lambda: len(begun(tmp_path)) >= 8, "all runners are at something")
+        until(lambda: serving(scheduler) == 2, "all runners are there")
+        scheduler.schedule(tasks(tmp_path, 8), 1)
+        until(lambda: len(begun(tmp_path)) >= 2, "all runners are at something")
         cluster.kill(cluster.nodes.pop())
         until(lambda: any("all is in use" in why for why in waits(scheduler)), "words about room")
         (tmp_path / "gate").touch()
-        check(*scheduler.get_results(1).result(), 1, 24)
+        check(*scheduler.get_results(1).result(), 1, 8)
         # What ran on the node was begun again, and nothing else.
-        assert len(begun(tmp_path)) > 48
-        assert serving(scheduler) == 4
+        assert len(begun(tmp_path)) > 16
+        assert serving(scheduler) == 1
         cluster.nodes.append(cluster.add())
-        until(lambda: serving(scheduler) == 8, "the pool has its size again")
+        until(lambda: serving(scheduler) == 2, "the pool has its size again")
 
-        scheduler.schedule(tasks(tmp_path, 24, "second"), 2)
-        until(lambda: len(begun(tmp_path, "second")) >= 8, "all runners are at something")
+        scheduler.schedule(tasks(tmp_path, 8, "second"), 2)
+        until(lambda: len(begun(tmp_path, "second")) >= 2, "all runners are at something")
         (placer,) = placers()
         os.kill(placer, signal.SIGKILL)
         (tmp_path / "second").touch()
-        check(*scheduler.get_results(2).result(), 2, 24)
-        until(lambda: serving(scheduler) == 8, "a placer has placed all workers again")
+        check(*scheduler.get_results(2).result(), 2, 8)
+        until(lambda: serving(scheduler) == 2, "a placer has placed all workers again")
         assert placers() != [placer]
 
 
@@ -114,13 +118,17 @@ def test_a_worker_waits_for_what_nobody_has_until_somebody_has_it(config, cluste
     config.cluster.resources_per_worker = {"rare": 1}
     config.explorer.runner_per_model = 2
     (tmp_path / "gate").touch()
-    with rw.Scheduler(config, [rw.models.Echo()]) as scheduler:
-        assert serving(scheduler) == 0
-        expected = "no node of the cluster has 1 CPU, 1 rare, of 3 nodes; the nearest lacks rare"
-        assert waits(scheduler) == [expected] * 2
-        scheduler.schedule(tasks(tmp_path, 4), 1)
-        node = cluster.add(rare=1)
-        check(*scheduler.get_results(1).result(), 1, 4)
+    scheduler = rw.Scheduler(config, [rw.models.Echo()])
+    starting = threading.Thread(target=lambda: scheduler.start().result())
+    starting.start()
+    expected = "no node of the cluster has 1 CPU, 1 rare, of 3 nodes; the nearest lacks rare"
+    until(lambda: waits(scheduler) == [expected] * 2, "words about what nobody has")
+    assert serving(scheduler) == 0 and starting.is_alive()
+    node = cluster.add(rare=1)
+    starting.join()
+    scheduler.schedule(tasks(tmp_path, 4), 1)
+    check(*scheduler.get_results(1).result(), 1, 4)
+    scheduler.stop().result()
     cluster.kill(node)
 
 
@@ -233,19 +241,19 @@ def test_the_example(cluster, tmp_path):
     assert told["experiences_delivered"] >= 2 * 4 * 8 * 2
 
 
-def placer_says(before, **order):
-    """Starts a placer, gives it an order, and returns what it says first."""
-    code = f"{before}; from rollway.cluster.placer import main; main()"
-    told = json.dumps({"order": "open", "namespace": "a/b", "version": rw.__version__, **order})
-    done = subprocess.run(
-        [sys.executable, "-c", code], input=told + "\n", stdout=subprocess.PIPE, text=True, cwd=ROOT
+def test_a_python_without_ray_says_how_to_get_it():
+    without = "import sys; sys.modules['ray'] = None"
+    without += "; from rollway.cluster.placer import main; main()"
+    placer = subprocess.Popen(
+        [sys.executable, "-c", without], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
-    return json.loads(done.stdout.splitlines()[0]), done.returncode
-
-
-def test_a_python_without_ray_says_how_to_get_it(tmp_path):
-    said, code = placer_says("import sys; sys.modules['ray'] = None")
-    assert code == 1 and said["event"] == "failed"
+    with placer:
+        order = {"order": "open", "namespace": "a/b", "version": rw.__version__}
+        placer.stdin.write(json.dumps(order) + "\n")
+        placer.stdin.flush()
+        said = json.loads(placer.stdout.readline())
+        assert placer.wait() == 1
+    assert said["event"] == "failed"
     assert "has no package `ray`" in said["what"] and said["hint"] == "pip install rollway[ray]"
 
 

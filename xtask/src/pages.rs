@@ -11,8 +11,9 @@ const FOLDER: &str = "crates/engine/tests/pages";
 
 /// Runs the tests.
 pub(crate) fn test(shell: &Shell) -> Result<(), Failure> {
-    shell.cargo("build --workspace --examples --locked").run()?;
-    let node = prepared(shell, "debug")?;
+    // As the tests in Rust have built them.
+    shell.cargo("build --workspace --examples --bins --locked").run()?;
+    let node = prepared(shell, "debug")?.env("ROLLWAY_BIN", shell.target.join("debug/rollway"));
     node.words("--test --test-concurrency=1").args([format!("{FOLDER}/")]).run()
 }
 

@@ -6,6 +6,7 @@ mod bench;
 mod check;
 mod debug;
 mod imitate;
+mod look;
 mod run;
 mod serve;
 mod signals;
@@ -44,8 +45,22 @@ enum Command {
     Worker(worker::Workers),
     /// Make a file for Perfetto (ui.perfetto.dev) from the history of a job
     Trace(trace::Trace),
+    /// Watch the runners of a running job, those that are stuck first, and cancel what hangs
+    Top(Top),
+    /// Show a job in a browser: a running one live, a finished one as it was recorded
+    View(look::Look),
     /// Print the JSON Schema of the configuration, for editors
     Schema,
+}
+
+#[derive(Debug, Arguments)]
+struct Top {
+    /// The job's folder
+    #[arg(value_name = "JOB_DIR")]
+    job: PathBuf,
+    /// Print it once and end, as when standard output is no terminal
+    #[arg(long)]
+    once: bool,
 }
 
 #[derive(Debug, Arguments)]
@@ -99,6 +114,13 @@ fn main() -> ExitCode {
         Command::Imitate(imitation) => imitate::imitate(&imitation),
         Command::Worker(workers) => worker::work(&workers),
         Command::Trace(wanted) => trace::trace(&wanted),
+        Command::Top(Top { job, once }) => runtime().and_then(|runtime| {
+            let done = runtime.block_on(rollway_cli::top::top(&job, once));
+            // Nobody waits for a key that is not pressed.
+            runtime.shutdown_background();
+            done.map_err(Failure::Input)
+        }),
+        Command::View(look) => look::look(&look),
         Command::Schema => {
             run::print_schema();
             Ok(())

@@ -2,15 +2,13 @@
 
 #![expect(clippy::print_stderr, reason = "what happens to workers is for whoever started them")]
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use rollway::cluster::{Invitation, secret_in};
 use rollway::fleet;
 use rollway::station::{self, Options, StationError, Way};
-use rollway_wire::{Address, Secret, env};
 use tokio_util::sync::CancellationToken;
 
 use crate::signals::Signals;
@@ -43,7 +41,7 @@ pub(crate) struct Workers {
 pub(crate) fn work(workers: &Workers) -> Result<(), Failure> {
     let (program, args) = fleet::worker_command(workers.python.clone());
     let options = Options {
-        way: way(workers)?,
+        way: Way::given(&workers.connect, workers.secret_file.as_deref())?,
         program,
         args,
         processes: workers.processes,
@@ -68,34 +66,5 @@ pub(crate) fn work(workers: &Workers) -> Result<(), Failure> {
 impl From<StationError> for Failure {
     fn from(error: StationError) -> Self {
         if error.is_input() { Self::Input(error.to_string()) } else { Self::Job(error.to_string()) }
-    }
-}
-
-/// Returns the way to the job.
-fn way(workers: &Workers) -> Result<Way, Failure> {
-    let given = workers.secret_file.as_deref().map(secret_in).transpose();
-    let given = given.map_err(|error| Failure::Input(format!("--secret-file: {error}")))?;
-    let connect = &workers.connect;
-    match connect.parse::<Address>() {
-        Ok(Address::Tcp(address)) => {
-            let known = std::env::var(env::SECRET).ok().and_then(|text| Secret::new(text).ok());
-            let Some(secret) = given.or(known) else {
-                let words = format!(
-                    "the secret of the job is missing; give it with --secret-file, or in {}",
-                    env::SECRET
-                );
-                return Err(Failure::Input(words));
-            };
-            Ok(Way::Known(Invitation { address, secret }))
-        }
-        _ if connect.contains('/') || Path::new(connect).extension().is_some() => {
-            Ok(Way::File(connect.into()))
-        }
-        _ => {
-            let words = format!(
-                "--connect: `{connect}` is neither HOST:PORT nor the `cluster.json` of a job"
-            );
-            Err(Failure::Input(words))
-        }
     }
 }

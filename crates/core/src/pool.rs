@@ -172,7 +172,7 @@ impl Core {
             return self.disbelieve(Disbelief::NotCurrent);
         }
         slot.waits = why.is_some();
-        slot.settled |= slot.waits;
+        slot.settled = slot.waits;
         slot.message = why;
         let due = self.now.after(self.config.supervision.start_timeout);
         let timer = (!slot.waits).then_some(due);

@@ -1,9 +1,9 @@
 //! Alarms: what a person should look into, said in words.
 //!
 //! ```text
-//! observe::Seen (runs, attempts, runners) ──┐
-//! Event (steps, weights) ───────────────────┼─► Watchdog (decides, without a clock) ─► Event::Alarm
-//! Drops (what did not fit) ─────────────────┘
+//! observe::Seen (runs, runners) ──┐
+//! Event (steps, weights) ─────────┼─► Watchdog (decides, without a clock) ─► Event::Alarm
+//! Drops (what did not fit) ───────┘
 //! ```
 //!
 //! [`Alarms`] feeds the watchdog and sleeps until there is news or time alone changes something.

@@ -265,6 +265,7 @@ impl<W: Workers> Driver<W> {
         for (key, (id, kind, tasks)) in &self.tasks {
             watch.began(id.clone(), *key, *kind, TaskId(0), tasks);
         }
+        watch.noticed(&mut self.core);
     }
 
     fn take_returns(&mut self, now: Time) {

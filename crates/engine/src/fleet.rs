@@ -34,6 +34,11 @@ use crate::{
 
 type Result<T> = std::result::Result<T, FleetError>;
 
+/// Returns the Python of a job, for whatever else is done in Python.
+pub(crate) fn python(config: &Config) -> std::path::PathBuf {
+    python::program(config)
+}
+
 /// Where runners come from, and how tasks are told to them.
 #[derive(Clone, Debug)]
 pub struct Fleet {
@@ -151,7 +156,7 @@ impl Fleet {
         };
         let mut options = options.clone();
         options.env.push((env::MODELS.to_owned(), format!("{}/v1", gateway.url())));
-        let children = cluster::children(config, options)
+        let children = Box::pin(cluster::children(config, options))
             .await
             .map_err(|error| FleetError::new(FleetErrorKind::Cluster, error.what, error.hint))?;
         Ok(Box::new(Gated::new(children, keys)))

@@ -104,7 +104,7 @@ class Coordinator:
         batch_type: BatchType,
         min_wait_num: int | None = None,
     ) -> None:
-        """As `RolloutCoordinator.submit_batch`; if Ray makes the call again, the batch stays one."""
+        """As `RolloutCoordinator.submit_batch`; if Ray makes the call again, there is one batch."""
         coordinator = await self._there()
         call = self._context.get_task_id()
         if self._submits.get(batch_id) == call:

@@ -39,8 +39,8 @@ from rollway.errors import MissingPackage
 LOOK = 1.0
 IDLE_LOOK = 5.0
 
-#: How many looks a worker may be on its way before that is called waiting. One that has a place, and
-#: whose process is being started, looks the same from here as one that has none.
+#: How many looks a worker may be on its way before that is called waiting. One that has a place,
+#: and whose process is being started, looks the same from here as one that has none.
 PLACING = 5
 
 #: How long leaving the cluster may take.

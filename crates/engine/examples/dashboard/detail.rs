@@ -6,8 +6,8 @@ use serde_json::json;
 use crate::scene::World;
 use crate::work::{FAILURES, chance, fate};
 
-const QUESTION: &str = "A train leaves at 9:40 and arrives at 13:25. It stops for 18 minutes in all. \
-                        For how many minutes does it move?";
+const QUESTION: &str = "A train leaves at 9:40 and arrives at 13:25. It stops for 18 minutes in \
+                        all. For how many minutes does it move?";
 
 const THOUGHT: &str = "From 9:40 to 13:25 is 3 hours and 45 minutes. Let me make sure with the \
                        calculator before I take the stops away.\n";
@@ -130,7 +130,7 @@ fn experience(index: usize, reward: f64, step: u32) -> Experience {
             { "role": "tool", "content": RESULT },
             { "role": "assistant", "content": ANSWER },
         ]),
-        prompt_text: Some(prompt.clone()),
+        prompt_text: Some(prompt),
         response_text: Some(format!("{THOUGHT}{ANSWER}")),
         tokens: tokens.collect(),
         texts: Some(texts),

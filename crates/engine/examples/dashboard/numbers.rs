@@ -282,6 +282,7 @@ pub(crate) fn runners(demo: &Demo, world: &World) -> Vec<Runner> {
                 last_heartbeat: Some(now - 5.0 * chance(number as u64, 31)),
                 message: stuck.then(|| "no progress for longer than is usual".to_owned()),
                 stuck,
+                ..Runner::default()
             }
         })
         .collect();

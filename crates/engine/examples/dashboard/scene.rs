@@ -54,7 +54,7 @@ impl Demo {
         let mut lots = lots(tasks, 0.0);
         let runs: usize = lots.iter().map(Lot::len).sum();
         let current = ((lots.len() as f64 * share) as usize).min(lots.len());
-        let passed = lots.get(current).or(lots.last()).map_or(0.0, |lot| lot.began);
+        let passed = lots.get(current).or_else(|| lots.last()).map_or(0.0, |lot| lot.began);
         let start = now - passed - 0.6 * work::PACE;
         lots.iter_mut().for_each(|lot| lot.began += start);
         let mut world = World {
@@ -107,11 +107,6 @@ impl Demo {
 
     pub(crate) fn now(&self) -> Seconds {
         if self.still { STILL } else { clock() }
-    }
-
-    pub(crate) fn metrics(&self) -> String {
-        let events = self.world().events;
-        format!("# TYPE demo_events counter\ndemo_events_total {events}\n# EOF\n")
     }
 }
 

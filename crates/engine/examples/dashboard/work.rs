@@ -127,7 +127,7 @@ pub(crate) fn fate(index: usize, step: u32) -> Fate {
     let attempts = if state == RunState::Failed { 3 } else { 1 + u32::from(draw(8) < 0.04) };
     let turns = 1 + (draw(9) * 5.0) as u64;
     let failure = (draw(10) * draw(11) * 4.0) as usize;
-    Fate { state, attempts, seconds, tokens, turns, reward, after: draw(12) * 30.0, failure }
+    Fate { state, attempts, seconds, tokens, turns, reward, after: draw(12) * 14.0, failure }
 }
 
 /// Describes a run in the state that it is in.

@@ -142,6 +142,8 @@ struct Desk {
     /// Why there is no placer at the moment, or its orders.
     placer: Result<mpsc::UnboundedSender<Value>, String>,
     workers: HashMap<u64, Worker>,
+    /// What was last said about workers that wait; none: nobody has since.
+    said: Option<String>,
 }
 
 #[derive(Debug)]
@@ -179,7 +181,7 @@ impl Ray {
     /// If there is no such cluster, no Ray or no Python.
     pub async fn open(options: RayOptions) -> Result<Self, ClusterError> {
         let down = Err("the cluster is being joined".to_owned());
-        let desk = Desk { placer: down, workers: HashMap::new() };
+        let desk = Desk { placer: down, workers: HashMap::new(), said: None };
         let shared = Arc::new(Shared { options, desk: Mutex::new(desk) });
         let alive = CancellationToken::new();
         let (opened, opening) = oneshot::channel();
@@ -396,10 +398,16 @@ impl Shared {
         match event {
             Event::Waits { id, why } => {
                 if let Some(worker) = desk.workers.get(&id) {
-                    worker.whereabouts.waits(why);
+                    worker.whereabouts.waits(&why);
+                    // Many wait for the same; it is said once.
+                    if desk.said.as_ref() != Some(&why) {
+                        tracing::warn!(target: "rollway::ray", "a worker waits: {why}");
+                        desk.said = Some(why);
+                    }
                 }
             }
             Event::Placed { id, ip, pid } => {
+                desk.said = None;
                 if let Some(worker) = desk.workers.get_mut(&id) {
                     worker.is_placed = true;
                     worker.whereabouts.is_at(format!("{ip}, pid {pid}"));

@@ -49,7 +49,8 @@ pub struct Cluster {
     #[schemars(range(min = 1))]
     pub max_workers: Option<u32>,
     /// For how long a worker must not have been needed before it goes, if their number follows the
-    /// work. In seconds.
+    /// work.
+    #[schemars(extend("exclusiveMinimum" = 0))]
     pub idle_time: Seconds,
 }
 

@@ -2,6 +2,7 @@
 //! is run.
 
 mod cluster;
+mod monitors;
 mod scaling;
 mod training;
 
@@ -48,6 +49,7 @@ pub(super) fn resolve(config: &Config) -> Result<Resolved, ConfigError> {
     check.serving();
     check.simulation();
     check.cluster();
+    check.monitors();
     check.warnings.sort_by_key(|warning| Place::order(warning.place.as_ref()));
     if check.problems.is_empty() {
         Ok(Resolved { config: check.config, warnings: check.warnings })

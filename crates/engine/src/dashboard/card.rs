@@ -3,13 +3,19 @@
 use std::fs;
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
 use crate::files::{self, FileError};
 
 /// The name of the file in a job's folder.
 pub const CARD: &str = "dashboard.json";
+
+/// How long an answer is waited for.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Where a dashboard is.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,6 +51,26 @@ impl Card {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// Tells whether somebody is there who knows the token.
+    pub async fn is_served(&self) -> bool {
+        let asked = tokio::time::timeout(PATIENCE, self.ask()).await;
+        matches!(asked, Ok(Ok(true)))
+    }
+
+    async fn ask(&self) -> io::Result<bool> {
+        let place = self.url.strip_prefix("http://").unwrap_or(&self.url);
+        let mut stream = TcpStream::connect(place).await?;
+        let Self { token, .. } = self;
+        let request = format!(
+            "GET /api/job HTTP/1.1\r\nHost: {place}\r\nAuthorization: Bearer {token}\r\n\
+             Connection: close\r\n\r\n"
+        );
+        stream.write_all(request.as_bytes()).await?;
+        let mut status = [0; 12];
+        stream.read_exact(&mut status).await?;
+        Ok(status == *b"HTTP/1.1 200")
     }
 
     /// Leaves the card in a job's folder, for its owner alone.

@@ -230,8 +230,8 @@ enum Told {
 }
 
 impl Client {
-    /// Sends what has changed since the last message. Whoever has not taken that one yet gets all of
-    /// it later, in one.
+    /// Sends what has changed since the last message. Whoever has not taken that one yet gets all
+    /// of it later, in one.
     fn tell(&mut self, now: &Snapshot) -> Told {
         let Ok(place) = self.sender.try_reserve() else {
             self.missed += 1;

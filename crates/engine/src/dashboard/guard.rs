@@ -39,8 +39,8 @@ impl Guard {
         self.is_private
     }
 
-    /// Refuses names that a foreign page could have pointed at this machine: such a page would be of
-    /// the same origin as ours in the eyes of a browser.
+    /// Refuses names that a foreign page could have pointed at this machine: such a page would be
+    /// of the same origin as ours in the eyes of a browser.
     pub(super) fn host(&self, headers: &HeaderMap) -> Result<(), Stranger> {
         if !self.is_private {
             return Ok(());

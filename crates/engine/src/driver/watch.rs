@@ -136,8 +136,7 @@ impl Watch {
         if let Some(request) = brings {
             self.brought(request, core, actions, arriving);
         }
-        let (seen, at) = (&mut self.seen, self.at);
-        seen.extend(core.noticed().map(|notice| Seen { at, what: noticed(notice) }));
+        self.noticed(core);
         if let Some(runner) = runner {
             self.settle(runner, core, lost);
             self.mend(runner, core);
@@ -145,6 +144,12 @@ impl Watch {
         for action in actions {
             self.ordered(action, core);
         }
+    }
+
+    /// Tells what the core has noticed.
+    pub(super) fn noticed(&mut self, core: &mut Core) {
+        let (seen, at) = (&mut self.seen, self.at);
+        seen.extend(core.noticed().map(|notice| Seen { at, what: noticed(notice) }));
     }
 
     /// Tells of the tasks that a request brought, if they were taken in.

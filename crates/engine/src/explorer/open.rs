@@ -5,7 +5,6 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rollway_core::RunnerState;
 use rollway_data::pipeline::Registry;
 use rollway_gateway::gateway::Gateway;
 use rollway_gateway::models::{Models, ServerView, Wanted};
@@ -151,12 +150,7 @@ impl Opened {
         let coordinator = coordinator.observed(options.observers);
         self.coordinator = Some(coordinator.clone());
         if let (0, wanted) = coordinator.prepare().await? {
-            let (_, states) = coordinator.at_a_glance().await?;
-            let waiting = states.iter().filter(|state| **state == RunnerState::Starting).count();
-            if waiting == 0 {
-                return Err(ExplorerError::NoRunner { wanted });
-            }
-            tracing::warn!("no runner is there yet: {waiting} of {wanted} wait for a machine");
+            return Err(ExplorerError::NoRunner { wanted });
         }
         let seat = match &synchronizer {
             Some(synchronizer) => Some(synchronizer.enter_explorer(&config.explorer.name).await?),

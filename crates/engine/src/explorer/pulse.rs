@@ -3,7 +3,7 @@
 use std::fmt::{self, Debug};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rollway_core::{Counters, RunnerState};
+use rollway_core::{BatchId, Counters, RunId, RunnerState, TaskId};
 use rollway_data::buffer::Usage;
 use rollway_gateway::gateway::Handle;
 
@@ -102,6 +102,25 @@ impl Pulse {
         beat
     }
 
+    /// Returns every runner with what it does now, those that are stuck first; of an explorer that
+    /// is gone, none.
+    pub async fn runners(&self) -> Vec<RunnerStatus> {
+        match self.coordinator() {
+            Some(coordinator) => coordinator.runner_states().await.unwrap_or_default(),
+            None => Vec::new(),
+        }
+    }
+
+    /// Cancels one run; tells whether there was one to cancel.
+    pub async fn cancel_run(&self, batch: BatchId, task: TaskId, run: RunId, why: &str) -> bool {
+        match self.coordinator() {
+            Some(coordinator) => {
+                coordinator.cancel_run(batch, task, run, why).await.unwrap_or(false)
+            }
+            None => false,
+        }
+    }
+
     /// Tells whether there is an explorer behind these numbers.
     pub(crate) fn is_live(&self) -> bool {
         self.lock().source.is_some()
@@ -128,17 +147,6 @@ impl Pulse {
         });
         self.lock().whole = Arc::clone(&whole);
         whole
-    }
-
-    /// Returns every runner with what it does now; none of an explorer that is gone.
-    pub(crate) async fn runners(&self) -> Vec<RunnerStatus> {
-        let source = self.lock().source.clone();
-        match source {
-            Some(Source { coordinator, .. }) => {
-                coordinator.runner_states().await.unwrap_or_default()
-            }
-            None => Vec::new(),
-        }
     }
 
     /// Lets go of the explorer, whose end these numbers are then.

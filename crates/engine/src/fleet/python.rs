@@ -47,7 +47,7 @@ pub fn worker_command(python: PathBuf) -> (PathBuf, Vec<String>) {
 }
 
 /// Returns the Python of a job.
-fn program(config: &Config) -> PathBuf {
+pub(super) fn program(config: &Config) -> PathBuf {
     let named = config.explorer.python.clone().or_else(|| std::env::var(PYTHON).ok());
     named.filter(|name| !name.is_empty()).unwrap_or_else(|| "python3".to_owned()).into()
 }

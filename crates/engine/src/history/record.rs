@@ -344,6 +344,8 @@ pub(super) enum Note {
         first: u32,
         tasks: Vec<(String, u32, u32)>,
     },
+    /// A process goes on with a batch of an earlier one.
+    Adopted { number: u32 },
     /// A batch is in another state.
     State { number: u32, state: String },
     /// A step was begun.

@@ -1,13 +1,14 @@
 //! The way to a job, which may not be there yet.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rollway_wire::{Address, Secret, env};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::StationError;
-use crate::cluster::Invitation;
+use crate::cluster::{Invitation, secret_in};
 
 /// How long one try to reach the job may take.
 const TRY: Duration = Duration::from_secs(5);
@@ -25,6 +26,34 @@ pub enum Way {
 }
 
 impl Way {
+    /// Reads what somebody has typed: `HOST:PORT` with a file for the secret, which otherwise is in
+    /// the environment, or the file that has both.
+    ///
+    /// # Errors
+    /// If it is neither, or there is no secret.
+    pub fn given(connect: &str, secret_file: Option<&Path>) -> Result<Self, StationError> {
+        let secret = secret_file.map(secret_in).transpose();
+        let secret = secret.map_err(|error| StationError::Input(error.to_string()))?;
+        match connect.parse::<Address>() {
+            Ok(Address::Tcp(address)) => {
+                let known = || Secret::new(std::env::var(env::SECRET).ok()?).ok();
+                match secret.or_else(known) {
+                    Some(secret) => Ok(Self::Known(Invitation { address, secret })),
+                    None => Err(StationError::Input(format!(
+                        "the secret of the job is missing; give it with --secret-file, or in {}",
+                        env::SECRET
+                    ))),
+                }
+            }
+            _ if connect.contains('/') || Path::new(connect).extension().is_some() => {
+                Ok(Self::File(connect.into()))
+            }
+            _ => Err(StationError::Input(format!(
+                "`{connect}` is neither HOST:PORT nor the `cluster.json` of a job"
+            ))),
+        }
+    }
+
     /// Waits until somebody answers.
     pub(super) async fn open(
         &self,

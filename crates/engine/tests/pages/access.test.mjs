@@ -69,7 +69,8 @@ test("everything can be reached with the keyboard alone", async () => {
   const page = await open(browser, job.url);
   await drawn(page, "overview");
   await page.keyboard.press("Tab");
-  assert.equal(await page.evaluate(() => document.activeElement.textContent), "Skip to the content");
+  const focused = await page.evaluate(() => document.activeElement.textContent);
+  assert.equal(focused, "Skip to the content");
   await page.keyboard.press("Enter");
   assert.equal(await page.evaluate(() => document.activeElement.id), "main");
   await page.keyboard.press("?");
@@ -80,7 +81,7 @@ test("everything can be reached with the keyboard alone", async () => {
   await drawn(page, "runs");
   await page.keyboard.press("/");
   await page.keyboard.type("120/7/1");
-  await page.getByRole("link", { name: "Run 1 of task 7, batch 120" }).waitFor();
+  await page.getByRole("link", { name: "120 · 7 · 1" }).waitFor();
   await page.getByText("1 run", { exact: true }).waitFor();
   await page.keyboard.press("Escape");
   await page.keyboard.press("j");

@@ -5,7 +5,8 @@ import { browse, demo, drawn, open } from "./world.mjs";
 
 const RATE = 1000;
 const SECONDS = 10;
-const [job, browser] = await Promise.all([demo("--tasks", "100000", "--rate", String(RATE)), browse()]);
+const [job, browser] = await Promise.all([
+  demo("--tasks", "100000", "--rate", String(RATE)), browse()]);
 const say = (name, value) => console.log(`${name.padEnd(46)}${value}`);
 
 for (const [name, path] of [["overview", "/"], ["runs", "/runs"], ["batches", "/batches"],

@@ -89,9 +89,19 @@ function palette(pixels) {
   const often = new Map();
   for (const pixel of pixels) often.set(pixel, (often.get(pixel) ?? 0) + 1);
   const sorted = [...often].sort((a, b) => b[1] - a[1]).map(([colour]) => colour);
-  const chosen = sorted.slice(0, 256);
+  // Those that are there most, and of the rest one of each sort, so that no colour of its own
+  // becomes grey.
+  const chosen = sorted.slice(0, 96);
+  const sort = (colour) => colour & 0xf0f0f0;
+  const seen = new Set(chosen.slice(0, 24).map(sort));
+  for (const colour of sorted.slice(96)) {
+    if (chosen.length < 256 && !seen.has(sort(colour))) {
+      seen.add(sort(colour));
+      chosen.push(colour);
+    }
+  }
   const index = new Map(chosen.map((colour, at) => [colour, at]));
-  for (const colour of sorted.slice(256)) {
+  for (const colour of sorted.filter((one) => !index.has(one))) {
     let [best, least] = [0, Infinity];
     chosen.forEach((other, at) => {
       const by = [16, 8, 0].reduce((sum, shift) =>

@@ -18,8 +18,10 @@ test("a run is found, inspected and cancelled", async () => {
   await page.getByLabel("State").selectOption("running");
   await page.getByText("64 runs", { exact: true }).waitFor();
   assert.match(page.url(), /state=running/);
+  await page.waitForFunction(() => [...document.querySelectorAll("tbody .badge")].every((badge) =>
+    badge.textContent === "running"));
   const row = page.locator("tbody tr:not(.gap)").last();
-  const name = await row.locator("a").getAttribute("aria-label");
+  const name = await row.locator("a").textContent();
   await row.locator("td").nth(2).click();
   await page.getByRole("heading", { name: /^Run \d/ }).waitFor();
   await page.getByRole("rowheader", { name: /^Attempt 1/ }).waitFor();
@@ -128,7 +130,8 @@ test("jobs that are empty, finished or failed look like it", async () => {
   }
   const job = await demo("--state", "empty");
   const page = await open(browser, job.url);
-  for (const [path, words] of [["/", "The first step is under way"], ["/runs", "No run was submitted"],
+  for (const [path, words] of [["/", "The first step is under way"],
+    ["/runs", "No run was submitted"],
     ["/timeline", "Nothing has begun yet"], ["/batches", "No batch was submitted"],
     ["/runners", "No runner"], ["/bias", "nothing to compare"], ["/nowhere", "Nothing is here"],
     ["/runs/1/2/3", "No run 1 · 2 · 3 is known"]]) {

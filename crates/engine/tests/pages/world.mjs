@@ -4,7 +4,7 @@ import { spawn } from "node:child_process";
 import { createRequire } from "node:module";
 import { once } from "node:events";
 
-const need = (name) => {
+export const need = (name) => {
   const value = process.env[name];
   if (!value) throw new Error(`${name} is not set: run \`cargo xtask test pages\``);
   return value;
@@ -60,6 +60,11 @@ export async function open(browser, url, path = "/", options = {}) {
   page.on("console", (message) => {
     if (message.type() === "error") page.wrong.push(message.text());
   });
+  // To try pages without building anything.
+  if (process.env.ROLLWAY_PAGES) {
+    await page.route("**/assets/*", (route) => route.fulfill({
+      path: `${process.env.ROLLWAY_PAGES}/${new URL(route.request().url()).pathname.slice(8)}` }));
+  }
   await page.goto(url);
   if (path !== "/") await page.goto(new URL(path, url).href);
   await page.locator("h1").first().waitFor();

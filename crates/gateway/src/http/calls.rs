@@ -98,7 +98,7 @@ async fn take_in(
     let call = Call::parse(kind, &body)?;
     drop(body);
 
-    let name = session.as_ref().and(caller.run());
+    let name = session.as_ref().and_then(|_| caller.run());
     let watched = Watched::begin(app.options.watcher.as_ref(), name, call.model());
     timed.watched = watched.clone();
     let asked = take_up(app, session, call, &headers, &attempted, (timed, places)).await;

@@ -105,6 +105,7 @@ impl Metrics {
             broken: Counter::default(),
             given_up: Counter::default(),
         };
+        metrics.begin();
         let mut registry = Registry::with_prefix("rollway_gateway");
         metrics.register(&mut registry);
         registry.register_collector(Box::new(Servers(models)));
@@ -113,6 +114,18 @@ impl Metrics {
         }
         metrics.registry = registry;
         metrics
+    }
+
+    /// Has what everybody will ask for begin at zero, instead of being absent until it happens.
+    fn begin(&self) {
+        for kind in ["prompt", "completion"] {
+            drop(self.tokens.get_or_create(&Token { kind }));
+        }
+        for endpoint in ["chat", "completions"] {
+            drop(self.requests.get_or_create(&Request { endpoint, status: 200 }));
+            drop(self.seconds.get_or_create(&Endpoint { endpoint }));
+            drop(self.added_seconds.get_or_create(&Endpoint { endpoint }));
+        }
     }
 
     fn register(&self, to: &mut Registry) {

@@ -148,8 +148,8 @@ function drawBanner() {
     say_("bad", "The token is not valid any more: the job was started again. Open the address " +
       "that it printed.");
   } else if (store.stands === "closed" && job?.live && job.state !== "running") {
-    say_("calm", `The job is ${job.state}, and its dashboard with it. rollway view ${job.job_dir} ` +
-      "shows what it recorded.");
+    say_("calm", `The job is ${job.state}, and its dashboard with it. ` +
+      `rollway view ${job.job_dir} shows what it recorded.`);
   } else if (store.stands === "closed" && job?.live) {
     say_("bad", "Disconnected. What you see is the last that was heard; trying again …");
   } else if (!job && store.stands === "closed") {
@@ -196,7 +196,8 @@ function changeTheme() {
 
 function key(event) {
   const typing = event.target.closest("input, select, textarea, [contenteditable]");
-  if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+  const elsewhere = event.ctrlKey || event.metaKey || event.altKey;
+  if (elsewhere || document.querySelector("dialog[open]")) return;
   if (typing) {
     if (event.key === "Escape") event.target.blur();
     return;

@@ -46,7 +46,8 @@ export function open(root, { store, go, toast, announce }) {
       title: `Abort batch ${batch.batch}?`,
       words: `${count(left)} of its runs have not ended and will be cut. This cannot be undone.`,
       yes: "Abort the batch",
-      boxes: [{ name: "keep_partial", label: "Keep what its finished runs have made", checked: true }],
+      boxes: [{ name: "keep_partial", label: "Keep what its finished runs have made",
+        checked: true }],
     });
     if (!sure) return;
     try {
@@ -91,7 +92,7 @@ function columns(store, end) {
       const all = RUNS.reduce((sum, name) => sum + (runs[name] ?? 0), 0);
       say(cell, `${count(all - (runs.running ?? 0) - (runs.pending ?? 0))} / ${count(all)}`);
     } },
-    { label: "Tasks", width: 70, number: true, hide: 2, fill: (cell, batch) =>
+    { label: "Tasks", width: 70, number: true, hide: 3, fill: (cell, batch) =>
       say(cell, count(batch.tasks)) },
     { label: "Reward", width: 76, number: true, hide: 1, fill: (cell, batch) =>
       say(cell, score(batch.reward)) },
@@ -99,12 +100,13 @@ function columns(store, end) {
       fill: (cell, batch) => sinceTo(cell.firstChild, batch.began, store.now()) },
     { label: "Took", width: 92, number: true, hide: 1, fill: (cell, batch) =>
       say(cell, span((batch.ended ?? store.now()) - batch.began)) },
-    { label: "Waits for", width: 190, hide: 2, fill: (cell, batch) => {
+    { label: "Waits for", width: 160, hide: 2, fill: (cell, batch) => {
       say(cell, text(batch.waiting_for));
       set(cell, "title", batch.waiting_for);
     } },
     { label: "", width: 78, class: "act", make: (cell) => cell.append(h("button", {
-      type: "button", class: "small danger", onclick: (event) => end(event.target.batch) }, "Abort")),
+      type: "button", class: "small danger", onclick: (event) => end(event.target.batch),
+    }, "Abort")),
     fill: (cell, batch) => {
       const button = cell.firstChild;
       button.batch = batch;

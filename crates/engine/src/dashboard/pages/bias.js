@@ -8,8 +8,10 @@ import { pageHead, refresher, trouble } from "./parts.js";
 export const watch = [];
 
 const FIELDS = {
-  tokens: { title: "Length", unit: "tokens of answers", say: short, more: "longer", less: "shorter" },
-  seconds: { title: "Duration", unit: "seconds of a run", say: span, more: "slower", less: "faster" },
+  tokens: { title: "Length", unit: "tokens of answers", say: short, more: "longer",
+    less: "shorter" },
+  seconds: { title: "Duration", unit: "seconds of a run", say: span, more: "slower",
+    less: "faster" },
 };
 const GROUPS = [
   ["dispatched", "faint", "given to a runner"],
@@ -21,8 +23,8 @@ const GROUPS = [
 export function open(root, { store }) {
   let shown = null;
   const place = h("div", null, h("p", { class: "loading" }, "Loading …"));
-  put(root, pageHead("Selection bias", "If long or slow runs are the ones that get lost, the model " +
-    "learns from another mix than it was asked for."), place);
+  put(root, pageHead("Selection bias", "If long or slow runs are the ones that get lost, the " +
+    "model learns from another mix than it was asked for."), place);
   const fresh = refresher(load, 5000);
 
   async function load() {
@@ -58,7 +60,8 @@ function section(name, groups) {
       h("caption", { class: "unseen" }, `${field.title} by what became of runs`),
       h("thead", null, h("tr", null, h("th", { scope: "col" }, "Runs"),
         ["Count", "Mean", "10 %", "Median", "90 %", "Mean against dispatched"].map((label, at) =>
-          h("th", { scope: "col", class: at === 2 || at === 4 ? "number hide1" : "number" }, label)))),
+          h("th", { scope: "col",
+            class: at === 2 || at === 4 ? "number hide1" : "number" }, label)))),
       h("tbody", null, all.map(([group, kind]) => h("tr", null,
         h("th", { scope: "row" }, h("span", { class: `key ${kind}` }, group)),
         h("td", { class: "number" }, count(groups[group].count)),
@@ -83,7 +86,9 @@ function verdict(groups, field) {
   const trained = change(groups, "trained");
   const lost = ["failed", "cancelled"].reduce((sum, group) => sum + (groups[group]?.count ?? 0), 0);
   const share = percent(lost / groups.dispatched.count);
-  if (trained === null) return `Nothing was trained on yet; ${counted(lost, "run")} (${share}) lost.`;
+  if (trained === null) {
+    return `Nothing was trained on yet; ${counted(lost, "run")} (${share}) lost.`;
+  }
   const by = Math.abs(trained);
   const way = trained > 0 ? field.more : field.less;
   const means = by < 0.01 ? "Runs that are trained on are like those that were given out."
@@ -118,7 +123,7 @@ function histogram(group, kind, about, groups, field) {
     s("line", { class: "grid", x1: 0, x2: width, y1: floor, y2: floor }),
     edges.map((edge, at) => s("text", { class: "tick", y: height - 6, x: [0, width / 2, width][at],
       "text-anchor": ["start", "middle", "end"][at] }, field.say(edge)))),
-    h("p", { class: "unseen", id: name }, `${group}: ${counted(groups[group].count, "run")}, mean ` +
-      `${field.say(groups[group].mean)}, against ${field.say(groups.dispatched.mean)} of all ` +
-      "that were dispatched."));
+    h("p", { class: "unseen", id: name }, `${group}: ${counted(groups[group].count, "run")}, ` +
+      `mean ${field.say(groups[group].mean)}, against ${field.say(groups.dispatched.mean)} of ` +
+      "all that were dispatched."));
 }

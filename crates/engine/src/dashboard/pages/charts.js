@@ -108,7 +108,8 @@ function paint(svg, data, width, height) {
     ticks(data, seen.left, right, inner).map(([value, label, anchor]) => s("text", {
       class: "tick", x: x(value), y: height - 5, "text-anchor": anchor }, label)),
     data.lines.map((line) => [
-      line.band?.length > 1 && s("path", { class: `band ${line.kind}`, d: bandPath(line.band, x, y) }),
+      line.band?.length > 1
+        && s("path", { class: `band ${line.kind}`, d: bandPath(line.band, x, y) }),
       line.area && line.points.length > 1
         && s("path", { class: `area ${line.kind}`, d: areaPath(line.points, x, y, y(axis.from)) }),
       s("path", { class: `line ${line.kind}`, d: path(line.points, x, y) }),
@@ -167,7 +168,8 @@ function dots(line, x, y) {
   const few = line.dots || known.length === 1 ? known : known.slice(-1);
   if (few.length > 60) return [];
   return few.map(([at, value]) => s("circle", {
-    class: `dot ${line.kind}`, cx: x(at), cy: y(value), r: line.dots && known.length > 1 ? 2.2 : 3 }));
+    class: `dot ${line.kind}`, cx: x(at), cy: y(value),
+    r: line.dots && known.length > 1 ? 2.2 : 3 }));
 }
 
 /** Shows the values under the pointer. */

@@ -22,8 +22,8 @@ export function short(value) {
   for (const [limit, unit, by] of [[999.5, "", 1], [999500, "k", 1e3], [9.995e8, "M", 1e6]]) {
     if (size < limit) {
       const scaled = value / by;
-      const digits = unit === "" ? (Number.isInteger(value) || size >= 99.5 ? 0 : size < 9.95 ? 1 : 0)
-        : Math.abs(scaled) < 9.95 ? 1 : 0;
+      const isWhole = unit === "" && Number.isInteger(value);
+      const digits = !isWhole && Math.abs(scaled) < 9.95 ? 1 : 0;
       return scaled.toFixed(digits) + unit;
     }
   }

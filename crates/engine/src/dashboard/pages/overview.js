@@ -2,7 +2,9 @@
 
 import { bars, chart } from "./charts.js";
 import { h, keep, put, say, set } from "./dom.js";
-import { ago, clock, count, counted, exact, isNumber, percent, score, short, span } from "./format.js";
+import {
+  ago, clock, count, counted, exact, isNumber, percent, score, short, span,
+} from "./format.js";
 import { icon } from "./icons.js";
 import { pageHead } from "./parts.js";
 
@@ -81,7 +83,7 @@ function drawTiles(list, store) {
     ["Reward", score(last?.mean), trend(rewards), "c1"],
     ...evals.slice(0, 1).map(([name, points]) => [`Eval ${name}`, score(points.at(-1).score),
       `from ${score(points[0].score)}`, "c2"]),
-    ["Runs", short(rates.at(-1)?.done ?? 0), job?.live ? "per second now" : "per second at the end"],
+    ["Runs", short(rates.at(-1)?.done ?? 0), job?.live ? "per second" : "per second, last"],
     ["Tokens", short(rates.at(-1)?.tokens ?? 0), "per second"],
     ["In flight", count(runs.running), `${short(runs.pending)} waiting`],
     ["Runners", `${count(runners.busy)}`, `busy of ${count(all)}`],
@@ -105,7 +107,7 @@ function trend(rewards) {
   const many = Math.min(8, rewards.length >> 1);
   const by = mean(rewards.slice(-many)) - mean(rewards.slice(-2 * many, -many));
   const way = Math.abs(by) < 0.0005 ? "steady" : `${by > 0 ? "▲" : "▼"} ${score(Math.abs(by))}`;
-  return `${way} in ${counted(many, "step")}`;
+  return `${way}, ${counted(many, "step")}`;
 }
 
 const sum = (values) => Object.values(values ?? {}).reduce((total, value) => total + value, 0);
@@ -158,8 +160,8 @@ function drawMoving(charts, over) {
       { name: "prompts", kind: "c3", points: points(rates, "prompts") },
     ],
     x: clock, y: short,
-    summary: now && `${short(now.answers)} tokens of answers and ${short(now.prompts)} of prompts ` +
-      "per second.",
+    summary: now && `${short(now.answers)} tokens of answers and ${short(now.prompts)} of ` +
+      "prompts per second.",
   });
   const last = beats.at(-1);
   const some = beats.filter((_, at) => at % Math.max(1, Math.ceil(beats.length / 200)) === 0);

@@ -9,7 +9,8 @@ const LOOKS = {
   idle: "wait", pending: "wait", waiting: "wait", queued: "wait", stopped: "cut", gone: "cut",
   running: "busy", busy: "busy", open: "busy", finalizing: "busy", starting: "busy",
   failed: "bad", broken: "bad", lost: "bad", stuck: "bad", error: "bad",
-  cancelled: "cut", ended: "cut", cut: "cut", cancelling: "cut", aborted: "cut", aborting: "cut", dropped: "cut",
+  cancelled: "cut", ended: "cut", cut: "cut", cancelling: "cut", aborted: "cut",
+  aborting: "cut", dropped: "cut",
 };
 
 export const look = (state) => LOOKS[state] ?? "wait";

@@ -24,8 +24,8 @@ export function open(root, { store, params, toast, title }) {
   const attempts = h("div", { class: "attempts" });
   const stages = h("div");
   const what = h("div", { class: "experiences" });
-  const body = h("div", null, note, facts, h("h2", null, "Attempts and model calls"), attempts, stages,
-    h("h2", null, "Trajectory"), what);
+  const body = h("div", null, note, facts, h("h2", null, "Attempts and model calls"), attempts,
+    stages, h("h2", null, "Trajectory"), what);
   const place = h("div", null, h("p", { class: "loading" }, "Loading …"));
   put(root,
     h("p", { class: "crumbs" }, h("a", { href: "/runs" }, "Runs"), " / ",
@@ -84,7 +84,7 @@ export function open(root, { store, params, toast, title }) {
     cancel.disabled = true;
     try {
       const done = await act(`${path}/cancel`);
-      toast(done.message || `Run ${name} is being cancelled.`, done.done === false ? "bad" : "good");
+      toast(done.message || `Run ${name} is being cancelled.`);
     } catch (error) {
       toast(`Run ${name} was not cancelled: ${error.message}`, "bad");
     }
@@ -105,9 +105,9 @@ function drawFacts(list, run, now) {
   sinceTo(time, run.begin, now);
   const of = (name, value) => h("div", null, h("dt", null, name), h("dd", null, value));
   put(list, of("Reward", h("b", null, score(run.reward))), of("Took", span(run.seconds)),
-    of("Tokens", count(run.tokens)), of("Turns", count(run.turns)), of("Version", text(run.version)),
-    of("Attempts", count(run.attempts?.length)), of("Workflow", text(run.workflow)),
-    of("Kind", text(run.kind)), of("Began", time));
+    of("Tokens", count(run.tokens)), of("Turns", count(run.turns)),
+    of("Version", text(run.version)), of("Attempts", count(run.attempts?.length)),
+    of("Began", time), of("Workflow", `${text(run.workflow)}${run.kind ? `, ${run.kind}` : ""}`));
 }
 
 /** All attempts on one scale of time, each with its calls. */
@@ -133,9 +133,9 @@ function drawAttempts(place, run, now) {
   const since = (at) => (isNumber(at) ? `+${span(at - from)}` : "–");
   put(place, h("div", { class: "panel" }, h("table", { class: "calls" },
     h("caption", { class: "unseen" }, `Attempts and model calls, from ${exact(from)} on`),
-    h("thead", null, h("tr", null, ["What", "Outcome", "Began", "Took", "Tokens", "Version", "When"].map(
-      (name, at) => h("th", { scope: "col",
-        class: [at > 1 && at < 6 ? "number" : "", at === 5 || at === 2 ? "hide1" : "",
+    h("thead", null, h("tr", null,
+      ["What", "Outcome", "Began", "Took", "Tokens", "Version", "When"].map((name, at) => h("th", {
+        scope: "col", class: [at > 1 && at < 6 ? "number" : "", at === 5 || at === 2 ? "hide1" : "",
           at === 6 ? "fall" : ""].filter(Boolean).join(" ") || null }, name)))),
     h("tbody", null, all.map((one, number) => [
       h("tr", { class: "attempt" },

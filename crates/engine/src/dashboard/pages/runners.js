@@ -54,7 +54,8 @@ export function open(root, { store, go, announce }) {
 
   function choose(state) {
     only = state;
-    history.replaceState(null, "", state ? `/runners?state=${encodeURIComponent(state)}` : "/runners");
+    const query = state ? `?state=${encodeURIComponent(state)}` : "";
+    history.replaceState(null, "", `/runners${query}`);
     grid.top();
     draw();
   }
@@ -83,17 +84,17 @@ export function open(root, { store, go, announce }) {
 
 function columns(store) {
   return [
-    { label: "Runner", width: 84, fill: (cell, runner) => {
+    { label: "Runner", width: 70, fill: (cell, runner) => {
       say(cell, runner.runner);
       set(cell, "title", isNumber(runner.life) ? `life ${runner.life}` : null);
     } },
-    { label: "State", width: 96, make: (cell) => cell.append(h("span", { class: "badge" })),
+    { label: "State", width: 88, make: (cell) => cell.append(h("span", { class: "badge" })),
       fill: (cell, runner) => badgeTo(cell.firstChild, runner.stuck ? "stuck" : runner.state) },
     { label: "Does now", class: "grow", make: (cell) => cell.append(h("span"), h("small")),
       fill: (cell, runner) => {
         say(cell.firstChild, text(runner.stage ?? runner.message));
         say(cell.lastChild, isNumber(runner.stage_for) ? ` for ${ago(runner.stage_for)}` : "");
-        set(cell, "title", [runner.stage, runner.message].filter(Boolean).join(": ") || null);
+        set(cell, "title", [runner.stage, runner.place, runner.message].filter(Boolean).join(": ") || null);
       } },
     { label: "Run", width: 132, hide: 1, make: (cell) => cell.append(h("a"), h("span")),
       fill: (cell, runner) => {
@@ -103,7 +104,7 @@ function columns(store) {
         else set(cell.firstChild, "href", null);
         say(cell.lastChild, has ? "" : "–");
       } },
-    { label: "Age", width: 70, number: true, fill: (cell, runner) => say(cell, ago(runner.age)) },
+    { label: "Age", width: 66, number: true, fill: (cell, runner) => say(cell, ago(runner.age)) },
     { label: "Attempt", width: 80, number: true, hide: 2, fill: (cell, runner) =>
       say(cell, text(runner.attempt)) },
     { label: "Model", width: 112, hide: 2, fill: (cell, runner) => {

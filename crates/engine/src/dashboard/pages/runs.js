@@ -21,11 +21,13 @@ export function open(root, { store, go, announce }) {
   let total = null;
   let round = 0;
   let failed = null;
+  let seen = [0, 0];
   const loading = new Map();
   const total_ = h("p", { class: "total", role: "status" }, " ");
   const place = h("div", { class: "fill" }, h("p", { class: "loading" }, "Loading …"));
   const search = h("input", { type: "search", id: "search", value: asked.text,
-    placeholder: "Batch, task, workflow, message", oninput: later(() => ask_("text", search.value)) });
+    placeholder: "Batch, task, workflow, message",
+    oninput: later(() => ask_("text", search.value)) });
   const choose = (name, label, values) => h("label", { class: "field" }, h("span", null, label),
     h("select", { name, onchange: (event) => ask_(name, event.target.value) },
       h("option", { value: "" }, "any"), values.map((value) =>
@@ -103,10 +105,10 @@ export function open(root, { store, go, announce }) {
 
   /** These rows are looked at: what is not here is asked for. */
   function want(from, to) {
-    for (let at = Math.floor(from / BLOCK); at <= Math.floor(Math.max(from, to - 1) / BLOCK); at += 1) {
+    seen = [Math.floor(from / BLOCK), Math.floor(Math.max(from, to - 1) / BLOCK)];
+    for (let at = seen[0]; at <= seen[1]; at += 1) {
       if (!blocks.has(at) && !loading.has(at) && at * BLOCK < (total ?? 1)) load(at);
     }
-    seen = [Math.floor(from / BLOCK), Math.floor(Math.max(from, to - 1) / BLOCK)];
     for (const [at, one] of loading) {
       if (at < seen[0] - 1 || at > seen[1] + 1) {
         one.abort();
@@ -114,7 +116,6 @@ export function open(root, { store, go, announce }) {
       }
     }
   }
-  let seen = [0, 0];
 
   async function load(at) {
     const mine = round;
@@ -182,9 +183,10 @@ function columns(store) {
     { label: "Run", width: 148, sort: "order", make: (cell) => cell.append(h("a")),
       fill: (cell, run) => {
         runLink(cell.firstChild, run);
-        set(cell.firstChild, "aria-label", `Run ${run.run} of task ${run.task}, batch ${run.batch}`);
+        set(cell.firstChild, "title",
+          `Run ${run.run} of task ${run.task}, batch ${run.batch}`);
       } },
-    { label: "State", width: 104, sort: "state", make: (cell) =>
+    { label: "State", width: 114, sort: "state", make: (cell) =>
       cell.append(h("span", { class: "badge" })),
     fill: (cell, run) => badgeTo(cell.firstChild, run.state) },
     { label: "Reward", width: 80, number: true, sort: "reward", fill: (cell, run) =>
@@ -193,14 +195,14 @@ function columns(store) {
       say(cell, span(run.seconds)) },
     { label: "Tokens", width: 80, number: true, hide: 1, sort: "tokens", fill: (cell, run) =>
       say(cell, count(run.tokens)) },
-    { label: "Turns", width: 62, number: true, hide: 2, fill: (cell, run) =>
+    { label: "Turns", width: 62, number: true, hide: 3, fill: (cell, run) =>
       say(cell, count(run.turns)) },
     { label: "Tries", width: 70, number: true, hide: 2, sort: "attempts", fill: (cell, run) =>
       say(cell, count(run.attempts)) },
     { label: "Version", width: 76, number: true, hide: 2, fill: (cell, run) =>
       say(cell, text(run.version)) },
-    { label: "Kind", width: 62, hide: 2, fill: (cell, run) => say(cell, text(run.kind)) },
-    { label: "Runner", width: 72, number: true, hide: 2, fill: (cell, run) =>
+    { label: "Kind", width: 62, hide: 3, fill: (cell, run) => say(cell, text(run.kind)) },
+    { label: "Runner", width: 72, number: true, hide: 3, fill: (cell, run) =>
       say(cell, text(run.runner)) },
     { label: "Began", width: 100, hide: 1, sort: "begin", make: (cell) => cell.append(h("time")),
       fill: (cell, run) => sinceTo(cell.firstChild, run.begin, store.now()) },

@@ -11,9 +11,10 @@ const AHEAD = 6;
 export const MOST = 800_000;
 
 /**
- * Makes a table. `columns`: [{label, width, hide (1: wide screens only, 2: also hidden on laptops),
- * number, sort, make(cell), fill(cell, item, index)}]; `open(item)` is Enter or a click; `range(from,
- * to)` is told which rows are looked at; `sorted(field)` that a head was pressed.
+ * Makes a table. `columns`: [{label, width, hide (1: not on
+ * phones, 2: not on tablets, 3: not on laptops),
+ * number, sort, make(cell), fill(cell, item, index)}]; `open(item)` is a click;
+ * `range(from, to)` is told which rows are looked at; `sorted(field)` that a head was pressed.
  */
 export function table({ label, columns, open, range, sorted, mark, empty }) {
   const caption = unique("caption");
@@ -25,14 +26,14 @@ export function table({ label, columns, open, range, sorted, mark, empty }) {
     h("caption", { class: "unseen", id: caption }, label),
     h("thead", null, h("tr", { "aria-rowindex": "1" }, heads)), body);
   const none = h("div", { class: "none", hidden: true });
-  const element = h("div", { class: "scroller", tabindex: "0", role: "region", "aria-label": label },
-    grid, none);
+  const element = h("div", { class: "scroller", tabindex: "0", role: "region",
+    "aria-label": label }, grid, none);
   const state = { total: 0, get: () => null, first: 0, rows: [], active: -1, items: [] };
 
   function head(column) {
     const inside = column.sort
       ? h("button", { type: "button", onclick: () => sorted?.(column.sort) }, column.label)
-      : column.label;
+      : column.label || h("span", { class: "unseen" }, "Actions");
     const cell = h("th", { scope: "col", class: classes(column) }, inside);
     if (column.width) cell.style.width = `${column.width}px`;
     return cell;

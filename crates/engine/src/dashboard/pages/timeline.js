@@ -37,13 +37,14 @@ export function open(root, { store }) {
     () => zoom(1.6)), button("plus", "Nearer", () => zoom(1 / 1.6)), button("right", "Later",
     () => pan(0.4)), button("all", "Everything", whole)];
   const latest = h("tbody");
-  const list = h("details", { class: "panel list", open: window.innerWidth > 760 }, h("summary", null, "The same as a table"),
+  const list = h("details", { class: "panel list", open: window.innerWidth > 760 },
+    h("summary", null, "The same as a table"),
     h("table", null, h("caption", { class: "unseen" }, "The last 60 spans, the newest first"),
       h("thead", null, h("tr", null, ["What", "Lane", "State", "Began", "Took", "About"].map(
         (name, at) => h("th", { scope: "col", class: at > 3 ? "hide1" : null }, name)))), latest));
   const place = h("div", { class: "panel timeline" }, h("p", { class: "loading" }, "Loading …"));
-  put(root, pageHead("Timeline", "When each step, evaluation, exchange of weights and training step " +
-    "was under way, and what overlapped.", tools), place, detail, list);
+  put(root, pageHead("Timeline", "When each step, evaluation, exchange of weights and training " +
+    "step was under way, and what overlapped.", tools), place, detail, list);
 
   const fresh = refresher(load, 500);
   const draw = framed(paint);
@@ -241,7 +242,8 @@ function packed(lane) {
 const STEPS = [0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200,
   14400, 21600, 43200, 86400];
 
-const nearestStep = (rough) => STEPS.find((step) => step >= rough) ?? 86400 * Math.ceil(rough / 86400);
+const nearestStep = (rough) =>
+  STEPS.find((step) => step >= rough) ?? 86400 * Math.ceil(rough / 86400);
 
 /** Follows a pointer that is held down; tells by which share of the width it moved. */
 function drag(element, moved) {

@@ -41,7 +41,8 @@ export function trajectory(one, at, of) {
 const plain = (value) => (value && typeof value === "object" && !Array.isArray(value) ? value : {});
 
 function chat(messages) {
-  return h("ol", { class: "chat" }, messages.map((message) => h("li", { class: `from-${message.role}` },
+  return h("ol", { class: "chat" }, messages.map((message) => h("li", {
+    class: `from-${message.role}` },
     h("span", { class: "role" }, message.role ?? "?"),
     h("div", { class: "said" }, content(message.content),
       (message.tool_calls ?? []).map((call) => h("pre", { class: "call" },
@@ -62,7 +63,8 @@ function texts(one) {
 }
 
 function numbers(extra) {
-  return h("dl", { class: "facts" }, extra.map(([name, value]) => h("div", null, h("dt", null, name),
+  return h("dl", { class: "facts" }, extra.map(([name, value]) => h("div", null,
+    h("dt", null, name),
     h("dd", null, isNumber(value) ? score(value) : JSON.stringify(value)))));
 }
 
@@ -75,7 +77,8 @@ const WAYS = [
 
 function tokens(one) {
   const about = h("p", { class: "soft" });
-  const readout = h("p", { class: "token-readout", role: "status" }, "Point at a token, or use ← →.");
+  const readout = h("p", { class: "token-readout", role: "status" },
+    "Point at a token, or use ← →.");
   const legend = h("p", { class: "scale" });
   const box = h("div", { class: "tokens", tabindex: "0", role: "group",
     "aria-label": "Tokens; left and right arrows go from one to the next" });
@@ -111,7 +114,7 @@ function tokens(one) {
       const token = of(index);
       const shown = token.text ?? String(id);
       const span = h("span", { class: look(token, state.way, versions), "data-at": index },
-        shown.replaceAll("\n", "↵\n") + (token.text === undefined || token.text === null ? " " : ""));
+        shown.replaceAll("\n", "↵\n") + (typeof token.text === "string" ? "" : " "));
       return span;
     }));
     put(legend, scale(state.way, versions));
@@ -172,7 +175,7 @@ function scale(way, versions) {
       " unlikely"];
   }
   if (way === "mask") {
-    return [h("i", { class: "t trained" }, "trained"), " ", h("i", { class: "t untrained" }, "not")];
+    return [h("i", { class: "t trained" }, "trained"), h("i", { class: "t untrained" }, "not")];
   }
   if (way === "version") {
     return versions.slice(0, 5).map((version, at) => [h("i", { class: `t c${at + 1}` },

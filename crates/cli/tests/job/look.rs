@@ -1,0 +1,102 @@
+//! The dashboard of a job: while it runs, and when it is over.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+
+use crate::place::{Place, read};
+
+const KEYS: [&str; 3] = ["buffer.total_steps=6", "buffer.batch_size=4", "explorer.eval_interval=6"];
+
+/// `rollway view`, and the first line that it printed.
+fn view(job: &Path) -> (Child, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rollway"));
+    let command = command.arg("view").arg(job).stdin(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    (child, line.trim().to_owned())
+}
+
+/// Asks the dashboard at an address that was printed.
+fn ask(address: &str, path: &str) -> Value {
+    let (url, token) = address.split_once("/?token=").unwrap();
+    let place = url.strip_prefix("http://").unwrap();
+    let mut stream = TcpStream::connect(place).unwrap();
+    write!(
+        stream,
+        "GET /api/{path} HTTP/1.1\r\nHost: {place}\r\nAuthorization: Bearer {token}\r\n\
+         Connection: close\r\n\r\n"
+    )
+    .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200"), "{answer}");
+    serde_json::from_str(body).unwrap()
+}
+
+#[test]
+fn a_job_can_be_looked_at_while_it_runs_and_afterwards() {
+    let place = Place::new();
+    let mut running = place.start(&KEYS);
+    let address = loop {
+        let note = running.wait_for("note")["message"].as_str().unwrap().to_owned();
+        if let Some(address) = note.strip_prefix("dashboard: ") {
+            break address.to_owned();
+        }
+    };
+    let card = place.job().join("dashboard.json");
+    assert_eq!(std::fs::metadata(&card).unwrap().permissions().mode() & 0o777, 0o600);
+    assert!(address.starts_with(read(&card)["url"].as_str().unwrap()));
+    running.wait_for("step_done");
+    let job = ask(&address, "job");
+    assert_eq!((&job["state"], &job["live"]), (&"running".into(), &true.into()), "{job:#}");
+    assert!(ask(&address, "runs")["total"].as_u64().unwrap() >= 4 * 8);
+    // Whoever wants to see it is sent there.
+    let (mut shown, found) = view(&place.job());
+    assert_eq!((found, shown.wait().unwrap().code()), (address, Some(0)));
+
+    running.signal("INT");
+    assert_eq!(running.finish().0, Some(130));
+    assert!(!card.exists());
+    let (mut shown, address) = view(&place.job());
+    let job = ask(&address, "job");
+    assert_eq!((&job["state"], &job["live"]), (&"stopped".into(), &false.into()), "{job:#}");
+    let page = ask(&address, "runs?state=succeeded&limit=1");
+    let run = &page["runs"][0];
+    let path = format!("runs/{}/{}/{}", run["batch"].as_str().unwrap(), run["task"], run["run"]);
+    let detail = ask(&address, &path);
+    assert_eq!(detail["state"], "succeeded", "{detail:#}");
+    assert!(!detail["attempts"][0]["calls"].as_array().unwrap().is_empty(), "{detail:#}");
+    let sent = Command::new("kill").args(["-s", "INT", &shown.id().to_string()]).status();
+    assert!(sent.unwrap().success());
+    assert_eq!(shown.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_folder_that_is_no_job_is_said_to_be_none() {
+    let folder = tempfile::tempdir().unwrap();
+    for path in [folder.path().to_owned(), folder.path().join("nowhere")] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rollway"));
+        let ran = command.arg("view").arg(&path).output().unwrap();
+        assert_eq!(ran.status.code(), Some(2));
+        let said = String::from_utf8_lossy(&ran.stderr);
+        assert!(said.contains(&*path.to_string_lossy()) && said.contains("folder"), "{said}");
+    }
+}
+
+#[test]
+fn a_busy_port_does_not_keep_a_job_from_running() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listen = format!("dashboard.listen={}", taken.local_addr().unwrap());
+    let place = Place::new();
+    let keys = ["buffer.total_steps=1", "buffer.batch_size=2", "explorer.eval_interval=9", &listen];
+    let ran = place.run("run", &keys);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert!(ran.stderr.contains("the job goes on without it"), "{}", ran.stderr);
+}

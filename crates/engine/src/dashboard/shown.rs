@@ -1,0 +1,51 @@
+//! The dashboard of a job that runs: opened with it, found by others through its card.
+
+use std::sync::Arc;
+
+use super::card::Left;
+use super::{Dashboard, Options};
+use crate::config::Config;
+use crate::explorer::{Event, Watchers};
+use crate::history::History;
+use crate::meters::Meters;
+use crate::scene;
+
+/// The dashboard of a job, and its card in the job's folder. Both end when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Shown {
+    _card: Option<Left>,
+    _dashboard: Dashboard,
+}
+
+impl Shown {
+    /// Serves the dashboard of a job, if its configuration wants that, and says where it is. What
+    /// goes wrong is said as well, and does not keep the job from running.
+    pub(crate) async fn open(
+        config: &Config,
+        history: &Arc<History>,
+        metrics: Option<Arc<Meters>>,
+        watchers: &Watchers,
+    ) -> Option<Self> {
+        if !config.dashboard.enable {
+            return None;
+        }
+        let scene = scene::live(Arc::clone(history));
+        let opened = match Options::new(config, scene) {
+            Ok(options) => Dashboard::open(Options { metrics, ..options }).await,
+            Err(error) => Err(error),
+        };
+        let dashboard = match opened {
+            Ok(dashboard) => dashboard,
+            Err(error) => {
+                watchers.tell(&Event::Note(format!("{error}; the job goes on without it")));
+                return None;
+            }
+        };
+        let card = dashboard.card().leave(&config.job_dir());
+        if let Err(error) = &card {
+            tracing::warn!(%error, "`rollway view` and `rollway top` will not find the dashboard");
+        }
+        watchers.tell(&Event::Note(format!("dashboard: {}", dashboard.address())));
+        Some(Self { _card: card.ok(), _dashboard: dashboard })
+    }
+}
