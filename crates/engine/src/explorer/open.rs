@@ -114,10 +114,7 @@ impl Opened {
     async fn all(&mut self, config: &Config, options: Options) -> Result<(Hands, State)> {
         let config = Arc::new(config.clone());
         let explores = config.mode != Mode::Bench;
-        let fleet = match options.fleet {
-            Some(fleet) => fleet,
-            None => Fleet::choose(&config)?,
-        };
+        let fleet = options.fleet.map_or_else(|| Fleet::choose(&config), Ok)?;
         let place = explores.then(|| Place::of(&config));
         let (sets, saved) = read(Arc::clone(&config), place.clone(), fleet.needs_prompts()).await?;
         let version = saved.as_ref().map(|saved| saved.progress().version);

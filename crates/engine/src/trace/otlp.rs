@@ -6,7 +6,7 @@ mod target;
 
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -67,8 +67,9 @@ impl Exporter {
 
     /// Has a span sent, if there is room for it.
     pub(super) fn send(&self, span: Span) {
-        let sent = self.sender.as_ref().map(|sender| sender.try_send(span));
-        if let Some(Err(TrySendError::Full(_) | TrySendError::Disconnected(_))) = sent {
+        if let Some(sender) = &self.sender
+            && sender.try_send(span).is_err()
+        {
             self.losses.spans(1, "the collector does not take them fast enough");
         }
     }

@@ -1,5 +1,6 @@
 //! The tracks of the file: what begins on one ends there, and time goes forwards.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write as _;
 
@@ -155,8 +156,8 @@ impl Tracks {
 
     fn known_as(&mut self, is_runner: bool, number: u32, name: impl FnOnce() -> String) -> Track {
         let track = Track { is_runner, number };
-        if !self.known.contains_key(&track) {
-            self.known.insert(track, State::default());
+        if let Entry::Vacant(place) = self.known.entry(track) {
+            place.insert(State::default());
             self.name("thread_name", is_runner, number, &name());
             let sort = format!(
                 "{{\"ph\":\"M\",\"name\":\"thread_sort_index\",\"pid\":{},\"tid\":{number},\
