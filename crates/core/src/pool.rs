@@ -173,6 +173,10 @@ impl Core {
         }
         slot.waits = why.is_some();
         slot.settled = slot.waits;
+        if !slot.settled {
+            // Whoever waits for the start waits for it again.
+            self.settled = self.settled.min(runner.0 as usize);
+        }
         slot.message = why;
         let due = self.now.after(self.config.supervision.start_timeout);
         let timer = (!slot.waits).then_some(due);

@@ -17,7 +17,6 @@ use rollway::{
 };
 use rollway_core::Config;
 use rollway_wire::Secret;
-use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 

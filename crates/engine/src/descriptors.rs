@@ -1,5 +1,5 @@
-//! File descriptors: every connection of a worker takes one, and many systems give a process no more
-//! than 1024 unless it asks.
+//! File descriptors: every connection of a worker takes one, and many systems give a process no
+//! more than 1024 unless it asks.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 

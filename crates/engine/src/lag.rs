@@ -1,5 +1,5 @@
-//! How late the driver is: the time from the arrival of a message to the end of the turn in which it
-//! was applied and all it led to was ordered. Written by the driver alone, read by anybody.
+//! How late the driver is: the time from the arrival of a message to the end of the turn in which
+//! it was applied and all it led to was ordered. Written by the driver alone, read by anybody.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,5 +1,5 @@
-//! The number of runners follows the work: between its bounds, up at once, down slowly, and never so
-//! far that what was needed a moment ago is missing.
+//! The number of runners follows the work: between its bounds, up at once, down slowly, and never
+//! so far that what was needed a moment ago is missing.
 
 use std::collections::VecDeque;
 use std::time::Duration;
