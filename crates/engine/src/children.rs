@@ -199,8 +199,8 @@ impl Children {
         Self::with_launcher(options, Arc::new(Processes::new()?)).await
     }
 
-    /// As [`new`](Self::new), with processes from elsewhere. For those on other machines the options
-    /// have to name an address that they reach.
+    /// As [`new`](Self::new), with processes from elsewhere. For those on other machines the
+    /// options have to name an address that they reach.
     ///
     /// # Errors
     /// As for [`new`](Self::new).
@@ -211,8 +211,8 @@ impl Children {
         Self::listen(options, Source::Launcher(launcher)).await
     }
 
-    /// As [`new`](Self::new), but nobody is started: workers that know the secret come by themselves
-    /// and take the runners that wait for one.
+    /// As [`new`](Self::new), but nobody is started: workers that know the secret come by
+    /// themselves and take the runners that wait for one.
     ///
     /// # Errors
     /// As for [`new`](Self::new).

@@ -4,7 +4,7 @@
 //! ```text
 //! cluster.backend: local ───► child processes, over a Unix socket
 //!                  ray ─────► Ray actors, which `children::ray` has placed, over TCP
-//!                  manual ──► whoever comes with the secret, over TCP; the way is in `cluster.json`
+//!                  manual ──► whoever comes with the secret, over TCP; the way is in a file
 //! ```
 
 mod invitation;

@@ -151,7 +151,7 @@ impl Fleet {
         };
         let mut options = options.clone();
         options.env.push((env::MODELS.to_owned(), format!("{}/v1", gateway.url())));
-        let children = cluster::children(config, options)
+        let children = Box::pin(cluster::children(config, options))
             .await
             .map_err(|error| FleetError::new(FleetErrorKind::Cluster, error.what, error.hint))?;
         Ok(Box::new(Gated::new(children, keys)))

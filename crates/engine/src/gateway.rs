@@ -16,8 +16,8 @@ use crate::config::{Config, ConfigError, EngineType, Mode, Model, Problem};
 const TRAINED: &str = "policy";
 
 /// Returns how the gateway of a checked configuration behaves, and the servers behind it. The
-/// gateway of mode `serve` listens where the configuration says; any other on the loopback, or where
-/// workers on other machines reach it. Its key is new and random.
+/// gateway of mode `serve` listens where the configuration says; any other on the loopback, or
+/// where workers on other machines reach it. Its key is new and random.
 ///
 /// Models without a server (handed over in code, embedded) are left out.
 pub fn options(config: &Config) -> Result<(Options, Vec<ServerSpec>), ConfigError> {

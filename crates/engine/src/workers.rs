@@ -29,8 +29,9 @@ pub trait Workers: Send + 'static {
     /// Makes sure that a life of a runner is over, by force if need be. Must not block.
     fn stop(&mut self, runner: RunnerId, life: Life);
 
-    /// The engine has stopped: tells processes that nobody here started that they are not needed any
-    /// more. What is returned ends when they are gone, or have had the time; none: there are none.
+    /// The engine has stopped: tells processes that nobody here started that they are not needed
+    /// any more. What is returned ends when they are gone, or have had the time; none:
+    /// there are none.
     fn dismiss(&mut self) -> Option<Pin<Box<dyn Future<Output = ()> + Send>>> {
         None
     }

@@ -99,8 +99,8 @@ pub(crate) struct WorkerLink {
 
 #[pymethods]
 impl WorkerLink {
-    /// Connects as the environment says, and returns when the engine has taken the worker in. Raises
-    /// `PermissionError` if the engine will never take it in.
+    /// Connects as the environment says, and returns when the engine has taken the worker in.
+    /// Raises `PermissionError` if the engine will never take it in.
     #[new]
     fn new(
         py: Python<'_>,

@@ -12,8 +12,8 @@ use tokio_util::sync::CancellationToken;
 use crate::engine::seconds;
 use crate::runtime;
 
-/// Keeps worker processes for a job elsewhere until it needs no more, or a signal comes. Returns the
-/// exit status, and what is to be said.
+/// Keeps worker processes for a job elsewhere until it needs no more, or a signal comes. Returns
+/// the exit status, and what is to be said.
 #[pyfunction]
 #[expect(clippy::too_many_arguments, reason = "one argument for every option of the command")]
 pub(crate) fn keep_workers(

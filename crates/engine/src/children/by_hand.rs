@@ -6,8 +6,8 @@
 //!        └──────► Waits, visibly ──► a worker says hello ──► a seat ──┘
 //! ```
 //!
-//! Nobody is suspected of the end of such a worker: from here it cannot be told whether a task ended
-//! the process, or somebody pulled the plug.
+//! Nobody is suspected of the end of such a worker: from here it cannot be told whether a task
+//! ended the process, or somebody pulled the plug.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
