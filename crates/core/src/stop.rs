@@ -54,7 +54,7 @@ impl Core {
     }
 
     /// Answers whoever waits for the start once every runner is ready, has failed to start, or
-    /// waits for something outside. If none is ready and some wait, there is nothing to begin with yet.
+    /// waits for something outside. If none is ready and some wait, there is nothing to begin with.
     pub(crate) fn look_at_start(&mut self, actions: &mut Vec<Action>) {
         if self.start_waiters.is_empty() {
             return;

@@ -30,7 +30,6 @@ async fn start(server: &simulated::Server, observers: &Observers) -> Gateway {
         },
         sampling: Map::new(),
         force_sampling: false,
-        host: None,
         watcher: observers.of_calls(),
     };
     let server = ServerSpec {
