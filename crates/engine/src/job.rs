@@ -131,13 +131,15 @@ impl Job {
                         {monitor_type: none}`";
             Trouble::new(what, hint)
         })?;
+        // Where the dashboard is, with its token, is for people: it is not written down.
+        let people = watchers.clone();
         let watchers = watchers.and(Arc::clone(&recorder) as _);
         let watchers = monitor.into_iter().fold(watchers, |all, monitor| all.and(monitor));
         let history = history(&config);
         let watchers = history.iter().fold(watchers, |all, it| all.and(Arc::clone(it) as _));
         let observers = history.iter().map(|it| Arc::clone(it) as _).collect();
         let shown = match &history {
-            Some(history) => Shown::open(&config, history, None, &watchers).await,
+            Some(history) => Shown::open(&config, history, None, &people).await,
             None => None,
         };
         let seen = Seen { watchers, observers: Observers::new(observers) };
