@@ -15,6 +15,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         // Secrets must not reach a log through `{:?}`.
         .skip_debug([
             ".rollway.worker.v1.Hello",
+            ".rollway.worker.v1.Welcome",
             ".rollway.worker.v1.StartAttempt",
             ".rollway.reader.v1.Hello",
         ])

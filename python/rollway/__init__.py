@@ -77,6 +77,7 @@ from rollway.rewards import judge, reward_fn
 from rollway.runner import WorkflowRunner
 from rollway.scheduler import Scheduler
 from rollway.serve import ServeClient, ServeError
+from rollway.stages import stage
 from rollway.status import Status
 from rollway.sync import Synchronizer, publish_weights
 from rollway.task import GenerationConfig, Task
@@ -159,6 +160,7 @@ __all__ = [
     "reward_fn",
     "rewards",
     "sort_batch_id",
+    "stage",
     "workflow",
     "workflows",
 ]

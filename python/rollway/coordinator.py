@@ -12,10 +12,11 @@ from typing import Any, Literal
 from rollway import _rollway, operators, pool
 from rollway.call import Call, same
 from rollway.config import Config
-from rollway.errors import MissingPackage, NoPipeline, NotStarted
+from rollway.errors import NoPipeline, NotStarted
 from rollway.experience import Experience
 from rollway.models.base import Model
 from rollway.scheduler import STOP_TIMEOUT, BatchId, InFlight, _Ready
+from rollway.states import HasStates, Row, as_states
 from rollway.task import Task
 
 BatchType = Literal["train", "eval"]
@@ -116,7 +117,7 @@ class _Once:
         return self._taken[key]
 
 
-class RolloutCoordinator:
+class RolloutCoordinator(HasStates):
     """Owns batches from submit to finalize::
 
         async with rw.RolloutCoordinator(config, [rw.models.Echo()]) as coordinator:
@@ -274,6 +275,24 @@ class RolloutCoordinator:
             lambda answer: None if answer is None else _result(answer),
         )
 
+    def cancel_run(
+        self, batch_id: BatchId, task_id: int, run_id: int, *, reason: str = "asked for"
+    ) -> Call[bool]:
+        """Cancels one run; tells whether there was one to cancel.
+
+        Its task goes on without it. What other runs have finished stays; those that its runner was
+        given with it are run again, and not charged. The run counts as cancelled, as `requested`,
+        also after a restart.
+        """
+        return self._call(
+            "cancel_run", lambda engine: engine.cancel_run(batch_id, task_id, run_id, reason), same
+        )
+
+    def _runners(self) -> Call[list[Row]] | None:
+        if self._engine is None:
+            return None
+        return self._call("runners", lambda engine: engine.runners(), same)
+
     def process_experiences(self, payloads: Sequence[bytes]) -> Call[dict[str, float]]:
         """Stores experiences that belong to no batch; returns the metrics of the pipeline.
 
@@ -303,15 +322,24 @@ class RolloutCoordinator:
         return None if found is None else BatchLifecycleState(found)
 
     @classmethod
-    def get_actor(cls, config: Config, models: Sequence[Model], auxiliary_models: Any) -> Any:
-        """Returns a Ray actor with the same methods, called by `.remote()`."""
-        try:
-            import ray
-        except ImportError as error:
-            raise MissingPackage(
-                "ray is not installed: pip install rollway[ray]", package="ray"
-            ) from error
-        return ray.remote(_Actor).remote(config, models, auxiliary_models)
+    def get_actor(
+        cls,
+        config: Config,
+        models: Sequence[Model],
+        auxiliary_models: Sequence[Sequence[Model]] | None,
+    ) -> Any:
+        """Returns the handle of a Ray actor with the same methods, called by `.remote()`::
+
+            coordinator = rw.RolloutCoordinator.get_actor(config, models, None)
+            ray.get(coordinator.prepare.remote())
+
+        There is one for a job: whoever asks for it again gets the same. When its process or its
+        node dies Ray starts it again, and it goes on with its batches from its ledger, as long as
+        the job's folder is in reach there. What it raises is what the methods here raise.
+        """
+        from rollway.cluster import coordinator
+
+        return coordinator.start(config, models, auxiliary_models)
 
     async def __aenter__(self) -> RolloutCoordinator:
         await self.prepare()
@@ -326,37 +354,6 @@ class RolloutCoordinator:
 
     def __exit__(self, *_: object) -> None:
         self.shutdown().result()
-
-
-class _Actor:
-    """The coordinator inside a Ray actor, whose methods have to be coroutine functions."""
-
-    def __init__(self, config: Config, models: Sequence[Model], auxiliary_models: Any) -> None:
-        self._coordinator = RolloutCoordinator(config, models, auxiliary_models)
-
-    async def prepare(self) -> None:
-        await self._coordinator.prepare()
-
-    async def shutdown(self, timeout: float = STOP_TIMEOUT) -> dict[str, Any]:
-        return await self._coordinator.shutdown(timeout)
-
-    async def submit_batch(self, **arguments: Any) -> None:
-        await self._coordinator.submit_batch(**arguments)
-
-    async def finalize_train_batch(self, batch_id: BatchId, **arguments: Any) -> dict[str, Any]:
-        return await self._coordinator.finalize_train_batch(batch_id, **arguments)
-
-    async def finalize_eval_batch(self, batch_id: BatchId, **arguments: Any) -> dict[str, Any]:
-        return await self._coordinator.finalize_eval_batch(batch_id, **arguments)
-
-    async def abort_batch(self, batch_id: BatchId, **arguments: Any) -> dict[str, Any] | None:
-        return await self._coordinator.abort_batch(batch_id, **arguments)
-
-    async def update_weights(self, *arguments: Any, **named: Any) -> dict[str, Any]:
-        return await self._coordinator.update_weights(*arguments, **named)
-
-    async def process_experiences(self, payloads: list[bytes]) -> dict[str, float]:
-        return await self._coordinator.process_experiences(payloads)
 
 
 def _result(answer: dict[str, Any]) -> dict[str, Any]:

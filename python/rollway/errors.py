@@ -293,6 +293,12 @@ class WeightsError(Error, ValueError):
     code = "weights"
 
 
+class ClusterUnavailable(Error, ConnectionError):
+    """The cluster that workers are to be on cannot be joined."""
+
+    code = "cluster"
+
+
 class MissingPackage(Error, ImportError):
     """An optional package is not installed. Has `package`."""
 

@@ -21,7 +21,8 @@ from rollway.models.base import Model
 from rollway.models.echo import Echo
 from rollway.models.openai import OpenAI
 from rollway.models.served import Served
-from rollway.scheduler import STOP_TIMEOUT, _Ready
+from rollway.scheduler import STOP_TIMEOUT, BatchId, _Ready
+from rollway.states import HasStates, Row
 
 #: Sees what happens to a job: `{"event": "step_done", "step": 3, "metrics": {…}, …}`.
 OnEvent = Callable[[dict[str, Any]], Any]
@@ -31,7 +32,7 @@ _KEY = "ROLLWAY_MODEL_KEY_"
 _numbers = itertools.count()
 
 
-class Explorer:
+class Explorer(HasStates):
     """Runs the tasks of a configuration, step after step, and follows the trainer's weights::
 
         explorer = rw.Explorer(rw.Config.load("job.yaml"))
@@ -47,7 +48,8 @@ class Explorer:
     configuration, or objects: `rw.models.Tiny()`, `rw.models.OpenAI(…)`, `rw.models.Echo()`.
 
     `on_event` is called, in a thread of its own, with a dictionary for everything that happens:
-    `event` is `began`, `step_begun`, `step_done`, `evaluated`, `synced`, `trained` or `note`.
+    `event` is `began`, `step_begun`, `step_done`, `evaluated`, `synced`, `trained`, `note` or
+    `alarm`.
 
     Ctrl-C, or cancelling the task, stops what is under way soon and cleanly; another explorer of
     the same job goes on from there.
@@ -203,6 +205,22 @@ class Explorer:
         """
         return self._call("pulse", lambda engine: engine.pulse(), same)
 
+    def cancel_run(
+        self, batch_id: BatchId, task_id: int, run_id: int, *, reason: str = "asked for"
+    ) -> Call[bool]:
+        """Cancels one run, also while `explore()` goes on; tells whether there was one to cancel.
+
+        Its task goes on without it. See `RolloutCoordinator.cancel_run`.
+        """
+        return self._call(
+            "cancel_run", lambda engine: engine.cancel_run(batch_id, task_id, run_id, reason), same
+        )
+
+    def _runners(self) -> Call[list[Row]] | None:
+        if self._engine is None:
+            return None
+        return self._call("runners", lambda engine: engine.runners(), same)
+
     # ---- inside ----------------------------------------------------------------------------------
 
     def _prepared(self) -> Any:
@@ -219,7 +237,7 @@ class Explorer:
         if config.explorer.python is None:
             config.explorer.python = sys.executable
         # Sections that were set are whole again.
-        config = Config.from_dict(config.changed())
+        config = pool.placed(Config.from_dict(config.changed()))
         spawn, definitions = self._workers(config)
         if spawn is None:
             # Workers that the engine starts by itself find what this process finds.

@@ -12,6 +12,7 @@ import contextvars
 import itertools
 import mmap
 import os
+import tempfile
 from collections.abc import Coroutine, Generator, MutableSequence
 from typing import Any
 
@@ -26,6 +27,18 @@ _steps = itertools.cycle(range(1, _THREAD))
 
 #: A byte for every runner: not 0 while its code is executed, and different for every step.
 _marks: MutableSequence[int] | mmap.mmap = bytearray(1)
+
+
+def new_file(places: int) -> str:
+    """Makes a file for so many runners, for a process that nobody else made one for."""
+    if hasattr(os, "memfd_create"):
+        # In no folder, and gone with the process; it is kept open until then.
+        descriptor = os.memfd_create("rollway-marks", os.MFD_CLOEXEC)
+        path = f"/proc/self/fd/{descriptor}"
+    else:
+        descriptor, path = tempfile.mkstemp(prefix="rollway-marks-")
+    os.write(descriptor, bytes(places))
+    return path
 
 
 def open_file(path: str) -> None:

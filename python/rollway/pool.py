@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import copy
 import json
 import os
 import pickle
@@ -12,7 +13,7 @@ from typing import Any
 
 import cloudpickle
 
-from rollway import rewards, travel
+from rollway import cluster, rewards, travel
 from rollway.config import Config
 from rollway.errors import Error
 from rollway.gate import Gate, connect
@@ -36,6 +37,12 @@ _SETUP_MAX = 120 * 1024
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _WORKER = f"import sys; sys.path[0] = {_ROOT!r}; from rollway.worker import main; main()"
 
+#: The arguments with which this Python places workers on Ray.
+PLACER = [
+    "-c",
+    f"import sys; sys.path[0] = {_ROOT!r}; from rollway.cluster.placer import main; main()",
+]
+
 
 class Pool:
     """How many runners there are, and how their processes are started."""
@@ -50,11 +57,24 @@ class Pool:
         if not models:
             raise ValueError("there is no rollout model: runners need one to work with")
         self.config = config
-        self.config_json = config.to_json()
+        self.config_json = placed(config).to_json()
         self.runners = len(models) * int(config.explorer.runner_per_model)
         auxiliary = [list(engines) for engines in auxiliary_models or []]
         self.gate = Gate(config, models, auxiliary)
         self.spawn = spawn(config, self.gate.models, self.gate.auxiliary)
+
+
+def placed(config: Config) -> Config:
+    """Returns a configuration that names the Ray cluster of this process, if it is to be used."""
+    if config.cluster.backend != "ray":
+        return config
+    cluster.ray()
+    here = cluster.connected()
+    if config.cluster.address is not None or here is None:
+        return config
+    config = copy.deepcopy(config)
+    config.cluster.address = here
+    return config
 
 
 #: How workers are started: the program, its arguments and its environment.

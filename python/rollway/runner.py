@@ -5,23 +5,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from rollway import _rollway
+from rollway import _rollway, said
 from rollway.errors import InvalidOutput
 from rollway.experience import Experience
 from rollway.gate import Gate
 from rollway.models.base import Model, RunModel
 from rollway.outcome import Outcome, RunFailure, failure, outputs
+from rollway.stages import ENCODING, RUNNING, Doing, doing, here, stage
 from rollway.status import Status
 from rollway.task import Task
 from rollway.threads import in_thread, loop_in_thread
 from rollway.workflow import Executable, resolve
 
 MODES = ("sequential", "asynchronous", "multi-threading")
+
+#: Of how many runs a runner tells what they are at.
+STAGES_MAX = 16
 
 #: What is told of every run, as soon as it has ended: its number and how it ended.
 Emit = Callable[[int, Outcome | RunFailure], None]
@@ -99,6 +103,8 @@ class WorkflowRunner:
         self._active: dict[int, _Instance] = {}
         #: The task and the run that began last, with the version of its model.
         self._latest: tuple[Task, int, int] | None = None
+        #: What the runs at work are at, in the order in which they began.
+        self._doings: dict[int, Doing] = {}
         self._begin_time = 0.0
         self._terminate_time: float | None = 0.0
 
@@ -114,9 +120,22 @@ class WorkflowRunner:
         if self._latest is not None:
             task, run, state["model_version"] = self._latest
             state["workflow_id"] = f"{task.batch_id}/{task.task_id}/{run}"
-        if self._active:
-            state.update(next(reversed(self._active.values())).model.state)
+        state.update(self._stages())
+        for instance in list(self._active.values())[-1:]:
+            state.update(instance.model.state)
         return state
+
+    def _stages(self) -> dict[str, Any]:
+        """What the runs are at, and where; the one first that has been at it for longest."""
+        now = time.time()
+        doings = sorted(self._doings.values(), key=lambda doing: doing.since)[:STAGES_MAX]
+        stages = [
+            {"run": one.run, "stage": one.stage, "stage_since": one.since, "place": one.place(now)}
+            for one in doings
+        ]
+        if not stages:
+            return {}
+        return {**stages[0], "stages": stages} if len(stages) > 1 else stages[0]
 
     def run_task(
         self, task: Task, repeat_times: int = 1, run_id_base: int = 0
@@ -203,28 +222,59 @@ class WorkflowRunner:
     ) -> None:
         """Performs one run."""
         began = time.perf_counter()
+        with self._at(task, run) as at:
+            end = await self._ended(executable, task, run, began, at)
+            emit(run, end)
+
+    @contextlib.contextmanager
+    def _at(self, task: Task, run: int) -> Iterator[Doing]:
+        """Shows what a run is at, and that what is said is said by it, until its end."""
+        named = said.current.set(said.Run(str(task.batch_id), task.task_id, run))
+        with doing(Doing(run)) as at:
+            self._doings[id(at)] = at
+            try:
+                yield at
+            finally:
+                del self._doings[id(at)]
+                said.current.reset(named)
+
+    async def _ended(
+        self, executable: Executable, task: Task, run: int, began: float, at: Doing
+    ) -> Outcome | RunFailure:
         try:
             mine = task.with_n(1)
             instance, returned = await self._perform(executable, mine, [run])
+            at.set(ENCODING)
             experiences, told = await outputs(returned, instance.model, task.is_eval)
             for experience in experiences:
                 experience.eid.run = run
             self._stamp(mine, instance.model, experiences)
             seconds = time.perf_counter() - began
-            end: Outcome | RunFailure = Outcome.of(experiences, told, seconds, instance.model)
+            return Outcome.of(experiences, told, seconds, instance.model)
         except BaseException as error:
             _let_cancel_through(error)
-            end = failure(error)
-        emit(run, end)
+            return failure(error)
 
     async def _repeat(
         self, executable: Executable, task: Task, runs: Sequence[int], emit: Callable[..., None]
     ) -> None:
         """Performs all runs in one call of a workflow that can."""
+        with self._at(task, runs[0]) as at:
+            await self._repeat_at(executable, task, runs, emit, at)
+
+    async def _repeat_at(
+        self,
+        executable: Executable,
+        task: Task,
+        runs: Sequence[int],
+        emit: Callable[..., None],
+        at: Doing,
+    ) -> None:
         began = time.perf_counter()
         try:
             mine = task.with_n(len(runs))
             instance, returned = await self._perform(executable, mine, runs)
+            at.set(ENCODING)
             experiences, told = await outputs(returned, instance.model, task.is_eval)
             if told is not None or returned is None:
                 _tell_apart(experiences, runs)
@@ -263,7 +313,9 @@ class WorkflowRunner:
     def _call(
         self, executable: Executable, task: Task, runs: Sequence[int]
     ) -> tuple[_Instance, Any]:
+        here()
         instance = self._begin(executable, task, runs)
+        stage(RUNNING)
         try:
             return instance, instance.object.run()
         finally:
@@ -272,7 +324,9 @@ class WorkflowRunner:
     async def _call_async(
         self, executable: Executable, task: Task, runs: Sequence[int]
     ) -> tuple[_Instance, Any]:
+        here(asyncio.current_task())
         instance = self._begin(executable, task, runs)
+        stage(RUNNING)
         try:
             return instance, await instance.object.run_async()
         finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import weakref
@@ -15,6 +14,7 @@ from rollway.config import Config
 from rollway.errors import NotStarted
 from rollway.experience import Experience
 from rollway.models.base import Model
+from rollway.states import HasStates, Row
 from rollway.status import Status
 from rollway.task import Task
 
@@ -29,7 +29,7 @@ logger = logging.getLogger("rollway.scheduler")
 STOP_TIMEOUT = 10.0
 
 
-class Scheduler:
+class Scheduler(HasStates):
     """Runs tasks on a pool of runners, each a process of its own::
 
         async with rw.Scheduler(rw.Config(), [rw.models.Echo()]) as scheduler:
@@ -198,6 +198,18 @@ class Scheduler:
             same,
         )
 
+    def cancel_run(
+        self, batch_id: BatchId, task_id: int, run_id: int, *, reason: str = "asked for"
+    ) -> Call[bool]:
+        """Cancels one run; tells whether there was one to cancel.
+
+        Its task goes on without it. What other runs have finished stays; those that its runner was
+        given with it are run again, and not charged. The run counts as cancelled, as `requested`.
+        """
+        return self._call(
+            "cancel_run", lambda engine: engine.cancel_run(batch_id, task_id, run_id, reason), same
+        )
+
     def has_step(self, batch_id: BatchId) -> bool:
         """Tells whether a batch has unfinished tasks or results that were not taken."""
         if self._engine is None:
@@ -239,24 +251,10 @@ class Scheduler:
         call = self._call("dynamic_timeout", lambda engine: engine.dynamic_timeout(limit), same)
         return call.result()
 
-    def get_all_state(self) -> dict[int, dict[str, Any]]:
-        """Returns the state of every runner: where it stands, and what it says about itself."""
+    def _runners(self) -> Call[list[Row]] | None:
         if self._engine is None:
-            return {}
-        return self._call("get_all_state", lambda engine: engine.runners(), _states).result()
-
-    def get_runner_state(self, runner_id: int) -> dict[str, Any]:
-        """Returns the state of one runner; empty if there is none of that id."""
-        return self.get_all_state().get(runner_id, {})
-
-    def get_key_state(self, key: str) -> dict[int, Any]:
-        """Returns one entry of the state of every runner that has it."""
-        states = self.get_all_state()
-        return {runner: state[key] for runner, state in states.items() if key in state}
-
-    def print_all_state(self) -> None:
-        """Writes the state of all runners to the log, as a table."""
-        logger.info("\n%s", table(self.get_all_state()))
+            return None
+        return self._call("runners", lambda engine: engine.runners(), same)
 
     async def __aenter__(self) -> Scheduler:
         await self.start()
@@ -299,39 +297,3 @@ class _Ready:
 
     def close(self) -> None:
         pass
-
-
-def _states(answer: dict[int, tuple[str, str | None, dict[str, str]]]) -> dict[int, dict[str, Any]]:
-    states = {}
-    for runner, (state, message, said) in answer.items():
-        states[runner] = {"state": state, **{key: _value(text) for key, text in said.items()}}
-        if message is not None and state in ("broken", "gone", "starting"):
-            states[runner]["message"] = message
-    return states
-
-
-def _value(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
-
-
-def table(states: dict[int, dict[str, Any]]) -> str:
-    """Returns the states of runners as an aligned table; `-` is what a runner does not have."""
-    keys = sorted({key for state in states.values() for key in state})
-    rows = [["runner_id", *keys]]
-    for runner, state in sorted(states.items()):
-        rows.append([str(runner), *(_shown(state.get(key)) for key in keys)])
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
-    return "\n".join(lines)
-
-
-def _shown(value: Any) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.3f}" if isinstance(value, float) else str(value)

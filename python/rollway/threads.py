@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import inspect
 import threading
 from collections.abc import Callable
@@ -61,7 +62,9 @@ async def in_thread(function: Callable[[], Any]) -> Any:
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(ended.set_result, None)
 
-    threading.Thread(target=body, name="rollway-run", daemon=True).start()
+    # What belongs to a run in this thread does so in that one.
+    run = contextvars.copy_context().run
+    threading.Thread(target=run, args=(body,), name="rollway-run", daemon=True).start()
     cancelled = False
     while not ended.done():
         try:

@@ -47,6 +47,8 @@ def define(source: Any) -> Definition:
     """Returns what a worker needs to have a workflow."""
     if source is None:
         raise InvalidWorkflow("the task has no workflow")
+    if isinstance(source, Definition):
+        return source
     if isinstance(source, str):
         if ":" in source:
             return Definition(source, BY_NAME, b"")
@@ -107,6 +109,18 @@ def unpack(body: bytes, encoding: str) -> dict[str, Any]:
     if encoding == JSON:
         return {"raw_task": json.loads(body)}
     return json.loads(body) if encoding == FIELDS else pickle.loads(body)
+
+
+def sent(task: Task) -> tuple[Definition, bytes, Any, Any]:
+    """Returns a task for a process that passes it on: its workflow stays what a worker gets."""
+    return define(task.workflow), pack(task), task.batch_id, task.task_id
+
+
+def received(parts: tuple[Definition, bytes, Any, Any]) -> Task:
+    """Returns a task that was sent. Its workflow is a definition: nothing of it is loaded here."""
+    definition, body, batch_id, task_id = parts
+    fields = {"is_eval": False, **unpack(body, "pickle")}
+    return Task.restored(definition, fields, batch_id=batch_id, task_id=task_id)
 
 
 def _is_empty(value: Any) -> bool:

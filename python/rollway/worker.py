@@ -1,6 +1,7 @@
-"""The worker process: executes attempts for the engine that started it.
+"""The worker process: executes attempts for an engine.
 
-Started as `python -m rollway.worker` with the engine's address in its environment. Everything is
+Started as `python -m rollway.worker` with the engine's address in its environment; with
+`--connect` it keeps such processes for a job on another machine. Everything is
 told over a link (see `Link`): messages come in batches, and what was reported by plain calls goes
 out together, when the event loop has come round. Async workflows of all runners share the event
 loop; blocking ones get a thread, and if they do not give up in time the engine replaces the
@@ -10,19 +11,22 @@ process.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import json
 import os
 import signal
+import socket
 import sys
+import threading
 import time
 import traceback
 from collections import OrderedDict
 from functools import partial
 from typing import Any, Protocol
 
-from rollway import _rollway, marks, pool, travel
-from rollway.errors import Closed
+from rollway import _rollway, marks, pool, said, station, travel
+from rollway.errors import Closed, Error
 from rollway.outcome import Outcome, RunFailure, failure
 from rollway.payload import encode
 from rollway.runner import WorkflowRunner
@@ -32,12 +36,21 @@ from rollway.workflow import Executable
 #: How many workflows are kept ready for the next attempt.
 WORKFLOWS_MAX = 64
 
+#: What is told of a runner even if it is nothing.
+ALWAYS = ("workflow_id", "model_version", "terminate_time")
+
 #: How often a runner's state is passed on, in seconds.
 STATE_INTERVAL = 0.5
 
 
 #: The variable in which a worker finds the model gateway, if there is one.
 MODELS = "ROLLWAY_WORKER_MODELS"
+
+#: What the engine says about models, and where it says it.
+_TOLD = (pool.SETUP, pool.SETUP_JSON, MODELS)
+
+#: Room for runners of any number, where a worker makes a file for marks itself.
+_PLACES = 65536
 
 #: What an attempt is called: its runner, the life of that and its own number.
 Name = tuple[int, int, int]
@@ -98,21 +111,31 @@ class Worker:
         #: Whether the link waits for the socket to have room.
         self.full = False
 
-    async def run(self) -> str:
-        """Works until the link ends; returns why."""
+    async def run(self, by_hand: bool = False) -> str:
+        """Works until the link ends; returns why.
+
+        One that was started by hand leaves when it is told to terminate.
+        """
         loop = asyncio.get_running_loop()
+        if by_hand:
+            loop.add_signal_handler(signal.SIGTERM, self._leave, "it was told to terminate")
         self.over = loop.create_future()
         loop.set_task_factory(marks.task_factory)
         ears = self.link.ears
         for ear in ears:
             loop.add_reader(ear, self._turn)
-        states = loop.create_task(self._tell_states())
+        quiet = threading.Event()
+        # In a thread of its own, which goes on while a workflow keeps the event loop to itself.
+        states = threading.Thread(
+            target=self._tell_states, args=(quiet,), name="rollway-states", daemon=True
+        )
+        states.start()
         try:
             for runner, life in self.link.runners:
                 self._begin_life(runner, life)
             return await self.over
         finally:
-            states.cancel()
+            quiet.set()
             loop.remove_writer(ears[0])
             for ear in ears:
                 loop.remove_reader(ear)
@@ -162,7 +185,7 @@ class Worker:
         elif what == "stop_runner":
             self._end_life(*rest)
         elif what == "shutdown":
-            self._leave()
+            self._leave("told to")
         elif what == "ended":
             self._end(rest[0])
 
@@ -186,13 +209,15 @@ class Worker:
                     self._cancel(name, task)
         self.link.stopped(runner, life)
 
-    def _leave(self) -> None:
+    def _leave(self, why: str) -> None:
         """Gives up everything and says goodbye. The engine then ends the connection."""
+        if self.dismissed:
+            return
         self.dismissed = True
         self.lives.clear()
         for name, task in self.attempts.values():
             self._cancel(name, task)
-        self.link.goodbye("told to")
+        self.link.goodbye(why)
 
     def _cancel(self, name: Name, task: asyncio.Task[None]) -> None:
         task.cancel()
@@ -210,6 +235,7 @@ class Worker:
 
     async def _execute(self, start: Any, name: Name) -> None:
         """Executes an attempt and says how it went, run by run."""
+        said.attempt.set(name[2])
         try:
             self.link.began(*name)
             runs, is_eval = start.runs, start.is_eval
@@ -279,15 +305,20 @@ class Worker:
             self.workflows.popitem(last=False)
         return executable
 
-    async def _tell_states(self) -> None:
-        while True:
+    def _tell_states(self, quiet: threading.Event) -> None:
+        while not quiet.wait(STATE_INTERVAL):
             for number, runner in list(self.runners.items()):
-                state = runner.state
-                if state["terminate_time"] is None:
-                    state["running_time"] = time.time() - state["begin_time"]
-                told = {str(key): _text(value) for key, value in list(state.items())[:64]}
-                self.link.set_state(number, told)
-            await asyncio.sleep(STATE_INTERVAL)
+                # What a workflow adds may be anything; that nobody can read it is no reason to die.
+                with contextlib.suppress(Exception):
+                    self.link.set_state(number, _told(runner.state))
+
+
+def _told(state: dict[str, Any]) -> dict[str, str]:
+    """Returns a state as heartbeats carry it."""
+    if state["terminate_time"] is None:
+        state["running_time"] = time.time() - state["begin_time"]
+    known = [(key, value) for key, value in state.items() if value is not None or key in ALWAYS]
+    return {str(key): _text(value) for key, value in known[:64]}
 
 
 def _text(value: Any) -> str:
@@ -303,46 +334,123 @@ def _text(value: Any) -> str:
         return str(value)
 
 
-def main() -> None:
-    """Connects as the environment says, works, and ends with the connection."""
-    variables = _rollway.worker_variables()
-    missing = [name for name in variables if name not in os.environ]
-    if pool.SETUP not in os.environ and pool.SETUP_JSON not in os.environ:
-        missing.append(pool.SETUP_JSON)
-    if missing:
-        sys.exit(f"{', '.join(missing)} not set: workers are started by the engine")
-    # Not for the user's code, nor for what it starts.
-    address, secret, token, runners, path = (os.environ.pop(name) for name in variables)
-    text, plain = os.environ.pop(pool.SETUP, None), os.environ.pop(pool.SETUP_JSON, "")
-    gateway = os.environ.pop(MODELS, None)
+def work() -> tuple[str, bool]:
+    """Connects as the environment says and works; returns why no more, and whether it was told to.
+
+    In the main thread of a process that is for nothing else. Threads of blocking workflows may
+    still run afterwards; nobody waits for them. Raises `PermissionError` if the engine will never
+    take this worker in.
+    """
+    given = _Given.taken()
     # Ctrl-C in a terminal is for the parent, which tells its workers what to do.
     signal.signal(signal.SIGINT, lambda *_: None)
+    marks.open_file(given.marks)
+    try:
+        link = _rollway.WorkerLink(
+            given.address, given.secret, given.token, given.runners, given.marks, given.host
+        )
+    except Closed as error:
+        return f"not taken in: {error}", False
+    said.install(link)
+    try:
+        setup = _prepare(link, given)
+    except Exception as error:
+        traceback.print_exc()
+        words = "".join(traceback.format_exception_only(error)).strip()
+        link.start_failed(f"{given.host}: {words}")
+        return "it could not be set up", False
+    worker = Worker(link, setup)
+    return asyncio.run(worker.run(given.by_hand)), worker.dismissed
+
+
+def main() -> None:
+    """Works as a process of its own, and ends with the connection.
+
+    With arguments it is for people: see `rollway.station`.
+    """
+    if sys.argv[1:]:
+        station.main(sys.argv[1:])
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    marks.open_file(path)
     code = 1
     try:
-        link = _rollway.WorkerLink(address, secret, token, int(runners), path)
-        if text is None:
-            setup = pool.setup_json(plain, gateway)
-            # What they register is known by name from now on.
-            for module in setup["modules"]:
-                importlib.import_module(module)
-        else:
-            setup = pool.setup(text, gateway)
-            pool.take(setup)
-        worker = Worker(link, setup)
-        asyncio.run(worker.run())
-        code = 0 if worker.dismissed else 1
-    except Closed as error:
+        why, dismissed = work()
+        code = 0 if dismissed else 1
+        if not dismissed:
+            print(why, file=sys.stderr)
+    except SystemExit as error:
+        print(error, file=sys.stderr)
+    except PermissionError as error:
         print(f"not taken in: {error}", file=sys.stderr)
+        code = station.REFUSED
     except Exception:
         # The process ends below before anybody else could say so.
         traceback.print_exc()
     finally:
+        said.finish()
         sys.stdout.flush()
         sys.stderr.flush()
-        # Threads of blocking workflows may still run; nobody waits for them.
         os._exit(code)
+
+
+class _Given:
+    """What a worker finds in its environment: not for the user's code, nor for what it starts."""
+
+    def __init__(
+        self, address: str, secret: str, token: str, runners: str, path: str | None
+    ) -> None:
+        self.address = address
+        self.secret = secret
+        self.token = token
+        self.runners = int(runners)
+        #: One of its own is as good as one that outlives it, if nobody here could read that.
+        self.marks = path or marks.new_file(_PLACES)
+        self.host = socket.gethostname()
+        #: Whether somebody else than the engine started it.
+        self.by_hand = not token
+        #: What the engine says about models; whoever is started by hand hears it later.
+        self.told = {name: os.environ.pop(name) for name in _TOLD if name in os.environ}
+
+    @classmethod
+    def taken(cls) -> _Given:
+        """Takes it out of the environment, or ends the process if it is not there."""
+        address, secret, token, runners, path = _rollway.worker_variables()
+        missing = [name for name in (address, secret, runners) if name not in os.environ]
+        if missing:
+            sys.exit(
+                f"{', '.join(missing)} not set: workers are started by the engine, or by hand with "
+                "`python -m rollway.worker --connect HOST:PORT`"
+            )
+        return cls(
+            os.environ.pop(address),
+            os.environ.pop(secret),
+            os.environ.pop(token, ""),
+            os.environ.pop(runners),
+            os.environ.pop(path, None),
+        )
+
+
+def _prepare(link: Any, given: _Given) -> dict[str, Any]:
+    """Has what runs need in this process."""
+    told = given.told
+    if given.by_hand:
+        os.environ.update(link.env)
+        told = {name: os.environ.pop(name) for name in _TOLD if name in os.environ}
+    return _setup(told)
+
+
+def _setup(told: dict[str, str]) -> dict[str, Any]:
+    gateway = told.get(MODELS)
+    if pool.SETUP in told:
+        setup = pool.setup(told[pool.SETUP], gateway)
+        pool.take(setup)
+        return setup
+    if pool.SETUP_JSON not in told:
+        raise Error(f"{pool.SETUP_JSON} is not set: the engine has said nothing about models")
+    setup = pool.setup_json(told[pool.SETUP_JSON], gateway)
+    # What they register is known by name from now on.
+    for module in setup["modules"]:
+        importlib.import_module(module)
+    return setup
 
 
 if __name__ == "__main__":

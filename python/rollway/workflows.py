@@ -14,6 +14,7 @@ from rollway import names
 from rollway.errors import InvalidOutput, InvalidWorkflow
 from rollway.models.base import Reply
 from rollway.rewards import Judge
+from rollway.stages import REWARDING, stage
 from rollway.task import Task
 from rollway.workflow import Workflow, register
 
@@ -86,7 +87,8 @@ class SimpleWorkflow(Workflow):
 
     async def run_async(self) -> Any:
         reply = await self.ask(self.format_messages())
-        return await self.judge(reply)
+        with stage(REWARDING):
+            return await self.judge(reply)
 
 
 class MathWorkflow(SimpleWorkflow):
@@ -169,7 +171,8 @@ class MultiTurnWorkflow(SimpleWorkflow):
             turn += 1
             reply = await self.ask(messages)
             messages.append(_answer(reply))
-            said, told = await self.feedback(reply, turn, messages)
+            with stage(REWARDING):
+                said, told = await self.feedback(reply, turn, messages)
             if said is None or turn >= self._turns.max_turns:
                 break
             messages.extend(_messages(said))

@@ -64,9 +64,12 @@ async def test_a_timeout_loses_nothing(config):
     async with rw.RolloutCoordinator(config, [rw.models.Echo()], sink=sink) as coordinator:
         mixed = [*tasks(answers, 2), *tasks(hangs, 1)]
         await coordinator.submit_batch(batch_id=1, tasks=mixed, batch_type="train")
-        with pytest.raises(TimeoutError, match="timeout waiting for batch 1") as caught:
-            await coordinator.finalize_train_batch(1, timeout=1.0)
-        assert caught.value.finished == 2 and caught.value.expected == 3
+        finished = 0
+        while finished < 2:
+            with pytest.raises(TimeoutError, match="timeout waiting for batch 1") as caught:
+                await coordinator.finalize_train_batch(1, timeout=0.3)
+            finished = caught.value.finished
+        assert finished == 2 and caught.value.expected == 3
         result = await coordinator.abort_batch(1, reason="enough", keep_partial_results=True)
         assert result["state"] == "aborted" and result["reason"] == "enough"
         assert len(coordinator.sink.take()) == 2

@@ -318,7 +318,7 @@ async def test_a_retry_of_a_client_is_no_second_sample(config):
     pytest.importorskip("openai")
 
     async def impatient(task, model):
-        api = model.async_openai_client().with_options(timeout=2.0, max_retries=1)
+        api = model.async_openai_client().with_options(timeout=5.0, max_retries=1)
         await api.chat.completions.create(model=model.name, messages=QUESTION)
         return 1.0
 

@@ -118,7 +118,7 @@ async def test_a_trainer_reads_what_the_coordinator_stored(config):
             assert batch.to_numpy()["advantages"].shape[0] == 2
         with rw.ExperienceServer(coordinator) as server:
             elsewhere = rw.ExperienceReader(
-                server.url, batch_size=10, timeout=1, secret=server.secret
+                server.url, batch_size=4, timeout=60, secret=server.secret
             )
             rest = await elsewhere.aread()
             assert [one.eid.tid for one in rest.experiences] == ["1/1", "1/1", "1/2", "1/2"]

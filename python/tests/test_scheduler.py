@@ -96,7 +96,7 @@ async def test_giving_up_takes_nothing(config):
                 taken += late.result()[1]
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(scheduler.get_statuses(1), 0.05)
-        statuses, payloads = await scheduler.get_payload_results(1, timeout=1.0)
+        statuses, payloads = await scheduler.get_payload_results(1, timeout=4.0)
         many = [rw.Experience.deserialize(payload) for payload in [*taken, *payloads]]
         assert sorted(one.eid.task for one in many) == [0, 1, 2]
 
@@ -111,7 +111,7 @@ async def test_time_is_up_and_partial_tasks(config):
     async with rw.Scheduler(config, [rw.models.Echo()]) as scheduler:
         scheduler.schedule([rw.Task(workflow=second_hangs, raw_task="hang", repeat_times=2)], 1)
         statuses, payloads = await scheduler.get_payload_results(
-            1, timeout=2.0, return_partial_tasks=True
+            1, timeout=5.0, return_partial_tasks=True
         )
         assert [(s.completed_runs, s.cancelled_runs) for s in statuses] == [(1, {"timed_out": 1})]
         assert len(payloads) == 1 and not scheduler.has_step(1)
@@ -142,7 +142,7 @@ async def test_state_is_told(config, caplog):
     async with rw.Scheduler(config, [rw.models.Echo()]) as scheduler:
         scheduler.schedule(tasks(tells, 1), 4)
         deadline = time.monotonic() + 20
-        while not scheduler.get_key_state("stage"):
+        while "thinking" not in scheduler.get_key_state("stage").values():
             assert time.monotonic() < deadline
             await asyncio.sleep(0.05)
         ((runner, stage),) = scheduler.get_key_state("stage").items()
@@ -156,7 +156,8 @@ async def test_state_is_told(config, caplog):
             scheduler.print_all_state()
         header, *rows = caplog.records[-1].getMessage().strip().splitlines()
         assert header.split()[0] == "runner_id" and "stage" in header and len(rows) == 2
-        assert "-" in rows[1 - runner].split()
+        # Those that work come first.
+        assert rows[0].split()[0] == str(runner) and "-" in rows[1].split()
         await scheduler.abort_batch(4)
 
 

@@ -215,3 +215,27 @@ async def test_runners_come_and_go_and_the_engine_has_the_last_word():
     await link.heard(("ready",), ("goodbye", "told to"))
     link.give("ended", "the engine has heard")
     assert await asyncio.wait_for(work, 20) == "the engine has heard"
+
+
+async def reads(task, model):
+    os.read(task.raw_task["pipe"], 1)
+    return experience(reward=1.0)
+
+
+async def test_a_run_that_keeps_the_loop_to_itself_is_still_told_of(monkeypatch):
+    monkeypatch.setattr("rollway.stages.PLACE_AFTER", 0)
+    reader, writer = os.pipe()
+    async with working() as link:
+
+        def set_state(runner, state):
+            if "place" in state:
+                link.state = state
+                os.write(writer, b"x")
+
+        link.set_state = set_state
+        start = Start(reads)
+        start.task = travel.pack(rw.Task(raw_task={"pipe": reader}))
+        link.give("start", start)
+        await link.heard(("began",), ("succeeded", 7, 0), ("ended",))
+    assert link.state["stage"] == "running" and link.state["run"] == "0"
+    assert link.state["place"].endswith(" reads") and "test_worker.py:" in link.state["place"]

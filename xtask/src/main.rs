@@ -81,6 +81,8 @@ const BENCHES: &[(&str, &str)] = &[
     ("rollway-core", "core"),
     ("rollway", "engine"),
     ("rollway", "explorer"),
+    ("rollway", "observe"),
+    ("rollway", "scale"),
     ("rollway-wire", "roundtrip"),
     ("rollway-wire", "experience"),
     ("rollway-data", "buffers"),
@@ -119,6 +121,10 @@ fn bench(shell: &Shell, filter: Option<&str>) -> Result<(), Failure> {
             command = command.env("ROLLWAY_BENCH_LITELLM", program);
         }
         command.run()?;
+    }
+    if chosen("observe") {
+        let python = wheel::installed(shell)?;
+        shell.program(&python).words("python/bench/observe.py").run()?;
     }
     if chosen(PAGES) {
         pages::bench(shell)?;

@@ -67,7 +67,7 @@ struct Play {
 fn main() {
     let args = Args::parse();
     let output = Output::stderr(args.log);
-    log::install(LogLevel::Info, &output);
+    log::install(LogLevel::Info, &output, None);
     let job_dir = PathBuf::from("checkpoints/Rollway").join(&args.name);
     let title = Title {
         name: args.name.clone(),

@@ -14,7 +14,7 @@ use crate::{Failure, runtime};
 
 /// Runs the first task of a checked configuration once, and shows everything.
 pub(crate) fn debug(config: &Config) -> Result<(), Failure> {
-    log::install(config.log.level, &Output::stderr(Form::Plain));
+    log::install(config.log.level, &Output::stderr(Form::Plain), None);
     let runtime = runtime()?;
     let debugged = runtime.block_on(job::debug(config))?;
     show(&debugged);

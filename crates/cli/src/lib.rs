@@ -1,7 +1,8 @@
-//! What a job looks like from outside: log lines and the progress view. They stand apart from the
-//! command so that examples and tests can look at them too.
+//! What a job looks like from outside: log lines, the progress view and `rollway top`. They stand
+//! apart from the command so that examples and tests can look at them too.
 
 pub mod line;
 pub mod log;
 pub mod output;
+pub mod top;
 pub mod view;

@@ -5,6 +5,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::ValueEnum;
 use rollway::config::LogLevel;
+use rollway::trace::Names;
+use rollway_core::{AttemptId, BatchId, RunId, TaskId};
 use serde_json::{Map, Value, json};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -25,8 +27,8 @@ pub enum Form {
     Json,
 }
 
-/// Begins to write down what is logged.
-pub fn install(level: LogLevel, output: &Output) {
+/// Begins to write down what is logged. `names`: those of the job's spans, if it is traced.
+pub fn install(level: LogLevel, output: &Output, names: Option<Names>) {
     let level = match level {
         LogLevel::Trace => Level::TRACE,
         LogLevel::Debug => Level::DEBUG,
@@ -35,7 +37,8 @@ pub fn install(level: LogLevel, output: &Output) {
         LogLevel::Error => Level::ERROR,
     };
     // Somebody who listens already is as good.
-    let _ = tracing::subscriber::set_global_default(Logger { level, output: output.clone() });
+    let _ =
+        tracing::subscriber::set_global_default(Logger { level, output: output.clone(), names });
 }
 
 /// Writes a line in the way of the log.
@@ -115,6 +118,7 @@ pub fn stamp(at: SystemTime) -> String {
 struct Logger {
     level: Level,
     output: Output,
+    names: Option<Names>,
 }
 
 impl Subscriber for Logger {
@@ -126,6 +130,9 @@ impl Subscriber for Logger {
     fn event(&self, event: &Event<'_>) {
         let mut said = Said::default();
         event.record(&mut said);
+        if let Some(names) = &self.names {
+            said.identify(names);
+        }
         write(&self.output, *event.metadata().level(), &said.message, said.fields);
     }
 
@@ -150,6 +157,24 @@ struct Said {
 }
 
 impl Said {
+    /// Adds the trace and the span of the run that it is about, if it is about one.
+    fn identify(&mut self, names: &Names) {
+        let number = |name: &str| self.fields.get(name).and_then(Value::as_u64);
+        let small = |name: &str| number(name).and_then(|number| u32::try_from(number).ok());
+        let batch = self.fields.get("batch").and_then(Value::as_str).map(BatchId::from);
+        let trace = batch
+            .zip(small("task"))
+            .map(|(batch, task)| names.task_trace(&batch, TaskId(task)).to_string());
+        let span = number("attempt")
+            .zip(small("run"))
+            .map(|(attempt, run)| names.attempt(AttemptId(attempt), RunId(run)).to_string());
+        for (name, id) in [("trace_id", trace), ("span_id", span)] {
+            if let Some(id) = id {
+                self.fields.insert(name.to_owned(), id.into());
+            }
+        }
+    }
+
     fn keep(&mut self, field: &Field, value: Value) {
         match (field.name(), value) {
             ("message", Value::String(message)) => self.message = message,
@@ -200,6 +225,23 @@ mod tests {
         assert_eq!(at(1_709_251_199), "2024-02-29T23:59:59Z");
         assert_eq!(at(1_709_251_200), "2024-03-01T00:00:00Z");
         assert_eq!(at(4_107_542_400), "2100-03-01T00:00:00Z");
+    }
+
+    #[test]
+    fn a_line_about_a_run_names_its_span() {
+        let mut said = Said::default();
+        said.fields.insert("batch".to_owned(), "3/math".into());
+        said.identify(&Names::new("p/j"));
+        assert_eq!(said.fields.len(), 1, "a batch alone is no task");
+        for (name, number) in [("task", 5), ("run", 1), ("attempt", 9)] {
+            said.fields.insert(name.to_owned(), number.into());
+        }
+        said.identify(&Names::new("p/j"));
+        let names = Names::new("p/j");
+        let trace = names.task_trace(&"3/math".into(), TaskId(5)).to_string();
+        let span = names.attempt(AttemptId(9), RunId(1)).to_string();
+        assert_eq!(said.fields["trace_id"], trace);
+        assert_eq!(said.fields["span_id"], span);
     }
 
     #[test]

@@ -11,6 +11,8 @@ mod run;
 mod serve;
 mod signals;
 mod simulate;
+mod trace;
+mod worker;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -39,10 +41,26 @@ enum Command {
     Debug(Source),
     /// Run a simulated inference server, to try a configuration without a GPU
     Imitate(imitate::Imitation),
+    /// Run workers on this machine for a job on another one
+    Worker(worker::Workers),
+    /// Make a file for Perfetto (ui.perfetto.dev) from the history of a job
+    Trace(trace::Trace),
+    /// Watch the runners of a running job, those that are stuck first, and cancel what hangs
+    Top(Top),
     /// Show a job in a browser: a running one live, a finished one as it was recorded
     View(look::Look),
     /// Print the JSON Schema of the configuration, for editors
     Schema,
+}
+
+#[derive(Debug, Arguments)]
+struct Top {
+    /// The job's folder
+    #[arg(value_name = "JOB_DIR")]
+    job: PathBuf,
+    /// Print it once and end, as when standard output is no terminal
+    #[arg(long)]
+    once: bool,
 }
 
 #[derive(Debug, Arguments)]
@@ -94,6 +112,14 @@ fn main() -> ExitCode {
         Command::Check(source) => load(&source).and_then(|config| check::check(&config, &source)),
         Command::Debug(source) => load(&source).and_then(|config| debug::debug(&config)),
         Command::Imitate(imitation) => imitate::imitate(&imitation),
+        Command::Worker(workers) => worker::work(&workers),
+        Command::Trace(wanted) => trace::trace(&wanted),
+        Command::Top(Top { job, once }) => runtime().and_then(|runtime| {
+            let done = runtime.block_on(rollway_cli::top::top(&job, once));
+            // Nobody waits for a key that is not pressed.
+            runtime.shutdown_background();
+            done.map_err(Failure::Input)
+        }),
         Command::View(look) => look::look(&look),
         Command::Schema => {
             run::print_schema();

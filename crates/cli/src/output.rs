@@ -6,6 +6,7 @@
 
 use std::fmt::{self, Debug};
 use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::line::Line;
@@ -169,9 +170,13 @@ impl Debug for Output {
     }
 }
 
-/// Asks the terminal at standard error for its size.
 fn terminal_size() -> Size {
-    let size = rustix::termios::tcgetwinsize(io::stderr()).ok();
+    size_of(io::stderr())
+}
+
+/// Asks a terminal for its size.
+pub fn size_of(terminal: impl AsFd) -> Size {
+    let size = rustix::termios::tcgetwinsize(terminal).ok();
     let number = |name| std::env::var(name).ok()?.parse().ok();
     let told = |cells: Option<u16>, name, usual| {
         let cells = cells.filter(|cells| *cells > 0).map(usize::from);

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use rollway::config::{Config, Mode, schema};
 use rollway::explorer::{Watcher, Watchers};
 use rollway::job::{Job, JobError, State, Summary};
+use rollway::trace;
 use rollway_cli::log::{self, Form};
 use rollway_cli::output::{Kind, Output};
 use rollway_cli::view::summary::Account;
@@ -39,7 +40,8 @@ pub(crate) fn run(config: Config, source: &Source, form: Form) -> Result<(), Fai
 fn job(config: Config, source: &Source, form: Form) -> Result<(), Failure> {
     let config = config.named();
     let output = Output::stderr(form);
-    log::install(config.log.level, &output);
+    let names = trace::is_wanted(&config).then(|| trace::Names::of(&config));
+    log::install(config.log.level, &output, names);
     if let Some(summary) = Job::finished(&config)? {
         log::say(&output, Level::INFO, &finished(&summary, &config, source));
         return Ok(());

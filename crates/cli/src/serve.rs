@@ -15,7 +15,7 @@ use crate::{Failure, runtime};
 
 /// Serves the models of a checked configuration until a signal ends it.
 pub(crate) fn serve(config: &Config) -> Result<(), Failure> {
-    log::install(config.log.level, &Output::stderr(Form::Plain));
+    log::install(config.log.level, &Output::stderr(Form::Plain), None);
     let failed = |what: &str, error: io::Error| Failure::Job(format!("{what}: {error}"));
     runtime()?.block_on(async {
         let mut signals =

@@ -182,6 +182,10 @@ impl Watcher for View {
                 self.output.raw(&json::event(event, SystemTime::now()).to_string());
             }
             (_, Event::Note(note)) => log::say(&self.output, Level::INFO, note),
+            (_, Event::Alarm(alarm)) => {
+                let level = if alarm.raised { Level::WARN } else { Level::INFO };
+                log::say(&self.output, level, &alarm.words);
+            }
             (Kind::Plain, event) => {
                 if let Some(line) = plain::event(screen, event) {
                     log::say(&self.output, Level::INFO, &line);

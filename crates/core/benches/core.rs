@@ -31,6 +31,9 @@ struct World {
     payload: u64,
     step: i64,
     tasks_per_batch: usize,
+    runs_per_task: u32,
+    /// What is under way and not told yet, if runners are to stay busy.
+    held: Option<Vec<Input>>,
 }
 
 impl World {
@@ -46,6 +49,8 @@ impl World {
             payload: 0,
             step: 0,
             tasks_per_batch: (pending / BATCHES) as usize,
+            runs_per_task: 1,
+            held: None,
         };
         world.ask(Request::Start);
         for runner in 0..runners {
@@ -69,7 +74,7 @@ impl World {
     fn submit(&mut self) {
         self.step += 1;
         let batch = BatchId::from(self.step);
-        let spec = TaskSpec { repeat_times: 1, workflow: WorkflowId(0) };
+        let spec = TaskSpec { repeat_times: self.runs_per_task, workflow: WorkflowId(0) };
         let tasks = vec![spec; self.tasks_per_batch];
         self.ask(Request::Submit {
             batch: batch.clone(),
@@ -102,7 +107,8 @@ impl World {
     fn perform(&mut self, action: Action) {
         match action {
             Action::StartAttempt { runner, life, attempt, runs, .. } => {
-                let mut say = |report| self.queue.push(Input::Reported { runner, life, report });
+                let queue = self.held.as_mut().unwrap_or(&mut self.queue);
+                let mut say = |report| queue.push(Input::Reported { runner, life, report });
                 say(Report::AttemptBegan { attempt });
                 for run in runs.iter() {
                     self.payload += 1;
@@ -122,6 +128,11 @@ impl World {
             }
             _ => {}
         }
+    }
+
+    /// Goes on until nothing is queued.
+    fn settle(&mut self) {
+        while self.round() {}
     }
 
     /// Runs for about `inputs` inputs; returns inputs per second.
@@ -244,8 +255,89 @@ fn eval_metrics() {
     }
 }
 
+/// A pool as large as any that one coordinator is meant for: what one input costs there, against a
+/// small pool in the same run, and what happens to everybody at once.
+fn large() {
+    const RUNNERS: u32 = 10_000;
+    const RUNS: u32 = 10;
+    let in_flight = RUNNERS * RUNS;
+    println!("{RUNNERS} runners with {RUNS} runs each, {in_flight} runs in flight");
+    // First, while the memory of this process is what it uses.
+    at_once(RUNNERS, RUNS, resident());
+    let mut worlds = [64, 1_024, RUNNERS].map(|runners| {
+        let mut world = World::new(runners, 100_000);
+        world.runs_per_task = RUNS;
+        (runners, world)
+    });
+    let mut rates = worlds.each_mut().map(|(_, world)| {
+        world.fill();
+        world.measure(200_000);
+        Vec::new()
+    });
+    for _ in 0..9 {
+        for ((_, world), rates) in worlds.iter_mut().zip(&mut rates) {
+            rates.push(world.measure(600_000));
+        }
+    }
+    for ((runners, _), rates) in worlds.iter().zip(rates) {
+        let nanos = 1e9 / median(rates);
+        println!("  {runners:>6} runners: {nanos:>6.0} ns of processor time for an input");
+    }
+}
+
+/// Lets something happen to all runners of a large pool: each costs so much.
+fn at_once(runners: u32, runs: u32, before: Option<u64>) {
+    let mut world = World::new(runners, 100_000);
+    world.runs_per_task = runs;
+    // The processor's time is told in steps of some milliseconds: what is quick is done often.
+    const TIMES: u32 = 50;
+    let each = |name: &str, stopwatch: &Stopwatch, times: u32| {
+        let micros = stopwatch.seconds() * 1e6 / f64::from(runners * times);
+        println!("  {name:<32} {micros:>7.2} µs of processor time for a runner");
+    };
+    let start = Stopwatch::start();
+    world.settle();
+    each("all of them are ready:", &start, 1);
+    world.held = Some(Vec::new());
+    let start = Stopwatch::start();
+    world.fill();
+    world.settle();
+    each("all of them are given work:", &start, 1);
+    assert_eq!(world.core.counters().runs.running, u64::from(runners * runs));
+    if let (Some(before), Some(after)) = (before, resident()) {
+        let bytes = after.saturating_sub(before) as f64 / f64::from(runners);
+        println!("  memory of the core, with {} pending tasks: {bytes:.0} bytes a runner", 100_000);
+    }
+    let all = |world: &mut World, report: &Report| {
+        let views: Vec<_> = world.core.runners().map(|view| (view.runner, view.life)).collect();
+        let inputs = views.into_iter().map(|(runner, life)| {
+            let report = report.clone();
+            Input::Reported { runner, life, report }
+        });
+        world.queue.extend(inputs);
+    };
+    let start = Stopwatch::start();
+    for _ in 0..TIMES {
+        all(&mut world, &Report::Alive);
+        world.settle();
+    }
+    each("all of them say they are alive:", &start, TIMES);
+    let lost = Report::Lost { message: "its machine is gone".into(), suspect: false };
+    let start = Stopwatch::start();
+    all(&mut world, &lost);
+    world.settle();
+    each("all of them are lost:", &start, 1);
+    let start = Stopwatch::start();
+    for wanted in [runners / 2, runners].into_iter().cycle().take(2 * TIMES as usize) {
+        world.queue.push(Input::PoolResized { runners: wanted });
+        world.settle();
+    }
+    each("half of them go and come again:", &start, TIMES);
+}
+
 fn main() {
     memory();
     eval_metrics();
     throughput();
+    large();
 }

@@ -25,6 +25,8 @@ pub(crate) struct Batch {
     pub(crate) tasks: Vec<Task>,
     /// The next task and run that were never dispatched.
     fresh: (u32, u32),
+    /// How many slices that makes, if no run ends before it is dispatched.
+    pub(crate) slices: u64,
     /// Runs that failed and may be tried again now.
     pub(crate) retries: VecDeque<Retry>,
     /// Tasks that have not ended.
@@ -141,6 +143,7 @@ impl Batch {
             min_wait_num: None,
             tasks: Vec::new(),
             fresh: (0, 0),
+            slices: 0,
             retries: VecDeque::new(),
             open: 0,
             handed: 0,
@@ -217,25 +220,40 @@ impl Batch {
                 Body::Ended(_) | Body::Gone => false,
             };
             let Some(first) = (from..task.total).find(pending) else {
+                self.slices -= slices(task.total - from, most);
                 self.fresh = (at + 1, 0);
                 continue;
             };
-            let most = first.saturating_add(most).min(task.total);
-            let count = (first..most).take_while(pending).count() as u32;
+            let end = first.saturating_add(most).min(task.total);
+            let count = (first..end).take_while(pending).count() as u32;
             let next = first + count;
+            self.slices -= slices(task.total - from, most) - slices(task.total - next, most);
             self.fresh = if next < task.total { (at, next) } else { (at + 1, 0) };
             return Some((TaskId(at), Runs { first, count }));
         }
+    }
+
+    /// Counts the slices that were never dispatched; `slices` must be so many.
+    pub(crate) fn count_slices(&self, most: u32) -> u64 {
+        let (at, from) = self.fresh;
+        let left = self.tasks.iter().skip(at as usize).enumerate();
+        left.map(|(nth, task)| slices(task.total - if nth == 0 { from } else { 0 }, most)).sum()
     }
 
     /// Leaves nothing to dispatch; the runs must have ended.
     pub(crate) fn clear_queue(&mut self) {
         self.retries.clear();
         self.fresh = (self.tasks.len() as u32, 0);
+        self.slices = 0;
     }
 
     /// Tells whether a run waits to be dispatched for the first time, not to be tried again.
     pub(crate) const fn is_fresh(&self, task: u32, run: u32) -> bool {
         task > self.fresh.0 || (task == self.fresh.0 && run >= self.fresh.1)
     }
+}
+
+/// Returns how many slices of at most `most` runs these make.
+pub(crate) const fn slices(runs: u32, most: u32) -> u64 {
+    runs.div_ceil(most) as u64
 }

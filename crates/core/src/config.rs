@@ -3,12 +3,16 @@
 use std::time::Duration;
 
 use crate::failure::FailurePolicy;
+use crate::scaling::Scaling;
 
 /// The configuration of a [`Core`](crate::Core).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// How many runners are kept alive. Runners that join by themselves come on top.
     pub runners: u32,
+    /// Whether and between which bounds the number of runners follows the work; it begins with
+    /// `runners`, as far as the bounds allow.
+    pub scaling: Option<Scaling>,
     /// The most runs of one task that one runner gets at once; none: all of them.
     pub max_repeat_times_per_runner: Option<u32>,
     /// Whether runners execute the runs of an attempt one after another, in their order. Then only
@@ -50,6 +54,7 @@ impl Default for Config {
         let retries = 2;
         Self {
             runners: 8,
+            scaling: None,
             max_repeat_times_per_runner: None,
             runs_in_turn: true,
             max_timeout,

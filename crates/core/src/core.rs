@@ -13,6 +13,7 @@ use crate::input::{Input, Request};
 use crate::lease::Lease;
 use crate::notice::Notice;
 use crate::runner::Slot;
+use crate::scaling::Scaler;
 use crate::stop::{Phase, Stopping};
 use crate::time::Time;
 use crate::timers::Timers;
@@ -77,8 +78,21 @@ pub struct Core {
     pub(crate) alive: u32,
     /// How many runners have an attempt.
     pub(crate) working: u32,
+    /// How many runners that are not retired joined by themselves.
+    pub(crate) joined: u32,
+    /// How many of those have an attempt.
+    pub(crate) joined_working: u32,
+    /// So many slots from the first on keep nobody waiting for the start.
+    pub(crate) settled: usize,
     /// How many supervised runners are wanted.
     pub(crate) wanted: u32,
+    /// Decides that, if it follows the work.
+    pub(crate) scaler: Option<Scaler>,
+    pub(crate) scale_timer: Option<Time>,
+    /// Whether a part of its quiet time has just ended.
+    pub(crate) part_over: bool,
+    /// How many slices were never dispatched, over all batches.
+    pub(crate) slices: u64,
 
     pub(crate) waiting: BTreeMap<RequestId, Waiting>,
     pub(crate) all_waiters: Vec<AllWaiter>,
@@ -116,8 +130,16 @@ impl Core {
     /// asked to [`Start`](Request::Start).
     pub fn new(config: Config) -> Self {
         let next_attempt = u64::from(config.epoch) << NUMBERS_PER_EPOCH;
+        let wanted = config.scaling.map_or(config.runners, |bounds| bounds.fit(config.runners));
         Self {
-            wanted: config.runners.min(config.limits.runners),
+            wanted: wanted.min(config.limits.runners),
+            scaler: config.scaling.map(Scaler::new),
+            scale_timer: None,
+            part_over: false,
+            slices: 0,
+            joined: 0,
+            joined_working: 0,
+            settled: 0,
             config,
             now: Time::ZERO,
             phase: Phase::New,
@@ -248,6 +270,7 @@ impl Core {
                 Wake::Elsewhere => self.elsewhere = None,
                 Wake::Delivery(lease) => self.delivery_due(lease, actions),
                 Wake::Stop => self.stop_due(actions),
+                Wake::Scaling => self.scaling_due(),
             }
         }
     }
@@ -264,6 +287,7 @@ impl Core {
                 break;
             }
         }
+        self.scale(actions);
         self.look_at_all_waiters(actions);
         self.look_at_start(actions);
         self.look_at_stop(actions);

@@ -1,7 +1,7 @@
 //! Conservation counters: what came in, where it is, and what became of it.
 
 use crate::failure::{ByCancel, ByFailure, names};
-use crate::status::ByDrop;
+use crate::status::{BatchKind, ByDrop, TaskTally};
 
 /// Where runs are. [`RunTally::balanced`] holds at any moment, for every task, batch and in total.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,6 +38,33 @@ impl RunTally {
     }
 }
 
+/// Where tasks are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TaskCount {
+    /// Tasks that were accepted.
+    pub submitted: u64,
+    /// Tasks that have not ended.
+    pub open: u64,
+    /// How the others ended.
+    pub ended: TaskTally,
+}
+
+impl TaskCount {
+    /// Tells whether every task is in exactly one place.
+    pub const fn balanced(&self) -> bool {
+        self.submitted == self.open + self.ended.total()
+    }
+}
+
+/// Where the runs and tasks of one kind of batch are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KindTally {
+    /// Its runs.
+    pub runs: RunTally,
+    /// Its tasks.
+    pub tasks: TaskCount,
+}
+
 names!(
     /// Why something that was reported was not believed.
     Disbelief, ByDisbelief {
@@ -71,6 +98,10 @@ names!(
 pub struct Counters {
     /// All runs of all batches, also of those that are forgotten.
     pub runs: RunTally,
+    /// What of it belongs to train batches.
+    pub train: KindTally,
+    /// What of it belongs to eval batches.
+    pub eval: KindTally,
     /// Inputs applied.
     pub inputs: u64,
     /// Attempts sent to runners.
@@ -119,10 +150,39 @@ pub struct Counters {
 }
 
 impl Counters {
+    /// Returns what belongs to one kind of batch.
+    pub const fn of(&self, kind: BatchKind) -> &KindTally {
+        match kind {
+            BatchKind::Train => &self.train,
+            BatchKind::Eval => &self.eval,
+        }
+    }
+
+    pub(crate) const fn of_mut(&mut self, kind: BatchKind) -> &mut KindTally {
+        match kind {
+            BatchKind::Train => &mut self.train,
+            BatchKind::Eval => &mut self.eval,
+        }
+    }
+
+    /// Returns the books that a run of a kind of batch stands in.
+    pub(crate) const fn books(&mut self, kind: BatchKind) -> [&mut RunTally; 2] {
+        let of_kind = match kind {
+            BatchKind::Train => &mut self.train,
+            BatchKind::Eval => &mut self.eval,
+        };
+        [&mut self.runs, &mut of_kind.runs]
+    }
+
     /// Tells whether every run, payload and request is accounted for.
     pub fn balanced(&self) -> bool {
         let gone = self.payloads_delivered + self.payloads_dropped.total();
+        let mut runs = self.train.runs;
+        runs.add(&self.eval.runs);
         self.runs.balanced()
+            && runs == self.runs
+            && self.train.tasks.balanced()
+            && self.eval.tasks.balanced()
             && self.payloads_received + self.payloads_restored == self.payloads_held + gone
             && self.answers + self.withdrawn <= self.requests
             && self.attempts_ended <= self.attempts_started

@@ -52,16 +52,30 @@ impl Core {
     }
 
     /// Finds the first batch with fresh work that there is room for.
-    fn first_fresh(&self) -> Option<Rank> {
+    pub(crate) fn first_fresh(&self) -> Option<Rank> {
         self.fresh.iter().take(LOOK_AHEAD).find(|rank| self.room_for(rank.1)).copied()
+    }
+
+    /// Returns the most runs of one task that go out at once.
+    pub(crate) fn most_at_once(&self) -> u32 {
+        self.config.max_repeat_times_per_runner.unwrap_or(u32::MAX).max(1)
+    }
+
+    /// Counts the retries of the first batches that could go out now.
+    pub(crate) fn retries_at_hand(&self) -> u64 {
+        let batches = self.retrying.iter().take(LOOK_AHEAD);
+        let batches = batches.filter(|rank| self.room_for(rank.1));
+        batches.map(|rank| self.batches[&rank.1].retries.len() as u64).sum()
     }
 
     /// Takes the next slice of a batch with fresh work.
     fn take_fresh(&mut self, rank: Rank) -> Option<Match> {
         let runner = self.idle.first()?.1;
-        let most = self.config.max_repeat_times_per_runner.unwrap_or(u32::MAX).max(1);
+        let most = self.most_at_once();
         let batch = self.batches.get_mut(&rank.1)?;
+        let before = batch.slices;
         let found = batch.next_fresh(most);
+        self.slices -= before - batch.slices;
         if !batch.has_fresh() {
             self.fresh.remove(&rank);
         }
@@ -164,7 +178,8 @@ impl Core {
             BatchKind::Eval => cap,
         };
         let count = u64::from(runs.count);
-        for tally in [&mut batch.runs, &mut self.counters.runs] {
+        let [all, of_kind] = self.counters.books(batch.kind);
+        for tally in [&mut batch.runs, all, of_kind] {
             tally.pending -= count;
             tally.running += count;
         }

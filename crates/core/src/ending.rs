@@ -13,7 +13,7 @@ use crate::input::{Report, RunOutcome, Unresponsive};
 use crate::notice::{Notice, Over};
 use crate::record::{Ending, Record};
 use crate::runner::Phase as RunnerPhase;
-use crate::status::{DropReason, Payload, Status};
+use crate::status::{DropReason, Payload, Status, TaskTally};
 use crate::stop::Phase;
 use crate::task::{Body, Ended, RunState};
 use crate::view::Wake;
@@ -24,6 +24,9 @@ pub(crate) enum Partial {
     Keep,
     Drop,
 }
+
+/// Under which of its names a task that ended is counted.
+type How = fn(&mut TaskTally) -> &mut u64;
 
 /// Books the end of one run.
 fn book(tally: &mut RunTally, from: RunState, to: RunState) {
@@ -110,8 +113,10 @@ impl Core {
             self.counters.payloads_held += 1;
             self.counters.payload_bytes_held += payload.bytes;
         }
-        book(&mut batch.runs, from, to);
-        book(&mut self.counters.runs, from, to);
+        let [all, of_kind] = self.counters.books(batch.kind);
+        for tally in [&mut batch.runs, all, of_kind] {
+            book(tally, from, to);
+        }
         self.last_progress = self.now;
         if let Some(how) = over {
             self.note(|| Notice::Over { batch: key, task, run, how });
@@ -222,7 +227,8 @@ impl Core {
             let Some(batch) = self.batches.get_mut(&key) else { return };
             let Some(work) = batch.work_mut(task) else { return };
             work.runs[run.0 as usize].state = RunState::Pending;
-            for tally in [&mut batch.runs, &mut self.counters.runs] {
+            let [all, of_kind] = self.counters.books(batch.kind);
+            for tally in [&mut batch.runs, all, of_kind] {
                 tally.running -= 1;
                 tally.pending += 1;
             }
@@ -282,18 +288,18 @@ impl Core {
         // A run that somebody had cancelled ended for good: its task was not cut for that.
         let cut = status.cancelled_runs.total() > status.cancelled_runs[CancelReason::Requested];
         let mut dropped = None;
-        if status.ok() {
-            batch.ended.ok += 1;
+        let how: How = if status.ok() {
+            |tally| &mut tally.ok
         } else if cut && (status.completed_runs == 0 || partial == Partial::Drop) {
-            batch.ended.cancelled += 1;
             dropped = Some(reason);
+            |tally| &mut tally.cancelled
         } else if status.completed_runs > 0 {
-            batch.ended.partial += 1;
             dropped = (self.config.failures.groups == Groups::Whole)
                 .then_some(DropReason::IncompleteGroup);
+            |tally| &mut tally.partial
         } else {
-            batch.ended.failed += 1;
-        }
+            |tally| &mut tally.failed
+        };
         let payloads = dropped.map(|_| std::mem::take(&mut ended.payloads));
         self.note(|| {
             let status = Arc::clone(&ended.status);
@@ -305,7 +311,7 @@ impl Core {
         for payload in payloads.into_iter().flatten() {
             self.drop_payload(key, payload, dropped.unwrap_or(reason), actions);
         }
-        self.close_task(key);
+        self.close_task(key, how);
     }
 
     fn keep_ended(&mut self, key: BatchKey, id: TaskId, ended: Ended) {
@@ -314,9 +320,14 @@ impl Core {
         batch.results.push(id);
     }
 
-    fn close_task(&mut self, key: BatchKey) {
+    fn close_task(&mut self, key: BatchKey, how: How) {
         let Some(batch) = self.batches.get_mut(&key) else { return };
         batch.open -= 1;
+        let count = &mut self.counters.of_mut(batch.kind).tasks;
+        count.open -= 1;
+        for tally in [&mut batch.ended, &mut count.ended] {
+            *how(tally) += 1;
+        }
         if batch.open == 0 {
             // What is left in the queue has ended without being sent.
             self.clear_queue(key);
@@ -412,15 +423,15 @@ impl Core {
         let task = &mut batch.tasks[id.0 as usize];
         task.body = Body::Gone;
         let total = u64::from(task.total);
-        for tally in [&mut batch.runs, &mut self.counters.runs] {
+        let [all, of_kind] = self.counters.books(batch.kind);
+        for tally in [&mut batch.runs, all, of_kind] {
             tally.pending -= total;
             tally.cancelled[why] += total;
         }
-        batch.ended.cancelled += 1;
         if self.notices.is_some() {
             self.note_fresh_cut(key, id, why, total as u32);
         }
-        self.close_task(key);
+        self.close_task(key, |tally| &mut tally.cancelled);
     }
 
     fn note_fresh_cut(&mut self, batch: BatchKey, task: TaskId, reason: CancelReason, runs: u32) {
@@ -476,6 +487,7 @@ impl Core {
 
     pub(crate) fn clear_queue(&mut self, key: BatchKey) {
         let Some(batch) = self.batches.get_mut(&key) else { return };
+        self.slices -= batch.slices;
         batch.clear_queue();
         self.fresh.remove(&batch.rank());
         self.retrying.remove(&batch.rank());

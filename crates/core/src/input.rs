@@ -143,7 +143,8 @@ pub enum Request {
         /// Whether what is unfinished in the end is cancelled.
         clear_timeout_tasks: bool,
     },
-    /// Start the runners; answered when each is ready or has failed to start.
+    /// Start the runners; answered when each is ready, has failed to start, or waits for something
+    /// outside while others are ready.
     Start,
     /// Stop: nothing new is begun, whoever waits is told, attempts and deliveries under way may
     /// end in time.

@@ -35,7 +35,7 @@ impl Core {
 
     fn check_batches(&self) -> Result<(), String> {
         let (mut open, mut held, mut bytes) = (0, 0, 0);
-        let (mut pending, mut running) = (0, 0);
+        let (mut pending, mut running, mut slices) = (0, 0, 0);
         for batch in self.batches.iter() {
             let name = &batch.id;
             let key = &batch.key;
@@ -54,6 +54,9 @@ impl Core {
                 "batch {name} is remembered or not, contrary to its state"
             );
             held += self.check_batch(batch)?;
+            let counted = batch.count_slices(self.most_at_once());
+            require!(counted == batch.slices, "batch {name} has {counted} slices left");
+            slices += counted;
             open += batch.open;
             bytes += batch.held_bytes;
             pending += batch.runs.pending;
@@ -64,10 +67,13 @@ impl Core {
             require!(right, "the name {id} points to {key}, which is another batch or none");
         }
         require!(open == self.open_tasks, "{open} tasks are open, not {}", self.open_tasks);
+        require!(slices == self.slices, "{slices} slices are left, not {}", self.slices);
         let counters = &self.counters;
         require!(held == counters.payloads_held, "{held} payloads are held");
         require!(bytes == counters.payload_bytes_held, "{bytes} bytes are held");
         require!(pending == counters.runs.pending, "{pending} runs are pending");
+        let counted = counters.train.tasks.open + counters.eval.tasks.open;
+        require!(open == counted, "{open} tasks are open, not {counted}");
         require!(running == counters.runs.running, "{running} runs are running");
         // What was recorded is looked at when all of it is known.
         let looked = self.changed.is_empty() || self.phase == Phase::New;
@@ -167,11 +173,13 @@ impl Core {
     }
 
     fn check_runners(&self) -> Result<(), String> {
-        let (mut alive, mut working) = (0, 0);
+        let (mut alive, mut working, mut joined) = (0, 0, (0, 0));
         for (at, slot) in self.runners.iter().enumerate() {
             let runner = RunnerId(at as u32);
             alive += u32::from(slot.alive());
             working += u32::from(slot.attempt().is_some());
+            joined.0 += u32::from(slot.joined());
+            joined.1 += u32::from(!slot.supervised && slot.attempt().is_some());
             let idle = self.idle.contains(&(slot.idle_since, runner));
             require!(
                 idle == matches!(slot.phase, RunnerPhase::Idle),
@@ -196,6 +204,8 @@ impl Core {
         }
         require!(alive == self.alive, "{alive} runners are alive, not {}", self.alive);
         require!(working == self.working, "{working} runners work, not {}", self.working);
+        let kept = (self.joined, self.joined_working);
+        require!(joined == kept, "{joined:?} runners joined and work, not {kept:?}");
         if self.phase == Phase::Running {
             let counted = self.runners.iter().filter(|slot| slot.counted()).count() as u32;
             require!(counted == self.wanted, "{counted} runners are kept, not {}", self.wanted);
@@ -241,7 +251,7 @@ impl Core {
             }
         }
         let most = self.runners.len() * 2 + self.waiting.len() + self.paused.len();
-        let most = most + self.leases.len() + 2;
+        let most = most + self.leases.len() + 3;
         require!(self.timers.len() <= most, "{} timers, at most {most}", self.timers.len());
         Ok(())
     }

@@ -36,6 +36,7 @@ mod record;
 pub mod rendezvous;
 mod report;
 mod runner;
+mod scaling;
 mod schedule;
 mod status;
 mod stop;
@@ -50,7 +51,7 @@ pub use crate::action::{Action, Answer, Cancel, Collected, Outcome, Refusal, Run
 pub use crate::batch_id::{BatchId, Priority, Step};
 pub use crate::config::{BatchPolicy, Config, DynamicTimeout, Limits, OverRollout, Supervision};
 pub use crate::core::Core;
-pub use crate::counters::{ByDisbelief, Counters, Disbelief, RunTally};
+pub use crate::counters::{ByDisbelief, Counters, Disbelief, KindTally, RunTally, TaskCount};
 pub use crate::failure::{
     ByCancel, ByFailure, CancelReason, FailureKind, FailurePolicy, Groups, Rule, Then,
 };
@@ -60,6 +61,7 @@ pub use crate::ids::{
 pub use crate::input::{Delivery, Input, Report, Request, RunOutcome, TaskSpec, Unresponsive};
 pub use crate::notice::{Notice, Over};
 pub use crate::record::{Ending, Record};
+pub use crate::scaling::{Load, Scaler, Scaling};
 pub use crate::status::{
     BatchKind, BatchResult, BatchState, ByDrop, DropReason, Failure, Payload, Status, TaskResult,
     TaskTally,

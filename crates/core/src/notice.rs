@@ -8,6 +8,7 @@ use crate::failure::{CancelReason, FailureKind};
 use crate::ids::{BatchKey, RunId, TaskId};
 use crate::record::Ending;
 use crate::status::{BatchState, DropReason, Status};
+use crate::task::{Body, RunState, Task};
 
 /// Something that became of a run, a task or a batch.
 #[derive(Clone, Debug, PartialEq)]
@@ -88,9 +89,17 @@ impl Over {
 }
 
 impl Core {
-    /// Has everything noticed from now on.
+    /// Has everything noticed from now on, beginning with the runs and tasks of active batches that
+    /// have ended: a core that was told what happened before a crash knows of some.
     pub fn notice(&mut self) {
-        self.notices.get_or_insert_default();
+        let mut notices = self.notices.take().unwrap_or_default();
+        let active = self.order.iter().filter_map(|(_, key)| self.batches.get(key));
+        for batch in active {
+            for (at, task) in batch.tasks.iter().enumerate() {
+                ended(batch.key, TaskId(at as u32), task, &mut notices);
+            }
+        }
+        self.notices = Some(notices);
     }
 
     /// Gives what was noticed since it was last asked, in order, and keeps the room for more.
@@ -102,5 +111,32 @@ impl Core {
         if let Some(notices) = &mut self.notices {
             notices.push(notice());
         }
+    }
+}
+
+/// Notices what has ended of a task.
+fn ended(batch: BatchKey, task: TaskId, of: &Task, notices: &mut Vec<Notice>) {
+    match &of.body {
+        Body::Working(work) => {
+            for (run, state) in work.runs.iter().map(|run| run.state).enumerate() {
+                let how = match state {
+                    RunState::Succeeded => Over::Succeeded,
+                    RunState::Cancelled(reason) => Over::Cancelled { reason },
+                    RunState::Failed(kind) => {
+                        let of_run = |error: &&crate::status::Failure| error.run.0 as usize == run;
+                        let error = work.first_error.as_ref().filter(of_run);
+                        let message = error.map(|error| Arc::clone(&error.message));
+                        Over::Failed { kind, message: message.unwrap_or_default() }
+                    }
+                    RunState::Pending | RunState::InFlight(_) => continue,
+                };
+                notices.push(Notice::Over { batch, task, run: RunId(run as u32), how });
+            }
+        }
+        Body::Ended(ended) => {
+            let status = Arc::clone(&ended.status);
+            notices.push(Notice::Ended { batch, task, status, dropped: None });
+        }
+        Body::Fresh | Body::Gone => {}
     }
 }

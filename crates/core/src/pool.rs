@@ -75,6 +75,7 @@ impl Core {
         let supervision = self.config.supervision;
         let slot = &mut self.runners[runner.0 as usize];
         let (was_alive, was_working) = (slot.alive(), slot.attempt().is_some());
+        let was_joined = slot.joined();
         if matches!(slot.phase, Phase::Idle) {
             self.idle.remove(&(slot.idle_since, runner));
         }
@@ -111,7 +112,13 @@ impl Core {
         self.timers.set(Wake::Silence(runner), &mut slot.silence, silence);
         let slot = &self.runners[runner.0 as usize];
         self.alive = self.alive + u32::from(slot.alive()) - u32::from(was_alive);
-        self.working = self.working + u32::from(slot.attempt().is_some()) - u32::from(was_working);
+        let works = slot.attempt().is_some();
+        self.working = self.working + u32::from(works) - u32::from(was_working);
+        self.joined = self.joined + u32::from(slot.joined()) - u32::from(was_joined);
+        if !slot.supervised {
+            let before = self.joined_working + u32::from(works);
+            self.joined_working = before - u32::from(was_working);
+        }
     }
 
     /// A runner is idle: it stays, unless it is not wanted any more.
@@ -165,7 +172,11 @@ impl Core {
             return self.disbelieve(Disbelief::NotCurrent);
         }
         slot.waits = why.is_some();
-        slot.settled |= slot.waits;
+        slot.settled = slot.waits;
+        if !slot.settled {
+            // Whoever waits for the start waits for it again.
+            self.settled = self.settled.min(runner.0 as usize);
+        }
         slot.message = why;
         let due = self.now.after(self.config.supervision.start_timeout);
         let timer = (!slot.waits).then_some(due);
@@ -284,6 +295,7 @@ impl Core {
     }
 
     pub(crate) fn resize(&mut self, runners: u32, actions: &mut Vec<Action>) {
+        let runners = self.config.scaling.map_or(runners, |bounds| bounds.fit(runners));
         self.wanted = runners.min(self.config.limits.runners);
         if self.phase == CorePhase::Running {
             self.fit_pool(actions);
@@ -292,6 +304,7 @@ impl Core {
 
     /// Starts the runners that are missing and lets go those that are too many.
     pub(crate) fn fit_pool(&mut self, actions: &mut Vec<Action>) {
+        self.settled = 0;
         let mut counted = self.runners.iter().filter(|slot| slot.counted()).count() as u32;
         for at in 0..self.runners.len() {
             if counted < self.wanted && self.runners[at].supervised && self.runners[at].retiring {
@@ -333,10 +346,8 @@ impl Core {
             CorePhase::New => Some(Refusal::NotStarted),
             CorePhase::Stopping | CorePhase::Stopped => Some(Refusal::Stopped),
             CorePhase::Running => {
-                let joined =
-                    |slot: &&Slot| !slot.supervised && !matches!(slot.phase, Phase::Retired);
                 let max = u64::from(self.config.limits.joined_runners);
-                let value = self.runners.iter().filter(joined).count() as u64 + 1;
+                let value = u64::from(self.joined) + 1;
                 (value > max).then_some(Refusal::Limit { limit: "joined_runners", value, max })
             }
         };

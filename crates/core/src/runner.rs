@@ -125,6 +125,11 @@ impl Slot {
         self.supervised && !self.retiring && !matches!(self.phase, Phase::Retired)
     }
 
+    /// Tells whether there is a runner behind the slot that came by itself.
+    pub(crate) const fn joined(&self) -> bool {
+        !self.supervised && !matches!(self.phase, Phase::Retired)
+    }
+
     /// Returns how long to rest before the next life.
     pub(crate) fn rest(&self, supervision: &Supervision) -> Duration {
         if self.fruitless == 0 {

@@ -2,7 +2,7 @@
 
 use crate::Core;
 use crate::action::{Action, Answer, Refusal};
-use crate::batch::{Batch, Owner};
+use crate::batch::{Batch, Owner, slices};
 use crate::batch_id::BatchId;
 use crate::ids::{BatchKey, RequestId, TaskId};
 use crate::input::TaskSpec;
@@ -130,20 +130,28 @@ impl Core {
     }
 
     pub(crate) fn add_tasks(&mut self, key: BatchKey, tasks: &[TaskSpec]) {
+        let most = self.most_at_once();
         let Some(batch) = self.batches.get_mut(&key) else { return };
         batch.tasks.reserve(tasks.len());
-        let mut runs = 0;
+        let (mut runs, mut fresh) = (0, 0);
         for task in tasks {
             runs += u64::from(task.repeat_times);
+            fresh += slices(task.repeat_times, most);
             batch.tasks.push(Task {
                 total: task.repeat_times,
                 workflow: task.workflow,
                 body: Body::Fresh,
             });
         }
+        batch.slices += fresh;
+        self.slices += fresh;
         batch.open += tasks.len() as u64;
         self.open_tasks += tasks.len() as u64;
-        for tally in [&mut batch.runs, &mut self.counters.runs] {
+        let count = &mut self.counters.of_mut(batch.kind).tasks;
+        count.submitted += tasks.len() as u64;
+        count.open += tasks.len() as u64;
+        let [all, of_kind] = self.counters.books(batch.kind);
+        for tally in [&mut batch.runs, all, of_kind] {
             tally.submitted += runs;
             tally.pending += runs;
         }

@@ -13,6 +13,7 @@ use crate::ids::{BatchKey, RequestId, RunnerId};
 use crate::input::Unresponsive;
 use crate::lease::Recipient;
 use crate::metrics::Metrics;
+use crate::runner::Slot;
 use crate::status::{BatchState, DropReason};
 use crate::time::Time;
 use crate::view::Wake;
@@ -47,20 +48,30 @@ impl Core {
                 self.fit_pool(actions);
             }
         }
+        self.settled = 0;
         self.start_waiters.push(request);
         self.waiting.insert(request, Waiting::Start);
     }
 
-    /// Answers whoever waits for the start once every runner is ready or has failed to start.
+    /// Answers whoever waits for the start once every runner is ready, has failed to start, or
+    /// waits for something outside. If none is ready and some wait, there is nothing to begin with yet.
     pub(crate) fn look_at_start(&mut self, actions: &mut Vec<Action>) {
         if self.start_waiters.is_empty() {
             return;
         }
-        let counted = || self.runners.iter().filter(|slot| slot.counted());
-        if !counted().all(|slot| slot.settled) {
-            return;
+        let waits = |slot: &Slot| slot.counted() && !slot.settled;
+        // Looked at from where it stopped the last time: not all of them with every input.
+        while let Some(slot) = self.runners.get(self.settled) {
+            if waits(slot) {
+                return;
+            }
+            self.settled += 1;
         }
         let (ready, wanted) = ((self.idle.len() as u32) + self.working, self.wanted);
+        let waits_outside = |slot: &Slot| slot.counted() && slot.waits;
+        if ready == 0 && self.runners.iter().any(waits_outside) {
+            return;
+        }
         for request in std::mem::take(&mut self.start_waiters) {
             self.answer(request, Answer::Started { ready, wanted }, actions);
         }
@@ -90,6 +101,7 @@ impl Core {
 
     fn begin_stop(&mut self, actions: &mut Vec<Action>) {
         self.phase = Phase::Stopping;
+        self.timers.set(Wake::Scaling, &mut self.scale_timer, None);
         let pending_runs = self.counters.runs.pending;
         let mut report = StopReport { pending_runs, ..StopReport::default() };
         for key in self.active_keys() {

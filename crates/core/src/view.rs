@@ -129,6 +129,8 @@ pub enum Wake {
     Delivery(crate::ids::LeaseId),
     /// A stop has waited long enough.
     Stop,
+    /// It is time to see whether there are too many runners.
+    Scaling,
 }
 
 impl Core {

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use rollway_core::metrics::Metrics;
 use rollway_core::{
     Action, AttemptId, BatchId, BatchKey, BatchKind, BatchPolicy, CancelReason, Config, Core,
-    Delivery, Ending, FailureKind, FailurePolicy, Groups, Input, LeaseId, Life, Limits,
+    Delivery, Ending, FailureKind, FailurePolicy, Groups, Input, LeaseId, Life, Limits, Notice,
     OverRollout, Payload, PayloadId, Record, Report, Request, RequestId, RunId, RunOutcome,
     RunnerId, Supervision, TaskId, TaskSpec, Then, Time, Unresponsive, WorkflowId,
 };
@@ -385,6 +385,8 @@ proptest! {
         let start = Input::Requested { request: RequestId(1000), what: Request::Start };
         memory.asked.insert(RequestId(1000));
         core.apply(now, start, &mut actions);
+        core.notice();
+        let mut noticed = 0;
         for (told, pause) in steps {
             now = now.after(Duration::from_secs(pause));
             if let Told::Crash { lost, twice } = told {
@@ -399,6 +401,11 @@ proptest! {
                         prop_assert!(false, "after a crash: {words}");
                     }
                 }
+                // What ended before is told of active batches alone, and not run by run.
+                core.notice();
+                core.noticed().for_each(drop);
+                let runs = &core.counters().runs;
+                noticed = runs.succeeded + runs.failed.total() + runs.cancelled.total();
                 continue;
             }
             let input = memory.input(&core, told);
@@ -411,6 +418,11 @@ proptest! {
             core.apply(now, input.clone(), &mut actions);
             memory.note(&actions);
             actions.clear();
+            let over = |notice: &Notice| matches!(notice, Notice::Over { .. });
+            noticed += core.noticed().filter(over).count() as u64;
+            let runs = &core.counters().runs;
+            let ended = runs.succeeded + runs.failed.total() + runs.cancelled.total();
+            prop_assert_eq!(noticed, ended, "every run that ended is noticed once");
             if let Err(words) = core.check() {
                 prop_assert!(false, "after {input:?}: {words}");
             }

@@ -24,7 +24,7 @@ pub use self::jsonl::JsonLines;
 pub use self::open::{Options, open, table};
 pub use self::parquet::Parquet;
 pub use self::postgres::Postgres;
-pub use self::queue::Queue;
+pub use self::queue::{Queue, Usage};
 pub use self::sqlite::Sqlite;
 use crate::{Lot, Sample};
 
@@ -39,6 +39,11 @@ pub trait Buffer: Send + Sync {
 
     /// Opens a reader. Readers of one name share one position.
     fn reader(&self, name: &str) -> Result<Box<dyn Reader>>;
+
+    /// Returns how much it holds, if it knows without looking for long.
+    fn usage(&self) -> Option<Usage> {
+        None
+    }
 }
 
 /// Puts experiences into a buffer.

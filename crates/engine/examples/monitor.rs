@@ -1,6 +1,8 @@
-//! Writes event files through the monitor, for tests that read them with TensorBoard itself.
+//! Tells monitors what happens, for tests that read it with TensorBoard and the packages
+//! themselves.
 //!
-//! `monitor FOLDER` reads one JSON object per line: `{"began": 3}`, the last step that is done;
+//! `monitor FOLDER [MONITOR]`, with the section `monitor` of a configuration in JSON, reads one
+//! JSON object per line: `{"began": 3}`, the last step that is done;
 //! `{"step": 4, "metrics": {…}}`, and so `{"eval": 4, …}` and `{"trained": 4, …}`.
 //! The curves are below `FOLDER`, where a job's would be.
 
@@ -10,9 +12,10 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rollway::Drops;
 use rollway::config::{Config, Mode};
 use rollway::explorer::{Event, Watchers};
-use rollway::monitor::Monitor;
+use rollway::monitor;
 use rollway_core::metrics::Metrics;
 use rollway_core::{
     BatchId, BatchKey, BatchKind, BatchResult, BatchState, ByDrop, RunTally, TaskTally,
@@ -32,12 +35,19 @@ struct Line {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut config = Config::default();
-    config.checkpoint_root_dir = std::env::args().nth(1).ok_or("usage: monitor FOLDER")?;
-    let monitor = Monitor::open(&config)?.ok_or("no files are wanted")?;
-    let watchers = Watchers::new(vec![monitor]);
+    let usage = "usage: monitor FOLDER [MONITOR]";
+    config.checkpoint_root_dir = std::env::args().nth(1).ok_or(usage)?;
+    if let Some(section) = std::env::args().nth(2) {
+        config.monitor = serde_json::from_str(&section)?;
+    }
+    let drops = Drops::default();
+    let watchers = Watchers::new(monitor::open(&config, &drops)?);
     for line in io::stdin().lines() {
         watchers.tell(&event(&config, serde_json::from_str(&line?)?)?);
     }
+    // What is told is shown before they are gone.
+    drop(watchers);
+    serde_json::to_writer(io::stdout(), &drops.read())?;
     Ok(())
 }
 

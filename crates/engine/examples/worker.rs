@@ -1,14 +1,21 @@
-//! A worker in Rust with one runner, which knows a workflow that behaves, and some that do not.
+//! A worker in Rust, which knows a workflow that behaves, and some that do not.
 //! The tests of the engine start it as a child process; it is also a short example of a worker.
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use rollway_core::metrics::Metrics;
-use rollway_core::{AttemptId, FailureKind, RunId};
+use rollway_core::{AttemptId, FailureKind, RunId, RunnerId};
 use rollway_wire::worker::{Connected, Options, SendError, Sender, connect};
-use rollway_wire::{EngineMessage, Hello, Outcome, RunnerReport, Secret, StartAttempt, env};
+use rollway_wire::{
+    EngineMessage, Hello, Outcome, RunnerReport, Secret, StartAttempt, StopCause, env,
+};
 use tokio::task::JoinHandle;
+
+/// How often a silent connection is probed, in milliseconds, if not as usual.
+const KEEPALIVE: &str = "ROLLWAY_EXAMPLE_KEEPALIVE_MS";
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -26,34 +33,53 @@ async fn main() -> ExitCode {
 
 async fn serve() -> Result<(), Failure> {
     let variable = |name| std::env::var(name).map_err(|_| format!("{name} is not set"));
+    let number = |name, default| std::env::var(name).map_or(Ok(default), |text| text.parse());
     let secret = Secret::new(variable(env::SECRET)?)?;
-    let hello = Hello::new(secret, variable(env::TOKEN)?, 1);
+    // Whoever starts it by hand gives it no token.
+    let token = std::env::var(env::TOKEN).unwrap_or_default();
+    let hello = Hello::new(secret, token, u32::try_from(number(env::RUNNERS, 1)?)?);
+    let keepalive = Duration::from_millis(number(KEEPALIVE, 10_000)?);
     let address = variable(env::ADDRESS)?.parse()?;
-    let Connected { welcome, sender, mut receiver } =
-        connect(&address, hello, Options::default()).await?;
-    let (runner, life) = *welcome.runners.first().ok_or("no runner to host")?;
-    sender.report(runner, life, RunnerReport::Ready { after: None }).await?;
-    let mut current: Option<(AttemptId, JoinHandle<()>)> = None;
+    let options = Options { keepalive, ..Options::default() };
+    let Connected { welcome, sender, mut receiver } = connect(&address, hello, options).await?;
+    let ready = RunnerReport::Ready { after: None };
+    for (runner, life) in welcome.runners {
+        sender.report(runner, life, ready.clone()).await?;
+    }
+    let mut current: BTreeMap<RunnerId, (AttemptId, JoinHandle<()>)> = BTreeMap::new();
     loop {
         match receiver.recv().await? {
             EngineMessage::StartAttempt(start) => {
-                let attempt = start.attempt;
+                let (runner, attempt) = (start.runner, start.attempt);
                 // If nobody listens any more, the next receive ends the worker.
                 let task = tokio::spawn(execute(start, sender.clone()).map(drop));
-                current = Some((attempt, task));
+                current.insert(runner, (attempt, task));
             }
-            EngineMessage::CancelAttempt { attempt, .. } => {
-                if let Some((_, task)) = current.take_if(|(id, _)| *id == attempt) {
+            EngineMessage::CancelAttempt { runner, life, attempt, .. } => {
+                if current.get(&runner).is_some_and(|(id, _)| *id == attempt)
+                    && let Some((_, task)) = current.remove(&runner)
+                {
                     task.abort();
                     let ended = RunnerReport::AttemptEnded { attempt };
                     sender.report(runner, life, ended).await?;
                 }
             }
+            EngineMessage::StartRunner { runner, life } => {
+                sender.report(runner, life, ready.clone()).await?;
+            }
+            EngineMessage::StopRunner { runner, life } => {
+                if let Some((_, task)) = current.remove(&runner) {
+                    task.abort();
+                }
+                let stopped = RunnerReport::Stopped(StopCause::Ordered);
+                sender.report(runner, life, stopped).await?;
+            }
             EngineMessage::Shutdown { .. } => {
                 sender.goodbye("as told").await?;
+                // The engine ends the stream when it has heard it.
+                let _ = receiver.recv().await;
                 return Ok(());
             }
-            EngineMessage::StartRunner { .. } | EngineMessage::StopRunner { .. } => {}
         }
     }
 }
@@ -80,7 +106,7 @@ async fn execute_run(start: &StartAttempt, run: RunId) -> Outcome {
         "hang" => std::future::pending().await,
         "deaf" => {
             // Let it be heard that the attempt has begun; then nobody gets a word in.
-            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            tokio::time::sleep(Duration::from_millis(50)).await;
             loop {
                 std::thread::park();
             }

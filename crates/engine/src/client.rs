@@ -55,12 +55,35 @@ impl Client {
     /// # Errors
     /// In words, if there is no whole answer. Every status is an answer.
     pub async fn call(&self, url: &str, key: &str, body: Option<Bytes>) -> Result<Answer, String> {
+        self.send(url, key, body, false).await
+    }
+
+    /// Posts a body to an address of a dashboard, which does something about it.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call).
+    pub async fn act(&self, url: &str, key: &str, body: Bytes) -> Result<Answer, String> {
+        self.send(url, key, Some(body), true).await
+    }
+
+    async fn send(
+        &self,
+        url: &str,
+        key: &str,
+        body: Option<Bytes>,
+        acts: bool,
+    ) -> Result<Answer, String> {
         let method = if body.is_some() { Method::POST } else { Method::GET };
         let wrong = |error: &dyn std::fmt::Display| format!("{url} cannot be asked: {error}");
         let key = HeaderValue::from_str(&format!("Bearer {key}"));
         let mut key = key.map_err(|error| wrong(&error))?;
         key.set_sensitive(true);
-        let request = Request::builder()
+        let mut request = Request::builder();
+        if acts {
+            // What no page of another site can send.
+            request = request.header("x-rollway", "1");
+        }
+        let request = request
             .method(method)
             .uri(url)
             .header(AUTHORIZATION, key)

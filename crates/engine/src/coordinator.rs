@@ -7,8 +7,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use rollway_core::metrics::Metrics;
 use rollway_core::{
-    Answer, BatchId, BatchKind, BatchResult, BatchState, Config, Core, Counters, Request, RunId,
-    RunnerState, StopReport, TaskId, Unresponsive,
+    Answer, BatchId, BatchKind, BatchResult, BatchState, BatchView, Config, Core, Counters,
+    Request, RunId, RunnerState, StopReport, TaskId, Unresponsive,
 };
 use rollway_data::ledger;
 
@@ -16,6 +16,7 @@ use crate::driver::Reply;
 use crate::durable::{Durable, Restored};
 use crate::error::{Error, Result};
 use crate::handle::Handle;
+use crate::lag::Lag;
 use crate::observe::Observers;
 use crate::sink::Sink;
 use crate::states::RunnerStatus;
@@ -33,6 +34,19 @@ impl std::fmt::Debug for RolloutCoordinator {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("RolloutCoordinator").field("handle", &self.handle).finish_non_exhaustive()
     }
+}
+
+/// The core at one moment.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Glance {
+    pub(crate) counters: Counters,
+    pub(crate) runners: Vec<RunnerState>,
+    /// Those that are not closed.
+    pub(crate) batches: Vec<BatchView>,
+}
+
+fn is_open(batch: &BatchView) -> bool {
+    !matches!(batch.state, Some(BatchState::Finalized | BatchState::Aborted))
 }
 
 impl RolloutCoordinator {
@@ -200,11 +214,27 @@ impl RolloutCoordinator {
         self.handle.look(|core| *core.counters()).await
     }
 
+    /// Returns everything that metrics show, as it is at one moment.
+    pub(crate) async fn glance(&self) -> Result<Glance> {
+        let look = |core: &Core| Glance {
+            counters: *core.counters(),
+            runners: core.runners().map(|runner| runner.state).collect(),
+            batches: core.batches().filter(is_open).collect(),
+        };
+        self.handle.look(look).await
+    }
+
     /// Returns the conservation counters, and what every runner is at.
     pub(crate) async fn at_a_glance(&self) -> Result<(Counters, Vec<RunnerState>)> {
         let look =
             |core: &Core| (*core.counters(), core.runners().map(|runner| runner.state).collect());
         self.handle.look(look).await
+    }
+
+    /// Returns how late the driver is: how long messages wait until they are applied. Asks nobody,
+    /// so that it tells the truth of a driver that is stuck too.
+    pub fn lag(&self) -> Lag {
+        self.handle.lag()
     }
 
     async fn ask(&self, what: Request) -> Result<Reply> {

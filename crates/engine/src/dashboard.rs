@@ -33,10 +33,8 @@ pub(crate) use self::shown::Shown;
 use crate::config::Config;
 use crate::files::reachable;
 use crate::gateway::api_key;
+use crate::meters::Meters;
 use crate::scene::Scene;
-
-/// Returns what Prometheus is told.
-pub type Metrics = Arc<dyn Fn() -> String + Send + Sync>;
 
 /// Where the dashboard is, and what it shows.
 #[derive(Clone)]
@@ -48,7 +46,7 @@ pub struct Options {
     /// What is looked at.
     pub scene: Arc<dyn Scene>,
     /// What `/metrics` says; absent: there is no such page.
-    pub metrics: Option<Metrics>,
+    pub metrics: Option<Arc<Meters>>,
 }
 
 impl Options {

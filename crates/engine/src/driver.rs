@@ -7,14 +7,16 @@ mod watch;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::time::Instant as Moment;
 
 use bytes::Bytes;
 use rollway_core::metrics::Metrics;
 use rollway_core::{
-    Action, Answer, BatchId, BatchKey, BatchKind, BatchResult, Core, Delivery, Disbelief, Input,
-    LeaseId, Life, Payload, PayloadId, Record, Report, Request, RequestId, RunOutcome, RunnerId,
-    TaskId, TaskResult, TaskSpec, Time, WorkflowId,
+    Action, Answer, AttemptId, BatchId, BatchKey, BatchKind, BatchResult, Core, Delivery,
+    Disbelief, Input, LeaseId, Life, Payload, PayloadId, Record, Report, Request, RequestId, RunId,
+    RunOutcome, RunnerId, TaskId, TaskResult, TaskSpec, Time, WorkflowId,
 };
+use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
@@ -22,6 +24,7 @@ use self::watch::Watch;
 use crate::durable::{Durable, Survivor};
 use crate::error::{Error, Result};
 use crate::handle::Returns;
+use crate::lag::LagMeter;
 use crate::observe::Observers;
 use crate::sink::{Delivered, Parcel, Sink};
 use crate::task::Task;
@@ -34,13 +37,14 @@ const BATCH: usize = 1024;
 pub(crate) enum Message {
     /// Somebody asks; `tasks` belong to a request that brings work.
     Asked {
+        at: Moment,
         request: RequestId,
         what: Request,
         tasks: Vec<Arc<Task>>,
         reply: oneshot::Sender<Result<Reply>>,
     },
-    /// A runner says something.
-    Said { runner: RunnerId, life: Life, said: Vec<Said> },
+    /// A runner says something, or said it at that moment.
+    Said { at: Moment, runner: RunnerId, life: Life, said: Vec<Said> },
     /// Somebody wants to look.
     Look(Box<dyn FnOnce(&Core) + Send>),
     /// Somebody wants to see everything from now on.
@@ -111,6 +115,9 @@ pub(crate) struct Driver<W> {
     runners: HashMap<RunnerId, Life>,
     /// None: nobody observes.
     watch: Option<Box<Watch>>,
+    lag: LagMeter,
+    /// When what is applied in this turn arrived.
+    arrived: Vec<Moment>,
 }
 
 impl<W: Workers> Driver<W> {
@@ -142,12 +149,19 @@ impl<W: Workers> Driver<W> {
             workflows: HashMap::new(),
             runners: HashMap::new(),
             watch: None,
+            lag: LagMeter::default(),
+            arrived: Vec::with_capacity(BATCH),
         }
     }
 
     /// Returns the instant that the core calls zero.
     pub(crate) const fn origin(&self) -> Instant {
         self.origin
+    }
+
+    /// Returns how late this driver is, for as long as it lasts.
+    pub(crate) fn lag(&self) -> LagMeter {
+        self.lag.clone()
     }
 
     /// Takes up what a ledger holds.
@@ -208,6 +222,8 @@ impl<W: Workers> Driver<W> {
                 () = self.returns.wait() => {}
                 () = due => {}
             }
+            let began = Moment::now();
+            self.lag.begin(began);
             let now = Time::ZERO.after(self.origin.elapsed());
             self.watch.iter_mut().for_each(|watch| watch.turn());
             self.take_returns(now);
@@ -218,8 +234,11 @@ impl<W: Workers> Driver<W> {
             if self.core.next_deadline().is_some_and(|deadline| deadline.at <= now) {
                 self.apply(now, Input::TimePassed);
             }
+            // Before anybody can act on it: who sees a call has seen its attempt.
+            self.watch.iter_mut().for_each(|watch| watch.tell());
             self.perform(now);
             self.watch.iter_mut().for_each(|watch| watch.tell());
+            self.lag.end(began, Moment::now(), &mut self.arrived);
         }
         for (runner, life) in std::mem::take(&mut self.runners) {
             self.workers.stop(runner, life);
@@ -246,6 +265,7 @@ impl<W: Workers> Driver<W> {
         for (key, (id, kind, tasks)) in &self.tasks {
             watch.began(id.clone(), *key, *kind, TaskId(0), tasks);
         }
+        watch.noticed(&mut self.core);
     }
 
     fn take_returns(&mut self, now: Time) {
@@ -259,7 +279,8 @@ impl<W: Workers> Driver<W> {
 
     fn take(&mut self, now: Time, message: Message) {
         match message {
-            Message::Asked { request, mut what, tasks, reply } => {
+            Message::Asked { at, request, mut what, tasks, reply } => {
+                self.arrived.push(at);
                 if let (Some(durable), Request::Submit { batch, .. }) = (&self.durable, &what)
                     && let Err(error) = durable.admits(batch, &tasks)
                 {
@@ -281,8 +302,15 @@ impl<W: Workers> Driver<W> {
                 self.replies.insert(request, reply);
                 self.apply(now, Input::Requested { request, what });
             }
-            Message::Said { runner, life, said } => {
+            Message::Said { at, runner, life, said } => {
+                self.arrived.push(at);
                 for said in said {
+                    if let Said::Finished(AttemptId(attempt), RunId(run), end) = &said
+                        && let RunEnd::Failed { kind, message } = end
+                    {
+                        let (runner, failure) = (runner.0, kind.name());
+                        tracing::debug!(attempt, run, runner, failure, "a run failed: {message}");
+                    }
                     self.workers.heard(runner, life, &said);
                     let report = self.report(said);
                     self.apply(now, Input::Reported { runner, life, report });
@@ -374,6 +402,10 @@ impl<W: Workers> Driver<W> {
             }
             Action::StartAttempt { runner, life, attempt, batch, task, runs, timeout, kills } => {
                 let (id, kind, tasks) = self.tasks.get(&batch)?;
+                tracing::debug!(
+                    batch = %id, task = task.0, run = runs.first, runs = runs.count,
+                    attempt = attempt.0, runner = runner.0, "an attempt is given to a runner"
+                );
                 let attempt = Attempt {
                     id: attempt,
                     batch: id.clone(),
@@ -454,18 +486,34 @@ impl<W: Workers> Driver<W> {
         // Whoever asked may be gone: then the guard gives results back.
         if let Some(reply) = self.replies.remove(&request) {
             let words = Reply { answer, payloads, lease };
-            if let Answer::Stopped(_) = words.answer
-                && let Some(durable) = self.durable.take()
-            {
-                self.over = true;
-                durable.close(move |safe| {
-                    let _ = reply.send(safe.map(|()| words).map_err(unsafe_yet));
-                });
-                return;
+            if let Answer::Stopped(_) = words.answer {
+                return self.stopped(reply, words);
             }
             self.once_safe(move |safe| {
                 let _ = reply.send(safe.map(|()| words).map_err(unsafe_yet));
             });
+        }
+    }
+
+    /// Answers a stop: when the ledger is closed, and workers that came by themselves are gone.
+    fn stopped(&mut self, reply: oneshot::Sender<Result<Reply>>, words: Reply) {
+        let (farewell, runtime) = (self.workers.dismiss(), Handle::current());
+        let tell = move |safe: std::result::Result<(), Arc<str>>| {
+            let answer = safe.map(|()| words).map_err(unsafe_yet);
+            match farewell {
+                Some(farewell) => drop(runtime.spawn(async move {
+                    farewell.await;
+                    let _ = reply.send(answer);
+                })),
+                None => drop(reply.send(answer)),
+            }
+        };
+        match self.durable.take() {
+            Some(durable) => {
+                self.over = true;
+                durable.close(tell);
+            }
+            None => tell(Ok(())),
         }
     }
 
@@ -498,7 +546,7 @@ impl<W: Workers> Driver<W> {
             payloads: self.bytes_of(result),
         });
         let parcel = Parcel { batch, key, results: results.collect() };
-        let runtime = tokio::runtime::Handle::current();
+        let runtime = Handle::current();
         self.once_safe(move |safe| {
             if let Err(message) = safe {
                 return returns.delivered(lease, Delivery::Failed { message });

@@ -92,6 +92,11 @@ pub(crate) fn reachable(url: &str) -> String {
     }
 }
 
+/// Returns the address that this machine has towards others.
+pub(crate) fn own_address() -> IpAddr {
+    own(Ipv4Addr::UNSPECIFIED.into())
+}
+
 /// Returns the address of this machine that packets to others would come from. None is sent.
 fn own(listening: IpAddr) -> IpAddr {
     let (any, elsewhere, loopback): (SocketAddr, SocketAddr, IpAddr) = match listening {

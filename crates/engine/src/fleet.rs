@@ -22,16 +22,22 @@ use rollway_wire::env;
 pub use self::body::TASK_ENCODING;
 pub use self::error::{FleetError, FleetErrorKind};
 use self::named::Named;
-use crate::config::{ConcurrentMode, Config};
+pub use self::python::worker_command;
+use crate::cluster;
+use crate::config::{Backend, ConcurrentMode, Config};
 use crate::suggest::instead;
 use crate::taskset::Drawn;
 use crate::workflows::{self, Reward};
 use crate::{
-    ChildOptions, Children, Concurrency, Definition, Gated, GatewayKeys, Local, Registry, Task,
-    Workers,
+    ChildOptions, Concurrency, Definition, Gated, GatewayKeys, Local, Registry, Task, Workers,
 };
 
 type Result<T> = std::result::Result<T, FleetError>;
+
+/// Returns the Python of a job, for whatever else is done in Python.
+pub(crate) fn python(config: &Config) -> std::path::PathBuf {
+    python::program(config)
+}
 
 /// Where runners come from, and how tasks are told to them.
 #[derive(Clone, Debug)]
@@ -60,7 +66,9 @@ impl Fleet {
     /// Nobody knows yet what rows name that name their own; that is for Python too.
     pub fn choose(config: &Config) -> Result<Self> {
         let sets = named::sets(config);
-        if sets.iter().all(is_built_in) {
+        // Workers elsewhere have the built-in ones in Python.
+        let is_here = config.cluster.backend == Backend::Local;
+        if is_here && sets.iter().all(is_built_in) {
             return Ok(Self::rust(workflows::builtin()));
         }
         let asks = |set: &Named<'_>| {
@@ -119,7 +127,15 @@ impl Fleet {
             Runners::Python(options) => {
                 preflight::spelling(&sets)?;
                 let timeout = config.explorer.supervision.start_timeout.into();
-                preflight::ask(options, &sets, timeout).await
+                let asked = preflight::ask(options, &sets, timeout).await;
+                match asked {
+                    // What they need is where they are.
+                    Err(error) if config.cluster.backend == Backend::Manual => {
+                        tracing::warn!("not known here, and expected where workers are: {error}");
+                        Ok(())
+                    }
+                    asked => asked,
+                }
             }
             // Whoever described them knows what they have.
             Runners::Children(_) => Ok(()),
@@ -140,11 +156,9 @@ impl Fleet {
         };
         let mut options = options.clone();
         options.env.push((env::MODELS.to_owned(), format!("{}/v1", gateway.url())));
-        let children = Children::new(options).await.map_err(|error| {
-            let what = format!("workers cannot be listened for: {error}");
-            let hint = "see that the folder for temporary files can be written to";
-            FleetError::new(FleetErrorKind::Io, what, hint)
-        })?;
+        let children = Box::pin(cluster::children(config, options))
+            .await
+            .map_err(|error| FleetError::new(FleetErrorKind::Cluster, error.what, error.hint))?;
         Ok(Box::new(Gated::new(children, keys)))
     }
 

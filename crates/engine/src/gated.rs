@@ -10,6 +10,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use rollway_core::{AttemptId, Life, RunnerId, Runs};
@@ -130,6 +131,10 @@ impl<W: Workers, K: ModelKeys> Workers for Gated<W, K> {
     fn stop(&mut self, runner: RunnerId, life: Life) {
         self.close_if(runner, |current, _| current == life);
         self.workers.stop(runner, life);
+    }
+
+    fn dismiss(&mut self) -> Option<Pin<Box<dyn Future<Output = ()> + Send>>> {
+        self.workers.dismiss()
     }
 
     fn heard(&mut self, runner: RunnerId, life: Life, said: &Said) {

@@ -9,14 +9,15 @@ use rollway_gateway::record;
 use rollway_wire::Secret;
 use serde_json::{Map, Value};
 
+use crate::cluster::{Site, host_port};
 use crate::config::{Config, ConfigError, EngineType, Mode, Model, Problem};
 
 /// What a trained model is called that has neither a name nor a path.
 const TRAINED: &str = "policy";
 
 /// Returns how the gateway of a checked configuration behaves, and the servers behind it. The
-/// gateway of mode `serve` listens where the configuration says, any other on the loopback; its key
-/// is new and random.
+/// gateway of mode `serve` listens where the configuration says; any other on the loopback, or
+/// where workers on other machines reach it. Its key is new and random.
 ///
 /// Models without a server (handed over in code, embedded) are left out.
 pub fn options(config: &Config) -> Result<(Options, Vec<ServerSpec>), ConfigError> {
@@ -32,12 +33,15 @@ pub fn options(config: &Config) -> Result<(Options, Vec<ServerSpec>), ConfigErro
         false => explorer.max_timeout.into(),
     };
     let usual = Limits::default();
+    // Workers on other machines call the models too.
+    let site = Site::of(config).filter(|_| !serves);
     let options = Options {
-        listen: if serves {
-            address(&explorer.listen_address, explorer.proxy_port)
-        } else {
-            address("127.0.0.1", 0)
+        listen: match &site {
+            _ if serves => host_port(&explorer.listen_address, explorer.proxy_port),
+            Some(site) => site.listens_at(site.gateway_port),
+            None => host_port("127.0.0.1", 0),
         },
+        host: site.map(|site| site.host),
         admin_key,
         limits: Limits {
             call_timeout,
@@ -146,11 +150,6 @@ fn sampling(model: &Model, forced: bool) -> Map<String, Value> {
 fn root(url: &str) -> &str {
     let url = url.trim_end_matches('/');
     url.strip_suffix("/v1").unwrap_or(url).trim_end_matches('/')
-}
-
-fn address(host: &str, port: u16) -> String {
-    let is_v6 = host.parse::<std::net::Ipv6Addr>().is_ok();
-    if is_v6 { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
 #[cfg(test)]

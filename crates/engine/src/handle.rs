@@ -3,6 +3,7 @@
 use std::result::Result as StdResult;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant as Moment;
 
 use rollway_core::{
     Answer, BatchId, Config, Core, Delivery, Input, LeaseId, Request, RequestId, RunId, TaskId,
@@ -16,6 +17,7 @@ use crate::children::RunnerStates;
 use crate::driver::{Driver, Message, Reply};
 use crate::durable::{Durable, Restored, Survivor};
 use crate::error::{Error, Result};
+use crate::lag::{Lag, LagMeter};
 use crate::observe::Observers;
 use crate::sink::Sink;
 use crate::states::{self, RunnerStatus};
@@ -62,6 +64,7 @@ pub(crate) struct Handle {
     states: RunnerStates,
     /// The instant that the core calls zero.
     origin: Instant,
+    lag: LagMeter,
 }
 
 impl Handle {
@@ -108,15 +111,20 @@ impl Handle {
         let core = Core::new(config);
         let states = workers.states();
         let driver = Driver::new(core, workers, sink, durable, channel, Arc::clone(&returns));
-        let origin = driver.origin();
-        (Self { inbox, returns, requests: Arc::default(), states, origin }, driver)
+        let (origin, lag) = (driver.origin(), driver.lag());
+        (Self { inbox, returns, requests: Arc::default(), states, origin, lag }, driver)
+    }
+
+    /// Returns how late the driver is. Asks nobody.
+    pub(crate) fn lag(&self) -> Lag {
+        self.lag.read()
     }
 
     /// Asks and waits for the answer. Dropping the future withdraws the request.
     pub(crate) async fn ask(&self, what: Request, tasks: Vec<Arc<Task>>) -> Result<Reply> {
         let request = RequestId(self.requests.fetch_add(1, Ordering::Relaxed));
         let (reply, answer) = oneshot::channel();
-        let message = Message::Asked { request, what, tasks, reply };
+        let message = Message::Asked { at: Moment::now(), request, what, tasks, reply };
         self.inbox.send(message).await.map_err(|_| Error::Closed)?;
         let mut guard = Withdraw { request: Some(request), returns: &self.returns };
         let reply = answer.await.map_err(|_| Error::Closed)?;

@@ -39,6 +39,7 @@ pub use self::past::Past;
 use self::record::Note;
 use self::state::{Event, Item, State, seconds};
 use crate::config::{Config, Mode};
+use crate::coordinator::RolloutCoordinator;
 use crate::explorer::{Pulse, Watcher};
 use crate::observe::{self, Observer, Seen};
 use crate::scene::{self, Beat, JobState, RunDetail, RunKey, RunnerCounts};
@@ -117,9 +118,10 @@ struct Shared {
     queue: Mutex<Queue>,
     wake: Condvar,
     /// Taken before `state`, and `state` before `queue`.
-    files: Mutex<Files>,
+    files: Mutex<Option<Files>>,
     state: Mutex<State>,
     pulse: Mutex<Option<Pulse>>,
+    coordinator: Mutex<Option<RolloutCoordinator>>,
     runners: Mutex<RunnerCounts>,
     refilled: Mutex<Instant>,
 }
@@ -152,9 +154,10 @@ impl History {
             dir: options.dir.clone(),
             queue: Mutex::default(),
             wake: Condvar::new(),
-            files: Mutex::new(files),
+            files: Mutex::new(Some(files)),
             state: Mutex::new(state),
             pulse: Mutex::default(),
+            coordinator: Mutex::default(),
             runners: Mutex::default(),
             refilled: Mutex::new(Instant::now()),
         });
@@ -170,9 +173,23 @@ impl History {
         Ok(Arc::new(Self { shared, thread: Mutex::new(Some(thread)) }))
     }
 
-    /// Writes everything, and how the job ended. What is told afterwards is not kept; it can still be
-    /// asked.
+    /// Opens the history of a job, if its configuration wants one. A job goes on without: it only
+    /// tells what was.
+    pub fn of(config: &Config) -> Option<Arc<Self>> {
+        let options = Options::of(config)?;
+        let opened = Self::open(&options);
+        let complain = |error: &io::Error| {
+            let folder = options.dir.display();
+            tracing::warn!(%error, %folder, "no history of runs is kept");
+        };
+        opened.inspect_err(complain).ok()
+    }
+
+    /// Writes everything, and how the job ended. What is told afterwards is not kept; it can still
+    /// be asked.
     pub fn close(&self, outcome: JobState, error: Option<String>) {
+        // Whoever is observed keeps who observes: it is let go of first.
+        drop(lock(&self.shared.coordinator).take());
         let thread = lock(&self.thread).take();
         if let Some(thread) = thread {
             self.shared.note(Note::Closed { outcome, error });
@@ -187,9 +204,16 @@ impl History {
         &self.shared.dir
     }
 
-    /// Live numbers, once the job has any.
-    pub(crate) fn pulse(&self) -> Option<Pulse> {
-        lock(&self.shared.pulse).clone()
+    /// Has actions and questions about runners go to this coordinator, until the history is
+    /// closed. That of an explorer is known without a word.
+    pub fn follow(&self, coordinator: &RolloutCoordinator) {
+        *lock(&self.shared.coordinator) = Some(coordinator.clone());
+    }
+
+    /// Who can be asked about runners, and told to cancel runs.
+    pub(crate) fn coordinator(&self) -> Option<RolloutCoordinator> {
+        let followed = lock(&self.shared.coordinator).clone();
+        followed.or_else(|| lock(&self.shared.pulse).as_ref()?.coordinator())
     }
 
     /// The runners, by what they are at, as they last were.
@@ -287,6 +311,7 @@ impl Shared {
     /// Takes in what is in the queue, and writes it.
     fn write(&self) {
         let mut files = lock(&self.files);
+        let Some(files) = &mut *files else { return };
         let mut state = lock(&self.state);
         self.catch_up(&mut state);
         let past = std::mem::replace(&mut *lock(&self.refilled), Instant::now()).elapsed();
@@ -322,6 +347,8 @@ impl Shared {
             }
             self.write();
             if is_last {
+                // Another process may write from now on.
+                *lock(&self.files) = None;
                 break;
             }
         }

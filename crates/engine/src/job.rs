@@ -10,30 +10,24 @@
 
 mod debug;
 mod lock;
+mod lookout;
 mod parts;
 mod preflight;
 mod summary;
 mod trouble;
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::PathBuf;
 
 use tokio_util::sync::CancellationToken;
 
 pub use self::debug::{Calls, Debugged, Phase, debug};
 use self::lock::Lock;
-use self::parts::{Ended, Seen};
+use self::lookout::Lookout;
 pub use self::preflight::cheap as check;
-use self::summary::Recorder;
 pub use self::summary::{Eval, Goal, State, Summary};
 pub use self::trouble::Trouble;
 use crate::config::{Config, Mode};
-use crate::dashboard::Shown;
 use crate::explorer::{ExplorerError, Watchers};
-use crate::history::{self, History};
-use crate::monitor::Monitor;
-use crate::observe::Observers;
-use crate::scene::JobState;
 use crate::trainer::TrainerError;
 
 /// Why a job did not do what it should.
@@ -48,6 +42,9 @@ pub enum JobError {
     /// The trainer failed.
     #[error(transparent)]
     Trainer(#[from] TrainerError),
+    /// An alarm ended it.
+    #[error("{0}")]
+    Alarm(String),
     /// Somebody did not end when told to.
     #[error(
         "{who} did not end within {seconds} s\nhint: everything that was acknowledged is kept; \
@@ -124,57 +121,10 @@ impl Job {
             return Err(JobError::NotStarted(troubles));
         }
         let _locks = locks(&config)?;
-        let recorder = Recorder::open(&config)?;
-        let monitor = Monitor::open(&config).map_err(|error| {
-            let what = format!("the monitor's files cannot be written: {error}");
-            let hint = "see that the job's folder can be written to, or set `monitor: \
-                        {monitor_type: none}`";
-            Trouble::new(what, hint)
-        })?;
-        // Where the dashboard is, with its token, is for people: it is not written down.
-        let people = watchers.clone();
-        let watchers = watchers.and(Arc::clone(&recorder) as _);
-        let watchers = monitor.into_iter().fold(watchers, |all, monitor| all.and(monitor));
-        let history = history(&config);
-        let watchers = history.iter().fold(watchers, |all, it| all.and(Arc::clone(it) as _));
-        let observers = history.iter().map(|it| Arc::clone(it) as _).collect();
-        let shown = match &history {
-            Some(history) => Shown::open(&config, history, None, &people).await,
-            None => None,
-        };
-        let seen = Seen { watchers, observers: Observers::new(observers) };
-        let ended = parts::run(&config, seen, &stop).await;
-        let concluded = conclude(&recorder, ended);
-        if let Some(history) = history {
-            close(history, &concluded).await;
-        }
-        // Pages are told how it ended before they are left alone.
-        drop(shown);
-        concluded
+        let lookout = Lookout::open(&config, watchers, &stop).await?;
+        let ended = parts::run(&config, lookout.eyes.clone(), &lookout.stop).await;
+        lookout.close(ended).await
     }
-}
-
-/// Opens the history of runs. A job goes on without one: it only tells what was.
-fn history(config: &Config) -> Option<Arc<History>> {
-    let options = history::Options::of(config)?;
-    let opened = History::open(&options);
-    opened
-        .map_err(|error| {
-            let folder = options.dir.display();
-            tracing::warn!(%error, %folder, "no history of runs is kept");
-        })
-        .ok()
-}
-
-/// Has the history written to its end.
-async fn close(history: Arc<History>, concluded: &Result<Summary, JobError>) {
-    let (outcome, error) = match concluded {
-        Ok(summary) if summary.state == State::Stopped => (JobState::Stopped, None),
-        Ok(_) => (JobState::Finished, None),
-        Err(error) => (JobState::Failed, Some(error.to_string())),
-    };
-    // It ends whatever becomes of the writing.
-    let _ = tokio::task::spawn_blocking(move || history.close(outcome, error)).await;
 }
 
 /// Takes the lock of everybody who works in this process.
@@ -188,25 +138,6 @@ fn locks(config: &Config) -> Result<Vec<Lock>, Trouble> {
     };
     let job = config.job_dir();
     names.into_iter().map(|name| Lock::take(&job, name)).collect()
-}
-
-/// Writes the end down, whatever it was.
-fn conclude(recorder: &Recorder, ended: Result<Ended, JobError>) -> Result<Summary, JobError> {
-    let (state, error) = match &ended {
-        Ok(ended) if ended.stopped => (State::Stopped, None),
-        Ok(_) => (State::Finished, None),
-        Err(error) => (State::Failed, Some(error.to_string())),
-    };
-    if let Ok(ended) = &ended {
-        recorder.ended(ended);
-    }
-    let written = recorder.close(state, error);
-    ended?;
-    written.map_err(|error| unwritten(recorder.path(), &error))
-}
-
-fn unwritten(path: &Path, error: &std::io::Error) -> JobError {
-    JobError::Summary { path: path.to_owned(), message: error.to_string() }
 }
 
 fn in_words(troubles: &[Trouble]) -> String {

@@ -1,11 +1,14 @@
-//! The monitor: the numbers of a job as curves that TensorBoard reads.
+//! Monitors: the numbers of a job as curves, in files that TensorBoard reads, or through the Python
+//! packages of others.
 //!
-//! Files are written by a thread of its own. What it has no time for is dropped and counted, and a
-//! disk that is full is a warning: a job does not wait for its curves.
+//! Files are written by a thread of its own, `outside.rs` talks to the packages. What they have no
+//! time for is dropped and counted, and a disk that is full is a warning: a job does not wait for
+//! its curves.
 
 mod framing;
 mod hide;
 mod messages;
+mod outside;
 mod writer;
 
 use std::io;
@@ -18,8 +21,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rollway_core::metrics::Metrics;
 
+use self::outside::Outside;
 use self::writer::{Job, Writer};
 use crate::config::{Config, Mode, MonitorType};
+use crate::drops::Drops;
 use crate::explorer::{Event, Watcher};
 
 /// What may wait for the thread: many steps, in case that the disk takes its time.
@@ -32,7 +37,35 @@ const FAREWELL: Duration = Duration::from_secs(5);
 /// no files are written.
 pub fn folder(config: &Config) -> Option<PathBuf> {
     let folder = || config.job_dir().join("monitor").join("tensorboard");
-    (config.monitor.monitor_type == MonitorType::Tensorboard).then(folder)
+    config.monitor.monitor_type.contains(&MonitorType::Tensorboard).then(folder)
+}
+
+/// Begins to write to every monitor that a configuration names.
+///
+/// # Errors
+///
+/// If a folder cannot be made.
+pub fn open(config: &Config, drops: &Drops) -> io::Result<Vec<Arc<dyn Watcher>>> {
+    let mut monitors: Vec<Arc<dyn Watcher>> = Vec::new();
+    for kind in &config.monitor.monitor_type {
+        match kind {
+            MonitorType::Tensorboard => monitors.extend(Monitor::begin(config, drops)?),
+            MonitorType::Wandb | MonitorType::Mlflow | MonitorType::Swanlab => {
+                monitors.push(Arc::new(Outside::open(config, *kind, drops)?));
+            }
+            MonitorType::None => {}
+        }
+    }
+    Ok(monitors)
+}
+
+/// Returns what is wrong with the monitors that a configuration names, each with a remedy.
+pub(crate) async fn check(config: &Config) -> Vec<(String, String)> {
+    let mut wrong = Vec::new();
+    for kind in config.monitor.monitor_type.iter().filter(|kind| kind.is_outside()) {
+        wrong.extend(outside::check(config, *kind).await);
+    }
+    wrong
 }
 
 /// Writes what happens to a job to files for TensorBoard. What was told before it is dropped is
@@ -41,6 +74,7 @@ pub fn folder(config: &Config) -> Option<PathBuf> {
 pub struct Monitor {
     sender: Option<SyncSender<Told>>,
     dropped: Arc<AtomicU64>,
+    drops: Drops,
     over: std::sync::Mutex<Receiver<()>>,
 }
 
@@ -74,6 +108,10 @@ impl Monitor {
     ///
     /// If the folder cannot be made.
     pub fn open(config: &Config) -> io::Result<Option<Arc<dyn Watcher>>> {
+        Self::begin(config, &Drops::default())
+    }
+
+    fn begin(config: &Config, drops: &Drops) -> io::Result<Option<Arc<dyn Watcher>>> {
         let Some(folder) = folder(config) else { return Ok(None) };
         std::fs::create_dir_all(&folder)?;
         let job = Job {
@@ -81,7 +119,10 @@ impl Monitor {
             trainer: folder.join(&config.trainer.name),
             description: hide::describe(config),
         };
-        let (monitor, thread) = Self::new(move |dropped| Writer::new(job, dropped));
+        let name = MonitorType::Tensorboard.name();
+        drops.expect(name);
+        let (mut monitor, thread) = Self::new(move |dropped| Writer::new(job, dropped));
+        monitor.drops = drops.clone();
         thread::Builder::new().name("monitor".to_owned()).spawn(thread)?;
         Ok(Some(Arc::new(monitor)))
     }
@@ -91,8 +132,12 @@ impl Monitor {
         let (sender, receiver) = sync_channel(WAITING);
         let (end, over) = channel();
         let dropped = Arc::new(AtomicU64::new(0));
-        let monitor =
-            Self { sender: Some(sender), dropped: Arc::clone(&dropped), over: over.into() };
+        let monitor = Self {
+            sender: Some(sender),
+            dropped: Arc::clone(&dropped),
+            drops: Drops::default(),
+            over: over.into(),
+        };
         let thread = move || {
             writer(dropped).work(&receiver);
             // Nobody may be waiting.
@@ -106,6 +151,7 @@ impl Monitor {
         let sent = self.sender.as_ref().map(|sender| sender.try_send(Told { at, step, what }));
         if let Some(Err(TrySendError::Full(_) | TrySendError::Disconnected(_))) = sent {
             self.dropped.fetch_add(1, Ordering::Relaxed);
+            self.drops.count(MonitorType::Tensorboard.name(), 1);
         }
     }
 }
@@ -126,7 +172,11 @@ impl Watcher for Monitor {
             Event::Trained { step, metrics } => {
                 self.tell(*step, What::Trained(metrics.clone()));
             }
-            Event::Pulse(_) | Event::StepBegun { .. } | Event::Synced { .. } | Event::Note(_) => {}
+            Event::Pulse(_)
+            | Event::StepBegun { .. }
+            | Event::Synced { .. }
+            | Event::Note(_)
+            | Event::Alarm(_) => {}
         }
     }
 }

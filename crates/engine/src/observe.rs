@@ -145,6 +145,18 @@ pub enum What {
         /// Why.
         reason: DropReason,
     },
+    /// A runner failed to start again and again, and rests.
+    RunnerBroken {
+        /// Which.
+        runner: RunnerId,
+        /// Why it did not start.
+        message: Arc<str>,
+    },
+    /// A runner that did not start before is there.
+    RunnerReady {
+        /// Which.
+        runner: RunnerId,
+    },
     /// A model call of a run.
     Call(Call),
 }
@@ -199,6 +211,13 @@ pub fn now() -> SystemTime {
 pub trait Observer: Debug + Send + Sync + 'static {
     /// These things happened, in this order.
     fn observe(&self, seen: &[Seen]);
+
+    /// Returns the header `traceparent` that a model call carries to its server, if this observer
+    /// traces it.
+    fn traceparent(&self, attempt: AttemptId, run: RunId, call: u64) -> Option<String> {
+        let _ = (attempt, run, call);
+        None
+    }
 }
 
 /// All who observe. Clones are the same; without any, nothing is even collected.

@@ -12,6 +12,7 @@ use rollway_core::{
 use crate::driver::Reply;
 use crate::error::{Error, Result};
 use crate::handle::Handle;
+use crate::lag::Lag;
 use crate::observe::Observers;
 use crate::states::RunnerStatus;
 use crate::task::Task;
@@ -212,6 +213,12 @@ impl Scheduler {
     /// Returns the conservation counters.
     pub async fn counters(&self) -> Result<Counters> {
         self.handle.look(|core| *core.counters()).await
+    }
+
+    /// Returns how late the driver is: how long messages wait until they are applied. Asks nobody,
+    /// so that it tells the truth of a driver that is stuck too.
+    pub fn lag(&self) -> Lag {
+        self.handle.lag()
     }
 
     async fn ask(&self, what: Request) -> Result<Reply> {

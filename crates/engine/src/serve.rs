@@ -20,8 +20,10 @@ use tokio::task::JoinSet;
 use self::committer::Pipelined;
 pub use self::weights::{Checkpoints, Newest, WeightSource};
 use crate::config::{Config, ConfigError};
+use crate::drops::Drops;
 use crate::explorer::{Embedded, ExplorerError, models, newest};
 use crate::files::{self, FileError, KeyError};
+use crate::meters::Meters;
 use crate::offer::{Offer, OfferError};
 use crate::sink::{PipelineSink, SinkError};
 
@@ -100,6 +102,7 @@ impl Server {
         let history = Arc::new(serve.clone());
         let started = Gateway::start_with(options, servers, Some(history)).await;
         let gateway = started.map_err(|error| ServeError::Gateway(in_words(&error)))?;
+        gateway.handle().show_metrics(Meters::new(config, Drops::default()));
         let url = files::reachable(gateway.url());
         let url_file = job.join(format!("{}_server_url.txt", config.explorer.name));
         files::write(&url_file, &url, false)?;

@@ -1,8 +1,9 @@
 //! Where runners come from. The driver starts, commands and stops them through this door; whether
 //! they live in this process, in a child or on another machine is not its business.
 
+use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use rollway_core::metrics::Metrics;
@@ -29,6 +30,13 @@ pub trait Workers: Send + 'static {
     /// Makes sure that a life of a runner is over, by force if need be. Must not block.
     fn stop(&mut self, runner: RunnerId, life: Life);
 
+    /// The engine has stopped: tells processes that nobody here started that they are not needed
+    /// any more. What is returned ends when they are gone, or have had the time; none:
+    /// there are none.
+    fn dismiss(&mut self) -> Option<Pin<Box<dyn Future<Output = ()> + Send>>> {
+        None
+    }
+
     /// What a runner said has reached the driver. Words of an earlier life come too.
     fn heard(&mut self, runner: RunnerId, life: Life, said: &Said) {
         let _ = (runner, life, said);
@@ -51,6 +59,10 @@ impl Workers for Box<dyn Workers> {
 
     fn stop(&mut self, runner: RunnerId, life: Life) {
         (**self).stop(runner, life);
+    }
+
+    fn dismiss(&mut self) -> Option<Pin<Box<dyn Future<Output = ()> + Send>>> {
+        (**self).dismiss()
     }
 
     fn heard(&mut self, runner: RunnerId, life: Life, said: &Said) {
@@ -188,7 +200,12 @@ impl Reporter {
     /// Says several things at once, in order. Waits while the engine is busy; if the engine is
     /// gone nobody listens any more, which is no error of the runner.
     pub async fn say(&self, said: Vec<Said>) {
-        let message = Message::Said { runner: self.runner, life: self.life, said };
+        self.say_since(Instant::now(), said).await;
+    }
+
+    /// As [`say`](Self::say), for what has been on its way in this process since `at`.
+    pub(crate) async fn say_since(&self, at: Instant, said: Vec<Said>) {
+        let message = Message::Said { at, runner: self.runner, life: self.life, said };
         if let Some(inbox) = self.inbox.upgrade() {
             let _ = inbox.send(message).await;
         }
@@ -196,7 +213,8 @@ impl Reporter {
 
     /// As [`say`](Self::say), from a thread outside the runtime.
     pub fn blocking_say(&self, said: Vec<Said>) {
-        let message = Message::Said { runner: self.runner, life: self.life, said };
+        let at = Instant::now();
+        let message = Message::Said { at, runner: self.runner, life: self.life, said };
         if let Some(inbox) = self.inbox.upgrade() {
             let _ = inbox.blocking_send(message);
         }

@@ -102,7 +102,7 @@ const DEFAULTS: &str = r#"
 /synchronizer/sync_interval 1
 /synchronizer/sync_offset 0
 /synchronizer/sync_timeout 3600
-/monitor/monitor_type "tensorboard"
+/monitor/monitor_type ["tensorboard"]
 /monitor/monitor_args {}
 /monitor/detailed_stats false
 /log/level "INFO"

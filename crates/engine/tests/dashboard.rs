@@ -5,7 +5,10 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use rollway::Drops;
+use rollway::config::Config;
 use rollway::dashboard::{CARD, Card, Dashboard, DashboardError, Options};
+use rollway::meters::Meters;
 use rollway::scene::{
     Alarm, Batch, Bias, Done, Job, JobState, Overview, RunDetail, RunKey, RunPage, RunQuery,
     Runner, Scene, Soon, Timeline,
@@ -86,7 +89,7 @@ async fn world() -> World {
         listen: "127.0.0.1:0".into(),
         token: Some(Secret::new(TOKEN).unwrap()),
         scene: Arc::clone(&stage) as _,
-        metrics: Some(Arc::new(|| "# EOF\n".into())),
+        metrics: Some(Meters::new(&Config::default(), Drops::default())),
     };
     let dashboard = Dashboard::open(options).await.unwrap();
     let place = dashboard.card().url.strip_prefix("http://").unwrap().to_owned();

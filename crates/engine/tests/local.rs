@@ -10,7 +10,10 @@ use rollway::{
     RunOutput, RunResult, Scheduler, Sink, Stored, Task,
 };
 use rollway_core::metrics::Metrics;
-use rollway_core::{BatchKind, BatchState, Config, FailureKind, Outcome, Refusal, Unresponsive};
+use rollway_core::{
+    BatchKind, BatchState, CancelReason, Config, FailureKind, Outcome, Refusal, RunId, TaskId,
+    Unresponsive,
+};
 use tokio::time::{Instant, sleep, timeout};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -249,4 +252,39 @@ async fn dropping_the_last_handle_ends_the_runners() {
     drop(scheduler);
     sleep(SECOND).await;
     assert_eq!(dropped.load(Ordering::Relaxed), 4);
+}
+
+async fn says(context: RunContext) -> RunResult {
+    if context.run.0 == 1 {
+        context.stage("compiling the tests");
+        return hang(context).await;
+    }
+    sleepy(context).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_hangs_is_shown_with_its_stage_and_cancelled_alone() {
+    let local = Local::new(registry().with("says", says)).concurrency(Concurrency::Asynchronous);
+    let scheduler = Scheduler::new(Config { runners: 2, ..config() }, local);
+    scheduler.start().await.unwrap();
+    scheduler.schedule(tasks("says", 1, 3), 1).await.unwrap();
+    sleep(2 * SECOND).await;
+    let states = scheduler.runner_states().await.unwrap();
+    let first = &states[0];
+    assert_eq!(first.stage.as_deref(), Some("compiling the tests"), "{states:?}");
+    assert_eq!((first.run, &first.runs), (Some(RunId(1)), &vec![RunId(1)]));
+    assert_eq!((&first.batch, first.task), (&Some(1.into()), Some(TaskId(0))));
+    assert!(first.age >= 2 * SECOND && first.attempt.is_some());
+    assert_eq!((states[1].state.name(), &states[1].stage), ("idle", &None));
+
+    assert_eq!(scheduler.cancel_run(1, TaskId(0), RunId(1), "it hangs").await, Ok(true));
+    assert_eq!(scheduler.cancel_run(1, TaskId(0), RunId(1), "again").await, Ok(false));
+    let got = scheduler.get_payload_results(1, Collect::default()).await.unwrap();
+    assert_eq!(got.payloads.len(), 2, "what the others yielded stays");
+    assert_eq!(got.statuses[0].1.cancelled_runs[CancelReason::Requested], 1);
+    // In which case its runner is free again, and says nothing about the past.
+    sleep(SECOND).await;
+    let states = scheduler.runner_states().await.unwrap();
+    assert!(states.iter().all(|one| one.state.name() == "idle" && one.stage.is_none()));
+    assert!(scheduler.counters().await.unwrap().balanced());
 }

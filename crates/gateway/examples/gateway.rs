@@ -62,6 +62,7 @@ async fn main() -> Result<(), Failure> {
         models: models::Options::default(),
         sampling: Map::new(),
         force_sampling: false,
+        host: None,
         watcher: None,
     };
     let gateway = Gateway::start(options, specs).await?;

@@ -1,6 +1,9 @@
 //! The gateway as whoever starts it sees it.
 
+use std::fmt;
+use std::future::Future;
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +24,8 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 pub struct Options {
     /// Where to listen, as `host:port`; port 0 means any that is free.
     pub listen: String,
+    /// What clients call this machine; none: the address that is listened on.
+    pub host: Option<String>,
     /// Opens everything that is not a run's own: models, metrics, calls of agents in serve mode.
     pub admin_key: Secret,
     /// What a request may be.
@@ -114,6 +119,13 @@ pub struct Tokens {
     pub answer: u64,
 }
 
+/// Whoever has numbers that `GET /metrics` shows below the gateway's own.
+pub trait FurtherMetrics: fmt::Debug + Send + Sync + 'static {
+    /// Returns them as OpenMetrics, without the line that ends them. No name begins with
+    /// `rollway_gateway_`.
+    fn metrics(&self) -> Pin<Box<dyn Future<Output = String> + Send + '_>>;
+}
+
 /// What the engine says to its gateway. Clones are the same.
 #[derive(Clone, Debug)]
 pub struct Handle {
@@ -137,11 +149,18 @@ impl Gateway {
             models.add(server).map_err(|error| StartError::Server(error.message))?;
         }
         let (address, limits) = (options.listen.clone(), options.limits.clone());
+        let host = options.host.clone();
         let cannot_listen = |source| StartError::Listen { address: address.clone(), source };
         let app = App::new(options, models, history).map_err(StartError::Random)?;
         let app = Arc::new(app);
         let listening = listen(&address, &limits, router(&app)).await.map_err(cannot_listen)?;
-        let url = format!("http://{}", listening.address);
+        let url = match host {
+            Some(host) if host.contains(':') => {
+                format!("http://[{host}]:{}", listening.address.port())
+            }
+            Some(host) => format!("http://{host}:{}", listening.address.port()),
+            None => format!("http://{}", listening.address),
+        };
         tracing::info!(url, "the gateway listens");
         Ok(Self { handle: Handle { app }, listening, url })
     }
@@ -203,6 +222,16 @@ impl Handle {
     /// The servers.
     pub fn models(&self) -> &Models {
         &self.app.models
+    }
+
+    /// The numbers of the gateway as OpenMetrics, without the line that ends them.
+    pub fn metrics(&self) -> String {
+        self.app.metrics()
+    }
+
+    /// Has `GET /metrics` show somebody's numbers below the gateway's own. The first one stays.
+    pub fn show_metrics(&self, further: Arc<dyn FurtherMetrics>) {
+        let _ = self.app.further.set(further);
     }
 
     /// How many tokens went through so far, of calls that have ended.

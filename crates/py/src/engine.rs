@@ -9,23 +9,30 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{IntoPyDict, PyBytes, PyDict, PyList};
+use rollway::cluster::{self, ClusterError};
 use rollway::{
     ChildOptions, Children, Collect, Collected, Definition, Gated, PipelineSink, Restored,
-    RolloutCoordinator, RunnerStates, Scheduler, Sink, Task, Workers,
+    RolloutCoordinator, Scheduler, Sink, Task, Workers,
 };
 use rollway_core::metrics::{EVAL_STATS, EvalDetail, Metrics};
 use rollway_core::{
-    BatchKind, BatchResult, Config, RunnerView, Status, StopReport, TaskId, Unresponsive,
+    BatchKind, BatchResult, Config, RunId, Status, StopReport, TaskId, Unresponsive,
 };
+
+use tokio::runtime::Handle;
+use tokio::time::timeout;
 
 use crate::batch_id::Id;
 use crate::gateway::PyGateway;
 use crate::pending::Pending;
 use crate::sink::PySink;
-use crate::{config, errors, gateway, metrics, runtime, sink};
+use crate::{config, errors, gateway, metrics, runtime, sink, states};
 
 /// How often a worker says that it is alive, and what it does.
 pub(crate) const HEARTBEAT: Duration = Duration::from_secs(1);
+
+/// How long Ctrl-C may wait while a cluster is joined.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// A task on its way to the engine: the workflow's name, its definition, how often, and the rest.
 type PackedTask = (String, Option<(String, PyBackedBytes)>, u32, bool, PyBackedBytes);
@@ -37,7 +44,6 @@ pub(crate) type Spawn = (PathBuf, Vec<String>, Vec<(String, String)>);
 #[pyclass(frozen, name = "Scheduler", module = "rollway._rollway")]
 pub(crate) struct PyScheduler {
     scheduler: Scheduler,
-    states: RunnerStates,
 }
 
 #[pymethods]
@@ -51,9 +57,9 @@ impl PyScheduler {
         spawn: Spawn,
         gateway: Option<&Bound<'_, PyGateway>>,
     ) -> PyResult<Self> {
-        let (core, workers, states) = parts(py, config_json, runners, spawn, gateway)?;
+        let (core, workers) = parts(py, config_json, runners, spawn, gateway)?;
         let _guard = runtime::handle(py)?.enter();
-        Ok(Self { scheduler: Scheduler::new(core, workers), states })
+        Ok(Self { scheduler: Scheduler::new(core, workers) })
     }
 
     fn start(&self, py: Python<'_>) -> PyResult<Pending> {
@@ -136,11 +142,23 @@ impl PyScheduler {
         Pending::new(py, future, |_, timeout| Ok(timeout.as_secs_f64()))
     }
 
-    /// Returns for every runner where it stands and what it last said about itself.
+    fn cancel_run(
+        &self,
+        py: Python<'_>,
+        batch_id: Id,
+        task: u32,
+        run: u32,
+        reason: String,
+    ) -> PyResult<Pending> {
+        let (scheduler, task, run) = (self.scheduler.clone(), TaskId(task), RunId(run));
+        let future = async move { scheduler.cancel_run(batch_id.0, task, run, &reason).await };
+        Pending::new(py, future, |_, cancelled| Ok(cancelled))
+    }
+
+    /// Returns for every runner where it stands and what it says about itself.
     fn runners(&self, py: Python<'_>) -> PyResult<Pending> {
-        let (scheduler, states) = (self.scheduler.clone(), self.states.clone());
-        let future = async move { scheduler.runners().await };
-        Pending::new(py, future, move |py, runners| views(py, &runners, &states))
+        let scheduler = self.scheduler.clone();
+        states::pending(py, async move { scheduler.runner_states().await })
     }
 }
 
@@ -187,7 +205,7 @@ impl PyCoordinator {
             (None, Some(pipeline)) => Some(Arc::clone(pipeline) as Arc<dyn Sink>),
             (None, None) => None,
         };
-        let (core, workers, _) = parts(py, config_json, runners, spawn, gateway)?;
+        let (core, workers) = parts(py, config_json, runners, spawn, gateway)?;
         let runtime = runtime::handle(py)?;
         // What a sink in Python holds does not survive: a ledger before it would promise nothing.
         let ledger = pipeline.as_ref().and_then(|_| config.ledger_options());
@@ -345,6 +363,25 @@ impl PyCoordinator {
         })
     }
 
+    fn cancel_run(
+        &self,
+        py: Python<'_>,
+        batch_id: Id,
+        task: u32,
+        run: u32,
+        reason: String,
+    ) -> PyResult<Pending> {
+        let (coordinator, task, run) = (self.coordinator.clone(), TaskId(task), RunId(run));
+        let future = async move { coordinator.cancel_run(batch_id.0, task, run, &reason).await };
+        Pending::new(py, future, |_, cancelled| Ok(cancelled))
+    }
+
+    /// Returns for every runner where it stands and what it says about itself.
+    fn runners(&self, py: Python<'_>) -> PyResult<Pending> {
+        let coordinator = self.coordinator.clone();
+        states::pending(py, async move { coordinator.runner_states().await })
+    }
+
     fn process(&self, py: Python<'_>, payloads: Vec<PyBackedBytes>) -> PyResult<Pending> {
         let coordinator = self.coordinator.clone();
         let payloads = payloads.into_iter().map(Bytes::from_owner).collect();
@@ -366,7 +403,7 @@ fn parts(
     runners: u32,
     spawn: Spawn,
     gateway: Option<&Bound<'_, PyGateway>>,
-) -> PyResult<(Config, Box<dyn Workers>, RunnerStates)> {
+) -> PyResult<(Config, Box<dyn Workers>)> {
     let config = config::parse(py, config_json)?;
     let core = config.to_core(runners);
     let (program, args, mut env) = spawn;
@@ -378,16 +415,38 @@ fn parts(
         env,
         heartbeat: HEARTBEAT,
         runners_per_worker: config.explorer.runner_per_worker,
+        placer: Some(placer(py)?),
         ..ChildOptions::new(program)
     };
     let runtime = runtime::handle(py)?;
-    let children = py.detach(|| runtime.block_on(Children::new(options)))?;
-    let states = children.states();
+    let children = listen(py, &runtime, cluster::children(&config, options))?;
     let workers: Box<dyn Workers> = match gateway {
         Some(gateway) => Box::new(Gated::new(children, gateway.get().keys())),
         None => Box::new(children),
     };
-    Ok((core, workers, states))
+    Ok((core, workers))
+}
+
+/// Waits until workers can come. Joining a cluster takes a while; Ctrl-C is heard.
+fn listen(
+    py: Python<'_>,
+    runtime: &Handle,
+    opening: impl Future<Output = Result<Children, ClusterError>> + Send,
+) -> PyResult<Children> {
+    let mut opening = Box::pin(opening);
+    loop {
+        let opened = py.detach(|| runtime.block_on(async { timeout(LOOK, &mut opening).await }));
+        match opened {
+            Ok(Ok(children)) => return Ok(children),
+            Ok(Err(error)) => return Err(errors::plain(py, "cluster", &error.to_string())),
+            Err(_) => py.check_signals()?,
+        }
+    }
+}
+
+/// Returns the arguments with which this Python places workers on Ray.
+pub(crate) fn placer(py: Python<'_>) -> PyResult<Vec<String>> {
+    py.import("rollway.pool")?.getattr("PLACER")?.extract()
 }
 
 fn unpack(tasks: Vec<PackedTask>) -> Vec<Task> {
@@ -511,19 +570,6 @@ fn stop_report(py: Python<'_>, report: StopReport) -> PyResult<Py<PyDict>> {
     dict.set_item("running_runs", running_runs)?;
     dict.set_item("undelivered_payloads", undelivered)?;
     dict.set_item("batches", batches.into_iter().map(Id).collect::<Vec<_>>())?;
-    Ok(dict.unbind())
-}
-
-fn views(py: Python<'_>, runners: &[RunnerView], states: &RunnerStates) -> PyResult<Py<PyDict>> {
-    let said = states.get();
-    let dict = PyDict::new(py);
-    for view in runners {
-        let state = PyDict::new(py);
-        for (key, value) in said.get(&view.runner).into_iter().flatten() {
-            state.set_item(key, value)?;
-        }
-        dict.set_item(view.runner.0, (view.state.name(), view.message.as_deref(), state))?;
-    }
     Ok(dict.unbind())
 }
 

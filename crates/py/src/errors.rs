@@ -6,6 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rollway::config::ConfigError;
 use rollway::explorer::ExplorerError;
+use rollway::fleet::FleetErrorKind;
 use rollway_core::Refusal;
 use rollway_wire::experience::PayloadError;
 
@@ -124,6 +125,7 @@ pub(crate) fn explorer(py: Python<'_>, error: &ExplorerError) -> PyErr {
         ExplorerError::Engine(error) => return engine(py, error),
         ExplorerError::Tasks(_) => "taskset",
         ExplorerError::Pipeline(_) | ExplorerError::Sink(_) => "pipeline_failed",
+        ExplorerError::Fleet(error) if error.kind == FleetErrorKind::Cluster => "cluster",
         ExplorerError::Fleet(error) => {
             if let Err(error) = data.set_item("kind", error.kind.code()) {
                 return error;

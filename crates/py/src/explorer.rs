@@ -16,8 +16,11 @@ use rollway::explorer::{
     Beat, Benched, Explorer, ExplorerError, Options, Pulse, Stopper, Watcher, Watchers,
 };
 use rollway::fleet::{Fleet, FleetError, TASK_ENCODING};
+use rollway::history::History;
+use rollway::observe::Observers;
 use rollway::serve::{Checkpoints, ServeError, Server};
 use rollway::{ChildOptions, Definition};
+use rollway_core::{RunId, TaskId};
 use rollway_data::pipeline::Registry;
 use rollway_gateway::models::Tensor;
 use tokio::sync::Mutex;
@@ -25,9 +28,10 @@ use tokio::task::{AbortHandle, JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 use self::event::Told;
-use crate::engine::{HEARTBEAT, Spawn, seconds};
+use crate::batch_id::Id;
+use crate::engine::{HEARTBEAT, Spawn, placer, seconds};
 use crate::pending::Pending;
-use crate::{config, errors, metrics, operator, runtime};
+use crate::{config, errors, metrics, operator, runtime, states};
 
 /// A workflow that workers get by value: its name, the encoding, and the bytes.
 type Carried = (String, String, PyBackedBytes);
@@ -200,6 +204,7 @@ impl PyExplorer {
                 env,
                 heartbeat: HEARTBEAT,
                 runners_per_worker: config.explorer.runner_per_worker,
+                placer: Some(placer(py)?),
                 ..ChildOptions::new(program)
             }),
         };
@@ -243,7 +248,16 @@ impl PyExplorer {
             }
             fleet.check(&config).await?;
             let operators = Some(operators);
-            let options = Options { fleet: Some(fleet), watchers, operators, ..Options::default() };
+            let history = History::of(&config);
+            let watchers = history.iter().fold(watchers, |all, it| all.and(Arc::clone(it) as _));
+            let observers = history.into_iter().map(|history| history as _).collect();
+            let options = Options {
+                fleet: Some(fleet),
+                watchers,
+                observers: Observers::new(observers),
+                operators,
+                ..Options::default()
+            };
             let explorer = Box::pin(Explorer::prepare(&config, options)).await?;
             *locked(&ends.stopper) = Some(explorer.stopper());
             *locked(&ends.pulse) = Some(explorer.pulse());
@@ -344,6 +358,30 @@ impl PyExplorer {
             Ok(pulse.beat().await)
         };
         Self::ask(py, future, |py, beat| Ok(numbers(&beat).into_py_dict(py)?.unbind()))
+    }
+
+    /// Returns for every runner where it stands and what it says about itself.
+    fn runners(&self, py: Python<'_>) -> PyResult<Pending> {
+        let pulse = locked(&self.ends.pulse).clone();
+        let future = async move { Ok(pulse.ok_or(Trouble::NotPrepared)?.runners().await) };
+        Self::ask(py, future, |py, runners| states::list(py, &runners))
+    }
+
+    /// Cancels one run; tells whether there was one to cancel.
+    fn cancel_run(
+        &self,
+        py: Python<'_>,
+        batch_id: Id,
+        task: u32,
+        run: u32,
+        reason: String,
+    ) -> PyResult<Pending> {
+        let (pulse, task, run) = (locked(&self.ends.pulse).clone(), TaskId(task), RunId(run));
+        let future = async move {
+            let pulse = pulse.ok_or(Trouble::NotPrepared)?;
+            Ok(pulse.cancel_run(batch_id.0, task, run, &reason).await)
+        };
+        Self::ask(py, future, |_, cancelled| Ok(cancelled))
     }
 
     /// Has what is under way end soon.

@@ -21,6 +21,8 @@ mod reader;
 mod runtime;
 mod simulated;
 mod sink;
+mod states;
+mod station;
 mod sync;
 mod tiny;
 
@@ -60,6 +62,8 @@ mod _rollway {
     use crate::runtime::{shutdown, version};
     #[pymodule_export]
     use crate::simulated::SimulatedServer;
+    #[pymodule_export]
+    use crate::station::keep_workers;
     #[pymodule_export]
     use crate::sync::{PySynchronizer, draft_weights, finish_weights};
     #[pymodule_export]

@@ -21,13 +21,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use pyo3::exceptions::PyPermissionError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyDict, PyList};
 use rollway_core::{AttemptId, FailureKind, Life, RunId, RunnerId};
-use rollway_wire::worker::{self, Connected, Options, Receiver, SendError, Socket};
+use rollway_wire::worker::{self, ConnectError, Connected, Options, Receiver, SendError, Socket};
 use rollway_wire::{
-    Address, EngineMessage, Hello, Outcome, RunnerReport, Secret, StopCause, WorkerMessage,
+    Address, EngineMessage, Hello, LogLevel, LogLine, LogSource, Outcome, RunnerReport, Secret,
+    StopCause, WorkerMessage,
 };
 use tokio::sync::watch;
 
@@ -93,11 +95,13 @@ pub(crate) struct WorkerLink {
     inbox: Arc<Inbox>,
     socket: Socket,
     runners: Vec<(u32, u32)>,
+    env: BTreeMap<String, String>,
 }
 
 #[pymethods]
 impl WorkerLink {
     /// Connects as the environment says, and returns when the engine has taken the worker in.
+    /// Raises `PermissionError` if the engine will never take it in.
     #[new]
     fn new(
         py: Python<'_>,
@@ -106,6 +110,7 @@ impl WorkerLink {
         token: String,
         runners: u32,
         marks: PathBuf,
+        host: String,
     ) -> PyResult<Self> {
         // For what else a workflow uses of this package; the connection has its own.
         runtime::start(py, 1)?;
@@ -115,6 +120,7 @@ impl WorkerLink {
         let secret = Secret::new(secret).map_err(|error| refused(error.to_string()))?;
         let mut hello = Hello::new(secret, token, runners);
         "python".clone_into(&mut hello.language);
+        hello.host = host;
         let inbox = Arc::new(Inbox::new()?);
         let connecting = async {
             let options = Options::default();
@@ -125,13 +131,24 @@ impl WorkerLink {
             tokio::spawn(listen(receiver, Arc::clone(&inbox), patience));
             let (words, messages) = (Arc::clone(&outbox), Arc::clone(&inbox));
             tokio::spawn(blocked::evacuate(limit, marks, words, messages));
-            Ok::<_, worker::ConnectError>((welcome, outbox, socket))
+            Ok::<_, ConnectError>((welcome, outbox, socket))
         };
         let connected = py.detach(|| drive.turn(connecting));
-        let (welcome, outbox, socket) = connected.map_err(|error| refused(error.to_string()))?;
+        let (welcome, outbox, socket) = connected.map_err(|error| match &error {
+            ConnectError::Refused(refusal) if refusal.code.is_final() => {
+                PyPermissionError::new_err(error.to_string())
+            }
+            _ => refused(error.to_string()),
+        })?;
         drive.accompany(Arc::clone(&outbox), Arc::clone(&inbox))?;
         let runners = welcome.runners.iter().map(|(runner, life)| (runner.0, life.0)).collect();
-        Ok(Self { drive, outbox, inbox, socket, runners })
+        Ok(Self { drive, outbox, inbox, socket, runners, env: welcome.env })
+    }
+
+    /// What the engine would have put into the environment, had it started this worker.
+    #[getter]
+    fn env(&self) -> BTreeMap<String, String> {
+        self.env.clone()
     }
 
     /// The runners that this worker hosts, with their lives.
@@ -249,9 +266,45 @@ impl WorkerLink {
         self.report(py, runner, life, RunnerReport::Stopped(StopCause::Ordered))
     }
 
+    /// Says that no runner can be started here, and why. Nothing is said afterwards.
+    fn start_failed(&self, py: Python<'_>, words: &str) -> PyResult<()> {
+        let message: Arc<str> = words.into();
+        for (runner, life) in &self.runners {
+            let cause = StopCause::StartFailed { message: Arc::clone(&message) };
+            self.report(py, *runner, *life, RunnerReport::Stopped(cause))?;
+        }
+        self.settle(py)
+    }
+
     /// Sets what the next heartbeats say about a runner.
     fn set_state(&self, runner: u32, state: BTreeMap<String, String>) {
         self.outbox.sender().set_state(RunnerId(runner), state);
+    }
+
+    /// Says a line for the log, with where it comes from as far as that is known. From any thread.
+    #[pyo3(signature = (level, line, logger=None, batch=None, task=None, run=None, attempt=None))]
+    #[expect(clippy::too_many_arguments, reason = "the fields of one message")]
+    fn log(
+        &self,
+        level: i32,
+        line: &str,
+        logger: Option<&str>,
+        batch: Option<&str>,
+        task: Option<u32>,
+        run: Option<u32>,
+        attempt: Option<u64>,
+    ) {
+        // The numbers of Python's `logging`.
+        let level = match level {
+            ..20 => LogLevel::Debug,
+            20..30 => LogLevel::Info,
+            30..40 => LogLevel::Warning,
+            _ => LogLevel::Error,
+        };
+        let (logger, batch) = (logger.map(Into::into), batch.map(Into::into));
+        let source = LogSource { logger, batch, task, run, attempt };
+        let line = LogLine { runner: None, level, line: line.into(), source };
+        self.gather(WorkerMessage::Log(line));
     }
 
     /// Says goodbye.

@@ -4,6 +4,7 @@ use std::fmt::{self, Write as _};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -52,7 +53,7 @@ impl Subscriber for Logger {
                 let _ = write!(text, " ({dropped} lines were dropped before this one)");
             }
             // A log that cannot be written to is no reason to stop.
-            let _ = log(py, &name, level, &text);
+            let _ = log(py, &name, level, &text, &line.names);
         });
     }
 
@@ -69,9 +70,21 @@ impl Subscriber for Logger {
     fn exit(&self, _: &Id) {}
 }
 
-fn log(py: Python<'_>, name: &str, level: i32, text: &str) -> PyResult<()> {
+fn log(
+    py: Python<'_>,
+    name: &str,
+    level: i32,
+    text: &str,
+    names: &[(&'static str, String)],
+) -> PyResult<()> {
     let logger = py.import("logging")?.call_method1("getLogger", (name,))?;
-    logger.call_method1("log", (level, "%s", text)).map(|_| ())
+    let extra = PyDict::new(py);
+    for (name, value) in names {
+        extra.set_item(format!("rollway_{name}"), value)?;
+    }
+    let how = PyDict::new(py);
+    how.set_item("extra", extra)?;
+    logger.call_method("log", (level, "%s", text), Some(&how)).map(|_| ())
 }
 
 /// An event in words: the fields, then the message.
@@ -79,7 +92,12 @@ fn log(py: Python<'_>, name: &str, level: i32, text: &str) -> PyResult<()> {
 struct Line {
     fields: String,
     message: String,
+    /// The names of the run that it is about.
+    names: Vec<(&'static str, String)>,
 }
+
+/// Fields that become attributes of a record, as `rollway_batch` and so on.
+const NAMES: [&str; 5] = ["batch", "task", "run", "attempt", "logger"];
 
 impl Line {
     fn text(&self) -> String {
@@ -97,6 +115,9 @@ impl Visit for Line {
         let _ = if field.name() == "message" {
             write!(self.message, "{value:?}")
         } else {
+            if NAMES.contains(&field.name()) {
+                self.names.push((field.name(), format!("{value:?}")));
+            }
             let gap = if self.fields.is_empty() { "" } else { " " };
             write!(self.fields, "{gap}{}={value:?}", field.name())
         };

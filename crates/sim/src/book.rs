@@ -390,6 +390,8 @@ impl Book {
     /// Returns an empty record.
     pub fn new(config: Config) -> Self {
         let wanted = config.runners.min(config.limits.runners);
+        // The number of runners may follow the work at any moment.
+        let refitted = config.scaling.is_some();
         Self {
             config,
             requests: BTreeMap::new(),
@@ -411,7 +413,7 @@ impl Book {
             durations: BTreeMap::new(),
             pool: Pool::New,
             wanted,
-            refitted: false,
+            refitted,
         }
     }
 

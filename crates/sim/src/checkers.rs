@@ -16,6 +16,7 @@ mod progress;
 mod reasons;
 mod refusals;
 mod retries;
+mod scaling;
 mod survival;
 
 use std::fmt;
@@ -155,6 +156,7 @@ impl Checkers {
             Box::new(retries::Retries),
             Box::new(limits::Limits::default()),
             Box::new(overdue::Overdue),
+            Box::new(scaling::Scaling::default()),
             Box::new(survival::Survival::default()),
             Box::new(progress::Progress),
         ];

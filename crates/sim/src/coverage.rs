@@ -64,7 +64,20 @@ const KNOWN: Names = &[
         ],
     ),
     ("attempt", &["started", "shortened"]),
-    ("wake", &["runner", "silence", "waiter", "retry", "elsewhere", "delivery", "stop", "nothing"]),
+    (
+        "wake",
+        &[
+            "runner",
+            "silence",
+            "waiter",
+            "retry",
+            "elsewhere",
+            "delivery",
+            "stop",
+            "scaling",
+            "nothing",
+        ],
+    ),
     (
         "cancel",
         &[
@@ -262,6 +275,7 @@ const fn wake_kind(why: Wake) -> &'static str {
         Wake::Elsewhere => "elsewhere",
         Wake::Delivery(_) => "delivery",
         Wake::Stop => "stop",
+        Wake::Scaling => "scaling",
     }
 }
 

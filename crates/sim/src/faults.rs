@@ -49,6 +49,13 @@ faults! {
     Partition = "partition",
     /// A runner is cut off for a while; what it says is lost.
     Blackout = "blackout",
+    /// A machine is lost, with every runner on it, and comes back later.
+    MachineLost = "machine_lost",
+    /// A machine is cut off with every runner on it: nothing reaches them, not even their end, and
+    /// what they said meanwhile arrives when it is over.
+    NetworkCut = "network_cut",
+    /// A runner that comes by itself takes long until it is there.
+    SlowJoin = "slow_join",
     /// A run fails.
     RunFails = "run_fails",
     /// A task fails whenever it is tried.
@@ -148,7 +155,14 @@ impl Faults {
             let rate = &mut self.rates[fault as usize];
             *rate = Rate((rate.0 * 4).min(6_000));
         }
-        for fault in [Fault::Partition, Fault::Blackout, Fault::ReportLost, Fault::OrderLost] {
+        for fault in [
+            Fault::Partition,
+            Fault::Blackout,
+            Fault::MachineLost,
+            Fault::NetworkCut,
+            Fault::ReportLost,
+            Fault::OrderLost,
+        ] {
             let rate = &mut self.rates[fault as usize];
             *rate = Rate(rate.0 / 4);
         }

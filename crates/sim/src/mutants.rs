@@ -10,7 +10,8 @@ use std::panic::{self, AssertUnwindSafe};
 use std::time::Duration;
 
 use rollway_core::{
-    Action, AttemptId, BatchKey, Config, Core, Groups, Input, Rule, RunnerId, TaskId, Then, Time,
+    Action, AttemptId, BatchKey, Config, Core, Groups, Input, Rule, RunnerId, Scaling, TaskId,
+    Then, Time,
 };
 
 use crate::checkers::Checkers;
@@ -295,6 +296,20 @@ mutants! {
         config.supervision.restart_backoff_max *= 50;
     }),
     "overdue": "silence is not noticed" => Told(|config| config.supervision.silence_timeout = None),
+    "scaling": "more runners than the most" => Told(|config| bounds(config, |told| told.max += 3)),
+    "scaling": "fewer runners than the fewest" => Told(|config| bounds(config, |told| {
+        told.min = 0;
+    })),
+    "scaling": "runners go before it was quiet" => Told(|config| bounds(config, |told| {
+        told.quiet = Duration::ZERO;
+    })),
+    "scaling": "workers come in parts" => Told(|config| bounds(config, |told| told.together = 1)),
+    "scaling": "the pool does not follow the work" => Told(|config| {
+        if let Some(told) = config.scaling.take() {
+            config.runners = told.fit(config.runners);
+        }
+    }),
+    "reasons": "a resize cuts whoever works" => Says(says::resize_cuts),
     "survival": "endings are not recorded" => Says(says::ending_unrecorded),
     "survival": "a cut is not recorded" => Says(says::cut_unrecorded),
     "survival": "answers come before their records" => Says(says::records_last),
@@ -308,6 +323,10 @@ mutants! {
     "progress": "the sink is never heard" => Hears(hears::sink_unheard),
     "progress": "work is held back" => Told(|config| config.limits.payload_bytes = 2),
     "repeat": "chance from outside the seed" => Hears(hears::outside_chance),
+}
+
+fn bounds(config: &mut Config, change: impl Fn(&mut Scaling)) {
+    config.scaling.as_mut().map(change);
 }
 
 fn retries(config: &mut Config, retries: u32) {

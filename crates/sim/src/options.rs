@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use rollway_core::{
-    BatchPolicy, Config, DynamicTimeout, FailurePolicy, Groups, Limits, OverRollout, Rule,
+    BatchPolicy, Config, DynamicTimeout, FailurePolicy, Groups, Limits, OverRollout, Rule, Scaling,
     Supervision, Then,
 };
 
@@ -47,6 +47,8 @@ pub struct Shape {
     pub operators: u32,
     /// Runners that come and go by themselves.
     pub joiners: u32,
+    /// How many runners share a machine.
+    pub machine: u32,
     /// How many requests one user makes.
     pub requests: u32,
     /// How many batches one user has under way.
@@ -84,6 +86,7 @@ fn shape(dice: &mut Dice, max_timeout: Duration) -> Shape {
         meddlers: u32::from(dice.percent(50)),
         operators: u32::from(dice.percent(50)),
         joiners: if dice.percent(30) { dice.small(1, 3) } else { 0 },
+        machine: dice.small(2, 4),
         requests: dice.small(10, 80),
         window: dice.small(1, 5),
         tasks: dice.small(1, 8),
@@ -95,6 +98,7 @@ fn config(dice: &mut Dice, max_timeout: Duration, shape: &Shape) -> Config {
     let runners = dice.small(1, 8);
     Config {
         runners,
+        scaling: scaling(dice, shape),
         max_repeat_times_per_runner: if dice.percent(60) { Some(dice.small(1, 4)) } else { None },
         runs_in_turn: dice.percent(50),
         max_timeout,
@@ -120,6 +124,18 @@ fn config(dice: &mut Dice, max_timeout: Duration, shape: &Shape) -> Config {
         records: dice.percent(75),
         epoch: 0,
     }
+}
+
+/// In some worlds the number of runners follows the work.
+fn scaling(dice: &mut Dice, shape: &Shape) -> Option<Scaling> {
+    if !dice.percent(30) {
+        return None;
+    }
+    let together = dice.small(1, 3);
+    let min = dice.small(1, 3) * together;
+    let max = min + dice.small(0, 3) * together;
+    let quiet = dice.spread(shape.run, shape.length / 8);
+    Some(Scaling { min, max, together, quiet })
 }
 
 fn failures(dice: &mut Dice) -> FailurePolicy {

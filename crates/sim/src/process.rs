@@ -63,6 +63,8 @@ pub struct Work {
 pub struct Cut {
     /// What was said meanwhile; none: it is lost.
     pub backlog: Option<Vec<Report>>,
+    /// Whether nobody can end it meanwhile, and if so, whether somebody has tried.
+    pub unreachable: Option<bool>,
 }
 
 impl Processes {

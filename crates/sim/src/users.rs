@@ -202,7 +202,11 @@ impl World {
         self.users.unheard.remove(&request);
         if let Answer::Joined { runner, life } = answer {
             self.processes.add(*runner, *life, true, self.now);
-            let wait = self.dice.spread(self.shape.latency, self.shape.latency * 8);
+            let mut longest = self.shape.latency * 8;
+            if self.strikes(Fault::SlowJoin) {
+                longest = self.book.config.supervision.start_timeout * 2;
+            }
+            let wait = self.dice.spread(self.shape.latency, longest);
             self.plan(wait, Event::Started { runner: *runner, life: *life });
             let stays = self.dice.heavy(self.shape.think * 4);
             let (attempt, suspect) = (None, false);

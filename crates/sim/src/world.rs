@@ -5,6 +5,7 @@
 mod closing;
 mod crash;
 mod links;
+mod machines;
 mod mischief;
 mod perform;
 mod runners;
@@ -62,6 +63,8 @@ pub struct World {
     /// How often the coordinator has crashed, and whether it is about to.
     crashes: u32,
     crashing: bool,
+    /// Machines that were lost, and until when they are away.
+    away: BTreeMap<u32, Time>,
     /// The deadline that was last seen, and when the caller of the core will notice it.
     alarm: Option<(Time, Time)>,
 }
@@ -181,6 +184,7 @@ impl World {
             next_payload: 0,
             crashes: 0,
             crashing: false,
+            away: BTreeMap::new(),
             alarm: None,
         }
     }

@@ -43,8 +43,8 @@ mod tests {
 
     use super::*;
     use crate::message::{
-        Hello, LogLevel, LogLine, Outcome, RunnerReport, RunnerState, StopCause, Welcome,
-        WorkerMessage,
+        Hello, LogLevel, LogLine, LogSource, Outcome, RunnerReport, RunnerState, StopCause,
+        Welcome, WorkerMessage,
     };
     use crate::proto;
 
@@ -135,7 +135,12 @@ mod tests {
             log.prop_map(|(runner, level, line)| WorkerMessage::Log(LogLine {
                 runner: runner.map(RunnerId),
                 level,
-                line: line.into()
+                line: line.into(),
+                source: LogSource {
+                    run: runner,
+                    batch: runner.map(|_| "1/a".into()),
+                    ..LogSource::default()
+                },
             })),
             ".*".prop_map(|reason| WorkerMessage::Goodbye { reason: reason.into() }),
         ]

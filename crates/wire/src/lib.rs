@@ -28,8 +28,8 @@ pub mod worker;
 pub use address::{Address, AddressError};
 pub use invalid::Invalid;
 pub use message::{
-    Definition, DefinitionId, EngineMessage, Hello, LogLevel, LogLine, Outcome, RunnerReport,
-    RunnerState, StartAttempt, StopCause, Versions, Welcome, WorkerMessage,
+    Definition, DefinitionId, EngineMessage, Hello, LogLevel, LogLine, LogSource, Outcome,
+    RunnerReport, RunnerState, StartAttempt, StopCause, Versions, Welcome, WorkerMessage,
 };
 pub use refusal::{Refusal, RefusalCode};
 pub use secret::{EmptySecret, Secret};
@@ -47,6 +47,12 @@ pub mod proto {
     impl std::fmt::Debug for Hello {
         fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
             f.debug_struct("Hello").field("token", &self.token).finish_non_exhaustive()
+        }
+    }
+
+    impl std::fmt::Debug for Welcome {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("Welcome").field("runners", &self.runners).finish_non_exhaustive()
         }
     }
 
@@ -80,6 +86,10 @@ pub mod env {
     /// [`RUNNERS`]. It is not 0 while the worker executes code for the runner, and 0 while that
     /// code waits, so that it is known whose code was executed when a worker died.
     pub const MARKS: &str = "ROLLWAY_WORKER_MARKS";
+    /// Set if the engine reads what the worker prints: a line may begin with a record separator
+    /// (U+001E), and is then a JSON object with `line`, and what is known of `level`, `logger`,
+    /// `batch`, `task`, `run` and `attempt`.
+    pub const RELAYED: &str = "ROLLWAY_WORKER_RELAYED";
     /// Where the model gateway is, with `/v1`; not set if there is none.
     pub const MODELS: &str = "ROLLWAY_WORKER_MODELS";
     /// What a worker in Python is told about models, as JSON.

@@ -79,7 +79,7 @@ impl Hello {
 }
 
 /// What a worker has to know when it is taken in.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Welcome {
     /// The version of the protocol that is spoken.
     pub protocol: u32,
@@ -91,6 +91,17 @@ pub struct Welcome {
     pub max_message_bytes: u64,
     /// How many definitions a worker has to keep.
     pub max_definitions: u32,
+    /// What it would have found in its environment if the engine had started it; may hold secrets.
+    pub env: BTreeMap<String, String>,
+}
+
+impl fmt::Debug for Welcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = self.env.keys().collect();
+        let mut shown = f.debug_struct("Welcome");
+        shown.field("protocol", &self.protocol).field("runners", &self.runners);
+        shown.field("env", &names).finish_non_exhaustive()
+    }
 }
 
 /// What a worker says after its hello.
@@ -248,6 +259,23 @@ pub struct LogLine {
     pub level: LogLevel,
     /// The text.
     pub line: Arc<str>,
+    /// Where in the worker it comes from.
+    pub source: LogSource,
+}
+
+/// Where in a worker a line of the log comes from, as far as that is known.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogSource {
+    /// The name of the logger.
+    pub logger: Option<Arc<str>>,
+    /// The batch of the run that said it.
+    pub batch: Option<Arc<str>>,
+    /// Its task.
+    pub task: Option<u32>,
+    /// The run.
+    pub run: Option<u32>,
+    /// The attempt.
+    pub attempt: Option<u64>,
 }
 
 /// How important a line of the log is.

@@ -18,7 +18,7 @@ mod session;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio_util::sync::DropGuard;
@@ -141,6 +141,8 @@ pub struct Server {
     address: Address,
     events: mpsc::Receiver<Queued>,
     shared: Arc<Shared>,
+    /// When the first of the events came that were last received.
+    came: Option<Instant>,
     _alive: DropGuard,
 }
 
@@ -148,6 +150,7 @@ pub struct Server {
 #[derive(Debug)]
 struct Queued {
     event: ServerEvent,
+    came: Instant,
     /// Room in the budget for large messages; given back when the engine has the event.
     _room: Option<OwnedSemaphorePermit>,
 }
@@ -172,7 +175,7 @@ impl Server {
             unknown: AtomicU64::new(0),
         });
         session::serve(listener, Arc::clone(&shared));
-        Ok(Self { address, events, shared, _alive: alive })
+        Ok(Self { address, events, shared, came: None, _alive: alive })
     }
 
     /// Returns where it listens: the port, if the system chose it.
@@ -183,7 +186,10 @@ impl Server {
     /// Waits for the next event. Can be given up at any time without losing one.
     pub async fn recv(&mut self) -> ServerEvent {
         match self.events.recv().await {
-            Some(queued) => queued.event,
+            Some(queued) => {
+                self.came = Some(queued.came);
+                queued.event
+            }
             // `shared` holds a sender, so the channel never closes.
             None => std::future::pending().await,
         }
@@ -205,6 +211,12 @@ impl Server {
         let before = events.len();
         events.extend(queued.map(|queued| queued.event));
         events.len() - before
+    }
+
+    /// Returns when the first of the events came in that were last waited for. The others came
+    /// later.
+    pub const fn came(&self) -> Option<Instant> {
+        self.came
     }
 
     /// Returns how many peers were refused or disconnected, by reason, without the zeros.
@@ -244,8 +256,9 @@ impl Shared {
     /// Hands an event to the engine, when there is room for it. `bytes` is its size as it
     /// travelled.
     async fn emit(&self, event: ServerEvent, bytes: usize) {
+        let came = Instant::now();
         let room = self.event_room.take(bytes).await;
         // An engine that is gone needs no events.
-        let _ = self.events.send(Queued { event, _room: room }).await;
+        let _ = self.events.send(Queued { event, came, _room: room }).await;
     }
 }

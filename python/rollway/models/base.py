@@ -8,6 +8,7 @@ from typing import Any
 
 from rollway.errors import Error, MissingPackage
 from rollway.experience import Experience
+from rollway.stages import waiting
 
 Messages = Sequence[dict[str, Any]]
 
@@ -141,21 +142,29 @@ class RunModel:
         """Answers a chat: a `Reply`, or a list of them if `n` is not 1."""
         if self.is_async:
             return self.chat_async(messages, n=n, **arguments)
-        return self._record(self.model.chat_once(messages, {"n": n, **arguments}), n)
+        with waiting(self.name):
+            replies = self.model.chat_once(messages, {"n": n, **arguments})
+        return self._record(replies, n)
 
     async def chat_async(self, messages: Messages, n: int = 1, **arguments: Any) -> Any:
         """Answers a chat, to be awaited in any workflow."""
-        return self._record(await self.model.chat_once_async(messages, {"n": n, **arguments}), n)
+        with waiting(self.name):
+            replies = await self.model.chat_once_async(messages, {"n": n, **arguments})
+        return self._record(replies, n)
 
     def generate(self, prompt: Any, n: int = 1, **arguments: Any) -> Any:
         """Continues a text or a list of token ids: a `Reply`, or a list of them if `n` is not 1."""
         if self.is_async:
             return self.generate_async(prompt, n=n, **arguments)
-        return self._record(self.model.generate_once(prompt, {"n": n, **arguments}), n)
+        with waiting(self.name):
+            replies = self.model.generate_once(prompt, {"n": n, **arguments})
+        return self._record(replies, n)
 
     async def generate_async(self, prompt: Any, n: int = 1, **arguments: Any) -> Any:
         """Continues a text, to be awaited in any workflow."""
-        return self._record(await self.model.generate_once_async(prompt, {"n": n, **arguments}), n)
+        with waiting(self.name):
+            replies = await self.model.generate_once_async(prompt, {"n": n, **arguments})
+        return self._record(replies, n)
 
     def _record(self, replies: list[Reply], n: int) -> Any:
         if self.model.records:

@@ -39,6 +39,10 @@ pub fn draw(screen: &Screen, size: Size) -> Vec<Line> {
         lines.extend(curves(screen, width));
         lines.extend(weights(screen).map(|line| (5, line)));
     }
+    // What goes wrong is said in the log; here it stands that it still does.
+    if let Some(kinds) = alarms(screen) {
+        lines.insert(2, (2, kinds));
+    }
     // The row of the cursor stays free, and one of what was said before.
     let most = size.rows.saturating_sub(2).clamp(1, 12);
     while lines.len() > most {
@@ -99,6 +103,12 @@ fn steps(screen: &Screen, width: usize) -> Option<Line> {
     line.append(bar(room, &[(part, look)]));
     line.append(after);
     Some(line)
+}
+
+/// What goes wrong at the moment.
+fn alarms(screen: &Screen) -> Option<Line> {
+    let kinds: Vec<String> = screen.alarms.keys().map(|kind| kind.replace('_', " ")).collect();
+    (!kinds.is_empty()).then(|| label("alarms").with(kinds.join(" · "), Look::Red))
 }
 
 /// Returns a bar that is filled from the left, part by part.

@@ -56,6 +56,12 @@ pub fn event(event: &Event, at: SystemTime) -> Value {
         Event::Trained { step, metrics } => json!({
             "event": "trained", "step": step, "metrics": numbers(metrics),
         }),
+        Event::Alarm(alarm) => json!({
+            "event": "alarm",
+            "kind": alarm.kind,
+            "raised": alarm.raised,
+            "message": alarm.words,
+        }),
         Event::Note(message) => json!({ "event": "note", "message": message }),
         Event::Pulse(_) => json!({ "event": "ready" }),
     };

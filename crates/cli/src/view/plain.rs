@@ -47,7 +47,11 @@ pub fn event(screen: &Screen, event: &Event) -> Option<String> {
                 "weights after step {step}: version {version}, waited {waited}, loaded in {loading}"
             ))
         }
-        Event::Pulse(_) | Event::StepBegun { .. } | Event::Trained { .. } | Event::Note(_) => None,
+        Event::Pulse(_)
+        | Event::StepBegun { .. }
+        | Event::Trained { .. }
+        | Event::Note(_)
+        | Event::Alarm(_) => None,
     }
 }
 

@@ -53,6 +53,8 @@ pub struct Screen {
     pub trained: Option<u64>,
     /// Numbers of this moment, since the process was started.
     pub beat: Option<Beat>,
+    /// Alarms that are raised now, in words.
+    pub alarms: BTreeMap<&'static str, String>,
     /// What has been done since the view began.
     pub account: Account,
     /// Runs of what is not in flight any more.
@@ -78,6 +80,7 @@ impl Screen {
             exchange: None,
             trained: None,
             beat: None,
+            alarms: BTreeMap::new(),
             settled: RunTally::default(),
             account: Account::default(),
             marks: VecDeque::new(),
@@ -120,6 +123,13 @@ impl Screen {
             Event::Trained { step, .. } => {
                 self.trained = Some(*step);
                 self.account.trained += 1;
+            }
+            Event::Alarm(alarm) => {
+                if alarm.raised {
+                    self.alarms.insert(alarm.kind, alarm.words.clone());
+                } else {
+                    self.alarms.remove(alarm.kind);
+                }
             }
             Event::Note(_) | Event::Pulse(_) => {}
         }

@@ -1,5 +1,5 @@
-//! `rollway run`, `check`, `debug` as their users meet them: the real command on the example of the
-//! README, with fewer steps.
+//! `rollway run`, `check`, `debug`, `top` as their users meet them: the real command on the example
+//! of the README, with fewer steps, or on a job that is made up.
 
 #![expect(clippy::unwrap_used, reason = "what goes wrong here fails the test, and says where")]
 
@@ -12,3 +12,4 @@ mod mistakes;
 mod place;
 mod program;
 mod stop;
+mod top;

@@ -148,6 +148,10 @@ impl Buffer for Queue {
         state.readers += 1;
         Ok(Box::new(QueueReader::new(Arc::clone(&self.shared), state.readers)))
     }
+
+    fn usage(&self) -> Option<Usage> {
+        Some(Self::usage(self))
+    }
 }
 
 impl Shared {

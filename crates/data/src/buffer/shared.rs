@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
-use super::{Ask, Buffer, Queue, Reader, Result, Taken, Writer, Written, queue};
+use super::{Ask, Buffer, Queue, Reader, Result, Taken, Usage, Writer, Written, queue};
 use crate::Lot;
 
 /// What a queue is found by.
@@ -84,6 +84,10 @@ impl Buffer for SharedQueue {
     fn reader(&self, name: &str) -> Result<Box<dyn Reader>> {
         let inner = self.queue().reader(name)?;
         Ok(Box::new(End { inner, _held: Arc::clone(&self.held) }))
+    }
+
+    fn usage(&self) -> Option<Usage> {
+        Some(self.queue().usage())
     }
 }
 

@@ -66,12 +66,11 @@ async fn main() {
         let demo = Arc::clone(&demo);
         std::thread::spawn(move || demo.keep_going(args.rate));
     }
-    let told = Arc::clone(&demo);
     let options = Options {
         listen: args.listen,
         token: args.token.map(|token| Secret::new(token).expect("the token has letters")),
         scene: demo,
-        metrics: Some(Arc::new(move || told.metrics())),
+        metrics: None,
     };
     let dashboard = Dashboard::open(options).await.expect("the address is free");
     let mut out = io::stdout();

@@ -108,11 +108,6 @@ impl Demo {
     pub(crate) fn now(&self) -> Seconds {
         if self.still { STILL } else { clock() }
     }
-
-    pub(crate) fn metrics(&self) -> String {
-        let events = self.world().events;
-        format!("# TYPE demo_events counter\ndemo_events_total {events}\n# EOF\n")
-    }
 }
 
 fn clock() -> f64 {

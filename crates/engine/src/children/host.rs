@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::launch::{Blame, Ended, Known, Whereabouts};
+use super::launch::{Blame, Ended, Known, Launcher, Whereabouts};
 use super::listen::Expected;
 use super::{Shared, lock};
 use crate::workers::{Attempt, Command, Reporter, RunEnd, Said};
@@ -23,6 +23,8 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(super) struct Host {
     number: u64,
+    /// How many runners it takes; none: as many as are sent.
+    room: Option<u32>,
     seats: Mutex<Seats>,
     end: CancellationToken,
 }
@@ -53,13 +55,19 @@ enum Stage {
 
 impl Host {
     pub(super) fn new(number: u64) -> Self {
-        Self { number, seats: Mutex::default(), end: CancellationToken::new() }
+        Self { number, room: None, seats: Mutex::default(), end: CancellationToken::new() }
+    }
+
+    /// Returns a process that came by itself, with room for so many runners.
+    pub(super) fn by_hand(number: u64, room: u32) -> Self {
+        Self { room: Some(room), ..Self::new(number) }
     }
 
     /// Gives a runner a seat, unless it is too late.
     pub(super) fn seat(&self, shared: &Shared, reporter: &Reporter) -> bool {
         let mut seats = lock(&self.seats);
-        if seats.closed {
+        let is_full = self.room.is_some_and(|room| seats.taken.len() >= room as usize);
+        if seats.closed || is_full {
             return false;
         }
         let (runner, life) = (reporter.runner(), reporter.life());
@@ -68,8 +76,7 @@ impl Host {
             // If the worker is gone, that is about to be noticed.
             let _ = connection.send(EngineMessage::StartRunner { runner, life });
         } else if let Some(why) = seats.known.waits.as_deref() {
-            let (reporter, why) = (reporter.clone(), why.into());
-            tokio::spawn(async move { reporter.say(vec![Said::Waits(Some(why))]).await });
+            shared.aside(reporter, Said::Waits(Some(why.into())));
         }
         let seat = Seat { reporter: reporter.clone(), stage: Stage::Starting };
         seats.taken.insert(runner, seat);
@@ -83,7 +90,9 @@ impl Host {
             return;
         }
         let stage = seats.taken.remove(&runner).map(|seat| seat.stage);
-        if stage != Some(Stage::Idle) || seats.taken.is_empty() {
+        // One that came by itself stays for others.
+        let useless = seats.taken.is_empty() && self.room.is_none();
+        if stage != Some(Stage::Idle) || useless {
             seats.closed = true;
             self.end.cancel();
         } else if let Some(connection) = &seats.connection {
@@ -97,19 +106,41 @@ impl Host {
         self.end.cancel();
     }
 
+    /// Tells the process that it is not needed any more.
+    pub(super) fn dismiss(&self, deadline: Duration) {
+        let mut seats = lock(&self.seats);
+        seats.closed = true;
+        if let Some(connection) = &seats.connection {
+            let _ = connection.send(EngineMessage::Shutdown { deadline });
+        }
+    }
+
+    /// Returns where it is, for people.
+    pub(super) fn place(&self) -> String {
+        lock(&self.seats).known.place.clone().unwrap_or_default()
+    }
+
     /// Takes the process in, with all runners that have a seat.
     pub(super) fn welcome(&self, shared: &Shared, greeting: Greeting) {
         let mut seats = lock(&self.seats);
         let hello = greeting.hello();
-        seats.known = Known { place: Some(place(&hello.host, hello.pid)), waits: None };
+        let known = Known { place: Some(place(&hello.host, hello.pid)), waits: None };
+        let waited = std::mem::replace(&mut seats.known, known).waits.is_some();
         for seat in seats.taken.values() {
             shared.states.locate(&seat.reporter, &seats.known);
+            if waited {
+                shared.aside(&seat.reporter, Said::Waits(None));
+            }
         }
         let life = |(runner, seat): (&RunnerId, &Seat)| (*runner, seat.reporter.life());
         let offered = greeting.hello().runners as usize;
         let runners: Vec<_> = seats.taken.iter().map(life).collect();
         let (first, rest) = runners.split_at(offered.min(runners.len()));
-        let connection = greeting.welcome(first, shared.options.heartbeat);
+        let env = match self.room {
+            Some(_) => shared.options.env.iter().cloned().collect(),
+            None => BTreeMap::new(),
+        };
+        let connection = greeting.welcome_with(first, shared.options.heartbeat, env);
         for (runner, life) in rest {
             let _ = connection.send(EngineMessage::StartRunner { runner: *runner, life: *life });
         }
@@ -181,13 +212,13 @@ impl Host {
         }
     }
 
-    /// Leads the process from its start to its end, and tells the runners in it.
-    pub(super) async fn live(self: Arc<Self>, shared: Arc<Shared>) {
+    /// Leads the process to its end, and tells the runners in it.
+    pub(super) async fn live(self: Arc<Self>, shared: &Shared, ends: impl Future<Output = Ended>) {
         let ended = tokio::select! {
             biased;
             // Dropping what was launched ends it by force.
             () = self.end.cancelled() => Ended::blameless("its process was ended"),
-            ended = Arc::clone(&self).watch(&shared) => ended,
+            ended = ends => ended,
         };
         let ordered = self.end.is_cancelled();
         let taken = {
@@ -216,21 +247,22 @@ impl Host {
     }
 
     /// Passes on what is known of a process that has not said hello.
-    async fn note(&self, shared: &Shared, known: Known) {
-        let starting: Vec<Reporter> = {
-            let mut seats = lock(&self.seats);
-            seats.known = known.clone();
-            seats.taken.values().map(|seat| seat.reporter.clone()).collect()
-        };
-        for reporter in starting {
-            shared.states.locate(&reporter, &known);
+    fn note(&self, shared: &Shared, known: Known) {
+        let mut seats = lock(&self.seats);
+        for seat in seats.taken.values() {
+            shared.states.locate(&seat.reporter, &known);
             let why = known.waits.as_deref().map(Into::into);
-            reporter.say(vec![Said::Waits(why)]).await;
+            shared.aside(&seat.reporter, Said::Waits(why));
         }
+        seats.known = known;
     }
 
     /// Has the process started and waits until it is gone; returns how it ended.
-    async fn watch(self: Arc<Self>, shared: &Shared) -> Ended {
+    pub(super) async fn launched(
+        self: Arc<Self>,
+        shared: &Shared,
+        launcher: &dyn Launcher,
+    ) -> Ended {
         let token = format!("w{}", self.number);
         let (greeted, mut greeting) = oneshot::channel();
         let expected = Expected { host: Arc::clone(&self), greeted };
@@ -238,7 +270,8 @@ impl Host {
         let _forget = Forget { shared, token: &token };
         let whereabouts = Whereabouts::new();
         let mut known = whereabouts.watch();
-        let mut launched = shared.launcher.launch(shared.ticket(self.number, &token, whereabouts));
+        let ticket = shared.ticket(self.number, &token, whereabouts);
+        let mut launched = launcher.launch(ticket);
         let mut left = loop {
             tokio::select! {
                 greeted = &mut greeting => match greeted {
@@ -248,7 +281,7 @@ impl Host {
                 ended = launched.ended() => return unheard(ended),
                 Ok(()) = known.changed() => {
                     let known = known.borrow_and_update().clone();
-                    self.note(shared, known).await;
+                    self.note(shared, known);
                 }
             }
         };

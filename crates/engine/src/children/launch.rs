@@ -9,9 +9,9 @@ use tokio::sync::watch;
 
 /// Starts worker processes, here or elsewhere.
 pub trait Launcher: fmt::Debug + Send + Sync + 'static {
-    /// Begins to start a process that says hello with the ticket's token. Returns at once; is called
-    /// within a tokio runtime. Dropping what is returned ends the process by force, or gives its
-    /// start up.
+    /// Begins to start a process that says hello with the ticket's token. Returns at once; is
+    /// called within a tokio runtime. Dropping what is returned ends the process by force, or gives
+    /// its start up.
     fn launch(&self, ticket: Ticket) -> Box<dyn Launched>;
 }
 

@@ -2,14 +2,16 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use rollway_core::RunnerId;
-use rollway_wire::server::{ConnId, Greeting, Server, ServerEvent};
-use rollway_wire::{Outcome, RunnerReport, StopCause, WorkerMessage};
+use rollway_wire::server::{ConnId, Greeting, LeftReason, Server, ServerEvent};
+use rollway_wire::{Outcome, Refusal, RefusalCode, RunnerReport, StopCause, WorkerMessage};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::host::Host;
+use super::said;
 use super::{Shared, lock};
 use crate::workers::{Reporter, RunEnd, Said};
 
@@ -29,13 +31,15 @@ pub(super) struct Routes {
 pub(super) struct Expected {
     pub(super) host: Arc<Host>,
     /// Gets what fires when everything that the worker said has been passed on.
-    pub(super) greeted: oneshot::Sender<oneshot::Receiver<()>>,
+    pub(super) greeted: oneshot::Sender<oneshot::Receiver<LeftReason>>,
 }
 
+/// A process that has said hello.
 #[derive(Debug)]
-struct Route {
-    host: Arc<Host>,
-    left: oneshot::Sender<()>,
+pub(super) struct Route {
+    pub(super) host: Arc<Host>,
+    /// Fires when everything that the worker said has been passed on.
+    pub(super) left: oneshot::Sender<LeftReason>,
 }
 
 /// What one batch of messages says, by runner.
@@ -43,43 +47,67 @@ type Words = HashMap<(ConnId, RunnerId), (Reporter, Vec<Said>)>;
 
 /// Passes on what workers say, each in the order in which it said it.
 pub(super) async fn listen(mut server: Server, shared: Arc<Shared>, alive: CancellationToken) {
+    tokio::select! {
+        () = alive.cancelled() => {}
+        () = attend(&mut server, &shared) => {}
+    }
+    // Whoever came by itself is told that it can go.
+    if let Some(by_hand) = shared.by_hand() {
+        tokio::select! {
+            () = by_hand.dismiss() => {}
+            () = attend(&mut server, &shared) => {}
+        }
+    }
+}
+
+async fn attend(server: &mut Server, shared: &Arc<Shared>) {
     let mut events = Vec::with_capacity(BATCH);
     // What one runner says in a batch is passed on at once.
     let mut words = Words::new();
     loop {
-        tokio::select! {
-            () = alive.cancelled() => return,
-            _ = server.recv_many(&mut events, BATCH) => {}
-        }
+        server.recv_many(&mut events, BATCH).await;
+        let came = server.came().unwrap_or_else(Instant::now);
         let mut left = Vec::new();
         for event in events.drain(..) {
             match event {
-                ServerEvent::Hello(greeting) => greet(&shared, greeting),
+                ServerEvent::Hello(greeting) => greet(shared, greeting),
                 ServerEvent::Message { conn, message } => {
                     let routes = lock(&shared.routes);
                     let Some(route) = routes.connected.get(&conn) else { continue };
-                    translate(&shared, conn, &route.host, message, &mut words);
+                    translate(shared, conn, &route.host, message, &mut words);
                 }
-                ServerEvent::Left { conn, .. } => left.push(conn),
+                ServerEvent::Left { conn, reason } => left.push((conn, reason)),
             }
         }
         for (_, (reporter, said)) in words.drain() {
-            reporter.say(said).await;
+            reporter.say_since(came, said).await;
         }
-        for conn in left {
+        for (conn, reason) in left {
             if let Some(route) = lock(&shared.routes).connected.remove(&conn) {
-                let _ = route.left.send(());
+                let _ = route.left.send(reason);
             }
         }
     }
 }
 
-/// Takes a worker in if it was started here; anybody else is refused by dropping the greeting.
-fn greet(shared: &Shared, greeting: Greeting) {
+/// Takes a worker in if it was started here, or if any may come; anybody else is refused.
+fn greet(shared: &Arc<Shared>, greeting: Greeting) {
     let mut routes = lock(&shared.routes);
-    let Some(expected) = routes.expected.remove(&greeting.hello().token) else { return };
-    let Expected { host, greeted } = expected;
     let conn = greeting.conn();
+    let token = &greeting.hello().token;
+    if let Some(by_hand) = shared.by_hand().filter(|_| token.is_empty()) {
+        let route = by_hand.greet(shared, greeting);
+        routes.connected.insert(conn, route);
+        return;
+    }
+    let Some(expected) = routes.expected.remove(token) else {
+        let why = match token.as_str() {
+            "" => "this job starts its workers itself: none may join by hand",
+            _ => "nobody waits for a worker with this token",
+        };
+        return greeting.refuse(Refusal::new(RefusalCode::NotWanted, why));
+    };
+    let Expected { host, greeted } = expected;
     host.welcome(shared, greeting);
     let (left, gone) = oneshot::channel();
     routes.connected.insert(conn, Route { host, left });
@@ -114,7 +142,7 @@ fn translate(
                 }
             }
         }
-        WorkerMessage::Log(line) => tracing::info!(target: "rollway::worker", "{}", line.line),
+        WorkerMessage::Log(line) => said::sent(&line),
         WorkerMessage::Goodbye { reason } => tracing::debug!(%reason, "worker says goodbye"),
     }
 }

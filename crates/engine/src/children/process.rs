@@ -11,6 +11,7 @@ use tokio::process::{Child, Command};
 
 use super::launch::{Blame, Ended, Launched, Launcher, Ticket};
 use super::marks::Marks;
+use super::said;
 use crate::lines::lines;
 
 /// Starts child processes. What they print goes into the log.
@@ -36,6 +37,7 @@ impl Processes {
             .args(&ticket.args)
             .envs(ticket.env)
             .env(env::MARKS, marks.path())
+            .env(env::RELAYED, "1")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -91,10 +93,7 @@ impl Launched for Failed {
 
 /// Puts what a worker prints into the log, line by line, under its name.
 async fn relay(output: impl AsyncRead + Unpin, worker: String, stream: &'static str) {
-    let log = |line: &str| {
-        tracing::info!(target: "rollway::worker", %worker, stream, "{line}");
-    };
-    lines(output, log).await;
+    lines(output, |line| said::printed(&worker, stream, line)).await;
 }
 
 fn describe(status: io::Result<ExitStatus>) -> String {

@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Args;
+use super::seconds::Seconds;
 
 /// On which machines workers run. `cluster: ray` is short for `cluster: {backend: ray}`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -34,16 +35,23 @@ pub struct Cluster {
     /// connections, and the host of the model gateway. Absent: the address that this machine has
     /// towards the cluster, and any free port.
     pub listen: Option<String>,
+    /// Port of the model gateway for workers on other machines. Absent: any free one.
+    pub gateway_port: Option<u16>,
     /// File with the secret that workers show. Absent: a new one in `cluster.json` of the job's
     /// folder, which only its owner can read.
     pub secret_file: Option<String>,
-    /// How many worker processes there are at least, if their number follows the work. Absent: as
-    /// many as there are runners for, all the time.
+    /// How many worker processes there are at least, if their number follows the work. Absent: one
+    /// if there is a `max_workers`, else as many as there are runners for, all the time.
     #[schemars(range(min = 1))]
     pub min_workers: Option<u32>,
-    /// How many worker processes there are at most, if their number follows the work.
+    /// How many worker processes there are at most, if their number follows the work. Absent: as
+    /// many as there are runners for.
     #[schemars(range(min = 1))]
     pub max_workers: Option<u32>,
+    /// For how long a worker must not have been needed before it goes, if their number follows the
+    /// work.
+    #[schemars(extend("exclusiveMinimum" = 0))]
+    pub idle_time: Seconds,
 }
 
 impl Default for Cluster {
@@ -58,9 +66,31 @@ impl Default for Cluster {
             placement: Placement::default(),
             runtime_env: Args::new(),
             listen: None,
+            gateway_port: None,
             secret_file: None,
             min_workers: None,
             max_workers: None,
+            idle_time: Seconds::new(60),
+        }
+    }
+}
+
+impl Cluster {
+    /// Returns the host and the port of a text like that of `listen`; 0 for a port that is left
+    /// out, and nothing for a text that is none.
+    pub fn host_and_port(text: &str) -> Option<(String, u16)> {
+        let plain = |host: &str| !host.is_empty() && !host.contains(['/', ' ', '[', ']']);
+        if text.parse::<std::net::IpAddr>().is_ok() {
+            return Some((text.to_owned(), 0));
+        }
+        let (host, port) = match text.rsplit_once(':') {
+            Some((host, port)) => (host, port.parse().ok()?),
+            None => (text, 0),
+        };
+        let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+        match bare {
+            Some(bare) => bare.parse::<std::net::Ipv6Addr>().ok().map(|_| (bare.to_owned(), port)),
+            None => (plain(host) && !host.contains(':')).then(|| (host.to_owned(), port)),
         }
     }
 }

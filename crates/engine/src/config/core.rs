@@ -1,8 +1,11 @@
 //! What the core is told of a configuration.
 
-use rollway_core::{Config as Core, DynamicTimeout as CoreTimeout, OverRollout as CoreOver};
+use rollway_core::{
+    Config as Core, DynamicTimeout as CoreTimeout, OverRollout as CoreOver, Scaling,
+};
 
 use super::Config;
+use super::cluster::Backend;
 use super::explorer::{ConcurrentMode, DynamicTimeout, OverRollout};
 
 impl Config {
@@ -11,8 +14,11 @@ impl Config {
     pub fn to_core(&self, runners: u32) -> Core {
         let explorer = &self.explorer;
         let max_timeout = explorer.max_timeout.0;
+        let scaling = self.scaling(runners);
         Core {
-            runners,
+            // A pool that follows the work begins with the fewest.
+            runners: scaling.map_or(runners, |bounds| bounds.min),
+            scaling,
             max_repeat_times_per_runner: explorer.max_repeat_times_per_runner,
             runs_in_turn: explorer.concurrent_mode == ConcurrentMode::Sequential,
             max_timeout,
@@ -28,6 +34,21 @@ impl Config {
             records: false,
             epoch: 0,
         }
+    }
+
+    /// Returns the bounds between which the number of runners follows the work, if it does: whole
+    /// workers, and for so many runners if nothing else is said.
+    fn scaling(&self, runners: u32) -> Option<Scaling> {
+        let cluster = &self.cluster;
+        let (least, most) = (cluster.min_workers, cluster.max_workers);
+        if cluster.backend != Backend::Ray || least.or(most).is_none() {
+            return None;
+        }
+        let together = self.explorer.runner_per_worker.max(1);
+        let runners_of = |workers: u32| workers.saturating_mul(together);
+        let max = most.map_or(runners, runners_of);
+        let min = runners_of(least.unwrap_or(1)).min(max);
+        Some(Scaling { min, max, together, quiet: cluster.idle_time.into() })
     }
 }
 

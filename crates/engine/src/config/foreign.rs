@@ -229,9 +229,6 @@ const fn same(key: &'static str, from: &'static str, to: &'static str) -> Spelli
     Spelling { key, from, to, note: None }
 }
 
-const TENSORBOARD: Option<&str> =
-    Some("files for TensorBoard are written, which the tools of others can import");
-
 pub(super) const SPELLINGS: &[Spelling] = &[
     same("synchronizer.sync_method", "online", "nccl"),
     same("synchronizer.sync_method", "offline", "checkpoint"),
@@ -258,9 +255,6 @@ pub(super) const SPELLINGS: &[Spelling] = &[
              `synchronizer.sync_method: memory` is the way for weights on one machine",
         ),
     },
-    Spelling { key: "monitor.monitor_type", from: "wandb", to: "tensorboard", note: TENSORBOARD },
-    Spelling { key: "monitor.monitor_type", from: "swanlab", to: "tensorboard", note: TENSORBOARD },
-    Spelling { key: "monitor.monitor_type", from: "mlflow", to: "tensorboard", note: TENSORBOARD },
 ];
 
 /// Keys that are unknown for a reason, and what to do instead.

@@ -1,6 +1,9 @@
 //! What no single key can tell: rules between keys, and what is made of a configuration before it
 //! is run.
 
+mod cluster;
+mod monitors;
+mod scaling;
 mod training;
 
 use std::collections::BTreeSet;
@@ -39,11 +42,14 @@ pub(super) fn resolve(config: &Config) -> Result<Resolved, ConfigError> {
     check.models();
     check.rollouts();
     check.runners();
+    check.scaling();
     check.training();
     check.synchronization();
     check.evaluation();
     check.serving();
     check.simulation();
+    check.cluster();
+    check.monitors();
     check.warnings.sort_by_key(|warning| Place::order(warning.place.as_ref()));
     if check.problems.is_empty() {
         Ok(Resolved { config: check.config, warnings: check.warnings })

@@ -13,11 +13,11 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::Semaphore;
 
-use super::Metrics;
 use super::answer::{self, refusal, tag};
 use super::assets::{ASSETS, ENTER, INDEX};
 use super::events::{self, Hub};
 use super::guard::{Guard, Stranger};
+use crate::meters::{Form, Meters};
 use crate::scene::{Done, RunKey, RunQuery, Scene};
 
 /// The longest body that is taken: acts are short.
@@ -36,7 +36,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
 /// What every call needs.
 pub(super) struct Shared {
     scene: Arc<dyn Scene>,
-    metrics: Option<Metrics>,
+    metrics: Option<Arc<Meters>>,
     guard: Guard,
     hub: Arc<Hub>,
     looks: Semaphore,
@@ -45,7 +45,7 @@ pub(super) struct Shared {
 impl Shared {
     pub(super) fn new(
         scene: Arc<dyn Scene>,
-        metrics: Option<Metrics>,
+        metrics: Option<Arc<Meters>>,
         guard: Guard,
         hub: Arc<Hub>,
     ) -> Arc<Self> {
@@ -184,10 +184,11 @@ async fn metrics(State(shared): Shares, headers: HeaderMap) -> Reply {
         shared.guard.token(&headers).map_err(turned_away)?;
     }
     let missing = || refusal(StatusCode::NOT_FOUND, "no metrics are kept");
-    let render = shared.metrics.clone().ok_or_else(missing)?;
-    let text = shared.look(move |_| render()).await?;
-    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
+    let meters = shared.metrics.as_ref().ok_or_else(missing)?;
+    let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
+    let form = Form::accepted(accept);
+    let text = meters.render(form).await;
+    Ok(([(header::CONTENT_TYPE, form.content_type())], text).into_response())
 }
 
 async fn job(State(shared): Shares, headers: HeaderMap) -> Reply {

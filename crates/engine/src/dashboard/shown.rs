@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use super::card::Left;
-use super::{Dashboard, Metrics, Options};
+use super::{Dashboard, Options};
 use crate::config::Config;
 use crate::explorer::{Event, Watchers};
 use crate::history::History;
+use crate::meters::Meters;
 use crate::scene;
 
 /// The dashboard of a job, and its card in the job's folder. Both end when this is dropped.
@@ -22,7 +23,7 @@ impl Shown {
     pub(crate) async fn open(
         config: &Config,
         history: &Arc<History>,
-        metrics: Option<Metrics>,
+        metrics: Option<Arc<Meters>>,
         people: &Watchers,
     ) -> Option<Self> {
         if !config.dashboard.enable {

@@ -28,6 +28,8 @@ pub(super) struct Watch {
     working: HashMap<RunnerId, AttemptId>,
     /// Batches that are collected, and have no states.
     collected: HashSet<BatchKey>,
+    /// Runners that do not start.
+    broken: HashSet<RunnerId>,
 }
 
 /// What an input will mean if the core believes it.
@@ -48,6 +50,7 @@ impl Watch {
             at: observe::now(),
             working: HashMap::new(),
             collected: HashSet::new(),
+            broken: HashSet::new(),
         }
     }
 
@@ -133,14 +136,20 @@ impl Watch {
         if let Some(request) = brings {
             self.brought(request, core, actions, arriving);
         }
-        let (seen, at) = (&mut self.seen, self.at);
-        seen.extend(core.noticed().map(|notice| Seen { at, what: noticed(notice) }));
+        self.noticed(core);
         if let Some(runner) = runner {
             self.settle(runner, core, lost);
+            self.mend(runner, core);
         }
         for action in actions {
             self.ordered(action, core);
         }
+    }
+
+    /// Tells what the core has noticed.
+    pub(super) fn noticed(&mut self, core: &mut Core) {
+        let (seen, at) = (&mut self.seen, self.at);
+        seen.extend(core.noticed().map(|notice| Seen { at, what: noticed(notice) }));
     }
 
     /// Tells of the tasks that a request brought, if they were taken in.
@@ -200,6 +209,21 @@ impl Watch {
             | Action::Deliver { .. }
             | Action::Answer { .. }
             | Action::Record(_) => {}
+        }
+    }
+
+    /// Tells whether a runner has begun to rest because it does not start, or is there again.
+    fn mend(&mut self, runner: RunnerId, core: &Core) {
+        match core.runner_state(runner) {
+            Some(RunnerState::Broken) if self.broken.insert(runner) => {
+                let message = core.runner(runner).and_then(|view| view.message);
+                let message = message.unwrap_or_else(|| "no message".into());
+                self.saw(What::RunnerBroken { runner, message });
+            }
+            Some(RunnerState::Idle) if !self.broken.is_empty() && self.broken.remove(&runner) => {
+                self.saw(What::RunnerReady { runner });
+            }
+            _ => {}
         }
     }
 

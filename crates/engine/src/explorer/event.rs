@@ -4,7 +4,7 @@
 use std::fmt::Debug;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use rollway_core::BatchResult;
 use rollway_core::metrics::Metrics;
@@ -87,6 +87,21 @@ pub enum Event {
     },
     /// Something that a person should know.
     Note(String),
+    /// Something goes wrong that a person should look into, or does no longer.
+    Alarm(Alarm),
+}
+
+/// Something that goes wrong, or does no longer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Alarm {
+    /// When it was noticed.
+    pub at: SystemTime,
+    /// Which alarm: one of [`alarms::KINDS`](crate::alarms::KINDS).
+    pub kind: &'static str,
+    /// What is the matter and what can be done, in words; of one that is over, what has changed.
+    pub words: String,
+    /// Whether it goes wrong now; otherwise it did, and is over.
+    pub raised: bool,
 }
 
 /// Sees events, one after the other. Must be quick: whatever takes long goes elsewhere.

@@ -27,6 +27,7 @@ use crate::offer::Offer;
 use crate::sink::{PipelineSink, Sink};
 use crate::synchronizer::{Seat, SyncError, Synchronizer};
 use crate::taskset::Opener;
+use crate::trace::Tracer;
 
 /// How long a server of the trained model may take to be there.
 const SERVER_PATIENCE: Duration = Duration::from_secs(60);
@@ -58,6 +59,7 @@ pub(super) struct World {
     pub(super) gateway: Option<Gateway>,
     embedded: Option<Embedded>,
     offer: Option<Offer>,
+    tracer: Option<Arc<Tracer>>,
     is_open: bool,
 }
 
@@ -80,7 +82,12 @@ struct Opened {
 }
 
 /// Opens everything. What was opened is closed again if the rest cannot be.
-pub(super) async fn open(config: &Config, options: Options) -> Result<(World, State)> {
+pub(super) async fn open(config: &Config, mut options: Options) -> Result<(World, State)> {
+    let tracer = Tracer::open(config).map_err(ExplorerError::Trace)?;
+    if let Some(tracer) = &tracer {
+        options.watchers = options.watchers.and(Arc::clone(tracer) as _);
+        options.observers = options.observers.and(Arc::clone(tracer) as _);
+    }
     let mut opened = Opened::default();
     let (hands, mut state) = match opened.all(config, options).await {
         Ok(open) => open,
@@ -90,7 +97,7 @@ pub(super) async fn open(config: &Config, options: Options) -> Result<(World, St
         }
     };
     let Opened { embedded, gateway, offer, .. } = opened;
-    let mut world = World { hands, gateway, embedded, offer, is_open: true };
+    let mut world = World { hands, gateway, embedded, offer, tracer, is_open: true };
     match state.bring_up(&world).await {
         // What is still missing is waited for when it is needed: the trainer comes later.
         Ok(_) => Ok((world, state)),
@@ -107,10 +114,7 @@ impl Opened {
     async fn all(&mut self, config: &Config, options: Options) -> Result<(Hands, State)> {
         let config = Arc::new(config.clone());
         let explores = config.mode != Mode::Bench;
-        let fleet = match options.fleet {
-            Some(fleet) => fleet,
-            None => Fleet::choose(&config)?,
-        };
+        let fleet = options.fleet.map_or_else(|| Fleet::choose(&config), Ok)?;
         let place = explores.then(|| Place::of(&config));
         let (sets, saved) = read(Arc::clone(&config), place.clone(), fleet.needs_prompts()).await?;
         let version = saved.as_ref().map(|saved| saved.progress().version);
@@ -253,6 +257,10 @@ impl World {
         }
         if let Some(embedded) = self.embedded.take() {
             embedded.stop().await;
+        }
+        if let Some(tracer) = self.tracer.take() {
+            // The collector is given a moment for the last spans.
+            let _ = tokio::task::spawn_blocking(move || tracer.close()).await;
         }
         stopped?;
         closed

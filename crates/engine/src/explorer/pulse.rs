@@ -1,12 +1,17 @@
 //! Live numbers of an explorer, for whoever draws them several times a second.
 
+use std::fmt::{self, Debug};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rollway_core::{Counters, RunnerState};
+use rollway_core::{BatchId, Counters, RunId, RunnerState, TaskId};
+use rollway_data::buffer::Usage;
 use rollway_gateway::gateway::Handle;
 
 use super::open::World;
-use crate::coordinator::RolloutCoordinator;
+use crate::coordinator::{Glance, RolloutCoordinator};
+use crate::lag::Lag;
+use crate::sink::PipelineSink;
+use crate::states::RunnerStatus;
 
 /// Live numbers. Clones are the same; they outlive the explorer, and stand still then.
 #[derive(Clone, Debug)]
@@ -15,8 +20,32 @@ pub struct Pulse(Arc<Mutex<Inner>>);
 #[derive(Debug)]
 struct Inner {
     /// None once the explorer is gone: a pulse keeps nothing alive.
-    source: Option<(RolloutCoordinator, Handle)>,
+    source: Option<Source>,
     last: Beat,
+    whole: Arc<Whole>,
+}
+
+#[derive(Clone)]
+struct Source {
+    coordinator: RolloutCoordinator,
+    gateway: Handle,
+    sink: Option<Arc<PipelineSink>>,
+}
+
+/// Everything that metrics show of an explorer at one moment.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Whole {
+    pub(crate) glance: Glance,
+    pub(crate) lag: Lag,
+    pub(crate) buffer: Option<Usage>,
+    /// Metrics of the gateway, as OpenMetrics without the line that ends them.
+    pub(crate) gateway: String,
+}
+
+impl Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Source").field("coordinator", &self.coordinator).finish_non_exhaustive()
+    }
 }
 
 /// The numbers of a moment, since the process was started.
@@ -46,13 +75,18 @@ pub struct Beat {
 
 impl Pulse {
     pub(super) fn new(world: &World) -> Self {
-        let source = world.gateway.as_ref().map(|it| (world.coordinator.clone(), it.handle()));
-        Self(Arc::new(Mutex::new(Inner { source, last: Beat::default() })))
+        let source = world.gateway.as_ref().map(|gateway| Source {
+            coordinator: world.coordinator.clone(),
+            gateway: gateway.handle(),
+            sink: world.sink.clone(),
+        });
+        let (last, whole) = (Beat::default(), Arc::default());
+        Self(Arc::new(Mutex::new(Inner { source, last, whole })))
     }
 
     /// Returns the numbers of now; of an explorer that is gone, those of its end.
     pub async fn beat(&self) -> Beat {
-        let Some((coordinator, gateway)) = self.lock().source.clone() else {
+        let Some(Source { coordinator, gateway, .. }) = self.lock().source.clone() else {
             return self.lock().last;
         };
         let Ok((counters, states)) = coordinator.at_a_glance().await else {
@@ -68,6 +102,25 @@ impl Pulse {
         beat
     }
 
+    /// Returns every runner with what it does now, those that are stuck first; of an explorer that
+    /// is gone, none.
+    pub async fn runners(&self) -> Vec<RunnerStatus> {
+        match self.coordinator() {
+            Some(coordinator) => coordinator.runner_states().await.unwrap_or_default(),
+            None => Vec::new(),
+        }
+    }
+
+    /// Cancels one run; tells whether there was one to cancel.
+    pub async fn cancel_run(&self, batch: BatchId, task: TaskId, run: RunId, why: &str) -> bool {
+        match self.coordinator() {
+            Some(coordinator) => {
+                coordinator.cancel_run(batch, task, run, why).await.unwrap_or(false)
+            }
+            None => false,
+        }
+    }
+
     /// Tells whether there is an explorer behind these numbers.
     pub(crate) fn is_live(&self) -> bool {
         self.lock().source.is_some()
@@ -75,11 +128,30 @@ impl Pulse {
 
     /// Returns what runs are asked of; none: the explorer is gone.
     pub(crate) fn coordinator(&self) -> Option<RolloutCoordinator> {
-        self.lock().source.as_ref().map(|(coordinator, _)| coordinator.clone())
+        self.lock().source.as_ref().map(|source| source.coordinator.clone())
+    }
+
+    /// Returns everything that metrics show; of an explorer that is gone, as it was at its end.
+    pub(crate) async fn whole(&self) -> Arc<Whole> {
+        let Some(Source { coordinator, gateway, sink }) = self.lock().source.clone() else {
+            return Arc::clone(&self.lock().whole);
+        };
+        let Ok(glance) = coordinator.glance().await else {
+            return Arc::clone(&self.lock().whole);
+        };
+        let whole = Arc::new(Whole {
+            glance,
+            lag: coordinator.lag(),
+            buffer: sink.and_then(|sink| sink.buffer()?.usage()),
+            gateway: gateway.metrics(),
+        });
+        self.lock().whole = Arc::clone(&whole);
+        whole
     }
 
     /// Lets go of the explorer, whose end these numbers are then.
     pub(super) async fn freeze(&self) {
+        self.whole().await;
         self.beat().await;
         self.let_go();
     }

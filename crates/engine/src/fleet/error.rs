@@ -31,6 +31,8 @@ pub enum FleetErrorKind {
     Import,
     /// The operating system refused.
     Io,
+    /// There is no place for workers: no cluster, or nothing to be reached at.
+    Cluster,
 }
 
 impl FleetErrorKind {
@@ -44,6 +46,7 @@ impl FleetErrorKind {
             Self::NoPackage => "no_package",
             Self::Import => "workflow_import",
             Self::Io => "workflow_io",
+            Self::Cluster => "cluster",
         }
     }
 }

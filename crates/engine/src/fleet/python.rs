@@ -31,17 +31,23 @@ pub(super) fn options(config: &Config) -> Result<ChildOptions> {
     let variables = explorer.env_vars.iter().map(|(name, value)| (name.clone(), value.clone()));
     let mut env: Vec<_> = variables.collect();
     env.push((env::SETUP.to_owned(), setup(config)?.to_string()));
+    let (program, args) = worker_command(program(config));
     Ok(ChildOptions {
-        args: vec!["-c".to_owned(), WORKER.to_owned()],
+        args,
         env,
         heartbeat: HEARTBEAT,
         runners_per_worker: explorer.runner_per_worker,
-        ..ChildOptions::new(program(config))
+        ..ChildOptions::new(program)
     })
 }
 
+/// Returns how a worker is started with a Python: the program and its arguments.
+pub fn worker_command(python: PathBuf) -> (PathBuf, Vec<String>) {
+    (python, vec!["-c".to_owned(), WORKER.to_owned()])
+}
+
 /// Returns the Python of a job.
-fn program(config: &Config) -> PathBuf {
+pub(super) fn program(config: &Config) -> PathBuf {
     let named = config.explorer.python.clone().or_else(|| std::env::var(PYTHON).ok());
     named.filter(|name| !name.is_empty()).unwrap_or_else(|| "python3".to_owned()).into()
 }

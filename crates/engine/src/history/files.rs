@@ -200,6 +200,11 @@ pub(super) fn runs(dir: &Path, visit: &mut dyn FnMut(u32, u64, &[u8])) -> io::Re
     Ok(())
 }
 
+/// Returns the numbers of the files of runs.
+pub(super) fn segments(dir: &Path) -> io::Result<Vec<u32>> {
+    Ok(numbered(dir, RUNS)?.into_keys().collect())
+}
+
 /// Returns the files of trajectories with their bytes.
 pub(super) fn trajectories(dir: &Path) -> io::Result<Vec<(u32, u64)>> {
     let files = numbered(dir, TRAJECTORIES)?.into_iter();

@@ -24,6 +24,7 @@ impl State {
         files::runs(dir, &mut |segment, place, frame| {
             state.take_frame(segment, place, frame, &mut kept);
         })?;
+        files::segments(dir)?.into_iter().for_each(|segment| state.out.is_there(segment));
         for (part, bytes) in files::trajectories(dir)? {
             state.out.found(part, bytes, kept.get(&part).copied().unwrap_or(0));
         }
@@ -47,6 +48,7 @@ impl State {
                     self.set_state(at, *number, state);
                 }
             }
+            Note::Adopted { number } => self.reopen(*number),
             Note::Totals { totals } => self.totals = totals.clone(),
             _ => {}
         }
@@ -88,16 +90,7 @@ impl State {
 
     /// Counts the tasks all of whose runs are over.
     fn close_tasks(&mut self) {
-        let numbers: Vec<(u32, u32)> = self
-            .batches
-            .iter()
-            .flat_map(|(number, batch)| (0..batch.tasks.len() as u32).map(|task| (*number, task)))
-            .collect();
-        for (number, task) in numbers {
-            let Some(mut rows) = self.rows_of(number, task) else { continue };
-            if rows.all(|row| self.row(row).is_none_or(super::row::Row::is_over)) {
-                self.close_task(number, task, None);
-            }
-        }
+        let numbers: Vec<u32> = self.batches.keys().copied().collect();
+        numbers.into_iter().for_each(|number| self.recount(number));
     }
 }

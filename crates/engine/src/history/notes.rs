@@ -101,7 +101,10 @@ impl Notes {
                 (self.outcome, self.error) = (*outcome, error.clone());
                 self.cut(at);
             }
-            Note::Batch { .. } | Note::State { .. } | Note::Totals { .. } => {}
+            Note::Batch { .. }
+            | Note::Adopted { .. }
+            | Note::State { .. }
+            | Note::Totals { .. } => {}
         }
         self.trim();
     }

@@ -97,6 +97,11 @@ impl Out {
         *self.segments.entry(segment).or_default() += 1;
     }
 
+    /// A file of runs was found.
+    pub(super) fn is_there(&mut self, segment: u32) {
+        self.segments.entry(segment).or_default();
+    }
+
     /// A file of trajectories was found.
     pub(super) fn found(&mut self, part: u32, bytes: u64, runs: u64) {
         let known = self.parts.entry(part).or_default();

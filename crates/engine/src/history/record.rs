@@ -344,6 +344,8 @@ pub(super) enum Note {
         first: u32,
         tasks: Vec<(String, u32, u32)>,
     },
+    /// A process goes on with a batch of an earlier one.
+    Adopted { number: u32 },
     /// A batch is in another state.
     State { number: u32, state: String },
     /// A step was begun.
@@ -439,7 +441,7 @@ mod tests {
         assert_eq!(Record::next(&mut take, true), Some(Record::Run(Box::new(record()))));
         let dropped = Record::Dropped { batch: 3, task: 4, reason: DropReason::Aborted };
         assert_eq!(Record::next(&mut take, true), Some(dropped));
-        assert_eq!(take.0, []);
+        assert!(take.0.is_empty());
     }
 
     #[test]

@@ -19,6 +19,8 @@ pub(super) struct Row {
     pub(super) task: u32,
     pub(super) run: u32,
     pub(super) state: RunState,
+    /// Whether it was cancelled because the process ended: the next one may run it again.
+    pub(super) is_stopped: bool,
     pub(super) attempts: u16,
     pub(super) runner: u32,
     pub(super) tokens: u32,
@@ -50,6 +52,7 @@ impl Row {
             task,
             run,
             state: RunState::Pending,
+            is_stopped: false,
             attempts: 0,
             runner: NONE,
             tokens: NONE,

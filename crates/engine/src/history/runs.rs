@@ -8,7 +8,7 @@ use rollway_core::{
 };
 
 use super::record::{AttemptRecord, CallRecord, How, Outcome, Record, RunRecord};
-use super::row::{End, LiveAttempt, LiveRun, NONE, Place, answers, finite, known, small};
+use super::row::{End, LiveAttempt, LiveRun, NONE, Place, Row, answers, finite, known, small};
 use super::state::{Ended, State};
 use super::trajectory;
 use crate::observe::{Call, Moment};
@@ -226,12 +226,14 @@ impl State {
     fn record(
         &mut self,
         at: f64,
-        row: &super::row::Row,
+        row: &Row,
         how: How,
         message: Option<Arc<str>>,
         live: LiveRun,
     ) -> RunRecord {
         let LiveRun { attempts, left_out, end } = live;
+        // What was last wrong with it is worth knowing even if it ended well.
+        let message = message.or_else(|| self.messages.words(row.message).cloned());
         let last = attempts.last();
         let took = last.and_then(|last| Some(last.ended? - last.began.unwrap_or(last.given)));
         let (mut tokens, mut turns, mut version) =
@@ -277,8 +279,10 @@ impl State {
     /// Takes in a run that is over, be it now or in what was read.
     pub(super) fn take_record(&mut self, number: u64, record: &RunRecord, place: Place) {
         let message = record.message.as_deref().map_or(0, |words| self.messages.number(words));
+        self.reopen_run(number);
         let Some(row) = self.row_mut(number).filter(|row| !row.is_over()) else { return };
         let was_running = row.state == RunState::Running;
+        row.is_stopped = record.how == How::Cancelled(CancelReason::Stopped);
         row.state = record.how.state();
         row.attempts = u16::try_from(record.tries).unwrap_or(u16::MAX);
         row.runner = record.runner.unwrap_or(NONE);
@@ -289,7 +293,7 @@ impl State {
         row.tokens = small(record.tokens);
         row.turns = small(record.turns);
         row.version = small(record.version);
-        row.message = if message > 0 { message } else { row.message };
+        row.message = message;
         row.place = place;
         let (reward, succeeded) = (row.reward, row.state == RunState::Succeeded);
         if let Some(batch) = self.batches.get_mut(&record.batch) {
@@ -299,6 +303,18 @@ impl State {
                 batch.rewarded(reward);
             }
         }
+    }
+
+    /// A run that was cancelled because its process ended goes on; tells whether it was.
+    pub(super) fn reopen_run(&mut self, number: u64) -> bool {
+        let Some(row) = self.row_mut(number).filter(|row| row.is_stopped) else { return false };
+        let (batch, segment) = (row.batch, row.place.segment);
+        *row = Row { attempts: row.attempts, ..Row::new(row.batch, row.task, row.run) };
+        self.out.forgot(segment);
+        if let Some(batch) = self.batches.get_mut(&batch) {
+            batch.counts.cancelled[CancelReason::Stopped] -= 1;
+        }
+        true
     }
 
     pub(super) fn attempt_ended(&mut self, at: f64, id: AttemptId, lost: Option<&Arc<str>>) {

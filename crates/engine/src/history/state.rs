@@ -169,6 +169,8 @@ impl State {
             }
             // What follows tells more: which runs were cancelled, and when the runner was done.
             What::AttemptCancelled { .. } | What::RunEnded { .. } | What::Call(_) => {}
+            // The runners themselves are asked what they do.
+            What::RunnerBroken { .. } | What::RunnerReady { .. } => {}
         }
     }
 
@@ -182,7 +184,7 @@ impl State {
         tasks: &[(Arc<str>, u32)],
     ) {
         let id: Arc<str> = batch.to_string().into();
-        if first.0 == 0 && self.adopt(&id, key, tasks.len()) {
+        if first.0 == 0 && self.adopt(at, &id, key, tasks.len()) {
             return;
         }
         let number = self.keys.get(&key).copied().unwrap_or(self.next_batch);
@@ -208,18 +210,52 @@ impl State {
     }
 
     /// Takes up a batch that an earlier process of the job had begun; tells whether there was one.
-    fn adopt(&mut self, id: &Arc<str>, key: BatchKey, tasks: usize) -> bool {
+    fn adopt(&mut self, at: f64, id: &Arc<str>, key: BatchKey, tasks: usize) -> bool {
         let mut earlier = self.batches.iter_mut().rev();
         let is_it = |batch: &Batch| {
             (&batch.id, batch.key) == (id, key.0)
-                && !batch.is_over()
+                // A process that ends gives up in memory what the next one goes on with.
+                && batch.state != BatchState::Finalized
                 && !batch.is_ours
                 && batch.tasks.len() == tasks
         };
         let Some((number, batch)) = earlier.find(|(_, batch)| is_it(batch)) else { return false };
         batch.is_ours = true;
-        self.keys.insert(key, *number);
+        let number = *number;
+        self.keys.insert(key, number);
+        self.reopen(number);
+        for task in 0..tasks as u32 {
+            let rows = self.rows_of(number, task);
+            for row in rows.into_iter().flatten() {
+                self.reopen_run(row);
+            }
+        }
+        self.recount(number);
+        self.out.note(at, Note::Adopted { number });
         true
+    }
+
+    /// A batch that an earlier process had begun goes on.
+    pub(super) fn reopen(&mut self, number: u32) {
+        if let Some(batch) = self.batches.get_mut(&number) {
+            (batch.state, batch.ended) = (BatchState::Running, None);
+        }
+    }
+
+    /// Counts the tasks of a batch that are over.
+    pub(super) fn recount(&mut self, number: u32) {
+        let Some(batch) = self.batches.get_mut(&number) else { return };
+        batch.counts.ended = rollway_core::TaskTally::default();
+        let tasks = batch.tasks.len() as u32;
+        batch.tasks.iter_mut().for_each(|task| task.is_over = false);
+        for task in 0..tasks {
+            let Some(mut rows) = self.rows_of(number, task) else { continue };
+            if rows.all(|row| self.row(row).is_none_or(Row::is_over)) {
+                self.close_task(number, task, None);
+            } else if let Some(batch) = self.batches.get_mut(&number) {
+                batch.tasks[task as usize].dropped = None;
+            }
+        }
     }
 
     /// Makes room for the runs of a batch.
@@ -261,6 +297,9 @@ impl State {
             if batch.rows == 0
                 && let Some(batch) = self.batches.remove(&row.batch)
             {
+                if batch.is_ours {
+                    self.keys.remove(&BatchKey(batch.key));
+                }
                 self.gone.add(&batch.counts);
             }
         }
@@ -276,9 +315,6 @@ impl State {
         let Some(number) = self.keys.get(&key).copied() else { return };
         if self.set_state(at, number, state) {
             self.out.note(at, Note::State { number, state: state.to_string() });
-        }
-        if matches!(state, BatchState::Finalized | BatchState::Aborted) {
-            self.keys.remove(&key);
         }
     }
 

@@ -44,6 +44,11 @@ pub(super) fn notes(event: &Event) -> Option<Note> {
             Note::Trained { step: *step, seconds: None, detail: trained(metrics) }
         }
         Event::Note(words) => Note::Said { words: words.clone() },
+        Event::Alarm(alarm) => Note::Alarm {
+            kind: alarm.kind.to_owned(),
+            words: alarm.words.clone(),
+            raised: alarm.raised,
+        },
     })
 }
 

@@ -138,7 +138,7 @@ fn measure(mut values: Vec<f64>, width: f64) -> Group {
 }
 
 fn shown(batch: &Batch, is_live: bool) -> scene::Batch {
-    let is_left = !batch.is_over() && !(is_live && batch.is_ours);
+    let is_left = !(batch.is_over() || is_live && batch.is_ours);
     let runs = batch.counts.runs();
     let waiting_for = match batch.state {
         _ if is_left || batch.is_over() => None,

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::trouble::Trouble;
 use super::{JobError, preflight};
 use crate::client::Client;
-use crate::config::Config;
+use crate::config::{Backend, Config};
 use crate::explorer::{ExplorerError, Served};
 use crate::fleet::Fleet;
 use crate::observe::Observers;
@@ -72,6 +72,8 @@ pub struct Calls {
 pub async fn debug(config: &Config) -> Result<Debugged, JobError> {
     let mut config = config.clone();
     config.explorer.runner_per_worker = 1;
+    // One task is run here, whoever is to run the others.
+    config.cluster.backend = Backend::Local;
     config.explorer.max_retry_times = 0;
     let mut clock = Clock::new();
     let troubles = preflight::before_debug(&config).await;

@@ -29,9 +29,9 @@ pub(super) struct Ended {
     pub(super) stopped: bool,
 }
 
-/// Who sees what a job does.
+/// All who see what happens.
 #[derive(Clone, Debug)]
-pub(super) struct Seen {
+pub(super) struct Eyes {
     pub(super) watchers: Watchers,
     pub(super) observers: Observers,
 }
@@ -39,20 +39,20 @@ pub(super) struct Seen {
 /// Runs a job to its end.
 pub(super) async fn run(
     config: &Config,
-    seen: Seen,
+    eyes: Eyes,
     stop: &CancellationToken,
 ) -> Result<Ended, JobError> {
     match config.mode {
-        Mode::Train => train(config, seen.watchers, stop).await,
-        Mode::Bench => Box::pin(bench(config, seen, stop)).await,
-        _ => Box::pin(explore(config, seen, stop)).await,
+        Mode::Train => train(config, eyes.watchers, stop).await,
+        Mode::Bench => Box::pin(bench(config, eyes, stop)).await,
+        _ => Box::pin(explore(config, eyes, stop)).await,
     }
 }
 
 /// Modes `explore` and `both`.
 async fn explore(
     config: &Config,
-    Seen { watchers, observers }: Seen,
+    Eyes { watchers, observers }: Eyes,
     stop: &CancellationToken,
 ) -> Result<Ended, JobError> {
     let synchronizer = open(config).await?;
@@ -201,7 +201,7 @@ impl Both {
 /// Mode `bench`.
 async fn bench(
     config: &Config,
-    Seen { watchers, observers }: Seen,
+    Eyes { watchers, observers }: Eyes,
     stop: &CancellationToken,
 ) -> Result<Ended, JobError> {
     let options = Options { watchers, observers, ..Options::default() };

@@ -43,6 +43,8 @@ pub(super) async fn thorough(config: &Config) -> Vec<Trouble> {
         troubles.extend(checkpoints(config));
     }
     troubles.extend(cheap(config).await);
+    let wrong = crate::monitor::check(config).await;
+    troubles.extend(wrong.into_iter().map(|(what, hint)| Trouble::new(what, hint)));
     if matches!(config.mode, Mode::Both | Mode::Explore | Mode::Bench) {
         troubles.extend(servers(config).await);
     }

@@ -80,6 +80,8 @@ pub struct Summary {
     pub goal: Goal,
     /// The last step that was begun.
     pub begun_steps: u64,
+    /// How often each alarm was raised.
+    pub alarms: BTreeMap<String, u64>,
 }
 
 /// How a job stands.
@@ -204,6 +206,11 @@ impl Summary {
                 self.trained_steps = self.trained_steps.max(*step);
                 if self.mode == Mode::Train {
                     self.steps = self.trained_steps;
+                }
+            }
+            Event::Alarm(alarm) => {
+                if alarm.raised {
+                    *self.alarms.entry(alarm.kind.to_owned()).or_default() += 1;
                 }
             }
             Event::Note(_) | Event::Pulse(_) => {}

@@ -12,15 +12,20 @@ const HIDDEN: &str = "(hidden)";
 
 /// Returns a configuration as Markdown.
 pub(super) fn describe(config: &Config) -> String {
-    let mut config = serde_json::to_value(config).unwrap_or_default();
-    hide(&mut config);
-    let mut text = format!("{config:#}");
+    let mut text = format!("{:#}", masked(config));
     if text.len() > MOST {
         text.truncate(text.floor_char_boundary(MOST));
         text.push_str("\n(and more)");
     }
     // Markdown shows indented lines as they are.
     text.lines().map(|line| format!("    {line}\n")).collect()
+}
+
+/// Returns a configuration without what only some may know.
+pub(super) fn masked(config: &Config) -> Value {
+    let mut config = serde_json::to_value(config).unwrap_or_default();
+    hide(&mut config);
+    config
 }
 
 /// Replaces values that may be secret: those of variables, those whose name says so, and the

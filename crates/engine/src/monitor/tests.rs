@@ -165,7 +165,7 @@ fn a_file_that_was_cut_anywhere_keeps_what_was_whole() {
 fn no_files_are_written_if_none_are_wanted() {
     let folder = tempfile::tempdir().unwrap();
     let mut config = config(folder.path());
-    config.monitor.monitor_type = MonitorType::None;
+    config.monitor.monitor_type = vec![MonitorType::None];
     assert!(Monitor::open(&config).unwrap().is_none());
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }

@@ -25,6 +25,11 @@ impl CallWatcher for Calls {
         self.tell(run, call, Moment::Began { model: Arc::from(model.unwrap_or_default()) });
     }
 
+    fn traceparent(&self, run: RunName, call: u64) -> Option<String> {
+        let (attempt, run) = (AttemptId(run.attempt), RunId(run.run));
+        self.0.0.iter().find_map(|observer| observer.traceparent(attempt, run, call))
+    }
+
     fn sent(&self, run: RunName, call: u64, server: &str) {
         self.tell(run, call, Moment::Sent { server: Arc::from(server) });
     }

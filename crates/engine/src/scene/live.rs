@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 
-use rollway_core::{BatchId, Refusal, RunId, RunnerState, TaskId};
+use rollway_core::{BatchId, RunId, RunnerState, TaskId};
 
 use super::{
     Alarm, Batch, Bias, Done, Job, Overview, RunDetail, RunKey, RunPage, RunQuery, Runner,
     RunnerCounts, Scene, Soon, Timeline,
 };
 use crate::coordinator::RolloutCoordinator;
-use crate::error::Error;
 use crate::history::History;
 use crate::states::RunnerStatus;
 
@@ -72,12 +71,12 @@ impl Scene for Live {
             for batch in ids(&key.batch) {
                 match coordinator.cancel_run(batch, task, run, REASON).await {
                     Ok(true) => return done(true, "the run is cancelled"),
-                    Ok(false) => return done(false, "the run had ended already"),
-                    Err(Error::Refused(Refusal::NotRegistered { .. })) => {}
+                    // Of that name there is none, or it has ended.
+                    Ok(false) => {}
                     Err(error) => return done(false, &error.to_string()),
                 }
             }
-            done(false, &format!("there is no batch {} under way", key.batch))
+            done(false, "the run had ended already")
         })
     }
 
@@ -101,7 +100,7 @@ impl Scene for Live {
 
 impl Live {
     fn coordinator(&self) -> Option<RolloutCoordinator> {
-        self.0.pulse()?.coordinator()
+        self.0.coordinator()
     }
 }
 

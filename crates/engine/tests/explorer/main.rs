@@ -2,7 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod alarms;
 mod bench;
+mod meters;
 mod pair;
 mod resume;
 mod short;

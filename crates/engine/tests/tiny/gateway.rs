@@ -45,6 +45,7 @@ impl World {
             },
             sampling: Map::new(),
             force_sampling: false,
+            host: None,
             watcher: None,
         };
         let gateway = Gateway::start(options, vec![spec]).await.unwrap();

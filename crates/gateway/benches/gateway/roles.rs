@@ -91,6 +91,7 @@ async fn gateway(words: &[String]) -> Gateway {
         },
         sampling: Map::new(),
         force_sampling: false,
+        host: None,
         watcher: None,
     };
     Gateway::start(options, vec![spec]).await.expect("a gateway")

@@ -1,8 +1,8 @@
 //! What every request may need.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use rollway_wire::Secret;
@@ -13,13 +13,13 @@ use tokio_util::task::TaskTracker;
 
 use super::guests::Guests;
 use super::history::History;
-use super::metrics::Metrics;
+use super::metrics::{self, Metrics};
 use super::runs::Runs;
 use super::under_way::CallBoard;
 use super::watched::CallWatcher;
 use crate::access::{Keys, RunName};
 use crate::call::Kind;
-use crate::gateway::{Options, Tokens};
+use crate::gateway::{FurtherMetrics, Options, Tokens};
 use crate::models::Models;
 use crate::record::RecordError;
 
@@ -33,6 +33,8 @@ pub(crate) struct App {
     pub(super) guests: Guests,
     pub(super) metrics: Metrics,
     pub(super) history: Option<Arc<dyn History>>,
+    /// Whose numbers are shown below the gateway's own.
+    pub(crate) further: OnceLock<Arc<dyn FurtherMetrics>>,
     /// Calls of runs that are under way.
     pub(crate) board: Arc<CallBoard>,
     /// Places for calls.
@@ -70,6 +72,7 @@ impl App {
             options,
             models,
             history,
+            further: OnceLock::new(),
             board,
             stopping,
             prefix,
@@ -99,6 +102,12 @@ impl App {
     /// Returns how many tokens went through.
     pub(crate) fn tokens(&self) -> Tokens {
         self.metrics.token_counts()
+    }
+
+    /// Returns the numbers as OpenMetrics, without the line that ends them.
+    pub(crate) fn metrics(&self) -> String {
+        // Writing to a text does not fail.
+        metrics::text(self).unwrap_or_default()
     }
 
     /// Returns the experiences of a run as a payload, from turn `since` on, and the number of

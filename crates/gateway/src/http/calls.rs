@@ -31,6 +31,9 @@ use crate::error::{CallError, ErrorKind};
 use crate::models::Lease;
 use crate::record::{Attempted, Kept, RecordError};
 
+/// The header that says which span of which trace a request is part of.
+const TRACE_PARENT: &str = "traceparent";
+
 /// Fields of a call that sampling arguments do not reach.
 const NOT_SAMPLING: [&str; 5] = ["model", "messages", "prompt", "stream", "n"];
 
@@ -133,7 +136,7 @@ async fn take_up(
         cancelled: session
             .as_ref()
             .map_or_else(|| app.stopping.clone(), |session| session.cancelled.clone()),
-        traces: traces(headers),
+        traces: traces(headers, &timed.watched),
         watched: timed.watched.clone(),
         call,
     };
@@ -184,8 +187,14 @@ fn sample(app: &App, call: &mut Call) {
     }
 }
 
-fn traces(headers: &HeaderMap) -> Vec<(&'static str, HeaderValue)> {
-    let names = ["traceparent", "tracestate"];
+/// Returns what tells a server which trace a call belongs to: what the client says, else what
+/// whoever watches says.
+fn traces(headers: &HeaderMap, watched: &Watched) -> Vec<(&'static str, HeaderValue)> {
+    if !headers.contains_key(TRACE_PARENT) {
+        let ours = watched.traceparent().map(|value| (TRACE_PARENT, value));
+        return ours.into_iter().collect();
+    }
+    let names = [TRACE_PARENT, "tracestate"];
     names.into_iter().filter_map(|name| Some((name, headers.get(name)?.clone()))).collect()
 }
 

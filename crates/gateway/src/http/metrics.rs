@@ -9,7 +9,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::Response;
 use prometheus_client::encoding::EncodeLabelSet;
-use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -105,6 +105,7 @@ impl Metrics {
             broken: Counter::default(),
             given_up: Counter::default(),
         };
+        metrics.begin();
         let mut registry = Registry::with_prefix("rollway_gateway");
         metrics.register(&mut registry);
         registry.register_collector(Box::new(Servers(models)));
@@ -113,6 +114,18 @@ impl Metrics {
         }
         metrics.registry = registry;
         metrics
+    }
+
+    /// Has what everybody will ask for begin at zero, instead of being absent until it happens.
+    fn begin(&self) {
+        for kind in ["prompt", "completion"] {
+            drop(self.tokens.get_or_create(&Token { kind }));
+        }
+        for endpoint in ["chat", "completions"] {
+            drop(self.requests.get_or_create(&Request { endpoint, status: 200 }));
+            drop(self.seconds.get_or_create(&Endpoint { endpoint }));
+            drop(self.added_seconds.get_or_create(&Endpoint { endpoint }));
+        }
     }
 
     fn register(&self, to: &mut Registry) {
@@ -221,14 +234,25 @@ impl Metrics {
     }
 }
 
-/// Shows the numbers.
-pub(super) async fn show(State(app): State<Arc<App>>) -> Response {
+/// Returns the numbers as OpenMetrics, without the line that ends them.
+pub(super) fn text(app: &App) -> Result<String, fmt::Error> {
     app.metrics.sessions.set(i64::try_from(app.runs.sessions()).unwrap_or(i64::MAX));
     let mut text = String::new();
-    if let Err(fmt::Error) = encode(&mut text, &app.metrics.registry) {
+    encode_registry(&mut text, &app.metrics.registry)?;
+    Ok(text)
+}
+
+/// Shows the numbers.
+pub(super) async fn show(State(app): State<Arc<App>>) -> Response {
+    let Ok(mut text) = text(&app) else {
         let message = "the metrics cannot be written";
         return respond::error(&CallError::new(ErrorKind::Unavailable, message));
+    };
+    if let Some(further) = app.further.get() {
+        text.push_str(&further.metrics().await);
     }
+    // Writing to a text does not fail.
+    let _ = encode_eof(&mut text);
     let mut response = respond::json(StatusCode::OK, text);
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));

@@ -4,6 +4,8 @@ use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use axum::http::HeaderValue;
+
 use super::upstream::Failure;
 use crate::access::RunName;
 use crate::answer::Answer;
@@ -15,6 +17,13 @@ const CLIENT_LEFT: u16 = 499;
 pub trait CallWatcher: Debug + Send + Sync + 'static {
     /// A call came in that asks for this model; none: the trained one.
     fn began(&self, run: RunName, call: u64, model: Option<&str>);
+
+    /// Returns the header `traceparent` that the call carries to its server, if it is traced and
+    /// its client did not send one.
+    fn traceparent(&self, run: RunName, call: u64) -> Option<String> {
+        let _ = (run, call);
+        None
+    }
 
     /// It was sent to the server at this address.
     fn sent(&self, run: RunName, call: u64, server: &str);
@@ -68,6 +77,13 @@ impl Watched {
         };
         let watcher = Arc::clone(watcher);
         Self(Some(Arc::new(Inner { watcher, run, call, ended: Mutex::new(ended) })))
+    }
+
+    /// Returns what makes the server's spans part of a trace, if there is one.
+    pub(super) fn traceparent(&self) -> Option<HeaderValue> {
+        let inner = self.0.as_ref()?;
+        let text = inner.watcher.traceparent(inner.run, inner.call)?;
+        HeaderValue::from_str(&text).ok()
     }
 
     /// It is sent to a server.

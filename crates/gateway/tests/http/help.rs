@@ -40,6 +40,7 @@ pub(crate) fn options() -> Options {
         },
         sampling: Map::new(),
         force_sampling: false,
+        host: None,
         watcher: None,
     }
 }

@@ -15,4 +15,5 @@ mod many;
 mod once;
 mod restart;
 mod serve;
+mod traced;
 mod update;

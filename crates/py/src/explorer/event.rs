@@ -94,6 +94,12 @@ fn told<'py>(py: Python<'py>, event: &Event) -> PyResult<Bound<'py, PyDict>> {
             dict.set_item("words", words)?;
             "note"
         }
+        Event::Alarm(alarm) => {
+            dict.set_item("kind", alarm.kind)?;
+            dict.set_item("raised", alarm.raised)?;
+            dict.set_item("words", &alarm.words)?;
+            "alarm"
+        }
     };
     dict.set_item("event", name)?;
     Ok(dict)

@@ -74,7 +74,12 @@ impl Checker for Place {
             let now = (view.life, view.state);
             let before = self.seen.insert(view.runner, now);
             if let Some(before) = before.filter(|before| *before != now) {
-                require!(legal(before, now), "{} went from {before:?} to {now:?}", view.runner);
+                let scales = scene.book.config.scaling.is_some();
+                require!(
+                    legal(before, now, scales),
+                    "{} went from {before:?} to {now:?}",
+                    view.runner
+                );
             }
         }
         Ok(())
@@ -83,13 +88,16 @@ impl Checker for Place {
 
 /// A runner that was lost or could not be started shows why.
 fn said_why(scene: &Scene<'_>) -> Verdict {
-    let Input::Reported { runner, report, .. } = scene.input else { return Ok(()) };
+    let Input::Reported { runner, life, report } = scene.input else { return Ok(()) };
     let (Report::Lost { message, .. } | Report::StartFailed { message }) = report else {
         return Ok(());
     };
     let Some(view) = scene.core.runner(*runner).filter(|_| scene.believed) else { return Ok(()) };
     let shown = view.message.as_deref();
-    let right = !view.supervised || shown.is_some_and(|shown| message.starts_with(shown));
+    // Where the number of runners follows the work, another may have its place at once.
+    let another = scene.book.config.scaling.is_some() && view.life != *life;
+    let right = shown.is_some_and(|shown| message.starts_with(shown));
+    let right = right || !view.supervised || another;
     require!(right, "{runner} was lost by {message:?} and shows {shown:?}");
     Ok(())
 }
@@ -135,10 +143,11 @@ fn agrees(scene: &Scene<'_>, view: &RunnerView) -> Verdict {
 
 /// Tells whether one step can lead from one state to the other. A step may pass through several:
 /// an attempt ends, the next one begins and is cancelled; a runner is lost and started again.
-fn legal(from: (Life, RunnerState), to: (Life, RunnerState)) -> bool {
+fn legal(from: (Life, RunnerState), to: (Life, RunnerState), scales: bool) -> bool {
     use RunnerState::{Broken, Busy, Cancelling, Gone, Idle, Starting};
     if to.0 > from.0 {
-        return to.1 == Starting && to.0.0 == from.0.0 + 1;
+        // Where the number of runners follows the work, it may be let go in the same breath.
+        return (to.1 == Starting || (scales && to.1 == Gone)) && to.0.0 == from.0.0 + 1;
     }
     if to.0 < from.0 {
         return false;

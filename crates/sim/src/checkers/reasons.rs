@@ -194,9 +194,14 @@ fn stopped(scene: &Scene<'_>, runner: RunnerId, life: Life) -> Verdict {
                 Phase::Idle | Phase::Over => false,
             };
             let starting = slot.phase == Phase::Starting;
-            late || (silent && !starting)
+            // Whoever has nothing to do may not be needed any more.
+            let idle = !matches!(slot.phase, Phase::Given(_));
+            let scaled = idle && scene.book.config.scaling.is_some();
+            late || scaled || (silent && !starting)
         }
-        Input::PoolResized { .. } | Input::Requested { what: Request::Stop { .. }, .. } => true,
+        // Another number of runners cuts nobody who works.
+        Input::PoolResized { .. } => !matches!(slot.phase, Phase::Given(_)),
+        Input::Requested { what: Request::Stop { .. }, .. } => true,
         Input::Requested { .. }
         | Input::Withdrawn { .. }
         | Input::Delivered { .. }

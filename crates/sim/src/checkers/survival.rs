@@ -1,7 +1,7 @@
 //! Nothing that anybody was told is undone by the end of a coordinator: a batch that was taken in
 //! stays, one that has ended stays ended and in the same words, no run that has ended is executed
-//! again, nor one that somebody had cancelled, and what is delivered again is what was delivered before. And no number that a word from
-//! before could refer to is used again.
+//! again, nor one that somebody had cancelled, and what is delivered again is what was delivered
+//! before. And no number that a word from before could refer to is used again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -17,6 +17,14 @@ pub(super) fn start_swallowed(Said { actions, .. }: Said<'_>) {
     actions.retain(|action| !matches!(action, Action::StartRunner { .. }));
 }
 
+/// Ends somebody who is busy because another number of runners is wanted.
+pub(super) fn resize_cuts(Said { core, input, actions, .. }: Said<'_>) {
+    let busy = core.runners().find(|view| matches!(view.state, RunnerState::Busy(_)));
+    if let (Input::PoolResized { .. }, Some(busy)) = (input, busy) {
+        actions.push(Action::StopRunner { runner: busy.runner, life: busy.life });
+    }
+}
+
 /// Gives an attempt to somebody who is busy.
 pub(super) fn second_attempt(Said { core, actions, .. }: Said<'_>) {
     let busy = core.runners().find(|view| matches!(view.state, RunnerState::Busy(_)));

@@ -1,6 +1,8 @@
 //! The `config` command: a configuration in short words.
 
-use rollway_core::{Config, FailureKind, FailurePolicy, Rule};
+use std::time::Duration;
+
+use rollway_core::{Config, FailureKind, FailurePolicy, Rule, Scaling};
 
 use super::words::{BadScript, Words};
 
@@ -19,6 +21,7 @@ pub(super) fn read(words: &mut Words) -> Result<Config, BadScript> {
     let retries = words.get("retries")?.unwrap_or(2);
     config.failures = FailurePolicy::with_retries(retries);
     words.set("runners", &mut config.runners)?;
+    config.scaling = scaling(words)?;
     words.set("slice", &mut config.max_repeat_times_per_runner)?;
     words.set("in_turn", &mut config.runs_in_turn)?;
     words.set("max_timeout", &mut config.max_timeout)?;
@@ -31,6 +34,15 @@ pub(super) fn read(words: &mut Words) -> Result<Config, BadScript> {
     supervision(words, &mut config)?;
     limits(words, &mut config)?;
     Ok(config)
+}
+
+/// Reads the bounds between which the number of runners follows the work, if there are any.
+fn scaling(words: &mut Words) -> Result<Option<Scaling>, BadScript> {
+    let Some(min) = words.get("min_runners")? else { return Ok(None) };
+    let max = words.get("max_runners")?.unwrap_or(min);
+    let together = words.get("together")?.unwrap_or(1);
+    let quiet = words.get("quiet")?.unwrap_or(Duration::from_secs(60));
+    Ok(Some(Scaling { min, max, together, quiet }))
 }
 
 fn failures(words: &mut Words, policy: &mut FailurePolicy) -> Result<(), BadScript> {

@@ -80,6 +80,9 @@ fn runner(names: &Names, view: &RunnerView) -> String {
 fn counters(counters: &Counters, lines: &mut Vec<String>) {
     let Counters {
         runs,
+        // The sums of both are `runs`; `balanced` sees to it.
+        train: _,
+        eval: _,
         inputs: _,
         attempts_started,
         attempts_ended,
@@ -157,5 +160,6 @@ fn wake(why: Wake) -> String {
         Wake::Elsewhere => "elsewhere".to_owned(),
         Wake::Delivery(lease) => format!("delivery {}", names::lease(lease)),
         Wake::Stop => "stop".to_owned(),
+        Wake::Scaling => "scaling".to_owned(),
     }
 }

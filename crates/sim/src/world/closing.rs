@@ -164,7 +164,9 @@ impl World {
             }
             idle += u32::from(view.supervised);
         }
-        let wanted = self.book.wanted;
+        // A number that follows the work is looked at with every step.
+        let scales = self.book.config.scaling.is_some();
+        let wanted = if scales { core.wanted() } else { self.book.wanted };
         (idle != wanted).then(|| format!("{idle} of {wanted} runners are idle"))
     }
 }

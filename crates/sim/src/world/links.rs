@@ -14,8 +14,8 @@ impl World {
     pub(super) fn say(&mut self, runner: RunnerId, life: Life, report: Report) {
         let Some(process) = self.processes.get_mut(runner, life) else { return };
         match &mut process.cut {
-            Some(Cut { backlog: Some(backlog) }) => backlog.push(report),
-            Some(Cut { backlog: None }) => {}
+            Some(Cut { backlog: Some(backlog), .. }) => backlog.push(report),
+            Some(Cut { backlog: None, .. }) => {}
             None => self.transmit(runner, life, report),
         }
     }

@@ -25,7 +25,7 @@ impl World {
             let message = self.message("no such program");
             return self.notify(runner, life, Report::StartFailed { message });
         }
-        let wait = if self.strikes(Fault::SlowStart) {
+        let wait = if self.strikes(Fault::SlowStart) || self.is_away(runner) {
             self.dice.spread(timeout / 2, timeout * 3)
         } else {
             self.dice.spread(Duration::from_millis(1), timeout / 4)
@@ -57,6 +57,10 @@ impl World {
             self.cut_off(runner, life, Some(Vec::new()));
         } else if self.strikes(Fault::Blackout) {
             self.cut_off(runner, life, None);
+        } else if self.strikes(Fault::MachineLost) {
+            self.lose_machine(runner);
+        } else if self.strikes(Fault::NetworkCut) {
+            self.cut_machine(runner);
         }
     }
 
@@ -65,7 +69,7 @@ impl World {
         if process.cut.is_some() {
             return;
         }
-        process.cut = Some(Cut { backlog });
+        process.cut = Some(Cut { backlog, unreachable: None });
         let wait = self.dice.spread(self.shape.heartbeat / 4, self.shape.heartbeat * 6);
         self.plan(wait, Event::Reconnect { runner, life });
     }
@@ -75,6 +79,11 @@ impl World {
         let Some(cut) = process.cut.take() else { return };
         for report in cut.backlog.unwrap_or_default() {
             self.say(runner, life, report);
+        }
+        if cut.unreachable == Some(true) {
+            // Whoever tried to end it does so now, a little behind what it had to say.
+            let wait = self.dice.spread(self.shape.latency, self.shape.latency * 8);
+            self.plan(wait, Event::Killed { runner, life });
         }
     }
 
@@ -277,6 +286,10 @@ impl World {
 
     pub(super) fn killed(&mut self, runner: RunnerId, life: Life) {
         let Some(process) = self.processes.get_mut(runner, life) else { return };
+        if let Some(tried) = process.cut.as_mut().and_then(|cut| cut.unreachable.as_mut()) {
+            *tried = true;
+            return;
+        }
         process.work = None;
         process.state = State::Dead;
         // Whoever watches may find it worth a word although it was ordered.

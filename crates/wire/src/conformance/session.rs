@@ -115,7 +115,10 @@ impl Session {
         // The ids are not what a worker could guess by counting.
         let offered = greeting.hello().runners.min(2);
         let runners: Vec<_> = (0..offered).map(|n| (RunnerId(40 + n), Life(7))).collect();
-        let connection = greeting.welcome(&runners, options.heartbeat_interval);
+        // What it does not know what to do with must not bother it.
+        let env = [("ROLLWAY_CONFORMANCE".to_owned(), "of no use".to_owned())];
+        let env = BTreeMap::from(env);
+        let connection = greeting.welcome_with(&runners, options.heartbeat_interval, env);
         let watch = Watch::default();
         let grace = options.grace;
         let mut session =

@@ -253,7 +253,7 @@ impl TryFrom<proto::Welcome> for Welcome {
     type Error = Invalid;
 
     fn try_from(welcome: proto::Welcome) -> Result<Self, Invalid> {
-        let proto::Welcome { protocol, runners, heartbeat_interval_ms, limits } = welcome;
+        let proto::Welcome { protocol, runners, heartbeat_interval_ms, limits, env } = welcome;
         if heartbeat_interval_ms < 1 {
             return Err(Invalid::missing("welcome.heartbeat_interval_ms"));
         }
@@ -271,14 +271,15 @@ impl TryFrom<proto::Welcome> for Welcome {
             heartbeat_interval: Duration::from_millis(heartbeat_interval_ms),
             max_message_bytes,
             max_definitions,
+            env,
         })
     }
 }
 
 impl From<Welcome> for proto::EngineMessage {
     fn from(welcome: Welcome) -> Self {
-        let Welcome { protocol, runners, heartbeat_interval, max_message_bytes, max_definitions } =
-            welcome;
+        let Welcome { protocol, runners, heartbeat_interval, max_message_bytes, .. } = welcome;
+        let (max_definitions, env) = (welcome.max_definitions, welcome.env);
         let runners = runners.into_iter();
         let welcome = proto::Welcome {
             protocol,
@@ -287,6 +288,7 @@ impl From<Welcome> for proto::EngineMessage {
                 .collect(),
             heartbeat_interval_ms: to_ms(heartbeat_interval).max(1),
             limits: Some(proto::Limits { max_message_bytes, max_definitions }),
+            env,
         };
         Self { kind: Some(Kind::Welcome(welcome)) }
     }

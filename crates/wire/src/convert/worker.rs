@@ -1,11 +1,13 @@
 //! What workers say.
 
+use std::sync::Arc;
+
 use rollway_core::{AttemptId, FailureKind, Life, RunId, RunnerId};
 
 use super::{compact, cut, text};
 use crate::invalid::Invalid;
 use crate::message::{
-    Hello, LogLevel, LogLine, Outcome, RunnerReport, RunnerState, StopCause, Versions,
+    Hello, LogLevel, LogLine, LogSource, Outcome, RunnerReport, RunnerState, StopCause, Versions,
     WorkerMessage,
 };
 use crate::proto::{self, run_finished, worker_message::Kind};
@@ -250,7 +252,7 @@ impl TryFrom<proto::Log> for LogLine {
     type Error = Invalid;
 
     fn try_from(log: proto::Log) -> Result<Self, Invalid> {
-        let proto::Log { runner, level, line } = log;
+        let proto::Log { runner, level, line, logger, batch, task_id, run, attempt } = log;
         let level = match proto::LogLevel::try_from(level) {
             Ok(proto::LogLevel::Debug) => LogLevel::Debug,
             Ok(proto::LogLevel::Info) => LogLevel::Info,
@@ -260,13 +262,17 @@ impl TryFrom<proto::Log> for LogLine {
                 return Err(Invalid::unknown("log.level", level));
             }
         };
-        Ok(Self { runner: runner.map(RunnerId), level, line: text(&line) })
+        let known = |name: Option<String>| name.map(|name| text(&name));
+        let (logger, batch) = (known(logger), known(batch));
+        let source = LogSource { logger, batch, task: task_id, run, attempt };
+        Ok(Self { runner: runner.map(RunnerId), level, line: text(&line), source })
     }
 }
 
 impl From<LogLine> for proto::Log {
     fn from(log: LogLine) -> Self {
-        let LogLine { runner, level, line } = log;
+        let LogLine { runner, level, line, source } = log;
+        let LogSource { logger, batch, task, run, attempt } = source;
         let level = match level {
             LogLevel::Debug => proto::LogLevel::Debug,
             LogLevel::Info => proto::LogLevel::Info,
@@ -274,6 +280,16 @@ impl From<LogLine> for proto::Log {
             LogLevel::Error => proto::LogLevel::Error,
         };
         let runner = runner.map(|runner| runner.0);
-        Self { runner, level: level.into(), line: cut(&line).to_owned() }
+        let known = |name: Option<Arc<str>>| name.map(|name| cut(&name).to_owned());
+        Self {
+            runner,
+            level: level.into(),
+            line: cut(&line).to_owned(),
+            logger: known(logger),
+            batch: known(batch),
+            task_id: task,
+            run,
+            attempt,
+        }
     }
 }

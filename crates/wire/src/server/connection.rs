@@ -63,10 +63,17 @@ impl Greeting {
 
     /// Takes the worker in, with at most as many runners as it offered. From now on its messages
     /// arrive.
-    pub fn welcome(
+    pub fn welcome(self, runners: &[(RunnerId, Life)], heartbeat: Duration) -> Connection {
+        self.welcome_with(runners, heartbeat, BTreeMap::new())
+    }
+
+    /// As [`welcome`](Self::welcome), and tells a worker that was started by hand what it would
+    /// have found in its environment otherwise.
+    pub fn welcome_with(
         mut self,
         runners: &[(RunnerId, Life)],
         heartbeat_interval: Duration,
+        env: BTreeMap<String, String>,
     ) -> Connection {
         let limits = &self.link.shared.limits;
         let welcome = Welcome {
@@ -75,6 +82,7 @@ impl Greeting {
             heartbeat_interval,
             max_message_bytes: limits.message_bytes as u64,
             max_definitions: u32::try_from(limits.definitions).unwrap_or(u32::MAX),
+            env,
         };
         let Some(Answer { outgoing, welcomed }) = self.answer.take() else {
             unreachable!("an answer takes the greeting with it")

@@ -10,8 +10,8 @@ use rollway_core::{AttemptId, Cancel, Life, RunId, RunnerId};
 use rollway_wire::server::{BindError, LeftReason, Limits, Options, Peer, SendError, Server};
 use rollway_wire::worker::{self, ConnectError, Connected, Ended};
 use rollway_wire::{
-    Address, EngineMessage, Hello, LogLevel, LogLine, Outcome, Refusal, RefusalCode, RunnerReport,
-    Secret, Versions, WorkerMessage, proto,
+    Address, EngineMessage, Hello, LogLevel, LogLine, LogSource, Outcome, Refusal, RefusalCode,
+    RunnerReport, Secret, Versions, WorkerMessage, proto,
 };
 
 async fn joined(server: &mut Server) -> (rollway_wire::server::Connection, Connected) {
@@ -60,7 +60,9 @@ async fn a_whole_life(address: Address) {
     for report in &reports {
         sender.report(runner, life, report.clone()).await.unwrap();
     }
-    let line = LogLine { runner: Some(runner), level: LogLevel::Warning, line: "hm".into() };
+    let source = LogSource { run: Some(3), attempt: Some(1 << 40), ..LogSource::default() };
+    let level = LogLevel::Warning;
+    let line = LogLine { runner: Some(runner), level, line: "hm".into(), source };
     sender.send(WorkerMessage::Log(line.clone())).await.unwrap();
     sender.goodbye("done").await.unwrap();
     for report in reports {

@@ -94,7 +94,7 @@ function columns(store) {
       fill: (cell, runner) => {
         say(cell.firstChild, text(runner.stage ?? runner.message));
         say(cell.lastChild, isNumber(runner.stage_for) ? ` for ${ago(runner.stage_for)}` : "");
-        set(cell, "title", [runner.stage, runner.message].filter(Boolean).join(": ") || null);
+        set(cell, "title", [runner.stage, runner.place, runner.message].filter(Boolean).join(": ") || null);
       } },
     { label: "Run", width: 132, hide: 1, make: (cell) => cell.append(h("a"), h("span")),
       fill: (cell, runner) => {

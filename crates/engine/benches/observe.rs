@@ -1,0 +1,226 @@
+//! What it costs to be observed: no-op tasks with nobody looking, and with this or that on, in
+//! turns so that all see the same machine. Ratios are of neighbours in time; their spread is told.
+
+#![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rollway::config::Config as JobConfig;
+use rollway::dashboard::{self, Dashboard};
+use rollway::history::{self, History};
+use rollway::meters::Meters;
+use rollway::observe::{Observer, Observers, Seen};
+use rollway::trace::Tracer;
+use rollway::{
+    Collect, Drops, Local, Registry, RunContext, RunOutput, RunResult, Scheduler, Task, scene,
+};
+use rollway_core::Config;
+use rollway_wire::Secret;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+
+/// Tasks of a round.
+const TASKS: usize = 100_000;
+
+/// Rounds, the first of which are not counted: everything is warm then.
+const ROUNDS: usize = 13;
+const WARM: usize = 2;
+
+/// Runners.
+const RUNNERS: u32 = 8;
+
+async fn nothing(_: RunContext) -> RunResult {
+    Ok(RunOutput::default())
+}
+
+/// Does what it costs to be told, and nothing else.
+#[derive(Debug)]
+struct Deaf;
+
+impl Observer for Deaf {
+    fn observe(&self, seen: &[Seen]) {
+        std::hint::black_box(seen);
+    }
+}
+
+/// One way to be observed.
+struct Setting {
+    name: &'static str,
+    scheduler: Scheduler,
+    times: Vec<Duration>,
+    _kept: Vec<Box<dyn std::any::Any>>,
+}
+
+impl Setting {
+    async fn new(
+        name: &'static str,
+        observers: Vec<Arc<dyn Observer>>,
+        kept: Vec<Box<dyn std::any::Any>>,
+    ) -> Self {
+        let config = Config { runners: RUNNERS, ..Config::default() };
+        let workers = Local::new(Registry::default().with("nothing", nothing));
+        let scheduler = Scheduler::new(config, workers).observed(Observers::new(observers));
+        scheduler.start().await.expect("local runners start");
+        Self { name, scheduler, times: Vec::new(), _kept: kept }
+    }
+
+    /// Has all tasks done, and notes how long it takes.
+    async fn round(&mut self, round: usize) {
+        let batch = i64::try_from(round).expect("few rounds");
+        let tasks = vec![Task::new("nothing", ""); TASKS];
+        let start = Instant::now();
+        self.scheduler.schedule(tasks, batch).await.expect("a fresh batch");
+        let got = self.scheduler.get_statuses(batch, Collect::default()).await.expect("it ends");
+        assert_eq!(got.len(), TASKS);
+        self.times.push(start.elapsed());
+    }
+}
+
+/// What may be on.
+#[derive(Default)]
+struct On {
+    trace: bool,
+    history: bool,
+    meters: bool,
+    dashboard: bool,
+}
+
+impl On {
+    /// Switches it on, for no-op tasks to be observed by.
+    async fn setting(self, name: &'static str) -> Setting {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut config = JobConfig::default();
+        config.checkpoint_root_dir = folder.path().display().to_string();
+        let mut observers: Vec<Arc<dyn Observer>> = Vec::new();
+        let mut kept: Vec<Box<dyn std::any::Any>> = Vec::new();
+        if self.trace {
+            config.trace.file = true;
+            config.trace.otlp_endpoint = Some(collector().await);
+            let tracer = Tracer::open(&config).expect("it can be written").expect("it is wanted");
+            observers.push(tracer);
+        }
+        if self.meters {
+            observers.push(Meters::new(&config, Drops::default()));
+        }
+        if self.history {
+            let options = history::Options::of(&config).expect("a history is kept");
+            let history = History::open(&options).expect("it can be written");
+            if self.dashboard {
+                kept.push(Box::new(look(scene::live(Arc::clone(&history))).await));
+            }
+            observers.push(history);
+        }
+        kept.push(Box::new(folder));
+        Setting::new(name, observers, kept).await
+    }
+}
+
+/// Serves pages, and follows their events as a browser does.
+async fn look(scene: Arc<dyn scene::Scene>) -> Dashboard {
+    let token = "token";
+    let secret = Some(Secret::new(token).expect("a token"));
+    let listen = "127.0.0.1:0".to_owned();
+    let options = dashboard::Options { listen, token: secret, scene, metrics: None };
+    let dashboard = Dashboard::open(options).await.expect("a port");
+    let address = dashboard.address();
+    let host = address.trim_start_matches("http://");
+    let host = host.split(['/', '?', '#']).next().unwrap_or_default().to_owned();
+    let mut socket = TcpStream::connect(&host).await.expect("the dashboard");
+    let request = format!(
+        "GET /api/events HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {token}\r\n\r\n"
+    );
+    socket.write_all(request.as_bytes()).await.expect("it listens");
+    let mut head = [0; 12];
+    socket.read_exact(&mut head).await.expect("it answers");
+    assert_eq!(&head, b"HTTP/1.1 200", "it lets the browser in");
+    tokio::spawn(async move {
+        let mut heard = vec![0; 1 << 16];
+        while matches!(socket.read(&mut heard).await, Ok(1..)) {}
+    });
+    dashboard
+}
+
+/// Answers every request with success.
+async fn collector() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    tokio::spawn(async move {
+        while let Ok((mut socket, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut heard = Vec::new();
+                loop {
+                    let (head, length) = loop {
+                        if let Some(found) = head_of(&heard) {
+                            break found;
+                        }
+                        if !matches!(socket.read_buf(&mut heard).await, Ok(1..)) {
+                            return;
+                        }
+                    };
+                    while heard.len() < head + length {
+                        if !matches!(socket.read_buf(&mut heard).await, Ok(1..)) {
+                            return;
+                        }
+                    }
+                    heard.drain(..head + length);
+                    let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+                    if socket.write_all(answer).await.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    format!("http://{address}")
+}
+
+/// Returns how long the head of a request is, and how long its body.
+fn head_of(heard: &[u8]) -> Option<(usize, usize)> {
+    let head = heard.windows(4).position(|bytes| bytes == b"\r\n\r\n")? + 4;
+    let text = String::from_utf8_lossy(&heard[..head]).to_ascii_lowercase();
+    let length = text.lines().find_map(|line| line.strip_prefix("content-length:"))?;
+    Some((head, length.trim().parse().ok()?))
+}
+
+/// Prints the rate of every setting, and what part of that of the first it is.
+fn report(settings: &[Setting]) {
+    let rate = |time: &Duration| TASKS as f64 / time.as_secs_f64();
+    let first: Vec<f64> = settings[0].times[WARM..].iter().map(rate).collect();
+    for setting in settings {
+        let rates: Vec<f64> = setting.times[WARM..].iter().map(rate).collect();
+        let mut ratios: Vec<f64> = rates.iter().zip(&first).map(|(ours, all)| ours / all).collect();
+        let mut sorted = rates;
+        sorted.sort_by(f64::total_cmp);
+        ratios.sort_by(f64::total_cmp);
+        let middle = sorted[sorted.len() / 2];
+        let ratio = ratios[ratios.len() / 2];
+        let (low, high) = (ratios[0], ratios[ratios.len() - 1]);
+        println!(
+            "  {:<28} {middle:>9.0} tasks per second, {ratio:.3} of the first \
+             ({low:.3} to {high:.3})",
+            setting.name
+        );
+    }
+}
+
+#[tokio::main]
+async fn main() {
+    let mut settings = vec![
+        Setting::new("nobody looks", vec![], vec![]).await,
+        Setting::new("told, and not listened to", vec![Arc::new(Deaf)], vec![]).await,
+        On { trace: true, ..On::default() }.setting("traces, file and collector").await,
+        On { meters: true, ..On::default() }.setting("meters").await,
+        On { history: true, ..On::default() }.setting("history").await,
+        On { trace: true, history: true, meters: true, dashboard: true }
+            .setting("everything, and a browser")
+            .await,
+    ];
+    for round in 0..ROUNDS {
+        for setting in &mut settings {
+            setting.round(round).await;
+        }
+    }
+    println!("no-op tasks in process, {RUNNERS} runners, batches of {TASKS}");
+    report(&settings);
+}

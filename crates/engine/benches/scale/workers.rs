@@ -1,0 +1,101 @@
+//! The process of the workers: a connection for every line of its input, which is a token.
+
+use std::io::BufRead;
+use std::time::Duration;
+
+use rollway_core::metrics::Metrics;
+use rollway_core::{Life, RunnerId};
+use rollway_wire::worker::{Connected, Options, SendError, Sender, connect};
+use rollway_wire::{
+    Address, EngineMessage, Hello, Outcome, RunnerReport, Secret, StartAttempt, env,
+};
+use tokio::sync::{Semaphore, mpsc};
+
+/// How many connect at once: a machine has a bounded queue of those who want to.
+const AT_ONCE: usize = 64;
+
+static CONNECTING: Semaphore = Semaphore::const_new(AT_ONCE);
+
+#[tokio::main(flavor = "current_thread")]
+pub(crate) async fn main() {
+    let variable = |name| std::env::var(name).expect("the coordinator tells where it is");
+    let secret = Secret::new(variable(env::SECRET)).expect("a secret");
+    let address: Address = variable(env::ADDRESS).parse().expect("an address");
+    let (tokens, mut lines) = mpsc::unbounded_channel();
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+            let _ = tokens.send(line);
+        }
+    });
+    // Ends with its input: the coordinator is gone.
+    while let Some(token) = lines.recv().await {
+        let hello = Hello::new(secret.clone(), token, 1);
+        let address = address.clone();
+        tokio::spawn(async move {
+            let connected = {
+                let _permit = CONNECTING.acquire().await;
+                connect(&address, hello, Options::default()).await
+            };
+            // Whoever is not wanted any more is not needed here either.
+            if let Ok(connected) = connected {
+                let _ = serve(connected).await;
+            }
+        });
+    }
+}
+
+async fn serve(connected: Connected) -> Result<(), SendError> {
+    let Connected { welcome, sender, mut receiver } = connected;
+    for (runner, life) in welcome.runners {
+        sender.report(runner, life, RunnerReport::Ready { after: None }).await?;
+    }
+    while let Ok(order) = receiver.recv().await {
+        match order {
+            EngineMessage::StartAttempt(start) => {
+                let waits = wait(&start);
+                if waits.is_zero() {
+                    execute(start.runner, start.life, &start, &sender).await?;
+                    continue;
+                }
+                let sender = sender.clone();
+                tokio::spawn(async move {
+                    tokio::time::sleep(waits).await;
+                    let _ = execute(start.runner, start.life, &start, &sender).await;
+                });
+            }
+            EngineMessage::Shutdown { .. } => {
+                sender.goodbye("as told").await?;
+                return Ok(());
+            }
+            EngineMessage::CancelAttempt { .. }
+            | EngineMessage::StartRunner { .. }
+            | EngineMessage::StopRunner { .. } => {}
+        }
+    }
+    Ok(())
+}
+
+/// Returns how long a task takes: up to as many milliseconds as it says, by chance.
+fn wait(start: &StartAttempt) -> Duration {
+    let most: u64 =
+        std::str::from_utf8(&start.task).ok().and_then(|text| text.parse().ok()).unwrap_or(0);
+    // Scattered, and the same in every run.
+    let chance = start.attempt.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
+    Duration::from_micros(most * 1000 * chance / u64::from(u32::MAX))
+}
+
+async fn execute(
+    runner: RunnerId,
+    life: Life,
+    start: &StartAttempt,
+    sender: &Sender,
+) -> Result<(), SendError> {
+    let attempt = start.attempt;
+    sender.report(runner, life, RunnerReport::AttemptBegan { attempt }).await?;
+    for run in start.runs.iter() {
+        let outcome = Outcome::Succeeded { payload: None, metrics: Metrics::new() };
+        let finished = RunnerReport::RunFinished { attempt, run, outcome };
+        sender.report(runner, life, finished).await?;
+    }
+    sender.report(runner, life, RunnerReport::AttemptEnded { attempt }).await
+}

@@ -1,0 +1,117 @@
+//! Where workers come from if they are not processes of this machine: where they reach the job,
+//! what they show there, and who starts them.
+//!
+//! ```text
+//! cluster.backend: local ───► child processes, over a Unix socket
+//!                  ray ─────► Ray actors, which `children::ray` has placed, over TCP
+//!                  manual ──► whoever comes with the secret, over TCP; the way is in a file
+//! ```
+
+mod invitation;
+mod site;
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rollway_wire::Address;
+
+pub use self::invitation::{Invitation, secret_in};
+pub(crate) use self::site::Site;
+use crate::children::{ChildOptions, Children, Launcher, Ray, RayOptions};
+use crate::config::{Backend, Config};
+use crate::files;
+
+/// Why there is no place for workers: what, and the remedy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what}; {hint}")]
+pub struct ClusterError {
+    /// What is the matter.
+    pub what: String,
+    /// What can be done about it.
+    pub hint: String,
+}
+
+/// Returns the runners of a configuration in processes that are started like this, wherever its
+/// `cluster` says. None is started yet. Needs a tokio runtime.
+///
+/// # Errors
+/// If nothing can be listened on, there is no secret, or Ray cannot be used.
+pub async fn children(config: &Config, options: ChildOptions) -> Result<Children, ClusterError> {
+    let backend = config.cluster.backend;
+    let launcher: Option<Arc<dyn Launcher>> = match backend {
+        Backend::Ray => Some(Arc::new(Ray::open(RayOptions::new(config, &options)).await?)),
+        Backend::Local | Backend::Manual => None,
+    };
+    let hint = match backend {
+        Backend::Local => "see that the folder for temporary files can be written to",
+        Backend::Ray | Backend::Manual => "see the keys `listen` and `secret_file` of `cluster`",
+    };
+    listen(config, options, launcher).await.map_err(|error| ClusterError {
+        what: format!("workers cannot be listened for: {error}"),
+        hint: hint.to_owned(),
+    })
+}
+
+async fn listen(
+    config: &Config,
+    mut options: ChildOptions,
+    launcher: Option<Arc<dyn Launcher>>,
+) -> io::Result<Children> {
+    let Some(site) = Site::of(config) else { return Children::new(options).await };
+    let file = file(config);
+    options.address = Some(Address::Tcp(site.listens_at(site.port)));
+    options.host = Some(site.host);
+    options.secret = match &config.cluster.secret_file {
+        Some(file) => Some(secret_in(file.as_ref())?),
+        // That of a job that ended without a word, so that its workers can join this one.
+        None => Invitation::read(&file).ok().map(|left| left.secret),
+    };
+    if let Some(launcher) = launcher {
+        return Children::with_launcher(options, launcher).await;
+    }
+    let mut children = Children::by_hand(options).await?;
+    let address = children.address().to_string();
+    let card = Invitation { address, secret: children.secret().clone() }.post(&file)?;
+    tracing::info!(
+        "workers are started by hand: rollway worker --connect {}, or on another machine: rollway \
+         worker --connect {} --secret-file FILE",
+        file.display(),
+        children.address()
+    );
+    children.keep(card);
+    Ok(children)
+}
+
+/// Returns where workers find the way to the job.
+fn file(config: &Config) -> PathBuf {
+    config.job_dir().join("cluster.json")
+}
+
+/// Returns an address for a host, which may be an address of IPv6.
+pub(crate) fn host_port(host: &str, port: u16) -> String {
+    let bare_v6 = host.contains(':') && !host.starts_with('[');
+    if bare_v6 { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+}
+
+/// Removes the file that it stands for, unless somebody else has replaced it.
+#[derive(Debug)]
+pub(crate) struct Card {
+    path: PathBuf,
+    text: String,
+}
+
+impl Card {
+    fn post(path: PathBuf, text: String) -> io::Result<Self> {
+        files::write(&path, &text, true).map_err(io::Error::other)?;
+        Ok(Self { path, text })
+    }
+}
+
+impl Drop for Card {
+    fn drop(&mut self) {
+        if std::fs::read_to_string(&self.path).is_ok_and(|text| text.trim() == self.text) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}

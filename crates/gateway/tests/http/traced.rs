@@ -1,0 +1,76 @@
+//! Servers learn which trace a call belongs to: the client's, or that of whoever watches.
+
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::http::{HeaderMap, Method};
+use rollway_gateway::access::RunName;
+use rollway_gateway::dialect::Engine;
+use rollway_gateway::gateway::{CallEnded, CallWatcher, Gateway};
+use rollway_gateway::models::ServerSpec;
+use serde_json::json;
+
+use super::help::{Run, client, options, says};
+
+/// Traces the runs of attempt 7.
+#[derive(Debug, Default)]
+struct Tracer;
+
+impl CallWatcher for Tracer {
+    fn began(&self, _: RunName, _: u64, _: Option<&str>) {}
+
+    fn traceparent(&self, run: RunName, call: u64) -> Option<String> {
+        (run.attempt == 7).then(|| format!("00-{:032x}-{:016x}-01", run.attempt, call))
+    }
+
+    fn sent(&self, _: RunName, _: u64, _: &str) {}
+
+    fn ended(&self, _: RunName, _: u64, _: CallEnded) {}
+}
+
+#[tokio::test]
+async fn a_call_carries_the_trace_of_its_client_or_of_its_run() {
+    let heard: Arc<Mutex<Vec<HeaderMap>>> = Arc::default();
+    let keep = Arc::clone(&heard);
+    let answer = move |method: Method, headers: HeaderMap| async move {
+        if method == Method::POST {
+            keep.lock().unwrap().push(headers);
+        }
+        let choice = json!({
+            "index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "x"},
+        });
+        axum::Json(json!({ "id": "1", "object": "chat.completion", "choices": [choice] }))
+    };
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let app = Router::new().fallback(answer);
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    let mut options = options();
+    options.watcher = Some(Arc::new(Tracer));
+    let (engine, model) = (Engine::OpenAi, super::help::MODEL.to_owned());
+    let spec = ServerSpec { model, trained: false, engine, url, api_key: None, server_model: None };
+    let gateway = Gateway::start(options, vec![spec]).await.unwrap();
+    let run = |attempt| Run {
+        url: gateway.url().to_owned(),
+        client: client(),
+        key: gateway.handle().open(attempt, 0, 1).remove(0),
+        name: RunName { attempt, run: 0 },
+    };
+
+    let own = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let traced = run(7);
+    let with_own = traced.chat(&says("a")).header("traceparent", own).header("tracestate", "a=1");
+    let calls = [traced.chat(&says("b")), with_own, run(8).chat(&says("c"))];
+    for call in calls {
+        assert_eq!(call.send().await.unwrap().status(), 200);
+    }
+    let heard = heard.lock().unwrap();
+    let header = |call: usize, name: &str| {
+        heard[call].get(name).map(|value| value.to_str().unwrap().to_owned())
+    };
+    let ours = header(0, "traceparent").unwrap();
+    assert!(ours.starts_with("00-00000000000000000000000000000007-"), "{ours}");
+    assert_eq!(header(1, "traceparent").as_deref(), Some(own));
+    assert_eq!(header(1, "tracestate").as_deref(), Some("a=1"));
+    assert_eq!(header(2, "traceparent"), None);
+}

@@ -1,0 +1,69 @@
+//! What runners do now, as Python has it.
+
+use std::future::Future;
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use rollway::{Error, RunnerStatus};
+
+use crate::batch_id::Id;
+use crate::pending::Pending;
+
+/// Waits for the runners, and returns them in order: those that are stuck first.
+pub(crate) fn pending(
+    py: Python<'_>,
+    runners: impl Future<Output = Result<Vec<RunnerStatus>, Error>> + Send + 'static,
+) -> PyResult<Pending> {
+    Pending::new(py, runners, |py, runners| list(py, &runners))
+}
+
+/// Returns every runner with its number.
+pub(crate) fn list(
+    py: Python<'_>,
+    runners: &[RunnerStatus],
+) -> PyResult<Vec<(u32, Py<PyDict>, Py<PyDict>)>> {
+    runners.iter().map(|one| Ok((one.runner.0, known(py, one)?, said(py, one)?))).collect()
+}
+
+/// What the engine knows.
+fn known(py: Python<'_>, one: &RunnerStatus) -> PyResult<Py<PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("state", one.state.name())?;
+    dict.set_item("stuck", one.stuck)?;
+    dict.set_item("age", one.age.as_secs_f64())?;
+    dict.set_item("life", one.life.0)?;
+    if let Some(batch) = &one.batch {
+        dict.set_item("batch_id", Id(batch.clone()))?;
+        dict.set_item("task_id", one.task.map(|task| task.0))?;
+        dict.set_item("run_id", one.run.map(|run| run.0))?;
+        let runs: Vec<u32> = one.runs.iter().map(|run| run.0).collect();
+        dict.set_item("run_ids", runs)?;
+        dict.set_item("attempt", one.attempt.map(|attempt| attempt.0))?;
+        dict.set_item("calls", one.calls)?;
+    }
+    if let Some(stage) = &one.stage {
+        dict.set_item("stage", stage)?;
+        dict.set_item("stage_for", one.stage_for.map(|lasted| lasted.as_secs_f64()))?;
+    }
+    let texts = [
+        ("place", one.place.as_deref()),
+        ("model", one.model.as_deref()),
+        ("server", one.server.as_deref()),
+        ("node", one.node.as_deref()),
+        ("message", one.message.as_deref()),
+    ];
+    for (name, text) in texts.into_iter().filter(|(_, text)| text.is_some()) {
+        dict.set_item(name, text)?;
+    }
+    dict.set_item("silent_for", one.silent_for.as_secs_f64())?;
+    Ok(dict.unbind())
+}
+
+/// What it says itself.
+fn said(py: Python<'_>, one: &RunnerStatus) -> PyResult<Py<PyDict>> {
+    let dict = PyDict::new(py);
+    for (key, value) in &one.said {
+        dict.set_item(key, value)?;
+    }
+    Ok(dict.unbind())
+}

@@ -1,0 +1,64 @@
+//! Workers by hand, for machines that have only the Python package.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use rollway::station::{self, Options, StationError, Way};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use crate::engine::seconds;
+use crate::runtime;
+
+/// Keeps worker processes for a job elsewhere until it needs no more, or a signal comes. Returns
+/// the exit status, and what is to be said.
+#[pyfunction]
+#[expect(clippy::too_many_arguments, reason = "one argument for every option of the command")]
+pub(crate) fn keep_workers(
+    py: Python<'_>,
+    connect: &str,
+    secret_file: Option<PathBuf>,
+    program: PathBuf,
+    args: Vec<String>,
+    processes: u32,
+    runners: u32,
+    patience: f64,
+) -> PyResult<(i32, Option<String>)> {
+    let patience = seconds(patience)?;
+    let kept = match Way::given(connect, secret_file.as_deref()) {
+        Ok(way) => {
+            let options = Options { way, program, args, processes, runners, patience };
+            let runtime = runtime::handle(py)?;
+            py.detach(|| runtime.block_on(keep(options)))
+        }
+        Err(error) => Err(error),
+    };
+    Ok(match kept {
+        Ok(()) => (0, None),
+        Err(error) => (if error.is_input() { 2 } else { 1 }, Some(error.to_string())),
+    })
+}
+
+async fn keep(options: Options) -> Result<(), StationError> {
+    let failed = |error: std::io::Error| StationError::Io(error.to_string());
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
+    let stop = CancellationToken::new();
+    let told = stop.clone();
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+        say("leaves; what is under way begins again elsewhere");
+        told.cancel();
+    });
+    station::run(options, stop, Arc::new(say)).await
+}
+
+fn say(words: &str) {
+    // Whoever does not read does not want to know.
+    let _ = writeln!(std::io::stderr(), "{words}");
+}

@@ -1,0 +1,102 @@
+//! The number of runners follows the work: between its bounds, up at once, down slowly, and never
+//! so far that what was needed a moment ago is missing.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use rollway_core::{Input, Time};
+
+use super::limits::{crowded, room};
+use super::order::fresh_left;
+use super::{Checker, Scene, Verdict, require};
+use crate::book::{Phase, Pool};
+use crate::ledger::Ledger;
+
+/// Remembers who was busy, and how many were wanted.
+#[derive(Debug, Default)]
+pub(super) struct Scaling {
+    wanted: Option<u32>,
+    /// How many supervised runners were busy, from each of these moments on.
+    busy: VecDeque<(Time, u32)>,
+}
+
+impl Checker for Scaling {
+    fn name(&self) -> &'static str {
+        "scaling"
+    }
+
+    fn crashed(&mut self, _: &Ledger) {
+        *self = Self::default();
+    }
+
+    fn settled(&mut self, scene: &Scene<'_>) -> Verdict {
+        let Some(bounds) = scene.book.config.scaling else { return Ok(()) };
+        if scene.book.pool != Pool::Running {
+            *self = Self::default();
+            return Ok(());
+        }
+        let most = bounds.max.min(scene.book.config.limits.runners);
+        let least = bounds.min.min(most);
+        let wanted = scene.core.wanted();
+        let together = bounds.together.max(1);
+        require!(
+            (least..=most).contains(&wanted),
+            "{wanted} runners are wanted, not {least} to {most}"
+        );
+        let whole = wanted.is_multiple_of(together) || wanted == least || wanted == most;
+        require!(whole, "{wanted} runners are no whole workers of {together}");
+        let given = |phase| matches!(phase, Phase::Given(_));
+        let slots = scene.book.slots.values().filter(|slot| slot.supervised);
+        let busy = slots.filter(|slot| given(slot.phase)).count() as u32;
+        self.note(scene.now, busy, bounds.quiet);
+        let waits = waiting(scene);
+        let needed = u64::from(busy) + waits;
+        require!(
+            waits == 0 || u64::from(wanted) >= needed.min(most.into()),
+            "{busy} runners are busy, {waits} more could be, and {wanted} are wanted"
+        );
+        let before = self.wanted.replace(wanted).unwrap_or(wanted);
+        if matches!(scene.input, Input::PoolResized { .. }) {
+            return Ok(());
+        }
+        if wanted > before {
+            let pending = scene.core.counters().runs.pending;
+            let useful = u64::from(busy) + pending + u64::from(together);
+            require!(u64::from(wanted) < useful, "{wanted} runners are wanted for {useful}");
+        }
+        if wanted < before {
+            let step = together + before / 8;
+            require!(before - wanted <= step, "from {before} runners to {wanted} in one step");
+            let needed = self.busy.iter().map(|(_, busy)| *busy).max().unwrap_or_default();
+            require!(
+                needed.min(most) <= wanted,
+                "{needed} runners were busy within {:?}, and {wanted} are wanted",
+                bounds.quiet
+            );
+        }
+        Ok(())
+    }
+}
+
+impl Scaling {
+    /// Notes how many are busy, and forgets what was so before the quiet time.
+    fn note(&mut self, now: Time, busy: u32, quiet: Duration) {
+        if self.busy.back().is_none_or(|(_, last)| *last != busy) {
+            self.busy.push_back((now, busy));
+        }
+        while self.busy.get(1).is_some_and(|(since, _)| since.after(quiet) <= now) {
+            self.busy.pop_front();
+        }
+    }
+}
+
+/// Returns how many more runners would certainly have something to do that nobody has.
+fn waiting(scene: &Scene<'_>) -> u64 {
+    let idle = scene.book.slots.values().any(|slot| slot.phase == Phase::Idle);
+    if idle || crowded(scene) {
+        return 0;
+    }
+    let most = scene.book.config.max_repeat_times_per_runner.unwrap_or(u32::MAX).max(1);
+    let keys = scene.book.active.values().filter(|key| room(scene, **key));
+    keys.map(|key| fresh_left(scene, *key).div_ceil(most.into())).sum()
+}
