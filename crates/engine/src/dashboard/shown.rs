@@ -18,13 +18,13 @@ pub(crate) struct Shown {
 }
 
 impl Shown {
-    /// Serves the dashboard of a job, if its configuration wants that, and says where it is. What
-    /// goes wrong is said as well, and does not keep the job from running.
+    /// Serves the dashboard of a job, if its configuration wants that, and tells `people` where it
+    /// is. What goes wrong is said as well, and does not keep the job from running.
     pub(crate) async fn open(
         config: &Config,
         history: &Arc<History>,
         metrics: Option<Arc<Meters>>,
-        watchers: &Watchers,
+        people: &Watchers,
     ) -> Option<Self> {
         if !config.dashboard.enable {
             return None;
@@ -37,7 +37,7 @@ impl Shown {
         let dashboard = match opened {
             Ok(dashboard) => dashboard,
             Err(error) => {
-                watchers.tell(&Event::Note(format!("{error}; the job goes on without it")));
+                people.tell(&Event::Note(format!("{error}; the job goes on without it")));
                 return None;
             }
         };
@@ -45,7 +45,7 @@ impl Shown {
         if let Err(error) = &card {
             tracing::warn!(%error, "`rollway view` and `rollway top` will not find the dashboard");
         }
-        watchers.tell(&Event::Note(format!("dashboard: {}", dashboard.address())));
+        people.tell(&Event::Note(format!("dashboard: {}", dashboard.address())));
         Some(Self { _card: card.ok(), _dashboard: dashboard })
     }
 }

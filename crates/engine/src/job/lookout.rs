@@ -44,6 +44,8 @@ impl Lookout {
         watchers: Watchers,
         stop: &CancellationToken,
     ) -> Result<Self, JobError> {
+        // Where the dashboard is, with its token, is for people: it is not written down.
+        let people = watchers.clone();
         let recorder = Recorder::open(config)?;
         let drops = Drops::default();
         let monitors = monitor::open(config, &drops).map_err(|error| {
@@ -65,7 +67,7 @@ impl Lookout {
         observers.push(Arc::clone(&alarms) as _);
         observers.extend(history.iter().map(|it| Arc::clone(it) as _));
         let shown = match &history {
-            Some(history) => Shown::open(config, history, Some(meters), &watchers).await,
+            Some(history) => Shown::open(config, history, Some(meters), &people).await,
             None => None,
         };
         let eyes = Eyes { watchers, observers: Observers::new(observers) };

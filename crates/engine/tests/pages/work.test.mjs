@@ -20,7 +20,7 @@ test("a run is found, inspected and cancelled", async () => {
   assert.match(page.url(), /state=running/);
   await page.waitForFunction(() => [...document.querySelectorAll("tbody .badge")].every((badge) =>
     badge.textContent === "running"));
-  const row = page.locator("tbody tr:not(.gap)").last();
+  const row = page.locator("tbody tr:not(.gap)").first();
   const name = await row.locator("a").textContent();
   await row.locator("td").nth(2).click();
   await page.getByRole("heading", { name: /^Run \d/ }).waitFor();

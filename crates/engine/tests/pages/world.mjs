@@ -19,6 +19,9 @@ export const AXE = require.resolve("axe-core/axe.min.js");
 /** Starts a program that prints an address and ends with its standard input. */
 export async function serve(program, args) {
   const child = spawn(program, args, { stdio: ["pipe", "pipe", "inherit"] });
+  // A test that fails before it has closed what it opened does not keep the others waiting.
+  process.on("exit", () => child.kill("SIGKILL"));
+  for (const handle of [child, child.stdin, child.stdout]) handle.unref();
   const ended = once(child, "exit");
   const said = await Promise.race([once(child.stdout, "data"), ended.then(() => null)]);
   if (!said) throw new Error(`${program} ended before it said where it is`);

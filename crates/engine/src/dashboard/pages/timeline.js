@@ -155,7 +155,7 @@ export function open(root, { store }) {
       const wide = Math.max(1.5, stop - begin - 1);
       const label = wide > 7 * one.name.length + 8 ? one.name
         : wide > 7 * String(one.step).length + 6 ? String(one.step) : "";
-      drawn.push(s("g", { class: `span ${one.state}${one === picked ? " picked" : ""}`,
+      drawn.push(s("g", { class: `span ${one.state}${one.id === picked?.id ? " picked" : ""}`,
         onclick: () => pick(one), onpointerenter: () => pick(one) },
       s("rect", { x: begin, y, width: wide, height: BAR, rx: Math.min(3, wide / 2) }),
       label && s("text", { x: begin + 5, y: y + 14 }, label)));
@@ -231,12 +231,22 @@ export function open(root, { store }) {
 /** Puts spans that overlap into rows of their own. */
 function packed(lane) {
   const rows = [];
-  for (const one of lane.spans) {
+  for (const span of lane.spans) {
+    const one = named(span, lane.name);
     const row = rows.find((taken) => (taken.at(-1).end ?? Infinity) <= one.begin + 1e-6);
     if (row) row.push(one);
     else rows.push([one]);
   }
   return { name: lane.name, rows: rows.slice(0, 24), total: lane.spans.length };
+}
+
+const ONE = { steps: "step", syncs: "sync", training: "train" };
+
+/** A span by a name that says what it is outside of its lane, too. */
+function named(one, lane) {
+  const word = lane === "evals" ? `eval ${one.step}` : ONE[lane] ?? lane;
+  const name = one.name.startsWith(word) ? one.name : `${word} ${one.name}`;
+  return { ...one, name };
 }
 
 const STEPS = [0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200,
