@@ -55,6 +55,10 @@ impl CallWatcher for CallBoard {
         }
     }
 
+    fn traceparent(&self, run: RunName, call: u64) -> Option<String> {
+        self.next.as_ref()?.traceparent(run, call)
+    }
+
     fn sent(&self, run: RunName, call: u64, server: &str) {
         let mut calls = self.calls();
         let theirs = calls.get_mut(&run.attempt).into_iter().flatten();

@@ -20,10 +20,7 @@ pub trait CallWatcher: Debug + Send + Sync + 'static {
 
     /// Returns the header `traceparent` that the call carries to its server, if it is traced and
     /// its client did not send one.
-    fn traceparent(&self, run: RunName, call: u64) -> Option<String> {
-        let _ = (run, call);
-        None
-    }
+    fn traceparent(&self, run: RunName, call: u64) -> Option<String>;
 
     /// It was sent to the server at this address.
     fn sent(&self, run: RunName, call: u64, server: &str);

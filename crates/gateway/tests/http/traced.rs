@@ -10,7 +10,7 @@ use rollway_gateway::gateway::{CallEnded, CallWatcher, Gateway};
 use rollway_gateway::models::ServerSpec;
 use serde_json::json;
 
-use super::help::{Run, client, options, says};
+use super::help::{MODEL, Run, client, options, says};
 
 /// Traces the runs of attempt 7.
 #[derive(Debug, Default)]
@@ -33,9 +33,10 @@ async fn a_call_carries_the_trace_of_its_client_or_of_its_run() {
     let heard: Arc<Mutex<Vec<HeaderMap>>> = Arc::default();
     let keep = Arc::clone(&heard);
     let answer = move |method: Method, headers: HeaderMap| async move {
-        if method == Method::POST {
-            keep.lock().unwrap().push(headers);
+        if method == Method::GET {
+            return axum::Json(json!({ "object": "list", "data": [{ "id": MODEL }] }));
         }
+        keep.lock().unwrap().push(headers);
         let choice = json!({
             "index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "x"},
         });
@@ -47,7 +48,7 @@ async fn a_call_carries_the_trace_of_its_client_or_of_its_run() {
     tokio::spawn(async move { axum::serve(listener, app).await });
     let mut options = options();
     options.watcher = Some(Arc::new(Tracer));
-    let (engine, model) = (Engine::OpenAi, super::help::MODEL.to_owned());
+    let (engine, model) = (Engine::OpenAi, MODEL.to_owned());
     let spec = ServerSpec { model, trained: false, engine, url, api_key: None, server_model: None };
     let gateway = Gateway::start(options, vec![spec]).await.unwrap();
     let run = |attempt| Run {
