@@ -208,8 +208,8 @@ async fn questions_are_bounded_and_mistakes_are_said() {
     assert!(status == 400 && body.contains("error"), "{status} {body}");
     assert_eq!(world.ask("GET /api/runs/1/2/3", &[BEARER], "").await.0, 404);
     assert_eq!(world.ask("GET /assets/nothing.js", &[], "").await.0, 404);
-    let accept = "Accept: application/openmetrics-text";
-    let (status, head, _) = world.ask("GET /metrics", &[accept], "").await;
+    let wants = "Accept: application/openmetrics-text; version=1.0.0";
+    let (status, head, _) = world.ask("GET /metrics", &[wants], "").await;
     assert!(status == 200 && head.contains("openmetrics"), "{head}");
 }
 
