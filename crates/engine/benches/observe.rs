@@ -49,6 +49,8 @@ struct Setting {
     name: &'static str,
     scheduler: Scheduler,
     times: Vec<Duration>,
+    /// Processor time of the whole process, with what threads do after the last task has ended.
+    processor: Vec<Duration>,
     _kept: Vec<Box<dyn std::any::Any>>,
 }
 
@@ -62,19 +64,34 @@ impl Setting {
         let workers = Local::new(Registry::default().with("nothing", nothing));
         let scheduler = Scheduler::new(config, workers).observed(Observers::new(observers));
         scheduler.start().await.expect("local runners start");
-        Self { name, scheduler, times: Vec::new(), _kept: kept }
+        Self { name, scheduler, times: Vec::new(), processor: Vec::new(), _kept: kept }
     }
 
     /// Has all tasks done, and notes how long it takes.
     async fn round(&mut self, round: usize) {
         let batch = i64::try_from(round).expect("few rounds");
         let tasks = vec![Task::new("nothing", ""); TASKS];
-        let start = Instant::now();
+        let (start, used) = (Instant::now(), processor_time());
         self.scheduler.schedule(tasks, batch).await.expect("a fresh batch");
         let got = self.scheduler.get_statuses(batch, Collect::default()).await.expect("it ends");
         assert_eq!(got.len(), TASKS);
         self.times.push(start.elapsed());
+        drop(got);
+        tokio::time::sleep(SETTLE).await;
+        self.processor.push(processor_time().saturating_sub(used));
     }
+}
+
+/// How long those who write things down get to do so, before the next has its turn.
+const SETTLE: Duration = Duration::from_millis(600);
+
+/// How much processor time this process has used, to a hundredth of a second.
+fn processor_time() -> Duration {
+    let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // The name of the program, in brackets, may have spaces.
+    let fields = text.rsplit(')').next().unwrap_or_default();
+    let ticks = fields.split_whitespace().skip(11).take(2).filter_map(|it| it.parse::<u64>().ok());
+    Duration::from_millis(10 * ticks.sum::<u64>())
 }
 
 /// What may be on.
@@ -196,9 +213,11 @@ fn report(settings: &[Setting]) {
         let middle = sorted[sorted.len() / 2];
         let ratio = ratios[ratios.len() / 2];
         let (low, high) = (ratios[0], ratios[ratios.len() - 1]);
+        let micros: Duration = setting.processor[WARM..].iter().sum();
+        let micros = micros.as_secs_f64() * 1e6 / (TASKS * (ROUNDS - WARM)) as f64;
         println!(
             "  {:<28} {middle:>9.0} tasks per second, {ratio:.3} of the first \
-             ({low:.3} to {high:.3})",
+             ({low:.3} to {high:.3}), {micros:.2} µs of processor time each",
             setting.name
         );
     }

@@ -16,10 +16,10 @@ use crate::observe::{Moment, Seen, What};
 
 /// How many tasks a second are traced in the long run. Rollouts take seconds: only work that does
 /// nothing comes faster than this, and then looking must not cost more than the work.
-const TASKS_PER_SECOND: u64 = 2_000;
+const TASKS_PER_SECOND: u64 = 1_000;
 
 /// How many tasks may come at once beyond that.
-const BURST: u64 = 2_000;
+const BURST: u64 = 500;
 
 /// How many batches are remembered.
 const BATCHES: usize = 10_000;
