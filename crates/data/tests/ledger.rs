@@ -153,11 +153,16 @@ fn a_ledger_that_is_used_for_long_stays_small() {
     assert_eq!(recovered.version, 299);
     let names: Vec<_> = recovered.results.iter().map(|(batch, _)| batch.clone()).collect();
     assert_eq!(names, [297, 298, 299].map(BatchId::from));
-    // 300 batches of more than 1000 bytes went through it, and what they left went by itself, as
-    // fast as the disk allowed.
-    assert!(ledger.bytes() < 300_000, "{} bytes are left", ledger.bytes());
-    ledger.compact().unwrap();
-    assert!(ledger.bytes() < 150_000, "{} bytes are left", ledger.bytes());
+    // 300 batches of more than 1000 bytes went through it. What they left goes by itself, beside
+    // the work and as fast as the disk allows: so there is work until it is gone.
+    for version in 300..10_000 {
+        if ledger.bytes() < 150_000 {
+            return;
+        }
+        ledger.append(Record::Version(version)).unwrap();
+        ledger.sync().unwrap();
+    }
+    panic!("{} bytes are left", ledger.bytes());
 }
 
 #[test]
