@@ -67,7 +67,7 @@ fn print(board: &Board) -> io::Result<()> {
 
 /// What comes in while the view is up.
 enum Heard {
-    News(Result<News, String>),
+    News(Box<Result<News, String>>),
     /// What became of a cancel.
     Done(String),
 }
@@ -97,7 +97,7 @@ async fn live(asker: Asker, mut board: Board) -> io::Result<()> {
                 }
             }
             Some(heard) = heard.recv() => match heard {
-                Heard::News(news) => board.hear(news),
+                Heard::News(news) => board.hear(*news),
                 Heard::Done(words) => board.note = Some(words),
             },
             _ = resized.recv() => {}
@@ -112,7 +112,7 @@ async fn live(asker: Asker, mut board: Board) -> io::Result<()> {
 async fn follow(asker: Asker, to: mpsc::Sender<Heard>) {
     loop {
         sleep(INTERVAL).await;
-        if to.send(Heard::News(asker.news().await)).await.is_err() {
+        if to.send(Heard::News(Box::new(asker.news().await))).await.is_err() {
             return;
         }
     }
@@ -125,5 +125,5 @@ async fn cancel(asker: Asker, target: board::Target, to: mpsc::Sender<Heard>) {
         Err(words) => format!("not cancelled: {words}"),
     };
     let _ = to.send(Heard::Done(words)).await;
-    let _ = to.send(Heard::News(asker.news().await)).await;
+    let _ = to.send(Heard::News(Box::new(asker.news().await))).await;
 }

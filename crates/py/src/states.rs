@@ -9,6 +9,9 @@ use rollway::{Error, RunnerStatus};
 use crate::batch_id::Id;
 use crate::pending::Pending;
 
+/// A runner: its number, what the engine knows of it, and what it says itself.
+type Row = (u32, Py<PyDict>, Py<PyDict>);
+
 /// Waits for the runners, and returns them in order: those that are stuck first.
 pub(crate) fn pending(
     py: Python<'_>,
@@ -18,10 +21,7 @@ pub(crate) fn pending(
 }
 
 /// Returns every runner with its number.
-pub(crate) fn list(
-    py: Python<'_>,
-    runners: &[RunnerStatus],
-) -> PyResult<Vec<(u32, Py<PyDict>, Py<PyDict>)>> {
+pub(crate) fn list(py: Python<'_>, runners: &[RunnerStatus]) -> PyResult<Vec<Row>> {
     runners.iter().map(|one| Ok((one.runner.0, known(py, one)?, said(py, one)?))).collect()
 }
 
