@@ -137,7 +137,7 @@ impl World {
     /// Explores with a trainer that does its part, and closes.
     pub(crate) async fn explore(&self, overrides: &[&str]) -> (Explored, Seen) {
         let seen = Seen::default();
-        let mut explorer = self.prepare(overrides, &seen).await;
+        let mut explorer = Box::pin(self.prepare(overrides, &seen)).await;
         let trainer = Trainer::start(&explorer, &seen).await;
         let explored = explorer.explore().await.unwrap_or_else(|error| panic!("{error}"));
         drop(trainer);
