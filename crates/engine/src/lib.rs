@@ -46,6 +46,7 @@ pub mod tiny;
 pub mod trace;
 mod track;
 pub mod trainer;
+pub mod words;
 mod workers;
 mod workflow;
 pub mod workflows;
