@@ -32,8 +32,9 @@ class HasStates:
         work `batch_id`, `task_id`, `run_id`, `run_ids` and `attempt`; `stage` (what it is at, in
         words), `stage_for` (for how many seconds), `usual` (what attempts like it take), `place`
         (where in the workflow's code, if that lasts), `model`, `server` and `calls` of model calls
-        under way, `silent_for` (since its last heartbeat), `node`, `message`. What the runner says itself: `workflow_id`, `model_version`,
-        `begin_time`, `terminate_time`, `running_time`, and what its workflow adds.
+        under way, `silent_for` (since its last heartbeat), `node`, `message`, `waiting` (why it is
+        not started yet). What the runner says itself: `workflow_id`, `model_version`, `begin_time`,
+        `terminate_time`, `running_time`, and what its workflow adds.
         """
         asked = self._runners()
         return {} if asked is None else as_states(asked.result())
@@ -92,7 +93,8 @@ _LEAST = {"runner_id", "state", "work", "stage", "since"}
 _SHOWN = {
     *("state", "stuck", "age", "life", "batch_id", "task_id", "run_id", "run_ids", "attempt"),
     *("calls", "stage", "stage_for", "usual", "place", "model", "server", "node", "silent_for"),
-    *("workflow_id", "begin_time", "terminate_time", "running_time", "stages", "message"),
+    *("workflow_id", "begin_time", "terminate_time", "running_time", "stages"),
+    *("message", "waiting"),
 }
 
 

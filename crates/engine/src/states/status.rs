@@ -147,7 +147,7 @@ fn one(core: &Core, states: &RunnerStates, view: RunnerView, now: Time) -> Runne
     let mut said = states.said(view.runner, view.life, attempt);
     let batch = view.work.and_then(|(key, ..)| core.batch_by_key(key)).map(|view| view.batch);
     let since = view.work.and_then(|(.., began)| began).unwrap_or(view.since);
-    let (waits, message) = (said.remove("waiting"), view.message);
+    let (waits, message) = (said.get("waiting").cloned(), view.message);
     let mut status = RunnerStatus {
         runner: view.runner,
         life: view.life,
