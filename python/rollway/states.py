@@ -26,14 +26,15 @@ class HasStates:
         raise NotImplementedError
 
     def get_all_state(self) -> dict[int, dict[str, Any]]:
-        """Returns the state of every runner, those first that are stuck, then the oldest.
+        """Returns the state of every runner, those first that are stuck, then the most overdue.
 
         What the engine knows: `state` (`busy`, `idle`, …), `stuck`, `age` in that state; of its
         work `batch_id`, `task_id`, `run_id`, `run_ids` and `attempt`; `stage` (what it is at, in
-        words), `stage_for` (for how many seconds), `place` (where in the workflow's code, if that
-        lasts), `model`, `server` and `calls` of model calls under way, `silent_for` (since its last
-        heartbeat), `node`, `message`. What the runner says itself: `workflow_id`, `model_version`,
-        `begin_time`, `terminate_time`, `running_time`, and what its workflow adds.
+        words), `stage_for` (for how many seconds), `usual` (what attempts like it take), `place`
+        (where in the workflow's code, if that lasts), `model`, `server` and `calls` of model calls
+        under way, `silent_for` (since its last heartbeat), `node`, `message`, `waiting` (why it is
+        not started yet). What the runner says itself: `workflow_id`, `model_version`, `begin_time`,
+        `terminate_time`, `running_time`, and what its workflow adds.
         """
         asked = self._runners()
         return {} if asked is None else as_states(asked.result())
@@ -91,8 +92,9 @@ _LEAST = {"runner_id", "state", "work", "stage", "since"}
 #: What the columns show; the rest is in the last one.
 _SHOWN = {
     *("state", "stuck", "age", "life", "batch_id", "task_id", "run_id", "run_ids", "attempt"),
-    *("calls", "stage", "stage_for", "place", "model", "server", "node", "silent_for"),
-    *("workflow_id", "begin_time", "terminate_time", "running_time", "stages", "message"),
+    *("calls", "stage", "stage_for", "usual", "place", "model", "server", "node", "silent_for"),
+    *("workflow_id", "begin_time", "terminate_time", "running_time", "stages"),
+    *("message", "waiting"),
 }
 
 

@@ -97,15 +97,17 @@ class Nodes:
             num_cpus=2, object_store_memory=_STORE, resources=resources
         )
 
-    def kill(self, node: Any) -> None:
-        """Kills all processes of a node at once: its daemon, and every worker."""
+    def kill(self, node: Any) -> list[int]:
+        """Kills all processes of a node at once, its daemon and every worker; returns which."""
         raylet = node.all_processes["raylet"][0].process.pid
-        for pid in [raylet, *descendants(raylet)]:
+        killed = [raylet, *descendants(raylet)]
+        for pid in killed:
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass
         self._cluster.remove_node(node, allow_graceful=False)
+        return killed
 
     def close(self) -> None:
         self._cluster.shutdown()

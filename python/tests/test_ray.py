@@ -13,7 +13,7 @@ import threading
 
 import pytest
 from clusters import Nodes, is_alive, placers, until
-from test_examples import rollway, run, summary
+from test_examples import environment, rollway, run, summary
 
 import rollway as rw
 from rollway.cluster import words
@@ -112,6 +112,128 @@ def test_nodes_and_placers_die_and_nothing_is_lost(config, cluster, tmp_path):
         check(*scheduler.get_results(2).result(), 2, 8)
         until(lambda: serving(scheduler) == 2, "a placer has placed all workers again")
         assert placers() != [placer]
+
+
+FLOW = """
+import asyncio
+import os
+
+async def gated(task, model):
+    row = task.raw_task
+    with open(row["begun"], "a") as file:
+        file.write(f"{task.batch_id}/{task.task_id} {os.getpid()}\\n")
+    await model.chat([{"role": "user", "content": row["question"]}], max_tokens=4)
+    while not os.path.exists(row["gate"]):
+        await asyncio.sleep(0.02)
+    return 1.0
+"""
+
+
+@pytest.fixture
+def job(cluster, tmp_path):
+    """A job of three steps with four tasks each; those of the second wait at a gate."""
+    (tmp_path / "flow.py").write_text(FLOW)
+    (tmp_path / "open").touch()
+    rows = [
+        {
+            "question": f"{number:02}+01=",
+            "begun": str(tmp_path / "begun"),
+            "gate": str(tmp_path / ("gate" if 4 <= number < 8 else "open")),
+        }
+        for number in range(12)
+    ]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = {
+        "mode": "both",
+        "project": "ray",
+        "name": "loss",
+        "checkpoint_root_dir": str(tmp_path / "jobs"),
+        "algorithm": {"repeat_times": 2},
+        "buffer": {
+            "batch_size": 4,
+            "total_steps": 3,
+            "explorer_input": {
+                "default_workflow_type": "flow:gated",
+                "taskset": {
+                    "path": str(tmp_path / "rows.jsonl"),
+                    "format": {"prompt_key": "question"},
+                },
+            },
+            "trainer_input": {"experience_buffer": {"storage_type": "sql"}},
+        },
+        # One runner on each node. Whoever is suspected of the death of one has failed at once, and
+        # whoever would be tried again for a fault of its own is seen as failed.
+        "explorer": {
+            "python": sys.executable,
+            "rollout_model": {"engine_type": "tiny"},
+            "runner_per_model": 2,
+            "runner_per_worker": 1,
+            "max_timeout": 300,
+            "max_retry_times": 0,
+            "failures": {"poison_limit": 1},
+        },
+        "cluster": {"backend": "ray", "address": cluster.address, "cpus_per_worker": 2},
+        "synchronizer": {"sync_method": "checkpoint"},
+    }
+    path = tmp_path / "job.yaml"
+    path.write_text(json.dumps(config))
+    return path
+
+
+def test_a_job_loses_a_node_in_the_middle_gets_another_and_loses_nothing_else(
+    cluster, job, tmp_path
+):
+    def waiting():
+        """Returns which tasks of the second step have begun, and in which processes."""
+        path = tmp_path / "begun"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [line.split() for line in lines if line.startswith("2/")]
+
+    def begins(task):
+        return sum(begun == task for begun, _ in waiting())
+
+    command = rollway("run", str(job))
+    process = subprocess.Popen(
+        command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    said = []
+    reading = threading.Thread(target=lambda: said.extend(process.stdout))
+    reading.start()
+    try:
+        until(lambda: len({pid for _, pid in waiting()}) == 2, "both runners are at something")
+        killed = cluster.kill(cluster.nodes.pop())
+        (lost,) = {task for task, pid in waiting() if int(pid) in killed}
+        before = begins(lost)
+        # The other node is full; work goes on in a third process only when another has come.
+        cluster.nodes.append(cluster.add())
+        until(lambda: len({pid for _, pid in waiting()}) == 3, "a new runner is at something")
+        (tmp_path / "gate").touch()
+        process.wait(120)
+    finally:
+        process.kill()
+        reading.join()
+    assert process.returncode == 0, said
+    assert begins(lost) > before
+
+    folder = tmp_path / "jobs" / "ray" / "loss"
+    told = json.loads((folder / "summary.json").read_text())
+    assert (told["state"], told["steps"], told["tasks_submitted"]) == ("finished", 3, 12)
+    assert told["trained_steps"] == 3
+    assert (told["tasks_finished"], told["tasks_failed"], told["tasks_cancelled"]) == (12, 0, 0)
+    assert (told["failed_runs"], told["experiences_delivered"]) == ({}, 24)
+    assert delivered(folder) == dict.fromkeys(runs({1: 4, 2: 4, 3: 4}), 1)
+
+
+def runs(sizes):
+    """Returns the names of all runs of batches, of which the sizes are given."""
+    return [f"{b}/{t}/{r}" for b, size in sizes.items() for t in range(size) for r in (0, 1)]
+
+
+def delivered(folder):
+    """Returns how often the experience of each run is in the buffer of a job."""
+    database = next(folder.rglob("experience_buffer.db"))
+    reader = rw.ExperienceReader(f"sqlite:///{database}", batch_size=1000, name="check", timeout=1)
+    return collections.Counter(one.eid.rid for batch in reader for one in batch.experiences)
 
 
 def test_a_worker_waits_for_what_nobody_has_until_somebody_has_it(config, cluster, tmp_path):
@@ -220,11 +342,8 @@ def test_an_actor_goes_on_after_it_was_killed(config, cluster, tmp_path):
     second = ray.get(again.__ray_call__.remote(lambda _: os.getpid()))
     assert again == actor and second != first
     ray.get(actor.shutdown.remote())
-    database = next(pathlib.Path(config.checkpoint_root_dir).rglob("experience_buffer.db"))
-    reader = rw.ExperienceReader(f"sqlite:///{database}", batch_size=1000, name="check", timeout=1)
-    counts = collections.Counter(one.eid.rid for batch in reader for one in batch.experiences)
-    sizes = {1: 4, 2: 4, 4: 2}
-    assert counts == {f"{b}/{t}/{r}": 1 for b, n in sizes.items() for t in range(n) for r in (0, 1)}
+    counts = delivered(pathlib.Path(config.checkpoint_root_dir))
+    assert counts == dict.fromkeys(runs({1: 4, 2: 4, 4: 2}), 1)
     ray.kill(actor)
 
 

@@ -3,6 +3,8 @@
 import asyncio
 import http.server
 import json
+import math
+import os
 import threading
 import time
 
@@ -113,6 +115,79 @@ async def test_runs_that_hang_are_shown_with_stage_and_place(config, mute):
             lambda states: all(state["state"] == "idle" for state in states.values()),
             coordinator.get_all_state,
         )
+
+
+async def patient(task, model):
+    """Takes long, and is at one thing all the time."""
+    while time.time() < task.raw_task["until"] and not os.path.exists(task.raw_task["gate"]):
+        await asyncio.sleep(0.02)
+    return rw.Experience(tokens=[1, 2, 3], prompt_length=1, reward=1.0)
+
+
+async def several(task, model):
+    """Is quick, or hangs in a stage, or without a word."""
+    stage = task.raw_task["hangs"]
+    if stage == "running":
+        await awaits(task, model)
+    if stage is not None:
+        with rw.stage(stage):
+            await asyncio.Event().wait()
+    return rw.Experience(tokens=[1, 2, 3], prompt_length=1, reward=1.0)
+
+
+async def test_three_that_hang_stand_before_all_that_work(config, tmp_path):
+    config.explorer.runner_per_model = 8
+    config.explorer.runner_per_worker = 2
+    config.explorer.max_timeout = 1000
+    gate = tmp_path / "gate"
+
+    def patiently(number, until):
+        row = {"until": until, "gate": str(gate)}
+        return [rw.Task(workflow=patient, raw_task=row, repeat_times=1) for _ in range(number)]
+
+    def quick(hangs):
+        return rw.Task(workflow=several, raw_task={"hangs": hangs}, repeat_times=1)
+
+    async with rw.RolloutCoordinator(
+        config, [rw.models.Echo()], sink=rw.MemorySink()
+    ) as coordinator:
+        # It is known what each takes: one some seconds, the other next to nothing.
+        known = [*patiently(3, time.time() + 3), *[quick(None)] * 40]
+        await coordinator.submit_batch(batch_id=1, tasks=known, batch_type="train")
+        assert (await coordinator.finalize_train_batch(1))["ok_task_count"] == 43
+        # Those who take long begin first, and work is done all the time.
+        await coordinator.submit_batch(
+            batch_id=2, tasks=patiently(3, math.inf), batch_type="train"
+        )
+
+        def at_it(states):
+            begun = [state for state in states.values() if state.get("stage") == "running"]
+            return sum(state["batch_id"] == 2 for state in begun) == 3
+
+        await until(at_it, coordinator.get_all_state)
+        stages = ["compiling the tests", "running", "waiting for the sandbox"]
+        hanging = [quick(stage) for stage in stages]
+        await coordinator.submit_batch(batch_id=3, tasks=hanging, batch_type="train")
+        more = [quick(None)] * 400
+        await coordinator.submit_batch(batch_id=4, tasks=more, batch_type="train")
+
+        def on_top(states):
+            first = list(states.values())[:3]
+            return {(one.get("batch_id"), one.get("stage")) for one in first} == {
+                (3, stage) for stage in stages
+            }
+
+        states = list((await until(on_top, coordinator.get_all_state)).values())
+        # Nobody is called stuck for that. Those who work are there too, and have for longer.
+        assert not any(state["stuck"] and state["stage_for"] < 30 for state in states)
+        working = [state for state in states if state.get("batch_id") == 2]
+        assert len(working) == 3 and all(state["usual"] > 1 for state in working)
+        assert min(one["age"] for one in working) > max(one["age"] for one in states[:3])
+        gate.touch()
+        for task in range(3):
+            assert await coordinator.cancel_run(3, task, 0, reason="it hangs")
+        assert (await coordinator.finalize_train_batch(2))["ok_task_count"] == 3
+        assert (await coordinator.finalize_train_batch(4))["ok_task_count"] == 400
 
 
 async def test_a_cancelled_run_takes_nobody_along(config):

@@ -64,6 +64,14 @@ impl Usual {
             .map_or(cap, |allowed| allowed.min(cap))
     }
 
+    /// Returns how long attempts at `runs` runs have taken lately, if any has succeeded. Where that
+    /// number of runs has not been seen, more runs are the next best guide, and then fewer.
+    pub(crate) fn lately(&self, workflow: WorkflowId, runs: u32) -> Option<Duration> {
+        let more = self.recent.range((workflow, runs)..=(workflow, u32::MAX)).next();
+        let found = more.or_else(|| self.recent.range((workflow, 0)..(workflow, runs)).next_back());
+        found.and_then(|(_, recent)| recent.mean()).map(Duration::from_nanos)
+    }
+
     /// Returns the longest that any attempt may last.
     pub(crate) fn longest(&self, config: &DynamicTimeout, cap: Duration) -> Duration {
         if !self.warm(config) {
@@ -79,6 +87,11 @@ impl Usual {
 }
 
 impl Recent {
+    fn mean(&self) -> Option<u64> {
+        let seen = u128::try_from(self.nanos.len()).ok().filter(|seen| *seen > 0)?;
+        u64::try_from(self.sum / seen).ok()
+    }
+
     fn allowed(&self, config: &DynamicTimeout) -> Option<Duration> {
         let seen = self.nanos.len();
         if seen < config.min_samples.clamp(1, config.window.max(1)) as usize {
@@ -121,6 +134,18 @@ mod tests {
             usual.observe((SOLVE, 8), Duration::from_secs(90), &config, 16);
         }
         assert_eq!(usual.timeout(SOLVE, 8, &config, cap), cap);
+    }
+
+    #[test]
+    fn what_attempts_took_lately_is_known_from_the_first_and_guessed_from_neighbours() {
+        let (mut usual, config) = (Usual::default(), config());
+        assert_eq!(usual.lately(SOLVE, 2), None);
+        for (runs, seconds) in [(2, 1), (2, 3), (8, 10)] {
+            usual.observe((SOLVE, runs), Duration::from_secs(seconds), &config, 16);
+        }
+        let lately = |runs| usual.lately(SOLVE, runs).map(|took| took.as_secs());
+        assert_eq!([1, 2, 3, 8, 9].map(lately), [2, 2, 10, 10, 10].map(Some));
+        assert_eq!(usual.lately(WorkflowId(1), 2), None);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::Core;
 use crate::batch_id::BatchId;
 use crate::counters::{Counters, RunTally};
 use crate::ids::{AttemptId, BatchKey, Life, RequestId, RunId, RunnerId, TaskId};
-use crate::runner::Slot;
+use crate::runner::{Attempt, Slot};
 use crate::status::{BatchKind, BatchState, TaskTally};
 use crate::time::Time;
 
@@ -71,6 +71,8 @@ pub struct RunnerView {
     pub runs: Vec<RunId>,
     /// How long its attempt may last.
     pub timeout: Option<Duration>,
+    /// How long attempts like its own have taken lately; none: none has succeeded yet.
+    pub usual: Option<Duration>,
     /// Whether the core looks after it, or somebody else.
     pub supervised: bool,
     /// Why it was last lost or could not be started.
@@ -197,9 +199,15 @@ impl Core {
             work: slot.attempt().map(|attempt| (attempt.batch, attempt.task, attempt.began)),
             runs: slot.attempt().map_or_else(Vec::new, |attempt| self.left_behind(attempt)),
             timeout: slot.attempt().map(|attempt| attempt.timeout),
+            usual: slot.attempt().and_then(|attempt| self.usual_of(attempt)),
             supervised: slot.supervised,
             message: slot.message.clone(),
         })
+    }
+
+    fn usual_of(&self, attempt: &Attempt) -> Option<Duration> {
+        let task = self.batches.get(&attempt.batch)?.tasks.get(attempt.task.0 as usize)?;
+        self.usual.lately(task.workflow, attempt.runs.count)
     }
 
     /// Iterates over all runners.

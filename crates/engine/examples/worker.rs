@@ -17,6 +17,9 @@ use tokio::task::JoinHandle;
 /// How often a silent connection is probed, in milliseconds, if not as usual.
 const KEEPALIVE: &str = "ROLLWAY_EXAMPLE_KEEPALIVE_MS";
 
+/// The number of a runner of which nothing is ever heard.
+const MUTE: &str = "ROLLWAY_EXAMPLE_MUTE";
+
 type Failure = Box<dyn std::error::Error>;
 
 #[tokio::main(flavor = "current_thread")]
@@ -43,7 +46,9 @@ async fn serve() -> Result<(), Failure> {
     let options = Options { keepalive, ..Options::default() };
     let Connected { welcome, sender, mut receiver } = connect(&address, hello, options).await?;
     let ready = RunnerReport::Ready { after: None };
-    for (runner, life) in welcome.runners {
+    let mute = std::env::var(MUTE).ok().and_then(|number| number.parse().ok()).map(RunnerId);
+    let speaks = |runner: RunnerId| Some(runner) != mute;
+    for (runner, life) in welcome.runners.into_iter().filter(|(runner, _)| speaks(*runner)) {
         sender.report(runner, life, ready.clone()).await?;
     }
     let mut current: BTreeMap<RunnerId, (AttemptId, JoinHandle<()>)> = BTreeMap::new();
@@ -64,7 +69,7 @@ async fn serve() -> Result<(), Failure> {
                     sender.report(runner, life, ended).await?;
                 }
             }
-            EngineMessage::StartRunner { runner, life } => {
+            EngineMessage::StartRunner { runner, life } if speaks(runner) => {
                 sender.report(runner, life, ready.clone()).await?;
             }
             EngineMessage::StopRunner { runner, life } => {
@@ -74,6 +79,7 @@ async fn serve() -> Result<(), Failure> {
                 let stopped = RunnerReport::Stopped(StopCause::Ordered);
                 sender.report(runner, life, stopped).await?;
             }
+            EngineMessage::StartRunner { .. } => {}
             EngineMessage::Shutdown { .. } => {
                 sender.goodbye("as told").await?;
                 // The engine ends the stream when it has heard it.
@@ -104,6 +110,14 @@ async fn execute_run(start: &StartAttempt, run: RunId) -> Outcome {
         }
         "exit" => std::process::exit(3),
         "hang" => std::future::pending().await,
+        "wait" => {
+            // Until there is a file of this name.
+            let path = String::from_utf8_lossy(&start.task).into_owned();
+            while !std::path::Path::new(&path).exists() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            Outcome::Succeeded { payload: Some("waited".into()), metrics: Metrics::new() }
+        }
         "deaf" => {
             // Let it be heard that the attempt has begun; then nobody gets a word in.
             tokio::time::sleep(Duration::from_millis(50)).await;

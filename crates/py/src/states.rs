@@ -45,6 +45,9 @@ fn known(py: Python<'_>, one: &RunnerStatus) -> PyResult<Py<PyDict>> {
         dict.set_item("stage", stage)?;
         dict.set_item("stage_for", one.stage_for.map(|lasted| lasted.as_secs_f64()))?;
     }
+    if let Some(usual) = one.usual {
+        dict.set_item("usual", usual.as_secs_f64())?;
+    }
     let texts = [
         ("place", one.place.as_deref()),
         ("model", one.model.as_deref()),

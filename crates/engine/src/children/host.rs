@@ -83,16 +83,19 @@ impl Host {
         true
     }
 
-    /// Ends a life of a runner. One that is at something takes the process with it.
+    /// Ends a life of a runner. One that is at something takes the process with it. One that has
+    /// not begun is forgotten: nobody else has to suffer for it, but it may be that the process does
+    /// not come round to it, so that the next one goes elsewhere.
     pub(super) fn leave(&self, runner: RunnerId, life: Life) {
         let mut seats = lock(&self.seats);
         if seats.taken.get(&runner).is_none_or(|seat| seat.reporter.life() != life) {
             return;
         }
         let stage = seats.taken.remove(&runner).map(|seat| seat.stage);
-        // One that came by itself stays for others.
-        let useless = seats.taken.is_empty() && self.room.is_none();
-        if stage != Some(Stage::Idle) || useless {
+        seats.closed |= stage != Some(Stage::Idle);
+        // One that came by itself stays for others, if it takes any.
+        let useless = seats.taken.is_empty() && (self.room.is_none() || seats.closed);
+        if stage == Some(Stage::Busy) || useless {
             seats.closed = true;
             self.end.cancel();
         } else if let Some(connection) = &seats.connection {

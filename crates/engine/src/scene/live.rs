@@ -142,6 +142,7 @@ fn runner(status: RunnerStatus, calls: u64, now: f64) -> Runner {
         node: status.node,
         stage: status.stage,
         stage_for: status.stage_for.map(|it| it.as_secs_f64()),
+        usual: status.usual.map(|it| it.as_secs_f64()),
         place: status.place,
         age: status.age.as_secs_f64(),
         batch: status.batch.map(|batch| batch.to_string()),

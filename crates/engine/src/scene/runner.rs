@@ -20,6 +20,8 @@ pub struct Runner {
     pub stage: Option<String>,
     /// For how many seconds it has been at that.
     pub stage_for: Option<f64>,
+    /// How many seconds attempts like its own have taken lately.
+    pub usual: Option<f64>,
     /// Where in the user's code that is, if it has lasted a while: `file:line function`.
     pub place: Option<String>,
     /// For how many seconds it has been in its state.

@@ -14,8 +14,11 @@ use crate::children::RunnerStates;
 /// How long a run may be at one thing before it counts as stuck, if others are not.
 const STUCK_AFTER: Duration = Duration::from_secs(30);
 
-/// How many times as long as half of the others a run that is stuck has been at one thing.
+/// How many times as long as usual a run that is stuck has been at one thing.
 const STUCK_FACTOR: u32 = 3;
+
+/// What takes less is as good as nothing: nobody hears of it.
+const MOMENT: Duration = Duration::from_secs(1);
 
 /// How long a cancel may take before a runner counts as stuck.
 const CANCEL_AFTER: Duration = Duration::from_secs(5);
@@ -45,6 +48,8 @@ pub struct RunnerStatus {
     pub stage: Option<String>,
     /// Since how long.
     pub stage_for: Option<Duration>,
+    /// How long attempts like its own have taken lately; none: none has succeeded yet.
+    pub usual: Option<Duration>,
     /// Where in the user's code that is, if it has lasted a while: `file:line function`.
     pub place: Option<String>,
     /// The model that it waits for.
@@ -65,7 +70,11 @@ pub struct RunnerStatus {
     pub said: BTreeMap<String, String>,
 }
 
-/// Returns every runner: those that are stuck first, then those that are longest at it.
+/// Returns every runner: those that are stuck first, then those that have been at one thing for
+/// longest, measured by what their attempts usually take.
+///
+/// So a run that hangs stands before all that only take long, from when it has been at it for a
+/// moment, and long before it can be called stuck.
 pub(crate) fn all(core: &Core, states: &RunnerStates, now: Time) -> Vec<RunnerStatus> {
     let mut timeouts = BTreeMap::new();
     let mut all: Vec<RunnerStatus> = core
@@ -75,14 +84,25 @@ pub(crate) fn all(core: &Core, states: &RunnerStates, now: Time) -> Vec<RunnerSt
             one(core, states, view, now)
         })
         .collect();
-    let mut usual: Vec<Duration> =
-        all.iter().filter(|status| busy(status)).filter_map(|status| status.stage_for).collect();
-    usual.sort_unstable();
-    let half = usual.get(usual.len() / 2).copied().unwrap_or_default();
+    let half = half_of(all.iter().filter(|status| busy(status)).filter_map(|it| it.stage_for));
     for status in &mut all {
         let timeout = timeouts.get(&status.runner).copied().flatten();
         status.stuck = stuck(status, half, timeout);
     }
+    sort(&mut all);
+    all
+}
+
+/// Returns the time that half of these do not exceed.
+fn half_of(times: impl Iterator<Item = Duration>) -> Duration {
+    let mut times: Vec<Duration> = times.collect();
+    times.sort_unstable();
+    times.get(times.len() / 2).copied().unwrap_or_default()
+}
+
+fn sort(all: &mut [RunnerStatus]) {
+    // Of work that nobody has seen end yet as much is expected as of the rest.
+    let rest = half_of(all.iter().filter_map(|status| status.usual));
     all.sort_by_key(|status| {
         let rank = match status.state {
             RunnerState::Busy(_) | RunnerState::Cancelling(_) => 0,
@@ -91,24 +111,27 @@ pub(crate) fn all(core: &Core, states: &RunnerStates, now: Time) -> Vec<RunnerSt
             RunnerState::Gone => 3,
             RunnerState::Idle => 4,
         };
-        (!status.stuck, rank, Reverse(status.stage_for.unwrap_or(status.age)), status.runner)
+        let lasts = status.stage_for.unwrap_or(status.age);
+        let usual = status.usual.unwrap_or(rest).max(MOMENT);
+        let times = status.attempt.map(|_| lasts.as_nanos() * 1000 / usual.as_nanos());
+        (!status.stuck, rank, Reverse(times), Reverse(lasts), status.runner)
     });
-    all
 }
 
 fn busy(status: &RunnerStatus) -> bool {
     matches!(status.state, RunnerState::Busy(_))
 }
 
-/// Tells whether nobody would expect it to be at this for so long: others are not, or it has had
-/// half of its time.
+/// Tells whether nobody would expect it to be at this for so long: it usually takes much less, or
+/// if that is not known, others take less; or it has had half of its time.
 fn stuck(status: &RunnerStatus, half: Duration, timeout: Option<Duration>) -> bool {
     match status.state {
         RunnerState::Cancelling(_) => status.age >= CANCEL_AFTER,
         RunnerState::Busy(_) => {
             let stage_for = status.stage_for.unwrap_or(status.age);
             let late = timeout.is_some_and(|timeout| stage_for >= timeout / 2);
-            stage_for >= STUCK_AFTER && (late || stage_for >= half * STUCK_FACTOR)
+            let usual = status.usual.unwrap_or(half);
+            stage_for >= STUCK_AFTER && (late || stage_for >= usual * STUCK_FACTOR)
         }
         RunnerState::Starting | RunnerState::Idle | RunnerState::Broken | RunnerState::Gone => {
             false
@@ -124,7 +147,7 @@ fn one(core: &Core, states: &RunnerStates, view: RunnerView, now: Time) -> Runne
     let mut said = states.said(view.runner, view.life, attempt);
     let batch = view.work.and_then(|(key, ..)| core.batch_by_key(key)).map(|view| view.batch);
     let since = view.work.and_then(|(.., began)| began).unwrap_or(view.since);
-    let (waits, message) = (said.remove("waiting"), view.message);
+    let (waits, message) = (said.get("waiting").cloned(), view.message);
     let mut status = RunnerStatus {
         runner: view.runner,
         life: view.life,
@@ -137,6 +160,7 @@ fn one(core: &Core, states: &RunnerStates, view: RunnerView, now: Time) -> Runne
         attempt,
         stage: said.remove("stage"),
         stage_for: said.remove("stage_since").and_then(|since| ago(&since)),
+        usual: view.usual,
         place: said.remove("place"),
         model: None,
         server: None,

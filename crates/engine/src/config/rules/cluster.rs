@@ -14,12 +14,6 @@ impl Check<'_> {
                 "write a host, or host:port, such as 10.0.0.5:7000; a bare port is 0.0.0.0:7000";
             self.wrong("cluster.listen", what, hint);
         }
-        if let (Some(least), Some(most)) = (cluster.min_workers, cluster.max_workers)
-            && least > most
-        {
-            let what = format!("{least} is more than cluster.max_workers, {most}");
-            self.wrong("cluster.min_workers", what, "lower it, or raise `cluster.max_workers`");
-        }
         if cluster.backend == Backend::Local {
             for (key, is_set) in [
                 ("cluster.listen", cluster.listen.is_some()),
