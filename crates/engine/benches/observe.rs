@@ -247,19 +247,33 @@ fn spread(sorted: &[f64]) -> String {
     format!("{middle:.3} of the first, {:.3} to {:.3}", sorted[0], sorted[sorted.len() - 1])
 }
 
+/// Tells whether a setting is wanted: all are, or those that are named.
+fn is_wanted(name: &str) -> bool {
+    let mut named = std::env::args().skip(1).filter(|word| !word.starts_with('-')).peekable();
+    named.peek().is_none() || named.any(|word| name.starts_with(&word))
+}
+
 #[tokio::main]
 async fn main() {
-    let mut settings = vec![
-        Setting::new("nobody looks", vec![], vec![]).await,
-        Setting::new("told, and not listened to", vec![Arc::new(Deaf)], vec![]).await,
-        On { trace: true, ..On::default() }.setting("traces, file and collector").await,
-        On { meters: true, ..On::default() }.setting("meters").await,
-        On { alarms: true, ..On::default() }.setting("alarms").await,
-        On { history: true, ..On::default() }.setting("history").await,
-        On { trace: true, history: true, meters: true, alarms: true, dashboard: true }
-            .setting("everything, and a browser")
-            .await,
+    let all = On { trace: true, history: true, meters: true, alarms: true, dashboard: true };
+    let looks = [
+        ("traces, file and collector", On { trace: true, ..On::default() }),
+        ("meters", On { meters: true, ..On::default() }),
+        ("alarms", On { alarms: true, ..On::default() }),
+        ("history", On { history: true, ..On::default() }),
+        ("everything, and a browser", all),
     ];
+    let mut settings = Vec::new();
+    if is_wanted("nobody looks") {
+        settings.push(Setting::new("nobody looks", vec![], vec![]).await);
+    }
+    let deaf = "told, and not listened to";
+    if is_wanted(deaf) {
+        settings.push(Setting::new(deaf, vec![Arc::new(Deaf)], vec![]).await);
+    }
+    for (name, on) in looks.into_iter().filter(|(name, _)| is_wanted(name)) {
+        settings.push(on.setting(name).await);
+    }
     for round in 0..ROUNDS {
         for setting in &mut settings {
             setting.round(round).await;
