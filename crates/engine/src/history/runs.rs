@@ -30,6 +30,8 @@ impl State {
     ) {
         let Some(batch) = self.keys.get(&key).copied() else { return };
         let Some(first) = self.row_of(batch, task.0, runs.first) else { return };
+        let node = self.places.get(&runner).filter(|(is, _)| *is == life).map(|(_, at)| at);
+        let node = node.cloned();
         for number in first..first + u64::from(runs.count) {
             let Some(row) = self.row_mut(number) else { continue };
             row.attempts = row.attempts.saturating_add(1);
@@ -54,6 +56,7 @@ impl State {
                 attempt: attempt.0,
                 runner: runner.0,
                 life: life.0,
+                node: node.clone(),
                 given: at,
                 began: None,
                 ended: None,

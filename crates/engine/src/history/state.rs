@@ -112,7 +112,8 @@ impl Item {
             what @ (What::BatchBegan { .. }
             | What::BatchIs { .. }
             | What::RunRetried { .. }
-            | What::PayloadDropped { .. }) => Event::Seen(Box::new(what.clone())),
+            | What::PayloadDropped { .. }
+            | What::RunnerAt { .. }) => Event::Seen(Box::new(what.clone())),
             // What follows tells more: which runs were cancelled, and when the runner was done.
             What::AttemptCancelled { .. } => return None,
             // The runners themselves are asked what they do.
@@ -165,6 +166,8 @@ pub(super) struct State {
     pub(super) keys: QuickMap<BatchKey, u32>,
     pub(super) attempts: QuickMap<AttemptId, LiveAttempt>,
     pub(super) live: QuickMap<u64, LiveRun>,
+    /// Where runners are, in which life of theirs.
+    pub(super) places: QuickMap<RunnerId, (Life, Arc<str>)>,
     pub(super) messages: Names,
     pub(super) workflows: Names,
     pub(super) notes: Notes,
@@ -188,6 +191,7 @@ impl State {
             keys: QuickMap::default(),
             attempts: QuickMap::default(),
             live: QuickMap::default(),
+            places: QuickMap::default(),
             messages: Names::new(),
             workflows: Names::new(),
             notes: Notes::default(),
@@ -230,6 +234,9 @@ impl State {
             }
             What::PayloadDropped { reason, .. } => {
                 *self.totals.experiences_dropped.entry(reason.name().to_owned()).or_default() += 1;
+            }
+            What::RunnerAt { runner, life, place } => {
+                self.places.insert(runner, (life, place));
             }
             // These come as events of their own, or not at all.
             _ => {}

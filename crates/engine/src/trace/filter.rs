@@ -140,6 +140,7 @@ impl Filter {
             }
             What::RunRetried { .. }
             | What::PayloadDropped { .. }
+            | What::RunnerAt { .. }
             | What::RunnerBroken { .. }
             | What::RunnerReady { .. } => false,
             What::Call(call) => match call.moment {

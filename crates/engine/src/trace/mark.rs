@@ -116,6 +116,7 @@ impl Fact {
             What::Call(call) => Self::Call(call.clone()),
             What::RunRetried { .. }
             | What::PayloadDropped { .. }
+            | What::RunnerAt { .. }
             | What::RunnerBroken { .. }
             | What::RunnerReady { .. } => return None,
         })
