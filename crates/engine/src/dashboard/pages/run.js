@@ -52,12 +52,12 @@ export function open(root, { store, params, toast, title }) {
     }
   }
 
-  /** The runner that is at the run now, if it says what of several runs it is at. */
+  /** The runner that is at this run now. Of one that has several, the run it is longest at. */
   async function runnerOf(run) {
     if (run.state !== "running" || !store.job?.live) return null;
-    const attempt = run.attempts.at(-1);
     const runners = await ask("runners");
-    return runners.find((one) => one.attempt === attempt?.attempt && one.run === run.run) ?? null;
+    return runners.find((one) =>
+      one.batch === run.batch && one.task === run.task && one.run === run.run);
   }
 
   function draw(run, before) {
