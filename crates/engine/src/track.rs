@@ -56,13 +56,16 @@ struct Batch {
     open: u64,
 }
 
+/// Tasks that were taken in together: workflow, runs.
+type Tasks = Arc<[(Arc<str>, u32)]>;
+
 /// Which workflows the tasks of a batch have, as they were told: nothing is copied.
 #[derive(Debug, Default)]
-pub(crate) struct Workflows(Vec<(TaskId, Arc<[(Arc<str>, u32)]>)>);
+pub(crate) struct Workflows(Vec<(TaskId, Tasks)>);
 
 impl Workflows {
-    /// Adds tasks behind the others: workflow, runs.
-    pub(crate) fn add(&mut self, first: TaskId, tasks: &Arc<[(Arc<str>, u32)]>) {
+    /// Adds tasks behind the others.
+    pub(crate) fn add(&mut self, first: TaskId, tasks: &Tasks) {
         self.0.push((first, Arc::clone(tasks)));
     }
 
@@ -186,7 +189,7 @@ impl Track {
         kind: BatchKind,
         at: SystemTime,
         first: TaskId,
-        tasks: &Arc<[(Arc<str>, u32)]>,
+        tasks: &Tasks,
     ) {
         let fresh = || Batch { at, kind, workflows: Workflows::default(), open: 0 };
         let batch = self.batches.entry(key).or_insert_with(fresh);

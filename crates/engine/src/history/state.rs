@@ -57,6 +57,10 @@ pub(super) enum Event {
         status: Arc<Status>,
         dropped: Option<DropReason>,
     },
+    /// The experiences of a run were dropped.
+    Dropped {
+        reason: DropReason,
+    },
     /// A call did something.
     Call(Box<Call>),
     /// Anything else about runs.
@@ -108,11 +112,11 @@ impl Item {
                 let (of, status) = ((*key, *task), Arc::clone(status));
                 Event::TaskEnded { of, status, dropped: *dropped }
             }
+            What::PayloadDropped { reason, .. } => Event::Dropped { reason: *reason },
             What::Call(call) => Event::Call(Box::new(call.clone())),
             what @ (What::BatchBegan { .. }
             | What::BatchIs { .. }
             | What::RunRetried { .. }
-            | What::PayloadDropped { .. }
             | What::RunnerAt { .. }) => Event::Seen(Box::new(what.clone())),
             // What follows tells more: which runs were cancelled, and when the runner was done.
             What::AttemptCancelled { .. } => return None,
@@ -214,6 +218,13 @@ impl State {
             Event::TaskEnded { of: (key, task), status, dropped } => {
                 self.task_ended(at, key, task, &status, dropped);
             }
+            Event::Dropped { reason } => {
+                let dropped = &mut self.totals.experiences_dropped;
+                match dropped.get_mut(reason.name()) {
+                    Some(count) => *count += 1,
+                    None => drop(dropped.insert(reason.name().to_owned(), 1)),
+                }
+            }
             Event::Call(call) => self.call(at, *call),
             Event::Note(note) => {
                 self.notes.apply(at, &note);
@@ -231,9 +242,6 @@ impl State {
             What::BatchIs { key, state } => self.batch_is(at, key, state),
             What::RunRetried { key, task, run, kind, message } => {
                 self.retried(at, (key, task, run), kind, &message);
-            }
-            What::PayloadDropped { reason, .. } => {
-                *self.totals.experiences_dropped.entry(reason.name().to_owned()).or_default() += 1;
             }
             What::RunnerAt { runner, life, place } => {
                 self.places.insert(runner, (life, place));
