@@ -197,6 +197,14 @@ class Explorer(HasStates):
         """The job's folder, once it is prepared."""
         return self._prepared().job_dir
 
+    @property
+    def dashboard_url(self) -> str | None:
+        """Where the dashboard is, with the token that opens it, once it is prepared.
+
+        None with `dashboard.enable: false`, and if it could not be opened, which the log tells.
+        """
+        return self._prepared().dashboard_url
+
     def pulse(self) -> Call[dict[str, int]]:
         """Returns live numbers, also while it explores: runs by what they are at, runners, tokens.
 

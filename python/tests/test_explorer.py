@@ -8,9 +8,12 @@ import signal
 import subprocess
 import sys
 import threading
+import urllib.parse
+import urllib.request
 
 import numpy as np
 import pytest
+from clusters import until
 from safetensors.numpy import load_file
 
 import rollway as rw
@@ -93,6 +96,94 @@ def test_a_workflow_of_a_script_is_evaluated_and_seen(config):
     told = [event["event"] for event in events]
     assert told == ["began", "evaluated", "evaluated"]
     assert events[0]["mode"] == "bench" and events[1]["score"] == row["score"]
+
+
+@rw.workflow
+async def halts(task, model):
+    """Is quick, or hangs in a stage."""
+    stage = task.raw_task["hangs"]
+    if stage is not None:
+        with rw.stage(stage):
+            await asyncio.Event().wait()
+    return 1.0
+
+
+@rw.workflow
+async def fails(task, model):
+    """Never works."""
+    raise RuntimeError("no such sandbox")
+
+
+def ask(url, path, method="GET"):
+    """Asks a dashboard, or has it do something."""
+    base, token = url.split("/?token=")
+    headers = {"authorization": f"Bearer {token}", "x-rollway": "1"}
+    headers["content-type"] = "application/json"
+    body = b"{}" if method == "POST" else None
+    request = urllib.request.Request(f"{base}/api/{path}", body, headers, method=method)
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.load(answer)
+
+
+def test_a_job_of_a_script_is_looked_at_and_runs_that_hang_are_found(config, tmp_path, caplog):
+    stages = ["compiling the tests", "waiting for the sandbox", "reading the page"]
+    rows = [{"hangs": stages[n // 8] if n in (3, 8, 17) else None} for n in range(60)]
+    path = tmp_path / "halts.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config.buffer.explorer_input.default_workflow_type = "halts"
+    config.buffer.explorer_input.eval_tasksets = [{"name": "held_out", "path": str(path)}]
+    config.explorer.runner_per_model = 5
+    config.explorer.max_timeout = 1000
+    caplog.set_level("INFO", "rollway")
+    found = []
+    with rw.Explorer(config) as explorer:
+        url, job_dir = explorer.dashboard_url, explorer.job_dir
+        until(lambda: f"dashboard: {url}" in caplog.text, "it is in the log where to look")
+        card = json.loads((job_dir / "dashboard.json").read_text())
+        assert url.startswith(card["url"])
+        working = threading.Thread(target=lambda: found.extend(explorer.benchmark().result()))
+        working.start()
+
+        def on_top():
+            top = ask(url, "runners")[:3]
+            return top if {one["stage"] for one in top} == set(stages) else None
+
+        # On top with the next heartbeat, each with the stage where it hangs.
+        top = until(on_top, "those who hang stand first")
+        hanging = {one["task"]: one["stage"] for one in top}
+        assert [hanging.get(task) for task in (3, 8, 17)] == stages
+        for one in top:
+            run = urllib.parse.quote(one["batch"], safe="") + f"/{one['task']}/{one['run']}"
+            assert ask(url, f"runs/{run}/cancel", "POST")["done"]
+        working.join()
+        assert ask(url, "job")["live"] and ask(url, "runs?state=succeeded")["total"] == 57
+    (row,) = found
+    assert (row["tasks"], row["failed"]) == (60, 3)
+    assert any("tfevents" in path.name for path in job_dir.rglob("*"))
+    assert not (job_dir / "dashboard.json").exists()
+
+    def is_gone():
+        try:
+            ask(url, "job")
+        except OSError:
+            return True
+        return False
+
+    until(is_gone, "nobody answers any more")
+
+
+def test_an_alarm_ends_the_job_of_a_script(config):
+    config.mode = "explore"
+    config.buffer.explorer_input.default_workflow_type = "fails"
+    config.alarms.consecutive_failures = 5
+    config.alarms.on_consecutive_failures = "stop"
+    config.dashboard.enable = False
+    events = []
+    with rw.Explorer(config, on_event=events.append) as explorer:
+        assert explorer.dashboard_url is None
+        with pytest.raises(rw.ExplorerError, match="(?s)5 runs failed in a row.*no such sandbox"):
+            explorer.explore().result()
+    assert any(event["event"] == "alarm" for event in events)
 
 
 def test_what_is_built_in_needs_no_process(config):

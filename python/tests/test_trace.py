@@ -5,6 +5,7 @@ import hashlib
 import http.server
 import json
 import logging
+import subprocess
 import sys
 import threading
 from collections import defaultdict
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as service
 from opentelemetry.proto.trace.v1 import trace_pb2
+from test_examples import environment, rollway
 
 import rollway as rw
 
@@ -298,6 +300,49 @@ def test_a_viewer_reads_the_file(config, tmp_path):
     assert {flow["from"] for flow in viewer.flows.values()} == {"batch 0/sums"}
     assert all(flow["to"].startswith("stumble 0/sums/") for flow in viewer.flows.values())
     assert ("runs", "in flight") in viewer.counters and ("runs", "pending") in viewer.counters
+
+
+def command(*arguments):
+    """Runs `rollway trace`; returns its exit code and what it said."""
+    done = subprocess.run(
+        rollway("trace", *arguments),
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=300,
+    )
+    return done.returncode, done.stdout
+
+
+def test_the_command_makes_the_same_file_afterwards(config, tmp_path):
+    config.trace.file = True
+    run(config)
+    (live,) = tmp_path.glob("**/trace.json")
+    code, said = command(str(live.parent))
+    path = live.parent / "trace-from-history.json"
+    assert (code, said.splitlines()[0].split(";")[0]) == (0, f"{path}: 12 runs")
+    viewer, seen = Viewer(path.read_text()), Viewer(live.read_text())
+    assert not any(viewer.open.values()), "everything has ended"
+
+    def slices(viewer):
+        """Returns how often each thing was done, by whom and within what."""
+        counts = defaultdict(int)
+        for track, path_to, begin, _ in viewer.slices:
+            counts[viewer.named(track)[0], len(path_to), begin["name"]] += 1
+        return counts
+
+    assert slices(viewer) == slices(seen)
+    assert len(viewer.flows) == len(seen.flows) == 7
+    assert sum("stumbled" in str(event.get("args")) for event in viewer.events) == 1
+
+    # What does not fit is said, and what there is can still be read.
+    short = tmp_path / "short.json"
+    code, said = command(str(live.parent), "-o", str(short), "--max-bytes", "4000")
+    assert code == 0 and "did not fit: see --max-bytes" in said
+    assert short.stat().st_size <= 4000 and Viewer(short.read_text()).events
+    code, said = command(str(tmp_path / "nowhere"))
+    assert code == 2 and str(tmp_path / "nowhere") in said
 
 
 def test_a_torn_file_is_read_and_gone_on_with(config, tmp_path):

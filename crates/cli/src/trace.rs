@@ -27,6 +27,10 @@ pub(crate) struct Trace {
 /// Writes the file.
 pub(crate) fn trace(wanted: &Trace) -> Result<(), Failure> {
     let Trace { job_dir, output, max_bytes } = wanted;
+    if !job_dir.is_dir() {
+        let job = job_dir.display();
+        return Err(Failure::Input(format!("{job} is no folder; name the folder of a job")));
+    }
     let scene = scene::open(job_dir).map_err(|error| Failure::Input(error.to_string()))?;
     let path = output.clone().unwrap_or_else(|| job_dir.join("trace-from-history.json"));
     let (runs, untraced) = trace::draw(&*scene, &path, *max_bytes)

@@ -50,7 +50,7 @@ const NAMED: usize = 3;
 #[derive(Debug)]
 pub struct Alarms {
     shared: Arc<Shared>,
-    task: JoinHandle<()>,
+    task: Mutex<Option<JoinHandle<()>>>,
 }
 
 #[derive(Debug)]
@@ -111,7 +111,16 @@ impl Alarms {
             }
         });
         let task = tokio::spawn(Arc::clone(&shared).watch());
-        Arc::new(Self { shared, task })
+        Arc::new(Self { shared, task: Mutex::new(Some(task)) })
+    }
+
+    /// Ends its task, and waits until that has let go of whoever it tells.
+    pub(crate) async fn end(&self) {
+        let task = self.task.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(task) = task {
+            task.abort();
+            let _ = task.await;
+        }
     }
 
     /// Returns why the job was ended, if an alarm has done that.
@@ -122,7 +131,9 @@ impl Alarms {
 
 impl Drop for Alarms {
     fn drop(&mut self) {
-        self.task.abort();
+        if let Some(task) = self.task.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            task.abort();
+        }
     }
 }
 

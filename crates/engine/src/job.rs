@@ -17,13 +17,15 @@ mod summary;
 mod trouble;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
 pub use self::debug::{Calls, Debugged, Phase, debug};
 use self::lock::Lock;
-use self::lookout::Lookout;
+pub use self::lookout::Lookout;
 pub use self::preflight::cheap as check;
+use self::summary::Recorder;
 pub use self::summary::{Eval, Goal, State, Summary};
 pub use self::trouble::Trouble;
 use crate::config::{Config, Mode};
@@ -121,9 +123,11 @@ impl Job {
             return Err(JobError::NotStarted(troubles));
         }
         let _locks = locks(&config)?;
-        let lookout = Lookout::open(&config, watchers, &stop).await?;
+        let (people, recorder) = (watchers.clone(), Recorder::open(&config)?);
+        let watchers = watchers.and(Arc::clone(&recorder) as _);
+        let lookout = Lookout::open(&config, watchers, &people, &stop).await?;
         let ended = parts::run(&config, lookout.eyes.clone(), &lookout.stop).await;
-        lookout.close(ended).await
+        lookout.conclude(&recorder, ended).await
     }
 }
 

@@ -2,6 +2,7 @@
 //! and cleanly, and does not leave it in the middle of something.
 
 mod event;
+mod ready;
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -13,11 +14,11 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{IntoPyDict, PyBytes, PyDict, PyList};
 use rollway::config::{Config, Mode, Resolved};
 use rollway::explorer::{
-    Beat, Benched, Explorer, ExplorerError, Options, Pulse, Stopper, Watcher, Watchers,
+    Beat, Benched, Explorer, ExplorerError, Pulse, Stopper, Watcher, Watchers,
 };
 use rollway::fleet::{Fleet, FleetError, TASK_ENCODING};
-use rollway::history::History;
-use rollway::observe::Observers;
+use rollway::job::JobError;
+use rollway::scene::JobState;
 use rollway::serve::{Checkpoints, ServeError, Server};
 use rollway::{ChildOptions, Definition};
 use rollway_core::{RunId, TaskId};
@@ -28,6 +29,7 @@ use tokio::task::{AbortHandle, JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 use self::event::Told;
+use self::ready::Ready;
 use crate::batch_id::Id;
 use crate::engine::{HEARTBEAT, Spawn, placer, seconds};
 use crate::pending::Pending;
@@ -53,15 +55,19 @@ pub(crate) struct PyExplorer {
 /// What there is of it.
 enum Stage {
     New,
-    Ready(Box<Explorer>),
+    Ready(Box<Ready>),
     Serving(Box<Server>),
     Over,
 }
 
 impl Stage {
     fn ready(&mut self) -> Result<&mut Explorer, Trouble> {
+        Ok(&mut self.whole()?.explorer)
+    }
+
+    fn whole(&mut self) -> Result<&mut Ready, Trouble> {
         match self {
-            Self::Ready(explorer) => Ok(explorer),
+            Self::Ready(ready) => Ok(ready),
             Self::Serving(_) => Err(Trouble::Serves),
             Self::New => Err(Trouble::NotPrepared),
             Self::Over => Err(Trouble::Over),
@@ -76,6 +82,8 @@ struct Ends {
     /// What is prepared: it stops by itself.
     stopper: PlainMutex<Option<Stopper>>,
     pulse: PlainMutex<Option<Pulse>>,
+    /// Where the dashboard is, with its token.
+    dashboard: PlainMutex<Option<String>>,
     /// What is under way, in case that it does not.
     task: PlainMutex<Option<AbortHandle>>,
 }
@@ -96,6 +104,8 @@ fn locked<T>(mutex: &PlainMutex<T>) -> PlainGuard<'_, T> {
 /// Why something did not work.
 enum Trouble {
     Explorer(ExplorerError),
+    Job(JobError),
+    Alarm(String),
     Serve(ServeError),
     NotPrepared,
     Serves,
@@ -107,6 +117,12 @@ enum Trouble {
 impl From<ExplorerError> for Trouble {
     fn from(error: ExplorerError) -> Self {
         Self::Explorer(error)
+    }
+}
+
+impl From<JobError> for Trouble {
+    fn from(error: JobError) -> Self {
+        Self::Job(error)
     }
 }
 
@@ -229,6 +245,12 @@ impl PyExplorer {
         self.config.job_dir()
     }
 
+    /// Where the dashboard is, with the token that opens it; none: there is none.
+    #[getter]
+    fn dashboard_url(&self) -> Option<String> {
+        locked(&self.ends.dashboard).clone()
+    }
+
     /// Opens everything; in mode `serve`, serves.
     fn prepare(&self, py: Python<'_>) -> PyResult<Pending> {
         let (config, fleet) = (self.config.clone(), self.fleet.clone());
@@ -247,21 +269,12 @@ impl PyExplorer {
                 return Ok(());
             }
             fleet.check(&config).await?;
-            let operators = Some(operators);
-            let history = History::of(&config);
-            let watchers = history.iter().fold(watchers, |all, it| all.and(Arc::clone(it) as _));
-            let observers = history.into_iter().map(|history| history as _).collect();
-            let options = Options {
-                fleet: Some(fleet),
-                watchers,
-                observers: Observers::new(observers),
-                operators,
-                ..Options::default()
-            };
-            let explorer = Box::pin(Explorer::prepare(&config, options)).await?;
-            *locked(&ends.stopper) = Some(explorer.stopper());
-            *locked(&ends.pulse) = Some(explorer.pulse());
-            *stage = Stage::Ready(Box::new(explorer));
+            let ready =
+                Box::pin(Ready::open(&config, fleet, watchers, operators, &ends.stop)).await?;
+            *locked(&ends.stopper) = Some(ready.explorer.stopper());
+            *locked(&ends.pulse) = Some(ready.explorer.pulse());
+            *locked(&ends.dashboard) = ready.lookout.dashboard();
+            *stage = Stage::Ready(Box::new(ready));
             Ok(())
         };
         // Nothing of it was acknowledged: it need not be finished if nobody waits.
@@ -272,7 +285,12 @@ impl PyExplorer {
     fn explore(&self, py: Python<'_>) -> PyResult<Pending> {
         let (stage, name) = (Arc::clone(&self.stage), self.config.explorer.name.clone());
         let future = async move {
-            stage.lock_owned().await.ready()?.explore().await?;
+            let mut stage = stage.lock_owned().await;
+            let ready = stage.whole()?;
+            let explored = ready.explorer.explore().await;
+            if ready.note(explored)?.stopped {
+                ready.ended = (JobState::Stopped, None);
+            }
             Ok(name)
         };
         self.work(py, future, |_, name| Ok(name))
@@ -288,7 +306,12 @@ impl PyExplorer {
     /// Evaluates checkpoints.
     fn benchmark(&self, py: Python<'_>) -> PyResult<Pending> {
         let stage = Arc::clone(&self.stage);
-        let future = async move { Ok(stage.lock_owned().await.ready()?.benchmark().await?) };
+        let future = async move {
+            let mut stage = stage.lock_owned().await;
+            let ready = stage.whole()?;
+            let scores = ready.explorer.benchmark().await;
+            ready.note(scores)
+        };
         self.work(py, future, |py, scores| benched(py, &scores))
     }
 
@@ -405,7 +428,7 @@ impl PyExplorer {
                 }
             };
             match std::mem::replace(&mut *stage, Stage::Over) {
-                Stage::Ready(mut explorer) => explorer.shutdown().await?,
+                Stage::Ready(ready) => ready.close().await?,
                 Stage::Serving(server) => server.stop().await?,
                 Stage::New | Stage::Over => {}
             }
@@ -453,6 +476,8 @@ fn raise(py: Python<'_>, trouble: Trouble) -> PyErr {
     let plain = |code, words: &str| errors::plain(py, code, words);
     match trouble {
         Trouble::Explorer(error) => errors::explorer(py, &error),
+        Trouble::Job(error) => plain("explorer", &error.to_string()),
+        Trouble::Alarm(words) => plain("explorer", &words),
         Trouble::Serve(ServeError::Config(error)) => errors::config(py, &error),
         Trouble::Serve(error) => plain("explorer", &error.to_string()),
         Trouble::NotPrepared => {

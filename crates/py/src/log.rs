@@ -27,7 +27,7 @@ struct Logger;
 impl Subscriber for Logger {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         // Libraries below have much to say about every message.
-        metadata.target().starts_with("rollway") && *metadata.level() <= Level::INFO
+        named(metadata).starts_with("rollway") && *metadata.level() <= Level::INFO
     }
 
     fn event(&self, event: &Event<'_>) {
@@ -38,7 +38,7 @@ impl Subscriber for Logger {
         }
         let mut line = Line::default();
         event.record(&mut line);
-        let name = event.metadata().target().replace("::", ".");
+        let name = named(event.metadata()).replace("::", ".");
         let level = match *event.metadata().level() {
             Level::ERROR => 40,
             Level::WARN => 30,
@@ -68,6 +68,11 @@ impl Subscriber for Logger {
     fn enter(&self, _: &Id) {}
 
     fn exit(&self, _: &Id) {}
+}
+
+/// Returns who says something. This crate's own name is that of a module nobody is to import.
+fn named<'a>(metadata: &'a Metadata<'_>) -> &'a str {
+    metadata.target().trim_start_matches('_')
 }
 
 fn log(

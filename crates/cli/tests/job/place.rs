@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Lines};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Stdio};
+use std::thread::{self, JoinHandle};
 
 use serde_json::Value;
 
@@ -110,11 +111,14 @@ impl Running {
         std::iter::from_fn(|| self.event()).find(is_it).unwrap_or_else(|| panic!("no {kind}"))
     }
 
+    /// Goes on in a thread of its own, which hears everything; returns its process id, too.
+    pub(crate) fn aside(self) -> (u32, JoinHandle<(Option<i32>, Vec<Value>)>) {
+        (self.child.id(), thread::spawn(move || self.finish()))
+    }
+
     /// Sends a signal, by its name.
     pub(crate) fn signal(&self, name: &str) {
-        let id = self.child.id().to_string();
-        let sent = Command::new("kill").args(["-s", name, &id]).status().unwrap();
-        assert!(sent.success());
+        signal(self.child.id(), name);
     }
 
     pub(crate) fn kill(&mut self) {
@@ -134,6 +138,12 @@ impl Drop for Running {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Sends a signal to a process, by its name.
+pub(crate) fn signal(id: u32, name: &str) {
+    let sent = Command::new("kill").args(["-s", name, &id.to_string()]).status().unwrap();
+    assert!(sent.success());
 }
 
 pub(crate) fn read(path: &Path) -> Value {

@@ -1,5 +1,7 @@
-//! `rollway top` on a job that a few lines of this file make up, in a terminal and without one.
+//! `rollway top` on a job that a few lines of this file make up, in a terminal and without one, and
+//! on one that really runs.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -11,6 +13,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+
+use crate::place::{Place, signal};
 
 /// How long anything may take before a test gives up.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -228,4 +232,44 @@ fn in_a_terminal_keys_find_and_cancel_a_run_and_the_terminal_is_left_as_it_was()
     terminal.press("\x03");
     terminal.shows("\x1b[?25h\x1b[?1049l");
     assert_eq!(terminal.child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn of_a_job_that_runs_it_shows_step_and_runners_until_somebody_has_seen_enough() {
+    let place = Place::new();
+    // It lasts for as long as it is looked at.
+    let mut running = place.start(&[
+        "buffer.total_steps=100000",
+        "buffer.batch_size=4",
+        "explorer.eval_interval=100000",
+    ]);
+    let runners = running.wait_for("began")["runners"].as_u64().unwrap();
+    running.wait_for("step_done");
+    let (id, running) = running.aside();
+    let ran = rollway().arg("top").arg(place.job()).output().unwrap();
+    let text = String::from_utf8(ran.stdout).unwrap();
+    assert_eq!(ran.status.code(), Some(0), "{text}");
+    assert!(text.starts_with("arithmetic  running  both  step "), "{text}");
+    let mut rows = text.lines().skip_while(|line| !line.trim().starts_with("runner  state"));
+    assert!(rows.next().is_some(), "{text}");
+    let shown: BTreeSet<u64> =
+        rows.map(|row| row.split_whitespace().next().unwrap().parse().unwrap()).collect();
+    assert_eq!(shown, (0..runners).collect(), "{text}");
+
+    let mut terminal = Terminal::start(&place.job());
+    // Again and again, while the job goes on.
+    for _ in 0..3 {
+        terminal.shows("  both  step ");
+        terminal.shows("stuck first");
+    }
+    terminal.press("q");
+    terminal.shows("\x1b[?25h\x1b[?1049l");
+    assert_eq!(terminal.child.wait().unwrap().code(), Some(0));
+
+    // Whoever watches does not end the job, and is told when it has ended.
+    assert!(!running.is_finished());
+    signal(id, "INT");
+    assert_eq!(running.join().unwrap().0, Some(130));
+    let ran = rollway().arg("top").arg(place.job()).output().unwrap();
+    assert_eq!(ran.status.code(), Some(2));
 }

@@ -14,7 +14,7 @@ use crate::scene;
 #[derive(Debug)]
 pub(crate) struct Shown {
     _card: Option<Left>,
-    _dashboard: Dashboard,
+    dashboard: Dashboard,
 }
 
 impl Shown {
@@ -46,6 +46,11 @@ impl Shown {
             tracing::warn!(%error, "`rollway view` and `rollway top` will not find the dashboard");
         }
         people.tell(&Event::Note(format!("dashboard: {}", dashboard.address())));
-        Some(Self { _card: card.ok(), _dashboard: dashboard })
+        Some(Self { _card: card.ok(), dashboard })
+    }
+
+    /// Returns where it is, with the token that opens it.
+    pub(crate) fn address(&self) -> String {
+        self.dashboard.address()
     }
 }

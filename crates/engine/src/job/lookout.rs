@@ -1,5 +1,5 @@
-//! Everybody who looks at a job: summary, monitors, metrics, alarms, history and dashboard. Opened
-//! before anything is begun, closed after everything has ended.
+//! Everybody who looks at a job: monitors, metrics, alarms, history and dashboard. Opened before
+//! anything is begun, closed after everything has ended.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,11 +22,10 @@ use crate::scene::JobState;
 
 /// Everybody who looks at a job.
 #[derive(Debug)]
-pub(super) struct Lookout {
+pub struct Lookout {
     pub(super) eyes: Eyes,
     /// Cancelled when the job is to end: somebody wants that, or an alarm.
     pub(super) stop: CancellationToken,
-    recorder: Arc<Recorder>,
     alarms: Arc<Alarms>,
     history: Option<Arc<History>>,
     shown: Option<Shown>,
@@ -34,19 +33,18 @@ pub(super) struct Lookout {
 }
 
 impl Lookout {
-    /// Opens everything that looks, beside those who do already.
+    /// Opens everything that looks, beside those who do already. Where the dashboard is, with its
+    /// token, is for `people`: it is not written down.
     ///
     /// # Errors
     /// If something that was asked for cannot be had. History and dashboard only tell: a job goes
     /// on without them.
-    pub(super) async fn open(
+    pub async fn open(
         config: &Config,
         watchers: Watchers,
+        people: &Watchers,
         stop: &CancellationToken,
     ) -> Result<Self, JobError> {
-        // Where the dashboard is, with its token, is for people: it is not written down.
-        let people = watchers.clone();
-        let recorder = Recorder::open(config)?;
         let drops = Drops::default();
         let monitors = monitor::open(config, &drops).map_err(|error| {
             let what = format!("the monitor's files cannot be written: {error}");
@@ -56,7 +54,7 @@ impl Lookout {
         })?;
         let meters = Meters::new(config, drops.clone());
         let listening = serve(config, &meters).await?;
-        let watchers = watchers.and(Arc::clone(&recorder) as _).and(Arc::clone(&meters) as _);
+        let watchers = watchers.and(Arc::clone(&meters) as _);
         let watchers = monitors.into_iter().fold(watchers, |all, monitor| all.and(monitor));
         let history = History::of(config);
         let watchers = history.iter().fold(watchers, |all, it| all.and(Arc::clone(it) as _));
@@ -67,25 +65,67 @@ impl Lookout {
         observers.push(Arc::clone(&alarms) as _);
         observers.extend(history.iter().map(|it| Arc::clone(it) as _));
         let shown = match &history {
-            Some(history) => Shown::open(config, history, Some(meters), &people).await,
+            Some(history) => Shown::open(config, history, Some(meters), people).await,
             None => None,
         };
         let eyes = Eyes { watchers, observers: Observers::new(observers) };
-        Ok(Self { eyes, stop, recorder, alarms, history, shown, _listening: listening })
+        Ok(Self { eyes, stop, alarms, history, shown, _listening: listening })
     }
 
-    /// Writes the end down, whatever it was.
-    pub(super) async fn close(self, ended: Result<Ended, JobError>) -> Result<Summary, JobError> {
-        let ended = match self.alarms.tripped() {
-            Some(words) => Err(JobError::Alarm(words.to_owned())),
-            None => ended,
-        };
-        let concluded = conclude(&self.recorder, ended);
+    /// Returns all who are to be told of steps and evaluations.
+    pub fn watchers(&self) -> Watchers {
+        self.eyes.watchers.clone()
+    }
+
+    /// Returns all who are to be told of runs and calls.
+    pub fn observers(&self) -> Observers {
+        self.eyes.observers.clone()
+    }
+
+    /// Returns what is cancelled when the job is to end: somebody wants that, or an alarm.
+    pub fn stop(&self) -> CancellationToken {
+        self.stop.clone()
+    }
+
+    /// Returns where the dashboard is, with the token that opens it; none: there is no dashboard.
+    pub fn dashboard(&self) -> Option<String> {
+        self.shown.as_ref().map(Shown::address)
+    }
+
+    /// Returns the words of the alarm that ended the job; none did.
+    pub fn alarm(&self) -> Option<&str> {
+        self.alarms.tripped()
+    }
+
+    /// Writes down how the job ended, and with which error.
+    pub async fn close(self, ended: JobState, error: Option<String>) {
         if let Some(history) = self.history {
-            end_history(history, &concluded).await;
+            // It ends whatever becomes of the writing.
+            let _ = tokio::task::spawn_blocking(move || history.close(ended, error)).await;
         }
         // Pages are told how it ended before they are left alone.
         drop(self.shown);
+        // Whoever writes is done when nobody tells it anything any more.
+        self.alarms.end().await;
+    }
+
+    /// Writes the end down, in the summary as well.
+    pub(super) async fn conclude(
+        self,
+        recorder: &Recorder,
+        ended: Result<Ended, JobError>,
+    ) -> Result<Summary, JobError> {
+        let ended = match self.alarm() {
+            Some(words) => Err(JobError::Alarm(words.to_owned())),
+            None => ended,
+        };
+        let concluded = conclude(recorder, ended);
+        let (ended, error) = match &concluded {
+            Ok(summary) if summary.state == State::Stopped => (JobState::Stopped, None),
+            Ok(_) => (JobState::Finished, None),
+            Err(error) => (JobState::Failed, Some(error.to_string())),
+        };
+        self.close(ended, error).await;
         concluded
     }
 }
@@ -101,16 +141,6 @@ async fn serve(config: &Config, meters: &Arc<Meters>) -> Result<Option<Listen>, 
     })?;
     tracing::info!("metrics for Prometheus are at http://{}/metrics", listen.address());
     Ok(Some(listen))
-}
-
-async fn end_history(history: Arc<History>, concluded: &Result<Summary, JobError>) {
-    let (outcome, error) = match concluded {
-        Ok(summary) if summary.state == State::Stopped => (JobState::Stopped, None),
-        Ok(_) => (JobState::Finished, None),
-        Err(error) => (JobState::Failed, Some(error.to_string())),
-    };
-    // It ends whatever becomes of the writing.
-    let _ = tokio::task::spawn_blocking(move || history.close(outcome, error)).await;
 }
 
 fn conclude(recorder: &Recorder, ended: Result<Ended, JobError>) -> Result<Summary, JobError> {

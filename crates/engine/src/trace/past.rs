@@ -19,6 +19,9 @@ use crate::scene::{self, RunDetail, RunKey, RunQuery, Scene, Timeline};
 /// How many runs are asked for at once.
 const PAGE: usize = 1_000;
 
+/// How many seconds it may take until the end of a run is heard.
+const HEARD: f64 = 1.0;
+
 /// Writes what the history of a job tells as a trace file of at most so many bytes. Returns how
 /// many runs are in it, and what is not.
 ///
@@ -65,7 +68,8 @@ enum Rank {
 #[derive(Debug, Default)]
 struct Drawing {
     marks: Vec<(Rank, Mark)>,
-    keys: HashMap<String, BatchKey>,
+    /// Every batch by its name, and when it began.
+    keys: HashMap<String, (BatchKey, f64)>,
     workflows: HashMap<String, BTreeMap<u32, Arc<str>>>,
     attempts: BTreeMap<u64, Slice>,
     /// Whether runs of one attempt were seen to be executed at the same time.
@@ -84,8 +88,44 @@ struct Slice {
     /// When the last of its runs was over; none: one is not.
     ended: Option<f64>,
     lost: Option<Arc<str>>,
-    /// Its runs: when each called first, and when it was over.
-    runs: BTreeMap<u32, (Option<f64>, Option<f64>)>,
+    runs: BTreeMap<u32, Part>,
+}
+
+/// A run of an attempt.
+#[derive(Debug)]
+struct Part {
+    /// From its first call to the end of its last.
+    calls: Option<(f64, f64)>,
+    over: Option<f64>,
+    end: Option<End>,
+}
+
+impl Slice {
+    /// Tells whether some of its runs were executed at the same time. What a run says at its end is
+    /// heard a moment later, when the next one may be at work.
+    fn overlaps(&self) -> bool {
+        let mut before = (f64::MIN, f64::MIN);
+        let mut parts: Vec<(f64, f64, f64)> = Vec::new();
+        for part in self.runs.values() {
+            let Some((first, last)) = part.calls else { continue };
+            parts.push((first, last, part.over.unwrap_or(f64::MAX)));
+        }
+        parts.sort_by(|one, other| one.0.total_cmp(&other.0));
+        parts.into_iter().any(|(first, last, over)| {
+            let (called, ended) = before;
+            before = (last.max(called), over.max(ended));
+            first < called || first + HEARD < ended
+        })
+    }
+
+    /// Has each run end before the next one calls.
+    fn in_turn(&mut self) {
+        let mut next = f64::MAX;
+        for part in self.runs.values_mut().rev() {
+            part.over = part.over.map(|over| over.min(next));
+            next = part.calls.map_or(next, |(first, _)| first.min(next));
+        }
+    }
 }
 
 impl Drawing {
@@ -97,7 +137,7 @@ impl Drawing {
     fn batches(&mut self, scene: &dyn Scene) {
         for (number, batch) in scene.batches().into_iter().rev().enumerate() {
             let key = BatchKey(number as u64);
-            self.keys.insert(batch.batch.clone(), key);
+            self.keys.insert(batch.batch.clone(), (key, batch.began));
             let kind = if batch.kind == "eval" { BatchKind::Eval } else { BatchKind::Train };
             let nobody = Tasks { first: TaskId(0), tasks: Arc::from([]) };
             let id = BatchId::from(batch.batch.as_str());
@@ -131,7 +171,7 @@ impl Drawing {
 
     fn run(&mut self, detail: &RunDetail) {
         let run = &detail.run;
-        let Some(key) = self.keys.get(&run.batch).copied() else { return };
+        let Some((key, batch)) = self.keys.get(&run.batch).copied() else { return };
         let workflows = self.workflows.entry(run.batch.clone()).or_default();
         workflows.entry(run.task).or_insert_with(|| run.workflow.as_str().into());
         for attempt in &detail.attempts {
@@ -140,7 +180,8 @@ impl Drawing {
                 task: run.task,
                 runner: attempt.runner,
                 life: attempt.life,
-                given: attempt.given,
+                // Within a second of so many digits the one may be rounded below the other.
+                given: attempt.given.max(batch),
                 began: attempt.began,
                 ended: Some(attempt.given),
                 lost: None,
@@ -151,20 +192,18 @@ impl Drawing {
             if attempt.outcome == "lost" {
                 slice.lost = Some(words.clone().unwrap_or_else(|| "lost".into()));
             }
-            let first = attempt.calls.iter().map(|call| call.began).reduce(f64::min);
-            slice.runs.insert(run.run, (first, attempt.ended));
-            let id = AttemptId(attempt.attempt);
-            for call in &attempt.calls {
-                self.call(id, RunId(run.run), call);
-            }
             let end = match &*attempt.outcome {
                 "succeeded" => Some(End::Succeeded { reward: run.reward }),
                 "failed" => Some(End::Failed { kind: None, message: words.unwrap_or_default() }),
                 _ => None,
             };
-            if let (Some(end), Some(ended)) = (end, attempt.ended) {
-                let fact = Fact::RunEnded { attempt: id, run: RunId(run.run), end };
-                self.add(Rank::RunEnded, ended, fact);
+            let calls = attempt.calls.iter();
+            let calls = calls.map(|call| (call.began, call.ended.unwrap_or(call.began)));
+            let calls = calls.reduce(|one, other| (one.0.min(other.0), one.1.max(other.1)));
+            slice.runs.insert(run.run, Part { calls, over: attempt.ended, end });
+            let id = AttemptId(attempt.attempt);
+            for call in &attempt.calls {
+                self.call(id, RunId(run.run), call);
             }
         }
     }
@@ -191,17 +230,17 @@ impl Drawing {
     }
 
     fn attempts(&mut self) {
-        for (id, slice) in std::mem::take(&mut self.attempts) {
+        let attempts = std::mem::take(&mut self.attempts);
+        self.overlaps = attempts.values().any(Slice::overlaps);
+        for (id, mut slice) in attempts {
+            if !self.overlaps {
+                slice.in_turn();
+            }
             let (Some(first), Some(last)) = (slice.runs.keys().next(), slice.runs.keys().last())
             else {
                 continue;
             };
             let (first, count) = (*first, last - first + 1);
-            let mut ended = f64::MIN;
-            for (called, over) in slice.runs.values() {
-                self.overlaps |= called.is_some_and(|called| called < ended);
-                ended = over.map_or(f64::MAX, |over| over.max(ended));
-            }
             let attempt = AttemptId(id);
             let given = Given {
                 attempt,
@@ -215,6 +254,12 @@ impl Drawing {
             if let Some(began) = slice.began {
                 self.add(Rank::Began, began.max(slice.given), Fact::Began { attempt });
             }
+            for (run, part) in slice.runs {
+                if let (Some(end), Some(over)) = (part.end, part.over) {
+                    let fact = Fact::RunEnded { attempt, run: RunId(run), end };
+                    self.add(Rank::RunEnded, over, fact);
+                }
+            }
             if let Some(ended) = slice.ended {
                 let fact = Fact::AttemptEnded { attempt, lost: slice.lost };
                 self.add(Rank::AttemptEnded, ended, fact);
@@ -227,7 +272,7 @@ impl Drawing {
     fn name_workflows(&mut self) {
         let mut named: HashMap<BatchKey, Tasks> = HashMap::new();
         for (batch, workflows) in std::mem::take(&mut self.workflows) {
-            let Some(key) = self.keys.get(&batch) else { continue };
+            let Some((key, _)) = self.keys.get(&batch) else { continue };
             let tasks = workflows.keys().next_back().map_or(0, |last| last + 1);
             let name = |task| workflows.get(&task).cloned().unwrap_or_default();
             let tasks = (0..tasks).map(|task| (name(task), 0)).collect();

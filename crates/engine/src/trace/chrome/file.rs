@@ -15,6 +15,9 @@ use crate::trace::span::Nanos;
 const MARK: &str =
     "[\n{\"ph\":\"M\",\"name\":\"rollway_trace\",\"pid\":0,\"tid\":0,\"args\":{\"processes\":";
 
+/// How many bytes the last event may have, for which there is always room.
+const LAST: u64 = 100;
+
 /// How many digits a number in the first event has room for.
 const DIGITS: usize = 20;
 
@@ -80,7 +83,7 @@ impl File {
     /// Writes an event, if there is room for it.
     pub(super) fn write(&mut self, event: &str) {
         let bytes = event.len() as u64 + 2;
-        if self.is_broken || self.written.saturating_add(bytes) > self.most {
+        if self.is_broken || self.written.saturating_add(bytes + LAST) > self.most {
             self.lost += 1;
             self.losses.events(1, "it is as large as `trace.max_file_bytes` allows");
             return;
