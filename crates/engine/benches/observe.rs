@@ -224,7 +224,8 @@ fn report(settings: &[Setting]) {
         let by_clock = ratio(&settings[0].times, &setting.times);
         let by_processor = ratio(&settings[0].processor, &setting.processor);
         println!(
-            "  {:<28} {rate:>9.0} tasks per second ({}), {micros:.2} µs of processor time each ({})",
+            "  {:<28} {rate:>9.0} tasks per second ({}), \
+             {micros:.2} µs of processor time each ({})",
             setting.name,
             spread(&by_clock),
             spread(&by_processor)
