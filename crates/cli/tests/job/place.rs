@@ -111,9 +111,10 @@ impl Running {
         std::iter::from_fn(|| self.event()).find(is_it).unwrap_or_else(|| panic!("no {kind}"))
     }
 
-    /// Goes on in a thread of its own, which hears everything; returns its process id, too.
-    pub(crate) fn aside(self) -> (u32, JoinHandle<(Option<i32>, Vec<Value>)>) {
-        (self.child.id(), thread::spawn(move || self.finish()))
+    /// Goes on, and is heard by a thread of its own; returns its process id, and who waits for its
+    /// code.
+    pub(crate) fn aside(self) -> (u32, JoinHandle<Option<i32>>) {
+        (self.child.id(), thread::spawn(move || self.finish().0))
     }
 
     /// Sends a signal, by its name.
