@@ -9,8 +9,8 @@
 //!               StartFailed                                Lost, after everything that it said
 //! ```
 //!
-//! A runner that does not give up an attempt can only be stopped with its whole process; one that is
-//! idle, or has not begun, leaves its seat.
+//! A runner that does not give up an attempt can only be stopped with its whole process; one that
+//! is idle, or has not begun, leaves its seat.
 
 mod by_hand;
 mod definitions;

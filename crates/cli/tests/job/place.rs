@@ -87,9 +87,6 @@ impl Place {
     }
 }
 
-/// How a job ended, and everything that it told before.
-pub(crate) type Heard = (Option<i32>, Vec<Value>);
-
 /// A job that runs. It is killed when it is dropped.
 pub(crate) struct Running {
     child: Child,
@@ -114,9 +111,10 @@ impl Running {
         std::iter::from_fn(|| self.event()).find(is_it).unwrap_or_else(|| panic!("no {kind}"))
     }
 
-    /// Goes on in a thread of its own, which hears everything; returns its process id, too.
-    pub(crate) fn aside(self) -> (u32, JoinHandle<Heard>) {
-        (self.child.id(), thread::spawn(move || self.finish()))
+    /// Goes on, and is heard by a thread of its own; returns its process id, and who waits for its
+    /// code.
+    pub(crate) fn aside(self) -> (u32, JoinHandle<Option<i32>>) {
+        (self.child.id(), thread::spawn(move || self.finish().0))
     }
 
     /// Sends a signal, by its name.
@@ -130,7 +128,7 @@ impl Running {
     }
 
     /// Waits for its end; returns its code and everything that happened on the way.
-    pub(crate) fn finish(mut self) -> Heard {
+    pub(crate) fn finish(mut self) -> (Option<i32>, Vec<Value>) {
         let events = std::iter::from_fn(|| self.event()).collect();
         (self.child.wait().unwrap().code(), events)
     }

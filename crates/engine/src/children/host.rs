@@ -84,8 +84,8 @@ impl Host {
     }
 
     /// Ends a life of a runner. One that is at something takes the process with it. One that has
-    /// not begun is forgotten: nobody else has to suffer for it, but it may be that the process does
-    /// not come round to it, so that the next one goes elsewhere.
+    /// not begun is forgotten: nobody else has to suffer for it, but it may be that the process
+    /// does not come round to it, so that the next one goes elsewhere.
     pub(super) fn leave(&self, runner: RunnerId, life: Life) {
         let mut seats = lock(&self.seats);
         if seats.taken.get(&runner).is_none_or(|seat| seat.reporter.life() != life) {
