@@ -324,6 +324,9 @@ impl Shared {
             state.dropped("events", events);
             state.dropped("records", records);
             state.dropped("trajectories", trajectories);
+            if records + trajectories > 0 {
+                state.out.renew();
+            }
         }
     }
 

@@ -12,12 +12,13 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufWriter, Read, Write};
+use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::out::{FRAME, MAGIC, Old, Taken};
-use super::record::Entry;
+use super::record::{Entry, Trajectory};
+use super::row::Place;
 
 const EVENTS: &str = "events";
 const RUNS: &str = "runs";
@@ -77,8 +78,11 @@ impl Files {
     /// Writes what was taken. What cannot be written is counted, and the next goes to new files.
     pub(super) fn write(&mut self, taken: Taken) -> Unwritten {
         let mut unwritten = Unwritten::default();
-        for part in taken.trajectories.chunk_by(|(one, _), (other, _)| one == other) {
-            let file = append(&self.dir, TRAJECTORIES, part[0].0, &mut self.trajectories);
+        let is_same =
+            |one: &(Trajectory, _), other: &(Trajectory, _)| one.0.segment == other.0.segment;
+        for part in taken.trajectories.chunk_by(is_same) {
+            let Trajectory { segment, offset, .. } = part[0].0;
+            let file = at(&self.dir, TRAJECTORIES, (segment, offset), &mut self.trajectories);
             let written = file.and_then(|file| {
                 let mut out = BufWriter::with_capacity(TOGETHER, file);
                 part.iter().try_for_each(|(_, payload)| out.write_all(payload))?;
@@ -93,7 +97,8 @@ impl Files {
             unwritten.events += self.write_events(&taken.entries);
         }
         if !taken.runs.is_empty() {
-            let file = append(&self.dir, RUNS, taken.segment, &mut self.runs);
+            let Place { segment, offset } = taken.frame;
+            let file = at(&self.dir, RUNS, (segment, offset.into()), &mut self.runs);
             let framed = framed(&taken.runs);
             if said(file.and_then(|file| file.write_all(&framed))).is_none() {
                 self.runs = None;
@@ -131,23 +136,27 @@ fn said<T>(result: io::Result<T>) -> Option<T> {
     result.map_err(|error| tracing::debug!(%error, "the history cannot be written")).ok()
 }
 
-/// Opens the file of a number for more, unless it is open.
-fn append<'a>(
+/// Opens the file of a number, unless it is open, and goes to the place where more is to be: that
+/// was decided before, and may not be the end of the file if something could not be written.
+fn at<'a>(
     dir: &Path,
     name: &str,
-    number: u32,
+    (number, offset): (u32, u64),
     open: &'a mut Option<(u32, File)>,
 ) -> io::Result<&'a mut File> {
     if open.as_ref().is_none_or(|(known, _)| *known != number) {
-        let mut file =
-            OpenOptions::new().create(true).append(true).open(path(dir, name, number))?;
+        let path = path(dir, name, number);
+        let mut file = OpenOptions::new().create(true).truncate(false).write(true).open(path)?;
         if file.metadata()?.len() == 0 {
             file.write_all(MAGIC)?;
         }
         *open = Some((number, file));
     }
     match open {
-        Some((_, file)) => Ok(file),
+        Some((_, file)) => {
+            file.seek(SeekFrom::Start(offset))?;
+            Ok(file)
+        }
         None => Err(io::Error::other("no file is open")),
     }
 }

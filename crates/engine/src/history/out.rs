@@ -30,9 +30,11 @@ pub(super) struct Out {
     pub(super) runs: Put,
     /// Where the frame of these will begin.
     frame: Place,
+    /// Whether the file of runs has a gap, after which nobody reads.
+    is_torn: bool,
     /// Runs in each file that are not forgotten.
     segments: BTreeMap<u32, u64>,
-    trajectories: Vec<(u32, Bytes)>,
+    trajectories: Vec<(Trajectory, Bytes)>,
     /// Bytes and runs of each file of trajectories.
     parts: BTreeMap<u32, (u64, u64)>,
     part: u32,
@@ -55,8 +57,9 @@ pub(super) enum Old {
 pub(super) struct Taken {
     pub(super) entries: Vec<Entry>,
     pub(super) runs: Vec<u8>,
-    pub(super) segment: u32,
-    pub(super) trajectories: Vec<(u32, Bytes)>,
+    /// Where the frame of these begins.
+    pub(super) frame: Place,
+    pub(super) trajectories: Vec<(Trajectory, Bytes)>,
     pub(super) remove: Vec<Old>,
 }
 
@@ -136,10 +139,11 @@ impl Out {
             used = 0;
         }
         self.found(self.part, bytes.into(), 1);
-        self.trajectories.push((self.part, payload));
-        self.make_room();
         let offset = MAGIC.len() as u64 + used;
-        Some(Trajectory { segment: self.part, offset, bytes })
+        let trajectory = Trajectory { segment: self.part, offset, bytes };
+        self.trajectories.push((trajectory, payload));
+        self.make_room();
+        Some(trajectory)
     }
 
     /// Drops the oldest trajectories while there are too many.
@@ -152,6 +156,16 @@ impl Out {
         }
     }
 
+    /// Something could not be written: what comes goes to new files.
+    pub(super) fn renew(&mut self) {
+        self.part += 1;
+        // Records that were put aside meanwhile have their place already.
+        self.is_torn = !self.runs.0.is_empty();
+        if !self.is_torn {
+            self.begin(self.frame.segment + 1);
+        }
+    }
+
     /// Whether experiences that were written are still there.
     pub(super) fn has(&self, trajectory: &Trajectory) -> bool {
         self.parts.contains_key(&trajectory.segment)
@@ -160,18 +174,18 @@ impl Out {
     /// Takes everything, to be written as it is.
     pub(super) fn take(&mut self) -> Taken {
         let runs = std::mem::take(&mut self.runs.0);
-        let segment = self.frame.segment;
+        let frame = self.frame;
         if !runs.is_empty() {
             let end = self.frame.offset as usize + FRAME + runs.len();
             self.frame.offset = u32::try_from(end).unwrap_or(u32::MAX);
-            if self.frame.offset > SEGMENT {
-                self.begin(segment + 1);
-            }
+        }
+        if self.frame.offset > SEGMENT || std::mem::take(&mut self.is_torn) {
+            self.begin(frame.segment + 1);
         }
         Taken {
             entries: std::mem::take(&mut self.entries),
             runs,
-            segment,
+            frame,
             trajectories: std::mem::take(&mut self.trajectories),
             remove: std::mem::take(&mut self.remove),
         }

@@ -3,6 +3,7 @@
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rollway::history::History;
 use rollway::observe::Observers;
@@ -45,6 +46,37 @@ async fn a_torn_tail_loses_no_more_than_itself() {
     assert_eq!(names, ["2", "1"]);
     let detail = told.run(&RunKey { batch: "1".to_owned(), task: 4, run: 0 }).unwrap();
     assert_eq!((detail.attempts.len(), detail.experiences.len()), (1, 1));
+}
+
+#[tokio::test]
+async fn what_cannot_be_written_is_counted_and_the_next_goes_elsewhere() {
+    let folder = tempfile::tempdir().unwrap();
+    let history = History::open(&options(folder.path())).unwrap();
+    for file in ["runs-000001", "trajectories-000001"] {
+        // Nobody can write to it.
+        fs::create_dir(folder.path().join("history").join(file)).unwrap();
+    }
+    let (coordinator, scene) = (local(&history).await, live(&history));
+    coordinator.submit_batch(1, tasks("well", 3, 1), BatchKind::Train, None).await.unwrap();
+    coordinator.finalize_train_batch(1, None).await.unwrap();
+    let is_counted = |what: &str| scene.overview().dropped.get(what).is_some_and(|it| *it > 0);
+    while !(is_counted("records") && is_counted("trajectories")) {
+        // Whoever writes has to get its turn.
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    coordinator.submit_batch(2, tasks("well", 3, 1), BatchKind::Train, None).await.unwrap();
+    coordinator.finalize_train_batch(2, None).await.unwrap();
+    history.close(JobState::Finished, None);
+    for file in ["runs-000001", "trajectories-000001"] {
+        fs::remove_dir(folder.path().join("history").join(file)).unwrap();
+    }
+    let told = scene::open(folder.path()).unwrap();
+    for task in 0..3 {
+        let detail = told.run(&RunKey { batch: "2".to_owned(), task, run: 0 }).unwrap();
+        assert_eq!((detail.attempts.len(), detail.experiences.len()), (1, 1), "{detail:?}");
+        let lost = told.run(&RunKey { batch: "1".to_owned(), task, run: 0 }).unwrap();
+        assert_eq!((lost.attempts.len(), lost.experiences.len()), (0, 0), "{lost:?}");
+    }
 }
 
 #[tokio::test]
