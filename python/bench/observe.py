@@ -2,24 +2,38 @@
 
     cargo xtask bench observe
 
-Every round runs the same evaluation twice, by an explorer that nobody looks at and by one that
-writes a trace file, for which all runs are observed. The ratio is of neighbours in time.
+Every round runs the same evaluation by several explorers: one that nobody looks at, one that keeps
+a history, and one that also writes a trace file and sends spans to a collector. What counts is the
+processor time of the engine and its workers, for each task; ratios are of neighbours in time. Only
+the engine has more to do when it is looked at: its part is told too, and is not as noisy. The
+collector is a process of its own, and not counted.
 """
 
 from __future__ import annotations
 
+import contextlib
+import http.server
 import json
+import multiprocessing
+import os
 import pathlib
 import statistics
 import tempfile
 import time
+from collections.abc import Iterator
+from typing import Any
 
 import rollway as rw
 
 TASKS = 4000
 RUNNERS = 4
-ROUNDS = 9
-WARM = 1
+ROUNDS = 13
+WARM = 2
+
+#: How long those who write things down get to do so, before the next has its turn.
+SETTLE = 0.6
+
+NOBODY, HISTORY, ALL = "nobody looks", "history", "history, traces"
 
 
 @rw.workflow
@@ -27,12 +41,46 @@ async def nothing(task, model):
     return 1.0
 
 
-def explorer(folder: pathlib.Path, name: str, is_observed: bool) -> rw.Explorer:
+class Collector(http.server.BaseHTTPRequestHandler):
+    """Takes everything."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(200)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+def collect(pipe: Any) -> None:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Collector)
+    pipe.send(server.server_port)
+    server.serve_forever()
+
+
+@contextlib.contextmanager
+def collector() -> Iterator[tuple[str, int]]:
+    """Runs a collector; gives its address and its process."""
+    ours, its = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=collect, args=(its,))
+    process.start()
+    try:
+        yield f"http://127.0.0.1:{ours.recv()}", process.pid or 0
+    finally:
+        process.terminate()
+        process.join()
+
+
+def explorer(folder: pathlib.Path, name: str, address: str) -> rw.Explorer:
     tasks = folder / "tasks.jsonl"
     tasks.write_text("".join(json.dumps({"prompt": str(n)}) + "\n" for n in range(TASKS)))
     config = rw.Config()
     config.mode = "bench"
-    config.name = name
+    config.name = name.replace(", ", "-").replace(" ", "-")
     config.checkpoint_root_dir = str(folder)
     config.buffer.explorer_input = {
         "default_workflow_type": "nothing",
@@ -41,28 +89,66 @@ def explorer(folder: pathlib.Path, name: str, is_observed: bool) -> rw.Explorer:
     config.explorer.rollout_model.engine_type = "tiny"
     config.explorer.runner_per_model = RUNNERS
     config.monitor.monitor_type = "none"
-    config.trace.file = is_observed
+    config.dashboard.history = name != NOBODY
+    config.trace.file = name == ALL
+    if name == ALL:
+        config.trace.otlp_endpoint = address
     return rw.Explorer(config)
 
 
+def processor(but: int) -> tuple[float, float]:
+    """Seconds of processor time: of this process, and of its children, but one of them."""
+    nanos = 0
+    for process in pathlib.Path("/proc").glob("[0-9]*"):
+        # Processes and threads may end while they are looked at.
+        with contextlib.suppress(OSError):
+            parent = int((process / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            if parent == os.getpid() and int(process.name) != but:
+                threads = (process / "task").glob("*/schedstat")
+                nanos += sum(int(thread.read_text().split()[0]) for thread in threads)
+    return time.process_time(), nanos / 1e9
+
+
+def spread(values: list[float]) -> str:
+    return f"{statistics.median(values):.3f} ({min(values):.3f} to {max(values):.3f})"
+
+
 def main() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        place = pathlib.Path(folder)
-        with explorer(place, "alone", False) as alone, explorer(place, "seen", True) as seen:
-            rates: dict[str, list[float]] = {"nobody looks": [], "traced": []}
-            for _ in range(ROUNDS):
-                for name, one in zip(rates, (alone, seen), strict=True):
-                    began = time.perf_counter()
-                    (row,) = one.eval().result()
-                    assert row["failed"] == 0
-                    rates[name].append(TASKS / (time.perf_counter() - began))
-    first, other = (values[WARM:] for values in rates.values())
-    ratios = sorted(one / two for one, two in zip(other, first, strict=True))
+    names = (NOBODY, HISTORY, ALL)
+    rates: dict[str, list[float]] = {name: [] for name in names}
+    costs: dict[str, list[float]] = {name: [] for name in names}
+    engine: dict[str, list[float]] = {name: [] for name in names}
+    with contextlib.ExitStack() as stack:
+        place = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        address, other = stack.enter_context(collector())
+        explorers = {
+            name: stack.enter_context(explorer(place, name, address)) for name in names
+        }
+        for _ in range(ROUNDS):
+            for name, one in explorers.items():
+                began, used = time.perf_counter(), processor(other)
+                (row,) = one.eval().result()
+                assert row["failed"] == 0
+                rates[name].append(TASKS / (time.perf_counter() - began))
+                time.sleep(SETTLE)
+                own, children = (
+                    (now - then) / TASKS for now, then in zip(processor(other), used, strict=True)
+                )
+                costs[name].append(own + children)
+                engine[name].append(own)
     print(f"no-op tasks in Python, {RUNNERS} runners, {TASKS} tasks a round")
-    for name, values in rates.items():
-        print(f"  {name:<16}{statistics.median(values[WARM:]):>10,.0f} tasks per second")
-    middle = statistics.median(ratios)
-    print(f"  ratio {middle:.3f} ({ratios[0]:.3f} to {ratios[-1]:.3f})")
+    for name in names:
+        rate = statistics.median(rates[name][WARM:])
+        cost = statistics.median(costs[name][WARM:]) * 1e6
+        own = statistics.median(engine[name][WARM:]) * 1e6
+        pairs = zip(rates[name][WARM:], rates[NOBODY][WARM:], strict=True)
+        by_clock = spread([ours / first for ours, first in pairs])
+        pairs = zip(costs[name][WARM:], costs[NOBODY][WARM:], strict=True)
+        by_cost = spread([first / ours for ours, first in pairs])
+        print(
+            f"  {name:<16}{rate:>8,.0f} tasks per second, {by_clock} of the first;"
+            f" {cost:.1f} µs of processor time each, {by_cost}; {own:.1f} of them the engine's"
+        )
 
 
 if __name__ == "__main__":

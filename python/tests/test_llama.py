@@ -10,8 +10,10 @@ from servers import Gateway, Llama
 # A token of the tiny model is a byte, after five marks. The fifth ends an answer.
 FIRST_BYTE = 5
 END = 4
+# What its tokenizer reads otherwise than it was written, so that a conversation would not go on.
+SPACE = FIRST_BYTE + ord(" ")
 
-# The same request gets the same answer: fixed seed, all tokens allowed, nothing kept between calls.
+# The same request with the same seed gets the same answer: all tokens allowed, nothing kept.
 FIXED = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "cache_prompt": False}
 HELLO = [{"role": "user", "content": "hello"}]
 
@@ -164,7 +166,7 @@ def test_a_conversation_is_one_experience(gateway):
             messages=messages,
             max_tokens=8,
             temperature=1.0,
-            extra_body={**FIXED, "logit_bias": {str(END): -100}},
+            extra_body={**FIXED, "logit_bias": {str(END): -100, str(SPACE): -100}},
         )
         lengths.append(answer.usage.completion_tokens)
         content = answer.choices[0].message.content

@@ -109,7 +109,7 @@ def test_what_the_job_was_told_to_do_is_a_text(write):
     text = tensor_util.make_ndarray(event.tensor_proto).item().decode()
     assert event.step == 3
     assert all(line.startswith("    ") for line in text.splitlines())
-    assert json.loads(text)["monitor"]["monitor_type"] == "tensorboard"
+    assert json.loads(text)["monitor"]["monitor_type"] == ["tensorboard"]
 
 
 def test_the_loader_of_the_web_application_takes_them_as_scalars(write):

@@ -116,6 +116,8 @@ async def test_time_is_up_and_partial_tasks(config):
         assert [(s.completed_runs, s.cancelled_runs) for s in statuses] == [(1, {"timed_out": 1})]
         assert len(payloads) == 1 and not scheduler.has_step(1)
         scheduler.schedule(tasks(hangs, 1), 2)
+        while not any(state.get("batch_id") == 2 for state in scheduler.get_all_state().values()):
+            await asyncio.sleep(0.01)
         with pytest.raises(TimeoutError) as caught:
             await scheduler.wait_all(timeout=0.3)
         assert isinstance(caught.value, rw.StillBusy) and caught.value.running == 1

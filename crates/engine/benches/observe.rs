@@ -6,8 +6,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rollway::alarms::Alarms;
 use rollway::config::Config as JobConfig;
 use rollway::dashboard::{self, Dashboard};
+use rollway::explorer::Watchers;
 use rollway::history::{self, History};
 use rollway::meters::Meters;
 use rollway::observe::{Observer, Observers, Seen};
@@ -19,6 +21,7 @@ use rollway_core::Config;
 use rollway_wire::Secret;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
+use tokio_util::sync::CancellationToken;
 
 /// Tasks of a round.
 const TASKS: usize = 100_000;
@@ -100,6 +103,7 @@ struct On {
     trace: bool,
     history: bool,
     meters: bool,
+    alarms: bool,
     dashboard: bool,
 }
 
@@ -119,6 +123,11 @@ impl On {
         }
         if self.meters {
             observers.push(Meters::new(&config, Drops::default()));
+        }
+        if self.alarms {
+            let stop = CancellationToken::new();
+            let (watchers, drops) = (Watchers::default(), Drops::default());
+            observers.push(Alarms::start(&config.alarms, watchers, &drops, stop));
         }
         if self.history {
             let options = history::Options::of(&config).expect("a history is kept");
@@ -200,41 +209,72 @@ fn head_of(heard: &[u8]) -> Option<(usize, usize)> {
     Some((head, length.trim().parse().ok()?))
 }
 
-/// Prints the rate of every setting, and what part of that of the first it is.
+/// Prints of every setting the rate and the processor time of a task, and what part of the first
+/// setting's throughput is left: by the clock, and by processor time.
 fn report(settings: &[Setting]) {
-    let rate = |time: &Duration| TASKS as f64 / time.as_secs_f64();
-    let first: Vec<f64> = settings[0].times[WARM..].iter().map(rate).collect();
+    let rates = |setting: &Setting| middle(&setting.times[WARM..], |of| TASKS as f64 / of);
+    let ratio = |first: &[Duration], other: &[Duration]| {
+        let pairs = first[WARM..].iter().zip(&other[WARM..]);
+        let ratios = pairs.map(|(first, other)| first.as_secs_f64() / other.as_secs_f64());
+        sorted(ratios.collect())
+    };
     for setting in settings {
-        let rates: Vec<f64> = setting.times[WARM..].iter().map(rate).collect();
-        let mut ratios: Vec<f64> = rates.iter().zip(&first).map(|(ours, all)| ours / all).collect();
-        let mut sorted = rates;
-        sorted.sort_by(f64::total_cmp);
-        ratios.sort_by(f64::total_cmp);
-        let middle = sorted[sorted.len() / 2];
-        let ratio = ratios[ratios.len() / 2];
-        let (low, high) = (ratios[0], ratios[ratios.len() - 1]);
-        let micros: Duration = setting.processor[WARM..].iter().sum();
-        let micros = micros.as_secs_f64() * 1e6 / (TASKS * (ROUNDS - WARM)) as f64;
+        let rate = rates(setting);
+        let micros = middle(&setting.processor[WARM..], |of| of * 1e6 / TASKS as f64);
+        let by_clock = ratio(&settings[0].times, &setting.times);
+        let by_processor = ratio(&settings[0].processor, &setting.processor);
         println!(
-            "  {:<28} {middle:>9.0} tasks per second, {ratio:.3} of the first \
-             ({low:.3} to {high:.3}), {micros:.2} µs of processor time each",
-            setting.name
+            "  {:<28} {rate:>9.0} tasks per second ({}), \
+             {micros:.2} µs of processor time each ({})",
+            setting.name,
+            spread(&by_clock),
+            spread(&by_processor)
         );
     }
 }
 
+fn sorted(mut values: Vec<f64>) -> Vec<f64> {
+    values.sort_by(f64::total_cmp);
+    values
+}
+
+fn middle(times: &[Duration], what: impl Fn(f64) -> f64) -> f64 {
+    let values = sorted(times.iter().map(|time| what(time.as_secs_f64())).collect());
+    values[values.len() / 2]
+}
+
+fn spread(sorted: &[f64]) -> String {
+    let middle = sorted[sorted.len() / 2];
+    format!("{middle:.3} of the first, {:.3} to {:.3}", sorted[0], sorted[sorted.len() - 1])
+}
+
+/// Tells whether a setting is wanted: all are, or those that are named.
+fn is_wanted(name: &str) -> bool {
+    let mut named = std::env::args().skip(1).filter(|word| !word.starts_with('-')).peekable();
+    named.peek().is_none() || named.any(|word| name.starts_with(&word))
+}
+
 #[tokio::main]
 async fn main() {
-    let mut settings = vec![
-        Setting::new("nobody looks", vec![], vec![]).await,
-        Setting::new("told, and not listened to", vec![Arc::new(Deaf)], vec![]).await,
-        On { trace: true, ..On::default() }.setting("traces, file and collector").await,
-        On { meters: true, ..On::default() }.setting("meters").await,
-        On { history: true, ..On::default() }.setting("history").await,
-        On { trace: true, history: true, meters: true, dashboard: true }
-            .setting("everything, and a browser")
-            .await,
+    let all = On { trace: true, history: true, meters: true, alarms: true, dashboard: true };
+    let looks = [
+        ("traces, file and collector", On { trace: true, ..On::default() }),
+        ("meters", On { meters: true, ..On::default() }),
+        ("alarms", On { alarms: true, ..On::default() }),
+        ("history", On { history: true, ..On::default() }),
+        ("everything, and a browser", all),
     ];
+    let mut settings = Vec::new();
+    if is_wanted("nobody looks") {
+        settings.push(Setting::new("nobody looks", vec![], vec![]).await);
+    }
+    let deaf = "told, and not listened to";
+    if is_wanted(deaf) {
+        settings.push(Setting::new(deaf, vec![Arc::new(Deaf)], vec![]).await);
+    }
+    for (name, on) in looks.into_iter().filter(|(name, _)| is_wanted(name)) {
+        settings.push(on.setting(name).await);
+    }
     for round in 0..ROUNDS {
         for setting in &mut settings {
             setting.round(round).await;

@@ -184,6 +184,7 @@ impl Handle {
     pub(crate) fn observe(&self, observers: Observers) {
         if !observers.is_empty() {
             // Said before anything else, so that there is room.
+            self.states.observed(&observers);
             let _ = self.inbox.try_send(Message::Observe(observers));
         }
     }

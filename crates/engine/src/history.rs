@@ -50,8 +50,8 @@ const LINGER: Duration = Duration::from_millis(200);
 /// How many things may wait in the queue.
 const QUEUE: usize = 1 << 20;
 
-/// From how many on they do not wait any longer.
-const MANY: usize = QUEUE / 8;
+/// From how many on they do not wait any longer: as many as a processor has near at hand.
+const MANY: usize = 1 << 14;
 
 /// How many bytes of experiences may wait in the queue.
 const QUEUE_BYTES: u64 = 64 << 20;
@@ -248,7 +248,7 @@ impl Drop for History {
 
 impl Observer for History {
     fn observe(&self, seen: &[Seen]) {
-        self.shared.push(seen.iter().map(Item::of));
+        self.shared.push(seen.iter().filter_map(Item::of));
     }
 }
 
@@ -265,7 +265,7 @@ impl Watcher for History {
 impl Shared {
     fn note(&self, note: Note) {
         let at = seconds(observe::now());
-        self.push(std::iter::once(Item { at, what: Event::Note(note) }));
+        self.push(std::iter::once(Item { at, what: Event::Note(Box::new(note)) }));
     }
 
     /// Puts things aside. Never waits for more than others who do the same.

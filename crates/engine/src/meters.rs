@@ -146,7 +146,7 @@ impl Meters {
             attempts: inner.attempts.clone(),
             tasks: inner.tasks.clone(),
             waits: inner.waits.clone(),
-            other_workflows: inner.names.others,
+            names: inner.names.clone(),
             drops: self.drops.read(),
             whole,
         };

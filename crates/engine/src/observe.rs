@@ -145,6 +145,15 @@ pub enum What {
         /// Why.
         reason: DropReason,
     },
+    /// A runner is somewhere: on a machine, in a process. Told before it is given anything.
+    RunnerAt {
+        /// Which.
+        runner: RunnerId,
+        /// In which life of it.
+        life: Life,
+        /// Where, in words.
+        place: Arc<str>,
+    },
     /// A runner failed to start again and again, and rests.
     RunnerBroken {
         /// Which.

@@ -31,7 +31,7 @@ pub use self::overview::{
 };
 pub use self::run::{
     Attempt, Batch, BatchRuns, Call, Experience, Run, RunDetail, RunKey, RunPage, RunQuery,
-    RunState, Sort, Stage,
+    RunState, Sort,
 };
 pub use self::runner::Runner;
 pub use self::timeline::{Lane, Span, Timeline};

@@ -18,12 +18,12 @@ mod mark;
 mod otlp;
 mod outcome;
 mod past;
+mod queue;
 mod span;
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, SystemTime};
@@ -39,13 +39,10 @@ pub use self::losses::Untraced;
 use self::mark::{Fact, Mark, nanos};
 use self::otlp::{Exporter, Target};
 pub use self::past::draw;
+use self::queue::Queue;
 use crate::config::{ConcurrentMode, Config};
 use crate::explorer::{Event, Pulse, Watcher};
 use crate::observe::{Observer, Seen};
-
-/// How many facts may wait for the thread. No task is begun to be traced once half are there, so
-/// that those that were have the other half.
-const WAITING: usize = 65_536;
 
 /// How often the numbers of runs in flight are put down.
 const BEAT: Duration = Duration::from_secs(1);
@@ -76,9 +73,7 @@ pub struct Tracer {
 #[derive(Debug)]
 struct Shared {
     filter: Mutex<Filter>,
-    /// None once the tracer is closed.
-    sender: Mutex<Option<Sender<Vec<Mark>>>>,
-    waiting: AtomicUsize,
+    queue: Queue,
     losses: Arc<Losses>,
 }
 
@@ -111,17 +106,12 @@ impl Tracer {
     }
 
     fn start(filter: Filter, outlets: Outlets, losses: Arc<Losses>) -> io::Result<Self> {
-        let (sender, receiver) = channel();
         let (end, over) = channel();
-        let shared = Arc::new(Shared {
-            filter: Mutex::new(filter),
-            sender: Mutex::new(Some(sender)),
-            waiting: AtomicUsize::new(0),
-            losses,
-        });
+        let filter = Mutex::new(filter);
+        let shared = Arc::new(Shared { filter, queue: Queue::default(), losses });
         let known = Arc::clone(&shared);
         let work = move || {
-            outlets.work(&receiver, &known);
+            outlets.work(&known.queue);
             // Nobody may be waiting.
             let _ = end.send(());
         };
@@ -131,7 +121,7 @@ impl Tracer {
 
     /// Writes and sends what there is, within a deadline; nothing is traced from now on.
     pub fn close(&self) {
-        if lock(&self.shared.sender).take().is_none() {
+        if !self.shared.queue.close() {
             return;
         }
         // A disk that hangs keeps nobody from ending.
@@ -149,14 +139,10 @@ impl Tracer {
 
 impl Shared {
     fn tell(&self, marks: Vec<Mark>) {
-        let count = marks.len();
-        if self.waiting.fetch_add(count, Ordering::Relaxed) + count > WAITING {
-            self.waiting.fetch_sub(count, Ordering::Relaxed);
-            self.losses.marks(count);
-            return;
+        let left = self.queue.push(marks);
+        if left > 0 {
+            self.losses.marks(left);
         }
-        // Without a thread nobody traces any more.
-        let _ = lock(&self.sender).as_ref().map(|sender| sender.send(marks));
     }
 
     fn now(&self, fact: Fact) {
@@ -167,7 +153,7 @@ impl Shared {
 impl Observer for Tracer {
     fn observe(&self, seen: &[Seen]) {
         let shared = &self.shared;
-        let has_room = shared.waiting.load(Ordering::Relaxed) < WAITING / 2;
+        let has_room = shared.queue.has_room();
         let mut marks = Vec::new();
         let ignored = {
             let mut filter = lock(&shared.filter);
@@ -221,7 +207,7 @@ fn count(pulse: Pulse, shared: &Arc<Shared>) {
         loop {
             let beat = pulse.beat().await;
             let Some(shared) = shared.upgrade() else { return };
-            if lock(&shared.sender).is_none() {
+            if shared.queue.is_closed() {
                 return;
             }
             let (pending, running, busy) = (beat.pending, beat.running, beat.busy);
@@ -246,20 +232,13 @@ struct Outlets {
 
 impl Outlets {
     /// Takes marks until there are no more.
-    fn work(mut self, receiver: &Receiver<Vec<Mark>>, shared: &Shared) {
-        while let Ok(marks) = receiver.recv() {
+    fn work(mut self, queue: &Queue) {
+        let mut marks = Vec::new();
+        while queue.take(&mut marks) {
             self.take(&marks);
-            shared.waiting.fetch_sub(marks.len(), Ordering::Relaxed);
-            while let Ok(marks) = receiver.try_recv() {
-                self.take(&marks);
-                shared.waiting.fetch_sub(marks.len(), Ordering::Relaxed);
-            }
-            if let Some(chrome) = &mut self.chrome {
-                chrome.flush();
-            }
         }
         if let Some((mut book, exporter)) = self.book {
-            book.close().into_iter().for_each(|span| exporter.send(span));
+            exporter.send(book.close());
         }
         if let Some(chrome) = self.chrome {
             chrome.close();
@@ -267,13 +246,13 @@ impl Outlets {
     }
 
     fn take(&mut self, marks: &[Mark]) {
-        for mark in marks {
-            if let Some(chrome) = &mut self.chrome {
-                chrome.note(mark);
-            }
-            if let Some((book, exporter)) = &mut self.book {
-                book.note(mark).into_iter().for_each(|span| exporter.send(span));
-            }
+        if let Some(chrome) = &mut self.chrome {
+            marks.iter().for_each(|mark| chrome.note(mark));
+            chrome.flush();
+        }
+        if let Some((book, exporter)) = &mut self.book {
+            marks.iter().for_each(|mark| book.note(mark));
+            exporter.send(book.over());
         }
     }
 }

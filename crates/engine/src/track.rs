@@ -1,13 +1,15 @@
 //! What is under way, as far as it can be seen: batches, tasks and attempts with their times. Turns
 //! the stream of single facts into durations, for whoever counts or judges them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use rollway_core::{AttemptId, BatchKey, BatchKind, BatchState, FailureKind, Over, Status, TaskId};
 
 use crate::observe::{Seen, What};
+use crate::quick::QuickMap;
 
 /// How many batches are known at most. Those of a coordinator leave when they are closed; those of
 /// a scheduler's user have no end, and the oldest go first.
@@ -50,8 +52,33 @@ pub(crate) struct Underway {
 struct Batch {
     at: SystemTime,
     kind: BatchKind,
-    tasks: Vec<Arc<str>>,
+    workflows: Workflows,
     open: u64,
+}
+
+/// Tasks that were taken in together: workflow, runs.
+type Tasks = Arc<[(Arc<str>, u32)]>;
+
+/// Which workflows the tasks of a batch have, as they were told: nothing is copied.
+#[derive(Debug, Default)]
+pub(crate) struct Workflows(Vec<(TaskId, Tasks)>);
+
+impl Workflows {
+    /// Adds tasks behind the others.
+    pub(crate) fn add(&mut self, first: TaskId, tasks: &Tasks) {
+        self.0.push((first, Arc::clone(tasks)));
+    }
+
+    /// How many tasks there are.
+    pub(crate) fn len(&self) -> u64 {
+        self.0.iter().map(|(_, tasks)| tasks.len() as u64).sum()
+    }
+
+    pub(crate) fn of(&self, task: TaskId) -> Option<&Arc<str>> {
+        let at = self.0.partition_point(|(first, _)| *first <= task).checked_sub(1)?;
+        let (first, tasks) = self.0.get(at)?;
+        tasks.get((task.0 - first.0) as usize).map(|(workflow, _)| workflow)
+    }
 }
 
 /// What is under way.
@@ -60,7 +87,7 @@ pub(crate) struct Track {
     batches: BTreeMap<BatchKey, Batch>,
     attempts: BTreeMap<AttemptId, Underway>,
     /// When tasks were first given to a runner.
-    first: HashMap<(BatchKey, TaskId), SystemTime>,
+    first: QuickMap<(BatchKey, TaskId), SystemTime>,
     open: u64,
     unknown: Arc<str>,
 }
@@ -70,7 +97,7 @@ impl Default for Track {
         Self {
             batches: BTreeMap::new(),
             attempts: BTreeMap::new(),
-            first: HashMap::new(),
+            first: QuickMap::default(),
             open: 0,
             unknown: UNKNOWN.into(),
         }
@@ -89,15 +116,14 @@ impl Track {
                 self.forget(*key);
             }
             What::AttemptGiven { attempt, key, task, .. } => {
-                let (class, kind) = self.class(*key, *task);
-                let began = self.batches.get(key).map(|batch| batch.at);
+                let batch = self.batches.get(key);
+                let (class, kind) = class(batch, *task, &self.unknown);
                 let first = self.first.entry((*key, *task));
-                if let (std::collections::hash_map::Entry::Vacant(first), Some(began)) =
-                    (first, began)
-                {
+                if let (Entry::Vacant(first), Some(batch)) = (first, batch) {
                     first.insert(at);
-                    tell(Passed::Given { class: &class, kind, waited: since(at, began) });
+                    tell(Passed::Given { class, kind, waited: since(at, batch.at) });
                 }
+                let class = Arc::clone(class);
                 let underway = Underway { given: at, began: None, class, kind };
                 self.attempts.insert(*attempt, underway);
             }
@@ -126,16 +152,17 @@ impl Track {
                 }
             }
             What::TaskEnded { key, task, status, .. } => {
-                let (class, kind) = self.class(*key, *task);
                 let first = self.first.remove(&(*key, *task));
-                if let Some(batch) = self.batches.get_mut(key)
+                let took = first.map(|first| since(at, first));
+                let mut batch = self.batches.get_mut(key);
+                if let Some(batch) = &mut batch
                     && let Some(left) = batch.open.checked_sub(1)
                 {
                     batch.open = left;
                     self.open -= 1;
                 }
-                let took = first.map(|first| since(at, first));
-                tell(Passed::Task { class: &class, kind, took, status });
+                let (class, kind) = class(batch.as_deref(), *task, &self.unknown);
+                tell(Passed::Task { class, kind, took, status });
             }
             _ => {}
         }
@@ -162,12 +189,11 @@ impl Track {
         kind: BatchKind,
         at: SystemTime,
         first: TaskId,
-        tasks: &[(Arc<str>, u32)],
+        tasks: &Tasks,
     ) {
-        let batch = self.batches.entry(key);
-        let batch = batch.or_insert_with(|| Batch { at, kind, tasks: Vec::new(), open: 0 });
-        batch.tasks.resize(first.0 as usize, Arc::clone(&self.unknown));
-        batch.tasks.extend(tasks.iter().map(|(workflow, _)| Arc::clone(workflow)));
+        let fresh = || Batch { at, kind, workflows: Workflows::default(), open: 0 };
+        let batch = self.batches.entry(key).or_insert_with(fresh);
+        batch.workflows.add(first, tasks);
         batch.open += tasks.len() as u64;
         self.open += tasks.len() as u64;
         if self.batches.len() > BATCHES
@@ -185,14 +211,15 @@ impl Track {
             self.first.retain(|(of, _), _| *of != key);
         }
     }
+}
 
-    fn class(&self, key: BatchKey, task: TaskId) -> (Arc<str>, BatchKind) {
-        let Some(batch) = self.batches.get(&key) else {
-            return (Arc::clone(&self.unknown), BatchKind::Train);
-        };
-        let class = batch.tasks.get(task.0 as usize).unwrap_or(&self.unknown);
-        (Arc::clone(class), batch.kind)
-    }
+fn class<'a>(
+    batch: Option<&'a Batch>,
+    task: TaskId,
+    unknown: &'a Arc<str>,
+) -> (&'a Arc<str>, BatchKind) {
+    let Some(batch) = batch else { return (unknown, BatchKind::Train) };
+    (batch.workflows.of(task).unwrap_or(unknown), batch.kind)
 }
 
 /// Returns how long it is since then.

@@ -1,6 +1,6 @@
 //! One run of the made-up job in detail.
 
-use rollway::scene::{Attempt, Call, Experience, RunDetail, RunState, Stage};
+use rollway::scene::{Attempt, Call, Experience, RunDetail, RunState};
 use serde_json::json;
 
 use crate::scene::World;
@@ -57,24 +57,7 @@ pub(crate) fn of(world: &World, index: usize, now: f64) -> RunDetail {
         RunState::Succeeded => vec![experience(index, fate.reward, step)],
         _ => Vec::new(),
     };
-    let stages = match (run.state, attempts.last()) {
-        (RunState::Pending, _) | (_, None) => Vec::new(),
-        (_, Some(last)) => stages(last.given, last.ended),
-    };
-    RunDetail { run, attempts, experiences, experiences_message: None, stages }
-}
-
-fn stages(given: f64, ended: Option<f64>) -> Vec<Stage> {
-    let stage = |name: &str, begin, end| Stage { stage: name.to_owned(), begin, end };
-    let mut all = vec![stage("loads the workflow", given, Some(given + 0.12))];
-    match ended {
-        None => all.push(stage("waits for the model", given + 0.12, None)),
-        Some(ended) => {
-            all.push(stage("runs the workflow", given + 0.12, Some(ended - 0.1)));
-            all.push(stage("computes the reward", ended - 0.1, Some(ended)));
-        }
-    }
-    all
+    RunDetail { run, attempts, experiences, experiences_message: None }
 }
 
 fn calls(index: usize, from: f64, long: f64, runs_on: bool, step: u32) -> Vec<Call> {

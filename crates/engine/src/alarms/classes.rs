@@ -97,22 +97,28 @@ impl Classes {
         }
         let waits = |class: &Class| class.wait.known();
         let kept = |class: &Class| class.kept.known();
+        let (all_waits, all_kept) = (self.all(waits), self.all(kept));
         self.known.iter().find_map(|(class, fares)| {
-            if let (Some(its), Some(others)) = (waits(fares), self.others(class, waits))
+            if let Some((its, others)) = beside(waits(fares), all_waits)
                 && its > factor * others.max(SHORT)
             {
                 return Some(Starved::Waits { class: Arc::clone(class), its, others });
             }
-            let (its, others) = (kept(fares)?, self.others(class, kept)?);
+            let (its, others) = beside(kept(fares), all_kept)?;
             let is_cut = its * factor < others;
             is_cut.then(|| Starved::Cut { class: Arc::clone(class), its, others })
         })
     }
 
-    /// The mean over all other classes that can be judged.
-    fn others(&self, class: &Arc<str>, look: impl Fn(&Class) -> Option<f64>) -> Option<f64> {
-        let others = self.known.iter().filter(|(other, _)| *other != class);
-        let values: Vec<f64> = others.filter_map(|(_, fares)| look(fares)).collect();
-        (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+    /// The sum over all classes that can be judged, and their number.
+    fn all(&self, look: impl Fn(&Class) -> Option<f64>) -> (f64, u32) {
+        let values = self.known.values().filter_map(look);
+        values.fold((0.0, 0), |(sum, count), value| (sum + value, count + 1))
     }
+}
+
+/// How one class fares, and the mean over all others.
+fn beside(its: Option<f64>, (sum, count): (f64, u32)) -> Option<(f64, f64)> {
+    let (its, others) = (its?, count.checked_sub(1).filter(|others| *others > 0)?);
+    Some((its, (sum - its) / f64::from(others)))
 }

@@ -7,18 +7,10 @@ use std::time::Duration;
 use rollway_core::{FailureKind, RunnerId};
 
 use super::classes::Starved;
+pub(super) use crate::words::time;
 
 /// How much of an error message is shown.
 const MESSAGE: usize = 300;
-
-/// Returns a time as people say it.
-pub(super) fn time(time: Duration) -> String {
-    match time.as_secs() {
-        seconds @ 0..120 => format!("{seconds} s"),
-        seconds @ 120..7200 => format!("{} min", seconds / 60),
-        seconds => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
-    }
-}
 
 pub(super) fn no_progress(stood: Duration, under_way: &[String]) -> String {
     let what = match under_way {

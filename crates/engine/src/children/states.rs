@@ -10,6 +10,7 @@ use rollway_gateway::gateway::UnderWay;
 
 use super::launch::Known;
 use super::lock;
+use crate::observe::{self, Observers, Seen, What};
 use crate::states::Stages;
 use crate::workers::Reporter;
 
@@ -48,6 +49,8 @@ struct States {
     /// Of runners in this process.
     stages: BTreeMap<RunnerId, (Life, Stages)>,
     known: BTreeMap<RunnerId, (Life, Known)>,
+    /// Who is told where runners are.
+    observers: Observers,
 }
 
 impl RunnerStates {
@@ -131,8 +134,22 @@ impl RunnerStates {
 
     /// Notes where a life of a runner is, or why it is not anywhere yet.
     pub(super) fn locate(&self, reporter: &Reporter, known: &Known) {
-        let known = (reporter.life(), known.clone());
-        lock(&self.states).known.insert(reporter.runner(), known);
+        let (runner, life) = (reporter.runner(), reporter.life());
+        let mut states = lock(&self.states);
+        let observers = states.observers.clone();
+        let before = states.known.insert(runner, (life, known.clone()));
+        drop(states);
+        let Some(place) = known.place.as_deref().filter(|_| !observers.is_empty()) else { return };
+        if !before.is_some_and(|(was, known)| was == life && known.place.as_deref() == Some(place))
+        {
+            let what = What::RunnerAt { runner, life, place: place.into() };
+            observers.tell(&[Seen { at: observe::now(), what }]);
+        }
+    }
+
+    /// Has these told where runners are from now on.
+    pub(crate) fn observed(&self, observers: &Observers) {
+        lock(&self.states).observers = observers.clone();
     }
 
     /// A life of a runner is nowhere any more.

@@ -24,22 +24,23 @@ pub(super) struct Watch {
     observers: Observers,
     seen: Vec<Seen>,
     at: SystemTime,
-    /// What each runner was given and has not ended.
-    working: HashMap<RunnerId, AttemptId>,
+    /// What each runner was given and has not ended, by the runner's number.
+    working: Vec<Option<AttemptId>>,
     /// Batches that are collected, and have no states.
     collected: HashSet<BatchKey>,
     /// Runners that do not start.
     broken: HashSet<RunnerId>,
 }
 
-/// What an input will mean if the core believes it.
+/// What to look at after the core has taken an input in.
 #[derive(Debug, Default)]
 pub(super) struct Before {
-    what: Option<What>,
+    /// How many things were seen, and disbelieved, before what is seen only if it is believed.
+    told: Option<(usize, u64)>,
+    /// A runner that may have another state.
     runner: Option<RunnerId>,
     lost: Option<Arc<str>>,
     brings: Option<RequestId>,
-    disbelieved: u64,
 }
 
 impl Watch {
@@ -48,7 +49,7 @@ impl Watch {
             observers,
             seen: Vec::new(),
             at: observe::now(),
-            working: HashMap::new(),
+            working: Vec::new(),
             collected: HashSet::new(),
             broken: HashSet::new(),
         }
@@ -86,7 +87,7 @@ impl Watch {
 
     /// Looks at an input before the core takes it in.
     pub(super) fn before(
-        &self,
+        &mut self,
         core: &Core,
         input: &Input,
         payloads: &HashMap<PayloadId, Bytes>,
@@ -94,18 +95,26 @@ impl Watch {
         let mut before = Before::default();
         match input {
             Input::Reported { runner, report, .. } => {
-                before.disbelieved = core.counters().disbelieved.total();
-                before.runner = Some(*runner);
+                let told = || Some((self.seen.len(), core.counters().disbelieved.total()));
                 match report {
+                    // These leave a runner with what it was given.
+                    Report::Alive | Report::Waits { .. } => {}
                     Report::AttemptBegan { attempt } => {
-                        before.what = Some(What::AttemptBegan { attempt: *attempt });
+                        before.told = told();
+                        self.saw(What::AttemptBegan { attempt: *attempt });
                     }
                     Report::RunFinished { attempt, run, outcome } => {
+                        before.told = told();
                         let end = end_of(outcome, payloads);
-                        before.what = Some(What::RunEnded { attempt: *attempt, run: *run, end });
+                        self.saw(What::RunEnded { attempt: *attempt, run: *run, end });
                     }
-                    Report::Lost { message, .. } => before.lost = Some(Arc::clone(message)),
-                    _ => {}
+                    Report::Lost { message, .. } => {
+                        before.runner = Some(*runner);
+                        before.lost = Some(Arc::clone(message));
+                    }
+                    Report::Ready { .. }
+                    | Report::StartFailed { .. }
+                    | Report::AttemptEnded { .. } => before.runner = Some(*runner),
                 }
             }
             Input::Requested {
@@ -127,11 +136,11 @@ impl Watch {
         actions: &[Action],
         arriving: &HashMap<RequestId, Vec<Arc<Task>>>,
     ) {
-        let Before { what, runner, lost, brings, disbelieved } = before;
-        if let Some(what) = what
-            && core.counters().disbelieved.total() == disbelieved
+        let Before { told, runner, lost, brings } = before;
+        if let Some((seen, disbelieved)) = told
+            && core.counters().disbelieved.total() != disbelieved
         {
-            self.saw(what);
+            self.seen.truncate(seen);
         }
         if let Some(request) = brings {
             self.brought(request, core, actions, arriving);
@@ -181,7 +190,11 @@ impl Watch {
     fn ordered(&mut self, action: &Action, core: &Core) {
         match action {
             Action::StartAttempt { runner, life, attempt, batch, task, runs, timeout, .. } => {
-                self.working.insert(*runner, *attempt);
+                let place = runner.0 as usize;
+                if place >= self.working.len() {
+                    self.working.resize(place + 1, None);
+                }
+                self.working[place] = Some(*attempt);
                 self.saw(What::AttemptGiven {
                     attempt: *attempt,
                     key: *batch,
@@ -229,7 +242,8 @@ impl Watch {
 
     /// Tells that what a runner was at is over, if it is.
     fn settle(&mut self, runner: RunnerId, core: &Core, lost: Option<Arc<str>>) {
-        let Some(attempt) = self.working.get(&runner).copied() else { return };
+        let place = runner.0 as usize;
+        let Some(attempt) = self.working.get(place).copied().flatten() else { return };
         let current = match core.runner_state(runner) {
             Some(RunnerState::Busy(current) | RunnerState::Cancelling(current)) => Some(current),
             _ => None,
@@ -237,7 +251,7 @@ impl Watch {
         if current == Some(attempt) {
             return;
         }
-        self.working.remove(&runner);
+        self.working[place] = None;
         let is_there = current.is_some() || core.runner_state(runner) == Some(RunnerState::Idle);
         let words = || core.runner(runner).and_then(|view| view.message);
         let lost = lost.or_else(|| if is_there { None } else { words() });

@@ -12,7 +12,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, BufWriter, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -25,6 +25,9 @@ const TRAJECTORIES: &str = "trajectories";
 
 /// The file of events takes no more than this.
 const EVENTS_MOST: u64 = 64 << 20;
+
+/// How many bytes of trajectories are written at once, if they are short.
+const TOGETHER: usize = 1 << 18;
 
 /// The longest frame that is believed.
 const LONGEST: u32 = 1 << 30;
@@ -74,11 +77,16 @@ impl Files {
     /// Writes what was taken. What cannot be written is counted, and the next goes to new files.
     pub(super) fn write(&mut self, taken: Taken) -> Unwritten {
         let mut unwritten = Unwritten::default();
-        for (part, payload) in &taken.trajectories {
-            let file = append(&self.dir, TRAJECTORIES, *part, &mut self.trajectories);
-            if said(file.and_then(|file| file.write_all(payload))).is_none() {
+        for part in taken.trajectories.chunk_by(|(one, _), (other, _)| one == other) {
+            let file = append(&self.dir, TRAJECTORIES, part[0].0, &mut self.trajectories);
+            let written = file.and_then(|file| {
+                let mut out = BufWriter::with_capacity(TOGETHER, file);
+                part.iter().try_for_each(|(_, payload)| out.write_all(payload))?;
+                out.flush()
+            });
+            if said(written).is_none() {
                 self.trajectories = None;
-                unwritten.trajectories += 1;
+                unwritten.trajectories += part.len() as u64;
             }
         }
         if !taken.entries.is_empty() {

@@ -1,11 +1,13 @@
 //! Steps, evaluations, exchanges of weights, training, alarms: what happened to the job as a whole.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 use rollway_core::BatchState;
 
 use super::record::Note;
 use crate::scene::{Alarm, Beat, EvalPoint, JobState, Lane, RewardPoint, Span};
+use crate::words;
 
 /// How many spans a lane has, and points a curve.
 const MOST: usize = 5_000;
@@ -84,7 +86,8 @@ impl Notes {
                 self.version = *version;
                 let mut span = begun("sync", *step, at - waited - loading);
                 span.name = format!("v{version}");
-                let detail = format!("waited {waited:.1} s, loaded {loading:.1} s");
+                let [waited, loading] = [*waited, *loading].map(said_time);
+                let detail = format!("waited {waited}, loaded in {loading}");
                 end(&mut span, at, "done", &detail);
                 self.syncs.push_back(span);
             }
@@ -228,4 +231,9 @@ fn end(span: &mut Span, at: f64, state: &str, detail: &str) {
     if !detail.is_empty() {
         detail.clone_into(&mut span.detail);
     }
+}
+
+/// Returns seconds as people say them; what was read from a file may be anything.
+fn said_time(seconds: f64) -> String {
+    words::time(Duration::try_from_secs_f64(seconds).unwrap_or_default())
 }

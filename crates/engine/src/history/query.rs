@@ -214,7 +214,7 @@ pub(super) fn attempt(record: &AttemptRecord) -> scene::Attempt {
         attempt: record.attempt,
         runner: record.runner,
         life: record.life,
-        node: None,
+        node: record.node.as_deref().map(str::to_owned),
         given: record.given,
         began: record.began,
         ended: record.ended,

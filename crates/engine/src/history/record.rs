@@ -89,6 +89,8 @@ pub(super) struct AttemptRecord {
     pub(super) attempt: u64,
     pub(super) runner: u32,
     pub(super) life: u32,
+    /// Where the runner was.
+    pub(super) node: Option<Arc<str>>,
     pub(super) given: f64,
     pub(super) began: Option<f64>,
     pub(super) ended: Option<f64>,
@@ -222,6 +224,7 @@ impl AttemptRecord {
         put.number(self.attempt);
         put.number(self.runner.into());
         put.number(self.life.into());
+        put.maybe_words(self.node.as_deref());
         put.float(self.given);
         put.maybe(later(self.given, self.began));
         put.maybe(later(self.given, self.ended));
@@ -244,11 +247,12 @@ impl AttemptRecord {
 
     fn take(take: &mut Take<'_>) -> Option<Self> {
         let (attempt, runner, life) = (take.number()?, take.small()?, take.small()?);
-        let given = take.float()?;
+        let (node, given) = (take.maybe_words()?, take.float()?);
         let mut record = Self {
             attempt,
             runner,
             life,
+            node,
             given,
             began: moment(given, take.maybe()?),
             ended: moment(given, take.maybe()?),
@@ -404,6 +408,7 @@ mod tests {
             attempt: 1 << 41,
             runner: 2,
             life: 1,
+            node: Some("10.0.0.2".into()),
             given: 100.0,
             began: Some(100.125),
             ended: Some(101.0),

@@ -252,12 +252,15 @@ pub(super) struct LiveAttempt {
     /// When its last run ended.
     pub(super) mark: f64,
     pub(super) calls: u64,
-    /// What became of its runs, by why they did not count; none: they did.
-    pub(super) shares: Vec<(Option<&'static str>, u32)>,
+    /// How many of its runs counted.
+    pub(super) useful: u32,
+    /// And how many did not, by why.
+    pub(super) shares: Vec<(&'static str, u32)>,
 }
 
 impl LiveAttempt {
     pub(super) fn share(&mut self, why: Option<&'static str>) {
+        let Some(why) = why else { return self.useful += 1 };
         match self.shares.iter_mut().find(|(known, _)| *known == why) {
             Some((_, count)) => *count += 1,
             None => self.shares.push((why, 1)),

@@ -30,6 +30,8 @@ impl State {
     ) {
         let Some(batch) = self.keys.get(&key).copied() else { return };
         let Some(first) = self.row_of(batch, task.0, runs.first) else { return };
+        let node = self.places.get(&runner).filter(|(is, _)| *is == life).map(|(_, at)| at);
+        let node = node.cloned();
         for number in first..first + u64::from(runs.count) {
             let Some(row) = self.row_mut(number) else { continue };
             row.attempts = row.attempts.saturating_add(1);
@@ -54,6 +56,7 @@ impl State {
                 attempt: attempt.0,
                 runner: runner.0,
                 life: life.0,
+                node: node.clone(),
                 given: at,
                 began: None,
                 ended: None,
@@ -69,6 +72,7 @@ impl State {
             began: None,
             mark: at,
             calls: 0,
+            useful: 0,
             shares: Vec::new(),
         };
         self.attempts.insert(attempt, under_way);
@@ -91,8 +95,8 @@ impl State {
         let Some(live) = self.live.get_mut(&(attempt.first + u64::from(place))) else { return };
         match end {
             Ended::Well { reward, seconds, payload } => {
-                let seconds = seconds.or(Some(took));
-                live.end = Some(End { reward, seconds, payload });
+                let (reward, seconds) = (finite(reward), finite(seconds).or(Some(took)));
+                live.end = Some(End { reward, seconds, payload: payload.map(|payload| *payload) });
             }
             Ended::Badly { message } => {
                 live.end = Some(End { reward: None, seconds: Some(took), payload: None });
@@ -321,14 +325,15 @@ impl State {
         let Some(attempt) = self.attempts.remove(&id) else { return };
         let all = attempt.runs.count.max(1);
         let took = (at - attempt.began.unwrap_or(attempt.given)).max(0.0);
-        let mut left = all;
+        let mut left = all.saturating_sub(attempt.useful);
+        self.totals.seconds_useful += took * f64::from(attempt.useful) / f64::from(all);
         for (why, count) in &attempt.shares {
             left = left.saturating_sub(*count);
-            self.spent(*why, took * f64::from(*count) / f64::from(all));
+            self.spent(why, took * f64::from(*count) / f64::from(all));
         }
         if left > 0 {
             let why = if lost.is_some() { "runner_lost" } else { "put_back" };
-            self.spent(Some(why), took * f64::from(left) / f64::from(all));
+            self.spent(why, took * f64::from(left) / f64::from(all));
         }
         for number in attempt.first..attempt.first + u64::from(attempt.runs.count) {
             let Some(live) = self.live.get_mut(&number) else { continue };
@@ -340,11 +345,8 @@ impl State {
         }
     }
 
-    fn spent(&mut self, why: Option<&str>, seconds: f64) {
-        match why {
-            None => self.totals.seconds_useful += seconds,
-            Some(why) => *self.totals.seconds_lost.entry(why.to_owned()).or_default() += seconds,
-        }
+    fn spent(&mut self, why: &str, seconds: f64) {
+        *self.totals.seconds_lost.entry(why.to_owned()).or_default() += seconds;
     }
 
     pub(super) fn task_ended(
@@ -368,7 +370,7 @@ impl State {
             let good = good.filter(|row| row.state == RunState::Succeeded);
             let seconds: f64 = good.filter_map(|row| finite(row.seconds)).sum();
             self.totals.seconds_useful = (self.totals.seconds_useful - seconds).max(0.0);
-            self.spent(Some(reason.name()), seconds);
+            self.spent(reason.name(), seconds);
         }
         self.close_task(number, task.0, dropped);
     }

@@ -1,11 +1,14 @@
 //! What is known of a job: changed by what is seen, and by what is read.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use bytes::Bytes;
-use rollway_core::{AttemptId, BatchId, BatchKey, BatchKind, BatchState, TaskId};
+use rollway_core::{
+    AttemptId, BatchId, BatchKey, BatchKind, BatchState, DropReason, Life, Over, RunId, RunnerId,
+    Runs, Status, TaskId,
+};
 
 use super::names::Names;
 use super::notes::Notes;
@@ -13,6 +16,7 @@ use super::out::Out;
 use super::record::{Note, Totals};
 use super::row::{Batch, Counts, LiveAttempt, LiveRun, Row, TaskRow};
 use crate::observe::{Call, Seen, What};
+use crate::quick::QuickMap;
 use crate::workers::RunEnd;
 
 /// What was seen, as far as it is needed later.
@@ -25,21 +29,61 @@ pub(super) struct Item {
 /// What a [`Seen`] comes down to.
 #[derive(Debug)]
 pub(super) enum Event {
+    Given {
+        attempt: AttemptId,
+        of: (BatchKey, TaskId, Runs),
+        to: (RunnerId, Life),
+    },
+    Began {
+        attempt: AttemptId,
+    },
     /// A run of an attempt ended.
-    Ended { attempt: AttemptId, run: u32, end: Ended },
+    Ended {
+        attempt: AttemptId,
+        run: u32,
+        end: Ended,
+    },
+    /// A run ended for good.
+    Over {
+        of: (BatchKey, TaskId, RunId),
+        how: Over,
+    },
+    AttemptEnded {
+        attempt: AttemptId,
+        lost: Option<Arc<str>>,
+    },
+    TaskEnded {
+        of: (BatchKey, TaskId),
+        status: Arc<Status>,
+        dropped: Option<DropReason>,
+    },
+    /// The experiences of a run were dropped.
+    Dropped {
+        reason: DropReason,
+    },
     /// A call did something.
-    Call(Call),
+    Call(Box<Call>),
     /// Anything else about runs.
-    Seen(What),
+    Seen(Box<What>),
     /// Something about the job.
-    Note(Note),
+    Note(Box<Note>),
 }
+
+/// A million of them may wait: what is large and rare is elsewhere.
+const _: () = assert!(size_of::<Item>() <= 56, "an item is small");
 
 /// How a run of an attempt ended.
 #[derive(Debug)]
 pub(super) enum Ended {
-    Well { reward: Option<f64>, seconds: Option<f64>, payload: Option<Bytes> },
-    Badly { message: Arc<str> },
+    /// NaN: not known.
+    Well {
+        reward: f64,
+        seconds: f64,
+        payload: Option<Box<Bytes>>,
+    },
+    Badly {
+        message: Arc<str>,
+    },
 }
 
 /// Seconds since 1970.
@@ -48,24 +92,38 @@ pub(super) fn seconds(at: std::time::SystemTime) -> f64 {
 }
 
 impl Item {
-    /// Puts aside what is needed.
-    pub(super) fn of(seen: &Seen) -> Self {
+    /// Puts aside what is needed, if anything is.
+    pub(super) fn of(seen: &Seen) -> Option<Self> {
         let what = match &seen.what {
-            What::RunEnded { attempt, run, end } => {
-                let end = match end {
-                    RunEnd::Succeeded { payload, metrics } => Ended::Well {
-                        reward: metrics.get("reward"),
-                        seconds: metrics.get(rollway_core::metrics::RUN_SECONDS),
-                        payload: payload.clone(),
-                    },
-                    RunEnd::Failed { message, .. } => Ended::Badly { message: Arc::clone(message) },
-                };
-                Event::Ended { attempt: *attempt, run: run.0, end }
+            What::AttemptGiven { attempt, key, task, runs, runner, life, .. } => {
+                Event::Given { attempt: *attempt, of: (*key, *task, *runs), to: (*runner, *life) }
             }
-            What::Call(call) => Event::Call(call.clone()),
-            what => Event::Seen(what.clone()),
+            What::AttemptBegan { attempt } => Event::Began { attempt: *attempt },
+            What::RunEnded { attempt, run, end } => {
+                Event::Ended { attempt: *attempt, run: run.0, end: Ended::of(end) }
+            }
+            What::RunOver { key, task, run, how } => {
+                Event::Over { of: (*key, *task, *run), how: how.clone() }
+            }
+            What::AttemptEnded { attempt, lost } => {
+                Event::AttemptEnded { attempt: *attempt, lost: lost.clone() }
+            }
+            What::TaskEnded { key, task, status, dropped } => {
+                let (of, status) = ((*key, *task), Arc::clone(status));
+                Event::TaskEnded { of, status, dropped: *dropped }
+            }
+            What::PayloadDropped { reason, .. } => Event::Dropped { reason: *reason },
+            What::Call(call) => Event::Call(Box::new(call.clone())),
+            what @ (What::BatchBegan { .. }
+            | What::BatchIs { .. }
+            | What::RunRetried { .. }
+            | What::RunnerAt { .. }) => Event::Seen(Box::new(what.clone())),
+            // What follows tells more: which runs were cancelled, and when the runner was done.
+            What::AttemptCancelled { .. } => return None,
+            // The runners themselves are asked what they do.
+            What::RunnerBroken { .. } | What::RunnerReady { .. } => return None,
         };
-        Self { at: seconds(seen.at), what }
+        Some(Self { at: seconds(seen.at), what })
     }
 
     /// Bytes of experiences that it holds.
@@ -85,6 +143,19 @@ impl Item {
     }
 }
 
+impl Ended {
+    fn of(end: &RunEnd) -> Self {
+        match end {
+            RunEnd::Succeeded { payload, metrics } => Self::Well {
+                reward: metrics.get("reward").unwrap_or(f64::NAN),
+                seconds: metrics.get(rollway_core::metrics::RUN_SECONDS).unwrap_or(f64::NAN),
+                payload: payload.clone().map(Box::new),
+            },
+            RunEnd::Failed { message, .. } => Self::Badly { message: Arc::clone(message) },
+        }
+    }
+}
+
 /// What is known of a job.
 #[derive(Debug)]
 pub(super) struct State {
@@ -96,9 +167,11 @@ pub(super) struct State {
     pub(super) batches: BTreeMap<u32, Batch>,
     next_batch: u32,
     /// Batches of this process by key.
-    pub(super) keys: HashMap<BatchKey, u32>,
-    pub(super) attempts: HashMap<AttemptId, LiveAttempt>,
-    pub(super) live: HashMap<u64, LiveRun>,
+    pub(super) keys: QuickMap<BatchKey, u32>,
+    pub(super) attempts: QuickMap<AttemptId, LiveAttempt>,
+    pub(super) live: QuickMap<u64, LiveRun>,
+    /// Where runners are, in which life of theirs.
+    pub(super) places: QuickMap<RunnerId, (Life, Arc<str>)>,
     pub(super) messages: Names,
     pub(super) workflows: Names,
     pub(super) notes: Notes,
@@ -119,9 +192,10 @@ impl State {
             max_runs: max_runs.max(1),
             batches: BTreeMap::new(),
             next_batch: 0,
-            keys: HashMap::new(),
-            attempts: HashMap::new(),
-            live: HashMap::new(),
+            keys: QuickMap::default(),
+            attempts: QuickMap::default(),
+            live: QuickMap::default(),
+            places: QuickMap::default(),
             messages: Names::new(),
             workflows: Names::new(),
             notes: Notes::default(),
@@ -136,13 +210,27 @@ impl State {
     pub(super) fn apply(&mut self, item: Item) {
         let at = item.at;
         match item.what {
+            Event::Given { attempt, of, to } => self.given(at, attempt, of, to),
+            Event::Began { attempt } => self.began(at, attempt),
             Event::Ended { attempt, run, end } => self.run_ended(at, attempt, run, end),
-            Event::Call(call) => self.call(at, call),
+            Event::Over { of, how } => self.over(at, of, &how),
+            Event::AttemptEnded { attempt, lost } => self.attempt_ended(at, attempt, lost.as_ref()),
+            Event::TaskEnded { of: (key, task), status, dropped } => {
+                self.task_ended(at, key, task, &status, dropped);
+            }
+            Event::Dropped { reason } => {
+                let dropped = &mut self.totals.experiences_dropped;
+                match dropped.get_mut(reason.name()) {
+                    Some(count) => *count += 1,
+                    None => drop(dropped.insert(reason.name().to_owned(), 1)),
+                }
+            }
+            Event::Call(call) => self.call(at, *call),
             Event::Note(note) => {
                 self.notes.apply(at, &note);
-                self.out.note(at, note);
+                self.out.note(at, *note);
             }
-            Event::Seen(what) => self.seen(at, what),
+            Event::Seen(what) => self.seen(at, *what),
         }
     }
 
@@ -152,25 +240,14 @@ impl State {
                 self.batch_began(at, &batch, key, kind, first, &tasks);
             }
             What::BatchIs { key, state } => self.batch_is(at, key, state),
-            What::AttemptGiven { attempt, key, task, runs, runner, life, .. } => {
-                self.given(at, attempt, (key, task, runs), (runner, life));
-            }
-            What::AttemptBegan { attempt } => self.began(at, attempt),
             What::RunRetried { key, task, run, kind, message } => {
                 self.retried(at, (key, task, run), kind, &message);
             }
-            What::RunOver { key, task, run, how } => self.over(at, (key, task, run), &how),
-            What::AttemptEnded { attempt, lost } => self.attempt_ended(at, attempt, lost.as_ref()),
-            What::TaskEnded { key, task, status, dropped } => {
-                self.task_ended(at, key, task, &status, dropped);
+            What::RunnerAt { runner, life, place } => {
+                self.places.insert(runner, (life, place));
             }
-            What::PayloadDropped { reason, .. } => {
-                *self.totals.experiences_dropped.entry(reason.name().to_owned()).or_default() += 1;
-            }
-            // What follows tells more: which runs were cancelled, and when the runner was done.
-            What::AttemptCancelled { .. } | What::RunEnded { .. } | What::Call(_) => {}
-            // The runners themselves are asked what they do.
-            What::RunnerBroken { .. } | What::RunnerReady { .. } => {}
+            // These come as events of their own, or not at all.
+            _ => {}
         }
     }
 

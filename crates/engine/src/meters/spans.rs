@@ -1,7 +1,7 @@
 //! How long attempts and tasks last, by workflow: a few workflows under their own names, the rest
 //! together.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,12 +21,9 @@ const BOUNDS: [f64; 16] = [
     7200.0,
 ];
 
-/// Under which names durations are kept: workflow and kind of batch.
-type Name = (Arc<str>, BatchKind);
-
-/// Durations by workflow and kind of batch.
+/// Durations by the number of a workflow and by kind of batch.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Spans(BTreeMap<Name, Histogram>);
+pub(super) struct Spans(BTreeMap<(usize, BatchKind), Histogram>);
 
 #[derive(Clone, Debug, Default)]
 struct Histogram {
@@ -36,7 +33,7 @@ struct Histogram {
 
 impl Spans {
     /// Counts a duration.
-    pub(super) fn add(&mut self, name: Name, took: Duration) {
+    pub(super) fn add(&mut self, name: (usize, BatchKind), took: Duration) {
         let seconds = took.as_secs_f64();
         let at = BOUNDS.partition_point(|bound| *bound < seconds);
         let histogram = self.0.entry(name).or_default();
@@ -44,36 +41,60 @@ impl Spans {
         histogram.sum += seconds;
     }
 
-    /// Returns everything that was counted.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, BatchKind, Spread)> {
+    /// Returns everything that was counted, in the order in which workflows came.
+    pub(super) fn iter<'a>(
+        &'a self,
+        names: &'a Names,
+    ) -> impl Iterator<Item = (&'a str, BatchKind, Spread)> {
         self.0.iter().map(|((workflow, kind), histogram)| {
             let bounds = BOUNDS.into_iter().chain([f64::INFINITY]);
             let buckets = bounds.zip(histogram.counts).collect();
-            (&**workflow, *kind, Spread { sum: histogram.sum, buckets })
+            let workflow = names.list.get(*workflow).map_or(OTHER, |name| name);
+            (workflow, *kind, Spread { sum: histogram.sum, buckets })
         })
     }
 }
 
 /// Which names are used. The first that come have theirs, the rest share one.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Names {
-    known: BTreeSet<Arc<str>>,
+    /// Number 0 is the shared one.
+    list: Vec<Arc<str>>,
+    numbers: BTreeMap<Arc<str>, usize>,
+    /// The last that was asked for: most often it is the next one too.
+    last: (Arc<str>, usize),
     /// How often one was counted under the shared name.
     pub(super) others: u64,
 }
 
+impl Default for Names {
+    fn default() -> Self {
+        let shared: Arc<str> = OTHER.into();
+        let numbers = BTreeMap::from([(Arc::clone(&shared), 0)]);
+        Self { list: vec![Arc::clone(&shared)], numbers, last: (shared, 0), others: 0 }
+    }
+}
+
 impl Names {
-    /// Returns the name under which something is counted.
-    pub(super) fn of(&mut self, name: &Arc<str>) -> Arc<str> {
-        if let Some(known) = self.known.get(name) {
-            return Arc::clone(known);
+    /// Returns the number of the name under which something is counted.
+    pub(super) fn of(&mut self, name: &Arc<str>) -> usize {
+        if Arc::ptr_eq(&self.last.0, name) {
+            return self.last.1;
         }
-        if self.known.len() < WORKFLOWS {
-            self.known.insert(Arc::clone(name));
-            return Arc::clone(name);
-        }
-        self.others += 1;
-        Arc::from(OTHER)
+        let number = match self.numbers.get(name) {
+            Some(known) => *known,
+            None if self.list.len() <= WORKFLOWS => {
+                self.list.push(Arc::clone(name));
+                self.numbers.insert(Arc::clone(name), self.list.len() - 1);
+                self.list.len() - 1
+            }
+            None => {
+                self.others += 1;
+                return 0;
+            }
+        };
+        self.last = (Arc::clone(name), number);
+        number
     }
 }
 
@@ -91,7 +112,7 @@ mod tests {
         }
         let count = |spread: &Spread| spread.buckets.iter().map(|(_, count)| count).sum::<u64>();
         let counts: Vec<_> =
-            spans.iter().map(|(name, _, spread)| (name.to_owned(), count(&spread))).collect();
+            spans.iter(&names).map(|(name, _, spread)| (name.to_owned(), count(&spread))).collect();
         assert_eq!(counts.len(), WORKFLOWS + 1);
         assert_eq!(counts.iter().map(|(_, count)| count).sum::<u64>(), 200);
         assert!(counts.contains(&(OTHER.to_owned(), 150)));
@@ -102,9 +123,10 @@ mod tests {
     fn a_bound_belongs_to_its_bucket() {
         let mut spans = Spans::default();
         for seconds in [0.005, 0.006, 7200.0, 7201.0] {
-            spans.add(("w".into(), BatchKind::Eval), Duration::from_secs_f64(seconds));
+            spans.add((0, BatchKind::Eval), Duration::from_secs_f64(seconds));
         }
-        let (_, _, spread) = spans.iter().next().unwrap();
+        let names = Names::default();
+        let (_, _, spread) = spans.iter(&names).next().unwrap();
         let filled: Vec<f64> = spread
             .buckets
             .iter()

@@ -13,7 +13,7 @@ use rollway_core::{
 };
 
 use super::page::{Page, Put, Spread};
-use super::spans::Spans;
+use super::spans::{Names, Spans};
 use super::told::Told;
 use crate::explorer::Whole;
 use crate::lag::Lag;
@@ -40,7 +40,7 @@ pub(super) struct Snapshot {
     pub(super) attempts: Spans,
     pub(super) tasks: Spans,
     pub(super) waits: Spans,
-    pub(super) other_workflows: u64,
+    pub(super) names: Names,
     pub(super) drops: BTreeMap<&'static str, u64>,
 }
 
@@ -229,13 +229,13 @@ impl Snapshot {
     fn spans(&self, page: &mut Page<'_>) -> Result {
         let help = "How long attempts lasted, by workflow; a few workflows have their own name, \
                     the rest is `other`";
-        page.histograms("attempt_duration", help, by_workflow(&self.attempts))?;
+        page.histograms("attempt_duration", help, by_workflow(&self.names, &self.attempts))?;
         let help = "How long tasks lasted from their first attempt to their end";
-        page.histograms("task_duration", help, by_workflow(&self.tasks))?;
+        page.histograms("task_duration", help, by_workflow(&self.names, &self.tasks))?;
         let help = "How long tasks waited for their first attempt";
-        page.histograms("task_wait", help, by_workflow(&self.waits))?;
+        page.histograms("task_wait", help, by_workflow(&self.names, &self.waits))?;
         let help = "Times that a workflow was counted as `other`";
-        page.counter("workflows_other", help, self.other_workflows)
+        page.counter("workflows_other", help, self.names.others)
     }
 
     fn inside(&self, page: &mut Page<'_>) -> Result {
@@ -343,9 +343,12 @@ fn by_kind<T: 'static>(
     }
 }
 
-fn by_workflow(spans: &Spans) -> impl FnOnce(Put<'_, Spread>) -> Result + '_ {
+fn by_workflow<'a>(
+    names: &'a Names,
+    spans: &'a Spans,
+) -> impl FnOnce(Put<'_, Spread>) -> Result + 'a {
     move |put: Put<'_, Spread>| {
-        spans.iter().try_for_each(|(workflow, kind, spread)| {
+        spans.iter(names).try_for_each(|(workflow, kind, spread)| {
             let kind = if kind == BatchKind::Train { "train" } else { "eval" };
             put(&[("workflow", workflow), ("kind", kind)], spread)
         })

@@ -185,8 +185,6 @@ pub struct RunDetail {
     pub experiences: Vec<Experience>,
     /// Why there are no experiences, if they are not kept.
     pub experiences_message: Option<String>,
-    /// What its runner did, in order.
-    pub stages: Vec<Stage>,
 }
 
 impl Serialize for RunDetail {
@@ -200,7 +198,6 @@ impl Serialize for RunDetail {
         map.serialize_entry("attempts", &self.attempts)?;
         map.serialize_entry("experiences", &self.experiences)?;
         map.serialize_entry("experiences_message", &self.experiences_message)?;
-        map.serialize_entry("stages", &self.stages)?;
         map.end()
     }
 }
@@ -255,18 +252,6 @@ pub struct Call {
     pub answer_tokens: Option<u64>,
     /// The version of the weights.
     pub version: Option<u64>,
-}
-
-/// What a runner was at for a while.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Stage {
-    /// In words.
-    pub stage: String,
-    /// Since when.
-    pub begin: Seconds,
-    /// Until when.
-    pub end: Option<Seconds>,
 }
 
 /// One experience of a run.

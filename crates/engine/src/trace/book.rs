@@ -15,9 +15,10 @@ use rollway_core::{
 
 use super::calls::Calls;
 use super::ids::{Names, SpanId, TraceId};
-use super::mark::{End, Fact, Given, Mark, Tasks, Workflows};
+use super::mark::{End, Fact, Given, Mark, Tasks};
 use super::outcome::{Outcome, unfinished};
 use super::span::{Nanos, Span, Status, Value};
+use crate::track::Workflows;
 
 /// How many evaluations are remembered until they are told to be over.
 const EVALS: usize = 1_000;
@@ -90,8 +91,13 @@ impl Book {
         }
     }
 
-    /// Notes what happened; returns the spans that are over now.
-    pub(super) fn note(&mut self, mark: &Mark) -> Vec<Span> {
+    /// Returns the spans of what is over, and has not been returned before.
+    pub(super) fn over(&mut self) -> Vec<Span> {
+        std::mem::take(&mut self.spans)
+    }
+
+    /// Notes what happened.
+    pub(super) fn note(&mut self, mark: &Mark) {
         let at = mark.at;
         self.last = self.last.max(at);
         match &mark.fact {
@@ -150,7 +156,6 @@ impl Book {
             }
             Fact::BatchIs { .. } | Fact::Trained { .. } | Fact::Noted(_) | Fact::Beat { .. } => {}
         }
-        std::mem::take(&mut self.spans)
     }
 
     /// Returns what is under way, as spans that nobody has ended.
@@ -190,11 +195,11 @@ impl Book {
             }
         }
         if let Some(batch) = self.batches.get_mut(&key) {
-            return batch.workflows.add(tasks);
+            return batch.workflows.add(tasks.first, &tasks.tasks);
         }
         let name = id.to_string().into();
         let mut workflows = Workflows::default();
-        workflows.add(tasks);
+        workflows.add(tasks.first, &tasks.tasks);
         let tasks = BTreeMap::new();
         self.batches.insert(key, Batch { id: id.clone(), name, kind, began: at, workflows, tasks });
     }

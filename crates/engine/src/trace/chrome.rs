@@ -23,9 +23,10 @@ use rollway_core::{AttemptId, BatchId, BatchKey, BatchKind, BatchState, RunId, R
 use self::file::File;
 use self::tracks::{Group, Track, Tracks, text};
 use super::losses::Losses;
-use super::mark::{End, Fact, Given, Mark, Tasks, Workflows};
+use super::mark::{End, Fact, Given, Mark, Tasks};
 use super::span::Nanos;
 use crate::observe::{Call, Moment};
+use crate::track::Workflows;
 
 /// Writes what happens to a file.
 #[derive(Debug)]
@@ -165,7 +166,7 @@ impl Chrome {
         tasks: &Tasks,
     ) {
         if let Some(batch) = self.batches.get_mut(&key) {
-            return batch.workflows.add(tasks);
+            return batch.workflows.add(tasks.first, &tasks.tasks);
         }
         if kind == BatchKind::Eval && !self.evals.contains_key(id) {
             let track = self.tracks.lane(Group::Evals);
@@ -174,7 +175,7 @@ impl Chrome {
         }
         let track = self.tracks.lane(Group::Batches);
         let mut workflows = Workflows::default();
-        workflows.add(tasks);
+        workflows.add(tasks.first, &tasks.tasks);
         let (name, tasks) = (id.to_string(), workflows.len());
         let args = format!("\"batch\":{},\"kind\":\"{kind}\",\"tasks\":{tasks}", text(&name));
         self.tracks.begin(at, track, &format!("batch {name}"), &args);

@@ -4,8 +4,7 @@
 //! This is asked by whoever saw something, and must be quick: what belongs to a task that is not
 //! traced is gone after a look into a table.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::collections::BTreeMap;
 
 use rollway_core::{AttemptId, BatchId, BatchKey, BatchState, RunId, TaskId};
 
@@ -13,6 +12,7 @@ use super::ids::{Names, SpanId, TraceId};
 use super::mark::{Fact, Mark, nanos};
 use super::span::Nanos;
 use crate::observe::{Moment, Seen, What};
+use crate::quick::{QuickMap, QuickSet, mixed};
 
 /// How many tasks a second are traced in the long run. Rollouts take seconds: only work that does
 /// nothing comes faster than this, and then looking must not cost more than the work.
@@ -48,9 +48,9 @@ pub(super) struct Filter {
     is_bounded: bool,
     batches: BTreeMap<BatchKey, Batch>,
     /// The attempts of traced tasks that are under way.
-    attempts: HashMap<AttemptId, (BatchKey, TaskId), BuildHasherDefault<Mix>>,
+    attempts: QuickMap<AttemptId, (BatchKey, TaskId)>,
     /// Their calls that are under way. A call may outlive its attempt by a little.
-    calls: HashSet<u64, BuildHasherDefault<Mix>>,
+    calls: QuickSet<u64>,
     /// Tasks that may be taken now, in millionths.
     purse: u64,
     filled: Nanos,
@@ -65,8 +65,8 @@ impl Filter {
             sample,
             is_bounded: true,
             batches: BTreeMap::new(),
-            attempts: HashMap::default(),
-            calls: HashSet::default(),
+            attempts: QuickMap::default(),
+            calls: QuickSet::default(),
             purse: BURST * 1_000_000,
             filled: 0,
             ignored: 0,
@@ -140,6 +140,7 @@ impl Filter {
             }
             What::RunRetried { .. }
             | What::PayloadDropped { .. }
+            | What::RunnerAt { .. }
             | What::RunnerBroken { .. }
             | What::RunnerReady { .. } => false,
             What::Call(call) => match call.moment {
@@ -193,30 +194,5 @@ impl Filter {
             self.purse -= TASK;
         }
         is_enough
-    }
-}
-
-/// Spreads the bits of a number.
-const fn mixed(number: u64) -> u64 {
-    let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    number ^ (number >> 31)
-}
-
-/// A hash for numbers that we gave ourselves.
-#[derive(Debug, Default)]
-struct Mix(u64);
-
-impl Hasher for Mix {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
-    }
-
-    fn write_u64(&mut self, number: u64) {
-        self.0 = mixed(self.0 ^ number);
     }
 }

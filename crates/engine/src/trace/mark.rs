@@ -54,28 +54,6 @@ pub(super) struct Tasks {
     pub(super) tasks: Arc<[(Arc<str>, u32)]>,
 }
 
-/// Which workflows the tasks of a batch have.
-#[derive(Debug, Default)]
-pub(super) struct Workflows(Vec<Tasks>);
-
-impl Workflows {
-    pub(super) fn add(&mut self, tasks: &Tasks) {
-        self.0.push(tasks.clone());
-    }
-
-    /// How many tasks there are.
-    pub(super) fn len(&self) -> u64 {
-        self.0.iter().map(|part| part.tasks.len() as u64).sum()
-    }
-
-    pub(super) fn of(&self, task: TaskId) -> Option<&Arc<str>> {
-        self.0.iter().rev().find_map(|part| {
-            let place = task.0.checked_sub(part.first.0)?;
-            part.tasks.get(place as usize).map(|(workflow, _)| workflow)
-        })
-    }
-}
-
 /// Runs that were given to a runner.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Given {
@@ -138,6 +116,7 @@ impl Fact {
             What::Call(call) => Self::Call(call.clone()),
             What::RunRetried { .. }
             | What::PayloadDropped { .. }
+            | What::RunnerAt { .. }
             | What::RunnerBroken { .. }
             | What::RunnerReady { .. } => return None,
         })

@@ -6,7 +6,8 @@ mod target;
 
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -45,7 +46,9 @@ const CONNECT: Duration = Duration::from_secs(3);
 /// Sends spans. Dropped, it sends what it has, for as long as [`FAREWELL`] lasts.
 #[derive(Debug)]
 pub(super) struct Exporter {
-    sender: Option<SyncSender<Span>>,
+    sender: Option<Sender<Vec<Span>>>,
+    /// How many spans wait.
+    waiting: Arc<AtomicUsize>,
     losses: Arc<Losses>,
     thread: Option<JoinHandle<()>>,
     goodbye: tokio_util::sync::CancellationToken,
@@ -54,23 +57,38 @@ pub(super) struct Exporter {
 impl Exporter {
     /// Begins to send.
     pub(super) fn start(target: Target, losses: &Arc<Losses>) -> io::Result<Self> {
-        let (sender, receiver) = sync_channel(WAITING);
+        let (sender, receiver) = channel();
         let goodbye = tokio_util::sync::CancellationToken::new();
-        let sending = Sending { target, losses: Arc::clone(losses), goodbye: goodbye.clone() };
+        let waiting = Arc::<AtomicUsize>::default();
+        let sending = Sending {
+            target,
+            waiting: Arc::clone(&waiting),
+            losses: Arc::clone(losses),
+            goodbye: goodbye.clone(),
+        };
         let client = sending.client()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let work = move || sending.work(&receiver, &client, &runtime);
         let thread = std::thread::Builder::new().name("otlp".to_owned()).spawn(work)?;
         let losses = Arc::clone(losses);
-        Ok(Self { sender: Some(sender), losses, thread: Some(thread), goodbye })
+        Ok(Self { sender: Some(sender), waiting, losses, thread: Some(thread), goodbye })
     }
 
-    /// Has a span sent, if there is room for it.
-    pub(super) fn send(&self, span: Span) {
-        if let Some(sender) = &self.sender
-            && sender.try_send(span).is_err()
-        {
-            self.losses.spans(1, "the collector does not take them fast enough");
+    /// Has spans sent, as many as there is room for.
+    pub(super) fn send(&self, mut spans: Vec<Span>) {
+        let room = WAITING.saturating_sub(self.waiting.load(Ordering::Relaxed));
+        let left = spans.len().saturating_sub(room);
+        if left > 0 {
+            spans.truncate(room);
+            self.losses.spans(left, "the collector does not take them fast enough");
+        }
+        if spans.is_empty() {
+            return;
+        }
+        self.waiting.fetch_add(spans.len(), Ordering::Relaxed);
+        if let Some(sender) = &self.sender {
+            // Without a thread nobody sends anything any more.
+            let _ = sender.send(spans);
         }
     }
 }
@@ -88,6 +106,7 @@ impl Drop for Exporter {
 
 struct Sending {
     target: Target,
+    waiting: Arc<AtomicUsize>,
     losses: Arc<Losses>,
     goodbye: tokio_util::sync::CancellationToken,
 }
@@ -107,22 +126,28 @@ impl Sending {
     }
 
     /// Sends spans until there are no more.
-    fn work(&self, receiver: &Receiver<Span>, client: &Client, runtime: &tokio::runtime::Runtime) {
+    fn work(
+        &self,
+        receiver: &Receiver<Vec<Span>>,
+        client: &Client,
+        runtime: &tokio::runtime::Runtime,
+    ) {
         let mut end = None;
-        loop {
-            let Ok(first) = receiver.recv() else { return };
-            let mut spans = vec![first];
+        while let Ok(mut spans) = receiver.recv() {
             let gathered = Instant::now() + GATHER;
-            while spans.len() < TOGETHER {
-                match receiver.recv_timeout(gathered.saturating_duration_since(Instant::now())) {
-                    Ok(span) => spans.push(span),
-                    Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
+            while spans.len() < TOGETHER
+                && let Ok(more) =
+                    receiver.recv_timeout(gathered.saturating_duration_since(Instant::now()))
+            {
+                spans.extend(more);
+            }
+            for together in spans.chunks(TOGETHER) {
+                self.waiting.fetch_sub(together.len(), Ordering::Relaxed);
+                if self.goodbye.is_cancelled() {
+                    end.get_or_insert_with(|| Instant::now() + FAREWELL);
                 }
+                runtime.block_on(self.deliver(client, together, end));
             }
-            if self.goodbye.is_cancelled() {
-                end.get_or_insert_with(|| Instant::now() + FAREWELL);
-            }
-            runtime.block_on(self.deliver(client, &spans, end));
         }
     }
 

@@ -65,7 +65,8 @@ fn spans(all: &[Seen], is_closed: bool) -> Vec<Span> {
     let mut marks = Vec::new();
     Filter::unbounded(names.clone()).keep(all, true, &mut marks);
     let mut book = Book::new(names, true);
-    let mut spans: Vec<Span> = marks.iter().flat_map(|mark| book.note(mark)).collect();
+    marks.iter().for_each(|mark| book.note(mark));
+    let mut spans = book.over();
     if is_closed {
         spans.extend(book.close());
     }
@@ -164,17 +165,15 @@ fn tasks_that_come_too_fast_are_left_out_whole() {
 
 #[test]
 fn a_queue_that_is_full_is_counted() {
-    let (sender, _receiver) = channel();
     let shared = Shared {
         filter: Mutex::new(Filter::new(Names::new("p/j"), 1.0)),
-        sender: Mutex::new(Some(sender)),
-        waiting: AtomicUsize::new(0),
+        queue: Queue::default(),
         losses: Arc::default(),
     };
     let (end, over) = channel();
     let tracer = Tracer { shared: Arc::new(shared), over: over.into() };
     // Nobody takes anything.
-    for _ in 0..=WAITING {
+    for _ in 0..=queue::WAITING {
         tracer.saw(&Event::Note("x".to_owned()));
     }
     assert_eq!(tracer.untraced(), Untraced { facts: 1, ..Untraced::default() });

@@ -7,9 +7,14 @@ mod proxy;
 
 use std::path::PathBuf;
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 
 use proxy::Proxy;
+use rollway::config::Config as JobConfig;
+use rollway::history::History;
+use rollway::observe::Observers;
+use rollway::scene::{self, RunKey};
 use rollway::{ChildOptions, Children, Collect, RunnerStates, Scheduler, Task};
 use rollway_core::{Config, Outcome, RunnerView, Supervision};
 use rollway_wire::{Address, Secret, env};
@@ -190,4 +195,22 @@ async fn a_job_that_starts_its_workers_itself_takes_no_others() {
     let refused = start(&address, "known", 1).wait_with_output().await.unwrap();
     let words = String::from_utf8_lossy(&refused.stderr);
     assert!(words.contains("starts its workers itself"), "{words}");
+}
+
+#[tokio::test]
+async fn the_history_knows_where_attempts_ran() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = job(1).await;
+    let mut config = JobConfig::default();
+    config.checkpoint_root_dir = folder.path().display().to_string();
+    let history = History::of(&config).unwrap();
+    let observers = Observers::new(vec![Arc::clone(&history) as _]);
+    let job = Job { scheduler: job.scheduler.observed(observers), ..job };
+    let worker = job.worker(1);
+    job.scheduler.start().await.unwrap();
+    job.answers(1, 1).await;
+    let key = RunKey { batch: "1".to_owned(), task: 0, run: 0 };
+    let attempts = scene::live(history).run(&key).unwrap().attempts;
+    let node = attempts[0].node.as_deref().unwrap();
+    assert!(node.ends_with(&format!("pid {}", worker.id().unwrap())), "{node}");
 }

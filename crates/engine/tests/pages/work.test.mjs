@@ -75,6 +75,8 @@ test("stuck runners stand first, with the stage where they hang", async () => {
   await page.getByRole("button", { name: "stuck 3" }).click();
   await page.waitForFunction(() => document.querySelectorAll("tbody tr:not(.gap)").length === 3);
   await page.getByRole("link", { name: "Runners 3" }).waitFor();
+  await rows.first().locator("a").click();
+  await page.getByText(/^Now waits for the model for 2\d min/).waitFor();
   await page.context().close();
   await job.close();
 });

@@ -22,10 +22,10 @@ export function open(root, { store, params, toast, title }) {
     icon("stop"), "Cancel this run");
   const note = h("div");
   const attempts = h("div", { class: "attempts" });
-  const stages = h("div");
+  const now = h("div");
   const what = h("div", { class: "experiences" });
   const body = h("div", null, note, facts, h("h2", null, "Attempts and model calls"), attempts,
-    stages, h("h2", null, "Trajectory"), what);
+    now, h("h2", null, "Trajectory"), what);
   const place = h("div", null, h("p", { class: "loading" }, "Loading …"));
   put(root,
     h("p", { class: "crumbs" }, h("a", { href: "/runs" }, "Runs"), " / ",
@@ -40,9 +40,9 @@ export function open(root, { store, params, toast, title }) {
   async function load() {
     try {
       const run = await ask(path);
-      if (run === shown) return;
-      draw(run, shown);
+      if (run !== shown) draw(run, shown);
       shown = run;
+      drawNow(now, await runnerOf(run));
     } catch (error) {
       if (shown) return;
       put(place, error.status === 404
@@ -50,6 +50,14 @@ export function open(root, { store, params, toast, title }) {
           "older than what is kept. ", h("a", { href: "/runs" }, "To all runs"))
         : trouble(error, load));
     }
+  }
+
+  /** The runner that is at this run now. Of one that has several, the run it is longest at. */
+  async function runnerOf(run) {
+    if (run.state !== "running" || !store.job?.live) return null;
+    const runners = await ask("runners");
+    return runners.find((one) =>
+      one.batch === run.batch && one.task === run.task && one.run === run.run);
   }
 
   function draw(run, before) {
@@ -61,7 +69,6 @@ export function open(root, { store, params, toast, title }) {
       run.message) : null);
     drawFacts(facts, run, store.now());
     drawAttempts(attempts, run, store.now());
-    drawStages(stages, run.stages ?? []);
     // What a person reads is not drawn anew while it stays the same.
     if (JSON.stringify(before?.experiences) !== JSON.stringify(run.experiences)) {
       put(what, run.experiences?.length ? run.experiences.map((one, at) =>
@@ -165,8 +172,8 @@ function statusOf(call) {
   return h("span", { class: call.status >= 400 ? "status bad" : "status" }, text(call.status));
 }
 
-function drawStages(place, stages) {
-  put(place, stages.length ? h("p", { class: "stages" }, h("strong", null, "Stages "),
-    stages.map((one, at) => [at ? " → " : "", h("span", { title: exact(one.begin) },
-      `${words(one.stage)}${isNumber(one.end) ? ` ${span(one.end - one.begin)}` : ""}`)])) : null);
+function drawNow(place, runner) {
+  put(place, runner?.stage ? h("p", { class: "now" }, h("strong", null, "Now "),
+    words(runner.stage), isNumber(runner.stage_for) ? ` for ${span(runner.stage_for)}` : "",
+    runner.place ? [" at ", h("code", null, runner.place)] : null) : null);
 }
