@@ -87,6 +87,9 @@ impl Place {
     }
 }
 
+/// How a job ended, and everything that it told before.
+pub(crate) type Heard = (Option<i32>, Vec<Value>);
+
 /// A job that runs. It is killed when it is dropped.
 pub(crate) struct Running {
     child: Child,
@@ -111,10 +114,9 @@ impl Running {
         std::iter::from_fn(|| self.event()).find(is_it).unwrap_or_else(|| panic!("no {kind}"))
     }
 
-    /// Goes on, and is heard by a thread of its own; returns its process id, and who waits for its
-    /// code.
-    pub(crate) fn aside(self) -> (u32, JoinHandle<Option<i32>>) {
-        (self.child.id(), thread::spawn(move || self.finish().0))
+    /// Goes on in a thread of its own, which hears everything; returns its process id, too.
+    pub(crate) fn aside(self) -> (u32, JoinHandle<Heard>) {
+        (self.child.id(), thread::spawn(move || self.finish()))
     }
 
     /// Sends a signal, by its name.
@@ -128,7 +130,7 @@ impl Running {
     }
 
     /// Waits for its end; returns its code and everything that happened on the way.
-    pub(crate) fn finish(mut self) -> (Option<i32>, Vec<Value>) {
+    pub(crate) fn finish(mut self) -> Heard {
         let events = std::iter::from_fn(|| self.event()).collect();
         (self.child.wait().unwrap().code(), events)
     }

@@ -269,7 +269,7 @@ fn of_a_job_that_runs_it_shows_step_and_runners_until_somebody_has_seen_enough()
     // Whoever watches does not end the job, and is told when it has ended.
     assert!(!running.is_finished());
     signal(id, "INT");
-    assert_eq!(running.join().unwrap(), Some(130));
+    assert_eq!(running.join().unwrap().0, Some(130));
     let ran = rollway().arg("top").arg(place.job()).output().unwrap();
     assert_eq!(ran.status.code(), Some(2));
 }
