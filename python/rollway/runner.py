@@ -333,7 +333,8 @@ class WorkflowRunner:
             kept.object.reset(task)
             return kept
         model = self.model.bind(executable.is_async, key)
-        auxiliary = [other.bind(executable.is_async, key) for other in self.auxiliary_models]
+        others = self.auxiliary_models
+        auxiliary = [other.bind(executable.is_async, key) for other in others] if others else []
         made = executable.make(task, model, auxiliary)
         return _Instance(executable, task, made, model, auxiliary)
 

@@ -266,7 +266,8 @@ class Worker:
                 for run in runs:
                     emit(run, end)
             else:
-                keys = dict(zip(runs, start.model_keys, strict=False))
+                shown = start.model_keys
+                keys = dict(zip(runs, shown, strict=False)) if shown else None
                 await self.runners[name[0]].execute(executable, task, runs, emit, keys)
         except asyncio.CancelledError:
             # What has not been reported was cancelled; the end of the attempt says so.
