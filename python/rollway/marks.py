@@ -112,61 +112,59 @@ class _Ahead(Marked):
     __slots__ = ("_error", "_returned", "_waits_for")
 
     def __init__(self, inner: Any, where: int) -> None:
-        super().__init__(inner, where)
+        self._inner = inner
+        self._place = where
         #: What came of the first step, until the task comes to it.
         self._waits_for = self._returned = _NOTHING
         self._error: BaseException | None = None
 
     def begin(self) -> None:
         """Makes the first step."""
+        _marks[self._place] = next(_steps)
         try:
-            self._waits_for = Marked.send(self, None)
+            self._waits_for = self._inner.send(None)
         except StopIteration as end:
             self._returned = end.value
         except BaseException as error:
             self._error = error
+        finally:
+            _marks[self._place] = 0
 
     def send(self, value: Any) -> Any:
+        if self._returned is not _NOTHING:
+            raise StopIteration(self._returned)
         if self._waits_for is not _NOTHING:
             waits_for, self._waits_for = self._waits_for, _NOTHING
             return waits_for
-        self._end()
+        if self._error is not None:
+            raise self._error
         return Marked.send(self, value)
 
     def throw(self, *error: Any) -> Any:
-        # Cancelled before its task came to it: so is what it waits for, as it is later.
-        waits_for, self._waits_for = self._waits_for, _NOTHING
-        if asyncio.isfuture(waits_for) and waits_for.cancel():
-            return waits_for
-        self._end()
-        return Marked.throw(self, *error)
-
-    def _end(self) -> None:
-        """Says how it ended, if it did in its first step."""
         if self._returned is not _NOTHING:
             raise StopIteration(self._returned)
         if self._error is not None:
             raise self._error
+        # Cancelled before its task came to it: so is what it waits for, as it is later.
+        waits_for, self._waits_for = self._waits_for, _NOTHING
+        if asyncio.isfuture(waits_for) and waits_for.cancel():
+            return waits_for
+        return Marked.throw(self, *error)
 
 
 _NOTHING: Any = object()
 
 
-def begin_task(
-    where: int, coroutine: Any, loop: asyncio.AbstractEventLoop
-) -> asyncio.Task[Any]:
+def begin_task(where: int, coroutine: Any, loop: asyncio.AbstractEventLoop) -> asyncio.Task[Any]:
     """Makes a task for a runner, to which everything belongs that the task begins.
 
     Its first step is made at once, where Python lets us: what a short attempt says can be sent
     without another round of the event loop. Not to be called by a task.
     """
-    before = place.set(where)
-    try:
-        if sys.version_info < (3, 11):
-            return asyncio.Task(Marked(coroutine, where), loop=loop)
-        context = contextvars.copy_context()
-    finally:
-        place.reset(before)
+    context = contextvars.copy_context()
+    context.run(place.set, where)
+    if sys.version_info < (3, 11):
+        return context.run(asyncio.Task, Marked(coroutine, where), loop=loop)
     ahead = _Ahead(coroutine, where)
     task = asyncio.Task(ahead, loop=loop, context=context)
     asyncio.tasks._enter_task(loop, task)
