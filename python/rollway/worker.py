@@ -150,7 +150,8 @@ class Worker:
         except Closed as error:
             self._end(str(error))
             return
-        self.turning = False
+        finally:
+            self.turning = False
         if more:
             self._turn_soon()
         if self.link.full != self.full:
