@@ -154,16 +154,19 @@ class _Ahead(Marked):
 
 _NOTHING: Any = object()
 
+#: Whether tasks of runners make their first step at once: Python 3.10 does not let us.
+AT_ONCE = sys.version_info >= (3, 11)
+
 
 def begin_task(where: int, coroutine: Any, loop: asyncio.AbstractEventLoop) -> asyncio.Task[Any]:
     """Makes a task for a runner, to which everything belongs that the task begins.
 
-    Its first step is made at once, where Python lets us: what a short attempt says can be sent
-    without another round of the event loop. Not to be called by a task.
+    Its first step is made at once (see `AT_ONCE`): what a short attempt says can be sent without
+    another round of the event loop. Not to be called by a task.
     """
     context = contextvars.copy_context()
     context.run(place.set, where)
-    if sys.version_info < (3, 11):
+    if not AT_ONCE:
         return context.run(asyncio.Task, Marked(coroutine, where), loop=loop)
     ahead = _Ahead(coroutine, where)
     task = asyncio.Task(ahead, loop=loop, context=context)

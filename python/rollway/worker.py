@@ -145,14 +145,16 @@ class Worker:
         """Sends what was said and does what the engine says."""
         self.turning = True
         try:
-            # Whatever is begun first has often ended when the second is taken, which says so.
-            more = self._take() and self._take()
+            taken = self._take()
+            # What the first has begun has often ended already; this says so.
+            more = taken and self._take()
         except Closed as error:
             self._end(str(error))
             return
         finally:
             self.turning = False
-        if more:
+        if more or (taken and not marks.AT_ONCE):
+            # After the first step of whatever was begun just now.
             self._turn_soon()
         if self.link.full != self.full:
             self._watch_room()

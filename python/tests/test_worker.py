@@ -8,7 +8,7 @@ import threading
 import pytest
 
 import rollway as rw
-from rollway import travel
+from rollway import marks, travel
 from rollway.worker import Worker
 
 TOO_LARGE = "the message has too many bytes"
@@ -170,7 +170,7 @@ async def waits_for_another(task, model):
         return float(other.cancelled() and asyncio.current_task() is me)
 
 
-@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize("at_once", {False, marks.AT_ONCE})
 async def test_what_a_cancelled_attempt_waits_for_is_cancelled_too(at_once):
     async with working() as link:
         link.messages += [("start", Start(waits_for_another, is_eval=True))]
