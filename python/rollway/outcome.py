@@ -21,7 +21,7 @@ from rollway.models.turns import not_recorded
 MESSAGE_MAX = 12 * 1024
 
 
-@dataclass
+@dataclass(slots=True)
 class Outcome:
     """A run that went well."""
 
@@ -40,11 +40,7 @@ class Outcome:
         model: RunModel | None = None,
     ) -> Outcome:
         """Returns the outcome of a run, with its metrics."""
-        carried = [experience.metrics for experience in experiences]
-        if told is not None:
-            carried = [{**metrics, **told} for metrics in carried] or [told]
-        metrics = _rollway.run_metrics(carried, seconds)
-        return cls(experiences, metrics, told is not None, model)
+        return cls(experiences, _metrics(experiences, told, seconds), told is not None, model)
 
     @property
     def nothing(self) -> str:
@@ -55,6 +51,23 @@ class Outcome:
         if isinstance(self.model, ServedRun) and not self.model.model.records:
             return f"{words}: {not_recorded(self.model.name, True)}"
         return words
+
+
+#: What the time that a run took is called.
+(_SECONDS,) = _rollway.run_metrics([], 0.0)
+
+
+def _metrics(
+    experiences: list[Experience], told: dict[str, float] | None, seconds: float
+) -> dict[str, float]:
+    """Combines what the experiences of a run carry, and what the workflow told of all of them."""
+    if not experiences and told is not None and len(told) == 1:
+        # A reward alone is the most common by far, and combined with nothing it stays what it is.
+        return {**told, _SECONDS: seconds}
+    carried = [experience.metrics for experience in experiences]
+    if told is not None:
+        carried = [{**metrics, **told} for metrics in carried] or [told]
+    return _rollway.run_metrics(carried, seconds)
 
 
 @dataclass

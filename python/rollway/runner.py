@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from rollway import _rollway, said
+from rollway import _rollway
 from rollway.errors import InvalidOutput
 from rollway.experience import Experience
 from rollway.gate import Gate
 from rollway.models.base import Model, RunModel
 from rollway.outcome import Outcome, RunFailure, failure, outputs
-from rollway.stages import ENCODING, RUNNING, Doing, doing, here, stage
+from rollway.stages import ENCODING, RUNNING, Doing
 from rollway.status import Status
 from rollway.task import Task
 from rollway.threads import in_thread, loop_in_thread
@@ -41,7 +41,7 @@ _ARGUMENTS = (
 )
 
 
-@dataclass
+@dataclass(slots=True)
 class _Instance:
     """An instance of a workflow with the models that it was given."""
 
@@ -190,20 +190,9 @@ class WorkflowRunner:
         """
         self._begin_time, self._terminate_time = time.time(), None
         self._keys = keys or {}
-        empty: list[tuple[int, Outcome]] = []
-        seen = False
-
-        def sort(run: int, end: Outcome | RunFailure) -> None:
-            nonlocal seen
-            if isinstance(end, Outcome):
-                if not end.experiences:
-                    empty.append((run, end))
-                    return
-                seen = True
-            emit(run, end)
-
         # Nobody misses the experiences of an eval.
-        told = emit if task.is_eval else sort
+        late = None if task.is_eval else _Late(emit)
+        told = emit if late is None else late.emit
         try:
             if executable.can_repeat:
                 await self._repeat(executable, task, runs, told)
@@ -214,36 +203,24 @@ class WorkflowRunner:
                 await _all([self._one(executable, task, run, told) for run in runs])
         finally:
             self._terminate_time = time.time()
-        for run, end in empty:
-            emit(run, end if seen else failure(InvalidOutput(end.nothing)))
+        if late is not None:
+            late.emit_empty()
 
     async def _one(
         self, executable: Executable, task: Task, run: int, emit: Callable[..., None]
     ) -> None:
         """Performs one run."""
         began = time.perf_counter()
-        with self._at(task, run) as at:
-            end = await self._ended(executable, task, run, began, at)
-            emit(run, end)
-
-    @contextlib.contextmanager
-    def _at(self, task: Task, run: int) -> Iterator[Doing]:
-        """Shows what a run is at, and that what is said is said by it, until its end."""
-        named = said.current.set(said.Run(str(task.batch_id), task.task_id, run))
-        with doing(Doing(run)) as at:
-            self._doings[id(at)] = at
-            try:
-                yield at
-            finally:
-                del self._doings[id(at)]
-                said.current.reset(named)
+        with Doing(task, run, self._doings) as at:
+            emit(run, await self._ended(executable, task, run, began, at))
 
     async def _ended(
         self, executable: Executable, task: Task, run: int, began: float, at: Doing
     ) -> Outcome | RunFailure:
         try:
             mine = task.with_n(1)
-            instance, returned = await self._perform(executable, mine, [run])
+            instance, returned = await self._perform(executable, mine, [run], at)
+            self._keep(instance)
             at.set(ENCODING)
             experiences, told = await outputs(returned, instance.model, task.is_eval)
             for experience in experiences:
@@ -259,7 +236,7 @@ class WorkflowRunner:
         self, executable: Executable, task: Task, runs: Sequence[int], emit: Callable[..., None]
     ) -> None:
         """Performs all runs in one call of a workflow that can."""
-        with self._at(task, runs[0]) as at:
+        with Doing(task, runs[0], self._doings) as at:
             await self._repeat_at(executable, task, runs, emit, at)
 
     async def _repeat_at(
@@ -273,7 +250,8 @@ class WorkflowRunner:
         began = time.perf_counter()
         try:
             mine = task.with_n(len(runs))
-            instance, returned = await self._perform(executable, mine, runs)
+            instance, returned = await self._perform(executable, mine, runs, at)
+            self._keep(instance)
             at.set(ENCODING)
             experiences, told = await outputs(returned, instance.model, task.is_eval)
             if told is not None or returned is None:
@@ -295,42 +273,42 @@ class WorkflowRunner:
             else:
                 emit(run, end)
 
-    async def _perform(
-        self, executable: Executable, task: Task, runs: Sequence[int]
-    ) -> tuple[_Instance, Any]:
+    def _perform(
+        self, executable: Executable, task: Task, runs: Sequence[int], at: Doing
+    ) -> Awaitable[tuple[_Instance, Any]]:
         """Gets an instance, where the workflow's code may run, and calls it there."""
-        call = executable, task, runs
         if not executable.is_async:
-            instance, returned = await in_thread(partial(self._call, *call))
-        elif self.concurrent_mode == "multi-threading" and not executable.can_repeat:
-            instance, returned = await in_thread(partial(self._call_async, *call))
-        else:
-            instance, returned = await self._call_async(*call)
-        if executable.can_reset and self.concurrent_mode == "sequential":
-            self._kept = instance
-        return instance, returned
+            return in_thread(partial(self._call, executable, task, runs, at))
+        if self.concurrent_mode == "multi-threading" and not executable.can_repeat:
+            return in_thread(partial(self._call_async, executable, task, runs, at))
+        return self._call_async(executable, task, runs, at)
 
     def _call(
-        self, executable: Executable, task: Task, runs: Sequence[int]
+        self, executable: Executable, task: Task, runs: Sequence[int], at: Doing
     ) -> tuple[_Instance, Any]:
-        here()
+        at.here()
         instance = self._begin(executable, task, runs)
-        stage(RUNNING)
+        at.set(RUNNING)
         try:
             return instance, instance.object.run()
         finally:
             del self._active[id(instance)]
 
     async def _call_async(
-        self, executable: Executable, task: Task, runs: Sequence[int]
+        self, executable: Executable, task: Task, runs: Sequence[int], at: Doing
     ) -> tuple[_Instance, Any]:
-        here(asyncio.current_task())
+        at.here(asyncio.current_task())
         instance = self._begin(executable, task, runs)
-        stage(RUNNING)
+        at.set(RUNNING)
         try:
             return instance, await instance.object.run_async()
         finally:
             del self._active[id(instance)]
+
+    def _keep(self, instance: _Instance) -> None:
+        """Keeps an instance whose run has gone well for the next task, if it can serve one."""
+        if instance.executable.can_reset and self.concurrent_mode == "sequential":
+            self._kept = instance
 
     def _begin(self, executable: Executable, task: Task, runs: Sequence[int]) -> _Instance:
         """Returns an instance for these runs, of which the runner's state tells from now on."""
@@ -355,7 +333,8 @@ class WorkflowRunner:
             kept.object.reset(task)
             return kept
         model = self.model.bind(executable.is_async, key)
-        auxiliary = [other.bind(executable.is_async, key) for other in self.auxiliary_models]
+        others = self.auxiliary_models
+        auxiliary = [other.bind(executable.is_async, key) for other in others] if others else []
         made = executable.make(task, model, auxiliary)
         return _Instance(executable, task, made, model, auxiliary)
 
@@ -370,6 +349,29 @@ class WorkflowRunner:
                 info.setdefault("model_version", model.model_version)
             info["use_count"] = 0
             info["task_index"] = task.index
+
+
+class _Late:
+    """Emits runs without experiences last: they are good only if another run has some."""
+
+    __slots__ = ("_emit", "_empty", "_seen")
+
+    def __init__(self, emit: Emit) -> None:
+        self._emit = emit
+        self._empty: list[tuple[int, Outcome]] = []
+        self._seen = False
+
+    def emit(self, run: int, end: Outcome | RunFailure) -> None:
+        if isinstance(end, Outcome):
+            if not end.experiences:
+                self._empty.append((run, end))
+                return
+            self._seen = True
+        self._emit(run, end)
+
+    def emit_empty(self) -> None:
+        for run, end in self._empty:
+            self._emit(run, end if self._seen else failure(InvalidOutput(end.nothing)))
 
 
 def _let_cancel_through(error: BaseException) -> None:

@@ -16,7 +16,9 @@ import logging
 import os
 import sys
 import threading
-from typing import Any, NamedTuple, TextIO
+from typing import Any, TextIO
+
+from rollway import stages
 
 #: Set if the engine reads what this process prints.
 RELAYED = "ROLLWAY_WORKER_RELAYED"
@@ -33,25 +35,14 @@ _TALKATIVE = ("httpx", "httpcore", "openai", "urllib3")
 _LEVELS = ((40, "error"), (30, "warning"), (20, "info"), (0, "debug"))
 
 
-class Run(NamedTuple):
-    """A run, by its names."""
-
-    batch: str
-    task: int
-    run: int
-
-
-#: The run for which the current code is executed.
-current: contextvars.ContextVar[Run | None] = contextvars.ContextVar("run", default=None)
-
 #: The attempt for which the current code is executed.
 attempt: contextvars.ContextVar[int | None] = contextvars.ContextVar("attempt", default=None)
 
 
 def source() -> dict[str, Any]:
     """Returns the names of the run that is executed: `batch`, `task`, `run`, `attempt`."""
-    run, number = current.get(), attempt.get()
-    names: dict[str, Any] = {} if run is None else run._asdict()
+    run, number = stages.current(), attempt.get()
+    names = {} if run is None else run.names()
     if number is not None:
         names["attempt"] = number
     return names

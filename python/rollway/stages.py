@@ -10,7 +10,6 @@ import sys
 import sysconfig
 import threading
 import time
-from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
@@ -35,19 +34,39 @@ _DEPTH = 64
 
 
 class Doing:
-    """What one run is at."""
+    """What one run is at. What is executed inside of `with` belongs to this run."""
 
-    __slots__ = ("_looked", "_place", "run", "since", "stage", "task", "thread")
+    __slots__ = (
+        *("_among", "_before", "_looked", "_place"),
+        *("of", "run", "since", "stage", "task", "thread"),
+    )
 
-    def __init__(self, run: int) -> None:
+    def __init__(self, of: Any, run: int, among: dict[int, Doing]) -> None:
+        #: The task that it is a run of.
+        self.of = of
         self.run = run
         self.stage = STARTING
         self.since = time.time()
+        #: Where it is found as long as it lasts.
+        self._among = among
         #: Where it is executed: the thread, and the task if it is a coroutine.
         self.thread: int | None = None
         self.task: asyncio.Task[Any] | None = None
         self._place: str | None = None
         self._looked = 0.0
+
+    def __enter__(self) -> Doing:
+        self._among[id(self)] = self
+        self._before = _current.set(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _current.reset(self._before)
+        del self._among[id(self)]
+
+    def names(self) -> dict[str, Any]:
+        """Returns what the run is called."""
+        return {"batch": str(self.of.batch_id), "task": self.of.task_id, "run": self.run}
 
     def set(self, stage: str) -> None:
         """It is at something else."""
@@ -73,23 +92,6 @@ _current: contextvars.ContextVar[Doing | None] = contextvars.ContextVar("doing",
 def current() -> Doing | None:
     """Returns what the run is at to which the current code belongs; none outside of runs."""
     return _current.get()
-
-
-def here(task: asyncio.Task[Any] | None = None) -> None:
-    """The current run is executed by this thread, and by this task if it is a coroutine."""
-    one = _current.get()
-    if one is not None:
-        one.here(task)
-
-
-@contextlib.contextmanager
-def doing(one: Doing) -> Iterator[Doing]:
-    """What is executed inside belongs to this run."""
-    before = _current.set(one)
-    try:
-        yield one
-    finally:
-        _current.reset(before)
 
 
 class Stage:

@@ -90,11 +90,12 @@ _DEFAULTS = {name: getattr(Task(), name) for name in _CARRIED}
 
 def pack(task: Task) -> bytes:
     """Returns a task without its workflow as bytes."""
-    content = {
-        name: value
-        for name in _CARRIED
-        if (value := getattr(task, name)) is not _DEFAULTS[name] and not _is_empty(value)
-    }
+    content = {}
+    for name, default in _DEFAULTS.items():
+        value = getattr(task, name)
+        # What is empty is what it is without being sent.
+        if value is not default and not (isinstance(value, dict) and not value or value is None):
+            content[name] = value
     if not _plain(content.get("raw_task")) or "reward_fn" in content or "workflow_args" in content:
         with _by_value(content.get("reward_fn")):
             return cloudpickle.dumps(content)
@@ -121,10 +122,6 @@ def received(parts: tuple[Definition, bytes, Any, Any]) -> Task:
     definition, body, batch_id, task_id = parts
     fields = {"is_eval": False, **unpack(body, "pickle")}
     return Task.restored(definition, fields, batch_id=batch_id, task_id=task_id)
-
-
-def _is_empty(value: Any) -> bool:
-    return value is None or (isinstance(value, dict) and not value)
 
 
 def _plain(value: Any) -> bool:

@@ -101,7 +101,8 @@ class Worker:
         self.setup = setup
         self.runners: dict[int, WorkflowRunner] = {}
         self.lives: dict[int, int] = {}
-        self.attempts: dict[int, tuple[Name, asyncio.Task[None]]] = {}
+        #: Those that are not over, each with its task once its first step was made.
+        self.attempts: dict[int, tuple[Name, asyncio.Task[None] | None]] = {}
         self.workflows: OrderedDict[int, Executable] = OrderedDict()
         self.over: asyncio.Future[str] | None = None
         #: Whether the engine has said that it needs no more.
@@ -116,7 +117,7 @@ class Worker:
 
         One that was started by hand leaves when it is told to terminate.
         """
-        loop = asyncio.get_running_loop()
+        self.loop = loop = asyncio.get_running_loop()
         if by_hand:
             loop.add_signal_handler(signal.SIGTERM, self._leave, "it was told to terminate")
         self.over = loop.create_future()
@@ -142,41 +143,50 @@ class Worker:
 
     def _turn(self) -> None:
         """Sends what was said and does what the engine says."""
-        self.turning = False
+        self.turning = True
         try:
-            messages = self.link.turn()
-            for message in messages:
-                self._handle(*message)
+            taken = self._take()
+            # What the first has begun has often ended already; this says so.
+            more = taken and self._take()
         except Closed as error:
             self._end(str(error))
             return
-        if messages:
+        finally:
+            self.turning = False
+        if more or (taken and not marks.AT_ONCE):
             # After the first step of whatever was begun just now.
             self._turn_soon()
         if self.link.full != self.full:
             self._watch_room()
 
+    def _take(self) -> bool:
+        """Does what the engine says; returns whether it has said anything."""
+        messages = self.link.turn()
+        for message in messages:
+            if message[0] == "start":
+                self._start(message[1])
+            else:
+                self._handle(*message)
+        return bool(messages)
+
     def _turn_soon(self) -> None:
         if not self.turning:
             self.turning = True
-            asyncio.get_running_loop().call_soon(self._turn)
+            self.loop.call_soon(self._turn)
 
     def _watch_room(self) -> None:
         self.full = not self.full
-        loop, socket = asyncio.get_running_loop(), self.link.ears[0]
         if self.full:
-            loop.add_writer(socket, self._turn)
+            self.loop.add_writer(self.link.ears[0], self._turn)
         else:
-            loop.remove_writer(socket)
+            self.loop.remove_writer(self.link.ears[0])
 
     def _end(self, why: str) -> None:
         if self.over is not None and not self.over.done():
             self.over.set_result(why)
 
     def _handle(self, what: str, *rest: Any) -> None:
-        if what == "start":
-            self._start(*rest)
-        elif what == "cancel":
+        if what == "cancel":
             # If it is over already, the engine will have heard.
             if rest[2] in self.attempts:
                 self._cancel(*self.attempts[rest[2]])
@@ -219,7 +229,9 @@ class Worker:
             self._cancel(name, task)
         self.link.goodbye(why)
 
-    def _cancel(self, name: Name, task: asyncio.Task[None]) -> None:
+    def _cancel(self, name: Name, task: asyncio.Task[None] | None) -> None:
+        if task is None:
+            return
         task.cancel()
         # One that has not begun will never come to say so itself.
         task.add_done_callback(lambda _: self._over(name))
@@ -230,8 +242,11 @@ class Worker:
 
     def _start(self, start: Any) -> None:
         name = start.name
-        place = marks.place_of(name[0])
-        self.attempts[name[2]] = name, marks.marked_task(place, self._execute(start, name))
+        number = name[2]
+        self.attempts[number] = name, None
+        task = marks.begin_task(marks.place_of(name[0]), self._execute(start, name), self.loop)
+        if number in self.attempts:
+            self.attempts[number] = name, task
 
     async def _execute(self, start: Any, name: Name) -> None:
         """Executes an attempt and says how it went, run by run."""
@@ -254,7 +269,8 @@ class Worker:
                 for run in runs:
                     emit(run, end)
             else:
-                keys = dict(zip(runs, start.model_keys, strict=False))
+                shown = start.model_keys
+                keys = dict(zip(runs, shown, strict=False)) if shown else None
                 await self.runners[name[0]].execute(executable, task, runs, emit, keys)
         except asyncio.CancelledError:
             # What has not been reported was cancelled; the end of the attempt says so.

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 import rollway as rw
-from rollway import travel
+from rollway import marks, travel
 from rollway.worker import Worker
 
 TOO_LARGE = "the message has too many bytes"
@@ -159,6 +159,32 @@ async def test_async_code_is_cancelled_at_once_and_what_was_done_counts():
         link.give("cancel", 0, 1, 7)
         link.give("start", Start(answers, attempt=9))
         await link.heard(("began", 0, 1, 9), ("succeeded",), ("ended",))
+
+
+async def waits_for_another(task, model):
+    """Waits for a task; 1 if that is cancelled with this one, and this one is the same still."""
+    me, other = asyncio.current_task(), asyncio.ensure_future(asyncio.Event().wait())
+    try:
+        await other
+    except asyncio.CancelledError:
+        return float(other.cancelled() and asyncio.current_task() is me)
+
+
+@pytest.mark.parametrize("at_once", {False, marks.AT_ONCE})
+async def test_what_a_cancelled_attempt_waits_for_is_cancelled_too(at_once):
+    async with working() as link:
+        link.messages += [("start", Start(waits_for_another, is_eval=True))]
+        if at_once:
+            # Both are taken together: the task has made its first step and not been heard of.
+            link.give("cancel", 0, 1, 7)
+            await link.heard(("began", 0, 1, 7))
+        else:
+            link.give("nothing")
+            await link.heard(("began", 0, 1, 7))
+            link.give("cancel", 0, 1, 7)
+        said = await asyncio.wait_for(link.said.get(), 20)
+        assert said[:3] == ("succeeded", 7, 0) and said[4]["reward"] == 1.0
+        await link.heard(("ended", 0, 1, 7))
 
 
 # The function travels by value, what it waits for must not.

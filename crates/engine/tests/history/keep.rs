@@ -124,7 +124,7 @@ async fn goes_on(is_lost: bool) {
     coordinator.submit_batch("1/q", tasks("whimsical", 1, 4), BatchKind::Eval, None).await.unwrap();
     until(&*scene, RunState::Succeeded, 2).await;
     until(&*scene, RunState::Failed, 1).await;
-    coordinator.shutdown(std::time::Duration::ZERO).await.unwrap();
+    coordinator.shutdown(Duration::ZERO).await.unwrap();
     history.close(JobState::Stopped, None);
     drop((coordinator, scene, history));
     if is_lost {
