@@ -2,11 +2,12 @@
 
     cargo xtask bench observe
 
-Every round runs the same evaluation by several explorers: one that nobody looks at, one that keeps
-a history, and one that also writes a trace file and sends spans to a collector. What counts is the
+Every round runs the same evaluation by several explorers: one that nobody looks at, one as it is
+by itself (history, dashboard, alarms, metrics), and one that also writes a trace file, sends spans
+to a collector, and has a browser that follows and a Prometheus that scrapes. What counts is the
 processor time of the engine and its workers, for each task; ratios are of neighbours in time. Only
-the engine has more to do when it is looked at: its part is told too, and is not as noisy. The
-collector is a process of its own, and not counted.
+the engine has more to do when it is looked at: its part is told too, and is not as noisy. Whoever
+looks is a process of its own, and not counted.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ import os
 import pathlib
 import statistics
 import tempfile
+import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
@@ -33,7 +36,7 @@ WARM = 2
 #: How long those who write things down get to do so, before the next has its turn.
 SETTLE = 0.6
 
-NOBODY, HISTORY, ALL = "nobody looks", "history", "history, traces"
+NOBODY, USUAL, ALL = "nobody looks", "as it is by itself", "everything"
 
 
 @rw.workflow
@@ -63,13 +66,12 @@ def collect(pipe: Any) -> None:
 
 
 @contextlib.contextmanager
-def collector() -> Iterator[tuple[str, int]]:
-    """Runs a collector; gives its address and its process."""
-    ours, its = multiprocessing.Pipe()
-    process = multiprocessing.get_context("spawn").Process(target=collect, args=(its,))
+def beside(what: Any, *args: Any) -> Iterator[int]:
+    """Has something done by a process of its own; gives its number."""
+    process = multiprocessing.get_context("spawn").Process(target=what, args=args)
     process.start()
     try:
-        yield f"http://127.0.0.1:{ours.recv()}", process.pid or 0
+        yield process.pid or 0
     finally:
         process.terminate()
         process.join()
@@ -89,21 +91,41 @@ def explorer(folder: pathlib.Path, name: str, address: str) -> rw.Explorer:
     config.explorer.rollout_model.engine_type = "tiny"
     config.explorer.runner_per_model = RUNNERS
     config.monitor.monitor_type = "none"
-    config.dashboard.history = name != NOBODY
-    config.trace.file = name == ALL
+    if name == NOBODY:
+        config.dashboard.history = config.dashboard.enable = False
+        alarms = config.alarms
+        alarms.no_progress = alarms.consecutive_failures = alarms.starvation = None
     if name == ALL:
+        config.trace.file = True
         config.trace.otlp_endpoint = address
     return rw.Explorer(config)
 
 
-def processor(but: int) -> tuple[float, float]:
-    """Seconds of processor time: of this process, and of its children, but one of them."""
+def look(url: str) -> None:
+    """Follows a dashboard as a browser does, and scrapes its metrics every five seconds."""
+    address, _, token = url.partition("/?token=")
+    ask = {"authorization": f"Bearer {token}"}
+
+    def scrape() -> None:
+        while True:
+            request = urllib.request.Request(f"{address}/metrics", headers=ask)
+            urllib.request.urlopen(request).read()
+            time.sleep(5)
+
+    threading.Thread(target=scrape, daemon=True).start()
+    events = urllib.request.urlopen(urllib.request.Request(f"{address}/api/events", headers=ask))
+    while events.readline():
+        pass
+
+
+def processor(but: set[int]) -> tuple[float, float]:
+    """Seconds of processor time: of this process, and of its children, but some of them."""
     nanos = 0
     for process in pathlib.Path("/proc").glob("[0-9]*"):
         # Processes and threads may end while they are looked at.
         with contextlib.suppress(OSError):
             parent = int((process / "stat").read_text().rsplit(")", 1)[1].split()[1])
-            if parent == os.getpid() and int(process.name) != but:
+            if parent == os.getpid() and int(process.name) not in but:
                 threads = (process / "task").glob("*/schedstat")
                 nanos += sum(int(thread.read_text().split()[0]) for thread in threads)
     return time.process_time(), nanos / 1e9
@@ -114,16 +136,19 @@ def spread(values: list[float]) -> str:
 
 
 def main() -> None:
-    names = (NOBODY, HISTORY, ALL)
+    names = (NOBODY, USUAL, ALL)
     rates: dict[str, list[float]] = {name: [] for name in names}
     costs: dict[str, list[float]] = {name: [] for name in names}
     engine: dict[str, list[float]] = {name: [] for name in names}
     with contextlib.ExitStack() as stack:
         place = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        address, other = stack.enter_context(collector())
+        ours, its = multiprocessing.Pipe()
+        other = {stack.enter_context(beside(collect, its))}
+        address = f"http://127.0.0.1:{ours.recv()}"
         explorers = {
             name: stack.enter_context(explorer(place, name, address)) for name in names
         }
+        other.add(stack.enter_context(beside(look, explorers[ALL].dashboard_url)))
         for _ in range(ROUNDS):
             for name, one in explorers.items():
                 began, used = time.perf_counter(), processor(other)
@@ -146,7 +171,7 @@ def main() -> None:
         pairs = zip(costs[name][WARM:], costs[NOBODY][WARM:], strict=True)
         by_cost = spread([first / ours for ours, first in pairs])
         print(
-            f"  {name:<16}{rate:>8,.0f} tasks per second, {by_clock} of the first;"
+            f"  {name:<20}{rate:>8,.0f} tasks per second, {by_clock} of the first;"
             f" {cost:.1f} µs of processor time each, {by_cost}; {own:.1f} of them the engine's"
         )
 

@@ -40,6 +40,16 @@ impl Default for Alarms {
     }
 }
 
+impl Alarms {
+    /// Tells whether there is anything that a person would be told.
+    pub(crate) const fn is_any(&self) -> bool {
+        self.no_progress.is_some()
+            || self.consecutive_failures.is_some()
+            || self.staleness.is_some()
+            || self.starvation.is_some()
+    }
+}
+
 /// What happens when too many runs have failed in a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]

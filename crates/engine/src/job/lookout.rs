@@ -61,13 +61,19 @@ impl Lookout {
         let stop = stop.child_token();
         let alarms = Alarms::start(&config.alarms, watchers.clone(), &drops, stop.clone());
         let watchers = watchers.and(Arc::clone(&alarms) as _);
-        let mut observers: Vec<Arc<dyn Observer>> = vec![Arc::clone(&meters) as _];
-        observers.push(Arc::clone(&alarms) as _);
-        observers.extend(history.iter().map(|it| Arc::clone(it) as _));
         let shown = match &history {
-            Some(history) => Shown::open(config, history, Some(meters), people).await,
+            Some(history) => Shown::open(config, history, Some(Arc::clone(&meters)), people).await,
             None => None,
         };
+        // Nobody is told what nobody could ask for.
+        let mut observers: Vec<Arc<dyn Observer>> = Vec::new();
+        if listening.is_some() || shown.is_some() {
+            observers.push(meters);
+        }
+        if config.alarms.is_any() {
+            observers.push(Arc::clone(&alarms) as _);
+        }
+        observers.extend(history.iter().map(|it| Arc::clone(it) as _));
         let eyes = Eyes { watchers, observers: Observers::new(observers) };
         Ok(Self { eyes, stop, alarms, history, shown, _listening: listening })
     }
