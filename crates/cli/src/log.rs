@@ -46,6 +46,20 @@ pub fn say(output: &Output, level: Level, message: &str) {
     write(output, level, message, Map::new());
 }
 
+/// What is said in place of what could not be written.
+pub(crate) fn left_out(count: u64) -> String {
+    format!("{} WARN  {count} lines were left out: nobody read them\n", stamp(SystemTime::now()))
+}
+
+/// The same, for programs.
+pub(crate) fn left_out_json(count: u64) -> String {
+    let line = json!({
+        "time": stamp(SystemTime::now()), "event": "log", "level": "warn",
+        "message": "lines were left out: nobody read them", "fields": {"lines": count},
+    });
+    format!("{line}\n")
+}
+
 fn write(output: &Output, level: Level, message: &str, fields: Map<String, Value>) {
     let now = SystemTime::now();
     match output.kind() {

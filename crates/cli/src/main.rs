@@ -21,6 +21,7 @@ use clap::{Args as Arguments, Parser, Subcommand};
 use rollway::config::{Config, ConfigError, Resolved};
 use rollway::job::JobError;
 use rollway_cli::log::Form;
+use rollway_cli::output::Output;
 use tokio::runtime::{Builder, Runtime};
 
 /// Rollout engine for reinforcement fine-tuning of language models and agents.
@@ -126,14 +127,15 @@ fn main() -> ExitCode {
             Ok(())
         }
     };
+    Output::finish();
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Input(message)) => {
-            eprintln!("error: {message}");
+            Output::conclude(&format!("error: {message}"));
             ExitCode::from(2)
         }
         Err(Failure::Job(message)) => {
-            eprintln!("error: {message}");
+            Output::conclude(&format!("error: {message}"));
             ExitCode::FAILURE
         }
         // As shells say it of a program that Ctrl-C has ended.

@@ -7,10 +7,11 @@
 use std::fmt::{self, Debug};
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use crate::drain::Drain;
 use crate::line::Line;
-use crate::log::Form;
+use crate::log::{self, Form};
 
 /// The size of a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +32,9 @@ pub enum Kind {
     /// Lines with one JSON object each.
     Json,
 }
+
+/// Standard error, once it is used as an output.
+static STDERR: OnceLock<Drain> = OnceLock::new();
 
 /// Where lines and the view go. Clones are the same place.
 #[derive(Clone)]
@@ -62,7 +66,28 @@ impl Output {
             Form::Auto | Form::Plain => Kind::Plain,
         };
         let colors = is_terminal && !is_dumb && !is_set("NO_COLOR");
-        Self::new(kind, colors, Box::new(stderr), Box::new(terminal_size))
+        let instead = match kind {
+            Kind::Json => log::left_out_json,
+            Kind::Plain | Kind::Live => log::left_out,
+        };
+        let drain = STDERR.get_or_init(|| Drain::to(stderr, instead));
+        Self::new(kind, colors, Box::new(drain.clone()), Box::new(terminal_size))
+    }
+
+    /// Waits until everything is on standard error, or nobody seems to read it.
+    pub fn finish() {
+        STDERR.get().into_iter().for_each(Drain::finish);
+    }
+
+    /// Writes the last words of a process to standard error, after everything else.
+    pub fn conclude(words: &str) {
+        let words = format!("{words}\n");
+        // There is nobody to tell that it did not work.
+        let _ = match STDERR.get() {
+            Some(drain) => drain.clone().write_all(words.as_bytes()),
+            None => io::stderr().write_all(words.as_bytes()),
+        };
+        Self::finish();
     }
 
     /// Returns an output to anywhere.

@@ -77,6 +77,8 @@ fn job(config: Config, source: &Source, form: Form) -> Result<(), Failure> {
     let account = Account::from(&summary);
     view.end(if stopped { Ending::Stopped } else { Ending::Done }, Some(&account));
     if output.kind() != Kind::Json {
+        // What goes to the same terminal otherwise is there before.
+        Output::finish();
         print!("{table}");
     }
     if stopped { Err(Failure::Interrupted) } else { Ok(()) }

@@ -133,6 +133,8 @@ struct Queue {
     payload_bytes: u64,
     /// Things, and experiences, that there was no room for.
     dropped: (u64, u64),
+    /// Whether something that was taken in, by whoever asked, is still to be written.
+    unwritten: bool,
     closing: bool,
 }
 
@@ -299,6 +301,7 @@ impl Shared {
         let spare = std::mem::take(&mut queue.spare);
         let mut items = std::mem::replace(&mut queue.items, spare);
         queue.payload_bytes = 0;
+        queue.unwritten |= !items.is_empty();
         let (things, payloads) = std::mem::take(&mut queue.dropped);
         drop(queue);
         state.dropped("events", things);
@@ -317,6 +320,7 @@ impl Shared {
         let past = std::mem::replace(&mut *lock(&self.refilled), Instant::now()).elapsed();
         state.looks = (state.looks + past.as_secs_f64() * LOOKS).min(LOOKS);
         let taken = state.out.take();
+        lock(&self.queue).unwritten = false;
         drop(state);
         let Unwritten { events, records, trajectories } = files.write(taken);
         if events + records + trajectories > 0 {
@@ -333,7 +337,8 @@ impl Shared {
     fn run(&self) {
         loop {
             let queue = lock(&self.queue);
-            let idle = |queue: &mut Queue| queue.items.is_empty() && !queue.closing;
+            let idle =
+                |queue: &mut Queue| queue.items.is_empty() && !queue.unwritten && !queue.closing;
             let queue = self.wake.wait_while(queue, idle).unwrap_or_else(PoisonError::into_inner);
             // More is sure to come.
             let few = |queue: &mut Queue| queue.items.len() < MANY && !queue.closing;

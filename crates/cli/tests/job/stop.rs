@@ -1,5 +1,7 @@
 //! Ctrl-C, and whoever comes second.
 
+use std::io::Write;
+
 use crate::place::Place;
 
 const KEYS: [&str; 3] = ["buffer.total_steps=6", "buffer.batch_size=4", "explorer.eval_interval=6"];
@@ -29,4 +31,17 @@ fn ctrl_c_ends_it_cleanly_and_the_same_command_goes_on() {
     assert_eq!(summary["tasks_submitted"], 6 * 4);
     assert_eq!(summary["experiences_delivered"], 6 * 4 * 8);
     assert_eq!((&summary["trained_steps"], &summary["restarts"]), (&6.into(), &1.into()));
+}
+
+#[test]
+fn a_log_that_nobody_reads_does_not_hold_up_the_job() {
+    let place = Place::new();
+    let (unread, mut full) = std::io::pipe().unwrap();
+    // As much as a pipe takes: nothing of the job will ever fit.
+    full.write_all(&[b'.'; 64 << 10]).unwrap();
+    let mut command = place.command("run", &["buffer.total_steps=2"]);
+    let status = command.args(["--log", "json"]).stderr(full).status().unwrap();
+    assert!(status.success(), "{status}");
+    assert_eq!(place.summary()["state"], "finished");
+    drop(unread);
 }
