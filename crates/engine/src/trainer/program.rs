@@ -59,20 +59,19 @@ impl Program {
             program: name.clone(),
             message: error.to_string(),
         };
+        // First, so that there is no moment at which nobody would end the program.
+        let guard = Guard::start(order.grace).map_err(failed)?;
+        let group = guard.group;
         let mut child = Command::new(name)
             .args(args)
             .envs(order.env)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            .process_group(0)
+            .process_group(group.as_raw_nonzero().get())
             .kill_on_drop(true)
             .spawn()
             .map_err(failed)?;
-        let id = child.id().and_then(|id| i32::try_from(id).ok());
-        let group =
-            id.and_then(Pid::from_raw).ok_or_else(|| failed(io::ErrorKind::Other.into()))?;
-        let guard = Guard::start(group, order.grace).map_err(failed)?;
         let last = Arc::default();
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let relays = [
@@ -137,10 +136,8 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // The number is nobody else's while the child has not been waited for.
-        if self.child.id().is_some() {
-            self.signal(Signal::KILL);
-        }
+        // The number is nobody else's: the guard, whose number it is, is never waited for before.
+        self.signal(Signal::KILL);
         self.relays.iter().for_each(JoinHandle::abort);
     }
 }
@@ -165,20 +162,19 @@ fn relay(
     })
 }
 
-/// Ends a group when this process is gone, however it went.
+/// The first of a group of processes: ends all others, and itself, when this process is gone,
+/// however it went.
 #[derive(Debug)]
 struct Guard {
+    group: Pid,
     _shell: Child,
     _input: Option<ChildStdin>,
 }
 
 impl Guard {
-    fn start(group: Pid, grace: Duration) -> io::Result<Self> {
-        let group = group.as_raw_nonzero();
+    fn start(grace: Duration) -> io::Result<Self> {
         let grace = grace.as_secs_f64().ceil();
-        let script = format!(
-            "read _; kill -s TERM -- -{group} && sleep {grace} && kill -s KILL -- -{group}"
-        );
+        let script = format!("trap '' TERM; read _; kill -s TERM 0; sleep {grace}; kill -s KILL 0");
         let mut shell = Command::new("/bin/sh")
             .args(["-c", &script])
             .stdin(Stdio::piped())
@@ -189,6 +185,8 @@ impl Guard {
             .kill_on_drop(true)
             .spawn()?;
         let _input = shell.stdin.take();
-        Ok(Self { _shell: shell, _input })
+        let id = shell.id().and_then(|id| i32::try_from(id).ok());
+        let group = id.and_then(Pid::from_raw).ok_or(io::ErrorKind::Other)?;
+        Ok(Self { group, _shell: shell, _input })
     }
 }
