@@ -124,7 +124,12 @@ impl Files {
             }
         }
         let room = EVENTS_MOST.saturating_sub(self.events_bytes);
-        if bytes.len() as u64 > room || said(self.events.write_all(&bytes)).is_none() {
+        if bytes.len() as u64 > room {
+            return entries.len() as u64;
+        }
+        if said(self.events.write_all(&bytes)).is_none() {
+            // Nobody reads behind a frame that is torn: what was written of it is cut off.
+            said(self.events.set_len(self.events_bytes));
             return entries.len() as u64;
         }
         self.events_bytes += bytes.len() as u64;
