@@ -351,6 +351,7 @@ impl<W: Workers> Driver<W> {
         match said {
             Said::Ready { after } => Report::Ready { after },
             Said::Alive => Report::Alive,
+            Said::TakesAhead => Report::TakesAhead,
             Said::Waits(why) => Report::Waits { why },
             Said::StartFailed(message) => Report::StartFailed { message },
             Said::Lost { message, suspect } => Report::Lost { message, suspect },
@@ -400,7 +401,17 @@ impl<W: Workers> Driver<W> {
                 self.runners.remove(&runner);
                 self.workers.stop(runner, life);
             }
-            Action::StartAttempt { runner, life, attempt, batch, task, runs, timeout, kills } => {
+            Action::StartAttempt {
+                runner,
+                life,
+                attempt,
+                batch,
+                task,
+                runs,
+                timeout,
+                kills,
+                ahead,
+            } => {
                 let (id, kind, tasks) = self.tasks.get(&batch)?;
                 tracing::debug!(
                     batch = %id, task = task.0, run = runs.first, runs = runs.count,
@@ -415,6 +426,7 @@ impl<W: Workers> Driver<W> {
                     runs,
                     timeout,
                     kills,
+                    ahead,
                     models: None,
                 };
                 return self.command(runner, life, Command::Start(Box::new(attempt)));

@@ -326,6 +326,7 @@ impl Book {
             (_, Some(Cancel::Runs(reason))) => {
                 Outcome::Cancelled { reason: reason.name().to_owned() }
             }
+            (_, Some(Cancel::Recalled)) => Outcome::Cancelled { reason: "recalled".to_owned() },
             (_, Some(Cancel::Timeout)) => {
                 Outcome::Failed { kind: "timeout", message: "it lasted too long".into() }
             }

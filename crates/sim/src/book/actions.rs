@@ -47,6 +47,10 @@ impl Book {
         let slot = Slot {
             life,
             phase: Phase::Starting,
+            next: None,
+            busy: now,
+            takes_ahead: false,
+            quick: None,
             supervised,
             start_failures: before.map_or(0, |slot| slot.start_failures),
             fruitless: before.map_or(0, |slot| slot.fruitless),
@@ -63,8 +67,13 @@ impl Book {
         else {
             return;
         };
+        let mut state = AttemptState::Current;
         if let Some(slot) = self.slots.get_mut(runner) {
-            slot.phase = Phase::Given(*attempt);
+            if let Phase::Given(_) = slot.phase {
+                (slot.next, state) = (Some(*attempt), AttemptState::Ahead);
+            } else {
+                (slot.phase, slot.busy) = (Phase::Given(*attempt), now);
+            }
         }
         let outstanding: Vec<u32> = runs.iter().map(|run| run.0).collect();
         for run in &outstanding {
@@ -81,7 +90,8 @@ impl Book {
             outstanding,
             count: runs.count,
             sound: true,
-            state: AttemptState::Current,
+            state,
+            returned: false,
             since: now,
             begun: false,
             timeout: *timeout,
@@ -91,6 +101,11 @@ impl Book {
 
     fn cancel(&mut self, now: Time, id: AttemptId, reason: Cancel) {
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
+        if attempt.state == AttemptState::Ahead
+            && let Some(slot) = self.slots.get_mut(&attempt.runner)
+        {
+            slot.quick = None;
+        }
         attempt.state = AttemptState::Cancelling(reason);
         attempt.since = now;
         // Where one run was cancelled, that is known; the others come back.

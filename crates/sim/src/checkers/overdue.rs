@@ -8,6 +8,9 @@ use rollway_core::{Action, BatchKind, Cancel, Input, Time};
 use super::{Checker, Scene, Verdict, require};
 use crate::book::{AttemptState, Phase};
 
+/// How many times what is quick an attempt that was given ahead may have to wait.
+const PATIENCE: u32 = 4;
+
 /// Looks for what will be noticed too late.
 #[derive(Debug)]
 pub(super) struct Overdue;
@@ -62,7 +65,9 @@ impl Checker for Overdue {
                         AttemptState::Current => {
                             in_time("a late begin", since, supervision.begin_timeout)?;
                         }
-                        AttemptState::Cancelling(Cancel::Timeout | Cancel::NotBegun) => {
+                        AttemptState::Cancelling(
+                            Cancel::Timeout | Cancel::NotBegun | Cancel::Recalled,
+                        ) => {
                             in_time("a deaf runner", since, supervision.cancel_grace)?;
                         }
                         // Who aborts may allow as much time as the attempt could have taken.
@@ -70,7 +75,12 @@ impl Checker for Overdue {
                             let most = attempt.timeout + supervision.begin_timeout;
                             in_time("a deaf runner", since, most + supervision.cancel_grace)?;
                         }
-                        AttemptState::Over => {}
+                        AttemptState::Ahead | AttemptState::Over => {}
+                    }
+                    let next = slot.next.and_then(|next| scene.book.attempts.get(&next));
+                    if next.is_some_and(|next| next.state == AttemptState::Ahead) {
+                        let patience = scene.book.config.quick * PATIENCE;
+                        in_time("a long wait of what was given ahead", slot.busy, patience)?;
                     }
                 }
                 Phase::Over if scene.book.fitted(slot) => {
