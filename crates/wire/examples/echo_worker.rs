@@ -31,5 +31,6 @@ async fn run() -> Result<(), Box<dyn std::error::Error>> {
         secret: Secret::new(variable(env::SECRET)?)?,
         token: variable(env::TOKEN).unwrap_or_default(),
     };
-    Ok(ReferenceWorker { runners, flaw: None }.run(invitation).await?)
+    let worker = ReferenceWorker { runners, takes_ahead: true, flaw: None };
+    Ok(worker.run(invitation).await?)
 }
