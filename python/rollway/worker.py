@@ -242,6 +242,8 @@ class Worker:
 
     def _start(self, start: Any) -> None:
         name = start.name
+        if not self._lives(name):
+            return
         number = name[2]
         self.attempts[number] = name, None
         task = marks.begin_task(marks.place_of(name[0]), self._execute(start, name), self.loop)

@@ -238,9 +238,12 @@ async def test_runners_come_and_go_and_the_engine_has_the_last_word():
     setup = {"models": [rw.models.Echo()], "auxiliary": [], "concurrent_mode": "sequential"}
     work = asyncio.ensure_future(Worker(link, setup).run())
     link.give("shutdown", 1.0)
+    # What was given ahead, perhaps. Nothing begins any more.
+    link.give("start", Start(answers))
     await link.heard(("ready",), ("goodbye", "told to"))
     link.give("ended", "the engine has heard")
     assert await asyncio.wait_for(work, 20) == "the engine has heard"
+    assert link.said.empty()
 
 
 async def reads(task, model):
