@@ -169,7 +169,8 @@ def begin_task(where: int, coroutine: Any, loop: asyncio.AbstractEventLoop) -> a
     if not AT_ONCE:
         return context.run(asyncio.Task, Marked(coroutine, where), loop=loop)
     ahead = _Ahead(coroutine, where)
-    task = asyncio.Task(ahead, loop=loop, context=context)
+    # A name of its own would have to be made up for every attempt.
+    task = asyncio.Task(ahead, loop=loop, name="rollway-attempt", context=context)
     asyncio.tasks._enter_task(loop, task)
     try:
         context.run(ahead.begin)
