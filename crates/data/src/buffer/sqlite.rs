@@ -5,6 +5,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use rusqlite::types::{ToSqlOutput, ValueRef};
@@ -17,6 +18,9 @@ use crate::Sample;
 /// How large the write-ahead log grows before it is carried over into the file, in pages of 4 KiB.
 /// The default of 1000 would carry over, and wait for the disk a second time, with every large lot.
 const WAL_PAGES: u32 = 16_384;
+
+/// How long to wait for whoever changes the mode of the same file.
+const TURN: Duration = Duration::from_millis(2);
 
 /// How many prepared statements a connection keeps; there are fewer.
 const STATEMENTS: usize = 32;
@@ -98,7 +102,7 @@ impl File {
         let connection = Connection::open(&self.path)?;
         connection.busy_timeout(options.call_timeout)?;
         connection.set_prepared_statement_cache_capacity(STATEMENTS);
-        connection.pragma_update(None, "journal_mode", "wal")?;
+        use_wal(&connection, options.call_timeout)?;
         connection.pragma_update(None, "synchronous", "full")?;
         connection.pragma_update(None, "wal_autocheckpoint", WAL_PAGES)?;
         if let Some(most) = options.max_bytes {
@@ -119,6 +123,21 @@ impl File {
             *message = format!("there is no folder {}", folder.display());
         }
         fault
+    }
+}
+
+/// Has a file keep a write-ahead log. Two who change a new file are in each other's way, and SQLite
+/// itself has neither of them wait: they would wait for each other.
+fn use_wal(connection: &Connection, patience: Duration) -> rusqlite::Result<()> {
+    let until = Instant::now() + patience;
+    loop {
+        let changed = connection.pragma_update(None, "journal_mode", "wal");
+        let busy =
+            |error: &rusqlite::Error| error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy);
+        if !changed.as_ref().is_err_and(busy) || Instant::now() >= until {
+            return changed;
+        }
+        thread::sleep(TURN);
     }
 }
 
@@ -324,4 +343,22 @@ fn fault(name: &str, cause: &rusqlite::Error) -> Fault {
         _ => BufferError::Damaged { storage, message },
     }
     .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_opens_a_new_file_at_the_same_time_gets_it() {
+        for _ in 0..60 {
+            let folder = tempfile::tempdir().unwrap();
+            let address = folder.path().join("new.db").display().to_string();
+            thread::scope(|scope| {
+                for _ in 0..8 {
+                    scope.spawn(|| Sqlite::open(&address, Options::default()).unwrap());
+                }
+            });
+        }
+    }
 }
