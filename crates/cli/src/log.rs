@@ -4,6 +4,7 @@ use std::fmt::{self, Write as _};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::ValueEnum;
+use rollway::calendar::{self, Moment};
 use rollway::config::LogLevel;
 use rollway::trace::Names;
 use rollway_core::{AttemptId, BatchId, RunId, TaskId};
@@ -115,17 +116,7 @@ fn lines(kind: Kind, now: SystemTime, level: Level, message: &str) -> Vec<Line> 
 /// Returns a moment in the calendar of UTC, as RFC 3339 has it.
 pub fn stamp(at: SystemTime) -> String {
     let seconds = at.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let (days, seconds) = (seconds / 86_400, seconds % 86_400);
-    // Years that begin in March end with the leap day, so that it shifts no other.
-    let days = days + 719_468;
-    let (era, day) = (days / 146_097, days % 146_097);
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let day = day - (153 * month + 2) / 5 + 1;
-    let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
-    let year = era * 400 + year + next;
-    let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    let Moment { year, month, day, hour, minute, second } = calendar::utc(seconds);
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
@@ -227,19 +218,7 @@ impl Visit for Said {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
-
-    #[test]
-    fn the_calendar_has_leap_days() {
-        let at = |seconds| stamp(UNIX_EPOCH + Duration::from_secs(seconds));
-        assert_eq!(at(0), "1970-01-01T00:00:00Z");
-        assert_eq!(at(951_827_696), "2000-02-29T12:34:56Z");
-        assert_eq!(at(1_709_251_199), "2024-02-29T23:59:59Z");
-        assert_eq!(at(1_709_251_200), "2024-03-01T00:00:00Z");
-        assert_eq!(at(4_107_542_400), "2100-03-01T00:00:00Z");
-    }
 
     #[test]
     fn a_line_about_a_run_names_its_span() {

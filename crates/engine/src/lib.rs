@@ -6,6 +6,7 @@
 //! processes of their own, in any language. [`Gated`] gives the runs of either keys to the models.
 
 pub mod alarms;
+pub mod calendar;
 mod children;
 mod client;
 pub mod cluster;
