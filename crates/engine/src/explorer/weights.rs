@@ -60,9 +60,7 @@ pub(super) fn checkpoint(job_dir: &Path, version: u64) -> Option<PathBuf> {
 }
 
 fn in_folder(root: &Path, version: u64) -> Option<PathBuf> {
-    let step = folder::directory(root, version);
-    let inner = ["actor/huggingface", "actor"].map(|name| step.join(name));
-    inner.into_iter().chain([step]).find(|path| path.is_dir())
+    Some(folder::weights(root, version)).filter(|path| path.is_dir())
 }
 
 /// Returns the weights that an embedded model starts with: those that the job was at, or else the

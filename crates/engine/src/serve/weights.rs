@@ -8,7 +8,7 @@ use std::{fs, io};
 
 use rollway_gateway::models::{InFlight, Models, Update, Weights};
 
-use crate::synchronizer::folder::{LATEST, directory};
+use crate::synchronizer::folder::{LATEST, weights};
 use crate::synchronizer::watch::Watch;
 
 /// The newest weights.
@@ -56,9 +56,7 @@ impl WeightSource for Checkpoints {
             let message = format!("{}: {text:?} is no number", named.display());
             io::Error::new(io::ErrorKind::InvalidData, message)
         })?;
-        let step = directory(&self.folder, version);
-        let inner = ["actor/huggingface", "actor"].map(|name| step.join(name));
-        let path = inner.into_iter().find(|path| path.is_dir()).unwrap_or(step);
+        let path = weights(&self.folder, version);
         if is_folder(&path)? {
             return Ok(Some(Newest { version, path }));
         }

@@ -40,6 +40,14 @@ pub fn directory(folder: &Path, version: u64) -> PathBuf {
     folder.join(format!("{PREFIX}{version}"))
 }
 
+/// Returns where in the directory of a version the weights are that servers load: trainers keep
+/// them beside their own state, or alone.
+pub fn weights(folder: &Path, version: u64) -> PathBuf {
+    let step = directory(folder, version);
+    let inner = ["actor/huggingface", "actor"].map(|name| step.join(name));
+    inner.into_iter().find(|path| path.is_dir()).unwrap_or(step)
+}
+
 /// Returns the version that a directory's name tells.
 pub fn version(name: &str) -> Option<u64> {
     name.strip_prefix(PREFIX)?.parse().ok()
