@@ -94,10 +94,12 @@ impl State {
             );
             return Err(ExplorerError::NotNow(what));
         }
+        if from_start {
+            steps.retain(|step| *step > 0);
+        }
         self.tell_bench(world, steps.len() + usize::from(from_start));
         if from_start {
             rows.extend(self.evaluate_now(world, 0, "bench").await?);
-            steps.retain(|step| *step > 0);
         }
         for step in steps {
             if stop.is_cancelled() {

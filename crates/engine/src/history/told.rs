@@ -66,10 +66,16 @@ fn ended(result: &BatchResult) -> String {
 
 fn trained(metrics: &Metrics) -> String {
     let numbers = [("trainer/loss", "loss"), ("trainer/reward", "reward")];
-    let known = numbers
-        .into_iter()
-        .filter_map(|(key, name)| metrics.get(key).map(|number| format!("{name} {number:.4}")));
+    let known = numbers.into_iter().filter_map(|(key, name)| {
+        metrics.get(key).map(|number| format!("{name} {}", plain(number)))
+    });
     known.collect::<Vec<_>>().join(", ")
+}
+
+/// Returns a number to four places; what is nothing then has no sign.
+fn plain(number: f64) -> String {
+    let shown = format!("{number:.4}");
+    if shown == "-0.0000" { "0.0000".to_owned() } else { shown }
 }
 
 /// Takes live numbers once a second for as long as there are any, and somebody who keeps them.
