@@ -2,8 +2,9 @@
 
 import asyncio
 import json
+import pickle
 import signal
-import sqlite3
+import subprocess
 import sys
 
 import pyarrow.dataset
@@ -45,9 +46,24 @@ def counts(result):
     return metrics["experience_pipeline/stored_count"], metrics["experience_pipeline/known_count"]
 
 
+LOOK = """
+import pickle, sqlite3, sys
+with sqlite3.connect(sys.argv[1]) as database:
+    sys.stdout.buffer.write(pickle.dumps(database.execute(sys.argv[2]).fetchall()))
+"""
+
+
+def look(path, sql):
+    """Asks a database from another process, as people do.
+
+    The engine has an SQLite of its own: two of them in one process undo each other's locks.
+    """
+    command = [sys.executable, "-c", LOOK, str(path), sql]
+    return pickle.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+
+
 def sqlite_rows(folder):
-    with sqlite3.connect(folder / "out.db") as database:
-        rows = database.execute("SELECT experience_bytes FROM experience").fetchall()
+    rows = look(folder / "out.db", "SELECT experience_bytes FROM experience")
     return [experience for (row,) in rows for experience in rw.Experience.deserialize_many(row)]
 
 
@@ -87,9 +103,8 @@ async def test_experiences_are_where_the_configuration_says(config, tmp_path, st
     reward = [one["reward"] if isinstance(one, dict) else one.reward for one in found]
     assert sorted(reward) == [0.0, 0.0, 0.5, 1.0, 1.0, 2.0, 2.0]
     # What came is kept too.
-    with sqlite3.connect(tmp_path / "jobs/Rollway/rft/buffer/explorer_output.db") as database:
-        (kept,) = database.execute("SELECT count(*) FROM explorer_output").fetchone()
-    assert kept == 7
+    path = tmp_path / "jobs/Rollway/rft/buffer/explorer_output.db"
+    assert look(path, "SELECT count(*) FROM explorer_output") == [(7,)]
 
 
 async def test_a_queue_survives_its_coordinator(config):
@@ -195,16 +210,15 @@ async def test_a_database_that_becomes_read_only_loses_nothing(config, tmp_path)
     ours.max_retry_times = 0
     async with rw.RolloutCoordinator(config, [rw.models.Echo()]) as coordinator:
         await train(coordinator, 1)
-        with sqlite3.connect(tmp_path / "out.db") as database:
-            database.execute(
-                "CREATE TRIGGER locked BEFORE INSERT ON experience "
-                "BEGIN SELECT raise(ABORT, 'closed for today'); END"
-            )
+        look(
+            tmp_path / "out.db",
+            "CREATE TRIGGER locked BEFORE INSERT ON experience "
+            "BEGIN SELECT raise(ABORT, 'closed for today'); END",
+        )
         with pytest.raises(rw.SinkFailed, match="closed for today"):
             await train(coordinator, 2)
         assert len(sqlite_rows(tmp_path)) == 6
-        with sqlite3.connect(tmp_path / "out.db") as database:
-            database.execute("DROP TRIGGER locked")
+        look(tmp_path / "out.db", "DROP TRIGGER locked")
         assert counts(await coordinator.finalize_train_batch(2)) == (6.0, 0.0)
     assert len(sqlite_rows(tmp_path)) == 12
 
