@@ -31,6 +31,10 @@ pub(super) struct Extremes {
 /// Estimates best and worst of columns of one length, at least 1, at all the subset sizes of
 /// `n` runs; returns one list for each column, in ascending order of sizes.
 pub(super) fn best_and_worst(columns: &[&[f64]], n: usize) -> Vec<Vec<Extremes>> {
+    if subset_sizes(n).next().is_none() {
+        // Nothing is drawn, and to begin a sequence takes longer than everything else.
+        return vec![Vec::new(); columns.len()];
+    }
     // A NaN has no rank, and is rare enough to take the plain way.
     let has_ranks =
         |column: &[f64]| column.len() <= RANKS && !column.iter().any(|value| value.is_nan());
