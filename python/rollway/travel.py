@@ -16,7 +16,7 @@ import pickle
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
@@ -84,18 +84,27 @@ def load(name: str, encoding: str, body: bytes) -> Executable:
     raise InvalidWorkflow(f"workflow {name} came in the unknown encoding `{encoding}`")
 
 
-_CARRIED = [f.name for f in fields(Task) if f.name not in ("workflow", "batch_id", "task_id")]
-_DEFAULTS = {name: getattr(Task(), name) for name in _CARRIED}
+#: What travels of a task and is nothing if it is empty.
+_ARGUMENTS = (
+    "workflow_args",
+    "rollout_args",
+    "reward_fn_args",
+    "format_args",
+    "is_eval",
+    "index",
+)
 
 
 def pack(task: Task) -> bytes:
     """Returns a task without its workflow as bytes."""
-    content = {}
-    for name, default in _DEFAULTS.items():
-        value = getattr(task, name)
-        # What is empty is what it is without being sent.
-        if value is not default and not (isinstance(value, dict) and not value or value is None):
-            content[name] = value
+    state = vars(task)
+    content = {name: state[name] for name in _ARGUMENTS if state[name]}
+    if task.raw_task is not None:
+        content["raw_task"] = task.raw_task
+    if task.reward_fn is not None:
+        content["reward_fn"] = task.reward_fn
+    if task.repeat_times != 1:
+        content["repeat_times"] = task.repeat_times
     if not _plain(content.get("raw_task")) or "reward_fn" in content or "workflow_args" in content:
         with _by_value(content.get("reward_fn")):
             return cloudpickle.dumps(content)
