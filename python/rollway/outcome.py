@@ -88,19 +88,19 @@ async def outputs(
     """
     if isinstance(returned, Experience):
         return [returned], None
-    recorded = model.model.records
-    if returned is None:
-        return await _turns(model, is_eval) if recorded else [], None
     # What is most common first: to ask an abstract class takes longer.
     told = None
     if isinstance(returned, (float, int, np.bool_, numbers.Real)):
         told = {"reward": float(returned)}
     elif isinstance(returned, dict):
         told = _told(returned)
-    if told is not None:
-        turns = await _turns(model, is_eval) if recorded else []
-        for turn in turns:
-            turn.reward = told["reward"]
+    if told is not None or returned is None:
+        turns = _at_hand(model, is_eval)
+        if turns is None:
+            turns = await model.extract_experience_from_history_async(False)
+        if told is not None:
+            for turn in turns:
+                turn.reward = told["reward"]
         return turns, told
     if isinstance(returned, (list, tuple)):
         for item in returned:
@@ -127,10 +127,13 @@ def _told(returned: dict[str, Any]) -> dict[str, float]:
         ) from None
 
 
-async def _turns(model: RunModel, is_eval: bool) -> list[Experience]:
+def _at_hand(model: RunModel, is_eval: bool) -> list[Experience] | None:
+    """Returns the recorded turns; none if they have to be fetched."""
+    if not model.model.records:
+        return []
     if isinstance(model, ServedRun):
         # Nobody is trained by an eval, so that there is no reason to fetch them.
-        return [] if is_eval else await model.extract_experience_from_history_async(False)
+        return [] if is_eval else None
     return list(model.history)
 
 

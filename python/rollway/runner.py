@@ -211,26 +211,23 @@ class WorkflowRunner:
     ) -> None:
         """Performs one run."""
         began = time.perf_counter()
+        end: Outcome | RunFailure
         with Doing(task, run, self._doings) as at:
-            emit(run, await self._ended(executable, task, run, began, at))
-
-    async def _ended(
-        self, executable: Executable, task: Task, run: int, began: float, at: Doing
-    ) -> Outcome | RunFailure:
-        try:
-            mine = task.with_n(1)
-            instance, returned = await self._perform(executable, mine, [run], at)
-            self._keep(instance)
-            at.set(ENCODING)
-            experiences, told = await outputs(returned, instance.model, task.is_eval)
-            for experience in experiences:
-                experience.eid.run = run
-            self._stamp(mine, instance.model, experiences)
-            seconds = time.perf_counter() - began
-            return Outcome.of(experiences, told, seconds, instance.model)
-        except BaseException as error:
-            _let_cancel_through(error)
-            return failure(error)
+            try:
+                mine = task.with_n(1)
+                instance, returned = await self._perform(executable, mine, [run], at)
+                self._keep(instance)
+                at.set(ENCODING)
+                experiences, told = await outputs(returned, instance.model, task.is_eval)
+                for experience in experiences:
+                    experience.eid.run = run
+                self._stamp(mine, instance.model, experiences)
+                seconds = time.perf_counter() - began
+                end = Outcome.of(experiences, told, seconds, instance.model)
+            except BaseException as error:
+                _let_cancel_through(error)
+                end = failure(error)
+            emit(run, end)
 
     async def _repeat(
         self, executable: Executable, task: Task, runs: Sequence[int], emit: Callable[..., None]
