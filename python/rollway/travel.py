@@ -16,7 +16,7 @@ import pickle
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import cloudpickle
@@ -84,15 +84,11 @@ def load(name: str, encoding: str, body: bytes) -> Executable:
     raise InvalidWorkflow(f"workflow {name} came in the unknown encoding `{encoding}`")
 
 
+#: What does not travel with a task, or is told apart from what is empty.
+_APART = ("workflow", "batch_id", "task_id", "raw_task", "reward_fn", "repeat_times")
+
 #: What travels of a task and is nothing if it is empty.
-_ARGUMENTS = (
-    "workflow_args",
-    "rollout_args",
-    "reward_fn_args",
-    "format_args",
-    "is_eval",
-    "index",
-)
+_ARGUMENTS = [field.name for field in fields(Task) if field.name not in _APART]
 
 
 def pack(task: Task) -> bytes:
