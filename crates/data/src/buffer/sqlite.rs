@@ -351,7 +351,7 @@ mod tests {
 
     #[test]
     fn whoever_opens_a_new_file_at_the_same_time_gets_it() {
-        for _ in 0..60 {
+        for _ in 0..200 {
             let folder = tempfile::tempdir().unwrap();
             let address = folder.path().join("new.db").display().to_string();
             thread::scope(|scope| {
