@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use rollway_base::Address;
 use rollway_data::buffer::queue::Options as QueueOptions;
 use rollway_data::buffer::{Ask, Buffer, End, Queue, Reader, Sqlite, sql};
 use rollway_data::reader::{Options, Patience, Served, connect, serve};
 use rollway_data::{Lot, Sample};
-use rollway_wire::Address;
 
 /// Samples in a lot.
 const LOT: usize = 16;

@@ -13,7 +13,6 @@ pub mod operators;
 mod registry;
 mod report;
 mod selector;
-mod suggest;
 
 use std::any::Any;
 use std::collections::HashSet;

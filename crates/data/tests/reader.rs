@@ -9,16 +9,17 @@ use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
+use rollway_base::{Address, Secret};
 use rollway_data::buffer::queue::Options as QueueOptions;
 use rollway_data::buffer::{
     Ask, Buffer, BufferError, End, JsonLines, Parquet, Queue, Reader, Sqlite, Taken, sql,
 };
 use rollway_data::reader::{Options, Patience, Remote, Served, connect, serve};
 use rollway_data::{Lot, Sample};
+use rollway_wire::RefusalCode;
 use rollway_wire::experience::{Eid, Experience, Fields};
 use rollway_wire::reader::proto::{self, buffer_message, trainer_message};
 use rollway_wire::reader::{Limits, Link};
-use rollway_wire::{Address, RefusalCode, Secret};
 
 const LONG: Duration = Duration::from_secs(60);
 

@@ -17,8 +17,8 @@ use rollway::trace::Tracer;
 use rollway::{
     Collect, Drops, Local, Registry, RunContext, RunOutput, RunResult, Scheduler, Task, scene,
 };
+use rollway_base::Secret;
 use rollway_core::Config;
-use rollway_wire::Secret;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;

@@ -31,9 +31,12 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use rollway_base::address_file::AddressFile;
+use rollway_base::net::host_port;
+use rollway_base::{Address, Secret};
 use rollway_core::{Life, RunnerId};
+use rollway_wire::env;
 use rollway_wire::server::{Limits, Options, Server};
-use rollway_wire::{Address, Secret, env};
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -47,7 +50,6 @@ pub use self::process::Processes;
 pub use self::ray::{Ray, RayOptions};
 pub use self::states::RunnerStates;
 use self::unsent::{Unsent, say};
-use crate::cluster::{Card, host_port};
 use crate::descriptors;
 use crate::workers::{Command, Reporter, Said, Workers};
 
@@ -108,7 +110,7 @@ pub struct Children {
     next_host: u64,
     unsent: Unsent,
     /// Tells workers the way for as long as this lives.
-    card: Option<Card>,
+    card: Option<AddressFile>,
     _alive: DropGuard,
 }
 
@@ -269,7 +271,7 @@ impl Children {
     }
 
     /// Keeps what tells workers the way.
-    pub(crate) fn keep(&mut self, card: Card) {
+    pub(crate) fn keep(&mut self, card: AddressFile) {
         self.card = Some(card);
     }
 

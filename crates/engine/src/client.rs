@@ -91,11 +91,13 @@ impl Client {
             .body(Full::new(body.unwrap_or_default()))
             .map_err(|error| wrong(&error))?;
         let response = self.0.request(request).await;
-        let response =
-            response.map_err(|error| format!("{url} does not answer: {}", words(&error)))?;
+        let response = response.map_err(|error| {
+            format!("{url} does not answer: {}", rollway_base::error_chain(&error))
+        })?;
         let (head, body) = response.into_parts();
         let body = Limited::new(body, ANSWER_MAX).collect().await;
-        let body = body.map_err(|error| format!("{url} broke off: {}", words(&*error)))?;
+        let body = body
+            .map_err(|error| format!("{url} broke off: {}", rollway_base::error_chain(&*error)))?;
         Ok(Answer {
             status: head.status.as_u16(),
             version: number(&head.headers, "x-rollway-model-version"),
@@ -107,15 +109,4 @@ impl Client {
 
 fn number(headers: &HeaderMap, name: &str) -> Option<u64> {
     headers.get(name)?.to_str().ok()?.parse().ok()
-}
-
-/// Returns an error with its causes.
-fn words(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut words = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        words = format!("{words}: {error}");
-        cause = error.source();
-    }
-    words
 }

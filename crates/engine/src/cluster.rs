@@ -14,13 +14,12 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rollway_wire::Address;
+use rollway_base::Address;
 
 pub use self::invitation::{Invitation, secret_in};
 pub(crate) use self::site::Site;
 use crate::children::{ChildOptions, Children, Launcher, Ray, RayOptions};
 use crate::config::{Backend, Config};
-use crate::files;
 
 /// Why there is no place for workers: what, and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -86,32 +85,4 @@ async fn listen(
 /// Returns where workers find the way to the job.
 fn file(config: &Config) -> PathBuf {
     config.job_dir().join("cluster.json")
-}
-
-/// Returns an address for a host, which may be an address of IPv6.
-pub(crate) fn host_port(host: &str, port: u16) -> String {
-    let bare_v6 = host.contains(':') && !host.starts_with('[');
-    if bare_v6 { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
-}
-
-/// Removes the file that it stands for, unless somebody else has replaced it.
-#[derive(Debug)]
-pub(crate) struct Card {
-    path: PathBuf,
-    text: String,
-}
-
-impl Card {
-    fn post(path: PathBuf, text: String) -> io::Result<Self> {
-        files::write(&path, &text, true).map_err(io::Error::other)?;
-        Ok(Self { path, text })
-    }
-}
-
-impl Drop for Card {
-    fn drop(&mut self) {
-        if std::fs::read_to_string(&self.path).is_ok_and(|text| text.trim() == self.text) {
-            let _ = std::fs::remove_file(&self.path);
-        }
-    }
 }

@@ -22,7 +22,7 @@ use std::io;
 use std::sync::Arc;
 
 use axum::serve::ListenerExt as _;
-use rollway_wire::Secret;
+use rollway_base::Secret;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -31,10 +31,10 @@ use self::events::Hub;
 use self::guard::Guard;
 pub(crate) use self::shown::Shown;
 use crate::config::Config;
-use crate::files::reachable;
-use crate::gateway::api_key;
+use crate::config::secrets::api_key;
 use crate::meters::Meters;
 use crate::scene::Scene;
+use rollway_base::net::advertised_url;
 
 /// Where the dashboard is, and what it shows.
 #[derive(Clone)]
@@ -129,7 +129,7 @@ impl Dashboard {
             // It never fails: what goes wrong with a connection is seen at its other end.
             let _ = serving.await;
         });
-        let url = reachable(&format!("http://{address}"));
+        let url = advertised_url(&format!("http://{address}"));
         let card = Card { url, token: token.reveal().to_owned(), pid: std::process::id() };
         Ok(Self { card, hub, over })
     }

@@ -25,12 +25,12 @@ use self::named::Named;
 pub use self::python::worker_command;
 use crate::cluster;
 use crate::config::{Backend, ConcurrentMode, Config};
-use crate::suggest::instead;
 use crate::taskset::Drawn;
 use crate::workflows::{self, Reward};
 use crate::{
     ChildOptions, Concurrency, Definition, Gated, GatewayKeys, Local, Registry, Task, Workers,
 };
+use rollway_base::suggest::instead;
 
 type Result<T> = std::result::Result<T, FleetError>;
 

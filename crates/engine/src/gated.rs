@@ -13,9 +13,9 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use rollway_base::Secret;
 use rollway_core::{AttemptId, Life, RunnerId, Runs};
 use rollway_gateway::gateway::{Gateway, Handle, UnderWay};
-use rollway_wire::Secret;
 
 use crate::children::RunnerStates;
 use crate::workers::{Command, ModelAccess, Reporter, Said, Workers};

@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
+use rollway_base::Secret;
+use rollway_base::net::host_port;
 use rollway_gateway::dialect::Engine;
 use rollway_gateway::gateway::{Limits, Options};
 use rollway_gateway::models::{self, ServerSpec};
 use rollway_gateway::record;
-use rollway_wire::Secret;
 use serde_json::{Map, Value};
 
-use crate::cluster::{Site, host_port};
+use crate::cluster::Site;
+use crate::config::secrets::api_key;
 use crate::config::{Config, ConfigError, EngineType, Mode, Model, Problem};
 
 /// What a trained model is called that has neither a name nor a path.
@@ -106,17 +108,6 @@ fn of_model(key: &str, model: &Model, problems: &mut Vec<Problem>) -> Vec<Server
         server_model: server_model.clone(),
     };
     model.base_url.iter().map(server).collect()
-}
-
-/// Returns the secret in an environment variable that a configuration names; none if it names none.
-pub(crate) fn api_key(key: &str, variable: Option<&str>) -> Result<Option<Secret>, Problem> {
-    let Some(variable) = variable.filter(|name| !name.is_empty()) else { return Ok(None) };
-    let text = std::env::var(variable).unwrap_or_default();
-    Secret::new(text.trim()).map(Some).map_err(|_| {
-        let what = format!("the environment variable {variable} is not set, or empty");
-        let hint = format!("export {variable} where the job is started, or leave the key out");
-        Problem::new(key, what).hint(hint)
-    })
 }
 
 const fn engine(kind: EngineType) -> Option<Engine> {

@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rollway_base::Secret;
 use rollway_data::buffer::Buffer;
 use rollway_data::reader::{self, Served};
-use rollway_wire::Secret;
 
 use crate::config::{Config, StorageType};
-use crate::files::{self, FileError};
 use crate::sink::PipelineSink;
+use rollway_base::atomic_file::{self, FileError};
 
 /// Why a buffer cannot be offered to trainers elsewhere.
 #[derive(Debug, thiserror::Error)]
@@ -42,10 +42,14 @@ impl Offer {
         };
         let job = config.job_dir();
         let secret_file = job.join(format!("{}_reader_secret.txt", ours.name));
-        let secret = files::secret(&secret_file)?;
+        let secret = atomic_file::load_or_create_secret(&secret_file)?;
         let served = tokio::task::spawn_blocking(move || serve(buffer, secret)).await;
         let served = served.map_err(|error| OfferError::Reader(error.to_string()))??;
-        files::write(&job.join(format!("{}_reader_url.txt", ours.name)), &served.url(), false)?;
+        atomic_file::write_line(
+            &job.join(format!("{}_reader_url.txt", ours.name)),
+            &served.url(),
+            false,
+        )?;
         Ok(Some(Self { served, secret_file }))
     }
 

@@ -19,13 +19,15 @@ use tokio::task::JoinSet;
 
 use self::committer::Pipelined;
 pub use self::weights::{Checkpoints, Newest, WeightSource};
+use crate::config::secrets::{AgentKeyError, agent_key};
 use crate::config::{Config, ConfigError};
 use crate::drops::Drops;
 use crate::explorer::{Embedded, ExplorerError, models, newest};
-use crate::files::{self, FileError, KeyError};
 use crate::meters::Meters;
 use crate::offer::{Offer, OfferError};
 use crate::sink::{PipelineSink, SinkError};
+use rollway_base::atomic_file::{self, FileError};
+use rollway_base::net::advertised_url;
 
 /// How long calls under way have to end when the server is stopped.
 const FAREWELL: Duration = Duration::from_secs(30);
@@ -92,7 +94,7 @@ impl Server {
         let job = config.job_dir();
         let begin = newest(&job).map_err(ServeError::of)?;
         let (mut options, embedded, servers) = models(config, &begin).map_err(ServeError::of)?;
-        let (key, key_file) = files::key(config, &job)?;
+        let (key, key_file) = agent_key(config, &job)?;
         options.admin_key = key;
         let key_file = key_file.filter(|_| config.explorer.authentication);
         let sink = Arc::new(PipelineSink::new(config, &Registry::built_in())?);
@@ -103,9 +105,9 @@ impl Server {
         let started = Gateway::start_with(options, servers, Some(history)).await;
         let gateway = started.map_err(|error| ServeError::Gateway(in_words(&error)))?;
         gateway.handle().show_metrics(Meters::new(config, Drops::default()));
-        let url = files::reachable(gateway.url());
+        let url = advertised_url(gateway.url());
         let url_file = job.join(format!("{}_server_url.txt", config.explorer.name));
-        files::write(&url_file, &url, false)?;
+        atomic_file::write_line(&url_file, &url, false)?;
         let offered = Offer::of(config, &sink).await?;
         let mut tasks = JoinSet::new();
         let interval = config.explorer.service_status_check_interval.into();
@@ -215,11 +217,11 @@ fn in_words(error: &StartError) -> String {
     }
 }
 
-impl From<KeyError> for ServeError {
-    fn from(error: KeyError) -> Self {
+impl From<AgentKeyError> for ServeError {
+    fn from(error: AgentKeyError) -> Self {
         match error {
-            KeyError::File(error) => Self::File(error),
-            KeyError::Config(problem) => Self::Config(problem.into()),
+            AgentKeyError::File(error) => Self::File(error),
+            AgentKeyError::Config(problem) => Self::Config(problem.into()),
         }
     }
 }

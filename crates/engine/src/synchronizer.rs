@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use rollway_wire::Secret;
+use rollway_base::Secret;
 use tokio::time::Instant;
 
 pub use self::find::SECRET;

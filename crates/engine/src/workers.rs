@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use rollway_base::Secret;
 use rollway_core::metrics::Metrics;
 use rollway_core::{
     AttemptId, BatchId, BatchKind, Cancel, FailureKind, Life, RunId, RunnerId, Runs, TaskId,
 };
-use rollway_wire::Secret;
 use tokio::sync::mpsc;
 
 use crate::children::RunnerStates;

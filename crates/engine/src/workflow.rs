@@ -7,9 +7,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use rollway_base::Secret;
 use rollway_core::metrics::Metrics;
 use rollway_core::{BatchId, FailureKind, RunId, TaskId};
-use rollway_wire::Secret;
 
 use crate::states::Stages;
 use crate::task::Task;

@@ -13,7 +13,7 @@ use rollway::scene::{
     Alarm, Batch, Bias, Done, Job, JobState, Overview, RunDetail, RunKey, RunPage, RunQuery,
     Runner, Scene, Soon, Timeline,
 };
-use rollway_wire::Secret;
+use rollway_base::Secret;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;

@@ -9,8 +9,8 @@ use rollway::{
     ChildOptions, Children, Collect, Concurrency, Gated, Local, ModelKeys, Registry, RunContext,
     RunError, RunOutput, RunResult, Scheduler, Task,
 };
+use rollway_base::Secret;
 use rollway_core::{AttemptId, Config, FailureKind, Runs, Supervision, Unresponsive};
-use rollway_wire::Secret;
 use tokio::time::sleep;
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -16,11 +16,11 @@ use std::env;
 use std::error::Error;
 use std::time::Duration;
 
+use rollway_base::Secret;
 use rollway_gateway::dialect::Engine;
 use rollway_gateway::gateway::{Gateway, Limits, Options};
 use rollway_gateway::models::{self, ServerSpec};
 use rollway_gateway::{record, simulated};
-use rollway_wire::Secret;
 use serde_json::{Map, json};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 

@@ -6,7 +6,7 @@ use std::io;
 use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
 use hmac::{Hmac, KeyInit, Mac};
-use rollway_wire::Secret;
+use rollway_base::Secret;
 use sha2::Sha256;
 use subtle::ConstantTimeEq;
 

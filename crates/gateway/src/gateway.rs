@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rollway_wire::Secret;
+use rollway_base::Secret;
 use serde_json::{Map, Value};
 
 use crate::access::RunName;

@@ -28,7 +28,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use rollway_wire::Secret;
+use rollway_base::Secret;
 use tokio::sync::{Notify, oneshot};
 
 pub use self::address::connections;

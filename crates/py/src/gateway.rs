@@ -9,12 +9,12 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use rollway::GatewayKeys;
+use rollway_base::Secret;
 use rollway_gateway::dialect::Engine;
 use rollway_gateway::gateway::{Gateway, Handle};
 use rollway_gateway::models::{
     InFlight, Outcome, ServerReport, ServerSpec, Update, UpdateReport, Weights,
 };
-use rollway_wire::Secret;
 use tokio::runtime;
 
 use crate::pending::Pending;

@@ -25,13 +25,14 @@ use pyo3::exceptions::PyPermissionError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyDict, PyList};
+use rollway_base::{Address, Secret};
 use rollway_core::{AttemptId, FailureKind, Life, RunId, RunnerId};
 use rollway_wire::worker::{
     self, Ahead, ConnectError, Connected, Options, Receiver, SendError, Socket, Taken,
 };
 use rollway_wire::{
-    Address, EngineMessage, Hello, LogLevel, LogLine, LogSource, Outcome, RunnerReport, Secret,
-    StopCause, WorkerMessage,
+    EngineMessage, Hello, LogLevel, LogLine, LogSource, Outcome, RunnerReport, StopCause,
+    WorkerMessage,
 };
 use tokio::sync::watch;
 

@@ -10,7 +10,7 @@ use rollway::config::SyncMethod;
 use rollway::synchronizer::{
     NewWeights, Options, Seat, SyncError, Synchronizer, TrainerState, folder, weights,
 };
-use rollway_wire::Secret;
+use rollway_base::Secret;
 use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 

@@ -7,13 +7,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use rollway_base::{Address, Secret};
 use rollway_core::metrics::Metrics;
 use rollway_core::{AttemptId, BatchId, BatchKind, Life, RunId, RunnerId, Runs, TaskId};
 use rollway_wire::server::{Connection, Options, Server, ServerEvent};
 use rollway_wire::worker::{self, Connected};
 use rollway_wire::{
-    Address, Definition, DefinitionId, EngineMessage, Hello, Outcome, RunnerReport, Secret,
-    StartAttempt, WorkerMessage,
+    Definition, DefinitionId, EngineMessage, Hello, Outcome, RunnerReport, StartAttempt,
+    WorkerMessage,
 };
 
 const TIME: Duration = Duration::from_secs(2);

@@ -4,9 +4,10 @@
 
 use std::process::ExitCode;
 
+use rollway_base::Secret;
 use rollway_wire::conformance::Invitation;
 use rollway_wire::conformance::reference::ReferenceWorker;
-use rollway_wire::{Secret, env};
+use rollway_wire::env;
 
 #[tokio::main(flavor = "current_thread")]
 #[expect(clippy::print_stderr, reason = "a program tells why it ends")]

@@ -18,7 +18,7 @@ use std::time::Duration;
 pub use report::{Check, Report, Verdict};
 pub use target::{Invitation, Target};
 
-use crate::address::Address;
+use rollway_base::Address;
 
 /// The workflow whose every run succeeds: with some experiences in training, without in eval.
 pub const SUCCEED: &str = "rollway.conformance.succeed";

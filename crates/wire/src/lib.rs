@@ -10,7 +10,6 @@
 
 #![warn(missing_docs)]
 
-mod address;
 mod codec;
 pub mod conformance;
 mod convert;
@@ -20,19 +19,16 @@ mod message;
 pub mod reader;
 mod refusal;
 mod room;
-mod secret;
 pub mod server;
 mod words;
 pub mod worker;
 
-pub use address::{Address, AddressError};
 pub use invalid::Invalid;
 pub use message::{
     Definition, DefinitionId, EngineMessage, Hello, LogLevel, LogLine, LogSource, Outcome,
     RunnerReport, RunnerState, StartAttempt, StopCause, Versions, Welcome, WorkerMessage,
 };
 pub use refusal::{Refusal, RefusalCode};
-pub use secret::{EmptySecret, Secret};
 
 /// The messages as they travel, generated from the schema.
 #[allow(

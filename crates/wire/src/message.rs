@@ -12,7 +12,7 @@ use rollway_core::{
     RunnerId, Runs, TaskId,
 };
 
-use crate::secret::Secret;
+use rollway_base::Secret;
 
 /// A range of versions of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -26,12 +26,12 @@ use tokio_util::sync::DropGuard;
 pub use connection::{ConnId, Connection, Greeting, SendError};
 pub use listen::{BindError, Peer};
 
-use crate::address::Address;
 use crate::message::{Versions, WorkerMessage};
 use crate::refusal::{Refusal, RefusalCode};
 use crate::room::Room;
-use crate::secret::Secret;
 use listen::{Gate, Listener};
+use rollway_base::Address;
+use rollway_base::Secret;
 
 /// Where and for whom to listen.
 #[derive(Clone, Debug)]

@@ -20,13 +20,13 @@ pub use dial::Socket;
 pub use receiver::{Ended, Receiver};
 pub use sender::{SendError, Sender};
 
-use crate::address::Address;
 use crate::codec::{CONNECT, Decoded, WireCodec};
 use crate::invalid::Invalid;
 use crate::message::{Hello, Welcome};
 use crate::proto::{self, engine_message::Kind, worker_message};
 use crate::refusal::Refusal;
 use crate::words;
+use rollway_base::Address;
 
 /// How to connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -127,7 +127,9 @@ pub async fn connect_watched(
 
     let opening = async {
         let mut grpc = Grpc::new(channel).max_decoding_message_size(options.message_bytes);
-        grpc.ready().await.map_err(|error| lost(&Status::unavailable(words::causes(&error))))?;
+        grpc.ready()
+            .await
+            .map_err(|error| lost(&Status::unavailable(rollway_base::error_chain(&error))))?;
         let path = http::uri::PathAndQuery::from_static(CONNECT);
         let codec = WireCodec::<proto::WorkerMessage, proto::EngineMessage>::new();
         let stream = grpc.streaming(Request::new(out_stream), path, codec).await;
@@ -154,7 +156,7 @@ pub(crate) fn endpoint(address: &Address, options: &Options) -> Result<Endpoint,
     };
     let endpoint = Endpoint::from_shared(target).map_err(|error| ConnectError::Unreachable {
         address: address.clone(),
-        message: words::causes(&error).into(),
+        message: rollway_base::error_chain(&error).into(),
     })?;
     Ok(endpoint
         .connect_timeout(options.timeout)

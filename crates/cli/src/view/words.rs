@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rollway::config::Mode;
-pub use rollway::words::time;
+pub use rollway_base::human::duration as time;
 
 /// Returns a time to come, no more exact than it can be known: `40 s`, `3 min`, `2 h 5 min`.
 pub fn roughly(time: Duration) -> String {

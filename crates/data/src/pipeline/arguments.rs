@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::suggest::nearest;
+use rollway_base::suggest::nearest;
 
 /// What is wrong with the arguments of an operator.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -5,8 +5,8 @@ use std::fmt;
 
 use serde_json::Value;
 
-use super::suggest::nearest;
 use super::{ArgumentError, Operator, operators};
+use rollway_base::suggest::nearest;
 
 /// Makes an operator of its arguments.
 pub type Constructor =

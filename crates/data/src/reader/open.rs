@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use rollway_wire::{Address as Endpoint, Secret};
+use rollway_base::{Address as Endpoint, Secret};
 
 use super::remote::{Patience, connect};
 use crate::buffer::{self, Address, AddressError, Buffer, BufferError, Reader, Result};

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use rollway::{
     ChildOptions, Children, Collect, Ended, Lag, Launched, Launcher, Scheduler, Task, Ticket,
 };
+use rollway_base::Address;
 use rollway_core::{Config, Status};
-use rollway_wire::Address;
 
 use super::WORKERS;
 use super::usage::Usage;

@@ -3,12 +3,11 @@
 use std::io::BufRead;
 use std::time::Duration;
 
+use rollway_base::{Address, Secret};
 use rollway_core::metrics::Metrics;
 use rollway_core::{Life, RunnerId};
 use rollway_wire::worker::{Connected, Options, SendError, Sender, connect};
-use rollway_wire::{
-    Address, EngineMessage, Hello, Outcome, RunnerReport, Secret, StartAttempt, env,
-};
+use rollway_wire::{EngineMessage, Hello, Outcome, RunnerReport, StartAttempt, env};
 use tokio::sync::{Semaphore, mpsc};
 
 /// How many connect at once: a machine has a bounded queue of those who want to.

@@ -18,7 +18,7 @@ use std::io::{self, Read as _, Write as _};
 use std::sync::Arc;
 
 use rollway::dashboard::{Dashboard, Options};
-use rollway_wire::Secret;
+use rollway_base::Secret;
 
 use self::scene::Demo;
 

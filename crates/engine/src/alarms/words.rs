@@ -7,7 +7,7 @@ use std::time::Duration;
 use rollway_core::{FailureKind, RunnerId};
 
 use super::classes::Starved;
-pub(super) use crate::words::time;
+pub(super) use rollway_base::human::duration as time;
 
 /// How much of an error message is shown.
 const MESSAGE: usize = 300;

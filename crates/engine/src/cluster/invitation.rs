@@ -3,11 +3,10 @@
 use std::io;
 use std::path::Path;
 
-use rollway_wire::Secret;
+use rollway_base::Secret;
+use rollway_base::address_file::AddressFile;
 use serde::Deserialize;
 use serde_json::json;
-
-use super::Card;
 
 /// The way to a job, as `cluster.json` of its folder has it.
 #[derive(Clone, Debug)]
@@ -39,9 +38,9 @@ impl Invitation {
     }
 
     /// Writes it, for its owner only, until what is returned is gone.
-    pub(super) fn post(&self, path: &Path) -> io::Result<Card> {
+    pub(super) fn post(&self, path: &Path) -> io::Result<AddressFile> {
         let text = json!({ "address": self.address, "secret": self.secret.reveal() });
-        Card::post(path.to_owned(), text.to_string())
+        AddressFile::create(path.to_owned(), text.to_string())
     }
 }
 

@@ -2,9 +2,8 @@
 
 use std::net::{SocketAddr, ToSocketAddrs, UdpSocket};
 
-use super::host_port;
 use crate::config::{Backend, Cluster, Config};
-use crate::files;
+use rollway_base::net::{self, host_port};
 
 /// Where Ray says that its head is.
 const RAY_ADDRESS: &str = "RAY_ADDRESS";
@@ -73,5 +72,5 @@ fn own(cluster: &Cluster) -> String {
         socket.connect(head).ok()?;
         Some(socket.local_addr().ok()?.ip())
     };
-    head.and_then(towards).unwrap_or_else(files::own_address).to_string()
+    head.and_then(towards).unwrap_or_else(net::own_address).to_string()
 }

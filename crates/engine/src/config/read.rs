@@ -9,7 +9,7 @@ use super::error::{Place, Problem, Warning};
 use super::foreign;
 use super::node::{Entry, Node, Scalar, Tree};
 use super::shape::{Bounds, Choice, Key, PATHS, SHAPE, Shape, join};
-use crate::suggest::{is_misspelled, nearest};
+use rollway_base::suggest::{is_misspelled, nearest};
 
 /// What was read.
 #[derive(Default)]

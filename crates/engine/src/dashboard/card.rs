@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use crate::files::{self, FileError};
+use rollway_base::atomic_file::{self, FileError};
 
 /// The name of the file in a job's folder.
 pub const CARD: &str = "dashboard.json";
@@ -77,7 +77,7 @@ impl Card {
     pub(crate) fn leave(&self, job: &Path) -> Result<Left, FileError> {
         let path = job.join(CARD);
         let text = serde_json::to_string(self).unwrap_or_default();
-        files::write(&path, &text, true)?;
+        atomic_file::write_line(&path, &text, true)?;
         Ok(Left { path: path.into(), card: self.clone() })
     }
 }

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use axum::http::{HeaderMap, header};
-use rollway_wire::Secret;
+use rollway_base::Secret;
 
 /// The header that no form and no simple request of another site can send.
 pub(super) const MARK: &str = "x-rollway";

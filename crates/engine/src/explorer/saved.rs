@@ -30,8 +30,8 @@ use serde_json::Value;
 
 use super::ExplorerError;
 use crate::config::Config;
-use crate::files;
 use crate::taskset::{Pick, TasksetState};
+use rollway_base::atomic_file::write_atomic;
 
 /// What the file says that it is.
 const FORMAT: &str = "rollway explorer";
@@ -183,7 +183,7 @@ impl Place {
         let put = move || {
             let mut bytes = serde_json::to_vec(&saved).map_err(io::Error::other)?;
             bytes.push(b'\n');
-            files::replace(&path, &bytes, 0o644)
+            write_atomic(&path, &bytes, 0o644)
         };
         let put = tokio::task::spawn_blocking(put).await;
         put.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(|error| {

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use rollway_base::Secret;
 use rollway_gateway::gateway::{Gateway, Options};
 use rollway_gateway::models::ServerSpec;
-use rollway_wire::Secret;
 
 use super::Result;
 use super::embedded::{Embedded, Start};

@@ -14,8 +14,8 @@ use super::named::Named;
 use super::python::PYTHON;
 use super::{FleetError, FleetErrorKind as Kind, Result};
 use crate::ChildOptions;
-use crate::suggest::instead;
 use crate::workflows::{PYTHON_NAMES, PYTHON_REWARDS};
+use rollway_base::suggest::instead;
 
 /// Says which Python it is even if that lacks the package. Answers go to a file, because modules
 /// may print what they like.

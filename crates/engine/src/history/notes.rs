@@ -7,7 +7,7 @@ use rollway_core::BatchState;
 
 use super::record::Note;
 use crate::scene::{Alarm, Beat, EvalPoint, JobState, Lane, RewardPoint, Span};
-use crate::words;
+use rollway_base::human;
 
 /// How many spans a lane has, and points a curve.
 const MOST: usize = 5_000;
@@ -235,5 +235,5 @@ fn end(span: &mut Span, at: f64, state: &str, detail: &str) {
 
 /// Returns seconds as people say them; what was read from a file may be anything.
 fn said_time(seconds: f64) -> String {
-    words::time(Duration::try_from_secs_f64(seconds).unwrap_or_default())
+    human::duration(Duration::try_from_secs_f64(seconds).unwrap_or_default())
 }

@@ -11,7 +11,7 @@ use super::Shared;
 use super::record::{Note, Totals};
 use super::state::State;
 use crate::explorer::{Event, Pulse};
-use crate::words;
+use rollway_base::human;
 
 /// How often live numbers are taken.
 const EVERY: Duration = Duration::from_secs(1);
@@ -28,7 +28,7 @@ pub(super) fn notes(event: &Event) -> Option<Note> {
         }
         Event::StepDone { step, result, metrics, waited } => {
             let of = |stat: &str| metrics.get(&format!("rollout/reward/{stat}"));
-            let detail = format!("{}, waited {}", ended(result), words::time(*waited));
+            let detail = format!("{}, waited {}", ended(result), human::duration(*waited));
             let (mean, min, max) = (of("mean"), of("min"), of("max"));
             Note::StepDone { step: *step, mean, min, max, detail }
         }

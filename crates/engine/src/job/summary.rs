@@ -16,7 +16,7 @@ use super::parts::Ended;
 use super::trouble::Trouble;
 use crate::config::{Config, Mode};
 use crate::explorer::{Event, Scores, Watcher};
-use crate::files;
+use rollway_base::atomic_file::write_atomic;
 
 /// The file of a job.
 const FILE: &str = "summary.json";
@@ -307,7 +307,7 @@ impl Recorder {
 
     /// Writes it so that it survives even the machine.
     fn keep(&self, summary: &mut Summary) -> io::Result<()> {
-        files::replace(&self.path, self.text(summary)?.as_bytes(), 0o644)
+        write_atomic(&self.path, self.text(summary)?.as_bytes(), 0o644)
     }
 
     fn text(&self, summary: &mut Summary) -> io::Result<String> {

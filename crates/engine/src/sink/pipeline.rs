@@ -5,7 +5,6 @@
 
 use std::any::Any;
 use std::collections::VecDeque;
-use std::error::Error;
 use std::fmt;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 
 use bytes::Bytes;
+use rollway_base::error_chain;
 use rollway_core::metrics::Metrics;
 use rollway_core::{BatchId, BatchKey};
 use rollway_data::buffer::{Buffer, BufferError, Writer};
@@ -202,7 +202,8 @@ impl Work {
     }
 
     fn process(&mut self, key: &str, payloads: &[Bytes]) -> Stored {
-        let report = self.prepared()?.process(key, payloads).map_err(|error| words(&error))?;
+        let report =
+            self.prepared()?.process(key, payloads).map_err(|error| error_chain(&error))?;
         let mut metrics = report.metrics;
         let mut count = |name: &str, count: usize| {
             metrics.set(format!("experience_pipeline/{name}"), count as f64);
@@ -219,13 +220,13 @@ impl Work {
     fn prepared(&mut self) -> Result<&mut Pipeline, String> {
         let pipeline = match self.pipeline.take() {
             Some(pipeline) => pipeline,
-            None => self.open().map_err(|error| words(&error))?,
+            None => self.open().map_err(|error| error_chain(&error))?,
         };
         let pipeline = self.pipeline.insert(pipeline);
         // Of a closed one it is the call itself that says so.
         match pipeline.prepare() {
             Ok(()) => Ok(pipeline),
-            Err(error) => Err(words(&error)),
+            Err(error) => Err(error_chain(&error)),
         }
     }
 
@@ -245,7 +246,7 @@ impl Work {
 
     fn close(&mut self) -> Result<(), String> {
         match &mut self.pipeline {
-            Some(pipeline) => pipeline.close().map_err(|error| words(&error)),
+            Some(pipeline) => pipeline.close().map_err(|error| error_chain(&error)),
             None => Ok(()),
         }
     }
@@ -281,15 +282,4 @@ impl Feedback {
         self.rates = 0;
         self.calls.drain(..).map(|(_, metric)| metric).collect()
     }
-}
-
-/// Returns an error with everything that led to it.
-fn words(error: &dyn Error) -> String {
-    let mut words = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        words = format!("{words}: {cause}");
-        source = cause.source();
-    }
-    words
 }

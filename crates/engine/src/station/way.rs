@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rollway_wire::{Address, Secret, env};
+use rollway_base::{Address, Secret};
+use rollway_wire::env;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 

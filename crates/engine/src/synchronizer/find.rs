@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rollway_wire::Secret;
+use rollway_base::Secret;
 use serde::{Deserialize, Serialize};
 use tokio::net::{TcpListener, TcpSocket, lookup_host};
 use tokio::time::Instant;
@@ -23,7 +23,7 @@ use super::message::Member;
 use super::remote::Remote;
 use super::{Options, SyncError};
 use crate::config::SyncMethod;
-use crate::files::reachable;
+use rollway_base::net::advertised_url;
 
 /// The variable with a secret that processes on machines without the job's folder share.
 pub const SECRET: &str = "ROLLWAY_SYNCHRONIZER_SECRET";
@@ -214,7 +214,7 @@ fn host(
     let fail = |error: io::Error| Not::Ever(SyncError::Address(error.to_string()));
     let secret = known.map_or_else(Secret::random, Ok).map_err(fail)?;
     let address = listener.local_addr().map_err(fail)?;
-    let url = reachable(&format!("http://{address}"));
+    let url = advertised_url(&format!("http://{address}"));
     let path = file(&options.job_dir);
     fs::create_dir_all(&options.job_dir)
         .map_err(|error| Not::Ever(SyncError::file(&options.job_dir, &error)))?;

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use rollway_base::Secret;
 use rollway_core::rendezvous::{Left, Refused, Role};
-use rollway_wire::Secret;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 

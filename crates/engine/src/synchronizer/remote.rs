@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use reqwest::{Body, Client, Method, StatusCode};
+use rollway_base::Secret;
 use rollway_core::rendezvous::{Beat, Left, Role};
-use rollway_wire::Secret;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -86,7 +86,11 @@ impl Remote {
     ) -> Said<T> {
         let url = format!("{}{path}", self.url);
         let gone = |error: reqwest::Error| {
-            Trouble::Gone(format!("no synchronizer answers at {}: {}", self.url, causes(&error)))
+            Trouble::Gone(format!(
+                "no synchronizer answers at {}: {}",
+                self.url,
+                rollway_base::error_chain(&error)
+            ))
         };
         let sent = self.client.request(method, url).timeout(timeout).body(body).send();
         let answer = sent.await.map_err(gone)?;
@@ -193,15 +197,4 @@ impl Remote {
 /// Another process may have another folder of work.
 fn whole(path: &Path) -> std::path::PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
-}
-
-/// Says all that is known of what went wrong.
-fn causes(error: &reqwest::Error) -> String {
-    let mut words = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(next) = cause {
-        words = next.to_string();
-        cause = next.source();
-    }
-    words
 }

@@ -8,7 +8,7 @@ use super::error::TasksetErrorKind as Kind;
 use super::rows::Keys;
 use super::{Fields, Result, TasksetError};
 use crate::config::{Args, Format, Taskset};
-use crate::suggest::instead;
+use rollway_base::suggest::instead;
 
 /// What all tasks of a taskset have in common.
 #[derive(Clone, Debug, PartialEq)]

@@ -254,7 +254,7 @@ fn features(rows: &mut Rows, name: &str, keys: &[&String]) -> Result<Vec<f64>> {
     let known = rows.keys();
     if let Some(key) = keys.iter().find(|key| !known.has(key)) {
         let what = format!("feature_keys has `{key}`, but no row has that field");
-        let hint = crate::suggest::instead(key, known.names());
+        let hint = rollway_base::suggest::instead(key, known.names());
         let place = format!("taskset `{name}`, data_selector");
         return Err(TasksetError::new(TasksetErrorKind::Key, place, what, hint));
     }

@@ -4,9 +4,9 @@ use std::ffi::OsString;
 use std::fmt;
 use std::sync::Arc;
 
+use rollway_base::Secret;
 use rollway_data::buffer::{Address, Buffer, Reader};
 use rollway_data::reader::{self, SECRET, Target};
-use rollway_wire::Secret;
 
 use super::TrainerError;
 use crate::config::{Config, SyncMethod, SyncStyle};

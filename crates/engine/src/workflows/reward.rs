@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::config::Args;
 use crate::fleet::{FleetError, FleetErrorKind};
-use crate::suggest::instead;
+use rollway_base::suggest::instead;
 
 /// How large a pattern may become when it is compiled, in bytes.
 const PATTERN_BYTES: usize = 1 << 20;

@@ -16,8 +16,9 @@ use rollway::history::History;
 use rollway::observe::Observers;
 use rollway::scene::{self, RunKey};
 use rollway::{ChildOptions, Children, Collect, RunnerStates, Scheduler, Task};
+use rollway_base::{Address, Secret};
 use rollway_core::{Config, Outcome, RunnerView, Supervision};
-use rollway_wire::{Address, Secret, env};
+use rollway_wire::env;
 use tokio::process::{Child, Command};
 
 /// A scheduler that waits for workers, and the way to it.

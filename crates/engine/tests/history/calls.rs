@@ -7,12 +7,12 @@ use rollway::history::History;
 use rollway::observe::Observers;
 use rollway::scene::{JobState, RunKey, RunState};
 use rollway::{Client, Gated, GatewayKeys, Local, Registry, RunContext, RunError, RunOutput};
+use rollway_base::Secret;
 use rollway_core::{BatchKind, FailureKind};
 use rollway_gateway::dialect::Engine;
 use rollway_gateway::gateway::{self, Gateway};
 use rollway_gateway::models::{self, ServerSpec};
 use rollway_gateway::{record, simulated};
-use rollway_wire::Secret;
 use serde_json::{Map, json};
 
 use crate::help::{config, coordinator, live, options, tasks, until};

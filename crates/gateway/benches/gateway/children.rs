@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Child as Process, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use rollway_wire::Secret;
+use rollway_base::Secret;
 use serde_json::{Value, json};
 
 /// Says to a process of this program what it is to do.

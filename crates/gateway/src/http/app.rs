@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use rollway_wire::Secret;
+use rollway_base::Secret;
 use rollway_wire::experience::{Experience, serialize_many};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;

@@ -14,7 +14,7 @@ use super::calls::Places;
 use super::delivery::Piece;
 use super::metrics::Timed;
 use super::settle::{Keeping, senseless, unrecorded};
-use super::upstream::{Question, UnderWay, causes, taken};
+use super::upstream::{Question, UnderWay, taken};
 use super::watched::Watched;
 use crate::answer::End;
 use crate::dialect::{Misread, Reader, Source};
@@ -127,7 +127,7 @@ impl Relay {
         self.held.0.upstream += began.elapsed();
         match chunk {
             Ok(Ok(chunk)) => Ok(chunk),
-            Ok(Err(error)) => Err(self.broke(&causes(&error))),
+            Ok(Err(error)) => Err(self.broke(&rollway_base::error_chain(&error))),
             Err(_) if by == self.question.deadline => {
                 Err(Outcome::Failed(self.question.too_late()))
             }

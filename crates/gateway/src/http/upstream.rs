@@ -1,7 +1,6 @@
 //! Asks a server, and another one if the first cannot be reached or fails before it has said
 //! anything.
 
-use std::error::Error as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -211,7 +210,7 @@ impl Question {
             Box::new(Trial::Elsewhere(server, error.into()))
         };
         let unreached = |error: &reqwest::Error| {
-            let why = causes(error);
+            let why = rollway_base::error_chain(error);
             lease.unreachable(&why);
             elsewhere(format!("server {} could not be reached: {why}", server.0))
         };
@@ -334,18 +333,6 @@ enum Unread {
     TooLarge,
 }
 
-/// Says what went wrong, and what that came from.
-pub(super) fn causes(error: &reqwest::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
-}
-
 /// A request at a server. Dropped before it has ended, it is aborted there.
 #[derive(Debug)]
 pub(super) struct UnderWay {
@@ -399,7 +386,7 @@ async fn abort(lease: &Lease, outgoing: &Outgoing) {
         .header(CONTENT_TYPE, "application/json")
         .body(outgoing.body.to_string());
     if let Err(error) = request.send().await.and_then(Response::error_for_status) {
-        let why = causes(&error);
+        let why = rollway_base::error_chain(&error);
         tracing::debug!(server = server.id.0, why, "a request could not be aborted");
     }
 }

@@ -266,13 +266,7 @@ fn unreached(what: &str, timeout: Duration, error: &reqwest::Error) -> ControlEr
         let message = format!("{what} did not answer within {} ms", timeout.as_millis());
         return ControlError::new(Wrong::Failed, message);
     }
-    let mut message = format!("{what}: {error}");
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        message.push_str(": ");
-        message.push_str(&inner.to_string());
-        cause = inner.source();
-    }
+    let message = format!("{what}: {}", rollway_base::error_chain(error));
     ControlError::new(Wrong::Failed, message)
 }
 

@@ -9,7 +9,7 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use rollway_wire::Secret;
+use rollway_base::Secret;
 use rollway_wire::experience::IdPart;
 use rusqlite::{Connection, OptionalExtension, Row as SqlRow, params};
 

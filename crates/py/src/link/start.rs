@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use rollway_wire::{Secret, StartAttempt};
+use rollway_base::Secret;
+use rollway_wire::StartAttempt;
 
 use crate::batch_id::Id;
 

@@ -14,20 +14,27 @@ enum To {
 }
 
 const ARROWS: &[Arrows] = &[
+    only("crates/base", &[]),
     only("crates/core", &[]),
     only("crates/sim", &["rollway-core"]),
-    only("crates/wire", &["rollway-core"]),
-    only("crates/data", &["rollway-core", "rollway-wire"]),
-    only("crates/gateway", &["rollway-core", "rollway-wire"]),
-    only("crates/tiny", &[]),
-    only(
-        "crates/engine",
-        &["rollway-core", "rollway-wire", "rollway-data", "rollway-gateway", "rollway-tiny"],
-    ),
-    only(
-        "crates/py",
-        &["rollway", "rollway-core", "rollway-wire", "rollway-data", "rollway-gateway"],
-    ),
+    only("crates/experience", &["rollway-core"]),
+    only("crates/protocol", &["rollway-base", "rollway-core", "rollway-experience"]),
+    only("crates/conformance", &["rollway-base", "rollway-core", "rollway-protocol"]),
+    only("crates/mock-server", &["rollway-base"]),
+    only("crates/config", &["rollway-base", "rollway-core"]),
+    only("crates/tasksets", &["rollway-base", "rollway-core", "rollway-config"]),
+    only("crates/sync", &["rollway-base", "rollway-core", "rollway-config"]),
+    // Before the split into experience, protocol and conformance.
+    only("crates/wire", &["rollway-base", "rollway-core"]),
+    Arrows { folder: "crates/data", to: To::Anything },
+    Arrows { folder: "crates/gateway", to: To::Anything },
+    Arrows { folder: "crates/tiny", to: To::Anything },
+    Arrows { folder: "crates/engine", to: To::Anything },
+    Arrows { folder: "crates/telemetry", to: To::Anything },
+    Arrows { folder: "crates/dashboard", to: To::Anything },
+    Arrows { folder: "crates/rollway", to: To::Anything },
+    Arrows { folder: "crates/testkit", to: To::Anything },
+    Arrows { folder: "crates/py", to: To::Anything },
     Arrows { folder: "crates/cli", to: To::Anything },
     only("xtask", &[]),
 ];

@@ -13,10 +13,10 @@ use rollway_core::{
 use super::target::{Invitation, Running, Target};
 use super::watch::Watch;
 use super::{Check, FAIL, Options, SUCCEED, WAIT};
-use crate::address::Address;
 use crate::message::{Definition, DefinitionId, EngineMessage, StartAttempt, Versions};
-use crate::secret::Secret;
 use crate::server::{self, Connection, Greeting, LeftReason, Limits, Server, ServerEvent};
+use rollway_base::Address;
+use rollway_base::Secret;
 
 /// The kit keeps fewer definitions alive than it uses, so that some are forgotten and sent again.
 const DEFINITIONS: usize = 2;

@@ -10,9 +10,9 @@ use std::time::Duration;
 use tokio::process::{Child, Command};
 use tokio::task::JoinHandle;
 
-use crate::address::Address;
 use crate::env;
-use crate::secret::Secret;
+use rollway_base::Address;
+use rollway_base::Secret;
 
 /// What a worker has to know in order to join.
 #[derive(Clone, Debug)]

@@ -12,7 +12,7 @@ use super::{compact, to_ms};
 use crate::invalid::Invalid;
 use crate::message::{Definition, DefinitionId, EngineMessage, StartAttempt, Welcome};
 use crate::proto::{self, engine_message::Kind, start_attempt::Batch};
-use crate::secret::Secret;
+use rollway_base::Secret;
 
 /// The definitions that a worker was sent, and so the way from what the engine sends to what the
 /// worker has to do.

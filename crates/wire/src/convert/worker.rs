@@ -11,7 +11,7 @@ use crate::message::{
     WorkerMessage,
 };
 use crate::proto::{self, run_finished, worker_message::Kind};
-use crate::secret::Secret;
+use rollway_base::Secret;
 
 /// More runners in one process are a mistake.
 const MAX_RUNNERS: u32 = 65_536;

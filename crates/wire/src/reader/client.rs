@@ -11,11 +11,11 @@ use tonic::{Request, Status, Streaming};
 
 use super::proto::{self, buffer_message, trainer_message};
 use super::{CONNECT, VERSION};
-use crate::address::Address;
 use crate::codec::{Decoded, Outgoing, WireCodec};
 use crate::refusal::{Refusal, RefusalCode};
-use crate::secret::Secret;
 use crate::{words, worker};
+use rollway_base::Address;
+use rollway_base::Secret;
 
 /// Requests that wait to be sent: one at a time, and a goodbye.
 const OUTGOING: usize = 4;
@@ -58,12 +58,13 @@ impl Link {
         let endpoint = endpoint.map_err(|error| unreachable(error.to_string()))?;
         let opening = async {
             let channel = endpoint.connect().await;
-            let channel = channel.map_err(|error| unreachable(words::causes(&error)))?;
+            let channel =
+                channel.map_err(|error| unreachable(rollway_base::error_chain(&error)))?;
             let (sender, outgoing) = mpsc::channel(OUTGOING);
             let mut link = {
                 let mut grpc = Grpc::new(channel).max_decoding_message_size(message_bytes);
                 let ready = grpc.ready().await;
-                ready.map_err(|error| unreachable(words::causes(&error)))?;
+                ready.map_err(|error| unreachable(rollway_base::error_chain(&error)))?;
                 let path = http::uri::PathAndQuery::from_static(CONNECT);
                 let codec = WireCodec::<proto::TrainerMessage, proto::BufferMessage>::new();
                 let hello = proto::Hello {

@@ -20,14 +20,14 @@ use tower_service::Service;
 
 use super::proto::{self, buffer_message, trainer_message};
 use super::{CONNECT, VERSION};
-use crate::address::Address;
 use crate::codec::{Body, Decoded, Outgoing, WireCodec};
 use crate::refusal::{Refusal, RefusalCode};
 use crate::room::Room;
-use crate::secret::Secret;
 use crate::server::BindError;
 use crate::server::listen::{Gate, Listener, Socket};
 use crate::words;
+use rollway_base::Address;
+use rollway_base::Secret;
 
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 type Messages = Streaming<Decoded<proto::TrainerMessage>>;

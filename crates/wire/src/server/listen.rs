@@ -18,8 +18,8 @@ use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::transport::server::Connected;
 
-use crate::address::Address;
 use crate::refusal::RefusalCode;
+use rollway_base::Address;
 
 /// So many connections beyond the limit are told why they are refused.
 const REFUSABLE: usize = 16;

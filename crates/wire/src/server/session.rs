@@ -19,8 +19,8 @@ use crate::codec::{CONNECT, Decoded, Outgoing, WireCodec};
 use crate::message::{Hello, WorkerMessage};
 use crate::proto::{self, engine_message, worker_message::Kind};
 use crate::refusal::{Refusal, RefusalCode};
-use crate::secret::Secret;
 use crate::words;
+use rollway_base::Secret;
 
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 

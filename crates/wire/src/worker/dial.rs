@@ -16,8 +16,7 @@ use tonic::transport::{Channel, Endpoint, Uri};
 use tower_service::Service;
 
 use super::{ConnectError, Options, endpoint};
-use crate::address::Address;
-use crate::words;
+use rollway_base::Address;
 
 /// The socket below a connection, to be watched and nothing else.
 #[derive(Debug)]
@@ -74,7 +73,7 @@ where
     let full = Arc::new(AtomicBool::new(false));
     let watched = Watched { stream, full: Arc::clone(&full) };
     let channel = endpoint.connect_with_connector(Once(Some(TokioIo::new(watched)))).await;
-    let channel = channel.map_err(|error| words::causes(&error))?;
+    let channel = channel.map_err(|error| rollway_base::error_chain(&error))?;
     Ok((channel, Socket { descriptor, full }))
 }
 

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::{self, *};
+use rollway_base::{Address, Secret};
 use rollway_core::metrics::Metrics;
 use rollway_core::{AttemptId, Cancel, Life, RunId, RunnerId};
 use rollway_wire::server::{BindError, LeftReason, Limits, Options, Peer, SendError, Server};
 use rollway_wire::worker::{self, ConnectError, Connected, Ended};
 use rollway_wire::{
-    Address, EngineMessage, Hello, LogLevel, LogLine, LogSource, Outcome, Refusal, RefusalCode,
-    RunnerReport, Secret, Versions, WorkerMessage, proto,
+    EngineMessage, Hello, LogLevel, LogLine, LogSource, Outcome, Refusal, RefusalCode,
+    RunnerReport, Versions, WorkerMessage, proto,
 };
 
 async fn joined(server: &mut Server) -> (rollway_wire::server::Connection, Connected) {

@@ -10,12 +10,13 @@ use std::time::Duration;
 use bytes::{Buf, BufMut, Bytes};
 use futures_core::Stream;
 use prost::Message;
+use rollway_base::{Address, Secret};
 use rollway_core::{AttemptId, BatchId, BatchKind, Life, RunnerId, Runs, TaskId};
 use rollway_wire::proto;
 use rollway_wire::server::{
     Connection, Greeting, LeftReason, Limits, Options, Server, ServerEvent,
 };
-use rollway_wire::{Address, Definition, DefinitionId, Hello, Secret, StartAttempt, WorkerMessage};
+use rollway_wire::{Definition, DefinitionId, Hello, StartAttempt, WorkerMessage};
 use tokio::sync::mpsc;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::{Status, Streaming};

@@ -7,8 +7,8 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use crate::suggest::{instead, nearest};
 use crate::taskset::{Result, TasksetError, TasksetErrorKind};
+use rollway_base::suggest::{instead, nearest};
 
 /// Entries of a folder that are looked at for a hint at most.
 const MAX_LISTED: usize = 10_000;

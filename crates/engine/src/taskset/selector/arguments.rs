@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::config::Args;
-use crate::suggest::instead;
+use rollway_base::suggest::instead;
 
 /// How difficulties are estimated and rows chosen by them.
 #[derive(Clone, Debug, PartialEq)]

@@ -6,8 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::Kind;
-use crate::suggest::instead;
 use crate::taskset::{Result, TasksetError, TasksetErrorKind};
+use rollway_base::suggest::instead;
 
 /// How deep folders are searched, and how many files they may have.
 const MAX_DEPTH: usize = 4;

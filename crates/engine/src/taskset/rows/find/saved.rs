@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::names;
-use crate::suggest::instead;
 use crate::taskset::{Result, TasksetError, TasksetErrorKind};
+use rollway_base::suggest::instead;
 
 const DICT: &str = "dataset_dict.json";
 const STATE: &str = "state.json";

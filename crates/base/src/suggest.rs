@@ -1,35 +1,35 @@
-//! What somebody may have meant.
+//! Suggestions for misspelled names.
 
-/// How far a word is from a name that only contains it, or that it contains.
+/// Distance of a word from a name that contains it or that it contains.
 const CONTAINED: usize = 100;
 
-/// How many names are listed where none is near.
+/// Maximum number of names listed if none is similar.
 const LISTED: usize = 12;
 
-/// Returns the name that was probably meant.
-pub(crate) fn nearest<'a>(word: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+/// Returns the most similar name.
+pub fn nearest<'a>(word: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     names.filter_map(|name| Some((distance(word, name)?, name))).min().map(|(_, name)| name)
 }
 
-/// Returns the beginning of a hint: the nearest name, or else what there is.
-pub(crate) fn instead<'a>(word: &str, names: impl Iterator<Item = &'a str> + Clone) -> String {
+/// Returns a hint: the most similar name, or else the available names.
+pub fn instead<'a>(word: &str, names: impl Iterator<Item = &'a str> + Clone) -> String {
     if let Some(name) = nearest(word, names.clone()) {
         return format!("did you mean `{name}`?");
     }
     let all: Vec<&str> = names.collect();
     match all.len() {
-        0 => "there is none at all".to_owned(),
-        count if count <= LISTED => format!("there is: {}", all.join(", ")),
-        count => format!("there is: {} and {} more", all[..LISTED].join(", "), count - LISTED),
+        0 => "none is available".to_owned(),
+        count if count <= LISTED => format!("available: {}", all.join(", ")),
+        count => format!("available: {} and {} more", all[..LISTED].join(", "), count - LISTED),
     }
 }
 
 /// Tells whether a word can be a misspelling of a name.
-pub(crate) fn is_misspelled(word: &str, name: &str) -> bool {
+pub fn is_misspelled(word: &str, name: &str) -> bool {
     distance(word, name).is_some_and(|distance| distance < CONTAINED)
 }
 
-/// Returns how far a word is from a name; none where nobody would think of the name.
+/// Returns the distance of a word from a name. `None`: they are not similar.
 fn distance(word: &str, name: &str) -> Option<usize> {
     let (word, name) = (folded(word), folded(name));
     let edits = strsim::osa_distance(&word, &name);
@@ -41,7 +41,7 @@ fn distance(word: &str, name: &str) -> Option<usize> {
     (shortest >= 4 && (name.contains(&word) || word.contains(&name))).then_some(CONTAINED + edits)
 }
 
-/// Takes away what does not matter: `maxTimeout`, `max-timeout` and `max_timeout` are the same.
+/// Normalizes case and separators: `maxTimeout`, `max-timeout` and `max_timeout` are the same.
 fn folded(word: &str) -> String {
     word.chars().filter(|c| !matches!(c, '_' | '-' | ' ')).flat_map(char::to_lowercase).collect()
 }

@@ -1,10 +1,10 @@
-//! Where the engine listens, in the spelling that gRPC libraries understand.
+//! Listening addresses in the spelling of gRPC libraries.
 
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// Where the engine listens: `unix:/run/job/engine.sock` or `127.0.0.1:7000`.
+/// A listening address: `unix:/run/job/engine.sock` or `127.0.0.1:7000`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
     /// A socket in the file system.
@@ -14,7 +14,7 @@ pub enum Address {
 }
 
 impl Address {
-    /// Returns a port of this machine that the system chooses, out of reach for other machines.
+    /// Returns a loopback address whose port the operating system chooses.
     pub fn loopback() -> Self {
         Self::Tcp("127.0.0.1:0".to_owned())
     }
@@ -53,7 +53,7 @@ impl FromStr for Address {
     }
 }
 
-/// A text that is no address.
+/// Error: the text is not an address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not an address, expected `unix:PATH` or `HOST:PORT`: `{text}`")]
 pub struct AddressError {

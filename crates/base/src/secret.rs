@@ -1,4 +1,4 @@
-//! The secret that tells our workers from strangers.
+//! Shared secrets.
 
 use std::fmt;
 use std::fmt::Write as _;
@@ -8,18 +8,18 @@ use std::sync::Arc;
 
 use subtle::ConstantTimeEq;
 
-/// A text that only the engine and its workers know. It is never printed.
+/// A shared secret. It is never printed and compares in constant time.
 #[derive(Clone)]
 pub struct Secret(Arc<str>);
 
 impl Secret {
-    /// Takes a secret that somebody chose.
+    /// Wraps a given secret.
     pub fn new(text: impl Into<Arc<str>>) -> Result<Self, EmptySecret> {
         let text = text.into();
         if text.is_empty() { Err(EmptySecret) } else { Ok(Self(text)) }
     }
 
-    /// Returns a new secret that nobody can guess: 256 bits from the operating system.
+    /// Returns a random secret: 256 bits from the operating system.
     pub fn random() -> io::Result<Self> {
         let mut bytes = [0; 32];
         File::open("/dev/urandom")?.read_exact(&mut bytes)?;
@@ -31,15 +31,14 @@ impl Secret {
         Ok(Self(text.into()))
     }
 
-    /// Returns the text, to be handed to a worker.
+    /// Returns the text.
     pub fn reveal(&self) -> &str {
         &self.0
     }
 }
 
 impl PartialEq for Secret {
-    /// Compares in a time that does not depend on where the secrets differ, so that a stranger
-    /// cannot find it letter by letter. The length is no secret.
+    /// Compares in constant time. The length is not secret.
     fn eq(&self, other: &Self) -> bool {
         self.0.as_bytes().ct_eq(other.0.as_bytes()).into()
     }
@@ -53,7 +52,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// A secret without a letter keeps nobody out.
+/// Error: an empty text is not a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the secret is empty")]
 pub struct EmptySecret;

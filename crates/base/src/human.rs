@@ -1,9 +1,9 @@
-//! Times as people say them.
+//! Human-readable durations.
 
 use std::time::Duration;
 
-/// Returns a time in two units at most: `1.2 s`, `12 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`.
-pub fn time(time: Duration) -> String {
+/// Returns a duration in at most two units: `1.2 s`, `12 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`.
+pub fn duration(time: Duration) -> String {
     let seconds = time.as_secs_f64().round() as u64;
     let two = |large: u64, unit, small: u64, less| match small {
         0 => format!("{large} {unit}"),

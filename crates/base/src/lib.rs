@@ -1,0 +1,18 @@
+//! Helpers that several crates share: secrets, addresses, error chains, suggestions for misspelled
+//! names, atomic files and human-readable durations.
+//!
+//! Owns no domain logic, starts no task and never blocks on the network. It depends on no other
+//! crate of the workspace.
+
+mod address;
+pub mod address_file;
+pub mod atomic_file;
+mod error_chain;
+pub mod human;
+pub mod net;
+mod secret;
+pub mod suggest;
+
+pub use address::{Address, AddressError};
+pub use error_chain::error_chain;
+pub use secret::{EmptySecret, Secret};
