@@ -34,9 +34,6 @@ pub struct Config {
     pub eval: BatchPolicy,
     /// Shorter attempt timeouts, learned from what attempts usually take.
     pub dynamic_timeout: DynamicTimeout,
-    /// A runner that has just done an attempt in less, with the way there and back, and is at one
-    /// of the same kind is given another ahead, if it takes any. Zero: nothing is given ahead.
-    pub quick: Duration,
     /// How the pool of runners is looked after.
     pub supervision: Supervision,
     /// How long a sink may take to acknowledge a delivery before it counts as failed. The results
@@ -67,7 +64,6 @@ impl Default for Config {
             train: BatchPolicy { quorum_percent: None, success_min_percent: 0 },
             eval: BatchPolicy { quorum_percent: Some(0), success_min_percent: 0 },
             dynamic_timeout: DynamicTimeout::default(),
-            quick: Duration::from_millis(5),
             supervision: Supervision::default(),
             delivery_timeout: Duration::from_secs(600),
             limits: Limits::default(),

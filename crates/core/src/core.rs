@@ -72,11 +72,6 @@ pub struct Core {
     pub(crate) runners: Vec<Slot>,
     /// Idle runners, the one that has been idle longest first.
     pub(crate) idle: BTreeSet<(u64, RunnerId)>,
-    /// Runners that may be given an attempt ahead.
-    pub(crate) eager: BTreeSet<RunnerId>,
-    /// Runners that were, and were not told to give it back.
-    pub(crate) ahead: BTreeSet<RunnerId>,
-    pub(crate) ahead_timer: Option<Time>,
     /// Slots of runners that are not wanted any more.
     pub(crate) free: BTreeSet<RunnerId>,
     /// How many runners are alive.
@@ -162,9 +157,6 @@ impl Core {
             open_tasks: 0,
             runners: Vec::new(),
             idle: BTreeSet::new(),
-            eager: BTreeSet::new(),
-            ahead: BTreeSet::new(),
-            ahead_timer: None,
             free: BTreeSet::new(),
             alive: 0,
             working: 0,
@@ -279,7 +271,6 @@ impl Core {
                 Wake::Delivery(lease) => self.delivery_due(lease, actions),
                 Wake::Stop => self.stop_due(actions),
                 Wake::Scaling => self.scaling_due(),
-                Wake::Ahead => self.ahead_due(actions),
             }
         }
     }

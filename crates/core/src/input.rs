@@ -184,9 +184,6 @@ pub enum Report {
     },
     /// It is alive.
     Alive,
-    /// It can be given its next attempt before it has ended the one it has. Said once, when it is
-    /// ready for the first time in its life.
-    TakesAhead,
     /// It cannot be started yet, for a reason that lies outside: no machine has room for it, or
     /// nobody has come (from whoever starts it). While it waits no time is counted.
     Waits {
@@ -224,23 +221,6 @@ pub enum Report {
         /// Which.
         attempt: AttemptId,
     },
-}
-
-impl Report {
-    /// Returns the attempt that it is about, if it is about one.
-    pub const fn attempt(&self) -> Option<AttemptId> {
-        match self {
-            Self::Ready { after } => *after,
-            Self::AttemptBegan { attempt }
-            | Self::RunFinished { attempt, .. }
-            | Self::AttemptEnded { attempt } => Some(*attempt),
-            Self::Alive
-            | Self::TakesAhead
-            | Self::Waits { .. }
-            | Self::StartFailed { .. }
-            | Self::Lost { .. } => None,
-        }
-    }
 }
 
 /// How a run ended.

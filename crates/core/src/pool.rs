@@ -31,11 +31,9 @@ impl Core {
             return;
         }
         slot.last_heard = self.now;
-        self.overtake(runner, &report, actions);
         match report {
             Report::Alive => {}
             Report::Ready { after } => self.runner_ready(runner, after, actions),
-            Report::TakesAhead => self.takes_ahead(runner),
             Report::Waits { why } => self.start_waits(runner, why),
             Report::StartFailed { message } => self.start_failed(runner, message, actions),
             Report::Lost { message, suspect } => self.lose(runner, message, suspect, actions),
@@ -121,7 +119,6 @@ impl Core {
             let before = self.joined_working + u32::from(works);
             self.joined_working = before - u32::from(was_working);
         }
-        self.fit_eager(runner);
     }
 
     /// A runner is idle: it stays, unless it is not wanted any more.
@@ -144,8 +141,6 @@ impl Core {
         let slot = &mut self.runners[runner.0 as usize];
         slot.life = Life(slot.life.0.wrapping_add(1));
         slot.fruitful = false;
-        slot.takes_ahead = false;
-        slot.quick = None;
         slot.last_heard = self.now;
         let life = slot.life;
         self.enter(runner, Phase::Starting);
@@ -234,8 +229,6 @@ impl Core {
         } else {
             self.retire(runner, actions);
         }
-        // First: if its task has killed too often, this part of it waits like the rest.
-        self.take_back(runner, actions);
         match work {
             Some((attempt, None)) => {
                 if suspect {
@@ -316,7 +309,6 @@ impl Core {
         for at in 0..self.runners.len() {
             if counted < self.wanted && self.runners[at].supervised && self.runners[at].retiring {
                 self.runners[at].retiring = false;
-                self.fit_eager(RunnerId(at as u32));
                 counted += 1;
             }
         }
@@ -330,8 +322,6 @@ impl Core {
                 let runner = RunnerId(at as u32);
                 if self.runners[at].attempt().is_some() {
                     self.runners[at].retiring = true;
-                    self.call_back(runner, actions);
-                    self.fit_eager(runner);
                 } else {
                     self.retire(runner, actions);
                 }

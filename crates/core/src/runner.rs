@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use crate::action::{Cancel, Runs};
 use crate::config::Supervision;
-use crate::ids::{AttemptId, BatchKey, Life, TaskId, WorkflowId};
-use crate::input::Unresponsive;
+use crate::ids::{AttemptId, BatchKey, Life, TaskId};
 use crate::time::Time;
 use crate::view::RunnerState;
 
@@ -32,12 +31,6 @@ pub(crate) struct Slot {
     /// Whether this life has finished an attempt.
     pub(crate) fruitful: bool,
     pub(crate) message: Option<Arc<str>>,
-    /// Whether this life can be given attempts ahead.
-    pub(crate) takes_ahead: bool,
-    /// The work that it has just done in no time: the workflow, and how many runs.
-    pub(crate) quick: Option<(WorkflowId, u32)>,
-    /// What it was given ahead, and why it is to give that back if it is.
-    pub(crate) next: Option<(Attempt, Option<(Cancel, Unresponsive)>)>,
     /// Its place among the idle ones.
     pub(crate) idle_since: u64,
     pub(crate) timer: Option<Time>,
@@ -64,7 +57,6 @@ pub(crate) struct Attempt {
     pub(crate) id: AttemptId,
     pub(crate) batch: BatchKey,
     pub(crate) task: TaskId,
-    pub(crate) workflow: WorkflowId,
     pub(crate) runs: Runs,
     /// Runs that were not reported.
     pub(crate) left: u32,
@@ -90,9 +82,6 @@ impl Slot {
             fruitless: 0,
             fruitful: false,
             message: None,
-            takes_ahead: false,
-            quick: None,
-            next: None,
             idle_since: 0,
             timer: None,
             silence: None,
@@ -124,18 +113,6 @@ impl Slot {
             Phase::Cancelling(attempt, cancel) => Some((attempt.clone(), Some(*cancel))),
             Phase::Starting | Phase::Idle | Phase::Broken | Phase::Resting | Phase::Retired => None,
         }
-    }
-
-    /// Returns its attempts, also the one that it was given ahead.
-    pub(crate) fn attempts(&self) -> impl Iterator<Item = &Attempt> {
-        self.attempt().into_iter().chain(self.next.as_ref().map(|(next, _)| next))
-    }
-
-    /// Tells whether it will be done in no time, and has nothing to do then.
-    pub(crate) fn eager(&self) -> bool {
-        let Phase::Busy(attempt) = &self.phase else { return false };
-        let quick = self.quick == Some((attempt.workflow, attempt.runs.count));
-        quick && self.next.is_none() && !self.retiring
     }
 
     /// Tells whether there is, or should be, a living runner behind the slot.

@@ -22,7 +22,6 @@ mod process;
 mod ray;
 mod said;
 mod states;
-mod unsent;
 
 use std::collections::HashMap;
 use std::io;
@@ -49,7 +48,6 @@ use self::listen::Routes;
 pub use self::process::Processes;
 pub use self::ray::{Ray, RayOptions};
 pub use self::states::RunnerStates;
-use self::unsent::{Unsent, say};
 use crate::descriptors;
 use crate::workers::{Command, Reporter, Said, Workers};
 
@@ -108,7 +106,6 @@ pub struct Children {
     /// The process that takes newcomers, by place: runners next to each other share one.
     hosts: HashMap<u32, Arc<Host>>,
     next_host: u64,
-    unsent: Unsent,
     /// Tells workers the way for as long as this lives.
     card: Option<AddressFile>,
     _alive: DropGuard,
@@ -264,7 +261,6 @@ impl Children {
             shared,
             hosts: HashMap::new(),
             next_host: 0,
-            unsent: Unsent::default(),
             card: None,
             _alive: alive.drop_guard(),
         })
@@ -325,31 +321,16 @@ impl Workers for Children {
     }
 
     fn tell(&mut self, runner: RunnerId, life: Life, command: Command) -> bool {
-        let ahead = match &command {
-            Command::Start(attempt) => Some(attempt.id).filter(|_| attempt.ahead),
-            Command::Cancel { attempt, .. } if self.unsent.cancel(runner, life, *attempt) => {
-                return true;
-            }
-            Command::Cancel { .. } => None,
-        };
         if let Some(host) = self.shared.seat_of(runner, life)
             && let Some((reporter, failed)) = host.send(&self.shared, runner, life, command)
         {
-            match ahead {
-                Some(attempt) => self.unsent.hold(attempt, reporter, failed),
-                None => say(reporter, failed),
-            }
+            tokio::spawn(async move { reporter.say(failed).await });
         }
         // A process that does not listen is noticed by itself.
         true
     }
 
-    fn heard(&mut self, runner: RunnerId, life: Life, said: &Said) {
-        self.unsent.heard(runner, life, said);
-    }
-
     fn stop(&mut self, runner: RunnerId, life: Life) {
-        self.unsent.forget(runner, life);
         if let Some(by_hand) = self.shared.by_hand() {
             by_hand.leave(&self.shared, runner, life);
         } else if let Some(host) = self.shared.leave_seat(runner, life) {

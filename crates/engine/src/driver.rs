@@ -351,7 +351,6 @@ impl<W: Workers> Driver<W> {
         match said {
             Said::Ready { after } => Report::Ready { after },
             Said::Alive => Report::Alive,
-            Said::TakesAhead => Report::TakesAhead,
             Said::Waits(why) => Report::Waits { why },
             Said::StartFailed(message) => Report::StartFailed { message },
             Said::Lost { message, suspect } => Report::Lost { message, suspect },
@@ -401,17 +400,7 @@ impl<W: Workers> Driver<W> {
                 self.runners.remove(&runner);
                 self.workers.stop(runner, life);
             }
-            Action::StartAttempt {
-                runner,
-                life,
-                attempt,
-                batch,
-                task,
-                runs,
-                timeout,
-                kills,
-                ahead,
-            } => {
+            Action::StartAttempt { runner, life, attempt, batch, task, runs, timeout, kills } => {
                 let (id, kind, tasks) = self.tasks.get(&batch)?;
                 tracing::debug!(
                     batch = %id, task = task.0, run = runs.first, runs = runs.count,
@@ -426,7 +415,6 @@ impl<W: Workers> Driver<W> {
                     runs,
                     timeout,
                     kills,
-                    ahead,
                     models: None,
                 };
                 return self.command(runner, life, Command::Start(Box::new(attempt)));

@@ -276,9 +276,7 @@ pub struct Attempt {
     pub sound: bool,
     /// How far it is.
     pub state: AttemptState,
-    /// Whether it was given ahead and came back before its turn.
-    pub returned: bool,
-    /// When it was ordered, when the one before was over, or when the runner said that it began.
+    /// When it was ordered, or when the runner said that it had begun.
     pub since: Time,
     /// Whether the runner said that it had begun.
     pub begun: bool,
@@ -286,20 +284,11 @@ pub struct Attempt {
     pub timeout: Duration,
 }
 
-impl Attempt {
-    /// Tells whether its runner was told to end it, and has not confirmed that.
-    pub const fn recalled(&self) -> bool {
-        matches!(self.state, AttemptState::Cancelling(_))
-    }
-}
-
 /// How far an attempt is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttemptState {
     /// What is said about it counts.
     Current,
-    /// It was given ahead, and begins when the one before is over.
-    Ahead,
     /// It was told to end, and has not confirmed that.
     Cancelling(Cancel),
     /// Nobody works on it any more, or must not.
@@ -313,14 +302,6 @@ pub struct Slot {
     pub life: Life,
     /// What it does.
     pub phase: Phase,
-    /// What it was given ahead.
-    pub next: Option<AttemptId>,
-    /// Since when it has had its attempt.
-    pub busy: Time,
-    /// Whether it said that it takes attempts ahead.
-    pub takes_ahead: bool,
-    /// The work that it has just done in no time.
-    pub quick: Option<(WorkflowId, u32)>,
     /// Whether the core looks after it.
     pub supervised: bool,
     /// How many lives in a row ended before they had begun.
@@ -338,15 +319,6 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// Iterates over the attempts that it was given and that are not over.
-    pub fn given(&self) -> impl Iterator<Item = AttemptId> {
-        let current = match self.phase {
-            Phase::Given(attempt) => Some(attempt),
-            Phase::Starting | Phase::Idle | Phase::Over => None,
-        };
-        current.into_iter().chain(self.next)
-    }
-
     /// Returns how long it rests between its last life and the next.
     pub fn rest(&self, supervision: &Supervision) -> Duration {
         if self.start_failures >= supervision.start_failures_max {

@@ -216,8 +216,6 @@ impl Coverage {
         self.add("run", "submitted", counters.runs.submitted);
         self.add("run", "succeeded", counters.runs.succeeded);
         self.add("attempt", "started", counters.attempts_started);
-        self.add("attempt", "ahead", counters.attempts_ahead);
-        self.add("attempt", "recalled", counters.attempts_recalled);
     }
 
     /// Adds the counts of another world.
@@ -278,7 +276,6 @@ const fn wake_kind(why: Wake) -> &'static str {
         Wake::Delivery(_) => "delivery",
         Wake::Stop => "stop",
         Wake::Scaling => "scaling",
-        Wake::Ahead => "ahead",
     }
 }
 
@@ -287,6 +284,5 @@ const fn cancel_kind(reason: Cancel) -> &'static str {
         Cancel::Runs(reason) => reason.name(),
         Cancel::Timeout => "timeout",
         Cancel::NotBegun => "not_begun",
-        Cancel::Recalled => "recalled",
     }
 }

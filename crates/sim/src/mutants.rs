@@ -180,10 +180,6 @@ mutants! {
         config.supervision.restart_backoff = Duration::ZERO;
     }),
     "place": "an attempt is cancelled twice" => Says(says::cancel_twice),
-    "place": "what is slow is taken for quick" => Told(|config| config.quick *= 16),
-    "place": "whoever comes is given attempts ahead" => Hears(hears::takes_ahead),
-    "overdue": "what was given ahead waits behind what is slow" => Says(says::recall_swallowed),
-    "reasons": "what was given ahead is taken back at once" => Says(says::recall_at_once),
     "ends": "a result counts a task too many" => Says(says::task_too_many),
     "ends": "a result counts a run too few" => Says(says::run_too_few),
     "ends": "results are not in the order of tasks" => Says(says::tasks_reversed),

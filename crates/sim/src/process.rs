@@ -16,10 +16,6 @@ pub struct Process {
     pub state: State,
     /// What it is working on.
     pub work: Option<Work>,
-    /// What it was given ahead.
-    pub next: Option<Work>,
-    /// Whether it takes attempts ahead.
-    pub takes_ahead: bool,
     /// The latest attempt it has heard of.
     pub last: Option<AttemptId>,
     /// Whether it is cut off.
@@ -43,18 +39,6 @@ pub enum State {
     DiedUnseen,
     /// It is dead.
     Dead,
-}
-
-impl Process {
-    /// Iterates over what it works on, and what it was given ahead.
-    pub fn all_work(&self) -> impl Iterator<Item = &Work> {
-        self.work.iter().chain(&self.next)
-    }
-
-    /// Forgets all that it was given.
-    pub fn give_up(&mut self) {
-        (self.work, self.next) = (None, None);
-    }
 }
 
 /// What a process works on.
@@ -89,8 +73,6 @@ impl Processes {
         let process = Process {
             state: State::Starting,
             work: None,
-            next: None,
-            takes_ahead: false,
             last: None,
             cut: None,
             reports_until: now,

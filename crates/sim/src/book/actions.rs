@@ -47,10 +47,6 @@ impl Book {
         let slot = Slot {
             life,
             phase: Phase::Starting,
-            next: None,
-            busy: now,
-            takes_ahead: false,
-            quick: None,
             supervised,
             start_failures: before.map_or(0, |slot| slot.start_failures),
             fruitless: before.map_or(0, |slot| slot.fruitless),
@@ -67,13 +63,8 @@ impl Book {
         else {
             return;
         };
-        let mut state = AttemptState::Current;
         if let Some(slot) = self.slots.get_mut(runner) {
-            if let Phase::Given(_) = slot.phase {
-                (slot.next, state) = (Some(*attempt), AttemptState::Ahead);
-            } else {
-                (slot.phase, slot.busy) = (Phase::Given(*attempt), now);
-            }
+            slot.phase = Phase::Given(*attempt);
         }
         let outstanding: Vec<u32> = runs.iter().map(|run| run.0).collect();
         for run in &outstanding {
@@ -90,8 +81,7 @@ impl Book {
             outstanding,
             count: runs.count,
             sound: true,
-            state,
-            returned: false,
+            state: AttemptState::Current,
             since: now,
             begun: false,
             timeout: *timeout,
@@ -101,11 +91,6 @@ impl Book {
 
     fn cancel(&mut self, now: Time, id: AttemptId, reason: Cancel) {
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
-        if attempt.state == AttemptState::Ahead
-            && let Some(slot) = self.slots.get_mut(&attempt.runner)
-        {
-            slot.quick = None;
-        }
         attempt.state = AttemptState::Cancelling(reason);
         attempt.since = now;
         // Where one run was cancelled, that is known; the others come back.

@@ -161,9 +161,7 @@ fn cancelled_or_not(scene: &Scene<'_>, request: RequestId, run: Option<&Run>) ->
         _ => None,
     });
     let attempt = run.and_then(|run| scene.book.attempts.get(&run.last?));
-    let current = attempt.is_some_and(|attempt| {
-        matches!(attempt.state, AttemptState::Current | AttemptState::Ahead)
-    });
+    let current = attempt.is_some_and(|attempt| attempt.state == AttemptState::Current);
     let right = match run.map(|run| run.state) {
         None | Some(RunState::Succeeded { .. } | RunState::Failed(_) | RunState::Cancelled) => {
             told != Some(true)

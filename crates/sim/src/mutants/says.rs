@@ -138,29 +138,6 @@ pub(super) fn wrong_cancel(Said { actions, .. }: Said<'_>) {
     }
 }
 
-/// Forgets to tell runners that they are to give back what they were given ahead.
-pub(super) fn recall_swallowed(Said { actions, .. }: Said<'_>) {
-    let recalled = Cancel::Recalled;
-    actions.retain(|action| match action {
-        Action::CancelAttempt { reason, .. } => *reason != recalled,
-        _ => true,
-    });
-}
-
-/// Takes back what was given ahead as soon as it was given.
-pub(super) fn recall_at_once(Said { core, actions, .. }: Said<'_>) {
-    let ahead = core.runners().find_map(|view| Some((view.runner, view.life, view.ahead?)));
-    let Some((runner, life, attempt)) = ahead else { return };
-    let is_new = |action: &Action| match action {
-        Action::StartAttempt { attempt: new, .. } => *new == attempt,
-        _ => false,
-    };
-    if actions.iter().any(is_new) {
-        let reason = Cancel::Recalled;
-        actions.push(Action::CancelAttempt { runner, life, attempt, reason });
-    }
-}
-
 pub(super) fn stop_hides(Said { actions, .. }: Said<'_>) {
     for action in actions {
         if let Action::Answer { answer: Answer::Stopped(report), .. } = action {

@@ -201,7 +201,6 @@ fn report(name: &str, words: &mut Words) -> Result<Option<Reported>, BadScript> 
             Report::Ready { after }
         }
         "alive" => Report::Alive,
-        "takes-ahead" => Report::TakesAhead,
         "lost" => Report::Lost { message: message(words), suspect: words.flag("suspect") },
         "waits" => Report::Waits { why: words.quoted().map(Into::into) },
         "start-failed" => Report::StartFailed { message: message(words) },

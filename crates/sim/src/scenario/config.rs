@@ -73,7 +73,6 @@ fn batches(words: &mut Words, config: &mut Config) -> Result<(), BadScript> {
     words.set("train_success", &mut config.train.success_min_percent)?;
     words.set("eval_quorum", &mut config.eval.quorum_percent)?;
     words.set("eval_success", &mut config.eval.success_min_percent)?;
-    words.set("quick", &mut config.quick)?;
     let dynamic = &mut config.dynamic_timeout;
     dynamic.enable = words.flag("dynamic");
     words.set("warmup", &mut dynamic.warmup_min_steps)?;

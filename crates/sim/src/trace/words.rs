@@ -63,7 +63,6 @@ pub(super) fn report_kind(report: &Report) -> &'static str {
     match report {
         Report::Ready { .. } => "ready",
         Report::Alive => "alive",
-        Report::TakesAhead => "takes_ahead",
         Report::Waits { .. } => "waits",
         Report::StartFailed { .. } => "start_failed",
         Report::Lost { .. } => "lost",
@@ -196,10 +195,7 @@ fn about_report(f: &mut fmt::Formatter<'_>, report: &Report) -> fmt::Result {
         Report::Ready { after: Some(attempt) }
         | Report::AttemptBegan { attempt }
         | Report::AttemptEnded { attempt } => write!(f, " {attempt}"),
-        Report::Ready { after: None }
-        | Report::Alive
-        | Report::TakesAhead
-        | Report::Waits { why: None } => Ok(()),
+        Report::Ready { after: None } | Report::Alive | Report::Waits { why: None } => Ok(()),
         Report::Waits { why: Some(message) } | Report::StartFailed { message } => {
             write!(f, " {message:?}")
         }
@@ -227,21 +223,10 @@ fn about_action(f: &mut fmt::Formatter<'_>, action: &Action) -> fmt::Result {
         Action::StartRunner { runner, life } | Action::StopRunner { runner, life } => {
             write!(f, "{runner} {life}")
         }
-        Action::StartAttempt {
-            runner,
-            life,
-            attempt,
-            batch,
-            task,
-            runs,
-            timeout,
-            kills,
-            ahead,
-        } => {
+        Action::StartAttempt { runner, life, attempt, batch, task, runs, timeout, kills } => {
             write!(f, "{runner} {life} {attempt} {batch} {task} ")?;
             let Runs { first, count } = runs;
-            let ahead = if *ahead { " ahead" } else { "" };
-            write!(f, "r{first}+{count} timeout={timeout:?} kills={kills}{ahead}")
+            write!(f, "r{first}+{count} timeout={timeout:?} kills={kills}")
         }
         Action::CancelAttempt { runner, life, attempt, reason } => {
             write!(f, "{runner} {life} {attempt} ")?;
@@ -249,7 +234,6 @@ fn about_action(f: &mut fmt::Formatter<'_>, action: &Action) -> fmt::Result {
                 Cancel::Runs(reason) => write!(f, "{reason}"),
                 Cancel::Timeout => f.write_str("timeout"),
                 Cancel::NotBegun => f.write_str("not_begun"),
-                Cancel::Recalled => f.write_str("recalled"),
             }
         }
         Action::DropPayload { payload, reason } => {
