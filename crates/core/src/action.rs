@@ -154,13 +154,6 @@ pub enum Answer {
     },
     /// Everything is stopped.
     Stopped(StopReport),
-    /// The runner is taken in and may report that it is ready.
-    Joined {
-        /// Its slot.
-        runner: RunnerId,
-        /// Its life.
-        life: Life,
-    },
     /// No.
     Refused(Refusal),
 }

@@ -8,7 +8,7 @@ use crate::scaling::Scaling;
 /// The configuration of a [`Core`](crate::Core).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// How many runners are kept alive. Runners that join by themselves come on top.
+    /// Number of runners to keep.
     pub runners: u32,
     /// Whether and between which bounds the number of runners follows the work; it begins with
     /// `runners`, as far as the bounds allow.
@@ -182,8 +182,6 @@ pub struct Limits {
     pub waiters: u32,
     /// Runners that are kept alive.
     pub runners: u32,
-    /// Runners that joined by themselves.
-    pub joined_runners: u32,
     /// Bytes of payloads held. Batches behind the first one are paused at half of it, and the first
     /// one goes on until it holds half of it itself: with what is under way, up to one and a half
     /// times this can be held.
@@ -208,7 +206,6 @@ impl Default for Limits {
             runs_per_task: 65_536,
             waiters: 100_000,
             runners: 100_000,
-            joined_runners: 100_000,
             payload_bytes: 4 << 30,
             payload_bytes_per_run: 256 << 20,
             message_bytes: 16 << 10,

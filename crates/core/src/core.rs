@@ -78,13 +78,9 @@ pub struct Core {
     pub(crate) alive: u32,
     /// How many runners have an attempt.
     pub(crate) working: u32,
-    /// How many runners that are not retired joined by themselves.
-    pub(crate) joined: u32,
-    /// How many of those have an attempt.
-    pub(crate) joined_working: u32,
     /// So many slots from the first on keep nobody waiting for the start.
     pub(crate) settled: usize,
-    /// How many supervised runners are wanted.
+    /// Number of runners to keep.
     pub(crate) wanted: u32,
     /// Decides that, if it follows the work.
     pub(crate) scaler: Option<Scaler>,
@@ -137,8 +133,6 @@ impl Core {
             scale_timer: None,
             part_over: false,
             slices: 0,
-            joined: 0,
-            joined_working: 0,
             settled: 0,
             config,
             now: Time::ZERO,
@@ -237,7 +231,6 @@ impl Core {
             }
             Request::Start => self.start(request, actions),
             Request::Stop { timeout } => self.stop(request, timeout, actions),
-            Request::Join => self.join(request, actions),
         }
     }
 

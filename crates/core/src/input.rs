@@ -152,8 +152,6 @@ pub enum Request {
         /// How much time they get.
         timeout: Duration,
     },
-    /// Take in a runner that somebody else started and looks after.
-    Join,
 }
 
 /// What happens to a runner that does not acknowledge a cancel.

@@ -173,13 +173,11 @@ impl Core {
     }
 
     fn check_runners(&self) -> Result<(), String> {
-        let (mut alive, mut working, mut joined) = (0, 0, (0, 0));
+        let (mut alive, mut working) = (0, 0);
         for (at, slot) in self.runners.iter().enumerate() {
             let runner = RunnerId(at as u32);
             alive += u32::from(slot.alive());
             working += u32::from(slot.attempt().is_some());
-            joined.0 += u32::from(slot.joined());
-            joined.1 += u32::from(!slot.supervised && slot.attempt().is_some());
             let idle = self.idle.contains(&(slot.idle_since, runner));
             require!(
                 idle == matches!(slot.phase, RunnerPhase::Idle),
@@ -204,8 +202,6 @@ impl Core {
         }
         require!(alive == self.alive, "{alive} runners are alive, not {}", self.alive);
         require!(working == self.working, "{working} runners work, not {}", self.working);
-        let kept = (self.joined, self.joined_working);
-        require!(joined == kept, "{joined:?} runners joined and work, not {kept:?}");
         if self.phase == Phase::Running {
             let counted = self.runners.iter().filter(|slot| slot.counted()).count() as u32;
             require!(counted == self.wanted, "{counted} runners are kept, not {}", self.wanted);

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use crate::Core;
-use crate::action::{Action, Answer, Cancel, Refusal};
+use crate::action::{Action, Cancel};
 use crate::counters::Disbelief;
 use crate::failure::FailureKind;
-use crate::ids::{AttemptId, Life, RequestId, RunnerId};
+use crate::ids::{AttemptId, Life, RunnerId};
 use crate::input::{Report, Unresponsive};
 use crate::runner::{Attempt, Phase, Slot};
 use crate::stop::Phase as CorePhase;
@@ -75,7 +75,6 @@ impl Core {
         let supervision = self.config.supervision;
         let slot = &mut self.runners[runner.0 as usize];
         let (was_alive, was_working) = (slot.alive(), slot.attempt().is_some());
-        let was_joined = slot.joined();
         if matches!(slot.phase, Phase::Idle) {
             self.idle.remove(&(slot.idle_since, runner));
         }
@@ -114,11 +113,6 @@ impl Core {
         self.alive = self.alive + u32::from(slot.alive()) - u32::from(was_alive);
         let works = slot.attempt().is_some();
         self.working = self.working + u32::from(works) - u32::from(was_working);
-        self.joined = self.joined + u32::from(slot.joined()) - u32::from(was_joined);
-        if !slot.supervised {
-            let before = self.joined_working + u32::from(works);
-            self.joined_working = before - u32::from(was_working);
-        }
     }
 
     /// A runner is idle: it stays, unless it is not wanted any more.
@@ -132,19 +126,14 @@ impl Core {
 
     /// Begins a life.
     pub(crate) fn start_runner(&mut self, runner: RunnerId, actions: &mut Vec<Action>) {
-        let life = self.new_life(runner);
-        self.counters.runners_started += 1;
-        actions.push(Action::StartRunner { runner, life });
-    }
-
-    fn new_life(&mut self, runner: RunnerId) -> Life {
         let slot = &mut self.runners[runner.0 as usize];
         slot.life = Life(slot.life.0.wrapping_add(1));
         slot.fruitful = false;
         slot.last_heard = self.now;
         let life = slot.life;
         self.enter(runner, Phase::Starting);
-        life
+        self.counters.runners_started += 1;
+        actions.push(Action::StartRunner { runner, life });
     }
 
     fn order_stop(&mut self, runner: RunnerId, actions: &mut Vec<Action>) {
@@ -194,7 +183,7 @@ impl Core {
         slot.start_failures += 1;
         slot.fruitless += 1;
         let broken = slot.start_failures >= self.config.supervision.start_failures_max;
-        if !slot.supervised || slot.retiring {
+        if slot.retiring {
             return self.retire(runner, actions);
         }
         self.order_stop(runner, actions);
@@ -202,7 +191,7 @@ impl Core {
     }
 
     /// A runner is no more, or must not be any more: its attempt is over, and a new life begins
-    /// unless somebody else looks after it.
+    /// unless the runner was about to retire.
     pub(crate) fn lose(
         &mut self,
         runner: RunnerId,
@@ -220,7 +209,7 @@ impl Core {
         if !slot.fruitful {
             slot.fruitless += 1;
         }
-        let stays = slot.supervised && !slot.retiring;
+        let stays = !slot.retiring;
         let restarts = stays && self.phase == CorePhase::Running;
         let work = slot.work();
         if stays {
@@ -307,13 +296,13 @@ impl Core {
         self.settled = 0;
         let mut counted = self.runners.iter().filter(|slot| slot.counted()).count() as u32;
         for at in 0..self.runners.len() {
-            if counted < self.wanted && self.runners[at].supervised && self.runners[at].retiring {
+            if counted < self.wanted && self.runners[at].retiring {
                 self.runners[at].retiring = false;
                 counted += 1;
             }
         }
         while counted < self.wanted {
-            let runner = self.new_slot(true);
+            let runner = self.new_slot();
             self.start_runner(runner, actions);
             counted += 1;
         }
@@ -330,8 +319,8 @@ impl Core {
         }
     }
 
-    fn new_slot(&mut self, supervised: bool) -> RunnerId {
-        let fresh = Slot::new(supervised, self.config.epoch);
+    fn new_slot(&mut self) -> RunnerId {
+        let fresh = Slot::new(self.config.epoch);
         if let Some(runner) = self.free.first().copied() {
             let slot = &mut self.runners[runner.0 as usize];
             *slot = Slot { life: slot.life, ..fresh };
@@ -339,24 +328,5 @@ impl Core {
         }
         self.runners.push(fresh);
         RunnerId(self.runners.len() as u32 - 1)
-    }
-
-    pub(crate) fn join(&mut self, request: RequestId, actions: &mut Vec<Action>) {
-        let refusal = match self.phase {
-            CorePhase::New => Some(Refusal::NotStarted),
-            CorePhase::Stopping | CorePhase::Stopped => Some(Refusal::Stopped),
-            CorePhase::Running => {
-                let max = u64::from(self.config.limits.joined_runners);
-                let value = u64::from(self.joined) + 1;
-                (value > max).then_some(Refusal::Limit { limit: "joined_runners", value, max })
-            }
-        };
-        if let Some(refusal) = refusal {
-            return self.refuse(request, refusal, actions);
-        }
-        let runner = self.new_slot(false);
-        let life = self.new_life(runner);
-        self.runners[runner.0 as usize].settled = true;
-        self.answer(request, Answer::Joined { runner, life }, actions);
     }
 }

@@ -16,8 +16,6 @@ pub(crate) struct Slot {
     pub(crate) phase: Phase,
     pub(crate) since: Time,
     pub(crate) last_heard: Time,
-    /// Whether the core starts it, or it joined by itself.
-    pub(crate) supervised: bool,
     /// Whether it is to go when it is done with its attempt.
     pub(crate) retiring: bool,
     /// Whether it has been ready, or has failed to be, since the last start of the pool.
@@ -67,14 +65,13 @@ pub(crate) struct Attempt {
 }
 
 impl Slot {
-    pub(crate) fn new(supervised: bool, epoch: u16) -> Self {
+    pub(crate) fn new(epoch: u16) -> Self {
         Self {
             // Half of the number is left for the lives of one epoch.
             life: Life(u32::from(epoch) << 16),
             phase: Phase::Retired,
             since: Time::ZERO,
             last_heard: Time::ZERO,
-            supervised,
             retiring: false,
             settled: false,
             waits: false,
@@ -120,14 +117,9 @@ impl Slot {
         matches!(self.phase, Phase::Starting | Phase::Idle | Phase::Busy(_) | Phase::Cancelling(..))
     }
 
-    /// Tells whether the core has counted it in: a supervised slot that is to stay.
+    /// Tells whether the core has counted it in: a slot that is to stay.
     pub(crate) const fn counted(&self) -> bool {
-        self.supervised && !self.retiring && !matches!(self.phase, Phase::Retired)
-    }
-
-    /// Tells whether there is a runner behind the slot that came by itself.
-    pub(crate) const fn joined(&self) -> bool {
-        !self.supervised && !matches!(self.phase, Phase::Retired)
+        !self.retiring && !matches!(self.phase, Phase::Retired)
     }
 
     /// Returns how long to rest before the next life.

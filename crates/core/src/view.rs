@@ -73,8 +73,6 @@ pub struct RunnerView {
     pub timeout: Option<Duration>,
     /// How long attempts like its own have taken lately; none: none has succeeded yet.
     pub usual: Option<Duration>,
-    /// Whether the core looks after it, or somebody else.
-    pub supervised: bool,
     /// Why it was last lost or could not be started.
     pub message: Option<Arc<str>>,
 }
@@ -200,7 +198,6 @@ impl Core {
             runs: slot.attempt().map_or_else(Vec::new, |attempt| self.left_behind(attempt)),
             timeout: slot.attempt().map(|attempt| attempt.timeout),
             usual: slot.attempt().and_then(|attempt| self.usual_of(attempt)),
-            supervised: slot.supervised,
             message: slot.message.clone(),
         })
     }

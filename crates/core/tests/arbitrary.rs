@@ -70,7 +70,6 @@ fn request() -> impl Strategy<Value = Request> {
         }),
         2 => Just(Request::Start),
         1 => seconds(10).prop_map(|timeout| Request::Stop { timeout }),
-        1 => Just(Request::Join),
     ]
 }
 
@@ -215,7 +214,6 @@ fn config() -> impl Strategy<Value = Config> {
                     open_tasks: 12,
                     waiters: 6,
                     runners: 5,
-                    joined_runners: 2,
                     payload_bytes: 600,
                     payload_bytes_per_run: 100,
                     message_bytes: 10,

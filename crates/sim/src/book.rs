@@ -60,7 +60,7 @@ pub struct Book {
     pub durations: BTreeMap<(WorkflowId, u32), Vec<Duration>>,
     /// What the pool was last told.
     pub pool: Pool,
-    /// How many supervised runners are wanted.
+    /// How many runners are wanted.
     pub wanted: u32,
     /// Whether slots were let go and perhaps used again: another number was wanted, or none.
     pub refitted: bool,
@@ -111,8 +111,7 @@ impl Asked {
             | Request::Drain { .. }
             | Request::Discard { .. }
             | Request::Submit { .. }
-            | Request::CancelRun { .. }
-            | Request::Join => Some(self.at),
+            | Request::CancelRun { .. } => Some(self.at),
             Request::Abort { .. } | Request::WaitAll { .. } | Request::Start => None,
         }
     }
@@ -141,7 +140,7 @@ impl Asked {
             | Request::Finalize { batch, .. }
             | Request::CancelRun { batch, .. }
             | Request::Abort { batch, .. } => Some(batch),
-            Request::WaitAll { .. } | Request::Start | Request::Stop { .. } | Request::Join => None,
+            Request::WaitAll { .. } | Request::Start | Request::Stop { .. } => None,
         }
     }
 }
@@ -302,8 +301,6 @@ pub struct Slot {
     pub life: Life,
     /// What it does.
     pub phase: Phase,
-    /// Whether the core looks after it.
-    pub supervised: bool,
     /// How many lives in a row ended before they had begun.
     pub start_failures: u32,
     /// How many lives in a row ended without having finished an attempt.
@@ -423,8 +420,8 @@ impl Book {
     }
 
     /// Tells whether a slot is certainly kept: it was not let go with others.
-    pub fn fitted(&self, slot: &Slot) -> bool {
-        slot.supervised && !self.refitted && self.pool == Pool::Running
+    pub fn fitted(&self) -> bool {
+        !self.refitted && self.pool == Pool::Running
     }
 
     /// Returns a run.

@@ -45,7 +45,6 @@ const KNOWN: Names = &[
             "all_ended",
             "started",
             "stopped",
-            "joined",
             "refused:already_active",
             "refused:not_registered",
             "refused:wrong_kind",

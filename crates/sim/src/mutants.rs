@@ -267,7 +267,6 @@ mutants! {
     "limits": "too many batches" => Told(|config| config.limits.batches = 1_000),
     "limits": "too many waiters" => Told(|config| config.limits.waiters = 1_000),
     "limits": "too many runners" => Told(|config| config.limits.runners = 1_000),
-    "limits": "too many joined runners" => Told(|config| config.limits.joined_runners = 1_000),
     "limits": "too many results are remembered" => Told(|config| {
         config.limits.terminal_batches += 3;
     }),

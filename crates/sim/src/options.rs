@@ -45,8 +45,6 @@ pub struct Shape {
     pub meddlers: u32,
     /// Users who stop, start, resize and wait for everything.
     pub operators: u32,
-    /// Runners that come and go by themselves.
-    pub joiners: u32,
     /// How many runners share a machine.
     pub machine: u32,
     /// How many requests one user makes.
@@ -85,7 +83,6 @@ fn shape(dice: &mut Dice, max_timeout: Duration) -> Shape {
         schedulers: dice.small(0, 2),
         meddlers: u32::from(dice.percent(50)),
         operators: u32::from(dice.percent(50)),
-        joiners: if dice.percent(30) { dice.small(1, 3) } else { 0 },
         machine: dice.small(2, 4),
         requests: dice.small(10, 80),
         window: dice.small(1, 5),
@@ -189,7 +186,6 @@ fn limits(dice: &mut Dice, runners: u32, shape: &Shape) -> Limits {
         runs_per_task: tight(10, 1, 6, 64) as u32,
         waiters: tight(15, 2, 6, 1_000) as u32,
         runners: tight(20, runners.into(), u64::from(runners) + 2, 64) as u32,
-        joined_runners: tight(20, 0, 2, 64) as u32,
         payload_bytes: tight(30, shape.payload * 2, shape.payload * 24, 1 << 40),
         payload_bytes_per_run: shape.payload * 8,
         message_bytes: tight(20, 1, 16, 64) as u32,

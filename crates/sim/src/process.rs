@@ -24,8 +24,6 @@ pub struct Process {
     pub reports_until: Time,
     /// When the last order to it arrives.
     pub orders_until: Time,
-    /// Whether it came by itself.
-    pub joined: bool,
 }
 
 /// How far a process is.
@@ -69,7 +67,7 @@ pub struct Cut {
 
 impl Processes {
     /// Adds a process.
-    pub fn add(&mut self, runner: RunnerId, life: Life, joined: bool, now: Time) {
+    pub fn add(&mut self, runner: RunnerId, life: Life, now: Time) {
         let process = Process {
             state: State::Starting,
             work: None,
@@ -77,7 +75,6 @@ impl Processes {
             cut: None,
             reports_until: now,
             orders_until: now,
-            joined,
         };
         self.0.insert((runner, life), process);
     }

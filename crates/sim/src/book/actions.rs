@@ -11,7 +11,7 @@ impl Book {
     /// Takes in one action.
     pub fn action(&mut self, now: Time, action: &Action) {
         match action {
-            Action::StartRunner { runner, life } => self.begin_life(now, *runner, *life, true),
+            Action::StartRunner { runner, life } => self.begin_life(now, *runner, *life),
             Action::StopRunner { runner, life } => {
                 if self.alive(*runner, *life).is_some() {
                     self.end_life(now, *runner, false);
@@ -42,12 +42,11 @@ impl Book {
         }
     }
 
-    fn begin_life(&mut self, now: Time, runner: RunnerId, life: Life, supervised: bool) {
+    fn begin_life(&mut self, now: Time, runner: RunnerId, life: Life) {
         let before = self.slots.get(&runner);
         let slot = Slot {
             life,
             phase: Phase::Starting,
-            supervised,
             start_failures: before.map_or(0, |slot| slot.start_failures),
             fruitless: before.map_or(0, |slot| slot.fruitless),
             fruitful: false,
@@ -151,7 +150,6 @@ impl Book {
                     self.lend(now, lease, batch, &collected.results, false);
                 }
             }
-            Answer::Joined { runner, life } => self.begin_life(now, *runner, *life, false),
             Answer::Scheduled { .. }
             | Answer::Submitted { .. }
             | Answer::Discarded

@@ -212,7 +212,6 @@ fn fits(what: &Request, answer: &Answer) -> bool {
         Request::WaitAll { .. } => matches!(answer, Answer::AllEnded),
         Request::Start => matches!(answer, Answer::Started { .. }),
         Request::Stop { .. } => matches!(answer, Answer::Stopped(_)),
-        Request::Join => matches!(answer, Answer::Joined { .. }),
     }
 }
 
@@ -234,7 +233,7 @@ fn may_be_refused(what: &Request, refusal: &Refusal) -> bool {
             what,
             Request::Collect { .. } | Request::Drain { .. } | Request::Discard { .. }
         ),
-        Refusal::NotStarted => matches!(what, Request::Submit { .. } | Request::Join),
+        Refusal::NotStarted => matches!(what, Request::Submit { .. }),
         Refusal::StillBusy { .. } => matches!(what, Request::WaitAll { .. }),
     }
 }

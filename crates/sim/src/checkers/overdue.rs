@@ -73,7 +73,7 @@ impl Checker for Overdue {
                         AttemptState::Over => {}
                     }
                 }
-                Phase::Over if scene.book.fitted(slot) => {
+                Phase::Over if scene.book.fitted() => {
                     in_time("a rest", slot.ended, slot.rest(supervision))?;
                 }
                 Phase::Idle | Phase::Over => {}

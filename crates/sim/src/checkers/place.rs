@@ -51,7 +51,7 @@ impl Checker for Place {
                     "{runner} {life} is started while there is {before:?}"
                 );
                 let supervision = &scene.book.config.supervision;
-                let rests = before.filter(|slot| scene.book.fitted(slot));
+                let rests = before.filter(|_| scene.book.fitted());
                 let rests = rests.map(|slot| slot.ended.after(slot.rest(supervision)));
                 require!(
                     rests.is_none_or(|until| scene.now >= until),
@@ -97,7 +97,7 @@ fn said_why(scene: &Scene<'_>) -> Verdict {
     // Where the number of runners follows the work, another may have its place at once.
     let another = scene.book.config.scaling.is_some() && view.life != *life;
     let right = shown.is_some_and(|shown| message.starts_with(shown));
-    let right = right || !view.supervised || another;
+    let right = right || another;
     require!(right, "{runner} was lost by {message:?} and shows {shown:?}");
     Ok(())
 }
@@ -122,7 +122,7 @@ fn agrees(scene: &Scene<'_>, view: &RunnerView) -> Verdict {
     };
     // Slots of runners that were let go may be used again, and begin anew.
     let most = scene.book.config.supervision.start_failures_max;
-    let counts = scene.book.fitted(slot);
+    let counts = scene.book.fitted();
     let broken = slot.phase == Phase::Over && slot.start_failures >= most;
     require!(
         !counts || broken == (view.state == RunnerState::Broken),

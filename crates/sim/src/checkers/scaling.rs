@@ -16,7 +16,7 @@ use crate::ledger::Ledger;
 #[derive(Debug, Default)]
 pub(super) struct Scaling {
     wanted: Option<u32>,
-    /// How many supervised runners were busy, from each of these moments on.
+    /// How many runners were busy, from each of these moments on.
     busy: VecDeque<(Time, u32)>,
 }
 
@@ -46,8 +46,7 @@ impl Checker for Scaling {
         let whole = wanted.is_multiple_of(together) || wanted == least || wanted == most;
         require!(whole, "{wanted} runners are no whole workers of {together}");
         let given = |phase| matches!(phase, Phase::Given(_));
-        let slots = scene.book.slots.values().filter(|slot| slot.supervised);
-        let busy = slots.filter(|slot| given(slot.phase)).count() as u32;
+        let busy = scene.book.slots.values().filter(|slot| given(slot.phase)).count() as u32;
         self.note(scene.now, busy, bounds.quiet);
         let waits = waiting(scene);
         let needed = u64::from(busy) + waits;

@@ -104,7 +104,6 @@ fn request(name: &str, words: &mut Words) -> Result<Option<Request>, BadScript> 
     let clear = |words: &mut Words| words.flag("clear");
     Ok(Some(match name {
         "start" => Request::Start,
-        "join" => Request::Join,
         "stop" => Request::Stop { timeout: duration(words)? },
         "submit" => Request::Submit {
             min_wait_num: words.get("min")?,

@@ -114,7 +114,6 @@ fn answer(answer: &Answer, names: &Names, lines: &mut Vec<String>, asked: &str) 
         Answer::AllEnded => "all ended".to_owned(),
         Answer::Started { ready, wanted } => format!("started {ready} of {wanted}"),
         Answer::Stopped(report) => stopped(report),
-        Answer::Joined { runner, life } => format!("joined as {}", names::runner(*runner, *life)),
         Answer::Refused(refusal) => format!("refused: {}", self::refusal(refusal)),
     };
     lines.push(line);

@@ -52,7 +52,7 @@ fn batch(names: &Names, view: &BatchView) -> Vec<String> {
 }
 
 fn runner(names: &Names, view: &RunnerView) -> String {
-    let RunnerView { runner, life, state, since, work, supervised, message, .. } = view;
+    let RunnerView { runner, life, state, since, work, message, .. } = view;
     let mut words = vec![names::runner(*runner, *life), state.name().to_owned()];
     if let RunnerState::Busy(attempt) | RunnerState::Cancelling(attempt) = state {
         words.push(names::attempt(*attempt));
@@ -66,9 +66,6 @@ fn runner(names: &Names, view: &RunnerView) -> String {
                 |began| format!("begun {}", instant(began)),
             ),
         );
-    }
-    if !supervised {
-        words.push("joined".to_owned());
     }
     if let Some(message) = message {
         words.push(format!("({message})"));

@@ -85,7 +85,6 @@ pub(super) fn request_kind(what: &Request) -> &'static str {
         Request::WaitAll { .. } => "wait_all",
         Request::Start => "start",
         Request::Stop { .. } => "stop",
-        Request::Join => "join",
     }
 }
 
@@ -102,7 +101,6 @@ pub(super) fn answer_kind(answer: &Answer) -> &'static str {
         Answer::AllEnded => "all_ended",
         Answer::Started { .. } => "started",
         Answer::Stopped(_) => "stopped",
-        Answer::Joined { .. } => "joined",
         Answer::Refused(refusal) => refusal_kind(refusal),
     }
 }
@@ -177,7 +175,7 @@ fn about_request(f: &mut fmt::Formatter<'_>, what: &Request) -> fmt::Result {
             write!(f, " timeout={timeout:?} clear={clear_timeout_tasks}")
         }
         Request::Stop { timeout } => write!(f, " timeout={timeout:?}"),
-        Request::Start | Request::Join => Ok(()),
+        Request::Start => Ok(()),
     }
 }
 
@@ -306,7 +304,6 @@ fn about_answer(f: &mut fmt::Formatter<'_>, answer: &Answer) -> fmt::Result {
             " pending={} running={} undelivered={}",
             report.pending_runs, report.running_runs, report.undelivered
         ),
-        Answer::Joined { runner, life } => write!(f, " {runner} {life}"),
         Answer::Refused(refusal) => write!(f, " {refusal:?}"),
         Answer::Discarded | Answer::Aborted(None) | Answer::RunCancelled(_) | Answer::AllEnded => {
             Ok(())

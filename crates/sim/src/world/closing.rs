@@ -162,7 +162,7 @@ impl World {
             if process.is_none_or(|process| process.state != State::Alive) {
                 return Some(format!("runner {} is idle and dead", view.runner));
             }
-            idle += u32::from(view.supervised);
+            idle += 1;
         }
         // A number that follows the work is looked at with every step.
         let scales = self.book.config.scaling.is_some();

@@ -16,7 +16,7 @@ use crate::process::{Cut, State, Work};
 
 impl World {
     pub(super) fn start_runner(&mut self, runner: RunnerId, life: Life) {
-        self.processes.add(runner, life, false, self.now);
+        self.processes.add(runner, life, self.now);
         let timeout = self.book.config.supervision.start_timeout;
         if self.strikes(Fault::StartFails) {
             if let Some(process) = self.processes.get_mut(runner, life) {
