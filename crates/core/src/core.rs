@@ -184,7 +184,6 @@ impl Core {
                 self.report(runner, life, report, actions);
             }
             Input::Delivered { lease, delivery } => self.delivered(lease, delivery, actions),
-            Input::PoolResized { runners } => self.resize(runners, actions),
             Input::TimePassed => self.pass_time(actions),
         }
         self.draw_consequences(actions);

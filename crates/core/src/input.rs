@@ -46,11 +46,6 @@ pub enum Input {
     /// counted; a payload that it names is not held. Of a batch that has ended nothing but that is
     /// told.
     Recorded(Record),
-    /// Another number of supervised runners is wanted.
-    PoolResized {
-        /// How many.
-        runners: u32,
-    },
     /// Time went by. Due whenever [`next_deadline`](crate::Core::next_deadline) is reached; what
     /// has arrived by then is applied first, so that a result wins over its deadline.
     TimePassed,

@@ -283,14 +283,6 @@ impl Core {
         self.lose(runner, message.into(), false, actions);
     }
 
-    pub(crate) fn resize(&mut self, runners: u32, actions: &mut Vec<Action>) {
-        let runners = self.config.scaling.map_or(runners, |bounds| bounds.fit(runners));
-        self.wanted = runners.min(self.config.limits.runners);
-        if self.phase == CorePhase::Running {
-            self.fit_pool(actions);
-        }
-    }
-
     /// Starts the runners that are missing and lets go those that are too many.
     pub(crate) fn fit_pool(&mut self, actions: &mut Vec<Action>) {
         self.settled = 0;

@@ -161,7 +161,6 @@ fn told() -> impl Strategy<Value = Told> {
         1 => any::<u8>().prop_map(|request| {
             Told::Input(Input::Withdrawn { request: RequestId(u64::from(request)) })
         }),
-        1 => (0..5u32).prop_map(|runners| Told::Input(Input::PoolResized { runners })),
         4 => Just(Told::Input(Input::TimePassed)),
         12 => (0..6u32, 0..3u32, outcome()).prop_map(|(runner, run, outcome)| {
             Told::Truth { runner, run, outcome }

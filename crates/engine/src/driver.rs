@@ -49,8 +49,6 @@ pub(crate) enum Message {
     Look(Box<dyn FnOnce(&Core) + Send>),
     /// Somebody wants to see everything from now on.
     Observe(Observers),
-    /// Another number of runners is wanted.
-    Resize(u32),
     /// The model has another version.
     Version { version: u64, reply: oneshot::Sender<Result<()>> },
 }
@@ -322,7 +320,6 @@ impl<W: Workers> Driver<W> {
                 Some(durable) => durable.version(version, reply),
                 None => drop(reply.send(Ok(()))),
             },
-            Message::Resize(runners) => self.apply(now, Input::PoolResized { runners }),
         }
     }
 

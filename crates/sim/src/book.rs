@@ -60,9 +60,7 @@ pub struct Book {
     pub durations: BTreeMap<(WorkflowId, u32), Vec<Duration>>,
     /// What the pool was last told.
     pub pool: Pool,
-    /// How many runners are wanted.
-    pub wanted: u32,
-    /// Whether slots were let go and perhaps used again: another number was wanted, or none.
+    /// Whether slots were let go and perhaps used again: the pool was scaled or stopped.
     pub refitted: bool,
 }
 
@@ -386,7 +384,6 @@ pub struct Lease {
 impl Book {
     /// Returns an empty record.
     pub fn new(config: Config) -> Self {
-        let wanted = config.runners.min(config.limits.runners);
         // The number of runners may follow the work at any moment.
         let refitted = config.scaling.is_some();
         Self {
@@ -409,7 +406,6 @@ impl Book {
             train_batches: 0,
             durations: BTreeMap::new(),
             pool: Pool::New,
-            wanted,
             refitted,
         }
     }
@@ -417,6 +413,11 @@ impl Book {
     /// Returns the life that a report can only come from if it is to count.
     pub fn alive(&self, runner: RunnerId, life: Life) -> Option<&Slot> {
         self.slots.get(&runner).filter(|slot| slot.life == life && slot.phase != Phase::Over)
+    }
+
+    /// Returns the number of runners to keep in a pool that is not scaled.
+    pub fn wanted(&self) -> u32 {
+        self.config.runners.min(self.config.limits.runners)
     }
 
     /// Tells whether a slot is certainly kept: it was not let go with others.

@@ -308,7 +308,7 @@ mutants! {
             config.runners = told.fit(config.runners);
         }
     }),
-    "reasons": "a resize cuts whoever works" => Says(says::resize_cuts),
+    "reasons": "a busy runner is stopped when time passes" => Says(says::busy_stopped),
     "survival": "endings are not recorded" => Says(says::ending_unrecorded),
     "survival": "a cut is not recorded" => Says(says::cut_unrecorded),
     "survival": "answers come before their records" => Says(says::records_last),

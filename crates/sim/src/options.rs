@@ -43,7 +43,7 @@ pub struct Shape {
     pub schedulers: u32,
     /// Users who ask for things they have no business with.
     pub meddlers: u32,
-    /// Users who stop, start, resize and wait for everything.
+    /// Users who stop, start and wait for everything.
     pub operators: u32,
     /// How many runners share a machine.
     pub machine: u32,

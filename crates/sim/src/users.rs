@@ -52,7 +52,7 @@ enum Role {
     Scheduler,
     /// Asks for anything.
     Meddler,
-    /// Stops, starts, resizes.
+    /// Stops, starts.
     Operator,
 }
 
@@ -67,7 +67,6 @@ struct Mine {
 /// What somebody does next.
 enum Next {
     Ask(Request),
-    Resize(u32),
     Think,
 }
 
@@ -116,10 +115,6 @@ impl World {
         match next {
             Next::Ask(what) => {
                 self.ask(Some(user), what);
-            }
-            Next::Resize(runners) => {
-                self.think(user);
-                self.step(Input::PoolResized { runners });
             }
             Next::Think => self.think(user),
         }

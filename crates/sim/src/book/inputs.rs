@@ -32,10 +32,6 @@ impl Book {
                 self.reported(now, *runner, *life, report, believed);
             }
             Input::Delivered { lease, delivery } if believed => self.delivered(*lease, delivery),
-            Input::PoolResized { runners } => {
-                self.wanted = (*runners).min(self.config.limits.runners);
-                self.refitted = true;
-            }
             Input::TimePassed => self.expire_leases(now),
             Input::Recorded(record) if believed => self.recorded(record),
             Input::Requested { .. } | Input::Delivered { .. } | Input::Recorded(_) => {}

@@ -199,8 +199,6 @@ fn stopped(scene: &Scene<'_>, runner: RunnerId, life: Life) -> Verdict {
             let scaled = idle && scene.book.config.scaling.is_some();
             late || scaled || (silent && !starting)
         }
-        // Another number of runners cuts nobody who works.
-        Input::PoolResized { .. } => !matches!(slot.phase, Phase::Given(_)),
         Input::Requested { what: Request::Stop { .. }, .. } => true,
         Input::Requested { .. }
         | Input::Withdrawn { .. }

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use rollway_core::{Input, Time};
+use rollway_core::Time;
 
 use super::limits::{crowded, room};
 use super::order::fresh_left;
@@ -55,9 +55,6 @@ impl Checker for Scaling {
             "{busy} runners are busy, {waits} more could be, and {wanted} are wanted"
         );
         let before = self.wanted.replace(wanted).unwrap_or(wanted);
-        if matches!(scene.input, Input::PoolResized { .. }) {
-            return Ok(());
-        }
         if wanted > before {
             let pending = scene.core.counters().runs.pending;
             let useful = u64::from(busy) + pending + u64::from(together);

@@ -17,10 +17,10 @@ pub(super) fn start_swallowed(Said { actions, .. }: Said<'_>) {
     actions.retain(|action| !matches!(action, Action::StartRunner { .. }));
 }
 
-/// Ends somebody who is busy because another number of runners is wanted.
-pub(super) fn resize_cuts(Said { core, input, actions, .. }: Said<'_>) {
+/// Stops a busy runner whenever time passes.
+pub(super) fn busy_stopped(Said { core, input, actions, .. }: Said<'_>) {
     let busy = core.runners().find(|view| matches!(view.state, RunnerState::Busy(_)));
-    if let (Input::PoolResized { .. }, Some(busy)) = (input, busy) {
+    if let (Input::TimePassed, Some(busy)) = (input, busy) {
         actions.push(Action::StopRunner { runner: busy.runner, life: busy.life });
     }
 }

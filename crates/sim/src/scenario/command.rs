@@ -23,7 +23,6 @@ pub(super) enum Command {
     Report(RunnerId, Option<Life>, Report),
     Attempt(AttemptId, Option<(RunnerId, Option<Life>)>, About),
     Delivered(LeaseId, Delivery),
-    Resize(u32),
     /// The core is gone, and with it the last records; a new one is told the others.
     Crash(usize),
     Recorded(Record),
@@ -316,10 +315,6 @@ fn other(name: &str, words: &mut Words) -> Result<Command, BadScript> {
             "ready" => Command::PoolReady,
             word => return Err(words.bad("`pool` knows no such word", word)),
         },
-        "resize" => {
-            let word = words.next("a number of runners")?;
-            Command::Resize(words.read("number of runners", &word)?)
-        }
         "crash" => Command::Crash(words.get::<u32>("lose")?.unwrap_or(0) as usize),
         "recorded" => Command::Recorded(record(words)?),
         "ack" => {

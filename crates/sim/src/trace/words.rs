@@ -28,7 +28,6 @@ pub(super) fn input_kind(input: &Input) -> &'static str {
         Input::Withdrawn { .. } => "withdrawn",
         Input::Reported { .. } => "reported",
         Input::Delivered { .. } => "delivered",
-        Input::PoolResized { .. } => "pool_resized",
         Input::Recorded(_) => "recorded",
         Input::TimePassed => "time_passed",
     }
@@ -140,7 +139,6 @@ fn about_input(f: &mut fmt::Formatter<'_>, input: &Input) -> fmt::Result {
             Delivery::Acknowledged { .. } => write!(f, "{lease} acknowledged"),
             Delivery::Failed { message } => write!(f, "{lease} failed {message:?}"),
         },
-        Input::PoolResized { runners } => write!(f, "{runners}"),
         Input::Recorded(record) => about_record(f, record),
         Input::TimePassed => Ok(()),
     }

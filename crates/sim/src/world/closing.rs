@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use rollway_core::{
-    BatchKey, BatchState, Delivery, Input, Life, Priority, Report, Request, RunnerId, RunnerState,
+    BatchKey, BatchState, Delivery, Life, Priority, Report, Request, RunnerId, RunnerState,
     Unresponsive,
 };
 
@@ -37,8 +37,6 @@ impl World {
             }
         }
         self.hang_up();
-        let runners = self.book.config.runners;
-        self.step(Input::PoolResized { runners });
         self.plan(LOOK_AGAIN, Event::Close);
         let bound = self.bound();
         self.plan(bound, Event::TooLate);
@@ -166,7 +164,7 @@ impl World {
         }
         // A number that follows the work is looked at with every step.
         let scales = self.book.config.scaling.is_some();
-        let wanted = if scales { core.wanted() } else { self.book.wanted };
+        let wanted = if scales { core.wanted() } else { self.book.wanted() };
         (idle != wanted).then(|| format!("{idle} of {wanted} runners are idle"))
     }
 }
