@@ -15,11 +15,11 @@ use rollway::taskset::{Drawn, Opener};
 use rollway::tiny::{self, TinyServer};
 use rollway::{Collect, Scheduler, gateway};
 use rollway_core::BatchKind;
+use rollway_experience::deserialize_many;
 use rollway_gateway::dialect::Engine;
 use rollway_gateway::gateway::Gateway;
 use rollway_gateway::models::ServerSpec;
 use rollway_gateway::simulated;
-use rollway_wire::experience::deserialize_many;
 use serde_json::{Map, Value, json};
 
 type Failure = Box<dyn Error>;

@@ -11,10 +11,10 @@ use rollway::{
     ChildOptions, Children, Collect, Ended, Launched, Launcher, RunEnd, Scheduler, Task, Ticket,
 };
 use rollway_base::Secret;
+use rollway_conformance::reference::ReferenceWorker;
+use rollway_conformance::{FAIL, Invitation, SUCCEED};
 use rollway_core::{AttemptId, Config, Counters, FailureKind, Outcome, RunnerId};
-use rollway_wire::conformance::reference::ReferenceWorker;
-use rollway_wire::conformance::{FAIL, Invitation, SUCCEED};
-use rollway_wire::env;
+use rollway_protocol::env;
 use tokio::task::JoinHandle;
 
 /// Has the reference worker run in this process.

@@ -9,12 +9,12 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use axum::serve::ListenerExt as _;
 use rollway_base::Secret;
+use rollway_experience::deserialize_many;
 use rollway_gateway::access::RunName;
 use rollway_gateway::dialect::Engine;
 use rollway_gateway::gateway::{Gateway, Handle, Limits, Options};
 use rollway_gateway::models::{self, ServerSpec};
 use rollway_gateway::{record, simulated};
-use rollway_wire::experience::deserialize_many;
 use serde_json::{Map, Value, json};
 
 /// Plays a role until the input ends.

@@ -65,7 +65,7 @@ async fn a_run_fetches_what_was_recorded_of_it_from_any_turn_on() {
     }
     let request = run.client.get(format!("{path}?since=1")).bearer_auth(&run.key);
     let payload = request.send().await.unwrap().bytes().await.unwrap();
-    let newer = rollway_wire::experience::deserialize_many(payload).unwrap();
+    let newer = rollway_experience::deserialize_many(payload).unwrap();
     assert_eq!(newer.len(), 2);
     assert_eq!(world.experiences(&run).len(), 3);
 }

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use rollway_base::Secret;
+use rollway_experience::{Experience, deserialize_many};
 use rollway_gateway::access::RunName;
 use rollway_gateway::dialect::Engine;
 use rollway_gateway::gateway::{Gateway, Handle, Limits, Options};
 use rollway_gateway::models::{self, ServerSpec};
 use rollway_gateway::record;
 use rollway_gateway::simulated::{self, Inside, Kind};
-use rollway_wire::experience::{Experience, deserialize_many};
 use serde_json::{Map, Value, json};
 
 /// Opens everything.

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use rollway_experience::deserialize_many;
 use rollway_gateway::gateway::Gateway;
 use rollway_gateway::simulated::Kind;
-use rollway_wire::experience::deserialize_many;
 use serde_json::Value;
 
 use super::help::{Run, World, options, spec, streams};
