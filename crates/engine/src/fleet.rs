@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rollway_gateway::gateway::Gateway;
-use rollway_wire::env;
+use rollway_protocol::env;
 
 pub use self::body::TASK_ENCODING;
 pub use self::error::{FleetError, FleetErrorKind};

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rollway_wire::env;
+use rollway_protocol::env;
 use serde_json::{Value, json};
 
 use super::named::sets;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rollway_core::Status;
 use rollway_data::buffer::{Buffer as _, JsonLines};
 use rollway_data::{Lot, Sample};
-use rollway_wire::experience::{Experience, payload};
+use rollway_experience::{Experience, payload};
 use serde_json::{Value, json};
 
 use super::trouble::Trouble;

@@ -16,7 +16,7 @@ use rollway::{
 };
 use rollway_core::metrics::Metrics;
 use rollway_core::{Config, FailureKind, FailurePolicy};
-use rollway_wire::experience::{Array, Experience, Fields, serialize};
+use rollway_experience::{Array, Experience, Fields, serialize};
 
 pub(crate) const MB: u64 = 1 << 20;
 

@@ -18,7 +18,7 @@ use rollway_core::{BatchKind, Config, FailureKind, Refusal};
 use rollway_data::buffer::{Buffer, Postgres, Sqlite, Writer, sql};
 use rollway_data::ledger::Options;
 use rollway_data::{Lot, Sample};
-use rollway_wire::experience::{Eid, Experience, Fields, IdPart, deserialize_many, serialize};
+use rollway_experience::{Eid, Experience, Fields, IdPart, deserialize_many, serialize};
 
 /// How many batches the job has.
 pub(crate) const BATCHES: i64 = 12;

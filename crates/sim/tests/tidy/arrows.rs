@@ -24,8 +24,6 @@ const ARROWS: &[Arrows] = &[
     only("crates/config", &["rollway-base", "rollway-core"]),
     only("crates/tasksets", &["rollway-base", "rollway-core", "rollway-config"]),
     only("crates/sync", &["rollway-base", "rollway-core", "rollway-config"]),
-    // Before the split into experience, protocol and conformance.
-    only("crates/wire", &["rollway-base", "rollway-core"]),
     Arrows { folder: "crates/data", to: To::Anything },
     Arrows { folder: "crates/gateway", to: To::Anything },
     Arrows { folder: "crates/tiny", to: To::Anything },
