@@ -10,7 +10,6 @@ pub mod calendar;
 mod children;
 mod client;
 pub mod cluster;
-pub mod config;
 mod coordinator;
 pub mod dashboard;
 mod descriptors;
@@ -50,6 +49,8 @@ mod workers;
 mod workflow;
 pub mod workflows;
 
+pub use rollway_config as config;
+
 pub use crate::children::{
     Blame, ChildOptions, Children, Ended, Launched, Launcher, Processes, Ray, RayOptions,
     RunnerStates, Ticket, Whereabouts,
@@ -57,7 +58,7 @@ pub use crate::children::{
 pub use crate::client::{Answer, Client};
 pub use crate::coordinator::RolloutCoordinator;
 pub use crate::drops::Drops;
-pub use crate::durable::{Restored, RestoredBatch};
+pub use crate::durable::{Restored, RestoredBatch, ledger_options};
 pub use crate::error::{Error, Result};
 pub use crate::gated::{CallsOf, Gated, GatewayKeys, ModelKeys};
 pub use crate::lag::Lag;

@@ -12,7 +12,7 @@ pub struct ConfigError {
 impl ConfigError {
     /// Returns the error for these problems, in the order in which they stand in the file. What is
     /// found later about a key that is wrong already is left out.
-    pub(crate) fn new(found: Vec<Problem>) -> Self {
+    pub fn new(found: Vec<Problem>) -> Self {
         assert!(!found.is_empty(), "an error has a reason");
         let mut problems: Vec<Problem> = Vec::new();
         for problem in found {
@@ -65,7 +65,7 @@ pub struct Problem {
 }
 
 impl Problem {
-    pub(crate) fn new(key: impl Into<String>, what: impl Into<String>) -> Self {
+    pub fn new(key: impl Into<String>, what: impl Into<String>) -> Self {
         Self { key: key.into(), value: None, place: None, what: what.into(), hint: None }
     }
 
@@ -87,7 +87,7 @@ impl Problem {
         self
     }
 
-    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }

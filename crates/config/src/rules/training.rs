@@ -1,7 +1,7 @@
 //! Rules about who trains, and how trainer and explorer of a job find each other.
 
 use super::Check;
-use crate::config::{EngineType, Mode, StorageType, SyncMethod, SyncStyle, TrainerType};
+use crate::{EngineType, Mode, StorageType, SyncMethod, SyncStyle, TrainerType};
 
 const TYPE: &str = "trainer.trainer_type";
 const COMMAND: &str = "trainer.command";

@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use rollway_data::ledger;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -30,17 +29,14 @@ impl Default for Ledger {
 }
 
 impl Config {
-    /// Returns where the ledger is and how it is to be; none: the job has none.
-    pub fn ledger_options(&self) -> Option<(PathBuf, ledger::Options)> {
-        let ours = self.ledger.enable.then_some(&self.ledger)?;
-        let path = ours.path.as_deref().filter(|path| !path.is_empty());
+    /// Returns the folder of the ledger. `None`: the job has no ledger.
+    pub fn ledger_dir(&self) -> Option<PathBuf> {
+        let ledger = self.ledger.enable.then_some(&self.ledger)?;
+        let path = ledger.path.as_deref().filter(|path| !path.is_empty());
         let own = match self.explorer.name.as_str() {
             "explorer" => "ledger".to_owned(),
             name => format!("{name}_ledger"),
         };
-        let folder = path.map_or_else(|| self.job_dir().join(own), PathBuf::from);
-        let options =
-            ledger::Options { bytes_max: ours.max_bytes, ..ledger::Options::new(self.job()) };
-        Some((folder, options))
+        Some(path.map_or_else(|| self.job_dir().join(own), PathBuf::from))
     }
 }

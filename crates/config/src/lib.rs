@@ -1,13 +1,15 @@
-//! The configuration of a job: every key with its type and default, reading it from YAML with all
-//! mistakes named at once, the rules between keys, and what the core is told of it.
+//! The configuration of a job: every key with its type and default, parsing with all errors
+//! reported at once and with their source spans, the rules between keys, the secrets that keys
+//! name, and the conversion to the core's configuration.
 //!
-//! The types are the only place where keys are declared. Their JSON Schema tells the reader which
-//! keys there are and the reference what they mean.
+//! Must not know how a job runs: no buffers, no gateway, no tasksets, no async. A conversion to the
+//! options of another crate belongs to the user of both. The types are the only declaration of
+//! keys; the parser, the JSON Schema and the reference are derived from them.
 //!
 //! ```text
-//! YAML ─► nodes with places ─┐
+//! YAML ─► nodes with spans ──┐
 //! dict ─► nodes ─────────────┼─► reader ─► Config ─► rules ─► Resolved ─► core
-//! key=value ─► nodes ────────┘   (shape: keys, types, bounds; foreign: other people's keys)
+//! key=value ─► nodes ────────┘   (shape: keys, types, bounds; foreign: keys of Trinity-RFT)
 //! ```
 
 mod alarms;
@@ -22,6 +24,7 @@ mod environment;
 mod error;
 mod explorer;
 mod failures;
+mod folders;
 mod foreign;
 mod fresh;
 mod history;
@@ -35,7 +38,7 @@ mod read;
 mod reference;
 mod rules;
 mod seconds;
-pub(crate) mod secrets;
+pub mod secrets;
 mod shape;
 mod simulation;
 mod supervision;

@@ -1,7 +1,7 @@
 //! Rules of `monitor`.
 
 use super::Check;
-use crate::config::MonitorType;
+use crate::MonitorType;
 
 impl Check<'_> {
     pub(super) fn monitors(&mut self) {

@@ -1,7 +1,7 @@
 //! Rules about a number of workers that follows the work.
 
 use super::Check;
-use crate::config::{Backend, Mode};
+use crate::{Backend, Mode};
 
 const MIN: &str = "cluster.min_workers";
 const MAX: &str = "cluster.max_workers";

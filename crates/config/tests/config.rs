@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use proptest::prelude::*;
-use rollway::config::{
+use rollway_config::{
     Backend, Config, Mode, Seconds, SyncMethod, SyncStyle, Taskset, Then, TrainerType, reference,
     schema,
 };

@@ -1,9 +1,8 @@
 //! What a job is called that may not go on where one of its name was.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use jiff::Timestamp;
 
 use super::Config;
-use crate::calendar::{self, Moment};
 
 impl Config {
     /// Returns the configuration under which a job is run: with `continue_from_checkpoint: false`,
@@ -16,11 +15,11 @@ impl Config {
             return config;
         }
         config.continue_from_checkpoint = true;
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let now = Timestamp::now().as_second();
         let is_taken = |config: &Self| {
             std::fs::read_dir(config.job_dir()).is_ok_and(|mut entries| entries.next().is_some())
         };
-        // Whoever begins twice in a second goes on to the next.
+        // The second start within a second takes the next free one.
         for second in now.. {
             if !is_taken(&config) {
                 break;
@@ -32,9 +31,8 @@ impl Config {
 }
 
 /// Returns a time in UTC as `20260131-235959`.
-fn stamp(seconds: u64) -> String {
-    let Moment { year, month, day, hour, minute, second } = calendar::utc(seconds);
-    format!("{year:04}{month:02}{day:02}-{hour:02}{minute:02}{second:02}")
+fn stamp(seconds: i64) -> String {
+    Timestamp::from_second(seconds).unwrap_or_default().strftime("%Y%m%d-%H%M%S").to_string()
 }
 
 #[cfg(test)]

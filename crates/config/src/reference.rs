@@ -38,7 +38,7 @@ what was probably meant. `rollway check FILE` names everything that is wrong at 
 - On the command line, `key=value` behind the file changes a key: `explorer.max_timeout=60`.
 - Editors complete and check files by the JSON Schema that `rollway schema` prints.
 
-This page is generated from the types in `crates/engine/src/config`.
+This page is generated from the types in `crates/config`.
 ";
 
 struct Page<'a> {
