@@ -40,7 +40,6 @@ mod states;
 pub mod station;
 pub mod synchronizer;
 mod task;
-pub mod taskset;
 pub mod tiny;
 pub mod trace;
 mod track;
@@ -50,6 +49,7 @@ mod workflow;
 pub mod workflows;
 
 pub use rollway_config as config;
+pub use rollway_tasksets as taskset;
 
 pub use crate::children::{
     Blame, ChildOptions, Children, Ended, Launched, Launcher, Processes, Ray, RayOptions,
