@@ -38,7 +38,6 @@ pub mod serve;
 mod sink;
 mod states;
 pub mod station;
-pub mod synchronizer;
 mod task;
 pub mod tiny;
 pub mod trace;
@@ -49,6 +48,7 @@ mod workflow;
 pub mod workflows;
 
 pub use rollway_config as config;
+pub use rollway_sync as synchronizer;
 pub use rollway_tasksets as taskset;
 
 pub use crate::children::{

@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use rollway::config::SyncMethod;
-use rollway::synchronizer::{NewWeights, SyncError, folder};
+use rollway_config::SyncMethod;
+use rollway_sync::{NewWeights, SyncError, folder};
 
 use crate::world::{new, open, publish, until_waiting, want, weights};
 

@@ -31,7 +31,7 @@ pub struct FolderError {
 type Result<T> = std::result::Result<T, FolderError>;
 
 /// Names the file that something went wrong with.
-pub(crate) fn failed(path: &Path) -> impl Fn(io::Error) -> FolderError {
+pub fn failed(path: &Path) -> impl Fn(io::Error) -> FolderError {
     move |source| FolderError { path: path.to_owned(), source }
 }
 
@@ -187,12 +187,12 @@ fn remove(folder: &Path) -> Result<()> {
 }
 
 /// Makes a file, or what was created, renamed or removed in a folder, durable.
-pub(crate) fn sync(path: &Path) -> Result<()> {
+pub fn sync(path: &Path) -> Result<()> {
     File::open(path).and_then(|file| file.sync_all()).map_err(failed(path))
 }
 
 /// Replaces a file. Whoever reads sees the earlier content, or the whole new one.
-pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
+pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     let beside = path.with_extension("tmp");
     let written = File::create(&beside).and_then(|mut file| {
         file.write_all(bytes)?;

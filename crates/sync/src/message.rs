@@ -5,8 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bytes::Bytes;
-use rollway_core::rendezvous as board;
-use rollway_gateway::models::{Group, Tensor};
+use rollway_core::rendezvous::{self as board, TensorSpec, TransferGroup};
 use serde::{Deserialize, Serialize};
 
 /// Weights that were published.
@@ -25,7 +24,7 @@ pub enum Location {
     /// In a folder with `model.safetensors` or the like, as servers see it.
     Folder(PathBuf),
     /// At the trainer, which sends them over a group that all servers are members of.
-    Group(#[serde(with = "GroupText")] Group),
+    Group(#[serde(with = "GroupText")] TransferGroup),
 }
 
 /// Weights that are to be published.
@@ -36,7 +35,7 @@ pub enum NewWeights {
     /// The content of a safetensors file, to be kept by the synchronizer.
     Bytes(Bytes),
     /// The trainer sends them over a group when servers are ready.
-    Group(Group),
+    Group(TransferGroup),
 }
 
 /// What an explorer waits for. It has delivered what it wants the trainer to have learned from.
@@ -177,7 +176,7 @@ impl From<board::Asked> for Asked {
 
 /// How a group is written.
 #[derive(Serialize, Deserialize)]
-#[serde(remote = "Group")]
+#[serde(remote = "TransferGroup")]
 pub(super) struct GroupText {
     master_address: String,
     master_port: u16,
@@ -187,12 +186,12 @@ pub(super) struct GroupText {
     backend: String,
     join: bool,
     #[serde(with = "tensors")]
-    tensors: Vec<Tensor>,
+    tensors: Vec<TensorSpec>,
 }
 
 /// How a tensor that is sent is written.
 #[derive(Serialize, Deserialize)]
-#[serde(remote = "Tensor")]
+#[serde(remote = "TensorSpec")]
 struct TensorText {
     name: String,
     dtype: String,
@@ -200,22 +199,24 @@ struct TensorText {
 }
 
 mod tensors {
-    use rollway_gateway::models::Tensor;
+    use rollway_core::rendezvous::TensorSpec;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
     use super::TensorText;
 
     #[derive(Serialize)]
-    struct Given<'a>(#[serde(with = "TensorText")] &'a Tensor);
+    struct Given<'a>(#[serde(with = "TensorText")] &'a TensorSpec);
 
     #[derive(Deserialize)]
-    struct Taken(#[serde(with = "TensorText")] Tensor);
+    struct Taken(#[serde(with = "TensorText")] TensorSpec);
 
-    pub(super) fn serialize<S: Serializer>(all: &[Tensor], to: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: Serializer>(all: &[TensorSpec], to: S) -> Result<S::Ok, S::Error> {
         to.collect_seq(all.iter().map(Given))
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Tensor>, D::Error> {
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Vec<TensorSpec>, D::Error> {
         let taken = Vec::<Taken>::deserialize(from)?;
         Ok(taken.into_iter().map(|it| it.0).collect())
     }

@@ -17,18 +17,19 @@ use axum::{Json, Router};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use rollway_base::Secret;
+use rollway_config::SyncMethod;
 use rollway_core::rendezvous::{Beat, Left, Role};
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use super::error::SyncError;
 use super::folder::MODEL;
-use super::host::Store;
 use super::hub::Hub;
 use super::message::{Asked, Location, NewWeights, TrainerState, Waited, Want};
-use super::{Options, SyncError};
-use crate::config::SyncMethod;
+use super::options::Options;
+use super::store::Store;
 
 /// How long one call waits: whoever waits longer asks again, so that either side notices that the
 /// other is gone.

@@ -5,24 +5,23 @@
 //! Others read that; when the host is gone, whoever gets the lock next takes its place.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, Write as _};
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rollway_base::Secret;
-use serde::{Deserialize, Serialize};
 use tokio::net::{TcpListener, TcpSocket, lookup_host};
 use tokio::time::Instant;
 
+use super::address_file::{Card, file};
+use super::error::{SyncError, Trouble};
 use super::host::Host;
-use super::link::{Link, Trouble};
-use super::message::Member;
+use super::link::Link;
+use super::options::Options;
 use super::remote::Remote;
-use super::{Options, SyncError};
-use crate::config::SyncMethod;
 use rollway_base::net::advertised_url;
 
 /// The variable with a secret that processes on machines without the job's folder share.
@@ -38,51 +37,6 @@ const MAX_DOUBT: Duration = Duration::from_secs(3);
 
 /// How many connections may wait to be accepted.
 const BACKLOG: u32 = 1024;
-
-/// What the processes of a job tell each other in `synchronizer.json`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Card {
-    pub(super) url: String,
-    pub(super) secret: String,
-    pub(super) job: String,
-    pub(super) method: SyncMethod,
-    /// Who has left, for whoever hosts it next.
-    #[serde(default)]
-    pub(super) explorers: Vec<Member>,
-    #[serde(default)]
-    pub(super) trainer: Option<Member>,
-}
-
-/// Returns the file that tells where the synchronizer of a job is.
-pub(super) fn file(job_dir: &Path) -> PathBuf {
-    job_dir.join("synchronizer.json")
-}
-
-impl Card {
-    fn read(path: &Path) -> Result<Option<Self>, SyncError> {
-        match fs::read(path) {
-            // It is written whole; what is no card is replaced by the next host.
-            Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(SyncError::file(path, &error)),
-        }
-    }
-
-    /// Writes it, for its owner only, and whole or not at all.
-    pub(super) fn write(&self, path: &Path) -> Result<(), SyncError> {
-        let put = || {
-            let beside = path.with_extension(format!("json.{}", std::process::id()));
-            let mut options = OpenOptions::new();
-            options.write(true).create(true).truncate(true).mode(0o600);
-            let mut file = options.open(&beside)?;
-            file.write_all(&serde_json::to_vec_pretty(self).map_err(io::Error::other)?)?;
-            file.write_all(b"\n")?;
-            file.sync_all()?;
-            fs::rename(&beside, path)
-        };
-        put().map_err(|error| SyncError::file(path, &error))
-    }
-}
 
 /// Why there is no host yet.
 enum Not {

@@ -1,14 +1,15 @@
 //! A seat at the synchronizer: it is kept by a beat, and left with a word.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use rollway_core::rendezvous::{Beat, Left, Role};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
-use super::{SyncError, Synchronizer};
+use super::error::SyncError;
+use super::synchronizer::Synchronizer;
 
 /// How many beats there are in a lease, so that one or two that are late do no harm.
 const BEATS: u32 = 4;
@@ -32,12 +33,20 @@ struct Shared {
     is_replaced: AtomicBool,
 }
 
+impl Synchronizer {
+    /// Takes the seat of an explorer. Who has the same name was started again, and takes it over.
+    pub async fn enter_explorer(&self, name: &str) -> Result<Seat, SyncError> {
+        Seat::take(self, Role::Explorer, name).await
+    }
+
+    /// Takes the seat of the trainer, of which there is one.
+    pub async fn enter_trainer(&self, name: &str) -> Result<Seat, SyncError> {
+        Seat::take(self, Role::Trainer, name).await
+    }
+}
+
 impl Seat {
-    pub(super) async fn take(
-        synchronizer: &Synchronizer,
-        role: Role,
-        name: &str,
-    ) -> Result<Self, SyncError> {
+    async fn take(synchronizer: &Synchronizer, role: Role, name: &str) -> Result<Self, SyncError> {
         let shared = Arc::new(Shared {
             synchronizer: synchronizer.clone(),
             role,
@@ -95,7 +104,7 @@ impl Drop for Seat {
 impl Shared {
     async fn enter(&self) -> Result<Duration, SyncError> {
         let synchronizer = &self.synchronizer;
-        let patience = synchronizer.0.options.patience;
+        let patience = synchronizer.patience();
         let entered = synchronizer
             .call(patience, |link| async move { link.enter(self.role, &self.name).await });
         let (seat, lease) = entered.await?;
@@ -103,8 +112,7 @@ impl Shared {
         if self.role == Role::Trainer {
             // What it is at is not told again: a number of one host means nothing to another, and
             // a trainer that makes a step will say when it is idle.
-            let trainer = &synchronizer.0.trainer;
-            *trainer.lock().unwrap_or_else(PoisonError::into_inner) = Some(seat);
+            synchronizer.set_trainer(seat);
         }
         Ok(lease)
     }
@@ -112,7 +120,7 @@ impl Shared {
     async fn leave(&self, how: Left) -> Result<(), SyncError> {
         let seat = self.seat.load(Ordering::Relaxed);
         let synchronizer = &self.synchronizer;
-        let patience = synchronizer.0.options.patience;
+        let patience = synchronizer.patience();
         let left = synchronizer.call(patience, |link| {
             let how = how.clone();
             async move { link.leave(seat, how).await }

@@ -3,8 +3,8 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
-use rollway::config::SyncMethod;
-use rollway::synchronizer::{Options, SyncError, Synchronizer, TrainerState, Waited, Want};
+use rollway_config::SyncMethod;
+use rollway_sync::{Options, SyncError, Synchronizer, TrainerState, Waited, Want};
 
 use crate::world::{LONG, new, open, options, publish, until_waiting, want};
 

@@ -1,135 +1,18 @@
-//! Where explorers and the trainer of a job meet: who is there, which weights are the newest, who
-//! waits for them.
-//!
-//! One process of a job hosts the synchronizer (`synchronizer.address`, or the first that comes);
-//! the others reach it over HTTP. Every wait has a deadline and a typed outcome.
-//!
-//! ```text
-//! Synchronizer ─► link ─┬─► host: Hub (board + clock), Store (weights), Watch (folder)
-//!  (any process)        └─► remote: HTTP ─► routes of the host
-//! ```
-//!
-//! `rollway_core::rendezvous` decides, `hub` waits, `find` says who hosts and takes over from a
-//! host that is gone, `folder` publishes files atomically and `watch` sees others do so.
-
-mod find;
-pub mod folder;
-mod host;
-mod hub;
-mod link;
-mod message;
-mod remote;
-mod routes;
-mod seat;
-pub mod watch;
-pub mod weights;
+//! The synchronizer as explorers and trainers use it: requests to the host, which is found again,
+//! or replaced by this process, when it is gone.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use rollway_base::Secret;
+use rollway_config::{Config, SyncMethod};
 use tokio::time::Instant;
 
-pub use self::find::SECRET;
-use self::link::{Link, Trouble};
-pub use self::message::{
-    Asked, Location, Member, NewWeights, Published, TrainerState, View, Waited, Want,
-};
-pub use self::seat::Seat;
-use crate::config::{Config, SyncMethod};
-
-/// How long a member who says nothing is believed to be there.
-const LEASE: Duration = Duration::from_secs(15);
-
-/// How long a synchronizer that does not answer is looked for, by calls that do not say.
-const PATIENCE: Duration = Duration::from_secs(30);
-
-/// How a synchronizer is hosted or found.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// The job's folder.
-    pub job_dir: PathBuf,
-    /// The job's name, so that nobody joins another's.
-    pub job: String,
-    /// `synchronizer.address`.
-    pub address: Option<String>,
-    /// The way that weights take.
-    pub method: SyncMethod,
-    /// How long a member who says nothing is believed to be there.
-    pub lease: Duration,
-    /// How long a synchronizer that does not answer is looked for.
-    pub patience: Duration,
-    /// Where pushed weights are kept with method `memory`.
-    pub memory: PathBuf,
-    /// Whether this process may host it.
-    pub may_host: bool,
-    /// Its secret, for a process that cannot read it in the job's folder.
-    pub secret: Option<Secret>,
-}
-
-impl Options {
-    /// Returns what a checked configuration says.
-    pub fn of(config: &Config) -> Self {
-        let parts = [&config.project, &config.group, &config.name];
-        let job: Vec<&str> =
-            parts.into_iter().filter(|it| !it.is_empty()).map(String::as_str).collect();
-        let address = config.synchronizer.address.clone();
-        Self {
-            job: job.join("/"),
-            address: address.filter(|address| !address.is_empty()),
-            method: config.synchronizer.sync_method,
-            ..Self::new(config.job_dir())
-        }
-    }
-
-    /// Returns the usual options for the folder of a job.
-    pub fn new(job_dir: impl Into<PathBuf>) -> Self {
-        let job_dir = job_dir.into();
-        Self {
-            job: String::new(),
-            address: None,
-            method: SyncMethod::Checkpoint,
-            lease: LEASE,
-            patience: PATIENCE,
-            memory: folder::memory(&job_dir),
-            may_host: true,
-            secret: None,
-            job_dir,
-        }
-    }
-}
-
-/// Why the synchronizer could not be used.
-#[derive(Clone, Debug, thiserror::Error)]
-pub enum SyncError {
-    /// Its address is none, or is taken.
-    #[error("{0}")]
-    Address(String),
-    /// It does not answer.
-    #[error("{0}")]
-    Unreachable(String),
-    /// It said no.
-    #[error("{0}")]
-    Refused(String),
-    /// Weights that cannot be used.
-    #[error("{0}")]
-    Weights(String),
-    /// A file of its own cannot be read or written.
-    #[error("{}: {problem}", path.display())]
-    File {
-        /// Which one.
-        path: PathBuf,
-        /// What is the matter.
-        problem: String,
-    },
-}
-
-impl SyncError {
-    fn file(path: &Path, error: &dyn std::fmt::Display) -> Self {
-        Self::File { path: path.into(), problem: error.to_string() }
-    }
-}
+use super::error::{SyncError, Trouble};
+use super::link::Link;
+use super::message::{Asked, NewWeights, Published, TrainerState, View, Waited, Want};
+use super::options::Options;
+use super::{address_file, find};
 
 /// The synchronizer of a job, hosted by this process or another. Clones are the same.
 #[derive(Clone, Debug)]
@@ -156,7 +39,7 @@ impl Synchronizer {
     pub async fn open_with(options: Options) -> Result<Self, SyncError> {
         let until = Instant::now() + options.patience;
         let link = find::find(&options, None, until).await?;
-        let file = find::file(&options.job_dir);
+        let file = address_file::file(&options.job_dir);
         let (link, trainer) = (Mutex::new(link), Mutex::new(None));
         let looking = tokio::sync::Mutex::new(());
         Ok(Self(Arc::new(Inner { options, file, link, looking, trainer })))
@@ -185,12 +68,26 @@ impl Synchronizer {
         matches!(self.link(), Link::Here(_))
     }
 
+    /// Returns how long a host that does not answer is looked for.
+    pub(super) fn patience(&self) -> Duration {
+        self.0.options.patience
+    }
+
+    /// Sets the seat of the trainer of this process.
+    pub(super) fn set_trainer(&self, seat: u64) {
+        *self.0.trainer.lock().unwrap_or_else(PoisonError::into_inner) = Some(seat);
+    }
+
     fn link(&self) -> Link {
         self.0.link.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Asks whoever hosts it. If the host is gone, another is found, or this process becomes it.
-    async fn call<T, F>(&self, timeout: Duration, mut ask: impl FnMut(Link) -> F) -> Answer<T>
+    pub(super) async fn call<T, F>(
+        &self,
+        timeout: Duration,
+        mut ask: impl FnMut(Link) -> F,
+    ) -> Answer<T>
     where
         F: Future<Output = Result<T, Trouble>>,
     {
@@ -218,16 +115,6 @@ impl Synchronizer {
         tracing::info!(url = found.url(), from = gone.url(), "another hosts the synchronizer now");
         *self.0.link.lock().unwrap_or_else(PoisonError::into_inner) = found;
         Ok(())
-    }
-
-    /// Takes the seat of an explorer. Who has the same name was started again, and takes it over.
-    pub async fn enter_explorer(&self, name: &str) -> Result<Seat, SyncError> {
-        Seat::take(self, rollway_core::rendezvous::Role::Explorer, name).await
-    }
-
-    /// Takes the seat of the trainer, of which there is one.
-    pub async fn enter_trainer(&self, name: &str) -> Result<Seat, SyncError> {
-        Seat::take(self, rollway_core::rendezvous::Role::Trainer, name).await
     }
 
     /// Waits for weights, as an explorer that has delivered its experiences. A wait that is given

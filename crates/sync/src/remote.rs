@@ -6,12 +6,13 @@ use std::time::Duration;
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use reqwest::{Body, Client, Method, StatusCode};
 use rollway_base::Secret;
+use rollway_config::SyncMethod;
 use rollway_core::rendezvous::{Beat, Left, Role};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::SyncError;
-use super::link::{Said, Trouble};
+use super::client::http_client;
+use super::error::{Said, SyncError, Trouble};
 use super::message::{Asked, Location, NewWeights, TrainerState, View, Waited, Want};
 use super::routes::{
     About, Enter, Entered, Leave, POLL, Publish, Refusal, Seated, Since, Submitted, Tell, Wait,
@@ -45,9 +46,9 @@ impl Remote {
         bearer.set_sensitive(true);
         headers.insert(AUTHORIZATION, bearer);
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        let client = rollway_gateway::models::connections(&url, headers, CONNECT)
+        let client = http_client(&url, headers, CONNECT)
             .map_err(|error| refused(format!("{url}: {error}")))?;
-        let about = About { job: String::new(), method: crate::config::SyncMethod::default() };
+        let about = About { job: String::new(), method: SyncMethod::default() };
         let remote = Self { url, client, about };
         let about = remote.ask(Method::GET, "/v1/job", &(), CONNECT).await?;
         Ok(Self { about, ..remote })

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use rollway::config::SyncMethod;
-use rollway::synchronizer::{Location, Options, Published, Synchronizer, Waited, Want, folder};
+use rollway_config::SyncMethod;
+use rollway_sync::{Location, Options, Published, Synchronizer, Waited, Want, folder};
 
 /// Longer than any test takes: nothing here ends because time is up, unless it says so.
 pub(crate) const LONG: Duration = Duration::from_secs(60);

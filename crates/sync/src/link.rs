@@ -5,21 +5,10 @@ use std::time::Duration;
 
 use rollway_core::rendezvous::{Beat, Left, Role};
 
-use super::SyncError;
+use super::error::{Said, Trouble};
 use super::host::Host;
 use super::message::{Asked, NewWeights, TrainerState, View, Waited, Want};
 use super::remote::Remote;
-
-/// Why an answer is none.
-#[derive(Clone, Debug)]
-pub(super) enum Trouble {
-    /// The host is gone, or goes; in words.
-    Gone(String),
-    /// It said no.
-    Refused(SyncError),
-}
-
-pub(super) type Said<T> = Result<T, Trouble>;
 
 /// The way to the synchronizer.
 #[derive(Clone, Debug)]

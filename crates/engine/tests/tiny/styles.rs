@@ -1,19 +1,24 @@
 //! The embedded trainer behind the synchronizer, with every style and method, and two explorers of
 //! different speed.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rollway::config::SyncMethod;
-use rollway::synchronizer::{Location, Published, Synchronizer, Waited, Want, folder};
 use rollway::tiny::trainer::{Folder, Options, Synchronized, TinyTrainer, TrainerError};
+use rollway_config::SyncMethod;
 use rollway_data::buffer::Buffer as _;
 use rollway_data::buffer::queue::{self, Queue};
+use rollway_sync::{
+    Location, Options as SyncOptions, Published, Synchronizer, Waited, Want, folder,
+};
 use rollway_tiny::{Chance, Weights, arithmetic};
 use tokio::sync::Semaphore;
 
 use crate::sums::{experiences, lot, problems};
-use crate::world::{LONG, open, want};
+
+/// Longer than any test takes.
+const LONG: Duration = Duration::from_secs(60);
 
 /// Experiences of a step of an explorer and of the trainer.
 const BATCH: usize = 8;
@@ -36,9 +41,19 @@ const STYLES: [(&str, Style); 4] = [
     ("fully_async", Style { interval: 1, demand: false, waits: false }),
 ];
 
+async fn open(job: &Path, method: SyncMethod) -> Synchronizer {
+    let memory = job.join("memory");
+    let options = SyncOptions { method, memory, ..SyncOptions::new(job) };
+    Synchronizer::open_with(options).await.unwrap()
+}
+
+fn want(have: u64, at_least: u64) -> Want {
+    Want { explorer: "explorer".to_owned(), have, at_least, demand: false, timeout: LONG }
+}
+
 async fn start(
     synchronizer: &Synchronizer,
-    job: &std::path::Path,
+    job: &Path,
     queue: &Queue,
     options: Options,
 ) -> TinyTrainer {

@@ -3,9 +3,9 @@
 use std::fs;
 
 use bytes::Bytes;
-use rollway::config::SyncMethod;
-use rollway::synchronizer::{Location, NewWeights, SyncError, Want, folder};
-use rollway_gateway::models::{Group, Tensor};
+use rollway_config::SyncMethod;
+use rollway_core::rendezvous::{TensorSpec, TransferGroup};
+use rollway_sync::{Location, NewWeights, SyncError, Want, folder};
 
 use crate::world::{new, open, until_host, until_waiting, want, weights};
 
@@ -76,7 +76,7 @@ async fn a_group_is_handed_on() {
     let job = tempfile::tempdir().unwrap();
     let _host = open(job.path(), SyncMethod::Nccl).await;
     let trainer = open(job.path(), SyncMethod::Nccl).await;
-    let group = Group {
+    let group = TransferGroup {
         master_address: "10.0.0.1".to_owned(),
         master_port: 29_500,
         world_size: 3,
@@ -84,10 +84,10 @@ async fn a_group_is_handed_on() {
         name: "weights".to_owned(),
         backend: "nccl".to_owned(),
         join: true,
-        tensors: vec![Tensor { name: "w".into(), dtype: "bfloat16".into(), shape: vec![2, 3] }],
+        tensors: vec![TensorSpec { name: "w".into(), dtype: "bfloat16".into(), shape: vec![2, 3] }],
     };
     trainer.publish(1, NewWeights::Group(group.clone())).await.unwrap();
     let waited = trainer.wait(Want { at_least: 1, ..want(0, 1) }).await;
-    let rollway::synchronizer::Waited::New(published) = waited else { panic!("{waited:?}") };
+    let rollway_sync::Waited::New(published) = waited else { panic!("{waited:?}") };
     assert_eq!(published.location, Location::Group(group));
 }

@@ -1,103 +1,24 @@
-//! The process that hosts the synchronizer: the hub, the listener, the weights that are kept.
+//! The weights that a host keeps, and their publication.
 
-use std::fs::{self, File};
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use rollway_base::Secret;
+use rollway_config::SyncMethod;
 use rollway_core::rendezvous::{Left, Refused, Role};
-use tokio::net::TcpListener;
-use tokio_util::sync::CancellationToken;
 
-use super::find::Card;
+use super::address_file::Card;
+use super::checkpoints::{Checkpoints, WeightSource as _};
+use super::error::SyncError;
 use super::folder::{self, Draft, MODEL};
 use super::hub::Hub;
 use super::message::{Location, Member, NewWeights, Published, TrainerState};
-use super::watch::Watch;
-use super::{Options, SyncError, routes, weights};
-use crate::config::SyncMethod;
-use crate::serve::{Checkpoints, WeightSource as _};
+use super::options::Options;
+use super::weights;
 
 /// How many weights that do not stay for good are kept: servers may still read the last but one.
 const PASSING: usize = 2;
-
-/// A synchronizer that this process hosts. It ends when it is dropped.
-#[derive(Debug)]
-pub(super) struct Host {
-    hub: Arc<Hub>,
-    url: String,
-    store: Arc<Store>,
-    over: CancellationToken,
-    /// Says that this process is the host, until it dies.
-    lock: Option<File>,
-}
-
-impl Host {
-    /// Serves at a listener.
-    pub(super) fn start(
-        options: &Options,
-        listener: TcpListener,
-        (card, path): (Card, PathBuf),
-        secret: Secret,
-        lock: Option<File>,
-    ) -> Result<Self, SyncError> {
-        let over = CancellationToken::new();
-        let hub = Hub::start(options.lease, first(), over.clone());
-        let url = card.url.clone();
-        hub.remember(&card.explorers, card.trainer.as_ref());
-        let store = Arc::new(Store::open(options, Arc::clone(&hub), (card, path))?);
-        store.look();
-        if options.method == SyncMethod::Checkpoint {
-            tokio::spawn(watch(Arc::clone(&store), over.clone()));
-        }
-        let shared = routes::Shared::new(Arc::clone(&hub), Arc::clone(&store), secret, options);
-        routes::serve(listener, shared, over.clone());
-        tracing::info!(url, job = options.job, "this process hosts the synchronizer");
-        Ok(Self { hub, url, store, over, lock })
-    }
-
-    pub(super) fn url(&self) -> &str {
-        &self.url
-    }
-
-    pub(super) const fn hub(&self) -> &Arc<Hub> {
-        &self.hub
-    }
-
-    pub(super) fn enter(&self, role: Role, name: &str) -> Result<(u64, Duration), SyncError> {
-        self.store.enter(role, name)
-    }
-
-    pub(super) async fn leave(&self, seat: u64, how: &Left) {
-        self.store.leave(seat, how).await;
-    }
-
-    pub(super) async fn trainer(&self, seat: u64, state: TrainerState) -> bool {
-        self.store.trainer(seat, state).await
-    }
-
-    pub(super) async fn publish(&self, version: u64, weights: NewWeights) -> Result<(), SyncError> {
-        self.store.publish(version, weights).await
-    }
-}
-
-impl Drop for Host {
-    fn drop(&mut self) {
-        self.over.cancel();
-        self.store.forget();
-        // Nobody who looks for a host now is told of this one.
-        if let Some(lock) = self.lock.take() {
-            drop(lock);
-        }
-    }
-}
-
-/// Returns a number that no board of this job began with before, and leaves room for many after.
-fn first() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    u64::try_from(since.unwrap_or_default().as_micros()).unwrap_or(0)
-}
 
 /// The weights that are kept, and the hub that tells of them.
 #[derive(Debug)]
@@ -118,7 +39,7 @@ pub(super) struct Store {
 }
 
 impl Store {
-    fn open(
+    pub(super) fn open(
         options: &Options,
         hub: Arc<Hub>,
         (card, path): (Card, PathBuf),
@@ -142,6 +63,10 @@ impl Store {
             path,
             said: Mutex::new(String::new()),
         })
+    }
+
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
     }
 
     pub(super) fn enter(&self, role: Role, name: &str) -> Result<(u64, Duration), SyncError> {
@@ -179,7 +104,7 @@ impl Store {
     }
 
     /// Looks for new weights on a thread that may wait for disks.
-    async fn look_apart(self: &Arc<Self>) -> bool {
+    pub(super) async fn look_apart(self: &Arc<Self>) -> bool {
         let store = Arc::clone(self);
         tokio::task::spawn_blocking(move || store.look()).await.unwrap_or(false)
     }
@@ -287,7 +212,7 @@ impl Store {
     }
 
     /// Removes weights that were kept in memory, if the job is over.
-    fn forget(&self) {
+    pub(super) fn forget(&self) {
         if self.method == SyncMethod::Memory && self.hub.is_done() {
             // What cannot be removed is removed by whoever cleans the memory's file system.
             let _ = fs::remove_dir_all(&self.folder);
@@ -297,19 +222,6 @@ impl Store {
     /// Waits for its turn to publish.
     pub(super) async fn turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
         self.publishing.lock().await
-    }
-}
-
-/// Tells of weights that come into the folder, for as long as there is a host.
-async fn watch(store: Arc<Store>, over: CancellationToken) {
-    let folder = store.folder.clone();
-    let Ok(watch) = tokio::task::spawn_blocking(move || Watch::new(&folder)).await else { return };
-    loop {
-        let is_well = store.look_apart().await;
-        tokio::select! {
-            () = over.cancelled() => return,
-            () = watch.changed(!is_well) => {}
-        }
     }
 }
 

@@ -3,8 +3,8 @@
 use std::process::Stdio;
 use std::time::Duration;
 
-use rollway::config::SyncMethod;
-use rollway::synchronizer::{Options, Synchronizer, Waited};
+use rollway_config::SyncMethod;
+use rollway_sync::{Options, Synchronizer, Waited};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Command;
 
