@@ -32,9 +32,9 @@ mod weights;
 
 use std::sync::Arc;
 
+use rollway_core::rendezvous::TensorSpec;
 use rollway_data::buffer::Buffer;
 use rollway_data::pipeline::Registry;
-use rollway_gateway::models::Tensor;
 use tokio_util::sync::CancellationToken;
 
 pub use self::bench::Benched;
@@ -184,7 +184,7 @@ impl Explorer {
         &mut self,
         master_address: &str,
         master_port: u16,
-        tensors: Vec<Tensor>,
+        tensors: Vec<TensorSpec>,
     ) -> Result<u32> {
         self.world.set_up_group(master_address, master_port, tensors)
     }

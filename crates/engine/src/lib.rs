@@ -10,7 +10,6 @@ pub mod calendar;
 mod children;
 mod client;
 pub mod cluster;
-pub mod config;
 mod coordinator;
 pub mod dashboard;
 mod descriptors;
@@ -39,9 +38,7 @@ pub mod serve;
 mod sink;
 mod states;
 pub mod station;
-pub mod synchronizer;
 mod task;
-pub mod taskset;
 pub mod tiny;
 pub mod trace;
 mod track;
@@ -50,6 +47,10 @@ mod workers;
 mod workflow;
 pub mod workflows;
 
+pub use rollway_config as config;
+pub use rollway_sync as synchronizer;
+pub use rollway_tasksets as taskset;
+
 pub use crate::children::{
     Blame, ChildOptions, Children, Ended, Launched, Launcher, Processes, Ray, RayOptions,
     RunnerStates, Ticket, Whereabouts,
@@ -57,7 +58,7 @@ pub use crate::children::{
 pub use crate::client::{Answer, Client};
 pub use crate::coordinator::RolloutCoordinator;
 pub use crate::drops::Drops;
-pub use crate::durable::{Restored, RestoredBatch};
+pub use crate::durable::{Restored, RestoredBatch, ledger_options};
 pub use crate::error::{Error, Result};
 pub use crate::gated::{CallsOf, Gated, GatewayKeys, ModelKeys};
 pub use crate::lag::Lag;

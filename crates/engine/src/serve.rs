@@ -15,10 +15,10 @@ use rollway_data::pipeline::Registry;
 use rollway_gateway::gateway::{Gateway, StartError};
 use rollway_gateway::models::{Models, ServerView, State};
 use rollway_gateway::serve::{self, Serve, StoreError};
+pub use rollway_sync::{Checkpoints, Newest, WeightSource};
 use tokio::task::JoinSet;
 
 use self::committer::Pipelined;
-pub use self::weights::{Checkpoints, Newest, WeightSource};
 use crate::config::secrets::{AgentKeyError, agent_key};
 use crate::config::{Config, ConfigError};
 use crate::drops::Drops;

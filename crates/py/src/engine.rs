@@ -208,7 +208,7 @@ impl PyCoordinator {
         let (core, workers) = parts(py, config_json, runners, spawn, gateway)?;
         let runtime = runtime::handle(py)?;
         // What a sink in Python holds does not survive: a ledger before it would promise nothing.
-        let ledger = pipeline.as_ref().and_then(|_| config.ledger_options());
+        let ledger = pipeline.as_ref().and_then(|_| rollway::ledger_options(&config));
         let (coordinator, restored) = match ledger {
             Some((folder, options)) => {
                 let opening =

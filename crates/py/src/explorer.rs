@@ -21,9 +21,9 @@ use rollway::job::JobError;
 use rollway::scene::JobState;
 use rollway::serve::{Checkpoints, ServeError, Server};
 use rollway::{ChildOptions, Definition};
+use rollway_core::rendezvous::TensorSpec;
 use rollway_core::{RunId, TaskId};
 use rollway_data::pipeline::Registry;
-use rollway_gateway::models::Tensor;
 use tokio::sync::Mutex;
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio_util::sync::CancellationToken;
@@ -354,8 +354,8 @@ impl PyExplorer {
         tensors: Vec<Sent>,
     ) -> PyResult<Pending> {
         let stage = Arc::clone(&self.stage);
-        let tensor = |(name, dtype, shape)| Tensor { name, dtype, shape };
-        let tensors: Vec<Tensor> = tensors.into_iter().map(tensor).collect();
+        let tensor = |(name, dtype, shape)| TensorSpec { name, dtype, shape };
+        let tensors: Vec<TensorSpec> = tensors.into_iter().map(tensor).collect();
         let future = async move {
             let mut stage = stage.lock_owned().await;
             let explorer = stage.ready()?;

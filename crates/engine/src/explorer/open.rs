@@ -138,7 +138,7 @@ impl Opened {
         let runners = config.explorer.rollout_model.engines() * config.explorer.runner_per_model;
         let core = config.to_core(runners);
         let sink = self.sink.clone().map(|sink| sink as Arc<dyn Sink>);
-        let (coordinator, restored) = match config.ledger_options().filter(|_| explores) {
+        let (coordinator, restored) = match crate::ledger_options(&config).filter(|_| explores) {
             Some((folder, options)) => {
                 RolloutCoordinator::with_ledger(core, workers, sink, &folder, options).await?
             }

@@ -1,0 +1,200 @@
+//! What is said about a configuration that is wrong, and about one that is only unusual.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// A configuration that cannot be used, with everything that is wrong with it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ConfigError {
+    problems: Vec<Problem>,
+}
+
+impl ConfigError {
+    /// Returns the error for these problems, in the order in which they stand in the file. What is
+    /// found later about a key that is wrong already is left out.
+    pub fn new(found: Vec<Problem>) -> Self {
+        assert!(!found.is_empty(), "an error has a reason");
+        let mut problems: Vec<Problem> = Vec::new();
+        for problem in found {
+            let is_same = |one: &Problem| !one.key.is_empty() && one.key == problem.key;
+            if !problems.iter().any(is_same) {
+                problems.push(problem);
+            }
+        }
+        problems.sort_by_key(|problem| Place::order(problem.place.as_ref()));
+        Self { problems }
+    }
+
+    /// Returns what is wrong; there is at least one problem.
+    pub fn problems(&self) -> &[Problem] {
+        &self.problems
+    }
+}
+
+impl From<Problem> for ConfigError {
+    fn from(problem: Problem) -> Self {
+        Self::new(vec![problem])
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, problem) in self.problems.iter().enumerate() {
+            let gap = if index == 0 { "" } else { "\n\n" };
+            write!(f, "{gap}{problem}")?;
+        }
+        Ok(())
+    }
+}
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Problem {
+    /// The key, such as `explorer.max_timeout`. Empty where the file as a whole is meant.
+    pub key: String,
+    /// The value, as far as there is one that can be shown.
+    pub value: Option<String>,
+    /// Where it stands. None where it does not come from a file.
+    pub place: Option<Place>,
+    /// What is wrong.
+    pub what: String,
+    /// What to do.
+    pub hint: Option<String>,
+}
+
+impl Problem {
+    pub fn new(key: impl Into<String>, what: impl Into<String>) -> Self {
+        Self { key: key.into(), value: None, place: None, what: what.into(), hint: None }
+    }
+
+    pub(super) fn at(mut self, place: Option<&Place>) -> Self {
+        self.place = place.cloned();
+        self
+    }
+
+    /// Keeps the line to itself, because it may hold a secret.
+    pub(super) fn without_line(mut self) -> Self {
+        if let Some(place) = &mut self.place {
+            place.width = 0;
+        }
+        self
+    }
+
+    pub(super) fn value(mut self, value: impl Into<String>) -> Self {
+        self.value = Some(value.into());
+        self
+    }
+
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        block(f, self.place.as_ref(), &self.key, &self.what)?;
+        match &self.hint {
+            Some(hint) => write!(f, "\nhint: {hint}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Something that is not wrong and may still surprise.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Warning {
+    /// The key, such as `synchronizer.sync_method`.
+    pub key: String,
+    /// Where it stands. None where it does not come from a file.
+    pub place: Option<Place>,
+    /// What is unusual.
+    pub what: String,
+    /// What happens instead.
+    pub note: String,
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        block(f, self.place.as_ref(), &self.key, &self.what)?;
+        write!(f, "\nnote: {}", self.note)
+    }
+}
+
+/// A place in a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub(super) source: Arc<Source>,
+    pub(super) line: u32,
+    pub(super) column: u32,
+    /// How many characters are meant. 0: the line is not to be shown.
+    pub(super) width: u32,
+}
+
+impl Place {
+    /// Returns what to sort by: first things first, and last what has no place.
+    pub(super) fn order(place: Option<&Self>) -> (u32, u32) {
+        place.map_or((u32::MAX, 0), |place| (place.line, place.column))
+    }
+
+    /// Returns the name of the file.
+    pub fn file(&self) -> &str {
+        &self.source.name
+    }
+
+    /// Returns the line, counted from 1.
+    pub const fn line(&self) -> u32 {
+        self.line
+    }
+
+    /// Returns the column in characters, counted from 1.
+    pub const fn column(&self) -> u32 {
+        self.column
+    }
+
+    /// Returns the text of the line.
+    pub fn text(&self) -> &str {
+        self.source.text.lines().nth(self.line.saturating_sub(1) as usize).unwrap_or_default()
+    }
+}
+
+/// A file as it was read.
+#[derive(PartialEq, Eq)]
+pub(super) struct Source {
+    pub(super) name: String,
+    pub(super) text: String,
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+fn block(f: &mut fmt::Formatter<'_>, place: Option<&Place>, key: &str, what: &str) -> fmt::Result {
+    if let Some(place) = place {
+        write!(f, "{}:{}:{}: ", place.file(), place.line, place.column)?;
+    }
+    let colon = if key.is_empty() { "" } else { ": " };
+    write!(f, "{key}{colon}{what}")?;
+    place.map_or(Ok(()), |place| excerpt(f, place))
+}
+
+/// Shows the line, with the place underlined.
+fn excerpt(f: &mut fmt::Formatter<'_>, place: &Place) -> fmt::Result {
+    const LONGEST: usize = 120;
+    let text = place.text();
+    let before = place.column.saturating_sub(1) as usize;
+    let width = text.chars().count();
+    if place.width == 0 || text.trim().is_empty() || width > LONGEST || before > width {
+        return Ok(());
+    }
+    let number = place.line.to_string();
+    let margin = " ".repeat(number.len());
+    // Tabs are shown as they are, so that the underline has to have them too.
+    let pad: String = text.chars().take(before).map(|c| if c == '\t' { c } else { ' ' }).collect();
+    let carets = "^".repeat((place.width as usize).clamp(1, (width - before).max(1)));
+    write!(f, "\n  {number} | {text}\n  {margin} | {pad}{carets}")
+}
