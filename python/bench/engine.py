@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 
 import rollway as rw
-from rollway.call import Call, same
+from rollway.client._pending import Call, same
 
 REPEATS = 3
 TASKS = 6000

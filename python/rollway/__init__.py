@@ -18,11 +18,15 @@ from __future__ import annotations
 
 import atexit
 
-from rollway import _rollway, errors, log, metrics, models, rewards, workflows
-from rollway.call import Call
+from rollway import _logging, _rollway, errors, metrics, models, rewards, workflows
+from rollway.client._pending import Call
+from rollway.client.coordinator import BatchLifecycleState, MemorySink, RolloutCoordinator
+from rollway.client.explorer import Explorer
+from rollway.client.reader import Batch, ExperienceReader, ExperienceServer
+from rollway.client.scheduler import Scheduler
+from rollway.client.serve import ServeClient, ServeError
+from rollway.client.synchronizer import Synchronizer, publish_weights
 from rollway.config import Config
-from rollway.coordinator import BatchLifecycleState, MemorySink, RolloutCoordinator
-from rollway.eid import EID, group_by
 from rollway.errors import (
     Aborted,
     AlreadyActive,
@@ -49,10 +53,10 @@ from rollway.errors import (
     ModelUnavailable,
     NoPipeline,
     NoRuns,
-    NoWeights,
     NotCollectable,
     NotRegistered,
     NotStarted,
+    NoWeights,
     PipelineFailed,
     SinkFailed,
     StillBusy,
@@ -69,18 +73,14 @@ from rollway.errors import (
     WrongKind,
 )
 from rollway.experience import Experience
-from rollway.explorer import Explorer
-from rollway.fields import CustomField
+from rollway.experience.custom_fields import CustomField
+from rollway.experience.eid import EID, group_by
 from rollway.operators import Operator, operator
-from rollway.reader import Batch, ExperienceReader, ExperienceServer
 from rollway.rewards import judge, reward_fn
-from rollway.runner import WorkflowRunner
-from rollway.scheduler import Scheduler
-from rollway.serve import ServeClient, ServeError
 from rollway.stages import stage
 from rollway.status import Status
-from rollway.sync import Synchronizer, publish_weights
 from rollway.task import GenerationConfig, Task
+from rollway.worker.runner import WorkflowRunner
 from rollway.workflow import Workflow, register, workflow
 
 __all__ = [
@@ -178,5 +178,5 @@ def sort_batch_id(batch_id: int | str) -> tuple[int | float, int]:
     return _rollway.sort_batch_id(batch_id)
 
 
-log.install()
+_logging.install()
 atexit.register(_rollway.shutdown)

@@ -21,8 +21,8 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from rollway._registry import Names
 from rollway.errors import InvalidOutput, InvalidRewardFn, MissingPackage, UnknownRewardFn
-from rollway.names import Names
 from rollway.task import Task, text_of
 
 _names = Names("reward function", UnknownRewardFn)

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from rollway.workflow import resolve
+
 
 @dataclass
 class GenerationConfig:
@@ -165,8 +167,6 @@ class Task:
 
     def to_workflow(self, model: Any, auxiliary_models: list[Any] | None = None) -> Any:
         """Returns an instance of the workflow for this task."""
-        from rollway.workflow import resolve
-
         return resolve(self.workflow).make(self, model, auxiliary_models)
 
     def with_n(self, n: int) -> Task:

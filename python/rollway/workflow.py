@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
+from rollway._registry import Names
 from rollway.errors import InvalidWorkflow, UnknownWorkflow
 from rollway.experience import Experience
-from rollway.names import Names
-from rollway.task import Task
+
+if TYPE_CHECKING:
+    from rollway.task import Task
 
 
 class Workflow:

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from rollway import names
+from rollway import _registry
 from rollway.errors import InvalidOutput, InvalidWorkflow
 from rollway.models.base import Reply
 from rollway.rewards import Judge
@@ -191,7 +191,7 @@ class _Turns:
         self.turn_discount = _number("turn_discount", given.get("turn_discount", 1.0), 0)
         self.feedback = given.get("feedback", AGAIN)
         if isinstance(self.feedback, str) and _is_reference(self.feedback):
-            self.feedback = names.imported(self.feedback)
+            self.feedback = _registry.imported(self.feedback)
         if needs_feedback and not callable(self.feedback):
             raise InvalidWorkflow(
                 "nobody judges the answers: name a reward function, or a feedback function that "

@@ -65,7 +65,7 @@ def placers(pid: int | None = None) -> list[int]:
     for child in descendants(os.getpid() if pid is None else pid):
         try:
             with open(f"/proc/{child}/cmdline") as file:
-                if "rollway.cluster.placer" in file.read():
+                if "rollway.ray.launcher" in file.read():
                     found.append(child)
         except OSError:
             pass

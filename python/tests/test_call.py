@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from rollway.call import Call, same
+from rollway.client._pending import Call, same
 
 
 class Never:

@@ -17,7 +17,7 @@ from clusters import until
 from safetensors.numpy import load_file
 
 import rollway as rw
-from rollway.explorer import tensor
+from rollway.client.explorer import tensor
 
 
 @rw.workflow

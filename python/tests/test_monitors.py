@@ -160,7 +160,7 @@ class Stubborn:
 
 def test_what_a_package_does_not_take_is_said_once(tmp_path, monkeypatch):
     board = Stubborn()
-    module = type(sys)("rollway.monitors.weights_biases")
+    module = type(sys)("rollway.monitors.wandb")
     module.open = lambda told: board
     monkeypatch.setitem(sys.modules, module.__name__, module)
     log = {"do": "log", "role": "explorer", "step": 7, "numbers": {"a": 1.0}}
@@ -174,7 +174,7 @@ def test_what_a_package_does_not_take_is_said_once(tmp_path, monkeypatch):
 
 
 def test_a_package_that_is_missing_is_named(tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "rollway.monitors.weights_biases", None)
+    monkeypatch.setitem(sys.modules, "rollway.monitors.wandb", None)
     went_well, (said,) = follow(tmp_path)
     assert not went_well
     assert said["said"] == "failed" and "pip install wandb" in said["what"]

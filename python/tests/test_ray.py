@@ -16,7 +16,7 @@ from clusters import Nodes, is_alive, placers, until
 from test_examples import environment, rollway, run, summary
 
 import rollway as rw
-from rollway.cluster import words
+from rollway.ray import messages
 
 
 @pytest.fixture(scope="module")
@@ -403,4 +403,4 @@ NODES = [
 )
 def test_words_say_why_a_worker_waits(demand, free, why):
     placing = "it is being placed, or the environment for it is being set up"
-    assert (words.lacks(demand, NODES) or words.waits(demand, NODES, free)) == (why or placing)
+    assert (messages.lacks(demand, NODES) or messages.waits(demand, NODES, free)) == (why or placing)

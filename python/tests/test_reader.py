@@ -14,7 +14,7 @@ import pytest
 
 import rollway as rw
 from rollway import _rollway
-from rollway.call import Call, same
+from rollway.client._pending import Call, same
 
 
 def experiences(numbers, version=None):

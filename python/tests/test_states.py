@@ -11,7 +11,7 @@ import time
 import pytest
 
 import rollway as rw
-from rollway.states import span, table
+from rollway.client._runner_states import span, table
 
 
 @pytest.fixture

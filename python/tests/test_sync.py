@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import rollway as rw
-from rollway import safetensors
+from rollway.client import safetensors
 
 
 def read(path):

@@ -8,8 +8,9 @@ import threading
 import pytest
 
 import rollway as rw
-from rollway import marks, travel
-from rollway.worker import Worker
+from rollway import _serialization as travel
+from rollway.worker import execution_marks as marks
+from rollway.worker.process import Worker
 
 TOO_LARGE = "the message has too many bytes"
 

@@ -446,7 +446,7 @@ fn listen(
 
 /// Returns the arguments with which this Python places workers on Ray.
 pub(crate) fn placer(py: Python<'_>) -> PyResult<Vec<String>> {
-    py.import("rollway.pool")?.getattr("PLACER")?.extract()
+    py.import("rollway.client._launch")?.getattr("RAY_LAUNCHER")?.extract()
 }
 
 fn unpack(tasks: Vec<PackedTask>) -> Vec<Task> {

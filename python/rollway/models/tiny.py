@@ -7,7 +7,7 @@ import pathlib
 from typing import Any
 
 from rollway import _rollway
-from rollway.call import Call, same
+from rollway.client._pending import Call, same
 from rollway.models.openai import OpenAI
 
 

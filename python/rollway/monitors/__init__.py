@@ -21,9 +21,9 @@ __all__ = ["Board", "check", "main"]
 
 # Every monitor: the module here, what is imported, and what is installed.
 MONITORS = {
-    "wandb": ("rollway.monitors.weights_biases", "wandb", "wandb"),
-    "mlflow": ("rollway.monitors.ml_flow", "mlflow", "mlflow"),
-    "swanlab": ("rollway.monitors.swan_lab", "swanlab", "swanlab"),
+    "wandb": ("rollway.monitors.wandb", "wandb", "wandb"),
+    "mlflow": ("rollway.monitors.mlflow", "mlflow", "mlflow"),
+    "swanlab": ("rollway.monitors.swanlab", "swanlab", "swanlab"),
 }
 
 # How often in a row a package may fail to take numbers before it is left alone.

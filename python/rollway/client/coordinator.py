@@ -9,14 +9,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rollway import _rollway, operators, pool
-from rollway.call import Call, same
+from rollway import _rollway, operators
+from rollway.client import _launch
+from rollway.client._pending import Call, same
+from rollway.client._runner_states import HasStates, Row
+from rollway.client.scheduler import STOP_TIMEOUT, BatchId, InFlight, _Ready
 from rollway.config import Config
 from rollway.errors import NoPipeline, NotStarted
 from rollway.experience import Experience
 from rollway.models.base import Model
-from rollway.scheduler import STOP_TIMEOUT, BatchId, InFlight, _Ready
-from rollway.states import HasStates, Row, as_states
+from rollway.ray import coordinator as ray_coordinator
 from rollway.task import Task
 
 BatchType = Literal["train", "eval"]
@@ -147,7 +149,7 @@ class RolloutCoordinator(HasStates):
         sink: Any = None,
     ) -> None:
         self.config = config
-        self._pool = pool.Pool(config, rollout_model, auxiliary_models)
+        self._pool = _launch.Pool(config, rollout_model, auxiliary_models)
         self.sink: Any = None if config.mode == "bench" else sink
         self._engine: Any = None
 
@@ -228,7 +230,7 @@ class RolloutCoordinator(HasStates):
         """Registers a batch and runs its tasks. A refused batch leaves nothing behind."""
         if batch_type not in ("train", "eval"):
             raise ValueError(f"batch_type is 'train' or 'eval', not {batch_type!r}")
-        packed = pool.pack(tasks)
+        packed = _launch.pack(tasks)
         return self._call(
             "submit_batch",
             lambda engine: engine.submit(batch_id, packed, batch_type, min_wait_num),
@@ -337,9 +339,7 @@ class RolloutCoordinator(HasStates):
         node dies Ray starts it again, and it goes on with its batches from its ledger, as long as
         the job's folder is in reach there. What it raises is what the methods here raise.
         """
-        from rollway.cluster import coordinator
-
-        return coordinator.start(config, models, auxiliary_models)
+        return ray_coordinator.start(cls, config, models, auxiliary_models)
 
     async def __aenter__(self) -> RolloutCoordinator:
         await self.prepare()
@@ -357,5 +357,5 @@ class RolloutCoordinator(HasStates):
 
 
 def _result(answer: dict[str, Any]) -> dict[str, Any]:
-    statuses = [pool.status(row) for row in answer["statuses"]]
+    statuses = [_launch.status(row) for row in answer["statuses"]]
     return {**answer, "statuses": {status.task_id: status for status in statuses}}

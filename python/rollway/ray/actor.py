@@ -47,7 +47,7 @@ class Worker:
         # This process has begun without it; folders that are not on this machine do no harm.
         more = env.get("PYTHONPATH", "").split(os.pathsep)
         sys.path.extend(path for path in more if path and path not in sys.path)
-        from rollway.worker import work
+        from rollway.worker.process import work
 
         why, _ = work()
         return why

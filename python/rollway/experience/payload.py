@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from rollway import _rollway
-from rollway.eid import EID
 from rollway.errors import InvalidPayload
-from rollway.experience import Experience
+from rollway.experience.eid import EID
+
+if TYPE_CHECKING:
+    from rollway.experience import Experience
+
+T = TypeVar("T")
 
 _INTEGERS, _FLOATS, _BOOLS = np.dtype("<i4"), np.dtype("<f4"), np.dtype("?")
 _TYPES: dict[str, np.dtype[Any]] = {
@@ -36,11 +40,14 @@ def encode(experiences: Sequence[Experience]) -> bytes:
     return _rollway.encode_experiences([_item(experience) for experience in experiences])
 
 
-def decode(payload: bytes) -> list[Experience]:
-    """Returns the experiences in a payload. Their arrays are read-only views of it."""
+def decode(payload: bytes, make: Callable[..., T]) -> list[T]:
+    """Decodes a payload; `make` builds each experience from its fields.
+
+    Arrays are read-only views of the payload.
+    """
     if not isinstance(payload, bytes):
         raise InvalidPayload(f"a payload is bytes, not {type(payload).__name__}")
-    return [_experience(item, payload) for item in _rollway.decode_experiences(payload)]
+    return [make(**_fields(item, payload)) for item in _rollway.decode_experiences(payload)]
 
 
 def _item(experience: Experience) -> dict[str, Any]:
@@ -94,7 +101,7 @@ def _simple(value: Any) -> Any:
 _JSON = json.JSONEncoder(default=_simple, allow_nan=False, separators=(",", ":"))
 
 
-def _experience(item: dict[str, Any], payload: bytes) -> Experience:
+def _fields(item: dict[str, Any], payload: bytes) -> dict[str, Any]:
     batch, task, run, step, suffix = item.pop("eid")
     inputs = item.pop("multi_modal_inputs")
     for name, dtype in _TYPES.items():
@@ -109,6 +116,5 @@ def _experience(item: dict[str, Any], payload: bytes) -> Experience:
         name: np.frombuffer(data, dtype).reshape(shape)
         for name, (dtype, shape, data) in inputs.items()
     }
-    return Experience(
-        eid=EID(batch, task, run, step, suffix), multi_modal_inputs=tensors or None, **item
-    )
+    eid = EID(batch, task, run, step, suffix)
+    return {**item, "eid": eid, "multi_modal_inputs": tensors or None}

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from rollway import _rollway
-from rollway.call import Call, same
+from rollway.client._pending import Call, same
 from rollway.config import Config
 from rollway.errors import Error
 from rollway.models.base import Model
+from rollway.models.gateway import Served, connect
 from rollway.models.openai import OpenAI
-from rollway.models.served import Served
 
 #: A server, as the extension takes it: the model's name, whether it is trained, the kind of server,
 #: its address, its key, and what it calls the model itself.
@@ -110,9 +110,3 @@ class Gate:
         if self._gateway is None:
             raise Error("there is no gateway: no model is a server, or nothing was started yet")
         return self._gateway
-
-
-def connect(model: Model, url: str, key: str | None = None) -> None:
-    """Tells a model where the gateway is, if it stands behind one."""
-    if isinstance(model, Served):
-        model.connect(url, key)

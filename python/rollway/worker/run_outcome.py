@@ -14,7 +14,7 @@ from rollway import _rollway
 from rollway.errors import InvalidOutput, ModelUnavailable
 from rollway.experience import Experience
 from rollway.models.base import RunModel
-from rollway.models.served import ServedRun
+from rollway.models.gateway import ServedRun
 from rollway.models.turns import not_recorded
 
 #: The longest message of a failure, in characters; the end of a traceback says most.

@@ -30,8 +30,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from rollway import _rollway, safetensors
-from rollway.call import Call, same
+from rollway import _rollway
+from rollway.client import safetensors
+from rollway.client._pending import Call, same
 from rollway.errors import SynchronizerError
 
 _MODEL = "model.safetensors"

@@ -7,7 +7,7 @@ import logging
 import shutil
 from typing import Any
 
-from rollway.call import Call
+from rollway.client._pending import Call
 
 logger = logging.getLogger("rollway.states")
 

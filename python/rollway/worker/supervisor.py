@@ -6,10 +6,10 @@ The command `rollway worker` does the same; this is for machines that have only 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 
 from rollway import _rollway
+from rollway.worker.setup import start_arguments
 
 #: The exit status if what was given is at fault: a wrong secret, another version.
 REFUSED = 2
@@ -42,14 +42,11 @@ def main(arguments: list[str]) -> None:
         help="how long to wait for a job that is not there, or not any more",
     )
     said = parser.parse_args(arguments)
-    # As `python -m rollway.worker` without arguments, with the package that this process has.
-    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    code = f"import sys; sys.path[0] = {root!r}; from rollway.worker import main; main()"
     status, words = _rollway.keep_workers(
         said.connect,
         said.secret_file,
         sys.executable,
-        ["-c", code],
+        start_arguments(),
         said.processes,
         said.runners,
         said.patience,

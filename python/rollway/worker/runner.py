@@ -11,15 +11,15 @@ from functools import partial
 from typing import Any
 
 from rollway import _rollway
+from rollway.client._gateway import Gate
 from rollway.errors import InvalidOutput
 from rollway.experience import Experience
-from rollway.gate import Gate
 from rollway.models.base import Model, RunModel
-from rollway.outcome import Outcome, RunFailure, failure, outputs
 from rollway.stages import ENCODING, RUNNING, Doing
 from rollway.status import Status
 from rollway.task import Task
-from rollway.threads import in_thread, loop_in_thread
+from rollway.worker.run_outcome import Outcome, RunFailure, failure, outputs
+from rollway.worker.threads import in_thread, loop_in_thread
 from rollway.workflow import Executable, resolve
 
 MODES = ("sequential", "asynchronous", "multi-threading")

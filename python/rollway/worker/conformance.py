@@ -1,4 +1,4 @@
-"""The worker as the conformance kit wants it: `python -m rollway.conformance`.
+"""The worker as the conformance kit wants it: `python -m rollway.worker.conformance`.
 
 The kit (`docs/worker-protocol.md`) says where to connect; what else the engine would say, and three
 workflows that it knows by name, are here.
@@ -11,9 +11,11 @@ import os
 import tempfile
 from typing import Any
 
-from rollway import _rollway, models, pool, worker
+from rollway import _rollway, models
+from rollway.client._launch import Pool
 from rollway.config import Config
 from rollway.experience import Experience
+from rollway.worker import process
 from rollway.workflow import register
 
 #: How many runners there are: two at the same time are part of what is checked.
@@ -39,13 +41,13 @@ def main() -> None:
     """Joins the kit that started this process."""
     for source in (succeed, fail, wait):
         register(f"rollway.conformance.{source.__name__}", source)
-    _program, _arguments, environment = pool.Pool(Config(), models.Echo(), None).spawn
+    _program, _arguments, environment = Pool(Config(), models.Echo(), None).spawn
     with tempfile.NamedTemporaryFile() as marks:
         marks.write(bytes(RUNNERS))
         marks.flush()
         _address, _secret, _token, runners, path = _rollway.worker_variables()
         os.environ.update({**dict(environment), runners: str(RUNNERS), path: marks.name})
-        worker.main()
+        process.main()
 
 
 if __name__ == "__main__":

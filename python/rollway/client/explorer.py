@@ -13,16 +13,19 @@ from typing import Any
 
 import numpy as np
 
-from rollway import _rollway, operators, pool, preflight, rewards, travel, workflow
-from rollway.call import Call, same
+from rollway import _rollway, _serialization, operators, rewards
+from rollway.client import _launch
+from rollway.client._pending import Call, same
+from rollway.client._runner_states import HasStates, Row
+from rollway.client.scheduler import STOP_TIMEOUT, BatchId, _Ready
 from rollway.config import Config
 from rollway.errors import Error, NotStarted, WorkflowUnavailable
 from rollway.models.base import Model
 from rollway.models.echo import Echo
+from rollway.models.gateway import Served
 from rollway.models.openai import OpenAI
-from rollway.models.served import Served
-from rollway.scheduler import STOP_TIMEOUT, BatchId, _Ready
-from rollway.states import HasStates, Row
+from rollway.worker import setup, workflow_check
+from rollway.workflow import known, lookup
 
 #: Sees what happens to a job: `{"event": "step_done", "step": 3, "metrics": {…}, …}`.
 OnEvent = Callable[[dict[str, Any]], Any]
@@ -245,7 +248,7 @@ class Explorer(HasStates):
         if config.explorer.python is None:
             config.explorer.python = sys.executable
         # Sections that were set are whole again.
-        config = pool.placed(Config.from_dict(config.changed()))
+        config = _launch.placed(Config.from_dict(config.changed()))
         spawn, definitions = self._workers(config)
         if spawn is None:
             # Workers that the engine starts by itself find what this process finds.
@@ -260,15 +263,15 @@ class Explorer(HasStates):
 
     def _workers(
         self, config: Config
-    ) -> tuple[pool.Spawn | None, list[tuple[str, str, bytes]]]:
+    ) -> tuple[_launch.Spawn | None, list[tuple[str, str, bytes]]]:
         """Returns how workers are started if they need something of this process."""
         sets = _sets(config)
         rows = any(one["rows_name_workflows"] for one in sets)
         ours = {
             name: source
-            for name in workflow.known()
+            for name in known()
             if (rows or any(one["workflow"] == name for one in sets))
-            and _is_ours(source := workflow.lookup(name))
+            and _is_ours(source := lookup(name))
         }
         reward_fns = {
             name: source
@@ -278,11 +281,11 @@ class Explorer(HasStates):
         if not ours and not reward_fns and self._is_served():
             return None, []
         folders = [] if self.config.folder is None else [self.config.folder]
-        pool.find_first([*folders, *sys.path])
+        setup.find_first([*folders, *sys.path])
         _check(sets)
-        spawn = pool.spawn(config, *self._behind(config), folders, reward_fns)
+        spawn = _launch.spawn(config, *self._behind(config), folders, reward_fns)
         spawn[2].extend((key, "") for key in self._keys)
-        return spawn, [(name, *travel.carried(source)) for name, source in ours.items()]
+        return spawn, [(name, *_serialization.carried(source)) for name, source in ours.items()]
 
     def _behind(self, config: Config) -> tuple[list[Model], list[list[Model]]]:
         """Returns the models as workers have them: those that are servers, behind the gateway."""
@@ -377,7 +380,7 @@ def _sets(config: Config) -> list[dict[str, Any]]:
 
 def _check(sets: list[dict[str, Any]]) -> None:
     """Raises what is wrong with workflows and reward functions, before anything is started."""
-    problems = preflight.main({"sets": sets})["problems"]
+    problems = workflow_check.main({"sets": sets})["problems"]
     if problems:
         words = "\n".join(f"{one['what']}; {one['hint']}" for one in problems)
         raise WorkflowUnavailable(words, kind=problems[0]["kind"])

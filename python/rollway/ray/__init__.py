@@ -15,7 +15,7 @@ from rollway.errors import MissingPackage
 REMEDY = "pip install rollway[ray]"
 
 
-def ray() -> Any:
+def package() -> Any:
     """Returns the package `ray`, or says how it is to be had."""
     try:
         import ray

@@ -25,12 +25,17 @@ from collections import OrderedDict
 from functools import partial
 from typing import Any, Protocol
 
-from rollway import _rollway, marks, pool, said, station, travel
+from rollway import _rollway
+from rollway import _serialization as travel
 from rollway.errors import Closed, Error
-from rollway.outcome import Outcome, RunFailure, failure
-from rollway.payload import encode
-from rollway.runner import WorkflowRunner
+from rollway.experience.payload import encode
 from rollway.task import Task
+from rollway.worker import execution_marks as marks
+from rollway.worker import log_relay as said
+from rollway.worker import setup as setups
+from rollway.worker import supervisor
+from rollway.worker.run_outcome import Outcome, RunFailure, failure
+from rollway.worker.runner import WorkflowRunner
 from rollway.workflow import Executable
 
 #: How many workflows are kept ready for the next attempt.
@@ -47,7 +52,7 @@ STATE_INTERVAL = 0.5
 MODELS = "ROLLWAY_WORKER_MODELS"
 
 #: What the engine says about models, and where it says it.
-_TOLD = (pool.SETUP, pool.SETUP_JSON, MODELS)
+_TOLD = (setups.SETUP, setups.SETUP_JSON, MODELS)
 
 #: Room for runners of any number, where a worker makes a file for marks itself.
 _PLACES = 65536
@@ -387,7 +392,7 @@ def main() -> None:
     With arguments it is for people: see `rollway.station`.
     """
     if sys.argv[1:]:
-        station.main(sys.argv[1:])
+        supervisor.main(sys.argv[1:])
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     code = 1
     try:
@@ -399,7 +404,7 @@ def main() -> None:
         print(error, file=sys.stderr)
     except PermissionError as error:
         print(f"not taken in: {error}", file=sys.stderr)
-        code = station.REFUSED
+        code = supervisor.REFUSED
     except Exception:
         # The process ends below before anybody else could say so.
         traceback.print_exc()
@@ -458,13 +463,13 @@ def _prepare(link: Any, given: _Given) -> dict[str, Any]:
 
 def _setup(told: dict[str, str]) -> dict[str, Any]:
     gateway = told.get(MODELS)
-    if pool.SETUP in told:
-        setup = pool.setup(told[pool.SETUP], gateway)
-        pool.take(setup)
+    if setups.SETUP in told:
+        setup = setups.setup(told[setups.SETUP], gateway)
+        setups.take(setup)
         return setup
-    if pool.SETUP_JSON not in told:
-        raise Error(f"{pool.SETUP_JSON} is not set: the engine has said nothing about models")
-    setup = pool.setup_json(told[pool.SETUP_JSON], gateway)
+    if setups.SETUP_JSON not in told:
+        raise Error(f"{setups.SETUP_JSON} is not set: the engine has said nothing about models")
+    setup = setups.setup_json(told[setups.SETUP_JSON], gateway)
     # What they register is known by name from now on.
     for module in setup["modules"]:
         importlib.import_module(module)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from rollway import _rollway
-from rollway.call import Call, same
+from rollway.client._pending import Call, same
 from rollway.models.openai import OpenAI
 
 

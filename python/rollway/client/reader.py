@@ -18,11 +18,10 @@ from typing import Any
 import numpy as np
 
 from rollway import _rollway
-from rollway.call import Call, same
-from rollway.coordinator import RolloutCoordinator
+from rollway.client._pending import Call, same
+from rollway.client.coordinator import RolloutCoordinator
 from rollway.errors import MissingPackage
 from rollway.experience import Experience
-from rollway.payload import decode
 
 _SECRET = "ROLLWAY_READER_SECRET"
 _FLOATS = ("logprobs", "advantages", "returns", "token_level_reward", "teacher_logprobs")
@@ -48,7 +47,7 @@ class Batch:
     def experiences(self) -> list[Experience]:
         """The experiences; their arrays are read-only views of the payload."""
         if self._experiences is None:
-            self._experiences = decode(self.payload)
+            self._experiences = Experience.deserialize_many(self.payload)
         return self._experiences
 
     def __len__(self) -> int:

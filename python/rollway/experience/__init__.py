@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from rollway import fields
-from rollway.eid import EID
+from rollway.errors import InvalidPayload, MissingPackage
+from rollway.experience import custom_fields as fields
+from rollway.experience.eid import EID
+from rollway.experience.payload import decode, encode
 
 _INTEGERS = ("chosen", "rejected")
 _FLOATS = ("logprobs", "token_level_reward", "advantages", "returns", "teacher_logprobs")
@@ -287,8 +289,6 @@ class Experience:
         try:
             import torch
         except ImportError as error:
-            from rollway.errors import MissingPackage
-
             raise MissingPackage(
                 "torch is not installed: pip install rollway[torch]", package="torch"
             ) from error
@@ -320,16 +320,12 @@ class Experience:
     @staticmethod
     def serialize_many(experiences: Sequence[Experience]) -> bytes:
         """Returns experiences as bytes that any language can read. An empty list is fine."""
-        from rollway.payload import encode
-
         return encode(experiences)
 
     @staticmethod
     def deserialize_many(payload: bytes) -> list[Experience]:
         """Returns the experiences in a payload; `InvalidPayload` if it is none."""
-        from rollway.payload import decode
-
-        return decode(payload)
+        return decode(payload, Experience)
 
     def serialize(self) -> bytes:
         """Returns this experience as bytes."""
@@ -338,8 +334,6 @@ class Experience:
     @staticmethod
     def deserialize(payload: bytes) -> Experience:
         """Returns the one experience in a payload; `InvalidPayload` if there is not exactly one."""
-        from rollway.errors import InvalidPayload
-
         experiences = Experience.deserialize_many(payload)
         if len(experiences) != 1:
             raise InvalidPayload(f"one experience was expected, there are {len(experiences)}")

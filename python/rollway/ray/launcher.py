@@ -30,9 +30,8 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from rollway import cluster
-from rollway.cluster import actor, words
 from rollway.errors import MissingPackage
+from rollway.ray import REMEDY, actor, messages, package
 
 #: How often it is looked why somebody still waits, and what machines there are. Ray has no event
 #: for either.
@@ -84,7 +83,7 @@ class Placer:
             try:
                 worker = self._place(order)
             except Exception as error:
-                self.say("ended", id=number, how=words.clipped(str(error)), blame=words.NOBODY)
+                self.say("ended", id=number, how=messages.clipped(str(error)), blame=messages.NOBODY)
                 return
             self.workers[number] = worker
             self.looks.set()
@@ -97,14 +96,14 @@ class Placer:
 
     async def _lead(self, number: int, worker: Placed, env: dict[str, str]) -> None:
         """Leads a worker to its end."""
-        how, blame = "nobody needs it any more", words.NOBODY
+        how, blame = "nobody needs it any more", messages.NOBODY
         try:
             place = await _of(worker.handle.where.remote(self.version))
             worker.is_placed = True
             self.say("placed", id=number, **place)
             how = await _of(worker.handle.work.remote(env))
         except Exception as error:
-            how, blame = words.ended(error)
+            how, blame = messages.ended(error)
         finally:
             del self.workers[number]
             # One that has said its last word still has its process.
@@ -141,15 +140,15 @@ class Placer:
                 nodes = await asyncio.to_thread(self.ray.nodes)
                 free = await asyncio.to_thread(self.ray.available_resources)
             except Exception as error:
-                said = f"Ray does not answer: {words.clipped(str(error))}"
+                said = f"Ray does not answer: {messages.clipped(str(error))}"
                 for number, worker in self._unplaced():
                     self._tell_waiting(number, worker, said)
                 continue
             self.tell_nodes(nodes)
             for number, worker in self._unplaced():
-                why = words.lacks(worker.demand, nodes)
+                why = messages.lacks(worker.demand, nodes)
                 if why is None and worker.looks >= PLACING:
-                    why = words.waits(worker.demand, nodes, free)
+                    why = messages.waits(worker.demand, nodes, free)
                 self._tell_waiting(number, worker, why)
 
     def _unplaced(self) -> list[tuple[int, Placed]]:
@@ -161,14 +160,14 @@ class Placer:
             worker.why = why
             self.say("waits", id=number, why=why)
 
-    def tell_nodes(self, nodes: Iterable[words.Node]) -> None:
+    def tell_nodes(self, nodes: Iterable[messages.Node]) -> None:
         """Says which machines came and went since the last time."""
         alive = {node["NodeID"]: node["NodeManagerAddress"] for node in nodes if node["Alive"]}
         gone = {node["NodeID"]: node for node in nodes if not node["Alive"]}
         said = [f"{alive[node]} came" for node in sorted(alive.keys() - self.nodes)]
         for node in sorted(self.nodes - alive.keys()):
             known = gone.get(node, {})
-            why = words.clipped(str(known.get("DeathReasonMessage") or "it was not said why"))
+            why = messages.clipped(str(known.get("DeathReasonMessage") or "it was not said why"))
             said.append(f"{known.get('NodeManagerAddress', node)} left: {why}")
         if said and self.nodes:
             self.say("nodes", nodes=len(alive), said=said)
@@ -196,9 +195,9 @@ def connect(ray: Any, order: Order) -> None:
 
 def failure(error: BaseException) -> dict[str, str]:
     """Says why there is no cluster, and what to do about it."""
-    what = words.clipped(str(error) or repr(error))
+    what = messages.clipped(str(error) or repr(error))
     if isinstance(error, MissingPackage):
-        return {"what": f"{sys.executable} has no package `ray`", "hint": cluster.REMEDY}
+        return {"what": f"{sys.executable} has no package `ray`", "hint": REMEDY}
     if isinstance(error, ConnectionError) and "find" in what:
         return {
             "what": "no Ray cluster was found on this machine",
@@ -289,7 +288,7 @@ def main() -> None:
     if order is None:
         return
     try:
-        ray = cluster.ray()
+        ray = package()
         connect(ray, order)
     except BaseException as error:
         say("failed", **failure(error))

@@ -4,44 +4,28 @@ from __future__ import annotations
 
 import base64
 import copy
-import json
 import os
-import pickle
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import cloudpickle
 
-from rollway import cluster, rewards, travel
+from rollway import _serialization, ray
+from rollway.client._gateway import Gate
 from rollway.config import Config
 from rollway.errors import Error
-from rollway.gate import Gate, connect
 from rollway.models.base import Model
-from rollway.models.served import Served
 from rollway.status import Status
 from rollway.task import Task
-
-#: The variable in which a worker finds its models.
-SETUP = "ROLLWAY_WORKER_SETUP"
-
-#: The variable in which it finds them if no Python has started it.
-SETUP_JSON = "ROLLWAY_WORKER_SETUP_JSON"
+from rollway.worker.setup import SETUP, start_arguments
 
 #: The longest value that Linux lets a variable of the environment have, with room for its name.
 _SETUP_MAX = 120 * 1024
 
 
-#: As `python -m rollway.worker`, but with the package that this process has, and not with one that
-#: happens to lie in the working directory.
-_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-_WORKER = f"import sys; sys.path[0] = {_ROOT!r}; from rollway.worker import main; main()"
-
 #: The arguments with which this Python places workers on Ray.
-PLACER = [
-    "-c",
-    f"import sys; sys.path[0] = {_ROOT!r}; from rollway.cluster.placer import main; main()",
-]
+RAY_LAUNCHER = start_arguments("rollway.ray.launcher")
 
 
 class Pool:
@@ -68,8 +52,8 @@ def placed(config: Config) -> Config:
     """Returns a configuration that names the Ray cluster of this process, if it is to be used."""
     if config.cluster.backend != "ray":
         return config
-    cluster.ray()
-    here = cluster.connected()
+    ray.package()
+    here = ray.connected()
     if config.cluster.address is not None or here is None:
         return config
     config = copy.deepcopy(config)
@@ -97,7 +81,7 @@ def spawn(
         "auxiliary": [list(engines) for engines in auxiliary],
         "concurrent_mode": config.explorer.concurrent_mode,
         "sys_path": [*folders, *(os.path.abspath(path) for path in sys.path)],
-        "reward_fns": {name: travel.carried(fn)[1] for name, fn in (reward_fns or {}).items()},
+        "reward_fns": {name: _serialization.carried(fn)[1] for name, fn in (reward_fns or {}).items()},
     }
     text = base64.b85encode(cloudpickle.dumps(setup)).decode()
     if len(text) > _SETUP_MAX:
@@ -106,51 +90,7 @@ def spawn(
             "most: let them load what they need where they are used"
         )
     env = [(str(key), str(value)) for key, value in dict(config.explorer.env_vars).items()]
-    return sys.executable, ["-c", _WORKER], [*env, (SETUP, text)]
-
-
-def setup(text: str, gateway: str | None = None) -> dict[str, Any]:
-    """Returns what the parent process said about models, in a worker, with its gateway."""
-    said = pickle.loads(base64.b85decode(text))
-    if gateway is not None:
-        for model in [*said["models"], *(one for many in said["auxiliary"] for one in many)]:
-            connect(model, gateway)
-    return said
-
-
-def take(setup: dict[str, Any]) -> None:
-    """Has the modules and the reward functions of the parent process, in a worker."""
-    known = set(sys.path)
-    sys.path.extend(path for path in setup["sys_path"] if path not in known)
-    for name, body in setup["reward_fns"].items():
-        rewards.reward_fn(name)(pickle.loads(body))
-
-
-def setup_json(text: str, gateway: str | None = None) -> dict[str, Any]:
-    """Returns what an engine without Python said about models, in a worker, with its gateway.
-
-    Modules are looked for beside the configuration, and where the job was started, first.
-    """
-    said = json.loads(text)
-    said["models"] = [_model(one, trained=True, gateway=gateway) for one in said["models"]]
-    said["auxiliary"] = [
-        [_model(one, trained=False, gateway=gateway) for one in engines]
-        for engines in said["auxiliary"]
-    ]
-    find_first(said["sys_path"])
-    return said
-
-
-def find_first(folders: Sequence[str]) -> None:
-    """Has modules looked for in these folders before anywhere else."""
-    sys.path[:] = [*folders, *(path for path in sys.path if path not in folders)]
-
-
-def _model(said: dict[str, str], trained: bool, gateway: str | None) -> Model:
-    model = Served(said["name"], said["engine"], trained)
-    if gateway is not None:
-        connect(model, gateway)
-    return model
+    return sys.executable, start_arguments(), [*env, (SETUP, text)]
 
 
 PackedTask = tuple[str, tuple[str, bytes] | None, int, bool, bytes]
@@ -158,18 +98,18 @@ PackedTask = tuple[str, tuple[str, bytes] | None, int, bool, bytes]
 
 def pack(tasks: Sequence[Task]) -> list[PackedTask]:
     """Returns tasks as the engine takes them. Nothing is sent if one of them is wrong."""
-    definitions: dict[Any, travel.Definition] = {}
+    definitions: dict[Any, _serialization.Definition] = {}
     packed = []
     for position, task in enumerate(tasks):
         if not isinstance(task, Task):
             raise TypeError(f"task {position} is no rollway.Task but {type(task).__name__}")
         key = task.workflow if isinstance(task.workflow, str) else id(task.workflow)
         if key not in definitions:
-            definitions[key] = travel.define(task.workflow)
+            definitions[key] = _serialization.define(task.workflow)
         definition = definitions[key]
         body = (definition.encoding, definition.body) if definition.body else None
         repeat = _repeat_times(position, task.repeat_times)
-        packed.append((definition.name, body, repeat, bool(task.is_eval), travel.pack(task)))
+        packed.append((definition.name, body, repeat, bool(task.is_eval), _serialization.pack(task)))
     return packed
 
 

@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from rollway import _rollway, pool, rewards
+from rollway import _rollway, rewards
 from rollway.errors import (
     InvalidRewardFn,
     InvalidWorkflow,
@@ -21,6 +21,7 @@ from rollway.errors import (
     UnknownWorkflow,
 )
 from rollway.task import Task
+from rollway.worker import setup
 from rollway.workflow import resolve
 from rollway.workflows import SimpleWorkflow
 
@@ -35,9 +36,9 @@ class _Problem(Exception):
 
 def main(questions: dict[str, Any]) -> dict[str, Any]:
     """Imports what the sets of a job name, as a worker would, and returns what is wrong."""
-    text = os.environ.get(pool.SETUP_JSON)
+    text = os.environ.get(setup.SETUP_JSON)
     if text is not None:
-        pool.setup_json(text)
+        setup.setup_json(text)
     # Sets often share a name; what is wrong with it is said of the first.
     problems: dict[str, dict[str, str]] = {}
     for one in questions["sets"]:

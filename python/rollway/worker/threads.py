@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from rollway.marks import Mark
+from rollway.worker.execution_marks import Mark
 
 
 class _Cell:

@@ -7,36 +7,45 @@ batches. Calls under way when it died are made again by Ray; each of them may be
 from __future__ import annotations
 
 import asyncio
+import functools
 import importlib
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rollway import cluster, travel
+from rollway import _serialization
+from rollway.client.scheduler import STOP_TIMEOUT
 from rollway.config import Config
-from rollway.coordinator import (
-    BatchId,
-    BatchLifecycleState,
-    BatchType,
-    Restored,
-    RolloutCoordinator,
-)
 from rollway.models.base import Model
-from rollway.scheduler import STOP_TIMEOUT
+from rollway.ray import package
 from rollway.task import Task
+
+if TYPE_CHECKING:
+    from rollway.client.coordinator import (
+        BatchId,
+        BatchLifecycleState,
+        BatchType,
+        Restored,
+        RolloutCoordinator,
+    )
 
 #: How many calls may wait at once.
 CONCURRENCY = 1000
 
 
-def start(config: Config, models: Sequence[Model], auxiliary_models: Any) -> Any:
-    """Returns the handle of a job's coordinator, which is started if there is none."""
-    ray = cluster.ray()
+def start(
+    coordinator: type[RolloutCoordinator],
+    config: Config,
+    models: Sequence[Model],
+    auxiliary_models: Any,
+) -> Any:
+    """Returns the handle of a job's coordinator; starts an actor if there is none."""
+    ray = package()
     namespace = config.cluster.namespace or f"{config.project}/{config.name}"
     if not ray.is_initialized():
         ray.init(address=config.cluster.address, namespace=namespace)
     # Workflows of scripts, notebooks and test files go to it as they go to workers.
-    ray.util.register_serializer(Task, serializer=travel.sent, deserializer=travel.received)
+    ray.util.register_serializer(Task, serializer=_serialization.sent, deserializer=_serialization.received)
     kind = ray.remote(Coordinator).options(
         name=f"{config.explorer.name}-coordinator",
         namespace=namespace,
@@ -45,15 +54,21 @@ def start(config: Config, models: Sequence[Model], auxiliary_models: Any) -> Any
         max_task_retries=-1,
         max_concurrency=CONCURRENCY,
     )
-    return kind.remote(config, models, auxiliary_models)
+    return kind.remote(coordinator, config, models, auxiliary_models)
 
 
 class Coordinator:
     """A `RolloutCoordinator` inside a Ray actor, whose methods have to be coroutine functions."""
 
-    def __init__(self, config: Config, models: Sequence[Model], auxiliary_models: Any) -> None:
-        self._parts = (config, models, auxiliary_models)
-        self._coordinator = RolloutCoordinator(*self._parts)
+    def __init__(
+        self,
+        coordinator: type[RolloutCoordinator],
+        config: Config,
+        models: Sequence[Model],
+        auxiliary_models: Any,
+    ) -> None:
+        self._make = functools.partial(coordinator, config, models, auxiliary_models)
+        self._coordinator = self._make()
         self._context = importlib.import_module("ray").get_runtime_context()
         #: The calls that submitted batches in this process.
         self._submits: dict[BatchId, str] = {}
@@ -84,7 +99,7 @@ class Coordinator:
     async def prepare(self) -> None:
         """As `RolloutCoordinator.prepare`; after a shutdown, it begins again."""
         if self._is_over:
-            self._coordinator, self._is_over = RolloutCoordinator(*self._parts), False
+            self._coordinator, self._is_over = self._make(), False
             self._submits.clear()
         coordinator = await self._there()
         await coordinator.prepare()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rollway import _rollway
-from rollway.call import Call
+from rollway.client._pending import Call
 from rollway.errors import Error, InvalidOutput, ModelError, ModelUnavailable
 from rollway.experience import Experience
 from rollway.models import turns
@@ -287,3 +287,9 @@ def _refusal(model: str | None, status: int, content: bytes) -> Error:
     if status == 409:
         return InvalidOutput(words)
     return ModelError(f"model {model} refused the call: {words}", status=status, type=kind)
+
+
+def connect(model: Model, url: str, key: str | None = None) -> None:
+    """Sets the gateway's address of a model that is served by one; other models ignore it."""
+    if isinstance(model, Served):
+        model.connect(url, key)

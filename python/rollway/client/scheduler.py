@@ -8,13 +8,14 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from rollway import _rollway, pool
-from rollway.call import Call, same
+from rollway import _rollway
+from rollway.client import _launch
+from rollway.client._pending import Call, same
+from rollway.client._runner_states import HasStates, Row
 from rollway.config import Config
 from rollway.errors import NotStarted
 from rollway.experience import Experience
 from rollway.models.base import Model
-from rollway.states import HasStates, Row
 from rollway.status import Status
 from rollway.task import Task
 
@@ -47,7 +48,7 @@ class Scheduler(HasStates):
         auxiliary_models: Sequence[Sequence[Model]] | None = None,
     ) -> None:
         self.config = config
-        self._pool = pool.Pool(config, rollout_model, auxiliary_models)
+        self._pool = _launch.Pool(config, rollout_model, auxiliary_models)
         self._engine: Any = None
         # Set when the thread that prints states is to end; none: there is no such thread.
         self._quiet: threading.Event | None = None
@@ -107,7 +108,7 @@ class Scheduler(HasStates):
         are served first. Workflows are taken as they are now: by value if they were defined in a
         script, a notebook or a test.
         """
-        packed = pool.pack(tasks)
+        packed = _launch.pack(tasks)
         if packed:
             self._call("schedule", lambda engine: engine.schedule(packed, batch_id), same).result()
 
@@ -129,7 +130,7 @@ class Scheduler(HasStates):
         return self._collect(
             "get_payload_results",
             (batch_id, min_num, timeout, clear_timeout_tasks, return_partial_tasks),
-            pool.collected,
+            _launch.collected,
         )
 
     def get_statuses(
@@ -144,7 +145,7 @@ class Scheduler(HasStates):
         return self._collect(
             "get_statuses",
             (batch_id, min_num, timeout, clear_timeout_tasks, return_partial_tasks),
-            lambda answer: pool.collected(answer)[0],
+            lambda answer: _launch.collected(answer)[0],
         )
 
     def get_results(
@@ -158,7 +159,7 @@ class Scheduler(HasStates):
         """As `get_payload_results`, with the experiences decoded."""
 
         def decoded(answer: Any) -> tuple[list[Status], list[Experience]]:
-            statuses, payloads = pool.collected(answer)
+            statuses, payloads = _launch.collected(answer)
             many = [Experience.deserialize_many(payload) for payload in payloads]
             return statuses, [experience for one in many for experience in one]
 
@@ -178,7 +179,7 @@ class Scheduler(HasStates):
     ) -> Call[tuple[list[Status], list[bytes]]]:
         """Takes the results that a batch has now, without waiting."""
         name = "drain_batch_payload_results"
-        return self._call(name, lambda engine: engine.drain(batch_id), pool.collected)
+        return self._call(name, lambda engine: engine.drain(batch_id), _launch.collected)
 
     def discard_completed_results(self, batch_id: BatchId) -> None:
         """Drops the results that a batch has now."""
