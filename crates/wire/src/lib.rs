@@ -81,13 +81,13 @@ pub mod env {
     /// A file with a byte for every runner of the worker, at the runner's number modulo
     /// [`RUNNERS`]. It is not 0 while the worker executes code for the runner, and 0 while that
     /// code waits, so that it is known whose code was executed when a worker died.
-    pub const MARKS: &str = "ROLLWAY_WORKER_MARKS";
+    pub const EXECUTION_MARKS: &str = "ROLLWAY_WORKER_EXECUTION_MARKS";
     /// Set if the engine reads what the worker prints: a line may begin with a record separator
     /// (U+001E), and is then a JSON object with `line`, and what is known of `level`, `logger`,
     /// `batch`, `task`, `run` and `attempt`.
-    pub const RELAYED: &str = "ROLLWAY_WORKER_RELAYED";
+    pub const LOG_RELAY: &str = "ROLLWAY_WORKER_LOG_RELAY";
     /// Where the model gateway is, with `/v1`; not set if there is none.
-    pub const MODELS: &str = "ROLLWAY_WORKER_MODELS";
+    pub const GATEWAY_URL: &str = "ROLLWAY_WORKER_GATEWAY_URL";
     /// What a worker in Python is told about models, as JSON.
     pub const SETUP: &str = "ROLLWAY_WORKER_SETUP_JSON";
 }

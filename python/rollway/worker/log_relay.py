@@ -21,7 +21,7 @@ from typing import Any, TextIO
 from rollway import stages
 
 #: Set if the engine reads what this process prints.
-RELAYED = "ROLLWAY_WORKER_RELAYED"
+RELAYED = "ROLLWAY_WORKER_LOG_RELAY"
 
 #: What begins a line that says where it comes from.
 _MARK = "\x1e"

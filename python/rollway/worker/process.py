@@ -49,7 +49,7 @@ STATE_INTERVAL = 0.5
 
 
 #: The variable in which a worker finds the model gateway, if there is one.
-MODELS = "ROLLWAY_WORKER_MODELS"
+MODELS = "ROLLWAY_WORKER_GATEWAY_URL"
 
 #: What the engine says about models, and where it says it.
 _TOLD = (setups.SETUP, setups.SETUP_JSON, MODELS)
