@@ -18,7 +18,7 @@ def imported(name: str) -> Any:
     return value
 
 
-class Names:
+class Registry:
     """A list of things of one sort that were registered under names."""
 
     def __init__(self, sort: str, unknown: type[Error]) -> None:

@@ -35,7 +35,7 @@ FIELDS = "fields"
 
 
 @dataclass(frozen=True)
-class Definition:
+class WorkflowDefinition:
     """A workflow on its way: a name that is unique for what it does, and how it is found there."""
 
     name: str
@@ -43,27 +43,27 @@ class Definition:
     body: bytes
 
 
-def define(source: Any) -> Definition:
+def define(source: Any) -> WorkflowDefinition:
     """Returns what a worker needs to have a workflow."""
     if source is None:
         raise InvalidWorkflow("the task has no workflow")
-    if isinstance(source, Definition):
+    if isinstance(source, WorkflowDefinition):
         return source
     if isinstance(source, str):
         if ":" in source:
-            return Definition(source, BY_NAME, b"")
+            return WorkflowDefinition(source, BY_NAME, b"")
         source = lookup(source)
     Executable(source)
     reference = _reference(source)
     if reference is not None:
-        return Definition(reference, BY_NAME, b"")
-    _, body = carried(source)
+        return WorkflowDefinition(reference, BY_NAME, b"")
+    _, body = pickle_by_value(source)
     # A workflow that is changed and defined again is another workflow.
     digest = hashlib.sha256(body).hexdigest()[:16]
-    return Definition(f"{_title(source)}#{digest}", BY_VALUE, body)
+    return WorkflowDefinition(f"{_title(source)}#{digest}", BY_VALUE, body)
 
 
-def carried(source: Any) -> tuple[str, bytes]:
+def pickle_by_value(source: Any) -> tuple[str, bytes]:
     """Returns a workflow as its encoding and bytes, for workers that know it by any name."""
     with _by_value(source):
         try:
@@ -91,7 +91,7 @@ _APART = ("workflow", "batch_id", "task_id", "raw_task", "reward_fn", "repeat_ti
 _ARGUMENTS = [field.name for field in fields(Task) if field.name not in _APART]
 
 
-def pack(task: Task) -> bytes:
+def encode_task(task: Task) -> bytes:
     """Returns a task without its workflow as bytes."""
     state = vars(task)
     content = {name: state[name] for name in _ARGUMENTS if state[name]}
@@ -110,22 +110,22 @@ def pack(task: Task) -> bytes:
         return cloudpickle.dumps(content)
 
 
-def unpack(body: bytes, encoding: str) -> dict[str, Any]:
+def decode_task(body: bytes, encoding: str) -> dict[str, Any]:
     """Returns the fields of a task."""
     if encoding == JSON:
         return {"raw_task": json.loads(body)}
     return json.loads(body) if encoding == FIELDS else pickle.loads(body)
 
 
-def sent(task: Task) -> tuple[Definition, bytes, Any, Any]:
+def sent(task: Task) -> tuple[WorkflowDefinition, bytes, Any, Any]:
     """Returns a task for a process that passes it on: its workflow stays what a worker gets."""
-    return define(task.workflow), pack(task), task.batch_id, task.task_id
+    return define(task.workflow), encode_task(task), task.batch_id, task.task_id
 
 
-def received(parts: tuple[Definition, bytes, Any, Any]) -> Task:
+def received(parts: tuple[WorkflowDefinition, bytes, Any, Any]) -> Task:
     """Returns a task that was sent. Its workflow is a definition: nothing of it is loaded here."""
     definition, body, batch_id, task_id = parts
-    fields = {"is_eval": False, **unpack(body, "pickle")}
+    fields = {"is_eval": False, **decode_task(body, "pickle")}
     return Task.restored(definition, fields, batch_id=batch_id, task_id=task_id)
 
 

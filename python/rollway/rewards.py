@@ -21,11 +21,11 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rollway._registry import Names
+from rollway._registry import Registry
 from rollway.errors import InvalidOutput, InvalidRewardFn, MissingPackage, UnknownRewardFn
 from rollway.task import Task, text_of
 
-_names = Names("reward function", UnknownRewardFn)
+_registry = Registry("reward function", UnknownRewardFn)
 
 #: What a reward function gets under these names, if it has parameters of these names.
 _OFFERED = ("prompt", "task", "auxiliary_models")
@@ -51,17 +51,17 @@ def _register(name: str, source: Any) -> Any:
     if not name or ":" in name:
         raise InvalidRewardFn(f"{name!r} cannot be the name of a reward function")
     _checked(source)
-    return _names.register(name, source)
+    return _registry.register(name, source)
 
 
 def lookup(name: str) -> Any:
     """Returns what stands behind a registered name or `package.module:name`."""
-    return _checked(_names.lookup(name))
+    return _checked(_registry.lookup(name))
 
 
 def known() -> list[str]:
     """Returns the names that are registered."""
-    return _names.known()
+    return _registry.known()
 
 
 def _checked(source: Any) -> Any:
@@ -73,7 +73,7 @@ def _checked(source: Any) -> Any:
     return source
 
 
-class Judge:
+class RewardEvaluator:
     """A reward function with its arguments, ready to judge."""
 
     def __init__(self, source: Any, arguments: Mapping[str, Any] | None = None) -> None:
@@ -151,17 +151,19 @@ def _parameters(function: Any, given: Mapping[str, Any]) -> tuple[int, list[str]
     return positions, [name for name in _OFFERED if name in names and name not in given]
 
 
-async def judge(
+async def compute_reward(
     task: Task, response: str, auxiliary_models: list[Any] | None = None
 ) -> dict[str, float]:
     """Judges an answer by the reward function of a task, for workflows of one's own::
 
         reply = await model.chat(task.messages)
-        return await rw.judge(task, reply.text)
+        return await rw.compute_reward(task, reply.text)
 
     Returns a dictionary with `reward`, which a workflow may return as it is.
     """
-    return await Judge(task.reward_fn, task.reward_fn_args)(response, task, auxiliary_models)
+    return await RewardEvaluator(task.reward_fn, task.reward_fn_args)(
+        response, task, auxiliary_models
+    )
 
 
 class _Text:

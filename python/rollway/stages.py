@@ -33,7 +33,7 @@ PLACE_EVERY = 1.0
 _DEPTH = 64
 
 
-class Doing:
+class RunStage:
     """What one run is at. What is executed inside of `with` belongs to this run."""
 
     __slots__ = (
@@ -41,7 +41,7 @@ class Doing:
         *("of", "run", "since", "stage", "task", "thread"),
     )
 
-    def __init__(self, of: Any, run: int, among: dict[int, Doing]) -> None:
+    def __init__(self, of: Any, run: int, among: dict[int, RunStage]) -> None:
         #: The task that it is a run of.
         self.of = of
         self.run = run
@@ -55,7 +55,7 @@ class Doing:
         self._place: str | None = None
         self._looked = 0.0
 
-    def __enter__(self) -> Doing:
+    def __enter__(self) -> RunStage:
         self._among[id(self)] = self
         self._before = _current.set(self)
         return self
@@ -86,25 +86,25 @@ class Doing:
         return self._place
 
 
-_current: contextvars.ContextVar[Doing | None] = contextvars.ContextVar("doing", default=None)
+_current: contextvars.ContextVar[RunStage | None] = contextvars.ContextVar("doing", default=None)
 
 
-def current() -> Doing | None:
+def current() -> RunStage | None:
     """Returns what the run is at to which the current code belongs; none outside of runs."""
     return _current.get()
 
 
-class Stage:
+class StageScope:
     """A stage that was begun. Used with `with`, the one before comes back afterwards."""
 
     __slots__ = ("_before", "_doing", "_mine")
 
-    def __init__(self, one: Doing | None, mine: str, before: str) -> None:
+    def __init__(self, one: RunStage | None, mine: str, before: str) -> None:
         self._doing = one
         self._mine = mine
         self._before = before
 
-    def __enter__(self) -> Stage:
+    def __enter__(self) -> StageScope:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -113,7 +113,7 @@ class Stage:
             self._doing.set(self._before)
 
 
-def stage(name: str) -> Stage:
+def stage(name: str) -> StageScope:
     """Says what the run is at from now on, for people who look at it::
 
         rw.stage("compiling the tests")
@@ -128,13 +128,13 @@ def stage(name: str) -> Stage:
         return _NONE
     before = one.stage
     one.set(str(name))
-    return Stage(one, one.stage, before)
+    return StageScope(one, one.stage, before)
 
 
-_NONE = Stage(None, "", "")
+_NONE = StageScope(None, "", "")
 
 
-def waiting(model: str | None) -> Stage:
+def waiting(model: str | None) -> StageScope:
     """The run waits for a model. What it said itself that it is at stays."""
     one = _current.get()
     if one is None or one.stage != RUNNING:

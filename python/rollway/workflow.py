@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, overload
 
-from rollway._registry import Names
+from rollway._registry import Registry
 from rollway.errors import InvalidWorkflow, UnknownWorkflow
 from rollway.experience import Experience
 
@@ -132,7 +132,7 @@ def _is_coroutine(function: Any) -> bool:
     )
 
 
-_names = Names("workflow", UnknownWorkflow)
+_registry = Registry("workflow", UnknownWorkflow)
 
 
 @overload
@@ -166,17 +166,17 @@ def register(name: str, source: Any) -> Any:
     if not name or ":" in name:
         raise InvalidWorkflow(f"{name!r} cannot be the name of a workflow")
     Executable(source)
-    return _names.register(name, source)
+    return _registry.register(name, source)
 
 
 def lookup(name: str) -> Any:
     """Returns what stands behind a registered name or `package.module:name`."""
-    return _names.lookup(name)
+    return _registry.lookup(name)
 
 
 def known() -> list[str]:
     """Returns the names that are registered."""
-    return _names.known()
+    return _registry.known()
 
 
 def resolve(source: Any) -> Executable:

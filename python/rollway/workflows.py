@@ -13,7 +13,7 @@ from typing import Any
 from rollway import _registry
 from rollway.errors import InvalidOutput, InvalidWorkflow
 from rollway.models.base import Reply
-from rollway.rewards import Judge
+from rollway.rewards import RewardEvaluator
 from rollway.stages import REWARDING, stage
 from rollway.task import Task
 from rollway.workflow import Workflow, register
@@ -55,16 +55,16 @@ class SimpleWorkflow(Workflow):
         cls._judge_of(task)
 
     @classmethod
-    def _judge_of(cls, task: Task) -> Judge | None:
+    def _judge_of(cls, task: Task) -> RewardEvaluator | None:
         """Returns the reward function of a task; none if the class judges by itself."""
         reward_fn = cls.default_reward_fn if task.reward_fn is None else task.reward_fn
         if reward_fn is None and cls.judge is not SimpleWorkflow.judge:
             return None
-        return Judge(reward_fn, task.reward_fn_args)
+        return RewardEvaluator(reward_fn, task.reward_fn_args)
 
     def reset(self, task: Task) -> None:
         self.task = task
-        self._judge = self._judge_of(task)
+        self._evaluator = self._judge_of(task)
 
     def format_messages(self) -> list[dict[str, Any]]:
         """Returns what is said to the model first."""
@@ -82,7 +82,7 @@ class SimpleWorkflow(Workflow):
 
     async def judge(self, reply: Reply) -> dict[str, float]:
         """Judges an answer: its `reward`, and other numbers that become metrics."""
-        judge = self._judge or Judge(self.task.reward_fn)
+        judge = self._evaluator or RewardEvaluator(self.task.reward_fn)
         return await judge(reply.text, self.task, self.auxiliary_models)
 
     async def run_async(self) -> Any:
@@ -121,7 +121,7 @@ class MultiTurnWorkflow(SimpleWorkflow):
         cls._turns_of(task)
 
     @classmethod
-    def _judge_of(cls, task: Task) -> Judge | None:
+    def _judge_of(cls, task: Task) -> RewardEvaluator | None:
         if task.reward_fn is None and cls.default_reward_fn is None:
             return None
         return super()._judge_of(task)
@@ -141,7 +141,7 @@ class MultiTurnWorkflow(SimpleWorkflow):
     ) -> tuple[Any, dict[str, float]]:
         """Judges an answer, and returns what is said to it, or none if the run is over."""
         turns = self._turns
-        judges = self._judge is not None or type(self).judge is not SimpleWorkflow.judge
+        judges = self._evaluator is not None or type(self).judge is not SimpleWorkflow.judge
         told = await self.judge(reply) if judges else {}
         if judges and told["reward"] >= turns.stop_at:
             return None, told

@@ -444,7 +444,7 @@ fn listen(
     }
 }
 
-/// Returns the arguments with which this Python places workers on Ray.
+/// Returns the interpreter arguments that start the Ray launcher.
 pub(crate) fn placer(py: Python<'_>) -> PyResult<Vec<String>> {
     py.import("rollway.client._launch")?.getattr("RAY_LAUNCHER")?.extract()
 }

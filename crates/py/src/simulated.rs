@@ -11,7 +11,7 @@ use crate::pending::Pending;
 use crate::runtime;
 
 /// A simulated server. It ends with the last reference to it, or when it is stopped.
-#[pyclass(frozen, module = "rollway._rollway")]
+#[pyclass(frozen, name = "MockServer", module = "rollway._rollway")]
 pub(crate) struct SimulatedServer {
     server: Mutex<Option<Server>>,
     inside: Inside,
@@ -40,7 +40,7 @@ impl SimulatedServer {
             "vllm" => Kind::Vllm,
             "sglang" => Kind::Sglang,
             "openai" => Kind::OpenAi,
-            other => return Err(PyValueError::new_err(format!("`{other}` cannot be simulated"))),
+            other => return Err(PyValueError::new_err(format!("`{other}` is no kind of mock server; choose vllm, sglang or openai"))),
         };
         let first_token = crate::engine::seconds(first_token)?;
         let lengths = Lengths::Uniform(lengths.0, lengths.1);

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from rollway import _rollway
-from rollway.client._pending import Call, same
+from rollway.client._pending import PendingResult, identity
 from rollway.config import Config
 from rollway.errors import Error
 from rollway.models.base import Model
-from rollway.models.gateway import Served, connect
+from rollway.models.gateway import GatewayModel, connect
 from rollway.models.openai import OpenAI
 
 #: A server, as the extension takes it: the model's name, whether it is trained, the kind of server,
@@ -21,7 +21,7 @@ Server = tuple[str, bool, str, str, "str | None", "str | None"]
 ROLLOUT = "rollout"
 
 
-class Gate:
+class ModelGateway:
     """The models of a job: those that are servers stand behind a gateway, which this one starts."""
 
     def __init__(
@@ -64,7 +64,7 @@ class Gate:
             self._servers.append(
                 (name, trained, engine.engine, server, engine.api_key, engine.name)
             )
-        served = {id(engine): Served(name, engine.engine, trained) for engine in servers}
+        served = {id(engine): GatewayModel(name, engine.engine, trained) for engine in servers}
         return [served.get(id(engine), engine) for engine in engines]
 
     @property
@@ -103,7 +103,7 @@ class Gate:
         """Ends the gateway."""
         gateway, self._gateway = self._gateway, None
         if gateway is not None:
-            Call("stop", lambda: gateway.stop(0.0), same).result()
+            PendingResult("stop", lambda: gateway.stop(0.0), identity).result()
 
     def required(self) -> Any:
         """Returns the gateway, or raises if there is none."""

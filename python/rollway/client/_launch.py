@@ -12,7 +12,7 @@ from typing import Any
 import cloudpickle
 
 from rollway import _serialization, ray
-from rollway.client._gateway import Gate
+from rollway.client._gateway import ModelGateway
 from rollway.config import Config
 from rollway.errors import Error
 from rollway.models.base import Model
@@ -28,7 +28,7 @@ _SETUP_MAX = 120 * 1024
 RAY_LAUNCHER = start_arguments("rollway.ray.launcher")
 
 
-class Pool:
+class LaunchSetup:
     """How many runners there are, and how their processes are started."""
 
     def __init__(
@@ -44,8 +44,8 @@ class Pool:
         self.config_json = placed(config).to_json()
         self.runners = len(models) * int(config.explorer.runner_per_model)
         auxiliary = [list(engines) for engines in auxiliary_models or []]
-        self.gate = Gate(config, models, auxiliary)
-        self.spawn = spawn(config, self.gate.models, self.gate.auxiliary)
+        self.model_gateway = ModelGateway(config, models, auxiliary)
+        self.spawn = spawn(config, self.model_gateway.models, self.model_gateway.auxiliary)
 
 
 def placed(config: Config) -> Config:
@@ -81,7 +81,9 @@ def spawn(
         "auxiliary": [list(engines) for engines in auxiliary],
         "concurrent_mode": config.explorer.concurrent_mode,
         "sys_path": [*folders, *(os.path.abspath(path) for path in sys.path)],
-        "reward_fns": {name: _serialization.carried(fn)[1] for name, fn in (reward_fns or {}).items()},
+        "reward_fns": {
+            name: _serialization.pickle_by_value(fn)[1] for name, fn in (reward_fns or {}).items()
+        },
     }
     text = base64.b85encode(cloudpickle.dumps(setup)).decode()
     if len(text) > _SETUP_MAX:
@@ -98,7 +100,7 @@ PackedTask = tuple[str, tuple[str, bytes] | None, int, bool, bytes]
 
 def pack(tasks: Sequence[Task]) -> list[PackedTask]:
     """Returns tasks as the engine takes them. Nothing is sent if one of them is wrong."""
-    definitions: dict[Any, _serialization.Definition] = {}
+    definitions: dict[Any, _serialization.WorkflowDefinition] = {}
     packed = []
     for position, task in enumerate(tasks):
         if not isinstance(task, Task):
@@ -109,7 +111,9 @@ def pack(tasks: Sequence[Task]) -> list[PackedTask]:
         definition = definitions[key]
         body = (definition.encoding, definition.body) if definition.body else None
         repeat = _repeat_times(position, task.repeat_times)
-        packed.append((definition.name, body, repeat, bool(task.is_eval), _serialization.pack(task)))
+        packed.append(
+            (definition.name, body, repeat, bool(task.is_eval), _serialization.encode_task(task))
+        )
     return packed
 
 

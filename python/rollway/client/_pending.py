@@ -16,7 +16,7 @@ T = TypeVar("T")
 _LOOK = 0.2
 
 
-class Call(Coroutine[Any, Any, T], Generic[T]):
+class PendingResult(Coroutine[Any, Any, T], Generic[T]):
     """A call that waits. In async code it is awaited; in a plain script one asks for its result::
 
         statuses = await scheduler.get_statuses(1)
@@ -130,6 +130,6 @@ class _Bell:
             self._waiter.set_result(None)
 
 
-def same(value: T) -> T:
+def identity(value: T) -> T:
     """Returns its argument: the conversion of an answer that needs none."""
     return value

@@ -7,7 +7,7 @@ import logging
 import shutil
 from typing import Any
 
-from rollway.client._pending import Call
+from rollway.client._pending import PendingResult
 
 logger = logging.getLogger("rollway.states")
 
@@ -18,10 +18,10 @@ Row = tuple[int, dict[str, Any], dict[str, str]]
 WIDTH = 120
 
 
-class HasStates:
+class RunnerStatesMixin:
     """What can be asked about the runners of a pool."""
 
-    def _runners(self) -> Call[list[Row]] | None:
+    def _runners(self) -> PendingResult[list[Row]] | None:
         """Asks for the runners; none if there are none yet."""
         raise NotImplementedError
 
@@ -30,9 +30,9 @@ class HasStates:
 
         What the engine knows: `state` (`busy`, `idle`, …), `stuck`, `age` in that state; of its
         work `batch_id`, `task_id`, `run_id`, `run_ids` and `attempt`; `stage` (what it is at, in
-        words), `stage_for` (for how many seconds), `usual` (what attempts like it take), `place`
+        words), `stage_seconds` (for how many seconds), `typical_seconds` (what attempts like it take), `code_location`
         (where in the workflow's code, if that lasts), `model`, `server` and `calls` of model calls
-        under way, `silent_for` (since its last heartbeat), `node`, `message`, `waiting` (why it is
+        under way, `silent_for` (since its last heartbeat), `location`, `message`, `waiting` (why it is
         not started yet). What the runner says itself: `workflow_id`, `model_version`, `begin_time`,
         `terminate_time`, `running_time`, and what its workflow adds.
         """
@@ -91,10 +91,20 @@ _LEAST = {"runner_id", "state", "work", "stage", "since"}
 
 #: What the columns show; the rest is in the last one.
 _SHOWN = {
-    *("state", "stuck", "age", "life", "batch_id", "task_id", "run_id", "run_ids", "attempt"),
-    *("calls", "stage", "stage_for", "usual", "place", "model", "server", "node", "silent_for"),
+    *(
+        "state",
+        "stuck",
+        "age",
+        "incarnation",
+        "batch_id",
+        "task_id",
+        "run_id",
+        "run_ids",
+        "attempt",
+    ),
+    *("calls", "stage", "stage_seconds", "typical_seconds", "code_location", "model"),
     *("workflow_id", "begin_time", "terminate_time", "running_time", "stages"),
-    *("message", "waiting"),
+    *("server", "location", "silent_for", "message", "waiting"),
 }
 
 
@@ -149,11 +159,11 @@ def _row(runner: int, state: dict[str, Any]) -> dict[str, str]:
         "for": span(state.get("age")),
         "work": work,
         "stage": str(state.get("stage") or state.get("message") or ""),
-        "since": span(state.get("stage_for")),
-        "place": _file(str(state.get("place") or "")),
+        "since": span(state.get("stage_seconds")),
+        "place": _file(str(state.get("code_location") or "")),
         "model": model,
         "heard": span(state.get("silent_for")),
-        "node": str(state.get("node") or ""),
+        "node": str(state.get("location") or ""),
         "more": " ".join(rest),
     }
 

@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 from rollway import _rollway, operators
 from rollway.client import _launch
-from rollway.client._pending import Call, same
-from rollway.client._runner_states import HasStates, Row
+from rollway.client._pending import PendingResult, identity
+from rollway.client._runner_states import Row, RunnerStatesMixin
 from rollway.client.scheduler import STOP_TIMEOUT, BatchId, InFlight, _Ready
 from rollway.config import Config
 from rollway.errors import NoPipeline, NotStarted
@@ -119,7 +119,7 @@ class _Once:
         return self._taken[key]
 
 
-class RolloutCoordinator(HasStates):
+class RolloutCoordinator(RunnerStatesMixin):
     """Owns batches from submit to finalize::
 
         async with rw.RolloutCoordinator(config, [rw.models.Echo()]) as coordinator:
@@ -127,7 +127,7 @@ class RolloutCoordinator(HasStates):
             result = await coordinator.finalize_train_batch(1)
             print(result["metrics"]["rollout/reward/mean"])
 
-    Methods that wait return a `Call`: awaited in async code, `.result()` in a plain script.
+    Methods that wait return a `PendingResult`: awaited in async code, `.result()` in a plain script.
 
     Experiences of train batches go through the operators of `data_processor.experience_pipeline`
     into `buffer.trainer_input.experience_buffer`, and are safe there when finalizing returns. A
@@ -149,7 +149,7 @@ class RolloutCoordinator(HasStates):
         sink: Any = None,
     ) -> None:
         self.config = config
-        self._pool = _launch.Pool(config, rollout_model, auxiliary_models)
+        self._launch_setup = _launch.LaunchSetup(config, rollout_model, auxiliary_models)
         self.sink: Any = None if config.mode == "bench" else sink
         self._engine: Any = None
 
@@ -158,10 +158,12 @@ class RolloutCoordinator(HasStates):
             raise NotStarted("not prepared: prepare() must be called first")
         return self._engine
 
-    def _call(self, name: str, begin: Callable[[Any], Any], convert: Callable[[Any], Any]) -> Call:
-        return Call(name, lambda: begin(self._prepared()), convert)
+    def _call(
+        self, name: str, begin: Callable[[Any], Any], convert: Callable[[Any], Any]
+    ) -> PendingResult:
+        return PendingResult(name, lambda: begin(self._prepared()), convert)
 
-    def prepare(self) -> Call[None]:
+    def prepare(self) -> PendingResult[None]:
         """Opens the buffer and starts the runners; waits until each is ready or failed to start.
 
         After an error it may be called again.
@@ -169,13 +171,18 @@ class RolloutCoordinator(HasStates):
 
         def begin() -> Any:
             if self._engine is None:
-                pool, sink, ours = self._pool, None, None
+                launch, sink, ours = self._launch_setup, None, None
                 if self.sink is not None:
                     sink = _Once(self.sink)
                 elif self.config.mode != "bench":
-                    ours = (operators.registered(), operators.maker(pool.gate.auxiliary))
+                    ours = (operators.registered(), operators.maker(launch.model_gateway.auxiliary))
                 self._engine = _rollway.Coordinator(
-                    pool.config_json, pool.runners, pool.spawn, sink, ours, pool.gate.start()
+                    launch.config_json,
+                    launch.runners,
+                    launch.spawn,
+                    sink,
+                    ours,
+                    launch.model_gateway.start(),
                 )
             return self._engine.prepare()
 
@@ -184,9 +191,9 @@ class RolloutCoordinator(HasStates):
             if up < wanted:
                 logger.warning("%d of %d runners are ready", up, wanted)
 
-        return Call("prepare", begin, ready)
+        return PendingResult("prepare", begin, ready)
 
-    def shutdown(self, timeout: float = STOP_TIMEOUT) -> Call[dict[str, Any]]:
+    def shutdown(self, timeout: float = STOP_TIMEOUT) -> PendingResult[dict[str, Any]]:
         """Stops. Attempts and deliveries under way get `timeout` seconds to end.
 
         Batches that are not finalized by then are aborted; the result says what that leaves behind,
@@ -194,8 +201,8 @@ class RolloutCoordinator(HasStates):
         stay as they are, and the next coordinator of the job goes on with them.
         """
         if self._engine is None:
-            return Call("shutdown", lambda: _Ready({}), same)
-        return self._call("shutdown", lambda engine: engine.shutdown(float(timeout)), same)
+            return PendingResult("shutdown", lambda: _Ready({}), identity)
+        return self._call("shutdown", lambda engine: engine.shutdown(float(timeout)), identity)
 
     @property
     def restored(self) -> Restored:
@@ -204,19 +211,19 @@ class RolloutCoordinator(HasStates):
         going_on = {batch: RestoredBatch(*rest) for batch, *rest in batches}
         return Restored(going_on, list(ended), version)
 
-    def note_version(self, version: int) -> Call[None]:
+    def note_version(self, version: int) -> PendingResult[None]:
         """Keeps the version of the model in the ledger: it never goes backwards."""
-        return self._call("note_version", lambda engine: engine.note_version(version), same)
+        return self._call("note_version", lambda engine: engine.note_version(version), identity)
 
     def update_weights(
         self, path: str, version: int, in_flight: InFlight = "drain"
-    ) -> Call[dict[str, Any]]:
+    ) -> PendingResult[dict[str, Any]]:
         """As `Scheduler.update_weights`; a version that a server has is noted in the ledger."""
-        gate = self._pool.gate
+        gateway = self._launch_setup.model_gateway
         return self._call(
             "update_weights",
-            lambda engine: engine.update_weights(gate.required(), path, version, in_flight),
-            same,
+            lambda engine: engine.update_weights(gateway.required(), path, version, in_flight),
+            identity,
         )
 
     def submit_batch(
@@ -226,7 +233,7 @@ class RolloutCoordinator(HasStates):
         tasks: Sequence[Task],
         batch_type: BatchType,
         min_wait_num: int | None = None,
-    ) -> Call[None]:
+    ) -> PendingResult[None]:
         """Registers a batch and runs its tasks. A refused batch leaves nothing behind."""
         if batch_type not in ("train", "eval"):
             raise ValueError(f"batch_type is 'train' or 'eval', not {batch_type!r}")
@@ -234,12 +241,12 @@ class RolloutCoordinator(HasStates):
         return self._call(
             "submit_batch",
             lambda engine: engine.submit(batch_id, packed, batch_type, min_wait_num),
-            same,
+            identity,
         )
 
     def finalize_train_batch(
         self, batch_id: BatchId, *, timeout: float | None = None
-    ) -> Call[dict[str, Any]]:
+    ) -> PendingResult[dict[str, Any]]:
         """Waits for a train batch, stores its experiences and closes it.
 
         Returns `batch_id`, `batch_type`, `finished_task_count`, `metrics` (those of the pipeline
@@ -252,13 +259,13 @@ class RolloutCoordinator(HasStates):
 
     def finalize_eval_batch(
         self, batch_id: BatchId, *, timeout: float | None = None
-    ) -> Call[dict[str, Any]]:
+    ) -> PendingResult[dict[str, Any]]:
         """Waits for an eval batch and closes it; `complete` says whether anything is missing."""
         return self._finalize("finalize_eval_batch", batch_id, "eval", timeout)
 
     def _finalize(
         self, name: str, batch_id: BatchId, batch_type: BatchType, timeout: float | None
-    ) -> Call[dict[str, Any]]:
+    ) -> PendingResult[dict[str, Any]]:
         limit = float(timeout) if timeout else None
         return self._call(
             name, lambda engine: engine.finalize(batch_id, batch_type, limit), _result
@@ -266,7 +273,7 @@ class RolloutCoordinator(HasStates):
 
     def abort_batch(
         self, batch_id: BatchId, *, reason: str, keep_partial_results: bool = False
-    ) -> Call[dict[str, Any] | None]:
+    ) -> PendingResult[dict[str, Any] | None]:
         """Gives a batch up, storing what it has finished if asked to.
 
         Returns its result, or none if there was nothing to abort.
@@ -279,7 +286,7 @@ class RolloutCoordinator(HasStates):
 
     def cancel_run(
         self, batch_id: BatchId, task_id: int, run_id: int, *, reason: str = "asked for"
-    ) -> Call[bool]:
+    ) -> PendingResult[bool]:
         """Cancels one run; tells whether there was one to cancel.
 
         Its task goes on without it. What other runs have finished stays; those that its runner was
@@ -287,15 +294,17 @@ class RolloutCoordinator(HasStates):
         also after a restart.
         """
         return self._call(
-            "cancel_run", lambda engine: engine.cancel_run(batch_id, task_id, run_id, reason), same
+            "cancel_run",
+            lambda engine: engine.cancel_run(batch_id, task_id, run_id, reason),
+            identity,
         )
 
-    def _runners(self) -> Call[list[Row]] | None:
+    def _runners(self) -> PendingResult[list[Row]] | None:
         if self._engine is None:
             return None
-        return self._call("runners", lambda engine: engine.runners(), same)
+        return self._call("runners", lambda engine: engine.runners(), identity)
 
-    def process_experiences(self, payloads: Sequence[bytes]) -> Call[dict[str, float]]:
+    def process_experiences(self, payloads: Sequence[bytes]) -> PendingResult[dict[str, float]]:
         """Stores experiences that belong to no batch; returns the metrics of the pipeline.
 
         The same payloads again have no further effect.
@@ -306,7 +315,7 @@ class RolloutCoordinator(HasStates):
                 raise NoPipeline("the experience pipeline is not initialized")
             return self._engine.process(list(payloads))
 
-        return Call("process_experiences", begin, same)
+        return PendingResult("process_experiences", begin, identity)
 
     def take_feedback(self) -> list[dict[int, dict[str, list[Any]]]]:
         """Returns what the selectors of tasks should learn since the last time.
@@ -319,7 +328,7 @@ class RolloutCoordinator(HasStates):
     def batch_state(self, batch_id: BatchId) -> BatchLifecycleState | None:
         """Returns where a batch stands; none if it is not registered, or forgotten."""
         found = self._call(
-            "batch_state", lambda engine: engine.batch_state(batch_id), same
+            "batch_state", lambda engine: engine.batch_state(batch_id), identity
         ).result()
         return None if found is None else BatchLifecycleState(found)
 

@@ -15,14 +15,14 @@ import numpy as np
 
 from rollway import _rollway, _serialization, operators, rewards
 from rollway.client import _launch
-from rollway.client._pending import Call, same
-from rollway.client._runner_states import HasStates, Row
+from rollway.client._pending import PendingResult, identity
+from rollway.client._runner_states import Row, RunnerStatesMixin
 from rollway.client.scheduler import STOP_TIMEOUT, BatchId, _Ready
 from rollway.config import Config
 from rollway.errors import Error, NotStarted, WorkflowUnavailable
 from rollway.models.base import Model
 from rollway.models.echo import Echo
-from rollway.models.gateway import Served
+from rollway.models.gateway import GatewayModel
 from rollway.models.openai import OpenAI
 from rollway.worker import setup, workflow_check
 from rollway.workflow import known, lookup
@@ -35,7 +35,7 @@ _KEY = "ROLLWAY_MODEL_KEY_"
 _numbers = itertools.count()
 
 
-class Explorer(HasStates):
+class Explorer(RunnerStatesMixin):
     """Runs the tasks of a configuration, step after step, and follows the trainer's weights::
 
         explorer = rw.Explorer(rw.Config.load("job.yaml"))
@@ -43,7 +43,7 @@ class Explorer(HasStates):
         await explorer.explore()
         await explorer.shutdown()
 
-    Methods that wait return a `Call`: awaited in async code, `.result()` in a plain script. In a
+    Methods that wait return a `PendingResult`: awaited in async code, `.result()` in a plain script. In a
     `with` or `async with` block it is prepared and shut down.
 
     Workflows are those that the configuration names: registered in this process (`@rw.workflow` in
@@ -80,7 +80,7 @@ class Explorer(HasStates):
 
     # ---- life ------------------------------------------------------------------------------------
 
-    def prepare(self) -> Call[None]:
+    def prepare(self) -> PendingResult[None]:
         """Gets everything ready: tasks, buffer, models, runners, and where the last process was.
 
         In mode `serve` it starts to serve. After an error it may be called again.
@@ -95,13 +95,13 @@ class Explorer(HasStates):
             # The gateway has them.
             _forget(self._keys)
 
-        return Call("prepare", begin, ready)
+        return PendingResult("prepare", begin, ready)
 
-    def shutdown(self, timeout: float = STOP_TIMEOUT) -> Call[None]:
+    def shutdown(self, timeout: float = STOP_TIMEOUT) -> PendingResult[None]:
         """Stops what is under way, within `timeout` seconds, and closes everything."""
         if self._engine is None:
-            return Call("shutdown", lambda: _Ready(None), same)
-        return self._call("shutdown", lambda engine: engine.shutdown(float(timeout)), same)
+            return PendingResult("shutdown", lambda: _Ready(None), identity)
+        return self._call("shutdown", lambda engine: engine.shutdown(float(timeout)), identity)
 
     def stop(self) -> None:
         """Has `explore`, `eval`, `benchmark` and `serve` end soon and cleanly, from any thread."""
@@ -124,46 +124,46 @@ class Explorer(HasStates):
 
     # ---- what it does ----------------------------------------------------------------------------
 
-    def explore(self) -> Call[str]:
+    def explore(self) -> PendingResult[str]:
         """Explores until all steps are done, or the trainer is; returns the explorer's name."""
-        return self._call("explore", lambda engine: engine.explore(), same)
+        return self._call("explore", lambda engine: engine.explore(), identity)
 
-    def eval(self) -> Call[list[dict[str, Any]]]:
+    def eval(self) -> PendingResult[list[dict[str, Any]]]:
         """Evaluates the weights that the models have on every set of `eval_tasksets`.
 
         Returns for each set `step`, `set`, `score` (the mean reward; none if no run succeeded),
         `tasks`, `failed` (tasks without a good run) and `metrics`.
         """
-        return self._call("eval", lambda engine: engine.eval(), same)
+        return self._call("eval", lambda engine: engine.eval(), identity)
 
-    def benchmark(self) -> Call[list[dict[str, Any]]]:
+    def benchmark(self) -> PendingResult[list[dict[str, Any]]]:
         """Evaluates the checkpoints of the job: all, or the latest.
 
         Returns for each of them and each set what `eval` does; `step` says which checkpoint.
         """
-        return self._call("benchmark", lambda engine: engine.benchmark(), same)
+        return self._call("benchmark", lambda engine: engine.benchmark(), identity)
 
-    def serve(self) -> Call[str]:
+    def serve(self) -> PendingResult[str]:
         """Serves agents elsewhere until `stop()` or `shutdown()`; mode `serve`. Returns the name.
 
         Agents find the server through the job's folder: `rw.ServeClient.of_job(e.job_dir)`.
         """
-        return self._call("serve", lambda engine: engine.serve(), same)
+        return self._call("serve", lambda engine: engine.serve(), identity)
 
-    def sync_weight(self) -> Call[int]:
+    def sync_weight(self) -> PendingResult[int]:
         """Takes the newest weights that the trainer has published; returns their version."""
-        return self._call("sync_weight", lambda engine: engine.sync_weight(), same)
+        return self._call("sync_weight", lambda engine: engine.sync_weight(), identity)
 
-    def save_checkpoint(self) -> Call[None]:
+    def save_checkpoint(self) -> PendingResult[None]:
         """Keeps where the explorer is, so that another process goes on from there."""
-        return self._call("save_checkpoint", lambda engine: engine.save_checkpoint(), same)
+        return self._call("save_checkpoint", lambda engine: engine.save_checkpoint(), identity)
 
     def setup_weight_sync_group(
         self,
         master_address: str,
         master_port: int,
         state_dict_meta: Sequence[tuple[str, str, Sequence[int]]] | None = None,
-    ) -> Call[int]:
+    ) -> PendingResult[int]:
         """Has the servers of the trained model take weights over the trainer's group (`nccl`).
 
         Returns how many members the group has: the trainer first, then all GPUs of the servers,
@@ -177,10 +177,10 @@ class Explorer(HasStates):
         return self._call(
             "setup_weight_sync_group",
             lambda engine: engine.setup_weight_sync_group(master_address, master_port, tensors),
-            same,
+            identity,
         )
 
-    def get_weight(self, name: str) -> Call[np.ndarray]:
+    def get_weight(self, name: str) -> PendingResult[np.ndarray]:
         """Returns a tensor of the weights that the models have, as they were published.
 
         NumPy has no bfloat16: such tensors are of the type of `ml_dtypes` if that is installed, and
@@ -208,29 +208,31 @@ class Explorer(HasStates):
         """
         return self._prepared().dashboard_url
 
-    def pulse(self) -> Call[dict[str, int]]:
+    def live_stats(self) -> PendingResult[dict[str, int]]:
         """Returns live numbers, also while it explores: runs by what they are at, runners, tokens.
 
         `pending`, `running`, `done`, `failed`, `cancelled`, `retried`, `runners`, `busy`,
         `prompt_tokens`, `answer_tokens`.
         """
-        return self._call("pulse", lambda engine: engine.pulse(), same)
+        return self._call("live_stats", lambda engine: engine.live_stats(), identity)
 
     def cancel_run(
         self, batch_id: BatchId, task_id: int, run_id: int, *, reason: str = "asked for"
-    ) -> Call[bool]:
+    ) -> PendingResult[bool]:
         """Cancels one run, also while `explore()` goes on; tells whether there was one to cancel.
 
         Its task goes on without it. See `RolloutCoordinator.cancel_run`.
         """
         return self._call(
-            "cancel_run", lambda engine: engine.cancel_run(batch_id, task_id, run_id, reason), same
+            "cancel_run",
+            lambda engine: engine.cancel_run(batch_id, task_id, run_id, reason),
+            identity,
         )
 
-    def _runners(self) -> Call[list[Row]] | None:
+    def _runners(self) -> PendingResult[list[Row]] | None:
         if self._engine is None:
             return None
-        return self._call("runners", lambda engine: engine.runners(), same)
+        return self._call("runners", lambda engine: engine.runners(), identity)
 
     # ---- inside ----------------------------------------------------------------------------------
 
@@ -239,8 +241,10 @@ class Explorer(HasStates):
             raise NotStarted("not prepared: prepare() must be called first")
         return self._engine
 
-    def _call(self, name: str, begin: Callable[[Any], Any], convert: Callable[[Any], Any]) -> Call:
-        return Call(name, lambda: begin(self._prepared()), convert)
+    def _call(
+        self, name: str, begin: Callable[[Any], Any], convert: Callable[[Any], Any]
+    ) -> PendingResult:
+        return PendingResult(name, lambda: begin(self._prepared()), convert)
 
     def _make(self) -> Any:
         config = Config.from_dict(self.config.changed())
@@ -257,13 +261,9 @@ class Explorer(HasStates):
             config.explorer.env_vars = {"PYTHONPATH": path, **config.explorer.env_vars, **hidden}
         text = json.dumps(config.changed())
         ours = (operators.registered(), operators.maker(self._auxiliary))
-        return _rollway.Explorer(
-            text, self.config.folder, spawn, definitions, self._on_event, ours
-        )
+        return _rollway.Explorer(text, self.config.folder, spawn, definitions, self._on_event, ours)
 
-    def _workers(
-        self, config: Config
-    ) -> tuple[_launch.Spawn | None, list[tuple[str, str, bytes]]]:
+    def _workers(self, config: Config) -> tuple[_launch.Spawn | None, list[tuple[str, str, bytes]]]:
         """Returns how workers are started if they need something of this process."""
         sets = _sets(config)
         rows = any(one["rows_name_workflows"] for one in sets)
@@ -274,9 +274,7 @@ class Explorer(HasStates):
             and _is_ours(source := lookup(name))
         }
         reward_fns = {
-            name: source
-            for name in rewards.known()
-            if _is_ours(source := rewards.lookup(name))
+            name: source for name in rewards.known() if _is_ours(source := rewards.lookup(name))
         }
         if not ours and not reward_fns and self._is_served():
             return None, []
@@ -285,7 +283,9 @@ class Explorer(HasStates):
         _check(sets)
         spawn = _launch.spawn(config, *self._behind(config), folders, reward_fns)
         spawn[2].extend((key, "") for key in self._keys)
-        return spawn, [(name, *_serialization.carried(source)) for name, source in ours.items()]
+        return spawn, [
+            (name, *_serialization.pickle_by_value(source)) for name, source in ours.items()
+        ]
 
     def _behind(self, config: Config) -> tuple[list[Model], list[list[Model]]]:
         """Returns the models as workers have them: those that are servers, behind the gateway."""
@@ -321,7 +321,7 @@ def _served(name: str, section: Any, engines: list[Model] | None, trained: bool)
     kind = section["engine_type"]
     if kind == "echo":
         return engines or [Echo()]
-    return [Served(name, "vllm" if kind == "tiny" else kind, trained)]
+    return [GatewayModel(name, "vllm" if kind == "tiny" else kind, trained)]
 
 
 def _settle(section: Any, engines: Sequence[Model], keys: list[str]) -> None:
@@ -340,7 +340,7 @@ def _settle(section: Any, engines: Sequence[Model], keys: list[str]) -> None:
             "the servers of a model are of one kind, name and key; these are of "
             f"{len(kinds)}: {', '.join(sorted(f'{kind} {name}' for kind, name, _ in kinds))}"
         )
-    (kind, name, api_key), = kinds
+    ((kind, name, api_key),) = kinds
     section["engine_type"] = kind
     section["base_url"] = [engine.base_url for engine in servers]
     if name:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from rollway import _rollway
-from rollway.client._pending import Call, same
+from rollway.client._pending import PendingResult, identity
 from rollway.client.coordinator import RolloutCoordinator
 from rollway.errors import MissingPackage
 from rollway.experience import Experience
@@ -27,7 +27,7 @@ _SECRET = "ROLLWAY_READER_SECRET"
 _FLOATS = ("logprobs", "advantages", "returns", "token_level_reward", "teacher_logprobs")
 
 
-class Batch:
+class ExperienceBatch:
     """Experiences that were read together. A sequence of `rw.Experience`.
 
     `versions` has the model version of each, `stale` says how many were passed over before them
@@ -235,10 +235,12 @@ class ExperienceReader:
         self.raise_on_timeout = raise_on_timeout
         self.stale = 0
         secret = _secret(secret)
-        opening = Call("open", lambda: _rollway.Reader.open(given, name, secret), same)
+        opening = PendingResult("open", lambda: _rollway.Reader.open(given, name, secret), identity)
         self._reader: Any = opening.result()
 
-    def _call(self, count: int | None, timeout: float | None) -> Call[Batch | None]:
+    def _call(
+        self, count: int | None, timeout: float | None
+    ) -> PendingResult[ExperienceBatch | None]:
         wanted = self.batch_size if count is None else count
         if wanted < 1:
             raise ValueError(f"count must be at least 1, not {wanted}")
@@ -247,18 +249,18 @@ class ExperienceReader:
         def begin() -> Any:
             return self._reader.read(wanted, wait, self.min_model_version, self.keep)
 
-        def convert(answer: tuple[bytes, list[int], int, str]) -> Batch | None:
+        def convert(answer: tuple[bytes, list[int], int, str]) -> ExperienceBatch | None:
             payload, versions, stale, end = answer
             self.stale += stale
             if not versions and end == "finished":
                 return None
             if not versions and self.raise_on_timeout:
                 raise TimeoutError(f"nothing to read from {self.source} after {wait} seconds")
-            return Batch(payload, versions, stale)
+            return ExperienceBatch(payload, versions, stale)
 
-        return Call("read", begin, convert)
+        return PendingResult("read", begin, convert)
 
-    def read(self, count: int | None = None, timeout: float | None = None) -> Batch:
+    def read(self, count: int | None = None, timeout: float | None = None) -> ExperienceBatch:
         """Waits for a batch. Ctrl-C works, and loses nothing.
 
         It is shorter than asked for when time is up or data ends. `TimeoutError` if time was up
@@ -270,23 +272,25 @@ class ExperienceReader:
             raise StopIteration
         return batch
 
-    async def aread(self, count: int | None = None, timeout: float | None = None) -> Batch:
+    async def aread(
+        self, count: int | None = None, timeout: float | None = None
+    ) -> ExperienceBatch:
         """Like `read`, in an event loop; `StopAsyncIteration` when data has ended."""
         batch = await self._call(count, timeout)
         if batch is None:
             raise StopAsyncIteration
         return batch
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[ExperienceBatch]:
         return self
 
-    def __next__(self) -> Batch:
+    def __next__(self) -> ExperienceBatch:
         return self.read()
 
-    def __aiter__(self) -> AsyncIterator[Batch]:
+    def __aiter__(self) -> AsyncIterator[ExperienceBatch]:
         return self
 
-    async def __anext__(self) -> Batch:
+    async def __anext__(self) -> ExperienceBatch:
         return await self.aread()
 
     def torch(self, pad: int = 0, length: int | None = None) -> Iterator[dict[str, Any]]:
@@ -299,7 +303,7 @@ class ExperienceReader:
 
     def acknowledge(self) -> None:
         """Says that what was read will not be needed again."""
-        Call("acknowledge", lambda: self._reader.read(0, 0.0, 0, False), same).result()
+        PendingResult("acknowledge", lambda: self._reader.read(0, 0.0, 0, False), identity).result()
 
     @property
     def position(self) -> str:
@@ -309,7 +313,7 @@ class ExperienceReader:
 
     def seek(self, position: str) -> None:
         """Goes to a position: what was read after it is read again."""
-        Call("seek", lambda: self._reader.seek(position), same).result()
+        PendingResult("seek", lambda: self._reader.seek(position), identity).result()
 
     def state_dict(self) -> dict[str, Any]:
         """Returns what a checkpoint of the trainer keeps of this reader."""
@@ -323,7 +327,7 @@ class ExperienceReader:
 
     def close(self) -> None:
         """Lets the buffer go; what was not acknowledged comes again to the next reader."""
-        Call("close", self._reader.close, same).result()
+        PendingResult("close", self._reader.close, identity).result()
 
     def __enter__(self) -> ExperienceReader:
         return self
@@ -358,7 +362,9 @@ class ExperienceServer:
     ) -> None:
         self.source, given = _source(source)
         secret = _secret(secret)
-        starting = Call("start", lambda: _rollway.ReaderServer.start(given, address, secret), same)
+        starting = PendingResult(
+            "start", lambda: _rollway.ReaderServer.start(given, address, secret), identity
+        )
         self._server: Any = starting.result()
 
     @property
@@ -380,7 +386,7 @@ class ExperienceServer:
 
     def stop(self) -> None:
         """Disconnects everybody."""
-        Call("stop", self._server.stop, same).result()
+        PendingResult("stop", self._server.stop, identity).result()
 
     def __enter__(self) -> ExperienceServer:
         return self

@@ -1,10 +1,10 @@
 """The client of mode `serve`: agents anywhere talk to the model, say how it went, and commit. ::
 
-    client = rw.ServeClient.of_job("checkpoints/project/job")
-    client.wait()
-    answer = client.openai().chat.completions.create(model=client.model(), messages=messages)
-    client.feedback(reward=1.0, msg_ids=[answer.id])
-    client.commit()
+client = rw.ServeClient.of_job("checkpoints/project/job")
+client.wait()
+answer = client.openai().chat.completions.create(model=client.model(), messages=messages)
+client.feedback(reward=1.0, msg_ids=[answer.id])
+client.commit()
 """
 
 from __future__ import annotations

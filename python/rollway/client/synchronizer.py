@@ -1,19 +1,19 @@
-"""The trainer's side of the synchronizer: weights to explorers, and what explorers wait for.
+"""Trainer side of the synchronizer: publishes weights and reports the trainer's state.
 
-A trainer of one's own needs one line after a step::
+A custom trainer needs one line after each step::
 
     rw.publish_weights("checkpoints/Rollway/job", model.state_dict(), version=step)
 
-One that tells what it is at keeps explorers from waiting in vain::
+A trainer that reports its state keeps explorers from waiting without need::
 
     with rw.Synchronizer("checkpoints/Rollway/job") as sync:
         while True:
-            seen = sync.asked()
+            seen = sync.last_wait()
             batch = reader.read(timeout=1)
             if batch is None:
-                sync.idle(seen)
+                sync.set_idle(seen)
                 continue
-            sync.training()
+            sync.set_training()
             step += 1
             train(batch)
             sync.publish(model.state_dict(), version=step)
@@ -32,14 +32,14 @@ from typing import Any
 
 from rollway import _rollway
 from rollway.client import safetensors
-from rollway.client._pending import Call, same
+from rollway.client._pending import PendingResult, identity
 from rollway.errors import SynchronizerError
 
 _MODEL = "model.safetensors"
-_CARD = "synchronizer.json"
+_ADDRESS_FILE = "synchronizer.json"
 _ANY = 2**64 - 1
 
-#: Weights as a trainer has them: arrays or tensors by name, or a file or folder of safetensors.
+#: Arrays or tensors by name, or the path of a safetensors file or folder.
 Weights = Mapping[str, Any] | str | os.PathLike[str]
 
 
@@ -51,29 +51,30 @@ def publish_weights(
     secret: str | None = None,
     timeout: float = 30.0,
 ) -> None:
-    """Publishes weights: whole or not at all, and never a version that is older than the last.
+    """Publishes weights atomically; a version older than the last one is rejected.
 
-    `url_or_dir` is the folder of a job, or the address of its synchronizer. Into a folder a state
-    dict is written as safetensors, and a file or folder of them is copied. If a synchronizer with
-    method `memory` runs for that folder, they are pushed to it instead. An address needs its
-    `secret`, or the variable `ROLLWAY_SYNCHRONIZER_SECRET`.
+    `url_or_dir` is the folder of a job or the address of its synchronizer. A state dict is written
+    to the folder as safetensors; a safetensors file or folder is copied. If a synchronizer with
+    method `memory` runs for the folder, the weights are sent to it instead. An address needs
+    `secret` or the variable `ROLLWAY_SYNCHRONIZER_SECRET`.
     """
     target = os.fspath(url_or_dir)
     if "://" in target:
-        _push(_open(target, secret, timeout), state_dict_or_path, version)
+        _send(_open(target, secret, timeout), state_dict_or_path, version)
         return
     running = _running(target, secret, timeout)
     if running is not None and running.method == "memory":
-        _push(running, state_dict_or_path, version)
+        _send(running, state_dict_or_path, version)
     else:
-        _put(target, state_dict_or_path, version)
+        _write(target, state_dict_or_path, version)
 
 
 class Synchronizer:
-    """The synchronizer of a job, for its trainer. `job` is the job's folder, or an address.
+    """Connection of a trainer to the synchronizer of a job.
 
-    As a context manager it takes the trainer's seat, keeps it, and leaves it: as done, or as failed
-    if an exception passes. Every call waits for its answer; Ctrl-C ends it.
+    `job` is the job's folder or the synchronizer's address. As a context manager it registers the
+    trainer as a member and ends the membership as done, or as failed if an exception passes. Calls
+    block until the response; Ctrl-C interrupts them.
     """
 
     def __init__(
@@ -90,16 +91,16 @@ class Synchronizer:
 
     @property
     def url(self) -> str:
-        """Its address."""
+        """Address of the synchronizer."""
         return str(self._inner.url)
 
     @property
     def method(self) -> str:
-        """The way that weights take: `checkpoint`, `memory` or `nccl`."""
+        """How weights are transferred: `checkpoint`, `memory` or `nccl`."""
         return str(self._inner.method)
 
     def __enter__(self) -> Synchronizer:
-        _wait("enter", lambda: self._inner.enter(self._name))
+        _wait("join", lambda: self._inner.join(self._name))
         return self
 
     def __exit__(
@@ -114,46 +115,49 @@ class Synchronizer:
             self.fail(f"{kind.__name__}: {error}")
 
     def publish(self, state_dict_or_path: Weights, version: int) -> None:
-        """Publishes weights; when it returns, explorers are told."""
+        """Publishes weights; explorers are notified before it returns."""
         if self.method == "checkpoint" and "://" not in self._job:
-            place = _put(self._job, state_dict_or_path, version)
-            _wait("publish", lambda: self._inner.tell(version, place))
+            folder = _write(self._job, state_dict_or_path, version)
+            _wait("publish", lambda: self._inner.publish_folder(version, folder))
         else:
-            _push(self._inner, state_dict_or_path, version)
+            _send(self._inner, state_dict_or_path, version)
 
-    def asked(self) -> int:
-        """The number of the last wait of an explorer. Ask before you look for experiences."""
-        return int(_wait("asked", self._inner.asked))
+    def last_wait(self) -> int:
+        """Returns the number of the explorers' last wait. Call it before reading experiences."""
+        return int(_wait("last_wait", self._inner.last_wait))
 
-    def demanded(self, timeout: float = 0.0, step: int | None = None) -> bool:
-        """Waits until an explorer demands weights; of at most version `step`, if it is given."""
+    def wait_for_demand(self, timeout: float = 0.0, step: int | None = None) -> bool:
+        """Waits until an explorer demands weights; of at most version `step`, if given."""
         wanted = _ANY if step is None else step
-        return bool(_wait("demanded", lambda: self._inner.demanded(wanted, timeout)))
+        return bool(_wait("wait_for_demand", lambda: self._inner.wait_for_demand(wanted, timeout)))
 
-    def training(self) -> None:
-        """Says that the trainer makes a step."""
-        _wait("training", self._inner.state)
+    def set_training(self) -> None:
+        """Reports that the trainer makes a step."""
+        _wait("set_training", self._inner.set_state)
 
-    def idle(self, seen: int) -> None:
-        """Says that there were too few experiences. `seen` is what `asked` said before the look:
-        explorers that waited by then are told that there is nothing new."""
-        _wait("idle", lambda: self._inner.state(seen))
+    def set_idle(self, seen: int) -> None:
+        """Reports that there were too few experiences.
+
+        `seen` is the result of `last_wait` before the read. Waits up to that number end: there are
+        no newer weights.
+        """
+        _wait("set_idle", lambda: self._inner.set_state(seen))
 
     def explorers(self) -> dict[str, str]:
-        """What every explorer that came is at: `here`, `waiting`, `done`, `failed` or `lost`."""
-        view = json.loads(_wait("explorers", self._inner.view))
-        return {it["name"]: it["state"] for it in view["explorers"]}
+        """Returns the state of every explorer: `here`, `waiting`, `done`, `failed` or `lost`."""
+        status = json.loads(_wait("explorers", self._inner.status))
+        return {it["name"]: it["state"] for it in status["explorers"]}
 
     def explorers_left(self, timeout: float = 0.0) -> bool:
-        """Waits until every explorer that ever came has left."""
+        """Waits until all explorers that ever joined have left."""
         return bool(_wait("explorers_left", lambda: self._inner.explorers_left(timeout)))
 
     def done(self) -> None:
-        """Leaves: explorers that wait are given the last weights."""
+        """Ends the membership; waiting explorers get the last weights."""
         _wait("done", self._inner.leave)
 
     def fail(self, message: str) -> None:
-        """Leaves with an error, which explorers that wait end with."""
+        """Ends the membership with an error; waiting explorers fail with it."""
         _wait("fail", lambda: self._inner.leave(message))
 
     def __repr__(self) -> str:
@@ -161,7 +165,7 @@ class Synchronizer:
 
 
 def _wait(name: str, begin: Callable[[], Any]) -> Any:
-    return Call(name, begin, same).result()
+    return PendingResult(name, begin, identity).result()
 
 
 def _open(target: str, secret: str | None, timeout: float) -> Any:
@@ -169,23 +173,23 @@ def _open(target: str, secret: str | None, timeout: float) -> Any:
 
 
 def _running(folder: str, secret: str | None, timeout: float) -> Any:
-    """The synchronizer of the job in a folder, if weights have to go through it."""
+    """Returns the synchronizer of the job in a folder if it uses method `memory`."""
     try:
-        card = json.loads((Path(folder) / _CARD).read_text())
+        address = json.loads((Path(folder) / _ADDRESS_FILE).read_text())
     except (OSError, ValueError):
         return None
-    # In a folder they are seen, whether it runs or not.
-    return _open(folder, secret, timeout) if card.get("method") == "memory" else None
+    # Weights in a folder are found even if no synchronizer runs.
+    return _open(folder, secret, timeout) if address.get("method") == "memory" else None
 
 
-def _push(synchronizer: Any, weights: Weights, version: int) -> None:
+def _send(synchronizer: Any, weights: Weights, version: int) -> None:
     if isinstance(weights, Mapping):
         content = io.BytesIO()
         safetensors.write(content, weights)
         data = content.getvalue()
     else:
         data = _only_file(Path(weights)).read_bytes()
-    _wait("publish", lambda: synchronizer.push(version, data))
+    _wait("publish", lambda: synchronizer.publish_bytes(version, data))
 
 
 def _only_file(path: Path) -> Path:
@@ -197,31 +201,31 @@ def _only_file(path: Path) -> Path:
     if len(files) == 1:
         return files[0]
     raise SynchronizerError(
-        f"{path} has {len(files)} safetensors files, and one is pushed at a time: give a state "
-        "dict, or use `synchronizer.sync_method: checkpoint`"
+        f"{path} has {len(files)} safetensors files, expected one: pass a state dict or "
+        "use `synchronizer.sync_method: checkpoint`"
     )
 
 
-def _put(folder: str, weights: Weights, version: int) -> str:
-    """Puts weights into a folder, and returns where they are."""
+def _write(folder: str, weights: Weights, version: int) -> str:
+    """Writes weights to a folder and returns their path."""
     draft = Path(_wait("publish", lambda: _rollway.draft_weights(folder, version)))
     try:
         if isinstance(weights, Mapping):
             with (draft / _MODEL).open("wb") as file:
                 safetensors.write(file, weights)
         else:
-            _take(Path(weights), draft)
-        place = _wait("publish", lambda: _rollway.finish_weights(folder, version))
+            _copy(Path(weights), draft)
+        path = _wait("publish", lambda: _rollway.finish_weights(folder, version))
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise
-    return os.path.abspath(place)
+    return os.path.abspath(path)
 
 
-def _take(source: Path, draft: Path) -> None:
+def _copy(source: Path, draft: Path) -> None:
     if not source.exists():
-        raise SynchronizerError(f"{source} is not there: give a file or folder of safetensors")
-    # Not linked: what is published must not change when the trainer writes its file again.
+        raise SynchronizerError(f"{source} does not exist: pass a safetensors file or folder")
+    # Copied, not linked: published weights must not change when the trainer rewrites its file.
     if source.is_file():
         shutil.copy2(source, draft / _MODEL)
         return

@@ -6,8 +6,8 @@ on it, with its own history: the `model` argument of workflows.
 
 from rollway.models.base import Model, Reply, RunModel
 from rollway.models.echo import Echo
-from rollway.models.mock_server import Simulated
+from rollway.models.mock_server import MockServer
 from rollway.models.openai import OpenAI
 from rollway.models.tiny import Tiny
 
-__all__ = ["Echo", "Model", "OpenAI", "Reply", "RunModel", "Simulated", "Tiny"]
+__all__ = ["Echo", "Model", "OpenAI", "Reply", "RunModel", "MockServer", "Tiny"]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rollway import _rollway
-from rollway.client._pending import Call
+from rollway.client._pending import PendingResult
 from rollway.errors import Error, InvalidOutput, ModelError, ModelUnavailable
 from rollway.experience import Experience
 from rollway.models import turns
@@ -19,7 +19,7 @@ _COMPLETION = "/v1/completions"
 _EXPERIENCES = "/rollway/v1/run/experiences?since="
 
 
-class Served(Model):
+class GatewayModel(Model):
     """A model behind the gateway. It travels to workers and knows no server and no server's key."""
 
     def __init__(self, name: str, engine: str, trained: bool) -> None:
@@ -42,7 +42,7 @@ class Served(Model):
     def bind(self, is_async: bool, key: str | None = None) -> RunModel:
         if self._client is None:
             raise Error(f"there is no gateway for model {self.name}")
-        return ServedRun(self, is_async, key or self.api_key)
+        return GatewayRunModel(self, is_async, key or self.api_key)
 
     def ask(self, path: str, key: str | None, body: dict[str, Any] | None) -> Any:
         """Begins a call; it is answered by a status, a version, a number of turns and bytes."""
@@ -53,12 +53,12 @@ class Served(Model):
         return self._client.call(path, key, None if body is None else _encode(body))
 
 
-class ServedRun(RunModel):
+class GatewayRunModel(RunModel):
     """A model behind the gateway, as one run sees it. What it says is recorded there."""
 
-    model: Served
+    model: GatewayModel
 
-    def __init__(self, model: Served, is_async: bool, key: str | None) -> None:
+    def __init__(self, model: GatewayModel, is_async: bool, key: str | None) -> None:
         super().__init__(model, is_async)
         self._clients: weakref.WeakSet[Any] = weakref.WeakSet()
         self.begin(key)
@@ -95,7 +95,7 @@ class ServedRun(RunModel):
     async def generate_async(self, prompt: Any, n: int = 1, **arguments: Any) -> Any:
         return await self._generate(prompt, n, arguments)
 
-    def _chat(self, messages: Messages, n: int, arguments: dict[str, Any]) -> Call[Any]:
+    def _chat(self, messages: Messages, n: int, arguments: dict[str, Any]) -> PendingResult[Any]:
         said = list(messages)
         body = self._body({"messages": said}, n, arguments)
         wanted = body.get("logprobs")
@@ -120,7 +120,7 @@ class ServedRun(RunModel):
 
         return self._ask("chat", _CHAT, body, replies)
 
-    def _generate(self, prompt: Any, n: int, arguments: dict[str, Any]) -> Call[Any]:
+    def _generate(self, prompt: Any, n: int, arguments: dict[str, Any]) -> PendingResult[Any]:
         given = prompt if isinstance(prompt, str) else [int(token) for token in prompt]
         body = self._body({"prompt": given}, n, arguments)
         if isinstance(body.get("logprobs"), bool):
@@ -152,7 +152,7 @@ class ServedRun(RunModel):
     ) -> Reply:
         index = choice.get("index") or 0
         tokens, prompt, logprobs = turns.told(answer, choice)
-        reply = ServedReply(
+        reply = GatewayReply(
             text=text if isinstance(text, str) else "",
             tokens=tokens,
             prompt_tokens=prompt,
@@ -171,7 +171,7 @@ class ServedRun(RunModel):
         path: str,
         body: dict[str, Any] | None,
         convert: Callable[[dict[str, Any], int | None], Any],
-    ) -> Call[Any]:
+    ) -> PendingResult[Any]:
         def answered(answer: tuple[int, int | None, int | None, bytes]) -> Any:
             status, version, _, content = answer
             if status != 200:
@@ -181,7 +181,7 @@ class ServedRun(RunModel):
                 self.model.model_version = max(self.model.model_version, version)
             return convert(json.loads(content), version)
 
-        return Call(name, lambda: self.model.ask(path, self._key, body), answered)
+        return PendingResult(name, lambda: self.model.ask(path, self._key, body), answered)
 
     def extract_experience_from_history(self, clear_history: bool = True) -> list[Experience]:
         return self._recorded(clear_history).result()
@@ -191,12 +191,12 @@ class ServedRun(RunModel):
     ) -> list[Experience]:
         return await self._recorded(clear_history)
 
-    def _recorded(self, clear: bool) -> Call[list[Experience]]:
+    def _recorded(self, clear: bool) -> PendingResult[list[Experience]]:
         if not self.model.records:
             raise Error(turns.not_recorded(self.model.name, self.model.trained))
         return self._experiences(self._taken, clear)
 
-    def _experiences(self, since: int, clear: bool = False) -> Call[list[Experience]]:
+    def _experiences(self, since: int, clear: bool = False) -> PendingResult[list[Experience]]:
         def answered(answer: tuple[int, int | None, int | None, bytes]) -> list[Experience]:
             status, _, count, content = answer
             if status != 200:
@@ -207,9 +207,9 @@ class ServedRun(RunModel):
             return Experience.deserialize_many(content)
 
         path = f"{_EXPERIENCES}{since}"
-        return Call("experiences", lambda: self.model.ask(path, self._key, None), answered)
+        return PendingResult("experiences", lambda: self.model.ask(path, self._key, None), answered)
 
-    def turn(self, reply: ServedReply) -> Experience:
+    def turn(self, reply: GatewayReply) -> Experience:
         """Returns a reply as it was recorded."""
         if not self.model.records:
             raise Error(turns.not_recorded(self.model.name, self.model.trained))
@@ -239,11 +239,11 @@ class ServedRun(RunModel):
         return {"base_url": self.base_url, "api_key": self._key or "none"}
 
 
-class ServedReply(Reply):
+class GatewayReply(Reply):
     """What a model behind the gateway answered."""
 
     #: The run that asked, and what the turn was recorded as.
-    run: ServedRun
+    run: GatewayRunModel
     id: str
 
     @property
@@ -291,5 +291,5 @@ def _refusal(model: str | None, status: int, content: bytes) -> Error:
 
 def connect(model: Model, url: str, key: str | None = None) -> None:
     """Sets the gateway's address of a model that is served by one; other models ignore it."""
-    if isinstance(model, Served):
+    if isinstance(model, GatewayModel):
         model.connect(url, key)

@@ -1,4 +1,4 @@
-"""A simulated inference server: to try workflows without a GPU, and for tests."""
+"""Mock inference server, for tests and for workflows without a GPU."""
 
 from __future__ import annotations
 
@@ -7,38 +7,38 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from rollway import _rollway
-from rollway.client._pending import Call, same
+from rollway.client._pending import PendingResult, identity
 from rollway.models.openai import OpenAI
 
 
 @dataclass(frozen=True)
-class SimulatedRequest:
-    """A request to a simulated server, and what was said to it."""
+class MockRequest:
+    """A request to a mock server, with its response."""
 
     path: str
     body: dict[str, Any]
-    #: The tokens of the prompt.
+    #: Prompt tokens.
     prompt: list[int]
-    #: The choices, each a list of a token, its log-probability and the version that produced it.
+    #: Choices, each a list of token, log-probability and model version.
     choices: list[list[tuple[int, float, int]]]
-    #: `complete`, `aborted`, `left` (the client was gone) or `failed`; none while it goes on.
+    #: `complete`, `aborted`, `left` (client disconnected) or `failed`; `None`: in progress.
     end: str | None
 
 
-class Simulated(OpenAI):
-    """A model behind a simulated server in this process, which speaks like vLLM or SGLang::
+class MockServer(OpenAI):
+    """A model behind a mock server in this process, with the API of vLLM, SGLang or OpenAI::
 
-        with rw.Scheduler(rw.Config(), [rw.models.Simulated(seed=7)]) as scheduler:
+        with rw.Scheduler(rw.Config(), [rw.models.MockServer(seed=7)]) as scheduler:
             ...
 
-    What it says is nonsense, always the same for the same seed, prompt and version. The server ends
-    with the last reference to the model, or at `stop()`.
+    Completions are nonsense and deterministic for a seed, prompt and version. The server stops with
+    the last reference to the model or at `stop()`.
     """
 
     def __init__(
         self,
         engine: Literal["vllm", "sglang", "openai"] = "vllm",
-        model: str = "simulated",
+        model: str = "mock",
         *,
         seed: int = 0,
         first_token: float = 0.0,
@@ -49,7 +49,7 @@ class Simulated(OpenAI):
         tool_call_rate: float = 0.0,
         api_key: str | None = None,
     ) -> None:
-        self._server = _rollway.SimulatedServer(
+        self._server = _rollway.MockServer(
             engine,
             model,
             seed,
@@ -64,38 +64,38 @@ class Simulated(OpenAI):
         super().__init__(f"{self._server.url}/v1", model, api_key, engine)
 
     @property
-    def requests(self) -> list[SimulatedRequest]:
-        """The requests that the server has taken in, oldest first."""
+    def requests(self) -> list[MockRequest]:
+        """Requests that the server received, oldest first."""
         return [
-            SimulatedRequest(path, json.loads(body), prompt, choices, end)
+            MockRequest(path, json.loads(body), prompt, choices, end)
             for path, body, prompt, choices, end in self._server.records()
         ]
 
     @property
     def counts(self) -> dict[str, int]:
-        """What goes on in the server, in numbers."""
+        """Counters of the server."""
         return self._server.counts()
 
-    def wait_for(self, name: str, least: int) -> Call[dict[str, int]]:
-        """Waits until one of the `counts` is at least so high, and returns them."""
-        return Call("wait_for", lambda: self._server.wait_for(name, least), same)
+    def wait_for(self, name: str, least: int) -> PendingResult[dict[str, int]]:
+        """Waits until one of the `counts` is at least `least` and returns all of them."""
+        return PendingResult("wait_for", lambda: self._server.wait_for(name, least), identity)
 
     def hold(self, tokens: int) -> None:
-        """Lets no answer have more than this many tokens, until `release`."""
+        """Stops completions at this many tokens until `release`."""
         self._server.hold(tokens)
 
     def release(self) -> None:
-        """Lets held answers go on."""
+        """Resumes held completions."""
         self._server.hold(None)
 
     def fail(self, status: int = 0, times: int = 1) -> None:
-        """Refuses the next requests with a status; 0 loses their connections."""
+        """Fails the next requests with an HTTP status; 0 drops their connections."""
         self._server.fail(status, times)
 
     def omit_token_ids(self, times: int = 1) -> None:
-        """Leaves token ids out of the next answers, although they were asked for."""
+        """Omits token ids from the next responses."""
         self._server.omit_token_ids(times)
 
     def stop(self) -> None:
-        """Ends the server, like a crash does."""
-        Call("stop", self._server.stop, same).result()
+        """Stops the server without a graceful shutdown."""
+        PendingResult("stop", self._server.stop, identity).result()

@@ -7,7 +7,7 @@ import pathlib
 from typing import Any
 
 from rollway import _rollway
-from rollway.client._pending import Call, same
+from rollway.client._pending import PendingResult, identity
 from rollway.models.openai import OpenAI
 
 
@@ -55,7 +55,7 @@ class Tiny(OpenAI):
 
     def stop(self) -> None:
         """Ends the server: what is under way fails."""
-        Call("stop", self._server.stop, same).result()
+        PendingResult("stop", self._server.stop, identity).result()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return OpenAI, (self.base_url, self.name, None, "vllm")

@@ -30,7 +30,7 @@ MONITORS = {
 PATIENCE = 20
 
 
-class Board(Protocol):
+class MonitorBackend(Protocol):
     """A place for numbers, as one of the packages has it."""
 
     run: str
@@ -95,7 +95,7 @@ def follow(name: str, lines: Iterable[str], out: TextIO) -> bool:
     return board is not None
 
 
-def begin(name: str, told: dict[str, Any], say: Any) -> Board | None:
+def begin(name: str, told: dict[str, Any], say: Any) -> MonitorBackend | None:
     module, _, package = MONITORS[name]
     remembered = os.path.join(told["folder"], "run.json")
     try:
@@ -104,7 +104,7 @@ def begin(name: str, told: dict[str, Any], say: Any) -> Board | None:
     except (OSError, ValueError, KeyError):
         told["run"] = None
     try:
-        board: Board = importlib.import_module(module).open(told)
+        board: MonitorBackend = importlib.import_module(module).open(told)
     except ModuleNotFoundError as error:
         remedy = f"`{sys.executable} -m pip install {package}` installs it"
         say("failed", what=f"{words(error)}; {remedy}")
@@ -127,7 +127,7 @@ class Failures:
         self.in_a_row = 0
         self.is_said = False
 
-    def attempt(self, board: Board, told: dict[str, Any]) -> bool:
+    def attempt(self, board: MonitorBackend, told: dict[str, Any]) -> bool:
         numbers = told["numbers"].items()
         numbers = {k: v for k, v in numbers if v is not None and math.isfinite(v)}
         try:

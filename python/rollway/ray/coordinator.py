@@ -45,7 +45,9 @@ def start(
     if not ray.is_initialized():
         ray.init(address=config.cluster.address, namespace=namespace)
     # Workflows of scripts, notebooks and test files go to it as they go to workers.
-    ray.util.register_serializer(Task, serializer=_serialization.sent, deserializer=_serialization.received)
+    ray.util.register_serializer(
+        Task, serializer=_serialization.sent, deserializer=_serialization.received
+    )
     kind = ray.remote(Coordinator).options(
         name=f"{config.explorer.name}-coordinator",
         namespace=namespace,

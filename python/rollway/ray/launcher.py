@@ -49,7 +49,7 @@ Order = dict[str, Any]
 Say = Callable[..., None]
 
 
-class Placed:
+class LaunchedActor:
     """A worker that was ordered."""
 
     def __init__(self, handle: Any, demand: dict[str, float]) -> None:
@@ -61,14 +61,14 @@ class Placed:
         self.looks = 0
 
 
-class Placer:
+class RayLauncher:
     """Does what it is told, on a cluster that it is connected to."""
 
     def __init__(self, ray: Any, say: Say, version: str) -> None:
         self.ray = ray
         self.say = say
         self.version = version
-        self.workers: dict[int, Placed] = {}
+        self.workers: dict[int, LaunchedActor] = {}
         self.tasks: set[asyncio.Task[None]] = set()
         self.nodes: set[str] = set()
         self.looks = asyncio.Event()
@@ -83,7 +83,9 @@ class Placer:
             try:
                 worker = self._place(order)
             except Exception as error:
-                self.say("ended", id=number, how=messages.clipped(str(error)), blame=messages.NOBODY)
+                self.say(
+                    "ended", id=number, how=messages.clipped(str(error)), blame=messages.NOBODY
+                )
                 return
             self.workers[number] = worker
             self.looks.set()
@@ -94,7 +96,7 @@ class Placer:
             # Its end is told by whoever leads it.
             self.ray.kill(self.workers[number].handle, no_restart=True)
 
-    async def _lead(self, number: int, worker: Placed, env: dict[str, str]) -> None:
+    async def _lead(self, number: int, worker: LaunchedActor, env: dict[str, str]) -> None:
         """Leads a worker to its end."""
         how, blame = "nobody needs it any more", messages.NOBODY
         try:
@@ -110,7 +112,7 @@ class Placer:
             self.ray.kill(worker.handle, no_restart=True)
             self.say("ended", id=number, how=how, blame=blame)
 
-    def _place(self, order: Order) -> Placed:
+    def _place(self, order: Order) -> LaunchedActor:
         demand = {name: float(amount) for name, amount in order["resources"].items()}
         others = {name: one for name, one in demand.items() if name not in ("CPU", "GPU") and one}
         handle = self.kind.options(
@@ -123,7 +125,7 @@ class Placer:
             max_task_retries=0,
             max_concurrency=1,
         ).remote()
-        return Placed(handle, demand)
+        return LaunchedActor(handle, demand)
 
     async def look(self) -> None:
         """Says which machines come and go, and why workers wait, until it is cancelled."""
@@ -151,10 +153,10 @@ class Placer:
                     why = messages.waits(worker.demand, nodes, free)
                 self._tell_waiting(number, worker, why)
 
-    def _unplaced(self) -> list[tuple[int, Placed]]:
+    def _unplaced(self) -> list[tuple[int, LaunchedActor]]:
         return [(number, one) for number, one in self.workers.items() if not one.is_placed]
 
-    def _tell_waiting(self, number: int, worker: Placed, why: str | None) -> None:
+    def _tell_waiting(self, number: int, worker: LaunchedActor, why: str | None) -> None:
         worker.looks += 1
         if why is not None and why != worker.why:
             worker.why = why
@@ -213,7 +215,7 @@ def failure(error: BaseException) -> dict[str, str]:
 
 async def serve(ray: Any, say: Say, order: Order, orders: Orders) -> None:
     """Obeys until there are no more orders."""
-    placer = Placer(ray, say, order["version"])
+    placer = RayLauncher(ray, say, order["version"])
     orders.into(asyncio.get_running_loop(), placer)
     nodes = ray.nodes()
     placer.tell_nodes(nodes)
@@ -231,14 +233,14 @@ class Orders:
         self._first = next(self._lines, None)
         self._lock = threading.Lock()
         self._early: list[Order] = []
-        self._placer: tuple[asyncio.AbstractEventLoop, Placer] | None = None
+        self._placer: tuple[asyncio.AbstractEventLoop, RayLauncher] | None = None
         threading.Thread(target=self._read, name="orders", daemon=True).start()
 
     def first(self) -> Order | None:
         """Returns the first order."""
         return None if self._first is None else json.loads(self._first)
 
-    def into(self, loop: asyncio.AbstractEventLoop, placer: Placer) -> None:
+    def into(self, loop: asyncio.AbstractEventLoop, placer: RayLauncher) -> None:
         """Has orders go to a placer from now on, with those that have come before."""
         with self._lock:
             self._placer = (loop, placer)

@@ -12,7 +12,7 @@ import tempfile
 from typing import Any
 
 from rollway import _rollway, models
-from rollway.client._launch import Pool
+from rollway.client._launch import LaunchSetup
 from rollway.config import Config
 from rollway.experience import Experience
 from rollway.worker import process
@@ -41,7 +41,7 @@ def main() -> None:
     """Joins the kit that started this process."""
     for source in (succeed, fail, wait):
         register(f"rollway.conformance.{source.__name__}", source)
-    _program, _arguments, environment = Pool(Config(), models.Echo(), None).spawn
+    _program, _arguments, environment = LaunchSetup(Config(), models.Echo(), None).spawn
     with tempfile.NamedTemporaryFile() as marks:
         marks.write(bytes(RUNNERS))
         marks.flush()

@@ -57,7 +57,7 @@ def place_of(runner: int) -> int:
     return runner % len(_marks)
 
 
-class Mark:
+class ExecutionMark:
     """Marks a thread that executes the code of a runner."""
 
     def __init__(self) -> None:

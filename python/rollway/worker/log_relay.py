@@ -48,7 +48,7 @@ def source() -> dict[str, Any]:
     return names
 
 
-class Relay(io.TextIOBase):
+class LogRelay(io.TextIOBase):
     """A stream whose lines say which run printed them."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -116,7 +116,7 @@ class Relay(io.TextIOBase):
 class Handler(logging.Handler):
     """Has what is logged told to the engine, with its level and the run that logged it."""
 
-    def __init__(self, link: Any, relay: Relay | None) -> None:
+    def __init__(self, link: Any, relay: LogRelay | None) -> None:
         super().__init__()
         self._link = link
         self._relay = relay
@@ -153,8 +153,8 @@ def install(link: Any) -> None:
     """Has everything told that is printed and logged in this process from now on."""
     relay = None
     if os.environ.pop(RELAYED, None) is not None:
-        sys.stdout = Relay(sys.stdout)  # type: ignore[assignment]
-        sys.stderr = relay = Relay(sys.stderr)  # type: ignore[assignment]
+        sys.stdout = LogRelay(sys.stdout)  # type: ignore[assignment]
+        sys.stderr = relay = LogRelay(sys.stderr)  # type: ignore[assignment]
     root = logging.getLogger()
     root.addHandler(Handler(link, relay))
     root.setLevel(logging.INFO)
@@ -166,5 +166,5 @@ def install(link: Any) -> None:
 def finish() -> None:
     """Prints what has no end of line."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, Relay):
+        if isinstance(stream, LogRelay):
             stream.finish()

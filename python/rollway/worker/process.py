@@ -34,7 +34,7 @@ from rollway.worker import execution_marks as marks
 from rollway.worker import log_relay as said
 from rollway.worker import setup as setups
 from rollway.worker import supervisor
-from rollway.worker.run_outcome import Outcome, RunFailure, failure
+from rollway.worker.run_outcome import RunFailure, RunOutput, failure
 from rollway.worker.runner import WorkflowRunner
 from rollway.workflow import Executable
 
@@ -67,7 +67,7 @@ class Link(Protocol):
     @property
     def runners(self) -> list[tuple[int, int]]: ...
     @property
-    def ears(self) -> tuple[int, int]: ...
+    def file_descriptors(self) -> tuple[int, int]: ...
     @property
     def full(self) -> bool: ...
     def turn(self) -> list[tuple[Any, ...]]: ...
@@ -127,9 +127,9 @@ class Worker:
             loop.add_signal_handler(signal.SIGTERM, self._leave, "it was told to terminate")
         self.over = loop.create_future()
         loop.set_task_factory(marks.task_factory)
-        ears = self.link.ears
-        for ear in ears:
-            loop.add_reader(ear, self._turn)
+        descriptors = self.link.file_descriptors
+        for descriptor in descriptors:
+            loop.add_reader(descriptor, self._turn)
         quiet = threading.Event()
         # In a thread of its own, which goes on while a workflow keeps the event loop to itself.
         states = threading.Thread(
@@ -142,9 +142,9 @@ class Worker:
             return await self.over
         finally:
             quiet.set()
-            loop.remove_writer(ears[0])
-            for ear in ears:
-                loop.remove_reader(ear)
+            loop.remove_writer(descriptors[0])
+            for descriptor in descriptors:
+                loop.remove_reader(descriptor)
 
     def _turn(self) -> None:
         """Sends what was said and does what the engine says."""
@@ -182,9 +182,9 @@ class Worker:
     def _watch_room(self) -> None:
         self.full = not self.full
         if self.full:
-            self.loop.add_writer(self.link.ears[0], self._turn)
+            self.loop.add_writer(self.link.file_descriptors[0], self._turn)
         else:
-            self.loop.remove_writer(self.link.ears[0])
+            self.loop.remove_writer(self.link.file_descriptors[0])
 
     def _end(self, why: str) -> None:
         if self.over is not None and not self.over.done():
@@ -266,7 +266,7 @@ class Worker:
                 executable = self._workflow(start)
                 task = Task.restored(
                     executable.source,
-                    travel.unpack(start.task, start.task_encoding),
+                    travel.decode_task(start.task, start.task_encoding),
                     batch_id=start.batch_id,
                     task_id=start.task_id,
                     is_eval=is_eval,
@@ -295,7 +295,7 @@ class Worker:
         self._turn_soon()
 
     def _report(
-        self, name: Name, is_eval: bool, settle: bool, run: int, end: Outcome | RunFailure
+        self, name: Name, is_eval: bool, settle: bool, run: int, end: RunOutput | RunFailure
     ) -> None:
         if self._lives(name):
             self._say(name, is_eval, run, end)
@@ -303,8 +303,8 @@ class Worker:
         if settle:
             self.link.settle()
 
-    def _say(self, name: Name, is_eval: bool, run: int, end: Outcome | RunFailure) -> None:
-        if isinstance(end, Outcome):
+    def _say(self, name: Name, is_eval: bool, run: int, end: RunOutput | RunFailure) -> None:
+        if isinstance(end, RunOutput):
             try:
                 payload = None if is_eval or not end.experiences else encode(end.experiences)
             except Exception as error:

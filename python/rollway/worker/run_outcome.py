@@ -14,7 +14,7 @@ from rollway import _rollway
 from rollway.errors import InvalidOutput, ModelUnavailable
 from rollway.experience import Experience
 from rollway.models.base import RunModel
-from rollway.models.gateway import ServedRun
+from rollway.models.gateway import GatewayRunModel
 from rollway.models.turns import not_recorded
 
 #: The longest message of a failure, in characters; the end of a traceback says most.
@@ -22,7 +22,7 @@ MESSAGE_MAX = 12 * 1024
 
 
 @dataclass(slots=True)
-class Outcome:
+class RunOutput:
     """A run that went well."""
 
     experiences: list[Experience]
@@ -38,7 +38,7 @@ class Outcome:
         told: dict[str, float] | None,
         seconds: float,
         model: RunModel | None = None,
-    ) -> Outcome:
+    ) -> RunOutput:
         """Returns the outcome of a run, with its metrics."""
         return cls(experiences, _metrics(experiences, told, seconds), told is not None, model)
 
@@ -48,7 +48,7 @@ class Outcome:
         if not self.rewarded:
             return "the run yielded no experience"
         words = "the workflow returned a reward, but no turn of the model was recorded"
-        if isinstance(self.model, ServedRun) and not self.model.model.records:
+        if isinstance(self.model, GatewayRunModel) and not self.model.model.records:
             return f"{words}: {not_recorded(self.model.name, True)}"
         return words
 
@@ -131,7 +131,7 @@ def _at_hand(model: RunModel, is_eval: bool) -> list[Experience] | None:
     """Returns the recorded turns; none if they have to be fetched."""
     if not model.model.records:
         return []
-    if isinstance(model, ServedRun):
+    if isinstance(model, GatewayRunModel):
         # Nobody is trained by an eval, so that there is no reason to fetch them.
         return [] if is_eval else None
     return list(model.history)

@@ -11,14 +11,14 @@ from functools import partial
 from typing import Any
 
 from rollway import _rollway
-from rollway.client._gateway import Gate
+from rollway.client._gateway import ModelGateway
 from rollway.errors import InvalidOutput
 from rollway.experience import Experience
 from rollway.models.base import Model, RunModel
-from rollway.stages import ENCODING, RUNNING, Doing
+from rollway.stages import ENCODING, RUNNING, RunStage
 from rollway.status import Status
 from rollway.task import Task
-from rollway.worker.run_outcome import Outcome, RunFailure, failure, outputs
+from rollway.worker.run_outcome import RunFailure, RunOutput, failure, outputs
 from rollway.worker.threads import in_thread, loop_in_thread
 from rollway.workflow import Executable, resolve
 
@@ -28,7 +28,7 @@ MODES = ("sequential", "asynchronous", "multi-threading")
 STAGES_MAX = 16
 
 #: What is told of every run, as soon as it has ended: its number and how it ended.
-Emit = Callable[[int, Outcome | RunFailure], None]
+Emit = Callable[[int, RunOutput | RunFailure], None]
 
 #: What an instance must have in common with a task to serve it after `reset`.
 _ARGUMENTS = (
@@ -88,7 +88,7 @@ class WorkflowRunner:
         runner_id: int | None = None,
     ) -> None:
         self.config = config
-        self._gate = Gate(config, [model], [[other] for other in auxiliary_models or []])
+        self._gate = ModelGateway(config, [model], [[other] for other in auxiliary_models or []])
         (self.model,) = self._gate.models
         self.auxiliary_models = [engines[0] for engines in self._gate.auxiliary]
         self.runner_id = runner_id
@@ -104,7 +104,7 @@ class WorkflowRunner:
         #: The task and the run that began last, with the version of its model.
         self._latest: tuple[Task, int, int] | None = None
         #: What the runs at work are at, in the order in which they began.
-        self._doings: dict[int, Doing] = {}
+        self._doings: dict[int, RunStage] = {}
         self._begin_time = 0.0
         self._terminate_time: float | None = 0.0
 
@@ -158,7 +158,7 @@ class WorkflowRunner:
             raise ValueError(f"repeat_times must be at least 1, not {repeat_times}")
         began = time.perf_counter()
         runs = range(run_id_base, run_id_base + repeat_times)
-        ends: dict[int, Outcome | RunFailure] = {}
+        ends: dict[int, RunOutput | RunFailure] = {}
         try:
             executable = resolve(task.workflow)
         except Exception as error:
@@ -211,8 +211,8 @@ class WorkflowRunner:
     ) -> None:
         """Performs one run."""
         began = time.perf_counter()
-        end: Outcome | RunFailure
-        with Doing(task, run, self._doings) as at:
+        end: RunOutput | RunFailure
+        with RunStage(task, run, self._doings) as at:
             try:
                 mine = task.with_n(1)
                 instance, returned = await self._perform(executable, mine, [run], at)
@@ -223,7 +223,7 @@ class WorkflowRunner:
                     experience.eid.run = run
                 self._stamp(mine, instance.model, experiences)
                 seconds = time.perf_counter() - began
-                end = Outcome.of(experiences, told, seconds, instance.model)
+                end = RunOutput.of(experiences, told, seconds, instance.model)
             except BaseException as error:
                 _let_cancel_through(error)
                 end = failure(error)
@@ -233,7 +233,7 @@ class WorkflowRunner:
         self, executable: Executable, task: Task, runs: Sequence[int], emit: Callable[..., None]
     ) -> None:
         """Performs all runs in one call of a workflow that can."""
-        with Doing(task, runs[0], self._doings) as at:
+        with RunStage(task, runs[0], self._doings) as at:
             await self._repeat_at(executable, task, runs, emit, at)
 
     async def _repeat_at(
@@ -242,7 +242,7 @@ class WorkflowRunner:
         task: Task,
         runs: Sequence[int],
         emit: Callable[..., None],
-        at: Doing,
+        at: RunStage,
     ) -> None:
         began = time.perf_counter()
         try:
@@ -257,7 +257,7 @@ class WorkflowRunner:
             self._stamp(mine, instance.model, experiences)
             seconds = time.perf_counter() - began
             model = instance.model
-            ends = {run: Outcome.of(groups[run], told, seconds, model) for run in runs}
+            ends = {run: RunOutput.of(groups[run], told, seconds, model) for run in runs}
         except BaseException as error:
             _let_cancel_through(error)
             for run in runs:
@@ -271,7 +271,7 @@ class WorkflowRunner:
                 emit(run, end)
 
     def _perform(
-        self, executable: Executable, task: Task, runs: Sequence[int], at: Doing
+        self, executable: Executable, task: Task, runs: Sequence[int], at: RunStage
     ) -> Awaitable[tuple[_Instance, Any]]:
         """Gets an instance, where the workflow's code may run, and calls it there."""
         if not executable.is_async:
@@ -281,7 +281,7 @@ class WorkflowRunner:
         return self._call_async(executable, task, runs, at)
 
     def _call(
-        self, executable: Executable, task: Task, runs: Sequence[int], at: Doing
+        self, executable: Executable, task: Task, runs: Sequence[int], at: RunStage
     ) -> tuple[_Instance, Any]:
         at.here()
         instance = self._begin(executable, task, runs)
@@ -292,7 +292,7 @@ class WorkflowRunner:
             del self._active[id(instance)]
 
     async def _call_async(
-        self, executable: Executable, task: Task, runs: Sequence[int], at: Doing
+        self, executable: Executable, task: Task, runs: Sequence[int], at: RunStage
     ) -> tuple[_Instance, Any]:
         at.here(asyncio.current_task())
         instance = self._begin(executable, task, runs)
@@ -355,11 +355,11 @@ class _Late:
 
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
-        self._empty: list[tuple[int, Outcome]] = []
+        self._empty: list[tuple[int, RunOutput]] = []
         self._seen = False
 
-    def emit(self, run: int, end: Outcome | RunFailure) -> None:
-        if isinstance(end, Outcome):
+    def emit(self, run: int, end: RunOutput | RunFailure) -> None:
+        if isinstance(end, RunOutput):
             if not end.experiences:
                 self._empty.append((run, end))
                 return
@@ -447,9 +447,9 @@ def _by_run(experiences: list[Experience], runs: Sequence[int]) -> dict[int, lis
 
 
 def _status(
-    task: Task, ends: list[Outcome | RunFailure], seconds: float
+    task: Task, ends: list[RunOutput | RunFailure], seconds: float
 ) -> tuple[Status, list[Experience]]:
-    good = [end for end in ends if isinstance(end, Outcome)]
+    good = [end for end in ends if isinstance(end, RunOutput)]
     bad = [end for end in ends if isinstance(end, RunFailure)]
     failed: dict[str, int] = {}
     for end in bad:

@@ -12,7 +12,7 @@ from typing import Any
 
 from rollway import rewards
 from rollway.models.base import Model
-from rollway.models.gateway import Served, connect
+from rollway.models.gateway import GatewayModel, connect
 
 #: Variable with the pickled setup, if a Python process started the worker.
 SETUP = "ROLLWAY_WORKER_SETUP"
@@ -73,7 +73,7 @@ def find_first(folders: Sequence[str]) -> None:
 
 
 def _model(described: dict[str, str], trained: bool, gateway: str | None) -> Model:
-    model = Served(described["name"], described["engine"], trained)
+    model = GatewayModel(described["name"], described["engine"], trained)
     if gateway is not None:
         connect(model, gateway)
     return model

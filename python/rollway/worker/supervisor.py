@@ -1,6 +1,6 @@
-"""Workers by hand: `python -m rollway.worker --connect HOST:PORT`, for a job on another machine.
+"""Supervisor of manual workers: `python -m rollway.worker --connect HOST:PORT`.
 
-The command `rollway worker` does the same; this is for machines that have only the package.
+Equivalent to the command `rollway worker`, for machines that have only the Python package.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import sys
 from rollway import _rollway
 from rollway.worker.setup import start_arguments
 
-#: The exit status if what was given is at fault: a wrong secret, another version.
+#: Exit status for invalid input: wrong secret, other version.
 REFUSED = 2
 
 
 def main(arguments: list[str]) -> None:
-    """Keeps worker processes until the job needs no more, and ends this process."""
+    """Keeps worker processes running until the job ends; exits the process."""
     parser = argparse.ArgumentParser(
         prog="python -m rollway.worker",
         description="Run workers on this machine for a job on another one.",
@@ -25,34 +25,34 @@ def main(arguments: list[str]) -> None:
         "--connect",
         required=True,
         metavar="HOST:PORT|FILE",
-        help="where the job is: HOST:PORT, or the `cluster.json` in its folder",
+        help="address of the job: HOST:PORT, or the `cluster.json` in its folder",
     )
     parser.add_argument(
         "--secret-file",
         metavar="FILE",
-        help="file with the secret of the job, or its `cluster.json`; else the environment has it",
+        help="file with the secret of the job, or its `cluster.json`; default: the environment",
     )
-    parser.add_argument("--runners", type=_count, default=4, help="runners of each process")
-    parser.add_argument("--processes", type=_count, default=1, help="how many processes there are")
+    parser.add_argument("--runners", type=_count, default=4, help="runners per process")
+    parser.add_argument("--processes", type=_count, default=1, help="number of processes")
     parser.add_argument(
-        "--patience",
+        "--connect-timeout",
         type=float,
         default=600.0,
         metavar="SECONDS",
-        help="how long to wait for a job that is not there, or not any more",
+        help="seconds to wait for the job to become reachable",
     )
-    said = parser.parse_args(arguments)
-    status, words = _rollway.keep_workers(
-        said.connect,
-        said.secret_file,
+    options = parser.parse_args(arguments)
+    status, message = _rollway.keep_workers(
+        options.connect,
+        options.secret_file,
         sys.executable,
         start_arguments(),
-        said.processes,
-        said.runners,
-        said.patience,
+        options.processes,
+        options.runners,
+        options.connect_timeout,
     )
-    if words is not None:
-        print(f"error: {words}", file=sys.stderr)
+    if message is not None:
+        print(f"error: {message}", file=sys.stderr)
     sys.exit(status)
 
 

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from rollway.worker.execution_marks import Mark
+from rollway.worker.execution_marks import ExecutionMark
 
 
 class _Cell:
@@ -53,7 +53,7 @@ async def in_thread(function: Callable[[], Any]) -> Any:
     loop = asyncio.get_running_loop()
     ended = loop.create_future()
     cell = _Cell()
-    mark = Mark()
+    mark = ExecutionMark()
 
     def body() -> None:
         with mark:
