@@ -1,17 +1,17 @@
 """Monitors of others, offline, through the engine and with the packages themselves.
 
-    cargo build -p rollway --example monitor
-    ROLLWAY_MONITOR_BIN=target/debug/examples/monitor pytest python/tests/test_monitors.py
+cargo build -p rollway --example monitor
+ROLLWAY_MONITOR_BIN=target/debug/examples/monitor pytest python/tests/test_monitors.py
 """
 
 import io
 import json
-import os
 import struct
 import subprocess
 import sys
 
 import pytest
+from programs import program
 
 from rollway import monitors
 
@@ -27,9 +27,7 @@ LINES = [
 @pytest.fixture
 def tell(tmp_path, monkeypatch):
     """Returns a function that tells monitors what happens, in a process of its own."""
-    binary = os.environ.get("ROLLWAY_MONITOR_BIN")
-    if not binary:
-        pytest.fail("ROLLWAY_MONITOR_BIN must name the example binary `monitor` of rollway")
+    binary = program("ROLLWAY_MONITOR_BIN")
     monkeypatch.setenv("ROLLWAY_PYTHON", sys.executable)
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from servers import binary
+from programs import program
 
 import rollway as rw
 
@@ -27,7 +27,7 @@ async def solve(task, model):
     model.set_workflow_state({"said": reply.text})
     assert task.format_args["prompt_key"] == "question" and task.workflow_args == {"depth": 2}
     assert os.environ["FLAVOUR"] == "plain" and task.batch_id in ("train", "eval")
-    return {**await rw.judge(task, reply.text), "tags": len(task.raw_task["tags"])}
+    return {**await rw.compute_reward(task, reply.text), "tags": len(task.raw_task["tags"])}
 
 def blocking(task, model):
     return float(model.chat(task.messages, max_tokens=5).text.isdigit())
@@ -80,14 +80,17 @@ def job(folder, explorer=None, **given):
 
 def run(path):
     """Runs a batch elsewhere than where the configuration is; returns the program's end."""
-    program = binary("ROLLWAY_FLOWS_BIN", "build it with `cargo build -p rollway --example flows`")
     cwd = path.parent / "elsewhere"
     cwd.mkdir(exist_ok=True)
     # A folder of that name where the job is started is not the package.
     (cwd / "rollway").mkdir(exist_ok=True)
     (cwd / "rollway" / "__init__.py").write_text("raise ImportError('not this one')")
     return subprocess.run(
-        [program, str(path)], cwd=cwd, capture_output=True, text=True, timeout=120
+        [program("ROLLWAY_FLOWS_BIN"), str(path)],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
 
 

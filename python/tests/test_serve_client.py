@@ -1,13 +1,16 @@
 """The client of mode `serve` against the real command, in front of a simulated server."""
 
 import asyncio
-import os
 import signal
 import subprocess
 
 import pytest
+from programs import program
 
 import rollway as rw
+
+# The servers of module fixtures start once.
+pytestmark = pytest.mark.xdist_group("serve_client")
 
 CONFIG = """
 mode: serve
@@ -22,20 +25,11 @@ buffer:
 """
 
 
-def command():
-    binary = os.environ.get("ROLLWAY_BIN")
-    if binary is None:
-        pytest.fail(
-            "ROLLWAY_BIN is not set: build the command with `cargo build --release -p rollway-cli` "
-            "and name target/release/rollway there",
-            pytrace=False,
-        )
-    return binary
-
-
 def start(*arguments):
     """Starts the command and waits for the line that says where it is."""
-    process = subprocess.Popen([command(), *arguments], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [program("ROLLWAY_BIN"), *arguments], stdout=subprocess.PIPE, text=True
+    )
     for line in process.stdout:
         if " at http" in line:
             return process, "http" + line.split(" at http")[1].split()[0]

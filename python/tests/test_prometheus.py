@@ -1,6 +1,5 @@
 """Scrapes a job while it runs, with the parsers of the official client."""
 
-import os
 import re
 import socket
 import subprocess
@@ -8,6 +7,7 @@ import urllib.error
 import urllib.request
 
 import pytest
+from programs import program
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as classic
 
@@ -34,15 +34,12 @@ monitor: {{prometheus: "127.0.0.1:{port}"}}
 @pytest.fixture
 def job(tmp_path):
     """Starts a job that does not end by itself; yields where its metrics are."""
-    binary = os.environ.get("ROLLWAY_BIN")
-    if not binary:
-        pytest.fail("ROLLWAY_BIN must name the command `rollway`")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     (tmp_path / "tasks.jsonl").write_text('{"question": "1+1=", "answer": "2"}\n' * 20)
     (tmp_path / "job.yaml").write_text(CONFIG.format(folder=tmp_path, port=port))
-    command = [binary, "run", str(tmp_path / "job.yaml"), "--log", "json"]
+    command = [program("ROLLWAY_BIN"), "run", str(tmp_path / "job.yaml"), "--log", "json"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             lines = []

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from rollway.client._pending import Call, same
+from rollway.client._pending import PendingResult, identity
 
 
 class Never:
@@ -38,7 +38,7 @@ def test_a_signal_that_does_not_end_the_wait_itself_is_heard():
     thread.start()
     try:
         with pytest.raises(KeyboardInterrupt):
-            Call("wait", lambda: never, same).result()
+            PendingResult("wait", lambda: never, identity).result()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         thread.join()
@@ -48,5 +48,5 @@ def test_a_signal_that_does_not_end_the_wait_itself_is_heard():
 def test_a_call_is_given_up_when_its_time_is_up_and_not_before(timeout):
     began = time.monotonic()
     with pytest.raises(TimeoutError, match="no answer"):
-        Call("wait", Never, same).result(timeout)
+        PendingResult("wait", Never, identity).result(timeout)
     assert time.monotonic() - began >= timeout

@@ -93,9 +93,7 @@ class Nodes:
 
     def add(self, **resources: float) -> Any:
         """Adds a node; it is there when this returns."""
-        return self._cluster.add_node(
-            num_cpus=2, object_store_memory=_STORE, resources=resources
-        )
+        return self._cluster.add_node(num_cpus=2, object_store_memory=_STORE, resources=resources)
 
     def kill(self, node: Any) -> list[int]:
         """Kills all processes of a node at once, its daemon and every worker; returns which."""

@@ -92,12 +92,12 @@ async def test_runs_that_hang_are_shown_with_stage_and_place(config, mute):
         ]
         for task, function in enumerate(("blocks", "deep", "asks")):
             state = by_task[task]
-            file, _, place = state["place"].partition(":")
-            assert file.endswith("test_states.py"), state
+            file, _, place = state["code_location"].partition(":")
+            assert file.endswith("test_runner_status.py"), state
             assert place.split()[1].endswith(function), state
             assert (state["batch_id"], state["run_id"]) == (3, 0)
             assert state["workflow_id"] == f"3/{task}/0" and state["state"] == "busy"
-            assert state["stage_for"] >= 0 and state["age"] >= 0
+            assert state["stage_seconds"] >= 0 and state["age"] >= 0
         assert by_task[2]["server"].startswith("http://127.0.0.1")
         lines = table(states, 100).splitlines()
         assert len(lines) == 4 and all(len(line) <= 100 for line in lines)
@@ -156,9 +156,7 @@ async def test_three_that_hang_stand_before_all_that_work(config, tmp_path):
         await coordinator.submit_batch(batch_id=1, tasks=known, batch_type="train")
         assert (await coordinator.finalize_train_batch(1))["ok_task_count"] == 43
         # Those who take long begin first, and work is done all the time.
-        await coordinator.submit_batch(
-            batch_id=2, tasks=patiently(3, math.inf), batch_type="train"
-        )
+        await coordinator.submit_batch(batch_id=2, tasks=patiently(3, math.inf), batch_type="train")
 
         def at_it(states):
             begun = [state for state in states.values() if state.get("stage") == "running"]
@@ -179,9 +177,9 @@ async def test_three_that_hang_stand_before_all_that_work(config, tmp_path):
 
         states = list((await until(on_top, coordinator.get_all_state)).values())
         # Nobody is called stuck for that. Those who work are there too, and have for longer.
-        assert not any(state["stuck"] and state["stage_for"] < 30 for state in states)
+        assert not any(state["stuck"] and state["stage_seconds"] < 30 for state in states)
         working = [state for state in states if state.get("batch_id") == 2]
-        assert len(working) == 3 and all(state["usual"] > 1 for state in working)
+        assert len(working) == 3 and all(state["typical_seconds"] > 1 for state in working)
         assert min(one["age"] for one in working) > max(one["age"] for one in states[:3])
         gate.touch()
         for task in range(3):
@@ -240,7 +238,13 @@ def test_stages_belong_to_runs_and_are_heard_from_their_threads():
 def test_the_table_fits_and_says_ages_as_people_do():
     spans = "0.4s 59s 1m01s 2h02m 1d01h".split()
     assert [span(value) for value in (0.44, 59.9, 61, 7322, 90000, None)] == [*spans, ""]
-    hangs = {"state": "busy", "stuck": True, "age": 4000.0, "stage_for": 3999.0, "silent_for": 0.2}
+    hangs = {
+        "state": "busy",
+        "stuck": True,
+        "age": 4000.0,
+        "stage_seconds": 3999.0,
+        "silent_for": 0.2,
+    }
     hangs |= {"batch_id": "12/eval", "task_id": 3, "run_id": 1, "run_ids": [1, 2]}
     hangs |= {"stage": "waiting for model policy" * 3, "place": "flow.py:12 solve"}
     idle = {"state": "idle", "stuck": False, "age": 1.0, "silent_for": 0.1}

@@ -20,7 +20,7 @@ def run(workflow, repeat_times=1, model=None, mode="sequential", **fields):
 
 def reward(name, response, truth, **arguments):
     async def workflow(task, model):
-        return (await rw.judge(task, response))["reward"]
+        return (await rw.compute_reward(task, response))["reward"]
 
     raw = {"prompt": "p", "response": truth}
     status, _ = run(workflow, raw_task=raw, is_eval=True, reward_fn=name, reward_fn_args=arguments)
@@ -218,7 +218,7 @@ def test_multi_turn_workflow(case):
 
 def test_turns_on_a_server_are_one_chain(config):
     """And by name, in workers, through the gateway."""
-    model = rw.models.Simulated(seed=3)
+    model = rw.models.MockServer(seed=3)
     tasks = [
         rw.Task(
             workflow="multi_turn_workflow",

@@ -7,6 +7,9 @@ import openai
 import pytest
 from servers import Gateway, Llama
 
+# The servers of module fixtures start once.
+pytestmark = pytest.mark.xdist_group("llama")
+
 # A token of the tiny model is a byte, after five marks. The fifth ends an answer.
 FIRST_BYTE = 5
 END = 4
@@ -211,9 +214,7 @@ def test_characters_of_several_tokens_are_never_recorded_wrongly(llama, gateway)
     refused = 0
     for seed in range(8):
         wanted = {**body, **FIXED, "seed": seed, "logit_bias": bias}
-        direct = llama.ask(
-            "/v1/chat/completions", {**wanted, "logprobs": True, "top_logprobs": 1}
-        )
+        direct = llama.ask("/v1/chat/completions", {**wanted, "logprobs": True, "top_logprobs": 1})
         is_short = len(told(direct["choices"][0])[0]) < direct["usage"]["completion_tokens"]
         key = gateway.key()
         create = client_of(gateway, key).chat.completions.create

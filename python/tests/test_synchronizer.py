@@ -52,7 +52,7 @@ def test_what_is_no_weights_leaves_nothing(tmp_path):
     (tmp_path / "torn.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0{")
     with pytest.raises(rw.SynchronizerError, match="not complete"):
         rw.publish_weights(tmp_path / "job", tmp_path / "torn.safetensors", version=1)
-    with pytest.raises(rw.SynchronizerError, match="is not there"):
+    with pytest.raises(rw.SynchronizerError, match="does not exist"):
         rw.publish_weights(tmp_path / "job", tmp_path / "nowhere", version=1)
     assert not (tmp_path / "latest_state_dict_iteration.txt").exists()
     assert not (tmp_path / "job" / "latest_state_dict_iteration.txt").exists()
@@ -130,11 +130,11 @@ def said(host, path):
 def test_a_trainer_enters_publishes_and_leaves(host, tmp_path):
     with rw.Synchronizer(tmp_path) as sync:
         assert (sync.url, sync.method) == (host.url, "memory")
-        assert sync.demanded(step=2) and not sync.demanded(step=1)
+        assert sync.wait_for_demand(step=2) and not sync.wait_for_demand(step=1)
         assert sync.explorers() == {"one": "waiting"}
-        sync.training()
+        sync.set_training()
         sync.publish(STATE, version=2)
-        sync.idle(sync.asked())
+        sync.set_idle(sync.last_wait())
     pushed = dict(host.heard)["/v1/weights/2"]
     (tmp_path / "pushed").write_bytes(pushed)
     assert np.array_equal(read(tmp_path / "pushed")["w"], STATE["w"])

@@ -1,20 +1,17 @@
-"""Reads the curves of a job with TensorBoard itself, and compares every number.
+"""TensorBoard event files of a job, read by TensorBoard itself, compared number by number.
 
-The writer is reached through an example binary, so that this needs no built wheel:
-
-    cargo build -p rollway --example monitor
-    ROLLWAY_MONITOR_BIN=target/debug/examples/monitor pytest python/tests/test_monitor.py
+The writer is an example binary, so that this test needs no built wheel.
 """
 
 import json
 import logging
 import math
-import os
 import random
 import struct
 import subprocess
 
 import pytest
+from programs import program
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from tensorboard.util import tensor_util
@@ -26,9 +23,7 @@ EVERYTHING = {"scalars": 0, "tensors": 0}
 @pytest.fixture
 def write(tmp_path):
     """Returns a function that writes lines in a process of their own, and the curves' folder."""
-    binary = os.environ.get("ROLLWAY_MONITOR_BIN")
-    if not binary:
-        pytest.fail("ROLLWAY_MONITOR_BIN must name the example binary `monitor` of rollway")
+    binary = program("ROLLWAY_MONITOR_BIN")
 
     def write(*lines):
         text = "".join(json.dumps(line) + "\n" for line in lines)
