@@ -1,4 +1,4 @@
-"""Where the package's words go: to Python's `logging`, under `rollway`."""
+"""Logging of the package: Python's `logging`, logger `rollway`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 
 class LastResort(logging.Handler):
-    """Writes to standard error as long as the program has not set up logging itself."""
+    """Writes to standard error until the program configures logging."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if logging.getLogger().handlers:
@@ -19,7 +19,7 @@ class LastResort(logging.Handler):
 
 
 def install() -> None:
-    """Makes the package heard."""
+    """Adds the handler of last resort and sets the default level."""
     logger = logging.getLogger("rollway")
     if not any(isinstance(handler, LastResort) for handler in logger.handlers):
         logger.addHandler(LastResort())

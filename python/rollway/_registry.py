@@ -1,4 +1,4 @@
-"""What is called by name: registered ones, and `package.module:name`."""
+"""Registries of named objects, and lookup of `package.module:name`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rollway.errors import Error
 
 
 def imported(name: str) -> Any:
-    """Returns what is called `package.module:name`."""
+    """Imports the object called `package.module:name`."""
     module, _, path = name.partition(":")
     value: Any = importlib.import_module(module)
     for part in path.split("."):
@@ -19,24 +19,24 @@ def imported(name: str) -> Any:
 
 
 class Registry:
-    """A list of things of one sort that were registered under names."""
+    """Objects of one kind, by name."""
 
-    def __init__(self, sort: str, unknown: type[Error]) -> None:
-        self._sort = sort
+    def __init__(self, kind: str, unknown: type[Error]) -> None:
+        self._kind = kind
         self._unknown = unknown
         self._registered: dict[str, Any] = {}
 
     def register(self, name: str, source: Any) -> Any:
-        """Registers something under a name, and returns it; one of the same name is replaced."""
+        """Registers an object and returns it; replaces an object of the same name."""
         self._registered[name] = source
         return source
 
     def known(self) -> list[str]:
-        """Returns the names that are registered."""
+        """Returns the registered names, sorted."""
         return sorted(self._registered)
 
     def lookup(self, name: str) -> Any:
-        """Returns what stands behind a registered name or `package.module:name`."""
+        """Returns the object of a registered name or of `package.module:name`."""
         if ":" in name:
             return imported(name)
         if name in self._registered:
@@ -46,5 +46,5 @@ class Registry:
         there = f"; there is {', '.join(known) or 'none'}"
         hint = f"; did you mean `{near[0]}`?" if near else there
         raise self._unknown(
-            f"no {self._sort} is registered as `{name}`{hint}", name=name, known=known
+            f"no {self._kind} is registered as `{name}`{hint}", name=name, known=known
         )

@@ -1,8 +1,7 @@
-"""How workflows and tasks get into worker processes.
+"""Serialization of workflows and tasks for worker processes.
 
-What can be imported there travels by name; what was defined in a script, a notebook, a test file or
-inside a function travels by value. Both ends of the channel are this package in processes of the
-same user.
+Importable workflows are sent by name; workflows of a script, a notebook, a test file or a function
+body are pickled by value. Both ends are this package in processes of the same user.
 """
 
 from __future__ import annotations
@@ -25,18 +24,18 @@ from rollway.errors import InvalidWorkflow
 from rollway.task import Task
 from rollway.workflow import Executable, lookup, resolve
 
-#: The encodings of definitions.
+#: Encodings of definitions.
 BY_NAME = "name"
 BY_VALUE = "cloudpickle"
-#: The encodings of tasks that were not made by this package, both JSON: a row, and the fields of a
-#: task as the engine draws them from tasksets.
+#: Encodings of tasks from other sources, both JSON: a dataset row, and the fields of a task as the
+#: engine reads them from tasksets.
 JSON = "json"
 FIELDS = "fields"
 
 
 @dataclass(frozen=True)
 class WorkflowDefinition:
-    """A workflow on its way: a name that is unique for what it does, and how it is found there."""
+    """A workflow as it is sent to workers; its name is unique for its content."""
 
     name: str
     encoding: str
@@ -44,7 +43,7 @@ class WorkflowDefinition:
 
 
 def define(source: Any) -> WorkflowDefinition:
-    """Returns what a worker needs to have a workflow."""
+    """Returns the definition from which a worker loads a workflow."""
     if source is None:
         raise InvalidWorkflow("the task has no workflow")
     if isinstance(source, WorkflowDefinition):
@@ -58,43 +57,43 @@ def define(source: Any) -> WorkflowDefinition:
     if reference is not None:
         return WorkflowDefinition(reference, BY_NAME, b"")
     _, body = pickle_by_value(source)
-    # A workflow that is changed and defined again is another workflow.
+    # A workflow that is changed and defined again gets another name.
     digest = hashlib.sha256(body).hexdigest()[:16]
     return WorkflowDefinition(f"{_title(source)}#{digest}", BY_VALUE, body)
 
 
 def pickle_by_value(source: Any) -> tuple[str, bytes]:
-    """Returns a workflow as its encoding and bytes, for workers that know it by any name."""
+    """Returns the encoding and the pickled bytes of a workflow."""
     with _by_value(source):
         try:
             return BY_VALUE, cloudpickle.dumps(source)
         except Exception as error:
             raise InvalidWorkflow(
-                f"workflow {_title(source)} cannot be sent to a worker process: {error}; "
-                "what it refers to cannot be pickled, so create that inside the workflow"
+                f"workflow {_title(source)} cannot be pickled for a worker process: "
+                f"{error}; create the objects that it refers to inside the workflow"
             ) from error
 
 
 def load(name: str, encoding: str, body: bytes) -> Executable:
-    """Returns the workflow of a definition, in a worker."""
+    """Loads the workflow of a definition."""
     if encoding == BY_NAME:
         return resolve(name)
     if encoding == BY_VALUE:
         return Executable(pickle.loads(body))
-    raise InvalidWorkflow(f"workflow {name} came in the unknown encoding `{encoding}`")
+    raise InvalidWorkflow(f"workflow {name} has the unknown encoding `{encoding}`")
 
 
-#: What does not travel with a task, or is told apart from what is empty.
-_APART = ("workflow", "batch_id", "task_id", "raw_task", "reward_fn", "repeat_times")
+#: Fields that are not sent, or whose empty value differs from their default.
+_SPECIAL_FIELDS = ("workflow", "batch_id", "task_id", "raw_task", "reward_fn", "repeat_times")
 
-#: What travels of a task and is nothing if it is empty.
-_ARGUMENTS = [field.name for field in fields(Task) if field.name not in _APART]
+#: Fields that are sent unless empty.
+_OPTIONAL_FIELDS = [field.name for field in fields(Task) if field.name not in _SPECIAL_FIELDS]
 
 
 def encode_task(task: Task) -> bytes:
-    """Returns a task without its workflow as bytes."""
+    """Encodes the fields of a task except its workflow."""
     state = vars(task)
-    content = {name: state[name] for name in _ARGUMENTS if state[name]}
+    content = {name: state[name] for name in _OPTIONAL_FIELDS if state[name]}
     if task.raw_task is not None:
         content["raw_task"] = task.raw_task
     if task.reward_fn is not None:
@@ -111,26 +110,26 @@ def encode_task(task: Task) -> bytes:
 
 
 def decode_task(body: bytes, encoding: str) -> dict[str, Any]:
-    """Returns the fields of a task."""
+    """Decodes the fields of a task."""
     if encoding == JSON:
         return {"raw_task": json.loads(body)}
     return json.loads(body) if encoding == FIELDS else pickle.loads(body)
 
 
 def sent(task: Task) -> tuple[WorkflowDefinition, bytes, Any, Any]:
-    """Returns a task for a process that passes it on: its workflow stays what a worker gets."""
+    """Encodes a task and its workflow for the Ray coordinator."""
     return define(task.workflow), encode_task(task), task.batch_id, task.task_id
 
 
 def received(parts: tuple[WorkflowDefinition, bytes, Any, Any]) -> Task:
-    """Returns a task that was sent. Its workflow is a definition: nothing of it is loaded here."""
+    """Decodes a task of `sent`; its workflow stays a definition that only workers load."""
     definition, body, batch_id, task_id = parts
     fields = {"is_eval": False, **decode_task(body, "pickle")}
     return Task.restored(definition, fields, batch_id=batch_id, task_id=task_id)
 
 
 def _plain(value: Any) -> bool:
-    """Tells whether pickle alone is sure to do: nothing in it belongs to a script."""
+    """Returns whether plain pickle suffices: built-in types only."""
     if value is None or isinstance(value, (str, int, float, bool, bytes)):
         return True
     if type(value) is dict:
@@ -144,7 +143,7 @@ def _title(source: Any) -> str:
 
 
 def _reference(source: Any) -> str | None:
-    """Returns `module:name` if a worker can import the object by it."""
+    """Returns `module:name` if a worker can import the object."""
     module = getattr(source, "__module__", None)
     path = getattr(source, "__qualname__", None)
     if not module or not path or "<" in path or not _importable(module):
@@ -156,10 +155,10 @@ def _reference(source: Any) -> str | None:
 
 
 def _importable(name: str) -> bool:
-    """Tells whether a worker gets the same module by importing it.
+    """Returns whether a worker that imports a module gets the same code.
 
-    Not a script, not a notebook, and not a test file: importing one of those again in another
-    process would run it again, and test runners rewrite what they import.
+    False for scripts, notebooks and test files: importing a script runs it again, and test runners
+    rewrite the modules that they import.
     """
     module = sys.modules.get(name)
     file = getattr(module, "__file__", None)
@@ -179,7 +178,7 @@ def _importable(name: str) -> bool:
 
 @contextmanager
 def _by_value(source: Any) -> Iterator[None]:
-    """Makes everything from the module of an object travel by value, if workers lack it."""
+    """Pickles everything of an object's module by value if workers cannot import it."""
     module = inspect.getmodule(source) if source is not None else None
     name = getattr(module, "__name__", "__main__")
     if module is None or name == "__main__" or _importable(name):

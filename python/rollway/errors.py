@@ -60,7 +60,7 @@ class WrongBatchType(Error, ValueError):
 
 
 class NotCollectable(Error, ValueError):
-    """The batch was submitted to a coordinator; finalize it instead of collecting it. Has `batch_id`."""
+    """The batch must be finalized, not collected: a coordinator owns it. Has `batch_id`."""
 
     code = "not_collectable"
 

@@ -252,7 +252,7 @@ def test_workflows_can_be_made_of_them():
     assert status.ok and experiences[0].reward == 1.0
 
     class Kind(SimpleWorkflow):
-        async def judge(self, reply):
+        async def compute_reward(self, reply):
             return {"reward": 0.75, "length": len(reply.text)}
 
     status, experiences = run(Kind)

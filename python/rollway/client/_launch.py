@@ -1,4 +1,4 @@
-"""What schedulers and coordinators have in common: models in, worker processes out."""
+"""Launch of worker processes: models, start command, encoded tasks, decoded statuses."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from rollway.status import Status
 from rollway.task import Task
 from rollway.worker.setup import SETUP, start_arguments
 
-#: The longest value that Linux lets a variable of the environment have, with room for its name.
-_SETUP_MAX = 120 * 1024
+#: Maximum size of the setup: Linux limits an environment variable to 128 KiB.
+_MAX_SETUP_BYTES = 120 * 1024
 
 
-#: The arguments with which this Python places workers on Ray.
+#: Interpreter arguments that start the Ray launcher.
 RAY_LAUNCHER = start_arguments("rollway.ray.launcher")
 
 
 class LaunchSetup:
-    """How many runners there are, and how their processes are started."""
+    """Number of runners, models and start command of the worker processes."""
 
     def __init__(
         self,
@@ -39,17 +39,17 @@ class LaunchSetup:
     ) -> None:
         models = [rollout_model] if isinstance(rollout_model, Model) else list(rollout_model)
         if not models:
-            raise ValueError("there is no rollout model: runners need one to work with")
+            raise ValueError("no rollout model given: pass at least one")
         self.config = config
-        self.config_json = placed(config).to_json()
+        self.config_json = with_ray_address(config).to_json()
         self.runners = len(models) * int(config.explorer.runner_per_model)
         auxiliary = [list(engines) for engines in auxiliary_models or []]
         self.model_gateway = ModelGateway(config, models, auxiliary)
         self.spawn = spawn(config, self.model_gateway.models, self.model_gateway.auxiliary)
 
 
-def placed(config: Config) -> Config:
-    """Returns a configuration that names the Ray cluster of this process, if it is to be used."""
+def with_ray_address(config: Config) -> Config:
+    """Returns the configuration, with the address of this process's Ray cluster if none is set."""
     if config.cluster.backend != "ray":
         return config
     ray.package()
@@ -61,7 +61,7 @@ def placed(config: Config) -> Config:
     return config
 
 
-#: How workers are started: the program, its arguments and its environment.
+#: Start command of workers: program, arguments, environment.
 Spawn = tuple[str, list[str], list[tuple[str, str]]]
 
 
@@ -72,9 +72,9 @@ def spawn(
     folders: Sequence[str] = (),
     reward_fns: Mapping[str, Any] | None = None,
 ) -> Spawn:
-    """Returns how workers are started that have these models.
+    """Returns the start command of workers with these models.
 
-    They find modules in these folders too, and have these reward functions under their names.
+    `folders` are added to `sys.path`; `reward_fns` are registered in the workers.
     """
     setup = {
         "models": list(models),
@@ -86,10 +86,10 @@ def spawn(
         },
     }
     text = base64.b85encode(cloudpickle.dumps(setup)).decode()
-    if len(text) > _SETUP_MAX:
+    if len(text) > _MAX_SETUP_BYTES:
         raise Error(
-            f"models and reward functions take {len(text)} bytes to describe, of {_SETUP_MAX} at "
-            "most: let them load what they need where they are used"
+            f"pickled models and reward functions have {len(text)} bytes, maximum "
+            f"{_MAX_SETUP_BYTES}: load large data inside the worker instead"
         )
     env = [(str(key), str(value)) for key, value in dict(config.explorer.env_vars).items()]
     return sys.executable, start_arguments(), [*env, (SETUP, text)]
@@ -99,12 +99,12 @@ PackedTask = tuple[str, tuple[str, bytes] | None, int, bool, bytes]
 
 
 def pack(tasks: Sequence[Task]) -> list[PackedTask]:
-    """Returns tasks as the engine takes them. Nothing is sent if one of them is wrong."""
+    """Encodes tasks for the engine; raises if one of them is invalid."""
     definitions: dict[Any, _serialization.WorkflowDefinition] = {}
     packed = []
     for position, task in enumerate(tasks):
         if not isinstance(task, Task):
-            raise TypeError(f"task {position} is no rollway.Task but {type(task).__name__}")
+            raise TypeError(f"task {position} must be a rollway.Task, not {type(task).__name__}")
         key = task.workflow if isinstance(task.workflow, str) else id(task.workflow)
         if key not in definitions:
             definitions[key] = _serialization.define(task.workflow)
@@ -124,10 +124,10 @@ def _repeat_times(position: int, value: Any) -> int:
 
 
 def status(row: tuple[Any, ...]) -> Status:
-    """Returns a status as users see it."""
+    """Builds a `Status` from a row of the engine."""
     task_id, completed, total, metrics, message, failed, cancelled = row
     made = object.__new__(Status)
-    # The constructor of a frozen class takes three times as long, and batches are large.
+    # Bypasses the constructor of the frozen class, which takes three times as long.
     made.__dict__.update(
         completed_runs=completed,
         total_runs=total,
@@ -141,6 +141,6 @@ def status(row: tuple[Any, ...]) -> Status:
 
 
 def collected(answer: tuple[list[Any], list[bytes]]) -> tuple[list[Status], list[bytes]]:
-    """Returns what a collecting call brought."""
+    """Converts the result of a collecting call."""
     rows, payloads = answer
     return [status(row) for row in rows], payloads

@@ -1,4 +1,4 @@
-"""Calls that wait, for event loops and for plain scripts."""
+"""Pending results: awaitable in an event loop, blocking in a script."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
-# A signal that comes between the interpreter's last look for one and the wait for a lock does not
-# end that wait, however long it is. So nobody waits longer than this without another look.
-_LOOK = 0.2
+# Maximum seconds of one wait for a lock. A signal that arrives just before the wait does not
+# interrupt it, so signals are checked at this interval.
+_SIGNAL_CHECK_INTERVAL = 0.2
 
 
 class PendingResult(Coroutine[Any, Any, T], Generic[T]):
-    """A call that waits. In async code it is awaited; in a plain script one asks for its result::
+    """Result of a call that waits: awaited in async code, `result()` in a script::
 
         statuses = await scheduler.get_statuses(1)
         statuses = scheduler.get_statuses(1).result()
 
-    It is a coroutine, so that `asyncio.create_task`, `gather` and `wait_for` take it. Whoever stops
-    waiting, by cancelling the task, by Ctrl-C or by a timeout, leaves everything with the engine:
-    nothing is taken that is not returned.
+    It is a coroutine: `asyncio.create_task`, `gather` and `wait_for` accept it. A wait that ends by
+    cancellation, Ctrl-C or a timeout leaves the results with the engine.
     """
 
     __slots__ = ("_begin", "_convert", "_coroutine", "_name", "_used")
@@ -37,9 +36,9 @@ class PendingResult(Coroutine[Any, Any, T], Generic[T]):
         self._coroutine: Coroutine[Any, Any, T] | None = None
 
     def result(self, timeout: float | None = None) -> T:
-        """Waits for the answer and returns it. Ctrl-C works; the interpreter is free meanwhile.
+        """Waits for the result. Ctrl-C interrupts it; the GIL is released.
 
-        `TimeoutError` if there is none in `timeout` seconds: then the call is given up.
+        Raises `TimeoutError` after `timeout` seconds; the call is then cancelled.
         """
         if self._used:
             raise RuntimeError(f"{self._name}() was waited for already")
@@ -48,13 +47,13 @@ class PendingResult(Coroutine[Any, Any, T], Generic[T]):
         pending = self._begin()
         try:
             while True:
-                gate = threading.Lock()
-                gate.acquire()
-                answer = pending.poll(gate.release)
+                wakeup = threading.Lock()
+                wakeup.acquire()
+                answer = pending.poll(wakeup.release)
                 if answer is not None:
                     return self._convert(answer[0])
-                if not _wait(gate, deadline):
-                    raise TimeoutError(f"{self._name}() has no answer after {timeout} seconds")
+                if not _wait(wakeup, deadline):
+                    raise TimeoutError(f"{self._name}() did not finish within {timeout} seconds")
         finally:
             pending.close()
 
@@ -64,9 +63,9 @@ class PendingResult(Coroutine[Any, Any, T], Generic[T]):
         try:
             while True:
                 waiter = loop.create_future()
-                answer = pending.poll(_Bell(loop, waiter))
+                answer = pending.poll(_Waker(loop, waiter))
                 if answer is not None:
-                    # No await from here on: who gets the answer has it.
+                    # No await after this point, so that the result cannot be lost.
                     return self._convert(answer[0])
                 await waiter
         finally:
@@ -99,21 +98,21 @@ class PendingResult(Coroutine[Any, Any, T], Generic[T]):
 
     def __del__(self) -> None:
         if not getattr(self, "_used", True):
-            words = f"{self._name}() was never waited for: await it, or ask for its result()"
-            warnings.warn(words, RuntimeWarning, stacklevel=2)
+            message = f"{self._name}() was never waited for: await it or call its result()"
+            warnings.warn(message, RuntimeWarning, stacklevel=2)
 
 
-def _wait(gate: threading.Lock, deadline: float | None) -> bool:
-    """Waits for a lock, for no longer than a deadline; signals are heard. Was it there in time?"""
+def _wait(wakeup: threading.Lock, deadline: float | None) -> bool:
+    """Waits for a lock until a deadline, handling signals; returns whether it was acquired."""
     while True:
-        left = _LOOK if deadline is None else deadline - time.monotonic()
-        if gate.acquire(timeout=max(min(left, _LOOK), 0)):
+        left = _SIGNAL_CHECK_INTERVAL if deadline is None else deadline - time.monotonic()
+        if wakeup.acquire(timeout=max(min(left, _SIGNAL_CHECK_INTERVAL), 0)):
             return True
         if left <= 0:
             return False
 
 
-class _Bell:
+class _Waker:
     """Wakes a task of an event loop from another thread."""
 
     __slots__ = ("_loop", "_waiter")
@@ -123,13 +122,13 @@ class _Bell:
         self._waiter = waiter
 
     def __call__(self) -> None:
-        self._loop.call_soon_threadsafe(self._ring)
+        self._loop.call_soon_threadsafe(self._wake)
 
-    def _ring(self) -> None:
+    def _wake(self) -> None:
         if not self._waiter.done():
             self._waiter.set_result(None)
 
 
 def identity(value: T) -> T:
-    """Returns its argument: the conversion of an answer that needs none."""
+    """Returns its argument: no conversion."""
     return value

@@ -1,4 +1,4 @@
-"""What runners do now, for people: as dictionaries, and as a table."""
+"""Current states of runners, as dictionaries and as a table."""
 
 from __future__ import annotations
 
@@ -11,56 +11,56 @@ from rollway.client._pending import PendingResult
 
 logger = logging.getLogger("rollway.states")
 
-#: A runner: its number, what the engine knows, and what it says itself, as text.
+#: A runner: its id, the engine's view, and the labels of its heartbeat.
 Row = tuple[int, dict[str, Any], dict[str, str]]
 
-#: The width of a table whose place is not known.
+#: Width of the table if the terminal's width is unknown.
 WIDTH = 120
 
 
 class RunnerStatesMixin:
-    """What can be asked about the runners of a pool."""
+    """Methods that inspect the runners."""
 
     def _runners(self) -> PendingResult[list[Row]] | None:
-        """Asks for the runners; none if there are none yet."""
+        """Requests the runners; `None`: not started."""
         raise NotImplementedError
 
     def get_all_state(self) -> dict[int, dict[str, Any]]:
-        """Returns the state of every runner, those first that are stuck, then the most overdue.
+        """Returns the state of every runner: stuck ones first, then the most overdue.
 
-        What the engine knows: `state` (`busy`, `idle`, …), `stuck`, `age` in that state; of its
-        work `batch_id`, `task_id`, `run_id`, `run_ids` and `attempt`; `stage` (what it is at, in
-        words), `stage_seconds` (for how many seconds), `typical_seconds` (what attempts like it take), `code_location`
-        (where in the workflow's code, if that lasts), `model`, `server` and `calls` of model calls
-        under way, `silent_for` (since its last heartbeat), `location`, `message`, `waiting` (why it is
-        not started yet). What the runner says itself: `workflow_id`, `model_version`, `begin_time`,
-        `terminate_time`, `running_time`, and what its workflow adds.
+        From the engine: `state` (`busy`, `idle`, …), `stuck`, `age` in that state; `batch_id`,
+        `task_id`, `run_id`, `run_ids` and `attempt` of its work; `stage`, `stage_seconds` (time in
+        that stage), `typical_seconds` (typical duration of such attempts), `code_location` (in the
+        workflow, of a long stage), `model`, `server` and number of running `calls`, `silent_for`
+        (time since the last heartbeat), `location`, `message`, `waiting` (why it is not started).
+        From the runner: `workflow_id`, `model_version`, `begin_time`, `terminate_time`,
+        `running_time`, and entries of its workflow.
         """
-        asked = self._runners()
-        return {} if asked is None else as_states(asked.result())
+        pending = self._runners()
+        return {} if pending is None else as_states(pending.result())
 
     def get_runner_state(self, runner_id: int) -> dict[str, Any]:
-        """Returns the state of one runner; empty if there is none of that id."""
+        """Returns the state of one runner; empty if the id is unknown."""
         return self.get_all_state().get(runner_id, {})
 
     def get_key_state(self, key: str) -> dict[int, Any]:
-        """Returns one entry of the state of every runner that has it."""
+        """Returns one entry of the state, for every runner that has it."""
         states = self.get_all_state()
         return {runner: state[key] for runner, state in states.items() if key in state}
 
     def print_all_state(self) -> None:
-        """Writes the state of all runners to the log, as a table."""
+        """Logs the state of all runners as a table."""
         logger.info("\n%s", table(self.get_all_state()))
 
 
 def as_states(rows: list[Row]) -> dict[int, dict[str, Any]]:
-    """Returns states by runner, in the order of rows."""
+    """Returns the states by runner, in the order of the rows."""
     states = {}
-    for runner, known, said in rows:
-        told = {key: _value(text) for key, text in said.items()}
-        if known["state"] not in ("broken", "gone", "starting"):
-            known.pop("message", None)
-        states[runner] = {**told, **known}
+    for runner, view, labels in rows:
+        reported = {key: _value(text) for key, text in labels.items()}
+        if view["state"] not in ("broken", "gone", "starting"):
+            view.pop("message", None)
+        states[runner] = {**reported, **view}
     return states
 
 
@@ -71,7 +71,7 @@ def _value(text: str) -> Any:
         return text
 
 
-#: The columns of the table: their heading and the least width that they are cut to.
+#: Columns of the table and their minimum widths.
 _COLUMNS = {
     "runner_id": 9,
     "state": 10,
@@ -79,17 +79,17 @@ _COLUMNS = {
     "work": 8,
     "stage": 14,
     "since": 6,
-    "place": 12,
+    "code": 12,
     "model": 8,
-    "heard": 6,
-    "node": 8,
+    "heartbeat": 6,
+    "location": 8,
     "more": 8,
 }
 
-#: The columns that are there in the narrowest terminal.
-_LEAST = {"runner_id", "state", "work", "stage", "since"}
+#: Columns that are never omitted.
+_REQUIRED = {"runner_id", "state", "work", "stage", "since"}
 
-#: What the columns show; the rest is in the last one.
+#: Entries with their own column; the others are in the last column.
 _SHOWN = {
     *(
         "state",
@@ -109,9 +109,9 @@ _SHOWN = {
 
 
 def table(states: dict[int, dict[str, Any]], width: int | None = None) -> str:
-    """Returns the states of runners as an aligned table that fits the terminal.
+    """Returns the states as an aligned table that fits the terminal.
 
-    Those that are stuck come first, with a `!`; what is too long ends in `…`.
+    Stuck runners come first and are marked with `!`; truncated texts end in `…`.
     """
     if width is None:
         width = shutil.get_terminal_size((WIDTH, 24)).columns
@@ -120,9 +120,9 @@ def table(states: dict[int, dict[str, Any]], width: int | None = None) -> str:
     if not names:
         return "no runners"
     widths = {name: max([len(name), *(len(row[name]) for row in rows)]) for name in names}
-    while not _fit(widths, width) and len(names) > len(_LEAST):
-        # What is left out can be had from `get_all_state()`.
-        names.remove(next(name for name in reversed(names) if name not in _LEAST))
+    while not _fit(widths, width) and len(names) > len(_REQUIRED):
+        # `get_all_state()` has the omitted columns.
+        names.remove(next(name for name in reversed(names) if name not in _REQUIRED))
         widths = {name: widths[name] for name in names}
     lines = ["  ".join(_cut(name, widths[name]) for name in names)]
     lines += ["  ".join(_cut(row[name] or "-", widths[name]) for name in names) for row in rows]
@@ -130,7 +130,7 @@ def table(states: dict[int, dict[str, Any]], width: int | None = None) -> str:
 
 
 def _fit(widths: dict[str, int], width: int) -> bool:
-    """Makes the widest columns narrower until a line fits; tells whether it does."""
+    """Narrows the widest columns until a line fits; returns whether it does."""
     while sum(widths.values()) + 2 * (len(widths) - 1) > width:
         wide = [name for name in widths if widths[name] > _COLUMNS[name]]
         if not wide:
@@ -152,7 +152,7 @@ def _row(runner: int, state: dict[str, Any]) -> dict[str, str]:
     model = state.get("model") or ""
     if state.get("server"):
         model = f"{model} at {state['server']}".strip()
-    rest = [f"{key}={_words(state[key])}" for key in sorted(state) if key not in _SHOWN]
+    rest = [f"{key}={_format(state[key])}" for key in sorted(state) if key not in _SHOWN]
     return {
         "runner_id": f"{runner}{' !' if state.get('stuck') else ''}",
         "state": str(state["state"]),
@@ -160,26 +160,26 @@ def _row(runner: int, state: dict[str, Any]) -> dict[str, str]:
         "work": work,
         "stage": str(state.get("stage") or state.get("message") or ""),
         "since": span(state.get("stage_seconds")),
-        "place": _file(str(state.get("code_location") or "")),
+        "code": _file(str(state.get("code_location") or "")),
         "model": model,
-        "heard": span(state.get("silent_for")),
-        "node": str(state.get("location") or ""),
+        "heartbeat": span(state.get("silent_for")),
+        "location": str(state.get("location") or ""),
         "more": " ".join(rest),
     }
 
 
-def _file(place: str) -> str:
-    """Returns a place without the folders of its file."""
-    file, colon, rest = place.partition(":")
+def _file(location: str) -> str:
+    """Returns a code location without the folders of its file."""
+    file, colon, rest = location.partition(":")
     return file.rpartition("/")[2] + colon + rest
 
 
-def _words(value: Any) -> str:
+def _format(value: Any) -> str:
     return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
 def span(seconds: Any) -> str:
-    """Returns a number of seconds as people say it: `0.4s`, `12s`, `3m05s`, `2h10m`, `3d04h`."""
+    """Formats a duration: `0.4s`, `12s`, `3m05s`, `2h10m`, `3d04h`."""
     if not isinstance(seconds, (int, float)):
         return ""
     if seconds < 9.95:

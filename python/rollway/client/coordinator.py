@@ -1,4 +1,4 @@
-"""The coordinator: batches with a life cycle, finalized into a sink."""
+"""Coordinator of rollout batches: submit, finalize into a sink, abort."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from rollway.task import Task
 
 BatchType = Literal["train", "eval"]
 
-#: Takes the experiences of a batch and returns metrics; of no batch if the id is none.
+#: Stores the payloads of a batch and returns metrics; id `None`: payloads of no batch.
 Deliver = Callable[[BatchId | None, list[bytes]], "dict[str, float] | None"]
 
 logger = logging.getLogger("rollway.coordinator")
 
 
 class BatchLifecycleState(str, enum.Enum):
-    """Where a submitted batch stands."""
+    """State of a submitted batch."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -41,31 +41,30 @@ class BatchLifecycleState(str, enum.Enum):
 
 @dataclass(frozen=True)
 class RestoredBatch:
-    """A batch that goes on where it was: finalize it, or abort it."""
+    """A batch restored from the ledger; finalize or abort it."""
 
     batch_type: str
-    #: How many tasks it has.
     tasks: int
-    #: How many of its runs had ended, and are not run again.
+    #: Number of runs that had ended and are not repeated.
     ended_runs: int
 
 
 @dataclass(frozen=True)
 class Restored:
-    """What a coordinator took up from its ledger."""
+    """State restored from the ledger."""
 
-    #: The batches that had not ended, by id, in the order of submission.
+    #: Unfinished batches by id, in the order of submission.
     batches: dict[BatchId, RestoredBatch]
-    #: The ids of the last batches that had.
+    #: Ids of the last finished batches.
     ended: list[BatchId]
-    #: The newest version of the model that was noted.
+    #: Newest recorded model version.
     version: int
 
 
 class MemorySink:
-    """Keeps experiences in memory until somebody takes them.
+    """Sink that keeps experiences in memory until `take()`.
 
-    When it is full, batches cannot be finalized until there is room; nothing is dropped.
+    While it is full, finalizing fails; nothing is dropped.
     """
 
     def __init__(self, max_bytes: int = 1 << 30) -> None:
@@ -79,15 +78,15 @@ class MemorySink:
         with self._lock:
             if self._payloads and self._bytes + size > self.max_bytes:
                 raise BufferError(
-                    f"{self._bytes} bytes of experiences in memory, of {self.max_bytes} at most: "
-                    "take them with coordinator.sink.take()"
+                    f"{self._bytes} bytes of experiences in memory, maximum {self.max_bytes}: "
+                    "remove them with coordinator.sink.take()"
                 )
             self._payloads.extend(payloads)
             self._bytes += size
         return {"pipeline/payload_count": float(len(payloads))}
 
     def take(self) -> list[Experience]:
-        """Returns the experiences that have come since the last time."""
+        """Returns and removes all experiences."""
         with self._lock:
             payloads, self._payloads, self._bytes = self._payloads, [], 0
         many = [Experience.deserialize_many(payload) for payload in payloads]
@@ -95,9 +94,9 @@ class MemorySink:
 
 
 class _Once:
-    """Makes a sink of a function or an object: a batch that is offered twice is taken once."""
+    """Sink around a function or object; a batch that is delivered twice is stored once."""
 
-    #: How many batches are remembered. One is offered again only right after it was offered.
+    #: Number of remembered batches; repeated deliveries follow immediately.
     REMEMBERED = 1024
 
     def __init__(self, sink: Any) -> None:
@@ -127,17 +126,16 @@ class RolloutCoordinator(RunnerStatesMixin):
             result = await coordinator.finalize_train_batch(1)
             print(result["metrics"]["rollout/reward/mean"])
 
-    Methods that wait return a `PendingResult`: awaited in async code, `.result()` in a plain script.
+    Waiting methods return a `PendingResult`: await it in async code, call `.result()` in a script.
 
     Experiences of train batches go through the operators of `data_processor.experience_pipeline`
-    into `buffer.trainer_input.experience_buffer`, and are safe there when finalizing returns. A
-    `sink` takes their place: a function of a batch id and a list of payloads that returns metrics
-    or none, such as `rw.MemorySink()`, or an object with such a function as `deliver`, and
-    `process` for payloads of no batch. In mode `bench` there is neither.
+    into `buffer.trainer_input.experience_buffer`, and are durable when finalizing returns. `sink`
+    replaces both: a function of a batch id and a list of payloads that returns metrics or `None`,
+    such as `rw.MemorySink()`, or an object with such a function as `deliver`, and `process` for
+    payloads of no batch. Mode `bench` has neither.
 
-    With the pipeline goes a ledger (`ledger.enable`) in the job's folder: what was acknowledged
-    survives the death of this process at any moment. A coordinator of the same job takes up what is
-    there: see `restored`.
+    With the pipeline, a ledger (`ledger.enable`) in the job's folder keeps acknowledged state when
+    this process dies. The next coordinator of the job restores it: see `restored`.
     """
 
     def __init__(
@@ -164,9 +162,9 @@ class RolloutCoordinator(RunnerStatesMixin):
         return PendingResult(name, lambda: begin(self._prepared()), convert)
 
     def prepare(self) -> PendingResult[None]:
-        """Opens the buffer and starts the runners; waits until each is ready or failed to start.
+        """Opens the buffer, starts the runners, and waits until each is ready or failed to start.
 
-        After an error it may be called again.
+        It may be called again after an error.
         """
 
         def begin() -> Any:
@@ -194,11 +192,11 @@ class RolloutCoordinator(RunnerStatesMixin):
         return PendingResult("prepare", begin, ready)
 
     def shutdown(self, timeout: float = STOP_TIMEOUT) -> PendingResult[dict[str, Any]]:
-        """Stops. Attempts and deliveries under way get `timeout` seconds to end.
+        """Stops. Running attempts and deliveries get `timeout` seconds to end.
 
-        Batches that are not finalized by then are aborted; the result says what that leaves behind,
-        and under `pipeline_error` why the pipeline did not close, if it did not. In a ledger they
-        stay as they are, and the next coordinator of the job goes on with them.
+        Batches that are not finalized by then are aborted; the result lists them, and under
+        `pipeline_error` an error of closing the pipeline. The ledger keeps their state, and the
+        next coordinator of the job resumes them.
         """
         if self._engine is None:
             return PendingResult("shutdown", lambda: _Ready({}), identity)
@@ -206,19 +204,19 @@ class RolloutCoordinator(RunnerStatesMixin):
 
     @property
     def restored(self) -> Restored:
-        """What was taken up from the ledger of an earlier process of the job."""
+        """State restored from the ledger of an earlier process of the job."""
         batches, ended, version = self._prepared().restored
         going_on = {batch: RestoredBatch(*rest) for batch, *rest in batches}
         return Restored(going_on, list(ended), version)
 
     def note_version(self, version: int) -> PendingResult[None]:
-        """Keeps the version of the model in the ledger: it never goes backwards."""
+        """Records the model version in the ledger; it never decreases."""
         return self._call("note_version", lambda engine: engine.note_version(version), identity)
 
     def update_weights(
         self, path: str, version: int, in_flight: InFlight = "drain"
     ) -> PendingResult[dict[str, Any]]:
-        """As `Scheduler.update_weights`; a version that a server has is noted in the ledger."""
+        """As `Scheduler.update_weights`; records the loaded version in the ledger."""
         gateway = self._launch_setup.model_gateway
         return self._call(
             "update_weights",
@@ -234,7 +232,7 @@ class RolloutCoordinator(RunnerStatesMixin):
         batch_type: BatchType,
         min_wait_num: int | None = None,
     ) -> PendingResult[None]:
-        """Registers a batch and runs its tasks. A refused batch leaves nothing behind."""
+        """Registers a batch and runs its tasks; a refused batch has no effect."""
         if batch_type not in ("train", "eval"):
             raise ValueError(f"batch_type is 'train' or 'eval', not {batch_type!r}")
         packed = _launch.pack(tasks)
@@ -247,20 +245,20 @@ class RolloutCoordinator(RunnerStatesMixin):
     def finalize_train_batch(
         self, batch_id: BatchId, *, timeout: float | None = None
     ) -> PendingResult[dict[str, Any]]:
-        """Waits for a train batch, stores its experiences and closes it.
+        """Waits for a train batch, stores its experiences and ends it.
 
-        Returns `batch_id`, `batch_type`, `finished_task_count`, `metrics` (those of the pipeline
-        among them), how many tasks were `ok`, `partial`, `failed` and `cancelled`
+        Returns `batch_id`, `batch_type`, `finished_task_count`, `metrics` (with those of the
+        pipeline), the numbers of `ok`, `partial`, `failed` and `cancelled` tasks
         (`failed_task_count` …), `failed_run_count`, `cancelled_run_count` and
-        `dropped_payload_count` by reason, and more. After a failure nothing is lost and it may be
-        called again; after a success it returns the same result again.
+        `dropped_payload_count` by reason, and more. It may be repeated: after a failure nothing is
+        lost, after a success it returns the same result.
         """
         return self._finalize("finalize_train_batch", batch_id, "train", timeout)
 
     def finalize_eval_batch(
         self, batch_id: BatchId, *, timeout: float | None = None
     ) -> PendingResult[dict[str, Any]]:
-        """Waits for an eval batch and closes it; `complete` says whether anything is missing."""
+        """Waits for an eval batch and ends it; `complete`: whether all results are present."""
         return self._finalize("finalize_eval_batch", batch_id, "eval", timeout)
 
     def _finalize(
@@ -274,9 +272,9 @@ class RolloutCoordinator(RunnerStatesMixin):
     def abort_batch(
         self, batch_id: BatchId, *, reason: str, keep_partial_results: bool = False
     ) -> PendingResult[dict[str, Any] | None]:
-        """Gives a batch up, storing what it has finished if asked to.
+        """Aborts a batch; `keep_partial_results` stores its finished runs.
 
-        Returns its result, or none if there was nothing to abort.
+        Returns its result; `None`: there was nothing to abort.
         """
         return self._call(
             "abort_batch",
@@ -287,11 +285,11 @@ class RolloutCoordinator(RunnerStatesMixin):
     def cancel_run(
         self, batch_id: BatchId, task_id: int, run_id: int, *, reason: str = "asked for"
     ) -> PendingResult[bool]:
-        """Cancels one run; tells whether there was one to cancel.
+        """Cancels one run; returns whether it was active.
 
-        Its task goes on without it. What other runs have finished stays; those that its runner was
-        given with it are run again, and not charged. The run counts as cancelled, as `requested`,
-        also after a restart.
+        Its task continues without it, and finished runs are kept. Runs of the same attempt are
+        repeated without being charged. The run counts as cancelled (`requested`), also after a
+        restart.
         """
         return self._call(
             "cancel_run",
@@ -305,9 +303,9 @@ class RolloutCoordinator(RunnerStatesMixin):
         return self._call("runners", lambda engine: engine.runners(), identity)
 
     def process_experiences(self, payloads: Sequence[bytes]) -> PendingResult[dict[str, float]]:
-        """Stores experiences that belong to no batch; returns the metrics of the pipeline.
+        """Stores experiences of no batch; returns the metrics of the pipeline.
 
-        The same payloads again have no further effect.
+        Repeating it with the same payloads has no effect.
         """
 
         def begin() -> Any:
@@ -318,15 +316,15 @@ class RolloutCoordinator(RunnerStatesMixin):
         return PendingResult("process_experiences", begin, identity)
 
     def take_feedback(self) -> list[dict[int, dict[str, list[Any]]]]:
-        """Returns what the selectors of tasks should learn since the last time.
+        """Returns and removes the feedback for task selectors.
 
-        One entry for every batch that brought something, in order:
+        One entry per batch with feedback, in order:
         `{taskset_id: {"indices": […], "values": […]}}`.
         """
         return self._prepared().take_feedback()
 
     def batch_state(self, batch_id: BatchId) -> BatchLifecycleState | None:
-        """Returns where a batch stands; none if it is not registered, or forgotten."""
+        """Returns the state of a batch; `None`: unknown, or removed."""
         found = self._call(
             "batch_state", lambda engine: engine.batch_state(batch_id), identity
         ).result()
@@ -344,9 +342,9 @@ class RolloutCoordinator(RunnerStatesMixin):
             coordinator = rw.RolloutCoordinator.get_actor(config, models, None)
             ray.get(coordinator.prepare.remote())
 
-        There is one for a job: whoever asks for it again gets the same. When its process or its
-        node dies Ray starts it again, and it goes on with its batches from its ledger, as long as
-        the job's folder is in reach there. What it raises is what the methods here raise.
+        A job has one such actor; further calls return the same. When its process or node dies, Ray
+        restarts it, and it resumes its batches from the ledger if the job's folder is reachable.
+        It raises the same errors as the methods here.
         """
         return ray_coordinator.start(cls, config, models, auxiliary_models)
 

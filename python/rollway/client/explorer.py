@@ -1,4 +1,4 @@
-"""The explorer: from tasks to delivered experiences, step after step, while weights change."""
+"""Explorer: runs the tasks of a job step by step, with changing weights."""
 
 from __future__ import annotations
 
@@ -27,35 +27,34 @@ from rollway.models.openai import OpenAI
 from rollway.worker import setup, workflow_check
 from rollway.workflow import known, lookup
 
-#: Sees what happens to a job: `{"event": "step_done", "step": 3, "metrics": {…}, …}`.
+#: Callback for job events: `{"event": "step_done", "step": 3, "metrics": {…}, …}`.
 OnEvent = Callable[[dict[str, Any]], Any]
 
-#: What the keys of servers that were handed over are called in this process; workers get none.
+#: Variables with the API keys of servers passed as objects; workers do not get them.
 _KEY = "ROLLWAY_MODEL_KEY_"
 _numbers = itertools.count()
 
 
 class Explorer(RunnerStatesMixin):
-    """Runs the tasks of a configuration, step after step, and follows the trainer's weights::
+    """Runs the tasks of a configuration step by step and loads the trainer's weights::
 
         explorer = rw.Explorer(rw.Config.load("job.yaml"))
         await explorer.prepare()
         await explorer.explore()
         await explorer.shutdown()
 
-    Methods that wait return a `PendingResult`: awaited in async code, `.result()` in a plain script. In a
-    `with` or `async with` block it is prepared and shut down.
+    Waiting methods return a `PendingResult`: await it in async code, call `.result()` in a script.
+    `with` and `async with` call `prepare` and `shutdown`.
 
-    Workflows are those that the configuration names: registered in this process (`@rw.workflow` in
-    a script or a notebook), `package.module:name`, or built in. Models are those of the
-    configuration, or objects: `rw.models.Tiny()`, `rw.models.OpenAI(…)`, `rw.models.Echo()`.
+    The configuration names the workflows: registered in this process (`@rw.workflow` in a script or
+    a notebook), `package.module:name`, or built in. Models come from the configuration or are
+    objects: `rw.models.Tiny()`, `rw.models.OpenAI(…)`, `rw.models.Echo()`.
 
-    `on_event` is called, in a thread of its own, with a dictionary for everything that happens:
-    `event` is `began`, `step_begun`, `step_done`, `evaluated`, `synced`, `trained`, `note` or
-    `alarm`.
+    `on_event` is called in a separate thread with a dictionary for every event: `event` is `began`,
+    `step_begun`, `step_done`, `evaluated`, `synced`, `trained`, `info` or `alarm`.
 
-    Ctrl-C, or cancelling the task, stops what is under way soon and cleanly; another explorer of
-    the same job goes on from there.
+    Ctrl-C and cancellation of the task stop it gracefully; another explorer of the same job
+    resumes.
     """
 
     def __init__(
@@ -68,7 +67,7 @@ class Explorer(RunnerStatesMixin):
     ) -> None:
         self.config = config
         models = [rollout_model] if isinstance(rollout_model, Model) else rollout_model
-        # A server in this process lives as long as somebody holds its model.
+        # Servers in this process stop with the last reference to their model.
         self._models = None if models is None else list(models)
         self._auxiliary = [list(engines) for engines in auxiliary_models or []]
         if self._models is not None and not self._models:
@@ -78,12 +77,10 @@ class Explorer(RunnerStatesMixin):
         self._keys: list[str] = []
         weakref.finalize(self, _forget, self._keys)
 
-    # ---- life ------------------------------------------------------------------------------------
-
     def prepare(self) -> PendingResult[None]:
-        """Gets everything ready: tasks, buffer, models, runners, and where the last process was.
+        """Prepares tasks, buffer, models, runners and the saved state of the job.
 
-        In mode `serve` it starts to serve. After an error it may be called again.
+        In mode `serve` the server starts. It may be called again after an error.
         """
 
         def begin() -> Any:
@@ -92,19 +89,19 @@ class Explorer(RunnerStatesMixin):
             return self._engine.prepare()
 
         def ready(_: None) -> None:
-            # The gateway has them.
+            # The gateway has read the keys.
             _forget(self._keys)
 
         return PendingResult("prepare", begin, ready)
 
     def shutdown(self, timeout: float = STOP_TIMEOUT) -> PendingResult[None]:
-        """Stops what is under way, within `timeout` seconds, and closes everything."""
+        """Stops running work within `timeout` seconds and releases all resources."""
         if self._engine is None:
             return PendingResult("shutdown", lambda: _Ready(None), identity)
         return self._call("shutdown", lambda engine: engine.shutdown(float(timeout)), identity)
 
     def stop(self) -> None:
-        """Has `explore`, `eval`, `benchmark` and `serve` end soon and cleanly, from any thread."""
+        """Stops `explore`, `eval`, `benchmark` and `serve` gracefully; callable from any thread."""
         if self._engine is not None:
             self._engine.stop()
 
@@ -122,40 +119,38 @@ class Explorer(RunnerStatesMixin):
     def __exit__(self, *_: object) -> None:
         self.shutdown().result()
 
-    # ---- what it does ----------------------------------------------------------------------------
-
     def explore(self) -> PendingResult[str]:
-        """Explores until all steps are done, or the trainer is; returns the explorer's name."""
+        """Explores until all steps or the trainer are done; returns the explorer's name."""
         return self._call("explore", lambda engine: engine.explore(), identity)
 
     def eval(self) -> PendingResult[list[dict[str, Any]]]:
-        """Evaluates the weights that the models have on every set of `eval_tasksets`.
+        """Evaluates the loaded weights on every set of `eval_tasksets`.
 
-        Returns for each set `step`, `set`, `score` (the mean reward; none if no run succeeded),
-        `tasks`, `failed` (tasks without a good run) and `metrics`.
+        Returns for each set `step`, `set`, `score` (mean reward; `None`: no run succeeded),
+        `tasks`, `failed` (tasks without a successful run) and `metrics`.
         """
         return self._call("eval", lambda engine: engine.eval(), identity)
 
     def benchmark(self) -> PendingResult[list[dict[str, Any]]]:
-        """Evaluates the checkpoints of the job: all, or the latest.
+        """Evaluates all checkpoints of the job, or the latest.
 
-        Returns for each of them and each set what `eval` does; `step` says which checkpoint.
+        Returns for each checkpoint and set a row as `eval`; `step` identifies the checkpoint.
         """
         return self._call("benchmark", lambda engine: engine.benchmark(), identity)
 
     def serve(self) -> PendingResult[str]:
-        """Serves agents elsewhere until `stop()` or `shutdown()`; mode `serve`. Returns the name.
+        """Serves agents until `stop()` or `shutdown()` (mode `serve`); returns the name.
 
         Agents find the server through the job's folder: `rw.ServeClient.of_job(e.job_dir)`.
         """
         return self._call("serve", lambda engine: engine.serve(), identity)
 
     def sync_weight(self) -> PendingResult[int]:
-        """Takes the newest weights that the trainer has published; returns their version."""
+        """Loads the newest published weights; returns their version."""
         return self._call("sync_weight", lambda engine: engine.sync_weight(), identity)
 
     def save_checkpoint(self) -> PendingResult[None]:
-        """Keeps where the explorer is, so that another process goes on from there."""
+        """Saves the state of the explorer, from which another process resumes."""
         return self._call("save_checkpoint", lambda engine: engine.save_checkpoint(), identity)
 
     def setup_weight_sync_group(
@@ -164,11 +159,11 @@ class Explorer(RunnerStatesMixin):
         master_port: int,
         state_dict_meta: Sequence[tuple[str, str, Sequence[int]]] | None = None,
     ) -> PendingResult[int]:
-        """Has the servers of the trained model take weights over the trainer's group (`nccl`).
+        """Lets the servers of the trained model receive weights over the trainer's `nccl` group.
 
-        Returns how many members the group has: the trainer first, then all GPUs of the servers,
-        which join with the first update. `state_dict_meta` tells what will be sent, in order: name,
-        type such as `bfloat16`, shape.
+        Returns the size of the group: the trainer, then all GPUs of the servers, which join with
+        the first update. `state_dict_meta` lists the tensors in order: name, type such as
+        `bfloat16`, shape.
         """
         tensors = [
             (str(name), str(dtype).removeprefix("torch."), [int(size) for size in shape])
@@ -181,47 +176,45 @@ class Explorer(RunnerStatesMixin):
         )
 
     def get_weight(self, name: str) -> PendingResult[np.ndarray]:
-        """Returns a tensor of the weights that the models have, as they were published.
+        """Returns a tensor of the loaded weights, as published.
 
-        NumPy has no bfloat16: such tensors are of the type of `ml_dtypes` if that is installed, and
-        else widened to float32, which changes no value.
+        bfloat16 tensors have the type of `ml_dtypes` if that is installed; otherwise they are
+        converted to float32 without loss.
         """
         return self._call("get_weight", lambda engine: engine.get_weight(name), tensor)
 
-    # ---- what can be seen of it ------------------------------------------------------------------
-
     @property
     def name(self) -> str:
-        """Its name."""
+        """Name of the explorer."""
         return str(self.config.explorer.name)
 
     @property
     def job_dir(self) -> pathlib.Path:
-        """The job's folder, once it is prepared."""
+        """Folder of the job; available after `prepare`."""
         return self._prepared().job_dir
 
     @property
     def dashboard_url(self) -> str | None:
-        """Where the dashboard is, with the token that opens it, once it is prepared.
+        """Address of the dashboard with its token; available after `prepare`.
 
-        None with `dashboard.enable: false`, and if it could not be opened, which the log tells.
+        `None`: `dashboard.enable: false`, or it could not be opened (see the log).
         """
         return self._prepared().dashboard_url
 
     def live_stats(self) -> PendingResult[dict[str, int]]:
-        """Returns live numbers, also while it explores: runs by what they are at, runners, tokens.
+        """Returns live statistics of runs, runners and tokens, also during `explore()`.
 
         `pending`, `running`, `done`, `failed`, `cancelled`, `retried`, `runners`, `busy`,
-        `prompt_tokens`, `answer_tokens`.
+        `prompt_tokens`, `completion_tokens`.
         """
         return self._call("live_stats", lambda engine: engine.live_stats(), identity)
 
     def cancel_run(
         self, batch_id: BatchId, task_id: int, run_id: int, *, reason: str = "asked for"
     ) -> PendingResult[bool]:
-        """Cancels one run, also while `explore()` goes on; tells whether there was one to cancel.
+        """Cancels one run, also during `explore()`; returns whether it was active.
 
-        Its task goes on without it. See `RolloutCoordinator.cancel_run`.
+        See `RolloutCoordinator.cancel_run`.
         """
         return self._call(
             "cancel_run",
@@ -233,8 +226,6 @@ class Explorer(RunnerStatesMixin):
         if self._engine is None:
             return None
         return self._call("runners", lambda engine: engine.runners(), identity)
-
-    # ---- inside ----------------------------------------------------------------------------------
 
     def _prepared(self) -> Any:
         if self._engine is None:
@@ -251,11 +242,11 @@ class Explorer(RunnerStatesMixin):
         self._settle(config)
         if config.explorer.python is None:
             config.explorer.python = sys.executable
-        # Sections that were set are whole again.
-        config = _launch.placed(Config.from_dict(config.changed()))
+        # Completes the sections that were set.
+        config = _launch.with_ray_address(Config.from_dict(config.changed()))
         spawn, definitions = self._workers(config)
         if spawn is None:
-            # Workers that the engine starts by itself find what this process finds.
+            # Workers that the engine starts inherit this process's module path.
             path = os.pathsep.join(os.path.abspath(path) for path in sys.path)
             hidden = dict.fromkeys(self._keys, "")
             config.explorer.env_vars = {"PYTHONPATH": path, **config.explorer.env_vars, **hidden}
@@ -264,7 +255,7 @@ class Explorer(RunnerStatesMixin):
         return _rollway.Explorer(text, self.config.folder, spawn, definitions, self._on_event, ours)
 
     def _workers(self, config: Config) -> tuple[_launch.Spawn | None, list[tuple[str, str, bytes]]]:
-        """Returns how workers are started if they need something of this process."""
+        """Returns the start command of workers if they need objects of this process."""
         sets = _sets(config)
         rows = any(one["rows_name_workflows"] for one in sets)
         ours = {
@@ -288,7 +279,7 @@ class Explorer(RunnerStatesMixin):
         ]
 
     def _behind(self, config: Config) -> tuple[list[Model], list[list[Model]]]:
-        """Returns the models as workers have them: those that are servers, behind the gateway."""
+        """Returns the models for workers; servers are replaced by gateway models."""
         rollout = config.explorer.rollout_model
         name = rollout.name or rollout.model_path or "policy"
         models = _served(name, rollout, self._models, trained=True)
@@ -304,7 +295,7 @@ class Explorer(RunnerStatesMixin):
         return all(isinstance(model, OpenAI) for model in given)
 
     def _settle(self, config: Config) -> None:
-        """Writes models that were handed over into the configuration."""
+        """Writes model objects into the configuration."""
         if self._models is not None:
             _settle(config.explorer.rollout_model, self._models, self._keys)
         if self._auxiliary:
@@ -317,7 +308,7 @@ class Explorer(RunnerStatesMixin):
 
 
 def _served(name: str, section: Any, engines: list[Model] | None, trained: bool) -> list[Model]:
-    """Returns a model as workers have it."""
+    """Returns the model for workers."""
     kind = section["engine_type"]
     if kind == "echo":
         return engines or [Echo()]
@@ -325,7 +316,7 @@ def _served(name: str, section: Any, engines: list[Model] | None, trained: bool)
 
 
 def _settle(section: Any, engines: Sequence[Model], keys: list[str]) -> None:
-    """Describes the engines of one model."""
+    """Writes the engines of one model into the configuration."""
     servers = [engine for engine in engines if isinstance(engine, OpenAI)]
     section["engine_num"] = len(engines)
     if not servers:
@@ -358,7 +349,7 @@ def _forget(keys: list[str]) -> None:
 
 
 def _sets(config: Config) -> list[dict[str, Any]]:
-    """Returns what the tasks of every set are run with, unless a row says otherwise."""
+    """Returns the default workflow and reward function of every taskset."""
     given = config.buffer.explorer_input
     single = [] if given.taskset is None else [given.taskset]
     train = [("tasksets", one, None) for one in [*single, *given.tasksets]]
@@ -379,7 +370,7 @@ def _sets(config: Config) -> list[dict[str, Any]]:
 
 
 def _check(sets: list[dict[str, Any]]) -> None:
-    """Raises what is wrong with workflows and reward functions, before anything is started."""
+    """Raises if a workflow or reward function is invalid."""
     problems = workflow_check.main({"sets": sets})["problems"]
     if problems:
         words = "\n".join(f"{one['what']}; {one['hint']}" for one in problems)
@@ -387,12 +378,12 @@ def _check(sets: list[dict[str, Any]]) -> None:
 
 
 def _is_ours(source: Any) -> bool:
-    """Tells whether something was registered by the user: workers have the rest."""
+    """Returns whether an object was registered by the user, not by this package."""
     return not str(getattr(source, "__module__", "")).startswith("rollway.")
 
 
 def tensor(found: tuple[str, list[int], bytes]) -> np.ndarray:
-    """Returns a tensor in the notation of safetensors as an array."""
+    """Converts a tensor in safetensors notation to an array."""
     dtype, shape, data = found
     if dtype == "BF16":
         try:

@@ -1,4 +1,4 @@
-"""The trainer's side: experiences out of a buffer, wherever it is, in batches.
+"""Readers of experience buffers, for trainers, and a server for remote readers.
 
 ::
 
@@ -30,9 +30,8 @@ _FLOATS = ("logprobs", "advantages", "returns", "token_level_reward", "teacher_l
 class ExperienceBatch:
     """Experiences that were read together. A sequence of `rw.Experience`.
 
-    `versions` has the model version of each, `stale` says how many were passed over before them
-    because they were older than `min_model_version`. `payload` holds all of them as bytes; nothing
-    is decoded before somebody looks.
+    `versions` has the model version of each; `stale` counts the skipped ones, older than
+    `min_model_version`. `payload` holds all of them as bytes and is decoded on first access.
     """
 
     __slots__ = ("_experiences", "payload", "stale", "versions")
@@ -45,7 +44,7 @@ class ExperienceBatch:
 
     @property
     def experiences(self) -> list[Experience]:
-        """The experiences; their arrays are read-only views of the payload."""
+        """Decoded experiences; their arrays are read-only views of the payload."""
         if self._experiences is None:
             self._experiences = Experience.deserialize_many(self.payload)
         return self._experiences
@@ -60,24 +59,22 @@ class ExperienceBatch:
         return self.experiences[index]
 
     def __repr__(self) -> str:
-        return f"<Batch of {len(self)} experiences, {len(self.payload)} bytes>"
+        return f"<ExperienceBatch of {len(self)} experiences, {len(self.payload)} bytes>"
 
     def to_numpy(self, pad: int | None = 0, length: int | None = None) -> dict[str, np.ndarray]:
         """Returns arrays of all experiences.
 
-        With `pad`, the token that fills up short sequences, everything is dense. One row for each
-        experience and one column for each token: `tokens`, `attention_mask`, `action_mask`, and
+        With `pad`, the padding token, all arrays are dense. One row for each experience and one
+        column for each token: `tokens`, `attention_mask`, `action_mask`, and
         those of `logprobs`, `advantages`, `returns`, `token_level_reward` and `teacher_logprobs`
-        that any experience has. What belongs to a token stands in its column; columns of the
-        prompt and of the padding are 0, and NaN stands where one experience has no values though
-        others do. `length` is the number of columns, if it must not depend on the batch.
+        that any experience has. Columns of the prompt and of the padding are 0; experiences
+        without a field that others have get NaN. `length`: fixed number of columns.
 
-        With `pad=None` the same names hold the values of all experiences one after the other, of
-        the responses only except for `tokens`; experience `i` has
+        With `pad=None` the arrays are concatenated, without the prompts except for `tokens`;
+        experience `i` has
         `tokens[offsets[i]:offsets[i + 1]]` and `logprobs[response_offsets[i]:…]`.
 
-        In either form there are `rewards` (NaN for none), `versions`, `lengths` and
-        `prompt_lengths`.
+        Both forms have `rewards` (NaN: none), `versions`, `lengths` and `prompt_lengths`.
         """
         experiences = self.experiences
         for experience in experiences:
@@ -107,28 +104,28 @@ class ExperienceBatch:
         try:
             import torch
         except ImportError as error:
-            words = "torch is not installed: pip install rollway[torch]"
-            raise MissingPackage(words, package="torch") from error
+            message = "torch is not installed: pip install rollway[torch]"
+            raise MissingPackage(message, package="torch") from error
         arrays = self.to_numpy(pad, length)
         return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
     def arrow(self) -> Any:
-        """Returns a `pyarrow.RecordBatch`; its columns are told in `docs/experience-columns.md`."""
+        """Returns a `pyarrow.RecordBatch`; columns: `docs/experience-columns.md`."""
         try:
             import pyarrow
         except ImportError as error:
-            words = "pyarrow is not installed: pip install pyarrow"
-            raise MissingPackage(words, package="pyarrow") from error
+            message = "pyarrow is not installed: pip install pyarrow"
+            raise MissingPackage(message, package="pyarrow") from error
         columns = _rollway.payload_to_arrow(self.payload)
         return pyarrow.ipc.open_stream(columns).read_next_batch()
 
 
 def _response(experience: Experience, name: str) -> np.ndarray | None:
-    """Returns an array that belongs to the response, as long as it."""
+    """Returns an array of the response, with the length of the response."""
     array: np.ndarray | None = getattr(experience, name)
     if array is None or len(array) == experience.response_length:
         return array
-    # Only if the prompt was truncated: then there is nothing to learn from it.
+    # Only with a truncated prompt, which is not trained on.
     return np.zeros(experience.response_length, dtype=array.dtype)
 
 
@@ -186,7 +183,7 @@ def _ragged(
 
 
 def _source(source: Any) -> tuple[str, Any]:
-    """Returns a source as words, and as the engine takes it."""
+    """Returns a source as text and in the form of the extension."""
     if isinstance(source, RolloutCoordinator):
         return "the coordinator", source._prepared()
     path = os.fspath(source)
@@ -201,16 +198,15 @@ class ExperienceReader:
             ...
 
     `source` is a buffer (`sqlite:///…`, `postgresql://…`, a file `….jsonl`, a folder of Parquet
-    files), a server that offers one (`rollway://HOST:PORT`, `rollway+unix:PATH`), or a coordinator
-    of this process that has been prepared. Readers of one `name` share one position.
+    files), a reader server (`rollway://HOST:PORT`, `rollway+unix:PATH`), or a prepared coordinator
+    of this process. Readers of one `name` share one position.
 
-    A batch is acknowledged by the next read, unless `keep` is true, or by `acknowledge`. What was
-    not acknowledged comes again when a reader is lost. A connection that is cut, and a server that
-    is started again, are waited for; the reader goes on where it was.
+    The next read acknowledges a batch, unless `keep` is true; `acknowledge` does so explicitly.
+    Unacknowledged batches are delivered again after a reader is lost. The reader reconnects after a
+    lost connection or a restarted server and continues at its position.
 
-    The `secret` of a server is a text, or the path of a file that holds it. If it is not given, it
-    is in `ROLLWAY_READER_SECRET`, or in the file that `ROLLWAY_READER_SECRET_FILE` names. It never
-    stands in the address, because addresses are logged.
+    `secret` of a server is a text or the path of a file; default: `ROLLWAY_READER_SECRET`, or the
+    file named by `ROLLWAY_READER_SECRET_FILE`. It is never part of the address, which is logged.
     """
 
     def __init__(
@@ -261,11 +257,11 @@ class ExperienceReader:
         return PendingResult("read", begin, convert)
 
     def read(self, count: int | None = None, timeout: float | None = None) -> ExperienceBatch:
-        """Waits for a batch. Ctrl-C works, and loses nothing.
+        """Waits for a batch. Ctrl-C interrupts it without losing data.
 
-        It is shorter than asked for when time is up or data ends. `TimeoutError` if time was up
-        and there was nothing, unless `raise_on_timeout` is false: then the batch is empty.
-        `StopIteration` when data has ended.
+        The batch is shorter at the timeout or at the end of the data. Raises `TimeoutError` if it
+        would be empty (`raise_on_timeout=False`: returns the empty batch), and `StopIteration` at
+        the end of the data.
         """
         batch = self._call(count, timeout).result()
         if batch is None:
@@ -275,7 +271,7 @@ class ExperienceReader:
     async def aread(
         self, count: int | None = None, timeout: float | None = None
     ) -> ExperienceBatch:
-        """Like `read`, in an event loop; `StopAsyncIteration` when data has ended."""
+        """As `read`, awaitable; raises `StopAsyncIteration` at the end of the data."""
         batch = await self._call(count, timeout)
         if batch is None:
             raise StopAsyncIteration
@@ -302,38 +298,38 @@ class ExperienceReader:
         return (batch.arrow() for batch in self)
 
     def acknowledge(self) -> None:
-        """Says that what was read will not be needed again."""
+        """Acknowledges everything that was read."""
         PendingResult("acknowledge", lambda: self._reader.read(0, 0.0, 0, False), identity).result()
 
     @property
     def position(self) -> str:
-        """Where this reader stands: after the last batch that was returned."""
+        """Position after the last returned batch."""
         position: str = self._reader.position
         return position
 
     def seek(self, position: str) -> None:
-        """Goes to a position: what was read after it is read again."""
+        """Moves to a position; later experiences are read again."""
         PendingResult("seek", lambda: self._reader.seek(position), identity).result()
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns what a checkpoint of the trainer keeps of this reader."""
+        """Returns the state for a checkpoint of the trainer."""
         return {"position": self.position, "name": self.name}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes to where the reader of a checkpoint was."""
+        """Restores the position of a checkpoint."""
         if "position" not in state:
             raise ValueError("this is no state of a reader: it has no position")
         self.seek(str(state["position"]))
 
     def close(self) -> None:
-        """Lets the buffer go; what was not acknowledged comes again to the next reader."""
+        """Closes the reader; the next one gets unacknowledged experiences again."""
         PendingResult("close", self._reader.close, identity).result()
 
     def __enter__(self) -> ExperienceReader:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Acknowledges the last batch, unless something went wrong with it, and closes."""
+        """Acknowledges the last batch unless an exception passes, and closes."""
         try:
             if kind is None and not self.keep:
                 self.acknowledge()
@@ -345,13 +341,13 @@ class ExperienceReader:
 
 
 class ExperienceServer:
-    """Offers a buffer to readers in other processes and on other machines::
+    """Serves a buffer to readers in other processes and on other machines::
 
         with rw.ExperienceServer(coordinator) as server:
             print(server.url)       # rollway://127.0.0.1:40123
 
-    It is out of reach for other machines unless `address` says otherwise, such as
-    `rollway://10.0.0.1:7000`; then nothing but the secret protects it, and it travels in the clear.
+    It listens on the loopback interface unless `address` is another one, such as
+    `rollway://10.0.0.1:7000`. The connection is not encrypted and protected only by the secret.
     """
 
     def __init__(
@@ -369,23 +365,23 @@ class ExperienceServer:
 
     @property
     def url(self) -> str:
-        """What a reader takes as its source."""
+        """Address for the `source` of readers."""
         url: str = self._server.url
         return url
 
     @property
     def secret(self) -> str:
-        """What a reader has to know: what was given, or a new one that nobody can guess."""
+        """Secret of the server: as given, or randomly generated."""
         secret: str = self._server.secret
         return secret
 
     @property
     def refused(self) -> dict[str, int]:
-        """How many peers were refused, by reason."""
+        """Number of refused connections, by reason."""
         return dict(self._server.refused())
 
     def stop(self) -> None:
-        """Disconnects everybody."""
+        """Stops the server and disconnects all readers."""
         PendingResult("stop", self._server.stop, identity).result()
 
     def __enter__(self) -> ExperienceServer:

@@ -1,4 +1,4 @@
-"""State dicts as safetensors files, from NumPy arrays or torch tensors, without either's help."""
+"""Writer of safetensors files from NumPy arrays or torch tensors; needs neither package."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _size(value: Any) -> int:
 
 
 def _bytes(value: Any) -> memoryview:
-    """The numbers of an array or a tensor, in row-major order and little endian."""
+    """Returns the bytes of an array or tensor, row-major and little-endian."""
     if not isinstance(value, np.ndarray):
         import torch
 
@@ -67,7 +67,7 @@ def _bytes(value: Any) -> memoryview:
 
 
 def write(file: BinaryIO, state: Mapping[str, Any]) -> None:
-    """Writes arrays or tensors by name; one of them is in memory a second time, at most."""
+    """Writes arrays or tensors by name; copies at most one of them at a time."""
     for name, value in state.items():
         if not isinstance(value, np.ndarray) and not hasattr(value, "element_size"):
             kind = type(value).__name__

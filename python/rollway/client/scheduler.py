@@ -1,4 +1,4 @@
-"""The scheduler: tasks in, results out, batch by batch."""
+"""Scheduler: runs batches of tasks and collects their results."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from rollway.task import Task
 
 BatchId = int | str
 
-#: What becomes of calls under way when weights are updated.
+#: Handling of running model calls during a weight update.
 InFlight = Literal["drain", "keep", "abort"]
 
 logger = logging.getLogger("rollway.scheduler")
 
-#: How long attempts under way may take to end when nobody says otherwise.
+#: Default seconds for running attempts to end at a stop.
 STOP_TIMEOUT = 10.0
 
 
 class Scheduler(RunnerStatesMixin):
-    """Runs tasks on a pool of runners, each a process of its own::
+    """Runs tasks on runners in worker processes::
 
         async with rw.Scheduler(rw.Config(), [rw.models.Echo()]) as scheduler:
             scheduler.schedule([rw.Task(workflow=solve, raw_task=row) for row in rows], batch_id=1)
             statuses, experiences = await scheduler.get_results(1)
 
-    Methods that wait return a `PendingResult`: awaited in async code, `.result()` in a plain script, where
-    `with` works too.
+    Waiting methods return a `PendingResult`: await it in async code, call `.result()` in a script.
+    `with` and `async with` start and stop it.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Scheduler(RunnerStatesMixin):
         self.config = config
         self._launch_setup = _launch.LaunchSetup(config, rollout_model, auxiliary_models)
         self._engine: Any = None
-        # Set when the thread that prints states is to end; none: there is no such thread.
+        # Ends the thread that logs runner states; `None`: there is no such thread.
         self._quiet: threading.Event | None = None
 
     def _started(self) -> Any:
@@ -64,7 +64,7 @@ class Scheduler(RunnerStatesMixin):
         return PendingResult(name, lambda: begin(self._started()), convert)
 
     def start(self) -> PendingResult[None]:
-        """Starts the runners and waits until each is ready or has failed to start."""
+        """Starts the runners; waits until each is ready or failed to start."""
 
         def begin() -> Any:
             if self._engine is None:
@@ -86,7 +86,7 @@ class Scheduler(RunnerStatesMixin):
         return PendingResult("start", begin, ready)
 
     def _report(self) -> None:
-        """Begins to print the state of runners now and then, if the configuration says so."""
+        """Starts the periodic log of runner states, if configured."""
         interval = float(self.config.explorer.runner_state_report_interval)
         if interval > 0 and self._quiet is None:
             self._quiet = threading.Event()
@@ -95,9 +95,9 @@ class Scheduler(RunnerStatesMixin):
             threading.Thread(target=_report_states, args=args, name=name, daemon=True).start()
 
     def stop(self, timeout: float = STOP_TIMEOUT) -> PendingResult[dict[str, Any]]:
-        """Stops. Attempts under way get `timeout` seconds to end; says what was left behind.
+        """Stops; running attempts get `timeout` seconds to end. Returns the unfinished work.
 
-        Results that are there can still be collected. Stopping what was never started does nothing.
+        Finished results can still be collected. Without `start` it has no effect.
         """
         if self._quiet is not None:
             self._quiet.set()
@@ -107,11 +107,10 @@ class Scheduler(RunnerStatesMixin):
         return self._call("stop", lambda engine: engine.stop(float(timeout)), identity)
 
     def schedule(self, tasks: Sequence[Task], batch_id: BatchId) -> None:
-        """Adds tasks to a batch. It is an eval batch if its first task is for eval.
+        """Adds tasks to a batch; the first task decides whether it is an eval batch.
 
-        By convention the id is the step for training, `"<step>/<name>"` for evaluation; lower steps
-        are served first. Workflows are taken as they are now: by value if they were defined in a
-        script, a notebook or a test.
+        By convention the id is the step for training and `"<step>/<name>"` for evaluation; lower
+        steps are served first. Workflows of a script, a notebook or a test are pickled by value.
         """
         packed = _launch.pack(tasks)
         if packed:
@@ -127,12 +126,11 @@ class Scheduler(RunnerStatesMixin):
         clear_timeout_tasks: bool = True,
         return_partial_tasks: bool = False,
     ) -> PendingResult[tuple[list[Status], list[bytes]]]:
-        """Waits for a batch and takes its results: statuses by task id, and experiences as bytes.
+        """Waits for a batch and takes its results: statuses by task id, and experience payloads.
 
-        `min_num` tasks are enough once `explorer.over_rollout.wait_after_min` has passed. When
-        `timeout` is over, whatever is there is returned; what is unfinished is then cancelled,
-        unless `clear_timeout_tasks` is false, and yields the runs it finished if
-        `return_partial_tasks`.
+        `min_num` tasks suffice once `explorer.over_rollout.wait_after_min` has passed. After
+        `timeout` seconds the finished results are returned and unfinished tasks are cancelled,
+        unless `clear_timeout_tasks` is false; `return_partial_tasks` keeps their finished runs.
         """
         return self._collect(
             "get_payload_results",
@@ -148,7 +146,7 @@ class Scheduler(RunnerStatesMixin):
         clear_timeout_tasks: bool = True,
         return_partial_tasks: bool = False,
     ) -> PendingResult[list[Status]]:
-        """As `get_payload_results`, and returns only how the tasks ended."""
+        """As `get_payload_results`; returns only the statuses."""
         return self._collect(
             "get_statuses",
             (batch_id, min_num, timeout, clear_timeout_tasks, return_partial_tasks),
@@ -176,7 +174,7 @@ class Scheduler(RunnerStatesMixin):
     def _collect(
         self, name: str, how: tuple[Any, ...], convert: Callable[[Any], Any]
     ) -> PendingResult[Any]:
-        # A time of 0 is no time that was given, as it always was.
+        # 0 means no timeout, as in Trinity-RFT.
         batch_id, min_num, timeout, clear, partial = how
         limit = float(timeout) if timeout else None
         return self._call(
@@ -186,21 +184,20 @@ class Scheduler(RunnerStatesMixin):
     def drain_batch_payload_results(
         self, batch_id: BatchId
     ) -> PendingResult[tuple[list[Status], list[bytes]]]:
-        """Takes the results that a batch has now, without waiting."""
+        """Takes the current results of a batch without waiting."""
         name = "drain_batch_payload_results"
         return self._call(name, lambda engine: engine.drain(batch_id), _launch.collected)
 
     def discard_completed_results(self, batch_id: BatchId) -> None:
-        """Drops the results that a batch has now."""
+        """Drops the current results of a batch."""
         self._call("discard", lambda engine: engine.discard(batch_id), identity).result()
 
     def abort_batch(
         self, batch_id: BatchId, return_partial_tasks: bool = False, restart_runners: bool = True
     ) -> PendingResult[None]:
-        """Gives a batch up. Whoever waits for it is told at once; finished results stay.
+        """Aborts a batch. Its waiters end immediately; finished results stay.
 
-        With `restart_runners`, runners that do not give up in time are replaced; without, they are
-        waited for.
+        `restart_runners` replaces runners that do not cancel in time; otherwise they are awaited.
         """
         return self._call(
             "abort_batch",
@@ -211,10 +208,10 @@ class Scheduler(RunnerStatesMixin):
     def cancel_run(
         self, batch_id: BatchId, task_id: int, run_id: int, *, reason: str = "asked for"
     ) -> PendingResult[bool]:
-        """Cancels one run; tells whether there was one to cancel.
+        """Cancels one run; returns whether it was active.
 
-        Its task goes on without it. What other runs have finished stays; those that its runner was
-        given with it are run again, and not charged. The run counts as cancelled, as `requested`.
+        Its task continues without it, and finished runs are kept. Runs of the same attempt are
+        repeated without being charged. The run counts as cancelled (`requested`).
         """
         return self._call(
             "cancel_run",
@@ -223,7 +220,7 @@ class Scheduler(RunnerStatesMixin):
         )
 
     def has_step(self, batch_id: BatchId) -> bool:
-        """Tells whether a batch has unfinished tasks or results that were not taken."""
+        """Returns whether a batch has unfinished tasks or results that were not taken."""
         if self._engine is None:
             return False
         return self._call("has_step", lambda engine: engine.has_step(batch_id), identity).result()
@@ -231,10 +228,10 @@ class Scheduler(RunnerStatesMixin):
     def wait_all(
         self, timeout: float | None = None, clear_timeout_tasks: bool = True
     ) -> PendingResult[None]:
-        """Waits until no task is unfinished; results stay.
+        """Waits until all tasks ended; results stay.
 
-        `TimeoutError` if no task ends for `timeout` seconds; then what is unfinished is cancelled,
-        unless `clear_timeout_tasks` is false.
+        Raises `TimeoutError` if no task ends for `timeout` seconds and cancels the unfinished
+        tasks, unless `clear_timeout_tasks` is false.
         """
         limit = float(timeout) if timeout else None
         return self._call(
@@ -244,11 +241,11 @@ class Scheduler(RunnerStatesMixin):
     def update_weights(
         self, path: str, version: int, in_flight: InFlight = "drain"
     ) -> PendingResult[dict[str, Any]]:
-        """Has the servers of the rollout model load weights, one after the other.
+        """Loads weights into the servers of the rollout model, one after the other.
 
-        What they have under way is let to its end before (`drain`), goes on with the new weights
-        (`keep`), or is aborted (`abort`). Returns `version`, and under `servers` how each of them
-        fared; a server whose version is not the new one afterwards is not used any more.
+        Running calls finish before (`drain`), continue with the new weights (`keep`), or are
+        aborted (`abort`). Returns `version`, and the result of each server under `servers`; a
+        server that does not report the new version is not routed any more.
         """
         gateway = self._launch_setup.model_gateway
         return self._call(
@@ -258,7 +255,7 @@ class Scheduler(RunnerStatesMixin):
         )
 
     def dynamic_timeout(self, timeout: float | None = None) -> float:
-        """Returns how many seconds a train attempt may last at the moment."""
+        """Returns the current timeout of train attempts in seconds."""
         limit = float(timeout) if timeout else None
         call = self._call("dynamic_timeout", lambda engine: engine.dynamic_timeout(limit), identity)
         return call.result()
@@ -283,21 +280,23 @@ class Scheduler(RunnerStatesMixin):
         self.stop().result()
 
 
-def _report_states(known: weakref.ref[Scheduler], quiet: threading.Event, interval: float) -> None:
-    """Prints the state of runners until it is to be quiet, or their scheduler is gone."""
+def _report_states(
+    reference: weakref.ref[Scheduler], quiet: threading.Event, interval: float
+) -> None:
+    """Logs the runner states until `quiet` is set or the scheduler is deleted."""
     while not quiet.wait(interval):
-        scheduler = known()
+        scheduler = reference()
         if scheduler is None:
             return
         try:
             scheduler.print_all_state()
         except Exception as error:
-            logger.warning("the state of runners is not known: %s", error)
+            logger.warning("cannot read runner states: %s", error)
         del scheduler
 
 
 class _Ready:
-    """An answer that is there already."""
+    """A pending result that is available at once."""
 
     def __init__(self, value: Any) -> None:
         self._value = value

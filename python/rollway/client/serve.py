@@ -1,4 +1,4 @@
-"""The client of mode `serve`: agents anywhere talk to the model, say how it went, and commit. ::
+"""Client of mode `serve`: agents call the model, send feedback and commit steps. ::
 
 client = rw.ServeClient.of_job("checkpoints/project/job")
 client.wait()
@@ -25,22 +25,22 @@ from rollway.models.base import openai
 
 logger = logging.getLogger("rollway.serve")
 
-#: The header that tells conversations apart, for prefix caches and for retries.
+#: Header that identifies a conversation, for prefix caches and retries.
 SESSION = "x-rollway-session"
 
 
 class ServeError(Error):
-    """The server refused a request, or did not answer. Has `status`; none if it did not answer."""
+    """The server refused a request or did not respond. Has `status`; `None`: no response."""
 
     code = "serve_error"
 
 
 class ServeClient:
-    """Talks to a job in mode `serve`. Uses the standard library alone, except for `openai()`.
+    """Client of a job in mode `serve`; needs only the standard library, except for `openai()`.
 
-    `task_id` names the task of all feedback that names none; if it is left out, it is six random
-    hexadecimal digits, so that every client has its own. Requests that can be repeated are
-    repeated `retries` times when the server does not answer: feedback and commits count once.
+    `task_id` is the default task of feedback; default: six random hexadecimal digits, different for
+    every client. Idempotent requests are repeated up to `retries` times if the server does not
+    respond; feedback and commits count once.
     """
 
     def __init__(
@@ -56,14 +56,14 @@ class ServeClient:
         self.task_id = secrets.token_hex(3) if task_id is None else task_id
         self.timeout = timeout
         self.retries = retries
-        #: Sent with every model call.
+        #: Headers of every model call.
         self.session = secrets.token_hex(8)
 
     @classmethod
     def of_job(
         cls, folder: str | pathlib.Path, explorer: str = "explorer", **arguments: Any
     ) -> ServeClient:
-        """Makes a client of a job on this machine: address and key are in its folder."""
+        """Creates a client from the folder of a job on this machine."""
         folder = pathlib.Path(folder)
         url = (folder / f"{explorer}_server_url.txt").read_text()
         key = folder / f"{explorer}_server_key.txt"
@@ -73,7 +73,7 @@ class ServeClient:
         return f"ServeClient({self.base_url!r}, task_id={self.task_id!r})"
 
     def is_healthy(self, timeout: float = 5.0) -> bool:
-        """Tells whether the server answers."""
+        """Returns whether the server responds."""
         try:
             self._once("GET", "/health", None, timeout)
         except ServeError:
@@ -81,7 +81,7 @@ class ServeClient:
         return True
 
     def wait(self, timeout: float = 60.0, interval: float = 0.2) -> None:
-        """Waits until the server answers; raises `TimeoutError` if it does not in time."""
+        """Waits until the server responds; raises `TimeoutError` after `timeout` seconds."""
         deadline = time.monotonic() + timeout
         while not self.is_healthy(min(5.0, max(timeout, 0.1))):
             if time.monotonic() + interval > deadline:
@@ -89,7 +89,7 @@ class ServeClient:
             time.sleep(interval)
 
     def model(self) -> str:
-        """Returns the name of the model that is trained."""
+        """Returns the name of the trained model."""
         return self._json("GET", "/v1/models")["data"][0]["id"]
 
     def openai(self, **arguments: Any) -> Any:
@@ -107,12 +107,11 @@ class ServeClient:
         task_id: str | int | None = None,
         run_id: int = 0,
     ) -> dict[str, Any]:
-        """Gives answers their reward, by their ids. An id alone means all choices of the answer;
-        `ID/0`, `ID/1`, ... mean one of them.
+        """Assigns a reward to completions by their ids.
 
-        Answers that have a reward keep it. Returns the numbers of choices that were `accepted` and
-        that had feedback `already`, and `unknown_ids`. If the server knows none of the ids, it
-        raises :class:`ServeError`.
+        An id stands for all choices of a response; `ID/0`, `ID/1`, ... for one of them. Existing
+        rewards stay. Returns the numbers of choices that were `accepted` and that had feedback
+        `already`, and `unknown_ids`. Raises :class:`ServeError` if all ids are unknown.
         """
         body = {
             "reward": reward,
@@ -126,17 +125,15 @@ class ServeClient:
         return answer
 
     def commit(self, timeout: float | None = None) -> dict[str, Any]:
-        """Makes one step of all feedback so far, for the trainer.
+        """Commits all feedback so far as one step for the trainer.
 
-        Returns `step`, the number of `experiences` and the pipeline's `metrics`. With nothing to
-        commit there is no new step. What could not be delivered stays, and goes with the next
-        commit.
+        Returns `step`, the number of `experiences` and the pipeline's `metrics`. Without feedback
+        there is no new step. Undelivered experiences go with the next commit.
         """
         return self._json("POST", "/commit", {}, timeout)
 
     def metrics(self) -> dict[str, float]:
-        """Returns the numbers of the server, such as `explore_step_num`. Labels are part of the
-        names."""
+        """Returns the metrics of the server, such as `explore_step_num`; names include labels."""
         numbers = {}
         for line in self._send("GET", "/metrics", None, None).decode().splitlines():
             name, _, value = line.rpartition(" ")
@@ -159,7 +156,7 @@ class ServeClient:
         return json.loads(self._send(method, path, body, timeout))
 
     def _send(self, method: str, path: str, body: Any, timeout: float | None) -> bytes:
-        """Sends a request that may be repeated."""
+        """Sends an idempotent request, with retries."""
         timeout = self.timeout if timeout is None else timeout
         for attempt in range(self.retries + 1):
             try:

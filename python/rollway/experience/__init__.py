@@ -1,4 +1,4 @@
-"""Experiences: what a trainer learns from."""
+"""Experiences: training samples."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ _PLAIN = (
     "rejected_messages",
 )
 
-#: How lists of plain numbers become arrays without a look at every one from Python.
+#: Type codes for the fast conversion of lists of plain numbers.
 _CODES: dict[type, str] = {np.int32: "i", np.float32: "f"}
 
 
 def _array(name: str, value: Any, default: type[np.generic], kinds: str) -> np.ndarray:
-    """Takes an array, a list or a torch tensor for a flat array of the given type."""
+    """Converts an array, a list or a torch tensor to a flat array of the given type."""
     if type(value) is np.ndarray and value.dtype == default and value.ndim == 1:
         return np.ascontiguousarray(value)
     if type(value) is list and value and default in _CODES:
-        # What does not fit is looked at more closely below.
+        # Other values are converted below.
         with contextlib.suppress(TypeError, OverflowError):
             return np.frombuffer(array.array(_CODES[default], value), default)
     if hasattr(value, "detach"):
         value = value.detach().cpu()
-        # NumPy has no such type; float32 holds every value of it.
+        # NumPy has no bfloat16; float32 represents all of its values.
         value = value.float() if str(value.dtype) == "torch.bfloat16" else value
         value = value.numpy()
     try:
@@ -76,10 +76,10 @@ class Experience:
 
         rw.Experience(tokens=[1, 2, 3, 4], prompt_length=2, logprobs=[-0.1, -0.2], reward=1.0)
 
-    With `action_mask` the experience is of kind `multi_turn`, with `chosen` and `rejected` of kind
-    `dpo`, else `single_turn`, whose mask is all true. `custom_fields` names entries of `info` that
-    become fields of the training batch; `model_versions` says, as pairs of a version and a number
-    of tokens, which version of the model produced which part of the response.
+    With `action_mask` the kind is `multi_turn`, with `chosen` and `rejected` it is `dpo`, otherwise
+    `single_turn`, whose mask is all true. `custom_fields` lists entries of `info` that become
+    fields of the training batch; `model_versions` lists pairs of a model version and a number of
+    response tokens.
     """
 
     eid: EID
@@ -193,7 +193,7 @@ class Experience:
         return "single_turn"
 
     def _complete(self) -> None:
-        """Checks what was given against the kind, and fills in what follows from it."""
+        """Checks the fields against the kind and sets derived fields."""
         if self.kind not in ("single_turn", "multi_turn", "dpo"):
             raise ValueError(f"kind is single_turn, multi_turn or dpo, not {self.kind!r}")
         if self.truncate_status not in (None, "prompt_truncated", "response_truncated"):
@@ -241,12 +241,12 @@ class Experience:
 
     @property
     def experience_type(self) -> str:
-        """The kind."""
+        """Same as `kind`."""
         return self.kind
 
     @property
     def response_length(self) -> int:
-        """How many tokens follow the prompt."""
+        """Number of tokens after the prompt."""
         return max(len(self.tokens) - self.prompt_length, 0)
 
     def __len__(self) -> int:
@@ -271,7 +271,7 @@ class Experience:
     __hash__ = None  # type: ignore[assignment]
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns what people want to read, without arrays: for JSON lines."""
+        """Returns the readable fields, without arrays, for JSON lines."""
         result: dict[str, Any] = {
             "eid": self.eid.to_dict(),
             "type": self.kind,
@@ -285,7 +285,7 @@ class Experience:
         return result
 
     def to_torch(self) -> dict[str, Any]:
-        """Returns the arrays that are set as torch tensors, by name."""
+        """Returns the present arrays as torch tensors, by name."""
         try:
             import torch
         except ImportError as error:
@@ -300,7 +300,7 @@ class Experience:
         }
 
     def split_dpo(self) -> list[Experience]:
-        """Returns a `dpo` experience as two of kind `single_turn`: chosen and rejected."""
+        """Splits a `dpo` experience into two of kind `single_turn`: chosen and rejected."""
         if self.kind != "dpo":
             raise ValueError(f"only a dpo experience can be split, not {self.kind}")
         eid = self.eid
@@ -319,21 +319,21 @@ class Experience:
 
     @staticmethod
     def serialize_many(experiences: Sequence[Experience]) -> bytes:
-        """Returns experiences as bytes that any language can read. An empty list is fine."""
+        """Encodes experiences in a language-independent format; the list may be empty."""
         return encode(experiences)
 
     @staticmethod
     def deserialize_many(payload: bytes) -> list[Experience]:
-        """Returns the experiences in a payload; `InvalidPayload` if it is none."""
+        """Decodes a payload; raises `InvalidPayload`."""
         return decode(payload, Experience)
 
     def serialize(self) -> bytes:
-        """Returns this experience as bytes."""
+        """Encodes this experience."""
         return self.serialize_many([self])
 
     @staticmethod
     def deserialize(payload: bytes) -> Experience:
-        """Returns the one experience in a payload; `InvalidPayload` if there is not exactly one."""
+        """Decodes a payload of exactly one experience; raises `InvalidPayload`."""
         experiences = Experience.deserialize_many(payload)
         if len(experiences) != 1:
             raise InvalidPayload(f"one experience was expected, there are {len(experiences)}")
@@ -352,7 +352,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _tensors(inputs: Mapping[str, Any] | None) -> dict[str, np.ndarray] | None:
-    """Takes the inputs of other modalities for arrays of any shape."""
+    """Converts multi-modal inputs to arrays of any shape."""
     if inputs is None:
         return None
 

@@ -1,4 +1,4 @@
-"""Fields of an experience that are lists of something: custom fields and model versions."""
+"""Custom fields and model versions of experiences."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DTYPES = (
     "float64",
 )
 
-#: The version of the model that produced tokens, and how many; no version: no model did.
+#: Model version and number of tokens; version `None`: not produced by a model.
 VersionRun = tuple[int | None, int]
 
 
@@ -34,13 +34,13 @@ class CustomField(NamedTuple):
 
 
 def custom_fields(given: Iterable[Any]) -> list[CustomField]:
-    """Takes tuples, with types as NumPy and torch have them or by name, for custom fields."""
+    """Converts tuples to custom fields; types are those of NumPy or torch, or names."""
     return [_custom_field(*item) for item in given]
 
 
 def _custom_field(source: str, destination: str, dtype: Any) -> CustomField:
     name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)
-    # torch.float32 is how torch writes it.
+    # torch writes `torch.float32`.
     name = name.rpartition(".")[2]
     if name not in _DTYPES:
         raise ValueError(f"custom_fields: {name!r} is no type; there is {', '.join(_DTYPES)}")
@@ -48,7 +48,7 @@ def _custom_field(source: str, destination: str, dtype: Any) -> CustomField:
 
 
 def model_versions(given: Iterable[VersionRun]) -> list[VersionRun]:
-    """Takes pairs of a version and a number of tokens; neighbours of one version become one."""
+    """Checks pairs of a version and a number of tokens; merges neighbours of one version."""
     runs: list[VersionRun] = []
     for version, tokens in given:
         tokens = int(tokens)

@@ -17,7 +17,7 @@ def _suffix() -> str:
 
 @dataclass
 class EID:
-    """Names an experience: batch, task, run and step, with a suffix that makes it unique.
+    """Id of an experience: batch, task, run, step, and a unique suffix.
 
     >>> str(EID(batch=3, task=0, run=1, step=2, suffix="a1b2c3"))
     '3/0/1/2/a1b2c3'
@@ -31,29 +31,29 @@ class EID:
 
     @property
     def uid(self) -> str:
-        """The whole id."""
+        """Full id."""
         return f"{self.rid}/{self.step}/{self.suffix}"
 
     @property
     def sid(self) -> str:
-        """The id of the step, over all runs of the task."""
+        """Id of the step, over all runs of the task."""
         return f"{self.tid}/{self.step}"
 
     @property
     def rid(self) -> str:
-        """The id of the run."""
+        """Id of the run."""
         return f"{self.tid}/{self.run}"
 
     @property
     def tid(self) -> str:
-        """The id of the task."""
+        """Id of the task."""
         return f"{self.batch}/{self.task}"
 
     def __str__(self) -> str:
         return self.uid
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the five parts."""
+        """Returns the five parts by name."""
         return {
             "batch": self.batch,
             "task": self.task,
@@ -67,7 +67,7 @@ _GROUPS = {"task": "tid", "run": "rid", "step": "sid"}
 
 
 def group_by(experiences: Iterable[Experience], by: str) -> dict[str, list[Experience]]:
-    """Groups experiences by `task`, `run` or `step`, in the order in which groups first appear."""
+    """Groups experiences by `task`, `run` or `step`, in order of first appearance."""
     if by not in _GROUPS:
         raise ValueError(f"cannot group by {by!r}; there is {', '.join(_GROUPS)}")
     groups: dict[str, list[Experience]] = {}

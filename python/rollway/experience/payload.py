@@ -1,4 +1,4 @@
-"""Experiences as bytes, in the format that the engine and other languages know."""
+"""Payload encoding of experiences, in the engine's language-independent format."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _plain, _arrays, _texts = attrgetter(*_PLAIN), attrgetter(*_TYPES), attrgetter(*
 
 
 def encode(experiences: Sequence[Experience]) -> bytes:
-    """Returns a payload with these experiences; `ValueError` if one cannot be written."""
+    """Encodes experiences; raises `ValueError` if one cannot be encoded."""
     return _rollway.encode_experiences([_item(experience) for experience in experiences])
 
 
@@ -58,7 +58,7 @@ def _item(experience: Experience) -> dict[str, Any]:
             item[name] = value
     for name, array in zip(_TYPES, _arrays(experience), strict=True):
         if array is not None:
-            # Users may have put something else there since the experience was made.
+            # Attributes may have been replaced by values of another type.
             dtype = _TYPES[name]
             exact = type(array) is np.ndarray and array.dtype is dtype
             item[name] = (array if exact else np.asarray(array, dtype=dtype)).tobytes()
@@ -89,7 +89,7 @@ def _json(name: str, value: Any) -> str:
 
 
 def _simple(value: Any) -> Any:
-    """Makes JSON of what NumPy and torch call a number or an array."""
+    """Converts NumPy and torch numbers and arrays to JSON values."""
     for convert in ("tolist", "item"):
         if hasattr(value, convert):
             return getattr(value, convert)()

@@ -1,4 +1,4 @@
-"""Models behind the gateway, as runs reach them."""
+"""Models that runs call through the gateway."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _EXPERIENCES = "/rollway/v1/run/experiences?since="
 
 
 class GatewayModel(Model):
-    """A model behind the gateway. It travels to workers and knows no server and no server's key."""
+    """A model behind the gateway; has no address or key of an inference server."""
 
     def __init__(self, name: str, engine: str, trained: bool) -> None:
         self.name = name
@@ -33,7 +33,7 @@ class GatewayModel(Model):
         return {**vars(self), "_client": None}
 
     def connect(self, url: str, key: str | None = None) -> None:
-        """Says where the gateway is, and optionally what is shown there outside of runs."""
+        """Sets the address of the gateway, and the key for calls outside of runs."""
         root = url.removesuffix("/v1")
         self.base_url = f"{root}/v1"
         self.api_key = key
@@ -45,7 +45,7 @@ class GatewayModel(Model):
         return GatewayRunModel(self, is_async, key or self.api_key)
 
     def ask(self, path: str, key: str | None, body: dict[str, Any] | None) -> Any:
-        """Begins a call; it is answered by a status, a version, a number of turns and bytes."""
+        """Starts a call; its result is status, model version, number of turns and body."""
         if key is None:
             raise Error(
                 f"the run has no key for model {self.name}: it was started without a gateway"
@@ -54,7 +54,7 @@ class GatewayModel(Model):
 
 
 class GatewayRunModel(RunModel):
-    """A model behind the gateway, as one run sees it. What it says is recorded there."""
+    """Handle of one run on a gateway model; the gateway records the turns."""
 
     model: GatewayModel
 
@@ -66,10 +66,10 @@ class GatewayRunModel(RunModel):
     def begin(self, key: str | None = None) -> None:
         super().begin(key)
         self._key = key or self.model.api_key
-        # How many of the recorded turns were taken, and how many there were when asked last.
+        # Number of taken turns, and of recorded turns at the last response.
         self._taken = self._known = 0
         self._version: int | None = None
-        # Clients that the workflow made for an earlier run go on as this one's.
+        # Clients that the workflow created for an earlier run use the new key.
         for client in self._clients:
             client.api_key = self._key
 
@@ -100,7 +100,7 @@ class GatewayRunModel(RunModel):
         body = self._body({"messages": said}, n, arguments)
         wanted = body.get("logprobs")
         if wanted is not None and not isinstance(wanted, bool):
-            # A number of alternatives, as other engines have it.
+            # A number of alternatives, as in other engines.
             body["logprobs"] = True
             if int(wanted) > 0:
                 body.setdefault("top_logprobs", int(wanted))
@@ -210,10 +210,10 @@ class GatewayRunModel(RunModel):
         return PendingResult("experiences", lambda: self.model.ask(path, self._key, None), answered)
 
     def turn(self, reply: GatewayReply) -> Experience:
-        """Returns a reply as it was recorded."""
+        """Returns the recorded turn of a reply."""
         if not self.model.records:
             raise Error(turns.not_recorded(self.model.name, self.model.trained))
-        # Almost always it came after whatever was asked for last.
+        # It is usually newer than the last request.
         for since in sorted({self._known, 0}, reverse=True):
             found = turns.find(self._experiences(since).result(), reply.id, reply)
             if found is not None:
@@ -222,7 +222,7 @@ class GatewayRunModel(RunModel):
 
     @property
     def history(self) -> list[Experience]:
-        """The turns that were recorded and not taken."""
+        """Recorded turns that were not taken yet."""
         return self.extract_experience_from_history(clear_history=False)
 
     def openai_client(self) -> Any:
@@ -240,15 +240,15 @@ class GatewayRunModel(RunModel):
 
 
 class GatewayReply(Reply):
-    """What a model behind the gateway answered."""
+    """Response of a gateway model."""
 
-    #: The run that asked, and what the turn was recorded as.
+    #: Calling run, and the name of the recorded turn.
     run: GatewayRunModel
     id: str
 
     @property
     def experience(self) -> Experience:
-        """The turn as it was recorded, without a reward."""
+        """The recorded turn as an experience without a reward."""
         if self._experience is None:
             self._experience = self.run.turn(self)
         return self._experience
@@ -269,14 +269,14 @@ def _encode(body: dict[str, Any]) -> bytes:
 
 
 def _dumped(value: Any) -> Any:
-    """Takes the messages of the `openai` package among those of a chat."""
+    """Converts messages of the `openai` package to dictionaries."""
     if hasattr(value, "model_dump"):
         return value.model_dump(exclude_none=True)
     raise TypeError(f"an object of type {type(value).__name__} is no JSON")
 
 
 def _refusal(model: str | None, status: int, content: bytes) -> Error:
-    """Returns what the gateway said instead of an answer, as an exception."""
+    """Converts an error response of the gateway to an exception."""
     try:
         error = json.loads(content)["error"]
         words, kind = str(error["message"]), str(error["type"])
@@ -290,6 +290,6 @@ def _refusal(model: str | None, status: int, content: bytes) -> Error:
 
 
 def connect(model: Model, url: str, key: str | None = None) -> None:
-    """Sets the gateway's address of a model that is served by one; other models ignore it."""
+    """Sets the gateway address of a `GatewayModel`; other models are not changed."""
     if isinstance(model, GatewayModel):
         model.connect(url, key)

@@ -1,8 +1,8 @@
-"""Workers on a Ray cluster: Ray places their processes, everything else goes over the worker link.
+"""Workers on a Ray cluster: Ray places their processes, the worker protocol carries the rest.
 
-The engine knows nothing of Ray. It starts `placer`, a process that connects to the cluster, places
-workers where it is told to and says what becomes of them; `actor` is what a placed worker is. A
-coordinator as a Ray actor is in `rollway.coordinator`.
+The engine does not use Ray itself. It starts `launcher`, a process that joins the cluster, starts
+and stops workers (`actor`) and reports their state. `coordinator` is a `RolloutCoordinator` as a
+Ray actor.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ REMEDY = "pip install rollway[ray]"
 
 
 def package() -> Any:
-    """Returns the package `ray`, or says how it is to be had."""
+    """Returns the package `ray`; raises `MissingPackage`."""
     try:
         import ray
     except ImportError as error:
@@ -25,11 +25,11 @@ def package() -> Any:
 
 
 def connected() -> str | None:
-    """Returns the address of the cluster that this process is connected to; none: to no cluster."""
+    """Returns the address of the cluster that this process has joined; `None`: none."""
     found = sys.modules.get("ray")
     if found is None or not found.is_initialized():
         return None
     from ray.util import client
 
-    # Through Ray's client the cluster's own address need not be in reach.
+    # With Ray's client, the cluster's own address may not be reachable.
     return None if client.ray.is_connected() else found.get_runtime_context().gcs_address

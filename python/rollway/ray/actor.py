@@ -1,7 +1,6 @@
 """A worker process as a Ray actor.
 
-It travels by value and needs nothing but Ray to arrive, so that a machine without the package can
-say what it lacks.
+Pickled by value and dependent only on Ray, so that it can report a missing package `rollway`.
 """
 
 from __future__ import annotations
@@ -10,10 +9,10 @@ from typing import Any
 
 
 class Worker:
-    """Is asked where it is, then told to work; both in the main thread of its own process."""
+    """Ray actor of a worker; its methods run in the main thread of its process."""
 
     def where(self, version: str) -> dict[str, Any]:
-        """Returns where it is, if it can work there."""
+        """Returns the location of the worker; raises if the package is missing or differs."""
         import os
         import sys
 
@@ -39,12 +38,12 @@ class Worker:
         return {"ip": here, "node": node, "pid": os.getpid()}
 
     def work(self, env: dict[str, str]) -> str:
-        """Works for the engine that these variables name until it needs no more; returns why."""
+        """Works for the engine of these variables; returns the reason of the end."""
         import os
         import sys
 
         os.environ.update(env)
-        # This process has begun without it; folders that are not on this machine do no harm.
+        # Set too late for the interpreter; folders that do not exist are ignored.
         more = env.get("PYTHONPATH", "").split(os.pathsep)
         sys.path.extend(path for path in more if path and path not in sys.path)
         from rollway.worker.process import work

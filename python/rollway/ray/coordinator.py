@@ -1,7 +1,7 @@
-"""The coordinator as a Ray actor: named, and started again by Ray when its process or node dies.
+"""Coordinator as a named Ray actor, restarted by Ray when its process or node dies.
 
-All that it must not forget is in its ledger, so that a new process of it goes on with the same
-batches. Calls under way when it died are made again by Ray; each of them may be made twice.
+Its state is in the ledger, so that a new process resumes the same batches. Ray repeats the calls
+that were running; each of them may be executed twice.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         RolloutCoordinator,
     )
 
-#: How many calls may wait at once.
+#: Maximum number of concurrent calls.
 CONCURRENCY = 1000
 
 
@@ -44,7 +44,7 @@ def start(
     namespace = config.cluster.namespace or f"{config.project}/{config.name}"
     if not ray.is_initialized():
         ray.init(address=config.cluster.address, namespace=namespace)
-    # Workflows of scripts, notebooks and test files go to it as they go to workers.
+    # Workflows of scripts, notebooks and test files are sent as to workers.
     ray.util.register_serializer(
         Task, serializer=_serialization.sent, deserializer=_serialization.received
     )
@@ -60,7 +60,7 @@ def start(
 
 
 class Coordinator:
-    """A `RolloutCoordinator` inside a Ray actor, whose methods have to be coroutine functions."""
+    """A `RolloutCoordinator` in a Ray actor; its methods are coroutine functions."""
 
     def __init__(
         self,
@@ -72,13 +72,13 @@ class Coordinator:
         self._make = functools.partial(coordinator, config, models, auxiliary_models)
         self._coordinator = self._make()
         self._context = importlib.import_module("ray").get_runtime_context()
-        #: The calls that submitted batches in this process.
+        #: Ray task ids of the calls that submitted batches in this process.
         self._submits: dict[BatchId, str] = {}
         self._is_over = False
-        #: Takes up what an earlier process left; none: there was none.
+        #: Restores the state of an earlier process; `None`: there was none.
         self._resuming: asyncio.Task[None] | None = None
         with warnings.catch_warnings():
-            # Ray warns of what itself does there.
+            # Ray emits warnings about its own code.
             warnings.simplefilter("ignore")
             self._is_second = bool(self._context.was_current_actor_reconstructed)
         if self._is_second:
@@ -91,7 +91,7 @@ class Coordinator:
         await self._coordinator.prepare()
 
     async def _there(self) -> RolloutCoordinator:
-        """Returns the coordinator, when it is where an earlier process of it was."""
+        """Returns the coordinator after its state was restored."""
         if self._resuming is not None:
             if self._resuming.done() and self._resuming.exception() is not None:
                 self._resume()
@@ -99,16 +99,16 @@ class Coordinator:
         return self._coordinator
 
     async def prepare(self) -> None:
-        """As `RolloutCoordinator.prepare`; after a shutdown, it begins again."""
+        """As `RolloutCoordinator.prepare`; creates a new coordinator after a shutdown."""
         if self._is_over:
             self._coordinator, self._is_over = self._make(), False
             self._submits.clear()
-        coordinator = await self._there()
+        coordinator = await self._restored_coordinator()
         await coordinator.prepare()
 
     async def shutdown(self, timeout: float = STOP_TIMEOUT) -> dict[str, Any]:
         """As `RolloutCoordinator.shutdown`."""
-        coordinator = await self._there()
+        coordinator = await self._restored_coordinator()
         report = await coordinator.shutdown(timeout)
         self._is_over, self._resuming = True, None
         return report
@@ -121,8 +121,8 @@ class Coordinator:
         batch_type: BatchType,
         min_wait_num: int | None = None,
     ) -> None:
-        """As `RolloutCoordinator.submit_batch`; if Ray makes the call again, there is one batch."""
-        coordinator = await self._there()
+        """As `RolloutCoordinator.submit_batch`; idempotent if Ray repeats the call."""
+        coordinator = await self._restored_coordinator()
         call = self._context.get_task_id()
         if self._submits.get(batch_id) == call:
             return
@@ -133,10 +133,9 @@ class Coordinator:
         self._submits[batch_id] = call
 
     def _is_known(self, batch_id: BatchId, tasks: int, batch_type: BatchType) -> bool:
-        """Tells whether an earlier process of this actor had the batch.
+        """Returns whether an earlier process of this actor had the batch.
 
-        Whoever submits it to this one then does so for the first time as far as anybody knows: the
-        answer of the earlier process may have been lost with it.
+        Its response may have been lost, so that the caller submits the batch again.
         """
         if not self._is_second:
             return False
@@ -147,37 +146,39 @@ class Coordinator:
 
     async def finalize_train_batch(self, batch_id: BatchId, **arguments: Any) -> dict[str, Any]:
         """As `RolloutCoordinator.finalize_train_batch`."""
-        return await (await self._there()).finalize_train_batch(batch_id, **arguments)
+        return await (await self._restored_coordinator()).finalize_train_batch(
+            batch_id, **arguments
+        )
 
     async def finalize_eval_batch(self, batch_id: BatchId, **arguments: Any) -> dict[str, Any]:
         """As `RolloutCoordinator.finalize_eval_batch`."""
-        return await (await self._there()).finalize_eval_batch(batch_id, **arguments)
+        return await (await self._restored_coordinator()).finalize_eval_batch(batch_id, **arguments)
 
     async def abort_batch(self, batch_id: BatchId, **arguments: Any) -> dict[str, Any] | None:
         """As `RolloutCoordinator.abort_batch`."""
-        return await (await self._there()).abort_batch(batch_id, **arguments)
+        return await (await self._restored_coordinator()).abort_batch(batch_id, **arguments)
 
     async def process_experiences(self, payloads: list[bytes]) -> dict[str, float]:
         """As `RolloutCoordinator.process_experiences`."""
-        return await (await self._there()).process_experiences(payloads)
+        return await (await self._restored_coordinator()).process_experiences(payloads)
 
     async def update_weights(self, *arguments: Any, **named: Any) -> dict[str, Any]:
         """As `RolloutCoordinator.update_weights`."""
-        return await (await self._there()).update_weights(*arguments, **named)
+        return await (await self._restored_coordinator()).update_weights(*arguments, **named)
 
     async def note_version(self, version: int) -> None:
         """As `RolloutCoordinator.note_version`."""
-        await (await self._there()).note_version(version)
+        await (await self._restored_coordinator()).note_version(version)
 
     async def take_feedback(self) -> list[dict[int, dict[str, list[Any]]]]:
         """As `RolloutCoordinator.take_feedback`."""
-        return (await self._there()).take_feedback()
+        return (await self._restored_coordinator()).take_feedback()
 
     async def batch_state(self, batch_id: BatchId) -> BatchLifecycleState | None:
         """As `RolloutCoordinator.batch_state`."""
-        coordinator = await self._there()
+        coordinator = await self._restored_coordinator()
         return await asyncio.to_thread(coordinator.batch_state, batch_id)
 
     async def restored(self) -> Restored:
         """As `RolloutCoordinator.restored`."""
-        return (await self._there()).restored
+        return (await self._restored_coordinator()).restored

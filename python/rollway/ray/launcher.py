@@ -1,22 +1,21 @@
-"""Places workers on a Ray cluster for an engine that does not know Ray.
+"""Launcher of workers on a Ray cluster.
 
-Started by the engine as a child process. Orders come in on standard input, a line of JSON each:
+The engine starts it as a child process and sends commands on standard input, one JSON line each:
 
     {"order": "open", "address", "namespace", "runtime_env", "version"}         first, and once
     {"order": "start", "id", "env", "resources": {name: amount}, "placement"}
     {"order": "stop", "id"}
 
-What happens goes out on standard output:
+Events go to standard output:
 
     {"event": "opened", "ip", "nodes"} or {"event": "failed", "what", "hint"}
-    {"event": "waits", "id", "why"}             there is no place for it yet
+    {"event": "waits", "id", "why"}             not placed yet
     {"event": "placed", "id", "ip", "node", "pid"}
     {"event": "ended", "id", "how", "blame"}    after a start, exactly once, also after a stop
-    {"event": "nodes", "nodes", "said"}         machines came or went
+    {"event": "nodes", "nodes", "said"}         nodes joined or left
 
-Workers belong to this process: when it ends, however, Ray ends them. It ends with its standard
-input, so that nothing outlives the engine. What workers print comes here through Ray, and goes to
-standard error.
+Ray ends the workers with this process, which ends with its standard input, so that no worker
+outlives the engine. Ray forwards the output of workers to standard error.
 """
 
 from __future__ import annotations
@@ -33,36 +32,35 @@ from typing import Any
 from rollway.errors import MissingPackage
 from rollway.ray import REMEDY, actor, messages, package
 
-#: How often it is looked why somebody still waits, and what machines there are. Ray has no event
-#: for either.
-LOOK = 1.0
-IDLE_LOOK = 5.0
+#: Seconds between two checks of nodes and waiting workers. Ray has no events for them.
+POLL_INTERVAL = 1.0
+IDLE_POLL_INTERVAL = 5.0
 
-#: How many looks a worker may be on its way before that is called waiting. One that has a place,
-#: and whose process is being started, looks the same from here as one that has none.
-PLACING = 5
+#: Number of checks before an unplaced worker counts as waiting. Ray does not distinguish a worker
+#: whose process is starting from one without a node.
+MAX_PLACING_CHECKS = 5
 
-#: How long leaving the cluster may take.
-FAREWELL = 10.0
+#: Maximum seconds for leaving the cluster.
+SHUTDOWN_TIMEOUT = 10.0
 
 Order = dict[str, Any]
 Say = Callable[..., None]
 
 
 class LaunchedActor:
-    """A worker that was ordered."""
+    """A worker actor that was started."""
 
     def __init__(self, handle: Any, demand: dict[str, float]) -> None:
         self.handle = handle
         self.demand = demand
         self.is_placed = False
-        #: What was last said about its wait, and how often it was looked at.
+        #: Last reported reason of its wait, and the number of checks.
         self.why: str | None = None
         self.looks = 0
 
 
 class RayLauncher:
-    """Does what it is told, on a cluster that it is connected to."""
+    """Starts and stops worker actors on the joined cluster."""
 
     def __init__(self, ray: Any, say: Say, version: str) -> None:
         self.ray = ray
@@ -76,8 +74,8 @@ class RayLauncher:
         ray.cloudpickle.register_pickle_by_value(actor)
         self.kind = ray.remote(actor.Worker)
 
-    def hear(self, order: Order) -> None:
-        """Takes an order."""
+    def execute(self, order: Order) -> None:
+        """Executes a command."""
         number = order["id"]
         if order["order"] == "start":
             try:
@@ -89,26 +87,28 @@ class RayLauncher:
                 return
             self.workers[number] = worker
             self.looks.set()
-            task = asyncio.get_running_loop().create_task(self._lead(number, worker, order["env"]))
+            task = asyncio.get_running_loop().create_task(
+                self._supervise(number, worker, order["env"])
+            )
             self.tasks.add(task)
             task.add_done_callback(self.tasks.discard)
         elif order["order"] == "stop" and number in self.workers:
-            # Its end is told by whoever leads it.
+            # `_supervise` reports its end.
             self.ray.kill(self.workers[number].handle, no_restart=True)
 
-    async def _lead(self, number: int, worker: LaunchedActor, env: dict[str, str]) -> None:
-        """Leads a worker to its end."""
-        how, blame = "nobody needs it any more", messages.NOBODY
+    async def _supervise(self, number: int, worker: LaunchedActor, env: dict[str, str]) -> None:
+        """Reports the placement and the end of a worker."""
+        how, blame = "no longer needed", messages.NOBODY
         try:
-            place = await _of(worker.handle.where.remote(self.version))
+            place = await _result(worker.handle.where.remote(self.version))
             worker.is_placed = True
             self.say("placed", id=number, **place)
-            how = await _of(worker.handle.work.remote(env))
+            how = await _result(worker.handle.work.remote(env))
         except Exception as error:
             how, blame = messages.ended(error)
         finally:
             del self.workers[number]
-            # One that has said its last word still has its process.
+            # The process of a worker that returned still exists.
             self.ray.kill(worker.handle, no_restart=True)
             self.say("ended", id=number, how=how, blame=blame)
 
@@ -120,50 +120,52 @@ class RayLauncher:
             num_gpus=demand.get("GPU", 0.0),
             resources=others,
             scheduling_strategy="SPREAD" if order["placement"] == "spread" else "DEFAULT",
-            # Replacements are ordered by the engine, which knows what ran where.
+            # The engine starts replacements.
             max_restarts=0,
             max_task_retries=0,
             max_concurrency=1,
         ).remote()
         return LaunchedActor(handle, demand)
 
-    async def look(self) -> None:
-        """Says which machines come and go, and why workers wait, until it is cancelled."""
+    async def poll(self) -> None:
+        """Reports joining and leaving nodes, and why workers wait, until cancelled."""
         while True:
             waits = any(not worker.is_placed for worker in self.workers.values())
             self.looks.clear()
             try:
-                # Somebody who was just ordered is given a moment to be placed.
-                await asyncio.wait_for(self.looks.wait(), LOOK if waits else IDLE_LOOK)
-                await asyncio.sleep(LOOK)
+                # A new worker needs a moment to be placed.
+                await asyncio.wait_for(
+                    self.looks.wait(), POLL_INTERVAL if waits else IDLE_POLL_INTERVAL
+                )
+                await asyncio.sleep(POLL_INTERVAL)
             except asyncio.TimeoutError:
                 pass
             try:
                 nodes = await asyncio.to_thread(self.ray.nodes)
                 free = await asyncio.to_thread(self.ray.available_resources)
             except Exception as error:
-                said = f"Ray does not answer: {messages.clipped(str(error))}"
+                reason = f"Ray does not respond: {messages.clipped(str(error))}"
                 for number, worker in self._unplaced():
-                    self._tell_waiting(number, worker, said)
+                    self._report_waiting(number, worker, reason)
                 continue
-            self.tell_nodes(nodes)
+            self.report_nodes(nodes)
             for number, worker in self._unplaced():
                 why = messages.lacks(worker.demand, nodes)
-                if why is None and worker.looks >= PLACING:
+                if why is None and worker.looks >= MAX_PLACING_CHECKS:
                     why = messages.waits(worker.demand, nodes, free)
-                self._tell_waiting(number, worker, why)
+                self._report_waiting(number, worker, why)
 
     def _unplaced(self) -> list[tuple[int, LaunchedActor]]:
         return [(number, one) for number, one in self.workers.items() if not one.is_placed]
 
-    def _tell_waiting(self, number: int, worker: LaunchedActor, why: str | None) -> None:
+    def _report_waiting(self, number: int, worker: LaunchedActor, why: str | None) -> None:
         worker.looks += 1
         if why is not None and why != worker.why:
             worker.why = why
             self.say("waits", id=number, why=why)
 
-    def tell_nodes(self, nodes: Iterable[messages.Node]) -> None:
-        """Says which machines came and went since the last time."""
+    def report_nodes(self, nodes: Iterable[messages.Node]) -> None:
+        """Reports the nodes that joined or left since the last call."""
         alive = {node["NodeID"]: node["NodeManagerAddress"] for node in nodes if node["Alive"]}
         gone = {node["NodeID"]: node for node in nodes if not node["Alive"]}
         said = [f"{alive[node]} came" for node in sorted(alive.keys() - self.nodes)]
@@ -176,14 +178,14 @@ class RayLauncher:
         self.nodes = set(alive)
 
 
-async def _of(reference: Any) -> Any:
-    """Waits for what a call of an actor returns, or raises."""
+async def _result(reference: Any) -> Any:
+    """Awaits the result of an actor call."""
     return await asyncio.wrap_future(reference.future())
 
 
 def connect(ray: Any, order: Order) -> None:
-    """Connects to the cluster that is named, or to the one that there is."""
-    # A cluster of its own is started only for who asks for it.
+    """Joins the named cluster, or the local one."""
+    # Starts a new cluster only with address `local`.
     address = order.get("address") or "auto"
     ray.init(
         address=address,
@@ -196,7 +198,7 @@ def connect(ray: Any, order: Order) -> None:
 
 
 def failure(error: BaseException) -> dict[str, str]:
-    """Says why there is no cluster, and what to do about it."""
+    """Returns the reason of a failed connection, and the remedy."""
     what = messages.clipped(str(error) or repr(error))
     if isinstance(error, MissingPackage):
         return {"what": f"{sys.executable} has no package `ray`", "hint": REMEDY}
@@ -213,66 +215,66 @@ def failure(error: BaseException) -> dict[str, str]:
     }
 
 
-async def serve(ray: Any, say: Say, order: Order, orders: Orders) -> None:
-    """Obeys until there are no more orders."""
-    placer = RayLauncher(ray, say, order["version"])
-    orders.into(asyncio.get_running_loop(), placer)
+async def serve(ray: Any, say: Say, order: Order, orders: CommandReader) -> None:
+    """Executes commands until standard input ends."""
+    launcher = RayLauncher(ray, say, order["version"])
+    orders.into(asyncio.get_running_loop(), launcher)
     nodes = ray.nodes()
-    placer.tell_nodes(nodes)
-    say("opened", ip=ray.util.get_node_ip_address(), nodes=len(placer.nodes))
-    looking = asyncio.create_task(placer.look())
-    await placer.over.wait()
+    launcher.report_nodes(nodes)
+    say("opened", ip=ray.util.get_node_ip_address(), nodes=len(launcher.nodes))
+    looking = asyncio.create_task(launcher.poll())
+    await launcher.over.wait()
     looking.cancel()
 
 
-class Orders:
-    """Reads orders in a thread of its own, so that their end is noticed whatever else is done."""
+class CommandReader:
+    """Reads commands in a thread, so that the end of standard input is always noticed."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self._lines = iter(lines)
         self._first = next(self._lines, None)
         self._lock = threading.Lock()
         self._early: list[Order] = []
-        self._placer: tuple[asyncio.AbstractEventLoop, RayLauncher] | None = None
+        self._launcher: tuple[asyncio.AbstractEventLoop, RayLauncher] | None = None
         threading.Thread(target=self._read, name="orders", daemon=True).start()
 
     def first(self) -> Order | None:
-        """Returns the first order."""
+        """Returns the first command."""
         return None if self._first is None else json.loads(self._first)
 
-    def into(self, loop: asyncio.AbstractEventLoop, placer: RayLauncher) -> None:
-        """Has orders go to a placer from now on, with those that have come before."""
+    def into(self, loop: asyncio.AbstractEventLoop, launcher: RayLauncher) -> None:
+        """Passes all commands, including earlier ones, to a launcher."""
         with self._lock:
-            self._placer = (loop, placer)
+            self._launcher = (loop, launcher)
             for order in self._early:
-                placer.hear(order)
+                launcher.execute(order)
 
     def _read(self) -> None:
         for line in self._lines:
             order = json.loads(line)
             with self._lock:
-                if self._placer is None:
+                if self._launcher is None:
                     self._early.append(order)
                 else:
-                    loop, placer = self._placer
-                    loop.call_soon_threadsafe(placer.hear, order)
+                    loop, launcher = self._launcher
+                    loop.call_soon_threadsafe(launcher.execute, order)
         with self._lock:
-            placer_now = self._placer
-        if placer_now is None:
-            # Still connecting: nothing has been placed.
+            current = self._launcher
+        if current is None:
+            # Still connecting: no worker was started.
             os._exit(0)
-        loop, placer = placer_now
-        loop.call_soon_threadsafe(placer.over.set)
-        # The end of the engine is the end of its workers, also if Ray takes its time.
-        threading.Event().wait(FAREWELL)
+        loop, launcher = current
+        loop.call_soon_threadsafe(launcher.over.set)
+        # Workers end with the engine, even if Ray is slow.
+        threading.Event().wait(SHUTDOWN_TIMEOUT)
         os._exit(1)
 
 
 def main() -> None:
-    """Obeys the engine that started this process, and ends with it."""
+    """Serves the engine that started this process until standard input ends."""
     # Ctrl-C in a terminal is for the engine.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Standard output is for events alone; whatever else is printed goes the other way.
+    # Standard output carries events only; other output goes to standard error.
     events = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     lock = threading.Lock()
@@ -282,10 +284,10 @@ def main() -> None:
             try:
                 events.write(json.dumps({"event": event, **what}) + "\n")
             except OSError:
-                # The engine is gone; the end of its orders is about to be read.
+                # The engine is gone; standard input ends as well.
                 pass
 
-    orders = Orders(sys.stdin)
+    orders = CommandReader(sys.stdin)
     order = orders.first()
     if order is None:
         return

@@ -1,4 +1,4 @@
-"""What Ray says, in words for people: why a worker is not placed yet, and how one ended."""
+"""Messages about Ray workers: why one waits, and how one ended."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-#: How much of what Ray says is passed on.
-_LONGEST = 600
+#: Maximum length of a message of Ray.
+_MAX_SHOWN_CHARS = 600
 
-#: Whose fault an end was: of nothing that a worker did, or perhaps of the code that it executed.
+#: Possible cause of an end: none in the worker, or the code that it executed.
 NOBODY = "nobody"
 WORKER = "worker"
 
@@ -18,19 +18,19 @@ Demand = Mapping[str, float]
 
 
 def clipped(text: str) -> str:
-    """Returns what is readable of a text, on one line."""
+    """Returns a text on one line, without escape sequences, truncated."""
     plain = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", text).split())
-    return plain if len(plain) <= _LONGEST else plain[: _LONGEST - 1] + "…"
+    return plain if len(plain) <= _MAX_SHOWN_CHARS else plain[: _MAX_SHOWN_CHARS - 1] + "…"
 
 
 def amounts(demand: Demand) -> str:
-    """Returns resources as people write them."""
+    """Formats resources."""
     wanted = [f"{amount:g} {name}" for name, amount in demand.items() if amount]
     return ", ".join(wanted) or "no resources"
 
 
 def lacks(demand: Demand, nodes: Sequence[Node]) -> str | None:
-    """Says that no machine is large enough for a worker that needs this much; none: one is."""
+    """Returns the message that no node is large enough; `None`: one is."""
     alive, large = _large(demand, nodes)
     if not large:
         least = min((_lacking(demand, has) for has in alive), key=len, default=[])
@@ -40,7 +40,7 @@ def lacks(demand: Demand, nodes: Sequence[Node]) -> str | None:
 
 
 def waits(demand: Demand, nodes: Sequence[Node], free: Demand) -> str:
-    """Says why a worker that needs this much, and that a machine could have, is not there yet."""
+    """Returns why a worker is not placed although a node is large enough."""
     if not _fits(demand, free):
         _, large = _large(demand, nodes)
         left = amounts({name: free.get(name, 0.0) for name, amount in demand.items() if amount})
@@ -52,7 +52,7 @@ def waits(demand: Demand, nodes: Sequence[Node], free: Demand) -> str:
 
 
 def ended(error: BaseException) -> tuple[str, str]:
-    """Says how a worker ended, and whose fault that may be."""
+    """Returns how a worker ended, and its possible cause."""
     import ray.exceptions
 
     if isinstance(error, ray.exceptions.RayTaskError):
@@ -71,12 +71,12 @@ def ended(error: BaseException) -> tuple[str, str]:
 
 def _after(text: str, mark: str) -> str:
     _, found, rest = text.partition(mark)
-    # The rest is advice that has nothing to do with it.
+    # The rest is generic advice.
     return f" ({clipped(rest.partition('Some common causes')[0])})" if found else ""
 
 
 def _large(demand: Demand, nodes: Sequence[Node]) -> tuple[list[Demand], list[Demand]]:
-    """Returns what machines have, all of them and those that could have this worker."""
+    """Returns the resources of all nodes, and of those that are large enough."""
     alive = [node["Resources"] for node in nodes if node["Alive"]]
     return alive, [has for has in alive if _fits(demand, has)]
 

@@ -1,7 +1,7 @@
-"""The worker as the conformance kit wants it: `python -m rollway.worker.conformance`.
+"""Worker for the conformance kit: `python -m rollway.worker.conformance`.
 
-The kit (`docs/worker-protocol.md`) says where to connect; what else the engine would say, and three
-workflows that it knows by name, are here.
+The kit (`docs/worker-protocol.md`) provides the address; this module provides the setup and the
+three workflows that the kit requests by name.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from rollway.experience import Experience
 from rollway.worker import process
 from rollway.workflow import register
 
-#: How many runners there are: two at the same time are part of what is checked.
+#: Number of runners; the kit checks two concurrent ones.
 RUNNERS = 2
 
 
 async def succeed(task: Any, model: Any) -> list[Experience]:
-    """Goes well."""
+    """Succeeds with one experience."""
     return [Experience(tokens=[1, 2], prompt_length=1, reward=1.0)]
 
 
 async def fail(task: Any, model: Any) -> None:
-    """Raises."""
-    raise ValueError("as told")
+    """Raises an exception."""
+    raise ValueError("requested by the conformance kit")
 
 
 async def wait(task: Any, model: Any) -> None:
-    """Never ends by itself."""
+    """Waits until it is cancelled."""
     await asyncio.Event().wait()
 
 
 def main() -> None:
-    """Joins the kit that started this process."""
+    """Connects to the kit that started this process."""
     for source in (succeed, fail, wait):
         register(f"rollway.conformance.{source.__name__}", source)
     _program, _arguments, environment = LaunchSetup(Config(), models.Echo(), None).spawn

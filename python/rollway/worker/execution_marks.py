@@ -1,8 +1,8 @@
-"""Whose code a worker executes, moment by moment, in a file that outlives the process.
+"""Execution marks: a file that shows which runner's code a worker executes.
 
-Many workflows share a process. If it dies, the engine reads here which of them was being executed
-and blames that one alone; a workflow that only waits is not marked. A mark that stays the same for
-long is a workflow that keeps the event loop to itself.
+Many workflows share a process. If it dies, the engine reads the marks to find the suspect; waiting
+workflows are not marked. A mark that does not change for long means a workflow that blocks the
+event loop.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ import tempfile
 from collections.abc import Coroutine, Generator, MutableSequence
 from typing import Any
 
-#: The runner for which the current code is executed, by its place in this process.
+#: Slot of the runner whose code is executed.
 place: contextvars.ContextVar[int | None] = contextvars.ContextVar("place", default=None)
 
-#: What stands for code in a thread, which keeps nobody else from anything.
+#: Mark of code in a separate thread, which does not block the event loop.
 _THREAD = 255
 
-#: The number of the next step.
+#: Marks of successive steps.
 _steps = itertools.cycle(range(1, _THREAD))
 
-#: A byte for every runner: not 0 while its code is executed, and different for every step.
+#: One byte per runner: 0 while it waits, otherwise different for every step.
 _marks: MutableSequence[int] | mmap.mmap = bytearray(1)
 
 
 def new_file(places: int) -> str:
-    """Makes a file for so many runners, for a process that nobody else made one for."""
+    """Creates an anonymous marks file, for a process that was not given one."""
     if hasattr(os, "memfd_create"):
-        # In no folder, and gone with the process; it is kept open until then.
+        # Unlinked: it is deleted with the process, which keeps it open.
         descriptor = os.memfd_create("rollway-marks", os.MFD_CLOEXEC)
         path = f"/proc/self/fd/{descriptor}"
     else:
@@ -43,7 +43,7 @@ def new_file(places: int) -> str:
 
 
 def open_file(path: str) -> None:
-    """From now on marks are set in this file."""
+    """Maps the file; marks are written to it from now on."""
     global _marks
     descriptor = os.open(path, os.O_RDWR)
     try:
@@ -53,12 +53,12 @@ def open_file(path: str) -> None:
 
 
 def place_of(runner: int) -> int:
-    """Returns the place of a runner in this process."""
+    """Returns the slot of a runner in this process."""
     return runner % len(_marks)
 
 
 class ExecutionMark:
-    """Marks a thread that executes the code of a runner."""
+    """Context manager that marks a thread as executing a runner's code."""
 
     def __init__(self) -> None:
         self._place = place.get()
@@ -73,7 +73,7 @@ class ExecutionMark:
 
 
 class Marked(Coroutine[Any, Any, Any]):
-    """A coroutine that is marked whenever it is executed, and not while it waits."""
+    """Coroutine wrapper that sets the mark while it executes, not while it waits."""
 
     __slots__ = ("_inner", "_place")
 
@@ -102,7 +102,7 @@ class Marked(Coroutine[Any, Any, Any]):
         return self._inner.__await__()
 
     def __getattr__(self, name: str) -> Any:
-        # Debuggers and libraries look at `cr_frame` and the like.
+        # Debuggers and libraries read `cr_frame` and similar attributes.
         return getattr(self._inner, name)
 
 
@@ -180,7 +180,7 @@ def begin_task(where: int, coroutine: Any, loop: asyncio.AbstractEventLoop) -> a
 
 
 def task_factory(loop: asyncio.AbstractEventLoop, coroutine: Any, **how: Any) -> asyncio.Task[Any]:
-    """Makes tasks whose coroutines are marked, if they belong to a runner."""
+    """Task factory that marks the coroutines of runners."""
     where = place.get()
     if where is not None:
         coroutine = Marked(coroutine, where)

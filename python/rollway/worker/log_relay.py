@@ -1,10 +1,8 @@
-"""What workflows say in words, with the run that says it.
+"""Log relay: forwards log records and printed lines of workflows to the job's log.
 
-What a workflow logs reaches the job's log with its level, and what it prints line by line, both
-with the batch, task, run and attempt of the run that said it. Where the engine reads what this
-process prints, the lines go that way: the last words of a process that dies are there too. From
-elsewhere, what is logged goes over the connection to the engine, and what is printed stays where
-it is printed.
+Both carry the batch, task, run and attempt of the run that produced them. If the engine reads the
+output of this process, all lines go there, including the last ones of a process that dies.
+Otherwise log records go over the connection to the engine, and printed lines stay local.
 """
 
 from __future__ import annotations
@@ -20,27 +18,27 @@ from typing import Any, TextIO
 
 from rollway import stages
 
-#: Set if the engine reads what this process prints.
-RELAYED = "ROLLWAY_WORKER_LOG_RELAY"
+#: Variable that is set if the engine reads the output of this process.
+LOG_RELAY = "ROLLWAY_WORKER_LOG_RELAY"
 
-#: What begins a line that says where it comes from.
+#: First character of a line with run ids, as JSON.
 _MARK = "\x1e"
 
-#: How much of a line travels at once, in characters.
+#: Maximum length of a relayed line, in characters.
 _LINE = 3500
 
-#: Libraries that log every request.
+#: Libraries that log every request at level INFO.
 _TALKATIVE = ("httpx", "httpcore", "openai", "urllib3")
 
 _LEVELS = ((40, "error"), (30, "warning"), (20, "info"), (0, "debug"))
 
 
-#: The attempt for which the current code is executed.
+#: Attempt of the current code.
 attempt: contextvars.ContextVar[int | None] = contextvars.ContextVar("attempt", default=None)
 
 
 def source() -> dict[str, Any]:
-    """Returns the names of the run that is executed: `batch`, `task`, `run`, `attempt`."""
+    """Returns the ids of the current run: `batch`, `task`, `run`, `attempt`."""
     run, number = stages.current(), attempt.get()
     names = {} if run is None else run.names()
     if number is not None:
@@ -49,12 +47,12 @@ def source() -> dict[str, Any]:
 
 
 class LogRelay(io.TextIOBase):
-    """A stream whose lines say which run printed them."""
+    """Output stream that adds run ids to printed lines."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._lock = threading.RLock()
-        #: What was printed without the end of its line, by who printed it.
+        #: Unfinished lines, by run.
         self._begun: dict[tuple[Any, ...], str] = {}
 
     def write(self, text: str) -> int:
@@ -79,7 +77,7 @@ class LogRelay(io.TextIOBase):
             self._stream.write(line + "\n")
 
     def say(self, what: dict[str, Any]) -> None:
-        """Prints a line that says where it comes from."""
+        """Prints a line with run ids."""
         with self._lock:
             self._stream.write(_MARK + json.dumps(what, ensure_ascii=False) + "\n")
             self._stream.flush()
@@ -88,7 +86,7 @@ class LogRelay(io.TextIOBase):
         self._stream.flush()
 
     def finish(self) -> None:
-        """Prints what has no end of line, whoever began it."""
+        """Prints all unfinished lines."""
         with self._lock:
             for text in self._begun.values():
                 self._stream.write(text + "\n")
@@ -109,12 +107,12 @@ class LogRelay(io.TextIOBase):
         return self._stream.encoding
 
     def __getattr__(self, name: str) -> Any:
-        # `buffer`, `reconfigure` and the like are the stream's own.
+        # Other attributes are those of the stream.
         return getattr(self._stream, name)
 
 
 class Handler(logging.Handler):
-    """Has what is logged told to the engine, with its level and the run that logged it."""
+    """Logging handler that relays records with level and run ids."""
 
     def __init__(self, link: Any, relay: LogRelay | None) -> None:
         super().__init__()
@@ -136,13 +134,13 @@ class Handler(logging.Handler):
 
 
 def _factory(make: Any) -> Any:
-    """Returns what makes records that know the run, for whoever formats them otherwise."""
+    """Returns a record factory that adds the run ids, for custom formatters."""
 
     def record(*args: Any, **kwargs: Any) -> logging.LogRecord:
         made = make(*args, **kwargs)
         names = source()
         for name in ("batch", "task", "run", "attempt"):
-            # Not to be mistaken for what somebody adds as `extra`.
+            # A name that does not collide with `extra` fields.
             setattr(made, f"rollway_{name}", names.get(name))
         return made
 
@@ -150,9 +148,9 @@ def _factory(make: Any) -> Any:
 
 
 def install(link: Any) -> None:
-    """Has everything told that is printed and logged in this process from now on."""
+    """Relays everything that this process prints and logs from now on."""
     relay = None
-    if os.environ.pop(RELAYED, None) is not None:
+    if os.environ.pop(LOG_RELAY, None) is not None:
         sys.stdout = LogRelay(sys.stdout)  # type: ignore[assignment]
         sys.stderr = relay = LogRelay(sys.stderr)  # type: ignore[assignment]
     root = logging.getLogger()
@@ -164,7 +162,7 @@ def install(link: Any) -> None:
 
 
 def finish() -> None:
-    """Prints what has no end of line."""
+    """Prints unfinished lines."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, LogRelay):
             stream.finish()

@@ -1,11 +1,10 @@
-"""The worker process: executes attempts for an engine.
+"""Worker process: executes attempts for an engine.
 
-Started as `python -m rollway.worker` with the engine's address in its environment; with
-`--connect` it keeps such processes for a job on another machine. Everything is
-told over a link (see `Link`): messages come in batches, and what was reported by plain calls goes
-out together, when the event loop has come round. Async workflows of all runners share the event
-loop; blocking ones get a thread, and if they do not give up in time the engine replaces the
-process.
+Started as `python -m rollway.worker` with the engine's address in its environment; `--connect`
+starts a supervisor instead. A `Link` carries all messages: commands arrive in batches, and reports
+are collected and sent once per turn of the event loop. Async workflows of all runners share the
+event loop; blocking ones run in threads, and the engine replaces the process if they do not cancel
+in time.
 """
 
 from __future__ import annotations
@@ -38,31 +37,31 @@ from rollway.worker.run_outcome import RunFailure, RunOutput, failure
 from rollway.worker.runner import WorkflowRunner
 from rollway.workflow import Executable
 
-#: How many workflows are kept ready for the next attempt.
-WORKFLOWS_MAX = 64
+#: Maximum number of cached workflows.
+MAX_WORKFLOWS = 64
 
-#: What is told of a runner even if it is nothing.
-ALWAYS = ("workflow_id", "model_version", "terminate_time")
+#: Labels that are sent even if they are `None`.
+REQUIRED_LABELS = ("workflow_id", "model_version", "terminate_time")
 
-#: How often a runner's state is passed on, in seconds.
+#: Seconds between two updates of a runner's labels.
 STATE_INTERVAL = 0.5
 
 
-#: The variable in which a worker finds the model gateway, if there is one.
-MODELS = "ROLLWAY_WORKER_GATEWAY_URL"
+#: Variable with the address of the model gateway, if there is one.
+GATEWAY_URL = "ROLLWAY_WORKER_GATEWAY_URL"
 
-#: What the engine says about models, and where it says it.
-_TOLD = (setups.SETUP, setups.SETUP_JSON, MODELS)
+#: Variables of the setup.
+_SETUP_VARIABLES = (setups.SETUP, setups.SETUP_JSON, GATEWAY_URL)
 
-#: Room for runners of any number, where a worker makes a file for marks itself.
-_PLACES = 65536
+#: Size of a marks file that the worker creates itself.
+_MARK_SLOTS = 65536
 
-#: What an attempt is called: its runner, the life of that and its own number.
+#: Id of an attempt: runner, incarnation, attempt number.
 Name = tuple[int, int, int]
 
 
 class Link(Protocol):
-    """The connection to the engine, as `_rollway.WorkerLink` has it."""
+    """Connection to the engine; implemented by `_rollway.WorkerLink`."""
 
     @property
     def runners(self) -> list[tuple[int, int]]: ...
@@ -92,14 +91,14 @@ class _Explorer:
 
 
 class _Settings:
-    """As much of a configuration as a runner needs."""
+    """The part of a configuration that a runner needs."""
 
     def __init__(self, concurrent_mode: str) -> None:
         self.explorer = _Explorer(concurrent_mode)
 
 
 class Worker:
-    """Hosts runners and does what the engine says, until it says no more."""
+    """Hosts runners and executes the commands of the engine until the connection ends."""
 
     def __init__(self, link: Link, setup: dict[str, Any]) -> None:
         self.link = link
@@ -110,28 +109,28 @@ class Worker:
         self.attempts: dict[int, tuple[Name, asyncio.Task[None] | None]] = {}
         self.workflows: OrderedDict[int, Executable] = OrderedDict()
         self.over: asyncio.Future[str] | None = None
-        #: Whether the engine has said that it needs no more.
+        #: Whether the engine has dismissed this worker.
         self.dismissed = False
-        #: Whether a turn of the link is about to be taken anyway.
+        #: Whether a turn of the link is scheduled or in progress.
         self.turning = False
-        #: Whether the link waits for the socket to have room.
+        #: Whether the link waits until the socket is writable.
         self.full = False
 
-    async def run(self, by_hand: bool = False) -> str:
-        """Works until the link ends; returns why.
+    async def run(self, is_manual: bool = False) -> str:
+        """Works until the link ends; returns the reason.
 
-        One that was started by hand leaves when it is told to terminate.
+        A manual worker disconnects on SIGTERM.
         """
         self.loop = loop = asyncio.get_running_loop()
-        if by_hand:
-            loop.add_signal_handler(signal.SIGTERM, self._leave, "it was told to terminate")
+        if is_manual:
+            loop.add_signal_handler(signal.SIGTERM, self._leave, "SIGTERM received")
         self.over = loop.create_future()
         loop.set_task_factory(marks.task_factory)
         descriptors = self.link.file_descriptors
         for descriptor in descriptors:
             loop.add_reader(descriptor, self._turn)
         quiet = threading.Event()
-        # In a thread of its own, which goes on while a workflow keeps the event loop to itself.
+        # In a thread, which continues while a workflow blocks the event loop.
         states = threading.Thread(
             target=self._tell_states, args=(quiet,), name="rollway-states", daemon=True
         )
@@ -192,7 +191,7 @@ class Worker:
 
     def _handle(self, what: str, *rest: Any) -> None:
         if what == "cancel":
-            # If it is over already, the engine will have heard.
+            # An attempt that has ended was reported already.
             if rest[2] in self.attempts:
                 self._cancel(*self.attempts[rest[2]])
         elif what == "start_runner":
@@ -200,7 +199,7 @@ class Worker:
         elif what == "stop_runner":
             self._end_life(*rest)
         elif what == "shutdown":
-            self._leave("told to")
+            self._leave("dismissed by the engine")
         elif what == "ended":
             self._end(rest[0])
 
@@ -225,7 +224,7 @@ class Worker:
         self.link.stopped(runner, life)
 
     def _leave(self, why: str) -> None:
-        """Gives up everything and says goodbye. The engine then ends the connection."""
+        """Cancels all attempts and sends goodbye; the engine then closes the connection."""
         if self.dismissed:
             return
         self.dismissed = True
@@ -242,7 +241,7 @@ class Worker:
         task.add_done_callback(lambda _: self._over(name))
 
     def _lives(self, name: Name) -> bool:
-        """Tells whether the life of an attempt lasts; of one that is over nothing may be said."""
+        """Returns whether the incarnation of an attempt is current; others are not reported."""
         return self.lives.get(name[0]) == name[1]
 
     def _start(self, start: Any) -> None:
@@ -256,7 +255,7 @@ class Worker:
             self.attempts[number] = name, task
 
     async def _execute(self, start: Any, name: Name) -> None:
-        """Executes an attempt and says how it went, run by run."""
+        """Executes an attempt and reports every run."""
         said.attempt.set(name[2])
         try:
             self.link.began(*name)
@@ -280,7 +279,7 @@ class Worker:
                 keys = dict(zip(runs, shown, strict=False)) if shown else None
                 await self.runners[name[0]].execute(executable, task, runs, emit, keys)
         except asyncio.CancelledError:
-            # What has not been reported was cancelled; the end of the attempt says so.
+            # Unreported runs were cancelled; the report of the attempt's end implies it.
             pass
         except Closed as error:
             self._end(str(error))
@@ -288,7 +287,7 @@ class Worker:
             self._over(name)
 
     def _over(self, name: Name) -> None:
-        """Says once that an attempt is over, together with what others say at this moment."""
+        """Reports the end of an attempt once, in the next turn."""
         if self.attempts.pop(name[2], None) is None or not self._lives(name):
             return
         self.link.ended(*name)
@@ -299,7 +298,7 @@ class Worker:
     ) -> None:
         if self._lives(name):
             self._say(name, is_eval, run, end)
-        # What has ended is safe before the next run begins, which may end the process.
+        # Sends the report before the next run begins, which may end the process.
         if settle:
             self.link.settle()
 
@@ -317,35 +316,37 @@ class Worker:
         self.link.failed(*name, run, end.kind, end.message)
 
     def _workflow(self, start: Any) -> Executable:
-        """Returns the workflow of an attempt, loaded once."""
+        """Returns the workflow of an attempt; cached."""
         key = start.definition_id
         if key in self.workflows:
             self.workflows.move_to_end(key)
             return self.workflows[key]
         executable = travel.load(*start.definition)
         self.workflows[key] = executable
-        while len(self.workflows) > WORKFLOWS_MAX:
+        while len(self.workflows) > MAX_WORKFLOWS:
             self.workflows.popitem(last=False)
         return executable
 
     def _tell_states(self, quiet: threading.Event) -> None:
         while not quiet.wait(STATE_INTERVAL):
             for number, runner in list(self.runners.items()):
-                # What a workflow adds may be anything; that nobody can read it is no reason to die.
+                # Entries that a workflow adds may not be serializable; they are skipped.
                 with contextlib.suppress(Exception):
-                    self.link.set_state(number, _told(runner.state))
+                    self.link.set_state(number, _labels(runner.state))
 
 
-def _told(state: dict[str, Any]) -> dict[str, str]:
-    """Returns a state as heartbeats carry it."""
+def _labels(state: dict[str, Any]) -> dict[str, str]:
+    """Returns a state as heartbeat labels."""
     if state["terminate_time"] is None:
         state["running_time"] = time.time() - state["begin_time"]
-    known = [(key, value) for key, value in state.items() if value is not None or key in ALWAYS]
+    known = [
+        (key, value) for key, value in state.items() if value is not None or key in REQUIRED_LABELS
+    ]
     return {str(key): _text(value) for key, value in known[:64]}
 
 
 def _text(value: Any) -> str:
-    """Returns a value as text that is read back as the same value."""
+    """Encodes a value as text that decodes to the same value."""
     if isinstance(value, str):
         try:
             json.loads(value)
@@ -358,14 +359,14 @@ def _text(value: Any) -> str:
 
 
 def work() -> tuple[str, bool]:
-    """Connects as the environment says and works; returns why no more, and whether it was told to.
+    """Connects to the engine of the environment and works; returns the reason of the end, and
+    whether the engine dismissed the worker.
 
-    In the main thread of a process that is for nothing else. Threads of blocking workflows may
-    still run afterwards; nobody waits for them. Raises `PermissionError` if the engine will never
-    take this worker in.
+    Must run in the main thread of a dedicated process. Threads of blocking workflows may still run
+    afterwards. Raises `PermissionError` if the engine refuses this worker permanently.
     """
-    given = _Given.taken()
-    # Ctrl-C in a terminal is for the parent, which tells its workers what to do.
+    given = _Environment.taken()
+    # Ctrl-C in a terminal is handled by the parent process.
     signal.signal(signal.SIGINT, lambda *_: None)
     marks.open_file(given.marks)
     try:
@@ -373,23 +374,23 @@ def work() -> tuple[str, bool]:
             given.address, given.secret, given.token, given.runners, given.marks, given.host
         )
     except Closed as error:
-        return f"not taken in: {error}", False
+        return f"connection refused: {error}", False
     said.install(link)
     try:
         setup = _prepare(link, given)
     except Exception as error:
         traceback.print_exc()
-        words = "".join(traceback.format_exception_only(error)).strip()
-        link.start_failed(f"{given.host}: {words}")
-        return "it could not be set up", False
+        message = "".join(traceback.format_exception_only(error)).strip()
+        link.start_failed(f"{given.host}: {message}")
+        return "the setup failed", False
     worker = Worker(link, setup)
-    return asyncio.run(worker.run(given.by_hand)), worker.dismissed
+    return asyncio.run(worker.run(given.is_manual)), worker.dismissed
 
 
 def main() -> None:
-    """Works as a process of its own, and ends with the connection.
+    """Runs the worker process until the connection ends.
 
-    With arguments it is for people: see `rollway.station`.
+    With arguments it runs the supervisor: see `rollway.worker.supervisor`.
     """
     if sys.argv[1:]:
         supervisor.main(sys.argv[1:])
@@ -403,10 +404,10 @@ def main() -> None:
     except SystemExit as error:
         print(error, file=sys.stderr)
     except PermissionError as error:
-        print(f"not taken in: {error}", file=sys.stderr)
+        print(f"connection refused: {error}", file=sys.stderr)
         code = supervisor.REFUSED
     except Exception:
-        # The process ends below before anybody else could say so.
+        # The process exits below, before Python would print the traceback.
         traceback.print_exc()
     finally:
         said.finish()
@@ -415,8 +416,8 @@ def main() -> None:
         os._exit(code)
 
 
-class _Given:
-    """What a worker finds in its environment: not for the user's code, nor for what it starts."""
+class _Environment:
+    """Settings from the environment; removed from it, so that user code does not inherit them."""
 
     def __init__(
         self, address: str, secret: str, token: str, runners: str, path: str | None
@@ -425,22 +426,22 @@ class _Given:
         self.secret = secret
         self.token = token
         self.runners = int(runners)
-        #: One of its own is as good as one that outlives it, if nobody here could read that.
-        self.marks = path or marks.new_file(_PLACES)
+        #: Own file if none was given: no process on this machine reads it afterwards.
+        self.marks = path or marks.new_file(_MARK_SLOTS)
         self.host = socket.gethostname()
-        #: Whether somebody else than the engine started it.
-        self.by_hand = not token
-        #: What the engine says about models; whoever is started by hand hears it later.
-        self.told = {name: os.environ.pop(name) for name in _TOLD if name in os.environ}
+        #: Whether the worker was started manually, not by the engine.
+        self.is_manual = not token
+        #: Setup variables; a manual worker receives them after the handshake.
+        self.setup = {name: os.environ.pop(name) for name in _SETUP_VARIABLES if name in os.environ}
 
     @classmethod
-    def taken(cls) -> _Given:
-        """Takes it out of the environment, or ends the process if it is not there."""
+    def taken(cls) -> _Environment:
+        """Removes the settings from the environment; exits if one is missing."""
         address, secret, token, runners, path = _rollway.worker_variables()
         missing = [name for name in (address, secret, runners) if name not in os.environ]
         if missing:
             sys.exit(
-                f"{', '.join(missing)} not set: workers are started by the engine, or by hand with "
+                f"{', '.join(missing)} not set: let the engine start workers, or start them with "
                 "`python -m rollway.worker --connect HOST:PORT`"
             )
         return cls(
@@ -452,25 +453,25 @@ class _Given:
         )
 
 
-def _prepare(link: Any, given: _Given) -> dict[str, Any]:
-    """Has what runs need in this process."""
-    told = given.told
-    if given.by_hand:
+def _prepare(link: Any, given: _Environment) -> dict[str, Any]:
+    """Applies the setup to this process."""
+    variables = given.setup
+    if given.is_manual:
         os.environ.update(link.env)
-        told = {name: os.environ.pop(name) for name in _TOLD if name in os.environ}
-    return _setup(told)
+        variables = {name: os.environ.pop(name) for name in _SETUP_VARIABLES if name in os.environ}
+    return _setup(variables)
 
 
-def _setup(told: dict[str, str]) -> dict[str, Any]:
-    gateway = told.get(MODELS)
-    if setups.SETUP in told:
-        setup = setups.setup(told[setups.SETUP], gateway)
+def _setup(variables: dict[str, str]) -> dict[str, Any]:
+    gateway = variables.get(GATEWAY_URL)
+    if setups.SETUP in variables:
+        setup = setups.setup(variables[setups.SETUP], gateway)
         setups.take(setup)
         return setup
-    if setups.SETUP_JSON not in told:
-        raise Error(f"{setups.SETUP_JSON} is not set: the engine has said nothing about models")
-    setup = setups.setup_json(told[setups.SETUP_JSON], gateway)
-    # What they register is known by name from now on.
+    if setups.SETUP_JSON not in variables:
+        raise Error(f"{setups.SETUP_JSON} is not set: the engine sent no setup")
+    setup = setups.setup_json(variables[setups.SETUP_JSON], gateway)
+    # Importing registers their workflows and reward functions.
     for module in setup["modules"]:
         importlib.import_module(module)
     return setup

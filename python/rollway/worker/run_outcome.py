@@ -1,4 +1,4 @@
-"""How runs end: what a workflow returned, made into experiences, or what went wrong, classified."""
+"""Run outcomes: experiences from the values that workflows return, and classified failures."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from rollway.models.base import RunModel
 from rollway.models.gateway import GatewayRunModel
 from rollway.models.turns import not_recorded
 
-#: The longest message of a failure, in characters; the end of a traceback says most.
+#: Maximum length of a failure message, in characters; the end of a traceback is kept.
 MESSAGE_MAX = 12 * 1024
 
 
 @dataclass(slots=True)
 class RunOutput:
-    """A run that went well."""
+    """Output of a successful run."""
 
     experiences: list[Experience]
     metrics: dict[str, float]
-    #: Whether the workflow returned a reward, and the model that its turns should be of.
+    #: Model whose recorded turns become the experiences, if the workflow returned a reward.
     rewarded: bool = False
     model: RunModel | None = None
 
@@ -39,12 +39,12 @@ class RunOutput:
         seconds: float,
         model: RunModel | None = None,
     ) -> RunOutput:
-        """Returns the outcome of a run, with its metrics."""
+        """Builds the output of a run, with its metrics."""
         return cls(experiences, _metrics(experiences, told, seconds), told is not None, model)
 
     @property
     def nothing(self) -> str:
-        """What to say if there should have been experiences."""
+        """Returns the failure for missing experiences."""
         if not self.rewarded:
             return "the run yielded no experience"
         words = "the workflow returned a reward, but no turn of the model was recorded"
@@ -53,16 +53,16 @@ class RunOutput:
         return words
 
 
-#: What the time that a run took is called.
+#: Metric of the run's duration.
 (_SECONDS,) = _rollway.run_metrics([], 0.0)
 
 
 def _metrics(
     experiences: list[Experience], told: dict[str, float] | None, seconds: float
 ) -> dict[str, float]:
-    """Combines what the experiences of a run carry, and what the workflow told of all of them."""
+    """Combines the metrics of the experiences and of the workflow."""
     if not experiences and told is not None and len(told) == 1:
-        # A reward alone is the most common by far, and combined with nothing it stays what it is.
+        # Fast path: a reward alone needs no combination.
         return {**told, _SECONDS: seconds}
     carried = [experience.metrics for experience in experiences]
     if told is not None:
@@ -72,7 +72,7 @@ def _metrics(
 
 @dataclass
 class RunFailure:
-    """A run that went badly; kinds are those of the configuration."""
+    """Failure of a run; kinds are those of the configuration."""
 
     kind: str
     message: str
@@ -81,21 +81,21 @@ class RunFailure:
 async def outputs(
     returned: Any, model: RunModel, is_eval: bool = False
 ) -> tuple[list[Experience], dict[str, float] | None]:
-    """Takes what a workflow returned for experiences and, in the short form, what it told.
+    """Converts the value of a workflow to experiences and metrics.
 
-    Experiences are themselves; a reward, a dictionary of metrics with a reward, or nothing stands
-    for the recorded turns of the model.
+    A reward, a dictionary of metrics with a reward, or `None` stands for the recorded turns of the
+    model.
     """
     if isinstance(returned, Experience):
         return [returned], None
-    # What is most common first: to ask an abstract class takes longer.
+    # Common types first: checks against abstract classes are slow.
     told = None
     if isinstance(returned, (float, int, np.bool_, numbers.Real)):
         told = {"reward": float(returned)}
     elif isinstance(returned, dict):
-        told = _told(returned)
+        told = _numbers(returned)
     if told is not None or returned is None:
-        turns = _at_hand(model, is_eval)
+        turns = _recorded_turns(model, is_eval)
         if turns is None:
             turns = await model.extract_experience_from_history_async(False)
         if told is not None:
@@ -115,8 +115,8 @@ async def outputs(
     )
 
 
-def _told(returned: dict[str, Any]) -> dict[str, float]:
-    """Returns a dictionary of metrics as one of plain numbers."""
+def _numbers(returned: dict[str, Any]) -> dict[str, float]:
+    """Converts metrics to plain numbers."""
     if "reward" not in returned:
         raise InvalidOutput("the workflow returned a dictionary without a reward in it")
     try:
@@ -127,12 +127,12 @@ def _told(returned: dict[str, Any]) -> dict[str, float]:
         ) from None
 
 
-def _at_hand(model: RunModel, is_eval: bool) -> list[Experience] | None:
-    """Returns the recorded turns; none if they have to be fetched."""
+def _recorded_turns(model: RunModel, is_eval: bool) -> list[Experience] | None:
+    """Returns the recorded turns; `None`: they must be fetched from the gateway."""
     if not model.model.records:
         return []
     if isinstance(model, GatewayRunModel):
-        # Nobody is trained by an eval, so that there is no reason to fetch them.
+        # Evaluation does not need them.
         return [] if is_eval else None
     return list(model.history)
 
@@ -141,7 +141,7 @@ def _kind(value: Any) -> str:
     return f"an object of type {type(value).__name__}"
 
 
-#: Errors of clients that mean the server is not there, by package and name.
+#: Client errors that mean an unavailable server, by package and name.
 _UNAVAILABLE = {
     ("openai", "APIConnectionError"),
     ("openai", "InternalServerError"),
@@ -155,7 +155,7 @@ _UNAVAILABLE = {
 
 
 def failure(error: BaseException) -> RunFailure:
-    """Returns an exception as the failure of a run."""
+    """Classifies an exception."""
     return RunFailure(_classify(error), describe(error))
 
 
@@ -166,19 +166,19 @@ def _classify(error: BaseException) -> str:
         return "model_unavailable"
     bases = {(base.__module__.partition(".")[0], base.__name__) for base in type(error).__mro__}
     if ("openai", "ConflictError") in bases:
-        # The gateway could not record what the run asked for.
+        # The gateway could not record a call of the run.
         return "invalid_output"
     return "model_unavailable" if bases & _UNAVAILABLE else "workflow"
 
 
 def describe(error: BaseException) -> str:
-    """Returns an exception in words: what it is, then where it came from."""
+    """Formats an exception with its traceback."""
     summary = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     if isinstance(error, InvalidOutput):
         return str(error)
     if isinstance(error, asyncio.CancelledError):
         return f"{summary}: the workflow cancelled itself"
-    # Of the traceback the frames of the user; ours come first and say nothing.
+    # Omits the frames of this package, which come first.
     frames = traceback.extract_tb(error.__traceback__)
     while frames and frames[0].filename.startswith(_HERE):
         frames.pop(0)

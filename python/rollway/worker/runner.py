@@ -1,4 +1,4 @@
-"""One runner: executes runs of one task and says how each ended."""
+"""Runner: executes the runs of a task and reports each outcome."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from rollway.workflow import Executable, resolve
 
 MODES = ("sequential", "asynchronous", "multi-threading")
 
-#: Of how many runs a runner tells what they are at.
+#: Maximum number of runs whose stages are reported.
 STAGES_MAX = 16
 
-#: What is told of every run, as soon as it has ended: its number and how it ended.
+#: Callback for every ended run: its number and outcome.
 Emit = Callable[[int, RunOutput | RunFailure], None]
 
-#: What an instance must have in common with a task to serve it after `reset`.
+#: Fields that must be equal for an instance to be reused through `reset`.
 _ARGUMENTS = (
     "workflow_args",
     "rollout_args",
@@ -43,7 +43,7 @@ _ARGUMENTS = (
 
 @dataclass(slots=True)
 class _Instance:
-    """An instance of a workflow with the models that it was given."""
+    """A workflow instance with its models."""
 
     executable: Executable
     task: Task
@@ -52,12 +52,12 @@ class _Instance:
     auxiliary: list[RunModel]
 
     def begin(self, key: str | None) -> None:
-        """Gives its models to another run."""
+        """Assigns its models to another run."""
         for model in (self.model, *self.auxiliary):
             model.begin(key)
 
     def serves(self, executable: Executable, task: Task) -> bool:
-        """Tells whether `reset` is enough to make it the instance for another task."""
+        """Returns whether `reset` suffices to use it for another task."""
         if not executable.can_reset or self.executable.source is not executable.source:
             return False
         return all(_equal(getattr(self.task, name), getattr(task, name)) for name in _ARGUMENTS)
@@ -71,13 +71,13 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 class WorkflowRunner:
-    """Executes tasks by hand, one at a time, without a scheduler::
+    """Executes tasks one at a time, without a scheduler::
 
     runner = rw.WorkflowRunner(rw.Config(), rw.models.Echo())
     status, experiences = runner.run_task(task, repeat_times=4)
 
-    If a model is a server, a gateway is started before it with the first task; it ends with the
-    runner, or at `close()`.
+    For models that are servers, the first task starts a gateway; it stops with the runner or at
+    `close()`.
     """
 
     def __init__(
@@ -88,29 +88,29 @@ class WorkflowRunner:
         runner_id: int | None = None,
     ) -> None:
         self.config = config
-        self._gate = ModelGateway(config, [model], [[other] for other in auxiliary_models or []])
-        (self.model,) = self._gate.models
-        self.auxiliary_models = [engines[0] for engines in self._gate.auxiliary]
+        self._gateway = ModelGateway(config, [model], [[other] for other in auxiliary_models or []])
+        (self.model,) = self._gateway.models
+        self.auxiliary_models = [engines[0] for engines in self._gateway.auxiliary]
         self.runner_id = runner_id
         mode = getattr(getattr(config, "explorer", None), "concurrent_mode", None) or MODES[0]
         if mode not in MODES:
             raise ValueError(f"concurrent_mode is one of {', '.join(MODES)}, not {mode!r}")
         self.concurrent_mode: str = mode
         self._kept: _Instance | None = None
-        #: What the runs of the current task show to the gateway, by run.
+        #: Run keys of the current task, by run.
         self._keys: Mapping[int, str] = {}
-        #: The instances at work, by their identity, in the order in which they began.
+        #: Instances in use, in the order in which they began.
         self._active: dict[int, _Instance] = {}
-        #: The task and the run that began last, with the version of its model.
+        #: Task, run and model version of the run that began last.
         self._latest: tuple[Task, int, int] | None = None
-        #: What the runs at work are at, in the order in which they began.
+        #: Stages of the current runs, in the order in which they began.
         self._doings: dict[int, RunStage] = {}
         self._begin_time = 0.0
         self._terminate_time: float | None = 0.0
 
     @property
     def state(self) -> dict[str, Any]:
-        """What the runner does: the run that began last, merged with what its workflow says."""
+        """State of the runner: the run that began last, with the entries of its workflow."""
         state: dict[str, Any] = {
             "workflow_id": None,
             "model_version": None,
@@ -126,7 +126,7 @@ class WorkflowRunner:
         return state
 
     def _stages(self) -> dict[str, Any]:
-        """What the runs are at, and where; the one first that has been at it for longest."""
+        """Returns stages and code locations of the runs, the longest first."""
         now = time.time()
         doings = sorted(self._doings.values(), key=lambda doing: doing.since)[:STAGES_MAX]
         stages = [
@@ -142,8 +142,8 @@ class WorkflowRunner:
     ) -> tuple[Status, list[Experience]]:
         """Executes `repeat_times` runs of a task, numbered from `run_id_base`.
 
-        Returns the status and the experiences of the good runs; of an eval task only the status.
-        Never raises for what the workflow does. In an event loop use `run_task_async`.
+        Returns the status and the experiences of successful runs; of an eval task only the status.
+        Exceptions of the workflow are not raised. In an event loop use `run_task_async`.
         """
         with contextlib.suppress(RuntimeError):
             asyncio.get_running_loop()
@@ -153,7 +153,7 @@ class WorkflowRunner:
     async def run_task_async(
         self, task: Task, repeat_times: int = 1, run_id_base: int = 0
     ) -> tuple[Status, list[Experience]]:
-        """As `run_task`, to be awaited."""
+        """As `run_task`, awaitable."""
         if repeat_times < 1:
             raise ValueError(f"repeat_times must be at least 1, not {repeat_times}")
         began = time.perf_counter()
@@ -164,16 +164,16 @@ class WorkflowRunner:
         except Exception as error:
             ends = dict.fromkeys(runs, failure(error))
         else:
-            attempt, keys = self._gate.open(runs)
+            attempt, keys = self._gateway.open(runs)
             try:
                 await self.execute(executable, task, list(runs), ends.__setitem__, keys)
             finally:
-                self._gate.close(attempt)
+                self._gateway.close(attempt)
         return _status(task, [ends[run] for run in runs], time.perf_counter() - began)
 
     def close(self) -> None:
-        """Ends the gateway, if one was started."""
-        self._gate.stop()
+        """Stops the gateway, if it was started."""
+        self._gateway.stop()
 
     async def execute(
         self,
@@ -183,14 +183,14 @@ class WorkflowRunner:
         emit: Emit,
         keys: Mapping[int, str] | None = None,
     ) -> None:
-        """Executes runs, each with its key to the models, and emits how each ended, as it ends.
+        """Executes runs, each with its run key, and emits each outcome as it ends.
 
         Runs without experiences are emitted last: if no run of a train task has any, all of them
-        failed. If cancelled, what has not ended is given up; blocking code is waited for.
+        failed. If cancelled, unfinished runs are cancelled; blocking code is awaited.
         """
         self._begin_time, self._terminate_time = time.time(), None
         self._keys = keys or {}
-        # Nobody misses the experiences of an eval.
+        # Evaluation needs no experiences.
         late = None if task.is_eval else _Late(emit)
         told = emit if late is None else late.emit
         try:
@@ -232,7 +232,7 @@ class WorkflowRunner:
     async def _repeat(
         self, executable: Executable, task: Task, runs: Sequence[int], emit: Callable[..., None]
     ) -> None:
-        """Performs all runs in one call of a workflow that can."""
+        """Performs all runs in one call of a repeatable workflow."""
         with RunStage(task, runs[0], self._doings) as at:
             await self._repeat_at(executable, task, runs, emit, at)
 
@@ -273,7 +273,7 @@ class WorkflowRunner:
     def _perform(
         self, executable: Executable, task: Task, runs: Sequence[int], at: RunStage
     ) -> Awaitable[tuple[_Instance, Any]]:
-        """Gets an instance, where the workflow's code may run, and calls it there."""
+        """Creates an instance and calls it in the thread or loop of the concurrency mode."""
         if not executable.is_async:
             return in_thread(partial(self._call, executable, task, runs, at))
         if self.concurrent_mode == "multi-threading" and not executable.can_repeat:
@@ -303,13 +303,13 @@ class WorkflowRunner:
             del self._active[id(instance)]
 
     def _keep(self, instance: _Instance) -> None:
-        """Keeps an instance whose run has gone well for the next task, if it can serve one."""
+        """Keeps an instance after a successful run, if it can be reset."""
         if instance.executable.can_reset and self.concurrent_mode == "sequential":
             self._kept = instance
 
     def _begin(self, executable: Executable, task: Task, runs: Sequence[int]) -> _Instance:
-        """Returns an instance for these runs, of which the runner's state tells from now on."""
-        # One that performs all runs shows the key of the first.
+        """Returns an instance for these runs and shows it in the runner's state."""
+        # An instance that performs all runs uses the key of the first.
         first = runs[0]
         instance = self._instance(executable, task, self._keys.get(first))
         if executable.can_repeat:
@@ -321,7 +321,7 @@ class WorkflowRunner:
     def _instance(self, executable: Executable, task: Task, key: str | None) -> _Instance:
         """Returns the kept instance with the new task, or a new one.
 
-        An instance in use is not kept: it comes back when its run has gone well.
+        An instance is kept again only after its run succeeded.
         """
         kept, self._kept = self._kept, None
         if kept is not None and kept.serves(executable, task):
@@ -341,7 +341,7 @@ class WorkflowRunner:
             if experience.eid.task == "":
                 experience.eid.task = task.task_id
             info = experience.info
-            # What was recorded says itself which version it is of, if that is known at all.
+            # Recorded turns carry their model version, if known.
             if experience.model_versions is None:
                 info.setdefault("model_version", model.model_version)
             info["use_count"] = 0
@@ -349,7 +349,7 @@ class WorkflowRunner:
 
 
 class _Late:
-    """Emits runs without experiences last: they are good only if another run has some."""
+    """Emits runs without experiences last: they succeed only if another run has some."""
 
     __slots__ = ("_emit", "_empty", "_seen")
 
@@ -372,17 +372,17 @@ class _Late:
 
 
 def _let_cancel_through(error: BaseException) -> None:
-    """Raises a cancellation of the current task again; one that user code made up is a failure."""
+    """Re-raises a cancellation of the current task; one raised by user code is a failure."""
     if not isinstance(error, asyncio.CancelledError):
         return
     current = asyncio.current_task()
-    # Python 3.10 cannot tell, and takes every cancellation for ours.
+    # Python 3.10 cannot distinguish them and treats all as cancellations of the task.
     if current is None or getattr(current, "cancelling", lambda: 1)():
         raise error
 
 
 async def _all(runs: list[Any]) -> None:
-    """Waits for runs at once; if cancelled, cancels all of them and waits until they have ended."""
+    """Awaits runs concurrently; if cancelled, cancels all of them and awaits their end."""
     tasks = [asyncio.ensure_future(run) for run in runs]
     cancelled = False
     while waiting := [task for task in tasks if not task.done()]:
@@ -399,10 +399,9 @@ async def _all(runs: list[Any]) -> None:
 
 
 def _tell_apart(turns: list[Experience], runs: Sequence[int]) -> None:
-    """Refuses turns of a repeatable workflow that nobody can assign to runs.
+    """Rejects turns of a repeatable workflow that cannot be assigned to runs.
 
-    Its runs share a key, so that only the samples of one call, as many as runs, are known to be one
-    of each.
+    Its runs share a key, so only the samples of one call, one per run, can be assigned.
     """
     if not turns or len(runs) == 1:
         return
@@ -417,16 +416,16 @@ def _tell_apart(turns: list[Experience], runs: Sequence[int]) -> None:
 
 
 def _call_of(turn: Experience) -> str | None:
-    """Returns the call that a turn begins with; none if it is not known."""
+    """Returns the model call of a turn's first part; `None`: unknown."""
     names = turn.info.get("message_ids")
     return str(names[0]).partition("/")[0] if names else None
 
 
 def _by_run(experiences: list[Experience], runs: Sequence[int]) -> dict[int, list[Experience]]:
-    """Sorts what a repeatable workflow returned by run, with the numbers that were asked for.
+    """Groups the experiences of a repeatable workflow by run.
 
-    The workflow counts from `run_id_base`; one that does not number its experiences at all, and
-    returns one for every run, means them in order.
+    The workflow numbers them from `run_id_base`; unnumbered experiences, one per run, are taken in
+    order.
     """
     stamped = [experience.eid.run for experience in experiences]
     if len(runs) > 1 and len(stamped) == len(runs) and not any(stamped):

@@ -1,4 +1,4 @@
-"""Code in threads of its own, waited for from an event loop."""
+"""Execution in separate threads, awaited from an event loop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rollway.worker.execution_marks import ExecutionMark
 
 
 class _Cell:
-    """What a thread leaves behind, and how to reach the coroutine in it."""
+    """Result of a thread, and access to the coroutine in it."""
 
     def __init__(self) -> None:
         self.value: Any = None
@@ -39,16 +39,16 @@ class _Cell:
         return await function()
 
     def cancel(self) -> None:
-        """Cancels a coroutine; a plain function cannot be stopped and is waited for."""
+        """Cancels a coroutine; a plain function cannot be cancelled and is awaited."""
         self.cancelled = True
         if self.loop is not None and self.task is not None and not self.loop.is_closed():
             self.loop.call_soon_threadsafe(self.task.cancel)
 
 
 async def in_thread(function: Callable[[], Any]) -> Any:
-    """Calls a function, or runs a coroutine function in a loop of its own, in a thread of its own.
+    """Runs a function, or a coroutine function in a new event loop, in a new thread.
 
-    If cancelled, raises only when the thread has ended.
+    If cancelled, it raises after the thread has ended.
     """
     loop = asyncio.get_running_loop()
     ended = loop.create_future()
@@ -58,11 +58,11 @@ async def in_thread(function: Callable[[], Any]) -> Any:
     def body() -> None:
         with mark:
             cell.run(function)
-        # If the loop is gone, then so is whoever waited.
+        # If the loop is closed, nothing waits for the result.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(ended.set_result, None)
 
-    # What belongs to a run in this thread does so in that one.
+    # Context variables of the run apply in the new thread.
     run = contextvars.copy_context().run
     threading.Thread(target=run, args=(body,), name="rollway-run", daemon=True).start()
     cancelled = False
@@ -80,7 +80,7 @@ async def in_thread(function: Callable[[], Any]) -> Any:
 
 
 def loop_in_thread(function: Callable[[], Any]) -> Any:
-    """Runs the coroutine that a function returns in a loop and thread of its own, and waits."""
+    """Runs a coroutine function in a new event loop and thread, and waits."""
     cell = _Cell()
     thread = threading.Thread(
         target=lambda: cell.run(lambda: asyncio.run(function())), name="rollway-loop", daemon=True

@@ -1,6 +1,6 @@
-"""Whether a job's workflows and reward functions can be had, asked before anything long is started.
+"""Preflight check that a job's workflows and reward functions can be imported.
 
-The engine starts a process for it and throws it away; what importing does to that stays there.
+The engine runs it in a separate process, so that side effects of imports stay there.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rollway.workflows import SimpleWorkflow
 
 
 class _Problem(Exception):
-    """What is wrong, and the remedy."""
+    """A problem and its remedy."""
 
     def __init__(self, kind: str, what: str, hint: str) -> None:
         super().__init__(what)
@@ -35,11 +35,11 @@ class _Problem(Exception):
 
 
 def main(questions: dict[str, Any]) -> dict[str, Any]:
-    """Imports what the sets of a job name, as a worker would, and returns what is wrong."""
+    """Imports the workflows and reward functions of all sets; returns the problems."""
     text = os.environ.get(setup.SETUP_JSON)
     if text is not None:
         setup.setup_json(text)
-    # Sets often share a name; what is wrong with it is said of the first.
+    # Sets often share a workflow; its problem is reported once.
     problems: dict[str, dict[str, str]] = {}
     for one in questions["sets"]:
         try:
@@ -52,13 +52,13 @@ def main(questions: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check(one: dict[str, Any]) -> None:
-    """Raises what is wrong with one set."""
+    """Raises the problem of one set."""
     workflow, reward_fn = one["workflow"], one["reward_fn"]
     executable = None
     if workflow is not None:
-        executable = _had("workflow", workflow, lambda: resolve(workflow))
+        executable = _import_checked("workflow", workflow, lambda: resolve(workflow))
     if reward_fn is not None:
-        _had("reward function", reward_fn, lambda: rewards.lookup(reward_fn))
+        _import_checked("reward function", reward_fn, lambda: rewards.lookup(reward_fn))
     source: Any = getattr(executable, "source", None)
     is_ours = isinstance(source, type) and issubclass(source, SimpleWorkflow)
     if not is_ours or (reward_fn is None and one["rows_name_rewards"]):
@@ -68,11 +68,11 @@ def _check(one: dict[str, Any]) -> None:
         reward_fn_args=one["reward_fn_args"],
         workflow_args=one["workflow_args"],
     )
-    _had("workflow", workflow, lambda: source.check(task))
+    _import_checked("workflow", workflow, lambda: source.check(task))
 
 
-def _had(sort: str, name: str, get: Callable[[], Any]) -> Any:
-    """Returns what stands behind a name, or raises why it cannot be had."""
+def _import_checked(sort: str, name: str, get: Callable[[], Any]) -> Any:
+    """Returns the result of `get`, or raises the problem."""
     try:
         return get()
     except (UnknownWorkflow, UnknownRewardFn) as error:
@@ -114,7 +114,7 @@ def _no_module(sort: str, name: str, error: ModuleNotFoundError) -> _Problem:
 
 
 def _modules() -> list[str]:
-    """Returns the modules and packages in the folders of the job, which come first."""
+    """Returns the modules and packages in the job's folders, first on `sys.path`."""
     found = []
     for folder in sys.path[:2]:
         try:
@@ -129,7 +129,7 @@ def _no_attribute(sort: str, name: str, error: AttributeError) -> _Problem:
     module, _, path = name.partition(":")
     there = sys.modules.get(module)
     frames = traceback.extract_tb(error.__traceback__)
-    # Only if looking the name up failed, and not something in the module.
+    # Only if the lookup of the name failed, not code inside the module.
     if there is None or not frames or not frames[-1].filename.startswith(_HERE):
         return _broken(sort, name, error)
     public = [one for one in vars(there) if not one.startswith("_") and callable(vars(there)[one])]
@@ -142,7 +142,7 @@ def _no_attribute(sort: str, name: str, error: AttributeError) -> _Problem:
 
 
 def _broken(sort: str, name: str, error: BaseException) -> _Problem:
-    """What happened when a module was imported, with where."""
+    """Returns the problem of an import that raised, with its location."""
     module = name.partition(":")[0]
     own = [
         frame
