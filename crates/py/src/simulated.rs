@@ -40,7 +40,7 @@ impl SimulatedServer {
             "vllm" => Kind::Vllm,
             "sglang" => Kind::Sglang,
             "openai" => Kind::OpenAi,
-            other => return Err(PyValueError::new_err(format!("`{other}` is no kind of mock server; choose vllm, sglang or openai"))),
+            other => return Err(PyValueError::new_err(format!("`{other}` cannot be simulated"))),
         };
         let first_token = crate::engine::seconds(first_token)?;
         let lengths = Lengths::Uniform(lengths.0, lengths.1);
