@@ -155,7 +155,7 @@ impl Fleet {
             Runners::Python(options) | Runners::Children(options) => options,
         };
         let mut options = options.clone();
-        options.env.push((env::MODELS.to_owned(), format!("{}/v1", gateway.url())));
+        options.env.push((env::GATEWAY_URL.to_owned(), format!("{}/v1", gateway.url())));
         let children = Box::pin(cluster::children(config, options))
             .await
             .map_err(|error| FleetError::new(FleetErrorKind::Cluster, error.what, error.hint))?;

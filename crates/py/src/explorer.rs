@@ -373,8 +373,8 @@ impl PyExplorer {
         })
     }
 
-    /// Returns live numbers.
-    fn pulse(&self, py: Python<'_>) -> PyResult<Pending> {
+    /// Returns the live statistics.
+    fn live_stats(&self, py: Python<'_>) -> PyResult<Pending> {
         let pulse = locked(&self.ends.pulse).clone();
         let future = async move {
             let pulse = pulse.ok_or(Trouble::NotPrepared)?;
@@ -452,7 +452,7 @@ fn numbers(beat: &Beat) -> [(&'static str, u64); 10] {
         ("runners", beat.runners.into()),
         ("busy", beat.busy.into()),
         ("prompt_tokens", beat.prompt_tokens),
-        ("answer_tokens", beat.answer_tokens),
+        ("completion_tokens", beat.answer_tokens),
     ]
 }
 

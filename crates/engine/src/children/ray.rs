@@ -1,5 +1,5 @@
 //! Workers as Ray actors. Ray is known to one process alone, the placer, which is in Python: it
-//! joins the cluster, has workers placed and tells what becomes of them (`rollway.cluster.placer`
+//! joins the cluster, has workers placed and tells what becomes of them (`rollway.ray.launcher`
 //! has the words of both sides). Workers then say hello here like all others.
 //!
 //! ```text
@@ -62,10 +62,10 @@ pub struct RayOptions {
 }
 
 impl RayOptions {
-    /// As `python -m rollway.cluster.placer`, but never with a folder `rollway` that happens to lie
+    /// As `python -m rollway.ray.launcher`, but never with a folder `rollway` that happens to lie
     /// in the working directory.
     const PLACER: &'static str = "import sys; sys.path[:] = filter(None, sys.path); \
-                                  from rollway.cluster.placer import main; main()";
+                                  from rollway.ray.launcher import main; main()";
 
     /// Returns options for the workers of a configuration.
     pub fn new(config: &Config, workers: &ChildOptions) -> Self {
