@@ -12,7 +12,7 @@ use super::command::{self, About, Brings, Command, Move, USUAL_BYTES, Yield};
 use super::names::{self, Names};
 use super::words::{BadScript, Words};
 use super::{config, show, views};
-use crate::ledger::Ledger;
+use rollway_sim::ledger::Ledger;
 
 /// More wake-ups than any scenario needs in one move: beyond them the core is running in circles.
 const WAKES_MAX: u32 = 10_000;

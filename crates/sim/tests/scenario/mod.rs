@@ -35,27 +35,27 @@ use world::World;
 
 /// What came of playing a scenario.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Played {
+pub(crate) struct Played {
     /// The file as it would have to be for nothing to differ.
-    pub text: String,
+    pub(crate) text: String,
     /// Everything that speaks against the file or the core, in the order of lines; none: it passed.
-    pub problems: Vec<Problem>,
+    pub(crate) problems: Vec<Problem>,
 }
 
 /// Something that makes a scenario fail.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
+pub(crate) struct Problem {
     /// The name of the file.
-    pub file: String,
+    pub(crate) file: String,
     /// The line it is about, counted from one.
-    pub line: usize,
+    pub(crate) line: usize,
     /// What it is.
-    pub what: Fault,
+    pub(crate) what: Fault,
 }
 
 /// Why a scenario failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub(crate) enum Fault {
     /// The file cannot be understood; nothing after that line was played.
     Script(String),
     /// Other actions than expected, as a list of lines marked with `-` and `+`.
@@ -78,7 +78,7 @@ impl fmt::Display for Problem {
 }
 
 /// Plays a scenario; `file` is the name under which problems are reported.
-pub fn play(file: &str, text: &str) -> Played {
+pub(crate) fn play(file: &str, text: &str) -> Played {
     let mut problems = Vec::new();
     let mut problem = |line, what| {
         problems.push(Problem { file: file.to_owned(), line, what });
