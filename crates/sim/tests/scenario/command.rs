@@ -16,6 +16,8 @@ use super::{config, names};
 pub(super) enum Command {
     /// Begin anew with a fresh core.
     Config(Box<Config>),
+    /// A new core whose pool has been started and is ready.
+    StartedPool(Box<Config>),
     Request(Option<RequestId>, Request),
     Withdraw(RequestId),
     /// Every runner that is starting reports that it is ready.
@@ -307,6 +309,7 @@ fn metrics(words: &mut Words) -> Result<Metrics, BadScript> {
 fn other(name: &str, words: &mut Words) -> Result<Command, BadScript> {
     Ok(match name {
         "config" => Command::Config(Box::new(config::read(words)?)),
+        "started-pool" => Command::StartedPool(Box::new(config::read(words)?)),
         "withdraw" => {
             let word = words.next("a request")?;
             Command::Withdraw(RequestId(words.number('q', &word)?))

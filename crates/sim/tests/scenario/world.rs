@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use rollway_core::{
     Action, AttemptId, BatchKey, BatchKind, Config, Core, Disbelief, Input, Life, Payload,
-    PayloadId, Record, Report, RequestId, RunId, RunOutcome, RunnerId, RunnerState, Time,
+    PayloadId, Record, Report, Request, RequestId, RunId, RunOutcome, RunnerId, RunnerState, Time,
 };
 
 use super::command::{self, About, Brings, Command, Move, USUAL_BYTES, Yield};
@@ -72,7 +72,7 @@ impl World {
         for words in commands {
             self.line = words.line;
             let command = command::read(words.clone())?;
-            if self.dead && !matches!(command, Command::Config(_)) {
+            if self.dead && !matches!(command, Command::Config(_) | Command::StartedPool(_)) {
                 continue;
             }
             self.perform(words, command, given)?;
@@ -95,16 +95,14 @@ impl World {
         given: &mut Vec<String>,
     ) -> Result<(), BadScript> {
         match command {
-            Command::Config(config) => {
-                let broken = self.take_broken();
-                *self = Self::with(*config);
-                self.broken = broken;
+            Command::Config(config) => self.configure(*config),
+            Command::StartedPool(config) => {
+                self.configure(*config);
+                let unshown = &mut Vec::new();
+                self.request(None, Request::Start, unshown);
+                self.pool_ready(unshown);
             }
-            Command::Request(request, what) => {
-                let request = request.unwrap_or(RequestId(self.last_request + 1));
-                self.last_request = self.last_request.max(request.0);
-                self.apply(Input::Requested { request, what }, given);
-            }
+            Command::Request(request, what) => self.request(request, what, given),
             Command::Withdraw(request) => self.apply(Input::Withdrawn { request }, given),
             Command::PoolReady => self.pool_ready(given),
             Command::Report(runner, life, report) => {
@@ -123,6 +121,19 @@ impl World {
             Command::Show(view) => views::show(&self.core, &self.names, &view, given),
         }
         Ok(())
+    }
+
+    /// Begins anew with another configuration.
+    fn configure(&mut self, config: Config) {
+        let broken = self.take_broken();
+        *self = Self::with(config);
+        self.broken = broken;
+    }
+
+    fn request(&mut self, request: Option<RequestId>, what: Request, given: &mut Vec<String>) {
+        let request = request.unwrap_or(RequestId(self.last_request + 1));
+        self.last_request = self.last_request.max(request.0);
+        self.apply(Input::Requested { request, what }, given);
     }
 
     /// Returns the current or last life of a runner; of an unknown one the first.
