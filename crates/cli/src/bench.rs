@@ -8,7 +8,7 @@ use rollway::explorer::{Event, Watcher};
 
 /// Scores as they come.
 #[derive(Debug, Default)]
-pub(crate) struct Table(Mutex<Scores>);
+pub(crate) struct BenchTable(Mutex<Scores>);
 
 #[derive(Debug, Default)]
 struct Scores {
@@ -18,7 +18,7 @@ struct Scores {
     rows: BTreeMap<u64, BTreeMap<String, Option<f64>>>,
 }
 
-impl Watcher for Table {
+impl Watcher for BenchTable {
     fn saw(&self, event: &Event) {
         let Event::Evaluated { step, set, score, .. } = event else { return };
         let mut scores = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -29,7 +29,7 @@ impl Watcher for Table {
     }
 }
 
-impl fmt::Display for Table {
+impl fmt::Display for BenchTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scores = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(first) = scores.rows.values().next() else { return Ok(()) };

@@ -5,10 +5,10 @@
 use rollway::config::Config;
 use rollway::job::{self, JobError};
 
-use crate::{Failure, Source, runtime};
+use crate::{CliError, ConfigArgs, runtime};
 
 /// Looks at what a checked configuration names: files, workflows, programs.
-pub(crate) fn check(config: &Config, source: &Source) -> Result<(), Failure> {
+pub(crate) fn check(config: &Config, source: &ConfigArgs) -> Result<(), CliError> {
     let troubles = runtime()?.block_on(job::check(config));
     if !troubles.is_empty() {
         return Err(JobError::NotStarted(troubles).into());

@@ -4,17 +4,17 @@
 
 use rollway::config::Config;
 use rollway::job::{self, Debugged};
-use rollway_cli::log::{self, Form};
+use rollway_cli::log::{self, LogFormat};
 use rollway_cli::output::Output;
 use rollway_core::BatchKind;
 use rollway_wire::experience::Experience;
 use serde_json::Value;
 
-use crate::{Failure, runtime};
+use crate::{CliError, runtime};
 
 /// Runs the first task of a checked configuration once, and shows everything.
-pub(crate) fn debug(config: &Config) -> Result<(), Failure> {
-    log::install(config.log.level, &Output::stderr(Form::Plain), None);
+pub(crate) fn debug(config: &Config) -> Result<(), CliError> {
+    log::install(config.log.level, &Output::stderr(LogFormat::Plain), None);
     let runtime = runtime()?;
     let debugged = runtime.block_on(job::debug(config))?;
     show(&debugged);
@@ -24,7 +24,7 @@ pub(crate) fn debug(config: &Config) -> Result<(), Failure> {
     }
     let failure = status.first_error.as_ref().map(ToString::to_string);
     let failure = failure.or_else(|| status.message()).unwrap_or_default();
-    Err(Failure::Job(format!("the run failed: {failure}")))
+    Err(CliError::Job(format!("the run failed: {failure}")))
 }
 
 fn show(debugged: &Debugged) {

@@ -13,12 +13,12 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-use crate::line::{Line, Look};
-use crate::output::{Kind, Output};
+use crate::output::{Output, OutputKind};
+use crate::styled_line::{StyledLine, TextStyle};
 
 /// What standard error looks like.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Form {
+pub enum LogFormat {
     /// A live view on a terminal, lines of text elsewhere
     #[default]
     Auto,
@@ -64,7 +64,7 @@ pub(crate) fn left_out_json(count: u64) -> String {
 fn write(output: &Output, level: Level, message: &str, fields: Map<String, Value>) {
     let now = SystemTime::now();
     match output.kind() {
-        Kind::Json => {
+        OutputKind::Json => {
             let level = level.as_str().to_ascii_lowercase();
             let mut line = json!({
                 "time": stamp(now), "event": "log", "level": level, "message": message,
@@ -74,7 +74,7 @@ fn write(output: &Output, level: Level, message: &str, fields: Map<String, Value
             }
             output.raw(&line.to_string());
         }
-        Kind::Plain | Kind::Live => {
+        OutputKind::Plain | OutputKind::Live => {
             let mut message = message.to_owned();
             for (name, value) in &fields {
                 // Writing to a string cannot fail.
@@ -89,18 +89,22 @@ fn write(output: &Output, level: Level, message: &str, fields: Map<String, Value
 }
 
 /// Returns a message as lines: with its time, and what follows the first line below it.
-fn lines(kind: Kind, now: SystemTime, level: Level, message: &str) -> Vec<Line> {
+fn lines(kind: OutputKind, now: SystemTime, level: Level, message: &str) -> Vec<StyledLine> {
     let stamp = stamp(now);
     // On a terminal the day is known.
-    let stamp = if kind == Kind::Live { &stamp[11..] } else { &stamp };
+    let stamp = if kind == OutputKind::Live { &stamp[11..] } else { &stamp };
     let look = match level {
-        Level::ERROR => Look::Red,
-        Level::WARN => Look::Yellow,
-        Level::INFO => Look::Cyan,
-        _ => Look::Faint,
+        Level::ERROR => TextStyle::Red,
+        Level::WARN => TextStyle::Yellow,
+        Level::INFO => TextStyle::Cyan,
+        _ => TextStyle::Faint,
     };
     let begin = |stamp: &str, level: &str| {
-        Line::new().with(stamp, Look::Faint).text(" ").with(format!("{level:<5}"), look).text(" ")
+        StyledLine::new()
+            .with(stamp, TextStyle::Faint)
+            .text(" ")
+            .with(format!("{level:<5}"), look)
+            .text(" ")
     };
     let mut lines = Vec::new();
     for text in message.lines() {
@@ -133,7 +137,7 @@ impl Subscriber for Logger {
     }
 
     fn event(&self, event: &Event<'_>) {
-        let mut said = Said::default();
+        let mut said = LogRecord::default();
         event.record(&mut said);
         if let Some(names) = &self.names {
             said.identify(names);
@@ -156,12 +160,12 @@ impl Subscriber for Logger {
 
 /// What an event says: the message, and the fields.
 #[derive(Default)]
-struct Said {
+struct LogRecord {
     fields: Map<String, Value>,
     message: String,
 }
 
-impl Said {
+impl LogRecord {
     /// Adds the trace and the span of the run that it is about, if it is about one.
     fn identify(&mut self, names: &Names) {
         let number = |name: &str| self.fields.get(name).and_then(Value::as_u64);
@@ -190,7 +194,7 @@ impl Said {
     }
 }
 
-impl Visit for Said {
+impl Visit for LogRecord {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         self.keep(field, Value::String(format!("{value:?}")));
     }
@@ -222,7 +226,7 @@ mod tests {
 
     #[test]
     fn a_line_about_a_run_names_its_span() {
-        let mut said = Said::default();
+        let mut said = LogRecord::default();
         said.fields.insert("batch".to_owned(), "3/math".into());
         said.identify(&Names::new("p/j"));
         assert_eq!(said.fields.len(), 1, "a batch alone is no task");
@@ -239,8 +243,8 @@ mod tests {
 
     #[test]
     fn what_follows_the_first_line_stands_below_it() {
-        let lines = lines(Kind::Live, UNIX_EPOCH, Level::WARN, "one\ntwo");
-        let lines: Vec<String> = lines.iter().map(Line::to_string).collect();
+        let lines = lines(OutputKind::Live, UNIX_EPOCH, Level::WARN, "one\ntwo");
+        let lines: Vec<String> = lines.iter().map(StyledLine::to_string).collect();
         assert_eq!(lines, ["00:00:00Z WARN  one", "                two"]);
     }
 }

@@ -5,13 +5,13 @@
 mod bench;
 mod check;
 mod debug;
-mod imitate;
-mod look;
+mod mock_server;
 mod run;
 mod serve;
 mod signals;
 mod simulate;
 mod trace;
+mod view;
 mod worker;
 
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ use std::process::ExitCode;
 use clap::{Args as Arguments, Parser, Subcommand};
 use rollway::config::{Config, ConfigError, Resolved};
 use rollway::job::JobError;
-use rollway_cli::log::Form;
+use rollway_cli::log::LogFormat;
 use rollway_cli::output::Output;
 use tokio::runtime::{Builder, Runtime};
 
@@ -37,19 +37,19 @@ enum Command {
     /// Run the job that a configuration describes
     Run(Run),
     /// Say whether a configuration is sound, without running anything
-    Check(Source),
+    Check(ConfigArgs),
     /// Run one task once and show everything: messages, tokens, reward, where time went
-    Debug(Source),
+    Debug(ConfigArgs),
     /// Run a simulated inference server, to try a configuration without a GPU
-    Imitate(imitate::Imitation),
+    MockServer(mock_server::MockServerArgs),
     /// Run workers on this machine for a job on another one
-    Worker(worker::Workers),
+    Worker(worker::WorkerArgs),
     /// Make a file for Perfetto (ui.perfetto.dev) from the history of a job
-    Trace(trace::Trace),
+    Trace(trace::TraceArgs),
     /// Watch the runners of a running job, those that are stuck first, and cancel what hangs
     Top(Top),
     /// Show a job in a browser: a running one live, a finished one as it was recorded
-    View(look::Look),
+    View(view::ViewArgs),
     /// Print the JSON Schema of the configuration, for editors
     Schema,
 }
@@ -67,14 +67,14 @@ struct Top {
 #[derive(Debug, Arguments)]
 struct Run {
     #[command(flatten)]
-    source: Source,
+    source: ConfigArgs,
     /// What standard error looks like
     #[arg(long, value_enum, default_value_t)]
-    log: Form,
+    log: LogFormat,
 }
 
 #[derive(Debug, Arguments)]
-struct Source {
+struct ConfigArgs {
     /// The configuration, in YAML
     config: PathBuf,
     /// Values that replace those of the file, such as `explorer.max_timeout=60`
@@ -84,7 +84,7 @@ struct Source {
 
 /// What the user's input and the job came to.
 #[derive(Debug)]
-enum Failure {
+enum CliError {
     /// The input is at fault: nothing was started.
     Input(String),
     /// The job did not do what it should.
@@ -93,13 +93,13 @@ enum Failure {
     Interrupted,
 }
 
-impl From<JobError> for Failure {
+impl From<JobError> for CliError {
     fn from(error: JobError) -> Self {
         if error.is_input() { Self::Input(error.to_string()) } else { Self::Job(error.to_string()) }
     }
 }
 
-impl From<ConfigError> for Failure {
+impl From<ConfigError> for CliError {
     fn from(error: ConfigError) -> Self {
         Self::Input(error.to_string())
     }
@@ -112,16 +112,16 @@ fn main() -> ExitCode {
         }
         Command::Check(source) => load(&source).and_then(|config| check::check(&config, &source)),
         Command::Debug(source) => load(&source).and_then(|config| debug::debug(&config)),
-        Command::Imitate(imitation) => imitate::imitate(&imitation),
-        Command::Worker(workers) => worker::work(&workers),
-        Command::Trace(wanted) => trace::trace(&wanted),
+        Command::MockServer(args) => mock_server::mock_server(&args),
+        Command::Worker(args) => worker::run_workers(&args),
+        Command::Trace(args) => trace::trace(&args),
         Command::Top(Top { job, once }) => runtime().and_then(|runtime| {
             let done = runtime.block_on(rollway_cli::top::top(&job, once));
             // Nobody waits for a key that is not pressed.
             runtime.shutdown_background();
-            done.map_err(Failure::Input)
+            done.map_err(CliError::Input)
         }),
-        Command::View(look) => look::look(&look),
+        Command::View(args) => view::view(&args),
         Command::Schema => {
             run::print_schema();
             Ok(())
@@ -130,21 +130,21 @@ fn main() -> ExitCode {
     Output::finish();
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(Failure::Input(message)) => {
+        Err(CliError::Input(message)) => {
             Output::conclude(&format!("error: {message}"));
             ExitCode::from(2)
         }
-        Err(Failure::Job(message)) => {
+        Err(CliError::Job(message)) => {
             Output::conclude(&format!("error: {message}"));
             ExitCode::FAILURE
         }
         // As shells say it of a program that Ctrl-C has ended.
-        Err(Failure::Interrupted) => ExitCode::from(130),
+        Err(CliError::Interrupted) => ExitCode::from(130),
     }
 }
 
 /// Reads and checks a configuration; what there is to know about it goes to standard error.
-fn load(source: &Source) -> Result<Config, Failure> {
+fn load(source: &ConfigArgs) -> Result<Config, CliError> {
     let config = Config::load(&source.config)?.with_overrides(&source.overrides)?;
     let Resolved { config, warnings } = config.resolve()?;
     for warning in warnings {
@@ -154,7 +154,7 @@ fn load(source: &Source) -> Result<Config, Failure> {
 }
 
 /// Returns threads for everything that waits.
-fn runtime() -> Result<Runtime, Failure> {
+fn runtime() -> Result<Runtime, CliError> {
     let runtime = Builder::new_multi_thread().enable_all().build();
-    runtime.map_err(|error| Failure::Job(format!("no threads could be started: {error}")))
+    runtime.map_err(|error| CliError::Job(format!("no threads could be started: {error}")))
 }

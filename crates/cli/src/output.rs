@@ -9,13 +9,13 @@ use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use crate::drain::Drain;
-use crate::line::Line;
-use crate::log::{self, Form};
+use crate::background_writer::BackgroundWriter;
+use crate::log::{self, LogFormat};
+use crate::styled_line::StyledLine;
 
 /// The size of a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Size {
+pub struct TerminalSize {
     /// Characters of a line.
     pub columns: usize,
     /// Lines.
@@ -24,7 +24,7 @@ pub struct Size {
 
 /// What somebody reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum OutputKind {
     /// A terminal with a view that is drawn in place.
     Live,
     /// Lines of text.
@@ -34,49 +34,49 @@ pub enum Kind {
 }
 
 /// Standard error, once it is used as an output.
-static STDERR: OnceLock<Drain> = OnceLock::new();
+static STDERR: OnceLock<BackgroundWriter> = OnceLock::new();
 
 /// Where lines and the view go. Clones are the same place.
 #[derive(Clone)]
 pub struct Output(Arc<Shared>);
 
 struct Shared {
-    kind: Kind,
+    kind: OutputKind,
     colors: bool,
-    size: Box<dyn Fn() -> Size + Send + Sync>,
+    size: Box<dyn Fn() -> TerminalSize + Send + Sync>,
     state: Mutex<State>,
 }
 
 struct State {
     to: Box<dyn Write + Send>,
     /// The view as it stands on the terminal, above the cursor.
-    shown: Vec<Line>,
+    shown: Vec<StyledLine>,
 }
 
 impl Output {
     /// Returns standard error: with `auto` live if it is a terminal that can move its cursor.
-    pub fn stderr(form: Form) -> Self {
+    pub fn stderr(form: LogFormat) -> Self {
         let stderr = io::stderr();
         let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         let is_terminal = stderr.is_terminal();
         let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
         let kind = match form {
-            Form::Json => Kind::Json,
-            Form::Auto if is_terminal && !is_dumb => Kind::Live,
-            Form::Auto | Form::Plain => Kind::Plain,
+            LogFormat::Json => OutputKind::Json,
+            LogFormat::Auto if is_terminal && !is_dumb => OutputKind::Live,
+            LogFormat::Auto | LogFormat::Plain => OutputKind::Plain,
         };
         let colors = is_terminal && !is_dumb && !is_set("NO_COLOR");
         let instead = match kind {
-            Kind::Json => log::left_out_json,
-            Kind::Plain | Kind::Live => log::left_out,
+            OutputKind::Json => log::left_out_json,
+            OutputKind::Plain | OutputKind::Live => log::left_out,
         };
-        let drain = STDERR.get_or_init(|| Drain::to(stderr, instead));
+        let drain = STDERR.get_or_init(|| BackgroundWriter::to(stderr, instead));
         Self::new(kind, colors, Box::new(drain.clone()), Box::new(terminal_size))
     }
 
     /// Waits until everything is on standard error, or nobody seems to read it.
     pub fn finish() {
-        STDERR.get().into_iter().for_each(Drain::finish);
+        STDERR.get().into_iter().for_each(BackgroundWriter::finish);
     }
 
     /// Writes the last words of a process to standard error, after everything else.
@@ -92,27 +92,27 @@ impl Output {
 
     /// Returns an output to anywhere.
     pub fn new(
-        kind: Kind,
+        kind: OutputKind,
         colors: bool,
         to: Box<dyn Write + Send>,
-        size: Box<dyn Fn() -> Size + Send + Sync>,
+        size: Box<dyn Fn() -> TerminalSize + Send + Sync>,
     ) -> Self {
         let state = Mutex::new(State { to, shown: Vec::new() });
         Self(Arc::new(Shared { kind, colors, size, state }))
     }
 
     /// Returns what is written here.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> OutputKind {
         self.0.kind
     }
 
     /// Returns how large the terminal is now.
-    pub fn size(&self) -> Size {
+    pub fn size(&self) -> TerminalSize {
         (self.0.size)()
     }
 
     /// Writes lines that stay, above the view.
-    pub fn print(&self, lines: &[Line]) {
+    pub fn print(&self, lines: &[StyledLine]) {
         self.write(|state, size| {
             // Cleared first: behind a line that fills its row, the cursor still is in that row.
             let mut text = state.rewind(size) + CLEAR_BELOW;
@@ -130,7 +130,7 @@ impl Output {
     }
 
     /// Draws a view over the one before.
-    pub fn show(&self, lines: Vec<Line>) {
+    pub fn show(&self, lines: Vec<StyledLine>) {
         self.write(|state, size| {
             // What looks the same needs no drawing, unless the terminal has moved it.
             if state.shown == lines {
@@ -143,26 +143,28 @@ impl Output {
     }
 
     /// Takes the view away and writes what stays in its place.
-    pub fn end(&self, lines: &[Line]) {
+    pub fn end(&self, lines: &[StyledLine]) {
         self.show(Vec::new());
         self.print(lines);
     }
 
-    fn frame(&self, lines: &[Line]) -> String {
-        let line = |line: &Line| line.encode(self.0.colors) + CLEAR_REST + "\n";
+    fn frame(&self, lines: &[StyledLine]) -> String {
+        let line = |line: &StyledLine| line.encode(self.0.colors) + CLEAR_REST + "\n";
         lines.iter().map(line).collect()
     }
 
     /// Writes everything at once, so that a terminal never shows half of it.
-    fn write(&self, text: impl FnOnce(&mut State, Size) -> String) {
+    fn write(&self, text: impl FnOnce(&mut State, TerminalSize) -> String) {
         let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
         let text = text(&mut state, self.size());
         if text.is_empty() {
             return;
         }
         let text = match self.0.kind {
-            Kind::Live => format!("{HOLD}{text}{RELEASE}"),
-            Kind::Plain | Kind::Json => text.replace(CLEAR_REST, "").replace(CLEAR_BELOW, ""),
+            OutputKind::Live => format!("{HOLD}{text}{RELEASE}"),
+            OutputKind::Plain | OutputKind::Json => {
+                text.replace(CLEAR_REST, "").replace(CLEAR_BELOW, "")
+            }
         };
         // A log that cannot be written to is no reason to stop.
         let _ = state.to.write_all(text.as_bytes()).and_then(|()| state.to.flush());
@@ -179,9 +181,9 @@ const RELEASE: &str = "\x1b[?2026l";
 
 impl State {
     /// Returns what moves the cursor to the first line of the view.
-    fn rewind(&self, size: Size) -> String {
+    fn rewind(&self, size: TerminalSize) -> String {
         // A terminal that became narrower has broken longer lines into several.
-        let rows = |line: &Line| line.width().div_ceil(size.columns.max(1)).max(1);
+        let rows = |line: &StyledLine| line.width().div_ceil(size.columns.max(1)).max(1);
         match self.shown.iter().map(rows).sum::<usize>().min(size.rows) {
             0 => String::new(),
             rows => format!("\r\x1b[{rows}A"),
@@ -195,19 +197,19 @@ impl Debug for Output {
     }
 }
 
-fn terminal_size() -> Size {
+fn terminal_size() -> TerminalSize {
     size_of(io::stderr())
 }
 
 /// Asks a terminal for its size.
-pub fn size_of(terminal: impl AsFd) -> Size {
+pub fn size_of(terminal: impl AsFd) -> TerminalSize {
     let size = rustix::termios::tcgetwinsize(terminal).ok();
     let number = |name| std::env::var(name).ok()?.parse().ok();
     let told = |cells: Option<u16>, name, usual| {
         let cells = cells.filter(|cells| *cells > 0).map(usize::from);
         cells.or_else(|| number(name)).unwrap_or(usual)
     };
-    Size {
+    TerminalSize {
         columns: told(size.map(|size| size.ws_col), "COLUMNS", 80),
         rows: told(size.map(|size| size.ws_row), "LINES", 24),
     }

@@ -8,19 +8,19 @@ use rollway::config::{Config, Mode, schema};
 use rollway::explorer::{Watcher, Watchers};
 use rollway::job::{Job, JobError, State, Summary};
 use rollway::trace;
-use rollway_cli::log::{self, Form};
-use rollway_cli::output::{Kind, Output};
-use rollway_cli::view::summary::Account;
-use rollway_cli::view::{Ending, Title, View};
+use rollway_cli::log::{self, LogFormat};
+use rollway_cli::output::{Output, OutputKind};
+use rollway_cli::progress::summary::FinalSummary;
+use rollway_cli::progress::{JobTitle, ProgressEnd, ProgressView};
 use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
 use tracing::Level;
 
-use crate::bench::Table;
+use crate::bench::BenchTable;
 use crate::serve::serve;
 use crate::signals::Signals;
 use crate::simulate::simulate;
-use crate::{Failure, Source, runtime};
+use crate::{CliError, ConfigArgs, runtime};
 
 /// Prints the JSON Schema of the configuration.
 pub(crate) fn print_schema() {
@@ -28,7 +28,7 @@ pub(crate) fn print_schema() {
 }
 
 /// Runs the job of a checked configuration to its end.
-pub(crate) fn run(config: Config, source: &Source, form: Form) -> Result<(), Failure> {
+pub(crate) fn run(config: Config, source: &ConfigArgs, form: LogFormat) -> Result<(), CliError> {
     match config.mode {
         Mode::Simulate => simulate(&config),
         Mode::Serve => serve(&config),
@@ -37,7 +37,7 @@ pub(crate) fn run(config: Config, source: &Source, form: Form) -> Result<(), Fai
 }
 
 /// Runs a job, and shows it.
-fn job(config: Config, source: &Source, form: Form) -> Result<(), Failure> {
+fn job(config: Config, source: &ConfigArgs, form: LogFormat) -> Result<(), CliError> {
     let config = config.named();
     let output = Output::stderr(form);
     let names = trace::is_wanted(&config).then(|| trace::Names::of(&config));
@@ -47,8 +47,8 @@ fn job(config: Config, source: &Source, form: Form) -> Result<(), Failure> {
         return Ok(());
     }
     let runtime = runtime()?;
-    let table = Arc::new(Table::default());
-    let view = View::start(Title::new(&config, Some(source.config.clone())), &output);
+    let table = Arc::new(BenchTable::default());
+    let view = ProgressView::start(JobTitle::new(&config, Some(source.config.clone())), &output);
     let mut watchers: Vec<Arc<dyn Watcher>> = vec![Arc::clone(&view) as _];
     if config.mode == Mode::Bench {
         watchers.push(Arc::clone(&table) as _);
@@ -61,35 +61,35 @@ fn job(config: Config, source: &Source, form: Form) -> Result<(), Failure> {
         // What was not started has no end.
         Some(Ok(Err(error))) if error.is_input() => return Err(error.into()),
         Some(Ok(Err(error))) => {
-            view.end(Ending::Failed, None);
+            view.end(ProgressEnd::Failed, None);
             return Err(error.into());
         }
         Some(Err(error)) => {
-            view.end(Ending::Failed, None);
-            return Err(Failure::Job(format!("the job broke: {error}")));
+            view.end(ProgressEnd::Failed, None);
+            return Err(CliError::Job(format!("the job broke: {error}")));
         }
         None => {
-            view.end(Ending::Stopped, None);
-            return Err(Failure::Interrupted);
+            view.end(ProgressEnd::Stopped, None);
+            return Err(CliError::Interrupted);
         }
     };
     let stopped = summary.state == State::Stopped;
-    let account = Account::from(&summary);
-    view.end(if stopped { Ending::Stopped } else { Ending::Done }, Some(&account));
-    if output.kind() != Kind::Json {
+    let account = FinalSummary::from(&summary);
+    view.end(if stopped { ProgressEnd::Stopped } else { ProgressEnd::Done }, Some(&account));
+    if output.kind() != OutputKind::Json {
         // What goes to the same terminal otherwise is there before.
         Output::finish();
         print!("{table}");
     }
-    if stopped { Err(Failure::Interrupted) } else { Ok(()) }
+    if stopped { Err(CliError::Interrupted) } else { Ok(()) }
 }
 
 /// What a job came to; none: it was ended at once.
 type Outcome = Option<Result<Result<Summary, JobError>, JoinError>>;
 
 /// Follows a job to its end. The first signal ends it cleanly, the second at once.
-async fn follow(config: Config, watchers: Watchers, output: &Output) -> Result<Outcome, Failure> {
-    let failed = |error| Failure::Job(format!("signals cannot be waited for: {error}"));
+async fn follow(config: Config, watchers: Watchers, output: &Output) -> Result<Outcome, CliError> {
+    let failed = |error| CliError::Job(format!("signals cannot be waited for: {error}"));
     let mut signals = Signals::new().map_err(failed)?;
     let stop = CancellationToken::new();
     let mut running = tokio::spawn(Job::run(config, watchers, stop.clone()));
@@ -110,7 +110,7 @@ async fn follow(config: Config, watchers: Watchers, output: &Output) -> Result<O
 }
 
 /// Says that there is nothing to do, and what could be done.
-fn finished(summary: &Summary, config: &Config, source: &Source) -> String {
+fn finished(summary: &Summary, config: &Config, source: &ConfigArgs) -> String {
     let percent = |score: Option<f64>| score.map(|score| format!("{:.1} %", 100.0 * score));
     let scores = match (percent(summary.first_eval), percent(summary.last_eval)) {
         (Some(first), Some(last)) => format!(", evaluations {first} → {last}"),

@@ -7,16 +7,16 @@ use std::sync::Arc;
 
 use rollway::config::Config;
 use rollway::serve::{Checkpoints, ServeError, Server};
-use rollway_cli::log::{self, Form};
+use rollway_cli::log::{self, LogFormat};
 use rollway_cli::output::Output;
 
 use crate::signals::Signals;
-use crate::{Failure, runtime};
+use crate::{CliError, runtime};
 
 /// Serves the models of a checked configuration until a signal ends it.
-pub(crate) fn serve(config: &Config) -> Result<(), Failure> {
-    log::install(config.log.level, &Output::stderr(Form::Plain), None);
-    let failed = |what: &str, error: io::Error| Failure::Job(format!("{what}: {error}"));
+pub(crate) fn serve(config: &Config) -> Result<(), CliError> {
+    log::install(config.log.level, &Output::stderr(LogFormat::Plain), None);
+    let failed = |what: &str, error: io::Error| CliError::Job(format!("{what}: {error}"));
     runtime()?.block_on(async {
         let mut signals =
             Signals::new().map_err(|error| failed("signals cannot be waited for", error))?;
@@ -31,7 +31,7 @@ pub(crate) fn serve(config: &Config) -> Result<(), Failure> {
         tokio::select! {
             stopped = server.stop() => stopped?,
             () = signals.next() => {
-                return Err(Failure::Job("ended before everything was closed".to_owned()));
+                return Err(CliError::Job("ended before everything was closed".to_owned()));
             }
         }
         println!("ended");
@@ -39,7 +39,7 @@ pub(crate) fn serve(config: &Config) -> Result<(), Failure> {
     })
 }
 
-impl From<ServeError> for Failure {
+impl From<ServeError> for CliError {
     fn from(error: ServeError) -> Self {
         match error {
             ServeError::Config(error) => error.into(),

@@ -7,22 +7,22 @@ use rollway_core::CancelReason;
 use rollway_sim::dice::Rate;
 use rollway_sim::job::{Faults as Rates, Job, JobReport, StepReport, run_job};
 
-use crate::Failure;
+use crate::CliError;
 
 /// Runs the job of a checked configuration to its end.
-pub(crate) fn simulate(config: &Config) -> Result<(), Failure> {
+pub(crate) fn simulate(config: &Config) -> Result<(), CliError> {
     let job = job(config);
     println!(
         "{} steps of {} tasks × {} runs on {} simulated runners, seed {}",
         job.steps, job.batch_size, job.repeat_times, job.config.runners, job.seed
     );
     println!(" step    time     ok  partial  failed  cut   delivered  dropped");
-    let report = run_job(&job, print_step).map_err(Failure::Job)?;
+    let report = run_job(&job, print_step).map_err(CliError::Job)?;
     print_summary(&report);
     if report.counters.balanced() {
         return Ok(());
     }
-    Err(Failure::Job(format!("the counters do not add up: {:?}", report.counters)))
+    Err(CliError::Job(format!("the counters do not add up: {:?}", report.counters)))
 }
 
 fn print_step(step: StepReport) {

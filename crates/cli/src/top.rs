@@ -1,18 +1,18 @@
 //! `rollway top`: the runners of a running job on a terminal, those that are stuck first.
 //!
 //! ```text
-//! dashboard of the job ─► ask ─► News ─┐
+//! dashboard of the job ─► ask ─► TopSnapshot ─┐
 //! terminal ─► screen ─► keys ──────────┴─► board ─► draw ─► screen
 //! ```
 //!
 //! [`board`] knows what is shown and what keys do, and [`draw`] turns it into lines, both without a
 //! clock, a terminal or a job.
 
-pub mod ask;
-pub mod board;
+pub mod client;
 pub mod draw;
 pub mod keys;
-pub mod screen;
+pub mod model;
+pub mod terminal;
 
 use std::io;
 use std::path::Path;
@@ -22,9 +22,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
-use self::ask::{Asker, News};
-use self::board::{Board, Deed};
-use self::screen::Screen;
+use self::client::{TopClient, TopSnapshot};
+use self::model::{TopAction, TopModel};
+use self::terminal::RawTerminal;
 use crate::output::size_of;
 
 /// How often the job is asked.
@@ -38,14 +38,15 @@ const WIDTH: usize = 160;
 /// # Errors
 /// In words, if there is no such job, or it does not answer.
 pub async fn top(job: &Path, once: bool) -> Result<(), String> {
-    let asker = Asker::find(job)?;
+    let asker = TopClient::find(job)?;
     let news = asker.news().await.map_err(|words| {
         let job = job.display();
         format!("{words}; if the job is over, look at it with `rollway view {job}`")
     })?;
-    let mut board = Board::default();
+    let mut board = TopModel::default();
     board.hear(Ok(news));
-    let shown = if once || !screen::is_there() { print(&board) } else { live(asker, board).await };
+    let shown =
+        if once || !terminal::is_there() { print(&board) } else { live(asker, board).await };
     match shown {
         // Whoever was to read it has gone.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -54,42 +55,42 @@ pub async fn top(job: &Path, once: bool) -> Result<(), String> {
 }
 
 /// Prints everything once.
-fn print(board: &Board) -> io::Result<()> {
+fn print(board: &TopModel) -> io::Result<()> {
     use io::IsTerminal as _;
-    let colors = screen::colors();
+    let colors = terminal::colors();
     let is_terminal = io::stdout().is_terminal();
     let columns = if is_terminal { size_of(io::stdout()).columns } else { WIDTH };
     let lines = draw::once(board, columns);
     let text: String =
         lines.iter().map(|line| line.encode(colors).trim_end().to_owned() + "\n").collect();
-    screen::write(&text)
+    terminal::write(&text)
 }
 
 /// What comes in while the view is up.
 enum Heard {
-    News(Box<Result<News, String>>),
+    TopSnapshot(Box<Result<TopSnapshot, String>>),
     /// What became of a cancel.
     Done(String),
 }
 
-async fn live(asker: Asker, mut board: Board) -> io::Result<()> {
+async fn live(asker: TopClient, mut board: TopModel) -> io::Result<()> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut hangup = signal(SignalKind::hangup())?;
     let mut resized = signal(SignalKind::window_change())?;
     let (sender, mut heard) = mpsc::channel(16);
     tokio::spawn(follow(asker.clone(), sender.clone()));
-    let screen = Screen::take()?;
-    let mut keys = screen::keys();
+    let screen = RawTerminal::take()?;
+    let mut keys = terminal::keys();
     loop {
         screen.show(&draw::draw(&mut board, screen.size()))?;
         tokio::select! {
             Some(pressed) = keys.recv() => {
                 for key in pressed {
                     match board.press(key) {
-                        Deed::None => {}
-                        Deed::Quit => return Ok(()),
-                        Deed::Cancel(target) => {
+                        TopAction::None => {}
+                        TopAction::Quit => return Ok(()),
+                        TopAction::Cancel(target) => {
                             board.note = Some("cancelling …".to_owned());
                             tokio::spawn(cancel(asker.clone(), target, sender.clone()));
                         }
@@ -97,7 +98,7 @@ async fn live(asker: Asker, mut board: Board) -> io::Result<()> {
                 }
             }
             Some(heard) = heard.recv() => match heard {
-                Heard::News(news) => board.hear(*news),
+                Heard::TopSnapshot(news) => board.hear(*news),
                 Heard::Done(words) => board.note = Some(words),
             },
             _ = resized.recv() => {}
@@ -109,21 +110,21 @@ async fn live(asker: Asker, mut board: Board) -> io::Result<()> {
 }
 
 /// Asks again and again; whoever does not listen any more ends it.
-async fn follow(asker: Asker, to: mpsc::Sender<Heard>) {
+async fn follow(asker: TopClient, to: mpsc::Sender<Heard>) {
     loop {
         sleep(INTERVAL).await;
-        if to.send(Heard::News(Box::new(asker.news().await))).await.is_err() {
+        if to.send(Heard::TopSnapshot(Box::new(asker.news().await))).await.is_err() {
             return;
         }
     }
 }
 
-async fn cancel(asker: Asker, target: board::Target, to: mpsc::Sender<Heard>) {
+async fn cancel(asker: TopClient, target: model::CancelTarget, to: mpsc::Sender<Heard>) {
     let done = asker.cancel(&target.batch, target.task, target.run).await;
     let words = match done {
         Ok(done) => done.message,
         Err(words) => format!("not cancelled: {words}"),
     };
     let _ = to.send(Heard::Done(words)).await;
-    let _ = to.send(Heard::News(Box::new(asker.news().await))).await;
+    let _ = to.send(Heard::TopSnapshot(Box::new(asker.news().await))).await;
 }

@@ -7,13 +7,13 @@ use std::path::PathBuf;
 use clap::Args;
 use rollway::{scene, trace};
 
-use crate::Failure;
+use crate::CliError;
 
 /// How large the file may become, unless somebody says otherwise.
 const MOST: u64 = 2 << 30;
 
 #[derive(Debug, Args)]
-pub(crate) struct Trace {
+pub(crate) struct TraceArgs {
     /// The folder of the job
     job_dir: PathBuf,
     /// The file to write; without it `trace-from-history.json` in the job's folder
@@ -25,16 +25,16 @@ pub(crate) struct Trace {
 }
 
 /// Writes the file.
-pub(crate) fn trace(wanted: &Trace) -> Result<(), Failure> {
-    let Trace { job_dir, output, max_bytes } = wanted;
+pub(crate) fn trace(args: &TraceArgs) -> Result<(), CliError> {
+    let TraceArgs { job_dir, output, max_bytes } = args;
     if !job_dir.is_dir() {
         let job = job_dir.display();
-        return Err(Failure::Input(format!("{job} is no folder; name the folder of a job")));
+        return Err(CliError::Input(format!("{job} is no folder; name the folder of a job")));
     }
-    let scene = scene::open(job_dir).map_err(|error| Failure::Input(error.to_string()))?;
+    let scene = scene::open(job_dir).map_err(|error| CliError::Input(error.to_string()))?;
     let path = output.clone().unwrap_or_else(|| job_dir.join("trace-from-history.json"));
     let (runs, untraced) = trace::draw(&*scene, &path, *max_bytes)
-        .map_err(|error| Failure::Job(format!("{}: {error}", path.display())))?;
+        .map_err(|error| CliError::Job(format!("{}: {error}", path.display())))?;
     println!("{}: {runs} runs; open it at https://ui.perfetto.dev", path.display());
     if untraced.events > 0 {
         println!("{} events did not fit: see --max-bytes", untraced.events);

@@ -12,11 +12,11 @@ use rollway::station::{self, Options, StationError, Way};
 use tokio_util::sync::CancellationToken;
 
 use crate::signals::Signals;
-use crate::{Failure, runtime};
+use crate::{CliError, runtime};
 
 /// Where the job is, and what is started for it.
 #[derive(Debug, Args)]
-pub(crate) struct Workers {
+pub(crate) struct WorkerArgs {
     /// Where the job is: HOST:PORT, or the `cluster.json` in its folder
     #[arg(long, value_name = "HOST:PORT|FILE")]
     connect: String,
@@ -38,7 +38,7 @@ pub(crate) struct Workers {
 }
 
 /// Keeps workers until the job needs no more, or a signal ends them.
-pub(crate) fn work(workers: &Workers) -> Result<(), Failure> {
+pub(crate) fn run_workers(workers: &WorkerArgs) -> Result<(), CliError> {
     let (program, args) = fleet::worker_command(workers.python.clone());
     let options = Options {
         way: Way::given(&workers.connect, workers.secret_file.as_deref())?,
@@ -49,7 +49,7 @@ pub(crate) fn work(workers: &Workers) -> Result<(), Failure> {
         patience: Duration::from_secs(workers.patience),
     };
     runtime()?.block_on(async {
-        let no_signals = |error| Failure::Job(format!("signals cannot be waited for: {error}"));
+        let no_signals = |error| CliError::Job(format!("signals cannot be waited for: {error}"));
         let mut signals = Signals::new().map_err(no_signals)?;
         let stop = CancellationToken::new();
         let told = stop.clone();
@@ -59,11 +59,11 @@ pub(crate) fn work(workers: &Workers) -> Result<(), Failure> {
             told.cancel();
         });
         let tell = Arc::new(|words: &str| eprintln!("{words}"));
-        station::run(options, stop, tell).await.map_err(Failure::from)
+        station::run(options, stop, tell).await.map_err(CliError::from)
     })
 }
 
-impl From<StationError> for Failure {
+impl From<StationError> for CliError {
     fn from(error: StationError) -> Self {
         if error.is_input() { Self::Input(error.to_string()) } else { Self::Job(error.to_string()) }
     }

@@ -2,10 +2,10 @@
 
 use rollway::scene::{Beat, JobState, Runner};
 
-use super::board::{Board, Mode, Target};
-use crate::line::{Line, Look, width};
-use crate::output::Size;
-use crate::view::words::{count, short};
+use super::model::{CancelTarget, InputMode, TopModel};
+use crate::output::TerminalSize;
+use crate::progress::format::{count, short};
+use crate::styled_line::{StyledLine, TextStyle, width};
 
 /// How far back the throughput reaches, in seconds.
 const WINDOW: f64 = 30.0;
@@ -28,16 +28,16 @@ const HELP: [(&str, &str); 9] = [
 
 /// Returns the whole screen, as many lines as there are rows at most. Says the board how many rows
 /// of the table are seen.
-pub fn draw(board: &mut Board, size: Size) -> Vec<Line> {
+pub fn draw(board: &mut TopModel, size: TerminalSize) -> Vec<StyledLine> {
     let mut lines = header(board);
-    lines.push(Line::new());
-    if board.mode == Mode::Help {
+    lines.push(StyledLine::new());
+    if board.mode == InputMode::Help {
         lines.extend(HELP.iter().map(|(keys, what)| {
-            let mut line = Line::new().with(format!("  {keys}"), Look::Bold);
+            let mut line = StyledLine::new().with(format!("  {keys}"), TextStyle::Bold);
             line.pad(if keys.is_empty() { 2 } else { 24 });
             line.text(*what)
         }));
-        lines.push(Line::new().with("  any key goes back", Look::Faint));
+        lines.push(StyledLine::new().with("  any key goes back", TextStyle::Faint));
     } else {
         // Headings and the last line need room too.
         let room = size.rows.saturating_sub(lines.len() + 2);
@@ -46,30 +46,30 @@ pub fn draw(board: &mut Board, size: Size) -> Vec<Line> {
     }
     lines.truncate(size.rows.saturating_sub(1));
     while lines.len() + 1 < size.rows {
-        lines.push(Line::new());
+        lines.push(StyledLine::new());
     }
     lines.push(footer(board));
     lines.into_iter().map(|line| line.fit(size.columns)).collect()
 }
 
 /// Returns everything once, for a file or a pipe.
-pub fn once(board: &Board, columns: usize) -> Vec<Line> {
+pub fn once(board: &TopModel, columns: usize) -> Vec<StyledLine> {
     let mut lines = header(board);
-    lines.push(Line::new());
+    lines.push(StyledLine::new());
     lines.extend(table(board, columns, None));
     lines
 }
 
 /// Returns what there is to say about the job.
-fn header(board: &Board) -> Vec<Line> {
+fn header(board: &TopModel) -> Vec<StyledLine> {
     let (job, overview) = (&board.news.job, &board.news.overview);
-    let mut first = Line::new().with(&job.name, Look::Bold);
+    let mut first = StyledLine::new().with(&job.name, TextStyle::Bold);
     let (state, look) = match job.state {
-        JobState::Running => ("running", Look::Green),
-        JobState::Finished => ("finished", Look::Green),
-        JobState::Failed => ("failed", Look::Red),
-        JobState::Stopped => ("stopped", Look::Yellow),
-        JobState::Unknown => ("unknown", Look::Yellow),
+        JobState::Running => ("running", TextStyle::Green),
+        JobState::Finished => ("finished", TextStyle::Green),
+        JobState::Failed => ("failed", TextStyle::Red),
+        JobState::Stopped => ("stopped", TextStyle::Yellow),
+        JobState::Unknown => ("unknown", TextStyle::Yellow),
     };
     first = first.text("  ").with(state, look).text(format!("  {}", job.mode));
     let step = count(job.step);
@@ -78,55 +78,58 @@ fn header(board: &Board) -> Vec<Line> {
             || format!("  step {step}"),
             |total| format!("  step {step} of {}", count(total)),
         ),
-        Look::Plain,
+        TextStyle::Plain,
     );
-    first.push(format!("  weights {}", job.version), Look::Faint);
+    first.push(format!("  weights {}", job.version), TextStyle::Faint);
     if let Some(started) = job.started {
-        first.push(format!("  up {}", age(job.now - started)), Look::Faint);
+        first.push(format!("  up {}", age(job.now - started)), TextStyle::Faint);
     }
     let runs = &overview.runs;
     let total = |counts: &std::collections::BTreeMap<String, u64>| counts.values().sum::<u64>();
     let (failed, cancelled) = (total(&runs.failed), total(&runs.cancelled));
-    let second = Line::new()
-        .with("runs    ", Look::Faint)
-        .with(format!("{} running", count(runs.running)), Look::Yellow)
+    let second = StyledLine::new()
+        .with("runs    ", TextStyle::Faint)
+        .with(format!("{} running", count(runs.running)), TextStyle::Yellow)
         .text(format!("  {} waiting  ", count(runs.pending)))
-        .with(format!("{} done", count(runs.succeeded)), Look::Green)
+        .with(format!("{} done", count(runs.succeeded)), TextStyle::Green)
         .text("  ")
-        .with(format!("{} failed", count(failed)), if failed > 0 { Look::Red } else { Look::Plain })
+        .with(
+            format!("{} failed", count(failed)),
+            if failed > 0 { TextStyle::Red } else { TextStyle::Plain },
+        )
         .text(format!("  {} cancelled", count(cancelled)));
     let mut lines = vec![first, second, runners(board)];
     for alarm in overview.alarms.iter().take(ALARMS_MAX) {
         let words = format!("  {}", alarm.words);
-        lines.push(Line::new().with("alarm ", Look::Red).text(words.trim_start()));
+        lines.push(StyledLine::new().with("alarm ", TextStyle::Red).text(words.trim_start()));
     }
     if let Some(message) = job.message.as_ref().filter(|message| !message.is_empty()) {
-        lines.push(Line::new().with(message, Look::Yellow));
+        lines.push(StyledLine::new().with(message, TextStyle::Yellow));
     }
     lines
 }
 
-fn runners(board: &Board) -> Line {
+fn runners(board: &TopModel) -> StyledLine {
     let counts = &board.news.overview.runners;
     let stuck = board.news.runners.iter().filter(|runner| runner.stuck).count();
-    let mut line = Line::new().with("runners ", Look::Faint);
-    line.push(format!("{} busy", counts.busy), Look::Plain);
+    let mut line = StyledLine::new().with("runners ", TextStyle::Faint);
+    line.push(format!("{} busy", counts.busy), TextStyle::Plain);
     if stuck > 0 {
-        line.push(format!(" ({stuck} stuck)"), Look::Red);
+        line.push(format!(" ({stuck} stuck)"), TextStyle::Red);
     }
-    line.push(format!("  {} idle", counts.idle), Look::Plain);
+    line.push(format!("  {} idle", counts.idle), TextStyle::Plain);
     let rest = [
-        (counts.starting, "starting", Look::Plain),
-        (counts.cancelling, "cancelling", Look::Yellow),
-        (counts.broken, "broken", Look::Red),
-        (counts.gone, "gone", Look::Plain),
+        (counts.starting, "starting", TextStyle::Plain),
+        (counts.cancelling, "cancelling", TextStyle::Yellow),
+        (counts.broken, "broken", TextStyle::Red),
+        (counts.gone, "gone", TextStyle::Plain),
     ];
     for (number, name, look) in rest.into_iter().filter(|(number, ..)| *number > 0) {
-        line.push("  ", Look::Plain);
+        line.push("  ", TextStyle::Plain);
         line.push(format!("{number} {name}"), look);
     }
     if let Some((runs, tokens)) = speed(&board.news.overview.beats) {
-        line.push(format!("   {runs:.1} runs/s  {} tokens/s", short(tokens)), Look::Plain);
+        line.push(format!("   {runs:.1} runs/s  {} tokens/s", short(tokens)), TextStyle::Plain);
     }
     line
 }
@@ -164,14 +167,14 @@ const COLUMNS: [Column; 9] = [
 ];
 
 /// Returns the rows of the table that are seen, or all, below their headings.
-fn table(board: &Board, columns: usize, room: Option<usize>) -> Vec<Line> {
+fn table(board: &TopModel, columns: usize, room: Option<usize>) -> Vec<StyledLine> {
     let rows = board.rows();
     if rows.is_empty() {
         let words = match (board.news.runners.is_empty(), board.filter.is_empty()) {
             (true, _) => "no runners".to_owned(),
             (false, _) => format!("no runner has `{}`", board.filter),
         };
-        return vec![Line::new().with(words, Look::Faint)];
+        return vec![StyledLine::new().with(words, TextStyle::Faint)];
     }
     let cursor = room.map(|_| board.position(&rows));
     let (top, most) = room.map_or((0, usize::MAX), |room| (board.top, room));
@@ -180,16 +183,16 @@ fn table(board: &Board, columns: usize, room: Option<usize>) -> Vec<Line> {
         seen.iter().map(|runner| COLUMNS.iter().map(|it| (it.show)(runner)).collect()).collect();
     let widths = fit(&cells, columns.saturating_sub(2));
     let last = widths.iter().rposition(|wide| *wide > 0).unwrap_or(0);
-    let mut head = Line::new().text("  ");
+    let mut head = StyledLine::new().text("  ");
     for (column, (name, wide)) in COLUMNS.iter().map(|it| it.name).zip(&widths).enumerate() {
         if *wide > 0 {
-            head.append(cell(name, *wide, Look::Faint, column == last));
+            head.append(cell(name, *wide, TextStyle::Faint, column == last));
         }
     }
     let mut lines = vec![head];
     for (at, (runner, row)) in seen.iter().zip(&cells).enumerate() {
         let here = cursor == Some(top + at);
-        let mut line = Line::new().with(if here { "> " } else { "  " }, Look::Cyan);
+        let mut line = StyledLine::new().with(if here { "> " } else { "  " }, TextStyle::Cyan);
         for (column, (text, wide)) in row.iter().zip(&widths).enumerate() {
             if *wide > 0 {
                 let look = look(runner, COLUMNS[column].name, here);
@@ -201,23 +204,23 @@ fn table(board: &Board, columns: usize, room: Option<usize>) -> Vec<Line> {
     lines
 }
 
-fn cell(text: &str, wide: usize, look: Look, is_last: bool) -> Line {
-    let mut line = Line::new().with(text, look).fit(wide);
+fn cell(text: &str, wide: usize, look: TextStyle, is_last: bool) -> StyledLine {
+    let mut line = StyledLine::new().with(text, look).fit(wide);
     if !is_last {
         line.pad(wide + 2);
     }
     line
 }
 
-fn look(runner: &Runner, column: &str, here: bool) -> Look {
+fn look(runner: &Runner, column: &str, here: bool) -> TextStyle {
     match (column, runner.state.as_str()) {
-        ("runner" | "stage" | "since", _) if runner.stuck => Look::Red,
-        ("state" | "stage", "broken") => Look::Red,
-        ("state", "cancelling" | "starting") => Look::Yellow,
-        ("state", "busy") => Look::Green,
-        (_, "idle" | "gone") => Look::Faint,
-        _ if here => Look::Bold,
-        _ => Look::Plain,
+        ("runner" | "stage" | "since", _) if runner.stuck => TextStyle::Red,
+        ("state" | "stage", "broken") => TextStyle::Red,
+        ("state", "cancelling" | "starting") => TextStyle::Yellow,
+        ("state", "busy") => TextStyle::Green,
+        (_, "idle" | "gone") => TextStyle::Faint,
+        _ if here => TextStyle::Bold,
+        _ => TextStyle::Plain,
     }
 }
 
@@ -314,32 +317,34 @@ fn age(seconds: f64) -> String {
 }
 
 /// Returns the last line: what is asked, typed or possible.
-fn footer(board: &Board) -> Line {
+fn footer(board: &TopModel) -> StyledLine {
     match &board.mode {
-        Mode::Confirm(Target { batch, task, run }) => Line::new()
-            .with(format!("cancel run {run} of task {task} of batch {batch}? "), Look::Red)
-            .with("y", Look::Bold)
+        InputMode::Confirm(CancelTarget { batch, task, run }) => StyledLine::new()
+            .with(format!("cancel run {run} of task {task} of batch {batch}? "), TextStyle::Red)
+            .with("y", TextStyle::Bold)
             .text(" cancels it, any other key does not"),
-        Mode::Filter => Line::new().with("/", Look::Bold).text(&board.filter).text("_"),
-        Mode::Table | Mode::Help => {
+        InputMode::Filter => {
+            StyledLine::new().with("/", TextStyle::Bold).text(&board.filter).text("_")
+        }
+        InputMode::Table | InputMode::Help => {
             if let Some(trouble) = &board.trouble {
-                return Line::new().with(trouble, Look::Red);
+                return StyledLine::new().with(trouble, TextStyle::Red);
             }
             if let Some(note) = &board.note {
-                return Line::new().with(note, Look::Yellow);
+                return StyledLine::new().with(note, TextStyle::Yellow);
             }
             let rows = board.rows().len();
-            let mut line = Line::new().with("q", Look::Bold).text(" quit  ");
-            line = line.with("c", Look::Bold).text(" cancel  ").with("/", Look::Bold);
-            line = line.text(" filter  ").with("s", Look::Bold);
-            line = line.text(format!(" {}  ", board.order.name())).with("h", Look::Bold);
+            let mut line = StyledLine::new().with("q", TextStyle::Bold).text(" quit  ");
+            line = line.with("c", TextStyle::Bold).text(" cancel  ").with("/", TextStyle::Bold);
+            line = line.text(" filter  ").with("s", TextStyle::Bold);
+            line = line.text(format!(" {}  ", board.order.name())).with("h", TextStyle::Bold);
             line = line.text(" help");
             if board.top > 0 || board.top + board.page < rows {
                 let last = (board.top + board.page).min(rows);
-                line.push(format!("   {}-{last} of {rows}", board.top + 1), Look::Faint);
+                line.push(format!("   {}-{last} of {rows}", board.top + 1), TextStyle::Faint);
             }
             if !board.filter.is_empty() {
-                line.push(format!("   only `{}`", board.filter), Look::Cyan);
+                line.push(format!("   only `{}`", board.filter), TextStyle::Cyan);
             }
             line
         }

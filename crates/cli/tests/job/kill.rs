@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::place::Place;
+use crate::workspace::Workspace;
 
 const STEPS: u64 = 24;
 const TASKS: u64 = 4;
@@ -26,8 +26,8 @@ const LIVES: [(&str, usize); 10] = [
 
 #[test]
 fn ten_kills_lose_nothing_and_train_nothing_twice() {
-    let place = Place::new();
-    let rows = place.path().join("rows.jsonl");
+    let workspace = Workspace::new();
+    let rows = workspace.path().join("rows.jsonl");
     let (steps, path) =
         (format!("buffer.total_steps={STEPS}"), format!("{BUFFER}.path={}", rows.display()));
     let keys = [
@@ -39,17 +39,17 @@ fn ten_kills_lose_nothing_and_train_nothing_twice() {
     ];
     let mut told = BTreeSet::new();
     for (kind, count) in LIVES {
-        let mut life = place.start(&keys);
+        let mut life = workspace.start(&keys);
         for _ in 0..count {
             let event = life.wait_for(kind);
             told.extend(event["step"].as_u64().filter(|_| kind == "step_done"));
         }
         life.kill();
     }
-    let (code, events) = place.start(&keys).finish();
+    let (code, events) = workspace.start(&keys).finish();
     assert_eq!(code, Some(0), "{events:#?}");
 
-    let summary = place.summary();
+    let summary = workspace.summary();
     assert_eq!((&summary["state"], &summary["steps"]), (&"finished".into(), &STEPS.into()));
     assert_eq!(summary["restarts"], LIVES.len());
     assert_eq!(summary["tasks_submitted"], STEPS * TASKS);
@@ -69,7 +69,7 @@ fn ten_kills_lose_nothing_and_train_nothing_twice() {
         assert!(names.insert(name), "twice: {eid}");
     }
     assert_eq!(names.len() as u64, STEPS * TASKS * RUNS);
-    let meta = crate::place::read(&place.job().join("trainer_meta.json"));
+    let meta = crate::workspace::read(&workspace.job().join("trainer_meta.json"));
     assert_eq!(meta["latest_iteration"], STEPS);
     // Batches are as large as steps: so many steps have read so many rows.
     let tasks: BTreeSet<&[String]> = names.iter().map(|name| &name[..2]).collect();

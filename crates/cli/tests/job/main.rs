@@ -3,13 +3,13 @@
 
 #![expect(clippy::unwrap_used, reason = "what goes wrong here fails the test, and says where")]
 
-mod apart;
 mod debug;
+mod input_errors;
 mod kill;
 mod learn;
-mod look;
-mod mistakes;
-mod place;
-mod program;
 mod stop;
 mod top;
+mod trainer_program;
+mod two_processes;
+mod view;
+mod workspace;

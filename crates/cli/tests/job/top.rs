@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::place::{Place, signal};
+use crate::workspace::{Workspace, signal};
 
 /// How long anything may take before a test gives up.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -236,9 +236,9 @@ fn in_a_terminal_keys_find_and_cancel_a_run_and_the_terminal_is_left_as_it_was()
 
 #[test]
 fn of_a_job_that_runs_it_shows_step_and_runners_until_somebody_has_seen_enough() {
-    let place = Place::new();
+    let workspace = Workspace::new();
     // It lasts for as long as it is looked at.
-    let mut running = place.start(&[
+    let mut running = workspace.start(&[
         "buffer.total_steps=100000",
         "buffer.batch_size=4",
         "explorer.eval_interval=100000",
@@ -246,7 +246,7 @@ fn of_a_job_that_runs_it_shows_step_and_runners_until_somebody_has_seen_enough()
     let runners = running.wait_for("began")["runners"].as_u64().unwrap();
     running.wait_for("step_done");
     let (id, running) = running.aside();
-    let ran = rollway().arg("top").arg(place.job()).output().unwrap();
+    let ran = rollway().arg("top").arg(workspace.job()).output().unwrap();
     let text = String::from_utf8(ran.stdout).unwrap();
     assert_eq!(ran.status.code(), Some(0), "{text}");
     assert!(text.starts_with("arithmetic  running  both  step "), "{text}");
@@ -256,7 +256,7 @@ fn of_a_job_that_runs_it_shows_step_and_runners_until_somebody_has_seen_enough()
         rows.map(|row| row.split_whitespace().next().unwrap().parse().unwrap()).collect();
     assert_eq!(shown, (0..runners).collect(), "{text}");
 
-    let mut terminal = Terminal::start(&place.job());
+    let mut terminal = Terminal::start(&workspace.job());
     // Again and again, while the job goes on.
     for _ in 0..3 {
         terminal.shows("  both  step ");
@@ -270,6 +270,6 @@ fn of_a_job_that_runs_it_shows_step_and_runners_until_somebody_has_seen_enough()
     assert!(!running.is_finished());
     signal(id, "INT");
     assert_eq!(running.join().unwrap().0, Some(130));
-    let ran = rollway().arg("top").arg(place.job()).output().unwrap();
+    let ran = rollway().arg("top").arg(workspace.job()).output().unwrap();
     assert_eq!(ran.status.code(), Some(2));
 }

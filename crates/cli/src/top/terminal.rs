@@ -10,8 +10,8 @@ use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
 use tokio::sync::mpsc;
 
 use super::keys::{self, Key};
-use crate::line::Line;
-use crate::output::{Size, size_of};
+use crate::output::{TerminalSize, size_of};
+use crate::styled_line::StyledLine;
 
 /// How the terminal was; none: nobody has it.
 static BEFORE: Mutex<Option<Termios>> = Mutex::new(None);
@@ -26,11 +26,11 @@ const RELEASE: &str = "\x1b[J\x1b[?2026l";
 
 /// The terminal. It is given back when this is dropped, and when somebody panics.
 #[derive(Debug)]
-pub struct Screen {
+pub struct RawTerminal {
     colors: bool,
 }
 
-impl Screen {
+impl RawTerminal {
     /// Takes the terminal.
     ///
     /// # Errors
@@ -55,7 +55,7 @@ impl Screen {
     }
 
     /// Returns how large it is now.
-    pub fn size(&self) -> Size {
+    pub fn size(&self) -> TerminalSize {
         size_of(io::stdout())
     }
 
@@ -63,14 +63,14 @@ impl Screen {
     ///
     /// # Errors
     /// If nobody sees it any more.
-    pub fn show(&self, lines: &[Line]) -> io::Result<()> {
+    pub fn show(&self, lines: &[StyledLine]) -> io::Result<()> {
         let lines: Vec<String> =
             lines.iter().map(|line| line.encode(self.colors) + "\x1b[K").collect();
         write(&format!("{HOLD}{}{RELEASE}", lines.join("\r\n")))
     }
 }
 
-impl Drop for Screen {
+impl Drop for RawTerminal {
     fn drop(&mut self) {
         give_back();
     }

@@ -7,9 +7,9 @@ use rollway_core::BatchResult;
 use rollway_core::metrics::Metrics;
 use serde_json::{Map, Value, json};
 
-use super::screen::Screen;
-use super::summary::Account;
-use super::{Ending, words};
+use super::model::ProgressModel;
+use super::summary::FinalSummary;
+use super::{ProgressEnd, format};
 use crate::log::stamp;
 
 /// Returns the object of an event.
@@ -17,7 +17,7 @@ pub fn event(event: &Event, at: SystemTime) -> Value {
     let mut object = match event {
         Event::Began { mode, job_dir, done_steps, total_steps, tasks_per_step, runners } => json!({
             "event": "began",
-            "mode": words::mode(*mode),
+            "mode": format::mode(*mode),
             "job_dir": job_dir,
             "done_steps": done_steps,
             "total_steps": total_steps,
@@ -70,11 +70,16 @@ pub fn event(event: &Event, at: SystemTime) -> Value {
 }
 
 /// Returns the object of a job's end.
-pub fn ended(screen: &Screen, account: &Account, ending: Ending, at: SystemTime) -> Value {
+pub fn ended(
+    screen: &ProgressModel,
+    account: &FinalSummary,
+    ending: ProgressEnd,
+    at: SystemTime,
+) -> Value {
     let ending = match ending {
-        Ending::Done => "done",
-        Ending::Stopped => "stopped",
-        Ending::Failed => "failed",
+        ProgressEnd::Done => "done",
+        ProgressEnd::Stopped => "stopped",
+        ProgressEnd::Failed => "failed",
     };
     let score = |(step, score): (u64, f64)| json!({ "step": step, "score": score });
     let scores = account.scores.iter().map(|(set, [first, last])| {

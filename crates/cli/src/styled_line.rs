@@ -9,7 +9,7 @@ use unicode_width::UnicodeWidthChar;
 
 /// How a piece of text looks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Look {
+pub enum TextStyle {
     /// Like all other text.
     #[default]
     Plain,
@@ -29,7 +29,7 @@ pub enum Look {
     Magenta,
 }
 
-impl Look {
+impl TextStyle {
     const fn code(self) -> &'static str {
         match self {
             Self::Plain => "0",
@@ -46,9 +46,9 @@ impl Look {
 
 /// One line of pieces. Has no control characters: whatever brings some has them replaced.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Line(Vec<(String, Look)>);
+pub struct StyledLine(Vec<(String, TextStyle)>);
 
-impl Line {
+impl StyledLine {
     /// Returns an empty line.
     pub const fn new() -> Self {
         Self(Vec::new())
@@ -56,7 +56,7 @@ impl Line {
 
     /// Returns this line with a piece of text behind it.
     #[must_use]
-    pub fn with(mut self, text: impl AsRef<str>, look: Look) -> Self {
+    pub fn with(mut self, text: impl AsRef<str>, look: TextStyle) -> Self {
         self.push(text, look);
         self
     }
@@ -64,11 +64,11 @@ impl Line {
     /// Returns this line with a piece of ordinary text behind it.
     #[must_use]
     pub fn text(self, text: impl AsRef<str>) -> Self {
-        self.with(text, Look::Plain)
+        self.with(text, TextStyle::Plain)
     }
 
     /// Adds a piece of text.
-    pub fn push(&mut self, text: impl AsRef<str>, look: Look) {
+    pub fn push(&mut self, text: impl AsRef<str>, look: TextStyle) {
         let text = tame(text.as_ref());
         match self.0.last_mut() {
             Some((last, same)) if *same == look => last.push_str(&text),
@@ -86,7 +86,7 @@ impl Line {
 
     /// Adds spaces until the line has a width.
     pub fn pad(&mut self, width: usize) {
-        self.push(" ".repeat(width.saturating_sub(self.width())), Look::Plain);
+        self.push(" ".repeat(width.saturating_sub(self.width())), TextStyle::Plain);
     }
 
     /// Returns how many columns the line takes.
@@ -130,7 +130,7 @@ impl Line {
         let mut encoded = String::new();
         for (text, look) in &self.0 {
             // Writing to a string cannot fail.
-            let _ = if colors && *look != Look::Plain {
+            let _ = if colors && *look != TextStyle::Plain {
                 write!(encoded, "\x1b[{}m{text}\x1b[0m", look.code())
             } else {
                 write!(encoded, "{text}")
@@ -140,7 +140,7 @@ impl Line {
     }
 }
 
-impl fmt::Display for Line {
+impl fmt::Display for StyledLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.encode(false))
     }
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn lines_are_cut_by_columns_and_say_so() {
-        let line = Line::new().with("漢字", Look::Bold).text(" and more");
+        let line = StyledLine::new().with("漢字", TextStyle::Bold).text(" and more");
         assert_eq!(line.width(), 13);
         assert_eq!(line.clone().fit(13).to_string(), "漢字 and more");
         assert_eq!(line.clone().fit(9).to_string(), "漢字 and…");
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn nobody_elses_words_reach_the_terminal_as_orders() {
-        let line = Line::new().with("a\x1b[2Jb\nc", Look::Red);
+        let line = StyledLine::new().with("a\x1b[2Jb\nc", TextStyle::Red);
         assert_eq!(line.encode(true), "\x1b[31ma\u{fffd}[2Jb c\x1b[0m");
         assert_eq!(line.encode(false), "a\u{fffd}[2Jb c");
     }

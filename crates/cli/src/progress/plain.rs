@@ -3,22 +3,22 @@
 use rollway::explorer::Event;
 use rollway_core::TaskTally;
 
-use super::screen::{REWARD, Screen};
-use super::words;
+use super::format;
+use super::model::{ProgressModel, REWARD};
 
 /// Returns what there is to say about an event that the screen has seen.
-pub fn event(screen: &Screen, event: &Event) -> Option<String> {
+pub fn event(screen: &ProgressModel, event: &Event) -> Option<String> {
     match event {
         Event::Began { mode, job_dir, done_steps, total_steps, tasks_per_step, runners } => {
-            let mut line = format!("{}: mode {}", screen.title.name, words::mode(*mode));
+            let mut line = format!("{}: mode {}", screen.title.name, format::mode(*mode));
             if let Some(total) = total_steps {
-                line += &format!(", {}", words::counted(*total, "step"));
+                line += &format!(", {}", format::counted(*total, "step"));
             }
             if *done_steps > 0 {
                 line += &format!(" of which {done_steps} are done");
             }
-            let tasks = words::counted(*tasks_per_step, "task");
-            let runners = words::counted(u64::from(*runners), "runner");
+            let tasks = format::counted(*tasks_per_step, "task");
+            let runners = format::counted(u64::from(*runners), "runner");
             Some(line + &format!(", {tasks} a step, {runners}, in {}", job_dir.display()))
         }
         Event::StepDone { step, result, metrics, waited } => {
@@ -28,21 +28,21 @@ pub fn event(screen: &Screen, event: &Event) -> Option<String> {
             }
             line += &format!(": {}", tasks(&result.tasks));
             if let Some(reward) = metrics.get(REWARD) {
-                line += &format!(", reward {}", words::score(reward));
+                line += &format!(", reward {}", format::score(reward));
             }
-            line += &format!(", waited {}", words::time(*waited));
+            line += &format!(", waited {}", format::time(*waited));
             if let Some(left) = screen.left().filter(|_| screen.total != Some(screen.done)) {
-                line += &format!(", about {} left", words::roughly(left));
+                line += &format!(", about {} left", format::roughly(left));
             }
             Some(line)
         }
         Event::Evaluated { step, version, set, score, result, .. } => {
-            let score = score.map_or_else(|| "no score".to_owned(), words::score);
+            let score = score.map_or_else(|| "no score".to_owned(), format::score);
             let tasks = tasks(&result.tasks);
             Some(format!("eval at step {step} on {set}: {score}, {tasks}, version {version}"))
         }
         Event::Synced { step, version, waited, loading } => {
-            let (waited, loading) = (words::time(*waited), words::time(*loading));
+            let (waited, loading) = (format::time(*waited), format::time(*loading));
             Some(format!(
                 "weights after step {step}: version {version}, waited {waited}, loaded in {loading}"
             ))
@@ -56,7 +56,7 @@ pub fn event(screen: &Screen, event: &Event) -> Option<String> {
 }
 
 fn tasks(tally: &TaskTally) -> String {
-    let mut line = words::counted(tally.total(), "task");
+    let mut line = format::counted(tally.total(), "task");
     for (count, what) in
         [(tally.partial, "partial"), (tally.failed, "failed"), (tally.cancelled, "cut")]
     {

@@ -2,19 +2,19 @@
 
 use std::net::TcpListener;
 
-use crate::place::Place;
+use crate::workspace::Workspace;
 
 /// Runs the example with keys on top, and returns what is said about it.
-fn refused(place: &Place, keys: &[&str]) -> String {
-    let ran = place.run("run", keys);
+fn refused(workspace: &Workspace, keys: &[&str]) -> String {
+    let ran = workspace.run("run", keys);
     assert_eq!(ran.code, Some(2), "{keys:?}: {}", ran.stderr);
-    assert!(!place.job().join("ledger").exists(), "{keys:?}: something was started");
+    assert!(!workspace.job().join("ledger").exists(), "{keys:?}: something was started");
     ran.stderr
 }
 
 #[test]
 fn every_mistake_has_its_message_and_code_2() {
-    let place = Place::new();
+    let workspace = Workspace::new();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("synchronizer.address={}", taken.local_addr().unwrap());
     let server = [
@@ -39,7 +39,7 @@ fn every_mistake_has_its_message_and_code_2() {
         (&["mode=bench"], &["no checkpoints", "train first"]),
     ];
     for (keys, expected) in cases {
-        let said = refused(&place, keys);
+        let said = refused(&workspace, keys);
         for words in expected {
             assert!(said.contains(words), "{keys:?}: no {words:?} in\n{said}");
         }
@@ -49,25 +49,25 @@ fn every_mistake_has_its_message_and_code_2() {
 
 #[test]
 fn a_folder_that_cannot_be_made_is_named() {
-    let place = Place::new();
-    std::fs::write(place.path().join("file"), "").unwrap();
-    let root = format!("checkpoint_root_dir={}", place.path().join("file").display());
-    let said = refused(&place, &[&root]);
+    let workspace = Workspace::new();
+    std::fs::write(workspace.path().join("file"), "").unwrap();
+    let root = format!("checkpoint_root_dir={}", workspace.path().join("file").display());
+    let said = refused(&workspace, &[&root]);
     assert!(said.contains("cannot be written to") && said.contains("hint"), "{said}");
 }
 
 #[test]
 fn check_looks_at_files_and_names() {
-    let place = Place::new();
-    let sound = place.run("check", &[]);
+    let workspace = Workspace::new();
+    let sound = workspace.run("check", &[]);
     assert_eq!((sound.code, sound.stderr.trim()), (Some(0), "examples/arithmetic.yaml: sound"));
     let wrong = [
         "buffer.explorer_input.taskset.path=nowhere.jsonl",
         "buffer.explorer_input.default_reward_fn_type=exact",
     ];
-    let checked = place.run("check", &wrong);
+    let checked = workspace.run("check", &wrong);
     assert_eq!(checked.code, Some(2));
     assert!(checked.stderr.contains("nowhere.jsonl"), "{}", checked.stderr);
     assert!(checked.stderr.contains("exact"), "all at once: {}", checked.stderr);
-    assert!(!place.job().exists(), "nothing is made");
+    assert!(!workspace.job().exists(), "nothing is made");
 }

@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Everything that is shown, as of one moment.
 #[derive(Clone, Debug, Default)]
-pub struct News {
+pub struct TopSnapshot {
     /// The job as a whole.
     pub job: Job,
     /// Its numbers.
@@ -25,12 +25,12 @@ pub struct News {
 
 /// Asks the dashboard of one job.
 #[derive(Clone, Debug)]
-pub struct Asker {
+pub struct TopClient {
     client: Client,
     card: Card,
 }
 
-impl Asker {
+impl TopClient {
     /// Finds the dashboard of a job by its folder.
     ///
     /// # Errors
@@ -55,10 +55,10 @@ impl Asker {
     ///
     /// # Errors
     /// In words, if not all of it is answered.
-    pub async fn news(&self) -> Result<News, String> {
+    pub async fn news(&self) -> Result<TopSnapshot, String> {
         let (job, overview, runners) =
             tokio::try_join!(self.get("job"), self.get("overview"), self.get("runners"))?;
-        Ok(News { job, overview, runners })
+        Ok(TopSnapshot { job, overview, runners })
     }
 
     /// Cancels a run.

@@ -13,9 +13,9 @@ use std::time::Duration;
 use clap::Parser;
 use rollway::config::{LogLevel, Mode};
 use rollway::explorer::{Beat, Event, Watcher};
-use rollway_cli::log::{self, Form};
+use rollway_cli::log::{self, LogFormat};
 use rollway_cli::output::Output;
-use rollway_cli::view::{Ending, Title, View};
+use rollway_cli::progress::{JobTitle, ProgressEnd, ProgressView};
 use rollway_core::{
     BatchId, BatchKey, BatchKind, BatchResult, BatchState, ByCancel, ByDrop, ByFailure,
     FailureKind, RunTally, TaskTally,
@@ -40,7 +40,7 @@ struct Args {
     seconds: f64,
     /// What standard error looks like
     #[arg(long, value_enum, default_value_t)]
-    log: Form,
+    log: LogFormat,
     /// Sets to evaluate on
     #[arg(long, default_value_t = 1)]
     sets: usize,
@@ -58,7 +58,7 @@ struct Args {
 /// The job as it goes.
 struct Play {
     args: Args,
-    view: Arc<View>,
+    view: Arc<ProgressView>,
     beat: Beat,
     /// The last random number.
     chance: u64,
@@ -69,7 +69,7 @@ fn main() {
     let output = Output::stderr(args.log);
     log::install(LogLevel::Info, &output, None);
     let job_dir = PathBuf::from("checkpoints/Rollway").join(&args.name);
-    let title = Title {
+    let title = JobTitle {
         name: args.name.clone(),
         mode: Mode::Both,
         model: "tiny".to_owned(),
@@ -77,7 +77,7 @@ fn main() {
         job_dir: job_dir.clone(),
         source: Some(PathBuf::from("examples/arithmetic.yaml")),
     };
-    let view = View::start(title, &output);
+    let view = ProgressView::start(title, &output);
     let mut play = Play { view, args, beat: Beat::default(), chance: 7 };
     sleep(Duration::from_millis(600));
     play.view.saw(&Event::Began {
@@ -94,7 +94,7 @@ fn main() {
     for step in 1..=steps {
         play.step(step);
     }
-    play.view.end(if play.args.stop { Ending::Stopped } else { Ending::Done }, None);
+    play.view.end(if play.args.stop { ProgressEnd::Stopped } else { ProgressEnd::Done }, None);
 }
 
 impl Play {

@@ -12,12 +12,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rollway::config::Mode;
 use rollway::explorer::{Beat, Event};
-use rollway_cli::line::{Line, Look, width};
-use rollway_cli::output::{Kind, Output, Size};
-use rollway_cli::view::draw::draw;
-use rollway_cli::view::screen::Screen;
-use rollway_cli::view::summary::block;
-use rollway_cli::view::{Ending, Title, json, plain};
+use rollway_cli::output::{Output, OutputKind, TerminalSize};
+use rollway_cli::progress::draw::draw;
+use rollway_cli::progress::model::ProgressModel;
+use rollway_cli::progress::summary::block;
+use rollway_cli::progress::{JobTitle, ProgressEnd, json, plain};
+use rollway_cli::styled_line::{StyledLine, TextStyle, width};
 use rollway_core::metrics::Metrics;
 use rollway_core::{
     BatchId, BatchKey, BatchKind, BatchResult, BatchState, ByDrop, FailureKind, RunTally, TaskTally,
@@ -25,8 +25,8 @@ use rollway_core::{
 
 use self::terminal::Terminal;
 
-fn screen(name: &str, total: u64) -> Screen {
-    let mut screen = Screen::new(Title {
+fn screen(name: &str, total: u64) -> ProgressModel {
+    let mut screen = ProgressModel::new(JobTitle {
         name: name.to_owned(),
         mode: Mode::Both,
         model: "tiny".to_owned(),
@@ -89,7 +89,7 @@ fn evaluated(step: u64, set: &str, score: Option<f64>) -> Event {
 }
 
 /// Plays steps of two seconds each, the model doing better all the time.
-fn play(screen: &mut Screen, steps: u64, sets: &[&str], failed: u64) {
+fn play(screen: &mut ProgressModel, steps: u64, sets: &[&str], failed: u64) {
     let total = screen.total.unwrap();
     let skill = |step: u64| 0.3 + 0.65 * step as f64 / total as f64;
     for set in sets {
@@ -128,7 +128,7 @@ fn play(screen: &mut Screen, steps: u64, sets: &[&str], failed: u64) {
     }
 }
 
-fn shown(lines: &[Line]) -> String {
+fn shown(lines: &[StyledLine]) -> String {
     lines.iter().map(|line| format!("|{line}\n")).collect()
 }
 
@@ -159,19 +159,20 @@ fn gallery() -> String {
     for (what, screen) in screens {
         for (columns, rows) in [(100, 30), (80, 24), (60, 20), (30, 6)] {
             text += &format!("{what}, {columns} × {rows}\n");
-            text += &(shown(&draw(screen, Size { columns, rows })) + "\n");
+            text += &(shown(&draw(screen, TerminalSize { columns, rows })) + "\n");
         }
     }
-    for ending in [Ending::Done, Ending::Stopped, Ending::Failed] {
+    for ending in [ProgressEnd::Done, ProgressEnd::Stopped, ProgressEnd::Failed] {
         text += &format!("{ending:?}\n{}\n", shown(&block(&whole, &whole.account, ending, 80)));
     }
-    text += &format!("Done, narrow\n{}", shown(&block(&many, &many.account, Ending::Done, 60)));
+    text +=
+        &format!("Done, narrow\n{}", shown(&block(&many, &many.account, ProgressEnd::Done, 60)));
     text
 }
 
 #[test]
 fn screens_look_as_they_should() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/view/screens.txt");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/progress/screens.txt");
     let text = gallery();
     if std::env::var_os("UPDATE_EXPECT").is_some() {
         std::fs::write(&path, &text).unwrap();
@@ -186,9 +187,9 @@ fn every_screen_fits_every_terminal() {
     play(&mut screen, 321, &["one", "two", "three", "four"], 2);
     for columns in 1..130 {
         for rows in 1..16 {
-            let lines = draw(&screen, Size { columns, rows });
+            let lines = draw(&screen, TerminalSize { columns, rows });
             assert!(lines.len() <= 12.min(rows.saturating_sub(2).max(1)), "{columns} × {rows}");
-            let widest = lines.iter().map(Line::width).max().unwrap();
+            let widest = lines.iter().map(StyledLine::width).max().unwrap();
             assert!(widest < columns.max(2), "{columns} × {rows}: {widest}");
         }
     }
@@ -264,7 +265,7 @@ fn programs_get_objects_with_names_that_stay() {
     assert_eq!(json::event(&step(4, f64::NAN, 1), at), expected);
     let mut screen = screen("first", 2);
     play(&mut screen, 2, &["held_out"], 1);
-    let ended = json::ended(&screen, &screen.account, Ending::Done, SystemTime::now());
+    let ended = json::ended(&screen, &screen.account, ProgressEnd::Done, SystemTime::now());
     assert_eq!(ended["scores"]["held_out"]["last"]["step"], 2);
     assert_eq!((&ended["ending"], &ended["tasks_failed"]), (&"done".into(), &2.into()));
 }
@@ -272,10 +273,10 @@ fn programs_get_objects_with_names_that_stay() {
 #[test]
 fn lines_scroll_above_the_view_and_nothing_is_left_of_old_frames() {
     let terminal = Arc::new(Mutex::new(Terminal::new(24, 12)));
-    let size = || Size { columns: 24, rows: 12 };
+    let size = || TerminalSize { columns: 24, rows: 12 };
     let writer = terminal::Writer(Arc::clone(&terminal));
-    let output = Output::new(Kind::Live, true, Box::new(writer), Box::new(size));
-    let line = |text: &str| Line::new().with(text, Look::Green);
+    let output = Output::new(OutputKind::Live, true, Box::new(writer), Box::new(size));
+    let line = |text: &str| StyledLine::new().with(text, TextStyle::Green);
     output.print(&[line("before")]);
     for frame in 0..30 {
         let height = 1 + frame % 4;

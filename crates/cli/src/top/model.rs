@@ -4,12 +4,12 @@ use std::cmp::Reverse;
 
 use rollway::scene::Runner;
 
-use super::ask::News;
+use super::client::TopSnapshot;
 use super::keys::Key;
 
 /// In which order runners are shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Order {
+pub enum RunnerSort {
     /// Those that are stuck first, then those that are longest at it.
     #[default]
     Stuck,
@@ -23,7 +23,7 @@ pub enum Order {
     Stage,
 }
 
-impl Order {
+impl RunnerSort {
     const fn next(self) -> Self {
         match self {
             Self::Stuck => Self::Age,
@@ -48,7 +48,7 @@ impl Order {
 
 /// A run that somebody wants to cancel.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
+pub struct CancelTarget {
     /// Its batch.
     pub batch: String,
     /// Its task.
@@ -59,44 +59,44 @@ pub struct Target {
 
 /// What the last line is for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
+pub enum InputMode {
     /// The table.
     #[default]
     Table,
     /// A filter is typed.
     Filter,
     /// It is asked whether a run is to be cancelled.
-    Confirm(Target),
+    Confirm(CancelTarget),
     /// The keys are explained.
     Help,
 }
 
 /// What is to be done about a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Deed {
+pub enum TopAction {
     /// Nothing but draw.
     None,
     /// End.
     Quit,
     /// Cancel a run.
-    Cancel(Target),
+    Cancel(CancelTarget),
 }
 
 /// What is shown.
 #[derive(Clone, Debug, Default)]
-pub struct Board {
+pub struct TopModel {
     /// What the job said last.
-    pub news: News,
+    pub news: TopSnapshot,
     /// What is wrong with that, if anything is.
     pub trouble: Option<String>,
     /// What became of the last deed.
     pub note: Option<String>,
     /// What is typed or asked.
-    pub mode: Mode,
+    pub mode: InputMode,
     /// Only runners with these words are shown.
     pub filter: String,
     /// In which order.
-    pub order: Order,
+    pub order: RunnerSort,
     /// The runner under the cursor: it stays there when others come and go.
     pub cursor: Option<u32>,
     /// The first row of the table that is shown.
@@ -105,9 +105,9 @@ pub struct Board {
     pub page: usize,
 }
 
-impl Board {
+impl TopModel {
     /// Takes in what the job says, or why it does not.
-    pub fn hear(&mut self, heard: Result<News, String>) {
+    pub fn hear(&mut self, heard: Result<TopSnapshot, String>) {
         match heard {
             Ok(news) => {
                 self.news = news;
@@ -125,14 +125,14 @@ impl Board {
         let mut rows: Vec<&Runner> = self.news.runners.iter().filter(fits).collect();
         match self.order {
             // As the job has it.
-            Order::Stuck => rows.sort_by_key(|runner| !runner.stuck),
-            Order::Number => rows.sort_by_key(|runner| runner.runner),
-            Order::Age => rows.sort_by(|one, other| other.age.total_cmp(&one.age)),
-            Order::Work => rows.sort_by_key(|runner| {
+            RunnerSort::Stuck => rows.sort_by_key(|runner| !runner.stuck),
+            RunnerSort::Number => rows.sort_by_key(|runner| runner.runner),
+            RunnerSort::Age => rows.sort_by(|one, other| other.age.total_cmp(&one.age)),
+            RunnerSort::Work => rows.sort_by_key(|runner| {
                 let work = (runner.batch.clone(), runner.task, runner.run);
                 (Reverse(runner.batch.is_some()), work)
             }),
-            Order::Stage => rows.sort_by_key(|runner| {
+            RunnerSort::Stage => rows.sort_by_key(|runner| {
                 (Reverse(runner.stage.is_some()), runner.stage.clone(), runner.runner)
             }),
         }
@@ -152,34 +152,34 @@ impl Board {
     }
 
     /// A key was pressed.
-    pub fn press(&mut self, key: Key) -> Deed {
+    pub fn press(&mut self, key: Key) -> TopAction {
         if key == Key::Interrupt {
-            return Deed::Quit;
+            return TopAction::Quit;
         }
         match &self.mode {
-            Mode::Table => return self.press_in_table(key),
-            Mode::Filter => self.press_in_filter(key),
-            Mode::Help => self.mode = Mode::Table,
-            Mode::Confirm(target) => {
+            InputMode::Table => return self.press_in_table(key),
+            InputMode::Filter => self.press_in_filter(key),
+            InputMode::Help => self.mode = InputMode::Table,
+            InputMode::Confirm(target) => {
                 let target = target.clone();
-                self.mode = Mode::Table;
+                self.mode = InputMode::Table;
                 if key == Key::Char('y') || key == Key::Char('Y') {
-                    return Deed::Cancel(target);
+                    return TopAction::Cancel(target);
                 }
                 self.note = Some("nothing was cancelled".to_owned());
             }
         }
-        Deed::None
+        TopAction::None
     }
 
-    fn press_in_table(&mut self, key: Key) -> Deed {
+    fn press_in_table(&mut self, key: Key) -> TopAction {
         self.note = None;
         match key {
-            Key::Char('q') => return Deed::Quit,
-            Key::Escape if self.filter.is_empty() => return Deed::Quit,
+            Key::Char('q') => return TopAction::Quit,
+            Key::Escape if self.filter.is_empty() => return TopAction::Quit,
             Key::Escape => self.filter.clear(),
-            Key::Char('h' | '?') => self.mode = Mode::Help,
-            Key::Char('/') => self.mode = Mode::Filter,
+            Key::Char('h' | '?') => self.mode = InputMode::Help,
+            Key::Char('/') => self.mode = InputMode::Filter,
             Key::Char('s') => self.order = self.order.next(),
             Key::Char('c') => self.ask(),
             Key::Up | Key::Char('k') => self.move_by(-1),
@@ -191,17 +191,17 @@ impl Board {
             Key::Enter | Key::Backspace | Key::Char(_) | Key::Interrupt => {}
         }
         self.keep_in_view();
-        Deed::None
+        TopAction::None
     }
 
     fn press_in_filter(&mut self, key: Key) {
         match key {
             Key::Char(c) => self.filter.push(c),
             Key::Backspace => drop(self.filter.pop()),
-            Key::Enter => self.mode = Mode::Table,
+            Key::Enter => self.mode = InputMode::Table,
             Key::Escape => {
                 self.filter.clear();
-                self.mode = Mode::Table;
+                self.mode = InputMode::Table;
             }
             _ => {}
         }
@@ -213,10 +213,10 @@ impl Board {
         let rows = self.rows();
         let target = rows.get(self.position(&rows)).and_then(|runner| {
             let (batch, task, run) = (runner.batch.clone()?, runner.task?, runner.run?);
-            Some(Target { batch, task, run })
+            Some(CancelTarget { batch, task, run })
         });
         match target {
-            Some(target) => self.mode = Mode::Confirm(target),
+            Some(target) => self.mode = InputMode::Confirm(target),
             None => self.note = Some("this runner executes no run".to_owned()),
         }
     }

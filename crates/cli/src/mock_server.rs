@@ -10,15 +10,15 @@ use clap::{Args as Arguments, ValueEnum};
 use rollway_gateway::simulated::{Kind, Lengths, Options, Server};
 
 use crate::signals::Signals;
-use crate::{Failure, runtime};
+use crate::{CliError, runtime};
 
 // What the server is to be like. Words with three slashes here would be shown instead of those
 // that describe the command.
 #[derive(Debug, Arguments)]
-pub(crate) struct Imitation {
+pub(crate) struct MockServerArgs {
     /// Which server to imitate
-    #[arg(value_enum, default_value_t = Dialect::Vllm)]
-    dialect: Dialect,
+    #[arg(value_enum, default_value_t = ServerKind::Vllm)]
+    dialect: ServerKind,
     /// Port to listen on; 0 takes any that is free
     #[arg(long, default_value_t = 8000)]
     port: u16,
@@ -75,18 +75,18 @@ pub(crate) struct Imitation {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Dialect {
+enum ServerKind {
     Vllm,
     Sglang,
     Openai,
 }
 
-impl Imitation {
+impl MockServerArgs {
     fn options(&self) -> Options {
         let kind = match self.dialect {
-            Dialect::Vllm => Kind::Vllm,
-            Dialect::Sglang => Kind::Sglang,
-            Dialect::Openai => Kind::OpenAi,
+            ServerKind::Vllm => Kind::Vllm,
+            ServerKind::Sglang => Kind::Sglang,
+            ServerKind::Openai => Kind::OpenAi,
         };
         Options {
             address: SocketAddr::new(self.host, self.port),
@@ -113,16 +113,16 @@ impl Imitation {
 }
 
 /// Runs a server until it is told to end.
-pub(crate) fn imitate(imitation: &Imitation) -> Result<(), Failure> {
-    let failed = |what: &str, error: std::io::Error| Failure::Job(format!("{what}: {error}"));
+pub(crate) fn mock_server(args: &MockServerArgs) -> Result<(), CliError> {
+    let failed = |what: &str, error: std::io::Error| CliError::Job(format!("{what}: {error}"));
     runtime()?.block_on(async {
-        let options = imitation.options();
+        let options = args.options();
         let address = options.address;
         let server = Server::start(options).map_err(|error| {
             let hint = "hint: --port 0 takes any port that is free";
-            Failure::Input(format!("{address} cannot be listened on: {error}\n{hint}"))
+            CliError::Input(format!("{address} cannot be listened on: {error}\n{hint}"))
         })?;
-        print_where(imitation, &server);
+        print_where(args, &server);
         let signals = Signals::new();
         signals.map_err(|error| failed("signals cannot be waited for", error))?.next().await;
         server.stop().await;
@@ -131,12 +131,12 @@ pub(crate) fn imitate(imitation: &Imitation) -> Result<(), Failure> {
     })
 }
 
-fn print_where(imitation: &Imitation, server: &Server) {
-    let Imitation { model, dialect, .. } = imitation;
+fn print_where(args: &MockServerArgs, server: &Server) {
+    let MockServerArgs { model, dialect, .. } = args;
     let name = match dialect {
-        Dialect::Vllm => "vllm",
-        Dialect::Sglang => "sglang",
-        Dialect::Openai => "openai",
+        ServerKind::Vllm => "vllm",
+        ServerKind::Sglang => "sglang",
+        ServerKind::Openai => "openai",
     };
     let url = server.url();
     println!("simulated {name} server at {url} (Ctrl-C ends it)");
@@ -147,7 +147,7 @@ fn print_where(imitation: &Imitation, server: &Server) {
     println!("      engine_type: {name}");
     println!("      base_url: {url}/v1");
     println!("      model_path: {model}");
-    if imitation.api_key.is_some() {
+    if args.api_key.is_some() {
         println!("      api_key_env: NAME  # of a variable that holds the key");
     }
 }

@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Something that is written to by a thread of its own. Clones are the same.
 #[derive(Clone, Debug)]
-pub struct Drain(Arc<Shared>);
+pub struct BackgroundWriter(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
@@ -31,7 +31,7 @@ struct State {
     left_out: u64,
 }
 
-impl Drain {
+impl BackgroundWriter {
     /// Begins to write there.
     pub fn to(mut to: impl Write + Send + 'static, instead: fn(u64) -> String) -> Self {
         let (state, changed) = (Mutex::default(), Condvar::new());
@@ -76,7 +76,7 @@ impl Shared {
 }
 
 /// Takes every text whole or leaves it out.
-impl Write for Drain {
+impl Write for BackgroundWriter {
     fn write(&mut self, text: &[u8]) -> io::Result<usize> {
         let mut state = self.0.lock();
         if state.waiting.len() + text.len() > MOST {
@@ -123,7 +123,8 @@ mod tests {
     fn nobody_waits_for_a_reader_and_what_is_left_out_is_counted() {
         let (said, heard) = mpsc::channel();
         let (read, asked) = mpsc::channel();
-        let mut drain = Drain::to(Slow(said, asked), |count| format!("{count} left out\n"));
+        let mut drain =
+            BackgroundWriter::to(Slow(said, asked), |count| format!("{count} left out\n"));
         drain.write_all(b"first\n").unwrap();
         // From here on its thread waits for the reader.
         let mut text = vec![b'a'; MOST - 1];

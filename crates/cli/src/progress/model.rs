@@ -8,9 +8,9 @@ use rollway::explorer::{Beat, Event};
 use rollway_core::metrics::Metrics;
 use rollway_core::{BatchResult, RunTally};
 
-use super::Title;
+use super::JobTitle;
 use super::series::Series;
-use super::summary::Account;
+use super::summary::FinalSummary;
 
 /// The mean reward of a step.
 pub const REWARD: &str = "rollout/reward/mean";
@@ -26,9 +26,9 @@ const PACE_MARKS: usize = 64;
 
 /// Everything that was seen of a job.
 #[derive(Clone, Debug)]
-pub struct Screen {
+pub struct ProgressModel {
     /// The job as a whole.
-    pub title: Title,
+    pub title: JobTitle,
     /// Time since the view began.
     pub now: Duration,
     /// Whether everything is ready and the loop has begun.
@@ -56,16 +56,16 @@ pub struct Screen {
     /// Alarms that are raised now, in words.
     pub alarms: BTreeMap<&'static str, String>,
     /// What has been done since the view began.
-    pub account: Account,
+    pub account: FinalSummary,
     /// Runs of what is not in flight any more.
     settled: RunTally,
     marks: VecDeque<(Duration, u64)>,
     tokens: VecDeque<(Duration, u64)>,
 }
 
-impl Screen {
+impl ProgressModel {
     /// Returns a screen that nothing was seen on.
-    pub fn new(title: Title) -> Self {
+    pub fn new(title: JobTitle) -> Self {
         Self {
             title,
             now: Duration::ZERO,
@@ -82,7 +82,7 @@ impl Screen {
             beat: None,
             alarms: BTreeMap::new(),
             settled: RunTally::default(),
-            account: Account::default(),
+            account: FinalSummary::default(),
             marks: VecDeque::new(),
             tokens: VecDeque::new(),
         }

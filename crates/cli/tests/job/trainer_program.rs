@@ -4,7 +4,7 @@
 use std::io::Read as _;
 use std::process::Command;
 
-use crate::place::Place;
+use crate::workspace::Workspace;
 
 /// Keys that make a shell script the trainer.
 fn keys(script: &str) -> [String; 4] {
@@ -22,9 +22,9 @@ fn borrowed(keys: &[String]) -> Vec<&str> {
 
 #[test]
 fn one_that_dies_ends_the_job_with_its_last_words() {
-    let place = Place::new();
+    let workspace = Workspace::new();
     let script = "env | grep ^ROLLWAY_ | sort; echo out of memory >&2; exit 3";
-    let ran = place.run("run", &borrowed(&keys(script)));
+    let ran = workspace.run("run", &borrowed(&keys(script)));
     assert_eq!(ran.code, Some(1), "{}", ran.stderr);
     let (_, error) = ran.stderr.rsplit_once("\nerror: ").unwrap();
     assert!(error.contains("`sh` ended with an error: exit status: 3"), "{error}");
@@ -38,7 +38,7 @@ fn one_that_dies_ends_the_job_with_its_last_words() {
     ] {
         assert!(error.contains(variable), "{variable} is not in {error}");
     }
-    let summary = place.summary();
+    let summary = workspace.summary();
     assert_eq!(summary["state"], "failed");
     assert!(summary["error"].as_str().unwrap().contains("exit status: 3"), "{summary:#}");
 }
@@ -46,15 +46,15 @@ fn one_that_dies_ends_the_job_with_its_last_words() {
 #[test]
 fn one_that_never_ends_is_ended_with_everything_it_started() {
     for signal in ["INT", "KILL"] {
-        let place = Place::new();
+        let workspace = Workspace::new();
         // Whoever is alive holds the pipe open.
-        let pipe = place.path().join("alive");
+        let pipe = workspace.path().join("alive");
         assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
         let script = format!(
             "trap '' TERM; exec 9> {}; sleep 600 & while :; do sleep 1; done",
             pipe.display()
         );
-        let running = place.start(&borrowed(&keys(&script)));
+        let running = workspace.start(&borrowed(&keys(&script)));
         // Opens when the program has opened its end.
         let mut alive = std::fs::File::open(&pipe).unwrap();
         running.signal(signal);

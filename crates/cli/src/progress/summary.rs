@@ -10,14 +10,14 @@ use rollway::job::Summary;
 use rollway_core::BatchResult;
 
 use super::draw::{curve, label};
-use super::screen::Screen;
+use super::model::ProgressModel;
 use super::series::Series;
-use super::{Ending, Title, words};
-use crate::line::{Line, Look};
+use super::{JobTitle, ProgressEnd, format};
+use crate::styled_line::{StyledLine, TextStyle};
 
 /// What a job came to.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Account {
+pub struct FinalSummary {
     /// Steps that were finalized.
     pub steps: u64,
     /// Steps of the trainer.
@@ -40,7 +40,7 @@ pub struct Account {
     pub seconds: f64,
 }
 
-impl Account {
+impl FinalSummary {
     /// Counts a finalized step.
     pub fn explored(&mut self, result: &BatchResult, experiences: u64) {
         self.steps += 1;
@@ -66,7 +66,7 @@ impl Account {
 }
 
 /// What all processes of a job did.
-impl From<&Summary> for Account {
+impl From<&Summary> for FinalSummary {
     fn from(summary: &Summary) -> Self {
         let mut account = Self {
             steps: summary.steps,
@@ -91,56 +91,64 @@ impl From<&Summary> for Account {
 }
 
 /// Returns the block that stays.
-pub fn block(screen: &Screen, account: &Account, ending: Ending, width: usize) -> Vec<Line> {
+pub fn block(
+    screen: &ProgressModel,
+    account: &FinalSummary,
+    ending: ProgressEnd,
+    width: usize,
+) -> Vec<StyledLine> {
     let title = &screen.title;
     let (mark, word, look) = match ending {
-        Ending::Done => ("✔", "done", Look::Green),
-        Ending::Stopped => ("■", "stopped; the same command goes on from here", Look::Yellow),
-        Ending::Failed => ("✘", "failed", Look::Red),
+        ProgressEnd::Done => ("✔", "done", TextStyle::Green),
+        ProgressEnd::Stopped => {
+            ("■", "stopped; the same command goes on from here", TextStyle::Yellow)
+        }
+        ProgressEnd::Failed => ("✘", "failed", TextStyle::Red),
     };
-    let took = words::time(Duration::try_from_secs_f64(account.seconds).unwrap_or_default());
-    let rest = Line::new().text(" ").with(word, look).with(format!("  {took}"), Look::Faint);
-    let name = Line::new().with(format!(" {mark} "), look).with(&title.name, Look::Bold);
+    let took = format::time(Duration::try_from_secs_f64(account.seconds).unwrap_or_default());
+    let rest =
+        StyledLine::new().text(" ").with(word, look).with(format!("  {took}"), TextStyle::Faint);
+    let name = StyledLine::new().with(format!(" {mark} "), look).with(&title.name, TextStyle::Bold);
     let mut head = name.fit(width.saturating_sub(rest.width() + 1));
     head.append(rest);
-    let mut lines = vec![Line::new(), head];
+    let mut lines = vec![StyledLine::new(), head];
     lines.extend(work(account));
     lines.extend(curves(screen, account, width.saturating_sub(1)));
     let lines = lines.into_iter().map(|line| line.fit(width.saturating_sub(1)));
     // What somebody may want to copy stays whole.
-    lines.chain(next(title, ending)).chain([Line::new()]).collect()
+    lines.chain(next(title, ending)).chain([StyledLine::new()]).collect()
 }
 
-fn work(account: &Account) -> Vec<Line> {
+fn work(account: &FinalSummary) -> Vec<StyledLine> {
     let mut lines = Vec::new();
     let counts = [(account.steps, "explored"), (account.trained, "trained")];
     let said = counts.iter().filter(|(count, _)| *count > 0);
     let said: Vec<String> =
-        said.map(|(count, what)| format!("{} {what}", words::count(*count))).collect();
+        said.map(|(count, what)| format!("{} {what}", format::count(*count))).collect();
     if !said.is_empty() {
         lines.push(label("steps").text(said.join(" · ")));
     }
     if account.tasks > 0 {
-        let mut tasks = label("tasks").text(words::count(account.tasks));
+        let mut tasks = label("tasks").text(format::count(account.tasks));
         match account.failed {
-            0 => tasks.push(" · none failed", Look::Plain),
-            failed => tasks.push(format!(" · {} failed", words::count(failed)), Look::Red),
+            0 => tasks.push(" · none failed", TextStyle::Plain),
+            failed => tasks.push(format!(" · {} failed", format::count(failed)), TextStyle::Red),
         }
         if account.cut > 0 {
-            tasks.push(format!(" · {} cut", words::count(account.cut)), Look::Yellow);
+            tasks.push(format!(" · {} cut", format::count(account.cut)), TextStyle::Yellow);
         }
         lines.push(tasks);
     }
     if !account.failures.is_empty() {
-        let kind = |(kind, count): (&String, &u64)| format!("{} {kind}", words::count(*count));
+        let kind = |(kind, count): (&String, &u64)| format!("{} {kind}", format::count(*count));
         let kinds: Vec<String> = account.failures.iter().map(kind).collect();
         let failed = format!("failed for good: {}", kinds.join(" · "));
-        lines.push(label("runs").with(failed, Look::Red));
+        lines.push(label("runs").with(failed, TextStyle::Red));
     }
     if account.experiences > 0 {
-        let mut made = words::counted(account.experiences, "experience");
+        let mut made = format::counted(account.experiences, "experience");
         if account.tokens > 0 {
-            made += &format!(" · {} tokens", words::short(account.tokens as f64));
+            made += &format!(" · {} tokens", format::short(account.tokens as f64));
         }
         lines.push(label("made").text(made));
     }
@@ -148,10 +156,10 @@ fn work(account: &Account) -> Vec<Line> {
 }
 
 /// What was learnt.
-fn curves(screen: &Screen, account: &Account, width: usize) -> Vec<Line> {
+fn curves(screen: &ProgressModel, account: &FinalSummary, width: usize) -> Vec<StyledLine> {
     let mut lines = Vec::new();
     if let (Some(first), Some(last)) = (screen.rewards.first(), screen.rewards.last()) {
-        let mut line = curve(screen, "reward", &screen.rewards, Look::Cyan, width);
+        let mut line = curve(screen, "reward", &screen.rewards, TextStyle::Cyan, width);
         line.append(change(first, last));
         lines.push(line);
     }
@@ -159,35 +167,35 @@ fn curves(screen: &Screen, account: &Account, width: usize) -> Vec<Line> {
     for (at, (set, [first, last])) in account.scores.iter().enumerate() {
         let name = if at == 0 { "held out" } else { "" };
         let series = screen.evals.get(set).unwrap_or(&none);
-        let mut line = curve(screen, name, series, Look::Green, width);
+        let mut line = curve(screen, name, series, TextStyle::Green, width);
         line.append(change(*first, *last));
-        lines.push(line.with(format!("  {set}"), Look::Faint));
+        lines.push(line.with(format!("  {set}"), TextStyle::Faint));
     }
     lines
 }
 
-fn change(first: (u64, f64), last: (u64, f64)) -> Line {
+fn change(first: (u64, f64), last: (u64, f64)) -> StyledLine {
     if first.0 == last.0 {
-        return Line::new().with(words::score(last.1), Look::Bold);
+        return StyledLine::new().with(format::score(last.1), TextStyle::Bold);
     }
     let change = last.1 - first.1;
     let (arrow, look) = arrow(change);
-    Line::new()
-        .text(format!("{} → ", words::score(first.1)))
-        .with(words::score(last.1), Look::Bold)
-        .with(format!("  {arrow} {}", words::score(change.abs())), look)
+    StyledLine::new()
+        .text(format!("{} → ", format::score(first.1)))
+        .with(format::score(last.1), TextStyle::Bold)
+        .with(format!("  {arrow} {}", format::score(change.abs())), look)
 }
 
 /// Returns how a change is shown.
-pub fn arrow(change: f64) -> (char, Look) {
+pub fn arrow(change: f64) -> (char, TextStyle) {
     match change {
-        change if change >= 0.0005 => ('▲', Look::Green),
-        change if change <= -0.0005 => ('▼', Look::Red),
-        _ => ('◆', Look::Faint),
+        change if change >= 0.0005 => ('▲', TextStyle::Green),
+        change if change <= -0.0005 => ('▼', TextStyle::Red),
+        _ => ('◆', TextStyle::Faint),
     }
 }
 
-fn next(title: &Title, ending: Ending) -> Vec<Line> {
+fn next(title: &JobTitle, ending: ProgressEnd) -> Vec<StyledLine> {
     let path = |path: &Path| match std::env::current_dir() {
         Ok(here) => path.strip_prefix(here).unwrap_or(path).display().to_string(),
         Err(_) => path.display().to_string(),
@@ -197,7 +205,7 @@ fn next(title: &Title, ending: Ending) -> Vec<Line> {
         lines.push(label("curves").text(format!("tensorboard --logdir {}", path(curves))));
     }
     let has_checkpoints = matches!(title.mode, Mode::Both | Mode::Train);
-    let is_done = has_checkpoints && ending == Ending::Done;
+    let is_done = has_checkpoints && ending == ProgressEnd::Done;
     if let Some(source) = title.source.as_deref().filter(|_| is_done) {
         let bench = format!("rollway run {} mode=bench", path(source));
         lines.push(label("bench").text(bench));

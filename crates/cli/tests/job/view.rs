@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
-use crate::place::{Place, read};
+use crate::workspace::{Workspace, read};
 
 const KEYS: [&str; 3] = ["buffer.total_steps=6", "buffer.batch_size=4", "explorer.eval_interval=6"];
 
@@ -25,11 +25,11 @@ fn view(job: &Path) -> (Child, String) {
 /// Asks the dashboard at an address that was printed.
 fn ask(address: &str, path: &str) -> Value {
     let (url, token) = address.split_once("/?token=").unwrap();
-    let place = url.strip_prefix("http://").unwrap();
-    let mut stream = TcpStream::connect(place).unwrap();
+    let workspace = url.strip_prefix("http://").unwrap();
+    let mut stream = TcpStream::connect(workspace).unwrap();
     write!(
         stream,
-        "GET /api/{path} HTTP/1.1\r\nHost: {place}\r\nAuthorization: Bearer {token}\r\n\
+        "GET /api/{path} HTTP/1.1\r\nHost: {workspace}\r\nAuthorization: Bearer {token}\r\n\
          Connection: close\r\n\r\n"
     )
     .unwrap();
@@ -42,15 +42,15 @@ fn ask(address: &str, path: &str) -> Value {
 
 #[test]
 fn a_job_can_be_looked_at_while_it_runs_and_afterwards() {
-    let place = Place::new();
-    let mut running = place.start(&KEYS);
+    let workspace = Workspace::new();
+    let mut running = workspace.start(&KEYS);
     let address = loop {
         let note = running.wait_for("note")["message"].as_str().unwrap().to_owned();
         if let Some(address) = note.strip_prefix("dashboard: ") {
             break address.to_owned();
         }
     };
-    let card = place.job().join("dashboard.json");
+    let card = workspace.job().join("dashboard.json");
     assert_eq!(std::fs::metadata(&card).unwrap().permissions().mode() & 0o777, 0o600);
     assert!(address.starts_with(read(&card)["url"].as_str().unwrap()));
     running.wait_for("step_done");
@@ -58,13 +58,13 @@ fn a_job_can_be_looked_at_while_it_runs_and_afterwards() {
     assert_eq!((&job["state"], &job["live"]), (&"running".into(), &true.into()), "{job:#}");
     assert!(ask(&address, "runs")["total"].as_u64().unwrap() >= 4 * 8);
     // Whoever wants to see it is sent there.
-    let (mut shown, found) = view(&place.job());
+    let (mut shown, found) = view(&workspace.job());
     assert_eq!((found, shown.wait().unwrap().code()), (address, Some(0)));
 
     running.signal("INT");
     assert_eq!(running.finish().0, Some(130));
     assert!(!card.exists());
-    let (mut shown, address) = view(&place.job());
+    let (mut shown, address) = view(&workspace.job());
     let job = ask(&address, "job");
     assert_eq!((&job["state"], &job["live"]), (&"stopped".into(), &false.into()), "{job:#}");
     assert!(!job.to_string().contains("token="), "{job:#}");
@@ -102,9 +102,9 @@ fn a_folder_that_is_no_job_is_said_to_be_none() {
 fn a_busy_port_does_not_keep_a_job_from_running() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let listen = format!("dashboard.listen={}", taken.local_addr().unwrap());
-    let place = Place::new();
+    let workspace = Workspace::new();
     let keys = ["buffer.total_steps=1", "buffer.batch_size=2", "explorer.eval_interval=9", &listen];
-    let ran = place.run("run", &keys);
+    let ran = workspace.run("run", &keys);
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
     assert!(ran.stderr.contains("the job goes on without it"), "{}", ran.stderr);
 }

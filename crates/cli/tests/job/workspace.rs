@@ -1,4 +1,4 @@
-//! A place for jobs, and the command in it.
+//! A workspace for jobs, and the command in it.
 
 use std::io::{BufRead, BufReader, Lines};
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 const EXAMPLE: &str = "examples/arithmetic.yaml";
 
 /// A folder for jobs.
-pub(crate) struct Place(tempfile::TempDir);
+pub(crate) struct Workspace(tempfile::TempDir);
 
 /// What a command came to.
 #[derive(Debug)]
@@ -24,14 +24,14 @@ pub(crate) struct Ran {
     pub(crate) stderr: String,
 }
 
-impl Place {
+impl Workspace {
     pub(crate) fn new() -> Self {
-        let place = Self(tempfile::tempdir().unwrap());
+        let workspace = Self(tempfile::tempdir().unwrap());
         // Fewer sums are measured sooner.
         let all = std::fs::read_to_string(format!("{ROOT}/examples/arithmetic/held_out.jsonl"));
         let some: Vec<String> = all.unwrap().lines().take(100).map(str::to_owned).collect();
-        std::fs::write(place.held_out(), some.join("\n")).unwrap();
-        place
+        std::fs::write(workspace.held_out(), some.join("\n")).unwrap();
+        workspace
     }
 
     fn held_out(&self) -> PathBuf {

@@ -5,12 +5,12 @@ use std::time::Duration;
 use rollway::config::Mode;
 use rollway::explorer::Beat;
 
-use super::screen::Screen;
+use super::format;
+use super::model::ProgressModel;
 use super::series::Series;
 use super::summary::arrow;
-use super::words;
-use crate::line::{Line, Look, width as width_of};
-use crate::output::Size;
+use crate::output::TerminalSize;
+use crate::styled_line::{StyledLine, TextStyle, width as width_of};
 
 /// Columns of the labels, with what stands before them.
 pub(super) const LABEL: usize = 12;
@@ -25,13 +25,13 @@ const WIDE: usize = 70;
 const SETS: usize = 3;
 
 /// A line, and how gladly it is left out when there are too few rows.
-type Ranked = (u8, Line);
+type Ranked = (u8, StyledLine);
 
 /// Returns the lines of the view, no wider and no more than fit.
-pub fn draw(screen: &Screen, size: Size) -> Vec<Line> {
+pub fn draw(screen: &ProgressModel, size: TerminalSize) -> Vec<StyledLine> {
     // The last column stays free: some terminals break a line that fills it.
     let width = size.columns.saturating_sub(1).max(NARROW);
-    let mut lines: Vec<Ranked> = vec![(9, Line::new()), (0, header(screen, width))];
+    let mut lines: Vec<Ranked> = vec![(9, StyledLine::new()), (0, header(screen, width))];
     if screen.has_begun {
         lines.extend(steps(screen, width).map(|line| (1, line)));
         lines.push((4, runs(screen, width)));
@@ -54,51 +54,53 @@ pub fn draw(screen: &Screen, size: Size) -> Vec<Line> {
 }
 
 /// Begins a line with its label.
-pub(super) fn label(text: &str) -> Line {
-    let mut line = Line::new().with(format!("   {text}"), Look::Faint);
+pub(super) fn label(text: &str) -> StyledLine {
+    let mut line = StyledLine::new().with(format!("   {text}"), TextStyle::Faint);
     line.pad(LABEL);
     line
 }
 
 /// A turning mark, the job's name, and the time.
-fn header(screen: &Screen, width: usize) -> Line {
+fn header(screen: &ProgressModel, width: usize) -> StyledLine {
     const TURNS: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
     let turn = TURNS[(screen.now.as_millis() / 125 % 10) as usize];
     let title = &screen.title;
     let what = match screen.has_begun {
-        true => words::mode(title.mode),
+        true => format::mode(title.mode),
         false => "getting ready",
     };
-    let clock = words::clock(screen.now);
+    let clock = format::clock(screen.now);
     let room = width.saturating_sub(clock.len() + 2);
-    let name = Line::new().with(format!(" {turn} "), Look::Cyan).with(&title.name, Look::Bold);
+    let name = StyledLine::new()
+        .with(format!(" {turn} "), TextStyle::Cyan)
+        .with(&title.name, TextStyle::Bold);
     // A long name takes the place of the model before it is cut itself.
     let mut line = name.fit(room.saturating_sub(what.len() + 2));
-    line.push(format!("  {what}"), Look::Faint);
+    line.push(format!("  {what}"), TextStyle::Faint);
     let model = format!(" · {}", title.model);
     if line.width() + width_of(&model) <= room {
-        line.push(model, Look::Faint);
+        line.push(model, TextStyle::Faint);
     }
     line.pad(width - clock.len());
-    line.with(clock, Look::Faint)
+    line.with(clock, TextStyle::Faint)
 }
 
 /// How far the job is.
-fn steps(screen: &Screen, width: usize) -> Option<Line> {
+fn steps(screen: &ProgressModel, width: usize) -> Option<StyledLine> {
     let is_known = |total: &u64| *total > 0 && screen.title.mode != Mode::Bench;
     let total = screen.total.filter(is_known)?;
     let done = screen.done.min(total);
     let part = done as f64 / total as f64;
-    let mut after = Line::new()
-        .with(format!("  {}", words::count(done)), Look::Bold)
-        .text(format!(" of {}", words::count(total)));
+    let mut after = StyledLine::new()
+        .with(format!("  {}", format::count(done)), TextStyle::Bold)
+        .text(format!(" of {}", format::count(total)));
     match screen.left() {
         _ if done == total => {}
-        Some(left) => after.push(format!(" · {} left", words::roughly(left)), Look::Plain),
-        None => after.push(format!(" · {:.0} %", part * 100.0), Look::Plain),
+        Some(left) => after.push(format!(" · {} left", format::roughly(left)), TextStyle::Plain),
+        None => after.push(format!(" · {:.0} %", part * 100.0), TextStyle::Plain),
     }
     let mut line = label("steps");
-    let look = if done == total { Look::Green } else { Look::Cyan };
+    let look = if done == total { TextStyle::Green } else { TextStyle::Cyan };
     let room = room(width).min(width.saturating_sub(LABEL + after.width())).max(8);
     line.append(bar(room, &[(part, look)]));
     line.append(after);
@@ -106,14 +108,14 @@ fn steps(screen: &Screen, width: usize) -> Option<Line> {
 }
 
 /// What goes wrong at the moment.
-fn alarms(screen: &Screen) -> Option<Line> {
+fn alarms(screen: &ProgressModel) -> Option<StyledLine> {
     let kinds: Vec<String> = screen.alarms.keys().map(|kind| kind.replace('_', " ")).collect();
-    (!kinds.is_empty()).then(|| label("alarms").with(kinds.join(" · "), Look::Red))
+    (!kinds.is_empty()).then(|| label("alarms").with(kinds.join(" · "), TextStyle::Red))
 }
 
 /// Returns a bar that is filled from the left, part by part.
-fn bar(width: usize, parts: &[(f64, Look)]) -> Line {
-    let mut line = Line::new();
+fn bar(width: usize, parts: &[(f64, TextStyle)]) -> StyledLine {
+    let mut line = StyledLine::new();
     let (mut sum, mut filled) = (0.0, 0);
     for (part, look) in parts {
         sum += part;
@@ -121,33 +123,36 @@ fn bar(width: usize, parts: &[(f64, Look)]) -> Line {
         line.push("━".repeat(end - filled), *look);
         filled = end;
     }
-    line.push("─".repeat(width - filled), Look::Faint);
+    line.push("─".repeat(width - filled), TextStyle::Faint);
     line
 }
 
 /// What becomes of the steps in flight.
-fn runs(screen: &Screen, width: usize) -> Line {
+fn runs(screen: &ProgressModel, width: usize) -> StyledLine {
     let flight = &screen.flight;
     let Some(Beat { pending: waiting, running, .. }) = screen.beat else {
         let tasks = flight.values().map(|(tasks, _)| tasks).sum();
-        let steps = words::counted(flight.len() as u64, "step");
-        return label("tasks").text(format!("{} in flight, of {steps}", words::count(tasks)));
+        let steps = format::counted(flight.len() as u64, "step");
+        return label("tasks").text(format!("{} in flight, of {steps}", format::count(tasks)));
     };
     let (done, failed) = screen.ended();
     let all = (waiting + running + done + failed).max(1) as f64;
     let part = |count: u64| count as f64 / all;
-    let parts =
-        [(part(done), Look::Green), (part(failed), Look::Red), (part(running), Look::Yellow)];
+    let parts = [
+        (part(done), TextStyle::Green),
+        (part(failed), TextStyle::Red),
+        (part(running), TextStyle::Yellow),
+    ];
     let mut line = label("runs");
     line.append(meter(width, &parts));
     let counts = [
-        (done, "done", Look::Green),
-        (failed, "failed", Look::Red),
-        (running, "running", Look::Yellow),
-        (waiting, "waiting", Look::Plain),
+        (done, "done", TextStyle::Green),
+        (failed, "failed", TextStyle::Red),
+        (running, "running", TextStyle::Yellow),
+        (waiting, "waiting", TextStyle::Plain),
     ];
     // Failures are rare, and news when they come.
-    let is_shown = |(count, what, _): &(u64, &str, Look)| *count > 0 || *what != "failed";
+    let is_shown = |(count, what, _): &(u64, &str, TextStyle)| *count > 0 || *what != "failed";
     let mut texts = list(counts.into_iter().filter(is_shown));
     if line.width() + texts.width() > width {
         // How many are running is also said by how many runners are busy.
@@ -158,34 +163,34 @@ fn runs(screen: &Screen, width: usize) -> Line {
 }
 
 /// Returns counts with their words.
-fn list(counts: impl Iterator<Item = (u64, &'static str, Look)>) -> Line {
-    let mut line = Line::new();
+fn list(counts: impl Iterator<Item = (u64, &'static str, TextStyle)>) -> StyledLine {
+    let mut line = StyledLine::new();
     for (at, (count, what, look)) in counts.enumerate() {
-        line.push(if at > 0 { " · " } else { "" }, Look::Faint);
-        line.push(words::count(count), if count == 0 { Look::Plain } else { look });
-        line.push(format!(" {what}"), Look::Plain);
+        line.push(if at > 0 { " · " } else { "" }, TextStyle::Faint);
+        line.push(format::count(count), if count == 0 { TextStyle::Plain } else { look });
+        line.push(format!(" {what}"), TextStyle::Plain);
     }
     line
 }
 
 /// Returns a bar before what it is about, or nothing if there is no room for both.
-fn meter(width: usize, parts: &[(f64, Look)]) -> Line {
-    if width < WIDE { Line::new() } else { bar(room(width), parts).text("  ") }
+fn meter(width: usize, parts: &[(f64, TextStyle)]) -> StyledLine {
+    if width < WIDE { StyledLine::new() } else { bar(room(width), parts).text("  ") }
 }
 
 /// Who works, and how fast.
-fn runners(screen: &Screen, width: usize) -> Option<Line> {
+fn runners(screen: &ProgressModel, width: usize) -> Option<StyledLine> {
     let Beat { runners, busy, .. } = screen.beat?;
     let mut line = label("runners");
     let part = f64::from(busy) / f64::from(runners.max(1));
-    line.append(meter(width, &[(part, Look::Magenta)]));
+    line.append(meter(width, &[(part, TextStyle::Magenta)]));
     line.push(
-        format!("{} of {} busy", words::count(busy.into()), words::count(runners.into())),
-        Look::Plain,
+        format!("{} of {} busy", format::count(busy.into()), format::count(runners.into())),
+        TextStyle::Plain,
     );
     if let Some(speed) = screen.speed() {
-        line.push(" · ", Look::Faint);
-        line.push(format!("{} tokens/s", words::short(speed)), Look::Plain);
+        line.push(" · ", TextStyle::Faint);
+        line.push(format!("{} tokens/s", format::short(speed)), TextStyle::Plain);
     }
     Some(line)
 }
@@ -200,31 +205,31 @@ fn room(width: usize) -> usize {
 }
 
 /// Rewards and scores, over the same steps.
-fn curves(screen: &Screen, width: usize) -> Vec<Ranked> {
+fn curves(screen: &ProgressModel, width: usize) -> Vec<Ranked> {
     let mut lines = Vec::new();
     if let Some((_, last)) = screen.rewards.last() {
-        let mut line = curve(screen, "reward", &screen.rewards, Look::Cyan, width);
-        line.push(words::score(last), Look::Bold);
+        let mut line = curve(screen, "reward", &screen.rewards, TextStyle::Cyan, width);
+        line.push(format::score(last), TextStyle::Bold);
         if let Some(trend) = screen.rewards.trend() {
             let (arrow, look) = arrow(trend);
-            line.push(format!("  {arrow} {}", words::score(trend.abs())), look);
+            line.push(format!("  {arrow} {}", format::score(trend.abs())), look);
         }
         lines.push((2, line));
     }
     for (at, (set, scores)) in screen.evals.iter().enumerate() {
         if at == SETS {
             let more = format!("and {} more sets", screen.evals.len() - SETS);
-            lines.push((8, label("").with(more, Look::Faint)));
+            lines.push((8, label("").with(more, TextStyle::Faint)));
             break;
         }
         let name = if at == 0 { "held out" } else { "" };
-        let mut line = curve(screen, name, scores, Look::Green, width);
+        let mut line = curve(screen, name, scores, TextStyle::Green, width);
         let (Some((_, first)), Some((_, last))) = (scores.first(), scores.last()) else { continue };
         if scores.first() != scores.last() {
-            line.push(format!("{} → ", words::score(first)), Look::Plain);
+            line.push(format!("{} → ", format::score(first)), TextStyle::Plain);
         }
-        line.push(words::score(last), Look::Bold);
-        line.push(format!("  {set}"), Look::Faint);
+        line.push(format::score(last), TextStyle::Bold);
+        line.push(format!("  {set}"), TextStyle::Faint);
         lines.push((if at == 0 { 3 } else { 7 }, line));
     }
     lines
@@ -232,12 +237,12 @@ fn curves(screen: &Screen, width: usize) -> Vec<Ranked> {
 
 /// Begins a line with a curve.
 pub(super) fn curve(
-    screen: &Screen,
+    screen: &ProgressModel,
     name: &str,
     series: &Series,
-    look: Look,
+    look: TextStyle,
     width: usize,
-) -> Line {
+) -> StyledLine {
     let (from, to) = screen.span();
     let room = room(width);
     let mut line = label(name).with(series.spark(from, to, room), look);
@@ -246,25 +251,25 @@ pub(super) fn curve(
 }
 
 /// What the servers have, and how they got it.
-fn weights(screen: &Screen) -> Option<Line> {
+fn weights(screen: &ProgressModel) -> Option<StyledLine> {
     let mut parts = Vec::new();
     if let Some(version) = screen.version {
-        parts.push(format!("version {}", words::count(version)));
+        parts.push(format!("version {}", format::count(version)));
     }
     if let Some((waited, loading)) = screen.exchange {
-        let mut part = format!("exchange {}", words::time(waited + loading));
+        let mut part = format!("exchange {}", format::time(waited + loading));
         if waited > Duration::from_secs(1) && waited > loading * 2 {
             part += ", most of it waiting";
         }
         parts.push(part);
     }
     if let Some(step) = screen.trained {
-        parts.push(format!("trainer step {}", words::count(step)));
+        parts.push(format!("trainer step {}", format::count(step)));
     }
     let mut line = label("weights");
     for (at, part) in parts.iter().enumerate() {
-        line.push(if at > 0 { " · " } else { "" }, Look::Faint);
-        line.push(part, Look::Plain);
+        line.push(if at > 0 { " · " } else { "" }, TextStyle::Faint);
+        line.push(part, TextStyle::Plain);
     }
     (!parts.is_empty()).then_some(line)
 }
