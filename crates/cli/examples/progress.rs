@@ -13,8 +13,8 @@ use std::time::Duration;
 use clap::Parser;
 use rollway::config::{LogLevel, Mode};
 use rollway::explorer::{Beat, Event, Watcher};
-use rollway_cli::log::{self, LogFormat};
-use rollway_cli::output::Output;
+use rollway_cli::log;
+use rollway_cli::output::{LogFormat, Output};
 use rollway_cli::progress::{JobTitle, ProgressEnd, ProgressView};
 use rollway_core::{
     BatchId, BatchKey, BatchKind, BatchResult, BatchState, ByCancel, ByDrop, ByFailure,

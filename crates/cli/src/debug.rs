@@ -4,8 +4,8 @@
 
 use rollway::config::Config;
 use rollway::job::{self, Debugged};
-use rollway_cli::log::{self, LogFormat};
-use rollway_cli::output::Output;
+use rollway_cli::log;
+use rollway_cli::output::{LogFormat, Output};
 use rollway_core::BatchKind;
 use rollway_wire::experience::Experience;
 use serde_json::Value;

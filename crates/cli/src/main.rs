@@ -20,8 +20,7 @@ use std::process::ExitCode;
 use clap::{Args as Arguments, Parser, Subcommand};
 use rollway::config::{Config, ConfigError, Resolved};
 use rollway::job::JobError;
-use rollway_cli::log::LogFormat;
-use rollway_cli::output::Output;
+use rollway_cli::output::{LogFormat, Output};
 use tokio::runtime::{Builder, Runtime};
 
 /// Rollout engine for reinforcement fine-tuning of language models and agents.
@@ -127,15 +126,15 @@ fn main() -> ExitCode {
             Ok(())
         }
     };
-    Output::finish();
+    Output::flush_at_exit();
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(CliError::Input(message)) => {
-            Output::conclude(&format!("error: {message}"));
+            Output::write_final(&format!("error: {message}"));
             ExitCode::from(2)
         }
         Err(CliError::Job(message)) => {
-            Output::conclude(&format!("error: {message}"));
+            Output::write_final(&format!("error: {message}"));
             ExitCode::FAILURE
         }
         // As shells say it of a program that Ctrl-C has ended.

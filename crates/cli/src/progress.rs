@@ -181,14 +181,14 @@ impl Watcher for ProgressView {
             (OutputKind::Json, event) => {
                 self.output.raw(&json::event(event, SystemTime::now()).to_string());
             }
-            (_, Event::Note(note)) => log::say(&self.output, Level::INFO, note),
+            (_, Event::Note(note)) => log::emit(&self.output, Level::INFO, note),
             (_, Event::Alarm(alarm)) => {
                 let level = if alarm.raised { Level::WARN } else { Level::INFO };
-                log::say(&self.output, level, &alarm.words);
+                log::emit(&self.output, level, &alarm.words);
             }
             (OutputKind::Plain, event) => {
                 if let Some(line) = plain::event(screen, event) {
-                    log::say(&self.output, Level::INFO, &line);
+                    log::emit(&self.output, Level::INFO, &line);
                 }
             }
             (OutputKind::Live, _) => {}

@@ -8,8 +8,8 @@ use rollway::config::{Config, Mode, schema};
 use rollway::explorer::{Watcher, Watchers};
 use rollway::job::{Job, JobError, State, Summary};
 use rollway::trace;
-use rollway_cli::log::{self, LogFormat};
-use rollway_cli::output::{Output, OutputKind};
+use rollway_cli::log;
+use rollway_cli::output::{LogFormat, Output, OutputKind};
 use rollway_cli::progress::summary::FinalSummary;
 use rollway_cli::progress::{JobTitle, ProgressEnd, ProgressView};
 use tokio::task::JoinError;
@@ -43,7 +43,7 @@ fn job(config: Config, source: &ConfigArgs, form: LogFormat) -> Result<(), CliEr
     let names = trace::is_wanted(&config).then(|| trace::Names::of(&config));
     log::install(config.log.level, &output, names);
     if let Some(summary) = Job::finished(&config)? {
-        log::say(&output, Level::INFO, &finished(&summary, &config, source));
+        log::emit(&output, Level::INFO, &finished(&summary, &config, source));
         return Ok(());
     }
     let runtime = runtime()?;
@@ -78,7 +78,7 @@ fn job(config: Config, source: &ConfigArgs, form: LogFormat) -> Result<(), CliEr
     view.end(if stopped { ProgressEnd::Stopped } else { ProgressEnd::Done }, Some(&account));
     if output.kind() != OutputKind::Json {
         // What goes to the same terminal otherwise is there before.
-        Output::finish();
+        Output::flush_at_exit();
         print!("{table}");
     }
     if stopped { Err(CliError::Interrupted) } else { Ok(()) }
@@ -98,12 +98,12 @@ async fn follow(config: Config, watchers: Watchers, output: &Output) -> Result<O
             ended = &mut running => return Ok(Some(ended)),
             () = signals.next() => {
                 if stop.is_cancelled() {
-                    log::say(output, Level::WARN, "ended at once; the same command goes on");
+                    log::emit(output, Level::WARN, "ended at once; the same command goes on");
                     return Ok(None);
                 }
                 stop.cancel();
                 let words = "ending cleanly; the same command goes on. Once more ends it at once";
-                log::say(output, Level::INFO, words);
+                log::emit(output, Level::INFO, words);
             }
         }
     }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use rollway::config::Config;
 use rollway::serve::{Checkpoints, ServeError, Server};
-use rollway_cli::log::{self, LogFormat};
-use rollway_cli::output::Output;
+use rollway_cli::log;
+use rollway_cli::output::{LogFormat, Output};
 
 use crate::signals::Signals;
 use crate::{CliError, runtime};

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::model::ProgressModel;
 use super::summary::FinalSummary;
 use super::{ProgressEnd, format};
-use crate::log::stamp;
+use crate::log_line::timestamp;
 
 /// Returns the object of an event.
 pub fn event(event: &Event, at: SystemTime) -> Value {
@@ -65,7 +65,7 @@ pub fn event(event: &Event, at: SystemTime) -> Value {
         Event::Note(message) => json!({ "event": "note", "message": message }),
         Event::Pulse(_) => json!({ "event": "ready" }),
     };
-    object["time"] = stamp(at).into();
+    object["time"] = timestamp(at).into();
     object
 }
 
@@ -86,7 +86,7 @@ pub fn ended(
         (set.to_string(), json!({ "first": score(*first), "last": score(*last) }))
     });
     json!({
-        "time": stamp(at),
+        "time": timestamp(at),
         "event": "ended",
         "ending": ending,
         "job_dir": screen.title.job_dir,
