@@ -1,31 +1,33 @@
-//! Lines of text with colours: measured, cut, and turned into what a terminal understands.
+//! Lines of styled text: measured, truncated, and encoded for a terminal or for `ratatui`.
 //!
-//! Colours are those of the terminal's own palette, so that light and dark themes both work, and
-//! nothing is said by a colour alone.
+//! Colors are from the terminal's own palette, so that light and dark themes both work, and no
+//! information is conveyed by color alone.
 
 use std::fmt::{self, Write as _};
 
+use ratatui::style::Style;
+use ratatui::text::{Line, Span};
 use unicode_width::UnicodeWidthChar;
 
-/// How a piece of text looks.
+/// Style of a piece of text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TextStyle {
-    /// Like all other text.
+    /// Normal text.
     #[default]
     Plain,
-    /// More important than the rest.
+    /// Emphasized.
     Bold,
-    /// Less important than the rest.
+    /// De-emphasized.
     Faint,
-    /// Good news.
+    /// Success.
     Green,
-    /// Something is under way.
+    /// Warning, or in progress.
     Yellow,
-    /// Bad news.
+    /// Failure.
     Red,
-    /// Decoration that catches the eye.
+    /// First accent.
     Cyan,
-    /// Decoration that stands apart from the other one.
+    /// Second accent.
     Magenta,
 }
 
@@ -42,9 +44,23 @@ impl TextStyle {
             Self::Cyan => "36",
         }
     }
+
+    fn to_ratatui(self) -> Style {
+        let style = Style::new();
+        match self {
+            Self::Plain => style,
+            Self::Bold => style.bold(),
+            Self::Faint => style.dim(),
+            Self::Red => style.red(),
+            Self::Green => style.green(),
+            Self::Yellow => style.yellow(),
+            Self::Magenta => style.magenta(),
+            Self::Cyan => style.cyan(),
+        }
+    }
 }
 
-/// One line of pieces. Has no control characters: whatever brings some has them replaced.
+/// One line of styled pieces. Control characters are replaced when a piece is added.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StyledLine(Vec<(String, TextStyle)>);
 
@@ -54,63 +70,63 @@ impl StyledLine {
         Self(Vec::new())
     }
 
-    /// Returns this line with a piece of text behind it.
+    /// Appends a piece of text.
     #[must_use]
-    pub fn with(mut self, text: impl AsRef<str>, look: TextStyle) -> Self {
-        self.push(text, look);
+    pub fn with(mut self, text: impl AsRef<str>, style: TextStyle) -> Self {
+        self.push(text, style);
         self
     }
 
-    /// Returns this line with a piece of ordinary text behind it.
+    /// Appends a piece of plain text.
     #[must_use]
     pub fn text(self, text: impl AsRef<str>) -> Self {
         self.with(text, TextStyle::Plain)
     }
 
-    /// Adds a piece of text.
-    pub fn push(&mut self, text: impl AsRef<str>, look: TextStyle) {
-        let text = tame(text.as_ref());
+    /// Appends a piece of text in place.
+    pub fn push(&mut self, text: impl AsRef<str>, style: TextStyle) {
+        let text = sanitize(text.as_ref());
         match self.0.last_mut() {
-            Some((last, same)) if *same == look => last.push_str(&text),
+            Some((last, same)) if *same == style => last.push_str(&text),
             _ if text.is_empty() => {}
-            _ => self.0.push((text, look)),
+            _ => self.0.push((text, style)),
         }
     }
 
-    /// Adds all pieces of another line.
+    /// Appends the pieces of another line.
     pub fn append(&mut self, other: Self) {
-        for (text, look) in other.0 {
-            self.push(text, look);
+        for (text, style) in other.0 {
+            self.push(text, style);
         }
     }
 
-    /// Adds spaces until the line has a width.
+    /// Appends spaces up to a width.
     pub fn pad(&mut self, width: usize) {
         self.push(" ".repeat(width.saturating_sub(self.width())), TextStyle::Plain);
     }
 
-    /// Returns how many columns the line takes.
+    /// Returns the width in terminal columns.
     pub fn width(&self) -> usize {
         self.0.iter().map(|(text, _)| width(text)).sum()
     }
 
-    /// Returns the line cut to a width; an ellipsis shows that something is missing.
+    /// Returns the line truncated to a width; an ellipsis marks the cut.
     #[must_use]
-    pub fn fit(self, most: usize) -> Self {
-        if self.width() <= most {
+    pub fn fit(self, max_width: usize) -> Self {
+        if self.width() <= max_width {
             return self;
         }
         let mut line = Self::new();
-        let mut left = most;
-        for (text, look) in self.0 {
-            let taken = width(&text);
-            if taken < left {
-                left -= taken;
-                line.push(text, look);
+        let mut left = max_width;
+        for (text, style) in self.0 {
+            let used = width(&text);
+            if used < left {
+                left -= used;
+                line.push(text, style);
             } else {
-                line.push(shorten(&text, left, taken > left), look);
-                // Whether this piece filled the line or not, there is more that does not fit.
-                return if taken == left { line.end_open() } else { line };
+                line.push(shorten(&text, left, used > left), style);
+                // More text follows even if this piece fits exactly.
+                return if used == left { line.end_open() } else { line };
             }
         }
         line
@@ -119,24 +135,35 @@ impl StyledLine {
     /// Replaces the last character by an ellipsis.
     fn end_open(mut self) -> Self {
         if let Some((text, _)) = self.0.last_mut() {
-            let taken = width(text);
-            *text = shorten(text, taken, true);
+            let used = width(text);
+            *text = shorten(text, used, true);
         }
         self
     }
 
-    /// Returns the line as a terminal takes it, in colours or without.
+    /// Returns the line with ANSI escape sequences for its styles, or without.
     pub fn encode(&self, colors: bool) -> String {
         let mut encoded = String::new();
-        for (text, look) in &self.0 {
+        for (text, style) in &self.0 {
             // Writing to a string cannot fail.
-            let _ = if colors && *look != TextStyle::Plain {
-                write!(encoded, "\x1b[{}m{text}\x1b[0m", look.code())
+            let _ = if colors && *style != TextStyle::Plain {
+                write!(encoded, "\x1b[{}m{text}\x1b[0m", style.code())
             } else {
                 write!(encoded, "{text}")
             };
         }
         encoded
+    }
+}
+
+impl StyledLine {
+    /// Returns the line for `ratatui`, with its styles or without.
+    pub fn to_ratatui(&self, colors: bool) -> Line<'static> {
+        let span = |(text, style): &(String, TextStyle)| match colors {
+            true => Span::styled(text.clone(), style.to_ratatui()),
+            false => Span::raw(text.clone()),
+        };
+        self.0.iter().map(span).collect()
     }
 }
 
@@ -146,32 +173,31 @@ impl fmt::Display for StyledLine {
     }
 }
 
-/// Returns how many columns a text takes.
+/// Returns the width of a text in terminal columns.
 pub fn width(text: &str) -> usize {
     text.chars().map(|c| c.width().unwrap_or(0)).sum()
 }
 
-/// Returns as much of a text as fits, with an ellipsis at its end if `open`.
-fn shorten(text: &str, most: usize, open: bool) -> String {
-    let room = if open { most.saturating_sub(1) } else { most };
+/// Returns the part of a text that fits, ending with an ellipsis if `open`.
+fn shorten(text: &str, max_width: usize, open: bool) -> String {
+    let max_text = if open { max_width.saturating_sub(1) } else { max_width };
     let mut short = String::new();
-    let mut taken = 0;
+    let mut used = 0;
     for c in text.chars() {
-        taken += c.width().unwrap_or(0);
-        if taken > room {
+        used += c.width().unwrap_or(0);
+        if used > max_text {
             break;
         }
         short.push(c);
     }
-    if open && most > 0 {
+    if open && max_width > 0 {
         short.push('…');
     }
     short
 }
 
-/// Returns a text without control characters: what a server or a model said must not move the
-/// cursor.
-fn tame(text: &str) -> String {
+/// Replaces control characters, so that text from servers and models cannot move the cursor.
+pub fn sanitize(text: &str) -> String {
     let replace = |c: char| match c {
         '\n' | '\t' | '\r' => ' ',
         c if c.is_control() => '\u{fffd}',
@@ -185,18 +211,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_cut_by_columns_and_say_so() {
+    fn truncation_counts_columns_and_adds_an_ellipsis() {
         let line = StyledLine::new().with("漢字", TextStyle::Bold).text(" and more");
         assert_eq!(line.width(), 13);
         assert_eq!(line.clone().fit(13).to_string(), "漢字 and more");
         assert_eq!(line.clone().fit(9).to_string(), "漢字 and…");
-        assert_eq!(line.clone().fit(4).to_string(), "漢…", "a wide character is never halved");
+        assert_eq!(line.clone().fit(4).to_string(), "漢…", "wide characters are not split");
         assert_eq!(line.clone().fit(1).to_string(), "…");
         assert_eq!(line.fit(0).to_string(), "");
     }
 
     #[test]
-    fn nobody_elses_words_reach_the_terminal_as_orders() {
+    fn control_characters_are_replaced() {
         let line = StyledLine::new().with("a\x1b[2Jb\nc", TextStyle::Red);
         assert_eq!(line.encode(true), "\x1b[31ma\u{fffd}[2Jb c\x1b[0m");
         assert_eq!(line.encode(false), "a\u{fffd}[2Jb c");

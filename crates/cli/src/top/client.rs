@@ -1,4 +1,4 @@
-//! The job's dashboard, as `rollway top` asks it.
+//! HTTP client of `rollway top` for the dashboard of a job.
 
 use std::path::Path;
 use std::time::Duration;
@@ -7,23 +7,24 @@ use rollway::Client;
 use rollway::dashboard::Card;
 use rollway::scene::{Done, Job, Overview, Runner};
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use tokio::time::timeout;
 
-/// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Maximum wait for a response.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Everything that is shown, as of one moment.
+/// State of a job at one time.
 #[derive(Clone, Debug, Default)]
 pub struct TopSnapshot {
-    /// The job as a whole.
+    /// Identity and progress of the job.
     pub job: Job,
-    /// Its numbers.
+    /// Its counters and alarms.
     pub overview: Overview,
     /// Its runners.
     pub runners: Vec<Runner>,
 }
 
-/// Asks the dashboard of one job.
+/// Client of the dashboard of one job.
 #[derive(Clone, Debug)]
 pub struct TopClient {
     client: Client,
@@ -31,31 +32,32 @@ pub struct TopClient {
 }
 
 impl TopClient {
-    /// Finds the dashboard of a job by its folder.
+    /// Reads the address of a job's dashboard from the job's folder.
     ///
     /// # Errors
-    /// In words, if there is none to be found.
-    pub fn find(job: &Path) -> Result<Self, String> {
+    /// A message, if the folder names no dashboard.
+    pub fn open(job: &Path) -> Result<Self, String> {
         let shown = job.display();
         if !job.is_dir() {
-            return Err(format!("{shown} is no folder: name the folder of a job"));
+            return Err(format!("no such folder: {shown}; pass the folder of a job"));
         }
-        let card = Card::read(job).map_err(|error| format!("{shown} cannot be read: {error}"))?;
+        let card = Card::read(job).map_err(|error| {
+            format!("cannot read the dashboard address in {shown}: {error}; check permissions")
+        })?;
         let card = card.ok_or_else(|| {
             format!(
-                "{shown} has no dashboard.json: the job is over, has not begun, or runs with \
-                 `dashboard.enable=false`; a job that is over is looked at with `rollway view \
-                 {shown}`"
+                "{shown} has no dashboard.json: the job has ended, has not started yet, or runs \
+                 with `dashboard.enable=false`; open an ended job with `rollway view {shown}`"
             )
         })?;
         Ok(Self { client: Client::default(), card })
     }
 
-    /// Asks for everything.
+    /// Requests a snapshot.
     ///
     /// # Errors
-    /// In words, if not all of it is answered.
-    pub async fn news(&self) -> Result<TopSnapshot, String> {
+    /// A message, if one of its requests fails.
+    pub async fn snapshot(&self) -> Result<TopSnapshot, String> {
         let (job, overview, runners) =
             tokio::try_join!(self.get("job"), self.get("overview"), self.get("runners"))?;
         Ok(TopSnapshot { job, overview, runners })
@@ -64,38 +66,55 @@ impl TopClient {
     /// Cancels a run.
     ///
     /// # Errors
-    /// In words, if that is not answered.
+    /// A message, if the request fails.
     pub async fn cancel(&self, batch: &str, task: u32, run: u32) -> Result<Done, String> {
-        let path = format!("runs/{}/{task}/{run}/cancel", escaped(batch));
-        self.ask(&path, true).await
+        let path = format!("runs/{}/{task}/{run}/cancel", percent_encode(batch));
+        self.request(&path, true).await
     }
 
     async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, String> {
-        self.ask(path, false).await
+        self.request(path, false).await
     }
 
-    async fn ask<T: DeserializeOwned>(&self, path: &str, act: bool) -> Result<T, String> {
+    async fn request<T: DeserializeOwned>(&self, path: &str, is_post: bool) -> Result<T, String> {
         let Card { url, token, .. } = &self.card;
-        let address = format!("{url}/api/{path}");
-        let asked = async {
-            match act {
-                true => self.client.act(&address, token, "{}".into()).await,
-                false => self.client.call(&address, token, None).await,
+        let endpoint = format!("{url}/api/{path}");
+        let response = async {
+            match is_post {
+                true => self.client.act(&endpoint, token, "{}".into()).await,
+                false => self.client.call(&endpoint, token, None).await,
             }
         };
-        let late = |_| format!("{url} does not answer: the job may be over");
-        let answer = timeout(PATIENCE, asked).await.map_err(late)??;
-        if answer.status != 200 {
-            let words = String::from_utf8_lossy(&answer.body);
-            return Err(format!("{url} answers {path} with {}: {words}", answer.status));
+        let late = |_| {
+            let seconds = REQUEST_TIMEOUT.as_secs();
+            format!("no response from {url} within {seconds} s; check that the job is running")
+        };
+        let response = timeout(REQUEST_TIMEOUT, response).await.map_err(late)??;
+        if response.status != 200 {
+            let message = error_message(&response.body);
+            return Err(format!("{message} (status {} from {endpoint})", response.status));
         }
-        let wrong = |error| format!("{url} answers {path} with something else: {error}");
-        serde_json::from_slice(&answer.body).map_err(wrong)
+        serde_json::from_slice(&response.body).map_err(|error| {
+            format!(
+                "invalid response from {endpoint}: {error}; check that the job and this command \
+                 are of the same version"
+            )
+        })
     }
 }
 
-/// Writes a text so that it is one part of a path.
-fn escaped(text: &str) -> String {
+/// Returns the `error` field of a response body, else the body as text.
+fn error_message(body: &[u8]) -> String {
+    let body: Value = serde_json::from_slice(body)
+        .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(body).into_owned()));
+    match body.get("error").unwrap_or(&body) {
+        Value::String(message) => message.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// Encodes text as one segment of a URL path.
+fn percent_encode(text: &str) -> String {
     let mut path = String::new();
     for byte in text.bytes() {
         match byte {

@@ -1,25 +1,25 @@
-//! What `rollway top` shows, and what keys do to it. Has no clock and no terminal.
+//! State of `rollway top` and its response to keys. Has no clock and no terminal.
 
 use std::cmp::Reverse;
 
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use rollway::scene::Runner;
 
 use super::client::TopSnapshot;
-use super::keys::Key;
 
-/// In which order runners are shown.
+/// Order of the runners.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RunnerSort {
-    /// Those that are stuck first, then those that are longest at it.
+    /// Stuck runners first, otherwise as the job sorts them.
     #[default]
     Stuck,
-    /// By number.
+    /// By runner id.
     Number,
-    /// Those that are longest in their state first.
+    /// By time in the current state, longest first.
     Age,
-    /// By what they work on.
+    /// By batch, task and run.
     Work,
-    /// By what they are at.
+    /// By stage.
     Stage,
 }
 
@@ -34,7 +34,7 @@ impl RunnerSort {
         }
     }
 
-    /// Returns it in words.
+    /// Returns the name that the footer shows.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Stuck => "stuck first",
@@ -46,85 +46,85 @@ impl RunnerSort {
     }
 }
 
-/// A run that somebody wants to cancel.
+/// Run to cancel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CancelTarget {
-    /// Its batch.
+    /// Batch id.
     pub batch: String,
-    /// Its task.
+    /// Index of the task.
     pub task: u32,
-    /// Its number.
+    /// Index of the run.
     pub run: u32,
 }
 
-/// What the last line is for.
+/// Meaning of the keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum InputMode {
-    /// The table.
+    /// Keys move the cursor and give commands.
     #[default]
     Table,
-    /// A filter is typed.
+    /// Keys edit the filter.
     Filter,
-    /// It is asked whether a run is to be cancelled.
+    /// The next key confirms or rejects a cancel.
     Confirm(CancelTarget),
-    /// The keys are explained.
+    /// The help is shown; any key closes it.
     Help,
 }
 
-/// What is to be done about a key.
+/// Action that a key requests from the event loop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TopAction {
-    /// Nothing but draw.
+    /// Draw only.
     None,
-    /// End.
+    /// Quit.
     Quit,
     /// Cancel a run.
     Cancel(CancelTarget),
 }
 
-/// What is shown.
+/// State of the view.
 #[derive(Clone, Debug, Default)]
 pub struct TopModel {
-    /// What the job said last.
-    pub news: TopSnapshot,
-    /// What is wrong with that, if anything is.
-    pub trouble: Option<String>,
-    /// What became of the last deed.
-    pub note: Option<String>,
-    /// What is typed or asked.
+    /// Last snapshot of the job.
+    pub snapshot: TopSnapshot,
+    /// Error of the last request. `None`: the snapshot is current.
+    pub error: Option<String>,
+    /// Result of the last action.
+    pub notice: Option<String>,
+    /// Meaning of the keys.
     pub mode: InputMode,
-    /// Only runners with these words are shown.
+    /// Text that shown runners contain.
     pub filter: String,
-    /// In which order.
-    pub order: RunnerSort,
-    /// The runner under the cursor: it stays there when others come and go.
+    /// Order of the runners.
+    pub sort: RunnerSort,
+    /// Runner under the cursor; the cursor follows it when rows move.
     pub cursor: Option<u32>,
-    /// The first row of the table that is shown.
-    pub top: usize,
-    /// How many rows are shown.
-    pub page: usize,
+    /// Index of the first visible row.
+    pub first_row: usize,
+    /// Number of visible rows.
+    pub page_rows: usize,
 }
 
 impl TopModel {
-    /// Takes in what the job says, or why it does not.
-    pub fn hear(&mut self, heard: Result<TopSnapshot, String>) {
-        match heard {
-            Ok(news) => {
-                self.news = news;
-                self.trouble = None;
+    /// Applies a snapshot or the error of its request.
+    pub fn on_snapshot(&mut self, snapshot: Result<TopSnapshot, String>) {
+        match snapshot {
+            Ok(snapshot) => {
+                self.snapshot = snapshot;
+                self.error = None;
             }
-            Err(words) => self.trouble = Some(words),
+            Err(error) => self.error = Some(error),
         }
-        self.keep_in_view();
+        self.scroll_to_cursor();
     }
 
-    /// Returns the runners to show, in order.
+    /// Returns the filtered runners in order.
     pub fn rows(&self) -> Vec<&Runner> {
-        let words = self.filter.to_lowercase();
-        let fits = |runner: &&Runner| words.is_empty() || text(runner).contains(&words);
-        let mut rows: Vec<&Runner> = self.news.runners.iter().filter(fits).collect();
-        match self.order {
-            // As the job has it.
+        let filter = self.filter.to_lowercase();
+        let matches =
+            |runner: &&Runner| filter.is_empty() || searchable_text(runner).contains(&filter);
+        let mut rows: Vec<&Runner> = self.snapshot.runners.iter().filter(matches).collect();
+        match self.sort {
             RunnerSort::Stuck => rows.sort_by_key(|runner| !runner.stuck),
             RunnerSort::Number => rows.sort_by_key(|runner| runner.runner),
             RunnerSort::Age => rows.sort_by(|one, other| other.age.total_cmp(&one.age)),
@@ -139,108 +139,120 @@ impl TopModel {
         rows
     }
 
-    /// Returns where the cursor is among the rows.
-    pub fn position(&self, rows: &[&Runner]) -> usize {
-        let under = self.cursor.and_then(|cursor| rows.iter().position(|row| row.runner == cursor));
-        under.unwrap_or(0)
+    /// Returns the index of the cursor among the rows.
+    pub fn cursor_index(&self, rows: &[&Runner]) -> usize {
+        let index = self.cursor.and_then(|cursor| rows.iter().position(|row| row.runner == cursor));
+        index.unwrap_or(0)
     }
 
-    /// Says how many rows there is room for.
-    pub fn resize(&mut self, page: usize) {
-        self.page = page.max(1);
-        self.keep_in_view();
+    /// Sets the number of visible rows.
+    pub fn resize(&mut self, page_rows: usize) {
+        self.page_rows = page_rows.max(1);
+        self.scroll_to_cursor();
     }
 
-    /// A key was pressed.
-    pub fn press(&mut self, key: Key) -> TopAction {
-        if key == Key::Interrupt {
-            return TopAction::Quit;
-        }
+    /// Handles a key press.
+    pub fn on_key(&mut self, key: KeyEvent) -> TopAction {
+        let code = match key.code {
+            KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => {
+                return TopAction::Quit;
+            }
+            // Terminals send it for the backspace key, too.
+            KeyCode::Char('h') if key.modifiers.contains(KeyModifiers::CONTROL) => {
+                KeyCode::Backspace
+            }
+            KeyCode::Char(_)
+                if key.modifiers.intersects(KeyModifiers::CONTROL | KeyModifiers::ALT) =>
+            {
+                return TopAction::None;
+            }
+            code => code,
+        };
         match &self.mode {
-            InputMode::Table => return self.press_in_table(key),
-            InputMode::Filter => self.press_in_filter(key),
+            InputMode::Table => return self.on_table_key(code),
+            InputMode::Filter => self.on_filter_key(code),
             InputMode::Help => self.mode = InputMode::Table,
             InputMode::Confirm(target) => {
                 let target = target.clone();
                 self.mode = InputMode::Table;
-                if key == Key::Char('y') || key == Key::Char('Y') {
+                if code == KeyCode::Char('y') || code == KeyCode::Char('Y') {
                     return TopAction::Cancel(target);
                 }
-                self.note = Some("nothing was cancelled".to_owned());
+                self.notice = Some("nothing was cancelled".to_owned());
             }
         }
         TopAction::None
     }
 
-    fn press_in_table(&mut self, key: Key) -> TopAction {
-        self.note = None;
-        match key {
-            Key::Char('q') => return TopAction::Quit,
-            Key::Escape if self.filter.is_empty() => return TopAction::Quit,
-            Key::Escape => self.filter.clear(),
-            Key::Char('h' | '?') => self.mode = InputMode::Help,
-            Key::Char('/') => self.mode = InputMode::Filter,
-            Key::Char('s') => self.order = self.order.next(),
-            Key::Char('c') => self.ask(),
-            Key::Up | Key::Char('k') => self.move_by(-1),
-            Key::Down | Key::Char('j') => self.move_by(1),
-            Key::PageUp => self.move_by(-(self.page as isize)),
-            Key::PageDown => self.move_by(self.page as isize),
-            Key::Home => self.move_by(isize::MIN / 2),
-            Key::End => self.move_by(isize::MAX / 2),
-            Key::Enter | Key::Backspace | Key::Char(_) | Key::Interrupt => {}
+    fn on_table_key(&mut self, code: KeyCode) -> TopAction {
+        self.notice = None;
+        match code {
+            KeyCode::Char('q') => return TopAction::Quit,
+            KeyCode::Esc if self.filter.is_empty() => return TopAction::Quit,
+            KeyCode::Esc => self.filter.clear(),
+            KeyCode::Char('h' | '?') => self.mode = InputMode::Help,
+            KeyCode::Char('/') => self.mode = InputMode::Filter,
+            KeyCode::Char('s') => self.sort = self.sort.next(),
+            KeyCode::Char('c') => self.confirm_cancel(),
+            KeyCode::Up | KeyCode::Char('k') => self.move_cursor(-1),
+            KeyCode::Down | KeyCode::Char('j') => self.move_cursor(1),
+            KeyCode::PageUp => self.move_cursor(-(self.page_rows as isize)),
+            KeyCode::PageDown => self.move_cursor(self.page_rows as isize),
+            KeyCode::Home => self.move_cursor(isize::MIN / 2),
+            KeyCode::End => self.move_cursor(isize::MAX / 2),
+            _ => {}
         }
-        self.keep_in_view();
+        self.scroll_to_cursor();
         TopAction::None
     }
 
-    fn press_in_filter(&mut self, key: Key) {
-        match key {
-            Key::Char(c) => self.filter.push(c),
-            Key::Backspace => drop(self.filter.pop()),
-            Key::Enter => self.mode = InputMode::Table,
-            Key::Escape => {
+    fn on_filter_key(&mut self, code: KeyCode) {
+        match code {
+            KeyCode::Char(c) => self.filter.push(c),
+            KeyCode::Backspace => drop(self.filter.pop()),
+            KeyCode::Enter => self.mode = InputMode::Table,
+            KeyCode::Esc => {
                 self.filter.clear();
                 self.mode = InputMode::Table;
             }
             _ => {}
         }
-        self.keep_in_view();
+        self.scroll_to_cursor();
     }
 
-    /// Asks whether the run under the cursor is to be cancelled.
-    fn ask(&mut self) {
+    /// Requests confirmation to cancel the run under the cursor.
+    fn confirm_cancel(&mut self) {
         let rows = self.rows();
-        let target = rows.get(self.position(&rows)).and_then(|runner| {
+        let target = rows.get(self.cursor_index(&rows)).and_then(|runner| {
             let (batch, task, run) = (runner.batch.clone()?, runner.task?, runner.run?);
             Some(CancelTarget { batch, task, run })
         });
         match target {
             Some(target) => self.mode = InputMode::Confirm(target),
-            None => self.note = Some("this runner executes no run".to_owned()),
+            None => self.notice = Some("this runner executes no run".to_owned()),
         }
     }
 
-    fn move_by(&mut self, by: isize) {
+    fn move_cursor(&mut self, by: isize) {
         let rows = self.rows();
         let last = rows.len().saturating_sub(1) as isize;
-        let to = (self.position(&rows) as isize).saturating_add(by).clamp(0, last);
-        let cursor = rows.get(to as usize).map(|runner| runner.runner);
+        let index = (self.cursor_index(&rows) as isize).saturating_add(by).clamp(0, last);
+        let cursor = rows.get(index as usize).map(|runner| runner.runner);
         self.cursor = cursor;
     }
 
-    /// Scrolls so that the cursor is seen.
-    fn keep_in_view(&mut self) {
+    /// Scrolls so that the cursor is visible and no row of the page is left empty.
+    fn scroll_to_cursor(&mut self) {
         let rows = self.rows();
-        let (at, count) = (self.position(&rows), rows.len());
-        let page = self.page.max(1);
-        let top = self.top.min(count.saturating_sub(page)).min(at);
-        self.top = top.max((at + 1).saturating_sub(page));
+        let (index, count) = (self.cursor_index(&rows), rows.len());
+        let page = self.page_rows.max(1);
+        let first = self.first_row.min(count.saturating_sub(page)).min(index);
+        self.first_row = first.max((index + 1).saturating_sub(page));
     }
 }
 
-/// Returns everything that a filter looks at.
-fn text(runner: &Runner) -> String {
+/// Returns the text that the filter is matched with, in lower case.
+fn searchable_text(runner: &Runner) -> String {
     let Runner { batch, task, run, .. } = runner;
     let number = |number: &Option<u32>| number.map_or_else(String::new, |it| it.to_string());
     let work = format!("{}/{}/{}", batch.as_deref().unwrap_or(""), number(task), number(run));

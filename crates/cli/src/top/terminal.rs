@@ -1,130 +1,91 @@
-//! The terminal while `rollway top` has it: keys come one by one, the whole of it is drawn on, and
-//! whatever happens it is as it was before.
+//! Terminal session of `rollway top`: raw mode and alternate screen, left again on drop and on
+//! panic.
 
-use std::io::{self, IsTerminal, Read, Write};
-use std::panic;
-use std::sync::{Mutex, Once, PoisonError};
-use std::thread;
+use std::io::{self, IsTerminal, Write, stdout};
 
-use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
-use tokio::sync::mpsc;
+use crossterm::execute;
+use crossterm::terminal::{BeginSynchronizedUpdate, EndSynchronizedUpdate, EnterAlternateScreen};
+use ratatui::layout::Rect;
+use ratatui::{DefaultTerminal, TerminalOptions, Viewport};
 
-use super::keys::{self, Key};
+use super::draw;
+use super::model::TopModel;
 use crate::output::{TerminalSize, size_of};
-use crate::styled_line::StyledLine;
 
-/// How the terminal was; none: nobody has it.
-static BEFORE: Mutex<Option<Termios>> = Mutex::new(None);
-
-/// Goes to a screen of its own and hides the cursor.
-const ENTER: &str = "\x1b[?1049h\x1b[?25l";
-/// Goes back.
-const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
-/// Shows nothing until all of a frame is there, where a terminal can.
-const HOLD: &str = "\x1b[?2026h\x1b[H";
-const RELEASE: &str = "\x1b[J\x1b[?2026l";
-
-/// The terminal. It is given back when this is dropped, and when somebody panics.
+/// Terminal in raw mode. Dropping it restores the terminal.
 #[derive(Debug)]
 pub struct RawTerminal {
+    terminal: DefaultTerminal,
+    area: Rect,
     colors: bool,
 }
 
 impl RawTerminal {
-    /// Takes the terminal.
+    /// Enters raw mode and the alternate screen, and installs a panic hook that leaves both.
     ///
     /// # Errors
-    /// If standard input or output is none.
-    pub fn take() -> io::Result<Self> {
-        let before = tcgetattr(io::stdin())?;
-        let mut raw = before.clone();
-        raw.make_raw();
-        *BEFORE.lock().unwrap_or_else(PoisonError::into_inner) = Some(before);
-        static HOOK: Once = Once::new();
-        HOOK.call_once(|| {
-            let usual = panic::take_hook();
-            panic::set_hook(Box::new(move |what| {
-                give_back();
-                usual(what);
-            }));
-        });
-        let screen = Self { colors: colors() };
-        tcsetattr(io::stdin(), OptionalActions::Flush, &raw)?;
-        write(ENTER)?;
-        Ok(screen)
+    /// If standard input or output is not a terminal.
+    pub fn enter() -> io::Result<Self> {
+        let area = current_area();
+        // The size is read by `size_of`, which knows `COLUMNS` and `LINES`, hence fixed.
+        let viewport = Viewport::Fixed(area);
+        let terminal = ratatui::try_init_with_options(TerminalOptions { viewport })?;
+        let terminal = Self { terminal, area, colors: has_colors() };
+        execute!(stdout(), EnterAlternateScreen)?;
+        Ok(terminal)
     }
 
-    /// Returns how large it is now.
-    pub fn size(&self) -> TerminalSize {
-        size_of(io::stdout())
-    }
-
-    /// Draws a screenful.
+    /// Draws a frame at the current size of the terminal.
     ///
     /// # Errors
-    /// If nobody sees it any more.
-    pub fn show(&self, lines: &[StyledLine]) -> io::Result<()> {
-        let lines: Vec<String> =
-            lines.iter().map(|line| line.encode(self.colors) + "\x1b[K").collect();
-        write(&format!("{HOLD}{}{RELEASE}", lines.join("\r\n")))
+    /// If standard output cannot be written.
+    pub fn draw(&mut self, model: &mut TopModel) -> io::Result<()> {
+        let area = current_area();
+        execute!(stdout(), BeginSynchronizedUpdate)?;
+        if area != self.area {
+            self.terminal.resize(area)?;
+            self.area = area;
+        }
+        self.terminal.draw(|frame| draw::render(model, frame, self.colors))?;
+        execute!(stdout(), EndSynchronizedUpdate)
     }
 }
 
 impl Drop for RawTerminal {
     fn drop(&mut self) {
-        give_back();
+        // A terminal that is closed cannot be restored.
+        let _ = self.terminal.show_cursor();
+        let _ = ratatui::try_restore();
     }
 }
 
-/// Leaves the terminal as it was found. Does nothing the second time.
-fn give_back() {
-    let before = BEFORE.lock().unwrap_or_else(PoisonError::into_inner).take();
-    if let Some(before) = before {
-        // Nothing can be done about a terminal that is gone.
-        let _ = write(LEAVE);
-        let _ = tcsetattr(io::stdin(), OptionalActions::Flush, &before);
-    }
+fn current_area() -> Rect {
+    let TerminalSize { columns, rows } = size_of(stdout());
+    let cells = |number: usize| u16::try_from(number).unwrap_or(u16::MAX);
+    Rect::new(0, 0, cells(columns), cells(rows))
 }
 
-/// Tells whether standard output shows colours.
-pub fn colors() -> bool {
-    let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-    let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
-    io::stdout().is_terminal() && !is_dumb && !is_set("NO_COLOR")
+/// Returns whether standard output shows colors.
+pub fn has_colors() -> bool {
+    let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    stdout().is_terminal() && !is_dumb() && !no_color
 }
 
-/// Tells whether there is a terminal to draw on and to read keys from.
-pub fn is_there() -> bool {
-    let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
-    io::stdout().is_terminal() && io::stdin().is_terminal() && !is_dumb
+/// Returns whether standard input and output are a terminal that can be drawn on.
+pub fn is_interactive() -> bool {
+    stdout().is_terminal() && io::stdin().is_terminal() && !is_dumb()
 }
 
-/// Writes at once.
-pub fn write(text: &str) -> io::Result<()> {
-    let mut out = io::stdout().lock();
+fn is_dumb() -> bool {
+    std::env::var_os("TERM").is_none_or(|term| term == "dumb")
+}
+
+/// Writes text to standard output and flushes it.
+///
+/// # Errors
+/// If standard output cannot be written.
+pub fn print(text: &str) -> io::Result<()> {
+    let mut out = stdout().lock();
     out.write_all(text.as_bytes())?;
     out.flush()
-}
-
-/// Returns the keys as they are pressed. The thread that reads them ends with the process, or with
-/// standard input.
-pub fn keys() -> mpsc::Receiver<Vec<Key>> {
-    let (sender, receiver) = mpsc::channel(64);
-    let reading = thread::Builder::new().name("keys".to_owned());
-    // Without the thread there are no keys, and Ctrl-C from elsewhere still ends it.
-    let _ = reading.spawn(move || {
-        let mut bytes = [0; 256];
-        loop {
-            match io::stdin().lock().read(&mut bytes) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) | Ok(0) => return,
-                Ok(count) => {
-                    if sender.blocking_send(keys::read(&bytes[..count])).is_err() {
-                        return;
-                    }
-                }
-            }
-        }
-    });
-    receiver
 }
