@@ -35,11 +35,11 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--runners", type=_count, default=4, help="runners of each process")
     parser.add_argument("--processes", type=_count, default=1, help="how many processes there are")
     parser.add_argument(
-        "--patience",
+        "--connect-timeout",
         type=float,
         default=600.0,
         metavar="SECONDS",
-        help="how long to wait for a job that is not there, or not any more",
+        help="seconds to wait for the job to become reachable",
     )
     said = parser.parse_args(arguments)
     # As `python -m rollway.worker` without arguments, with the package that this process has.
@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> None:
         ["-c", code],
         said.processes,
         said.runners,
-        said.patience,
+        said.connect_timeout,
     )
     if words is not None:
         print(f"error: {words}", file=sys.stderr)

@@ -127,6 +127,6 @@ def test_a_wrong_secret_is_not_tried_twice(by_hand, tmp_path):
 
 
 def test_nobody_there_is_said(tmp_path):
-    nobody = worker(str(tmp_path / "cluster.json"), "--patience", "0")
+    nobody = worker(str(tmp_path / "cluster.json"), "--connect-timeout", "0")
     assert nobody.wait() == 1
     assert "No such file" in nobody.stderr.read()

@@ -1,4 +1,4 @@
-//! The table of mode `bench`: checkpoints by sets, with the difference to the first checkpoint.
+//! Result table of mode `bench`: scores by checkpoint and evaluation set.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,15 +6,15 @@ use std::sync::{Mutex, PoisonError};
 
 use rollway::explorer::{Event, Watcher};
 
-/// Scores as they come.
+/// Observer that collects scores and formats them.
 #[derive(Debug, Default)]
 pub(crate) struct BenchTable(Mutex<Scores>);
 
 #[derive(Debug, Default)]
 struct Scores {
-    /// Sets in the order in which they came.
+    /// Evaluation sets in order of arrival.
     sets: Vec<String>,
-    /// By checkpoint and set.
+    /// Scores by checkpoint and set.
     rows: BTreeMap<u64, BTreeMap<String, Option<f64>>>,
 }
 

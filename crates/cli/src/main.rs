@@ -1,11 +1,12 @@
-//! The `rollway` command: arguments in, an honest exit code out.
+//! The `rollway` command: parses arguments, runs a subcommand, returns its exit code.
 
-#![expect(clippy::print_stderr, reason = "errors are for people, and people read standard error")]
+#![expect(clippy::print_stderr, reason = "warnings and errors go to standard error")]
 
 mod bench;
 mod check;
 mod debug;
 mod mock_server;
+mod renamed;
 mod run;
 mod serve;
 mod signals;
@@ -34,61 +35,61 @@ struct Args {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run the job that a configuration describes
-    Run(Run),
-    /// Say whether a configuration is sound, without running anything
+    Run(RunArgs),
+    /// Check a configuration without running anything
     Check(ConfigArgs),
-    /// Run one task once and show everything: messages, tokens, reward, where time went
+    /// Run one task once and show messages, tokens, reward and timing
     Debug(ConfigArgs),
-    /// Run a simulated inference server, to try a configuration without a GPU
+    /// Run a mock inference server, to try a configuration without a GPU
     MockServer(mock_server::MockServerArgs),
-    /// Run workers on this machine for a job on another one
+    /// Run workers on this machine for a job on another machine
     Worker(worker::WorkerArgs),
-    /// Make a file for Perfetto (ui.perfetto.dev) from the history of a job
+    /// Export the history of a job for Perfetto (ui.perfetto.dev)
     Trace(trace::TraceArgs),
-    /// Watch the runners of a running job, those that are stuck first, and cancel what hangs
-    Top(Top),
-    /// Show a job in a browser: a running one live, a finished one as it was recorded
+    /// Show the runners of a running job, stuck ones first, and cancel runs
+    Top(TopArgs),
+    /// Show a job in a browser, live or from its recorded history
     View(view::ViewArgs),
     /// Print the JSON Schema of the configuration, for editors
     Schema,
 }
 
 #[derive(Debug, Arguments)]
-struct Top {
-    /// The job's folder
+struct TopArgs {
+    /// Folder of the job
     #[arg(value_name = "JOB_DIR")]
     job: PathBuf,
-    /// Print it once and end, as when standard output is no terminal
+    /// Print the table once and exit; the default when standard output is not a terminal
     #[arg(long)]
     once: bool,
 }
 
 #[derive(Debug, Arguments)]
-struct Run {
+struct RunArgs {
     #[command(flatten)]
     source: ConfigArgs,
-    /// What standard error looks like
+    /// Format of standard error
     #[arg(long, value_enum, default_value_t)]
     log: LogFormat,
 }
 
 #[derive(Debug, Arguments)]
 struct ConfigArgs {
-    /// The configuration, in YAML
+    /// Configuration file (YAML)
     config: PathBuf,
-    /// Values that replace those of the file, such as `explorer.max_timeout=60`
+    /// Overrides of the file, such as `explorer.max_timeout=60`
     #[arg(value_name = "KEY=VALUE")]
     overrides: Vec<String>,
 }
 
-/// What the user's input and the job came to.
+/// Error of a subcommand.
 #[derive(Debug)]
 enum CliError {
-    /// The input is at fault: nothing was started.
+    /// Invalid input: nothing was started. Exit code 2.
     Input(String),
-    /// The job did not do what it should.
+    /// The job failed. Exit code 1.
     Job(String),
-    /// Somebody ended it; the words were said already.
+    /// Interrupted by a signal; reported already. Exit code 130.
     Interrupted,
 }
 
@@ -105,8 +106,9 @@ impl From<ConfigError> for CliError {
 }
 
 fn main() -> ExitCode {
-    let done = match Args::parse().command {
-        Command::Run(Run { source, log }) => {
+    let args = Args::try_parse().unwrap_or_else(|error| renamed::exit(&error));
+    let done = match args.command {
+        Command::Run(RunArgs { source, log }) => {
             load(&source).and_then(|config| run::run(config, &source, log))
         }
         Command::Check(source) => load(&source).and_then(|config| check::check(&config, &source)),
@@ -114,9 +116,9 @@ fn main() -> ExitCode {
         Command::MockServer(args) => mock_server::mock_server(&args),
         Command::Worker(args) => worker::run_workers(&args),
         Command::Trace(args) => trace::trace(&args),
-        Command::Top(Top { job, once }) => runtime().and_then(|runtime| {
+        Command::Top(TopArgs { job, once }) => runtime().and_then(|runtime| {
             let done = runtime.block_on(rollway_cli::top::top(&job, once));
-            // Nobody waits for a key that is not pressed.
+            // A request in flight does not delay the exit.
             runtime.shutdown_background();
             done.map_err(CliError::Input)
         }),
@@ -137,12 +139,12 @@ fn main() -> ExitCode {
             Output::write_final(&format!("error: {message}"));
             ExitCode::FAILURE
         }
-        // As shells say it of a program that Ctrl-C has ended.
+        // 128 + SIGINT, as shells report it.
         Err(CliError::Interrupted) => ExitCode::from(130),
     }
 }
 
-/// Reads and checks a configuration; what there is to know about it goes to standard error.
+/// Reads and checks a configuration; warnings go to standard error.
 fn load(source: &ConfigArgs) -> Result<Config, CliError> {
     let config = Config::load(&source.config)?.with_overrides(&source.overrides)?;
     let Resolved { config, warnings } = config.resolve()?;
@@ -152,8 +154,10 @@ fn load(source: &ConfigArgs) -> Result<Config, CliError> {
     Ok(config)
 }
 
-/// Returns threads for everything that waits.
+/// Returns the tokio runtime of a subcommand.
 fn runtime() -> Result<Runtime, CliError> {
     let runtime = Builder::new_multi_thread().enable_all().build();
-    runtime.map_err(|error| CliError::Job(format!("no threads could be started: {error}")))
+    runtime.map_err(|error| {
+        CliError::Job(format!("cannot start threads: {error}; check the limits of this user"))
+    })
 }

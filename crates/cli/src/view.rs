@@ -1,7 +1,7 @@
-//! `rollway view`: the dashboard of a job, whether it runs or is over.
+//! `rollway view`: the dashboard of a running or ended job.
 
-#![expect(clippy::print_stdout, reason = "where the dashboard is, is what was asked for")]
-#![expect(clippy::print_stderr, reason = "what a person should know goes to standard error")]
+#![expect(clippy::print_stdout, reason = "the address of the dashboard is the result")]
+#![expect(clippy::print_stderr, reason = "notices go to standard error")]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -13,56 +13,54 @@ use rollway::scene;
 use crate::signals::Signals;
 use crate::{CliError, runtime};
 
-/// What is to be looked at.
+// A doc comment here would replace the description of the command in its help.
 #[derive(Debug, Args)]
 pub(crate) struct ViewArgs {
-    /// The folder of the job
+    /// Folder of the job
     job_dir: PathBuf,
-    /// Where to listen, as `host:port`; port 0 means any that is free
+    /// Address to listen on, as `host:port`; port 0 takes any free port
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:0")]
     listen: String,
-    /// Open it in a browser, too
+    /// Open the dashboard in a browser
     #[arg(long)]
     open: bool,
 }
 
-/// Says where the dashboard of a running job is, or serves what a job has recorded until a signal
-/// ends it.
+/// Prints the address of a running job's dashboard, or serves the recorded history of an ended job
+/// until a signal stops it.
 pub(crate) fn view(args: &ViewArgs) -> Result<(), CliError> {
     let job = &args.job_dir;
     if !job.is_dir() {
-        let words = format!("{} is no folder; name that of a job", job.display());
-        return Err(CliError::Input(words));
+        let job = job.display();
+        return Err(CliError::Input(format!("no such folder: {job}; pass the folder of a job")));
     }
     let runtime = runtime()?;
     runtime.block_on(async {
-        if let Some(card) = served(job).await {
+        if let Some(card) = running_dashboard(job).await {
             println!("{}", card.address());
-            eprintln!("the job is running; this is its own dashboard");
+            eprintln!("the job is running; this is its live dashboard");
             open(args, &card.address());
             return Ok(());
         }
         let scene = scene::open(job).map_err(|error| CliError::Input(error.to_string()))?;
         let options = Options { listen: args.listen.clone(), token: None, scene, metrics: None };
         let dashboard = Dashboard::open(options).await?;
-        let signals = Signals::new();
-        let mut signals = signals
-            .map_err(|error| CliError::Job(format!("signals cannot be waited for: {error}")))?;
+        let mut signals = Signals::new()?;
         println!("{}", dashboard.address());
-        eprintln!("what the job has recorded; Ctrl-C ends it");
+        eprintln!("recorded history of the job; Ctrl-C stops the dashboard");
         open(args, &dashboard.address());
         signals.next().await;
         Ok(())
     })
 }
 
-/// Returns the dashboard that the job serves itself, if it does.
-async fn served(job: &Path) -> Option<Card> {
+/// Returns the address of the job's own dashboard, if it responds.
+async fn running_dashboard(job: &Path) -> Option<Card> {
     let card = Card::read(job).ok().flatten()?;
     card.is_served().await.then_some(card)
 }
 
-/// Opens an address in the person's browser. Without one, there is still the address.
+/// Opens an address in a browser if requested. A failure is only a warning.
 fn open(args: &ViewArgs, address: &str) {
     if !args.open {
         return;
@@ -71,7 +69,9 @@ fn open(args: &ViewArgs, address: &str) {
     let mut command = Command::new(program);
     let command = command.arg(address).stdin(Stdio::null()).stdout(Stdio::null());
     if let Err(error) = command.stderr(Stdio::null()).spawn() {
-        eprintln!("warning: no browser could be opened ({program}: {error})");
+        eprintln!(
+            "warning: cannot open a browser with {program}: {error}; open {address} yourself"
+        );
     }
 }
 

@@ -1,16 +1,16 @@
-//! `rollway debug`: one task, once, everything shown.
+//! `rollway debug`.
 
 use serde_json::Value;
 
 use crate::workspace::{Workspace, read};
 
 #[test]
-fn one_task_is_shown_whole() {
+fn one_task_is_run_and_shown() {
     let workspace = Workspace::new();
     let ran = workspace.run("debug", &[]);
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
-    for words in ["user", "log-prob", "reward", "where time went"] {
-        assert!(ran.stdout.contains(words), "no {words:?} in\n{}", ran.stdout);
+    for text in ["user", "log-prob", "reward", "timing"] {
+        assert!(ran.stdout.contains(text), "no {text:?} in\n{}", ran.stdout);
     }
     let folder = workspace.job().join("debug");
     let text = std::fs::read_to_string(folder.join("experiences.jsonl")).unwrap();
@@ -25,9 +25,9 @@ fn one_task_is_shown_whole() {
 }
 
 #[test]
-fn a_failure_is_shown_whole() {
+fn failure_is_exit_code_1_with_its_message() {
     let workspace = Workspace::new();
-    // The embedded model knows no such option, and says so.
+    // The embedded model rejects this option.
     let key = "buffer.explorer_input.taskset.rollout_args={top_p: 0.5}";
     let ran = workspace.run("debug", &[key]);
     assert_eq!(ran.code, Some(1), "{}", ran.stderr);

@@ -1,10 +1,10 @@
-//! What is wrong is said once, with a remedy, before anything long is started.
+//! Errors of the input: one message with a remedy, before anything is started.
 
 use std::net::TcpListener;
 
 use crate::workspace::Workspace;
 
-/// Runs the example with keys on top, and returns what is said about it.
+/// Runs the example with overrides and returns standard error.
 fn refused(workspace: &Workspace, keys: &[&str]) -> String {
     let ran = workspace.run("run", keys);
     assert_eq!(ran.code, Some(2), "{keys:?}: {}", ran.stderr);
@@ -13,10 +13,10 @@ fn refused(workspace: &Workspace, keys: &[&str]) -> String {
 }
 
 #[test]
-fn every_mistake_has_its_message_and_code_2() {
+fn every_input_error_has_its_message_and_code_2() {
     let workspace = Workspace::new();
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = format!("synchronizer.address={}", taken.local_addr().unwrap());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("synchronizer.address={}", listener.local_addr().unwrap());
     let server = [
         "mode=explore",
         "explorer.rollout_model.engine_type=vllm",
@@ -39,28 +39,28 @@ fn every_mistake_has_its_message_and_code_2() {
         (&["mode=bench"], &["no checkpoints", "train first"]),
     ];
     for (keys, expected) in cases {
-        let said = refused(&workspace, keys);
-        for words in expected {
-            assert!(said.contains(words), "{keys:?}: no {words:?} in\n{said}");
+        let stderr = refused(&workspace, keys);
+        for text in expected {
+            assert!(stderr.contains(text), "{keys:?}: no {text:?} in\n{stderr}");
         }
-        assert_eq!(said.matches("error: ").count(), 1, "{keys:?}: one message\n{said}");
+        assert_eq!(stderr.matches("error: ").count(), 1, "{keys:?}: one message\n{stderr}");
     }
 }
 
 #[test]
-fn a_folder_that_cannot_be_made_is_named() {
+fn error_names_the_folder_that_cannot_be_created() {
     let workspace = Workspace::new();
     std::fs::write(workspace.path().join("file"), "").unwrap();
     let root = format!("checkpoint_root_dir={}", workspace.path().join("file").display());
-    let said = refused(&workspace, &[&root]);
-    assert!(said.contains("cannot be written to") && said.contains("hint"), "{said}");
+    let stderr = refused(&workspace, &[&root]);
+    assert!(stderr.contains("cannot be written to") && stderr.contains("hint"), "{stderr}");
 }
 
 #[test]
-fn check_looks_at_files_and_names() {
+fn check_reports_all_errors_without_creating_files() {
     let workspace = Workspace::new();
-    let sound = workspace.run("check", &[]);
-    assert_eq!((sound.code, sound.stderr.trim()), (Some(0), "examples/arithmetic.yaml: sound"));
+    let valid = workspace.run("check", &[]);
+    assert_eq!((valid.code, valid.stderr.trim()), (Some(0), "examples/arithmetic.yaml: valid"));
     let wrong = [
         "buffer.explorer_input.taskset.path=nowhere.jsonl",
         "buffer.explorer_input.default_reward_fn_type=exact",

@@ -1,4 +1,4 @@
-//! The first command of the README learns, and says what it did.
+//! The first command of the README: learning, resuming, comparing checkpoints.
 
 use serde_json::Value;
 
@@ -18,7 +18,7 @@ fn scores(summary: &Value) -> Vec<(u64, f64)> {
 }
 
 #[test]
-fn it_learns_goes_on_and_has_its_checkpoints_compared() {
+fn job_learns_resumes_and_compares_checkpoints() {
     let workspace = Workspace::new();
     let ran = workspace.run("run", &SHORT);
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
@@ -49,14 +49,14 @@ fn it_learns_goes_on_and_has_its_checkpoints_compared() {
     assert_eq!(summary["last_eval"].as_f64(), Some(last));
     assert!(first < 0.4 && last > first + 0.1, "{curve:?}");
 
-    // A finished job says so, and what to do.
+    // A finished job prints the next commands.
     let again = workspace.run("run", &SHORT);
     assert_eq!(again.code, Some(0));
     assert!(again.stderr.contains("is finished: 8 steps"), "{}", again.stderr);
     assert!(again.stderr.contains("buffer.total_steps=16"), "{}", again.stderr);
     assert_eq!(workspace.summary(), summary, "nothing has happened");
 
-    // With more to do it goes on.
+    // More steps resume the job.
     let more = workspace.run("run", &[&["buffer.total_steps=9"], &SHORT[1..]].concat());
     assert_eq!(more.code, Some(0), "{}", more.stderr);
     let summary = workspace.summary();
@@ -64,7 +64,7 @@ fn it_learns_goes_on_and_has_its_checkpoints_compared() {
     assert_eq!(summary["restarts"], 1);
     assert_eq!(summary["experiences_delivered"], 9 * 16 * 8);
 
-    // Checkpoints side by side.
+    // Mode `bench` compares checkpoints.
     let bench = workspace.run("run", &["mode=bench"]);
     assert_eq!(bench.code, Some(0), "{}", bench.stderr);
     let rows: Vec<Vec<&str>> =
@@ -81,7 +81,7 @@ fn it_learns_goes_on_and_has_its_checkpoints_compared() {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_curve() {
+fn same_seed_gives_the_same_scores() {
     let curve = |seed: &str| {
         let workspace = Workspace::new();
         let seed = format!("explorer.rollout_model.seed={seed}");

@@ -1,5 +1,4 @@
-//! A trainer that is a program: what it is told, how its death is seen, and that it never outlives
-//! the job.
+//! External trainer program: its environment, its failure, and its end with the job.
 
 use std::io::Read as _;
 use std::process::Command;
@@ -21,7 +20,7 @@ fn borrowed(keys: &[String]) -> Vec<&str> {
 }
 
 #[test]
-fn one_that_dies_ends_the_job_with_its_last_words() {
+fn failed_trainer_ends_the_job_with_its_last_output() {
     let workspace = Workspace::new();
     let script = "env | grep ^ROLLWAY_ | sort; echo out of memory >&2; exit 3";
     let ran = workspace.run("run", &borrowed(&keys(script)));
@@ -44,10 +43,10 @@ fn one_that_dies_ends_the_job_with_its_last_words() {
 }
 
 #[test]
-fn one_that_never_ends_is_ended_with_everything_it_started() {
+fn trainer_and_its_children_are_killed_with_the_job() {
     for signal in ["INT", "KILL"] {
         let workspace = Workspace::new();
-        // Whoever is alive holds the pipe open.
+        // Processes that are alive hold the pipe open.
         let pipe = workspace.path().join("alive");
         assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
         let script = format!(

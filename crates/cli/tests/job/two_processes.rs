@@ -1,12 +1,11 @@
-//! Explorer and trainer as two processes: they find each other through the job's folder, and the
-//! trainer reads the explorer's queue.
+//! Explorer and trainer as two processes that share a job folder.
 
 use crate::workspace::{Workspace, read};
 
 const KEYS: [&str; 3] = ["buffer.total_steps=3", "buffer.batch_size=4", "explorer.eval_interval=3"];
 
 #[test]
-fn a_trainer_elsewhere_learns_from_the_explorers_queue() {
+fn trainer_process_reads_the_queue_of_the_explorer_process() {
     let workspace = Workspace::new();
     let mut explorer = workspace.start(&[&KEYS[..], &["mode=explore"]].concat());
     explorer.wait_for("began");
@@ -20,8 +19,8 @@ fn a_trainer_elsewhere_learns_from_the_explorers_queue() {
     let mut trainer = workspace.command("run", &keys);
     let secret = file("experience_buffer_reader_secret.txt");
     let output = trainer.env("ROLLWAY_READER_SECRET", secret).output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(0), "{said}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
     let (code, events) = explorer.finish();
     assert_eq!(code, Some(0), "{events:#?}");
 
