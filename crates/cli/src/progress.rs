@@ -1,8 +1,8 @@
-//! How a job looks while it runs: a live view on a terminal, plain or JSON lines elsewhere.
+//! Progress of a running job: a live view on a terminal, plain or JSON lines elsewhere.
 //!
-//! [`ProgressModel`] knows what there is to show and [`draw`](draw::draw) turns it into lines, both
-//! without a clock or a terminal. [`ProgressView`] is the watcher of a job that owns a screen and draws it
-//! several times a second.
+//! [`ProgressModel`] is the state and [`draw`](draw::draw) its layout, both without a clock or a
+//! terminal. [`ProgressView`] observes a job, updates the model and draws it several times a
+//! second.
 
 pub mod draw;
 pub mod format;
@@ -29,28 +29,29 @@ use self::summary::FinalSummary;
 use crate::log;
 use crate::output::{Output, OutputKind};
 
-/// How often the live view is drawn.
-const FRAME: Duration = Duration::from_millis(125);
+/// Time between two frames of the live view.
+const FRAME_INTERVAL: Duration = Duration::from_millis(125);
 
-/// What the view says about a job as a whole.
+/// Columns of the final summary when standard error is not a terminal.
+const PLAIN_COLUMNS: usize = 100;
+
+/// Identity of a job, as the view shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobTitle {
-    /// The job's name.
     pub name: String,
-    /// What it does.
     pub mode: Mode,
-    /// The model that is trained.
+    /// Name of the trained model.
     pub model: String,
-    /// The job's folder.
+    /// Folder of the job.
     pub job_dir: PathBuf,
-    /// Where the curves are, if they are written.
+    /// Folder of the TensorBoard files, if they are written.
     pub curves: Option<PathBuf>,
-    /// The file that describes the job.
+    /// Configuration file of the job.
     pub source: Option<PathBuf>,
 }
 
 impl JobTitle {
-    /// Returns the title of a checked configuration that was read from a file.
+    /// Returns the title of a checked configuration; `source` is its file.
     pub fn new(config: &Config, source: Option<PathBuf>) -> Self {
         Self {
             name: config.name.clone(),
@@ -63,81 +64,79 @@ impl JobTitle {
     }
 }
 
-/// How a job ended.
+/// Outcome of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProgressEnd {
-    /// It is done.
+    /// All steps are done.
     Done,
-    /// It was told to stop; the same command goes on.
+    /// Stopped on request; the same command resumes it.
     Stopped,
-    /// Something went wrong, which somebody else says.
+    /// Failed; the caller reports the error.
     Failed,
 }
 
-/// Shows a job. Draws until [`end`](Self::end) or until it is dropped.
+/// Observer that shows a job until [`end`](Self::end) or until it is dropped.
 pub struct ProgressView {
-    myself: Weak<Self>,
+    this: Weak<Self>,
     output: Output,
-    began: Instant,
-    state: Mutex<State>,
+    started: Instant,
+    state: Mutex<ViewState>,
     ended: Condvar,
 }
 
-struct State {
-    screen: ProgressModel,
+struct ViewState {
+    model: ProgressModel,
     is_over: bool,
 }
 
 impl ProgressView {
-    /// Begins to show a job.
+    /// Starts showing a job.
     pub fn start(title: JobTitle, output: &Output) -> Arc<Self> {
-        let state = State { screen: ProgressModel::new(title), is_over: false };
-        let view = Arc::new_cyclic(|myself| Self {
-            myself: Weak::clone(myself),
+        let state = ViewState { model: ProgressModel::new(title), is_over: false };
+        let view = Arc::new_cyclic(|this| Self {
+            this: Weak::clone(this),
             output: output.clone(),
-            began: Instant::now(),
+            started: Instant::now(),
             state: Mutex::new(state),
             ended: Condvar::new(),
         });
         if output.kind() == OutputKind::Live {
             let weak = Arc::downgrade(&view);
-            let drawing = thread::Builder::new().name("view".to_owned());
-            // Without the thread there are still the lines above and the block at the end.
-            let _ = drawing.spawn(move || keep_drawing(&weak));
+            let drawing_thread = thread::Builder::new().name("view".to_owned());
+            // Without the thread, log lines and the final summary are still shown.
+            let _ = drawing_thread.spawn(move || keep_drawing(&weak));
         }
         view
     }
 
-    /// Takes in the numbers of this moment.
-    pub fn beat(&self, beat: Beat) {
+    /// Applies a sample of the live statistics.
+    pub fn on_sample(&self, sample: Beat) {
         let mut state = self.lock();
-        state.screen.beat(beat, self.began.elapsed());
+        state.model.on_sample(sample, self.started.elapsed());
     }
 
-    /// Ends the view and leaves a summary. `account` is what the whole job came to; none: what
-    /// was seen here.
-    pub fn end(&self, ending: ProgressEnd, account: Option<&FinalSummary>) {
+    /// Ends the view and prints a summary of the whole job. `None`: of what this view observed.
+    pub fn end(&self, end: ProgressEnd, summary: Option<&FinalSummary>) {
         let mut state = self.lock();
         if state.is_over {
             return;
         }
         state.is_over = true;
-        state.screen.now = self.began.elapsed();
-        let screen = &state.screen;
-        let mut account = account.unwrap_or(&screen.account).clone();
-        account.tokens = account.tokens.max(screen.account.tokens);
-        let account = &account;
+        state.model.now = self.started.elapsed();
+        let model = &state.model;
+        let mut summary = summary.unwrap_or(&model.summary).clone();
+        summary.tokens = summary.tokens.max(model.summary.tokens);
         match self.output.kind() {
             OutputKind::Live => {
                 let width = self.output.size().columns;
-                self.output.end(&summary::block(screen, account, ending, width));
+                self.output.end(&summary::block(model, &summary, end, width));
             }
             OutputKind::Plain => {
-                let lines = summary::block(screen, account, ending, 100);
+                let lines = summary::block(model, &summary, end, PLAIN_COLUMNS);
                 self.output.print(&lines);
             }
             OutputKind::Json => {
-                let ended = json::ended(screen, account, ending, SystemTime::now());
+                let ended = json::ended(model, &summary, end, SystemTime::now());
                 self.output.raw(&ended.to_string());
             }
         }
@@ -145,25 +144,25 @@ impl ProgressView {
         self.ended.notify_all();
     }
 
-    /// Asks for the numbers of the moment, again and again.
-    fn follow(&self, pulse: &Pulse) {
+    /// Samples the live statistics periodically.
+    fn poll_stats(&self, pulse: &Pulse) {
         // Without a runtime there is no explorer.
         let Ok(runtime) = Handle::try_current() else { return };
-        let (view, pulse) = (self.myself.clone(), pulse.clone());
+        let (view, pulse) = (self.this.clone(), pulse.clone());
         runtime.spawn(async move {
             loop {
-                let beat = pulse.beat().await;
-                // Nobody keeps a view alive that is not needed any more.
+                let sample = pulse.beat().await;
+                // A weak reference: the task does not keep the view alive.
                 match view.upgrade() {
-                    Some(view) if !view.lock().is_over => view.beat(beat),
+                    Some(view) if !view.lock().is_over => view.on_sample(sample),
                     _ => return,
                 }
-                tokio::time::sleep(FRAME).await;
+                tokio::time::sleep(FRAME_INTERVAL).await;
             }
         });
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ViewState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -171,12 +170,12 @@ impl ProgressView {
 impl Watcher for ProgressView {
     fn saw(&self, event: &Event) {
         if let Event::Pulse(pulse) = event {
-            self.follow(pulse);
+            self.poll_stats(pulse);
         }
         let mut state = self.lock();
-        let now = self.began.elapsed();
-        state.screen.see(event, now);
-        let screen = &state.screen;
+        let now = self.started.elapsed();
+        state.model.on_event(event, now);
+        let model = &state.model;
         match (self.output.kind(), event) {
             (OutputKind::Json, event) => {
                 self.output.raw(&json::event(event, SystemTime::now()).to_string());
@@ -187,7 +186,7 @@ impl Watcher for ProgressView {
                 log::emit(&self.output, level, &alarm.words);
             }
             (OutputKind::Plain, event) => {
-                if let Some(line) = plain::event(screen, event) {
+                if let Some(line) = plain::event(model, event) {
                     log::emit(&self.output, Level::INFO, &line);
                 }
             }
@@ -210,16 +209,16 @@ impl Debug for ProgressView {
     }
 }
 
-/// Draws a frame after the other while there is a view.
+/// Draws frames until the view ends or is dropped.
 fn keep_drawing(view: &Weak<ProgressView>) {
     while let Some(view) = view.upgrade() {
         let mut state = view.lock();
         if state.is_over {
             return;
         }
-        state.screen.pass(view.began.elapsed());
-        view.output.show(draw::draw(&state.screen, view.output.size()));
-        // Sleeping is the point: a frame is due when its time has come, not when something happens.
-        let _ = view.ended.wait_timeout(state, FRAME);
+        state.model.advance_clock(view.started.elapsed());
+        view.output.show(draw::draw(&state.model, view.output.size()));
+        // Frames are periodic: elapsed time changes without an event.
+        let _ = view.ended.wait_timeout(state, FRAME_INTERVAL);
     }
 }

@@ -1,9 +1,10 @@
-//! The live view as lines: from a screen and a size, and nothing else.
+//! Layout of the live view: from a model and a terminal size to lines.
 
 use std::time::Duration;
 
 use rollway::config::Mode;
 use rollway::explorer::Beat;
+use rollway_base::human;
 
 use super::format;
 use super::model::ProgressModel;
@@ -12,40 +13,40 @@ use super::summary::arrow;
 use crate::output::TerminalSize;
 use crate::styled_line::{StyledLine, TextStyle, width as width_of};
 
-/// Columns of the labels, with what stands before them.
-pub(super) const LABEL: usize = 12;
+/// Columns of the labels, including their indentation.
+pub(super) const LABEL_COLUMNS: usize = 12;
 
-/// The narrowest terminal that lines are made for; narrower ones cut them.
-const NARROW: usize = 40;
+/// Minimum width of the layout; narrower terminals truncate its lines.
+const MIN_COLUMNS: usize = 40;
 
-/// From here on there is room for bars and words in one line.
-const WIDE: usize = 70;
+/// Width from which bars and text share a line.
+const WIDE_COLUMNS: usize = 70;
 
-/// Sets whose curves are shown.
-const SETS: usize = 3;
+/// Maximum number of evaluation sets with a curve.
+const MAX_SETS: usize = 3;
 
-/// A line, and how gladly it is left out when there are too few rows.
+/// A line and its rank: lines of the highest rank are dropped first.
 type Ranked = (u8, StyledLine);
 
-/// Returns the lines of the view, no wider and no more than fit.
-pub fn draw(screen: &ProgressModel, size: TerminalSize) -> Vec<StyledLine> {
-    // The last column stays free: some terminals break a line that fills it.
-    let width = size.columns.saturating_sub(1).max(NARROW);
-    let mut lines: Vec<Ranked> = vec![(9, StyledLine::new()), (0, header(screen, width))];
-    if screen.has_begun {
-        lines.extend(steps(screen, width).map(|line| (1, line)));
-        lines.push((4, runs(screen, width)));
-        lines.extend(runners(screen, width).map(|line| (6, line)));
-        lines.extend(curves(screen, width));
-        lines.extend(weights(screen).map(|line| (5, line)));
+/// Returns the lines of the view, fitted to the terminal.
+pub fn draw(model: &ProgressModel, size: TerminalSize) -> Vec<StyledLine> {
+    // The last column stays free: some terminals wrap a line that fills it.
+    let width = size.columns.saturating_sub(1).max(MIN_COLUMNS);
+    let mut lines: Vec<Ranked> = vec![(9, StyledLine::new()), (0, header(model, width))];
+    if model.has_started {
+        lines.extend(steps(model, width).map(|line| (1, line)));
+        lines.push((4, runs(model, width)));
+        lines.extend(runners(model, width).map(|line| (6, line)));
+        lines.extend(curves(model, width));
+        lines.extend(weights(model).map(|line| (5, line)));
     }
-    // What goes wrong is said in the log; here it stands that it still does.
-    if let Some(kinds) = alarms(screen) {
+    // The log has the message; the view shows which alarms are still raised.
+    if let Some(kinds) = alarms(model) {
         lines.insert(2, (2, kinds));
     }
-    // The row of the cursor stays free, and one of what was said before.
-    let most = size.rows.saturating_sub(2).clamp(1, 12);
-    while lines.len() > most {
+    // The row of the cursor stays free, and one log line.
+    let max_lines = size.rows.saturating_sub(2).clamp(1, 12);
+    while lines.len() > max_lines {
         let rank = lines.iter().map(|(rank, _)| *rank).max();
         let last = lines.iter().rposition(|(other, _)| Some(*other) == rank);
         last.map(|at| lines.remove(at));
@@ -53,30 +54,30 @@ pub fn draw(screen: &ProgressModel, size: TerminalSize) -> Vec<StyledLine> {
     lines.into_iter().map(|(_, line)| line.fit(size.columns.saturating_sub(1))).collect()
 }
 
-/// Begins a line with its label.
+/// Returns a line that starts with a label.
 pub(super) fn label(text: &str) -> StyledLine {
     let mut line = StyledLine::new().with(format!("   {text}"), TextStyle::Faint);
-    line.pad(LABEL);
+    line.pad(LABEL_COLUMNS);
     line
 }
 
-/// A turning mark, the job's name, and the time.
-fn header(screen: &ProgressModel, width: usize) -> StyledLine {
-    const TURNS: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
-    let turn = TURNS[(screen.now.as_millis() / 125 % 10) as usize];
-    let title = &screen.title;
-    let what = match screen.has_begun {
+/// Returns the spinner, the job's name and the elapsed time.
+fn header(model: &ProgressModel, width: usize) -> StyledLine {
+    const SPINNER: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
+    let spinner = SPINNER[(model.now.as_millis() / 125 % 10) as usize];
+    let title = &model.title;
+    let phase = match model.has_started {
         true => format::mode(title.mode),
         false => "getting ready",
     };
-    let clock = format::clock(screen.now);
+    let clock = format::clock(model.now);
     let room = width.saturating_sub(clock.len() + 2);
     let name = StyledLine::new()
-        .with(format!(" {turn} "), TextStyle::Cyan)
+        .with(format!(" {spinner} "), TextStyle::Cyan)
         .with(&title.name, TextStyle::Bold);
-    // A long name takes the place of the model before it is cut itself.
-    let mut line = name.fit(room.saturating_sub(what.len() + 2));
-    line.push(format!("  {what}"), TextStyle::Faint);
+    // The model is dropped before a long name is truncated.
+    let mut line = name.fit(room.saturating_sub(phase.len() + 2));
+    line.push(format!("  {phase}"), TextStyle::Faint);
     let model = format!(" · {}", title.model);
     if line.width() + width_of(&model) <= room {
         line.push(model, TextStyle::Faint);
@@ -85,57 +86,58 @@ fn header(screen: &ProgressModel, width: usize) -> StyledLine {
     line.with(clock, TextStyle::Faint)
 }
 
-/// How far the job is.
-fn steps(screen: &ProgressModel, width: usize) -> Option<StyledLine> {
-    let is_known = |total: &u64| *total > 0 && screen.title.mode != Mode::Bench;
-    let total = screen.total.filter(is_known)?;
-    let done = screen.done.min(total);
+/// Returns the progress in steps.
+fn steps(model: &ProgressModel, width: usize) -> Option<StyledLine> {
+    let is_known = |total: &u64| *total > 0 && model.title.mode != Mode::Bench;
+    let total = model.total_steps.filter(is_known)?;
+    let done = model.done_steps.min(total);
     let part = done as f64 / total as f64;
     let mut after = StyledLine::new()
         .with(format!("  {}", format::count(done)), TextStyle::Bold)
         .text(format!(" of {}", format::count(total)));
-    match screen.left() {
+    match model.time_left() {
         _ if done == total => {}
-        Some(left) => after.push(format!(" · {} left", format::roughly(left)), TextStyle::Plain),
+        Some(left) => after.push(format!(" · {} left", format::estimate(left)), TextStyle::Plain),
         None => after.push(format!(" · {:.0} %", part * 100.0), TextStyle::Plain),
     }
     let mut line = label("steps");
-    let look = if done == total { TextStyle::Green } else { TextStyle::Cyan };
-    let room = room(width).min(width.saturating_sub(LABEL + after.width())).max(8);
-    line.append(bar(room, &[(part, look)]));
+    let style = if done == total { TextStyle::Green } else { TextStyle::Cyan };
+    let columns =
+        bar_columns(width).min(width.saturating_sub(LABEL_COLUMNS + after.width())).max(8);
+    line.append(bar(columns, &[(part, style)]));
     line.append(after);
     Some(line)
 }
 
-/// What goes wrong at the moment.
-fn alarms(screen: &ProgressModel) -> Option<StyledLine> {
-    let kinds: Vec<String> = screen.alarms.keys().map(|kind| kind.replace('_', " ")).collect();
+/// Returns the raised alarms.
+fn alarms(model: &ProgressModel) -> Option<StyledLine> {
+    let kinds: Vec<String> = model.alarms.keys().map(|kind| kind.replace('_', " ")).collect();
     (!kinds.is_empty()).then(|| label("alarms").with(kinds.join(" · "), TextStyle::Red))
 }
 
-/// Returns a bar that is filled from the left, part by part.
+/// Returns a bar that is filled from the left by consecutive parts.
 fn bar(width: usize, parts: &[(f64, TextStyle)]) -> StyledLine {
     let mut line = StyledLine::new();
     let (mut sum, mut filled) = (0.0, 0);
-    for (part, look) in parts {
+    for (part, style) in parts {
         sum += part;
         let end = ((sum * width as f64).round() as usize).min(width);
-        line.push("━".repeat(end - filled), *look);
+        line.push("━".repeat(end - filled), *style);
         filled = end;
     }
     line.push("─".repeat(width - filled), TextStyle::Faint);
     line
 }
 
-/// What becomes of the steps in flight.
-fn runs(screen: &ProgressModel, width: usize) -> StyledLine {
-    let flight = &screen.flight;
-    let Some(Beat { pending: waiting, running, .. }) = screen.beat else {
-        let tasks = flight.values().map(|(tasks, _)| tasks).sum();
-        let steps = format::counted(flight.len() as u64, "step");
+/// Returns the runs of the steps in flight by state.
+fn runs(model: &ProgressModel, width: usize) -> StyledLine {
+    let in_flight = &model.in_flight;
+    let Some(Beat { pending: waiting, running, .. }) = model.sample else {
+        let tasks = in_flight.values().map(|(tasks, _)| tasks).sum();
+        let steps = format::counted(in_flight.len() as u64, "step");
         return label("tasks").text(format!("{} in flight, of {steps}", format::count(tasks)));
     };
-    let (done, failed) = screen.ended();
+    let (done, failed) = model.ended_runs();
     let all = (waiting + running + done + failed).max(1) as f64;
     let part = |count: u64| count as f64 / all;
     let parts = [
@@ -151,36 +153,36 @@ fn runs(screen: &ProgressModel, width: usize) -> StyledLine {
         (running, "running", TextStyle::Yellow),
         (waiting, "waiting", TextStyle::Plain),
     ];
-    // Failures are rare, and news when they come.
+    // Failures are shown only if there are any.
     let is_shown = |(count, what, _): &(u64, &str, TextStyle)| *count > 0 || *what != "failed";
     let mut texts = list(counts.into_iter().filter(is_shown));
     if line.width() + texts.width() > width {
-        // How many are running is also said by how many runners are busy.
+        // The line of the runners shows the number of running runs, too.
         texts = list(counts.into_iter().filter(is_shown).filter(|(_, what, _)| *what != "running"));
     }
     line.append(texts);
     line
 }
 
-/// Returns counts with their words.
+/// Returns counts with their labels.
 fn list(counts: impl Iterator<Item = (u64, &'static str, TextStyle)>) -> StyledLine {
     let mut line = StyledLine::new();
-    for (at, (count, what, look)) in counts.enumerate() {
+    for (at, (count, what, style)) in counts.enumerate() {
         line.push(if at > 0 { " · " } else { "" }, TextStyle::Faint);
-        line.push(format::count(count), if count == 0 { TextStyle::Plain } else { look });
+        line.push(format::count(count), if count == 0 { TextStyle::Plain } else { style });
         line.push(format!(" {what}"), TextStyle::Plain);
     }
     line
 }
 
-/// Returns a bar before what it is about, or nothing if there is no room for both.
+/// Returns a bar, or nothing if there is no space for bar and text.
 fn meter(width: usize, parts: &[(f64, TextStyle)]) -> StyledLine {
-    if width < WIDE { StyledLine::new() } else { bar(room(width), parts).text("  ") }
+    if width < WIDE_COLUMNS { StyledLine::new() } else { bar(bar_columns(width), parts).text("  ") }
 }
 
-/// Who works, and how fast.
-fn runners(screen: &ProgressModel, width: usize) -> Option<StyledLine> {
-    let Beat { runners, busy, .. } = screen.beat?;
+/// Returns busy runners and the token rate.
+fn runners(model: &ProgressModel, width: usize) -> Option<StyledLine> {
+    let Beat { runners, busy, .. } = model.sample?;
     let mut line = label("runners");
     let part = f64::from(busy) / f64::from(runners.max(1));
     line.append(meter(width, &[(part, TextStyle::Magenta)]));
@@ -188,42 +190,42 @@ fn runners(screen: &ProgressModel, width: usize) -> Option<StyledLine> {
         format!("{} of {} busy", format::count(busy.into()), format::count(runners.into())),
         TextStyle::Plain,
     );
-    if let Some(speed) = screen.speed() {
+    if let Some(rate) = model.token_rate() {
         line.push(" · ", TextStyle::Faint);
-        line.push(format!("{} tokens/s", format::short(speed)), TextStyle::Plain);
+        line.push(format!("{} tokens/s", format::short(rate)), TextStyle::Plain);
     }
     Some(line)
 }
 
-/// Columns of bars and curves: all end below each other.
-fn room(width: usize) -> usize {
+/// Returns the columns of bars and curves, which are aligned.
+fn bar_columns(width: usize) -> usize {
     match width {
-        // Few words stand beside them.
-        ..WIDE => width.saturating_sub(LABEL + 28).clamp(12, 24),
-        _ => width.saturating_sub(LABEL + 42).clamp(16, 40),
+        // Less text stands beside them.
+        ..WIDE_COLUMNS => width.saturating_sub(LABEL_COLUMNS + 28).clamp(12, 24),
+        _ => width.saturating_sub(LABEL_COLUMNS + 42).clamp(16, 40),
     }
 }
 
-/// Rewards and scores, over the same steps.
-fn curves(screen: &ProgressModel, width: usize) -> Vec<Ranked> {
+/// Returns the curves of rewards and scores over the same steps.
+fn curves(model: &ProgressModel, width: usize) -> Vec<Ranked> {
     let mut lines = Vec::new();
-    if let Some((_, last)) = screen.rewards.last() {
-        let mut line = curve(screen, "reward", &screen.rewards, TextStyle::Cyan, width);
+    if let Some((_, last)) = model.rewards.last() {
+        let mut line = curve(model, "reward", &model.rewards, TextStyle::Cyan, width);
         line.push(format::score(last), TextStyle::Bold);
-        if let Some(trend) = screen.rewards.trend() {
-            let (arrow, look) = arrow(trend);
-            line.push(format!("  {arrow} {}", format::score(trend.abs())), look);
+        if let Some(trend) = model.rewards.trend() {
+            let (arrow, style) = arrow(trend);
+            line.push(format!("  {arrow} {}", format::score(trend.abs())), style);
         }
         lines.push((2, line));
     }
-    for (at, (set, scores)) in screen.evals.iter().enumerate() {
-        if at == SETS {
-            let more = format!("and {} more sets", screen.evals.len() - SETS);
+    for (at, (set, scores)) in model.evals.iter().enumerate() {
+        if at == MAX_SETS {
+            let more = format!("and {} more sets", model.evals.len() - MAX_SETS);
             lines.push((8, label("").with(more, TextStyle::Faint)));
             break;
         }
         let name = if at == 0 { "held out" } else { "" };
-        let mut line = curve(screen, name, scores, TextStyle::Green, width);
+        let mut line = curve(model, name, scores, TextStyle::Green, width);
         let (Some((_, first)), Some((_, last))) = (scores.first(), scores.last()) else { continue };
         if scores.first() != scores.last() {
             line.push(format!("{} → ", format::score(first)), TextStyle::Plain);
@@ -235,35 +237,35 @@ fn curves(screen: &ProgressModel, width: usize) -> Vec<Ranked> {
     lines
 }
 
-/// Begins a line with a curve.
+/// Returns a line that starts with a curve.
 pub(super) fn curve(
-    screen: &ProgressModel,
+    model: &ProgressModel,
     name: &str,
     series: &Series,
-    look: TextStyle,
+    style: TextStyle,
     width: usize,
 ) -> StyledLine {
-    let (from, to) = screen.span();
-    let room = room(width);
-    let mut line = label(name).with(series.spark(from, to, room), look);
-    line.pad(LABEL + room + 2);
+    let (from, to) = model.step_range();
+    let columns = bar_columns(width);
+    let mut line = label(name).with(series.spark(from, to, columns), style);
+    line.pad(LABEL_COLUMNS + columns + 2);
     line
 }
 
-/// What the servers have, and how they got it.
-fn weights(screen: &ProgressModel) -> Option<StyledLine> {
+/// Returns model version, last weight sync and trainer step.
+fn weights(model: &ProgressModel) -> Option<StyledLine> {
     let mut parts = Vec::new();
-    if let Some(version) = screen.version {
+    if let Some(version) = model.version {
         parts.push(format!("version {}", format::count(version)));
     }
-    if let Some((waited, loading)) = screen.exchange {
-        let mut part = format!("exchange {}", format::time(waited + loading));
+    if let Some((waited, loading)) = model.last_sync {
+        let mut part = format!("sync {}", human::duration(waited + loading));
         if waited > Duration::from_secs(1) && waited > loading * 2 {
-            part += ", most of it waiting";
+            part += ", mostly waiting";
         }
         parts.push(part);
     }
-    if let Some(step) = screen.trained {
+    if let Some(step) = model.train_step {
         parts.push(format!("trainer step {}", format::count(step)));
     }
     let mut line = label("weights");

@@ -1,16 +1,17 @@
-//! A job in lines of text: one for each step, evaluation and exchange of weights.
+//! Events of a job as text: one line for each step, evaluation and weight sync.
 
 use rollway::explorer::Event;
+use rollway_base::human;
 use rollway_core::TaskTally;
 
 use super::format;
-use super::model::{ProgressModel, REWARD};
+use super::model::{ProgressModel, REWARD_METRIC};
 
-/// Returns what there is to say about an event that the screen has seen.
-pub fn event(screen: &ProgressModel, event: &Event) -> Option<String> {
+/// Returns the line of an event that the model has applied. `None`: the event has no line.
+pub fn event(model: &ProgressModel, event: &Event) -> Option<String> {
     match event {
         Event::Began { mode, job_dir, done_steps, total_steps, tasks_per_step, runners } => {
-            let mut line = format!("{}: mode {}", screen.title.name, format::mode(*mode));
+            let mut line = format!("{}: mode {}", model.title.name, format::mode(*mode));
             if let Some(total) = total_steps {
                 line += &format!(", {}", format::counted(*total, "step"));
             }
@@ -23,16 +24,18 @@ pub fn event(screen: &ProgressModel, event: &Event) -> Option<String> {
         }
         Event::StepDone { step, result, metrics, waited } => {
             let mut line = format!("step {step}");
-            if let Some(total) = screen.total {
+            if let Some(total) = model.total_steps {
                 line += &format!(" of {total}");
             }
             line += &format!(": {}", tasks(&result.tasks));
-            if let Some(reward) = metrics.get(REWARD) {
+            if let Some(reward) = metrics.get(REWARD_METRIC) {
                 line += &format!(", reward {}", format::score(reward));
             }
-            line += &format!(", waited {}", format::time(*waited));
-            if let Some(left) = screen.left().filter(|_| screen.total != Some(screen.done)) {
-                line += &format!(", about {} left", format::roughly(left));
+            line += &format!(", waited {}", human::duration(*waited));
+            if let Some(left) =
+                model.time_left().filter(|_| model.total_steps != Some(model.done_steps))
+            {
+                line += &format!(", about {} left", format::estimate(left));
             }
             Some(line)
         }
@@ -42,7 +45,7 @@ pub fn event(screen: &ProgressModel, event: &Event) -> Option<String> {
             Some(format!("eval at step {step} on {set}: {score}, {tasks}, version {version}"))
         }
         Event::Synced { step, version, waited, loading } => {
-            let (waited, loading) = (format::time(*waited), format::time(*loading));
+            let (waited, loading) = (human::duration(*waited), human::duration(*loading));
             Some(format!(
                 "weights after step {step}: version {version}, waited {waited}, loaded in {loading}"
             ))
@@ -57,11 +60,11 @@ pub fn event(screen: &ProgressModel, event: &Event) -> Option<String> {
 
 fn tasks(tally: &TaskTally) -> String {
     let mut line = format::counted(tally.total(), "task");
-    for (count, what) in
-        [(tally.partial, "partial"), (tally.failed, "failed"), (tally.cancelled, "cut")]
+    for (count, label) in
+        [(tally.partial, "partial"), (tally.failed, "failed"), (tally.cancelled, "cancelled")]
     {
         if count > 0 {
-            line += &format!(", {count} {what}");
+            line += &format!(", {count} {label}");
         }
     }
     line

@@ -1,4 +1,4 @@
-//! What is left on the terminal when a job has ended: what was done, and where to look next.
+//! Final summary of a job: totals, curves and next commands.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use rollway::config::Mode;
 use rollway::job::Summary;
+use rollway_base::human;
 use rollway_core::BatchResult;
 
 use super::draw::{curve, label};
@@ -15,159 +16,161 @@ use super::series::Series;
 use super::{JobTitle, ProgressEnd, format};
 use crate::styled_line::{StyledLine, TextStyle};
 
-/// What a job came to.
+/// Totals of a job.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FinalSummary {
-    /// Steps that were finalized.
+    /// Finalized steps.
     pub steps: u64,
     /// Steps of the trainer.
     pub trained: u64,
     /// Tasks of these steps and of evaluations.
     pub tasks: u64,
-    /// Tasks without a good run.
+    /// Tasks without a successful run.
     pub failed: u64,
-    /// Tasks that were cut because others were enough, or for lack of time.
-    pub cut: u64,
+    /// Tasks that were cancelled because enough others finished, or for lack of time.
+    pub cancelled: u64,
     /// Runs that failed for good, by kind.
     pub failures: BTreeMap<String, u64>,
-    /// Experiences that were delivered.
+    /// Delivered experiences.
     pub experiences: u64,
-    /// Scores on each set: the first and the last, with their steps.
+    /// First and last step and score of each evaluation set.
     pub scores: BTreeMap<Arc<str>, [(u64, f64); 2]>,
-    /// Tokens that models have made.
+    /// Generated tokens.
     pub tokens: u64,
-    /// How long it took.
+    /// Duration of the job.
     pub seconds: f64,
 }
 
 impl FinalSummary {
-    /// Counts a finalized step.
-    pub fn explored(&mut self, result: &BatchResult, experiences: u64) {
+    /// Adds a finalized step.
+    pub fn add_step(&mut self, result: &BatchResult, experiences: u64) {
         self.steps += 1;
         self.experiences += experiences;
-        self.evaluated(result);
+        self.add_batch(result);
     }
 
-    /// Counts the tasks of a batch.
-    pub fn evaluated(&mut self, result: &BatchResult) {
+    /// Adds the tasks of a batch.
+    pub fn add_batch(&mut self, result: &BatchResult) {
         self.tasks += result.tasks.total();
         self.failed += result.tasks.failed;
-        self.cut += result.tasks.cancelled;
+        self.cancelled += result.tasks.cancelled;
         for (kind, count) in result.runs.failed.nonzero() {
             *self.failures.entry(kind.name().to_owned()).or_default() += count;
         }
     }
 
-    /// Keeps a score.
-    pub fn scored(&mut self, set: &Arc<str>, step: u64, score: f64) {
+    /// Adds a score.
+    pub fn add_score(&mut self, set: &Arc<str>, step: u64, score: f64) {
         let both = [(step, score); 2];
         self.scores.entry(Arc::clone(set)).or_insert(both)[1] = (step, score);
     }
 }
 
-/// What all processes of a job did.
+/// Totals of all processes of a job.
 impl From<&Summary> for FinalSummary {
     fn from(summary: &Summary) -> Self {
-        let mut account = Self {
+        let mut totals = Self {
             steps: summary.steps,
             trained: summary.trained_steps,
             tasks: summary.tasks_finished + summary.tasks_failed + summary.tasks_cancelled,
             failed: summary.tasks_failed,
-            cut: summary.tasks_cancelled,
+            cancelled: summary.tasks_cancelled,
             failures: summary.failed_runs.clone(),
             experiences: summary.experiences_delivered,
             seconds: summary.seconds,
             ..Self::default()
         };
         for eval in &summary.evals {
-            account.tasks += eval.finished + eval.failed;
-            account.failed += eval.failed;
+            totals.tasks += eval.finished + eval.failed;
+            totals.failed += eval.failed;
             if let Some(score) = eval.score {
-                account.scored(&Arc::from(&*eval.set), eval.step, score);
+                totals.add_score(&Arc::from(&*eval.set), eval.step, score);
             }
         }
-        account
+        totals
     }
 }
 
-/// Returns the block that stays.
+/// Returns the lines of the summary.
 pub fn block(
-    screen: &ProgressModel,
-    account: &FinalSummary,
-    ending: ProgressEnd,
+    model: &ProgressModel,
+    summary: &FinalSummary,
+    end: ProgressEnd,
     width: usize,
 ) -> Vec<StyledLine> {
-    let title = &screen.title;
-    let (mark, word, look) = match ending {
+    let title = &model.title;
+    let (mark, text, style) = match end {
         ProgressEnd::Done => ("✔", "done", TextStyle::Green),
-        ProgressEnd::Stopped => {
-            ("■", "stopped; the same command goes on from here", TextStyle::Yellow)
-        }
+        ProgressEnd::Stopped => ("■", "stopped; the same command resumes it", TextStyle::Yellow),
         ProgressEnd::Failed => ("✘", "failed", TextStyle::Red),
     };
-    let took = format::time(Duration::try_from_secs_f64(account.seconds).unwrap_or_default());
+    let took = human::duration(Duration::try_from_secs_f64(summary.seconds).unwrap_or_default());
     let rest =
-        StyledLine::new().text(" ").with(word, look).with(format!("  {took}"), TextStyle::Faint);
-    let name = StyledLine::new().with(format!(" {mark} "), look).with(&title.name, TextStyle::Bold);
+        StyledLine::new().text(" ").with(text, style).with(format!("  {took}"), TextStyle::Faint);
+    let name =
+        StyledLine::new().with(format!(" {mark} "), style).with(&title.name, TextStyle::Bold);
     let mut head = name.fit(width.saturating_sub(rest.width() + 1));
     head.append(rest);
     let mut lines = vec![StyledLine::new(), head];
-    lines.extend(work(account));
-    lines.extend(curves(screen, account, width.saturating_sub(1)));
+    lines.extend(work(summary));
+    lines.extend(curves(model, summary, width.saturating_sub(1)));
     let lines = lines.into_iter().map(|line| line.fit(width.saturating_sub(1)));
-    // What somebody may want to copy stays whole.
-    lines.chain(next(title, ending)).chain([StyledLine::new()]).collect()
+    // Paths and commands are not truncated, so that they can be copied.
+    lines.chain(next_commands(title, end)).chain([StyledLine::new()]).collect()
 }
 
-fn work(account: &FinalSummary) -> Vec<StyledLine> {
+fn work(summary: &FinalSummary) -> Vec<StyledLine> {
     let mut lines = Vec::new();
-    let counts = [(account.steps, "explored"), (account.trained, "trained")];
-    let said = counts.iter().filter(|(count, _)| *count > 0);
-    let said: Vec<String> =
-        said.map(|(count, what)| format!("{} {what}", format::count(*count))).collect();
-    if !said.is_empty() {
-        lines.push(label("steps").text(said.join(" · ")));
+    let counts = [(summary.steps, "explored"), (summary.trained, "trained")];
+    let shown = counts.iter().filter(|(count, _)| *count > 0);
+    let shown: Vec<String> =
+        shown.map(|(count, label)| format!("{} {label}", format::count(*count))).collect();
+    if !shown.is_empty() {
+        lines.push(label("steps").text(shown.join(" · ")));
     }
-    if account.tasks > 0 {
-        let mut tasks = label("tasks").text(format::count(account.tasks));
-        match account.failed {
+    if summary.tasks > 0 {
+        let mut tasks = label("tasks").text(format::count(summary.tasks));
+        match summary.failed {
             0 => tasks.push(" · none failed", TextStyle::Plain),
             failed => tasks.push(format!(" · {} failed", format::count(failed)), TextStyle::Red),
         }
-        if account.cut > 0 {
-            tasks.push(format!(" · {} cut", format::count(account.cut)), TextStyle::Yellow);
+        if summary.cancelled > 0 {
+            tasks.push(
+                format!(" · {} cancelled", format::count(summary.cancelled)),
+                TextStyle::Yellow,
+            );
         }
         lines.push(tasks);
     }
-    if !account.failures.is_empty() {
+    if !summary.failures.is_empty() {
         let kind = |(kind, count): (&String, &u64)| format!("{} {kind}", format::count(*count));
-        let kinds: Vec<String> = account.failures.iter().map(kind).collect();
+        let kinds: Vec<String> = summary.failures.iter().map(kind).collect();
         let failed = format!("failed for good: {}", kinds.join(" · "));
         lines.push(label("runs").with(failed, TextStyle::Red));
     }
-    if account.experiences > 0 {
-        let mut made = format::counted(account.experiences, "experience");
-        if account.tokens > 0 {
-            made += &format!(" · {} tokens", format::short(account.tokens as f64));
+    if summary.experiences > 0 {
+        let mut made = format::counted(summary.experiences, "experience");
+        if summary.tokens > 0 {
+            made += &format!(" · {} tokens", format::short(summary.tokens as f64));
         }
         lines.push(label("made").text(made));
     }
     lines
 }
 
-/// What was learnt.
-fn curves(screen: &ProgressModel, account: &FinalSummary, width: usize) -> Vec<StyledLine> {
+/// Returns the curves of rewards and scores.
+fn curves(model: &ProgressModel, summary: &FinalSummary, width: usize) -> Vec<StyledLine> {
     let mut lines = Vec::new();
-    if let (Some(first), Some(last)) = (screen.rewards.first(), screen.rewards.last()) {
-        let mut line = curve(screen, "reward", &screen.rewards, TextStyle::Cyan, width);
+    if let (Some(first), Some(last)) = (model.rewards.first(), model.rewards.last()) {
+        let mut line = curve(model, "reward", &model.rewards, TextStyle::Cyan, width);
         line.append(change(first, last));
         lines.push(line);
     }
     let none = Series::default();
-    for (at, (set, [first, last])) in account.scores.iter().enumerate() {
+    for (at, (set, [first, last])) in summary.scores.iter().enumerate() {
         let name = if at == 0 { "held out" } else { "" };
-        let series = screen.evals.get(set).unwrap_or(&none);
-        let mut line = curve(screen, name, series, TextStyle::Green, width);
+        let series = model.evals.get(set).unwrap_or(&none);
+        let mut line = curve(model, name, series, TextStyle::Green, width);
         line.append(change(*first, *last));
         lines.push(line.with(format!("  {set}"), TextStyle::Faint));
     }
@@ -179,14 +182,14 @@ fn change(first: (u64, f64), last: (u64, f64)) -> StyledLine {
         return StyledLine::new().with(format::score(last.1), TextStyle::Bold);
     }
     let change = last.1 - first.1;
-    let (arrow, look) = arrow(change);
+    let (arrow, style) = arrow(change);
     StyledLine::new()
         .text(format!("{} → ", format::score(first.1)))
         .with(format::score(last.1), TextStyle::Bold)
-        .with(format!("  {arrow} {}", format::score(change.abs())), look)
+        .with(format!("  {arrow} {}", format::score(change.abs())), style)
 }
 
-/// Returns how a change is shown.
+/// Returns the arrow of a change and its style.
 pub fn arrow(change: f64) -> (char, TextStyle) {
     match change {
         change if change >= 0.0005 => ('▲', TextStyle::Green),
@@ -195,7 +198,7 @@ pub fn arrow(change: f64) -> (char, TextStyle) {
     }
 }
 
-fn next(title: &JobTitle, ending: ProgressEnd) -> Vec<StyledLine> {
+fn next_commands(title: &JobTitle, end: ProgressEnd) -> Vec<StyledLine> {
     let path = |path: &Path| match std::env::current_dir() {
         Ok(here) => path.strip_prefix(here).unwrap_or(path).display().to_string(),
         Err(_) => path.display().to_string(),
@@ -205,7 +208,7 @@ fn next(title: &JobTitle, ending: ProgressEnd) -> Vec<StyledLine> {
         lines.push(label("curves").text(format!("tensorboard --logdir {}", path(curves))));
     }
     let has_checkpoints = matches!(title.mode, Mode::Both | Mode::Train);
-    let is_done = has_checkpoints && ending == ProgressEnd::Done;
+    let is_done = has_checkpoints && end == ProgressEnd::Done;
     if let Some(source) = title.source.as_deref().filter(|_| is_done) {
         let bench = format!("rollway run {} mode=bench", path(source));
         lines.push(label("bench").text(bench));
