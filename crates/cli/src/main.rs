@@ -21,6 +21,7 @@ use std::process::ExitCode;
 use clap::{Args as Arguments, Parser, Subcommand};
 use rollway::config::{Config, ConfigError, Resolved};
 use rollway::job::JobError;
+use rollway_base::error_chain;
 use rollway_cli::output::{LogFormat, Output};
 use tokio::runtime::{Builder, Runtime};
 
@@ -95,13 +96,14 @@ enum CliError {
 
 impl From<JobError> for CliError {
     fn from(error: JobError) -> Self {
-        if error.is_input() { Self::Input(error.to_string()) } else { Self::Job(error.to_string()) }
+        let message = error_chain(&error);
+        if error.is_input() { Self::Input(message) } else { Self::Job(message) }
     }
 }
 
 impl From<ConfigError> for CliError {
     fn from(error: ConfigError) -> Self {
-        Self::Input(error.to_string())
+        Self::Input(error_chain(&error))
     }
 }
 

@@ -138,8 +138,10 @@ pub(crate) fn mock_server(args: &MockServerArgs) -> Result<(), CliError> {
                 "cannot listen on {address}: {error}\nhint: `--port 0` takes any free port"
             ))
         })?;
+        // Before the address is printed: a caller may send a signal as soon as it has read it.
+        let mut signals = Signals::new()?;
         print_address(args, &server);
-        Signals::new()?.next().await;
+        signals.next().await;
         server.stop().await;
         println!("stopped");
         Ok(())

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use rollway::config::Config;
 use rollway::serve::{Checkpoints, ServeError, Server};
+use rollway_base::error_chain;
 use rollway_cli::log;
 use rollway_cli::output::{LogFormat, Output};
 
@@ -41,8 +42,8 @@ impl From<ServeError> for CliError {
     fn from(error: ServeError) -> Self {
         match error {
             ServeError::Config(error) => error.into(),
-            ServeError::Sink(error) => Self::Input(error.to_string()),
-            error => Self::Job(error.to_string()),
+            ServeError::Sink(error) => Self::Input(error_chain(&error)),
+            error => Self::Job(error_chain(&error)),
         }
     }
 }

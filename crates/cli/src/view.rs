@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use clap::Args;
 use rollway::dashboard::{Card, Dashboard, DashboardError, Options};
 use rollway::scene;
+use rollway_base::error_chain;
 
 use crate::signals::Signals;
 use crate::{CliError, runtime};
@@ -77,6 +78,6 @@ fn open(args: &ViewArgs, address: &str) {
 
 impl From<DashboardError> for CliError {
     fn from(error: DashboardError) -> Self {
-        Self::Input(error.to_string())
+        Self::Input(error_chain(&error))
     }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use clap::Args;
 use rollway::fleet;
 use rollway::station::{self, Options, StationError, Way};
+use rollway_base::error_chain;
 use tokio_util::sync::CancellationToken;
 
 use crate::signals::Signals;
@@ -64,6 +65,7 @@ pub(crate) fn run_workers(args: &WorkerArgs) -> Result<(), CliError> {
 
 impl From<StationError> for CliError {
     fn from(error: StationError) -> Self {
-        if error.is_input() { Self::Input(error.to_string()) } else { Self::Job(error.to_string()) }
+        let message = error_chain(&error);
+        if error.is_input() { Self::Input(message) } else { Self::Job(message) }
     }
 }
