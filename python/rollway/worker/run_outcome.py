@@ -16,6 +16,7 @@ from rollway.experience import Experience
 from rollway.models.base import RunModel
 from rollway.models.gateway import GatewayRunModel
 from rollway.models.turns import not_recorded
+from rollway.worker.setup import PACKAGE
 
 #: Maximum length of a failure message, in characters; the end of a traceback is kept.
 MESSAGE_MAX = 12 * 1024
@@ -180,12 +181,9 @@ def describe(error: BaseException) -> str:
         return f"{summary}: the workflow cancelled itself"
     # Omits the frames of this package, which come first.
     frames = traceback.extract_tb(error.__traceback__)
-    while frames and frames[0].filename.startswith(_HERE):
+    while frames and frames[0].filename.startswith(PACKAGE):
         frames.pop(0)
     if not frames:
         return summary[:MESSAGE_MAX]
     where = "".join(traceback.format_list(frames))
     return f"{summary[: MESSAGE_MAX // 2]}\n{where[-MESSAGE_MAX // 2 :]}".rstrip()
-
-
-_HERE = __file__.rpartition("/")[0] + "/"
