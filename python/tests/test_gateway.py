@@ -281,7 +281,7 @@ async def test_runs_of_one_call_are_told_apart_or_refused(config):
         check(experience, model.requests[0], run)
     status, experiences = await results(config, [model], Many, runs=3, raw_task="three calls")
     assert status.failed_runs == {"invalid_output": 3} and not experiences
-    assert "cannot be told apart by run" in status.message
+    assert "cannot be assigned to runs" in status.message
 
 
 async def test_a_plain_server_answers_and_records_nothing(config):

@@ -46,8 +46,8 @@ def main(questions: dict[str, Any]) -> dict[str, Any]:
             _check(one)
         except _Problem as problem:
             what = f"{one['place']}: {problem.what}"
-            told = {"kind": problem.kind, "what": what, "hint": problem.hint}
-            problems.setdefault(problem.what, told)
+            row = {"kind": problem.kind, "what": what, "hint": problem.hint}
+            problems.setdefault(problem.what, row)
     return {"version": _rollway.version(), "problems": list(problems.values())}
 
 

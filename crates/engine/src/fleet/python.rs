@@ -19,8 +19,7 @@ pub(super) const PYTHON: &str = "ROLLWAY_PYTHON";
 
 /// As `python -m rollway.worker`, but never with a folder `rollway` that happens to lie in the
 /// working directory.
-const WORKER: &str =
-    "import sys; sys.path[:] = filter(None, sys.path); \
+const WORKER: &str = "import sys; sys.path[:] = filter(None, sys.path); \
      from rollway.worker.process import main; main()";
 
 /// How often a worker says that it is alive.
