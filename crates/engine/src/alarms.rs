@@ -29,7 +29,7 @@ use crate::drops::Drops;
 use crate::explorer::{Alarm, Event, Pulse, Watcher, Watchers};
 use crate::meters::Staleness;
 use crate::observe::{self, Observer, Seen, What};
-use crate::states::RunnerStatus;
+use crate::runner_status::RunnerStatus;
 use crate::track::{Passed, Ran, Track};
 
 const NO_PROGRESS: &str = "no_progress";

@@ -21,7 +21,6 @@ mod marks;
 mod process;
 mod ray;
 mod said;
-mod states;
 mod unsent;
 
 use std::collections::HashMap;
@@ -48,9 +47,9 @@ pub use self::launch::{Blame, Ended, Launched, Launcher, Ticket, Whereabouts};
 use self::listen::Routes;
 pub use self::process::Processes;
 pub use self::ray::{Ray, RayOptions};
-pub use self::states::RunnerStates;
 use self::unsent::{Unsent, say};
 use crate::descriptors;
+use crate::runner_status::RunnerStates;
 use crate::workers::{Command, Reporter, Said, Workers};
 
 /// How many workers may be connected.

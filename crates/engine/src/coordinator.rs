@@ -18,8 +18,8 @@ use crate::error::{Error, Result};
 use crate::handle::Handle;
 use crate::lag::Lag;
 use crate::observe::Observers;
+use crate::runner_status::RunnerStatus;
 use crate::sink::Sink;
-use crate::states::RunnerStatus;
 use crate::task::Task;
 use crate::workers::Workers;
 

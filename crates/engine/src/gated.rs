@@ -17,7 +17,7 @@ use rollway_base::Secret;
 use rollway_core::{AttemptId, Life, RunnerId, Runs};
 use rollway_gateway::gateway::{Gateway, Handle, UnderWay};
 
-use crate::children::RunnerStates;
+use crate::runner_status::RunnerStates;
 use crate::workers::{Command, ModelAccess, Reporter, Said, Workers};
 
 /// Who hands out keys to the models.

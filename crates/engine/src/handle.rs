@@ -1,58 +1,27 @@
 //! What everybody but the driver holds: a cheap way to ask.
 
 use std::result::Result as StdResult;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant as Moment;
 
-use rollway_core::{
-    Answer, BatchId, Config, Core, Delivery, Input, LeaseId, Request, RequestId, RunId, TaskId,
-    Time,
-};
+use rollway_core::{Answer, BatchId, Config, Core, Input, Request, RequestId, RunId, TaskId, Time};
 use rollway_data::ledger::Recovered;
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use crate::children::RunnerStates;
-use crate::driver::{Driver, Message, Reply};
+use crate::driver::{Driver, Message, Reply, Returns};
 use crate::durable::{Durable, Restored, Survivor};
 use crate::error::{Error, Result};
 use crate::lag::{Lag, LagMeter};
 use crate::observe::Observers;
+use crate::runner_status::{self, RunnerStates, RunnerStatus};
 use crate::sink::Sink;
-use crate::states::{self, RunnerStatus};
 use crate::task::Task;
 use crate::workers::Workers;
 
 /// How many messages may wait for the driver before senders wait too.
 const INBOX: usize = 16 * 1024;
-
-/// What comes back to the driver from places that cannot wait: destructors. There is one entry at
-/// most for every request and every lease, and these have limits of their own.
-#[derive(Debug, Default)]
-pub(crate) struct Returns {
-    inputs: Mutex<Vec<Input>>,
-    notify: Notify,
-}
-
-impl Returns {
-    pub(crate) fn delivered(&self, lease: LeaseId, delivery: Delivery) {
-        self.push(Input::Delivered { lease, delivery });
-    }
-
-    fn push(&self, input: Input) {
-        self.inputs.lock().unwrap_or_else(PoisonError::into_inner).push(input);
-        self.notify.notify_one();
-    }
-
-    pub(crate) async fn wait(&self) {
-        self.notify.notified().await;
-    }
-
-    pub(crate) fn take(&self) -> Vec<Input> {
-        std::mem::take(&mut *self.inputs.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
 
 /// A handle on a running driver.
 #[derive(Clone, Debug)]
@@ -157,7 +126,8 @@ impl Handle {
     /// Returns every runner with what it does now, those that are stuck first.
     pub(crate) async fn runners(&self) -> Result<Vec<RunnerStatus>> {
         let (states, origin) = (self.states.clone(), self.origin);
-        self.look(move |core| states::all(core, &states, Time::ZERO.after(origin.elapsed()))).await
+        self.look(move |core| runner_status::all(core, &states, Time::ZERO.after(origin.elapsed())))
+            .await
     }
 
     /// Looks at the core, between two batches of inputs.

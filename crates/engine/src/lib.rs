@@ -33,11 +33,12 @@ pub mod monitor;
 pub mod observe;
 mod offer;
 mod quick;
+mod run_outcome;
+mod runner_status;
 pub mod scene;
 mod scheduler;
 pub mod serve;
 mod sink;
-mod states;
 pub mod station;
 pub mod synchronizer;
 mod task;
@@ -51,8 +52,8 @@ mod workflow;
 pub mod workflows;
 
 pub use crate::children::{
-    Blame, ChildOptions, Children, Ended, Launched, Launcher, Processes, Ray, RayOptions,
-    RunnerStates, Ticket, Whereabouts,
+    Blame, ChildOptions, Children, Ended, Launched, Launcher, Processes, Ray, RayOptions, Ticket,
+    Whereabouts,
 };
 pub use crate::client::{Answer, Client};
 pub use crate::coordinator::RolloutCoordinator;
@@ -63,11 +64,12 @@ pub use crate::gated::{CallsOf, Gated, GatewayKeys, ModelKeys};
 pub use crate::lag::Lag;
 pub use crate::local::{Concurrency, Local};
 pub use crate::offer::OfferError;
+pub use crate::run_outcome::RunEnd;
+pub use crate::runner_status::{RunnerStates, RunnerStatus, Stages};
 pub use crate::scheduler::{Collect, Collected, Scheduler};
 pub use crate::sink::{Delivered, Parcel, PipelineSink, Place, Sink, SinkError, Stored};
-pub use crate::states::{RunnerStatus, Stages};
 pub use crate::task::{Definition, Task};
-pub use crate::workers::{Attempt, Command, ModelAccess, Reporter, RunEnd, Said, Workers};
+pub use crate::workers::{Attempt, Command, ModelAccess, Reporter, Said, Workers};
 pub use crate::workflow::{
     Registry, RunContext, RunError, RunModel, RunOutput, RunResult, Running, Workflow,
 };

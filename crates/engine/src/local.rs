@@ -13,9 +13,10 @@ use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-use crate::children::RunnerStates;
-use crate::states::{RUNNING, Stages};
-use crate::workers::{Attempt, Command, Reporter, RunEnd, Said, Workers};
+use crate::run_outcome::RunEnd;
+use crate::runner_status::RunnerStates;
+use crate::runner_status::{RUNNING, Stages};
+use crate::workers::{Attempt, Command, Reporter, Said, Workers};
 use crate::workflow::{Registry, RunContext, RunError, RunModel, RunOutput, Workflow};
 
 /// How many commands a runner may leave unread before it counts as lost. It gets one attempt at a

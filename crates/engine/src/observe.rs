@@ -23,7 +23,7 @@ use rollway_core::{
 use rollway_gateway::gateway::CallWatcher;
 
 use self::calls::Calls;
-use crate::workers::RunEnd;
+use crate::run_outcome::RunEnd;
 
 /// Something that was seen, and when.
 #[derive(Clone, Debug)]

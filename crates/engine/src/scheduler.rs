@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::handle::Handle;
 use crate::lag::Lag;
 use crate::observe::Observers;
-use crate::states::RunnerStatus;
+use crate::runner_status::RunnerStatus;
 use crate::task::Task;
 use crate::workers::Workers;
 

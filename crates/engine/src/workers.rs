@@ -1,20 +1,16 @@
 //! Where runners come from. The driver starts, commands and stops them through this door; whether
 //! they live in this process, in a child or on another machine is not its business.
 
+use std::fmt::Debug;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use rollway_base::Secret;
-use rollway_core::metrics::Metrics;
-use rollway_core::{
-    AttemptId, BatchId, BatchKind, Cancel, FailureKind, Life, RunId, RunnerId, Runs, TaskId,
-};
-use tokio::sync::mpsc;
+use rollway_core::{AttemptId, BatchId, BatchKind, Cancel, Life, RunId, RunnerId, Runs, TaskId};
 
-use crate::children::RunnerStates;
-use crate::driver::Message;
+use crate::run_outcome::RunEnd;
+use crate::runner_status::RunnerStates;
 use crate::task::Task;
 
 /// A source of runners.
@@ -154,23 +150,25 @@ pub enum Said {
     Ended(AttemptId),
 }
 
-/// How a run ended.
-#[derive(Clone, Debug)]
-pub enum RunEnd {
-    /// Well.
-    Succeeded {
-        /// Its experiences; none in eval.
-        payload: Option<Bytes>,
-        /// Its metrics.
-        metrics: Metrics,
-    },
-    /// Badly.
-    Failed {
-        /// In what way.
-        kind: FailureKind,
-        /// In the words of whoever noticed.
-        message: Arc<str>,
-    },
+/// Reports of one incarnation of a runner, on their way to the driver.
+#[derive(Debug)]
+pub(crate) struct RunnerMessage {
+    /// Time at which the reports arrived in this process.
+    pub(crate) at: Instant,
+    pub(crate) runner: RunnerId,
+    pub(crate) life: Life,
+    /// In the order in which they were sent.
+    pub(crate) reports: Vec<Said>,
+}
+
+/// The receiving end of runner messages. The driver implements it without a strong reference, so
+/// that runners do not keep the engine alive; messages to a stopped engine are discarded.
+pub(crate) trait RunnerInbox: Debug + Send + Sync + 'static {
+    /// Queues a message, and waits while the queue is full.
+    fn send(&self, message: RunnerMessage) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
+
+    /// Same as [`send`](Self::send), from a thread outside the runtime.
+    fn blocking_send(&self, message: RunnerMessage);
 }
 
 /// Speaks for one life of a runner.
@@ -178,16 +176,11 @@ pub enum RunEnd {
 pub struct Reporter {
     runner: RunnerId,
     life: Life,
-    /// Weak: runners do not keep the engine alive.
-    inbox: mpsc::WeakSender<Message>,
+    inbox: Arc<dyn RunnerInbox>,
 }
 
 impl Reporter {
-    pub(crate) const fn new(
-        runner: RunnerId,
-        life: Life,
-        inbox: mpsc::WeakSender<Message>,
-    ) -> Self {
+    pub(crate) const fn new(runner: RunnerId, life: Life, inbox: Arc<dyn RunnerInbox>) -> Self {
         Self { runner, life, inbox }
     }
 
@@ -209,18 +202,15 @@ impl Reporter {
 
     /// As [`say`](Self::say), for what has been on its way in this process since `at`.
     pub(crate) async fn say_since(&self, at: Instant, said: Vec<Said>) {
-        let message = Message::Said { at, runner: self.runner, life: self.life, said };
-        if let Some(inbox) = self.inbox.upgrade() {
-            let _ = inbox.send(message).await;
-        }
+        self.inbox.send(self.message(at, said)).await;
     }
 
     /// As [`say`](Self::say), from a thread outside the runtime.
     pub fn blocking_say(&self, said: Vec<Said>) {
-        let at = Instant::now();
-        let message = Message::Said { at, runner: self.runner, life: self.life, said };
-        if let Some(inbox) = self.inbox.upgrade() {
-            let _ = inbox.blocking_send(message);
-        }
+        self.inbox.blocking_send(self.message(Instant::now(), said));
+    }
+
+    const fn message(&self, at: Instant, reports: Vec<Said>) -> RunnerMessage {
+        RunnerMessage { at, runner: self.runner, life: self.life, reports }
     }
 }

@@ -11,7 +11,7 @@ use rollway_base::Secret;
 use rollway_core::metrics::Metrics;
 use rollway_core::{BatchId, FailureKind, RunId, TaskId};
 
-use crate::states::Stages;
+use crate::runner_status::Stages;
 use crate::task::Task;
 
 /// What a run has to work with.

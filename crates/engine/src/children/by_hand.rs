@@ -21,9 +21,10 @@ use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
 use super::host::Host;
-use super::launch::{Ended, Known};
+use super::launch::Ended;
 use super::listen::Route;
 use super::{Shared, lock};
+use crate::runner_status::Known;
 use crate::workers::{Reporter, Said};
 
 /// How long workers have to say goodbye when the job ends.
@@ -55,7 +56,8 @@ impl ByHand {
         }
         let why = format!("waits for a worker: rollway worker --connect {}", shared.address);
         shared.aside(&reporter, Said::Waits(Some(why.as_str().into())));
-        shared.states.locate(&reporter, &Known { place: None, waits: Some(why) });
+        let known = Known { place: None, waits: Some(why) };
+        shared.states.locate(reporter.runner(), reporter.life(), &known);
         state.open.insert(reporter.runner(), reporter);
     }
 

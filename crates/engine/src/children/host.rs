@@ -11,10 +11,12 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::launch::{Blame, Ended, Known, Launcher, Whereabouts};
+use super::launch::{Blame, Ended, Launcher, Whereabouts};
 use super::listen::Expected;
 use super::{Shared, lock};
-use crate::workers::{Attempt, Command, Reporter, RunEnd, Said};
+use crate::run_outcome::RunEnd;
+use crate::runner_status::Known;
+use crate::workers::{Attempt, Command, Reporter, Said};
 
 /// How long the last words of a dead process may take to be read.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -96,7 +98,7 @@ impl Host {
             return false;
         }
         let (runner, life) = (reporter.runner(), reporter.life());
-        shared.states.locate(reporter, &seats.known);
+        shared.states.locate(reporter.runner(), reporter.life(), &seats.known);
         if let Some(connection) = &seats.connection {
             // If the worker is gone, that is about to be noticed.
             let _ = connection.send(EngineMessage::StartRunner { runner, life });
@@ -156,7 +158,8 @@ impl Host {
         let known = Known { place: Some(place(&hello.host, hello.pid)), waits: None };
         let waited = std::mem::replace(&mut seats.known, known).waits.is_some();
         for seat in seats.taken.values() {
-            shared.states.locate(&seat.reporter, &seats.known);
+            let reporter = &seat.reporter;
+            shared.states.locate(reporter.runner(), reporter.life(), &seats.known);
             if waited {
                 shared.aside(&seat.reporter, Said::Waits(None));
             }
@@ -289,7 +292,8 @@ impl Host {
     fn note(&self, shared: &Shared, known: Known) {
         let mut seats = lock(&self.seats);
         for seat in seats.taken.values() {
-            shared.states.locate(&seat.reporter, &known);
+            let reporter = &seat.reporter;
+            shared.states.locate(reporter.runner(), reporter.life(), &known);
             let why = known.waits.as_deref().map(Into::into);
             shared.aside(&seat.reporter, Said::Waits(why));
         }

@@ -7,6 +7,8 @@ use std::pin::Pin;
 
 use tokio::sync::watch;
 
+use crate::runner_status::Known;
+
 /// Starts worker processes, here or elsewhere.
 pub trait Launcher: fmt::Debug + Send + Sync + 'static {
     /// Begins to start a process that says hello with the ticket's token. Returns at once; is
@@ -82,12 +84,6 @@ pub enum Blame {
 /// What is known of a process that has not said hello. Clones are the same.
 #[derive(Clone, Debug)]
 pub struct Whereabouts(watch::Sender<Known>);
-
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Known {
-    pub(super) place: Option<String>,
-    pub(super) waits: Option<String>,
-}
 
 impl Whereabouts {
     /// Returns whereabouts of which nothing is known.

@@ -13,7 +13,8 @@ use tokio_util::sync::CancellationToken;
 use super::host::Host;
 use super::said;
 use super::{Shared, lock};
-use crate::workers::{Reporter, RunEnd, Said};
+use crate::run_outcome::RunEnd;
+use crate::workers::{Reporter, Said};
 
 /// How many messages of workers are taken in at once.
 const BATCH: usize = 1024;

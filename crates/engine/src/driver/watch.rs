@@ -13,8 +13,8 @@ use rollway_core::{
 };
 
 use crate::observe::{self, Observers, Seen, What};
+use crate::run_outcome::RunEnd;
 use crate::task::Task;
-use crate::workers::RunEnd;
 
 /// How many things are remembered room for between two turns.
 const ROOM: usize = 8 * 1024;

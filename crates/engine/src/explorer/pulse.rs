@@ -10,8 +10,8 @@ use rollway_gateway::gateway::Handle;
 use super::open::World;
 use crate::coordinator::{Glance, RolloutCoordinator};
 use crate::lag::Lag;
+use crate::runner_status::RunnerStatus;
 use crate::sink::PipelineSink;
-use crate::states::RunnerStatus;
 
 /// Live numbers. Clones are the same; they outlive the explorer, and stand still then.
 #[derive(Clone, Debug)]

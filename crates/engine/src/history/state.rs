@@ -17,7 +17,7 @@ use super::record::{Note, Totals};
 use super::row::{Batch, Counts, LiveAttempt, LiveRun, Row, TaskRow};
 use crate::observe::{Call, Seen, What};
 use crate::quick::QuickMap;
-use crate::workers::RunEnd;
+use crate::run_outcome::RunEnd;
 
 /// What was seen, as far as it is needed later.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::coordinator::RolloutCoordinator;
 use crate::history::History;
-use crate::states::RunnerStatus;
+use crate::runner_status::RunnerStatus;
 
 /// Why whatever is asked for by a button was done.
 const REASON: &str = "a person asked for it on the dashboard";

@@ -10,7 +10,7 @@ use rollway_core::{
 
 use super::span::Nanos;
 use crate::observe::{Call, What};
-use crate::workers::RunEnd;
+use crate::run_outcome::RunEnd;
 
 /// The key under which runs report their reward.
 const REWARD: &str = "reward";

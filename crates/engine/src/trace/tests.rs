@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::span::{Span, Status};
 use super::*;
 use crate::observe::What;
-use crate::workers::RunEnd;
+use crate::run_outcome::RunEnd;
 
 /// Something seen, so many milliseconds after a moment.
 fn seen(millis: u64, what: What) -> Seen {

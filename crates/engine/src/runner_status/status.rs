@@ -9,7 +9,7 @@ use rollway_core::{
     AttemptId, BatchId, Core, Life, RunId, RunnerId, RunnerState, RunnerView, TaskId, Time,
 };
 
-use crate::children::RunnerStates;
+use super::RunnerStates;
 
 /// How long a run may be at one thing before it counts as stuck, if others are not.
 const STUCK_AFTER: Duration = Duration::from_secs(30);

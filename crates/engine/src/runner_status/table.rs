@@ -2,17 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::UNIX_EPOCH;
 
 use rollway_core::{AttemptId, Life, RunnerId};
 use rollway_gateway::gateway::UnderWay;
 
-use super::launch::Known;
-use super::lock;
+use super::Stages;
 use crate::observe::{self, Observers, Seen, What};
-use crate::states::Stages;
-use crate::workers::Reporter;
 
 /// What a runner says about the attempt that it is at.
 const NOW: [&str; 4] = ["stage", "stage_since", "place", "run"];
@@ -33,6 +30,15 @@ impl fmt::Debug for Calls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Calls")
     }
+}
+
+/// Location of a worker that has not completed its handshake.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Known {
+    /// Host and process id.
+    pub(crate) place: Option<String>,
+    /// Reason for which the worker cannot be started yet.
+    pub(crate) waits: Option<String>,
 }
 
 /// What a runner last said.
@@ -71,7 +77,7 @@ impl RunnerStates {
     }
 
     /// Takes what a runner says about itself.
-    pub(super) fn tell(
+    pub(crate) fn tell(
         &self,
         (runner, life): (RunnerId, Life),
         attempt: Option<AttemptId>,
@@ -132,9 +138,8 @@ impl RunnerStates {
         said
     }
 
-    /// Notes where a life of a runner is, or why it is not anywhere yet.
-    pub(super) fn locate(&self, reporter: &Reporter, known: &Known) {
-        let (runner, life) = (reporter.runner(), reporter.life());
+    /// Records the location of a runner's incarnation, or the reason why it has none yet.
+    pub(crate) fn locate(&self, runner: RunnerId, life: Life, known: &Known) {
         let mut states = lock(&self.states);
         let observers = states.observers.clone();
         let before = states.known.insert(runner, (life, known.clone()));
@@ -153,10 +158,14 @@ impl RunnerStates {
     }
 
     /// A life of a runner is nowhere any more.
-    pub(super) fn forget(&self, runner: RunnerId, life: Life) {
+    pub(crate) fn forget(&self, runner: RunnerId, life: Life) {
         let mut states = lock(&self.states);
         if states.known.get(&runner).is_some_and(|(current, _)| *current == life) {
             states.known.remove(&runner);
         }
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
