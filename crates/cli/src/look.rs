@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use clap::Args;
 use rollway::dashboard::{Card, Dashboard, DashboardError, Options};
-use rollway::scene;
+use rollway::recorded_job;
 
 use crate::signals::Signals;
 use crate::{Failure, runtime};
@@ -42,7 +42,7 @@ pub(crate) fn look(look: &Look) -> Result<(), Failure> {
             open(look, &card.address());
             return Ok(());
         }
-        let scene = scene::open(job).map_err(|error| Failure::Input(error.to_string()))?;
+        let scene = recorded_job::open(job).map_err(|error| Failure::Input(error.to_string()))?;
         let options = Options { listen: look.listen.clone(), token: None, scene, metrics: None };
         let dashboard = Dashboard::open(options).await?;
         let signals = Signals::new();

@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use rollway::{scene, trace};
+use rollway::{recorded_job, trace};
 
 use crate::Failure;
 
@@ -31,7 +31,7 @@ pub(crate) fn trace(wanted: &Trace) -> Result<(), Failure> {
         let job = job_dir.display();
         return Err(Failure::Input(format!("{job} is no folder; name the folder of a job")));
     }
-    let scene = scene::open(job_dir).map_err(|error| Failure::Input(error.to_string()))?;
+    let scene = recorded_job::open(job_dir).map_err(|error| Failure::Input(error.to_string()))?;
     let path = output.clone().unwrap_or_else(|| job_dir.join("trace-from-history.json"));
     let (runs, untraced) = trace::draw(&*scene, &path, *max_bytes)
         .map_err(|error| Failure::Job(format!("{}: {error}", path.display())))?;

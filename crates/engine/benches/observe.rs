@@ -15,7 +15,8 @@ use rollway::meters::Meters;
 use rollway::observe::{Observer, Observers, Seen};
 use rollway::trace::Tracer;
 use rollway::{
-    Collect, Drops, Local, Registry, RunContext, RunOutput, RunResult, Scheduler, Task, scene,
+    Collect, Drops, Local, Registry, RunContext, RunOutput, RunResult, Scheduler, Task, live_job,
+    scene,
 };
 use rollway_base::Secret;
 use rollway_core::Config;
@@ -133,7 +134,7 @@ impl On {
             let options = history::Options::of(&config).expect("a history is kept");
             let history = History::open(&options).expect("it can be written");
             if self.dashboard {
-                kept.push(Box::new(look(scene::live(Arc::clone(&history))).await));
+                kept.push(Box::new(look(live_job::live(Arc::clone(&history))).await));
             }
             observers.push(history);
         }

@@ -26,10 +26,11 @@ use tokio_util::sync::CancellationToken;
 use self::watchdog::{Change, Watchdog};
 use crate::config::{Alarms as Config, OnFailures};
 use crate::drops::Drops;
-use crate::explorer::{Alarm, Event, Pulse, Watcher, Watchers};
-use crate::meters::Staleness;
+use crate::job_event::{Alarm, Event, Watcher, Watchers};
+use crate::live_stats::Pulse;
 use crate::observe::{self, Observer, Seen, What};
 use crate::runner_status::RunnerStatus;
+use crate::staleness::Staleness;
 use crate::track::{Passed, Ran, Track};
 
 const NO_PROGRESS: &str = "no_progress";

@@ -43,7 +43,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use self::by_hand::ByHand;
 use self::definitions::Definitions;
 use self::host::Host;
-pub use self::launch::{Blame, Ended, Launched, Launcher, Ticket, Whereabouts};
+pub use self::launch::{Blame, ClusterError, Ended, Launched, Launcher, Ticket, Whereabouts};
 use self::listen::Routes;
 pub use self::process::Processes;
 pub use self::ray::{Ray, RayOptions};

@@ -18,18 +18,9 @@ use rollway_base::Address;
 
 pub use self::invitation::{Invitation, secret_in};
 pub(crate) use self::site::Site;
+pub use crate::children::ClusterError;
 use crate::children::{ChildOptions, Children, Launcher, Ray, RayOptions};
 use crate::config::{Backend, Config};
-
-/// Why there is no place for workers: what, and the remedy.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{what}; {hint}")]
-pub struct ClusterError {
-    /// What is the matter.
-    pub what: String,
-    /// What can be done about it.
-    pub hint: String,
-}
 
 /// Returns the runners of a configuration in processes that are started like this, wherever its
 /// `cluster` says. None is started yet. Needs a tokio runtime.

@@ -18,12 +18,10 @@ mod bench;
 mod embedded;
 mod error;
 mod evals;
-mod event;
 mod finalize;
 mod known;
 mod numbers;
 mod open;
-mod pulse;
 mod saved;
 mod served;
 mod turn;
@@ -34,22 +32,22 @@ use std::sync::Arc;
 
 use rollway_data::buffer::Buffer;
 use rollway_data::pipeline::Registry;
+use rollway_gateway::gateway::Gateway;
 use rollway_gateway::models::Tensor;
 use tokio_util::sync::CancellationToken;
 
 pub use self::bench::Benched;
 pub(crate) use self::embedded::Embedded;
 pub use self::error::ExplorerError;
-pub use self::event::{Alarm, Event, Watcher, Watchers};
 use self::open::World;
-pub(crate) use self::pulse::Whole;
-pub use self::pulse::{Beat, Pulse};
 pub use self::saved::{Counts, Scores};
 pub(crate) use self::served::{Served, models};
 use self::turn::State;
 pub(crate) use self::weights::newest;
 use crate::config::{Config, Mode};
 use crate::fleet::Fleet;
+pub use crate::job_event::{Alarm, Event, Watcher, Watchers};
+pub use crate::live_stats::{Beat, Pulse};
 use crate::observe::Observers;
 use crate::synchronizer::Synchronizer;
 use crate::synchronizer::weights::NamedTensor;
@@ -125,7 +123,8 @@ impl Explorer {
     pub async fn prepare(config: &Config, options: Options) -> Result<Self> {
         let stop = Stopper::default();
         let (world, state) = open::open(&config.named(), options).await?;
-        let pulse = Pulse::new(&world);
+        let gateway = world.gateway.as_ref().map(Gateway::handle);
+        let pulse = Pulse::new(world.coordinator.clone(), gateway, world.sink.clone());
         world.watchers.tell(&Event::Pulse(pulse.clone()));
         Ok(Self { world, state, stop, pulse })
     }

@@ -34,11 +34,6 @@ use rollway_base::suggest::instead;
 
 type Result<T> = std::result::Result<T, FleetError>;
 
-/// Returns the Python of a job, for whatever else is done in Python.
-pub(crate) fn python(config: &Config) -> std::path::PathBuf {
-    python::program(config)
-}
-
 /// Where runners come from, and how tasks are told to them.
 #[derive(Clone, Debug)]
 pub struct Fleet {
@@ -225,7 +220,8 @@ fn check_rust(registry: &Registry, set: &Named<'_>) -> Result<()> {
         let hint = "name one with `default_reward_fn_type`, such as `exact_match`";
         return Err(FleetError::new(FleetErrorKind::Missing, what, hint));
     };
-    Reward::named(name, set.reward_fn_args).map(drop).map_err(|mut error| {
+    Reward::named(name, set.reward_fn_args).map(drop).map_err(|error| {
+        let mut error = FleetError::from(error);
         error.what = format!("{}: {}", set.place, error.what);
         error
     })

@@ -40,9 +40,10 @@ use self::record::Note;
 use self::state::{Event, Item, State, seconds};
 use crate::config::{Config, Mode};
 use crate::coordinator::RolloutCoordinator;
-use crate::explorer::{Pulse, Watcher};
+use crate::job_event::Watcher;
+use crate::live_stats::Pulse;
 use crate::observe::{self, Observer, Seen};
-use crate::scene::{self, Beat, JobState, RunDetail, RunKey, RunnerCounts};
+use crate::scene::{Beat, JobState, RunDetail, RunKey, RunnerCounts};
 
 /// How long things may wait in the queue, so that many are written at once.
 const LINGER: Duration = Duration::from_millis(200);
@@ -255,8 +256,8 @@ impl Observer for History {
 }
 
 impl Watcher for History {
-    fn saw(&self, event: &crate::explorer::Event) {
-        if let crate::explorer::Event::Pulse(pulse) = event {
+    fn saw(&self, event: &crate::job_event::Event) {
+        if let crate::job_event::Event::Pulse(pulse) = event {
             *lock(&self.shared.pulse) = Some(pulse.clone());
             told::keep_beating(&self.shared, pulse);
         }
@@ -363,8 +364,8 @@ impl Shared {
     }
 
     /// Takes the numbers of a moment in.
-    fn beat(&self, beat: crate::explorer::Beat, states: &[RunnerState]) {
-        *lock(&self.runners) = scene::counted(states.iter().copied());
+    fn beat(&self, beat: crate::live_stats::Beat, states: &[RunnerState]) {
+        *lock(&self.runners) = RunnerCounts::of(states.iter().copied());
         let mut state = lock(&self.state);
         self.catch_up(&mut state);
         let counts = state.counts(true);

@@ -5,15 +5,13 @@
 //! ```
 //!
 //! `preflight.rs` says what is wrong before anything long is started, `lock.rs` keeps two processes
-//! apart, `parts.rs` starts, watches and ends explorer and trainer, `summary.rs` writes down what
-//! came of it. `docs/run.md` says it for people.
+//! apart, `parts.rs` starts, watches and ends explorer and trainer; `summary` writes the result. `docs/run.md` says it for people.
 
 mod debug;
 mod lock;
 mod lookout;
 mod parts;
 mod preflight;
-mod summary;
 mod trouble;
 
 use std::path::PathBuf;
@@ -25,11 +23,13 @@ pub use self::debug::{Calls, Debugged, Phase, debug};
 use self::lock::Lock;
 pub use self::lookout::Lookout;
 pub use self::preflight::cheap as check;
-use self::summary::Recorder;
-pub use self::summary::{Eval, Goal, State, Summary};
 pub use self::trouble::Trouble;
 use crate::config::{Config, Mode};
-use crate::explorer::{ExplorerError, Watchers};
+use crate::explorer::ExplorerError;
+use crate::job_event::Watchers;
+use crate::summary;
+use crate::summary::Recorder;
+pub use crate::summary::{Eval, Goal, State, Summary};
 use crate::trainer::TrainerError;
 
 /// Why a job did not do what it should.
@@ -98,7 +98,7 @@ impl Job {
         if config.mode == Mode::Bench {
             return Ok(None);
         }
-        let known = summary::earlier(&config.named())?;
+        let known = summary::earlier(&config.named()).map_err(Trouble::from)?;
         let is_over =
             |known: &Summary| known.state == State::Finished && known.goal == Goal::of(config);
         Ok(known.filter(is_over))
@@ -123,7 +123,8 @@ impl Job {
             return Err(JobError::NotStarted(troubles));
         }
         let _locks = locks(&config)?;
-        let (people, recorder) = (watchers.clone(), Recorder::open(&config)?);
+        let people = watchers.clone();
+        let recorder = Recorder::open(&config).map_err(Trouble::from)?;
         let watchers = watchers.and(Arc::clone(&recorder) as _);
         let lookout = Lookout::open(&config, watchers, &people, &stop).await?;
         let ended = parts::run(&config, lookout.eyes.clone(), &lookout.stop).await;

@@ -31,12 +31,12 @@ use rollway_gateway::gateway::FurtherMetrics;
 
 pub use self::listen::{Listen, ListenError};
 use self::spans::{Names, Spans};
-pub(crate) use self::told::Staleness;
 use self::told::Told;
 use self::write::{Ages, Job, Snapshot};
 use crate::config::Config;
 use crate::drops::Drops;
-use crate::explorer::{Event, Pulse, Watcher, Whole};
+use crate::job_event::{Event, Watcher};
+use crate::live_stats::{Pulse, Whole};
 use crate::observe::{Observer, Seen, now};
 use crate::track::{Passed, Track, since};
 

@@ -25,7 +25,7 @@ use self::outside::Outside;
 use self::writer::{Job, Writer};
 use crate::config::{Config, Mode, MonitorType};
 use crate::drops::Drops;
-use crate::explorer::{Event, Watcher};
+use crate::job_event::{Event, Watcher};
 
 /// What may wait for the thread: many steps, in case that the disk takes its time.
 const WAITING: usize = 1024;

@@ -9,23 +9,17 @@
 
 mod bias;
 mod job;
-mod live;
 mod overview;
-mod past;
 mod run;
 mod runner;
 mod timeline;
 
 use std::fmt::Debug;
 use std::future::Future;
-use std::io;
-use std::path::Path;
 use std::pin::Pin;
-use std::sync::Arc;
 
 pub use self::bias::{Bias, Bin, FieldBias, Group};
 pub use self::job::{Job, JobState};
-pub(crate) use self::live::counted;
 pub use self::overview::{
     Alarm, Beat, EvalPoint, Overview, RewardPoint, RunCounts, RunnerCounts, TaskCounts, Waste,
 };
@@ -35,8 +29,6 @@ pub use self::run::{
 };
 pub use self::runner::Runner;
 pub use self::timeline::{Lane, Span, Timeline};
-
-use crate::history::History;
 
 /// Seconds since 1970.
 pub type Seconds = f64;
@@ -51,19 +43,6 @@ pub struct Done {
     pub done: bool,
     /// What happened, or why nothing did, in words.
     pub message: String,
-}
-
-/// Returns a job that runs in this process.
-pub fn live(history: Arc<History>) -> Arc<dyn Scene> {
-    Arc::new(live::Live(history))
-}
-
-/// Returns a job as its folder tells it, up to now.
-///
-/// # Errors
-/// If the folder has no history, or it cannot be read.
-pub fn open(job_dir: &Path) -> io::Result<Arc<dyn Scene>> {
-    Ok(Arc::new(past::Told::open(job_dir)?))
 }
 
 /// A job to look at.

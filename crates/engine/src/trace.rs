@@ -41,7 +41,8 @@ use self::otlp::{Exporter, Target};
 pub use self::past::draw;
 use self::queue::Queue;
 use crate::config::{ConcurrentMode, Config};
-use crate::explorer::{Event, Pulse, Watcher};
+use crate::job_event::{Event, Watcher};
+use crate::live_stats::Pulse;
 use crate::observe::{Observer, Seen};
 
 /// How often the numbers of runs in flight are put down.

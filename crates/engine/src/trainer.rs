@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 pub use self::input::Input;
 use self::program::{Order, Program};
 use crate::config::{Config, TrainerType};
-use crate::explorer::Watchers;
+use crate::job_event::Watchers;
 use crate::synchronizer::Synchronizer;
 use crate::tiny::trainer::TrainerError as TinyError;
 

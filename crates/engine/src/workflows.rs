@@ -8,7 +8,7 @@ mod ask;
 mod reward;
 mod simple;
 
-pub use self::reward::Reward;
+pub use self::reward::{Reward, WorkflowArgumentError};
 use self::simple::Simple;
 use crate::Registry;
 

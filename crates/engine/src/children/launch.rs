@@ -24,6 +24,16 @@ pub trait Launched: Send {
     fn ended(&mut self) -> Pin<Box<dyn Future<Output = Ended> + Send + '_>>;
 }
 
+/// Why there is no place for workers: what, and the remedy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what}; {hint}")]
+pub struct ClusterError {
+    /// What is the matter.
+    pub what: String,
+    /// What can be done about it.
+    pub hint: String,
+}
+
 /// What a process is started with.
 #[derive(Debug)]
 pub struct Ticket {

@@ -28,11 +28,11 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::ChildOptions;
-use super::launch::{Blame, Ended, Launched, Launcher, Ticket, Whereabouts};
+use super::launch::{Blame, ClusterError, Ended, Launched, Launcher, Ticket, Whereabouts};
 use super::lock;
-use crate::cluster::ClusterError;
 use crate::config::{Cluster, Config, Placement};
 use crate::lines::lines;
+use crate::python;
 
 /// How long is waited before a placer is started again: at first, and at most.
 const REST: Duration = Duration::from_secs(1);
@@ -62,16 +62,14 @@ pub struct RayOptions {
 }
 
 impl RayOptions {
-    /// As `python -m rollway.cluster.placer`, but never with a folder `rollway` that happens to lie
-    /// in the working directory.
-    const PLACER: &'static str = "import sys; sys.path[:] = filter(None, sys.path); \
-                                  from rollway.cluster.placer import main; main()";
+    /// Runs the placer.
+    const PLACER: &'static str = "from rollway.cluster.placer import main; main()";
 
     /// Returns options for the workers of a configuration.
     pub fn new(config: &Config, workers: &ChildOptions) -> Self {
         let cluster = config.cluster.clone();
         let job = || format!("{}/{}", config.project, config.name);
-        let usual = || vec!["-c".to_owned(), Self::PLACER.to_owned()];
+        let usual = || python::arguments(Self::PLACER);
         Self {
             program: workers.program.clone(),
             args: workers.placer.clone().unwrap_or_else(usual),

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use super::card::Left;
 use super::{Dashboard, Options};
 use crate::config::Config;
-use crate::explorer::{Event, Watchers};
 use crate::history::History;
+use crate::job_event::{Event, Watchers};
+use crate::live_job;
 use crate::meters::Meters;
-use crate::scene;
 
 /// The dashboard of a job, and its card in the job's folder. Both end when this is dropped.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ impl Shown {
         if !config.dashboard.enable {
             return None;
         }
-        let scene = scene::live(Arc::clone(history));
+        let scene = live_job::live(Arc::clone(history));
         let opened = match Options::new(config, scene) {
             Ok(options) => Dashboard::open(Options { metrics, ..options }).await,
             Err(error) => Err(error),

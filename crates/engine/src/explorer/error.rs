@@ -43,12 +43,6 @@ pub enum ExplorerError {
     /// The embedded model does not start.
     #[error("the embedded model does not start: {0}")]
     Model(String),
-    /// The spans of the job have nowhere to go.
-    #[error(
-        "the job cannot be traced: {0}\nhint: see that the job's folder can be written to and what \
-         `trace` and the variables `OTEL_…` say"
-    )]
-    Trace(std::io::Error),
     /// No server of the trained model can be used.
     #[error(
         "no server of the model {model:?} could be used within {} s: {servers}\nhint: start the \

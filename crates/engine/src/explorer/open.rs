@@ -27,7 +27,6 @@ use crate::offer::Offer;
 use crate::sink::{PipelineSink, Sink};
 use crate::synchronizer::{Seat, SyncError, Synchronizer};
 use crate::taskset::Opener;
-use crate::trace::Tracer;
 
 /// How long a server of the trained model may take to be there.
 const SERVER_PATIENCE: Duration = Duration::from_secs(60);
@@ -59,7 +58,6 @@ pub(super) struct World {
     pub(super) gateway: Option<Gateway>,
     embedded: Option<Embedded>,
     offer: Option<Offer>,
-    tracer: Option<Arc<Tracer>>,
     is_open: bool,
 }
 
@@ -82,12 +80,7 @@ struct Opened {
 }
 
 /// Opens everything. What was opened is closed again if the rest cannot be.
-pub(super) async fn open(config: &Config, mut options: Options) -> Result<(World, State)> {
-    let tracer = Tracer::open(config).map_err(ExplorerError::Trace)?;
-    if let Some(tracer) = &tracer {
-        options.watchers = options.watchers.and(Arc::clone(tracer) as _);
-        options.observers = options.observers.and(Arc::clone(tracer) as _);
-    }
+pub(super) async fn open(config: &Config, options: Options) -> Result<(World, State)> {
     let mut opened = Opened::default();
     let (hands, mut state) = match opened.all(config, options).await {
         Ok(open) => open,
@@ -97,7 +90,7 @@ pub(super) async fn open(config: &Config, mut options: Options) -> Result<(World
         }
     };
     let Opened { embedded, gateway, offer, .. } = opened;
-    let mut world = World { hands, gateway, embedded, offer, tracer, is_open: true };
+    let mut world = World { hands, gateway, embedded, offer, is_open: true };
     match state.bring_up(&world).await {
         // What is still missing is waited for when it is needed: the trainer comes later.
         Ok(_) => Ok((world, state)),
@@ -257,10 +250,6 @@ impl World {
         }
         if let Some(embedded) = self.embedded.take() {
             embedded.stop().await;
-        }
-        if let Some(tracer) = self.tracer.take() {
-            // The collector is given a moment for the last spans.
-            let _ = tokio::task::spawn_blocking(move || tracer.close()).await;
         }
         stopped?;
         closed

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::workflows::WorkflowArgumentError;
+
 /// Why there are no runners, or no task for them: what, and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FleetError {
@@ -62,6 +64,19 @@ impl FleetError {
 }
 
 impl std::error::Error for FleetError {}
+
+impl From<WorkflowArgumentError> for FleetError {
+    fn from(error: WorkflowArgumentError) -> Self {
+        match error {
+            WorkflowArgumentError::UnknownReward { what, hint } => {
+                Self::new(FleetErrorKind::Unknown, what, hint)
+            }
+            WorkflowArgumentError::InvalidArguments { what, hint } => {
+                Self::new(FleetErrorKind::Arguments, what, hint)
+            }
+        }
+    }
+}
 
 impl fmt::Display for FleetError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

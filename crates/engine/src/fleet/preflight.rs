@@ -11,17 +11,16 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::Command;
 
 use super::named::Named;
-use super::python::PYTHON;
 use super::{FleetError, FleetErrorKind as Kind, Result};
 use crate::ChildOptions;
+use crate::python::{self, PYTHON};
 use crate::workflows::{PYTHON_NAMES, PYTHON_REWARDS};
 use rollway_base::suggest::instead;
 
 /// Says which Python it is even if that lacks the package. Answers go to a file, because modules
 /// may print what they like.
 const SCRIPT: &str = "\
-import json, sys
-sys.path[:] = filter(None, sys.path)
+import json
 def tell(said):
     with open(sys.argv[1], 'w') as file:
         json.dump({'python': sys.executable, 'release': sys.version.split()[0], **said}, file)
@@ -130,7 +129,7 @@ async fn run(
     questions: String,
 ) -> io::Result<(ExitStatus, Vec<u8>)> {
     let mut child = Command::new(&options.program)
-        .args(["-c", SCRIPT])
+        .args(python::arguments(SCRIPT))
         .arg(file)
         .envs(options.env.iter().cloned())
         .stdin(Stdio::piped())

@@ -13,14 +13,10 @@ use super::{FleetError, FleetErrorKind, Result};
 use crate::ChildOptions;
 use crate::config::{Config, EngineType, Model};
 use crate::gateway::trained_model;
+use crate::python;
 
-/// The variable that names the Python of jobs that name none.
-pub(super) const PYTHON: &str = "ROLLWAY_PYTHON";
-
-/// As `python -m rollway.worker`, but never with a folder `rollway` that happens to lie in the
-/// working directory.
-const WORKER: &str =
-    "import sys; sys.path[:] = filter(None, sys.path); from rollway.worker import main; main()";
+/// Runs a worker.
+const WORKER: &str = "from rollway.worker import main; main()";
 
 /// How often a worker says that it is alive.
 const HEARTBEAT: Duration = Duration::from_secs(1);
@@ -31,7 +27,7 @@ pub(super) fn options(config: &Config) -> Result<ChildOptions> {
     let variables = explorer.env_vars.iter().map(|(name, value)| (name.clone(), value.clone()));
     let mut env: Vec<_> = variables.collect();
     env.push((env::SETUP.to_owned(), setup(config)?.to_string()));
-    let (program, args) = worker_command(program(config));
+    let (program, args) = worker_command(python::interpreter(config));
     Ok(ChildOptions {
         args,
         env,
@@ -43,13 +39,7 @@ pub(super) fn options(config: &Config) -> Result<ChildOptions> {
 
 /// Returns how a worker is started with a Python: the program and its arguments.
 pub fn worker_command(python: PathBuf) -> (PathBuf, Vec<String>) {
-    (python, vec!["-c".to_owned(), WORKER.to_owned()])
-}
-
-/// Returns the Python of a job.
-pub(super) fn program(config: &Config) -> PathBuf {
-    let named = config.explorer.python.clone().or_else(|| std::env::var(PYTHON).ok());
-    named.filter(|name| !name.is_empty()).unwrap_or_else(|| "python3".to_owned()).into()
+    (python, python::arguments(WORKER))
 }
 
 /// Returns what a worker is told: the models behind the gateway, how runs are executed, and where

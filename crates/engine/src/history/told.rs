@@ -10,7 +10,8 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::Shared;
 use super::record::{Note, Totals};
 use super::state::State;
-use crate::explorer::{Event, Pulse};
+use crate::job_event::Event;
+use crate::live_stats::Pulse;
 use rollway_base::human;
 
 /// How often live numbers are taken.

@@ -7,18 +7,19 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 use super::parts::{Ended, Eyes};
-use super::summary::{Recorder, State, Summary};
 use super::{JobError, Trouble};
 use crate::alarms::Alarms;
-use crate::config::Config;
+use crate::config::{Config, Mode};
 use crate::dashboard::Shown;
 use crate::drops::Drops;
-use crate::explorer::Watchers;
 use crate::history::History;
+use crate::job_event::Watchers;
 use crate::meters::{Listen, Meters};
 use crate::monitor;
 use crate::observe::{Observer, Observers};
 use crate::scene::JobState;
+use crate::summary::{Recorder, State, Summary};
+use crate::trace::Tracer;
 
 /// Everybody who looks at a job.
 #[derive(Debug)]
@@ -29,6 +30,7 @@ pub struct Lookout {
     alarms: Arc<Alarms>,
     history: Option<Arc<History>>,
     shown: Option<Shown>,
+    tracer: Option<Arc<Tracer>>,
     _listening: Option<Listen>,
 }
 
@@ -74,8 +76,11 @@ impl Lookout {
             observers.push(Arc::clone(&alarms) as _);
         }
         observers.extend(history.iter().map(|it| Arc::clone(it) as _));
+        let tracer = tracer(config)?;
+        let watchers = tracer.iter().fold(watchers, |all, it| all.and(Arc::clone(it) as _));
+        observers.extend(tracer.iter().map(|it| Arc::clone(it) as _));
         let eyes = Eyes { watchers, observers: Observers::new(observers) };
-        Ok(Self { eyes, stop, alarms, history, shown, _listening: listening })
+        Ok(Self { eyes, stop, alarms, history, shown, tracer, _listening: listening })
     }
 
     /// Returns all who are to be told of steps and evaluations.
@@ -105,6 +110,10 @@ impl Lookout {
 
     /// Writes down how the job ended, and with which error.
     pub async fn close(self, ended: JobState, error: Option<String>) {
+        if let Some(tracer) = self.tracer {
+            // Waits, within a deadline, until the last spans are written and sent.
+            let _ = tokio::task::spawn_blocking(move || tracer.close()).await;
+        }
         if let Some(history) = self.history {
             // It ends whatever becomes of the writing.
             let _ = tokio::task::spawn_blocking(move || history.close(ended, error)).await;
@@ -149,6 +158,20 @@ async fn serve(config: &Config, meters: &Arc<Meters>) -> Result<Option<Listen>, 
     Ok(Some(listen))
 }
 
+/// Opens the traces that a configuration asks for. Mode `train` has none: it shares the folder, and
+/// so the trace file, with an explorer.
+fn tracer(config: &Config) -> Result<Option<Arc<Tracer>>, Trouble> {
+    if config.mode == Mode::Train {
+        return Ok(None);
+    }
+    Tracer::open(config).map_err(|error| {
+        let what = format!("the job cannot be traced: {error}");
+        let hint = "see that the job's folder can be written to and what `trace` and the variables \
+                    `OTEL_…` say";
+        Trouble::new(what, hint)
+    })
+}
+
 fn conclude(recorder: &Recorder, ended: Result<Ended, JobError>) -> Result<Summary, JobError> {
     let (state, error) = match &ended {
         Ok(ended) if ended.stopped => (State::Stopped, None),
@@ -156,7 +179,7 @@ fn conclude(recorder: &Recorder, ended: Result<Ended, JobError>) -> Result<Summa
         Err(error) => (State::Failed, Some(error.to_string())),
     };
     if let Ok(ended) = &ended {
-        recorder.ended(ended);
+        recorder.update(|summary| ended.update(summary));
     }
     let written = recorder.close(state, error);
     ended?;

@@ -9,8 +9,10 @@ use tokio_util::sync::CancellationToken;
 use super::JobError;
 use super::trouble::Trouble;
 use crate::config::{Config, Mode};
-use crate::explorer::{Event, Explored, Explorer, ExplorerError, Options, Watchers};
+use crate::explorer::{Explored, Explorer, ExplorerError, Options, Scores};
+use crate::job_event::{Event, Watchers};
 use crate::observe::Observers;
+use crate::summary::Summary;
 use crate::synchronizer::Synchronizer;
 use crate::trainer::{Input, Trained, Trainer, TrainerError};
 
@@ -27,6 +29,30 @@ pub(super) struct Ended {
     pub(super) explored: Option<Explored>,
     pub(super) trained: Option<Trained>,
     pub(super) stopped: bool,
+}
+
+impl Ended {
+    /// Takes over the counts that explorer and trainer keep themselves.
+    pub(super) fn update(&self, summary: &mut Summary) {
+        if let Some(steps) = self.trained.and_then(|trained| trained.steps) {
+            summary.trained_steps = steps;
+            if summary.mode == Mode::Train {
+                summary.steps = steps;
+            }
+        }
+        if let Some(explored) = &self.explored {
+            let counts = &explored.counts;
+            summary.steps = explored.steps;
+            summary.version = explored.version;
+            summary.tasks_submitted = counts.tasks_submitted;
+            summary.tasks_finished = counts.tasks_finished;
+            summary.tasks_failed = counts.tasks_failed;
+            summary.experiences_delivered = counts.experiences_delivered;
+            let mean = |scores: &Option<Scores>| scores.as_ref().and_then(Scores::mean);
+            summary.first_eval = mean(&counts.first_eval).or(summary.first_eval);
+            summary.last_eval = mean(&counts.last_eval).or(summary.last_eval);
+        }
+    }
 }
 
 /// All who see what happens.

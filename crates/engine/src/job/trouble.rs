@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::fleet::FleetError;
+use crate::summary::SummaryError;
 use crate::taskset::TasksetError;
 
 /// Something that has to be put right before the job can be started.
@@ -38,6 +39,12 @@ impl From<TasksetError> for Trouble {
 
 impl From<FleetError> for Trouble {
     fn from(error: FleetError) -> Self {
+        Self::new(error.what, error.hint)
+    }
+}
+
+impl From<SummaryError> for Trouble {
+    fn from(error: SummaryError) -> Self {
         Self::new(error.what, error.hint)
     }
 }

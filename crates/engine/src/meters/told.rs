@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rollway_core::BatchResult;
-use rollway_core::metrics::Metrics;
 
-use crate::explorer::Event;
+use crate::job_event::Event;
+use crate::staleness::Staleness;
 
 /// How many names (sets of an evaluation, reasons of operators) have numbers of their own.
 const NAMES: usize = 100;
@@ -38,23 +38,6 @@ pub(super) struct Told {
     pub(super) sync_waited: f64,
     pub(super) sync_loading: f64,
     pub(super) alarms: BTreeMap<&'static str, (u64, bool)>,
-}
-
-/// By how many steps the experiences of a step lag behind the newest weights.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Staleness {
-    pub(crate) mean: f64,
-    pub(crate) max: f64,
-}
-
-impl Staleness {
-    /// Returns that of a step, if its experiences say of which weights they are.
-    pub(crate) fn of(metrics: &Metrics, newest: u64) -> Option<Self> {
-        let mean = metrics.get("rollout/model_version")?;
-        let oldest = metrics.get("rollout/model_version/min").unwrap_or(mean);
-        let newest = newest as f64;
-        Some(Self { mean: (newest - mean).max(0.0), max: (newest - oldest).max(0.0) })
-    }
 }
 
 impl Told {

@@ -15,8 +15,8 @@ use rollway_core::{
 use super::page::{Page, Put, Spread};
 use super::spans::{Names, Spans};
 use super::told::Told;
-use crate::explorer::Whole;
 use crate::lag::Lag;
+use crate::live_stats::Whole;
 
 type Result = std::result::Result<(), fmt::Error>;
 

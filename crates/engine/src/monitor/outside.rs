@@ -19,8 +19,8 @@ use serde_json::{Value, json};
 use super::hide;
 use crate::config::{Config, Mode, MonitorType};
 use crate::drops::Drops;
-use crate::explorer::{Event, Watcher};
-use crate::fleet;
+use crate::job_event::{Event, Watcher};
+use crate::python;
 
 /// What may wait for the process: many steps.
 const WAITING: usize = 1024;
@@ -28,14 +28,11 @@ const WAITING: usize = 1024;
 /// How long the end of a job waits for a package to send its last numbers.
 const FAREWELL: Duration = Duration::from_secs(60);
 
-/// As `python -m rollway.monitors NAME`, but never with a folder `rollway` that happens to lie in
-/// the working directory.
-const SCRIPT: &str = "import sys; sys.path[:] = filter(None, sys.path); \
-                      from rollway.monitors import main; main(sys.argv[1])";
+/// Runs the monitor that the first argument names.
+const SCRIPT: &str = "from rollway.monitors import main; main(sys.argv[1])";
 
 /// Says whether the package is there, in one word.
-const CHECK: &str = "import sys; sys.path[:] = filter(None, sys.path); \
-                     from rollway.monitors import check; check(sys.argv[1])";
+const CHECK: &str = "from rollway.monitors import check; check(sys.argv[1])";
 
 /// Tells a Python package what happens to a job. What was told before it is dropped is sent then,
 /// within a deadline.
@@ -131,9 +128,9 @@ impl Outside {
 
 /// Returns how the Python of a job executes something for a monitor.
 fn command(config: &Config, script: &str, kind: MonitorType) -> Command {
-    let mut command = Command::new(fleet::python(config));
+    let mut command = Command::new(python::interpreter(config));
     let env = config.explorer.env_vars.iter();
-    command.args(["-c", script, kind.name()]).envs(env);
+    command.args(python::arguments(script)).arg(kind.name()).envs(env);
     command
 }
 

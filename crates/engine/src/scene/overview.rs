@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use rollway_core::RunnerState;
 use serde::{Deserialize, Serialize};
 
 use super::Seconds;
@@ -151,6 +152,25 @@ pub struct RunnerCounts {
     pub broken: u64,
     /// They are not there.
     pub gone: u64,
+}
+
+impl RunnerCounts {
+    /// Counts runners by state.
+    pub(crate) fn of(states: impl Iterator<Item = RunnerState>) -> Self {
+        let mut counts = Self::default();
+        for state in states {
+            let count = match state {
+                RunnerState::Idle => &mut counts.idle,
+                RunnerState::Busy(_) => &mut counts.busy,
+                RunnerState::Starting => &mut counts.starting,
+                RunnerState::Cancelling(_) => &mut counts.cancelling,
+                RunnerState::Broken => &mut counts.broken,
+                RunnerState::Gone => &mut counts.gone,
+            };
+            *count += 1;
+        }
+        counts
+    }
 }
 
 /// Something that a person should look at.

@@ -265,7 +265,7 @@ fn a_history_is_drawn_afterwards() {
     let path = folder.path().join("drawn.json");
     // Whatever is there is replaced.
     fs::write(&path, "old").unwrap();
-    let (runs, untraced) = draw(&*crate::scene::live(history), &path, 1 << 20).unwrap();
+    let (runs, untraced) = draw(&*crate::live_job::live(history), &path, 1 << 20).unwrap();
     assert_eq!((runs, untraced), (2, Untraced::default()));
     let events: Vec<Value> = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
     let of = |phase: &str| events.iter().filter(|event| event["ph"] == phase).collect::<Vec<_>>();

@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Trained, TrainerError};
 use crate::config::{Config, SyncStyle};
-use crate::explorer::{Event, Watchers};
+use crate::job_event::{Event, Watchers};
 use crate::synchronizer::Synchronizer;
 use crate::tiny::trainer::{
     Folder, Options, Report, Synchronized, TinyTrainer, TrainerError as TinyError,

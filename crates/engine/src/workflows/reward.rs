@@ -12,11 +12,31 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::config::Args;
-use crate::fleet::{FleetError, FleetErrorKind};
 use rollway_base::suggest::instead;
 
 /// How large a pattern may become when it is compiled, in bytes.
 const PATTERN_BYTES: usize = 1 << 20;
+
+/// A configuration names a reward function that does not exist, or arguments that it cannot use.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WorkflowArgumentError {
+    /// No reward function has the name.
+    #[error("{what}; {hint}")]
+    UnknownReward {
+        /// Description, with the name.
+        what: String,
+        /// Remedy.
+        hint: String,
+    },
+    /// The arguments are not those of the function.
+    #[error("{what}; {hint}")]
+    InvalidArguments {
+        /// Description, with the cause.
+        what: String,
+        /// Remedy.
+        hint: String,
+    },
+}
 
 /// A reward function with its arguments.
 #[derive(Clone, Debug)]
@@ -61,21 +81,21 @@ impl Reward {
     pub const NAMES: &[&str] = &["exact_match", "contains"];
 
     /// Returns the reward function of a name.
-    pub fn named(name: &str, args: &Args) -> Result<Self, FleetError> {
+    pub fn named(name: &str, args: &Args) -> Result<Self, WorkflowArgumentError> {
         let rule = match name {
             "exact_match" => Rule::Exact,
             "contains" => Rule::Contains,
             _ => {
                 let what = format!("no reward function is called `{name}`");
                 let hint = instead(name, Self::NAMES.iter().copied());
-                return Err(FleetError::new(FleetErrorKind::Unknown, what, hint));
+                return Err(WorkflowArgumentError::UnknownReward { what, hint });
             }
         };
         let wrong = |error: &dyn fmt::Display| {
             let what = format!("the arguments of `{name}` cannot be used: {error}");
             let hint = "`reward_fn_args` may have `take: all` or `take: last_number`, \
                         `pattern: REGEX` and `ignore_case: true`";
-            FleetError::new(FleetErrorKind::Arguments, what, hint)
+            WorkflowArgumentError::InvalidArguments { what, hint: hint.to_owned() }
         };
         let arguments = Arguments::deserialize(Value::Object(args.clone()));
         let Arguments { take, pattern, ignore_case } = arguments.map_err(|error| wrong(&error))?;
@@ -223,7 +243,8 @@ mod tests {
         ] {
             let Value::Object(args) = args else { panic!("arguments are an object") };
             let error = Reward::named("exact_match", &args).unwrap_err();
-            assert_eq!(error.kind, FleetErrorKind::Arguments, "{error}");
+            let is_invalid = matches!(error, WorkflowArgumentError::InvalidArguments { .. });
+            assert!(is_invalid, "{error}");
         }
         let reward = Reward::named("exact_match", &none).unwrap();
         assert!(reward.of("42", None).unwrap_err().contains("format.response_key"));

@@ -13,8 +13,9 @@ use std::time::Duration;
 use proxy::Proxy;
 use rollway::config::Config as JobConfig;
 use rollway::history::History;
+use rollway::live_job;
 use rollway::observe::Observers;
-use rollway::scene::{self, RunKey};
+use rollway::scene::RunKey;
 use rollway::{ChildOptions, Children, Collect, RunnerStates, Scheduler, Task};
 use rollway_base::{Address, Secret};
 use rollway_core::{Config, Outcome, RunnerView, Supervision};
@@ -211,7 +212,7 @@ async fn the_history_knows_where_attempts_ran() {
     job.scheduler.start().await.unwrap();
     job.answers(1, 1).await;
     let key = RunKey { batch: "1".to_owned(), task: 0, run: 0 };
-    let attempts = scene::live(history).run(&key).unwrap().attempts;
+    let attempts = live_job::live(history).run(&key).unwrap().attempts;
     let node = attempts[0].node.as_deref().unwrap();
     assert!(node.ends_with(&format!("pid {}", worker.id().unwrap())), "{node}");
 }

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rollway::history::{History, Options};
+use rollway::live_job;
 use rollway::observe::Observers;
-use rollway::scene::{self, Run, RunQuery, RunState, Scene};
+use rollway::scene::{Run, RunQuery, RunState, Scene};
 use rollway::{
     Local, Parcel, Registry, RolloutCoordinator, RunContext, RunError, RunOutput, RunResult, Sink,
     Stored, Task, Workers,
@@ -136,5 +137,5 @@ pub(crate) async fn until(scene: &dyn Scene, state: RunState, count: u64) {
 }
 
 pub(crate) fn live(history: &Arc<History>) -> Arc<dyn Scene> {
-    scene::live(Arc::clone(history))
+    live_job::live(Arc::clone(history))
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 use rollway::RunEnd;
 use rollway::history::History;
 use rollway::observe::{self, Observer, Seen, What};
-use rollway::scene::{self, JobState, RunKey, RunQuery, RunState};
+use rollway::recorded_job;
+use rollway::scene::{JobState, RunKey, RunQuery, RunState};
 use rollway_core::metrics::Metrics;
 use rollway_core::{
     AttemptId, BatchKey, BatchKind, BatchState, Life, Over, RunId, RunnerId, Runs, TaskId,
@@ -115,7 +116,7 @@ fn a_hundred_thousand_runs_are_asked_and_read_again() {
     let overview = scene.overview();
     assert_eq!((overview.runs.succeeded, overview.dropped.get("events")), (TASKS.into(), None));
     history.close(JobState::Finished, None);
-    let told = scene::open(folder.path()).unwrap();
+    let told = recorded_job::open(folder.path()).unwrap();
     assert_eq!(told.overview().runs.succeeded, u64::from(TASKS));
     assert_eq!(told.runs(&query("1/9999")), page);
     let key = RunKey { batch: "1".to_owned(), task: 99_999, run: 0 };

@@ -1,6 +1,7 @@
 //! Runs that end well, badly, after a retry, by a cancel and by an abort.
 
 use rollway::history::History;
+use rollway::recorded_job;
 use rollway::scene::{self, Bias, JobState, RunKey, RunQuery, RunState, Sort};
 use rollway_core::BatchKind;
 
@@ -66,7 +67,7 @@ async fn every_run_is_there_once_with_what_became_of_it() {
     // The same, from what is in the folder.
     let before = all(&*scene);
     history.close(JobState::Finished, None);
-    let told = scene::open(folder.path()).unwrap();
+    let told = recorded_job::open(folder.path()).unwrap();
     assert_eq!(all(&*told), before);
     assert_eq!(told.run(&key("1", 0, 1)), Some(detail));
     assert_eq!(told.overview().runs, overview.runs);

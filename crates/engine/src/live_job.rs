@@ -2,22 +2,27 @@
 
 use std::sync::Arc;
 
-use rollway_core::{BatchId, RunId, RunnerState, TaskId};
+use rollway_core::{BatchId, RunId, TaskId};
 
-use super::{
-    Alarm, Batch, Bias, Done, Job, Overview, RunDetail, RunKey, RunPage, RunQuery, Runner,
-    RunnerCounts, Scene, Soon, Timeline,
-};
 use crate::coordinator::RolloutCoordinator;
 use crate::history::History;
 use crate::runner_status::RunnerStatus;
+use crate::scene::{
+    Alarm, Batch, Bias, Done, Job, Overview, RunDetail, RunKey, RunPage, RunQuery, Runner,
+    RunnerCounts, Scene, Soon, Timeline,
+};
 
 /// Why whatever is asked for by a button was done.
 const REASON: &str = "a person asked for it on the dashboard";
 
+/// Returns the view of a job that runs in this process.
+pub fn live(history: Arc<History>) -> Arc<dyn Scene> {
+    Arc::new(Live(history))
+}
+
 /// A job that runs in this process.
 #[derive(Debug)]
-pub(super) struct Live(pub(super) Arc<History>);
+struct Live(Arc<History>);
 
 impl Scene for Live {
     fn job(&self) -> Job {
@@ -40,7 +45,7 @@ impl Scene for Live {
         Box::pin(async {
             let Some(coordinator) = self.coordinator() else { return Vec::new() };
             let statuses = coordinator.runner_states().await.unwrap_or_default();
-            self.0.runners_are(counted(statuses.iter().map(|status| status.state)));
+            self.0.runners_are(RunnerCounts::of(statuses.iter().map(|status| status.state)));
             let attempts: Vec<_> = statuses.iter().map(|status| status.attempt).collect();
             let calls = self.0.calls(&attempts);
             let now = self.0.job().now;
@@ -115,23 +120,6 @@ fn done(done: bool, message: &str) -> Done {
 
 fn over() -> Done {
     done(false, "the job does not run any more")
-}
-
-/// Counts runners by what they are at.
-pub(crate) fn counted(states: impl Iterator<Item = RunnerState>) -> RunnerCounts {
-    let mut counts = RunnerCounts::default();
-    for state in states {
-        let count = match state {
-            RunnerState::Idle => &mut counts.idle,
-            RunnerState::Busy(_) => &mut counts.busy,
-            RunnerState::Starting => &mut counts.starting,
-            RunnerState::Cancelling(_) => &mut counts.cancelling,
-            RunnerState::Broken => &mut counts.broken,
-            RunnerState::Gone => &mut counts.gone,
-        };
-        *count += 1;
-    }
-    counts
 }
 
 fn runner(status: RunnerStatus, calls: u64, now: f64) -> Runner {

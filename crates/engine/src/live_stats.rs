@@ -7,7 +7,6 @@ use rollway_core::{BatchId, Counters, RunId, RunnerState, TaskId};
 use rollway_data::buffer::Usage;
 use rollway_gateway::gateway::Handle;
 
-use super::open::World;
 use crate::coordinator::{Glance, RolloutCoordinator};
 use crate::lag::Lag;
 use crate::runner_status::RunnerStatus;
@@ -74,12 +73,13 @@ pub struct Beat {
 }
 
 impl Pulse {
-    pub(super) fn new(world: &World) -> Self {
-        let source = world.gateway.as_ref().map(|gateway| Source {
-            coordinator: world.coordinator.clone(),
-            gateway: gateway.handle(),
-            sink: world.sink.clone(),
-        });
+    /// Returns live statistics of a coordinator; without a gateway they stay empty.
+    pub(crate) fn new(
+        coordinator: RolloutCoordinator,
+        gateway: Option<Handle>,
+        sink: Option<Arc<PipelineSink>>,
+    ) -> Self {
+        let source = gateway.map(|gateway| Source { coordinator, gateway, sink });
         let (last, whole) = (Beat::default(), Arc::default());
         Self(Arc::new(Mutex::new(Inner { source, last, whole })))
     }
@@ -150,13 +150,14 @@ impl Pulse {
     }
 
     /// Lets go of the explorer, whose end these numbers are then.
-    pub(super) async fn freeze(&self) {
+    pub(crate) async fn freeze(&self) {
         self.whole().await;
         self.beat().await;
         self.let_go();
     }
 
-    pub(super) fn let_go(&self) {
+    /// Releases the coordinator without a last sample.
+    pub(crate) fn let_go(&self) {
         let source = self.lock().source.take();
         drop(source);
     }

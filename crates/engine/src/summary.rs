@@ -12,10 +12,8 @@ use std::{fs, io};
 use rollway_core::BatchResult;
 use serde::{Deserialize, Serialize};
 
-use super::parts::Ended;
-use super::trouble::Trouble;
 use crate::config::{Config, Mode};
-use crate::explorer::{Event, Scores, Watcher};
+use crate::job_event::{Event, Watcher};
 use rollway_base::atomic_file::write_atomic;
 
 /// The file of a job.
@@ -84,6 +82,16 @@ pub struct Summary {
     pub alarms: BTreeMap<String, u64>,
 }
 
+/// The summary of an earlier process cannot be read, or the file cannot be written.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what}; {hint}")]
+pub struct SummaryError {
+    /// Description of the failure, with the path.
+    pub what: String,
+    /// Remedy.
+    pub hint: &'static str,
+}
+
 /// How a job stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -126,7 +134,7 @@ pub struct Goal {
 }
 
 impl Goal {
-    pub(super) fn of(config: &Config) -> Self {
+    pub(crate) fn of(config: &Config) -> Self {
         Self {
             total_steps: config.buffer.total_steps,
             total_epochs: config.buffer.total_epochs,
@@ -225,7 +233,7 @@ impl Summary {
 
 /// Keeps the summary of a job up to date.
 #[derive(Debug)]
-pub(super) struct Recorder {
+pub(crate) struct Recorder {
     path: PathBuf,
     begin: Instant,
     /// Seconds of earlier processes.
@@ -235,7 +243,7 @@ pub(super) struct Recorder {
 
 impl Recorder {
     /// Takes the summary up where an earlier process left it, and writes that it runs.
-    pub(super) fn open(config: &Config) -> Result<Arc<Self>, Trouble> {
+    pub(crate) fn open(config: &Config) -> Result<Arc<Self>, SummaryError> {
         let job = config.job_dir();
         let name = role(config);
         let (path, known) = find(&job, config.mode, &name)?;
@@ -256,13 +264,13 @@ impl Recorder {
         let recorder = Self { path, begin: Instant::now(), earlier, summary };
         recorder.keep(&mut recorder.lock()).map_err(|error| {
             let what = format!("{} cannot be written: {error}", recorder.path.display());
-            Trouble::new(what, "see that the folder can be written to")
+            SummaryError { what, hint: "see that the folder can be written to" }
         })?;
         Ok(Arc::new(recorder))
     }
 
     /// Writes the end of the job.
-    pub(super) fn close(&self, state: State, error: Option<String>) -> io::Result<Summary> {
+    pub(crate) fn close(&self, state: State, error: Option<String>) -> io::Result<Summary> {
         let mut summary = self.lock();
         summary.state = state;
         summary.error = error;
@@ -270,30 +278,12 @@ impl Recorder {
         Ok(summary.clone())
     }
 
-    /// Takes over what explorer and trainer say of themselves: what they keep counts.
-    pub(super) fn ended(&self, ended: &Ended) {
-        let mut summary = self.lock();
-        if let Some(steps) = ended.trained.and_then(|trained| trained.steps) {
-            summary.trained_steps = steps;
-            if summary.mode == Mode::Train {
-                summary.steps = steps;
-            }
-        }
-        if let Some(explored) = &ended.explored {
-            let counts = &explored.counts;
-            summary.steps = explored.steps;
-            summary.version = explored.version;
-            summary.tasks_submitted = counts.tasks_submitted;
-            summary.tasks_finished = counts.tasks_finished;
-            summary.tasks_failed = counts.tasks_failed;
-            summary.experiences_delivered = counts.experiences_delivered;
-            let mean = |scores: &Option<Scores>| scores.as_ref().and_then(Scores::mean);
-            summary.first_eval = mean(&counts.first_eval).or(summary.first_eval);
-            summary.last_eval = mean(&counts.last_eval).or(summary.last_eval);
-        }
+    /// Changes the summary; it is written with the next event, or when it is closed.
+    pub(crate) fn update(&self, change: impl FnOnce(&mut Summary)) {
+        change(&mut self.lock());
     }
 
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
@@ -335,7 +325,7 @@ impl Watcher for Recorder {
 }
 
 /// Returns what an earlier process wrote; none if this is the first one.
-pub(super) fn earlier(config: &Config) -> Result<Option<Summary>, Trouble> {
+pub(crate) fn earlier(config: &Config) -> Result<Option<Summary>, SummaryError> {
     Ok(find(&config.job_dir(), config.mode, &role(config))?.1)
 }
 
@@ -350,7 +340,7 @@ fn role(config: &Config) -> String {
 
 /// Finds the file, and what is in it. The first who comes has `summary.json`; others that share the
 /// folder, such as a second explorer, have one under their names.
-fn find(job: &Path, mode: Mode, name: &str) -> Result<(PathBuf, Option<Summary>), Trouble> {
+fn find(job: &Path, mode: Mode, name: &str) -> Result<(PathBuf, Option<Summary>), SummaryError> {
     let first = job.join(FILE);
     match read(&first)? {
         None if mode != Mode::Bench => return Ok((first, None)),
@@ -362,10 +352,10 @@ fn find(job: &Path, mode: Mode, name: &str) -> Result<(PathBuf, Option<Summary>)
     Ok((own, known))
 }
 
-fn read(path: &Path) -> Result<Option<Summary>, Trouble> {
+fn read(path: &Path) -> Result<Option<Summary>, SummaryError> {
     let wrong = |what: String| {
         let hint = "it only tells what was: move it away to go on without it";
-        Trouble::new(format!("{}: {what}", path.display()), hint)
+        SummaryError { what: format!("{}: {what}", path.display()), hint }
     };
     match fs::read(path) {
         Ok(bytes) => serde_json::from_slice(&bytes)

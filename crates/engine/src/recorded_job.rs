@@ -3,20 +3,29 @@
 use std::fs::{self, File};
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
-use super::{
+use crate::history::Past;
+use crate::scene::{
     Alarm, Batch, Bias, Done, Job, JobState, Overview, RunDetail, RunKey, RunPage, RunQuery,
     Runner, Scene, Soon, Timeline,
 };
-use crate::history::Past;
-use crate::job::{State, Summary};
+use crate::summary::{State, Summary};
 
 /// What is written about a job beside its history.
 const SUMMARY: &str = "summary.json";
 
+/// Returns the view of a job whose history is read from its folder.
+///
+/// # Errors
+/// If the folder has no history, or it cannot be read.
+pub fn open(job_dir: &Path) -> io::Result<Arc<dyn Scene>> {
+    Ok(Arc::new(Told::open(job_dir)?))
+}
+
 /// A job as its folder tells it.
 #[derive(Debug)]
-pub(super) struct Told {
+struct Told {
     past: Past,
     summary: Option<Summary>,
     /// Whether a process writes to it at the moment.
@@ -24,7 +33,7 @@ pub(super) struct Told {
 }
 
 impl Told {
-    pub(super) fn open(job_dir: &Path) -> io::Result<Self> {
+    fn open(job_dir: &Path) -> io::Result<Self> {
         let folders = Past::find(job_dir)?;
         let Some(dir) = folders.first() else {
             let what = format!(

@@ -9,8 +9,8 @@ use std::time::{Duration, SystemTime};
 use rollway_core::BatchResult;
 use rollway_core::metrics::Metrics;
 
-use super::Pulse;
 use crate::config::Mode;
+use crate::live_stats::Pulse;
 
 /// Something that happened to a job.
 #[derive(Clone, Debug)]
@@ -96,7 +96,7 @@ pub enum Event {
 pub struct Alarm {
     /// When it was noticed.
     pub at: SystemTime,
-    /// Which alarm: one of [`alarms::KINDS`](crate::alarms::KINDS).
+    /// Alarm kind, as in `summary.json` and the metric `rollway_alarm`.
     pub kind: &'static str,
     /// What is the matter and what can be done, in words; of one that is over, what has changed.
     pub words: String,
