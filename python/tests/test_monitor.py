@@ -2,7 +2,7 @@
 
 The writer is reached through an example binary, so that this needs no built wheel:
 
-    cargo build -p rollway --example monitor
+    cargo build -p rollway-telemetry --example monitor
     ROLLWAY_MONITOR_BIN=target/debug/examples/monitor pytest python/tests/test_monitor.py
 """
 

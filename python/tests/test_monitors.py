@@ -1,6 +1,6 @@
 """Monitors of others, offline, through the engine and with the packages themselves.
 
-    cargo build -p rollway --example monitor
+    cargo build -p rollway-telemetry --example monitor
     ROLLWAY_MONITOR_BIN=target/debug/examples/monitor pytest python/tests/test_monitors.py
 """
 

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use rollway::fleet;
-use rollway::station::{self, Options, StationError, Way};
+use rollway::supervisor::{self, Options, StationError, Way};
+use rollway::workflow_runtime;
 use tokio_util::sync::CancellationToken;
 
 use crate::signals::Signals;
@@ -39,7 +39,7 @@ pub(crate) struct Workers {
 
 /// Keeps workers until the job needs no more, or a signal ends them.
 pub(crate) fn work(workers: &Workers) -> Result<(), Failure> {
-    let (program, args) = fleet::worker_command(workers.python.clone());
+    let (program, args) = workflow_runtime::worker_command(workers.python.clone());
     let options = Options {
         way: Way::given(&workers.connect, workers.secret_file.as_deref())?,
         program,
@@ -59,7 +59,7 @@ pub(crate) fn work(workers: &Workers) -> Result<(), Failure> {
             told.cancel();
         });
         let tell = Arc::new(|words: &str| eprintln!("{words}"));
-        station::run(options, stop, tell).await.map_err(Failure::from)
+        supervisor::run(options, stop, tell).await.map_err(Failure::from)
     })
 }
 

@@ -35,7 +35,7 @@ mod read;
 mod reference;
 mod rules;
 mod seconds;
-pub(crate) mod secrets;
+pub mod secrets;
 mod shape;
 mod simulation;
 mod supervision;

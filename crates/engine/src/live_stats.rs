@@ -8,7 +8,7 @@ use rollway_data::buffer::Usage;
 use rollway_gateway::gateway::Handle;
 
 use crate::coordinator::{Glance, RolloutCoordinator};
-use crate::lag::Lag;
+use crate::loop_lag::Lag;
 use crate::runner_status::RunnerStatus;
 use crate::sink::PipelineSink;
 
@@ -33,12 +33,12 @@ struct Source {
 
 /// Everything that metrics show of an explorer at one moment.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Whole {
-    pub(crate) glance: Glance,
-    pub(crate) lag: Lag,
-    pub(crate) buffer: Option<Usage>,
+pub struct Whole {
+    pub glance: Glance,
+    pub lag: Lag,
+    pub buffer: Option<Usage>,
     /// Metrics of the gateway, as OpenMetrics without the line that ends them.
-    pub(crate) gateway: String,
+    pub gateway: String,
 }
 
 impl Debug for Source {
@@ -74,7 +74,7 @@ pub struct Beat {
 
 impl Pulse {
     /// Returns live statistics of a coordinator; without a gateway they stay empty.
-    pub(crate) fn new(
+    pub fn new(
         coordinator: RolloutCoordinator,
         gateway: Option<Handle>,
         sink: Option<Arc<PipelineSink>>,
@@ -122,17 +122,17 @@ impl Pulse {
     }
 
     /// Tells whether there is an explorer behind these numbers.
-    pub(crate) fn is_live(&self) -> bool {
+    pub fn is_live(&self) -> bool {
         self.lock().source.is_some()
     }
 
     /// Returns what runs are asked of; none: the explorer is gone.
-    pub(crate) fn coordinator(&self) -> Option<RolloutCoordinator> {
+    pub fn coordinator(&self) -> Option<RolloutCoordinator> {
         self.lock().source.as_ref().map(|source| source.coordinator.clone())
     }
 
     /// Returns everything that metrics show; of an explorer that is gone, as it was at its end.
-    pub(crate) async fn whole(&self) -> Arc<Whole> {
+    pub async fn whole(&self) -> Arc<Whole> {
         let Some(Source { coordinator, gateway, sink }) = self.lock().source.clone() else {
             return Arc::clone(&self.lock().whole);
         };
@@ -150,14 +150,14 @@ impl Pulse {
     }
 
     /// Lets go of the explorer, whose end these numbers are then.
-    pub(crate) async fn freeze(&self) {
+    pub async fn freeze(&self) {
         self.whole().await;
         self.beat().await;
         self.let_go();
     }
 
     /// Releases the coordinator without a last sample.
-    pub(crate) fn let_go(&self) {
+    pub fn let_go(&self) {
         let source = self.lock().source.take();
         drop(source);
     }

@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use rollway::observe::{Observer, Observers, Seen, What};
-use rollway::{
-    ChildOptions, Children, Collect, Ended, Launched, Launcher, RunEnd, Scheduler, Task, Ticket,
-};
 use rollway_base::Secret;
 use rollway_core::{AttemptId, Config, Counters, FailureKind, Outcome, RunnerId};
+use rollway_engine::events::{Observer, Observers, Seen, What};
+use rollway_engine::{
+    ChildOptions, Children, Collect, Ended, Launched, Launcher, RunEnd, Scheduler, Task, Ticket,
+};
 use rollway_wire::conformance::reference::ReferenceWorker;
 use rollway_wire::conformance::{FAIL, Invitation, SUCCEED};
 use rollway_wire::env;

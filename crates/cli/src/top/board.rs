@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use rollway::scene::Runner;
+use rollway::view::Runner;
 
 use super::ask::News;
 use super::keys::Key;

@@ -1,6 +1,6 @@
 //! The lines of `rollway top`, for a terminal of any size.
 
-use rollway::scene::{Beat, JobState, Runner};
+use rollway::view::{Beat, JobState, Runner};
 
 use super::board::{Board, Mode, Target};
 use crate::line::{Line, Look, width};

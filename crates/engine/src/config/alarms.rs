@@ -42,7 +42,7 @@ impl Default for Alarms {
 
 impl Alarms {
     /// Tells whether there is anything that a person would be told.
-    pub(crate) const fn is_any(&self) -> bool {
+    pub const fn is_any(&self) -> bool {
         self.no_progress.is_some()
             || self.consecutive_failures.is_some()
             || self.staleness.is_some()

@@ -9,17 +9,14 @@ use super::{Config, Problem};
 
 /// Reasons why there is no agent key.
 #[derive(Debug)]
-pub(crate) enum AgentKeyError {
+pub enum AgentKeyError {
     File(FileError),
     Config(Problem),
 }
 
 /// Returns the agent key of serve mode and its file. No file: the key comes from the environment.
 /// A generated key is kept across restarts of the job.
-pub(crate) fn agent_key(
-    config: &Config,
-    job: &Path,
-) -> Result<(Secret, Option<PathBuf>), AgentKeyError> {
+pub fn agent_key(config: &Config, job: &Path) -> Result<(Secret, Option<PathBuf>), AgentKeyError> {
     let explorer = &config.explorer;
     let given = api_key("explorer.proxy_key_env", explorer.proxy_key_env.as_deref());
     if let Some(key) = given.map_err(AgentKeyError::Config)? {
@@ -31,7 +28,7 @@ pub(crate) fn agent_key(
 
 /// Returns the secret in the environment variable that the configuration key names. `None`: the
 /// key names no variable.
-pub(crate) fn api_key(key: &str, variable: Option<&str>) -> Result<Option<Secret>, Problem> {
+pub fn api_key(key: &str, variable: Option<&str>) -> Result<Option<Secret>, Problem> {
     let Some(variable) = variable.filter(|name| !name.is_empty()) else { return Ok(None) };
     let text = std::env::var(variable).unwrap_or_default();
     Secret::new(text.trim()).map(Some).map_err(|_| {

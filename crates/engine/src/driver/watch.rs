@@ -12,7 +12,7 @@ use rollway_core::{
     Notice, PayloadId, Report, Request, RequestId, RunOutcome, RunnerId, RunnerState, TaskId,
 };
 
-use crate::observe::{self, Observers, Seen, What};
+use crate::events::{self, Observers, Seen, What};
 use crate::run_outcome::RunEnd;
 use crate::task::Task;
 
@@ -61,7 +61,7 @@ impl Watch {
         Self {
             observers,
             seen: Vec::new(),
-            at: observe::now(),
+            at: events::now(),
             working: Vec::new(),
             ahead: HashMap::new(),
             collected: HashSet::new(),
@@ -71,7 +71,7 @@ impl Watch {
 
     /// A turn begins.
     pub(super) fn turn(&mut self) {
-        self.at = observe::now();
+        self.at = events::now();
     }
 
     /// Tells what was seen in this turn.

@@ -9,7 +9,7 @@ use rollway_core::{AttemptId, Life, RunnerId};
 use rollway_gateway::gateway::UnderWay;
 
 use super::Stages;
-use crate::observe::{self, Observers, Seen, What};
+use crate::events::{self, Observers, Seen, What};
 
 /// What a runner says about the attempt that it is at.
 const NOW: [&str; 4] = ["stage", "stage_since", "place", "run"];
@@ -148,7 +148,7 @@ impl RunnerStates {
         if !before.is_some_and(|(was, known)| was == life && known.place.as_deref() == Some(place))
         {
             let what = What::RunnerAt { runner, life, place: place.into() };
-            observers.tell(&[Seen { at: observe::now(), what }]);
+            observers.tell(&[Seen { at: events::now(), what }]);
         }
     }
 

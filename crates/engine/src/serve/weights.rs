@@ -81,7 +81,7 @@ fn is_folder(path: &Path) -> io::Result<bool> {
 ///
 /// What did not work is tried again the next time: a server that keeps its old weights is asked
 /// once more, one that has the new ones is left alone.
-pub(super) async fn follow(
+pub async fn follow(
     models: Models,
     source: Arc<dyn WeightSource>,
     interval: Duration,

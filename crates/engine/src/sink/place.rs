@@ -110,7 +110,7 @@ impl Config {
     }
 
     /// Returns the name of the job among all others: what its lots are called.
-    pub(crate) fn job(&self) -> String {
+    pub fn job(&self) -> String {
         let Self { project, group, name, .. } = self;
         if group.is_empty() {
             format!("{project}/{name}")
