@@ -12,7 +12,6 @@ import contextvars
 import itertools
 import mmap
 import os
-import sys
 import tempfile
 from collections.abc import Coroutine, Generator, MutableSequence
 from typing import Any
@@ -106,77 +105,14 @@ class Marked(Coroutine[Any, Any, Any]):
         return getattr(self._inner, name)
 
 
-class _Ahead(Marked):
-    """A marked coroutine whose first step was made before its task came to it."""
-
-    __slots__ = ("_error", "_returned", "_waits_for")
-
-    def __init__(self, inner: Any, where: int) -> None:
-        self._inner = inner
-        self._place = where
-        #: What came of the first step, until the task comes to it.
-        self._waits_for = self._returned = _NOTHING
-        self._error: BaseException | None = None
-
-    def begin(self) -> None:
-        """Makes the first step."""
-        _marks[self._place] = next(_steps)
-        try:
-            self._waits_for = self._inner.send(None)
-        except StopIteration as end:
-            self._returned = end.value
-        except BaseException as error:
-            self._error = error
-        finally:
-            _marks[self._place] = 0
-
-    def send(self, value: Any) -> Any:
-        if self._returned is not _NOTHING:
-            raise StopIteration(self._returned)
-        if self._waits_for is not _NOTHING:
-            waits_for, self._waits_for = self._waits_for, _NOTHING
-            return waits_for
-        if self._error is not None:
-            raise self._error
-        return Marked.send(self, value)
-
-    def throw(self, *error: Any) -> Any:
-        if self._returned is not _NOTHING:
-            raise StopIteration(self._returned)
-        if self._error is not None:
-            raise self._error
-        # Cancelled before its task came to it: so is what it waits for, as it is later.
-        waits_for, self._waits_for = self._waits_for, _NOTHING
-        if asyncio.isfuture(waits_for) and waits_for.cancel():
-            return waits_for
-        return Marked.throw(self, *error)
-
-
-_NOTHING: Any = object()
-
-#: Whether tasks of runners make their first step at once: Python 3.10 does not let us.
-AT_ONCE = sys.version_info >= (3, 11)
-
-
 def begin_task(where: int, coroutine: Any, loop: asyncio.AbstractEventLoop) -> asyncio.Task[Any]:
-    """Makes a task for a runner, to which everything belongs that the task begins.
-
-    Its first step is made at once (see `AT_ONCE`): what a short attempt says can be sent without
-    another round of the event loop. Not to be called by a task.
-    """
+    """Creates the task of an attempt; tasks that it creates belong to the same runner."""
     context = contextvars.copy_context()
     context.run(place.set, where)
-    if not AT_ONCE:
-        return context.run(asyncio.Task, Marked(coroutine, where), loop=loop)
-    ahead = _Ahead(coroutine, where)
-    # A name of its own would have to be made up for every attempt.
-    task = asyncio.Task(ahead, loop=loop, name="rollway-attempt", context=context)
-    asyncio.tasks._enter_task(loop, task)
-    try:
-        context.run(ahead.begin)
-    finally:
-        asyncio.tasks._leave_task(loop, task)
-    return task
+    # One name for all: asyncio would make up a different one for each.
+    return context.run(
+        asyncio.Task, Marked(coroutine, where), loop=loop, name="rollway-attempt"
+    )
 
 
 def task_factory(loop: asyncio.AbstractEventLoop, coroutine: Any, **how: Any) -> asyncio.Task[Any]:

@@ -102,7 +102,7 @@ class Worker:
         self.runners: dict[int, WorkflowRunner] = {}
         self.lives: dict[int, int] = {}
         #: Those that are not over, each with its task once its first step was made.
-        self.attempts: dict[int, tuple[Name, asyncio.Task[None] | None]] = {}
+        self.attempts: dict[int, tuple[Name, asyncio.Task[None]]] = {}
         self.workflows: OrderedDict[int, Executable] = OrderedDict()
         self.over: asyncio.Future[str] | None = None
         #: Whether the engine has said that it needs no more.
@@ -145,16 +145,14 @@ class Worker:
         """Sends what was said and does what the engine says."""
         self.turning = True
         try:
-            taken = self._take()
-            # What the first has begun has often ended already; this says so.
-            more = taken and self._take()
+            received = self._take()
         except Closed as error:
             self._end(str(error))
             return
         finally:
             self.turning = False
-        if more or (taken and not marks.AT_ONCE):
-            # After the first step of whatever was begun just now.
+        if received:
+            # Short attempts end in their first step, which comes before the next turn.
             self._turn_soon()
         if self.link.full != self.full:
             self._watch_room()
@@ -229,9 +227,7 @@ class Worker:
             self._cancel(name, task)
         self.link.goodbye(why)
 
-    def _cancel(self, name: Name, task: asyncio.Task[None] | None) -> None:
-        if task is None:
-            return
+    def _cancel(self, name: Name, task: asyncio.Task[None]) -> None:
         task.cancel()
         # One that has not begun will never come to say so itself.
         task.add_done_callback(lambda _: self._over(name))
@@ -244,11 +240,8 @@ class Worker:
         name = start.name
         if not self._lives(name):
             return
-        number = name[2]
-        self.attempts[number] = name, None
         task = marks.begin_task(marks.place_of(name[0]), self._execute(start, name), self.loop)
-        if number in self.attempts:
-            self.attempts[number] = name, task
+        self.attempts[name[2]] = name, task
 
     async def _execute(self, start: Any, name: Name) -> None:
         """Executes an attempt and says how it went, run by run."""

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 import rollway as rw
-from rollway import marks, travel
+from rollway import travel
 from rollway.worker import Worker
 
 TOO_LARGE = "the message has too many bytes"
@@ -170,20 +170,20 @@ async def waits_for_another(task, model):
         return float(other.cancelled() and asyncio.current_task() is me)
 
 
-@pytest.mark.parametrize("at_once", {False, marks.AT_ONCE})
-async def test_what_a_cancelled_attempt_waits_for_is_cancelled_too(at_once):
+async def test_what_a_cancelled_attempt_waits_for_is_cancelled_too():
     async with working() as link:
-        link.messages += [("start", Start(waits_for_another, is_eval=True))]
-        if at_once:
-            # Both are taken together: the task has made its first step and not been heard of.
-            link.give("cancel", 0, 1, 7)
-            await link.heard(("began", 0, 1, 7))
-        else:
-            link.give("nothing")
-            await link.heard(("began", 0, 1, 7))
-            link.give("cancel", 0, 1, 7)
+        link.give("start", Start(waits_for_another, is_eval=True))
+        await link.heard(("began", 0, 1, 7))
+        link.give("cancel", 0, 1, 7)
         said = await asyncio.wait_for(link.said.get(), 20)
         assert said[:3] == ("succeeded", 7, 0) and said[4]["reward"] == 1.0
+        await link.heard(("ended", 0, 1, 7))
+
+
+async def test_an_attempt_cancelled_before_its_first_step_ends_without_beginning():
+    async with working() as link:
+        link.messages += [("start", Start(waits_for_another, is_eval=True))]
+        link.give("cancel", 0, 1, 7)
         await link.heard(("ended", 0, 1, 7))
 
 
@@ -238,7 +238,7 @@ async def test_runners_come_and_go_and_the_engine_has_the_last_word():
     setup = {"models": [rw.models.Echo()], "auxiliary": [], "concurrent_mode": "sequential"}
     work = asyncio.ensure_future(Worker(link, setup).run())
     link.give("shutdown", 1.0)
-    # What was given ahead, perhaps. Nothing begins any more.
+    # Nothing begins after a shutdown.
     link.give("start", Start(answers))
     await link.heard(("ready",), ("goodbye", "told to"))
     link.give("ended", "the engine has heard")

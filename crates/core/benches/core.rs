@@ -327,12 +327,6 @@ fn at_once(runners: u32, runs: u32, before: Option<u64>) {
     all(&mut world, &lost);
     world.settle();
     each("all of them are lost:", &start, 1);
-    let start = Stopwatch::start();
-    for wanted in [runners / 2, runners].into_iter().cycle().take(2 * TIMES as usize) {
-        world.queue.push(Input::PoolResized { runners: wanted });
-        world.settle();
-    }
-    each("half of them go and come again:", &start, TIMES);
 }
 
 fn main() {

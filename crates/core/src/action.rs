@@ -45,8 +45,6 @@ pub enum Action {
         timeout: Duration,
         /// How many runners were lost under suspicion of this task.
         kills: u32,
-        /// Whether the runner has another attempt to end first.
-        ahead: bool,
     },
     /// Have a runner give up an attempt and say so.
     CancelAttempt {
@@ -102,8 +100,6 @@ pub enum Cancel {
     Timeout,
     /// The runner never said that it had begun.
     NotBegun,
-    /// It was given ahead and would have to wait, or must not begin: it goes out again.
-    Recalled,
 }
 
 /// The runs of an attempt: `count` of them, from `first` on.
@@ -158,13 +154,6 @@ pub enum Answer {
     },
     /// Everything is stopped.
     Stopped(StopReport),
-    /// The runner is taken in and may report that it is ready.
-    Joined {
-        /// Its slot.
-        runner: RunnerId,
-        /// Its life.
-        life: Life,
-    },
     /// No.
     Refused(Refusal),
 }

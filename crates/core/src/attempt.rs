@@ -1,7 +1,6 @@
 //! What runners say about attempts, and what becomes of the runs in them.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::Core;
 use crate::action::{Action, Cancel};
@@ -169,27 +168,18 @@ impl Core {
     ) {
         match self.standing(runner, attempt) {
             Standing::Current | Standing::Cancelling => self.runner_free(runner, actions),
-            Standing::NotCurrent if self.recalled(runner, attempt) => {
-                self.take_back(runner, actions);
-            }
             Standing::NotCurrent => self.disbelieve(Disbelief::NotCurrent),
         }
     }
 
-    /// A runner with an attempt said that it is done: the attempt is over.
+    /// A runner with an attempt said that it is idle: the attempt is over.
     pub(crate) fn runner_free(&mut self, runner: RunnerId, actions: &mut Vec<Action>) {
         let slot = &mut self.runners[runner.0 as usize];
         let Some((attempt, cancel)) = slot.work() else { return };
         slot.fruitful = true;
         slot.fruitless = 0;
         slot.message = None;
-        match cancel {
-            None => self.note_quick(runner, &attempt),
-            Some(_) => slot.quick = None,
-        }
-        if !self.go_on(runner) {
-            self.enter_idle_or_retire(runner, actions);
-        }
+        self.enter_idle_or_retire(runner, actions);
         if let Some(cancel) = cancel {
             return self.settle_cancelled(&attempt, cancel, runner, actions);
         }
@@ -237,40 +227,20 @@ impl Core {
         runner: RunnerId,
         actions: &mut Vec<Action>,
     ) {
-        let left = self.close_attempt(attempt);
-        let (blamed, innocent) = left.split_at(left.len().min(most));
-        let (key, task) = (attempt.batch, attempt.task);
-        self.requeue(key, task, innocent, Duration::ZERO, self.elsewhere(runner), actions);
-        if let Some((kind, message)) = failure {
-            self.fail_runs(key, task, blamed, kind, message, runner, actions);
-        }
-        self.end_task_if_done(key, task, actions);
-    }
-
-    /// Ends an attempt for which nobody is to blame: its runs go out again, anywhere.
-    pub(crate) fn put_back_runs(
-        &mut self,
-        attempt: &Attempt,
-        runner: RunnerId,
-        actions: &mut Vec<Action>,
-    ) {
-        let left = self.close_attempt(attempt);
-        let (key, task) = (attempt.batch, attempt.task);
-        let anywhere = (runner, Duration::ZERO);
-        self.requeue(key, task, &left, Duration::ZERO, anywhere, actions);
-        self.end_task_if_done(key, task, actions);
-    }
-
-    /// Takes an attempt out of the books; returns the runs that it leaves behind.
-    fn close_attempt(&mut self, attempt: &Attempt) -> Vec<RunId> {
         self.counters.attempts_ended += 1;
         let left = self.left_behind(attempt);
-        let Some(batch) = self.batches.get_mut(&attempt.batch) else { return Vec::new() };
+        let Some(batch) = self.batches.get_mut(&attempt.batch) else { return };
         batch.attempts -= 1;
         if attempt.left > 0 {
             self.note_seconds(attempt);
         }
-        left
+        let (blamed, innocent) = left.split_at(left.len().min(most));
+        let (key, task) = (attempt.batch, attempt.task);
+        self.requeue(key, task, innocent, std::time::Duration::ZERO, runner, actions);
+        if let Some((kind, message)) = failure {
+            self.fail_runs(key, task, blamed, kind, message, runner, actions);
+        }
+        self.end_task_if_done(key, task, actions);
     }
 
     /// Ends an attempt that was cancelled, now that it is certain that nobody works on it.
@@ -284,7 +254,6 @@ impl Core {
         let (kind, message) = match cancel {
             // What was cancelled ended then. Whatever else was given with it is innocent.
             Cancel::Runs(_) => return self.end_attempt(attempt, 0, None, runner, actions),
-            Cancel::Recalled => return self.put_back_runs(attempt, runner, actions),
             Cancel::Timeout => {
                 let seconds = attempt.timeout.as_secs_f64();
                 (FailureKind::Timeout, format!("attempt lasted longer than {seconds} s"))
@@ -315,22 +284,13 @@ impl Core {
     ) {
         let slot = &self.runners[runner.0 as usize];
         let Phase::Busy(attempt) = &slot.phase else { return };
-        let attempt = attempt.id;
-        let life = slot.life;
-        actions.push(Action::CancelAttempt { runner, life, attempt, reason: cancel });
-        self.call_back(runner, actions);
-        self.await_cancel(runner, cancel, unresponsive);
-    }
-
-    /// Waits until a runner has given its attempt up.
-    pub(crate) fn await_cancel(
-        &mut self,
-        runner: RunnerId,
-        cancel: Cancel,
-        unresponsive: Unresponsive,
-    ) {
-        let Phase::Busy(attempt) = &self.runners[runner.0 as usize].phase else { return };
         let attempt = attempt.clone();
+        actions.push(Action::CancelAttempt {
+            runner,
+            life: slot.life,
+            attempt: attempt.id,
+            reason: cancel,
+        });
         let grace = self.config.supervision.cancel_grace;
         let from: Time = match unresponsive {
             Unresponsive::Replace => self.now,

@@ -62,14 +62,11 @@ impl Core {
 
     /// Has whoever executes a run stop. Who has been told to already is not told again.
     fn give_up_attempt(&mut self, attempt: AttemptId, run: RunId, actions: &mut Vec<Action>) {
-        let theirs =
-            |slot: &crate::runner::Slot| slot.attempts().any(|theirs| theirs.id == attempt);
+        let theirs = |slot: &crate::runner::Slot| {
+            slot.attempt().is_some_and(|current| current.id == attempt)
+        };
         let Some(at) = self.runners.iter().position(theirs) else { return };
         let requested = Cancel::Runs(CancelReason::Requested);
-        if self.runners[at].next.as_ref().is_some_and(|(next, _)| next.id == attempt) {
-            let runner = RunnerId(at as u32);
-            return self.recall(runner, requested, Unresponsive::Replace, actions);
-        }
         match &self.runners[at].phase {
             Phase::Busy(_) => {
                 let runner = RunnerId(at as u32);

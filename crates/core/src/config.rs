@@ -8,7 +8,7 @@ use crate::scaling::Scaling;
 /// The configuration of a [`Core`](crate::Core).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// How many runners are kept alive. Runners that join by themselves come on top.
+    /// Number of runners to keep.
     pub runners: u32,
     /// Whether and between which bounds the number of runners follows the work; it begins with
     /// `runners`, as far as the bounds allow.
@@ -34,9 +34,6 @@ pub struct Config {
     pub eval: BatchPolicy,
     /// Shorter attempt timeouts, learned from what attempts usually take.
     pub dynamic_timeout: DynamicTimeout,
-    /// A runner that has just done an attempt in less, with the way there and back, and is at one
-    /// of the same kind is given another ahead, if it takes any. Zero: nothing is given ahead.
-    pub quick: Duration,
     /// How the pool of runners is looked after.
     pub supervision: Supervision,
     /// How long a sink may take to acknowledge a delivery before it counts as failed. The results
@@ -67,7 +64,6 @@ impl Default for Config {
             train: BatchPolicy { quorum_percent: None, success_min_percent: 0 },
             eval: BatchPolicy { quorum_percent: Some(0), success_min_percent: 0 },
             dynamic_timeout: DynamicTimeout::default(),
-            quick: Duration::from_millis(5),
             supervision: Supervision::default(),
             delivery_timeout: Duration::from_secs(600),
             limits: Limits::default(),
@@ -186,8 +182,6 @@ pub struct Limits {
     pub waiters: u32,
     /// Runners that are kept alive.
     pub runners: u32,
-    /// Runners that joined by themselves.
-    pub joined_runners: u32,
     /// Bytes of payloads held. Batches behind the first one are paused at half of it, and the first
     /// one goes on until it holds half of it itself: with what is under way, up to one and a half
     /// times this can be held.
@@ -212,7 +206,6 @@ impl Default for Limits {
             runs_per_task: 65_536,
             waiters: 100_000,
             runners: 100_000,
-            joined_runners: 100_000,
             payload_bytes: 4 << 30,
             payload_bytes_per_run: 256 << 20,
             message_bytes: 16 << 10,

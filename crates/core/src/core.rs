@@ -72,24 +72,15 @@ pub struct Core {
     pub(crate) runners: Vec<Slot>,
     /// Idle runners, the one that has been idle longest first.
     pub(crate) idle: BTreeSet<(u64, RunnerId)>,
-    /// Runners that may be given an attempt ahead.
-    pub(crate) eager: BTreeSet<RunnerId>,
-    /// Runners that were, and were not told to give it back.
-    pub(crate) ahead: BTreeSet<RunnerId>,
-    pub(crate) ahead_timer: Option<Time>,
     /// Slots of runners that are not wanted any more.
     pub(crate) free: BTreeSet<RunnerId>,
     /// How many runners are alive.
     pub(crate) alive: u32,
     /// How many runners have an attempt.
     pub(crate) working: u32,
-    /// How many runners that are not retired joined by themselves.
-    pub(crate) joined: u32,
-    /// How many of those have an attempt.
-    pub(crate) joined_working: u32,
     /// So many slots from the first on keep nobody waiting for the start.
     pub(crate) settled: usize,
-    /// How many supervised runners are wanted.
+    /// Number of runners to keep.
     pub(crate) wanted: u32,
     /// Decides that, if it follows the work.
     pub(crate) scaler: Option<Scaler>,
@@ -142,8 +133,6 @@ impl Core {
             scale_timer: None,
             part_over: false,
             slices: 0,
-            joined: 0,
-            joined_working: 0,
             settled: 0,
             config,
             now: Time::ZERO,
@@ -162,9 +151,6 @@ impl Core {
             open_tasks: 0,
             runners: Vec::new(),
             idle: BTreeSet::new(),
-            eager: BTreeSet::new(),
-            ahead: BTreeSet::new(),
-            ahead_timer: None,
             free: BTreeSet::new(),
             alive: 0,
             working: 0,
@@ -198,7 +184,6 @@ impl Core {
                 self.report(runner, life, report, actions);
             }
             Input::Delivered { lease, delivery } => self.delivered(lease, delivery, actions),
-            Input::PoolResized { runners } => self.resize(runners, actions),
             Input::TimePassed => self.pass_time(actions),
         }
         self.draw_consequences(actions);
@@ -245,7 +230,6 @@ impl Core {
             }
             Request::Start => self.start(request, actions),
             Request::Stop { timeout } => self.stop(request, timeout, actions),
-            Request::Join => self.join(request, actions),
         }
     }
 
@@ -279,7 +263,6 @@ impl Core {
                 Wake::Delivery(lease) => self.delivery_due(lease, actions),
                 Wake::Stop => self.stop_due(actions),
                 Wake::Scaling => self.scaling_due(),
-                Wake::Ahead => self.ahead_due(actions),
             }
         }
     }

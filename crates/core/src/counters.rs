@@ -108,10 +108,6 @@ pub struct Counters {
     pub attempts_started: u64,
     /// Attempts that ended in any way.
     pub attempts_ended: u64,
-    /// Attempts that were given to a runner ahead.
-    pub attempts_ahead: u64,
-    /// Those of them that it was told to give back.
-    pub attempts_recalled: u64,
     /// Runs that were sent again, by the kind of failure.
     pub retries: ByFailure,
     /// Reports that were ignored, by reason.
@@ -190,7 +186,5 @@ impl Counters {
             && self.payloads_received + self.payloads_restored == self.payloads_held + gone
             && self.answers + self.withdrawn <= self.requests
             && self.attempts_ended <= self.attempts_started
-            && self.attempts_ahead <= self.attempts_started
-            && self.attempts_recalled <= self.attempts_ahead
     }
 }

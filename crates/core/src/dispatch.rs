@@ -19,10 +19,10 @@ use crate::view::Wake;
 const LOOK_AHEAD: usize = 8;
 
 /// The place of a batch in the order of service.
-pub(crate) type Rank = (Priority, BatchKey);
+type Rank = (Priority, BatchKey);
 
 /// A slice that can go out, and where.
-pub(crate) struct Match {
+struct Match {
     batch: BatchKey,
     task: TaskId,
     runs: Runs,
@@ -41,10 +41,7 @@ impl Core {
             let fresh = self.first_fresh();
             let found = match (self.next_retry(fresh), fresh) {
                 (Some(retry), _) => Some(retry),
-                (None, Some(rank)) => {
-                    let Some((_, runner)) = self.idle.first().copied() else { break };
-                    self.take_fresh(rank, runner)
-                }
+                (None, Some(rank)) => self.take_fresh(rank),
                 (None, None) => break,
             };
             // None: all that was left in the queue of the batch had ended.
@@ -52,7 +49,6 @@ impl Core {
                 self.start_attempt(found, actions);
             }
         }
-        self.give_ahead(actions);
     }
 
     /// Finds the first batch with fresh work that there is room for.
@@ -72,8 +68,9 @@ impl Core {
         batches.map(|rank| self.batches[&rank.1].retries.len() as u64).sum()
     }
 
-    /// Takes the next slice of a batch with fresh work, for a runner.
-    pub(crate) fn take_fresh(&mut self, rank: Rank, runner: RunnerId) -> Option<Match> {
+    /// Takes the next slice of a batch with fresh work.
+    fn take_fresh(&mut self, rank: Rank) -> Option<Match> {
+        let runner = self.idle.first()?.1;
         let most = self.most_at_once();
         let batch = self.batches.get_mut(&rank.1)?;
         let before = batch.slices;
@@ -160,7 +157,7 @@ impl Core {
         }
     }
 
-    pub(crate) fn start_attempt(&mut self, found: Match, actions: &mut Vec<Action>) {
+    fn start_attempt(&mut self, found: Match, actions: &mut Vec<Action>) {
         let Match { batch: key, task: id, runs, runner } = found;
         let attempt = AttemptId(self.next_attempt);
         let Some(batch) = self.batches.get_mut(&key) else { return };
@@ -172,11 +169,11 @@ impl Core {
         for run in runs.iter() {
             work.runs[run.0 as usize].state = RunState::InFlight(attempt);
         }
-        let (kills, workflow) = (work.kills, task.workflow);
+        let kills = work.kills;
         let cap = self.config.max_timeout;
         let timeout = match batch.kind {
             BatchKind::Train => {
-                self.usual.timeout(workflow, runs.count, &self.config.dynamic_timeout, cap)
+                self.usual.timeout(task.workflow, runs.count, &self.config.dynamic_timeout, cap)
             }
             BatchKind::Eval => cap,
         };
@@ -189,8 +186,7 @@ impl Core {
         batch.attempts += 1;
         self.next_attempt += 1;
         self.counters.attempts_started += 1;
-        let slot = &self.runners[runner.0 as usize];
-        let (life, ahead) = (slot.life, matches!(slot.phase, RunnerPhase::Busy(_)));
+        let life = self.runners[runner.0 as usize].life;
         actions.push(Action::StartAttempt {
             runner,
             life,
@@ -200,13 +196,11 @@ impl Core {
             runs,
             timeout,
             kills,
-            ahead,
         });
         let attempt = Attempt {
             id: attempt,
             batch: key,
             task: id,
-            workflow,
             left: runs.count,
             runs,
             succeeded: 0,
@@ -214,10 +208,6 @@ impl Core {
             began: None,
             timeout,
         };
-        if ahead {
-            self.line_up(runner, attempt);
-        } else {
-            self.enter(runner, RunnerPhase::Busy(attempt));
-        }
+        self.enter(runner, RunnerPhase::Busy(attempt));
     }
 }

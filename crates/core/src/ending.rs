@@ -152,8 +152,7 @@ impl Core {
                     let message = Arc::clone(&message);
                     Notice::Retried { batch: key, task: id, run: *run, kind, message }
                 });
-                let avoid = self.elsewhere(runner);
-                self.requeue(key, id, &[*run], rule.wait(failures), avoid, actions);
+                self.requeue(key, id, &[*run], rule.wait(failures), runner, actions);
             }
         }
         if self.poisoned(key, id, kind) {
@@ -208,23 +207,17 @@ impl Core {
         }
     }
 
-    /// Returns a runner and for how long something that failed there is kept from it.
-    pub(crate) fn elsewhere(&self, runner: RunnerId) -> (RunnerId, Duration) {
-        (runner, self.config.supervision.elsewhere_wait)
-    }
-
-    /// Lets runs that were in flight be tried again after a pause, elsewhere if possible: another
-    /// runner is waited for as long as it says.
+    /// Lets runs that were in flight be tried again after a pause, elsewhere if possible.
     pub(crate) fn requeue(
         &mut self,
         key: BatchKey,
         task: TaskId,
         runs: &[RunId],
         pause: Duration,
-        (runner, wait): (RunnerId, Duration),
+        runner: RunnerId,
         actions: &mut Vec<Action>,
     ) {
-        let until = self.now.after(pause).after(wait);
+        let until = self.now.after(pause).after(self.config.supervision.elsewhere_wait);
         for run in runs {
             if self.phase != Phase::Running {
                 let ending = Ending::Cancelled { reason: CancelReason::Stopped };
@@ -369,10 +362,6 @@ impl Core {
                 if theirs {
                     let runner = RunnerId(at as u32);
                     self.cancel_attempt(runner, Cancel::Runs(why), unresponsive, actions);
-                }
-                if matches!(&self.runners[at].next, Some((next, None)) if next.batch == key) {
-                    let runner = RunnerId(at as u32);
-                    self.recall(runner, Cancel::Runs(why), unresponsive, actions);
                 }
             }
         }

@@ -46,11 +46,6 @@ pub enum Input {
     /// counted; a payload that it names is not held. Of a batch that has ended nothing but that is
     /// told.
     Recorded(Record),
-    /// Another number of supervised runners is wanted.
-    PoolResized {
-        /// How many.
-        runners: u32,
-    },
     /// Time went by. Due whenever [`next_deadline`](crate::Core::next_deadline) is reached; what
     /// has arrived by then is applied first, so that a result wins over its deadline.
     TimePassed,
@@ -152,8 +147,6 @@ pub enum Request {
         /// How much time they get.
         timeout: Duration,
     },
-    /// Take in a runner that somebody else started and looks after.
-    Join,
 }
 
 /// What happens to a runner that does not acknowledge a cancel.
@@ -184,9 +177,6 @@ pub enum Report {
     },
     /// It is alive.
     Alive,
-    /// It can be given its next attempt before it has ended the one it has. Said once, when it is
-    /// ready for the first time in its life.
-    TakesAhead,
     /// It cannot be started yet, for a reason that lies outside: no machine has room for it, or
     /// nobody has come (from whoever starts it). While it waits no time is counted.
     Waits {
@@ -224,23 +214,6 @@ pub enum Report {
         /// Which.
         attempt: AttemptId,
     },
-}
-
-impl Report {
-    /// Returns the attempt that it is about, if it is about one.
-    pub const fn attempt(&self) -> Option<AttemptId> {
-        match self {
-            Self::Ready { after } => *after,
-            Self::AttemptBegan { attempt }
-            | Self::RunFinished { attempt, .. }
-            | Self::AttemptEnded { attempt } => Some(*attempt),
-            Self::Alive
-            | Self::TakesAhead
-            | Self::Waits { .. }
-            | Self::StartFailed { .. }
-            | Self::Lost { .. } => None,
-        }
-    }
 }
 
 /// How a run ended.

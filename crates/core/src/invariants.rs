@@ -110,7 +110,7 @@ impl Core {
         let ended = batch.ended.total();
         require!(ended + open == batch.tasks.len() as u64, "batch {name}: {ended} tasks ended");
         check_life_cycle(batch)?;
-        let attempts = self.runners.iter().flat_map(|slot| slot.attempts());
+        let attempts = self.runners.iter().filter_map(|slot| slot.attempt());
         let attempts = attempts.filter(|attempt| attempt.batch == batch.key).count() as u32;
         require!(attempts == batch.attempts, "batch {name} has {attempts} attempts");
         Ok(held)
@@ -150,7 +150,7 @@ impl Core {
                 RunState::InFlight(attempt) => {
                     unfinished += 1;
                     tally.running += 1;
-                    let on = self.runners.iter().flat_map(|slot| slot.attempts());
+                    let on = self.runners.iter().filter_map(|slot| slot.attempt());
                     let on = on.filter(|current| current.id == attempt).count();
                     require!(on == 1, "run {name}/{run} is in flight on {on} runners");
                 }
@@ -173,13 +173,11 @@ impl Core {
     }
 
     fn check_runners(&self) -> Result<(), String> {
-        let (mut alive, mut working, mut joined) = (0, 0, (0, 0));
+        let (mut alive, mut working) = (0, 0);
         for (at, slot) in self.runners.iter().enumerate() {
             let runner = RunnerId(at as u32);
             alive += u32::from(slot.alive());
             working += u32::from(slot.attempt().is_some());
-            joined.0 += u32::from(slot.joined());
-            joined.1 += u32::from(!slot.supervised && slot.attempt().is_some());
             let idle = self.idle.contains(&(slot.idle_since, runner));
             require!(
                 idle == matches!(slot.phase, RunnerPhase::Idle),
@@ -195,17 +193,6 @@ impl Core {
                 let set = at.is_none_or(|at| self.timers.contains(why, at));
                 require!(set, "runner {runner} believes in a timer that is not set");
             }
-            require!(
-                self.eager.contains(&runner) == slot.eager(),
-                "runner {runner} is eager or not, contrary to its state"
-            );
-            let given = slot.next.as_ref();
-            require!(
-                self.ahead.contains(&runner) == given.is_some_and(|(_, cancel)| cancel.is_none()),
-                "runner {runner} was given something ahead or not, contrary to what it has"
-            );
-            let busy = matches!(slot.phase, RunnerPhase::Busy(_) | RunnerPhase::Cancelling(..));
-            require!(given.is_none() || busy, "runner {runner} has a next attempt and none before");
             let timed = slot.timer.is_some();
             let idle = matches!(slot.phase, RunnerPhase::Idle | RunnerPhase::Retired);
             let stopped = self.phase != Phase::Running;
@@ -213,12 +200,8 @@ impl Core {
             let starting = matches!(slot.phase, RunnerPhase::Starting);
             require!(starting || !slot.waits, "runner {runner} waits for a start that is over");
         }
-        let watched = self.ahead_timer.is_some_and(|at| self.timers.contains(Wake::Ahead, at));
-        require!(watched || self.ahead.is_empty(), "what was given ahead could wait for ever");
         require!(alive == self.alive, "{alive} runners are alive, not {}", self.alive);
         require!(working == self.working, "{working} runners work, not {}", self.working);
-        let kept = (self.joined, self.joined_working);
-        require!(joined == kept, "{joined:?} runners joined and work, not {kept:?}");
         if self.phase == Phase::Running {
             let counted = self.runners.iter().filter(|slot| slot.counted()).count() as u32;
             require!(counted == self.wanted, "{counted} runners are kept, not {}", self.wanted);
@@ -264,7 +247,7 @@ impl Core {
             }
         }
         let most = self.runners.len() * 2 + self.waiting.len() + self.paused.len();
-        let most = most + self.leases.len() + 4;
+        let most = most + self.leases.len() + 3;
         require!(self.timers.len() <= most, "{} timers, at most {most}", self.timers.len());
         Ok(())
     }

@@ -1,18 +1,16 @@
 //! Rollway's decisions: which run goes where and when, and what becomes of a batch.
 //!
 //! Start with [`Core`]: it takes [`Input`]s and gives [`Action`]s. The way of the data through the
-//! files: `schedule` (work comes in) → `dispatch` (it goes out; `ahead`, before it is asked for) →
-//! `attempt` (runners report) → `ending` (runs and tasks end) → `collect`, `finalize`, `abort`
-//! (somebody takes the results), with `lease` as the only door out, `pool` and `stop` for the
-//! runners and for everything, and `record` for what must survive a crash. Beside it stand the loop
-//! of an explorer, [`explore`], and the board at which explorers and the trainer meet,
-//! [`rendezvous`].
+//! files: `schedule` (work comes in) → `dispatch` (it goes out) → `attempt` (runners report) →
+//! `ending` (runs and tasks end) → `collect`, `finalize`, `abort` (somebody takes the results),
+//! with `lease` as the only door out, `pool` and `stop` for the runners and for everything, and
+//! `record` for what must survive a crash. Beside it stand the loop of an explorer, [`explore`],
+//! and the board at which explorers and the trainer meet, [`rendezvous`].
 
 #![warn(missing_docs, clippy::wildcard_enum_match_arm)]
 
 mod abort;
 mod action;
-mod ahead;
 mod attempt;
 mod batch;
 mod batch_id;

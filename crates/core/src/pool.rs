@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use crate::Core;
-use crate::action::{Action, Answer, Cancel, Refusal};
+use crate::action::{Action, Cancel};
 use crate::counters::Disbelief;
 use crate::failure::FailureKind;
-use crate::ids::{AttemptId, Life, RequestId, RunnerId};
+use crate::ids::{AttemptId, Life, RunnerId};
 use crate::input::{Report, Unresponsive};
 use crate::runner::{Attempt, Phase, Slot};
 use crate::stop::Phase as CorePhase;
@@ -31,11 +31,9 @@ impl Core {
             return;
         }
         slot.last_heard = self.now;
-        self.overtake(runner, &report, actions);
         match report {
             Report::Alive => {}
             Report::Ready { after } => self.runner_ready(runner, after, actions),
-            Report::TakesAhead => self.takes_ahead(runner),
             Report::Waits { why } => self.start_waits(runner, why),
             Report::StartFailed { message } => self.start_failed(runner, message, actions),
             Report::Lost { message, suspect } => self.lose(runner, message, suspect, actions),
@@ -77,7 +75,6 @@ impl Core {
         let supervision = self.config.supervision;
         let slot = &mut self.runners[runner.0 as usize];
         let (was_alive, was_working) = (slot.alive(), slot.attempt().is_some());
-        let was_joined = slot.joined();
         if matches!(slot.phase, Phase::Idle) {
             self.idle.remove(&(slot.idle_since, runner));
         }
@@ -116,12 +113,6 @@ impl Core {
         self.alive = self.alive + u32::from(slot.alive()) - u32::from(was_alive);
         let works = slot.attempt().is_some();
         self.working = self.working + u32::from(works) - u32::from(was_working);
-        self.joined = self.joined + u32::from(slot.joined()) - u32::from(was_joined);
-        if !slot.supervised {
-            let before = self.joined_working + u32::from(works);
-            self.joined_working = before - u32::from(was_working);
-        }
-        self.fit_eager(runner);
     }
 
     /// A runner is idle: it stays, unless it is not wanted any more.
@@ -135,21 +126,14 @@ impl Core {
 
     /// Begins a life.
     pub(crate) fn start_runner(&mut self, runner: RunnerId, actions: &mut Vec<Action>) {
-        let life = self.new_life(runner);
-        self.counters.runners_started += 1;
-        actions.push(Action::StartRunner { runner, life });
-    }
-
-    fn new_life(&mut self, runner: RunnerId) -> Life {
         let slot = &mut self.runners[runner.0 as usize];
         slot.life = Life(slot.life.0.wrapping_add(1));
         slot.fruitful = false;
-        slot.takes_ahead = false;
-        slot.quick = None;
         slot.last_heard = self.now;
         let life = slot.life;
         self.enter(runner, Phase::Starting);
-        life
+        self.counters.runners_started += 1;
+        actions.push(Action::StartRunner { runner, life });
     }
 
     fn order_stop(&mut self, runner: RunnerId, actions: &mut Vec<Action>) {
@@ -199,7 +183,7 @@ impl Core {
         slot.start_failures += 1;
         slot.fruitless += 1;
         let broken = slot.start_failures >= self.config.supervision.start_failures_max;
-        if !slot.supervised || slot.retiring {
+        if slot.retiring {
             return self.retire(runner, actions);
         }
         self.order_stop(runner, actions);
@@ -207,7 +191,7 @@ impl Core {
     }
 
     /// A runner is no more, or must not be any more: its attempt is over, and a new life begins
-    /// unless somebody else looks after it.
+    /// unless the runner was about to retire.
     pub(crate) fn lose(
         &mut self,
         runner: RunnerId,
@@ -225,7 +209,7 @@ impl Core {
         if !slot.fruitful {
             slot.fruitless += 1;
         }
-        let stays = slot.supervised && !slot.retiring;
+        let stays = !slot.retiring;
         let restarts = stays && self.phase == CorePhase::Running;
         let work = slot.work();
         if stays {
@@ -234,8 +218,6 @@ impl Core {
         } else {
             self.retire(runner, actions);
         }
-        // First: if its task has killed too often, this part of it waits like the rest.
-        self.take_back(runner, actions);
         match work {
             Some((attempt, None)) => {
                 if suspect {
@@ -301,27 +283,18 @@ impl Core {
         self.lose(runner, message.into(), false, actions);
     }
 
-    pub(crate) fn resize(&mut self, runners: u32, actions: &mut Vec<Action>) {
-        let runners = self.config.scaling.map_or(runners, |bounds| bounds.fit(runners));
-        self.wanted = runners.min(self.config.limits.runners);
-        if self.phase == CorePhase::Running {
-            self.fit_pool(actions);
-        }
-    }
-
     /// Starts the runners that are missing and lets go those that are too many.
     pub(crate) fn fit_pool(&mut self, actions: &mut Vec<Action>) {
         self.settled = 0;
         let mut counted = self.runners.iter().filter(|slot| slot.counted()).count() as u32;
         for at in 0..self.runners.len() {
-            if counted < self.wanted && self.runners[at].supervised && self.runners[at].retiring {
+            if counted < self.wanted && self.runners[at].retiring {
                 self.runners[at].retiring = false;
-                self.fit_eager(RunnerId(at as u32));
                 counted += 1;
             }
         }
         while counted < self.wanted {
-            let runner = self.new_slot(true);
+            let runner = self.new_slot();
             self.start_runner(runner, actions);
             counted += 1;
         }
@@ -330,8 +303,6 @@ impl Core {
                 let runner = RunnerId(at as u32);
                 if self.runners[at].attempt().is_some() {
                     self.runners[at].retiring = true;
-                    self.call_back(runner, actions);
-                    self.fit_eager(runner);
                 } else {
                     self.retire(runner, actions);
                 }
@@ -340,8 +311,8 @@ impl Core {
         }
     }
 
-    fn new_slot(&mut self, supervised: bool) -> RunnerId {
-        let fresh = Slot::new(supervised, self.config.epoch);
+    fn new_slot(&mut self) -> RunnerId {
+        let fresh = Slot::new(self.config.epoch);
         if let Some(runner) = self.free.first().copied() {
             let slot = &mut self.runners[runner.0 as usize];
             *slot = Slot { life: slot.life, ..fresh };
@@ -349,24 +320,5 @@ impl Core {
         }
         self.runners.push(fresh);
         RunnerId(self.runners.len() as u32 - 1)
-    }
-
-    pub(crate) fn join(&mut self, request: RequestId, actions: &mut Vec<Action>) {
-        let refusal = match self.phase {
-            CorePhase::New => Some(Refusal::NotStarted),
-            CorePhase::Stopping | CorePhase::Stopped => Some(Refusal::Stopped),
-            CorePhase::Running => {
-                let max = u64::from(self.config.limits.joined_runners);
-                let value = u64::from(self.joined) + 1;
-                (value > max).then_some(Refusal::Limit { limit: "joined_runners", value, max })
-            }
-        };
-        if let Some(refusal) = refusal {
-            return self.refuse(request, refusal, actions);
-        }
-        let runner = self.new_slot(false);
-        let life = self.new_life(runner);
-        self.runners[runner.0 as usize].settled = true;
-        self.answer(request, Answer::Joined { runner, life }, actions);
     }
 }

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use crate::action::{Cancel, Runs};
 use crate::config::Supervision;
-use crate::ids::{AttemptId, BatchKey, Life, TaskId, WorkflowId};
-use crate::input::Unresponsive;
+use crate::ids::{AttemptId, BatchKey, Life, TaskId};
 use crate::time::Time;
 use crate::view::RunnerState;
 
@@ -17,8 +16,6 @@ pub(crate) struct Slot {
     pub(crate) phase: Phase,
     pub(crate) since: Time,
     pub(crate) last_heard: Time,
-    /// Whether the core starts it, or it joined by itself.
-    pub(crate) supervised: bool,
     /// Whether it is to go when it is done with its attempt.
     pub(crate) retiring: bool,
     /// Whether it has been ready, or has failed to be, since the last start of the pool.
@@ -32,12 +29,6 @@ pub(crate) struct Slot {
     /// Whether this life has finished an attempt.
     pub(crate) fruitful: bool,
     pub(crate) message: Option<Arc<str>>,
-    /// Whether this life can be given attempts ahead.
-    pub(crate) takes_ahead: bool,
-    /// The work that it has just done in no time: the workflow, and how many runs.
-    pub(crate) quick: Option<(WorkflowId, u32)>,
-    /// What it was given ahead, and why it is to give that back if it is.
-    pub(crate) next: Option<(Attempt, Option<(Cancel, Unresponsive)>)>,
     /// Its place among the idle ones.
     pub(crate) idle_since: u64,
     pub(crate) timer: Option<Time>,
@@ -64,7 +55,6 @@ pub(crate) struct Attempt {
     pub(crate) id: AttemptId,
     pub(crate) batch: BatchKey,
     pub(crate) task: TaskId,
-    pub(crate) workflow: WorkflowId,
     pub(crate) runs: Runs,
     /// Runs that were not reported.
     pub(crate) left: u32,
@@ -75,14 +65,13 @@ pub(crate) struct Attempt {
 }
 
 impl Slot {
-    pub(crate) fn new(supervised: bool, epoch: u16) -> Self {
+    pub(crate) fn new(epoch: u16) -> Self {
         Self {
             // Half of the number is left for the lives of one epoch.
             life: Life(u32::from(epoch) << 16),
             phase: Phase::Retired,
             since: Time::ZERO,
             last_heard: Time::ZERO,
-            supervised,
             retiring: false,
             settled: false,
             waits: false,
@@ -90,9 +79,6 @@ impl Slot {
             fruitless: 0,
             fruitful: false,
             message: None,
-            takes_ahead: false,
-            quick: None,
-            next: None,
             idle_since: 0,
             timer: None,
             silence: None,
@@ -126,31 +112,14 @@ impl Slot {
         }
     }
 
-    /// Returns its attempts, also the one that it was given ahead.
-    pub(crate) fn attempts(&self) -> impl Iterator<Item = &Attempt> {
-        self.attempt().into_iter().chain(self.next.as_ref().map(|(next, _)| next))
-    }
-
-    /// Tells whether it will be done in no time, and has nothing to do then.
-    pub(crate) fn eager(&self) -> bool {
-        let Phase::Busy(attempt) = &self.phase else { return false };
-        let quick = self.quick == Some((attempt.workflow, attempt.runs.count));
-        quick && self.next.is_none() && !self.retiring
-    }
-
     /// Tells whether there is, or should be, a living runner behind the slot.
     pub(crate) const fn alive(&self) -> bool {
         matches!(self.phase, Phase::Starting | Phase::Idle | Phase::Busy(_) | Phase::Cancelling(..))
     }
 
-    /// Tells whether the core has counted it in: a supervised slot that is to stay.
+    /// Tells whether the core has counted it in: a slot that is to stay.
     pub(crate) const fn counted(&self) -> bool {
-        self.supervised && !self.retiring && !matches!(self.phase, Phase::Retired)
-    }
-
-    /// Tells whether there is a runner behind the slot that came by itself.
-    pub(crate) const fn joined(&self) -> bool {
-        !self.supervised && !matches!(self.phase, Phase::Retired)
+        !self.retiring && !matches!(self.phase, Phase::Retired)
     }
 
     /// Returns how long to rest before the next life.

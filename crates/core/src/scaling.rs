@@ -110,7 +110,7 @@ impl Scaler {
 }
 
 impl Core {
-    /// Returns how many supervised runners are wanted.
+    /// Returns the number of runners to keep.
     pub const fn wanted(&self) -> u32 {
         self.wanted
     }
@@ -152,14 +152,13 @@ impl Core {
         }
     }
 
-    /// Returns how much there is to do for supervised runners. What cannot go out although
+    /// Returns how much there is to do for runners. What cannot go out although
     /// somebody is idle is not waiting for runners.
     fn load(&self) -> Load {
         let held_back = !self.idle.is_empty() || self.first_fresh().is_none();
         let fresh = if held_back { 0 } else { self.slices };
         let retries = if self.idle.is_empty() { self.retries_at_hand() } else { 0 };
-        // Those who joined by themselves do their share.
-        let working = self.working - self.joined_working;
+        let working = self.working;
         // Runs may have ended before they were dispatched.
         let waiting = (fresh + retries).min(self.counters.runs.pending);
         Load { working, waiting }

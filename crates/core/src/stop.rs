@@ -101,9 +101,8 @@ impl Core {
 
     fn begin_stop(&mut self, actions: &mut Vec<Action>) {
         self.phase = Phase::Stopping;
-        self.recall_all(actions);
         self.timers.set(Wake::Scaling, &mut self.scale_timer, None);
-        let pending_runs = self.counters.runs.pending + self.runs_ahead();
+        let pending_runs = self.counters.runs.pending;
         let mut report = StopReport { pending_runs, ..StopReport::default() };
         for key in self.active_keys() {
             let batch = &self.batches[&key];
@@ -151,8 +150,7 @@ impl Core {
         let Some(mut stopping) = self.stopping.take() else { return };
         self.timers.set(Wake::Stop, &mut stopping.timer, None);
         let mut report = stopping.report;
-        // What was given ahead and has not come back is among those that were not begun.
-        report.running_runs = self.counters.runs.running - self.runs_ahead();
+        report.running_runs = self.counters.runs.running;
         self.stop_runners(actions);
         for key in self.active_keys() {
             let partial = Partial::Keep;
@@ -180,14 +178,12 @@ impl Core {
     fn stop_runners(&mut self, actions: &mut Vec<Action>) {
         for at in 0..self.runners.len() {
             let runner = RunnerId(at as u32);
-            let attempts: Vec<_> = self.runners[at].attempts().map(|one| one.batch).collect();
-            self.runners[at].next = None;
-            self.ahead.remove(&runner);
+            let work = self.runners[at].work();
             self.retire(runner, actions);
-            for batch in attempts {
+            if let Some((attempt, _)) = work {
                 // Its runs are cancelled with the rest of their batch.
                 self.counters.attempts_ended += 1;
-                if let Some(batch) = self.batches.get_mut(&batch) {
+                if let Some(batch) = self.batches.get_mut(&attempt.batch) {
                     batch.attempts -= 1;
                 }
             }

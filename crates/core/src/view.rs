@@ -71,12 +71,8 @@ pub struct RunnerView {
     pub runs: Vec<RunId>,
     /// How long its attempt may last.
     pub timeout: Option<Duration>,
-    /// What it was given ahead.
-    pub ahead: Option<AttemptId>,
     /// How long attempts like its own have taken lately; none: none has succeeded yet.
     pub usual: Option<Duration>,
-    /// Whether the core looks after it, or somebody else.
-    pub supervised: bool,
     /// Why it was last lost or could not be started.
     pub message: Option<Arc<str>>,
 }
@@ -135,8 +131,6 @@ pub enum Wake {
     Stop,
     /// It is time to see whether there are too many runners.
     Scaling,
-    /// It is time to see whether what was given ahead has to wait.
-    Ahead,
 }
 
 impl Core {
@@ -191,12 +185,6 @@ impl Core {
         self.runners.get(runner.0 as usize).map(Slot::state)
     }
 
-    /// Tells whether a runner was given an attempt, also ahead, that is not over.
-    pub fn runner_has(&self, runner: RunnerId, attempt: AttemptId) -> bool {
-        let slot = self.runners.get(runner.0 as usize);
-        slot.is_some_and(|slot| slot.attempts().any(|theirs| theirs.id == attempt))
-    }
-
     /// Returns a runner.
     pub fn runner(&self, runner: RunnerId) -> Option<RunnerView> {
         let slot = self.runners.get(runner.0 as usize)?;
@@ -209,9 +197,7 @@ impl Core {
             work: slot.attempt().map(|attempt| (attempt.batch, attempt.task, attempt.began)),
             runs: slot.attempt().map_or_else(Vec::new, |attempt| self.left_behind(attempt)),
             timeout: slot.attempt().map(|attempt| attempt.timeout),
-            ahead: slot.next.as_ref().map(|(next, _)| next.id),
             usual: slot.attempt().and_then(|attempt| self.usual_of(attempt)),
-            supervised: slot.supervised,
             message: slot.message.clone(),
         })
     }

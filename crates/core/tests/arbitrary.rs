@@ -70,7 +70,6 @@ fn request() -> impl Strategy<Value = Request> {
         }),
         2 => Just(Request::Start),
         1 => seconds(10).prop_map(|timeout| Request::Stop { timeout }),
-        1 => Just(Request::Join),
     ]
 }
 
@@ -162,7 +161,6 @@ fn told() -> impl Strategy<Value = Told> {
         1 => any::<u8>().prop_map(|request| {
             Told::Input(Input::Withdrawn { request: RequestId(u64::from(request)) })
         }),
-        1 => (0..5u32).prop_map(|runners| Told::Input(Input::PoolResized { runners })),
         4 => Just(Told::Input(Input::TimePassed)),
         12 => (0..6u32, 0..3u32, outcome()).prop_map(|(runner, run, outcome)| {
             Told::Truth { runner, run, outcome }
@@ -215,7 +213,6 @@ fn config() -> impl Strategy<Value = Config> {
                     open_tasks: 12,
                     waiters: 6,
                     runners: 5,
-                    joined_runners: 2,
                     payload_bytes: 600,
                     payload_bytes_per_run: 100,
                     message_bytes: 10,

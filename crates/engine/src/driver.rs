@@ -52,8 +52,6 @@ pub(crate) enum Message {
     Look(Box<dyn FnOnce(&Core) + Send>),
     /// Somebody wants to see everything from now on.
     Observe(Observers),
-    /// Another number of runners is wanted.
-    Resize(u32),
     /// The model has another version.
     Version { version: u64, reply: oneshot::Sender<Result<()>> },
 }
@@ -324,7 +322,6 @@ impl<W: Workers> Driver<W> {
                 Some(durable) => durable.version(version, reply),
                 None => drop(reply.send(Ok(()))),
             },
-            Message::Resize(runners) => self.apply(now, Input::PoolResized { runners }),
         }
     }
 
@@ -353,7 +350,6 @@ impl<W: Workers> Driver<W> {
         match said {
             Said::Ready { after } => Report::Ready { after },
             Said::Alive => Report::Alive,
-            Said::TakesAhead => Report::TakesAhead,
             Said::Waits(why) => Report::Waits { why },
             Said::StartFailed(message) => Report::StartFailed { message },
             Said::Lost { message, suspect } => Report::Lost { message, suspect },
@@ -403,17 +399,7 @@ impl<W: Workers> Driver<W> {
                 self.runners.remove(&runner);
                 self.workers.stop(runner, life);
             }
-            Action::StartAttempt {
-                runner,
-                life,
-                attempt,
-                batch,
-                task,
-                runs,
-                timeout,
-                kills,
-                ahead,
-            } => {
+            Action::StartAttempt { runner, life, attempt, batch, task, runs, timeout, kills } => {
                 let (id, kind, tasks) = self.tasks.get(&batch)?;
                 tracing::debug!(
                     batch = %id, task = task.0, run = runs.first, runs = runs.count,
@@ -428,7 +414,6 @@ impl<W: Workers> Driver<W> {
                     runs,
                     timeout,
                     kills,
-                    ahead,
                     models: None,
                 };
                 return self.command(runner, life, Command::Start(Box::new(attempt)));

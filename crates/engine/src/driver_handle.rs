@@ -158,10 +158,6 @@ impl Handle {
             let _ = self.inbox.try_send(Message::Observe(observers));
         }
     }
-
-    pub(crate) async fn resize(&self, runners: u32) -> Result<()> {
-        self.inbox.send(Message::Resize(runners)).await.map_err(|_| Error::Closed)
-    }
 }
 
 /// Withdraws a request whose asker goes away before it is answered.

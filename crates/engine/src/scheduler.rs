@@ -183,11 +183,6 @@ impl Scheduler {
         self.handle.look(move |core| core.dynamic_timeout(timeout)).await
     }
 
-    /// Asks for another number of runners.
-    pub async fn resize(&self, runners: u32) -> Result<()> {
-        self.handle.resize(runners).await
-    }
-
     /// Returns every runner as it is now.
     pub async fn runners(&self) -> Result<Vec<RunnerView>> {
         self.handle.look(|core| core.runners().collect()).await

@@ -27,9 +27,7 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyDict, PyList};
 use rollway_base::{Address, Secret};
 use rollway_core::{AttemptId, FailureKind, Life, RunId, RunnerId};
-use rollway_wire::worker::{
-    self, Ahead, ConnectError, Connected, Options, Receiver, SendError, Socket, Taken,
-};
+use rollway_wire::worker::{self, ConnectError, Connected, Options, Receiver, SendError, Socket};
 use rollway_wire::{
     EngineMessage, Hello, LogLevel, LogLine, LogSource, Outcome, RunnerReport, StopCause,
     WorkerMessage,
@@ -54,8 +52,6 @@ const ORPHAN: Duration = Duration::from_secs(3);
 #[derive(Debug)]
 struct Inbox {
     messages: Mutex<VecDeque<EngineMessage>>,
-    /// What waits for an attempt that is not over.
-    ahead: Mutex<Ahead>,
     ended: Mutex<Option<String>>,
     bell: UnixStream,
     ear: UnixStream,
@@ -67,41 +63,17 @@ impl Inbox {
         let (bell, ear) = UnixStream::pair()?;
         bell.set_nonblocking(true)?;
         ear.set_nonblocking(true)?;
-        let (messages, ahead, ended, rung) = Default::default();
-        Ok(Self { messages, ahead, ended, bell, ear, rung })
+        let (messages, ended, rung) = Default::default();
+        Ok(Self { messages, ended, bell, ear, rung })
     }
 
-    /// Queues what the engine says. Returns what is to be said to it: what was given ahead can be
-    /// given up without the event loop.
-    #[must_use]
-    fn put(&self, more: impl IntoIterator<Item = EngineMessage>) -> Vec<WorkerMessage> {
-        let (mut messages, mut ahead) = (lock(&self.messages), lock(&self.ahead));
-        let mut given_up = Vec::new();
-        for message in more {
-            match ahead.take(message) {
-                Taken::Now(message) => messages.push_back(message),
-                Taken::Kept => {}
-                Taken::GivenUp(word) => given_up.push(word),
-            }
-        }
-        given_up
-    }
-
-    /// Tells whether an attempt that was given ahead could begin.
-    fn is_due(&self) -> bool {
-        lock(&self.ahead).is_due()
-    }
-
-    /// Queues the attempts that can begin now.
-    fn put_due(&self) {
-        // Together: what cancels one of them comes behind it.
-        let (mut messages, mut ahead) = (lock(&self.messages), lock(&self.ahead));
-        messages.extend(ahead.due().into_iter().map(EngineMessage::StartAttempt));
+    fn put(&self, more: impl IntoIterator<Item = EngineMessage>) {
+        lock(&self.messages).extend(more);
     }
 
     /// Wakes the event loop if there is something for it.
     fn ring_if_any(&self) {
-        let any = !lock(&self.messages).is_empty() || lock(&self.ended).is_some() || self.is_due();
+        let any = !lock(&self.messages).is_empty() || lock(&self.ended).is_some();
         if any && !self.rung.swap(true, Ordering::AcqRel) {
             // If it is full, it rings already.
             let _ = (&self.bell).write(&[1]);
@@ -150,7 +122,6 @@ impl WorkerLink {
         let mut hello = Hello::new(secret, token, runners);
         "python".clone_into(&mut hello.language);
         hello.host = host;
-        hello.takes_ahead = true;
         let inbox = Arc::new(Inbox::new()?);
         let connecting = async {
             let options = Options::default();
@@ -158,8 +129,8 @@ impl WorkerLink {
             let Connected { welcome, sender, receiver } = connected;
             let outbox = Arc::new(Outbox::new(sender));
             let (patience, limit) = watch::channel(blocked::PATIENCE);
+            tokio::spawn(listen(receiver, Arc::clone(&inbox), patience));
             let (words, messages) = (Arc::clone(&outbox), Arc::clone(&inbox));
-            tokio::spawn(listen(receiver, Arc::clone(&words), Arc::clone(&messages), patience));
             tokio::spawn(blocked::evacuate(limit, marks, words, messages));
             Ok::<_, ConnectError>((welcome, outbox, socket))
         };
@@ -203,20 +174,14 @@ impl WorkerLink {
     /// ever is `("ended", why)`.
     fn turn<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         self.inbox.hush();
-        let (mut sent, mut settled) = self.drive.turn(async {
+        let mut sent = self.drive.turn(async {
             let sent = self.outbox.try_send();
             go_round().await;
-            // What has ended is safe before the next attempt begins, which may end the process.
-            let settled = self.inbox.is_due() && self.outbox.sender().try_drained().await;
-            (sent, settled && !self.socket.is_full())
+            sent
         });
         if let Ok(false) = sent {
             // The engine is behind: the interpreter is free meanwhile.
-            sent = py.detach(|| self.drive.turn(self.outbox.send_drained())).map(|()| true);
-            settled = sent.is_ok() && !self.socket.is_full();
-        }
-        if settled && sent.is_ok() {
-            self.inbox.put_due();
+            sent = py.detach(|| self.drive.turn(self.outbox.send(None))).map(|()| true);
         }
         let messages = std::mem::take(&mut *lock(&self.inbox.messages));
         let ended = lock(&self.inbox.ended).clone();
@@ -285,13 +250,15 @@ impl WorkerLink {
     /// Says that an attempt is over.
     fn ended(&self, runner: u32, life: u32, attempt: u64) {
         let attempt = AttemptId(attempt);
-        lock(&self.inbox.ahead).ended(RunnerId(runner), Life(life), attempt);
         self.gather(message(runner, life, RunnerReport::AttemptEnded { attempt }));
     }
 
     /// Sends what was said, and waits until it arrives even if this process dies.
     fn settle(&self, py: Python<'_>) -> PyResult<()> {
-        let settled = self.at_once(py, self.outbox.send_drained());
+        let settled = self.at_once(py, async {
+            self.outbox.send(None).await?;
+            self.outbox.sender().drained().await
+        });
         settled.map_err(|error| closed(py, &error))
     }
 
@@ -391,12 +358,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Queues what the engine says, until it says no more; then the process has little time left.
-async fn listen(
-    mut receiver: Receiver,
-    outbox: Arc<Outbox>,
-    inbox: Arc<Inbox>,
-    patience: watch::Sender<Duration>,
-) {
+async fn listen(mut receiver: Receiver, inbox: Arc<Inbox>, patience: watch::Sender<Duration>) {
     let mut batch = Vec::with_capacity(BATCH);
     let why = loop {
         match receiver.recv_many(&mut batch, BATCH).await {
@@ -404,10 +366,7 @@ async fn listen(
                 if let Some(limit) = blocked::patience(&batch) {
                     patience.send_if_modified(|known| std::mem::replace(known, limit) != limit);
                 }
-                for word in inbox.put(batch.drain(..)) {
-                    // That the connection is gone is about to be noticed here.
-                    let _ = outbox.send(Some(word)).await;
-                }
+                inbox.put(batch.drain(..));
             }
             Err(ended) => break ended,
         }

@@ -60,9 +60,7 @@ pub struct Book {
     pub durations: BTreeMap<(WorkflowId, u32), Vec<Duration>>,
     /// What the pool was last told.
     pub pool: Pool,
-    /// How many supervised runners are wanted.
-    pub wanted: u32,
-    /// Whether slots were let go and perhaps used again: another number was wanted, or none.
+    /// Whether slots were let go and perhaps used again: the pool was scaled or stopped.
     pub refitted: bool,
 }
 
@@ -111,8 +109,7 @@ impl Asked {
             | Request::Drain { .. }
             | Request::Discard { .. }
             | Request::Submit { .. }
-            | Request::CancelRun { .. }
-            | Request::Join => Some(self.at),
+            | Request::CancelRun { .. } => Some(self.at),
             Request::Abort { .. } | Request::WaitAll { .. } | Request::Start => None,
         }
     }
@@ -141,7 +138,7 @@ impl Asked {
             | Request::Finalize { batch, .. }
             | Request::CancelRun { batch, .. }
             | Request::Abort { batch, .. } => Some(batch),
-            Request::WaitAll { .. } | Request::Start | Request::Stop { .. } | Request::Join => None,
+            Request::WaitAll { .. } | Request::Start | Request::Stop { .. } => None,
         }
     }
 }
@@ -276,9 +273,7 @@ pub struct Attempt {
     pub sound: bool,
     /// How far it is.
     pub state: AttemptState,
-    /// Whether it was given ahead and came back before its turn.
-    pub returned: bool,
-    /// When it was ordered, when the one before was over, or when the runner said that it began.
+    /// When it was ordered, or when the runner said that it had begun.
     pub since: Time,
     /// Whether the runner said that it had begun.
     pub begun: bool,
@@ -286,20 +281,11 @@ pub struct Attempt {
     pub timeout: Duration,
 }
 
-impl Attempt {
-    /// Tells whether its runner was told to end it, and has not confirmed that.
-    pub const fn recalled(&self) -> bool {
-        matches!(self.state, AttemptState::Cancelling(_))
-    }
-}
-
 /// How far an attempt is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttemptState {
     /// What is said about it counts.
     Current,
-    /// It was given ahead, and begins when the one before is over.
-    Ahead,
     /// It was told to end, and has not confirmed that.
     Cancelling(Cancel),
     /// Nobody works on it any more, or must not.
@@ -313,16 +299,6 @@ pub struct Slot {
     pub life: Life,
     /// What it does.
     pub phase: Phase,
-    /// What it was given ahead.
-    pub next: Option<AttemptId>,
-    /// Since when it has had its attempt.
-    pub busy: Time,
-    /// Whether it said that it takes attempts ahead.
-    pub takes_ahead: bool,
-    /// The work that it has just done in no time.
-    pub quick: Option<(WorkflowId, u32)>,
-    /// Whether the core looks after it.
-    pub supervised: bool,
     /// How many lives in a row ended before they had begun.
     pub start_failures: u32,
     /// How many lives in a row ended without having finished an attempt.
@@ -338,15 +314,6 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// Iterates over the attempts that it was given and that are not over.
-    pub fn given(&self) -> impl Iterator<Item = AttemptId> {
-        let current = match self.phase {
-            Phase::Given(attempt) => Some(attempt),
-            Phase::Starting | Phase::Idle | Phase::Over => None,
-        };
-        current.into_iter().chain(self.next)
-    }
-
     /// Returns how long it rests between its last life and the next.
     pub fn rest(&self, supervision: &Supervision) -> Duration {
         if self.start_failures >= supervision.start_failures_max {
@@ -417,7 +384,6 @@ pub struct Lease {
 impl Book {
     /// Returns an empty record.
     pub fn new(config: Config) -> Self {
-        let wanted = config.runners.min(config.limits.runners);
         // The number of runners may follow the work at any moment.
         let refitted = config.scaling.is_some();
         Self {
@@ -440,7 +406,6 @@ impl Book {
             train_batches: 0,
             durations: BTreeMap::new(),
             pool: Pool::New,
-            wanted,
             refitted,
         }
     }
@@ -450,9 +415,14 @@ impl Book {
         self.slots.get(&runner).filter(|slot| slot.life == life && slot.phase != Phase::Over)
     }
 
+    /// Returns the number of runners to keep in a pool that is not scaled.
+    pub fn wanted(&self) -> u32 {
+        self.config.runners.min(self.config.limits.runners)
+    }
+
     /// Tells whether a slot is certainly kept: it was not let go with others.
-    pub fn fitted(&self, slot: &Slot) -> bool {
-        slot.supervised && !self.refitted && self.pool == Pool::Running
+    pub fn fitted(&self) -> bool {
+        !self.refitted && self.pool == Pool::Running
     }
 
     /// Returns a run.

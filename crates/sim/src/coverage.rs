@@ -45,7 +45,6 @@ const KNOWN: Names = &[
             "all_ended",
             "started",
             "stopped",
-            "joined",
             "refused:already_active",
             "refused:not_registered",
             "refused:wrong_kind",
@@ -216,8 +215,6 @@ impl Coverage {
         self.add("run", "submitted", counters.runs.submitted);
         self.add("run", "succeeded", counters.runs.succeeded);
         self.add("attempt", "started", counters.attempts_started);
-        self.add("attempt", "ahead", counters.attempts_ahead);
-        self.add("attempt", "recalled", counters.attempts_recalled);
     }
 
     /// Adds the counts of another world.
@@ -278,7 +275,6 @@ const fn wake_kind(why: Wake) -> &'static str {
         Wake::Delivery(_) => "delivery",
         Wake::Stop => "stop",
         Wake::Scaling => "scaling",
-        Wake::Ahead => "ahead",
     }
 }
 
@@ -287,6 +283,5 @@ const fn cancel_kind(reason: Cancel) -> &'static str {
         Cancel::Runs(reason) => reason.name(),
         Cancel::Timeout => "timeout",
         Cancel::NotBegun => "not_begun",
-        Cancel::Recalled => "recalled",
     }
 }

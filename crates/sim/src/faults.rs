@@ -54,8 +54,6 @@ faults! {
     /// A machine is cut off with every runner on it: nothing reaches them, not even their end, and
     /// what they said meanwhile arrives when it is over.
     NetworkCut = "network_cut",
-    /// A runner that comes by itself takes long until it is there.
-    SlowJoin = "slow_join",
     /// A run fails.
     RunFails = "run_fails",
     /// A task fails whenever it is tried.

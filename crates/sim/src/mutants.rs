@@ -180,10 +180,6 @@ mutants! {
         config.supervision.restart_backoff = Duration::ZERO;
     }),
     "place": "an attempt is cancelled twice" => Says(says::cancel_twice),
-    "place": "what is slow is taken for quick" => Told(|config| config.quick *= 16),
-    "place": "whoever comes is given attempts ahead" => Hears(hears::takes_ahead),
-    "overdue": "what was given ahead waits behind what is slow" => Says(says::recall_swallowed),
-    "reasons": "what was given ahead is taken back at once" => Says(says::recall_at_once),
     "ends": "a result counts a task too many" => Says(says::task_too_many),
     "ends": "a result counts a run too few" => Says(says::run_too_few),
     "ends": "results are not in the order of tasks" => Says(says::tasks_reversed),
@@ -271,7 +267,6 @@ mutants! {
     "limits": "too many batches" => Told(|config| config.limits.batches = 1_000),
     "limits": "too many waiters" => Told(|config| config.limits.waiters = 1_000),
     "limits": "too many runners" => Told(|config| config.limits.runners = 1_000),
-    "limits": "too many joined runners" => Told(|config| config.limits.joined_runners = 1_000),
     "limits": "too many results are remembered" => Told(|config| {
         config.limits.terminal_batches += 3;
     }),
@@ -313,7 +308,7 @@ mutants! {
             config.runners = told.fit(config.runners);
         }
     }),
-    "reasons": "a resize cuts whoever works" => Says(says::resize_cuts),
+    "reasons": "a busy runner is stopped when time passes" => Says(says::busy_stopped),
     "survival": "endings are not recorded" => Says(says::ending_unrecorded),
     "survival": "a cut is not recorded" => Says(says::cut_unrecorded),
     "survival": "answers come before their records" => Says(says::records_last),

@@ -43,12 +43,8 @@ pub struct Shape {
     pub schedulers: u32,
     /// Users who ask for things they have no business with.
     pub meddlers: u32,
-    /// Users who stop, start, resize and wait for everything.
+    /// Users who stop, start and wait for everything.
     pub operators: u32,
-    /// Runners that come and go by themselves.
-    pub joiners: u32,
-    /// Whether runners take attempts ahead.
-    pub takes_ahead: bool,
     /// How many runners share a machine.
     pub machine: u32,
     /// How many requests one user makes.
@@ -87,13 +83,10 @@ fn shape(dice: &mut Dice, max_timeout: Duration) -> Shape {
         schedulers: dice.small(0, 2),
         meddlers: u32::from(dice.percent(50)),
         operators: u32::from(dice.percent(50)),
-        joiners: if dice.percent(30) { dice.small(1, 3) } else { 0 },
-        takes_ahead: dice.percent(70),
         machine: dice.small(2, 4),
         requests: dice.small(10, 80),
         window: dice.small(1, 5),
-        // Something is given ahead only where much waits.
-        tasks: if dice.percent(15) { dice.small(8, 40) } else { dice.small(1, 8) },
+        tasks: dice.small(1, 8),
         repeats: dice.small(1, 8),
     }
 }
@@ -121,11 +114,6 @@ fn config(dice: &mut Dice, max_timeout: Duration, shape: &Shape) -> Config {
             window: dice.small(1, 16),
             ratio: f64::from(dice.small(4, 16)) / 4.0,
             floor: dice.spread(millis(100), millis(1_000)),
-        },
-        quick: if dice.percent(60) {
-            dice.spread(millis(1), shape.run * 2)
-        } else {
-            Duration::ZERO
         },
         supervision: supervision(dice),
         delivery_timeout: dice.spread(millis(500), millis(10_000)),
@@ -198,7 +186,6 @@ fn limits(dice: &mut Dice, runners: u32, shape: &Shape) -> Limits {
         runs_per_task: tight(10, 1, 6, 64) as u32,
         waiters: tight(15, 2, 6, 1_000) as u32,
         runners: tight(20, runners.into(), u64::from(runners) + 2, 64) as u32,
-        joined_runners: tight(20, 0, 2, 64) as u32,
         payload_bytes: tight(30, shape.payload * 2, shape.payload * 24, 1 << 40),
         payload_bytes_per_run: shape.payload * 8,
         message_bytes: tight(20, 1, 16, 64) as u32,

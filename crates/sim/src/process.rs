@@ -16,10 +16,6 @@ pub struct Process {
     pub state: State,
     /// What it is working on.
     pub work: Option<Work>,
-    /// What it was given ahead.
-    pub next: Option<Work>,
-    /// Whether it takes attempts ahead.
-    pub takes_ahead: bool,
     /// The latest attempt it has heard of.
     pub last: Option<AttemptId>,
     /// Whether it is cut off.
@@ -28,8 +24,6 @@ pub struct Process {
     pub reports_until: Time,
     /// When the last order to it arrives.
     pub orders_until: Time,
-    /// Whether it came by itself.
-    pub joined: bool,
 }
 
 /// How far a process is.
@@ -43,18 +37,6 @@ pub enum State {
     DiedUnseen,
     /// It is dead.
     Dead,
-}
-
-impl Process {
-    /// Iterates over what it works on, and what it was given ahead.
-    pub fn all_work(&self) -> impl Iterator<Item = &Work> {
-        self.work.iter().chain(&self.next)
-    }
-
-    /// Forgets all that it was given.
-    pub fn give_up(&mut self) {
-        (self.work, self.next) = (None, None);
-    }
 }
 
 /// What a process works on.
@@ -85,17 +67,14 @@ pub struct Cut {
 
 impl Processes {
     /// Adds a process.
-    pub fn add(&mut self, runner: RunnerId, life: Life, joined: bool, now: Time) {
+    pub fn add(&mut self, runner: RunnerId, life: Life, now: Time) {
         let process = Process {
             state: State::Starting,
             work: None,
-            next: None,
-            takes_ahead: false,
             last: None,
             cut: None,
             reports_until: now,
             orders_until: now,
-            joined,
         };
         self.0.insert((runner, life), process);
     }

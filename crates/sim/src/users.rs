@@ -52,10 +52,8 @@ enum Role {
     Scheduler,
     /// Asks for anything.
     Meddler,
-    /// Stops, starts, resizes.
+    /// Stops, starts.
     Operator,
-    /// Brings runners.
-    Joiner,
 }
 
 /// A batch that somebody believes to have.
@@ -69,7 +67,6 @@ struct Mine {
 /// What somebody does next.
 enum Next {
     Ask(Request),
-    Resize(u32),
     Think,
 }
 
@@ -82,7 +79,6 @@ impl World {
             (Role::Scheduler, shape.schedulers),
             (Role::Meddler, shape.meddlers),
             (Role::Operator, shape.operators),
-            (Role::Joiner, shape.joiners),
         ];
         for (role, count) in roles {
             for _ in 0..count {
@@ -115,15 +111,10 @@ impl World {
             Role::Scheduler => self.schedule(user),
             Role::Meddler => self.meddle(),
             Role::Operator => self.operate(),
-            Role::Joiner => Next::Ask(Request::Join),
         };
         match next {
             Next::Ask(what) => {
                 self.ask(Some(user), what);
-            }
-            Next::Resize(runners) => {
-                self.think(user);
-                self.step(Input::PoolResized { runners });
             }
             Next::Think => self.think(user),
         }
@@ -200,21 +191,6 @@ impl World {
     /// Somebody is answered.
     pub(crate) fn hear(&mut self, request: RequestId, answer: &Answer) {
         self.users.unheard.remove(&request);
-        if let Answer::Joined { runner, life } = answer {
-            self.processes.add(*runner, *life, true, self.now);
-            let mut longest = self.shape.latency * 8;
-            if self.strikes(Fault::SlowJoin) {
-                longest = self.book.config.supervision.start_timeout * 2;
-            }
-            let wait = self.dice.spread(self.shape.latency, longest);
-            self.plan(wait, Event::Started { runner: *runner, life: *life });
-            let stays = self.dice.heavy(self.shape.think * 4);
-            let (attempt, suspect) = (None, false);
-            let leaves = Event::Crash { runner: *runner, life: *life, attempt, suspect };
-            if !self.healed {
-                self.plan(stays, leaves);
-            }
-        }
         let Some(asked) = self.book.requests.get(&request) else { return };
         let what = asked.what.clone();
         let Some(Some(user)) = self.users.asked.get(&request).copied() else {
@@ -226,7 +202,7 @@ impl World {
                 self.users.list[user].learn(&what, answer, anew);
             }
             Role::Scheduler => self.users.list[user].sort_out(&what, answer),
-            Role::Meddler | Role::Operator | Role::Joiner => {}
+            Role::Meddler | Role::Operator => {}
         }
         self.think(user);
     }

@@ -32,6 +32,5 @@ async fn run() -> Result<(), Box<dyn std::error::Error>> {
         secret: Secret::new(variable(env::SECRET)?)?,
         token: variable(env::TOKEN).unwrap_or_default(),
     };
-    let worker = ReferenceWorker { runners, takes_ahead: true, flaw: None };
-    Ok(worker.run(invitation).await?)
+    Ok(ReferenceWorker { runners, flaw: None }.run(invitation).await?)
 }

@@ -60,8 +60,6 @@ pub struct Hello {
     pub host: String,
     /// The version of its package.
     pub package_version: String,
-    /// Whether a runner can be given its next attempt before it has ended the one it has.
-    pub takes_ahead: bool,
 }
 
 impl Hello {
@@ -76,7 +74,6 @@ impl Hello {
             pid: Some(std::process::id()),
             host: String::new(),
             package_version: env!("CARGO_PKG_VERSION").to_owned(),
-            takes_ahead: false,
         }
     }
 }

@@ -3,7 +3,6 @@
 //! What to do with the engine's orders, and whether to try again when the engine is gone, is left
 //! to the caller.
 
-mod ahead;
 mod dial;
 mod receiver;
 mod sender;
@@ -15,7 +14,6 @@ use tonic::client::Grpc;
 use tonic::transport::Endpoint;
 use tonic::{Request, Status};
 
-pub use ahead::{Ahead, Taken};
 pub use dial::Socket;
 pub use receiver::{Ended, Receiver};
 pub use sender::{SendError, Sender};

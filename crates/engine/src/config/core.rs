@@ -28,7 +28,6 @@ impl Config {
             train: explorer.batch.train.to_core(),
             eval: explorer.batch.eval.to_core(),
             dynamic_timeout: explorer.dynamic_timeout.to_core(),
-            quick: Core::default().quick,
             supervision: explorer.supervision.to_core(),
             delivery_timeout: explorer.delivery_timeout.into(),
             limits: explorer.limits.to_core(),

@@ -260,6 +260,11 @@ pub(super) const SPELLINGS: &[Spelling] = &[
 /// Keys that are unknown for a reason, and what to do instead.
 const REFUSED: &[(&str, &str)] = &[
     (
+        "explorer.limits.joined_runners",
+        "`joined_runners` was removed, because every runner belongs to the pool; remove the key, \
+         and limit the pool with `explorer.limits.runners`",
+    ),
+    (
         "explorer.rollout_model.api_key",
         "secrets have no place in files: put it into an environment variable and name that, as in \
          `api_key_env: MY_KEY`",

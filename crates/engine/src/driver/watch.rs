@@ -1,15 +1,14 @@
 //! What the driver tells those who observe. Collected while a turn lasts, told once at its end, and
 //! in the order in which the core decided it.
 
-use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use bytes::Bytes;
 use rollway_core::{
-    Action, Answer, AttemptId, BatchId, BatchKey, BatchKind, BatchState, Cancel, Core, Input,
-    Notice, PayloadId, Report, Request, RequestId, RunOutcome, RunnerId, RunnerState, TaskId,
+    Action, Answer, AttemptId, BatchId, BatchKey, BatchKind, BatchState, Core, Input, Notice,
+    PayloadId, Report, Request, RequestId, RunOutcome, RunnerId, RunnerState, TaskId,
 };
 
 use crate::events::{self, Observers, Seen, What};
@@ -27,22 +26,10 @@ pub(super) struct Watch {
     at: SystemTime,
     /// What each runner was given and has not ended, by the runner's number.
     working: Vec<Option<AttemptId>>,
-    /// What runners were given ahead. Nobody is told before it is its turn: to whoever watches, a
-    /// runner does one attempt at a time, and what comes back was never given.
-    ahead: HashMap<RunnerId, Ahead>,
     /// Batches that are collected, and have no states.
     collected: HashSet<BatchKey>,
     /// Runners that do not start.
     broken: HashSet<RunnerId>,
-}
-
-/// An attempt that was given ahead.
-#[derive(Debug)]
-struct Ahead {
-    attempt: AttemptId,
-    given: What,
-    /// Why its runner is to give it back, if it is.
-    cancelled: Option<Cancel>,
 }
 
 /// What to look at after the core has taken an input in.
@@ -63,7 +50,6 @@ impl Watch {
             seen: Vec::new(),
             at: events::now(),
             working: Vec::new(),
-            ahead: HashMap::new(),
             collected: HashSet::new(),
             broken: HashSet::new(),
         }
@@ -109,20 +95,10 @@ impl Watch {
         let mut before = Before::default();
         match input {
             Input::Reported { runner, report, .. } => {
-                // Of two words one was lost: whoever is at the next is done with the one before.
-                let begins = matches!(
-                    report,
-                    Report::AttemptBegan { attempt } | Report::RunFinished { attempt, .. }
-                        if self.ahead.get(runner).is_some_and(|ahead| ahead.attempt == *attempt)
-                );
-                if begins {
-                    before.runner = Some(*runner);
-                    return before;
-                }
                 let told = || Some((self.seen.len(), core.counters().disbelieved.total()));
                 match report {
                     // These leave a runner with what it was given.
-                    Report::Alive | Report::TakesAhead | Report::Waits { .. } => {}
+                    Report::Alive | Report::Waits { .. } => {}
                     Report::AttemptBegan { attempt } => {
                         before.told = told();
                         self.saw(What::AttemptBegan { attempt: *attempt });
@@ -213,18 +189,13 @@ impl Watch {
 
     fn ordered(&mut self, action: &Action, core: &Core) {
         match action {
-            Action::StartAttempt {
-                runner,
-                life,
-                attempt,
-                batch,
-                task,
-                runs,
-                timeout,
-                ahead,
-                ..
-            } => {
-                let given = What::AttemptGiven {
+            Action::StartAttempt { runner, life, attempt, batch, task, runs, timeout, .. } => {
+                let place = runner.0 as usize;
+                if place >= self.working.len() {
+                    self.working.resize(place + 1, None);
+                }
+                self.working[place] = Some(*attempt);
+                self.saw(What::AttemptGiven {
                     attempt: *attempt,
                     key: *batch,
                     task: *task,
@@ -232,21 +203,10 @@ impl Watch {
                     runner: *runner,
                     life: *life,
                     timeout: *timeout,
-                };
-                if *ahead {
-                    let ahead = Ahead { attempt: *attempt, given, cancelled: None };
-                    self.ahead.insert(*runner, ahead);
-                } else {
-                    self.give(*runner, *attempt, given);
-                }
+                });
                 self.settle(*runner, core, None);
             }
-            Action::CancelAttempt { runner, attempt, reason, .. } => {
-                let ahead = self.ahead.get_mut(runner);
-                if let Some(ahead) = ahead.filter(|ahead| ahead.attempt == *attempt) {
-                    ahead.cancelled = Some(*reason);
-                    return;
-                }
+            Action::CancelAttempt { attempt, reason, .. } => {
                 self.saw(What::AttemptCancelled { attempt: *attempt, reason: *reason });
             }
             Action::StopRunner { runner, .. } => self.settle(*runner, core, None),
@@ -280,38 +240,8 @@ impl Watch {
         }
     }
 
-    /// Tells that a runner has an attempt.
-    fn give(&mut self, runner: RunnerId, attempt: AttemptId, given: What) {
-        let place = runner.0 as usize;
-        if place >= self.working.len() {
-            self.working.resize(place + 1, None);
-        }
-        self.working[place] = Some(attempt);
-        self.saw(given);
-    }
-
-    /// Tells that what a runner was at is over, if it is, and that it has gone on with what it was
-    /// given ahead, if it has.
+    /// Tells that what a runner was at is over, if it is.
     fn settle(&mut self, runner: RunnerId, core: &Core, lost: Option<Arc<str>>) {
-        self.end(runner, core, lost);
-        let current = match core.runner_state(runner) {
-            Some(RunnerState::Busy(current) | RunnerState::Cancelling(current)) => Some(current),
-            _ => None,
-        };
-        if let Entry::Occupied(ahead) = self.ahead.entry(runner) {
-            if !core.runner_has(runner, ahead.get().attempt) {
-                ahead.remove();
-            } else if current == Some(ahead.get().attempt) {
-                let Ahead { attempt, given, cancelled } = ahead.remove();
-                self.give(runner, attempt, given);
-                if let Some(reason) = cancelled {
-                    self.saw(What::AttemptCancelled { attempt, reason });
-                }
-            }
-        }
-    }
-
-    fn end(&mut self, runner: RunnerId, core: &Core, lost: Option<Arc<str>>) {
         let place = runner.0 as usize;
         let Some(attempt) = self.working.get(place).copied().flatten() else { return };
         let current = match core.runner_state(runner) {

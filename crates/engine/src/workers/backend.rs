@@ -75,7 +75,7 @@ impl Workers for Box<dyn Workers> {
 pub enum Command {
     /// Execute an attempt.
     Start(Box<Attempt>),
-    /// Give an attempt up and say so.
+    /// Give the current attempt up and say so.
     Cancel {
         /// Which.
         attempt: AttemptId,
@@ -103,8 +103,6 @@ pub struct Attempt {
     pub timeout: Duration,
     /// How many runners were lost under suspicion of this task.
     pub kills: u32,
-    /// Whether the runner has another attempt to end first.
-    pub ahead: bool,
     /// How its runs reach the models; none if there is no gateway.
     pub models: Option<ModelAccess>,
 }
@@ -128,8 +126,6 @@ pub enum Said {
     },
     /// It is alive.
     Alive,
-    /// It can be given its next attempt before it has ended the one it has.
-    TakesAhead,
     /// It cannot be started yet, for a reason that lies outside and that no time is counted for;
     /// none: it can be, and time counts from now.
     Waits(Option<Arc<str>>),

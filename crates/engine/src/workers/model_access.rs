@@ -80,9 +80,8 @@ impl ModelKeys for GatewayKeys {
 pub struct Gated<W, K: ModelKeys = GatewayKeys> {
     workers: W,
     keys: K,
-    /// What each runner was given and has not ended, the oldest first: one attempt, and perhaps one
-    /// ahead.
-    open: HashMap<RunnerId, Vec<(Life, AttemptId)>>,
+    /// What each runner executes. It gets one attempt at a time.
+    open: HashMap<RunnerId, (Life, AttemptId)>,
 }
 
 impl<W: Workers, K: ModelKeys> Gated<W, K> {
@@ -91,19 +90,12 @@ impl<W: Workers, K: ModelKeys> Gated<W, K> {
         Self { workers, keys, open: HashMap::new() }
     }
 
-    fn close_if(&mut self, runner: RunnerId, is_it: impl Fn(Life, AttemptId) -> bool) {
-        let Some(open) = self.open.get_mut(&runner) else { return };
-        for (_, attempt) in open.extract_if(.., |(life, attempt)| is_it(*life, *attempt)) {
+    fn close_if(&mut self, runner: RunnerId, is_it: impl FnOnce(Life, AttemptId) -> bool) {
+        if self.open.get(&runner).is_some_and(|(life, attempt)| is_it(*life, *attempt))
+            && let Some((_, attempt)) = self.open.remove(&runner)
+        {
             self.keys.close(attempt);
         }
-    }
-
-    /// Opens an attempt. Whatever an earlier life was at is over, and so is all but the last of
-    /// what this one was given.
-    fn open(&mut self, runner: RunnerId, life: Life, attempt: AttemptId) {
-        let last = self.open.get(&runner).and_then(|open| open.last()).copied();
-        self.close_if(runner, |current, known| current != life || Some((life, known)) != last);
-        self.open.entry(runner).or_default().push((life, attempt));
     }
 }
 
@@ -117,13 +109,14 @@ impl<W: Workers, K: ModelKeys> Workers for Gated<W, K> {
     fn tell(&mut self, runner: RunnerId, life: Life, command: Command) -> bool {
         match command {
             Command::Start(mut attempt) => {
+                self.close_if(runner, |_, _| true);
                 let id = attempt.id;
-                self.open(runner, life, id);
                 let keys = self.keys.open(id, attempt.runs);
+                self.open.insert(runner, (life, id));
                 attempt.models = Some(ModelAccess { base_url: self.keys.base_url(), keys });
                 let heard = self.workers.tell(runner, life, Command::Start(attempt));
                 if !heard {
-                    self.close_if(runner, |_, attempt| attempt == id);
+                    self.close_if(runner, |_, _| true);
                 }
                 heard
             }
@@ -154,7 +147,6 @@ impl<W: Workers, K: ModelKeys> Workers for Gated<W, K> {
             }
             Said::Ready { after: None }
             | Said::Alive
-            | Said::TakesAhead
             | Said::Waits(_)
             | Said::Began(_)
             | Said::Finished(..) => {}
@@ -173,7 +165,7 @@ impl<W: Workers, K: ModelKeys> Workers for Gated<W, K> {
 
 impl<W, K: ModelKeys> Drop for Gated<W, K> {
     fn drop(&mut self) {
-        for (_, attempt) in self.open.drain().flat_map(|(_, open)| open) {
+        for (_, (_, attempt)) in self.open.drain() {
             self.keys.close(attempt);
         }
     }
@@ -183,95 +175,5 @@ impl<W: fmt::Debug, K: ModelKeys> fmt::Debug for Gated<W, K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("Gated");
         shown.field("workers", &self.workers).field("open", &self.open).finish_non_exhaustive()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use rollway_core::{BatchId, BatchKind, Cancel, TaskId};
-
-    use super::*;
-    use crate::task::Task;
-    use crate::workers::Attempt;
-
-    /// Takes every command.
-    struct Obedient;
-
-    impl Workers for Obedient {
-        fn start(&mut self, _: Reporter) {}
-
-        fn tell(&mut self, _: RunnerId, _: Life, _: Command) -> bool {
-            true
-        }
-
-        fn stop(&mut self, _: RunnerId, _: Life) {}
-    }
-
-    /// The attempts that are let in.
-    #[derive(Default)]
-    struct Inside(Vec<u64>);
-
-    impl ModelKeys for Inside {
-        fn base_url(&self) -> Arc<str> {
-            "http://gateway/v1".into()
-        }
-
-        fn open(&mut self, attempt: AttemptId, _: Runs) -> Vec<Secret> {
-            self.0.push(attempt.0);
-            Vec::new()
-        }
-
-        fn close(&mut self, attempt: AttemptId) {
-            let before = self.0.len();
-            self.0.retain(|inside| *inside != attempt.0);
-            assert_eq!(self.0.len() + 1, before, "{attempt} was not inside");
-        }
-    }
-
-    const RUNNER: RunnerId = RunnerId(3);
-
-    fn give(gated: &mut Gated<Obedient, Inside>, life: u32, attempt: u64) {
-        let attempt = Attempt {
-            id: AttemptId(attempt),
-            batch: BatchId::Number(1),
-            kind: BatchKind::Train,
-            task_id: TaskId(0),
-            task: Arc::new(Task::new("a", "")),
-            runs: Runs { first: 0, count: 1 },
-            timeout: Duration::from_secs(1),
-            kills: 0,
-            ahead: false,
-            models: None,
-        };
-        assert!(gated.tell(RUNNER, Life(life), Command::Start(Box::new(attempt))));
-    }
-
-    #[test]
-    fn what_is_given_ahead_leaves_the_one_before_inside() {
-        let mut gated = Gated::new(Obedient, Inside::default());
-        give(&mut gated, 1, 1);
-        give(&mut gated, 1, 2);
-        assert_eq!(gated.keys.0, [1, 2]);
-        gated.heard(RUNNER, Life(1), &Said::Ended(AttemptId(1)));
-        give(&mut gated, 1, 3);
-        assert_eq!(gated.keys.0, [2, 3]);
-        let (attempt, reason) = (AttemptId(3), Cancel::Recalled);
-        gated.tell(RUNNER, Life(1), Command::Cancel { attempt, reason });
-        assert_eq!(gated.keys.0, [2]);
-        // The end of what was called back is heard too.
-        gated.heard(RUNNER, Life(1), &Said::Ended(attempt));
-        give(&mut gated, 1, 4);
-        assert_eq!(gated.keys.0, [2, 4]);
-        // That 2 has ended was never heard, but somebody who is given 5 has at most one before.
-        give(&mut gated, 1, 5);
-        assert_eq!(gated.keys.0, [4, 5]);
-        give(&mut gated, 2, 6);
-        assert_eq!(gated.keys.0, [6], "the life before is over");
-        gated.heard(RUNNER, Life(1), &Said::Lost { message: "late".into(), suspect: false });
-        assert_eq!(gated.keys.0, [6]);
-        gated.heard(RUNNER, Life(2), &Said::Lost { message: "gone".into(), suspect: false });
-        assert!(gated.keys.0.is_empty());
     }
 }

@@ -21,7 +21,6 @@ mod marks;
 mod process;
 mod ray;
 mod said;
-mod unsent;
 
 use std::collections::HashMap;
 use std::io;
@@ -47,7 +46,6 @@ pub use self::launch::{Blame, ClusterError, Ended, Launched, Launcher, Ticket, W
 use self::listen::Routes;
 pub use self::process::Processes;
 pub use self::ray::{Ray, RayOptions};
-use self::unsent::{Unsent, say};
 use crate::process::fd_limit;
 use crate::runner_status::RunnerStates;
 use crate::workers::{Command, Reporter, Said, Workers};
@@ -107,7 +105,6 @@ pub struct Children {
     /// The process that takes newcomers, by place: runners next to each other share one.
     hosts: HashMap<u32, Arc<Host>>,
     next_host: u64,
-    unsent: Unsent,
     /// Tells workers the way for as long as this lives.
     card: Option<AddressFile>,
     _alive: DropGuard,
@@ -263,7 +260,6 @@ impl Children {
             shared,
             hosts: HashMap::new(),
             next_host: 0,
-            unsent: Unsent::default(),
             card: None,
             _alive: alive.drop_guard(),
         })
@@ -324,31 +320,16 @@ impl Workers for Children {
     }
 
     fn tell(&mut self, runner: RunnerId, life: Life, command: Command) -> bool {
-        let ahead = match &command {
-            Command::Start(attempt) => Some(attempt.id).filter(|_| attempt.ahead),
-            Command::Cancel { attempt, .. } if self.unsent.cancel(runner, life, *attempt) => {
-                return true;
-            }
-            Command::Cancel { .. } => None,
-        };
         if let Some(host) = self.shared.seat_of(runner, life)
             && let Some((reporter, failed)) = host.send(&self.shared, runner, life, command)
         {
-            match ahead {
-                Some(attempt) => self.unsent.hold(attempt, reporter, failed),
-                None => say(reporter, failed),
-            }
+            tokio::spawn(async move { reporter.say(failed).await });
         }
         // A process that does not listen is noticed by itself.
         true
     }
 
-    fn heard(&mut self, runner: RunnerId, life: Life, said: &Said) {
-        self.unsent.heard(runner, life, said);
-    }
-
     fn stop(&mut self, runner: RunnerId, life: Life) {
-        self.unsent.forget(runner, life);
         if let Some(by_hand) = self.shared.by_hand() {
             by_hand.leave(&self.shared, runner, life);
         } else if let Some(host) = self.shared.leave_seat(runner, life) {

@@ -61,10 +61,9 @@ pub(super) async fn evacuate(
             let (runner, life) = (state.runner, state.life);
             let message = "another runner keeps its worker from doing anything else".into();
             let report = RunnerReport::Stopped(StopCause::Lost { message, suspect: false });
-            // If the event loop ever comes round, what is left of them is cancelled; and nothing
-            // begins in its place.
-            let _ = inbox.put([EngineMessage::StopRunner { runner, life }]);
             let _ = outbox.send(Some(WorkerMessage::Runner { runner, life, report })).await;
+            // If the event loop ever comes round, what is left of them is cancelled.
+            inbox.put([EngineMessage::StopRunner { runner, life }]);
         }
     }
 }

@@ -56,12 +56,6 @@ impl Outbox {
         Ok(())
     }
 
-    /// Sends everything that has gathered, and waits until it arrives even if this process dies.
-    pub(super) async fn send_drained(&self) -> Result<(), SendError> {
-        self.send(None).await?;
-        self.sender.drained().await
-    }
-
     /// Sends what has gathered as far as it goes without waiting. Tells whether that was all.
     pub(super) fn try_send(&self) -> Result<bool, SendError> {
         let Ok(_turn) = self.turn.try_lock() else {

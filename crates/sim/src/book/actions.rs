@@ -11,7 +11,7 @@ impl Book {
     /// Takes in one action.
     pub fn action(&mut self, now: Time, action: &Action) {
         match action {
-            Action::StartRunner { runner, life } => self.begin_life(now, *runner, *life, true),
+            Action::StartRunner { runner, life } => self.begin_life(now, *runner, *life),
             Action::StopRunner { runner, life } => {
                 if self.alive(*runner, *life).is_some() {
                     self.end_life(now, *runner, false);
@@ -42,16 +42,11 @@ impl Book {
         }
     }
 
-    fn begin_life(&mut self, now: Time, runner: RunnerId, life: Life, supervised: bool) {
+    fn begin_life(&mut self, now: Time, runner: RunnerId, life: Life) {
         let before = self.slots.get(&runner);
         let slot = Slot {
             life,
             phase: Phase::Starting,
-            next: None,
-            busy: now,
-            takes_ahead: false,
-            quick: None,
-            supervised,
             start_failures: before.map_or(0, |slot| slot.start_failures),
             fruitless: before.map_or(0, |slot| slot.fruitless),
             fruitful: false,
@@ -67,13 +62,8 @@ impl Book {
         else {
             return;
         };
-        let mut state = AttemptState::Current;
         if let Some(slot) = self.slots.get_mut(runner) {
-            if let Phase::Given(_) = slot.phase {
-                (slot.next, state) = (Some(*attempt), AttemptState::Ahead);
-            } else {
-                (slot.phase, slot.busy) = (Phase::Given(*attempt), now);
-            }
+            slot.phase = Phase::Given(*attempt);
         }
         let outstanding: Vec<u32> = runs.iter().map(|run| run.0).collect();
         for run in &outstanding {
@@ -90,8 +80,7 @@ impl Book {
             outstanding,
             count: runs.count,
             sound: true,
-            state,
-            returned: false,
+            state: AttemptState::Current,
             since: now,
             begun: false,
             timeout: *timeout,
@@ -101,11 +90,6 @@ impl Book {
 
     fn cancel(&mut self, now: Time, id: AttemptId, reason: Cancel) {
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
-        if attempt.state == AttemptState::Ahead
-            && let Some(slot) = self.slots.get_mut(&attempt.runner)
-        {
-            slot.quick = None;
-        }
         attempt.state = AttemptState::Cancelling(reason);
         attempt.since = now;
         // Where one run was cancelled, that is known; the others come back.
@@ -166,7 +150,6 @@ impl Book {
                     self.lend(now, lease, batch, &collected.results, false);
                 }
             }
-            Answer::Joined { runner, life } => self.begin_life(now, *runner, *life, false),
             Answer::Scheduled { .. }
             | Answer::Submitted { .. }
             | Answer::Discarded

@@ -5,7 +5,7 @@ use std::time::Duration;
 use rollway_core::{
     Action, Answer, AttemptId, BatchKey, BatchKind, ByFailure, Cancel, CancelReason, Delivery,
     FailureKind, Input, LeaseId, Life, Payload, Report, Request, RequestId, RunId, RunOutcome,
-    RunnerId, TaskId, TaskSpec, Time, WorkflowId,
+    RunnerId, TaskId, TaskSpec, Time,
 };
 
 use super::{
@@ -32,10 +32,6 @@ impl Book {
                 self.reported(now, *runner, *life, report, believed);
             }
             Input::Delivered { lease, delivery } if believed => self.delivered(*lease, delivery),
-            Input::PoolResized { runners } => {
-                self.wanted = (*runners).min(self.config.limits.runners);
-                self.refitted = true;
-            }
             Input::TimePassed => self.expire_leases(now),
             Input::Recorded(record) if believed => self.recorded(record),
             Input::Requested { .. } | Input::Delivered { .. } | Input::Recorded(_) => {}
@@ -167,17 +163,11 @@ impl Book {
         if let Some(slot) = self.slots.get_mut(&runner) {
             slot.heard = now;
         }
-        self.overtake(now, runner, report);
         if !believed {
             return;
         }
         match report {
-            Report::Ready { after } => self.ready(now, runner, *after),
-            Report::TakesAhead => {
-                if let Some(slot) = self.slots.get_mut(&runner) {
-                    slot.takes_ahead = true;
-                }
-            }
+            Report::Ready { after } => self.ready(runner, *after),
             Report::AttemptBegan { attempt } => {
                 self.last_progress = now;
                 if let Some(attempt) = self.attempts.get_mut(attempt) {
@@ -189,7 +179,7 @@ impl Book {
                 self.last_progress = now;
                 self.finish(now, *attempt, *run, outcome);
             }
-            Report::AttemptEnded { attempt } => self.ended(now, runner, *attempt),
+            Report::AttemptEnded { attempt } => self.ready(runner, Some(*attempt)),
             Report::StartFailed { .. } => self.end_life(now, runner, false),
             Report::Lost { suspect, .. } => self.end_life(now, runner, *suspect),
             Report::Alive | Report::Waits { .. } => {}
@@ -209,73 +199,20 @@ impl Book {
         self.payloads.insert(payload.id, kept);
     }
 
-    fn ready(&mut self, now: Time, runner: RunnerId, after: Option<AttemptId>) {
+    fn ready(&mut self, runner: RunnerId, after: Option<AttemptId>) {
         let Some(slot) = self.slots.get_mut(&runner) else { return };
         match slot.phase {
             Phase::Starting if after.is_none() => {
                 slot.phase = Phase::Idle;
                 slot.start_failures = 0;
             }
-            Phase::Given(attempt) if after == Some(attempt) => self.done(now, runner, attempt),
-            Phase::Starting | Phase::Idle | Phase::Given(_) | Phase::Over => {}
-        }
-    }
-
-    /// An attempt is over; one that was given ahead may be given back before it has begun.
-    fn ended(&mut self, now: Time, runner: RunnerId, attempt: AttemptId) {
-        let Some(slot) = self.slots.get_mut(&runner) else { return };
-        if slot.next.take_if(|next| *next == attempt).is_some() {
-            return self.returned(attempt);
-        }
-        self.ready(now, runner, Some(attempt));
-    }
-
-    /// A runner has done its attempt, and goes on with what it was given ahead.
-    fn done(&mut self, now: Time, runner: RunnerId, attempt: AttemptId) {
-        let quick = self.was_quick(now, runner, attempt);
-        let Some(slot) = self.slots.get_mut(&runner) else { return };
-        slot.fruitful = true;
-        slot.fruitless = 0;
-        slot.quick = quick.filter(|_| slot.takes_ahead);
-        slot.phase = slot.next.take().map_or(Phase::Idle, Phase::Given);
-        slot.busy = now;
-        if let Phase::Given(next) = slot.phase
-            && let Some(next) = self.attempts.get_mut(&next)
-        {
-            next.since = now;
-            if next.state == AttemptState::Ahead {
-                next.state = AttemptState::Current;
+            Phase::Given(attempt) if after == Some(attempt) => {
+                slot.phase = Phase::Idle;
+                slot.fruitful = true;
+                slot.fruitless = 0;
+                self.end_attempt(attempt, false);
             }
-        }
-        self.end_attempt(attempt, false);
-    }
-
-    /// Returns what kind of work an attempt was, if it took no time.
-    fn was_quick(
-        &self,
-        now: Time,
-        runner: RunnerId,
-        attempt: AttemptId,
-    ) -> Option<(WorkflowId, u32)> {
-        let busy = self.slots.get(&runner)?.busy;
-        let attempt = self.attempts.get(&attempt)?;
-        let task = self.task(attempt.batch, attempt.task)?;
-        let quick = now.since(busy) < self.config.quick;
-        let by_itself = attempt.state == AttemptState::Current;
-        (quick && by_itself).then_some((task.spec.workflow, attempt.count))
-    }
-
-    /// Whoever speaks of what it was given ahead is done with the one before, unless it gives it
-    /// back.
-    fn overtake(&mut self, now: Time, runner: RunnerId, report: &Report) {
-        let Some(slot) = self.slots.get(&runner) else { return };
-        let (Some(next), Phase::Given(current)) = (slot.next, slot.phase) else { return };
-        if report.attempt() != Some(next) {
-            return;
-        }
-        let recalled = self.attempts.get(&next).is_some_and(|next| next.recalled());
-        if !recalled || !matches!(report, Report::AttemptEnded { .. }) {
-            self.done(now, runner, current);
+            Phase::Starting | Phase::Idle | Phase::Given(_) | Phase::Over => {}
         }
     }
 
@@ -325,24 +262,12 @@ impl Book {
     pub(super) fn end_life(&mut self, now: Time, runner: RunnerId, suspect: bool) {
         let Some(slot) = self.slots.get_mut(&runner) else { return };
         let phase = std::mem::replace(&mut slot.phase, Phase::Over);
-        let next = slot.next.take();
         slot.ended = now;
         slot.start_failures += u32::from(phase == Phase::Starting);
         slot.fruitless += u32::from(!slot.fruitful);
         if let Phase::Given(attempt) = phase {
             self.end_attempt(attempt, suspect);
         }
-        if let Some(next) = next {
-            self.returned(next);
-        }
-    }
-
-    /// An attempt that was given ahead comes back before its turn.
-    fn returned(&mut self, id: AttemptId) {
-        if let Some(attempt) = self.attempts.get_mut(&id) {
-            attempt.returned = true;
-        }
-        self.end_attempt(id, false);
     }
 
     /// Nobody works on an attempt any more: what was not reported has failed, in a way that follows
@@ -352,21 +277,13 @@ impl Book {
         let state = std::mem::replace(&mut attempt.state, AttemptState::Over);
         let left = std::mem::take(&mut attempt.outstanding);
         let (batch, task) = (attempt.batch, attempt.task);
-        let innocent = matches!(
-            state,
-            AttemptState::Ahead
-                | AttemptState::Cancelling(
-                    Cancel::Runs(CancelReason::Requested) | Cancel::Recalled
-                )
-        );
+        let innocent = state == AttemptState::Cancelling(Cancel::Runs(CancelReason::Requested));
         let kind = match state {
             AttemptState::Cancelling(Cancel::Timeout) => Some(FailureKind::Timeout),
             AttemptState::Cancelling(Cancel::NotBegun) | AttemptState::Current => {
                 Some(FailureKind::RunnerLost)
             }
-            AttemptState::Cancelling(Cancel::Runs(_) | Cancel::Recalled)
-            | AttemptState::Ahead
-            | AttemptState::Over => None,
+            AttemptState::Cancelling(Cancel::Runs(_)) | AttemptState::Over => None,
         };
         if state == AttemptState::Current && suspect {
             self.add_kill(batch, task);

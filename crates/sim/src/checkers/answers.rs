@@ -161,9 +161,7 @@ fn cancelled_or_not(scene: &Scene<'_>, request: RequestId, run: Option<&Run>) ->
         _ => None,
     });
     let attempt = run.and_then(|run| scene.book.attempts.get(&run.last?));
-    let current = attempt.is_some_and(|attempt| {
-        matches!(attempt.state, AttemptState::Current | AttemptState::Ahead)
-    });
+    let current = attempt.is_some_and(|attempt| attempt.state == AttemptState::Current);
     let right = match run.map(|run| run.state) {
         None | Some(RunState::Succeeded { .. } | RunState::Failed(_) | RunState::Cancelled) => {
             told != Some(true)
@@ -214,7 +212,6 @@ fn fits(what: &Request, answer: &Answer) -> bool {
         Request::WaitAll { .. } => matches!(answer, Answer::AllEnded),
         Request::Start => matches!(answer, Answer::Started { .. }),
         Request::Stop { .. } => matches!(answer, Answer::Stopped(_)),
-        Request::Join => matches!(answer, Answer::Joined { .. }),
     }
 }
 
@@ -236,7 +233,7 @@ fn may_be_refused(what: &Request, refusal: &Refusal) -> bool {
             what,
             Request::Collect { .. } | Request::Drain { .. } | Request::Discard { .. }
         ),
-        Refusal::NotStarted => matches!(what, Request::Submit { .. } | Request::Join),
+        Refusal::NotStarted => matches!(what, Request::Submit { .. }),
         Refusal::StillBusy { .. } => matches!(what, Request::WaitAll { .. }),
     }
 }

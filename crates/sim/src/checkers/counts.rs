@@ -75,7 +75,8 @@ impl Checker for Counts {
 
     fn settled(&mut self, scene: &Scene<'_>) -> Verdict {
         let counters = scene.core.counters();
-        let under_way = scene.book.slots.values().map(|slot| slot.given().count() as u64).sum();
+        let given = |phase: Phase| matches!(phase, Phase::Given(_));
+        let under_way = scene.book.slots.values().filter(|slot| given(slot.phase)).count() as u64;
         let gone = self.dropped.total() + scene.book.held;
         let came = self.received + self.payloads_restored;
         let right = [

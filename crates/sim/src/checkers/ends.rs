@@ -10,7 +10,7 @@ use rollway_core::{
 };
 
 use super::{Checker, Scene, Verdict, require};
-use crate::book::{Attempt, AttemptState, Batch, RunState, Task};
+use crate::book::{Attempt, AttemptState, Batch, Phase, RunState, Task};
 use crate::ledger::Ledger;
 
 /// Adds up.
@@ -209,15 +209,13 @@ fn status_adds_up(status: &Status, task: &Task, message_bytes: u32) -> Verdict {
     Ok(())
 }
 
-/// A task that was not cut tells how long each of its attempts took; one that came back before its
-/// turn took no time.
+/// A task that was not cut tells how long each of its attempts took.
 fn attempts_add_up(
     scene: &Scene<'_>,
     (batch, task): (BatchKey, TaskId),
     status: &Status,
 ) -> Verdict {
-    let theirs =
-        |attempt: &&Attempt| attempt.batch == batch && attempt.task == task && !attempt.returned;
+    let theirs = |attempt: &&Attempt| attempt.batch == batch && attempt.task == task;
     let attempts = scene.book.attempts.values().filter(theirs).count();
     let told = status.attempt_seconds.len();
     let cut = status.cancelled_runs.total() > 0;
@@ -259,18 +257,17 @@ fn batch_adds_up(view: &BatchView, batch: &Batch) -> Verdict {
 
 /// What is under way is counted as such; what is being cancelled may have been cut meanwhile.
 fn under_way_adds_up(scene: &Scene<'_>, key: BatchKey, view: &BatchView) -> Verdict {
-    let given = scene.book.slots.values().flat_map(|slot| slot.given());
-    let theirs = given.filter_map(|attempt| scene.book.attempts.get(&attempt));
+    let theirs = scene.book.slots.values().filter_map(|slot| match slot.phase {
+        Phase::Given(attempt) => scene.book.attempts.get(&attempt),
+        Phase::Starting | Phase::Idle | Phase::Over => None,
+    });
     let (mut current, mut cancelling) = (0, 0);
     for attempt in theirs.filter(|attempt| attempt.batch == key) {
         let runs = attempt.outstanding.len() as u64;
         match attempt.state {
-            AttemptState::Current | AttemptState::Ahead => current += runs,
+            AttemptState::Current => current += runs,
             AttemptState::Cancelling(
-                Cancel::Timeout
-                | Cancel::NotBegun
-                | Cancel::Recalled
-                | Cancel::Runs(CancelReason::Requested),
+                Cancel::Timeout | Cancel::NotBegun | Cancel::Runs(CancelReason::Requested),
             ) => cancelling += runs,
             AttemptState::Cancelling(Cancel::Runs(_)) | AttemptState::Over => {}
         }

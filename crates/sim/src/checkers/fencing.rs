@@ -47,25 +47,25 @@ impl Checker for Fencing {
 fn believable(scene: &Scene<'_>, runner: RunnerId, life: Life, report: &Report) -> Option<bool> {
     let Some(slot) = scene.book.alive(runner, life) else { return Some(false) };
     let standing = |attempt: &AttemptId| {
-        let theirs = slot.given().any(|given| given == *attempt);
-        let attempt = scene.book.attempts.get(attempt).filter(|_| theirs);
+        let current = slot.phase == Phase::Given(*attempt);
+        let attempt = scene.book.attempts.get(attempt).filter(|_| current);
         attempt.filter(|attempt| attempt.state != AttemptState::Over)
     };
-    let counts = |state: AttemptState| matches!(state, AttemptState::Current | AttemptState::Ahead);
     match report {
         Report::RunFinished { attempt, run, .. } => {
             Some(standing(attempt).is_some_and(|attempt| {
-                counts(attempt.state) && attempt.outstanding.contains(&run.0)
+                attempt.state == AttemptState::Current && attempt.outstanding.contains(&run.0)
             }))
         }
-        Report::AttemptBegan { attempt } => {
-            Some(standing(attempt).is_some_and(|attempt| counts(attempt.state) && !attempt.begun))
-        }
+        Report::AttemptBegan { attempt } => Some(
+            standing(attempt)
+                .is_some_and(|attempt| attempt.state == AttemptState::Current && !attempt.begun),
+        ),
         Report::AttemptEnded { attempt } => Some(standing(attempt).is_some()),
         Report::Ready { after: Some(attempt) } => Some(standing(attempt).is_some()),
         Report::Ready { after: None } => Some(slot.phase == Phase::Starting),
         Report::StartFailed { .. } | Report::Waits { .. } => Some(slot.phase == Phase::Starting),
-        Report::Lost { .. } | Report::Alive | Report::TakesAhead => Some(true),
+        Report::Lost { .. } | Report::Alive => Some(true),
     }
 }
 
@@ -83,9 +83,9 @@ fn nobody_has(
     require!(!busy, "{batch} {task} run {run} is sent out while {:?} is not over", record.last);
     for (other, other_life, process) in scene.processes.up() {
         let told = scene.book.alive(other, other_life).is_none();
-        let works = process
-            .all_work()
-            .any(|work| work.batch == batch && work.task == task && work.left.contains(&run));
+        let works = process.work.as_ref().is_some_and(|work| {
+            work.batch == batch && work.task == task && work.left.contains(&run)
+        });
         require!(
             told || !works,
             "{batch} {task} run {run} goes to {runner} {life} while {other} {other_life} has it"

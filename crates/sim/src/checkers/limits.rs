@@ -75,9 +75,7 @@ impl Checker for Limits {
         let terminal = u64::from(limits.terminal_batches);
         within("batches kept", remembered, terminal + active as u64)?;
         let alive = scene.core.runners().filter(|view| view.state != RunnerState::Gone);
-        let (kept, joined): (Vec<_>, Vec<_>) = alive.partition(|view| view.supervised);
-        within("runners", kept.len(), limits.runners.into())?;
-        within("joined runners", joined.len(), limits.joined_runners.into())
+        within("runners", alive.count(), limits.runners.into())
     }
 }
 

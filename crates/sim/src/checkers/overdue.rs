@@ -8,9 +8,6 @@ use rollway_core::{Action, BatchKind, Cancel, Input, Time};
 use super::{Checker, Scene, Verdict, require};
 use crate::book::{AttemptState, Phase};
 
-/// How many times what is quick an attempt that was given ahead may have to wait.
-const PATIENCE: u32 = 4;
-
 /// Looks for what will be noticed too late.
 #[derive(Debug)]
 pub(super) struct Overdue;
@@ -65,9 +62,7 @@ impl Checker for Overdue {
                         AttemptState::Current => {
                             in_time("a late begin", since, supervision.begin_timeout)?;
                         }
-                        AttemptState::Cancelling(
-                            Cancel::Timeout | Cancel::NotBegun | Cancel::Recalled,
-                        ) => {
+                        AttemptState::Cancelling(Cancel::Timeout | Cancel::NotBegun) => {
                             in_time("a deaf runner", since, supervision.cancel_grace)?;
                         }
                         // Who aborts may allow as much time as the attempt could have taken.
@@ -75,15 +70,10 @@ impl Checker for Overdue {
                             let most = attempt.timeout + supervision.begin_timeout;
                             in_time("a deaf runner", since, most + supervision.cancel_grace)?;
                         }
-                        AttemptState::Ahead | AttemptState::Over => {}
-                    }
-                    let next = slot.next.and_then(|next| scene.book.attempts.get(&next));
-                    if next.is_some_and(|next| next.state == AttemptState::Ahead) {
-                        let patience = scene.book.config.quick * PATIENCE;
-                        in_time("a long wait of what was given ahead", slot.busy, patience)?;
+                        AttemptState::Over => {}
                     }
                 }
-                Phase::Over if scene.book.fitted(slot) => {
+                Phase::Over if scene.book.fitted() => {
                     in_time("a rest", slot.ended, slot.rest(supervision))?;
                 }
                 Phase::Idle | Phase::Over => {}

@@ -1,12 +1,12 @@
 //! A runner is in exactly one state, changes it only in legal ways, is idle only when it said so
-//! itself, and never has two attempts but one ahead.
+//! itself, and never has two attempts.
 
 use std::collections::BTreeMap;
 
 use rollway_core::{Action, Input, Life, Report, RunnerId, RunnerState, RunnerView};
 
 use super::{Checker, Scene, Verdict, require};
-use crate::book::{AttemptState, Phase, Slot};
+use crate::book::{AttemptState, Phase};
 use crate::ledger::Ledger;
 
 /// Compares what the core says about runners with what they said and are.
@@ -26,18 +26,8 @@ impl Checker for Place {
 
     fn action(&mut self, scene: &Scene<'_>, action: &Action) -> Verdict {
         match action {
-            Action::StartAttempt { runner, life, attempt, ahead: told, .. } => {
-                let slot = scene.book.alive(*runner, *life);
-                let busy = slot.filter(|slot| matches!(slot.phase, Phase::Given(_)));
-                require!(
-                    *told == busy.is_some(),
-                    "{runner} {life} gets {attempt}, ahead: {told}, and is {slot:?}"
-                );
-                if let Some(slot) = busy {
-                    return ahead(scene, slot)
-                        .map_err(|why| format!("{runner} {life} gets {attempt} ahead: {why}"));
-                }
-                let phase = slot.map(|slot| slot.phase);
+            Action::StartAttempt { runner, life, attempt, .. } => {
+                let phase = scene.book.alive(*runner, *life).map(|slot| slot.phase);
                 require!(
                     phase == Some(Phase::Idle),
                     "{runner} {life} gets {attempt} and is {phase:?}"
@@ -47,14 +37,12 @@ impl Checker for Place {
                 require!(work.is_none(), "{runner} {life} gets {attempt} and has {work:?}");
             }
             Action::CancelAttempt { runner, life, attempt, .. } => {
-                let slot = scene.book.alive(*runner, *life);
+                let phase = scene.book.alive(*runner, *life).map(|slot| slot.phase);
                 let state = scene.book.attempts.get(attempt).map(|attempt| attempt.state);
-                let right = slot.is_some_and(|slot| match state {
-                    Some(AttemptState::Current) => slot.phase == Phase::Given(*attempt),
-                    Some(AttemptState::Ahead) => slot.next == Some(*attempt),
-                    _ => false,
-                });
-                require!(right, "{attempt} is cancelled on {runner} {life}: {slot:?}, {state:?}");
+                require!(
+                    phase == Some(Phase::Given(*attempt)) && state == Some(AttemptState::Current),
+                    "{attempt} is cancelled on {runner} {life}: {phase:?}, {state:?}"
+                );
             }
             Action::StartRunner { runner, life } => {
                 let before = scene.book.slots.get(runner);
@@ -63,7 +51,7 @@ impl Checker for Place {
                     "{runner} {life} is started while there is {before:?}"
                 );
                 let supervision = &scene.book.config.supervision;
-                let rests = before.filter(|slot| scene.book.fitted(slot));
+                let rests = before.filter(|_| scene.book.fitted());
                 let rests = rests.map(|slot| slot.ended.after(slot.rest(supervision)));
                 require!(
                     rests.is_none_or(|until| scene.now >= until),
@@ -98,23 +86,6 @@ impl Checker for Place {
     }
 }
 
-/// An attempt is given ahead only to a runner that takes any, has none, is at what it has just done
-/// in no time, and only while nobody is idle.
-fn ahead(scene: &Scene<'_>, slot: &Slot) -> Verdict {
-    let current = slot.given().next().and_then(|current| scene.book.attempts.get(&current));
-    let Some(current) = current else { return Err("there is none before".to_owned()) };
-    let task = scene.book.task(current.batch, current.task);
-    let work = task.map(|task| (task.spec.workflow, current.count));
-    let right = slot.takes_ahead && slot.next.is_none() && current.state == AttemptState::Current;
-    require!(right, "{slot:?} at {current:?}");
-    require!(work.is_some() && slot.quick == work, "it is at {work:?}: {slot:?}");
-    let late = scene.now >= slot.busy.after(scene.book.config.quick);
-    require!(!late, "it is not quick this time: {slot:?}");
-    let idle = scene.book.slots.iter().find(|(_, slot)| slot.phase == Phase::Idle);
-    require!(idle.is_none(), "{idle:?} is idle");
-    Ok(())
-}
-
 /// A runner that was lost or could not be started shows why.
 fn said_why(scene: &Scene<'_>) -> Verdict {
     let Input::Reported { runner, life, report } = scene.input else { return Ok(()) };
@@ -126,7 +97,7 @@ fn said_why(scene: &Scene<'_>) -> Verdict {
     // Where the number of runners follows the work, another may have its place at once.
     let another = scene.book.config.scaling.is_some() && view.life != *life;
     let right = shown.is_some_and(|shown| message.starts_with(shown));
-    let right = right || !view.supervised || another;
+    let right = right || another;
     require!(right, "{runner} was lost by {message:?} and shows {shown:?}");
     Ok(())
 }
@@ -139,13 +110,6 @@ fn agrees(scene: &Scene<'_>, view: &RunnerView) -> Verdict {
         let attempt = scene.book.attempts.get(&attempt);
         attempt.is_some_and(|attempt| matches!(attempt.state, AttemptState::Cancelling(_)))
     };
-    require!(
-        view.ahead == slot.next,
-        "{} has {:?} ahead, not {:?}",
-        view.runner,
-        slot.next,
-        view.ahead
-    );
     let right = match (view.state, slot.phase) {
         (RunnerState::Starting, Phase::Starting)
         | (RunnerState::Idle, Phase::Idle)
@@ -158,7 +122,7 @@ fn agrees(scene: &Scene<'_>, view: &RunnerView) -> Verdict {
     };
     // Slots of runners that were let go may be used again, and begin anew.
     let most = scene.book.config.supervision.start_failures_max;
-    let counts = scene.book.fitted(slot);
+    let counts = scene.book.fitted();
     let broken = slot.phase == Phase::Over && slot.start_failures >= most;
     require!(
         !counts || broken == (view.state == RunnerState::Broken),

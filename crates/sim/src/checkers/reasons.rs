@@ -34,24 +34,11 @@ fn cancelled(scene: &Scene<'_>, id: AttemptId, reason: Cancel) -> Verdict {
     let right = match reason {
         Cancel::Timeout => attempt.begun && scene.now >= attempt.since.after(attempt.timeout),
         Cancel::NotBegun => !attempt.begun && scene.now >= attempt.since.after(begin_timeout),
-        Cancel::Recalled => recalled(scene, id),
         Cancel::Runs(CancelReason::Requested) => requested(scene, id),
         Cancel::Runs(reason) => cut(scene, attempt.batch, reason),
     };
     require!(right, "{id} is cancelled by {reason:?}: {attempt:?}");
     partial_is_kept(scene, id, reason)
-}
-
-/// Tells whether an attempt was given ahead and would have to wait, or to begin when nothing may.
-fn recalled(scene: &Scene<'_>, id: AttemptId) -> bool {
-    let Some(attempt) = scene.book.attempts.get(&id) else { return false };
-    let Some(slot) = scene.book.alive(attempt.runner, attempt.life) else { return false };
-    let before = slot.given().next().filter(|before| *before != id);
-    let cancelled = before.and_then(|before| scene.book.attempts.get(&before));
-    let cancelled = cancelled.is_some_and(|before| before.recalled());
-    let waits = scene.now >= slot.busy.after(scene.book.config.quick);
-    let ahead = slot.next == Some(id) && attempt.state == AttemptState::Ahead;
-    ahead && (cancelled || waits || scene.book.pool == Pool::Stopped || scene.book.refitted)
 }
 
 /// Tells whether a batch may be cut for this reason.
@@ -212,8 +199,6 @@ fn stopped(scene: &Scene<'_>, runner: RunnerId, life: Life) -> Verdict {
             let scaled = idle && scene.book.config.scaling.is_some();
             late || scaled || (silent && !starting)
         }
-        // Another number of runners cuts nobody who works.
-        Input::PoolResized { .. } => !matches!(slot.phase, Phase::Given(_)),
         Input::Requested { what: Request::Stop { .. }, .. } => true,
         Input::Requested { .. }
         | Input::Withdrawn { .. }

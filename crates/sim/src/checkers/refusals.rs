@@ -103,10 +103,6 @@ fn objections(scene: &Scene<'_>, what: &Request) -> Objections {
                 must.push("refused:not_collectable");
             }
         }
-        Request::Join => {
-            pool_objects(scene, must);
-            may.push("refused:limit");
-        }
         Request::WaitAll { .. } => waiters_object(scene, &mut found),
         Request::Start if scene.book.pool == Pool::Stopped => may.push("refused:stopped"),
         Request::Schedule { .. }

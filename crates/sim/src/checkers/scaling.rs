@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use rollway_core::{Input, Time};
+use rollway_core::Time;
 
 use super::limits::{crowded, room};
 use super::order::fresh_left;
@@ -16,7 +16,7 @@ use crate::ledger::Ledger;
 #[derive(Debug, Default)]
 pub(super) struct Scaling {
     wanted: Option<u32>,
-    /// How many supervised runners were busy, from each of these moments on.
+    /// How many runners were busy, from each of these moments on.
     busy: VecDeque<(Time, u32)>,
 }
 
@@ -46,8 +46,7 @@ impl Checker for Scaling {
         let whole = wanted.is_multiple_of(together) || wanted == least || wanted == most;
         require!(whole, "{wanted} runners are no whole workers of {together}");
         let given = |phase| matches!(phase, Phase::Given(_));
-        let slots = scene.book.slots.values().filter(|slot| slot.supervised);
-        let busy = slots.filter(|slot| given(slot.phase)).count() as u32;
+        let busy = scene.book.slots.values().filter(|slot| given(slot.phase)).count() as u32;
         self.note(scene.now, busy, bounds.quiet);
         let waits = waiting(scene);
         let needed = u64::from(busy) + waits;
@@ -56,9 +55,6 @@ impl Checker for Scaling {
             "{busy} runners are busy, {waits} more could be, and {wanted} are wanted"
         );
         let before = self.wanted.replace(wanted).unwrap_or(wanted);
-        if matches!(scene.input, Input::PoolResized { .. }) {
-            return Ok(());
-        }
         if wanted > before {
             let pending = scene.core.counters().runs.pending;
             let useful = u64::from(busy) + pending + u64::from(together);

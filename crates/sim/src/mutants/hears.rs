@@ -49,15 +49,6 @@ pub(super) fn cancel_taken_for_end(_: &mut Memory, core: &Core, input: Input) ->
     vec![Input::Reported { runner, life, report }, input]
 }
 
-/// Takes everybody who is ready for one who takes attempts ahead.
-pub(super) fn takes_ahead(_: &mut Memory, _: &Core, input: Input) -> Vec<Input> {
-    let mut heard = vec![input.clone()];
-    if let Input::Reported { runner, life, report: Report::Ready { .. } } = input {
-        heard.push(Input::Reported { runner, life, report: Report::TakesAhead });
-    }
-    heard
-}
-
 pub(super) fn withdrawal_ignored(_: &mut Memory, _: &Core, input: Input) -> Vec<Input> {
     match input {
         Input::Withdrawn { .. } => Vec::new(),

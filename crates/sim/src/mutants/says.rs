@@ -17,10 +17,10 @@ pub(super) fn start_swallowed(Said { actions, .. }: Said<'_>) {
     actions.retain(|action| !matches!(action, Action::StartRunner { .. }));
 }
 
-/// Ends somebody who is busy because another number of runners is wanted.
-pub(super) fn resize_cuts(Said { core, input, actions, .. }: Said<'_>) {
+/// Stops a busy runner whenever time passes.
+pub(super) fn busy_stopped(Said { core, input, actions, .. }: Said<'_>) {
     let busy = core.runners().find(|view| matches!(view.state, RunnerState::Busy(_)));
-    if let (Input::PoolResized { .. }, Some(busy)) = (input, busy) {
+    if let (Input::TimePassed, Some(busy)) = (input, busy) {
         actions.push(Action::StopRunner { runner: busy.runner, life: busy.life });
     }
 }
@@ -135,29 +135,6 @@ pub(super) fn wrong_cancel(Said { actions, .. }: Said<'_>) {
         if let Action::CancelAttempt { reason: reason @ Cancel::Timeout, .. } = action {
             *reason = Cancel::NotBegun;
         }
-    }
-}
-
-/// Forgets to tell runners that they are to give back what they were given ahead.
-pub(super) fn recall_swallowed(Said { actions, .. }: Said<'_>) {
-    let recalled = Cancel::Recalled;
-    actions.retain(|action| match action {
-        Action::CancelAttempt { reason, .. } => *reason != recalled,
-        _ => true,
-    });
-}
-
-/// Takes back what was given ahead as soon as it was given.
-pub(super) fn recall_at_once(Said { core, actions, .. }: Said<'_>) {
-    let ahead = core.runners().find_map(|view| Some((view.runner, view.life, view.ahead?)));
-    let Some((runner, life, attempt)) = ahead else { return };
-    let is_new = |action: &Action| match action {
-        Action::StartAttempt { attempt: new, .. } => *new == attempt,
-        _ => false,
-    };
-    if actions.iter().any(is_new) {
-        let reason = Cancel::Recalled;
-        actions.push(Action::CancelAttempt { runner, life, attempt, reason });
     }
 }
 

@@ -23,7 +23,6 @@ pub(super) enum Command {
     Report(RunnerId, Option<Life>, Report),
     Attempt(AttemptId, Option<(RunnerId, Option<Life>)>, About),
     Delivered(LeaseId, Delivery),
-    Resize(u32),
     /// The core is gone, and with it the last records; a new one is told the others.
     Crash(usize),
     Recorded(Record),
@@ -104,7 +103,6 @@ fn request(name: &str, words: &mut Words) -> Result<Option<Request>, BadScript> 
     let clear = |words: &mut Words| words.flag("clear");
     Ok(Some(match name {
         "start" => Request::Start,
-        "join" => Request::Join,
         "stop" => Request::Stop { timeout: duration(words)? },
         "submit" => Request::Submit {
             min_wait_num: words.get("min")?,
@@ -201,7 +199,6 @@ fn report(name: &str, words: &mut Words) -> Result<Option<Reported>, BadScript> 
             Report::Ready { after }
         }
         "alive" => Report::Alive,
-        "takes-ahead" => Report::TakesAhead,
         "lost" => Report::Lost { message: message(words), suspect: words.flag("suspect") },
         "waits" => Report::Waits { why: words.quoted().map(Into::into) },
         "start-failed" => Report::StartFailed { message: message(words) },
@@ -318,10 +315,6 @@ fn other(name: &str, words: &mut Words) -> Result<Command, BadScript> {
             "ready" => Command::PoolReady,
             word => return Err(words.bad("`pool` knows no such word", word)),
         },
-        "resize" => {
-            let word = words.next("a number of runners")?;
-            Command::Resize(words.read("number of runners", &word)?)
-        }
         "crash" => Command::Crash(words.get::<u32>("lose")?.unwrap_or(0) as usize),
         "recorded" => Command::Recorded(record(words)?),
         "ack" => {

@@ -73,7 +73,6 @@ fn batches(words: &mut Words, config: &mut Config) -> Result<(), BadScript> {
     words.set("train_success", &mut config.train.success_min_percent)?;
     words.set("eval_quorum", &mut config.eval.quorum_percent)?;
     words.set("eval_success", &mut config.eval.success_min_percent)?;
-    words.set("quick", &mut config.quick)?;
     let dynamic = &mut config.dynamic_timeout;
     dynamic.enable = words.flag("dynamic");
     words.set("warmup", &mut dynamic.warmup_min_steps)?;
@@ -103,7 +102,6 @@ fn limits(words: &mut Words, config: &mut Config) -> Result<(), BadScript> {
     words.set("limit.runs_per_task", &mut limits.runs_per_task)?;
     words.set("limit.waiters", &mut limits.waiters)?;
     words.set("limit.runners", &mut limits.runners)?;
-    words.set("limit.joined_runners", &mut limits.joined_runners)?;
     words.set("limit.payload_bytes", &mut limits.payload_bytes)?;
     let per_run = &mut limits.payload_bytes_per_run;
     words.set("limit.payload_bytes_per_run", per_run)?;

@@ -31,7 +31,7 @@ impl Names {
             | Request::Finalize { batch, .. }
             | Request::CancelRun { batch, .. }
             | Request::Abort { batch, .. } => (batch, None),
-            Request::WaitAll { .. } | Request::Start | Request::Stop { .. } | Request::Join => {
+            Request::WaitAll { .. } | Request::Start | Request::Stop { .. } => {
                 return;
             }
         };

@@ -16,26 +16,16 @@ pub(super) fn action(action: &Action, names: &Names, lines: &mut Vec<String>) {
         Action::StopRunner { runner, life } => {
             lines.push(format!("stop {}", names::runner(*runner, *life)));
         }
-        Action::StartAttempt {
-            runner,
-            life,
-            attempt,
-            batch,
-            task,
-            runs,
-            timeout,
-            kills,
-            ahead,
-        } => {
+        Action::StartAttempt { runner, life, attempt, batch, task, runs, timeout, kills } => {
             let (runner, batch) = (names::runner(*runner, *life), names.batch(*batch));
             let (runs, timeout) = (runs_in_words(runs), seconds(*timeout));
             let suspect = match kills {
                 0 => String::new(),
                 kills => format!(", suspected of {kills} lost"),
             };
-            let (attempt, ahead) = (names::attempt(*attempt), if *ahead { ", ahead" } else { "" });
+            let attempt = names::attempt(*attempt);
             lines.push(format!(
-                "run {attempt} on {runner}: {batch}/{task} {runs} within {timeout}{suspect}{ahead}"
+                "run {attempt} on {runner}: {batch}/{task} {runs} within {timeout}{suspect}"
             ));
         }
         Action::CancelAttempt { runner, life, attempt, reason } => {
@@ -91,7 +81,6 @@ fn cancel(reason: Cancel) -> String {
         Cancel::Runs(reason) => reason.to_string(),
         Cancel::Timeout => "timeout".to_owned(),
         Cancel::NotBegun => "not begun".to_owned(),
-        Cancel::Recalled => "recalled".to_owned(),
     }
 }
 
@@ -125,7 +114,6 @@ fn answer(answer: &Answer, names: &Names, lines: &mut Vec<String>, asked: &str) 
         Answer::AllEnded => "all ended".to_owned(),
         Answer::Started { ready, wanted } => format!("started {ready} of {wanted}"),
         Answer::Stopped(report) => stopped(report),
-        Answer::Joined { runner, life } => format!("joined as {}", names::runner(*runner, *life)),
         Answer::Refused(refusal) => format!("refused: {}", self::refusal(refusal)),
     };
     lines.push(line);

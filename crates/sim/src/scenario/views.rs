@@ -52,7 +52,7 @@ fn batch(names: &Names, view: &BatchView) -> Vec<String> {
 }
 
 fn runner(names: &Names, view: &RunnerView) -> String {
-    let RunnerView { runner, life, state, since, work, ahead, supervised, message, .. } = view;
+    let RunnerView { runner, life, state, since, work, message, .. } = view;
     let mut words = vec![names::runner(*runner, *life), state.name().to_owned()];
     if let RunnerState::Busy(attempt) | RunnerState::Cancelling(attempt) = state {
         words.push(names::attempt(*attempt));
@@ -66,12 +66,6 @@ fn runner(names: &Names, view: &RunnerView) -> String {
                 |began| format!("begun {}", instant(began)),
             ),
         );
-    }
-    if let Some(ahead) = ahead {
-        words.push(format!("then {}", names::attempt(*ahead)));
-    }
-    if !supervised {
-        words.push("joined".to_owned());
     }
     if let Some(message) = message {
         words.push(format!("({message})"));
@@ -89,8 +83,6 @@ fn counters(counters: &Counters, lines: &mut Vec<String>) {
         inputs: _,
         attempts_started,
         attempts_ended,
-        attempts_ahead,
-        attempts_recalled,
         retries,
         disbelieved,
         batches_restored,
@@ -112,29 +104,41 @@ fn counters(counters: &Counters, lines: &mut Vec<String>) {
         durations_dropped,
     } = *counters;
     lines.push(run_tally(&runs));
-    let attempts = [("started", attempts_started), ("ended", attempts_ended)];
-    let ahead = [("ahead", attempts_ahead), ("recalled", attempts_recalled)];
-    let restored = [("batches", batches_restored), ("runs", runs_restored)];
-    let payloads = [("received", payloads_received), ("delivered", payloads_delivered)];
-    let held = [("held", payloads_held), ("bytes", payload_bytes_held)];
-    let requests = [("asked", requests), ("answered", answers), ("withdrawn", withdrawn)];
-    let runners =
-        [("started", runners_started), ("stopped", runners_stopped), ("lost", runners_lost)];
-    let limited = [
-        ("messages", messages_cut),
-        ("metrics", metrics_dropped),
-        ("durations", durations_dropped),
-    ];
-    let groups = [
-        ("attempts", [attempts, ahead].concat()),
-        ("restored", [&restored[..], &[("payloads", payloads_restored)]].concat()),
-        ("payloads", [payloads, held].concat()),
-        ("requests", requests.to_vec()),
-        ("runners", runners.to_vec()),
-        ("limited", limited.to_vec()),
+    let groups: [(&str, &[(&str, u64)]); 6] = [
+        ("attempts", &[("started", attempts_started), ("ended", attempts_ended)]),
+        (
+            "restored",
+            &[
+                ("batches", batches_restored),
+                ("runs", runs_restored),
+                ("payloads", payloads_restored),
+            ],
+        ),
+        (
+            "payloads",
+            &[
+                ("received", payloads_received),
+                ("delivered", payloads_delivered),
+                ("held", payloads_held),
+                ("bytes", payload_bytes_held),
+            ],
+        ),
+        ("requests", &[("asked", requests), ("answered", answers), ("withdrawn", withdrawn)]),
+        (
+            "runners",
+            &[("started", runners_started), ("stopped", runners_stopped), ("lost", runners_lost)],
+        ),
+        (
+            "limited",
+            &[
+                ("messages", messages_cut),
+                ("metrics", metrics_dropped),
+                ("durations", durations_dropped),
+            ],
+        ),
     ];
     for (what, counts) in groups {
-        lines.extend(counted(what, counts.into_iter()));
+        lines.extend(counted(what, counts.iter().copied()));
     }
     let retries = retries.nonzero().map(|(kind, count)| (kind.name(), count));
     lines.extend(counted("retries", retries));
@@ -154,6 +158,5 @@ fn wake(why: Wake) -> String {
         Wake::Delivery(lease) => format!("delivery {}", names::lease(lease)),
         Wake::Stop => "stop".to_owned(),
         Wake::Scaling => "scaling".to_owned(),
-        Wake::Ahead => "ahead".to_owned(),
     }
 }

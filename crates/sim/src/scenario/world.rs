@@ -119,7 +119,6 @@ impl World {
             }
             Command::Crash(lost) => self.crash(lost, given),
             Command::Recorded(record) => self.take_up(record, given),
-            Command::Resize(runners) => self.apply(Input::PoolResized { runners }, given),
             Command::Move(to) => self.pass_time(words, &to, given)?,
             Command::Show(view) => views::show(&self.core, &self.names, &view, given),
         }

@@ -28,7 +28,6 @@ pub(super) fn input_kind(input: &Input) -> &'static str {
         Input::Withdrawn { .. } => "withdrawn",
         Input::Reported { .. } => "reported",
         Input::Delivered { .. } => "delivered",
-        Input::PoolResized { .. } => "pool_resized",
         Input::Recorded(_) => "recorded",
         Input::TimePassed => "time_passed",
     }
@@ -63,7 +62,6 @@ pub(super) fn report_kind(report: &Report) -> &'static str {
     match report {
         Report::Ready { .. } => "ready",
         Report::Alive => "alive",
-        Report::TakesAhead => "takes_ahead",
         Report::Waits { .. } => "waits",
         Report::StartFailed { .. } => "start_failed",
         Report::Lost { .. } => "lost",
@@ -86,7 +84,6 @@ pub(super) fn request_kind(what: &Request) -> &'static str {
         Request::WaitAll { .. } => "wait_all",
         Request::Start => "start",
         Request::Stop { .. } => "stop",
-        Request::Join => "join",
     }
 }
 
@@ -103,7 +100,6 @@ pub(super) fn answer_kind(answer: &Answer) -> &'static str {
         Answer::AllEnded => "all_ended",
         Answer::Started { .. } => "started",
         Answer::Stopped(_) => "stopped",
-        Answer::Joined { .. } => "joined",
         Answer::Refused(refusal) => refusal_kind(refusal),
     }
 }
@@ -143,7 +139,6 @@ fn about_input(f: &mut fmt::Formatter<'_>, input: &Input) -> fmt::Result {
             Delivery::Acknowledged { .. } => write!(f, "{lease} acknowledged"),
             Delivery::Failed { message } => write!(f, "{lease} failed {message:?}"),
         },
-        Input::PoolResized { runners } => write!(f, "{runners}"),
         Input::Recorded(record) => about_record(f, record),
         Input::TimePassed => Ok(()),
     }
@@ -178,7 +173,7 @@ fn about_request(f: &mut fmt::Formatter<'_>, what: &Request) -> fmt::Result {
             write!(f, " timeout={timeout:?} clear={clear_timeout_tasks}")
         }
         Request::Stop { timeout } => write!(f, " timeout={timeout:?}"),
-        Request::Start | Request::Join => Ok(()),
+        Request::Start => Ok(()),
     }
 }
 
@@ -196,10 +191,7 @@ fn about_report(f: &mut fmt::Formatter<'_>, report: &Report) -> fmt::Result {
         Report::Ready { after: Some(attempt) }
         | Report::AttemptBegan { attempt }
         | Report::AttemptEnded { attempt } => write!(f, " {attempt}"),
-        Report::Ready { after: None }
-        | Report::Alive
-        | Report::TakesAhead
-        | Report::Waits { why: None } => Ok(()),
+        Report::Ready { after: None } | Report::Alive | Report::Waits { why: None } => Ok(()),
         Report::Waits { why: Some(message) } | Report::StartFailed { message } => {
             write!(f, " {message:?}")
         }
@@ -227,21 +219,10 @@ fn about_action(f: &mut fmt::Formatter<'_>, action: &Action) -> fmt::Result {
         Action::StartRunner { runner, life } | Action::StopRunner { runner, life } => {
             write!(f, "{runner} {life}")
         }
-        Action::StartAttempt {
-            runner,
-            life,
-            attempt,
-            batch,
-            task,
-            runs,
-            timeout,
-            kills,
-            ahead,
-        } => {
+        Action::StartAttempt { runner, life, attempt, batch, task, runs, timeout, kills } => {
             write!(f, "{runner} {life} {attempt} {batch} {task} ")?;
             let Runs { first, count } = runs;
-            let ahead = if *ahead { " ahead" } else { "" };
-            write!(f, "r{first}+{count} timeout={timeout:?} kills={kills}{ahead}")
+            write!(f, "r{first}+{count} timeout={timeout:?} kills={kills}")
         }
         Action::CancelAttempt { runner, life, attempt, reason } => {
             write!(f, "{runner} {life} {attempt} ")?;
@@ -249,7 +230,6 @@ fn about_action(f: &mut fmt::Formatter<'_>, action: &Action) -> fmt::Result {
                 Cancel::Runs(reason) => write!(f, "{reason}"),
                 Cancel::Timeout => f.write_str("timeout"),
                 Cancel::NotBegun => f.write_str("not_begun"),
-                Cancel::Recalled => f.write_str("recalled"),
             }
         }
         Action::DropPayload { payload, reason } => {
@@ -322,7 +302,6 @@ fn about_answer(f: &mut fmt::Formatter<'_>, answer: &Answer) -> fmt::Result {
             " pending={} running={} undelivered={}",
             report.pending_runs, report.running_runs, report.undelivered
         ),
-        Answer::Joined { runner, life } => write!(f, " {runner} {life}"),
         Answer::Refused(refusal) => write!(f, " {refusal:?}"),
         Answer::Discarded | Answer::Aborted(None) | Answer::RunCancelled(_) | Answer::AllEnded => {
             Ok(())

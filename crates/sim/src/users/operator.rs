@@ -1,4 +1,4 @@
-//! Users who look after the whole: they stop, start, resize and wait for everything.
+//! Users who look after the whole: they stop, start and wait for everything.
 
 use std::time::Duration;
 
@@ -13,16 +13,12 @@ impl World {
         if self.book.pool != Pool::Running {
             return Next::Ask(Request::Start);
         }
-        match self.dice.below(12) {
+        match self.dice.below(9) {
             0..4 => Next::Ask(Request::WaitAll {
                 timeout: self.patience(),
                 clear_timeout_tasks: self.dice.percent(30),
             }),
-            4..7 => {
-                let most = self.book.config.runners + 2;
-                Next::Resize(self.dice.small(0, most))
-            }
-            7 => {
+            4 => {
                 let longest = self.book.config.max_timeout * 2;
                 let patient = self.dice.percent(70);
                 let timeout = if patient {
@@ -32,8 +28,8 @@ impl World {
                 };
                 Next::Ask(Request::Stop { timeout })
             }
-            8 => Next::Ask(Request::Start),
-            9..11 => Next::Ask(self.cancel_one()),
+            5 => Next::Ask(Request::Start),
+            6..8 => Next::Ask(self.cancel_one()),
             _ => Next::Think,
         }
     }

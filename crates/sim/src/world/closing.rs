@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use rollway_core::{
-    BatchKey, BatchState, Delivery, Input, Life, Priority, Report, Request, RunnerId, RunnerState,
+    BatchKey, BatchState, Delivery, Life, Priority, Report, Request, RunnerId, RunnerState,
     Unresponsive,
 };
 
@@ -37,8 +37,6 @@ impl World {
             }
         }
         self.hang_up();
-        let runners = self.book.config.runners;
-        self.step(Input::PoolResized { runners });
         self.plan(LOOK_AGAIN, Event::Close);
         let bound = self.bound();
         self.plan(bound, Event::TooLate);
@@ -162,11 +160,11 @@ impl World {
             if process.is_none_or(|process| process.state != State::Alive) {
                 return Some(format!("runner {} is idle and dead", view.runner));
             }
-            idle += u32::from(view.supervised);
+            idle += 1;
         }
         // A number that follows the work is looked at with every step.
         let scales = self.book.config.scaling.is_some();
-        let wanted = if scales { core.wanted() } else { self.book.wanted };
+        let wanted = if scales { core.wanted() } else { self.book.wanted() };
         (idle != wanted).then(|| format!("{idle} of {wanted} runners are idle"))
     }
 }

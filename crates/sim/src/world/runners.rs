@@ -16,7 +16,7 @@ use crate::process::{Cut, State, Work};
 
 impl World {
     pub(super) fn start_runner(&mut self, runner: RunnerId, life: Life) {
-        self.processes.add(runner, life, false, self.now);
+        self.processes.add(runner, life, self.now);
         let timeout = self.book.config.supervision.start_timeout;
         if self.strikes(Fault::StartFails) {
             if let Some(process) = self.processes.get_mut(runner, life) {
@@ -39,12 +39,7 @@ impl World {
             return;
         }
         process.state = State::Alive;
-        process.takes_ahead = self.shape.takes_ahead;
-        let takes_ahead = process.takes_ahead;
         self.say(runner, life, Report::Ready { after: None });
-        if takes_ahead {
-            self.say(runner, life, Report::TakesAhead);
-        }
         let first = self.dice.spread(self.shape.heartbeat / 2, self.shape.heartbeat);
         self.plan(first, Event::Heartbeat { runner, life });
     }
@@ -100,17 +95,12 @@ impl World {
         match order {
             Order::Begin { attempt, batch, task, runs } => {
                 // What it has heard of before was repeated on the way, or cancelled before it came.
-                let room = process.work.is_none() || process.takes_ahead && process.next.is_none();
-                if process.last >= Some(attempt) || !room {
+                if process.last >= Some(attempt) || process.work.is_some() {
                     return;
                 }
                 process.last = Some(attempt);
                 let left = runs.iter().map(|run| run.0).collect();
                 let work = Work { attempt, batch, task, left, unspoken: Vec::new(), deaf: false };
-                if process.work.is_some() {
-                    process.next = Some(work);
-                    return;
-                }
                 self.begin(runner, life, work);
             }
             Order::Cancel { attempt } => self.cancel(runner, life, attempt),
@@ -165,8 +155,6 @@ impl World {
 
     fn cancel(&mut self, runner: RunnerId, life: Life, attempt: AttemptId) {
         let Some(process) = self.processes.alive(runner, life) else { return };
-        let waited = process.next.take_if(|next| next.attempt == attempt).is_some();
-        let unheard = process.takes_ahead && process.last < Some(attempt);
         match &process.work {
             Some(work) if work.attempt == attempt => {
                 if work.deaf {
@@ -181,8 +169,8 @@ impl World {
                 self.plan(wait, Event::AttemptDone { runner, life, attempt });
             }
             // It works on something else and has said that this one is over.
-            Some(_) if !waited && !unheard => {}
-            Some(_) | None => {
+            Some(_) => {}
+            None => {
                 process.last = process.last.max(Some(attempt));
                 self.say(runner, life, Report::AttemptEnded { attempt });
             }
@@ -209,13 +197,8 @@ impl World {
 
     pub(super) fn attempt_done(&mut self, runner: RunnerId, life: Life, attempt: AttemptId) {
         let Some(process) = self.processes.alive(runner, life) else { return };
-        if process.work.take_if(|work| work.attempt == attempt).is_none() {
-            return;
-        }
-        let next = process.next.take();
-        self.say(runner, life, Report::AttemptEnded { attempt });
-        if let Some(next) = next {
-            self.begin(runner, life, next);
+        if process.work.take_if(|work| work.attempt == attempt).is_some() {
+            self.say(runner, life, Report::AttemptEnded { attempt });
         }
     }
 
@@ -289,7 +272,7 @@ impl World {
         if attempt.is_some() && attempt != working {
             return;
         }
-        process.give_up();
+        process.work = None;
         process.state = State::Dead;
         if self.strikes(Fault::CrashUnseen) {
             if let Some(process) = self.processes.get_mut(runner, life) {
@@ -307,7 +290,7 @@ impl World {
             *tried = true;
             return;
         }
-        process.give_up();
+        process.work = None;
         process.state = State::Dead;
         // Whoever watches may find it worth a word although it was ordered.
         if !self.healed && self.dice.percent(10) {

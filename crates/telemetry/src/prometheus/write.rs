@@ -213,11 +213,7 @@ impl Snapshot {
         let help = "Attempts that were given to runners";
         page.counter("attempts_started", help, counters.attempts_started)?;
         let help = "Attempts that ended in any way";
-        page.counter("attempts_ended", help, counters.attempts_ended)?;
-        let help = "Attempts that were given to a runner before it had ended the one it had";
-        page.counter("attempts_ahead", help, counters.attempts_ahead)?;
-        let help = "Attempts given ahead that were called back before their turn had come";
-        page.counter("attempts_recalled", help, counters.attempts_recalled)
+        page.counter("attempts_ended", help, counters.attempts_ended)
     }
 
     fn ages(&self, page: &mut Page<'_>) -> Result {

@@ -326,7 +326,6 @@ impl Book {
             (_, Some(Cancel::Runs(reason))) => {
                 Outcome::Cancelled { reason: reason.name().to_owned() }
             }
-            (_, Some(Cancel::Recalled)) => Outcome::Cancelled { reason: "recalled".to_owned() },
             (_, Some(Cancel::Timeout)) => {
                 Outcome::Failed { kind: "timeout", message: "it lasted too long".into() }
             }

@@ -10,18 +10,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use rollway_core::metrics::Metrics;
 use rollway_core::{AttemptId, BatchKind, FailureKind, Life, RunId, RunnerId};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::{FAIL, Invitation, SUCCEED, WAIT};
 use crate::message::{
     DefinitionId, EngineMessage, Hello, Outcome, RunnerReport, StartAttempt, StopCause,
-    WorkerMessage,
 };
-use crate::worker::{
-    self, Ahead, ConnectError, Connected, Ended, Receiver, SendError, Sender, Taken,
-};
+use crate::worker::{self, ConnectError, Connected, Ended, Receiver, SendError, Sender};
 
 /// Something that a worker must not do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,18 +59,6 @@ pub enum Flaw {
     OneAtATime,
     /// Does not stop a runner.
     IgnoresStop,
-    /// Begins an attempt that it was given ahead at once.
-    BeginsEarly,
-    /// Never begins an attempt that it was given ahead.
-    LosesAhead,
-    /// Gives nothing back that waits.
-    IgnoresRecall,
-    /// Gives back what waits, and begins it later.
-    BeginsRecalled,
-    /// Gives up what it is at when it is to give back what waits.
-    MistakesRecall,
-    /// Begins what waited when its runner is stopped.
-    BeginsStopped,
     /// Dies of a message that it does not know.
     DiesOfUnknown,
     /// Leaves without a goodbye.
@@ -87,8 +72,6 @@ pub enum Flaw {
 pub struct ReferenceWorker {
     /// How many runners it offers.
     pub runners: u32,
-    /// Whether a runner takes its next attempt before it has ended the one it has.
-    pub takes_ahead: bool,
     /// What is wrong with it.
     pub flaw: Option<Flaw>,
 }
@@ -98,8 +81,7 @@ impl ReferenceWorker {
     pub async fn run(self, invitation: Invitation) -> Result<(), String> {
         let Invitation { address, secret, token } = invitation;
         let token = if self.flaw == Some(Flaw::WrongToken) { "mine".to_owned() } else { token };
-        let takes_ahead = self.takes_ahead;
-        let hello = Hello { takes_ahead, ..Hello::new(secret, token, self.runners) };
+        let hello = Hello::new(secret, token, self.runners);
         let heartbeats = self.flaw != Some(Flaw::NoHeartbeat);
         let options = worker::Options { heartbeats, ..worker::Options::default() };
         let connected = loop {
@@ -113,15 +95,10 @@ impl ReferenceWorker {
         };
         let Connected { welcome, sender, mut receiver } = connected;
         let turns = if self.flaw == Some(Flaw::OneAtATime) { 1 } else { self.runners as usize };
-        let queues = takes_ahead && self.flaw != Some(Flaw::BeginsEarly);
-        let (over, overs) = mpsc::channel(self.runners.max(1) as usize);
         let mut host = Host {
             flaw: self.flaw,
             sender,
             turns: Arc::new(Semaphore::new(turns)),
-            ahead: queues.then(Ahead::default),
-            over,
-            overs,
             busy: BTreeMap::new(),
             defined: Vec::new(),
         };
@@ -140,17 +117,9 @@ struct Host {
     flaw: Option<Flaw>,
     sender: Sender,
     turns: Arc<Semaphore>,
-    /// What waits; none: nothing ever does.
-    ahead: Option<Ahead>,
-    /// Where executions tell that they are over, once they have said so to the engine.
-    over: mpsc::Sender<Over>,
-    overs: mpsc::Receiver<Over>,
     busy: BTreeMap<RunnerId, Task>,
     defined: Vec<DefinitionId>,
 }
-
-/// An attempt whose end was said.
-type Over = (RunnerId, Life, AttemptId);
 
 /// An attempt under way, or over.
 struct Task {
@@ -161,17 +130,9 @@ struct Task {
 
 impl Host {
     async fn obey(&mut self, receiver: &mut Receiver) -> Result<(), String> {
-        let (mut orders, mut overs) = (Vec::new(), Vec::new());
+        let mut orders = Vec::new();
         loop {
-            let received = tokio::select! {
-                biased;
-                _ = self.overs.recv_many(&mut overs, 64) => {
-                    self.go_on(overs.drain(..));
-                    continue;
-                }
-                received = receiver.recv_many(&mut orders, 64) => received,
-            };
-            match received {
+            match receiver.recv_many(&mut orders, 64).await {
                 Ok(_) => {}
                 Err(_) if self.flaw == Some(Flaw::OutlivesEngine) => std::future::pending().await,
                 Err(ended) => return Err(ended.to_string()),
@@ -180,61 +141,11 @@ impl Host {
                 return Err("what was that?".to_owned());
             }
             for order in orders.drain(..) {
-                match self.take(order) {
-                    Taken::Now(EngineMessage::Shutdown { .. }) => {
-                        return self.leave(receiver).await;
-                    }
-                    Taken::Now(order) => self.perform(order).await?,
-                    Taken::Kept => {}
-                    Taken::GivenUp(word) => {
-                        self.sender.send(word).await.map_err(|error| error.to_string())?;
-                    }
+                if let EngineMessage::Shutdown { .. } = order {
+                    return self.leave(receiver).await;
                 }
+                self.perform(order).await?;
             }
-        }
-    }
-
-    /// Has an attempt wait if it has to.
-    fn take(&mut self, order: EngineMessage) -> Taken {
-        if let Some(mistaken) = self.mistake(&order) {
-            return mistaken;
-        }
-        match &mut self.ahead {
-            Some(ahead) => ahead.take(order),
-            None => Taken::Now(order),
-        }
-    }
-
-    /// What a flaw makes of an order that concerns an attempt that waits.
-    fn mistake(&self, order: &EngineMessage) -> Option<Taken> {
-        let flaw = self.flaw?;
-        if let EngineMessage::StopRunner { .. } = order {
-            return (flaw == Flaw::BeginsStopped).then(|| Taken::Now(order.clone()));
-        }
-        let EngineMessage::CancelAttempt { runner, life, attempt, .. } = *order else {
-            return None;
-        };
-        let other = self.busy.get(&runner).filter(|task| task.attempt != attempt)?;
-        if flaw == Flaw::MistakesRecall {
-            other.cancel.cancel();
-        }
-        if flaw == Flaw::BeginsRecalled {
-            let report = RunnerReport::AttemptEnded { attempt };
-            return Some(Taken::GivenUp(WorkerMessage::Runner { runner, life, report }));
-        }
-        (flaw == Flaw::IgnoresRecall).then_some(Taken::Kept)
-    }
-
-    /// Begins what waited for attempts that are over. The kit's workflows leave the process alone;
-    /// where one could end it, all that was said has to leave first (`Sender::drained`).
-    fn go_on(&mut self, overs: impl IntoIterator<Item = Over>) {
-        let Some(ahead) = &mut self.ahead else { return };
-        for (runner, life, attempt) in overs {
-            ahead.ended(runner, life, attempt);
-        }
-        let due = ahead.due();
-        if self.flaw != Some(Flaw::LosesAhead) {
-            due.into_iter().for_each(|start| self.start(start));
         }
     }
 
@@ -255,13 +166,9 @@ impl Host {
                 if self.flaw == Some(Flaw::IgnoresStop) {
                     return Ok(());
                 }
-                let over = self.busy.get(&runner).map(|task| (runner, life, task.attempt));
                 self.stop(runner).await;
                 let stopped = RunnerReport::Stopped(StopCause::Ordered);
                 self.sender.report(runner, life, stopped).await.map_err(words)?;
-                if self.flaw == Some(Flaw::BeginsStopped) {
-                    self.go_on(over);
-                }
             }
             EngineMessage::StartRunner { runner, life } => {
                 let ready = RunnerReport::Ready { after: None };
@@ -277,8 +184,7 @@ impl Host {
         let id = start.definition.id;
         let forgotten = self.flaw == Some(Flaw::ForgetsDefinitions) && self.defined.contains(&id);
         self.defined.push(id);
-        let (runner, life, attempt) = (start.runner, start.life, start.attempt);
-        let over = self.ahead.is_some().then(|| self.over.clone());
+        let (runner, attempt) = (start.runner, start.attempt);
         let cancel = CancellationToken::new();
         let execution = Execution {
             flaw: self.flaw,
@@ -291,9 +197,6 @@ impl Host {
         let handle = tokio::spawn(async move {
             // A worker that cannot say anything is about to end.
             let _ = execution.run().await;
-            if let Some(over) = over {
-                let _ = over.send((runner, life, attempt)).await;
-            }
         });
         self.busy.insert(runner, Task { attempt, cancel, handle });
     }

@@ -43,9 +43,6 @@ checks! {
     LateCancel = "late_cancel", "ignores a cancel for an attempt that is over";
     Parallel = "parallel", "executes attempts on two runners at the same time";
     Restart = "restart", "ends a life of a busy runner and begins a new one";
-    Ahead = "ahead", "begins an attempt that it was given ahead when the one before is over";
-    Recall = "recall", "gives an attempt back that waits, and says nothing more about it";
-    AheadStop = "ahead_stop", "forgets an attempt that waits when it stops the runner";
     Unknown = "unknown", "ignores fields and messages that it does not know";
     Goodbye = "goodbye", "says goodbye when it is to shut down, and ends well";
     EngineGone = "engine_gone", "ends when the engine is gone";

@@ -104,7 +104,6 @@ pub(super) struct Session {
     pub(super) connection: Connection,
     pub(super) watch: Watch,
     pub(super) runners: Vec<(RunnerId, Life)>,
-    pub(super) takes_ahead: bool,
     grace: Duration,
     next: u64,
 }
@@ -115,7 +114,6 @@ impl Session {
         let greeting = stage.greeting().await.map_err(|why| (Check::Hello, why))?;
         // The ids are not what a worker could guess by counting.
         let offered = greeting.hello().runners.min(2);
-        let takes_ahead = greeting.hello().takes_ahead;
         let runners: Vec<_> = (0..offered).map(|n| (RunnerId(40 + n), Life(7))).collect();
         // What it does not know what to do with must not bother it.
         let env = [("ROLLWAY_CONFORMANCE".to_owned(), "of no use".to_owned())];
@@ -123,9 +121,8 @@ impl Session {
         let connection = greeting.welcome_with(&runners, options.heartbeat_interval, env);
         let watch = Watch::default();
         let grace = options.grace;
-        let granted = runners.clone();
         let mut session =
-            Self { stage, connection, watch, runners: granted, takes_ahead, grace, next: 100 };
+            Self { stage, connection, watch, runners: runners.clone(), grace, next: 100 };
         session
             .until("every runner is ready", |watch| {
                 runners.iter().all(|(runner, life)| watch.is_ready(*runner, *life))
@@ -213,17 +210,9 @@ impl Session {
     }
 
     pub(super) fn cancel(&mut self, at: usize, attempt: AttemptId) -> Result<(), String> {
-        self.cancel_because(at, attempt, Cancel::Runs(CancelReason::OverRollout))
-    }
-
-    pub(super) fn cancel_because(
-        &mut self,
-        at: usize,
-        attempt: AttemptId,
-        reason: Cancel,
-    ) -> Result<(), String> {
         let (runner, life) = self.runners[at];
         self.watch.cancelled(attempt);
+        let reason = Cancel::Runs(CancelReason::OverRollout);
         self.send(EngineMessage::CancelAttempt { runner, life, attempt, reason })
     }
 

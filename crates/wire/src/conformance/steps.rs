@@ -1,7 +1,5 @@
 //! What is tried with a worker, step by step.
 
-mod ahead;
-
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
@@ -70,9 +68,6 @@ impl<'a> Run<'a> {
         self.step(Check::Heartbeat, &[], async |s| heartbeat(s, interval).await).await;
         self.step(Check::Parallel, &[], async |s| parallel(s).await).await;
         self.step(Check::Restart, &[], async |s| restart(s).await).await;
-        self.step(Check::Ahead, &[], async |s| ahead::order(s).await).await;
-        self.step(Check::Recall, &[], async |s| ahead::recall(s).await).await;
-        self.step(Check::AheadStop, &[], async |s| ahead::stop(s).await).await;
         self.step(Check::Unknown, &[], async |s| unknown(s).await).await;
         let options = self.options;
         self.step(Check::Goodbye, &[], async |s| goodbye(s, options).await).await;
@@ -124,8 +119,6 @@ impl<'a> Run<'a> {
             }
             Err(Trouble::Skipped(why)) => self.judge(check, Verdict::Skipped(why)),
             Err(Trouble::Failed(why)) => {
-                // What the watch has seen may well be the reason.
-                self.collect_faults();
                 self.judge(check, Verdict::Failed(why));
                 self.close();
             }
@@ -357,20 +350,14 @@ async fn parallel(session: &mut Session) -> Tried {
 
 async fn restart(session: &mut Session) -> Tried {
     wait(session, 0).await?;
-    renew(session, 0).await?;
-    Ok(succeed(session, 0).await?)
-}
-
-/// Ends the life of a runner and begins a new one.
-async fn renew(session: &mut Session, at: usize) -> Result<(), String> {
-    let (runner, life) = session.runners[at];
+    let (runner, life) = session.runners[0];
     session.send(EngineMessage::StopRunner { runner, life })?;
     session.in_grace("the runner stopped", |watch| watch.is_stopped(runner, life)).await?;
     let next = Life(life.0 + 1);
     session.send(EngineMessage::StartRunner { runner, life: next })?;
     session.until("the new life is ready", |watch| watch.is_ready(runner, next)).await?;
-    session.runners[at] = (runner, next);
-    Ok(())
+    session.runners[0] = (runner, next);
+    Ok(succeed(session, 0).await?)
 }
 
 async fn unknown(session: &mut Session) -> Tried {

@@ -16,8 +16,6 @@ pub(super) struct Attempt {
     runner: RunnerId,
     life: Life,
     runs: Runs,
-    /// The attempt that the runner had when it was given this one.
-    before: Option<AttemptId>,
     pub(super) began: bool,
     pub(super) ended: bool,
     pub(super) cancelled: bool,
@@ -51,14 +49,10 @@ pub(super) struct Watch {
 impl Watch {
     /// Notes that the kit started an attempt.
     pub(super) fn started(&mut self, id: AttemptId, runner: RunnerId, life: Life, runs: Runs) {
-        let mut latest = self.attempts.iter().rev();
-        let before =
-            latest.find(|(_, other)| (other.runner, other.life) == (runner, life) && !other.ended);
         let attempt = Attempt {
             runner,
             life,
             runs,
-            before: before.map(|(before, _)| *before),
             began: false,
             ended: false,
             cancelled: false,
@@ -107,9 +101,7 @@ impl Watch {
     fn report(&mut self, runner: RunnerId, life: Life, report: RunnerReport) {
         if self.is_stopped(runner, life) {
             let what = format!("{report:?} about {runner} in life {life}, which is over");
-            let attempt = named(&report).and_then(|id| self.attempts.get(&id));
-            let was_ahead = attempt.is_some_and(|attempt| attempt.before.is_some());
-            return self.fault(if was_ahead { Check::AheadStop } else { Check::Restart }, what);
+            return self.fault(Check::Restart, what);
         }
         match report {
             RunnerReport::Ready { .. } => {
@@ -149,9 +141,6 @@ impl Watch {
                 let what = format!("{said} of attempt {id} came from {runner} in life {life}");
                 (Check::Runs, what)
             }
-            Some(attempt) if attempt.ended && attempt.before.is_some() && !attempt.began => {
-                (Check::Recall, format!("{said} of attempt {id} after it was given back"))
-            }
             Some(attempt) if attempt.ended && attempt.cancelled => {
                 let what = format!("{said} of attempt {id} after its cancel was acknowledged");
                 (Check::AfterCancel, what)
@@ -167,14 +156,10 @@ impl Watch {
 
     fn attempt_began(&mut self, runner: RunnerId, life: Life, id: AttemptId) {
         let Some(attempt) = self.current(runner, life, id, "the begin") else { return };
-        let again = std::mem::replace(&mut attempt.began, true);
-        let before = attempt.before;
-        if again {
+        if attempt.began {
             self.fault(Check::Began, format!("attempt {id} began twice"));
-        }
-        if let Some(before) = before.filter(|before| !self.ended(*before)) {
-            let what = format!("attempt {id} began before the end of attempt {before}");
-            self.fault(Check::Ahead, what);
+        } else {
+            attempt.began = true;
         }
     }
 
@@ -227,15 +212,5 @@ impl Watch {
             let what = format!("attempt {id} ended without a word about {}", missing.join(", "));
             self.fault(Check::Runs, what);
         }
-    }
-}
-
-/// Returns the attempt that a report is about.
-fn named(report: &RunnerReport) -> Option<AttemptId> {
-    match report {
-        RunnerReport::AttemptBegan { attempt }
-        | RunnerReport::RunFinished { attempt, .. }
-        | RunnerReport::AttemptEnded { attempt } => Some(*attempt),
-        RunnerReport::Ready { .. } | RunnerReport::Stopped(_) => None,
     }
 }

@@ -203,7 +203,6 @@ fn cancel_reason(reason: i32) -> Result<Cancel, Invalid> {
         Ok(proto::CancelReason::Requested) => Cancel::Runs(CancelReason::Requested),
         Ok(proto::CancelReason::AttemptTimeout) => Cancel::Timeout,
         Ok(proto::CancelReason::NotBegun) => Cancel::NotBegun,
-        Ok(proto::CancelReason::Recalled) => Cancel::Recalled,
         Ok(proto::CancelReason::Unspecified) | Err(_) => {
             return Err(Invalid::unknown("cancel_attempt.reason", reason));
         }
@@ -221,7 +220,6 @@ fn proto_reason(reason: Cancel) -> proto::CancelReason {
         Cancel::Runs(CancelReason::Requested) => proto::CancelReason::Requested,
         Cancel::Timeout => proto::CancelReason::AttemptTimeout,
         Cancel::NotBegun => proto::CancelReason::NotBegun,
-        Cancel::Recalled => proto::CancelReason::Recalled,
     }
 }
 

@@ -33,7 +33,6 @@ impl TryFrom<proto::Hello> for Hello {
             pid,
             host,
             package_version,
-            takes_ahead,
         } = hello;
         if protocol_min < 1 {
             return Err(Invalid::missing("hello.protocol_min"));
@@ -55,7 +54,6 @@ impl TryFrom<proto::Hello> for Hello {
             pid: (pid > 0).then_some(pid),
             host: cut(&host).to_owned(),
             package_version: cut(&package_version).to_owned(),
-            takes_ahead,
         })
     }
 }
@@ -71,7 +69,6 @@ impl From<Hello> for proto::Hello {
             pid,
             host,
             package_version,
-            takes_ahead,
         } = hello;
         Self {
             protocol_min: min,
@@ -83,7 +80,6 @@ impl From<Hello> for proto::Hello {
             pid: pid.unwrap_or(0),
             host,
             package_version,
-            takes_ahead,
         }
     }
 }

@@ -83,24 +83,9 @@ impl Sender {
         let all = self.0.queue.sent.load(Ordering::Acquire);
         let mut taken = self.0.queue.taken.clone();
         taken.wait_for(|taken| *taken >= all).await.map_err(|_| SendError::Closed)?;
-        self.written().await;
-        Ok(())
-    }
-
-    /// As [`drained`](Self::drained), if that needs no waiting for the engine; tells whether.
-    pub async fn try_drained(&self) -> bool {
-        let all = self.0.queue.sent.load(Ordering::Acquire);
-        let drained = *self.0.queue.taken.borrow() >= all;
-        if drained {
-            self.written().await;
-        }
-        drained
-    }
-
-    /// Lets the connection write what it was handed.
-    async fn written(&self) {
-        // It was woken before; whatever is spawned now comes after it.
+        // The connection was woken before; whatever is spawned now comes after it.
         let _ = self.0.runtime.spawn(tokio::task::yield_now()).await;
+        Ok(())
     }
 
     /// Sends a message if it is small and the engine is not behind; otherwise gives it back.
@@ -170,15 +155,7 @@ impl Sender {
             RunnerReport::AttemptBegan { attempt } => {
                 self.note_attempt(*runner, *life, Some(*attempt));
             }
-            RunnerReport::AttemptEnded { attempt } => {
-                let mut states = self.states();
-                // One that was given back unbegun leaves the runner with the one before.
-                if let Some(state) = states.get_mut(runner)
-                    && (state.life, state.attempt) == (*life, Some(*attempt))
-                {
-                    state.attempt = None;
-                }
-            }
+            RunnerReport::AttemptEnded { .. } => self.note_attempt(*runner, *life, None),
             RunnerReport::Stopped(_) => {
                 let mut states = self.states();
                 if states.get(runner).is_some_and(|state| state.life == *life) {

@@ -29,11 +29,10 @@ fn hasty() -> Options {
 }
 
 fn target(runners: u32, flaw: Option<Flaw>) -> Target {
-    task(ReferenceWorker { runners, takes_ahead: true, flaw })
-}
-
-fn task(worker: ReferenceWorker) -> Target {
-    Target::Task(Box::new(move |invitation| Box::pin(worker.clone().run(invitation))))
+    Target::Task(Box::new(move |invitation| {
+        let worker = ReferenceWorker { runners, flaw };
+        Box::pin(worker.run(invitation))
+    }))
 }
 
 async fn check(flaw: Flaw, expected: &[Check]) {
@@ -62,14 +61,6 @@ async fn the_reference_worker_passes_over_tcp_and_over_a_unix_socket() {
 async fn a_worker_with_one_runner_passes_with_less() {
     let report = run(&target(1, None), &patient()).await;
     assert_eq!((report.failed(), skipped(&report)), (vec![], vec![Check::Parallel]), "{report}");
-}
-
-#[tokio::test]
-async fn a_worker_that_takes_no_attempts_ahead_passes_with_less() {
-    let worker = ReferenceWorker { runners: 2, takes_ahead: false, flaw: None };
-    let report = run(&task(worker), &patient()).await;
-    let ahead = vec![Check::Ahead, Check::Recall, Check::AheadStop];
-    assert_eq!((report.failed(), skipped(&report)), (vec![], ahead), "{report}");
 }
 
 #[tokio::test]
@@ -103,16 +94,6 @@ async fn flaws_of_cancelling_are_found() {
     check(Flaw::DiesOfLateCancel, &[Check::LateCancel]).await;
     check(Flaw::OneAtATime, &[Check::Parallel]).await;
     check(Flaw::IgnoresStop, &[Check::Restart]).await;
-}
-
-#[tokio::test]
-async fn flaws_of_attempts_given_ahead_are_found() {
-    check(Flaw::BeginsEarly, &[Check::Ahead]).await;
-    check(Flaw::LosesAhead, &[Check::Ahead]).await;
-    check(Flaw::IgnoresRecall, &[Check::Recall]).await;
-    check(Flaw::BeginsRecalled, &[Check::Recall]).await;
-    check(Flaw::MistakesRecall, &[Check::Recall]).await;
-    check(Flaw::BeginsStopped, &[Check::AheadStop]).await;
 }
 
 #[tokio::test]

@@ -39,7 +39,6 @@ async fn a_whole_life(address: Address) {
     let orders = [
         EngineMessage::StartAttempt(start),
         EngineMessage::CancelAttempt { runner, life, attempt, reason: Cancel::Timeout },
-        EngineMessage::CancelAttempt { runner, life, attempt, reason: Cancel::Recalled },
         EngineMessage::StopRunner { runner, life },
         EngineMessage::StartRunner { runner, life: Life(2) },
         EngineMessage::Shutdown { deadline: Duration::from_secs(3) },
@@ -121,23 +120,6 @@ async fn versions_are_negotiated() {
         "the engine refused this worker: version: \
          the engine speaks version 1, the worker 8 to 9"
     );
-}
-
-#[tokio::test]
-async fn the_engine_knows_who_takes_attempts_ahead() {
-    let mut server = loopback(Limits::default()).await;
-    for takes_ahead in [true, false] {
-        let address = server.address().clone();
-        let hello = Hello { takes_ahead, ..hello(1) };
-        let connecting = tokio::spawn(async move {
-            worker::connect(&address, hello, worker::Options::default()).await
-        });
-        let greeting = greeting(&mut server).await;
-        assert_eq!(greeting.hello().takes_ahead, takes_ahead);
-        drop(greeting);
-        left(&mut server).await;
-        assert!(soon("refusal", connecting).await.unwrap().is_err());
-    }
 }
 
 #[tokio::test]

@@ -151,6 +151,19 @@ async fn an_earlier_life_and_a_newer_message_are_no_breach() {
 }
 
 #[tokio::test]
+async fn a_removed_field_in_a_hello_is_ignored() {
+    let mut scene = Scene::new(Limits::default()).await;
+    let peer = scene.peer().await;
+    let mut body = proto::Hello::from(hello(1)).encode_to_vec();
+    // `takes_ahead`, a bool under the number 10.
+    body.extend([0x50, 0x01]);
+    let mut message = vec![0x0a, u8::try_from(body.len()).unwrap()];
+    message.extend(body);
+    peer.send_bytes(message).await;
+    assert_eq!(greeting(&mut scene.server).await.hello(), &hello(1));
+}
+
+#[tokio::test]
 async fn nothing_is_said_between_hello_and_welcome_or_after_goodbye() {
     let mut scene = Scene::new(Limits::default()).await;
     let mut early = scene.peer().await;

@@ -38,8 +38,6 @@ struct Seats {
     connection: Option<Connection>,
     /// Where it is, or why it is not anywhere yet.
     known: Known,
-    /// Whether its runners take attempts ahead.
-    takes_ahead: bool,
     /// Whether newcomers have to go elsewhere.
     closed: bool,
 }
@@ -54,30 +52,7 @@ struct Seat {
 enum Stage {
     Starting,
     Idle,
-    /// With so many attempts.
-    Busy(u32),
-}
-
-impl Stage {
-    fn is_busy(self) -> bool {
-        matches!(self, Self::Busy(_))
-    }
-
-    /// It was given one more attempt.
-    fn given(&mut self) {
-        *self = match self {
-            Self::Starting | Self::Idle => Self::Busy(1),
-            Self::Busy(attempts) => Self::Busy(*attempts + 1),
-        };
-    }
-
-    /// One of its attempts is over.
-    fn done(&mut self) {
-        *self = match self {
-            Self::Busy(attempts @ 2..) => Self::Busy(*attempts - 1),
-            Self::Busy(_) | Self::Starting | Self::Idle => Self::Idle,
-        };
-    }
+    Busy,
 }
 
 impl Host {
@@ -122,7 +97,7 @@ impl Host {
         seats.closed |= stage != Some(Stage::Idle);
         // One that came by itself stays for others, if it takes any.
         let useless = seats.taken.is_empty() && (self.room.is_none() || seats.closed);
-        if stage.is_some_and(Stage::is_busy) || useless {
+        if stage == Some(Stage::Busy) || useless {
             seats.closed = true;
             self.end.cancel();
         } else if let Some(connection) = &seats.connection {
@@ -154,7 +129,6 @@ impl Host {
     pub(super) fn welcome(&self, shared: &Shared, greeting: Greeting) {
         let mut seats = lock(&self.seats);
         let hello = greeting.hello();
-        seats.takes_ahead = hello.takes_ahead;
         let known = Known { place: Some(place(&hello.host, hello.pid)), waits: None };
         let waited = std::mem::replace(&mut seats.known, known).waits.is_some();
         for seat in seats.taken.values() {
@@ -185,8 +159,7 @@ impl Host {
         let seat = seats.taken.get_mut(&runner).filter(|seat| seat.reporter.life() == life)?;
         let reporter = seat.reporter.clone();
         match said {
-            Said::Ready { .. } => seat.stage = Stage::Idle,
-            Said::Ended(_) => seat.stage.done(),
+            Said::Ready { .. } | Said::Ended(_) => seat.stage = Stage::Idle,
             Said::Lost { .. } | Said::StartFailed(_) => {
                 seats.taken.remove(&runner);
                 // Where one was lost the next should not begin.
@@ -195,18 +168,9 @@ impl Host {
                     self.end.cancel();
                 }
             }
-            Said::Alive
-            | Said::TakesAhead
-            | Said::Waits(_)
-            | Said::Began(_)
-            | Said::Finished(..) => {}
+            Said::Alive | Said::Waits(_) | Said::Began(_) | Said::Finished(..) => {}
         }
         Some(reporter)
-    }
-
-    /// Tells whether its runners take attempts ahead.
-    pub(super) fn takes_ahead(&self) -> bool {
-        lock(&self.seats).takes_ahead
     }
 
     /// Sends a command. If it cannot be sent at all, returns what the runner would say to it.
@@ -227,7 +191,7 @@ impl Host {
                 EngineMessage::CancelAttempt { runner, life, attempt, reason }
             }
             Command::Start(attempt) => {
-                seat.stage.given();
+                seat.stage = Stage::Busy;
                 started = Some((attempt.id, attempt.runs));
                 EngineMessage::StartAttempt(start(shared, runner, life, *attempt))
             }
@@ -241,7 +205,7 @@ impl Host {
             }
             Err(error @ SendError::TooLarge { .. }) => {
                 let (id, runs) = started?;
-                seat.stage.done();
+                seat.stage = Stage::Idle;
                 let message: Arc<str> = format!("the task cannot be sent: {error}").into();
                 let kind = FailureKind::InvalidOutput;
                 let failed = runs.iter().map(|run| {
@@ -269,7 +233,7 @@ impl Host {
             seats.connection = None;
             std::mem::take(&mut seats.taken)
         };
-        let busy = taken.values().filter(|seat| seat.stage.is_busy()).count();
+        let busy = taken.values().filter(|seat| seat.stage == Stage::Busy).count();
         let per_worker = shared.options.runners_per_worker.max(1);
         for (runner, Seat { reporter, stage }) in taken {
             let message = ended.message.as_str().into();
@@ -281,7 +245,7 @@ impl Host {
             let said = match stage {
                 Stage::Starting if !ordered => Said::StartFailed(message),
                 Stage::Starting | Stage::Idle => Said::Lost { message, suspect: false },
-                Stage::Busy(_) => Said::Lost { message, suspect: blamed && !ordered },
+                Stage::Busy => Said::Lost { message, suspect: blamed && !ordered },
             };
             shared.states.forget(runner, reporter.life());
             reporter.say(vec![said]).await;
@@ -366,8 +330,7 @@ fn unheard(ended: Ended) -> Ended {
 
 fn start(shared: &Shared, runner: RunnerId, life: Life, attempt: Attempt) -> StartAttempt {
     let definition = lock(&shared.definitions).of(&attempt);
-    let Attempt { id, batch, kind, task_id, task, runs, timeout, kills, ahead: _, models } =
-        attempt;
+    let Attempt { id, batch, kind, task_id, task, runs, timeout, kills, models } = attempt;
     StartAttempt {
         runner,
         life,

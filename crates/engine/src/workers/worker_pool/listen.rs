@@ -131,11 +131,7 @@ fn translate(
             if let Some(said) = report_of(report)
                 && let Some(reporter) = host.heard(runner, life, &said)
             {
-                let is_new = matches!(said, Said::Ready { after: None });
-                say(runner, reporter.clone(), said);
-                if is_new && host.takes_ahead() {
-                    say(runner, reporter, Said::TakesAhead);
-                }
+                say(runner, reporter, said);
             }
         }
         WorkerMessage::Heartbeat(states) => {
