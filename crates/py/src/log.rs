@@ -27,7 +27,7 @@ struct Logger;
 impl Subscriber for Logger {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         // Libraries below have much to say about every message.
-        named(metadata).starts_with("rollway") && *metadata.level() <= Level::INFO
+        metadata.target().trim_start_matches('_').starts_with("rollway") && *metadata.level() <= Level::INFO
     }
 
     fn event(&self, event: &Event<'_>) {
@@ -38,7 +38,7 @@ impl Subscriber for Logger {
         }
         let mut line = Line::default();
         event.record(&mut line);
-        let name = named(event.metadata()).replace("::", ".");
+        let name = logger_name(event.metadata().target());
         let level = match *event.metadata().level() {
             Level::ERROR => 40,
             Level::WARN => 30,
@@ -70,9 +70,13 @@ impl Subscriber for Logger {
     fn exit(&self, _: &Id) {}
 }
 
-/// Returns who says something. This crate's own name is that of a module nobody is to import.
-fn named<'a>(metadata: &'a Metadata<'_>) -> &'a str {
-    metadata.target().trim_start_matches('_')
+/// Returns the Python logger of a tracing target: those of all our crates are below `rollway`.
+fn logger_name(target: &str) -> String {
+    let target = target.trim_start_matches('_').replace("::", ".");
+    match target.strip_prefix("rollway_") {
+        Some(rest) => format!("rollway.{rest}"),
+        None => target,
+    }
 }
 
 fn log(
