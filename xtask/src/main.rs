@@ -83,8 +83,8 @@ const BENCHES: &[(&str, &str)] = &[
     ("rollway", "explorer"),
     ("rollway", "observe"),
     ("rollway", "scale"),
-    ("rollway-wire", "roundtrip"),
-    ("rollway-wire", "experience"),
+    ("rollway-protocol", "roundtrip"),
+    ("rollway-experience", "experience"),
     ("rollway-data", "buffers"),
     ("rollway-data", "files"),
     ("rollway-data", "ledger"),
@@ -137,8 +137,8 @@ fn bench(shell: &Shell, filter: Option<&str>) -> Result<(), Failure> {
 fn bench_python(shell: &Shell) -> Result<(), Failure> {
     let python = wheel::installed(shell)?;
     shell.program(&python).words("python/bench/payload.py").run()?;
-    shell.cargo("build --release --locked -p rollway-wire --example echo_worker").run()?;
-    shell.cargo("bench --locked -p rollway-wire --bench roundtrip").run()?;
+    shell.cargo("build --release --locked -p rollway-conformance --example echo_worker").run()?;
+    shell.cargo("bench --locked -p rollway-protocol --bench roundtrip").run()?;
     shell
         .program(&python)
         .words("python/bench/engine.py")

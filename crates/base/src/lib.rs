@@ -11,8 +11,10 @@ mod error_chain;
 pub mod human;
 pub mod net;
 mod secret;
+mod server_kind;
 pub mod suggest;
 
 pub use address::{Address, AddressError};
 pub use error_chain::error_chain;
 pub use secret::{EmptySecret, Secret};
+pub use server_kind::{ServerKind, UnknownServerKind};

@@ -7,7 +7,7 @@ use rollway::job::{self, Debugged};
 use rollway_cli::log::{self, Form};
 use rollway_cli::output::Output;
 use rollway_core::BatchKind;
-use rollway_wire::experience::Experience;
+use rollway_experience::Experience;
 use serde_json::Value;
 
 use crate::{Failure, runtime};

@@ -6,8 +6,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args as Arguments, ValueEnum};
-use rollway_gateway::simulated::{Kind, Lengths, Options, Server};
+use clap::Args as Arguments;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use rollway_base::ServerKind;
+use rollway_mock_server::{CompletionLengths, MockServer, MockServerOptions};
 
 use crate::signals::Signals;
 use crate::{Failure, runtime};
@@ -17,8 +19,8 @@ use crate::{Failure, runtime};
 #[derive(Debug, Arguments)]
 pub(crate) struct Imitation {
     /// Which server to imitate
-    #[arg(value_enum, default_value_t = Dialect::Vllm)]
-    dialect: Dialect,
+    #[arg(default_value = "vllm", value_parser = server_kinds())]
+    dialect: ServerKind,
     /// Port to listen on; 0 takes any that is free
     #[arg(long, default_value_t = 8000)]
     port: u16,
@@ -43,7 +45,7 @@ pub(crate) struct Imitation {
     /// Length of answers in tokens: `100`, `20-200` for anything between, `~100` for mostly short
     /// ones with that mean
     #[arg(long, default_value = "20-200", value_parser = lengths)]
-    length: Lengths,
+    length: CompletionLengths,
     /// Longest prompt and answer together, in tokens
     #[arg(long, default_value_t = 131_072, value_parser = clap::value_parser!(u32).range(2..))]
     max_model_len: u32,
@@ -74,21 +76,15 @@ pub(crate) struct Imitation {
     strict: bool,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Dialect {
-    Vllm,
-    Sglang,
-    Openai,
+/// Returns the parser of the server kinds that have a mock.
+fn server_kinds() -> impl TypedValueParser<Value = ServerKind> {
+    let kinds = ServerKind::ALL.into_iter().filter(|kind| *kind != ServerKind::LlamaCpp);
+    PossibleValuesParser::new(kinds.map(ServerKind::name)).try_map(|name| name.parse())
 }
 
 impl Imitation {
-    fn options(&self) -> Options {
-        let kind = match self.dialect {
-            Dialect::Vllm => Kind::Vllm,
-            Dialect::Sglang => Kind::Sglang,
-            Dialect::Openai => Kind::OpenAi,
-        };
-        Options {
+    fn options(&self) -> MockServerOptions {
+        MockServerOptions {
             address: SocketAddr::new(self.host, self.port),
             seed: self.seed,
             model: self.model.clone(),
@@ -107,7 +103,7 @@ impl Imitation {
             strict: self.strict,
             // Nobody could look at them.
             max_records: 0,
-            ..Options::new(kind)
+            ..MockServerOptions::new(self.dialect)
         }
     }
 }
@@ -118,7 +114,7 @@ pub(crate) fn imitate(imitation: &Imitation) -> Result<(), Failure> {
     runtime()?.block_on(async {
         let options = imitation.options();
         let address = options.address;
-        let server = Server::start(options).map_err(|error| {
+        let server = MockServer::start(options).map_err(|error| {
             let hint = "hint: --port 0 takes any port that is free";
             Failure::Input(format!("{address} cannot be listened on: {error}\n{hint}"))
         })?;
@@ -131,13 +127,8 @@ pub(crate) fn imitate(imitation: &Imitation) -> Result<(), Failure> {
     })
 }
 
-fn print_where(imitation: &Imitation, server: &Server) {
-    let Imitation { model, dialect, .. } = imitation;
-    let name = match dialect {
-        Dialect::Vllm => "vllm",
-        Dialect::Sglang => "sglang",
-        Dialect::Openai => "openai",
-    };
+fn print_where(imitation: &Imitation, server: &MockServer) {
+    let Imitation { model, dialect: name, .. } = imitation;
     let url = server.url();
     println!("simulated {name} server at {url} (Ctrl-C ends it)");
     println!();
@@ -164,19 +155,22 @@ fn percent(text: &str) -> Result<f64, String> {
 }
 
 /// `100`, `20-200` or `~100`.
-fn lengths(text: &str) -> Result<Lengths, String> {
+fn lengths(text: &str) -> Result<CompletionLengths, String> {
     let number = |part: &str| {
         let value: u32 = part.parse().map_err(|_| format!("`{part}` is no number of tokens"))?;
         if value == 0 { Err("an answer has at least one token".to_owned()) } else { Ok(value) }
     };
     if let Some(mean) = text.strip_prefix('~') {
         let mean = number(mean)?;
-        return Ok(Lengths::Geometric { mean: mean.into(), max: mean.saturating_mul(20) });
+        return Ok(CompletionLengths::Geometric {
+            mean: mean.into(),
+            max: mean.saturating_mul(20),
+        });
     }
     match text.split_once('-') {
-        None => number(text).map(Lengths::Fixed),
+        None => number(text).map(CompletionLengths::Fixed),
         Some((low, high)) => match (number(low)?, number(high)?) {
-            (low, high) if low <= high => Ok(Lengths::Uniform(low, high)),
+            (low, high) if low <= high => Ok(CompletionLengths::Uniform(low, high)),
             (low, high) => Err(format!("{low} is more than {high}")),
         },
     }
@@ -188,9 +182,9 @@ mod tests {
 
     #[test]
     fn lengths_are_read_in_all_their_forms() {
-        assert_eq!(lengths("100"), Ok(Lengths::Fixed(100)));
-        assert_eq!(lengths("20-200"), Ok(Lengths::Uniform(20, 200)));
-        assert_eq!(lengths("~50"), Ok(Lengths::Geometric { mean: 50.0, max: 1000 }));
+        assert_eq!(lengths("100"), Ok(CompletionLengths::Fixed(100)));
+        assert_eq!(lengths("20-200"), Ok(CompletionLengths::Uniform(20, 200)));
+        assert_eq!(lengths("~50"), Ok(CompletionLengths::Geometric { mean: 50.0, max: 1000 }));
         for wrong in ["", "0", "9-3", "a", "-4", "3-", "~"] {
             assert!(lengths(wrong).is_err(), "{wrong}");
         }

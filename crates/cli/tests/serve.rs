@@ -8,7 +8,7 @@ use std::process::{Command as StdCommand, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rollway_gateway::simulated::{self, Lengths};
+use rollway_mock_server::{CompletionLengths, MockServer, MockServerOptions};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
@@ -24,20 +24,20 @@ const AGENTS: u64 = 6;
 /// A job's folder, and the server that it asks.
 struct Job {
     folder: tempfile::TempDir,
-    _model: simulated::Server,
+    _model: MockServer,
     config: PathBuf,
 }
 
 impl Job {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let options = simulated::Options {
-            lengths: Lengths::Uniform(2, 12),
+        let options = MockServerOptions {
+            lengths: CompletionLengths::Uniform(2, 12),
             first_token: std::time::Duration::ZERO,
             tokens_per_second: 2000.0,
-            ..simulated::Options::new(simulated::Kind::Vllm)
+            ..MockServerOptions::new(rollway_base::ServerKind::Vllm)
         };
-        let model = simulated::Server::start(options).unwrap();
+        let model = MockServer::start(options).unwrap();
         let config = folder.path().join("serve.yaml");
         let root = folder.path().join("jobs");
         let text = format!(

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rollway_data::arrow::{from_batch, to_batch, to_ipc};
 use rollway_data::buffer::{Ask, Buffer, End, JsonLines, Parquet};
 use rollway_data::{Lot, Sample};
-use rollway_wire::experience::{Eid, Experience, Fields, Json, serialize_many};
+use rollway_experience::{Eid, Experience, Fields, Json, serialize_many};
 
 const LOT: usize = 256;
 /// Tokens of an experience of about 1 kB, and of about 32 kB; how many lots of them.

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use rollway_data::buffer::{Result, Writer, Written};
 use rollway_data::pipeline::{Operator, Pipeline, Registry};
 use rollway_data::{Lot, Sample};
-use rollway_wire::experience::{Eid, Experience, Fields, Json, deserialize_many, serialize_many};
+use rollway_experience::{Eid, Experience, Fields, Json, deserialize_many, serialize_many};
 use serde_json::{Value, json};
 
 const TASKS: u32 = 64;

@@ -13,7 +13,7 @@ use arrow_array::RecordBatch;
 use arrow_ipc::writer::StreamWriter;
 use arrow_schema::ArrowError;
 use bytes::Bytes;
-use rollway_wire::experience::Experience;
+use rollway_experience::Experience;
 
 pub use self::error::ColumnError;
 pub use self::read::from_batch;

@@ -21,7 +21,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 use bytes::Bytes;
-use rollway_wire::experience::{Experience, deserialize_many};
+use rollway_experience::{Experience, deserialize_many};
 
 pub use self::arguments::{ArgumentError, Arguments};
 pub use self::error::PipelineError;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use rollway_wire::experience::{Experience, PayloadError, deserialize, serialize};
+use rollway_experience::{Experience, PayloadError, deserialize, serialize};
 
 /// One experience in a buffer.
 #[derive(Clone, Debug, PartialEq)]

@@ -12,7 +12,7 @@ use proptest::collection::{btree_map, vec};
 use proptest::option::of;
 use proptest::prelude::*;
 use rollway_data::arrow::{ColumnError, from_batch, schema, to_batch, to_ipc};
-use rollway_wire::experience::{
+use rollway_experience::{
     Array, CustomField, Dtype, Eid, Experience, Fields, IdPart, Json, ModelVersions, Tensor,
     TruncateStatus, VersionRun, serialize_many,
 };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rollway_data::buffer::{Address, Ask, End, Options, open, queue, sql, table};
 use rollway_data::{Lot, Sample};
-use rollway_wire::experience::{Eid, Experience, Fields};
+use rollway_experience::{Eid, Experience, Fields};
 
 fn lot(key: &str) -> Lot {
     let fields = Fields {

@@ -16,10 +16,10 @@ use rollway_data::buffer::{
 };
 use rollway_data::reader::{Options, Patience, Remote, Served, connect, serve};
 use rollway_data::{Lot, Sample};
-use rollway_wire::RefusalCode;
-use rollway_wire::experience::{Eid, Experience, Fields};
-use rollway_wire::reader::proto::{self, buffer_message, trainer_message};
-use rollway_wire::reader::{Limits, Link};
+use rollway_experience::{Eid, Experience, Fields};
+use rollway_protocol::RefusalCode;
+use rollway_protocol::reader::proto::{self, buffer_message, trainer_message};
+use rollway_protocol::reader::{Limits, Link};
 
 const LONG: Duration = Duration::from_secs(60);
 

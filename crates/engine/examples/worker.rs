@@ -9,8 +9,8 @@ use futures_util::FutureExt;
 use rollway_base::Secret;
 use rollway_core::metrics::Metrics;
 use rollway_core::{AttemptId, FailureKind, RunId, RunnerId};
-use rollway_wire::worker::{Connected, Options, SendError, Sender, connect};
-use rollway_wire::{EngineMessage, Hello, Outcome, RunnerReport, StartAttempt, StopCause, env};
+use rollway_protocol::worker_client::{Connected, Options, SendError, Sender, connect};
+use rollway_protocol::{EngineMessage, Hello, Outcome, RunnerReport, StartAttempt, StopCause, env};
 use tokio::task::JoinHandle;
 
 /// How often a silent connection is probed, in milliseconds, if not as usual.

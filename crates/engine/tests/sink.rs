@@ -11,7 +11,7 @@ use rollway_data::buffer::{Ask, End};
 use rollway_data::pipeline::{Operator, OperatorError, Outcome, Registry};
 use rollway_engine::config::Config;
 use rollway_engine::{Delivered, Parcel, PipelineSink, Place, Sink, SinkError};
-use rollway_wire::experience::{Eid, Experience, Fields, Json, serialize};
+use rollway_experience::{Eid, Experience, Fields, Json, serialize};
 use serde_json::{Value, json};
 
 fn experience(task: i64, run: u64, reward: f64) -> Experience {

@@ -20,7 +20,8 @@ use rollway_base::Secret;
 use rollway_gateway::dialect::Engine;
 use rollway_gateway::gateway::{Gateway, Limits, Options};
 use rollway_gateway::models::{self, ServerSpec};
-use rollway_gateway::{record, simulated};
+use rollway_gateway::record;
+use rollway_mock_server::{MockServer, MockServerOptions};
 use serde_json::{Map, json};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 
@@ -32,7 +33,7 @@ const DEADLINE: Duration = Duration::from_secs(1);
 /// What was asked for on the command line.
 struct Wanted {
     runs: u32,
-    simulated: simulated::Options,
+    simulated: MockServerOptions,
     servers: Vec<(String, String)>,
 }
 
@@ -87,7 +88,7 @@ async fn main() -> Result<(), Failure> {
 }
 
 fn parse(mut words: impl Iterator<Item = String>) -> Result<Wanted, Failure> {
-    let simulated = simulated::Options::default();
+    let simulated = MockServerOptions::default();
     let mut wanted = Wanted { runs: 1, simulated, servers: Vec::new() };
     while let Some(word) = words.next() {
         if let Some((engine, url)) = word.split_once('=') {
@@ -105,14 +106,9 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Wanted, Failure> {
     if wanted.servers.is_empty() { Err("name a server: vllm=URL".into()) } else { Ok(wanted) }
 }
 
-fn simulate(engine: &str, options: &simulated::Options) -> Result<simulated::Server, Failure> {
-    let kind = match engine {
-        "vllm" => simulated::Kind::Vllm,
-        "sglang" => simulated::Kind::Sglang,
-        "openai" => simulated::Kind::OpenAi,
-        _ => return Err(format!("{engine} cannot be simulated").into()),
-    };
-    Ok(simulated::Server::start(simulated::Options { kind, ..options.clone() })?)
+fn simulate(engine: &str, options: &MockServerOptions) -> Result<MockServer, Failure> {
+    let kind = engine.parse()?;
+    Ok(MockServer::start(MockServerOptions { kind, ..options.clone() })?)
 }
 
 fn spec(number: usize, engine: &str, url: String) -> Result<ServerSpec, Failure> {

@@ -1,6 +1,6 @@
 //! What a server's answer taught us, whatever its dialect.
 
-use rollway_wire::experience::ModelVersions;
+use rollway_experience::ModelVersions;
 use serde_json::Value;
 
 /// An answer, gathered.

@@ -4,8 +4,7 @@
 //! The way of a call: [`http`] takes it in (`access` says whose it is), [`call`] reads it,
 //! [`models`] picks the server, [`dialect`] says in which words that server is asked and what its
 //! answer means, [`record`] keeps what the trainer will need. [`serve`] is what agents elsewhere
-//! get on top: feedback and commits that survive a restart. [`simulated`] is a server to try all of
-//! this against.
+//! get on top: feedback and commits that survive a restart.
 
 pub mod access;
 pub mod answer;
@@ -17,5 +16,4 @@ pub mod http;
 pub mod models;
 pub mod record;
 pub mod serve;
-pub mod simulated;
 pub mod sse;

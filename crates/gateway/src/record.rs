@@ -11,7 +11,7 @@ mod trie;
 mod turn;
 
 use bytes::Bytes;
-use rollway_wire::experience::Experience;
+use rollway_experience::Experience;
 
 use self::calls::{Asked, Calls, Fingerprint};
 use self::plan::Plan;

@@ -408,7 +408,7 @@ fn parts(
     let core = config.to_core(runners);
     let (program, args, mut env) = spawn;
     if let Some(gateway) = gateway {
-        env.push((rollway_wire::env::MODELS.to_owned(), gateway.get().base_url()));
+        env.push((rollway_protocol::env::MODELS.to_owned(), gateway.get().base_url()));
     }
     let options = ChildOptions {
         args,
@@ -576,6 +576,6 @@ fn stop_report(py: Python<'_>, report: StopReport) -> PyResult<Py<PyDict>> {
 /// Returns the variables in which a worker finds its engine: address, secret, token.
 #[pyfunction]
 pub(crate) fn worker_variables() -> [&'static str; 5] {
-    use rollway_wire::env::{ADDRESS, MARKS, RUNNERS, SECRET, TOKEN};
+    use rollway_protocol::env::{ADDRESS, MARKS, RUNNERS, SECRET, TOKEN};
     [ADDRESS, SECRET, TOKEN, RUNNERS, MARKS]
 }

@@ -8,7 +8,7 @@ use rollway::config::ConfigError;
 use rollway::explorer::ExplorerError;
 use rollway::workflow_runtime::FleetErrorKind;
 use rollway_core::Refusal;
-use rollway_wire::experience::PayloadError;
+use rollway_experience::PayloadError;
 
 use crate::batch_id::Id;
 

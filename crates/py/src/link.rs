@@ -27,8 +27,10 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyDict, PyList};
 use rollway_base::{Address, Secret};
 use rollway_core::{AttemptId, FailureKind, Life, RunId, RunnerId};
-use rollway_wire::worker::{self, ConnectError, Connected, Options, Receiver, SendError, Socket};
-use rollway_wire::{
+use rollway_protocol::worker_client::{
+    self, ConnectError, Connected, Options, Receiver, SendError, Socket,
+};
+use rollway_protocol::{
     EngineMessage, Hello, LogLevel, LogLine, LogSource, Outcome, RunnerReport, StopCause,
     WorkerMessage,
 };
@@ -125,7 +127,8 @@ impl WorkerLink {
         let inbox = Arc::new(Inbox::new()?);
         let connecting = async {
             let options = Options::default();
-            let (connected, socket) = worker::connect_watched(&address, hello, options).await?;
+            let (connected, socket) =
+                worker_client::connect_watched(&address, hello, options).await?;
             let Connected { welcome, sender, receiver } = connected;
             let outbox = Arc::new(Outbox::new(sender));
             let (patience, limit) = watch::channel(blocked::PATIENCE);

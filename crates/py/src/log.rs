@@ -27,7 +27,8 @@ struct Logger;
 impl Subscriber for Logger {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         // Libraries below have much to say about every message.
-        metadata.target().trim_start_matches('_').starts_with("rollway") && *metadata.level() <= Level::INFO
+        metadata.target().trim_start_matches('_').starts_with("rollway")
+            && *metadata.level() <= Level::INFO
     }
 
     fn event(&self, event: &Event<'_>) {

@@ -18,7 +18,7 @@ use rollway_data::pipeline::{
     ArgumentError, Operator, OperatorError, Outcome, PassRate, Registry, RegistryError,
     SelectorMetric,
 };
-use rollway_wire::experience::{Experience, deserialize_many, serialize_many};
+use rollway_experience::{Experience, deserialize_many, serialize_many};
 use serde_json::Value;
 
 use crate::metrics;

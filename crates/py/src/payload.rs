@@ -6,7 +6,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString};
-use rollway_wire::experience::{
+use rollway_experience::{
     Array, CustomField, Eid, Element, Experience, FieldError, Fields, IdPart, Json, Kind,
     ModelVersions, Problem, Tensor, VersionRun, deserialize_many, serialize_many,
 };

@@ -15,7 +15,7 @@ use rollway_base::Secret;
 use rollway_data::buffer::{self, Ask, Buffer, BufferError, End, Taken};
 use rollway_data::reader::{self, Options, Served, Target};
 use rollway_data::{Lot, Sample, arrow};
-use rollway_wire::experience::{PayloadError, deserialize_many, payload};
+use rollway_experience::{PayloadError, deserialize_many, payload};
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;

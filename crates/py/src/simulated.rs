@@ -5,7 +5,11 @@ use std::sync::{Mutex, PoisonError};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict, PyList};
-use rollway_gateway::simulated::{Counts, Fault, Inside, Kind, Lengths, Options, Record, Server};
+use rollway_base::ServerKind;
+use rollway_mock_server::{
+    CompletionLengths, MockControl, MockCounts, MockFault, MockServer, MockServerOptions,
+    RecordedRequest,
+};
 
 use crate::pending::Pending;
 use crate::runtime;
@@ -13,8 +17,8 @@ use crate::runtime;
 /// A simulated server. It ends with the last reference to it, or when it is stopped.
 #[pyclass(frozen, module = "rollway._rollway")]
 pub(crate) struct SimulatedServer {
-    server: Mutex<Option<Server>>,
-    inside: Inside,
+    server: Mutex<Option<MockServer>>,
+    inside: MockControl,
     url: String,
 }
 
@@ -36,15 +40,11 @@ impl SimulatedServer {
         tool_call_rate: f64,
         api_key: Option<String>,
     ) -> PyResult<Self> {
-        let kind = match engine {
-            "vllm" => Kind::Vllm,
-            "sglang" => Kind::Sglang,
-            "openai" => Kind::OpenAi,
-            other => return Err(PyValueError::new_err(format!("`{other}` cannot be simulated"))),
-        };
+        let kind = engine.parse::<ServerKind>();
+        let kind = kind.map_err(|error| PyValueError::new_err(error.to_string()))?;
         let first_token = crate::engine::seconds(first_token)?;
-        let lengths = Lengths::Uniform(lengths.0, lengths.1);
-        let options = Options {
+        let lengths = CompletionLengths::Uniform(lengths.0, lengths.1);
+        let options = MockServerOptions {
             model,
             seed,
             first_token,
@@ -56,12 +56,12 @@ impl SimulatedServer {
             fail_rate,
             tool_call_rate,
             api_key,
-            ..Options::new(kind)
+            ..MockServerOptions::new(kind)
         };
         let runtime = runtime::handle(py)?;
         let _guard = runtime.enter();
-        let server = Server::start(options)?;
-        let (inside, url) = (server.inside(), server.url());
+        let server = MockServer::start(options)?;
+        let (inside, url) = (server.control(), server.url());
         Ok(Self { server: Mutex::new(Some(server)), inside, url })
     }
 
@@ -84,12 +84,12 @@ impl SimulatedServer {
 
     /// Waits until one of the numbers is at least so high.
     fn wait_for(&self, py: Python<'_>, name: String, least: u64) -> PyResult<Pending> {
-        if !named(&Counts::default()).iter().any(|(known, _)| *known == name) {
+        if !named(&MockCounts::default()).iter().any(|(known, _)| *known == name) {
             return Err(PyValueError::new_err(format!("there is no number `{name}`")));
         }
         let inside = self.inside.clone();
         let future = async move {
-            let enough = |counts: &Counts| {
+            let enough = |counts: &MockCounts| {
                 named(counts).iter().any(|(known, number)| *known == name && *number >= least)
             };
             Ok(inside.wait_for(enough).await)
@@ -114,13 +114,13 @@ impl SimulatedServer {
 
     /// Lets the next requests fail: with a status, or by losing the connection if that is 0.
     fn fail(&self, status: u16, times: u64) {
-        let fault = if status == 0 { Fault::Cut } else { Fault::Status(status) };
+        let fault = if status == 0 { MockFault::Cut } else { MockFault::Status(status) };
         self.inside.inject(fault, times);
     }
 
     /// Lets the next answers lack token ids, although they were asked for.
     fn omit_token_ids(&self, times: u64) {
-        self.inside.inject(Fault::NoTokenIds, times);
+        self.inside.inject(MockFault::NoTokenIds, times);
     }
 
     /// Ends it like a crash does.
@@ -138,7 +138,7 @@ impl SimulatedServer {
 
 type Row = (&'static str, String, Vec<i32>, Vec<Vec<(i32, f32, u64)>>, Option<String>);
 
-fn record(record: Record) -> Row {
+fn record(record: RecordedRequest) -> Row {
     let choices = record.choices.iter().map(|said| {
         said.tokens.iter().map(|token| (token.id, token.logprob, token.version)).collect()
     });
@@ -147,7 +147,7 @@ fn record(record: Record) -> Row {
     (record.path, record.body.to_string(), prompt, choices.collect(), end)
 }
 
-fn named(counts: &Counts) -> [(&'static str, u64); 10] {
+fn named(counts: &MockCounts) -> [(&'static str, u64); 10] {
     [
         ("requests", counts.requests),
         ("waiting", counts.waiting),

@@ -14,8 +14,8 @@ use rollway::explorer::{Event, Explorer, Options, Watcher, Watchers};
 use rollway::synchronizer::{NewWeights, Synchronizer};
 use rollway::workflow_runtime::Fleet;
 use rollway::{Registry, RunContext, RunOutput};
+use rollway_experience::{Eid, Experience, Fields, IdPart, serialize_many};
 use rollway_tiny::arithmetic;
-use rollway_wire::experience::{Eid, Experience, Fields, IdPart, serialize_many};
 use tokio::sync::mpsc;
 
 const RUNNERS: u32 = 64;

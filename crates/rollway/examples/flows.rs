@@ -15,11 +15,11 @@ use rollway::tiny::{self, TinyServer};
 use rollway::workflow_runtime::Fleet;
 use rollway::{Collect, Scheduler, gateway_options};
 use rollway_core::BatchKind;
+use rollway_experience::deserialize_many;
 use rollway_gateway::dialect::Engine;
 use rollway_gateway::gateway::Gateway;
 use rollway_gateway::models::ServerSpec;
-use rollway_gateway::simulated;
-use rollway_wire::experience::deserialize_many;
+use rollway_mock_server::{MockServer, MockServerOptions};
 use serde_json::{Map, Value, json};
 
 type Failure = Box<dyn Error>;
@@ -46,7 +46,7 @@ async fn batch(path: &str) -> Result<Value, Failure> {
 
     let (options, mut servers) = gateway_options::options(&config)?;
     let tiny = TinyServer::start(tiny::Options::default())?;
-    let simulated = simulated::Server::start(simulated::Options::default())?;
+    let simulated = MockServer::start(MockServerOptions::default())?;
     let explorer = &config.explorer;
     let auxiliary = explorer.auxiliary_models.iter().map(|model| (model, model.name.clone()));
     let trained = (&explorer.rollout_model, Some(gateway_options::trained_model(&config)));

@@ -24,7 +24,7 @@ use rollway_engine::{
     ChildOptions, Concurrency, Definition, Gated, GatewayKeys, Local, Registry, Task, Workers,
 };
 use rollway_gateway::gateway::Gateway;
-use rollway_wire::env;
+use rollway_protocol::env;
 
 pub use self::body::TASK_ENCODING;
 pub use self::error::{FleetError, FleetErrorKind};

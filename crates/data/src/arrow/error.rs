@@ -1,7 +1,7 @@
 //! What keeps columns from being experiences, or the reverse.
 
 use arrow_schema::{ArrowError, DataType};
-use rollway_wire::experience::FieldError;
+use rollway_experience::FieldError;
 
 /// What does not fit, and where.
 #[derive(Debug, thiserror::Error)]

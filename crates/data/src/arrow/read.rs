@@ -11,7 +11,7 @@ use arrow_array::types::{
 use arrow_array::{Array as _, ListArray, MapArray, RecordBatch, StringArray, StructArray};
 use arrow_buffer::{ArrowNativeType, Buffer};
 use bytes::Bytes;
-use rollway_wire::experience::{
+use rollway_experience::{
     Array, CustomField, Dtype, Eid, Element, Experience, FieldError, Fields, IdPart, Json, Kind,
     ModelVersions, Problem, Tensor, VersionRun,
 };

@@ -10,7 +10,7 @@ use arrow_array::{
 use arrow_buffer::{BooleanBuffer, MutableBuffer, NullBuffer, OffsetBuffer, ScalarBuffer};
 use arrow_schema::{DataType, Fields as Columns};
 use bytes::Bytes;
-use rollway_wire::experience::{Array, Experience, IdPart, Json, Tensor};
+use rollway_experience::{Array, Experience, IdPart, Json, Tensor};
 
 use super::ColumnError;
 use super::schema::{custom_field, entry, entry_fields, item, schema, tensor, version_run};
@@ -69,7 +69,7 @@ pub fn to_batch(experiences: &[Experience]) -> Result<RecordBatch> {
     Ok(RecordBatch::try_new(schema(), columns)?)
 }
 
-fn bytes<T: rollway_wire::experience::Element>(array: &Option<Array<T>>) -> Option<&Bytes> {
+fn bytes<T: rollway_experience::Element>(array: &Option<Array<T>>) -> Option<&Bytes> {
     array.as_ref().map(Array::bytes)
 }
 

@@ -1,6 +1,6 @@
 //! What can go wrong with a buffer.
 
-use rollway_wire::experience::PayloadError;
+use rollway_experience::PayloadError;
 
 /// What went wrong with a buffer. Nothing that was acknowledged before is lost by any of these.
 #[derive(Debug, thiserror::Error)]

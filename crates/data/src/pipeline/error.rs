@@ -1,6 +1,6 @@
 //! What can go wrong in the pipeline.
 
-use rollway_wire::experience::PayloadError;
+use rollway_experience::PayloadError;
 
 use super::OperatorError;
 use crate::buffer::BufferError;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::error::Error;
 
 use rollway_core::metrics::Metrics;
-use rollway_wire::experience::Experience;
+use rollway_experience::Experience;
 
 use super::SelectorMetric;
 

@@ -12,7 +12,7 @@ mod reward_std_filter;
 use std::collections::HashMap;
 
 use rollway_core::metrics::Stat;
-use rollway_wire::experience::Experience;
+use rollway_experience::Experience;
 use serde_json::Value;
 
 pub use self::grpo::{Grpo, StdLevel};

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use rollway_core::metrics::Metrics;
-use rollway_wire::experience::{ModelVersions, VersionRun};
+use rollway_experience::{ModelVersions, VersionRun};
 
 use super::SelectorMetric;
 

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use rollway_wire::reader::proto::Hello;
+use rollway_protocol::reader::proto::Hello;
 use tokio_util::sync::CancellationToken;
 
 use super::session::Core;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rollway_base::{Address, Secret};
-use rollway_wire::reader::proto::{self, buffer_message, trainer_message};
-use rollway_wire::reader::{ConnectError, Link, Lost};
+use rollway_protocol::reader::proto::{self, buffer_message, trainer_message};
+use rollway_protocol::reader::{ConnectError, Link, Lost};
 use tokio::runtime::Runtime;
 
 use super::open::Target;

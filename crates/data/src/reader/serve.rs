@@ -7,10 +7,10 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use rollway_base::{Address, Secret};
-use rollway_wire::reader::proto::{self, buffer_message, trainer_message};
-use rollway_wire::reader::{Arrival, Gone, Limits, Part, Replies, Server};
-use rollway_wire::server::BindError;
-use rollway_wire::{Refusal, RefusalCode};
+use rollway_protocol::reader::proto::{self, buffer_message, trainer_message};
+use rollway_protocol::reader::{Arrival, Gone, Limits, Part, Replies, Server};
+use rollway_protocol::worker_server::BindError;
+use rollway_protocol::{Refusal, RefusalCode};
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use rollway_wire::reader::proto;
+use rollway_protocol::reader::proto;
 
 use super::group::Group;
 use super::patience::SLICE;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rollway_data::buffer::{Ask, Buffer, End, JsonLines, Parquet, Reader, Result, Taken};
 use rollway_data::{Lot, Sample};
-use rollway_wire::experience::{Array, Eid, Experience, Fields, Json};
+use rollway_experience::{Array, Eid, Experience, Fields, Json};
 
 /// How many samples a lot has.
 pub(crate) const SAMPLES: usize = 3;

@@ -2,7 +2,7 @@
 //! float64, then rounded to float32.
 
 use rollway_data::pipeline::Outcome;
-use rollway_wire::experience::{Array, Experience, Fields};
+use rollway_experience::{Array, Experience, Fields};
 use serde_json::json;
 
 use crate::world::{apply, build, experience, no_args, reasons, runs, task};

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use rollway_data::pipeline::{Operator, OperatorError, Outcome, Pipeline, PipelineError, Report};
-use rollway_wire::experience::Experience;
+use rollway_experience::Experience;
 
 use crate::store::{Fault, Store};
 use crate::world::{assert_balanced, build, custom, no_args, payloads, pipeline, task};

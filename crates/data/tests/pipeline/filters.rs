@@ -9,7 +9,7 @@ fn odd_rewards() -> Vec<Option<f64>> {
     vec![Some(0.5), None, Some(f64::NAN), Some(-0.5), Some(f64::INFINITY), Some(0.0)]
 }
 
-fn odd_experiences() -> Vec<rollway_wire::experience::Experience> {
+fn odd_experiences() -> Vec<rollway_experience::Experience> {
     let one = |(run, reward)| experience(1, run, reward);
     (0..).zip(odd_rewards()).map(one).collect()
 }

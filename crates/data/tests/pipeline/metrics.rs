@@ -1,7 +1,7 @@
 //! Counts that add up, and metrics under their names.
 
 use rollway_data::pipeline::{Dropped, Outcome, PassRate, PipelineError};
-use rollway_wire::experience::serialize_many;
+use rollway_experience::serialize_many;
 use serde_json::json;
 
 use crate::store::Store;
@@ -127,7 +127,7 @@ fn derived_experiences_are_counted_and_need_names_of_their_own() {
     let store = Store::default();
     let copies = |suffix: &'static str| {
         custom("copies", move |mut all| {
-            let copy = |one: &rollway_wire::experience::Experience| {
+            let copy = |one: &rollway_experience::Experience| {
                 let mut copy = one.clone();
                 copy.eid.suffix.push_str(suffix);
                 copy

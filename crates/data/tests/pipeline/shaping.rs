@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use rollway_data::pipeline::PassRate;
-use rollway_wire::experience::Experience;
+use rollway_experience::Experience;
 use serde_json::json;
 
 use crate::world::{apply, experience, no_args, with_info};

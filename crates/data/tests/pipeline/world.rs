@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use rollway_data::pipeline::{Operator, OperatorError, Outcome, Pipeline, Registry, Report};
-use rollway_wire::experience::{Eid, Experience, Fields, Json, serialize_many};
+use rollway_experience::{Eid, Experience, Fields, Json, serialize_many};
 use serde_json::{Value, json};
 
 use crate::store::Store;

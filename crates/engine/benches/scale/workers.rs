@@ -6,8 +6,8 @@ use std::time::Duration;
 use rollway_base::{Address, Secret};
 use rollway_core::metrics::Metrics;
 use rollway_core::{Life, RunnerId};
-use rollway_wire::worker::{Connected, Options, SendError, Sender, connect};
-use rollway_wire::{EngineMessage, Hello, Outcome, RunnerReport, StartAttempt, env};
+use rollway_protocol::worker_client::{Connected, Options, SendError, Sender, connect};
+use rollway_protocol::{EngineMessage, Hello, Outcome, RunnerReport, StartAttempt, env};
 use tokio::sync::{Semaphore, mpsc};
 
 /// How many connect at once: a machine has a bounded queue of those who want to.

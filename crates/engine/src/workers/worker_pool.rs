@@ -33,8 +33,8 @@ use rollway_base::address_file::AddressFile;
 use rollway_base::net::host_port;
 use rollway_base::{Address, Secret};
 use rollway_core::{Life, RunnerId};
-use rollway_wire::env;
-use rollway_wire::server::{Limits, Options, Server};
+use rollway_protocol::env;
+use rollway_protocol::worker_server::{Limits, Options, Server};
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -56,7 +56,7 @@ const CONNECTIONS: usize = 16_384;
 /// How workers are started.
 #[derive(Clone, Debug)]
 pub struct ChildOptions {
-    /// The program. It finds where to connect in its environment (`rollway_wire::env`).
+    /// The program. It finds where to connect in its environment (`rollway_protocol::env`).
     pub program: PathBuf,
     /// Its arguments.
     pub args: Vec<String>,

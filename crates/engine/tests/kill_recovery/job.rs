@@ -18,7 +18,7 @@ use rollway_engine::{
     Error, Local, Parcel, Registry, Restored, RolloutCoordinator, RunContext, RunError, RunOutput,
     RunResult, Sink, Stored, Task,
 };
-use rollway_wire::experience::{Eid, Experience, Fields, IdPart, deserialize_many, serialize};
+use rollway_experience::{Eid, Experience, Fields, IdPart, deserialize_many, serialize};
 
 /// How many batches the job has.
 pub(crate) const BATCHES: i64 = 12;

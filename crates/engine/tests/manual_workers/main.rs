@@ -15,7 +15,7 @@ use rollway_base::{Address, Secret};
 use rollway_core::{Config, Outcome, RunnerView, Supervision};
 use rollway_engine::events::{Observer, Observers, Seen, What};
 use rollway_engine::{ChildOptions, Children, Collect, RunnerStates, Scheduler, Task};
-use rollway_wire::env;
+use rollway_protocol::env;
 use tokio::process::{Child, Command};
 
 /// A scheduler that waits for workers, and the way to it.

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use rollway::tiny::{Options, TinyServer};
 use rollway_base::Secret;
+use rollway_experience::{Experience, deserialize_many};
 use rollway_gateway::access::RunName;
 use rollway_gateway::dialect::Engine;
 use rollway_gateway::gateway::{self, Gateway, Limits};
 use rollway_gateway::models::{self, InFlight, ServerSpec, Update};
 use rollway_gateway::record;
 use rollway_tiny::{Generated, Generator, Vocabulary, Weights, arithmetic};
-use rollway_wire::experience::{Experience, deserialize_many};
 use serde_json::{Map, Value, json};
 
 use crate::client::ask;

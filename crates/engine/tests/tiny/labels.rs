@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::future::{join, join_all};
+use rollway_experience::Experience;
 use rollway_gateway::models::{self, InFlight, Update};
 use rollway_tiny::{Grpo, Rate, Sample, Trainer, Weights, arithmetic};
-use rollway_wire::experience::Experience;
 use serde_json::json;
 
 use crate::gateway::World;

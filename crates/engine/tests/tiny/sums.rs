@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use rollway_data::{Lot, Sample};
+use rollway_experience::{Eid, Experience, Fields, ModelVersions, VersionRun};
 use rollway_tiny::{Chance, Generated, Generator, Request, Vocabulary, Weights};
-use rollway_wire::experience::{Eid, Experience, Fields, ModelVersions, VersionRun};
 
 pub(crate) type Problem = (u32, u32);
 

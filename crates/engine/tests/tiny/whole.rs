@@ -7,9 +7,9 @@ use futures_util::future::join_all;
 use rollway::tiny::trainer::{self, Options, TinyTrainer};
 use rollway_data::buffer::Buffer as _;
 use rollway_data::buffer::queue::{self, Queue};
+use rollway_experience::{Eid, Experience};
 use rollway_gateway::models::{InFlight, Update, Weights};
 use rollway_tiny::{Chance, Vocabulary, arithmetic};
-use rollway_wire::experience::{Eid, Experience};
 use serde_json::json;
 use tokio::sync::mpsc;
 

@@ -9,12 +9,13 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use axum::serve::ListenerExt as _;
 use rollway_base::Secret;
+use rollway_experience::deserialize_many;
 use rollway_gateway::access::RunName;
 use rollway_gateway::dialect::Engine;
 use rollway_gateway::gateway::{Gateway, Handle, Limits, Options};
 use rollway_gateway::models::{self, ServerSpec};
-use rollway_gateway::{record, simulated};
-use rollway_wire::experience::deserialize_many;
+use rollway_gateway::record;
+use rollway_mock_server::{CompletionLengths, MockServer, MockServerOptions};
 use serde_json::{Map, Value, json};
 
 /// Plays a role until the input ends.
@@ -26,7 +27,7 @@ pub(super) fn play(role: &str) {
     let _inside = runtime.enter();
     match role {
         "simulated" => {
-            let server = simulated::Server::start(simulation(&words)).expect("a free port");
+            let server = MockServer::start(simulation(&words)).expect("a free port");
             say(&json!({ "url": server.url() }));
             listen(|_| Value::Null);
         }
@@ -58,15 +59,15 @@ fn listen(mut answer: impl FnMut(&str) -> Value) {
     }
 }
 
-fn simulation(words: &[String]) -> simulated::Options {
-    simulated::Options {
+fn simulation(words: &[String]) -> MockServerOptions {
+    MockServerOptions {
         first_token: Duration::from_secs(words[0].parse().expect("seconds")),
         tokens_per_second: words[1].parse().expect("a rate"),
         // Longer than anybody asks for: the answers have as many tokens as requests allow.
-        lengths: simulated::Lengths::Fixed(1024),
+        lengths: CompletionLengths::Fixed(1024),
         // What it said is not asked for later.
         max_records: 0,
-        ..simulated::Options::default()
+        ..MockServerOptions::default()
     }
 }
 

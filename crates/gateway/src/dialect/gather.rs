@@ -2,7 +2,7 @@
 //! log-probability and its version. What does not fit together is remembered and told at the end,
 //! so that the client's answer does not suffer from it.
 
-use rollway_wire::experience::{ModelVersions, VersionRun};
+use rollway_experience::{ModelVersions, VersionRun};
 use serde::Deserialize;
 use serde_json::Value;
 

@@ -12,7 +12,7 @@ mod proof;
 mod tests;
 
 use bytes::Bytes;
-use rollway_wire::experience::{ModelVersions, VersionRun};
+use rollway_experience::{ModelVersions, VersionRun};
 use serde_json::{Map, Value, json};
 
 use self::proof::Proof;

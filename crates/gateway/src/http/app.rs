@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use rollway_base::Secret;
-use rollway_wire::experience::{Experience, serialize_many};
+use rollway_experience::{Experience, serialize_many};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;

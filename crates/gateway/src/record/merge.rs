@@ -4,7 +4,7 @@ use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::iter::repeat_n;
 
-use rollway_wire::experience::{
+use rollway_experience::{
     Array, Eid, Experience, FieldError, Fields, Json, ModelVersions, TruncateStatus, VersionRun,
 };
 use serde_json::{Map, Value, json};
@@ -130,7 +130,7 @@ fn logprobs(turns: &[&Stored]) -> Option<Array<f32>> {
     Some(all.into())
 }
 
-fn versions(turns: &[&Stored]) -> Result<ModelVersions, rollway_wire::experience::Problem> {
+fn versions(turns: &[&Stored]) -> Result<ModelVersions, rollway_experience::Problem> {
     let mut versions = ModelVersions::default();
     for (context, turn) in parts(turns) {
         if context > 0 {

@@ -52,7 +52,7 @@ pub(super) struct Stored {
     /// How many tokens are the prompt.
     pub(super) prompt: usize,
     pub(super) logprobs: Option<Box<[f32]>>,
-    pub(super) versions: rollway_wire::experience::ModelVersions,
+    pub(super) versions: rollway_experience::ModelVersions,
     pub(super) finish_reason: Option<String>,
     pub(super) aborted: bool,
     pub(super) said: Said,

@@ -4,7 +4,7 @@ mod conversations;
 mod retries;
 
 use bytes::Bytes;
-use rollway_wire::experience::{Experience, Kind, ModelVersions, TruncateStatus, VersionRun};
+use rollway_experience::{Experience, Kind, ModelVersions, TruncateStatus, VersionRun};
 use serde_json::{Value, json};
 
 use super::*;

@@ -1,6 +1,6 @@
 //! One turn: a prompt, and what the model said to it.
 
-use rollway_wire::experience::ModelVersions;
+use rollway_experience::ModelVersions;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -112,7 +112,7 @@ pub(super) fn turn_id(answer: &str, index: usize) -> String {
 mod packed {
     use base64::Engine as _;
     use base64::engine::general_purpose::STANDARD;
-    use rollway_wire::experience::{Array, Element};
+    use rollway_experience::{Array, Element};
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serializer};
 
@@ -136,7 +136,7 @@ mod packed {
 
 /// Versions as pairs of a version and a number of tokens.
 mod runs {
-    use rollway_wire::experience::{ModelVersions, VersionRun};
+    use rollway_experience::{ModelVersions, VersionRun};
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serializer};
 

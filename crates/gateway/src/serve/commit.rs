@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use rollway_core::metrics::Metrics;
-use rollway_wire::experience::{Eid, Experience, serialize_many};
+use rollway_experience::{Eid, Experience, serialize_many};
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 

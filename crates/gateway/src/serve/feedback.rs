@@ -1,6 +1,6 @@
 //! Feedback: what agents say about the answers that they got.
 
-use rollway_wire::experience::IdPart;
+use rollway_experience::IdPart;
 use serde_json::{Map, Value, json};
 
 use crate::error::{CallError, ErrorKind};

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rollway_base::Secret;
-use rollway_wire::experience::IdPart;
+use rollway_experience::IdPart;
 use rusqlite::{Connection, OptionalExtension, Row as SqlRow, params};
 
 use super::feedback::{Feedback, Outcome, Receipt};

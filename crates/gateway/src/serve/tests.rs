@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use rollway_core::metrics::Metrics;
-use rollway_wire::experience::{Experience, IdPart, ModelVersions, VersionRun, deserialize_many};
+use rollway_experience::{Experience, IdPart, ModelVersions, VersionRun, deserialize_many};
 use serde_json::json;
 
 use super::*;

@@ -41,7 +41,7 @@ async fn without_a_key_every_path_says_the_same_except_health() {
     }
     let (status, health) = read(world.client.get(world.url("/health")).send().await.unwrap()).await;
     assert_eq!((status, health.to_string()), (200, r#"{"status":"ok"}"#.to_owned()));
-    assert_eq!(world.inside().counts().requests, 0);
+    assert_eq!(world.control().counts().requests, 0);
 }
 
 #[tokio::test]
@@ -87,5 +87,5 @@ async fn a_key_is_good_for_its_run_and_while_the_attempt_is_open() {
     assert_eq!(status, 401);
     assert!(error["error"]["message"].as_str().unwrap().contains("attempt 4 is over"), "{error}");
     assert_eq!(world.handle.experiences(RunName { attempt: 4, run: 2 }, 0).unwrap().1, 0);
-    assert_eq!(world.inside().counts().requests, 3);
+    assert_eq!(world.control().counts().requests, 3);
 }

@@ -1,6 +1,6 @@
 //! A call goes through and is recorded.
 
-use rollway_gateway::simulated;
+use rollway_mock_server::MockServerOptions;
 use serde_json::json;
 
 use super::help::{ADMIN, MODEL, World, events, options, read, says, streams, text_of};
@@ -22,7 +22,7 @@ async fn a_whole_answer_is_given_and_recorded_as_the_server_made_it() {
     assert!(answer["prompt_token_ids"].is_null(), "only the gateway asked for it");
     assert!(answer["choices"][0]["token_ids"].is_null(), "only the gateway asked for it");
 
-    let records = world.inside().records();
+    let records = world.control().records();
     let said = &records[0].choices[0];
     let experiences = world.experiences(&run);
     assert_eq!(experiences.len(), 1);
@@ -65,7 +65,7 @@ async fn a_run_fetches_what_was_recorded_of_it_from_any_turn_on() {
     }
     let request = run.client.get(format!("{path}?since=1")).bearer_auth(&run.key);
     let payload = request.send().await.unwrap().bytes().await.unwrap();
-    let newer = rollway_wire::experience::deserialize_many(payload).unwrap();
+    let newer = rollway_experience::deserialize_many(payload).unwrap();
     assert_eq!(newer.len(), 2);
     assert_eq!(world.experiences(&run).len(), 3);
 }
@@ -106,11 +106,11 @@ async fn sampling_arguments_are_filled_in_or_insisted_on_for_the_trained_model()
         options.sampling =
             json!({ "temperature": 0.25, "top_p": 0.5 }).as_object().unwrap().clone();
         options.force_sampling = force;
-        let world = World::with(options, vec![simulated::Options::default()]).await;
+        let world = World::with(options, vec![MockServerOptions::default()]).await;
         let mut body = says("hello");
         body["temperature"] = json!(0.9);
         assert_eq!(world.open(1).chat(&body).send().await.unwrap().status(), 200);
-        let asked = world.inside().records()[0].body.clone();
+        let asked = world.control().records()[0].body.clone();
         assert_eq!(
             [&asked["temperature"], &asked["top_p"]],
             expected.map(|it| json!(it)).each_ref()

@@ -1,6 +1,7 @@
 //! A run that is over has nothing under way any more, neither here nor in the servers.
 
-use rollway_gateway::simulated::{self, Ended, Kind};
+use rollway_base::ServerKind;
+use rollway_mock_server::{MockServerOptions, RequestEnd};
 
 use serde_json::{Value, json};
 
@@ -19,19 +20,19 @@ fn stream(text: &str) -> Value {
 
 #[tokio::test]
 async fn closing_an_attempt_aborts_its_calls_in_the_server_and_refuses_its_keys() {
-    for kind in [Kind::Vllm, Kind::Sglang] {
-        let world = World::with(options(), vec![simulated::Options::new(kind)]).await;
+    for kind in [ServerKind::Vllm, ServerKind::Sglang] {
+        let world = World::with(options(), vec![MockServerOptions::new(kind)]).await;
         let (closed, other) = (world.open(1), world.open(2));
-        world.inside().hold(2);
+        world.control().hold(2);
         let answer = tokio::spawn(closed.post(PATH, &whole("a")).send());
         let mut events_of = closed.post(PATH, &stream("b")).send().await.unwrap();
         events_of.chunk().await.unwrap().unwrap();
         let kept = tokio::spawn(other.post(PATH, &stream("c")).send());
-        world.inside().wait_for(|counts| counts.frozen == 3).await;
+        world.control().wait_for(|counts| counts.frozen == 3).await;
         world.handle.close(1);
-        let counts = world.inside().wait_for(|counts| counts.running == 1).await;
+        let counts = world.control().wait_for(|counts| counts.running == 1).await;
         assert_eq!(counts.left + counts.aborted, 2);
-        world.inside().release();
+        world.control().release();
         let (status, error) = read(answer.await.unwrap().unwrap()).await;
         assert_eq!((status, error["error"]["type"].as_str()), (409, Some("conflict_error")));
         let events = events(&events_of.text().await.unwrap());
@@ -43,24 +44,24 @@ async fn closing_an_attempt_aborts_its_calls_in_the_server_and_refuses_its_keys(
         assert_eq!(status, 401);
         assert_eq!(world.handle.experiences(closed.name, 0).unwrap().1, 0);
         assert_eq!(world.experiences(&other).len(), 1);
-        assert_eq!(world.inside().ended(Ended::Complete).len(), 1);
+        assert_eq!(world.control().ended(RequestEnd::Complete).len(), 1);
         assert_eq!(world.metric("given_up_total").await, 2.0);
     }
 }
 
 #[tokio::test]
 async fn a_client_that_leaves_takes_its_request_along() {
-    for kind in [Kind::Vllm, Kind::Sglang] {
-        let world = World::with(options(), vec![simulated::Options::new(kind)]).await;
+    for kind in [ServerKind::Vllm, ServerKind::Sglang] {
+        let world = World::with(options(), vec![MockServerOptions::new(kind)]).await;
         let run = world.open(1);
-        world.inside().hold(3);
+        world.control().hold(3);
         let mut events_of = run.post(PATH, &stream("d")).send().await.unwrap();
         events_of.chunk().await.unwrap().unwrap();
         let answer = tokio::spawn(run.post(PATH, &whole("e")).send());
-        world.inside().wait_for(|counts| counts.frozen == 2).await;
+        world.control().wait_for(|counts| counts.frozen == 2).await;
         drop(events_of);
         answer.abort();
-        world.inside().wait_for(|counts| counts.running == 0).await;
+        world.control().wait_for(|counts| counts.running == 0).await;
         // The stream had begun, and what was heard of it is kept; of the other nobody heard.
         while world.metric("in_flight").await > 0.0 {}
         let experiences = world.experiences(&run);

@@ -1,7 +1,8 @@
 //! What clients are told when a call does not go well.
 
+use rollway_base::ServerKind;
 use rollway_gateway::record::RecordError;
-use rollway_gateway::simulated::{self, Fault, Kind};
+use rollway_mock_server::{MockFault, MockServerOptions};
 use serde_json::{Value, json};
 
 use super::help::{ADMIN, World, events, options, read, says, streams};
@@ -35,22 +36,22 @@ async fn wrong_requests_are_refused_with_the_field_that_is_to_blame() {
         is_in_form(&error, status);
         assert_eq!(error["error"]["param"], param, "{body}: {error}");
     }
-    assert_eq!(world.inside().counts().requests, 0);
+    assert_eq!(world.control().counts().requests, 0);
     assert_eq!(world.handle.experiences(run.name, 0).unwrap().1, 0);
 }
 
 #[tokio::test]
 async fn what_the_server_refuses_is_passed_on_once_and_not_recorded() {
-    for kind in [Kind::Vllm, Kind::Sglang, Kind::OpenAi] {
-        let world = World::with(options(), vec![simulated::Options::new(kind)]).await;
+    for kind in [ServerKind::Vllm, ServerKind::Sglang, ServerKind::Openai] {
+        let world = World::with(options(), vec![MockServerOptions::new(kind)]).await;
         let run = world.open(1);
         for body in [says("x"), streams("x")] {
-            world.inside().inject(Fault::Status(422), 1);
+            world.control().inject(MockFault::Status(422), 1);
             let (status, error) = read(run.chat(&body).send().await.unwrap()).await;
             assert_eq!(status, 422, "{error}");
             assert!(error["error"]["message"].is_string(), "{error}");
         }
-        assert_eq!(world.inside().counts().requests, 2);
+        assert_eq!(world.control().counts().requests, 2);
         assert_eq!(world.handle.experiences(run.name, 0).unwrap().1, 0);
         assert_eq!(run.chat(&says("x")).send().await.unwrap().status(), 200);
     }
@@ -60,7 +61,7 @@ async fn what_the_server_refuses_is_passed_on_once_and_not_recorded() {
 async fn a_stream_that_breaks_ends_with_an_error_and_is_recorded_as_aborted() {
     let world = World::new().await;
     let run = world.open(1);
-    world.inside().inject(Fault::CutAfter(3), 1);
+    world.control().inject(MockFault::CutAfter(3), 1);
     let response = run.chat(&streams("hello")).send().await.unwrap();
     assert_eq!(response.status(), 200);
     let events = events(&response.text().await.unwrap());
@@ -69,7 +70,7 @@ async fn a_stream_that_breaks_ends_with_an_error_and_is_recorded_as_aborted() {
     is_in_form(&last, 502);
     let experiences = world.experiences(&run);
     assert_eq!(experiences.len(), 1);
-    let said = &world.inside().records()[0].choices[0].tokens;
+    let said = &world.control().records()[0].choices[0].tokens;
     assert!(experiences[0].response_length() <= said.len());
     assert!(world.metric("broken_total").await >= 1.0);
 
@@ -80,19 +81,19 @@ async fn a_stream_that_breaks_ends_with_an_error_and_is_recorded_as_aborted() {
     assert_eq!(experiences.len(), 1);
     assert_eq!(
         experiences[0].response_length(),
-        world.inside().records()[1].choices[0].tokens.len()
+        world.control().records()[1].choices[0].tokens.len()
     );
 }
 
 #[tokio::test]
 async fn an_answer_that_cannot_be_recorded_is_an_error_of_the_run_for_good() {
     for (fault, stream) in
-        [(Fault::Misalign, false), (Fault::Misalign, true), (Fault::NoFinish, true)]
+        [(MockFault::Misalign, false), (MockFault::Misalign, true), (MockFault::NoFinish, true)]
     {
         let world = World::new().await;
         let run = world.open(1);
         assert_eq!(run.chat(&says("good")).send().await.unwrap().status(), 200);
-        world.inside().inject(fault, 1);
+        world.control().inject(fault, 1);
         let body = if stream { streams("bad") } else { says("bad") };
         let response = run.chat(&body).send().await.unwrap();
         let error = if stream {
@@ -118,7 +119,7 @@ async fn an_answer_that_cannot_be_recorded_is_an_error_of_the_run_for_good() {
 
 #[tokio::test]
 async fn a_server_without_token_ids_answers_but_leaves_nothing_to_train_on() {
-    let world = World::with(options(), vec![simulated::Options::new(Kind::OpenAi)]).await;
+    let world = World::with(options(), vec![MockServerOptions::new(ServerKind::Openai)]).await;
     let run = world.open(1);
     for body in [says("hello"), streams("hello")] {
         assert_eq!(run.chat(&body).send().await.unwrap().status(), 200);

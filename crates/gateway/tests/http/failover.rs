@@ -1,7 +1,7 @@
 //! A server that fails is not the end of a call.
 
 use rollway_gateway::gateway::Limits;
-use rollway_gateway::simulated::{self, Fault};
+use rollway_mock_server::{MockFault, MockServerOptions};
 
 use serde_json::Value;
 
@@ -14,13 +14,13 @@ async fn answered(run: &Run, body: &Value) {
 }
 
 async fn two() -> World {
-    let servers = vec![simulated::Options::default(); 2];
+    let servers = vec![MockServerOptions::default(); 2];
     let mut options = options();
     options.limits = Limits { max_retries: 1, ..Limits::default() };
     let world = World::with(options, servers).await;
     // Both are known once each has taken a request.
     let mut number = 0;
-    while world.servers.iter().any(|server| server.inside().counts().completed == 0) {
+    while world.servers.iter().any(|server| server.control().counts().completed == 0) {
         number += 1;
         let run = world.open(1000 + number);
         assert_eq!(run.chat(&says("warm")).send().await.unwrap().status(), 200);
@@ -30,19 +30,21 @@ async fn two() -> World {
 
 #[tokio::test]
 async fn a_call_that_fails_before_its_answer_is_sent_to_another_server() {
-    for fault in [Fault::Status(500), Fault::Status(503), Fault::Status(429), Fault::Cut] {
+    for fault in
+        [MockFault::Status(500), MockFault::Status(503), MockFault::Status(429), MockFault::Cut]
+    {
         for body in [says("x"), streams("x")] {
             let world = two().await;
             let run = world.open(1);
             for server in &world.servers {
-                server.inside().inject(fault, 1);
+                server.control().inject(fault, 1);
             }
             // The first try fails wherever it goes, and so does the second; the third call finds
             // both well.
             let (status, error) = read(run.chat(&body).send().await.unwrap()).await;
             let expected = match fault {
-                Fault::Status(503) => 503,
-                Fault::Status(429) => 429,
+                MockFault::Status(503) => 503,
+                MockFault::Status(429) => 429,
                 _ => 502,
             };
             assert_eq!(status, expected, "{fault:?}: {error}");
@@ -50,7 +52,7 @@ async fn a_call_that_fails_before_its_answer_is_sent_to_another_server() {
             assert_eq!(world.experiences(&run).len(), 1, "{fault:?}");
             assert_eq!(world.metric("resent_total").await, 1.0);
 
-            world.servers[0].inside().inject(fault, 1);
+            world.servers[0].control().inject(fault, 1);
             let others = (2..6).map(|attempt| world.open(attempt));
             for run in others {
                 answered(&run, &body).await;
@@ -64,7 +66,7 @@ async fn a_call_that_fails_before_its_answer_is_sent_to_another_server() {
 async fn a_whole_answer_that_breaks_off_is_asked_of_another_server() {
     let world = two().await;
     for server in &world.servers {
-        server.inside().inject(Fault::CutAfter(1), 1);
+        server.control().inject(MockFault::CutAfter(1), 1);
     }
     let runs = [world.open(1), world.open(2), world.open(3)];
     let mut good = 0;

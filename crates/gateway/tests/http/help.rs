@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use rollway_base::Secret;
+use rollway_base::ServerKind;
+use rollway_experience::{Experience, deserialize_many};
 use rollway_gateway::access::RunName;
 use rollway_gateway::dialect::Engine;
 use rollway_gateway::gateway::{Gateway, Handle, Limits, Options};
 use rollway_gateway::models::{self, ServerSpec};
 use rollway_gateway::record;
-use rollway_gateway::simulated::{self, Inside, Kind};
-use rollway_wire::experience::{Experience, deserialize_many};
+use rollway_mock_server::{MockControl, MockServer, MockServerOptions};
 use serde_json::{Map, Value, json};
 
 /// Opens everything.
@@ -22,7 +23,7 @@ pub(crate) const MODEL: &str = "trained";
 pub(crate) struct World {
     pub(crate) gateway: Gateway,
     pub(crate) handle: Handle,
-    pub(crate) servers: Vec<simulated::Server>,
+    pub(crate) servers: Vec<MockServer>,
     pub(crate) client: reqwest::Client,
 }
 
@@ -46,14 +47,15 @@ pub(crate) fn options() -> Options {
 }
 
 /// What the gateway is told of a server.
-pub(crate) fn spec(server: &simulated::Server, kind: Kind) -> ServerSpec {
+pub(crate) fn spec(server: &MockServer, kind: ServerKind) -> ServerSpec {
     ServerSpec {
         model: MODEL.to_owned(),
         trained: true,
         engine: match kind {
-            Kind::Vllm => Engine::Vllm,
-            Kind::Sglang => Engine::Sglang,
-            Kind::OpenAi => Engine::OpenAi,
+            ServerKind::Vllm => Engine::Vllm,
+            ServerKind::Sglang => Engine::Sglang,
+            ServerKind::LlamaCpp => Engine::LlamaCpp,
+            ServerKind::Openai => Engine::OpenAi,
         },
         url: server.url(),
         api_key: None,
@@ -69,14 +71,14 @@ pub(crate) fn client() -> reqwest::Client {
 impl World {
     /// One server that imitates vLLM.
     pub(crate) async fn new() -> Self {
-        Self::with(options(), vec![simulated::Options::default()]).await
+        Self::with(options(), vec![MockServerOptions::default()]).await
     }
 
-    pub(crate) async fn with(options: Options, servers: Vec<simulated::Options>) -> Self {
+    pub(crate) async fn with(options: Options, servers: Vec<MockServerOptions>) -> Self {
         let client = client();
         let kinds: Vec<_> = servers.iter().map(|options| options.kind).collect();
         let servers: Vec<_> =
-            servers.into_iter().map(|options| simulated::Server::start(options).unwrap()).collect();
+            servers.into_iter().map(|options| MockServer::start(options).unwrap()).collect();
         let specs = servers.iter().zip(kinds).map(|(server, kind)| spec(server, kind)).collect();
         let gateway = Gateway::start(options, specs).await.unwrap();
         let handle = gateway.handle();
@@ -88,8 +90,8 @@ impl World {
     }
 
     /// The inside of the first server.
-    pub(crate) fn inside(&self) -> Inside {
-        self.servers[0].inside()
+    pub(crate) fn control(&self) -> MockControl {
+        self.servers[0].control()
     }
 
     /// Lets one run in.

@@ -5,10 +5,11 @@ use std::sync::{Arc, Mutex};
 
 use axum::Router;
 use axum::routing::get;
+use rollway_base::ServerKind;
 use rollway_gateway::gateway::Gateway;
 use rollway_gateway::http::{History, KeepFuture};
 use rollway_gateway::record::{RecordError, Turn};
-use rollway_gateway::simulated::{self, Kind};
+use rollway_mock_server::{MockServer, MockServerOptions};
 use serde_json::json;
 
 use super::help::{ADMIN, World, events, options, read, says, spec, streams};
@@ -38,8 +39,8 @@ impl History for Shelf {
 
 async fn world(shelf: &Arc<Shelf>) -> World {
     let mut world = World::with(options(), Vec::new()).await;
-    let server = simulated::Server::start(simulated::Options::default()).unwrap();
-    let specs = vec![spec(&server, Kind::Vllm)];
+    let server = MockServer::start(MockServerOptions::default()).unwrap();
+    let specs = vec![spec(&server, ServerKind::Vllm)];
     let history: Arc<dyn History> = Arc::<Shelf>::clone(shelf);
     world.gateway = Gateway::start_with(options(), specs, Some(history)).await.unwrap();
     world.handle = world.gateway.handle();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use futures_util::stream;
 use rollway_gateway::gateway::{Limits, Options};
-use rollway_gateway::simulated::{self, Fault};
+use rollway_mock_server::{MockFault, MockServerOptions};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
@@ -16,7 +16,7 @@ fn limited(limits: Limits) -> Options {
 }
 
 async fn world(limits: Limits) -> World {
-    World::with(limited(limits), vec![simulated::Options::default()]).await
+    World::with(limited(limits), vec![MockServerOptions::default()]).await
 }
 
 #[tokio::test]
@@ -34,7 +34,7 @@ async fn large_bodies_are_refused_without_being_read() {
         // It was still sending when the connection was closed.
         Err(error) => assert!(error.is_request() || error.is_body(), "{error:?}"),
     }
-    assert_eq!(world.inside().counts().requests, 0);
+    assert_eq!(world.control().counts().requests, 0);
     assert_eq!(run.chat(&says("x")).send().await.unwrap().status(), 200);
 }
 
@@ -43,24 +43,24 @@ async fn too_many_calls_are_told_to_come_again() {
     let limits = Limits { max_in_flight: 3, max_in_flight_per_run: 2, ..Limits::default() };
     let world = world(limits).await;
     let (one, other) = (world.open(1), world.open(2));
-    world.inside().hold(1);
+    world.control().hold(1);
     let start = |run: &super::help::Run| {
         let request = run.chat(&streams("x"));
         tokio::spawn(async move { request.send().await.unwrap().text().await.unwrap() })
     };
     let mut under_way = vec![start(&one), start(&one)];
-    world.inside().wait_for(|counts| counts.frozen == 2).await;
+    world.control().wait_for(|counts| counts.frozen == 2).await;
     let refused = |response: &reqwest::Response| {
         assert_eq!(response.status(), 429);
         assert_eq!(response.headers()["retry-after"], "1");
     };
     refused(&one.chat(&says("of the run")).send().await.unwrap());
     under_way.push(start(&other));
-    world.inside().wait_for(|counts| counts.frozen == 3).await;
+    world.control().wait_for(|counts| counts.frozen == 3).await;
     refused(&other.chat(&says("overall")).send().await.unwrap());
     assert_eq!(world.metric("in_flight").await, 3.0);
 
-    world.inside().release();
+    world.control().release();
     for text in join_all(under_way).await {
         assert!(text.unwrap().ends_with("[DONE]\n\n"));
     }
@@ -75,14 +75,14 @@ async fn a_server_that_hangs_is_given_up() {
     let world = world(limits).await;
     let run = world.open(1);
     assert_eq!(run.chat(&says("warm")).send().await.unwrap().status(), 200);
-    world.inside().inject(Fault::Hang, 1);
+    world.control().inject(MockFault::Hang, 1);
     let (status, _) = read(run.chat(&says("x")).send().await.unwrap()).await;
     assert_eq!(status, 504);
-    world.inside().inject(Fault::HangAfter(2), 1);
+    world.control().inject(MockFault::HangAfter(2), 1);
     let response = run.chat(&streams("y")).send().await.unwrap();
     let events = events(&response.text().await.unwrap());
     assert!(events.last().unwrap().contains("upstream_timeout"), "{events:?}");
-    world.inside().wait_for(|counts| counts.running == 0).await;
+    world.control().wait_for(|counts| counts.running == 0).await;
     assert_eq!(world.experiences(&run).len(), 2, "what was heard is recorded as aborted");
 }
 
@@ -91,11 +91,11 @@ async fn a_stream_that_falls_silent_is_given_up() {
     let limits = Limits { idle_timeout: Duration::from_millis(200), ..Limits::default() };
     let world = world(limits).await;
     let run = world.open(1);
-    world.inside().inject(Fault::HangAfter(2), 1);
+    world.control().inject(MockFault::HangAfter(2), 1);
     let response = run.chat(&streams("y")).send().await.unwrap();
     let events = events(&response.text().await.unwrap());
     assert!(events.last().unwrap().contains("upstream_timeout"), "{events:?}");
-    world.inside().wait_for(|counts| counts.running == 0).await;
+    world.control().wait_for(|counts| counts.running == 0).await;
 }
 
 #[tokio::test]

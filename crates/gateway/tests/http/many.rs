@@ -1,7 +1,7 @@
 //! Many streams at once, none of them lost.
 
 use futures_util::future::join_all;
-use rollway_gateway::simulated::{self, Lengths};
+use rollway_mock_server::{CompletionLengths, MockServerOptions};
 
 use super::help::{World, options, streams};
 
@@ -9,10 +9,10 @@ const STREAMS: u64 = 400;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hundreds_of_streams_are_open_at_once_and_all_of_them_end_well() {
-    let lengths = Lengths::Uniform(4, 12);
-    let server = simulated::Options { lengths, ..simulated::Options::default() };
+    let lengths = CompletionLengths::Uniform(4, 12);
+    let server = MockServerOptions { lengths, ..MockServerOptions::default() };
     let world = World::with(options(), vec![server]).await;
-    world.inside().hold(2);
+    world.control().hold(2);
     let runs: Vec<_> = (0..STREAMS).map(|attempt| world.open(attempt)).collect();
     let answers: Vec<_> = runs
         .iter()
@@ -21,13 +21,13 @@ async fn hundreds_of_streams_are_open_at_once_and_all_of_them_end_well() {
             tokio::spawn(async move { request.send().await.unwrap().text().await.unwrap() })
         })
         .collect();
-    world.inside().wait_for(|counts| counts.frozen == STREAMS).await;
+    world.control().wait_for(|counts| counts.frozen == STREAMS).await;
     assert_eq!(world.metric("in_flight").await, STREAMS as f64);
-    world.inside().release();
+    world.control().release();
     for answer in join_all(answers).await {
         assert!(answer.unwrap().ends_with("data: [DONE]\n\n"));
     }
-    let records = world.inside().records();
+    let records = world.control().records();
     for run in &runs {
         let experiences = world.experiences(run);
         assert_eq!(experiences.len(), 1);
@@ -44,7 +44,8 @@ async fn hundreds_of_streams_are_open_at_once_and_all_of_them_end_well() {
 
 #[tokio::test]
 async fn a_client_that_does_not_read_cannot_outlive_its_run() {
-    let server = simulated::Options { lengths: Lengths::Fixed(20_000), ..Default::default() };
+    let server =
+        MockServerOptions { lengths: CompletionLengths::Fixed(20_000), ..Default::default() };
     let world = World::with(options(), vec![server]).await;
     let run = world.open(1);
     let mut body = streams("much");
@@ -52,9 +53,9 @@ async fn a_client_that_does_not_read_cannot_outlive_its_run() {
     // Nobody reads, until everything between the server and the client is full.
     let response = run.chat(&body).send().await.unwrap();
     assert_eq!(response.status(), 200);
-    world.inside().wait_for(|counts| counts.running == 1).await;
+    world.control().wait_for(|counts| counts.running == 1).await;
     world.handle.close(1);
-    world.inside().wait_for(|counts| counts.running == 0).await;
+    world.control().wait_for(|counts| counts.running == 0).await;
     while world.metric("in_flight").await > 0.0 {}
     drop(response);
 }

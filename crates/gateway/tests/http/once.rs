@@ -1,7 +1,7 @@
 //! Every sample is recorded once, whatever clients and connections do.
 
 use futures_util::future::join_all;
-use rollway_gateway::simulated::{self, Fault};
+use rollway_mock_server::{CompletionLengths, MockFault, MockServerOptions};
 use serde_json::Value;
 
 use super::help::{Run, World, events, options, read, says, streams, text_of};
@@ -33,7 +33,7 @@ async fn a_retry_gets_the_same_answer_and_is_no_second_sample() {
                 assert_eq!(read(first).await, read(second).await);
             }
             assert_eq!(world.experiences(&run).len(), 1);
-            assert_eq!(world.inside().counts().requests, 1);
+            assert_eq!(world.control().counts().requests, 1);
             assert_eq!(world.metric("retries_total").await, 1.0);
         }
     }
@@ -47,7 +47,7 @@ async fn the_same_question_asked_twice_gives_two_samples() {
         run.chat(&body).send().await.unwrap().text().await.unwrap();
     }
     assert_eq!(world.handle.experiences(run.name, 0).unwrap().1, 4);
-    assert_eq!(world.inside().counts().requests, 4);
+    assert_eq!(world.control().counts().requests, 4);
 }
 
 #[tokio::test]
@@ -66,14 +66,14 @@ async fn an_idempotency_key_belongs_to_one_request() {
 async fn two_requests_with_one_idempotency_key_are_one_even_at_once() {
     let world = World::new().await;
     let run = world.open(1);
-    world.inside().hold(1);
+    world.control().hold(1);
     let ask = || tokio::spawn(run.chat(&says("x")).header("idempotency-key", "k").send());
     let (first, second) = (ask(), ask());
-    world.inside().wait_for(|counts| counts.frozen == 1).await;
-    world.inside().release();
+    world.control().wait_for(|counts| counts.frozen == 1).await;
+    world.control().release();
     let first = read(first.await.unwrap().unwrap()).await;
     assert_eq!(first, read(second.await.unwrap().unwrap()).await);
-    assert_eq!(world.inside().counts().requests, 1);
+    assert_eq!(world.control().counts().requests, 1);
     assert_eq!(world.experiences(&run).len(), 1);
 }
 
@@ -83,17 +83,17 @@ async fn a_retry_of_a_call_that_was_left_takes_its_place() {
         let world = World::new().await;
         let run = world.open(1);
         let body = if stream { streams("hello") } else { says("hello") };
-        world.inside().hold(2);
+        world.control().hold(2);
         let first = tokio::spawn(run.chat(&body).send());
-        world.inside().wait_for(|counts| counts.frozen == 1).await;
+        world.control().wait_for(|counts| counts.frozen == 1).await;
         first.abort();
-        world.inside().release();
+        world.control().release();
         let retry = run.chat(&body).header("x-stainless-retry-count", "1").send().await.unwrap();
         assert_eq!(retry.status(), 200);
         retry.text().await.unwrap();
         let experiences = world.experiences(&run);
         assert_eq!(experiences.len(), 1);
-        let records = world.inside().records();
+        let records = world.control().records();
         let last = &records.last().unwrap().choices[0].tokens;
         assert_eq!(experiences[0].response_length(), last.len());
     }
@@ -103,7 +103,7 @@ async fn a_retry_of_a_call_that_was_left_takes_its_place() {
 async fn a_call_that_failed_is_new_when_it_comes_again() {
     let world = World::new().await;
     let run = world.open(1);
-    world.inside().inject(Fault::Status(400), 1);
+    world.control().inject(MockFault::Status(400), 1);
     assert_eq!(run.chat(&says("x")).send().await.unwrap().status(), 400);
     let retry = run.chat(&says("x")).header("x-stainless-retry-count", "1").send().await.unwrap();
     assert_eq!(retry.status(), 200);
@@ -149,11 +149,11 @@ async fn stubborn(run: Run, text: String, mut dice: Dice) -> Option<String> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clients_and_servers_that_fail_at_random_leave_every_sample_once() {
     const CALLS: u64 = 24;
-    let server = simulated::Options {
+    let server = MockServerOptions {
         fail_rate: 0.1,
         cut_rate: 0.2,
-        lengths: simulated::Lengths::Uniform(4, 16),
-        ..simulated::Options::default()
+        lengths: CompletionLengths::Uniform(4, 16),
+        ..MockServerOptions::default()
     };
     let mut options = options();
     // Failures are to reach the clients, and not to make the server unusable.

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use rollway_base::ServerKind;
+use rollway_experience::deserialize_many;
 use rollway_gateway::gateway::Gateway;
-use rollway_gateway::simulated::Kind;
-use rollway_wire::experience::deserialize_many;
 use serde_json::Value;
 
 use super::help::{Run, World, options, spec, streams};
@@ -24,17 +24,17 @@ async fn nothing_recorded_is_lost_and_nothing_is_recorded_twice() {
     for answer in join_all(done.iter().map(|run| ask(run.clone()))).await {
         assert!(answer.ends_with("[DONE]\n\n"));
     }
-    world.inside().hold(5);
+    world.control().hold(5);
     let cut: Vec<_> = (STREAMS..2 * STREAMS).map(|attempt| world.open(attempt)).collect();
     let under_way: Vec<_> = cut.iter().map(|run| tokio::spawn(ask(run.clone()))).collect();
-    world.inside().wait_for(|counts| counts.frozen == STREAMS).await;
+    world.control().wait_for(|counts| counts.frozen == STREAMS).await;
 
     // The port is free again when it has stopped, and nothing is left in the server.
     let address = world.gateway.url().strip_prefix("http://").unwrap().to_owned();
-    let spec = spec(&world.servers[0], Kind::Vllm);
+    let spec = spec(&world.servers[0], ServerKind::Vllm);
     let before = world.handle.clone();
     world.gateway.stop(Duration::ZERO).await;
-    let counts = world.servers[0].inside().wait_for(|counts| counts.running == 0).await;
+    let counts = world.servers[0].control().wait_for(|counts| counts.running == 0).await;
     assert_eq!(counts.completed, STREAMS);
     for answer in join_all(under_way).await {
         let answer = answer.unwrap();
@@ -56,7 +56,7 @@ async fn nothing_recorded_is_lost_and_nothing_is_recorded_twice() {
         assert!(experiences.iter().all(|it| it.response_length() <= 5));
     }
 
-    world.servers[0].inside().release();
+    world.servers[0].control().release();
     let options = rollway_gateway::gateway::Options { listen: address, ..options() };
     world.gateway = Gateway::start(options, vec![spec]).await.unwrap();
     world.handle = world.gateway.handle();
@@ -69,17 +69,17 @@ async fn nothing_recorded_is_lost_and_nothing_is_recorded_twice() {
     for run in &again {
         assert_eq!(world.experiences(run).len(), 1);
     }
-    assert_eq!(world.servers[0].inside().counts().completed, 2 * STREAMS);
+    assert_eq!(world.servers[0].control().counts().completed, 2 * STREAMS);
 }
 
 #[tokio::test]
 async fn a_gateway_that_stops_lets_what_is_under_way_end() {
     let world = World::new().await;
     let run = world.open(1);
-    world.inside().hold(3);
+    world.control().hold(3);
     let mut stream = run.chat(&streams("x")).send().await.unwrap();
     stream.chunk().await.unwrap().unwrap();
-    let (inside, handle) = (world.inside(), world.handle.clone());
+    let (inside, handle) = (world.control(), world.handle.clone());
     let stopping = tokio::spawn(world.gateway.stop(Duration::from_secs(60)));
     // Nobody else gets in; the door closes once the stop has begun.
     while world.client.get(format!("{}/health", run.url)).send().await.is_ok() {}

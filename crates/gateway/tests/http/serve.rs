@@ -8,7 +8,7 @@ use rollway_gateway::gateway::Gateway;
 use rollway_gateway::http::{History, KeepFuture};
 use rollway_gateway::record::{RecordError, Turn};
 use rollway_gateway::serve::{self, Committer, Delivered, Serve, Step};
-use rollway_gateway::simulated::{self, Lengths};
+use rollway_mock_server::{CompletionLengths, MockServer, MockServerOptions};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
@@ -61,7 +61,7 @@ struct Served {
 }
 
 impl Served {
-    async fn new(fails: bool, needs_key: bool, model: simulated::Options) -> Self {
+    async fn new(fails: bool, needs_key: bool, model: MockServerOptions) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("history.db");
         let history = serve::Options { needs_key, ..serve::Options::new(path) };
@@ -70,7 +70,7 @@ impl Served {
         let watched = Arc::new(Watched { serve, kept: sender, fails });
         let client = client();
         let kind = model.kind;
-        let server = simulated::Server::start(model).expect("a server");
+        let server = MockServer::start(model).expect("a server");
         let specs = vec![spec(&server, kind)];
         let gateway = Gateway::start_with(options(), specs, Some(watched)).await;
         let gateway = gateway.expect("a gateway");
@@ -91,7 +91,7 @@ impl Served {
 
 #[tokio::test]
 async fn a_retry_is_no_second_sample_and_sessions_are_told_apart() {
-    let mut served = Served::new(false, true, simulated::Options::default()).await;
+    let mut served = Served::new(false, true, MockServerOptions::default()).await;
     let retry = |session: &'static str| {
         let request = served.chat(&says("hello")).header("x-rollway-session", session);
         let request = request.header("x-stainless-retry-count", "1");
@@ -119,7 +119,7 @@ async fn a_retry_is_no_second_sample_and_sessions_are_told_apart() {
 
 #[tokio::test]
 async fn an_answer_that_cannot_be_kept_is_not_given() {
-    let served = Served::new(true, true, simulated::Options::default()).await;
+    let served = Served::new(true, true, MockServerOptions::default()).await;
     let (status, error) = read(served.chat(&says("hello")).send().await.unwrap()).await;
     assert_eq!(status, 502, "{error}");
     assert!(error["error"]["message"].as_str().unwrap().contains("the disk is full"), "{error}");
@@ -130,10 +130,10 @@ async fn an_answer_that_cannot_be_kept_is_not_given() {
 
 #[tokio::test]
 async fn an_answer_whose_client_left_is_marked_so() {
-    let model = simulated::Options {
-        lengths: Lengths::Fixed(10_000),
+    let model = MockServerOptions {
+        lengths: CompletionLengths::Fixed(10_000),
         tokens_per_second: 200.0,
-        ..simulated::Options::default()
+        ..MockServerOptions::default()
     };
     let mut served = Served::new(false, true, model).await;
     let mut response = served.chat(&streams("hello")).send().await.unwrap();
@@ -150,7 +150,7 @@ async fn an_answer_whose_client_left_is_marked_so() {
 #[tokio::test]
 async fn strangers_get_nothing_unless_the_gateway_is_open() {
     for (needs_key, expected) in [(true, 401), (false, 200)] {
-        let served = Served::new(false, needs_key, simulated::Options::default()).await;
+        let served = Served::new(false, needs_key, MockServerOptions::default()).await;
         let url = |path: &str| served.world.url(path);
         let client = &served.world.client;
         let chat = client.post(url("/v1/chat/completions")).body(says("hello").to_string());

@@ -4,8 +4,9 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use rollway_base::ServerKind;
 use rollway_gateway::models::State;
-use rollway_gateway::simulated::{self, Kind, Lengths, Record};
+use rollway_mock_server::{CompletionLengths, MockServer, MockServerOptions, RecordedRequest};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -17,19 +18,19 @@ const STREAMS: u64 = 256;
 const HELD: u32 = 4;
 
 /// Longer than the hold, so that every answer is in the middle when the weights change.
-const LENGTHS: Lengths = Lengths::Uniform(8, 24);
+const LENGTHS: CompletionLengths = CompletionLengths::Uniform(8, 24);
 
-async fn world(kind: Kind) -> World {
-    let server = simulated::Options {
+async fn world(kind: ServerKind) -> World {
+    let server = MockServerOptions {
         lengths: LENGTHS,
         max_records: 2048,
         version_spans: true,
         version_name: Some("0".to_owned()),
-        ..simulated::Options::new(kind)
+        ..MockServerOptions::new(kind)
     };
     let mut options = options();
     options.limits.max_in_flight_per_run = 1;
-    let servers = vec![server.clone(), simulated::Options { seed: 1, ..server }];
+    let servers = vec![server.clone(), MockServerOptions { seed: 1, ..server }];
     let world = World::with(options, servers).await;
     wait_for(&world, |states| states.iter().all(|state| *state == State::Running)).await;
     world
@@ -46,11 +47,11 @@ async fn wait_for(world: &World, wanted: impl Fn(&[State]) -> bool) {
     }
 }
 
-async fn ask(kind: Kind, run: Run, number: u64) -> String {
+async fn ask(kind: ServerKind, run: Run, number: u64) -> String {
     let text = format!("say {number}");
     let request = match kind {
         // It tells versions with chats, of which it has no streams: their events are ours.
-        Kind::Sglang => run.chat(&streams(&text)),
+        ServerKind::Sglang => run.chat(&streams(&text)),
         _ => run.post("/v1/completions", &json!({ "prompt": text, "stream": true })),
     };
     let response = request.send().await.unwrap();
@@ -61,12 +62,12 @@ async fn ask(kind: Kind, run: Run, number: u64) -> String {
 }
 
 /// Finds what the server made for a run: the record with the same tokens.
-fn records(world: &World) -> Vec<Record> {
-    world.servers.iter().flat_map(|server| server.inside().records()).collect()
+fn records(world: &World) -> Vec<RecordedRequest> {
+    world.servers.iter().flat_map(|server| server.control().records()).collect()
 }
 
 /// The version of every token of a run: as it is labelled, and as the server made it.
-fn labels(world: &World, records: &[Record], run: &Run) -> Vec<(Option<u64>, u64)> {
+fn labels(world: &World, records: &[RecordedRequest], run: &Run) -> Vec<(Option<u64>, u64)> {
     let experiences = world.experiences(run);
     assert_eq!(experiences.len(), 1);
     let experience = &experiences[0];
@@ -108,12 +109,12 @@ fn open(world: &World, first: u64, count: u64) -> Vec<Run> {
     (first..first + count).map(|attempt| world.open(attempt)).collect()
 }
 
-fn start(kind: Kind, runs: &[Run]) -> Vec<tokio::task::JoinHandle<String>> {
+fn start(kind: ServerKind, runs: &[Run]) -> Vec<tokio::task::JoinHandle<String>> {
     runs.iter().zip(0..).map(|(run, number)| tokio::spawn(ask(kind, run.clone(), number))).collect()
 }
 
 async fn wait_until_frozen(world: &World, count: u64) {
-    let [one, other] = [0, 1].map(|server| world.servers[server].inside());
+    let [one, other] = [0, 1].map(|server| world.servers[server].control());
     loop {
         let frozen = one.counts().frozen + other.counts().frozen;
         if frozen == count {
@@ -129,10 +130,10 @@ async fn wait_until_frozen(world: &World, count: u64) {
 }
 
 /// Updates in the middle of all streams, and lets them go on.
-async fn keep(world: &World, kind: Kind) -> Vec<Run> {
+async fn keep(world: &World, kind: ServerKind) -> Vec<Run> {
     let weights = TempDir::new().unwrap();
     for server in &world.servers {
-        server.inside().hold(HELD);
+        server.control().hold(HELD);
     }
     let runs = open(world, 1, STREAMS);
     let under_way = start(kind, &runs);
@@ -140,7 +141,7 @@ async fn keep(world: &World, kind: Kind) -> Vec<Run> {
     let report = update(world, &weights, "keep").await;
     assert_eq!(report["complete"], true, "{report}");
     for server in &world.servers {
-        server.inside().release();
+        server.control().release();
     }
     for answer in join_all(under_way).await {
         answer.unwrap();
@@ -151,8 +152,8 @@ async fn keep(world: &World, kind: Kind) -> Vec<Run> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_that_are_kept_go_on_with_the_new_weights_and_say_so() {
-    let world = world(Kind::Sglang).await;
-    let runs = keep(&world, Kind::Sglang).await;
+    let world = world(ServerKind::Sglang).await;
+    let runs = keep(&world, ServerKind::Sglang).await;
     let [old, new] = check(&world, &runs);
     assert_eq!(old, (u64::from(HELD) * STREAMS) as usize);
     assert!(new > old);
@@ -160,8 +161,8 @@ async fn requests_that_are_kept_go_on_with_the_new_weights_and_say_so() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_does_not_say_where_the_versions_meet_is_not_guessed_at() {
-    let world = world(Kind::Vllm).await;
-    let runs = keep(&world, Kind::Vllm).await;
+    let world = world(ServerKind::Vllm).await;
+    let runs = keep(&world, ServerKind::Vllm).await;
     let records = records(&world);
     let mut known = 0;
     for run in &runs {
@@ -177,10 +178,10 @@ async fn a_server_that_does_not_say_where_the_versions_meet_is_not_guessed_at() 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_that_are_drained_end_with_the_old_weights_and_later_ones_have_the_new() {
-    for kind in [Kind::Vllm, Kind::Sglang] {
+    for kind in [ServerKind::Vllm, ServerKind::Sglang] {
         let (world, weights) = (world(kind).await, TempDir::new().unwrap());
         for server in &world.servers {
-            server.inside().hold(HELD);
+            server.control().hold(HELD);
         }
         let runs = open(&world, 1, STREAMS);
         let under_way = start(kind, &runs);
@@ -192,7 +193,7 @@ async fn requests_that_are_drained_end_with_the_old_weights_and_later_ones_have_
             let later = open(&world, 1000, 32);
             let answers = start(kind, &later);
             for server in &world.servers {
-                server.inside().release();
+                server.control().release();
             }
             (later, join_all(answers).await)
         };
@@ -217,7 +218,7 @@ async fn requests_that_are_drained_end_with_the_old_weights_and_later_ones_have_
 #[tokio::test]
 async fn servers_come_and_go_while_runs_call() {
     let world = World::new().await;
-    let extra = simulated::Server::start(simulated::Options::default()).unwrap();
+    let extra = MockServer::start(MockServerOptions::default()).unwrap();
     let post = |path: &str, body: Value| {
         let request = world.client.post(world.url(path)).bearer_auth(ADMIN);
         request.body(body.to_string()).send()

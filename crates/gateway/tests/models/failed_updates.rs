@@ -3,9 +3,10 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
+use rollway_base::ServerKind;
 use rollway_gateway::dialect::Engine;
 use rollway_gateway::models::{InFlight, Models, Options, Outcome, State, Update, Wanted, Weights};
-use rollway_gateway::simulated::{Kind, Server};
+use rollway_mock_server::MockServer;
 use serde_json::{Value, json};
 
 use crate::fleet::{DRAIN, Fleet, held_streams, outcomes, spec};
@@ -13,18 +14,18 @@ use crate::stand_in::{StandIn, options};
 
 #[tokio::test]
 async fn a_server_whose_update_fails_is_put_back() {
-    for kind in [Kind::Vllm, Kind::Sglang] {
+    for kind in [ServerKind::Vllm, ServerKind::Sglang] {
         for in_flight in [DRAIN, InFlight::Keep] {
             let fleet = Fleet::start(kind, 2, options()).await;
             assert!(fleet.update(1, DRAIN).await.is_complete());
-            fleet.inside(0).fail_updates(1);
+            fleet.control(0).fail_updates(1);
             let report = fleet.update(2, in_flight).await;
             assert!(matches!(outcomes(&report)[..], [Outcome::PutBack(_), Outcome::Updated]));
             // It is used as before, and not halted.
             let view = fleet.view();
             assert_eq!((view[0].version, view[1].version), (Some(1), Some(2)));
             assert_eq!(view[0].state, State::Running);
-            assert_eq!(fleet.inside(0).version(), 1);
+            assert_eq!(fleet.control(0).version(), 1);
             for mut stream in held_streams(&fleet, 4).await {
                 stream.finish().await;
                 assert!(stream.is_done);
@@ -37,11 +38,14 @@ async fn a_server_whose_update_fails_is_put_back() {
 
 #[tokio::test]
 async fn a_server_of_which_nothing_is_known_is_broken_until_an_update_heals_it() {
-    let fleet =
-        Fleet::start(Kind::Vllm, 1, Options { max_wait: Duration::from_millis(50), ..options() })
-            .await;
+    let fleet = Fleet::start(
+        ServerKind::Vllm,
+        1,
+        Options { max_wait: Duration::from_millis(50), ..options() },
+    )
+    .await;
     // Where its first weights are is not known to be a directory that it could load again.
-    fleet.inside(0).fail_updates(1);
+    fleet.control(0).fail_updates(1);
     let report = fleet.update(1, DRAIN).await;
     assert!(matches!(outcomes(&report)[..], [Outcome::Broken(_)]), "{report:?}");
     assert!(matches!(fleet.view()[0].state, State::Broken(_)));
@@ -54,15 +58,15 @@ async fn a_server_of_which_nothing_is_known_is_broken_until_an_update_heals_it()
 
 #[tokio::test]
 async fn a_server_that_cannot_be_emptied_keeps_its_weights() {
-    let fleet = Fleet::single(Kind::Vllm).await;
-    fleet.inside(0).hold(5);
+    let fleet = Fleet::single(ServerKind::Vllm).await;
+    fleet.control(0).hold(5);
     let mut streams = held_streams(&fleet, 2).await;
     let in_flight = InFlight::Drain { timeout: Duration::from_millis(20), then_abort: false };
     let report = fleet.update(1, in_flight).await;
     let why = "2 requests were still under way after 0.02 s".to_owned();
     assert_eq!(outcomes(&report), [&Outcome::PutBack(why)]);
     assert_eq!(fleet.pick().await.version(), Some(0));
-    fleet.inside(0).release();
+    fleet.control(0).release();
     for stream in &mut streams {
         stream.finish().await;
         assert!(stream.is_done);
@@ -72,26 +76,26 @@ async fn a_server_that_cannot_be_emptied_keeps_its_weights() {
 
 #[tokio::test]
 async fn an_update_that_nobody_waits_for_is_carried_out() {
-    let fleet = Fleet::single(Kind::Vllm).await;
+    let fleet = Fleet::single(ServerKind::Vllm).await;
     let mut update = Box::pin(fleet.update(1, DRAIN));
     assert!(futures_util::poll!(&mut update).is_pending());
     drop(update);
     fleet.wait_for(|servers| servers[0].version == Some(1)).await;
-    assert_eq!(fleet.inside(0).version(), 1);
+    assert_eq!(fleet.control(0).version(), 1);
     fleet.wait_for(|servers| servers[0].state == State::Running).await;
 }
 
 #[tokio::test]
 async fn a_server_that_dies_in_an_update_does_not_stop_it() {
-    let mut fleet = Fleet::start(Kind::Vllm, 2, options()).await;
-    let slow = rollway_gateway::simulated::Options {
+    let mut fleet = Fleet::start(ServerKind::Vllm, 2, options()).await;
+    let slow = rollway_mock_server::MockServerOptions {
         update_time: Duration::from_secs(3600),
-        ..fleet.simulated()
+        ..fleet.mock()
     };
-    let dying = Server::start(slow).unwrap();
-    fleet.models.add(spec(Kind::Vllm, dying.url())).unwrap();
+    let dying = MockServer::start(slow).unwrap();
+    fleet.models.add(spec(ServerKind::Vllm, dying.url())).unwrap();
     fleet.wait_for(|servers| servers.len() == 3 && servers[2].state == State::Running).await;
-    let inside = dying.inside();
+    let inside = dying.control();
     let kill = async {
         while !inside.calls().iter().any(|call| call.contains("/collective_rpc")) {
             tokio::time::sleep(Duration::from_millis(1)).await;

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use reqwest::Response;
+use rollway_base::ServerKind;
 use rollway_gateway::dialect::Engine;
 use rollway_gateway::models::{
     InFlight, Lease, Models, Options, Outcome, ServerSpec, ServerView, State, Update, UpdateReport,
     Wanted, Weights,
 };
-use rollway_gateway::simulated::{self, Inside, Kind, Lengths, Server};
+use rollway_mock_server::{CompletionLengths, MockControl, MockServer, MockServerOptions};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -21,15 +22,15 @@ const LONG: Duration = Duration::from_secs(60);
 
 pub(crate) struct Fleet {
     pub(crate) models: Models,
-    pub(crate) servers: Vec<Server>,
-    kind: Kind,
+    pub(crate) servers: Vec<MockServer>,
+    kind: ServerKind,
     /// Where the weights are.
     weights: TempDir,
 }
 
 impl Fleet {
     /// Starts servers, and returns when all of them are running.
-    pub(crate) async fn start(kind: Kind, servers: usize, options: Options) -> Self {
+    pub(crate) async fn start(kind: ServerKind, servers: usize, options: Options) -> Self {
         let mut fleet = Self {
             models: Models::new(options),
             servers: Vec::new(),
@@ -37,28 +38,28 @@ impl Fleet {
             weights: TempDir::new().unwrap(),
         };
         for _ in 0..servers {
-            fleet.add(fleet.simulated()).await;
+            fleet.add(fleet.mock()).await;
         }
         fleet
     }
 
     /// Starts one server with default options.
-    pub(crate) async fn single(kind: Kind) -> Self {
+    pub(crate) async fn single(kind: ServerKind) -> Self {
         Self::start(kind, 1, options()).await
     }
 
     /// How the servers are.
-    pub(crate) fn simulated(&self) -> simulated::Options {
-        let lengths = Lengths::Uniform(16, 24);
+    pub(crate) fn mock(&self) -> MockServerOptions {
+        let lengths = CompletionLengths::Uniform(16, 24);
         // Different seeds make different ids of answers.
         let seed = self.servers.len() as u64;
         let max_records = 256;
-        simulated::Options { lengths, seed, max_records, ..simulated::Options::new(self.kind) }
+        MockServerOptions { lengths, seed, max_records, ..MockServerOptions::new(self.kind) }
     }
 
     /// Adds a server, and returns when it is running.
-    pub(crate) async fn add(&mut self, options: simulated::Options) {
-        let server = Server::start(options).unwrap();
+    pub(crate) async fn add(&mut self, options: MockServerOptions) {
+        let server = MockServer::start(options).unwrap();
         self.models.add(spec(self.kind, server.url())).unwrap();
         self.servers.push(server);
         let many = self.servers.len();
@@ -85,8 +86,8 @@ impl Fleet {
         }
     }
 
-    pub(crate) fn inside(&self, server: usize) -> Inside {
-        self.servers[server].inside()
+    pub(crate) fn control(&self, server: usize) -> MockControl {
+        self.servers[server].control()
     }
 
     /// A directory with weights of a version.
@@ -110,11 +111,12 @@ impl Fleet {
     }
 }
 
-pub(crate) fn spec(kind: Kind, url: String) -> ServerSpec {
+pub(crate) fn spec(kind: ServerKind, url: String) -> ServerSpec {
     let engine = match kind {
-        Kind::Vllm => Engine::Vllm,
-        Kind::Sglang => Engine::Sglang,
-        Kind::OpenAi => Engine::OpenAi,
+        ServerKind::Vllm => Engine::Vllm,
+        ServerKind::Sglang => Engine::Sglang,
+        ServerKind::LlamaCpp => Engine::LlamaCpp,
+        ServerKind::Openai => Engine::OpenAi,
     };
     let model = "trained".to_owned();
     ServerSpec { model, trained: true, engine, url, api_key: None, server_model: None }
@@ -182,9 +184,9 @@ impl Stream {
 }
 
 /// The versions of the tokens of an answer, as its server knows them.
-pub(crate) async fn versions(servers: &[Server], id: &str) -> Vec<u64> {
+pub(crate) async fn versions(servers: &[MockServer], id: &str) -> Vec<u64> {
     loop {
-        let record = servers.iter().find_map(|server| server.inside().record(id)).unwrap();
+        let record = servers.iter().find_map(|server| server.control().record(id)).unwrap();
         if record.end.is_some() {
             return record.choices[0].tokens.iter().map(|token| token.version).collect();
         }

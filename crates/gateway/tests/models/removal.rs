@@ -2,19 +2,19 @@
 
 use std::time::Duration;
 
+use rollway_base::ServerKind;
 use rollway_gateway::error::ErrorKind;
 use rollway_gateway::models::{Removed, State, Wanted};
-use rollway_gateway::simulated::Kind;
 
 use crate::fleet::{DRAIN, Fleet, held_streams};
 use crate::stand_in::options;
 
 #[tokio::test]
 async fn a_server_that_is_removed_finishes_what_it_has() {
-    let fleet = Fleet::start(Kind::Vllm, 2, options()).await;
+    let fleet = Fleet::start(ServerKind::Vllm, 2, options()).await;
     let ids: Vec<_> = fleet.view().iter().map(|server| server.id).collect();
-    fleet.inside(0).hold(5);
-    fleet.inside(1).hold(5);
+    fleet.control(0).hold(5);
+    fleet.control(1).hold(5);
     let streams = held_streams(&fleet, 6).await;
     let mut removal = Box::pin(fleet.models.remove(ids[0], Duration::from_secs(60)));
     assert!(futures_util::poll!(&mut removal).is_pending());
@@ -22,7 +22,7 @@ async fn a_server_that_is_removed_finishes_what_it_has() {
     assert_eq!(fleet.pick().await.server().id, ids[1]);
     let again = fleet.models.remove(ids[0], Duration::ZERO).await.unwrap_err();
     assert_eq!(again.kind, ErrorKind::NotFound);
-    fleet.inside(0).release();
+    fleet.control(0).release();
     for mut stream in streams.into_iter().filter(|it| it.lease.server().id == ids[0]) {
         stream.finish().await;
         assert!(stream.is_done && !stream.lease.is_aborted());
@@ -33,15 +33,15 @@ async fn a_server_that_is_removed_finishes_what_it_has() {
 
 #[tokio::test]
 async fn what_is_left_at_the_deadline_is_aborted() {
-    let fleet = Fleet::single(Kind::Sglang).await;
+    let fleet = Fleet::single(ServerKind::Sglang).await;
     let id = fleet.view()[0].id;
-    fleet.inside(0).hold(5);
+    fleet.control(0).hold(5);
     let stream = held_streams(&fleet, 1).await.remove(0);
     let removed = fleet.models.remove(id, Duration::from_millis(5)).await;
     assert_eq!(removed, Ok(Removed { aborted: 1 }));
     stream.lease.aborted().await;
     drop(stream);
-    fleet.inside(0).wait_for(|counts| counts.left == 1).await;
+    fleet.control(0).wait_for(|counts| counts.left == 1).await;
     let error = fleet.models.pick(Wanted::default()).await.unwrap_err();
     assert_eq!(error.message, "the gateway has no models: add a server of one");
     assert!(fleet.update(1, DRAIN).await.servers.is_empty());
@@ -49,14 +49,14 @@ async fn what_is_left_at_the_deadline_is_aborted() {
 
 #[tokio::test]
 async fn one_request_is_aborted_in_its_server() {
-    for kind in [Kind::Vllm, Kind::Sglang] {
+    for kind in [ServerKind::Vllm, ServerKind::Sglang] {
         let fleet = Fleet::single(kind).await;
-        fleet.inside(0).hold(5);
+        fleet.control(0).hold(5);
         let mut streams = held_streams(&fleet, 2).await;
         let id = streams[0].id.trim_start_matches("chatcmpl-").to_owned();
         streams[0].lease.server().abort(&id).await.unwrap();
         assert_eq!(streams[0].finish().await.as_deref(), Some("abort"));
-        fleet.inside(0).release();
+        fleet.control(0).release();
         assert_eq!(streams[1].finish().await.as_deref(), Some("stop"));
     }
 }

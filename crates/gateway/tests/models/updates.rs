@@ -2,24 +2,24 @@
 
 use std::time::Duration;
 
+use rollway_base::ServerKind;
 use rollway_gateway::dialect::Engine;
 use rollway_gateway::models::{
     Group, InFlight, Options, Outcome, State, Tensor, Update, Wanted, Weights,
 };
-use rollway_gateway::simulated::Kind;
 
 use crate::fleet::{DRAIN, Fleet, Stream, held_streams, outcomes, versions};
 use crate::stand_in::{StandIn, options, well};
 
-const KINDS: [Kind; 2] = [Kind::Vllm, Kind::Sglang];
+const KINDS: [ServerKind; 2] = [ServerKind::Vllm, ServerKind::Sglang];
 
 /// Clients stream without end while three updates go around: every stream comes to its end, with
 /// the version that its lease says.
-async fn under_load(kind: Kind, in_flight: InFlight) {
+async fn under_load(kind: ServerKind, in_flight: InFlight) {
     let options = Options { min_running: 2, ..options() };
     let fleet = Fleet::start(kind, 3, options).await;
     for server in 0..3 {
-        fleet.inside(server).set_speed(Duration::ZERO, 400.0);
+        fleet.control(server).set_speed(Duration::ZERO, 400.0);
     }
     let stop = tokio_util::sync::CancellationToken::new();
     let clients = (0..24).map(|client| {
@@ -69,7 +69,7 @@ async fn under_load(kind: Kind, in_flight: InFlight) {
     let labelled: usize = counts.iter().map(|count| count.1).sum();
     assert!(streams >= 24 && labelled > 0, "{streams} streams, {labelled} labelled");
     for server in &fleet.servers {
-        let inside = server.inside();
+        let inside = server.control();
         assert_eq!((inside.version(), inside.version_name()), (3, "3".to_owned()));
         assert_eq!(inside.counts().aborted + inside.counts().left, 0);
     }
@@ -94,7 +94,7 @@ async fn kept_updates_under_load_lose_nothing() {
 async fn kept_requests_go_on_with_the_new_weights_and_know_that_they_do_not_know() {
     for kind in KINDS {
         let fleet = Fleet::single(kind).await;
-        let inside = fleet.inside(0);
+        let inside = fleet.control(0);
         inside.hold(5);
         let mut streams = held_streams(&fleet, 16).await;
         inside.wait_for(|counts| counts.frozen == 16).await;
@@ -118,7 +118,7 @@ async fn kept_requests_go_on_with_the_new_weights_and_know_that_they_do_not_know
 async fn a_single_server_is_updated_while_callers_wait() {
     for kind in KINDS {
         let fleet = Fleet::single(kind).await;
-        let inside = fleet.inside(0);
+        let inside = fleet.control(0);
         inside.hold(5);
         let mut stream = held_streams(&fleet, 1).await.remove(0);
         let mut update = Box::pin(fleet.update(1, DRAIN));
@@ -143,7 +143,7 @@ async fn an_update_that_may_abort_does() {
         let at_once = InFlight::Drain { timeout: Duration::ZERO, then_abort: true };
         for in_flight in [InFlight::Abort, at_once] {
             let fleet = Fleet::single(kind).await;
-            fleet.inside(0).hold(5);
+            fleet.control(0).hold(5);
             let streams = held_streams(&fleet, 4).await;
             let ends = streams.into_iter().map(|mut stream| async move {
                 let aborted = stream.lease.abort_token();
@@ -157,7 +157,7 @@ async fn an_update_that_may_abort_does() {
             assert_eq!(outcomes(&report), [&Outcome::Updated]);
             assert_eq!((report.servers[0].in_flight, report.servers[0].aborted), (4, 4));
             // It notices a little later that a client has left.
-            let counts = fleet.inside(0).wait_for(|counts| counts.running == 0).await;
+            let counts = fleet.control(0).wait_for(|counts| counts.running == 0).await;
             assert_eq!((counts.completed, counts.aborted + counts.left), (0, 4));
         }
     }
@@ -165,8 +165,8 @@ async fn an_update_that_may_abort_does() {
 
 #[tokio::test]
 async fn the_same_version_again_is_nothing_and_a_waiting_one_gives_way_to_a_newer() {
-    let fleet = Fleet::single(Kind::Vllm).await;
-    fleet.inside(0).hold(5);
+    let fleet = Fleet::single(ServerKind::Vllm).await;
+    fleet.control(0).hold(5);
     let stream = held_streams(&fleet, 1).await;
     let mut first = Box::pin(fleet.update(1, DRAIN));
     assert!(futures_util::poll!(&mut first).is_pending());
@@ -180,10 +180,10 @@ async fn the_same_version_again_is_nothing_and_a_waiting_one_gives_way_to_a_newe
     let (first, second, third) = futures_util::join!(first, second, third);
     assert!(first.is_complete() && third.is_complete());
     assert_eq!((second.superseded_by, second.is_complete()), (Some(3), false));
-    let calls = fleet.inside(0).calls().iter().filter(|call| call.contains("rpc")).count();
+    let calls = fleet.control(0).calls().iter().filter(|call| call.contains("rpc")).count();
     let again = fleet.update(3, DRAIN).await;
     assert_eq!(outcomes(&again), [&Outcome::HadIt]);
-    let after = fleet.inside(0).calls().iter().filter(|call| call.contains("rpc")).count();
+    let after = fleet.control(0).calls().iter().filter(|call| call.contains("rpc")).count();
     assert_eq!((calls, after), (2, 2));
 }
 
@@ -194,18 +194,18 @@ async fn whoever_comes_late_or_back_gets_the_weights_of_the_others() {
         assert!(fleet.update(7, DRAIN).await.is_complete());
         let dead = fleet.servers.remove(0);
         let again =
-            rollway_gateway::simulated::Options { address: dead.address(), ..fleet.simulated() };
+            rollway_mock_server::MockServerOptions { address: dead.address(), ..fleet.mock() };
         dead.stop().await;
         fleet.wait_for(|servers| matches!(servers[0].state, State::Unhealthy(_))).await;
-        let back = rollway_gateway::simulated::Server::start(again).unwrap();
+        let back = rollway_mock_server::MockServer::start(again).unwrap();
         fleet.servers.insert(0, back);
-        fleet.add(fleet.simulated()).await;
+        fleet.add(fleet.mock()).await;
         let is_there = |server: &rollway_gateway::models::ServerView| {
             server.state == State::Running && server.version == Some(7)
         };
         fleet.wait_for(|servers| servers.iter().all(is_there)).await;
         for server in 0..3 {
-            assert_eq!(fleet.inside(server).version(), 7);
+            assert_eq!(fleet.control(server).version(), 7);
         }
     }
 }
@@ -213,7 +213,7 @@ async fn whoever_comes_late_or_back_gets_the_weights_of_the_others() {
 #[tokio::test]
 async fn servers_that_keep_their_weights_say_so() {
     let llama = StandIn::start(well("m")).await;
-    let mut fleet = Fleet::start(Kind::Vllm, 0, options()).await;
+    let mut fleet = Fleet::start(ServerKind::Vllm, 0, options()).await;
     fleet.models.add(llama.spec("trained", Engine::LlamaCpp)).unwrap();
     fleet.wait_for(|servers| servers[0].state == State::Running).await;
     let report = fleet.update(1, DRAIN).await;
@@ -248,7 +248,7 @@ async fn weights_that_are_sent_over_a_group_reach_all_servers_at_once() {
         let report = fleet.models.update(update).await;
         assert_eq!(outcomes(&report), [&Outcome::Updated; 2]);
         for server in 0..2 {
-            assert_eq!(fleet.inside(server).version_name(), "1");
+            assert_eq!(fleet.control(server).version_name(), "1");
         }
     }
 }

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use rollway_base::ServerKind;
 use rollway_gateway::dialect::Engine;
 use rollway_gateway::error::ErrorKind;
 use rollway_gateway::models::{Lease, Models, Options, ServerId, ServerSpec, State, Wanted};
-use rollway_gateway::simulated::Kind;
 
 use crate::fleet::Fleet;
 use crate::stand_in::{StandIn, models, options, spec, well};
@@ -93,14 +93,14 @@ async fn a_server_that_dies_is_left_out_until_it_is_back() {
 
 #[tokio::test]
 async fn a_server_that_says_it_is_ill_is_left_out_until_it_is_well() {
-    let mut fleet = Fleet::start(Kind::Vllm, 2, options()).await;
-    fleet.inside(0).set_healthy(false);
+    let mut fleet = Fleet::start(ServerKind::Vllm, 2, options()).await;
+    fleet.control(0).set_healthy(false);
     fleet.wait_for(|servers| matches!(servers[0].state, State::Unhealthy(_))).await;
     let State::Unhealthy(why) = &fleet.view()[0].state else { panic!("it came back") };
     assert_eq!(why, "/health answered 503 Service Unavailable");
     let leases: Vec<Lease> = futures_util::future::join_all((0..8).map(|_| fleet.pick())).await;
     assert!(leases.iter().all(|lease| lease.server().id == fleet.view()[1].id));
-    fleet.inside(0).set_healthy(true);
+    fleet.control(0).set_healthy(true);
     fleet.wait_for(|servers| servers[0].state == State::Running).await;
     assert_eq!(fleet.pick().await.server().id, fleet.view()[0].id);
     fleet.servers.clear();
@@ -140,7 +140,7 @@ async fn pick_patiently(models: &Models) -> Lease {
 
 #[tokio::test]
 async fn sessions_stay_at_their_server_and_calls_avoid_who_failed_them() {
-    let fleet = Fleet::start(Kind::Vllm, 3, options()).await;
+    let fleet = Fleet::start(ServerKind::Vllm, 3, options()).await;
     let of = |session, avoid| {
         let models = fleet.models.clone();
         async move {

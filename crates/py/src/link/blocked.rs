@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rollway_wire::{EngineMessage, RunnerReport, StopCause, WorkerMessage};
+use rollway_protocol::{EngineMessage, RunnerReport, StopCause, WorkerMessage};
 use tokio::sync::watch;
 use tokio::time::sleep;
 

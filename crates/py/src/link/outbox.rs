@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rollway_wire::WorkerMessage;
-use rollway_wire::worker::{SendError, Sender};
+use rollway_protocol::WorkerMessage;
+use rollway_protocol::worker_client::{SendError, Sender};
 
 use super::lock;
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use rollway_base::Secret;
-use rollway_wire::StartAttempt;
+use rollway_protocol::StartAttempt;
 
 use crate::batch_id::Id;
 

@@ -8,7 +8,7 @@ use rollway_engine::tiny::trainer::MODEL;
 use rollway_engine::tiny::{Options, TinyServer};
 use rollway_gateway::dialect::Engine;
 use rollway_gateway::models::ServerSpec;
-use rollway_gateway::simulated;
+use rollway_mock_server::{MockServer, MockServerOptions};
 use rollway_tiny::Weights;
 
 use super::{ExplorerError, Result};
@@ -18,7 +18,7 @@ use crate::gateway_options::trained_model;
 #[derive(Debug, Default)]
 pub(crate) struct Embedded {
     tiny: Vec<TinyServer>,
-    echo: Vec<simulated::Server>,
+    echo: Vec<MockServer>,
 }
 
 /// Weights to begin with, and their version.
@@ -52,14 +52,14 @@ impl Embedded {
                 self.tiny.push(TinyServer::start(tiny(model, name, start)?).map_err(failed)?);
                 self.tiny.last().map(TinyServer::url)
             } else {
-                let options = simulated::Options {
+                let options = MockServerOptions {
                     model: name.to_owned(),
                     seed: model.seed.unwrap_or(0),
                     version: start.as_ref().map_or(0, |(version, _)| *version),
-                    ..simulated::Options::default()
+                    ..MockServerOptions::default()
                 };
-                self.echo.push(simulated::Server::start(options).map_err(failed)?);
-                self.echo.last().map(simulated::Server::url)
+                self.echo.push(MockServer::start(options).map_err(failed)?);
+                self.echo.last().map(MockServer::url)
             };
             specs.push(ServerSpec {
                 model: name.to_owned(),

@@ -13,7 +13,7 @@ use rollway_engine::config::{Backend, Config};
 use rollway_engine::events::Observers;
 use rollway_engine::taskset::{Drawn, Opener};
 use rollway_engine::{Collect, Scheduler};
-use rollway_wire::experience::{Experience, payload};
+use rollway_experience::{Experience, payload};
 use serde_json::{Value, json};
 
 use super::trouble::Trouble;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rollway_engine::ChildOptions;
 use rollway_engine::config::{Config, EngineType, Model};
 use rollway_engine::process::python;
-use rollway_wire::env;
+use rollway_protocol::env;
 use serde_json::{Value, json};
 
 use super::named::sets;

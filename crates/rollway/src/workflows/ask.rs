@@ -6,7 +6,7 @@ use bytes::Bytes;
 use rollway_core::FailureKind;
 use rollway_core::metrics::{Metrics, run_metrics};
 use rollway_engine::{RunContext, RunError, RunModel, RunOutput, RunResult};
-use rollway_wire::experience::{Experience, deserialize_many, serialize_many};
+use rollway_experience::{Experience, deserialize_many, serialize_many};
 use serde_json::{Map, Value};
 
 use crate::client::{Answer, Client};

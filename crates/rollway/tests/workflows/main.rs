@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 use rollway::workflow_runtime::{Fleet, FleetErrorKind, TASK_ENCODING};
 use rollway_core::FailureKind;
 use rollway_core::metrics::Metrics;
+use rollway_experience::{Experience, deserialize_many};
 use rollway_gateway::dialect::Engine;
-use rollway_wire::experience::{Experience, deserialize_many};
 use serde_json::{Value, json};
 
 use crate::world::{World, drawn, failed, run};

@@ -24,8 +24,6 @@ const ARROWS: &[Arrows] = &[
     only("crates/config", &["rollway-base", "rollway-core"]),
     only("crates/tasksets", &["rollway-base", "rollway-core", "rollway-config"]),
     only("crates/sync", &["rollway-base", "rollway-core", "rollway-config"]),
-    // Before the split into experience, protocol and conformance.
-    only("crates/wire", &["rollway-base", "rollway-core"]),
     Arrows { folder: "crates/data", to: To::Anything },
     Arrows { folder: "crates/gateway", to: To::Anything },
     Arrows { folder: "crates/tiny", to: To::Anything },
@@ -39,8 +37,6 @@ const ARROWS: &[Arrows] = &[
             "rollway-experience",
             "rollway-gateway",
             "rollway-protocol",
-            // Before the split into experience, protocol and conformance.
-            "rollway-wire",
             // Before its server and its trainer have left the engine.
             "rollway-tiny",
         ],
@@ -54,8 +50,6 @@ const ARROWS: &[Arrows] = &[
             "rollway-engine",
             "rollway-experience",
             "rollway-gateway",
-            // Before the split into experience, protocol and conformance.
-            "rollway-wire",
         ],
     ),
     only(
@@ -79,8 +73,6 @@ const ARROWS: &[Arrows] = &[
             "rollway-tasksets",
             "rollway-telemetry",
             "rollway-tiny",
-            // Before the split into experience, protocol and conformance.
-            "rollway-wire",
         ],
     ),
     Arrows { folder: "crates/testkit", to: To::Anything },

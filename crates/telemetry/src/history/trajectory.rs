@@ -1,7 +1,7 @@
 //! The experiences of a run, for people.
 
 use bytes::Bytes;
-use rollway_wire::experience::{self, deserialize_many};
+use rollway_experience::deserialize_many;
 use serde_json::{Value, json};
 
 use crate::view::Experience;
@@ -38,7 +38,7 @@ pub(super) fn lengths(payload: &Bytes) -> Lengths {
 }
 
 /// Counts the stretches that the model produced.
-fn turns(experience: &experience::Experience) -> u64 {
+fn turns(experience: &rollway_experience::Experience) -> u64 {
     let Some(mask) = &experience.action_mask else { return 1 };
     let mut was = false;
     mask.iter().filter(|is| std::mem::replace(&mut was, *is) != *is && *is).count() as u64
@@ -53,7 +53,7 @@ pub(super) fn shown(payload: Bytes) -> Result<(Vec<Experience>, Option<String>),
     Ok((experiences.iter().take(EXPERIENCES).map(show).collect(), words))
 }
 
-fn show(one: &experience::Experience) -> Experience {
+fn show(one: &rollway_experience::Experience) -> Experience {
     let mut is_cut = one.tokens.len() > TOKENS;
     let response = TOKENS.saturating_sub(one.prompt_length);
     let mut text = |text: &Option<String>| {
@@ -62,7 +62,7 @@ fn show(one: &experience::Experience) -> Experience {
         Some(text[..text.floor_char_boundary(TEXT)].to_owned())
     };
     let (prompt_text, response_text) = (text(&one.prompt_text), text(&one.response_text));
-    let mut value = |json: Option<&experience::Json>| match json {
+    let mut value = |json: Option<&rollway_experience::Json>| match json {
         Some(json) if json.bytes().len() > TEXT => {
             is_cut = true;
             Value::Null

@@ -10,14 +10,15 @@ use rollway_engine::{Gated, GatewayKeys, Local, Registry, RunContext, RunOutput}
 use rollway_gateway::dialect::Engine;
 use rollway_gateway::gateway::{self, Gateway};
 use rollway_gateway::models::{self, ServerSpec};
-use rollway_gateway::{record, simulated};
+use rollway_gateway::record;
+use rollway_mock_server::{MockServer, MockServerOptions};
 use rollway_telemetry::history::History;
 use rollway_telemetry::view::{JobState, RunKey, RunState};
 use serde_json::{Map, json};
 
 use crate::help::{config, coordinator, live, options, tasks, until};
 
-async fn start(server: &simulated::Server, observers: &Observers) -> Gateway {
+async fn start(server: &MockServer, observers: &Observers) -> Gateway {
     let options = gateway::Options {
         listen: "127.0.0.1:0".to_owned(),
         host: None,
@@ -64,7 +65,7 @@ async fn calls_belong_to_the_attempt_that_made_them() {
     let folder = tempfile::tempdir().unwrap();
     let history = History::open(&options(folder.path())).unwrap();
     let scene = live(&history);
-    let server = simulated::Server::start(simulated::Options::default()).unwrap();
+    let server = MockServer::start(MockServerOptions::default()).unwrap();
     let observers = Observers::new(vec![std::sync::Arc::clone(&history) as _]);
     let gateway = start(&server, &observers).await;
     let local = Local::new(Registry::default().with("ask", ask));

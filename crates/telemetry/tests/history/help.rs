@@ -14,10 +14,10 @@ use rollway_engine::{
     Local, Parcel, Registry, RolloutCoordinator, RunContext, RunError, RunOutput, RunResult, Sink,
     Stored, Task, Workers,
 };
+use rollway_experience::{Array, Experience, Fields, serialize};
 use rollway_telemetry::history::{History, Options};
 use rollway_telemetry::live_job;
 use rollway_telemetry::view::{Run, RunQuery, RunState, Scene};
-use rollway_wire::experience::{Array, Experience, Fields, serialize};
 
 pub(crate) const MB: u64 = 1 << 20;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use rollway_wire::experience::PayloadError;
+use rollway_experience::PayloadError;
 use serde::Deserialize;
 use serde_json::Value;
 

@@ -11,7 +11,7 @@ use parquet::errors::ParquetError;
 use parquet::file::metadata::KeyValue;
 use parquet::file::properties::WriterProperties;
 use parquet::schema::types::ColumnPath;
-use rollway_wire::experience::PayloadError;
+use rollway_experience::PayloadError;
 
 use crate::Sample;
 use crate::arrow::{ColumnError, from_batch, schema, to_batch};

@@ -1,7 +1,7 @@
 //! `grpo`: advantages of runs against the other runs of their task.
 
 use rollway_core::metrics::{BATCH_STATS, Metrics, gather_metrics};
-use rollway_wire::experience::{Array, Experience};
+use rollway_experience::{Array, Experience};
 use serde_json::Value;
 
 use super::{GROUP_TOO_SMALL, LOW_STD, Spread, finite, groups};

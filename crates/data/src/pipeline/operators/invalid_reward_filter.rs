@@ -1,6 +1,6 @@
 //! `invalid_reward_filter`: drops what nobody can calculate with.
 
-use rollway_wire::experience::Experience;
+use rollway_experience::Experience;
 use serde_json::Value;
 
 use super::finite;

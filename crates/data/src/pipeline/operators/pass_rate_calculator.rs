@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use rollway_core::metrics::{Metrics, Stat};
-use rollway_wire::experience::Experience;
+use rollway_experience::Experience;
 use serde_json::Value;
 
 use super::finite;

@@ -1,6 +1,6 @@
 //! `reward_filter`: drops what was not good enough.
 
-use rollway_wire::experience::Experience;
+use rollway_experience::Experience;
 use serde_json::Value;
 
 use super::{MISSING_REWARD, NAN_REWARD};

@@ -1,7 +1,7 @@
 //! `reward_shaping_mapper`: changes rewards by what else is known of an experience.
 
 use rollway_core::metrics::{Metrics, Stat};
-use rollway_wire::experience::Experience;
+use rollway_experience::Experience;
 use serde_json::Value;
 
 use crate::pipeline::{ArgumentError, Arguments, Operator, OperatorError, Outcome};

@@ -1,6 +1,6 @@
 //! `reward_std_filter`: drops tasks whose runs all went alike.
 
-use rollway_wire::experience::Experience;
+use rollway_experience::Experience;
 use serde_json::Value;
 
 use super::{GROUP_TOO_SMALL, LOW_STD, Spread, finite, groups};

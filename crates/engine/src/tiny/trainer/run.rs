@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use rollway_data::Sample;
 use rollway_data::buffer::{Ask, BufferError, End, Reader};
+use rollway_experience::Experience;
 use rollway_tiny::{Trainer, Weights};
-use rollway_wire::experience::Experience;
 
 use super::outlet::{Folder, Occasion, Outlet};
 use super::state::Place;

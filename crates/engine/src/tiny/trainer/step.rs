@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use rollway_experience::{Experience, Kind};
 use rollway_tiny::{Grpo, Rate, Sample, StepReport, Trainer};
-use rollway_wire::experience::{Experience, Kind};
 
 /// How to learn.
 #[derive(Clone, Copy, Debug, PartialEq)]

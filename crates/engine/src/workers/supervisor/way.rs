@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rollway_base::{Address, Secret};
-use rollway_wire::env;
+use rollway_protocol::env;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rollway_core::{Life, RunnerId};
-use rollway_wire::server::{Greeting, LeftReason};
+use rollway_protocol::worker_server::{Greeting, LeftReason};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;

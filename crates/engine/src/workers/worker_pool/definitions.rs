@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use rollway_wire::{Definition, DefinitionId};
+use rollway_protocol::{Definition, DefinitionId};
 
 use crate::workers::Attempt;
 

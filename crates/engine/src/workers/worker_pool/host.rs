@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rollway_core::{FailureKind, Life, RunnerId};
-use rollway_wire::server::{Connection, Greeting, SendError};
-use rollway_wire::{EngineMessage, StartAttempt};
+use rollway_protocol::worker_server::{Connection, Greeting, SendError};
+use rollway_protocol::{EngineMessage, StartAttempt};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;

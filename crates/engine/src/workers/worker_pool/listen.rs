@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use rollway_core::RunnerId;
-use rollway_wire::server::{ConnId, Greeting, LeftReason, Server, ServerEvent};
-use rollway_wire::{Outcome, Refusal, RefusalCode, RunnerReport, StopCause, WorkerMessage};
+use rollway_protocol::worker_server::{ConnId, Greeting, LeftReason, Server, ServerEvent};
+use rollway_protocol::{Outcome, Refusal, RefusalCode, RunnerReport, StopCause, WorkerMessage};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 

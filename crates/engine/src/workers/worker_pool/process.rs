@@ -4,7 +4,7 @@ use std::io;
 use std::pin::Pin;
 use std::process::{ExitStatus, Stdio};
 
-use rollway_wire::env;
+use rollway_protocol::env;
 use tempfile::TempDir;
 use tokio::io::AsyncRead;
 use tokio::process::{Child, Command};

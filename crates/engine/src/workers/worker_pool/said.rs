@@ -4,7 +4,7 @@
 //! itself: a record separator and a JSON object, so that the last words of a process that dies are
 //! there too.
 
-use rollway_wire::{LogLevel, LogLine, LogSource};
+use rollway_protocol::{LogLevel, LogLine, LogSource};
 use serde::Deserialize;
 
 /// What begins a line that says where it comes from.

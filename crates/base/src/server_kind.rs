@@ -1,0 +1,81 @@
+//! Kinds of inference servers.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::suggest;
+
+/// Kind of an inference server: determines its API and its control endpoints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ServerKind {
+    /// vLLM's OpenAI-compatible server.
+    Vllm,
+    /// SGLang's server.
+    Sglang,
+    /// llama.cpp's server, whose weights are fixed.
+    LlamaCpp,
+    /// Any other server with the OpenAI API. Log-probabilities as far as it returns them, no token
+    /// ids, no versions, no weight updates.
+    Openai,
+}
+
+impl ServerKind {
+    /// All kinds.
+    pub const ALL: [Self; 4] = [Self::Vllm, Self::Sglang, Self::LlamaCpp, Self::Openai];
+
+    /// Returns the name in configurations, APIs and commands.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Vllm => "vllm",
+            Self::Sglang => "sglang",
+            Self::LlamaCpp => "llama_cpp",
+            Self::Openai => "openai",
+        }
+    }
+}
+
+impl fmt::Display for ServerKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// The name of no server kind.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "unknown server kind `{name}`: {}",
+    suggest::instead(name, ServerKind::ALL.into_iter().map(ServerKind::name))
+)]
+pub struct UnknownServerKind {
+    /// The name.
+    pub name: String,
+}
+
+impl FromStr for ServerKind {
+    type Err = UnknownServerKind;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        let found = Self::ALL.into_iter().find(|kind| kind.name() == name);
+        found.ok_or_else(|| UnknownServerKind { name: name.to_owned() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_is_parsed_back() {
+        for kind in ServerKind::ALL {
+            assert_eq!(kind.to_string().parse(), Ok(kind));
+        }
+    }
+
+    #[test]
+    fn an_unknown_name_gets_a_suggestion() {
+        let error = |name: &str| name.parse::<ServerKind>().expect_err("unknown").to_string();
+        assert_eq!(error("vlm"), "unknown server kind `vlm`: did you mean `vllm`?");
+        let all = "available: vllm, sglang, llama_cpp, openai";
+        assert_eq!(error("triton"), format!("unknown server kind `triton`: {all}"));
+    }
+}

@@ -1,0 +1,56 @@
+//! Checks whether a worker keeps to the protocol.
+//!
+//! `cargo run -p rollway-conformance --example conformance -- [--address ADDRESS] [COMMAND [ARGUMENT]...]`
+//!
+//! With a command, the worker is started as often as needed. Without, it is started by hand, once.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use rollway_conformance::{Invitation, Options, Target};
+use rollway_protocol::env;
+
+const USAGE: &str = "usage: conformance [--address ADDRESS] [COMMAND [ARGUMENT]...]";
+
+#[tokio::main(flavor = "current_thread")]
+#[expect(clippy::print_stdout, clippy::print_stderr, reason = "a program prints its report")]
+async fn main() -> ExitCode {
+    match parse() {
+        Ok((target, options)) => {
+            let report = rollway_conformance::run(&target, &options).await;
+            println!("{report}");
+            if report.ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        }
+        Err(error) => {
+            eprintln!("error: {error}\n{USAGE}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn parse() -> Result<(Target, Options), String> {
+    let mut options = Options::default();
+    let mut arguments = std::env::args_os().skip(1).peekable();
+    if arguments.next_if(|argument| argument == "--address").is_some() {
+        let address = arguments.next().ok_or("--address needs an address")?;
+        let address = address.to_str().ok_or("the address is not a text")?;
+        options.address = address.parse().map_err(|error| format!("{error}"))?;
+    }
+    let command: Vec<OsString> = arguments.collect();
+    if command.is_empty() {
+        return Ok((Target::ByHand(Box::new(invite)), options));
+    }
+    if command[0].to_string_lossy().starts_with('-') {
+        return Err(format!("unknown option {}", command[0].display()));
+    }
+    Ok((Target::Command(command), options))
+}
+
+#[expect(clippy::print_stderr, reason = "somebody has to start the worker")]
+fn invite(invitation: &Invitation) {
+    let Invitation { address, secret, token } = invitation;
+    eprintln!("start the worker now, with");
+    eprintln!("  {}={address}", env::ADDRESS);
+    eprintln!("  {}={}", env::SECRET, secret.reveal());
+    eprintln!("  {}={token}", env::TOKEN);
+}

@@ -1,0 +1,274 @@
+//! A payload becomes experiences, whose arrays and JSON are slices of it.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use prost::Message;
+
+use super::items::Items;
+use super::{ALIGNMENT, Header, PayloadError, proto, verify};
+use crate::{
+    Array, CustomField, Dtype, Eid, Element, Experience, FieldError, Fields, IdPart, Json, Kind,
+    ModelVersions, Problem, Tensor, TruncateStatus, VersionRun,
+};
+
+/// No item takes less of the metadata: key and length of the item (2 bytes), its kind (2), the size
+/// of its data (2), and its tokens with their type and shape (6). Memory for experiences is
+/// reserved only as far as they can be there.
+const ITEM_METADATA_BYTES_MIN: u64 = 12;
+
+/// No item takes less of the data section: there is at least one token.
+const ITEM_DATA_BYTES_MIN: u64 = ALIGNMENT as u64;
+
+/// Reads a payload of any number of experiences.
+///
+/// Bytes of any origin give experiences or an error. Arrays and JSON are slices of `payload`; what
+/// is allocated is at most a small multiple of its size.
+pub fn deserialize_many(payload: Bytes) -> Result<Vec<Experience>, PayloadError> {
+    let header = verify(&payload)?;
+    let room = (header.metadata_bytes / ITEM_METADATA_BYTES_MIN)
+        .min(header.data_bytes / ITEM_DATA_BYTES_MIN);
+    if header.items > room {
+        return Err(PayloadError::Items { found: room, expected: header.items });
+    }
+    // After `verify` all lengths are those of parts of a slice, so they fit into `usize`.
+    let data_end = Header::BYTES + header.data_bytes as usize;
+    let mut data = payload.slice(Header::BYTES..data_end);
+    let mut items = Items::new(payload.slice(data_end..));
+
+    let mut experiences = Vec::with_capacity(header.items as usize);
+    while let Some(bytes) = items.next()? {
+        let item = experiences.len();
+        if item as u64 == header.items {
+            return Err(PayloadError::Items { found: item as u64 + 1, expected: header.items });
+        }
+        let message =
+            proto::Item::decode(bytes).map_err(|error| PayloadError::Schema { item, error })?;
+        let experience = take_data(&mut data, message.data_bytes)
+            .and_then(|part| experience(message, &part))
+            .map_err(|error| PayloadError::Field { item, error })?;
+        experiences.push(experience);
+    }
+    let found = experiences.len() as u64;
+    if found != header.items {
+        return Err(PayloadError::Items { found, expected: header.items });
+    }
+    if !data.is_empty() {
+        let expected = header.data_bytes;
+        return Err(PayloadError::DataUse { found: expected - data.len() as u64, expected });
+    }
+    Ok(experiences)
+}
+
+/// Cuts an item's part off the data section.
+fn take_data(data: &mut Bytes, bytes: u64) -> Result<Bytes, FieldError> {
+    const FIELD: &str = "data_bytes";
+    if !bytes.is_multiple_of(ALIGNMENT as u64) {
+        return Err(Problem::Unaligned(bytes).at(FIELD));
+    }
+    match usize::try_from(bytes) {
+        Ok(bytes) if bytes <= data.len() => Ok(data.split_to(bytes)),
+        _ => Err(Problem::OutOfBounds { offset: bytes, room: data.len() }.at(FIELD)),
+    }
+}
+
+fn experience(item: proto::Item, data: &Bytes) -> Result<Experience, FieldError> {
+    let proto::Item {
+        eid,
+        kind,
+        data_bytes: _,
+        prompt_length,
+        tokens,
+        logprobs,
+        action_mask,
+        reward,
+        info,
+        metrics,
+        truncate_status,
+        model_versions,
+        prompt_text,
+        response_text,
+        messages,
+        tools,
+        chosen_messages,
+        rejected_messages,
+        token_level_reward,
+        advantages,
+        returns,
+        teacher_logprobs,
+        chosen,
+        rejected,
+        multi_modal_inputs,
+        custom_fields,
+    } = item;
+    let kind = read_kind(kind)?;
+    let info = if info.is_empty() { None } else { Some(info) };
+    let fields = Fields {
+        eid: eid.map(read_eid).unwrap_or_default(),
+        tokens: array("tokens", tokens, data)?.ok_or_else(|| Problem::Missing.at("tokens"))?,
+        prompt_length: usize::try_from(prompt_length)
+            .map_err(|_| Problem::TooLarge(prompt_length).at("prompt_length"))?,
+        logprobs: array("logprobs", logprobs, data)?,
+        reward,
+        token_level_reward: array("token_level_reward", token_level_reward, data)?,
+        advantages: array("advantages", advantages, data)?,
+        returns: array("returns", returns, data)?,
+        teacher_logprobs: array("teacher_logprobs", teacher_logprobs, data)?,
+        action_mask: array("action_mask", action_mask, data)?,
+        chosen: array("chosen", chosen, data)?,
+        rejected: array("rejected", rejected, data)?,
+        truncate_status: read_truncate_status(truncate_status)?,
+        model_versions: model_versions
+            .map(read_model_versions)
+            .transpose()
+            .map_err(|problem| problem.at("model_versions"))?,
+        info: json("info", info)?.unwrap_or_else(Json::object),
+        metrics,
+        prompt_text,
+        response_text,
+        messages: json("messages", messages)?,
+        tools: json("tools", tools)?,
+        chosen_messages: json("chosen_messages", chosen_messages)?,
+        rejected_messages: json("rejected_messages", rejected_messages)?,
+        multi_modal_inputs: read_multi_modal_inputs(multi_modal_inputs, data)?,
+        custom_fields: custom_fields
+            .into_iter()
+            .map(read_custom_field)
+            .collect::<Result<_, _>>()?,
+    };
+    Experience::with_kind(kind, fields)
+}
+
+fn array<T: Element>(
+    field: &'static str,
+    array: Option<proto::Array>,
+    data: &Bytes,
+) -> Result<Option<Array<T>>, FieldError>
+where
+    Array<T>: TryFrom<Tensor, Error = Problem>,
+{
+    let read = |array: proto::Array| {
+        // Only the written type, although more could be converted: conversions are copies.
+        let found = read_dtype(array.dtype)?;
+        if found != T::DTYPE {
+            return Err(Problem::Dtype { found, expected: T::DTYPE });
+        }
+        Array::try_from(tensor(array, data)?)
+    };
+    array.map(read).transpose().map_err(|problem| problem.at(field))
+}
+
+fn tensor(array: proto::Array, data: &Bytes) -> Result<Tensor, Problem> {
+    let proto::Array { dtype, shape, offset } = array;
+    let dtype = read_dtype(dtype)?;
+    if shape.len() > Tensor::RANK_MAX {
+        return Err(Problem::TooMany { found: shape.len(), limit: Tensor::RANK_MAX });
+    }
+    if !offset.is_multiple_of(ALIGNMENT as u64) {
+        return Err(Problem::Unaligned(offset));
+    }
+    let out_of_bounds = || Problem::OutOfBounds { offset, room: data.len() };
+    let shape: Vec<usize> = shape
+        .into_iter()
+        .map(|size| usize::try_from(size).map_err(|_| Problem::TooLarge(size)))
+        .collect::<Result<_, _>>()?;
+    let bytes = crate::tensor::data_bytes(dtype, &shape).ok_or_else(out_of_bounds)?;
+    let begin = usize::try_from(offset).map_err(|_| out_of_bounds())?;
+    let end =
+        begin.checked_add(bytes).filter(|&end| end <= data.len()).ok_or_else(out_of_bounds)?;
+    Tensor::new(dtype, shape, data.slice(begin..end))
+}
+
+fn read_multi_modal_inputs(
+    arrays: BTreeMap<String, proto::Array>,
+    data: &Bytes,
+) -> Result<BTreeMap<String, Tensor>, FieldError> {
+    let read = |(name, array): (String, proto::Array)| match tensor(array, data) {
+        Ok(tensor) => Ok((name, tensor)),
+        Err(problem) => Err(problem.at(format!("multi_modal_inputs.{name}"))),
+    };
+    arrays.into_iter().map(read).collect()
+}
+
+fn json(field: &'static str, text: Option<Bytes>) -> Result<Option<Json>, FieldError> {
+    text.map(Json::new).transpose().map_err(|problem| problem.at(field))
+}
+
+fn read_eid(eid: proto::Eid) -> Eid {
+    use proto::eid::{Batch, Task};
+
+    let proto::Eid { batch, task, run, step, suffix } = eid;
+    Eid {
+        batch: match batch {
+            Some(Batch::BatchNumber(number)) => IdPart::Number(number),
+            Some(Batch::BatchText(text)) => IdPart::Text(text),
+            None => IdPart::default(),
+        },
+        task: match task {
+            Some(Task::TaskNumber(number)) => IdPart::Number(number),
+            Some(Task::TaskText(text)) => IdPart::Text(text),
+            None => IdPart::default(),
+        },
+        run,
+        step,
+        suffix,
+    }
+}
+
+fn read_model_versions(message: proto::ModelVersions) -> Result<ModelVersions, Problem> {
+    let proto::ModelVersions { tokens, versions } = message;
+    if tokens.len() != versions.len() {
+        let (found, expected) = (versions.len() as u64, tokens.len() as u64);
+        return Err(Problem::Length { found, expected });
+    }
+    let mut read = ModelVersions::default();
+    for (tokens, version) in tokens.into_iter().zip(versions) {
+        let version = match version {
+            -1 => None,
+            _ => Some(u64::try_from(version).map_err(|_| Problem::NegativeVersion(version))?),
+        };
+        read.push(VersionRun { version, tokens })?;
+    }
+    Ok(read)
+}
+
+fn read_custom_field(field: proto::CustomField) -> Result<CustomField, FieldError> {
+    let proto::CustomField { source_field, destination_field, dtype } = field;
+    let dtype = read_dtype(dtype).map_err(|problem| problem.at("custom_fields.dtype"))?;
+    Ok(CustomField { source_field, destination_field, dtype })
+}
+
+fn read_kind(kind: i32) -> Result<Kind, FieldError> {
+    match proto::Kind::try_from(kind) {
+        Ok(proto::Kind::SingleTurn) => Ok(Kind::SingleTurn),
+        Ok(proto::Kind::MultiTurn) => Ok(Kind::MultiTurn),
+        Ok(proto::Kind::Dpo) => Ok(Kind::Dpo),
+        Ok(proto::Kind::Unspecified) => Err(Problem::Missing.at("kind")),
+        Err(_) => Err(Problem::UnknownValue(kind).at("kind")),
+    }
+}
+
+fn read_truncate_status(status: i32) -> Result<Option<TruncateStatus>, FieldError> {
+    match proto::TruncateStatus::try_from(status) {
+        Ok(proto::TruncateStatus::None) => Ok(None),
+        Ok(proto::TruncateStatus::PromptTruncated) => Ok(Some(TruncateStatus::PromptTruncated)),
+        Ok(proto::TruncateStatus::ResponseTruncated) => Ok(Some(TruncateStatus::ResponseTruncated)),
+        Err(_) => Err(Problem::UnknownValue(status).at("truncate_status")),
+    }
+}
+
+fn read_dtype(dtype: i32) -> Result<Dtype, Problem> {
+    match proto::Dtype::try_from(dtype) {
+        Ok(proto::Dtype::Bool) => Ok(Dtype::Bool),
+        Ok(proto::Dtype::U8) => Ok(Dtype::U8),
+        Ok(proto::Dtype::I8) => Ok(Dtype::I8),
+        Ok(proto::Dtype::I16) => Ok(Dtype::I16),
+        Ok(proto::Dtype::I32) => Ok(Dtype::I32),
+        Ok(proto::Dtype::I64) => Ok(Dtype::I64),
+        Ok(proto::Dtype::F16) => Ok(Dtype::F16),
+        Ok(proto::Dtype::Bf16) => Ok(Dtype::Bf16),
+        Ok(proto::Dtype::F32) => Ok(Dtype::F32),
+        Ok(proto::Dtype::F64) => Ok(Dtype::F64),
+        Ok(proto::Dtype::Unspecified) | Err(_) => Err(Problem::UnknownValue(dtype)),
+    }
+}

@@ -1,0 +1,422 @@
+//! Experiences: what may be one, what they look like as JSON, and that bytes change nothing.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use proptest::collection::{btree_map, vec};
+use proptest::option::of;
+use proptest::prelude::*;
+use rollway_experience::{
+    Array, CustomField, Dtype, Eid, Experience, FieldError, Fields, GroupBy, IdPart, Json, Kind,
+    ModelVersions, PayloadError, Problem, Tensor, TruncateStatus, VersionRun, deserialize,
+    deserialize_many, group_by, payload, serialize, serialize_many,
+    split_dpo_experience_to_single_turn,
+};
+use serde_json::json;
+
+fn prompt_and_response() -> Fields {
+    Fields { tokens: [5, 6, 7, 8, 9].into(), prompt_length: 2, ..Fields::default() }
+}
+
+fn refused(fields: Fields) -> (String, Problem) {
+    let FieldError { field, problem } = Experience::new(fields).unwrap_err();
+    (field.into_owned(), problem)
+}
+
+#[test]
+fn without_a_mask_it_is_single_turn_and_all_of_the_response_counts() {
+    let experience = Experience::new(prompt_and_response()).unwrap();
+    assert_eq!(experience.kind(), Kind::SingleTurn);
+    assert_eq!(experience.action_mask, Some([true; 3].into()));
+}
+
+#[test]
+fn with_a_mask_it_is_multi_turn() {
+    let mask = Array::from([true, false, true]);
+    let fields = Fields { action_mask: Some(mask.clone()), ..prompt_and_response() };
+    let experience = Experience::new(fields).unwrap();
+    assert_eq!(experience.kind(), Kind::MultiTurn);
+    assert_eq!(experience.action_mask, Some(mask));
+}
+
+#[test]
+fn with_two_answers_it_is_dpo_and_all_tokens_are_the_prompt() {
+    let answers = (Some([1].into()), Some([2].into()));
+    let fields = Fields { chosen: answers.0, rejected: answers.1, ..prompt_and_response() };
+    let experience = Experience::new(fields).unwrap();
+    assert_eq!((experience.kind(), experience.prompt_length), (Kind::Dpo, 5));
+    // One answer is not enough.
+    let fields = Fields { chosen: Some([1].into()), ..prompt_and_response() };
+    assert_eq!(Experience::new(fields).unwrap().kind(), Kind::SingleTurn);
+}
+
+#[test]
+fn a_truncated_prompt_needs_no_response_and_nothing_of_it_counts() {
+    let fields = Fields {
+        prompt_length: 9,
+        logprobs: Some([0.0].into()),
+        truncate_status: Some(TruncateStatus::PromptTruncated),
+        ..prompt_and_response()
+    };
+    let experience = Experience::new(fields).unwrap();
+    assert_eq!(experience.action_mask, Some([false].into()));
+    assert_eq!(experience.to_json()["response_length"], -4);
+}
+
+#[test]
+fn refusals_name_the_field() {
+    let base = prompt_and_response;
+    assert_eq!(refused(Fields::default()), ("tokens".into(), Problem::Missing));
+    let no_prompt = Fields { prompt_length: 0, ..base() };
+    assert_eq!(refused(no_prompt), ("prompt_length".into(), Problem::NotPositive));
+    let no_response = Fields { prompt_length: 5, ..base() };
+    let problem = Problem::NoResponse { found: 5, prompt: 5 };
+    assert_eq!(refused(no_response), ("tokens".into(), problem));
+    let list = Fields { info: Json::new("[]").unwrap(), ..base() };
+    assert_eq!(refused(list), ("info".into(), Problem::NotObject));
+    let status = "cut".parse::<TruncateStatus>().unwrap_err();
+    assert_eq!(status.to_string(), "truncate_status: unknown name `cut`");
+}
+
+#[test]
+fn arrays_of_the_response_have_its_length_unless_the_caller_knows_better() {
+    let short = || Some(Array::from([0.5_f32, 0.5]));
+    let versions = ModelVersions::from_runs([VersionRun { version: Some(1), tokens: 2 }]).unwrap();
+    let base = prompt_and_response;
+    let cases = [
+        ("logprobs", Fields { logprobs: short(), ..base() }),
+        ("token_level_reward", Fields { token_level_reward: short(), ..base() }),
+        ("advantages", Fields { advantages: short(), ..base() }),
+        ("returns", Fields { returns: short(), ..base() }),
+        ("teacher_logprobs", Fields { teacher_logprobs: short(), ..base() }),
+        ("action_mask", Fields { action_mask: Some([true, true].into()), ..base() }),
+        ("model_versions", Fields { model_versions: Some(versions), ..base() }),
+    ];
+    for (field, fields) in cases {
+        let lenient = Experience::lenient(fields.clone()).unwrap();
+        assert_eq!(deserialize(serialize(&lenient).unwrap()).unwrap(), lenient);
+        assert_eq!(refused(fields), (field.into(), Problem::Length { found: 2, expected: 3 }));
+    }
+}
+
+#[test]
+fn json_has_everything_but_arrays_and_only_what_is_set() {
+    let bare = Experience::new(prompt_and_response()).unwrap();
+    let eid = json!({"batch": "", "task": "", "run": 0, "step": 0, "suffix": ""});
+    let expected = json!({
+        "eid": eid,
+        "type": "single_turn",
+        "prompt_length": 2,
+        "response_length": 3,
+        "info": {},
+        "metrics": {},
+    });
+    assert_eq!(bare.to_json(), expected);
+
+    let full = everything().to_json();
+    assert_eq!(full["eid"]["batch"], 12);
+    assert_eq!(full["eid"]["task"], "3");
+    assert_eq!(full["type"], "multi_turn");
+    assert_eq!(full["info"], json!({"model_version": 4, "tags": ["é"]}));
+    assert_eq!(full["metrics"], json!({"accuracy": 0.5, "huge": null}));
+    assert_eq!(full["messages"], json!([{"role": "user", "content": "2+2?"}]));
+    assert_eq!(full["reward"], 0.25);
+    assert_eq!(full["truncate_status"], "response_truncated");
+    assert_eq!(full.as_object().unwrap().len(), 14);
+}
+
+#[test]
+fn a_dpo_experience_is_split_into_its_answers() {
+    let dpo = Experience::new(Fields {
+        eid: Eid { batch: 1.into(), task: 2.into(), run: 3, step: 4, suffix: "aaaaaa".into() },
+        chosen: Some([1, 2].into()),
+        rejected: Some([3].into()),
+        reward: Some(1.0),
+        rejected_messages: Some(Json::new("[3]").unwrap()),
+        ..prompt_and_response()
+    })
+    .unwrap();
+    let [chosen, rejected] =
+        split_dpo_experience_to_single_turn(&dpo, ["b".into(), "c".into()]).unwrap();
+    assert_eq!(chosen.tokens.to_vec(), [5, 6, 7, 8, 9, 1, 2]);
+    assert_eq!(rejected.tokens.to_vec(), [5, 6, 7, 8, 9, 3]);
+    assert_eq!(chosen.eid.uid(), "1/2/3/4/b");
+    assert_eq!(rejected.eid.uid(), "1/2/3/4/c");
+    assert_eq!(rejected.messages, dpo.rejected_messages);
+    for answer in [&chosen, &rejected] {
+        assert_eq!((answer.kind(), answer.prompt_length), (Kind::SingleTurn, 5));
+        assert_eq!(answer.reward, Some(1.0));
+    }
+    let error = split_dpo_experience_to_single_turn(&chosen, ["b".into(), "c".into()]).unwrap_err();
+    assert_eq!(error.to_string(), "kind: single_turn where dpo is expected");
+}
+
+#[test]
+fn groups_come_in_the_order_of_their_first_members() {
+    let named = |task: i64, run, step| {
+        let eid = Eid { batch: 1.into(), task: task.into(), run, step, suffix: String::new() };
+        Experience::new(Fields { eid, ..prompt_and_response() }).unwrap()
+    };
+    let all = [named(9, 0, 0), named(2, 0, 0), named(9, 1, 0), named(9, 0, 1)];
+    let check = |by: &str, expected: &[(&str, usize)]| {
+        let groups = group_by(&all, by.parse::<GroupBy>().unwrap());
+        let sizes: Vec<(&str, usize)> =
+            groups.iter().map(|(key, members)| (key.as_str(), members.len())).collect();
+        assert_eq!(sizes, expected);
+    };
+    check("task", &[("1/9", 3), ("1/2", 1)]);
+    check("run", &[("1/9/0", 2), ("1/2/0", 1), ("1/9/1", 1)]);
+    check("step", &[("1/9/0", 2), ("1/2/0", 1), ("1/9/1", 1)]);
+}
+
+#[test]
+fn one_is_not_none_and_not_two() {
+    let one = Experience::new(prompt_and_response()).unwrap();
+    assert_eq!(deserialize(serialize(&one).unwrap()).unwrap(), one);
+    for number in [0, 2] {
+        let bytes = serialize_many(&vec![one.clone(); number]).unwrap();
+        assert_eq!(payload::count(&bytes), Ok(number as u64));
+        assert_eq!(deserialize(bytes), Err(PayloadError::NotOne(number as u64)));
+    }
+    assert_eq!(deserialize_many(serialize_many(&[]).unwrap()), Ok(vec![]));
+}
+
+#[test]
+fn what_was_changed_against_the_rules_is_not_serialized() {
+    let mut bad = Experience::new(prompt_and_response()).unwrap();
+    bad.prompt_length = 7;
+    let error = serialize_many(&[everything(), bad]).unwrap_err();
+    let expected = "item 1: tokens: 5 tokens, but there must be more than the 7 of the prompt";
+    assert_eq!(error.to_string(), expected);
+}
+
+#[test]
+fn arrays_and_json_are_aligned_slices_of_the_payload() {
+    let bytes = serialize_many(&vec![everything(); 3]).unwrap();
+    let range = bytes.as_ptr_range();
+    for experience in deserialize_many(bytes).unwrap() {
+        let fields = &experience;
+        let floats = [&fields.logprobs, &fields.advantages, &fields.returns];
+        let mut arrays: Vec<&Bytes> = floats.into_iter().flatten().map(Array::bytes).collect();
+        arrays.push(fields.tokens.bytes());
+        arrays.push(fields.action_mask.as_ref().unwrap().bytes());
+        arrays.extend(fields.multi_modal_inputs.values().map(Tensor::data));
+        for array in arrays.iter().filter(|array| !array.is_empty()) {
+            assert!(range.contains(&array.as_ptr()));
+            assert_eq!((array.as_ptr() as usize - range.start as usize) % payload::ALIGNMENT, 0);
+        }
+        for text in [fields.info.bytes(), fields.messages.as_ref().unwrap().bytes()] {
+            assert!(range.contains(&text.as_ptr()));
+        }
+    }
+}
+
+#[test]
+fn a_payload_at_an_odd_address_can_be_read_and_moved() {
+    let bytes = serialize(&everything()).unwrap();
+    for shift in 0..8 {
+        let shifted = Bytes::from([&vec![0; shift][..], &bytes].concat()).slice(shift..);
+        assert_eq!(deserialize(shifted.clone()).unwrap(), everything());
+        let moved = payload::aligned(shifted);
+        assert_eq!(moved.as_ptr() as usize % payload::ALIGNMENT, 0);
+        assert_eq!(moved, bytes);
+    }
+}
+
+/// An experience in which every field is set.
+fn everything() -> Experience {
+    let json = |text: &'static str| Some(Json::new(text).unwrap());
+    let floats = |first: f32| Some(Array::from([first, -0.0, f32::NAN]));
+    let run = |version, tokens| VersionRun { version, tokens };
+    let pixels = Tensor::new(Dtype::Bf16, vec![1, 3], Bytes::from_static(&[1, 2, 3, 4, 5, 6]));
+    Experience::new(Fields {
+        eid: Eid { batch: 12.into(), task: "3".into(), run: 1, step: 2, suffix: "0a1b2c".into() },
+        tokens: [1, -1, i32::MAX, 4, 5].into(),
+        prompt_length: 2,
+        logprobs: floats(-0.1),
+        reward: Some(0.25),
+        token_level_reward: floats(1.0),
+        advantages: floats(2.0),
+        returns: floats(3.0),
+        teacher_logprobs: floats(4.0),
+        action_mask: Some([true, false, true].into()),
+        chosen: Some([].into()),
+        rejected: Some([7].into()),
+        truncate_status: Some(TruncateStatus::ResponseTruncated),
+        model_versions: Some(ModelVersions::from_runs([run(Some(4), 2), run(None, 1)]).unwrap()),
+        info: Json::new(r#"{"model_version": 4, "tags": ["é"]}"#).unwrap(),
+        metrics: [("accuracy".to_owned(), 0.5), ("huge".to_owned(), f64::INFINITY)].into(),
+        prompt_text: Some("2+2?".to_owned()),
+        response_text: Some(String::new()),
+        messages: json(r#"[{"role": "user", "content": "2+2?"}]"#),
+        tools: json("[]"),
+        chosen_messages: json("[1]"),
+        rejected_messages: json("null"),
+        multi_modal_inputs: [("pixels".to_owned(), pixels.unwrap())].into(),
+        custom_fields: vec![CustomField {
+            source_field: "a".into(),
+            destination_field: "b".into(),
+            dtype: Dtype::F16,
+        }],
+    })
+    .unwrap()
+}
+
+fn any_json() -> impl Strategy<Value = Json> {
+    let leaf = prop_oneof![
+        Just(json!(null)),
+        any::<bool>().prop_map(|value| json!(value)),
+        any::<i64>().prop_map(|value| json!(value)),
+        any::<f64>().prop_map(|value| json!(value)),
+        ".{0,8}".prop_map(|value| json!(value)),
+    ];
+    leaf.prop_recursive(3, 12, 4, |inner| {
+        prop_oneof![
+            vec(inner.clone(), 0..4).prop_map(|values| json!(values)),
+            btree_map(".{0,4}", inner, 0..4).prop_map(|entries| json!(entries)),
+        ]
+    })
+    .prop_map(|value| Json::from_value(&value).unwrap())
+}
+
+fn any_info() -> impl Strategy<Value = Json> {
+    btree_map(".{0,4}", any_json(), 0..4).prop_map(|entries| {
+        let entries: BTreeMap<_, _> =
+            entries.iter().map(|(key, json)| (key.clone(), json.value())).collect();
+        Json::from_value(&json!(entries)).unwrap()
+    })
+}
+
+fn any_tensor() -> impl Strategy<Value = Tensor> {
+    (proptest::sample::select(&Dtype::ALL[..]), vec(0..4_usize, 0..4)).prop_flat_map(
+        |(dtype, shape)| {
+            let bytes = dtype.size() * shape.iter().product::<usize>();
+            let byte = if dtype == Dtype::Bool { 0..=1_u8 } else { 0..=255_u8 };
+            vec(byte, bytes)
+                .prop_map(move |data| Tensor::new(dtype, shape.clone(), data.into()).unwrap())
+        },
+    )
+}
+
+fn any_eid() -> impl Strategy<Value = Eid> {
+    let part =
+        || prop_oneof![any::<i64>().prop_map(IdPart::Number), ".{0,9}".prop_map(IdPart::Text)];
+    (part(), part(), any::<u64>(), any::<u64>(), any::<[u8; 3]>()).prop_map(
+        |(batch, task, run, step, random)| Eid {
+            batch,
+            task,
+            run,
+            step,
+            suffix: Eid::suffix_of(random),
+        },
+    )
+}
+
+fn any_versions() -> impl Strategy<Value = ModelVersions> {
+    let run = (of(0..=i64::MAX as u64), 1..1_000_u32)
+        .prop_map(|(version, tokens)| VersionRun { version, tokens });
+    vec(run, 0..4).prop_map(|runs| ModelVersions::from_runs(runs).unwrap())
+}
+
+fn any_floats() -> impl Strategy<Value = Option<Array<f32>>> {
+    of(vec(any::<u32>().prop_map(f32::from_bits), 0..9).prop_map(Array::from))
+}
+
+fn any_ints() -> impl Strategy<Value = Option<Array<i32>>> {
+    of(vec(any::<i32>(), 0..9).prop_map(Array::from))
+}
+
+prop_compose! {
+    fn any_arrays()(
+        tokens in vec(any::<i32>(), 1..20),
+        prompt_length in 1..20_usize,
+        (logprobs, token_level_reward, advantages) in (any_floats(), any_floats(), any_floats()),
+        (returns, teacher_logprobs) in (any_floats(), any_floats()),
+        (chosen, rejected) in (any_ints(), any_ints()),
+        action_mask in of(vec(any::<bool>(), 0..20)),
+        model_versions in of(any_versions()),
+        multi_modal_inputs in btree_map(".{0,4}", any_tensor(), 0..3),
+    ) -> Fields {
+        Fields {
+            tokens: tokens.into(),
+            prompt_length,
+            logprobs,
+            token_level_reward,
+            advantages,
+            returns,
+            teacher_logprobs,
+            action_mask: action_mask.map(Array::from),
+            chosen,
+            rejected,
+            model_versions,
+            multi_modal_inputs,
+            ..Fields::default()
+        }
+    }
+}
+
+prop_compose! {
+    fn any_experience()(
+        arrays in any_arrays(),
+        eid in any_eid(),
+        reward in of(-1e300..1e300),
+        prompt_truncated in any::<bool>(),
+        info in any_info(),
+        metrics in btree_map(".{0,4}", -1e300..1e300, 0..4),
+        (prompt_text, response_text) in (of(".{0,20}"), of(".{0,20}")),
+        (messages, tools) in (of(any_json()), of(any_json())),
+        (chosen_messages, rejected_messages) in (of(any_json()), of(any_json())),
+        custom_fields in vec((".{0,4}", ".{0,4}", proptest::sample::select(&Dtype::ALL[..])), 0..3),
+    ) -> Experience {
+        // A prompt as long as all tokens is legal only if it was truncated.
+        let truncated = prompt_truncated || arrays.prompt_length >= arrays.tokens.len();
+        let custom_fields = custom_fields.into_iter().map(|(source, destination, dtype)| {
+            CustomField { source_field: source, destination_field: destination, dtype }
+        });
+        Experience::lenient(Fields {
+            eid,
+            reward,
+            truncate_status: truncated.then_some(TruncateStatus::PromptTruncated),
+            info,
+            metrics,
+            prompt_text,
+            response_text,
+            messages,
+            tools,
+            chosen_messages,
+            rejected_messages,
+            custom_fields: custom_fields.collect(),
+            ..arrays
+        })
+        .unwrap()
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn bytes_change_nothing(experiences in vec(any_experience(), 0..5)) {
+        let bytes = serialize_many(&experiences).unwrap();
+        let header = payload::verify(&bytes).unwrap();
+        prop_assert_eq!(header.items, experiences.len() as u64);
+        prop_assert_eq!(header.payload_bytes(), bytes.len() as u64);
+        let kinds: Vec<Kind> = experiences.iter().map(Experience::kind).collect();
+        let read = deserialize_many(bytes.clone()).unwrap();
+        prop_assert_eq!(read.iter().map(Experience::kind).collect::<Vec<_>>(), kinds);
+        prop_assert_eq!(&read, &experiences);
+        // What was read is written as it was.
+        prop_assert_eq!(serialize_many(&read).unwrap(), bytes);
+    }
+
+    #[test]
+    fn joined_payloads_are_those_of_the_joined_lists(
+        lists in vec(vec(any_experience(), 0..3), 0..4),
+    ) {
+        let payloads: Vec<Bytes> = lists.iter().map(|list| serialize_many(list).unwrap()).collect();
+        let joined = payload::concat(&payloads).unwrap();
+        prop_assert_eq!(joined, serialize_many(&lists.concat()).unwrap());
+    }
+}

@@ -1,0 +1,133 @@
+//! How a request becomes a response: whole, or as a stream of events.
+
+use std::io;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Body;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use futures_util::stream;
+use http::{HeaderValue, StatusCode, header};
+use serde_json::Value;
+
+use super::api_error::ApiError;
+use super::faults::MockFault;
+use super::format::Format;
+use super::generation::{Event, Generation, Step};
+use super::generation_state::GenerationState;
+use super::request::MockRequest;
+
+/// On a response: the connection is lost instead.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lost;
+
+/// Answers a request.
+pub(super) async fn respond(
+    state: &Arc<GenerationState>,
+    request: Result<MockRequest, ApiError>,
+    format: impl FnOnce(&MockRequest) -> Box<dyn Format>,
+) -> Response {
+    state.count(|counts| counts.requests += 1);
+    let request = match request {
+        Ok(request) => request,
+        Err(refusal) => return refusal.response(state.kind()),
+    };
+    let fault = state.lock().faults.next();
+    match fault {
+        Some(MockFault::Status(status)) => {
+            let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+            state.count(|counts| counts.failed += 1);
+            return ApiError::new(status, "refused, as it was told to").response(state.kind());
+        }
+        Some(MockFault::Cut) => {
+            state.count(|counts| counts.failed += 1);
+            return lost();
+        }
+        _ => {}
+    }
+    let format = format(&request);
+    let is_stream = request.stream;
+    let generation = Generation::begin(state, request, fault).await;
+    if is_stream { events(generation, format) } else { whole(generation, format).await }
+}
+
+fn lost() -> Response {
+    let mut response = StatusCode::INTERNAL_SERVER_ERROR.into_response();
+    response.extensions_mut().insert(Lost);
+    response
+}
+
+/// Answers at once, when all is said.
+async fn whole(mut generation: Generation, mut format: Box<dyn Format>) -> Response {
+    let mut choices: Vec<Vec<Step>> = vec![Vec::new(); generation.request.choices()];
+    loop {
+        match generation.next().await {
+            Event::Steps(steps) => {
+                for step in steps {
+                    choices[step.choice].push(step);
+                }
+            }
+            Event::Cut => return lost(),
+            Event::End => return Json(format.whole(&generation, &choices)).into_response(),
+        }
+    }
+}
+
+/// Where a stream of events is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum StreamPhase {
+    Begin,
+    Middle,
+    End,
+}
+
+/// Answers as it is said.
+fn events(generation: Generation, format: Box<dyn Format>) -> Response {
+    let state = (generation, format, StreamPhase::Begin);
+    let body = stream::unfold(state, |(mut generation, mut format, stage)| async move {
+        let (events, next) = match stage {
+            StreamPhase::End => return None,
+            StreamPhase::Begin => {
+                (Ok(write(&format.begin(&generation), false)), StreamPhase::Middle)
+            }
+            StreamPhase::Middle => middle(&mut generation, format.as_mut()).await,
+        };
+        Some((events, (generation, format, next)))
+    });
+    let mut response = Body::from_stream(body).into_response();
+    let kind = HeaderValue::from_static("text/event-stream; charset=utf-8");
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    response
+}
+
+async fn middle(
+    generation: &mut Generation,
+    format: &mut dyn Format,
+) -> (io::Result<Bytes>, StreamPhase) {
+    match generation.next().await {
+        Event::Steps(steps) => {
+            (Ok(write(&format.steps(generation, &steps), false)), StreamPhase::Middle)
+        }
+        Event::End => (Ok(write(&format.end(generation), true)), StreamPhase::End),
+        Event::Cut => {
+            // What was said before is on its way first.
+            tokio::task::yield_now().await;
+            (Err(io::Error::other("cut, as it was told to")), StreamPhase::End)
+        }
+    }
+}
+
+fn write(events: &[Value], is_last: bool) -> Bytes {
+    let mut bytes = Vec::with_capacity(256 * events.len() + 16);
+    for event in events {
+        bytes.extend_from_slice(b"data: ");
+        // Writing a value into memory cannot fail.
+        let _ = serde_json::to_writer(&mut bytes, event);
+        bytes.extend_from_slice(b"\n\n");
+    }
+    if is_last {
+        bytes.extend_from_slice(b"data: [DONE]\n\n");
+    }
+    bytes.into()
+}

@@ -1,0 +1,116 @@
+//! How a conversation becomes a prompt. A conversation that repeats an answer and goes on begins
+//! with the tokens of the answer's prompt and of the answer.
+
+use serde_json::Value;
+
+use super::api_error::ApiError;
+use super::script::ToolCall;
+use super::text::{ASSISTANT, BEGIN, END, SYSTEM, TOOL, TOOLS, Tokenizer, USER};
+
+/// Turns conversations into prompts.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Template {
+    pub(super) tokenizer: Tokenizer,
+    /// Whether what the model said is spelled otherwise when it comes back.
+    pub(super) drift: bool,
+}
+
+impl Template {
+    /// Renders a conversation, ready for the model's turn.
+    pub(super) fn render(&self, messages: &[Value], tools: &[Value]) -> Result<Vec<i32>, ApiError> {
+        let mut prompt = vec![BEGIN];
+        if !tools.is_empty() {
+            prompt.push(TOOLS);
+            prompt.extend(self.tokenizer.encode(&Value::from(tools.to_vec()).to_string()));
+            prompt.push(END);
+        }
+        for (number, message) in messages.iter().enumerate() {
+            self.message(message, &mut prompt)
+                .map_err(|refusal| refusal.at(format!("messages.{number}")))?;
+        }
+        prompt.push(ASSISTANT);
+        Ok(prompt)
+    }
+
+    fn message(&self, message: &Value, prompt: &mut Vec<i32>) -> Result<(), ApiError> {
+        let role = message.get("role").and_then(Value::as_str);
+        let text = text_of(message.get("content"))?;
+        let is_model = match role {
+            Some("system" | "developer") => {
+                prompt.push(SYSTEM);
+                false
+            }
+            Some("user") => {
+                prompt.push(USER);
+                false
+            }
+            Some("tool") => {
+                prompt.push(TOOL);
+                false
+            }
+            Some("assistant") => {
+                prompt.push(ASSISTANT);
+                true
+            }
+            Some(other) => {
+                return Err(ApiError::bad_request(format!("Unexpected message role: {other}")));
+            }
+            None => return Err(ApiError::bad_request("Field required: role")),
+        };
+        if is_model && self.drift {
+            prompt.extend(self.tokenizer.encode_bytes(&text));
+        } else {
+            prompt.extend(self.tokenizer.encode(&text));
+        }
+        if is_model {
+            let calls = message.get("tool_calls").and_then(Value::as_array);
+            for call in calls.into_iter().flatten() {
+                prompt.extend(self.call(call)?.tokens);
+            }
+        }
+        prompt.push(END);
+        Ok(())
+    }
+
+    fn call(&self, call: &Value) -> Result<ToolCall, ApiError> {
+        let function = call.get("function").unwrap_or(&Value::Null);
+        let Some(name) = function.get("name").and_then(Value::as_str) else {
+            return Err(ApiError::bad_request("Field required: tool_calls.function.name"));
+        };
+        let arguments = match function.get("arguments") {
+            Some(Value::String(text)) => text.clone(),
+            Some(other) => other.to_string(),
+            None => "{}".to_owned(),
+        };
+        Ok(ToolCall::new(self.tokenizer, name, &arguments))
+    }
+}
+
+/// The text of a message: a string, parts with text, or nothing.
+fn text_of(content: Option<&Value>) -> Result<String, ApiError> {
+    match content {
+        None | Some(Value::Null) => Ok(String::new()),
+        Some(Value::String(text)) => Ok(text.clone()),
+        Some(Value::Array(parts)) => {
+            let mut text = String::new();
+            for part in parts {
+                match part {
+                    Value::String(words) => text.push_str(words),
+                    Value::Object(fields) => match fields.get("text").and_then(Value::as_str) {
+                        Some(words) => text.push_str(words),
+                        None => {
+                            return Err(ApiError::bad_request("This is not a multimodal model"));
+                        }
+                    },
+                    _ => {
+                        return Err(ApiError::bad_request(
+                            "A part of the content is neither text nor object",
+                        ));
+                    }
+                }
+            }
+            Ok(text)
+        }
+        Some(_) => Err(ApiError::bad_request("Input should be a valid string or list: content")),
+    }
+}

@@ -1,0 +1,159 @@
+//! How many round trips a stream carries: an order with a task of 1 kB to the worker, a result
+//! with a payload of 1 kB back, over a Unix socket, with Rust at both ends. No worker is faster.
+//!
+//! `cargo bench -p rollway-protocol`
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use rollway_base::{Address, Secret};
+use rollway_core::metrics::Metrics;
+use rollway_core::{AttemptId, BatchId, BatchKind, Life, RunId, RunnerId, Runs, TaskId};
+use rollway_protocol::worker_client::{self, Connected};
+use rollway_protocol::worker_server::{Connection, Options, Server, ServerEvent};
+use rollway_protocol::{
+    Definition, DefinitionId, EngineMessage, Hello, Outcome, RunnerReport, StartAttempt,
+    WorkerMessage,
+};
+
+const TIME: Duration = Duration::from_secs(2);
+const RUNNERS: u32 = 1024;
+
+fn main() {
+    // `cargo test --benches` only wants to know that it runs.
+    let time = if std::env::args().any(|a| a == "--bench") { TIME } else { Duration::ZERO };
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let address = Address::Unix(dir.path().join("bench.sock"));
+    let secret = Secret::random().expect("random bytes");
+    let engine = runtime().expect("a runtime");
+    let options = Options::new(address.clone(), secret.clone());
+    let mut server = engine.block_on(Server::bind(options)).expect("a free socket");
+    // A thread of its own, as the worker is a process of its own.
+    let worker = std::thread::spawn(move || {
+        runtime().expect("a runtime").block_on(echo(&address, Hello::new(secret, "", RUNNERS)));
+    });
+    engine.block_on(async {
+        let connection = loop {
+            if let ServerEvent::Hello(greeting) = server.recv().await {
+                let runners: Vec<_> = (0..RUNNERS).map(|n| (RunnerId(n), Life(1))).collect();
+                break greeting.welcome(&runners, Duration::from_secs(5));
+            }
+        };
+        for (in_flight, bytes) in [(1, 1024), (64, 1024), (1024, 1024), (64, 65_536)] {
+            measure(&mut server, &connection, in_flight, bytes, time).await;
+        }
+    });
+    drop(server);
+    worker.join().expect("the worker ends");
+}
+
+/// Answers every order at once.
+async fn echo(address: &Address, hello: Hello) {
+    let options = worker_client::Options::default();
+    let connected = worker_client::connect(address, hello, options).await.expect("a connection");
+    let Connected { sender, mut receiver, .. } = connected;
+    let mut orders = Vec::new();
+    while receiver.recv_many(&mut orders, 256).await.is_ok() {
+        for order in orders.drain(..) {
+            if let EngineMessage::StartAttempt(start) = order {
+                let metrics: Metrics = [("reward", 1.0)].into_iter().collect();
+                let outcome = Outcome::Succeeded { payload: Some(start.task), metrics };
+                let report =
+                    RunnerReport::RunFinished { attempt: start.attempt, run: RunId(0), outcome };
+                if sender.report(start.runner, start.life, report).await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+#[expect(clippy::print_stdout, reason = "a benchmark prints its result")]
+async fn measure(
+    server: &mut Server,
+    connection: &Connection,
+    in_flight: u32,
+    bytes: usize,
+    time: Duration,
+) {
+    let task = Bytes::from(vec![7; bytes]);
+    let definition = Arc::new(Definition {
+        id: DefinitionId(1),
+        name: "echo".into(),
+        encoding: "name".into(),
+        task_encoding: "json".into(),
+        body: Bytes::new(),
+    });
+    let order = |runner: u32, attempt: u64| {
+        EngineMessage::StartAttempt(StartAttempt {
+            runner: RunnerId(runner),
+            life: Life(1),
+            attempt: AttemptId(attempt),
+            batch: BatchId::Number(1),
+            kind: BatchKind::Train,
+            task_id: TaskId(0),
+            runs: Runs { first: 0, count: 1 },
+            task: task.clone(),
+            definition: Arc::clone(&definition),
+            timeout: Duration::from_secs(60),
+            kills: 0,
+            env: Default::default(),
+            model_keys: Vec::new(),
+        })
+    };
+    let mut sent_at = vec![Instant::now(); in_flight as usize];
+    let mut latencies = Vec::new();
+    let mut events = Vec::new();
+    let (begin, cpu) = (Instant::now(), cpu_seconds());
+    for (runner, at) in sent_at.iter_mut().enumerate() {
+        *at = Instant::now();
+        connection.send(order(runner as u32, 0)).expect("the worker reads");
+    }
+    let mut attempt = 0;
+    let mut flying = in_flight;
+    while flying > 0 {
+        server.recv_many(&mut events, 1024).await;
+        let now = Instant::now();
+        for event in events.drain(..) {
+            let ServerEvent::Message {
+                message:
+                    WorkerMessage::Runner { runner, report: RunnerReport::RunFinished { .. }, .. },
+                ..
+            } = event
+            else {
+                continue;
+            };
+            let at = &mut sent_at[runner.0 as usize];
+            latencies.push(now - *at);
+            if now - begin < time {
+                attempt += 1;
+                *at = now;
+                connection.send(order(runner.0, attempt)).expect("the worker reads");
+            } else {
+                flying -= 1;
+            }
+        }
+    }
+    let seconds = begin.elapsed().as_secs_f64();
+    latencies.sort_unstable();
+    let per_second = latencies.len() as f64 / seconds;
+    let (half, most) = (latencies[latencies.len() / 2], latencies[latencies.len() * 99 / 100]);
+    let cpu = (cpu_seconds() - cpu) * 1e6 / latencies.len() as f64;
+    println!(
+        "{in_flight:5} in flight, {bytes:6} bytes: {per_second:9.0} round trips/s, \
+         p50 {half:9.1?}, p99 {most:9.1?}, {cpu:6.1} µs of CPU each"
+    );
+}
+
+/// Returns the CPU time of both ends: on a busy machine a better measure than the wall's.
+fn cpu_seconds() -> f64 {
+    const TICKS_PER_SECOND: f64 = 100.0;
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // The name of the process stands in brackets and may contain spaces.
+    let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+    // User and system time are the 14th and 15th field, the 12th and 13th behind the name.
+    let ticks: f64 = fields.skip(11).take(2).filter_map(|field| field.parse::<f64>().ok()).sum();
+    ticks / TICKS_PER_SECOND
+}

@@ -1,0 +1,22 @@
+//! Names of the environment variables that configure a worker.
+
+/// Address of the engine.
+pub const ADDRESS: &str = "ROLLWAY_WORKER_ADDRESS";
+/// Secret of the engine.
+pub const SECRET: &str = "ROLLWAY_WORKER_SECRET";
+/// The worker's token.
+pub const TOKEN: &str = "ROLLWAY_WORKER_TOKEN";
+/// Number of runners that the worker offers.
+pub const RUNNERS: &str = "ROLLWAY_WORKER_RUNNERS";
+/// A file with a byte for every runner of the worker, at the runner's number modulo
+/// [`RUNNERS`]. It is not 0 while the worker executes code for the runner, and 0 while that
+/// code waits, so that it is known whose code was executed when a worker died.
+pub const MARKS: &str = "ROLLWAY_WORKER_MARKS";
+/// Set if the engine reads the worker's output: a line may begin with a record separator
+/// (U+001E), and is then a JSON object with `line` and, where known, `level`, `logger`,
+/// `batch`, `task`, `run` and `attempt`.
+pub const RELAYED: &str = "ROLLWAY_WORKER_RELAYED";
+/// URL of the model gateway, with `/v1`; not set without a gateway.
+pub const MODELS: &str = "ROLLWAY_WORKER_MODELS";
+/// Model configuration of a Python worker, as JSON.
+pub const SETUP: &str = "ROLLWAY_WORKER_SETUP_JSON";

@@ -1,0 +1,67 @@
+//! The worker protocol and the reader protocol, both ends of each.
+//!
+//! A worker is a process that hosts runners. It keeps one gRPC stream to the engine, over a Unix
+//! socket or TCP. [`worker_server`] is the engine's end of the stream, [`worker_client`] the
+//! worker's. A trainer reads experiences over [`reader`]. No scheduling decision is made here.
+//!
+//! The schema is `proto/worker.proto`, compiled into [`proto`]. All other modules use
+//! [`WorkerMessage`] and [`EngineMessage`], whose fields are validated on arrival.
+
+#![warn(missing_docs)]
+
+mod byte_budget;
+mod codec;
+mod convert;
+pub mod env;
+mod field_error;
+mod message;
+pub mod reader;
+mod refusal;
+mod status_message;
+pub mod worker_client;
+pub mod worker_server;
+
+pub use field_error::Invalid;
+pub use message::{
+    Definition, DefinitionId, EngineMessage, Hello, LogLevel, LogLine, LogSource, Outcome,
+    RunnerReport, RunnerState, StartAttempt, StopCause, Versions, Welcome, WorkerMessage,
+};
+pub use refusal::{Refusal, RefusalCode};
+
+/// The messages as they travel, generated from the schema.
+#[allow(
+    missing_docs,
+    unreachable_pub,
+    clippy::use_self,
+    reason = "generated code follows the generator's habits"
+)]
+pub mod proto {
+    include!(concat!(env!("OUT_DIR"), "/rollway.worker.v1.rs"));
+
+    impl std::fmt::Debug for Hello {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("Hello").field("token", &self.token).finish_non_exhaustive()
+        }
+    }
+
+    impl std::fmt::Debug for Welcome {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("Welcome").field("runners", &self.runners).finish_non_exhaustive()
+        }
+    }
+
+    impl std::fmt::Debug for StartAttempt {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("StartAttempt").field("attempt", &self.attempt).finish_non_exhaustive()
+        }
+    }
+
+    impl std::fmt::Debug for start_attempt::Batch {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            match self {
+                Self::BatchNumber(number) => write!(f, "{number}"),
+                Self::BatchText(text) => write!(f, "{text:?}"),
+            }
+        }
+    }
+}

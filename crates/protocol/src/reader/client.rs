@@ -1,0 +1,137 @@
+//! The trainer's end of a stream.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_core::Stream;
+use tokio::sync::mpsc;
+use tonic::client::Grpc;
+use tonic::{Request, Status, Streaming};
+
+use super::proto::{self, buffer_message, trainer_message};
+use super::{CONNECT, VERSION};
+use crate::codec::{Decoded, Outgoing, WireCodec};
+use crate::refusal::{Refusal, RefusalCode};
+use crate::status_message::status_message;
+use crate::worker_client;
+use rollway_base::Address;
+use rollway_base::Secret;
+
+/// Requests that wait to be sent: one at a time, and a goodbye.
+const OUTGOING: usize = 4;
+
+/// Why there is no connection.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConnectError {
+    /// Nobody answers there, or not as expected; it may be tried again.
+    #[error("{0}")]
+    Unreachable(String),
+    /// The buffer does not want this trainer.
+    #[error("refused: {0}")]
+    Refused(Refusal),
+}
+
+/// The connection is gone.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the connection was lost: {0}")]
+pub struct Lost(pub String);
+
+/// A stream that was taken in. Dropping it cuts it.
+#[derive(Debug)]
+pub struct Link {
+    sender: mpsc::Sender<Outgoing<proto::TrainerMessage>>,
+    messages: Streaming<Decoded<proto::BufferMessage>>,
+}
+
+impl Link {
+    /// Connects and says hello. Fills in the secret and the version.
+    pub async fn connect(
+        address: &Address,
+        secret: &Secret,
+        hello: proto::Hello,
+        timeout: Duration,
+        message_bytes: usize,
+    ) -> Result<(Self, proto::Welcome), ConnectError> {
+        let unreachable = |words: String| ConnectError::Unreachable(words);
+        let options = worker_client::Options { timeout, ..worker_client::Options::default() };
+        let endpoint = worker_client::endpoint(address, &options);
+        let endpoint = endpoint.map_err(|error| unreachable(error.to_string()))?;
+        let opening = async {
+            let channel = endpoint.connect().await;
+            let channel =
+                channel.map_err(|error| unreachable(rollway_base::error_chain(&error)))?;
+            let (sender, outgoing) = mpsc::channel(OUTGOING);
+            let mut link = {
+                let mut grpc = Grpc::new(channel).max_decoding_message_size(message_bytes);
+                let ready = grpc.ready().await;
+                ready.map_err(|error| unreachable(rollway_base::error_chain(&error)))?;
+                let path = http::uri::PathAndQuery::from_static(CONNECT);
+                let codec = WireCodec::<proto::TrainerMessage, proto::BufferMessage>::new();
+                let hello = proto::Hello {
+                    min_version: VERSION,
+                    max_version: VERSION,
+                    secret: secret.reveal().to_owned(),
+                    ..hello
+                };
+                let hello = trainer_message::Kind::Hello(hello);
+                // The queue is empty.
+                let _ = sender.try_send(proto::TrainerMessage { kind: Some(hello) }.into());
+                let messages = grpc.streaming(Request::new(Queue(outgoing)), path, codec).await;
+                let messages = messages.map_err(|status| unreachable(status_message(&status)))?;
+                Self { sender, messages: messages.into_inner() }
+            };
+            match link.recv().await {
+                Ok(buffer_message::Kind::Welcome(welcome)) => Ok((link, welcome)),
+                Ok(buffer_message::Kind::Refused(proto::Refused { code, message })) => {
+                    let known = RefusalCode::ALL.iter().find(|known| known.name() == code);
+                    let code = known.copied().unwrap_or(RefusalCode::Other);
+                    Err(ConnectError::Refused(Refusal::new(code, message)))
+                }
+                Ok(_) => Err(unreachable("it does not say welcome".to_owned())),
+                Err(Lost(words)) => Err(unreachable(words)),
+            }
+        };
+        let late = |_| unreachable(format!("no answer within {timeout:?}"));
+        tokio::time::timeout(timeout, opening).await.map_err(late)?
+    }
+
+    /// Sends a request.
+    pub async fn send(&self, kind: trainer_message::Kind) -> Result<(), Lost> {
+        let message = proto::TrainerMessage { kind: Some(kind) };
+        let sent = self.sender.send(message.into()).await;
+        sent.map_err(|_| Lost("the stream is closed".to_owned()))
+    }
+
+    /// Waits for the next message. Those that this version does not know are passed over.
+    pub async fn recv(&mut self) -> Result<buffer_message::Kind, Lost> {
+        loop {
+            let lost = |status: Status| Lost(status_message(&status));
+            let Some(Decoded { message, .. }) = self.messages.message().await.map_err(lost)? else {
+                return Err(Lost("the stream ended".to_owned()));
+            };
+            let message = message.map_err(|error| Lost(error.to_string()))?;
+            if let Some(kind) = message.kind {
+                return Ok(kind);
+            }
+        }
+    }
+
+    /// Says goodbye and waits until the buffer has heard it.
+    pub async fn leave(mut self) {
+        let goodbye = trainer_message::Kind::Goodbye(proto::Goodbye {});
+        if self.send(goodbye).await.is_ok() {
+            while self.recv().await.is_ok() {}
+        }
+    }
+}
+
+struct Queue(mpsc::Receiver<Outgoing<proto::TrainerMessage>>);
+
+impl Stream for Queue {
+    type Item = Outgoing<proto::TrainerMessage>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.0.poll_recv(cx)
+    }
+}

@@ -1,0 +1,402 @@
+//! The buffer's end: who may read, and how answers leave.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::{BufMut as _, Bytes, BytesMut};
+use futures_core::Stream;
+use prost::Message as _;
+use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tonic::server::{Grpc, StreamingService};
+use tonic::{Request, Response, Status, Streaming, body};
+use tower_service::Service;
+
+use super::proto::{self, buffer_message, trainer_message};
+use super::{CONNECT, VERSION};
+use crate::byte_budget::Room;
+use crate::codec::{Body, Decoded, Outgoing, WireCodec};
+use crate::refusal::{Refusal, RefusalCode};
+use crate::status_message::status_message;
+use crate::worker_server::BindError;
+use crate::worker_server::listen::{Gate, Listener, Socket};
+use rollway_base::Address;
+use rollway_base::Secret;
+
+type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+type Messages = Streaming<Decoded<proto::TrainerMessage>>;
+
+/// Messages that wait for one trainer.
+const OUTGOING: usize = 4;
+
+/// Requests of one trainer that wait; there should be one at a time.
+const REQUESTS: usize = 4;
+
+/// How long somebody who is refused or leaves may take to close.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// How much of anything there may be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections at a time. Sixteen more are told that there are too many; the rest is dropped.
+    pub connections: usize,
+    /// The time from a connection to a hello.
+    pub hello_timeout: Duration,
+    /// The largest message that is accepted, in bytes. Requests are small.
+    pub message_bytes: usize,
+    /// Bytes of answers that wait to be sent, for all trainers together.
+    pub in_flight_bytes: usize,
+    /// How often a silent connection is probed. One that does not answer in the same time again is
+    /// taken for lost.
+    pub keepalive: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        const MIB: usize = 1024 * 1024;
+        Self {
+            connections: 64,
+            hello_timeout: Duration::from_secs(10),
+            message_bytes: MIB,
+            in_flight_bytes: 256 * MIB,
+            keepalive: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Listens for trainers. Dropping it disconnects all of them.
+#[derive(Debug)]
+pub struct Server {
+    address: Address,
+    gate: Arc<Gate>,
+    _alive: DropGuard,
+}
+
+/// Trainers as they come, until the server is dropped.
+#[derive(Debug)]
+pub struct Arrivals(mpsc::Receiver<Arrival>);
+
+impl Arrivals {
+    /// Waits for the next trainer.
+    pub async fn next(&mut self) -> Option<Arrival> {
+        self.0.recv().await
+    }
+}
+
+/// A trainer with the right secret, and the ways to and from it.
+#[derive(Debug)]
+pub struct Arrival {
+    /// Who it says it is.
+    pub hello: proto::Hello,
+    /// What it asks for.
+    pub requests: mpsc::Receiver<trainer_message::Kind>,
+    /// The way to it.
+    pub replies: Replies,
+    /// Cancelled when it is gone, or is to go.
+    pub gone: CancellationToken,
+}
+
+impl Server {
+    /// Begins to listen. Needs a tokio runtime.
+    pub async fn bind(
+        address: &Address,
+        secret: Secret,
+        limits: &Limits,
+    ) -> Result<(Self, Arrivals), BindError> {
+        const WINDOW: u32 = 4 * 1024 * 1024;
+        let listener = Listener::bind(address).await?;
+        let address = listener.address().clone();
+        let gate = Arc::new(Gate::new(limits.connections, limits.hello_timeout));
+        let (sender, arrivals) = mpsc::channel(1);
+        let shared = Arc::new(Shared {
+            secret,
+            gate: Arc::clone(&gate),
+            arrivals: sender,
+            room: Arc::new(Room::new(limits.in_flight_bytes)),
+            limits: limits.clone(),
+        });
+        let incoming = listener.incoming(Arc::clone(&gate));
+        let builder = tonic::transport::Server::builder()
+            .max_concurrent_streams(2)
+            .initial_stream_window_size(WINDOW)
+            .initial_connection_window_size(2 * WINDOW)
+            .http2_keepalive_interval(Some(limits.keepalive))
+            .http2_keepalive_timeout(Some(limits.keepalive));
+        tokio::spawn(async move {
+            if let Err(error) = builder.serve_with_incoming(ReaderService(shared), incoming).await {
+                tracing::error!(%error, "no more trainers are accepted");
+            }
+        });
+        let alive = gate.stop.clone().drop_guard();
+        Ok((Self { address, gate, _alive: alive }, Arrivals(arrivals)))
+    }
+
+    /// Returns where it listens: the port, if the system chose it.
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Returns how many were refused, by reason, without the zeros.
+    pub fn refused(&self) -> Vec<(RefusalCode, u64)> {
+        self.gate.refused()
+    }
+}
+
+#[derive(Debug)]
+struct Shared {
+    secret: Secret,
+    gate: Arc<Gate>,
+    arrivals: mpsc::Sender<Arrival>,
+    room: Arc<Room>,
+    limits: Limits,
+}
+
+#[derive(Clone, Debug)]
+struct ReaderService(Arc<Shared>);
+
+impl Service<http::Request<body::Body>> for ReaderService {
+    type Response = http::Response<body::Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<body::Body>) -> Self::Future {
+        let connect = Connect(Arc::clone(&self.0));
+        Box::pin(async move {
+            if request.uri().path() != CONNECT {
+                let status = Status::unimplemented(format!("the only call is {CONNECT}"));
+                return Ok(status.into_http());
+            }
+            let most = connect.0.limits.message_bytes;
+            let mut grpc = Grpc::new(WireCodec::new()).max_decoding_message_size(most);
+            Ok(grpc.streaming(connect, request).await)
+        })
+    }
+}
+
+struct Connect(Arc<Shared>);
+
+impl StreamingService<Decoded<proto::TrainerMessage>> for Connect {
+    type Response = Outgoing<proto::BufferMessage>;
+    type ResponseStream = OutStream;
+    type Future = BoxFuture<Result<Response<OutStream>, Status>>;
+
+    fn call(&mut self, request: Request<Messages>) -> Self::Future {
+        let opened = open(Arc::clone(&self.0), request);
+        Box::pin(std::future::ready(opened))
+    }
+}
+
+fn open(shared: Arc<Shared>, request: Request<Messages>) -> Result<Response<OutStream>, Status> {
+    let Some(socket) = request.extensions().get::<Arc<Socket>>().cloned() else {
+        return Err(Status::internal("a stream without a socket"));
+    };
+    if socket.taken.swap(true, Ordering::Relaxed) {
+        return Err(Status::failed_precondition("a connection has one stream"));
+    }
+    let (outgoing, messages) = mpsc::channel(OUTGOING);
+    let room = Arc::clone(&shared.room);
+    let replies = Replies { outgoing, room, runtime: Handle::current() };
+    tokio::spawn(run(shared, socket, request.into_inner(), replies));
+    Ok(Response::new(OutStream(messages)))
+}
+
+/// Looks after one stream, from its hello to its end.
+async fn run(shared: Arc<Shared>, socket: Arc<Socket>, mut messages: Messages, replies: Replies) {
+    match greet(&shared, &socket, &mut messages).await {
+        Err(refusal) => {
+            shared.gate.count(refusal.code);
+            tracing::warn!(peer = %socket.peer, %refusal, "a trainer was refused");
+            replies.refuse_async(&refusal).await;
+            drop(replies);
+        }
+        Ok(hello) => {
+            let (sender, requests) = mpsc::channel(REQUESTS);
+            let gone = CancellationToken::new();
+            let _gone = gone.clone().drop_guard();
+            let arrival = Arrival { hello, requests, replies, gone };
+            if shared.arrivals.send(arrival).await.is_ok() {
+                while let Ok(kind) = next(&mut messages).await {
+                    if sender.send(kind).await.is_err() {
+                        break;
+                    }
+                }
+            }
+        }
+    }
+    let _ = tokio::time::timeout(LINGER, socket.closed.cancelled()).await;
+    socket.cut();
+}
+
+/// Goes as far as a valid hello.
+async fn greet(
+    shared: &Shared,
+    socket: &Socket,
+    messages: &mut Messages,
+) -> Result<proto::Hello, Refusal> {
+    if socket.surplus {
+        let words = format!("there are {} connections already", shared.limits.connections);
+        return Err(Refusal::new(RefusalCode::TooManyConnections, words));
+    }
+    let timeout = shared.limits.hello_timeout;
+    let Ok(first) = tokio::time::timeout(timeout, next(messages)).await else {
+        let words = format!("no hello within {timeout:?}");
+        return Err(Refusal::new(RefusalCode::HelloTimeout, words));
+    };
+    let trainer_message::Kind::Hello(mut hello) = first? else {
+        let words = "the first message has to be a hello";
+        return Err(Refusal::new(RefusalCode::HelloExpected, words));
+    };
+    let secret = std::mem::take(&mut hello.secret);
+    if Secret::new(secret).as_ref() != Ok(&shared.secret) {
+        return Err(Refusal::new(RefusalCode::BadSecret, "the secret is not the buffer's"));
+    }
+    if !(hello.min_version..=hello.max_version).contains(&VERSION) {
+        let (from, to) = (hello.min_version, hello.max_version);
+        let words = format!("the buffer speaks version {VERSION}, the trainer {from} to {to}");
+        return Err(Refusal::new(RefusalCode::Version, words));
+    }
+    if hello.name.is_empty() || hello.session.is_empty() {
+        let words = "a hello needs a name and a session";
+        return Err(Refusal::new(RefusalCode::InvalidMessage, words));
+    }
+    Ok(hello)
+}
+
+/// Waits for the next message; those that this version does not know are passed over.
+async fn next(messages: &mut Messages) -> Result<trainer_message::Kind, Refusal> {
+    loop {
+        let invalid = |words: String| Refusal::new(RefusalCode::InvalidMessage, words);
+        let message = messages.message().await;
+        let message = message.map_err(|status| invalid(status_message(&status)))?;
+        let Some(Decoded { message, .. }) = message else {
+            return Err(invalid("the stream ended".to_owned()));
+        };
+        if let Some(kind) = message.map_err(|error| invalid(error.to_string()))?.kind {
+            return Ok(kind);
+        }
+    }
+}
+
+/// What goes out.
+struct OutStream(mpsc::Receiver<Outgoing<proto::BufferMessage>>);
+
+impl Stream for OutStream {
+    type Item = Result<Outgoing<proto::BufferMessage>, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.0.poll_recv(cx).map(|message| message.map(Ok))
+    }
+}
+
+/// The trainer is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the trainer is gone")]
+pub struct Gone;
+
+/// A sample to be sent.
+#[derive(Clone, Debug)]
+pub struct Part {
+    /// What it is.
+    pub head: proto::Sample,
+    /// Its payload.
+    pub payload: Bytes,
+}
+
+/// The way to a trainer. Its calls block, and wait while the trainer is behind.
+#[derive(Debug)]
+pub struct Replies {
+    outgoing: mpsc::Sender<Outgoing<proto::BufferMessage>>,
+    room: Arc<Room>,
+    runtime: Handle,
+}
+
+impl Replies {
+    /// Sends a message as it is.
+    pub fn send(&self, kind: buffer_message::Kind) -> Result<(), Gone> {
+        let message = proto::BufferMessage { kind: Some(kind) };
+        self.outgoing.blocking_send(message.into()).map_err(|_| Gone)
+    }
+
+    /// Sends samples as one message. Payloads are copied only to where they leave.
+    pub fn samples(&self, parts: Vec<Part>) -> Result<(), Gone> {
+        let parts = samples_message(parts);
+        let bytes = parts.iter().map(Bytes::len).sum();
+        self.runtime.block_on(async {
+            let room = tokio::select! {
+                room = self.room.take(bytes) => room,
+                () = self.outgoing.closed() => return Err(Gone),
+            };
+            let message = Outgoing { body: Body::Parts(parts), room };
+            self.outgoing.send(message).await.map_err(|_| Gone)
+        })
+    }
+
+    /// Says why the stream ends.
+    pub fn refuse(&self, refusal: &Refusal) {
+        self.runtime.block_on(self.refuse_async(refusal));
+    }
+
+    async fn refuse_async(&self, refusal: &Refusal) {
+        let (code, message) = (refusal.code.name().to_owned(), refusal.message.to_string());
+        let kind = buffer_message::Kind::Refused(proto::Refused { code, message });
+        // Who is gone needs no refusal.
+        let _ = self.outgoing.send(proto::BufferMessage { kind: Some(kind) }.into()).await;
+    }
+}
+
+/// Writes a `BufferMessage` with `Samples` by hand, around payloads that stay where they are.
+fn samples_message(parts: Vec<Part>) -> Vec<Bytes> {
+    const KIND: u32 = 2;
+    const PAYLOADS: u32 = 2;
+    let payloads: usize = parts.iter().map(|part| part.payload.len()).sum();
+    let (heads, bodies): (Vec<_>, Vec<_>) =
+        parts.into_iter().map(|part| (part.head, part.payload)).unzip();
+    let heads = proto::Samples { samples: heads, payloads: Bytes::new() };
+    let before = key_len(PAYLOADS) + encoded_len_varint(payloads as u64);
+    let inner = heads.encoded_len() + before + payloads;
+    let mut head = BytesMut::new();
+    encode_key(KIND, WireType::LengthDelimited, &mut head);
+    encode_varint(inner as u64, &mut head);
+    head.put(heads.encode_to_vec().as_slice());
+    encode_key(PAYLOADS, WireType::LengthDelimited, &mut head);
+    encode_varint(payloads as u64, &mut head);
+    std::iter::once(head.freeze()).chain(bodies).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_by_hand_are_what_the_schema_says() {
+        let part = |id: &str, payload: &'static [u8]| Part {
+            head: proto::Sample {
+                id: id.to_owned(),
+                model_version: 7,
+                reward: Some(0.5),
+                bytes: payload.len() as u64,
+            },
+            payload: Bytes::from_static(payload),
+        };
+        for parts in [vec![], vec![part("a", b"one"), part("b", b""), part("c", &[1; 300])]] {
+            let samples = proto::Samples {
+                samples: parts.iter().map(|part| part.head.clone()).collect(),
+                payloads: parts.iter().flat_map(|part| part.payload.to_vec()).collect(),
+            };
+            let kind = Some(buffer_message::Kind::Samples(samples));
+            let bytes = samples_message(parts).concat();
+            let decoded = proto::BufferMessage::decode(bytes.as_slice());
+            assert_eq!(decoded, Ok(proto::BufferMessage { kind }));
+        }
+    }
+}

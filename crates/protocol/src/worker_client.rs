@@ -1,0 +1,195 @@
+//! The worker's end: one stream to the engine, heartbeats included.
+//!
+//! What to do with the engine's orders, and whether to try again when the engine is gone, is left
+//! to the caller.
+
+mod connect;
+mod receiver;
+mod sender;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tonic::client::Grpc;
+use tonic::transport::Endpoint;
+use tonic::{Request, Status};
+
+pub use connect::Socket;
+pub use receiver::{Ended, Receiver};
+pub use sender::{SendError, Sender};
+
+use crate::codec::{CONNECT, Decoded, WireCodec};
+use crate::field_error::Invalid;
+use crate::message::{Hello, Welcome};
+use crate::proto::{self, engine_message::Kind, worker_message};
+use crate::refusal::Refusal;
+use crate::status_message::status_message;
+use rollway_base::Address;
+
+/// How to connect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// How long to wait for a connection, and again for the engine's answer to the hello.
+    pub timeout: Duration,
+    /// Messages that wait for the engine. Beyond, senders have to wait.
+    pub outgoing: usize,
+    /// Bytes of large messages that wait for the engine, like `outgoing`.
+    pub outgoing_bytes: usize,
+    /// The largest message that is accepted from the engine, in bytes.
+    pub message_bytes: usize,
+    /// How often a silent connection is probed. One that does not answer in the same time again is
+    /// taken for lost.
+    pub keepalive: Duration,
+    /// Whether heartbeats are sent without the caller's doing.
+    pub heartbeats: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        const MIB: usize = 1024 * 1024;
+        Self {
+            timeout: Duration::from_secs(30),
+            outgoing: 1024,
+            outgoing_bytes: 128 * MIB,
+            message_bytes: 256 * MIB,
+            keepalive: Duration::from_secs(10),
+            heartbeats: true,
+        }
+    }
+}
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// Nobody listens there.
+    #[error("cannot reach the engine at {address}: {message}")]
+    Unreachable {
+        /// Where.
+        address: Address,
+        /// In the words of the system.
+        message: Arc<str>,
+    },
+    /// The engine does not want this worker.
+    #[error("the engine refused this worker: {0}")]
+    Refused(Refusal),
+    /// The connection broke before the engine had answered.
+    #[error("the connection to the engine was lost: {message}")]
+    Lost {
+        /// In the words of whoever noticed.
+        message: Arc<str>,
+    },
+    /// The engine did not answer in time.
+    #[error("the engine did not answer within {timeout:?}")]
+    TimedOut {
+        /// The time it had.
+        timeout: Duration,
+    },
+    /// What answers is no engine, or a broken one.
+    #[error("the engine's answer is not valid: {0}")]
+    Invalid(Invalid),
+}
+
+/// A worker that was taken in.
+#[derive(Debug)]
+pub struct Connected {
+    /// What the engine said.
+    pub welcome: Welcome,
+    /// The way to the engine.
+    pub sender: Sender,
+    /// The way from the engine.
+    pub receiver: Receiver,
+}
+
+/// Connects and says hello. Returns when the engine has taken the worker in.
+pub async fn connect(
+    address: &Address,
+    hello: Hello,
+    options: Options,
+) -> Result<Connected, ConnectError> {
+    connect_watched(address, hello, options).await.map(|(connected, _)| connected)
+}
+
+/// As [`connect`], for those who drive the runtime in a loop of their own: returns the socket too.
+/// The connection is open for as long as that is.
+pub async fn connect_watched(
+    address: &Address,
+    hello: Hello,
+    options: Options,
+) -> Result<(Connected, Socket), ConnectError> {
+    let timeout = options.timeout;
+    let (channel, socket) = connect::dial(address, &options).await?;
+    let (queue, out_stream) = sender::queue(&options);
+    let offered = hello.runners;
+    let kind = Some(worker_message::Kind::Hello(hello.into()));
+    queue.push_hello(proto::WorkerMessage { kind });
+
+    let opening = async {
+        let mut grpc = Grpc::new(channel).max_decoding_message_size(options.message_bytes);
+        grpc.ready()
+            .await
+            .map_err(|error| lost(&Status::unavailable(rollway_base::error_chain(&error))))?;
+        let path = http::uri::PathAndQuery::from_static(CONNECT);
+        let codec = WireCodec::<proto::WorkerMessage, proto::EngineMessage>::new();
+        let stream = grpc.streaming(Request::new(out_stream), path, codec).await;
+        let mut stream = stream.map_err(|status| lost(&status))?.into_inner();
+        let first = stream.message().await.map_err(|status| lost(&status))?;
+        Ok((first, stream))
+    };
+    let opened = tokio::time::timeout(timeout, opening).await;
+    let (first, stream) = opened.map_err(|_| ConnectError::TimedOut { timeout })??;
+    let welcome = welcome(first, offered)?;
+    let sender = Sender::new(queue, &welcome, &options);
+    let receiver = Receiver::new(stream, sender.goodbye_flag());
+    if options.heartbeats {
+        sender.beat(welcome.heartbeat_interval, receiver.alive());
+    }
+    Ok((Connected { welcome, sender, receiver }, socket))
+}
+
+pub(crate) fn endpoint(address: &Address, options: &Options) -> Result<Endpoint, ConnectError> {
+    const WINDOW: u32 = 4 * 1024 * 1024;
+    let target = match address {
+        Address::Unix(_) => address.to_string(),
+        Address::Tcp(host_port) => format!("http://{host_port}"),
+    };
+    let endpoint = Endpoint::from_shared(target).map_err(|error| ConnectError::Unreachable {
+        address: address.clone(),
+        message: rollway_base::error_chain(&error).into(),
+    })?;
+    Ok(endpoint
+        .connect_timeout(options.timeout)
+        .tcp_nodelay(true)
+        .initial_stream_window_size(WINDOW)
+        .initial_connection_window_size(2 * WINDOW)
+        .http2_keep_alive_interval(options.keepalive)
+        .keep_alive_timeout(options.keepalive)
+        .keep_alive_while_idle(true))
+}
+
+/// Takes the engine's first message for what it must be.
+fn welcome(
+    first: Option<Decoded<proto::EngineMessage>>,
+    offered: u32,
+) -> Result<Welcome, ConnectError> {
+    let Some(Decoded { message, .. }) = first else {
+        return Err(ConnectError::Lost { message: "the stream ended".into() });
+    };
+    let undecodable = |error: prost::DecodeError| Invalid::new("message", error.to_string());
+    let message = message.map_err(|error| ConnectError::Invalid(undecodable(error)))?;
+    match message.kind {
+        Some(Kind::Welcome(welcome)) => {
+            let welcome = Welcome::try_from(welcome).map_err(ConnectError::Invalid)?;
+            if welcome.runners.len() > offered as usize {
+                let problem = format!("{} of {offered} offered", welcome.runners.len());
+                return Err(ConnectError::Invalid(Invalid::new("welcome.runners", problem)));
+            }
+            Ok(welcome)
+        }
+        Some(Kind::Refused(refused)) => Err(ConnectError::Refused(refused.into())),
+        _ => Err(ConnectError::Invalid(Invalid::new("message", "a welcome was expected"))),
+    }
+}
+
+fn lost(status: &Status) -> ConnectError {
+    ConnectError::Lost { message: status_message(status).into() }
+}

@@ -1,0 +1,165 @@
+//! What a worker is told, in batches: whoever handles it is woken once for many messages.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+
+use futures_core::Stream as _;
+use tokio::runtime::Handle;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tonic::Streaming;
+
+use crate::codec::Decoded;
+use crate::convert::Definitions;
+use crate::message::EngineMessage;
+use crate::proto::{self, engine_message::Kind};
+use crate::refusal::Refusal;
+use crate::status_message::status_message;
+
+/// Why nothing more comes from the engine.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Ended {
+    /// Goodbye was said, and the engine has closed the stream.
+    #[error("the stream was closed after a goodbye")]
+    Closed,
+    /// The engine disconnected this worker.
+    #[error("the engine refused this worker: {0}")]
+    Refused(Refusal),
+    /// The stream ended or broke without a word, or the engine said what makes no sense.
+    #[error("the connection to the engine was lost: {message}")]
+    Lost {
+        /// In the words of whoever noticed.
+        message: Arc<str>,
+    },
+}
+
+/// The way from the engine. Dropping it breaks the connection.
+#[derive(Debug)]
+pub struct Receiver {
+    stream: Streaming<Decoded<proto::EngineMessage>>,
+    definitions: Definitions,
+    unknown: u64,
+    ended: Option<Ended>,
+    goodbye: Arc<AtomicBool>,
+    runtime: Handle,
+    alive: DropGuard,
+}
+
+impl Receiver {
+    pub(super) fn new(
+        stream: Streaming<Decoded<proto::EngineMessage>>,
+        goodbye: Arc<AtomicBool>,
+    ) -> Self {
+        let alive = CancellationToken::new();
+        Self {
+            stream,
+            definitions: Definitions::default(),
+            unknown: 0,
+            ended: None,
+            goodbye,
+            runtime: Handle::current(),
+            alive: alive.drop_guard(),
+        }
+    }
+
+    /// Returns what is cancelled when this is dropped.
+    pub(super) fn alive(&self) -> CancellationToken {
+        self.alive.token().clone()
+    }
+
+    /// Waits for messages and appends up to `limit` of them; returns how many. Can be given up at
+    /// any time without losing one. Messages that this version does not know are skipped.
+    pub async fn recv_many(
+        &mut self,
+        messages: &mut Vec<EngineMessage>,
+        limit: usize,
+    ) -> Result<usize, Ended> {
+        std::future::poll_fn(|cx| self.poll_recv_many(cx, messages, limit)).await
+    }
+
+    /// Waits for one message.
+    pub async fn recv(&mut self) -> Result<EngineMessage, Ended> {
+        let mut messages = Vec::with_capacity(1);
+        loop {
+            self.recv_many(&mut messages, 1).await?;
+            if let Some(message) = messages.pop() {
+                return Ok(message);
+            }
+        }
+    }
+
+    /// Like [`recv_many`](Self::recv_many), from a thread that is not tokio's.
+    pub fn blocking_recv_many(
+        &mut self,
+        messages: &mut Vec<EngineMessage>,
+        limit: usize,
+    ) -> Result<usize, Ended> {
+        let runtime = self.runtime.clone();
+        runtime.block_on(self.recv_many(messages, limit))
+    }
+
+    /// Returns how many messages were skipped.
+    pub fn unknown_messages(&self) -> u64 {
+        self.unknown
+    }
+
+    fn poll_recv_many(
+        &mut self,
+        cx: &mut Context<'_>,
+        messages: &mut Vec<EngineMessage>,
+        limit: usize,
+    ) -> Poll<Result<usize, Ended>> {
+        let mut count = 0;
+        while count < limit {
+            if let Some(ended) = &self.ended {
+                if count > 0 {
+                    break;
+                }
+                return Poll::Ready(Err(ended.clone()));
+            }
+            match Pin::new(&mut self.stream).poll_next(cx) {
+                Poll::Pending if count > 0 => break,
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(next) => match self.take(next) {
+                    Ok(Some(message)) => {
+                        messages.push(message);
+                        count += 1;
+                    }
+                    Ok(None) => {}
+                    Err(ended) => self.ended = Some(ended),
+                },
+            }
+        }
+        Poll::Ready(Ok(count))
+    }
+
+    fn take(
+        &mut self,
+        next: Option<Result<Decoded<proto::EngineMessage>, tonic::Status>>,
+    ) -> Result<Option<EngineMessage>, Ended> {
+        let lost = |message: String| Ended::Lost { message: message.into() };
+        let message = match next {
+            Some(Ok(Decoded { message: Ok(message), .. })) => message,
+            Some(Ok(Decoded { message: Err(error), .. })) => {
+                return Err(lost(format!("the engine's message cannot be decoded: {error}")));
+            }
+            Some(Err(_)) | None if self.goodbye.load(Ordering::Acquire) => {
+                return Err(Ended::Closed);
+            }
+            Some(Err(status)) => return Err(lost(status_message(&status))),
+            None => return Err(lost("the engine closed the stream".to_owned())),
+        };
+        match message.kind {
+            Some(Kind::Refused(refused)) => Err(Ended::Refused(refused.into())),
+            Some(kind) => self
+                .definitions
+                .resolve(kind)
+                .map_err(|invalid| lost(format!("the engine's message is not valid: {invalid}"))),
+            None => {
+                self.unknown += 1;
+                Ok(None)
+            }
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! What a worker says: a bounded queue, and a table for the heartbeats.
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_core::Stream;
+use prost::Message as _;
+use rollway_core::{AttemptId, Life, RunnerId};
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, watch};
+use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
+
+use super::Options;
+use crate::byte_budget::{self, Room};
+use crate::codec::{Body, Outgoing};
+use crate::message::{RunnerReport, RunnerState, Welcome, WorkerMessage};
+use crate::proto::{self, worker_message::Kind};
+
+/// Why a message was not sent.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SendError {
+    /// The engine is gone, or goodbye was said; the [`Receiver`](super::Receiver) knows more.
+    #[error("the connection to the engine is closed")]
+    Closed,
+    /// The message is larger than a message may be. The connection is well.
+    #[error("the message has {bytes} bytes, the limit is {limit}")]
+    TooLarge {
+        /// How large it is.
+        bytes: usize,
+        /// How large it may be.
+        limit: usize,
+    },
+}
+
+/// The way to the engine. Clones are the same way, and what is sent through any of them arrives in
+/// the order of the sends. Dropping the last one without a goodbye counts as a loss.
+#[derive(Clone, Debug)]
+pub struct Sender(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    queue: Queue,
+    runtime: Handle,
+    room: Room,
+    max_message_bytes: usize,
+    states: Mutex<BTreeMap<RunnerId, RunnerState>>,
+}
+
+impl Sender {
+    pub(super) fn new(queue: Queue, welcome: &Welcome, options: &Options) -> Self {
+        Self(Arc::new(Shared {
+            queue,
+            runtime: Handle::current(),
+            room: Room::new(options.outgoing_bytes),
+            max_message_bytes: usize::try_from(welcome.max_message_bytes).unwrap_or(usize::MAX),
+            states: Mutex::default(),
+        }))
+    }
+
+    /// Sends a message. Waits while the engine is behind.
+    pub async fn send(&self, message: WorkerMessage) -> Result<(), SendError> {
+        self.note(&message);
+        let message = proto::WorkerMessage::from(message);
+        let (bytes, limit) = (message.encoded_len(), self.0.max_message_bytes);
+        if bytes > limit {
+            return Err(SendError::TooLarge { bytes, limit });
+        }
+        let room = self.0.room.take(bytes).await;
+        let outgoing = Outgoing { body: Body::Message(message), room };
+        self.0.queue.messages.send(outgoing).await.map_err(|_| SendError::Closed)?;
+        self.0.queue.sent.fetch_add(1, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Waits until everything that was sent has been handed to the transport, which writes it in
+    /// its next turn: from then on it arrives even if this process dies.
+    pub async fn drained(&self) -> Result<(), SendError> {
+        let all = self.0.queue.sent.load(Ordering::Acquire);
+        let mut taken = self.0.queue.taken.clone();
+        taken.wait_for(|taken| *taken >= all).await.map_err(|_| SendError::Closed)?;
+        // The connection was woken before; whatever is spawned now comes after it.
+        let _ = self.0.runtime.spawn(tokio::task::yield_now()).await;
+        Ok(())
+    }
+
+    /// Sends a message if it is small and the engine is not behind; otherwise gives it back.
+    pub fn try_send(&self, message: WorkerMessage) -> Result<Option<WorkerMessage>, SendError> {
+        let messages = &self.0.queue.messages;
+        if message.payload_len() > byte_budget::SMALL {
+            return Ok(Some(message));
+        }
+        let Ok(permit) = messages.try_reserve() else {
+            return if messages.is_closed() { Err(SendError::Closed) } else { Ok(Some(message)) };
+        };
+        self.note(&message);
+        permit.send(proto::WorkerMessage::from(message).into());
+        self.0.queue.sent.fetch_add(1, Ordering::AcqRel);
+        Ok(None)
+    }
+
+    /// Sends a message from a thread that is not tokio's. Blocks while the engine is behind.
+    pub fn blocking_send(&self, message: WorkerMessage) -> Result<(), SendError> {
+        self.0.runtime.block_on(self.send(message))
+    }
+
+    /// Sends what there is to say about a runner.
+    pub async fn report(
+        &self,
+        runner: RunnerId,
+        life: Life,
+        report: RunnerReport,
+    ) -> Result<(), SendError> {
+        self.send(WorkerMessage::Runner { runner, life, report }).await
+    }
+
+    /// Says goodbye. Nothing can be sent afterwards.
+    pub async fn goodbye(&self, reason: impl Into<Arc<str>>) -> Result<(), SendError> {
+        self.send(WorkerMessage::Goodbye { reason: reason.into() }).await
+    }
+
+    /// Sets what the next heartbeats say about a runner. That it is alive, and which attempt it
+    /// executes, is known from what was sent; a runner that never was ready is not mentioned.
+    pub fn set_state(&self, runner: RunnerId, state: BTreeMap<String, String>) {
+        if let Some(entry) = self.states().get_mut(&runner) {
+            entry.state = state;
+        }
+    }
+
+    /// Returns what a heartbeat would say now.
+    pub fn heartbeat(&self) -> WorkerMessage {
+        WorkerMessage::Heartbeat(self.states().values().cloned().collect())
+    }
+
+    /// Returns what tells whether goodbye was said.
+    pub(super) fn goodbye_flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.0.queue.goodbye)
+    }
+
+    /// Sends heartbeats in the background for as long as anybody can send.
+    pub(super) fn beat(&self, interval: Duration, alive: CancellationToken) {
+        let shared = Arc::downgrade(&self.0);
+        tokio::spawn(alive.run_until_cancelled_owned(beat(shared, interval)));
+    }
+
+    /// Keeps the table in step with what is said.
+    fn note(&self, message: &WorkerMessage) {
+        let WorkerMessage::Runner { runner, life, report } = message else { return };
+        match report {
+            RunnerReport::Ready { .. } => self.note_attempt(*runner, *life, None),
+            RunnerReport::AttemptBegan { attempt } => {
+                self.note_attempt(*runner, *life, Some(*attempt));
+            }
+            RunnerReport::AttemptEnded { .. } => self.note_attempt(*runner, *life, None),
+            RunnerReport::Stopped(_) => {
+                let mut states = self.states();
+                if states.get(runner).is_some_and(|state| state.life == *life) {
+                    states.remove(runner);
+                }
+            }
+            RunnerReport::RunFinished { .. } => {}
+        }
+    }
+
+    fn note_attempt(&self, runner: RunnerId, life: Life, attempt: Option<AttemptId>) {
+        let mut states = self.states();
+        let fresh = || RunnerState { runner, life, attempt, state: BTreeMap::new() };
+        let entry = states.entry(runner).or_insert_with(fresh);
+        if entry.life != life {
+            *entry = fresh();
+        }
+        entry.attempt = attempt;
+    }
+
+    fn states(&self) -> MutexGuard<'_, BTreeMap<RunnerId, RunnerState>> {
+        self.0.states.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn beat(shared: Weak<Shared>, interval: Duration) {
+    let mut ticks = tokio::time::interval(interval);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let Some(sender) = shared.upgrade().map(Sender) else { return };
+        let heartbeat = sender.heartbeat();
+        if sender.send(heartbeat).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// The outgoing queue.
+#[derive(Debug)]
+pub(super) struct Queue {
+    messages: mpsc::Sender<Outgoing<proto::WorkerMessage>>,
+    goodbye: Arc<AtomicBool>,
+    /// How many messages were put in.
+    sent: AtomicU64,
+    /// How many were taken out when there were no more.
+    taken: watch::Receiver<u64>,
+}
+
+impl Queue {
+    /// Puts the hello into the empty queue.
+    pub(super) fn push_hello(&self, hello: proto::WorkerMessage) {
+        // The queue is empty and has room for one at least.
+        let _ = self.messages.try_send(hello.into());
+        self.sent.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+/// Returns an outgoing queue and the stream that empties it.
+pub(super) fn queue(options: &Options) -> (Queue, OutStream) {
+    let (sender, messages) = mpsc::channel(options.outgoing.max(1));
+    let goodbye = Arc::new(AtomicBool::new(false));
+    let (empty, taken) = watch::channel(0);
+    let sent = AtomicU64::new(0);
+    let queue = Queue { messages: sender, goodbye: Arc::clone(&goodbye), sent, taken };
+    (queue, OutStream { messages, goodbye, taken: 0, empty })
+}
+
+/// What goes out, up to the goodbye.
+#[derive(Debug)]
+pub(super) struct OutStream {
+    messages: mpsc::Receiver<Outgoing<proto::WorkerMessage>>,
+    goodbye: Arc<AtomicBool>,
+    taken: u64,
+    /// Told how many were taken whenever there are no more.
+    empty: watch::Sender<u64>,
+}
+
+impl Stream for OutStream {
+    type Item = Outgoing<proto::WorkerMessage>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if self.goodbye.load(Ordering::Acquire) {
+            return Poll::Ready(None);
+        }
+        let Poll::Ready(next) = self.messages.poll_recv(cx) else {
+            let taken = self.taken;
+            self.empty.send_if_modified(|known| std::mem::replace(known, taken) != taken);
+            return Poll::Pending;
+        };
+        self.taken += u64::from(next.is_some());
+        if let Some(Outgoing { body: Body::Message(message), .. }) = &next
+            && let Some(Kind::Goodbye(_)) = message.kind
+        {
+            // Whatever was sent behind it would be a breach; its senders are told.
+            self.messages.close();
+            self.goodbye.store(true, Ordering::Release);
+        }
+        Poll::Ready(next)
+    }
+}

@@ -1,0 +1,333 @@
+//! What the engine holds of a worker: first a greeting to be answered, then a connection.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use prost::Message as _;
+use rollway_core::{Life, RunnerId};
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use super::listen::{Peer, Socket};
+use super::{LeftReason, Shared};
+use crate::byte_budget::Room;
+use crate::codec::{Body, Outgoing};
+use crate::message::{Definition, DefinitionId, EngineMessage, Hello, Welcome};
+use crate::proto::{self, engine_message::Kind};
+use crate::refusal::{Refusal, RefusalCode};
+
+/// Names a connection; never used twice by one server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnId(pub u64);
+
+impl fmt::Display for ConnId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "c{}", self.0)
+    }
+}
+
+/// A worker that waits to be taken in. Dropping it refuses the worker.
+#[derive(Debug)]
+pub struct Greeting {
+    pub(super) link: Arc<Link>,
+    pub(super) hello: Hello,
+    pub(super) protocol: u32,
+    /// None once it was answered.
+    pub(super) answer: Option<Answer>,
+}
+
+/// The way to the worker, and the session that waits for the engine's word.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) outgoing: mpsc::Sender<Outgoing<proto::EngineMessage>>,
+    pub(super) welcomed: oneshot::Sender<()>,
+}
+
+impl Greeting {
+    /// Returns the name of the connection.
+    pub fn conn(&self) -> ConnId {
+        self.link.id
+    }
+
+    /// Returns who is at the other end.
+    pub fn peer(&self) -> Peer {
+        self.link.socket.peer
+    }
+
+    /// Returns who the worker says it is.
+    pub fn hello(&self) -> &Hello {
+        &self.hello
+    }
+
+    /// Takes the worker in, with at most as many runners as it offered. From now on its messages
+    /// arrive.
+    pub fn welcome(self, runners: &[(RunnerId, Life)], heartbeat: Duration) -> Connection {
+        self.welcome_with(runners, heartbeat, BTreeMap::new())
+    }
+
+    /// As [`welcome`](Self::welcome), and tells a worker that was started by hand what it would
+    /// have found in its environment otherwise.
+    pub fn welcome_with(
+        mut self,
+        runners: &[(RunnerId, Life)],
+        heartbeat_interval: Duration,
+        env: BTreeMap<String, String>,
+    ) -> Connection {
+        let limits = &self.link.shared.limits;
+        let welcome = Welcome {
+            protocol: self.protocol,
+            runners: runners.to_vec(),
+            heartbeat_interval,
+            max_message_bytes: limits.message_bytes as u64,
+            max_definitions: u32::try_from(limits.definitions).unwrap_or(u32::MAX),
+            env,
+        };
+        let Some(Answer { outgoing, welcomed }) = self.answer.take() else {
+            unreachable!("an answer takes the greeting with it")
+        };
+        for (runner, life) in runners {
+            self.link.grant(*runner, *life);
+        }
+        // The session must know before the worker does, or its first words come too early. If
+        // either is gone already, the engine hears it as any other loss.
+        let _ = welcomed.send(());
+        let _ = outgoing.try_send(proto::EngineMessage::from(welcome).into());
+        let room = Room::new(limits.outgoing_bytes);
+        let link = Arc::clone(&self.link);
+        let outbox = Mutex::new(Outbox { outgoing, room, defined: Defined::default() });
+        Connection(Arc::new(Handle { link, outbox }))
+    }
+
+    /// Refuses the worker.
+    pub fn refuse(mut self, refusal: Refusal) {
+        self.link.end(LeftReason::Refused(refusal));
+        self.answer = None;
+    }
+}
+
+impl Drop for Greeting {
+    fn drop(&mut self) {
+        if self.answer.is_some() {
+            let refusal = Refusal::new(RefusalCode::NotWanted, "the engine has no use for it");
+            self.link.end(LeftReason::Refused(refusal));
+        }
+    }
+}
+
+/// A worker that was taken in. Clones are the same connection; dropping the last one ends it when
+/// what was sent before has been read.
+#[derive(Clone, Debug)]
+pub struct Connection(Arc<Handle>);
+
+#[derive(Debug)]
+struct Handle {
+    link: Arc<Link>,
+    outbox: Mutex<Outbox>,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.link.end(LeftReason::Dropped);
+    }
+}
+
+/// Locked from the first to the last message of a send, so that a definition stands before its
+/// use and is forgotten behind it.
+#[derive(Debug)]
+struct Outbox {
+    outgoing: mpsc::Sender<Outgoing<proto::EngineMessage>>,
+    room: Room,
+    defined: Defined,
+}
+
+/// The definitions that the worker has, oldest first.
+#[derive(Debug, Default)]
+struct Defined {
+    ids: BTreeSet<DefinitionId>,
+    order: VecDeque<DefinitionId>,
+}
+
+/// Why a message was not sent.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SendError {
+    /// The worker is gone or on its way out; [`Left`](super::ServerEvent::Left) tells why.
+    #[error("the worker is gone")]
+    Gone,
+    /// The message is larger than a message may be. The worker is well.
+    #[error("the message has {bytes} bytes, the limit is {limit}")]
+    TooLarge {
+        /// How large it is.
+        bytes: usize,
+        /// How large it may be.
+        limit: usize,
+    },
+}
+
+impl Connection {
+    /// Returns its name.
+    pub fn conn(&self) -> ConnId {
+        self.0.link.id
+    }
+
+    /// Returns who is at the other end.
+    pub fn peer(&self) -> Peer {
+        self.0.link.socket.peer
+    }
+
+    /// Sends a message, in the order of calls. Never waits: a worker that does not read what it is
+    /// sent is disconnected when too much of it has piled up. The definition of an attempt is sent
+    /// along if the worker does not have it.
+    pub fn send(&self, message: EngineMessage) -> Result<(), SendError> {
+        let mut outbox = lock(&self.0.outbox);
+        match &message {
+            EngineMessage::StartAttempt(start) => self.define(&mut outbox, &start.definition)?,
+            EngineMessage::StartRunner { runner, life } => self.0.link.grant(*runner, *life),
+            EngineMessage::CancelAttempt { .. }
+            | EngineMessage::StopRunner { .. }
+            | EngineMessage::Shutdown { .. } => {}
+        }
+        self.push(&outbox, Body::Message(message.into()))
+    }
+
+    /// Disconnects the worker and tells it why.
+    pub fn disconnect(&self, refusal: Refusal) {
+        self.0.link.end(LeftReason::Refused(refusal));
+    }
+
+    /// Sends arbitrary bytes in place of a message, for tests of workers.
+    pub fn send_raw(&self, bytes: bytes::Bytes) -> Result<(), SendError> {
+        self.push(&lock(&self.0.outbox), Body::Raw(bytes))
+    }
+
+    fn define(&self, outbox: &mut Outbox, definition: &Definition) -> Result<(), SendError> {
+        if outbox.defined.ids.contains(&definition.id) {
+            return Ok(());
+        }
+        let most = self.0.link.shared.limits.definitions.max(1);
+        while outbox.defined.order.len() >= most
+            && let Some(id) = outbox.defined.order.pop_front()
+        {
+            outbox.defined.ids.remove(&id);
+            let forget = Kind::Forget(proto::Forget { ids: vec![id.0] });
+            let message = proto::EngineMessage { kind: Some(forget) };
+            self.push(outbox, Body::Message(message))?;
+        }
+        let kind = Some(Kind::Define(definition.into()));
+        self.push(outbox, Body::Message(proto::EngineMessage { kind }))?;
+        outbox.defined.ids.insert(definition.id);
+        outbox.defined.order.push_back(definition.id);
+        Ok(())
+    }
+
+    fn push(&self, outbox: &Outbox, body: Body<proto::EngineMessage>) -> Result<(), SendError> {
+        let limit = self.0.link.shared.limits.message_bytes;
+        let bytes = match &body {
+            Body::Message(message) => message.encoded_len(),
+            Body::Raw(bytes) => bytes.len(),
+            Body::Parts(parts) => parts.iter().map(bytes::Bytes::len).sum(),
+        };
+        if bytes > limit {
+            return Err(SendError::TooLarge { bytes, limit });
+        }
+        let room = outbox.room.try_take(bytes).map_err(|_| self.too_slow("bytes"))?;
+        outbox.outgoing.try_send(Outgoing { body, room }).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => self.too_slow("messages"),
+            mpsc::error::TrySendError::Closed(_) => SendError::Gone,
+        })
+    }
+
+    fn too_slow(&self, what: &str) -> SendError {
+        let message = format!("too many {what} wait to be read");
+        self.0.link.end(LeftReason::Refused(Refusal::new(RefusalCode::SlowReader, message)));
+        SendError::Gone
+    }
+}
+
+/// What a session, its outgoing stream and the engine's handles know in common.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) id: ConnId,
+    pub(super) socket: Arc<Socket>,
+    pub(super) shared: Arc<Shared>,
+    /// The newest life of every runner that the worker was ever given.
+    lives: Mutex<BTreeMap<RunnerId, Life>>,
+    reason: OnceLock<LeftReason>,
+    ended: CancellationToken,
+    /// Tells the outgoing stream to stop, and what to say before.
+    last_word: Mutex<Option<oneshot::Sender<Option<Refusal>>>>,
+}
+
+impl Link {
+    pub(super) fn new(
+        id: ConnId,
+        socket: Arc<Socket>,
+        shared: Arc<Shared>,
+        last_word: oneshot::Sender<Option<Refusal>>,
+    ) -> Self {
+        Self {
+            id,
+            socket,
+            shared,
+            lives: Mutex::default(),
+            reason: OnceLock::new(),
+            ended: CancellationToken::new(),
+            last_word: Mutex::new(Some(last_word)),
+        }
+    }
+
+    /// Ends the connection, once: the first reason counts.
+    pub(super) fn end(&self, reason: LeftReason) {
+        if self.reason.set(reason.clone()).is_err() {
+            return;
+        }
+        let last_word = match reason {
+            // What was sent before is still delivered.
+            LeftReason::Dropped => None,
+            LeftReason::Goodbye | LeftReason::Lost { .. } => Some(None),
+            LeftReason::Refused(refusal) => {
+                self.shared.count(refusal.code);
+                tracing::debug!(conn = %self.id, peer = %self.socket.peer, %refusal, "refused");
+                if refusal.code == RefusalCode::SlowReader {
+                    // It would not read this either.
+                    self.socket.cut();
+                }
+                Some(Some(refusal))
+            }
+        };
+        if let Some(last_word) = last_word
+            && let Some(stream) = lock(&self.last_word).take()
+        {
+            let _ = stream.send(last_word);
+        }
+        self.ended.cancel();
+    }
+
+    /// Waits for the end, by whatever reason.
+    pub(super) async fn ended(&self) {
+        self.ended.cancelled().await;
+    }
+
+    /// Returns why it ended.
+    pub(super) fn reason(&self) -> LeftReason {
+        self.reason.get().cloned().unwrap_or(LeftReason::Dropped)
+    }
+
+    fn grant(&self, runner: RunnerId, life: Life) {
+        let mut lives = lock(&self.lives);
+        let newest = lives.entry(runner).or_insert(life);
+        *newest = life.max(*newest);
+    }
+
+    /// Tells whether the worker may speak of a life of a runner. It may of an earlier one: its
+    /// words and the engine's may cross.
+    pub(super) fn granted(&self, runner: RunnerId, life: Life) -> bool {
+        lock(&self.lives).get(&runner).is_some_and(|newest| life <= *newest)
+    }
+}
+
+/// Locks what no panic can leave half-done.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

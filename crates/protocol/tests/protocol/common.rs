@@ -1,0 +1,223 @@
+//! What the tests have in common: servers, workers, and peers that say anything at all.
+
+#![allow(unreachable_pub, reason = "a test has no outside")]
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::{Buf, BufMut, Bytes};
+use futures_core::Stream;
+use prost::Message;
+use rollway_base::{Address, Secret};
+use rollway_core::{AttemptId, BatchId, BatchKind, Life, RunnerId, Runs, TaskId};
+use rollway_protocol::proto;
+use rollway_protocol::worker_server::{
+    Connection, Greeting, LeftReason, Limits, Options, Server, ServerEvent,
+};
+use rollway_protocol::{Definition, DefinitionId, Hello, StartAttempt, WorkerMessage};
+use tokio::sync::mpsc;
+use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use tonic::{Status, Streaming};
+
+/// No test waits longer for anything.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Waits for what must happen.
+pub async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(PATIENCE, future).await {
+        Ok(value) => value,
+        Err(_) => panic!("waited too long: {what}"),
+    }
+}
+
+pub fn secret() -> Secret {
+    Secret::new("open sesame").unwrap()
+}
+
+pub fn hello(runners: u32) -> Hello {
+    Hello::new(secret(), "token", runners)
+}
+
+/// A directory for a socket, and the address of the socket.
+pub fn unix() -> (tempfile::TempDir, Address) {
+    let dir = tempfile::tempdir().unwrap();
+    let address = Address::Unix(dir.path().join("engine.sock"));
+    (dir, address)
+}
+
+pub async fn listen(address: Address, limits: Limits) -> Server {
+    let options = Options { limits, ..Options::new(address, secret()) };
+    Server::bind(options).await.unwrap()
+}
+
+pub async fn loopback(limits: Limits) -> Server {
+    listen(Address::loopback(), limits).await
+}
+
+pub async fn greeting(server: &mut Server) -> Greeting {
+    match soon("hello", server.recv()).await {
+        ServerEvent::Hello(greeting) => greeting,
+        other => panic!("expected a hello, got {other:?}"),
+    }
+}
+
+pub async fn message(server: &mut Server) -> WorkerMessage {
+    match soon("message", server.recv()).await {
+        ServerEvent::Message { message, .. } => message,
+        other => panic!("expected a message, got {other:?}"),
+    }
+}
+
+pub async fn left(server: &mut Server) -> LeftReason {
+    match soon("left", server.recv()).await {
+        ServerEvent::Left { reason, .. } => reason,
+        other => panic!("expected an end, got {other:?}"),
+    }
+}
+
+pub fn definition(id: u64) -> Arc<Definition> {
+    Arc::new(Definition {
+        id: DefinitionId(id),
+        name: format!("workflow {id}").into(),
+        encoding: "name".into(),
+        task_encoding: "json".into(),
+        body: Bytes::new(),
+    })
+}
+
+pub fn attempt(id: u64, definition: &Arc<Definition>) -> StartAttempt {
+    StartAttempt {
+        runner: RunnerId(0),
+        life: Life(1),
+        attempt: AttemptId(id),
+        batch: BatchId::from("3/gsm8k"),
+        kind: BatchKind::Eval,
+        task_id: TaskId(5),
+        runs: Runs { first: 2, count: 3 },
+        task: Bytes::from_static(b"{}"),
+        definition: Arc::clone(definition),
+        timeout: Duration::from_secs(60),
+        kills: 1,
+        env: [("KEY".to_owned(), "value".to_owned())].into(),
+        model_keys: ["a", "b", "c"].map(|key| Secret::new(key).expect("a key")).into(),
+    }
+}
+
+pub const HEARTBEAT: Duration = Duration::from_secs(60);
+
+pub fn welcome(greeting: Greeting) -> Connection {
+    greeting.welcome(&[(RunnerId(0), Life(1))], HEARTBEAT)
+}
+
+/// A peer that sends whatever bytes it is given as messages.
+pub struct RawPeer {
+    pub outgoing: Option<mpsc::Sender<Bytes>>,
+    pub incoming: Streaming<Bytes>,
+    channel: tonic::transport::Channel,
+}
+
+impl RawPeer {
+    pub async fn connect(address: &Address) -> Self {
+        let target = match address {
+            Address::Unix(_) => address.to_string(),
+            Address::Tcp(host_port) => format!("http://{host_port}"),
+        };
+        let endpoint = tonic::transport::Endpoint::from_shared(target).unwrap();
+        let channel = endpoint.connect().await.unwrap();
+        let (outgoing, incoming) = Self::open(channel.clone()).await.unwrap();
+        Self { outgoing: Some(outgoing), incoming, channel }
+    }
+
+    pub async fn open(
+        channel: tonic::transport::Channel,
+    ) -> Result<(mpsc::Sender<Bytes>, Streaming<Bytes>), Status> {
+        let (outgoing, messages) = mpsc::channel(16);
+        let mut grpc = tonic::client::Grpc::new(channel);
+        grpc.ready().await.unwrap();
+        let path = http::uri::PathAndQuery::from_static("/rollway.worker.v1.Worker/Connect");
+        let request = tonic::Request::new(Queue(messages));
+        let incoming = grpc.streaming(request, path, RawCodec).await?.into_inner();
+        Ok((outgoing, incoming))
+    }
+
+    /// Opens another stream on the same connection.
+    pub async fn open_another(&self) -> Result<(mpsc::Sender<Bytes>, Streaming<Bytes>), Status> {
+        Self::open(self.channel.clone()).await
+    }
+
+    pub async fn send_bytes(&self, bytes: impl Into<Bytes>) {
+        self.outgoing.as_ref().unwrap().send(bytes.into()).await.unwrap();
+    }
+
+    pub async fn send(&self, kind: proto::worker_message::Kind) {
+        self.send_bytes(proto::WorkerMessage { kind: Some(kind) }.encode_to_vec()).await;
+    }
+
+    pub async fn send_hello(&self) {
+        self.send(proto::worker_message::Kind::Hello(hello(1).into())).await;
+    }
+
+    /// Receives a message; none: one that the schema does not know.
+    pub async fn recv(&mut self) -> Option<proto::engine_message::Kind> {
+        let bytes = soon("message", self.incoming.message()).await.unwrap().unwrap();
+        proto::EngineMessage::decode(bytes).unwrap().kind
+    }
+
+    /// Receives the refusal that ends the stream, and how the stream ends for gRPC.
+    pub async fn refused(&mut self) -> (proto::Refused, Status) {
+        let Some(proto::engine_message::Kind::Refused(refused)) = self.recv().await else {
+            panic!("expected a refusal");
+        };
+        let end = soon("end", self.incoming.message()).await.unwrap_err();
+        (refused, end)
+    }
+}
+
+struct Queue(mpsc::Receiver<Bytes>);
+
+impl Stream for Queue {
+    type Item = Bytes;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        self.0.poll_recv(cx)
+    }
+}
+
+#[derive(Default)]
+struct RawCodec;
+
+impl Codec for RawCodec {
+    type Encode = Bytes;
+    type Decode = Bytes;
+    type Encoder = Self;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self {
+        Self
+    }
+
+    fn decoder(&mut self) -> Self {
+        Self
+    }
+}
+
+impl Encoder for RawCodec {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn encode(&mut self, item: Bytes, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        buffer.put(item);
+        Ok(())
+    }
+}
+
+impl Decoder for RawCodec {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
+        Ok(Some(buffer.copy_to_bytes(buffer.remaining())))
+    }
+}

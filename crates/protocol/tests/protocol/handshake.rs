@@ -1,0 +1,313 @@
+//! From the hello to the goodbye, over a Unix socket and over TCP.
+
+use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::common::{self, *};
+use rollway_base::{Address, Secret};
+use rollway_core::metrics::Metrics;
+use rollway_core::{AttemptId, Cancel, Life, RunId, RunnerId};
+use rollway_protocol::worker_client::{self, ConnectError, Connected, Ended};
+use rollway_protocol::worker_server::{
+    BindError, LeftReason, Limits, Options, Peer, SendError, Server,
+};
+use rollway_protocol::{
+    EngineMessage, Hello, LogLevel, LogLine, LogSource, Outcome, Refusal, RefusalCode,
+    RunnerReport, Versions, WorkerMessage, proto,
+};
+
+async fn joined(server: &mut Server) -> (rollway_protocol::worker_server::Connection, Connected) {
+    let address = server.address().clone();
+    let worker = tokio::spawn(async move {
+        worker_client::connect(&address, hello(1), worker_client::Options::default()).await.unwrap()
+    });
+    let connection = welcome(greeting(server).await);
+    let connected = soon("welcome", worker).await.unwrap();
+    assert!(matches!(message(server).await, WorkerMessage::Heartbeat(states) if states.is_empty()));
+    (connection, connected)
+}
+
+/// Every message once, there and back.
+async fn a_whole_life(address: Address) {
+    let mut server = listen(address, Limits::default()).await;
+    let (connection, Connected { welcome, sender, mut receiver }) = joined(&mut server).await;
+    assert_eq!(welcome.protocol, 1);
+    assert_eq!(welcome.runners, [(RunnerId(0), Life(1))]);
+    assert_eq!(welcome.heartbeat_interval, HEARTBEAT);
+
+    let (runner, life, attempt) = (RunnerId(0), Life(1), AttemptId(7));
+    let start = common::attempt(7, &definition(1));
+    let orders = [
+        EngineMessage::StartAttempt(start),
+        EngineMessage::CancelAttempt { runner, life, attempt, reason: Cancel::Timeout },
+        EngineMessage::StopRunner { runner, life },
+        EngineMessage::StartRunner { runner, life: Life(2) },
+        EngineMessage::Shutdown { deadline: Duration::from_secs(3) },
+    ];
+    for order in &orders {
+        connection.send(order.clone()).unwrap();
+    }
+    for order in &orders {
+        assert_eq!(&soon("order", receiver.recv()).await.unwrap(), order);
+    }
+
+    let metrics: Metrics = [("reward", 0.5), ("nan", f64::INFINITY)].into_iter().collect();
+    let outcome = Outcome::Succeeded { payload: Some("experiences".into()), metrics };
+    let reports = [
+        RunnerReport::Ready { after: None },
+        RunnerReport::AttemptBegan { attempt },
+        RunnerReport::RunFinished { attempt, run: RunId(2), outcome },
+        RunnerReport::AttemptEnded { attempt },
+    ];
+    for report in &reports {
+        sender.report(runner, life, report.clone()).await.unwrap();
+    }
+    let source = LogSource { run: Some(3), attempt: Some(1 << 40), ..LogSource::default() };
+    let level = LogLevel::Warning;
+    let line = LogLine { runner: Some(runner), level, line: "hm".into(), source };
+    sender.send(WorkerMessage::Log(line.clone())).await.unwrap();
+    sender.goodbye("done").await.unwrap();
+    for report in reports {
+        let expected = WorkerMessage::Runner { runner, life, report };
+        assert_eq!(message(&mut server).await, expected);
+    }
+    assert_eq!(message(&mut server).await, WorkerMessage::Log(line));
+    assert_eq!(message(&mut server).await, WorkerMessage::Goodbye { reason: "done".into() });
+    assert_eq!(left(&mut server).await, LeftReason::Goodbye);
+    assert_eq!(soon("end", receiver.recv()).await, Err(Ended::Closed));
+    assert_eq!(server.refused(), []);
+}
+
+#[tokio::test]
+async fn a_whole_life_over_tcp() {
+    a_whole_life(Address::loopback()).await;
+}
+
+#[tokio::test]
+async fn a_whole_life_over_a_unix_socket() {
+    let (_dir, address) = unix();
+    a_whole_life(address).await;
+}
+
+#[tokio::test]
+async fn who_does_not_know_the_secret_is_refused_and_counted() {
+    let mut server = loopback(Limits::default()).await;
+    let stranger = Hello { secret: Secret::new("open wheat").unwrap(), ..hello(1) };
+    let options = worker_client::Options::default();
+    let error = worker_client::connect(server.address(), stranger, options).await.unwrap_err();
+    let ConnectError::Refused(refusal) = error else { panic!("{error}") };
+    assert_eq!(refusal.code, RefusalCode::BadSecret);
+    assert_eq!(server.refused(), [(RefusalCode::BadSecret, 1)]);
+    // The engine never heard of it: the next thing it hears of is the next worker.
+    joined(&mut server).await;
+}
+
+#[tokio::test]
+async fn versions_are_negotiated() {
+    let mut server = loopback(Limits::default()).await;
+    let newer = Hello { versions: Versions { min: 1, max: 7 }, ..hello(1) };
+    let address = server.address().clone();
+    let connecting =
+        tokio::spawn(
+            async move { worker_client::connect(&address, newer, Default::default()).await },
+        );
+    let greeting = greeting(&mut server).await;
+    assert_eq!(greeting.hello().versions.max, 7);
+    let _connection = welcome(greeting);
+    assert_eq!(soon("welcome", connecting).await.unwrap().unwrap().welcome.protocol, 1);
+
+    let alien = Hello { versions: Versions { min: 8, max: 9 }, ..hello(1) };
+    let error =
+        worker_client::connect(server.address(), alien, Default::default()).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the engine refused this worker: version: \
+         the engine speaks version 1, the worker 8 to 9"
+    );
+}
+
+#[tokio::test]
+async fn the_engine_may_refuse_or_ignore_a_worker() {
+    let mut server = loopback(Limits::default()).await;
+    for ignore in [false, true] {
+        let address = server.address().clone();
+        let connecting = tokio::spawn(async move {
+            worker_client::connect(&address, hello(1), Default::default()).await.unwrap_err()
+        });
+        let greeting = greeting(&mut server).await;
+        let refusal = if ignore {
+            drop(greeting);
+            Refusal::new(RefusalCode::NotWanted, "the engine has no use for it")
+        } else {
+            let refusal = Refusal::new(RefusalCode::ShuttingDown, "too late");
+            greeting.refuse(refusal.clone());
+            refusal
+        };
+        assert_eq!(left(&mut server).await, LeftReason::Refused(refusal.clone()));
+        let error = soon("refusal", connecting).await.unwrap();
+        assert!(matches!(error, ConnectError::Refused(found) if found == refusal));
+    }
+}
+
+#[tokio::test]
+async fn a_worker_hears_what_was_sent_before_the_engine_let_go_of_it() {
+    let mut server = loopback(Limits::default()).await;
+    let (connection, mut connected) = joined(&mut server).await;
+    let shutdown = EngineMessage::Shutdown { deadline: Duration::ZERO };
+    connection.send(shutdown.clone()).unwrap();
+    drop(connection);
+    assert_eq!(left(&mut server).await, LeftReason::Dropped);
+    assert_eq!(soon("order", connected.receiver.recv()).await.unwrap(), shutdown);
+    let ended = soon("end", connected.receiver.recv()).await.unwrap_err();
+    assert_eq!(ended, Ended::Lost { message: "the engine closed the stream".into() });
+}
+
+#[tokio::test]
+async fn a_disconnected_worker_knows_why() {
+    let mut server = loopback(Limits::default()).await;
+    let (connection, mut connected) = joined(&mut server).await;
+    let refusal = Refusal::new(RefusalCode::Other, "it behaves oddly");
+    connection.disconnect(refusal.clone());
+    assert_eq!(left(&mut server).await, LeftReason::Refused(refusal.clone()));
+    let ended = soon("end", connected.receiver.recv()).await.unwrap_err();
+    assert_eq!(ended, Ended::Refused(refusal));
+    let shutdown = EngineMessage::Shutdown { deadline: Duration::ZERO };
+    // It may take until the socket is closed that sending is seen to be in vain.
+    let sent = soon("gone", async {
+        loop {
+            if let Err(error) = connection.send(shutdown.clone()) {
+                return error;
+            }
+            tokio::task::yield_now().await;
+        }
+    });
+    assert_eq!(sent.await, SendError::Gone);
+}
+
+#[tokio::test]
+async fn a_dropped_engine_is_a_lost_connection() {
+    for unix_socket in [false, true] {
+        let (_dir, address) = if unix_socket {
+            let (dir, address) = unix();
+            (Some(dir), address)
+        } else {
+            (None, Address::loopback())
+        };
+        let mut server = listen(address, Limits::default()).await;
+        let (_connection, mut connected) = joined(&mut server).await;
+        drop(server);
+        let ended = soon("end", connected.receiver.recv()).await.unwrap_err();
+        assert!(matches!(ended, Ended::Lost { .. }), "{ended}");
+    }
+}
+
+#[tokio::test]
+async fn a_dropped_worker_is_lost_for_the_engine() {
+    let mut server = loopback(Limits::default()).await;
+    let (_connection, connected) = joined(&mut server).await;
+    drop(connected);
+    let reason = left(&mut server).await;
+    assert!(matches!(reason, LeftReason::Lost { .. }), "{reason:?}");
+}
+
+#[tokio::test]
+async fn a_definition_travels_once_and_is_forgotten_in_time() {
+    use proto::engine_message::Kind;
+    let mut server = loopback(Limits { definitions: 2, ..Limits::default() }).await;
+    let mut peer = RawPeer::connect(server.address()).await;
+    peer.send_hello().await;
+    let connection = welcome(greeting(&mut server).await);
+    assert!(matches!(peer.recv().await, Some(Kind::Welcome(_))));
+    let definitions = [definition(1), definition(2), definition(3)];
+    let uses = [0, 0, 1, 0, 2, 1, 0];
+    for (attempt, which) in uses.into_iter().enumerate() {
+        let start = common::attempt(attempt as u64, &definitions[which]);
+        connection.send(EngineMessage::StartAttempt(start)).unwrap();
+    }
+    let mut seen = Vec::new();
+    while seen.iter().filter(|line: &&String| line.starts_with("start")).count() < uses.len() {
+        seen.push(match peer.recv().await.unwrap() {
+            Kind::Define(define) => format!("define {}", define.id),
+            Kind::StartAttempt(start) => format!("start {}", start.definition),
+            Kind::Forget(forget) => format!("forget {:?}", forget.ids),
+            other => panic!("{other:?}"),
+        });
+    }
+    let expected = "define 1, start 1, start 1, define 2, start 2, start 1, \
+                    forget [1], define 3, start 3, start 2, forget [2], define 1, start 1";
+    assert_eq!(seen.join(", "), expected);
+}
+
+#[tokio::test]
+async fn a_message_that_is_too_large_harms_nobody() {
+    let limits = Limits { message_bytes: 100_000, ..Limits::default() };
+    let mut server = loopback(limits).await;
+    let (connection, mut connected) = joined(&mut server).await;
+    let mut start = attempt(1, &definition(1));
+    start.task = vec![0; 100_000].into();
+    let error = connection.send(EngineMessage::StartAttempt(start)).unwrap_err();
+    assert!(matches!(error, SendError::TooLarge { limit: 100_000, .. }));
+    let outcome =
+        Outcome::Succeeded { payload: Some(vec![0; 100_000].into()), metrics: Metrics::default() };
+    let finished = RunnerReport::RunFinished { attempt: AttemptId(1), run: RunId(0), outcome };
+    let error = connected.sender.report(RunnerId(0), Life(1), finished).await.unwrap_err();
+    assert!(matches!(error, worker_client::SendError::TooLarge { limit: 100_000, .. }));
+
+    connection.send(EngineMessage::StartAttempt(attempt(2, &definition(1)))).unwrap();
+    assert!(matches!(
+        soon("order", connected.receiver.recv()).await,
+        Ok(EngineMessage::StartAttempt(start)) if start.attempt == AttemptId(2)
+    ));
+    connected
+        .sender
+        .report(RunnerId(0), Life(1), RunnerReport::Ready { after: None })
+        .await
+        .unwrap();
+    assert!(matches!(message(&mut server).await, WorkerMessage::Runner { .. }));
+}
+
+#[tokio::test]
+async fn a_unix_socket_is_private_and_leaves_no_trace() {
+    let (dir, address) = unix();
+    let Address::Unix(path) = &address else { unreachable!() };
+    let server = listen(address.clone(), Limits::default()).await;
+    assert_eq!(std::fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o600);
+
+    let again = Server::bind(Options::new(address.clone(), secret())).await;
+    assert!(matches!(again, Err(BindError::InUse { .. })));
+
+    let mut server = server;
+    let (_connection, _connected) = joined(&mut server).await;
+    drop(server);
+    // The listener is closed in the background.
+    soon("removal", async {
+        while path.exists() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+
+    // What a killed process left behind is replaced; a file is not.
+    drop(std::os::unix::net::UnixListener::bind(path).unwrap());
+    assert!(path.exists());
+    let mut server = listen(address.clone(), Limits::default()).await;
+    let (connection, _connected) = joined(&mut server).await;
+    assert_eq!(connection.peer(), Peer::Unix { pid: Some(std::process::id() as i32) });
+    let file = dir.path().join("file");
+    std::fs::write(&file, "precious").unwrap();
+    let blocked = Server::bind(Options::new(Address::Unix(file.clone()), secret())).await;
+    assert!(matches!(blocked, Err(BindError::NotASocket { .. })));
+    assert_eq!(std::fs::read_to_string(file).unwrap(), "precious");
+}
+
+#[tokio::test]
+async fn nobody_there_is_said_so() {
+    let (_dir, address) = unix();
+    let error = worker_client::connect(&address, hello(1), Default::default()).await.unwrap_err();
+    assert!(matches!(&error, ConnectError::Unreachable { .. }), "{error}");
+    assert!(error.to_string().contains("No such file"), "{error}");
+    let text: Arc<str> = format!("{error:?}").into();
+    assert!(!text.contains(secret().reveal()));
+}

@@ -1,0 +1,302 @@
+//! Peers that do not keep to the protocol: each is told what is wrong and harms nobody.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use prost::Message as _;
+use rollway_core::{Life, RunnerId};
+use rollway_protocol::proto::{self, RefusalCode as Code, engine_message, worker_message::Kind};
+use rollway_protocol::worker_server::{LeftReason, Limits, SendError, Server};
+use rollway_protocol::{EngineMessage, RefusalCode, RunnerReport, WorkerMessage, worker_client};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::common::*;
+
+/// A server with a well-behaved worker on it, which has to survive everything.
+struct Scene {
+    server: Server,
+    _connection: rollway_protocol::worker_server::Connection,
+    worker: worker_client::Connected,
+}
+
+impl Scene {
+    async fn new(limits: Limits) -> Self {
+        let mut server = loopback(limits).await;
+        let address = server.address().clone();
+        let options = worker_client::Options { heartbeats: false, ..Default::default() };
+        let connecting =
+            tokio::spawn(async move { worker_client::connect(&address, hello(1), options).await });
+        let connection = welcome(greeting(&mut server).await);
+        let worker = soon("welcome", connecting).await.unwrap().unwrap();
+        Self { server, _connection: connection, worker }
+    }
+
+    async fn peer(&self) -> RawPeer {
+        RawPeer::connect(self.server.address()).await
+    }
+
+    /// A peer that was taken in as runner 7.
+    async fn welcomed(&mut self) -> (RawPeer, rollway_protocol::worker_server::Connection) {
+        let mut peer = self.peer().await;
+        peer.send_hello().await;
+        let greeting = greeting(&mut self.server).await;
+        let connection = greeting.welcome(&[(RunnerId(7), Life(3))], HEARTBEAT);
+        assert!(matches!(peer.recv().await, Some(engine_message::Kind::Welcome(_))));
+        (peer, connection)
+    }
+
+    async fn worker_is_well(&mut self) {
+        let report = RunnerReport::Ready { after: None };
+        let expected =
+            WorkerMessage::Runner { runner: RunnerId(0), life: Life(1), report: report.clone() };
+        self.worker.sender.report(RunnerId(0), Life(1), report).await.unwrap();
+        assert_eq!(message(&mut self.server).await, expected);
+    }
+}
+
+fn ready(runner: u32, life: u32) -> Kind {
+    Kind::Ready(proto::Ready { runner, life, after_attempt: None })
+}
+
+fn failed(kind: i32) -> Kind {
+    let failed = proto::Failed { kind, message: String::new() };
+    let outcome = Some(proto::run_finished::Outcome::Failed(failed));
+    Kind::RunFinished(proto::RunFinished { runner: 7, life: 3, attempt: 0, run: 0, outcome })
+}
+
+fn bytes(kind: Kind) -> Bytes {
+    proto::WorkerMessage { kind: Some(kind) }.encode_to_vec().into()
+}
+
+#[tokio::test]
+async fn the_first_message_is_a_valid_hello_or_the_last() {
+    let mut scene = Scene::new(Limits::default()).await;
+    let hello_with = |change: fn(&mut proto::Hello)| {
+        let mut hello = proto::Hello::from(hello(1));
+        change(&mut hello);
+        bytes(Kind::Hello(hello))
+    };
+    let cases = [
+        (bytes(ready(0, 1)), Code::HelloExpected),
+        (Bytes::new(), Code::HelloExpected),
+        (Bytes::from_static(&[0xff; 9]), Code::InvalidMessage),
+        (hello_with(|hello| hello.secret.clear()), Code::BadSecret),
+        (hello_with(|hello| hello.secret.push('x')), Code::BadSecret),
+        (hello_with(|hello| hello.runners = 0), Code::InvalidMessage),
+        (hello_with(|hello| hello.protocol_min = 0), Code::InvalidMessage),
+        (hello_with(|hello| hello.protocol_min = 2), Code::InvalidMessage),
+    ];
+    for (first, expected) in cases {
+        let mut peer = scene.peer().await;
+        peer.send_bytes(first).await;
+        let (refused, status) = peer.refused().await;
+        assert_eq!(refused.code(), expected, "{}", refused.message);
+        assert!(!refused.message.is_empty());
+        assert!(status.message().ends_with(&refused.message), "{status}");
+        // The engine heard nothing of it.
+        scene.worker_is_well().await;
+    }
+    let counted: u64 = scene.server.refused().iter().map(|(_, count)| count).sum();
+    assert_eq!(counted, 8);
+}
+
+#[tokio::test]
+async fn a_worker_that_breaks_the_rules_is_disconnected_and_told_why() {
+    let mut scene = Scene::new(Limits { message_bytes: 10_000, ..Limits::default() }).await;
+    let no_outcome = Kind::RunFinished(proto::RunFinished { outcome: None, ..Default::default() });
+    let state = proto::RunnerState { runner: 1, life: 1, ..Default::default() };
+    let heartbeat = Kind::Heartbeat(proto::Heartbeat { runners: vec![state] });
+    // Field 8 (log), inside of it field 3 (line) with a byte that is no text.
+    let not_utf8 = Bytes::from_static(&[0x42, 0x05, 0x10, 0x02, 0x1a, 0x01, 0xff]);
+    let cases = [
+        (bytes(Kind::Hello(hello(1).into())), Code::UnexpectedMessage, "hello"),
+        (bytes(ready(6, 3)), Code::UnknownRunner, "w6"),
+        (bytes(ready(7, 4)), Code::UnknownRunner, "l4"),
+        (bytes(heartbeat), Code::UnknownRunner, "w1"),
+        (bytes(failed(0)), Code::InvalidMessage, "run_finished.failed.kind"),
+        (bytes(failed(99)), Code::InvalidMessage, "99"),
+        (bytes(no_outcome), Code::InvalidMessage, "run_finished.outcome"),
+        (bytes(Kind::Log(proto::Log::default())), Code::InvalidMessage, "log.level"),
+        (not_utf8, Code::InvalidMessage, "decoded"),
+        (Bytes::from(vec![0; 10_001]), Code::MessageTooLarge, "10000"),
+    ];
+    for (rubbish, expected, word) in cases {
+        let (mut peer, _connection) = scene.welcomed().await;
+        peer.send_bytes(rubbish).await;
+        let (refused, _) = peer.refused().await;
+        assert_eq!(refused.code(), expected, "{}", refused.message);
+        assert!(refused.message.contains(word), "{} lacks {word}", refused.message);
+        let LeftReason::Refused(refusal) = left(&mut scene.server).await else { panic!() };
+        assert_eq!(proto::RefusalCode::from(refusal.code), expected);
+        scene.worker_is_well().await;
+    }
+}
+
+#[tokio::test]
+async fn an_earlier_life_and_a_newer_message_are_no_breach() {
+    let mut scene = Scene::new(Limits::default()).await;
+    let (peer, _connection) = scene.welcomed().await;
+    // A message of a kind that does not exist, and one with a field that does not.
+    peer.send_bytes(&[0xf2, 0x7c, 0x00][..]).await;
+    let mut newer = proto::Ready { runner: 7, life: 2, after_attempt: None }.encode_to_vec();
+    newer.extend([0xf8, 0x7c, 0x05]);
+    let mut wrapped = vec![0x12, u8::try_from(newer.len()).unwrap()];
+    wrapped.extend(newer);
+    peer.send_bytes(wrapped).await;
+    let report = RunnerReport::Ready { after: None };
+    let expected = WorkerMessage::Runner { runner: RunnerId(7), life: Life(2), report };
+    assert_eq!(message(&mut scene.server).await, expected);
+    assert_eq!(scene.server.unknown_messages(), 1);
+}
+
+#[tokio::test]
+async fn a_removed_field_in_a_hello_is_ignored() {
+    let mut scene = Scene::new(Limits::default()).await;
+    let peer = scene.peer().await;
+    let mut body = proto::Hello::from(hello(1)).encode_to_vec();
+    // `takes_ahead`, a bool under the number 10.
+    body.extend([0x50, 0x01]);
+    let mut message = vec![0x0a, u8::try_from(body.len()).unwrap()];
+    message.extend(body);
+    peer.send_bytes(message).await;
+    assert_eq!(greeting(&mut scene.server).await.hello(), &hello(1));
+}
+
+#[tokio::test]
+async fn nothing_is_said_between_hello_and_welcome_or_after_goodbye() {
+    let mut scene = Scene::new(Limits::default()).await;
+    let mut early = scene.peer().await;
+    early.send_hello().await;
+    let greeting = greeting(&mut scene.server).await;
+    early.send(ready(7, 3)).await;
+    assert_eq!(early.refused().await.0.code(), Code::UnexpectedMessage);
+    let reason = left(&mut scene.server).await;
+    assert!(
+        matches!(&reason, LeftReason::Refused(r) if r.code == RefusalCode::UnexpectedMessage),
+        "{reason:?}"
+    );
+    // The engine, which does not know yet, takes it in all the same.
+    drop(greeting.welcome(&[(RunnerId(7), Life(3))], HEARTBEAT));
+    scene.worker_is_well().await;
+
+    let (mut late, _connection) = scene.welcomed().await;
+    late.send(Kind::Goodbye(proto::Goodbye::default())).await;
+    late.send(ready(7, 3)).await;
+    assert_eq!(late.refused().await.0.code(), Code::AfterGoodbye);
+    assert!(matches!(message(&mut scene.server).await, WorkerMessage::Goodbye { .. }));
+    let reason = left(&mut scene.server).await;
+    assert!(matches!(reason, LeftReason::Refused(r) if r.code == RefusalCode::AfterGoodbye));
+    scene.worker_is_well().await;
+}
+
+#[tokio::test]
+async fn a_connection_has_one_stream() {
+    let mut scene = Scene::new(Limits::default()).await;
+    let (peer, _connection) = scene.welcomed().await;
+    let second = soon("second stream", peer.open_another()).await.unwrap_err();
+    assert_eq!(second.code(), tonic::Code::FailedPrecondition);
+    peer.send(ready(7, 3)).await;
+    assert!(matches!(message(&mut scene.server).await, WorkerMessage::Runner { .. }));
+}
+
+#[tokio::test]
+async fn who_speaks_no_http2_is_cut_off() {
+    let mut scene = Scene::new(Limits::default()).await;
+    let address = scene.server.address().to_string();
+    let preface: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    let cases = [
+        b"GET / HTTP/1.1\r\nhost: x\r\n\r\n".to_vec(),
+        vec![0xff; 4096],
+        [preface, &[0xff; 64]].concat(),
+        [preface, &[0x00, 0x00, 0x04, 0x09, 0x04, 0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff]].concat(),
+        preface.to_vec(),
+        Vec::new(),
+    ];
+    for rubbish in cases {
+        let mut socket = TcpStream::connect(&address).await.unwrap();
+        // It may be cut off before it has said it all.
+        let _ = socket.write_all(&rubbish).await;
+        let _ = socket.shutdown().await;
+        let mut answer = Vec::new();
+        let _ = soon("end", socket.read_to_end(&mut answer)).await;
+        scene.worker_is_well().await;
+    }
+    soon("all closed", async {
+        while scene.server.open() > 1 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert_eq!(scene.server.refused(), [(RefusalCode::NoStream, 6)]);
+}
+
+#[tokio::test]
+async fn who_says_nothing_is_refused_in_time() {
+    let limits = Limits { hello_timeout: Duration::from_millis(50), ..Limits::default() };
+    let mut scene = Scene::new(limits).await;
+    let mut silent = scene.peer().await;
+    assert_eq!(silent.refused().await.0.code(), Code::HelloTimeout);
+    let mut mute = TcpStream::connect(scene.server.address().to_string()).await.unwrap();
+    let mut answer = Vec::new();
+    let _ = soon("end", mute.read_to_end(&mut answer)).await;
+    scene.worker_is_well().await;
+    let refused = scene.server.refused();
+    assert_eq!(refused, [(RefusalCode::HelloTimeout, 1), (RefusalCode::NoStream, 1)]);
+}
+
+#[tokio::test]
+async fn there_are_not_too_many_connections() {
+    let mut scene = Scene::new(Limits { connections: 2, ..Limits::default() }).await;
+    let (peer, _connection) = scene.welcomed().await;
+    let mut surplus = scene.peer().await;
+    assert_eq!(surplus.refused().await.0.code(), Code::TooManyConnections);
+    drop(surplus);
+    drop(peer);
+    left(&mut scene.server).await;
+    soon("free places", async {
+        while scene.server.open() > 1 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    let _second = scene.welcomed().await;
+    scene.worker_is_well().await;
+}
+
+/// The worker stops reading: the engine never waits for it, and lets it go.
+#[tokio::test]
+async fn who_does_not_read_is_disconnected() {
+    let limits = Limits { outgoing: 64, outgoing_bytes: 20_000_000, ..Limits::default() };
+    let mut scene = Scene::new(limits).await;
+    for (what, task) in [("messages", 1_000), ("bytes", 1_000_000)] {
+        let (peer, connection) = scene.welcomed().await;
+        let definition = definition(1);
+        let mut sent = 0_u64;
+        let error = loop {
+            let mut start = attempt(sent, &definition);
+            start.task = vec![0; task].into();
+            match connection.send(EngineMessage::StartAttempt(start)) {
+                Ok(()) => sent += 1,
+                Err(error) => break error,
+            }
+            // Lets the transport take what it can.
+            tokio::task::yield_now().await;
+        };
+        assert_eq!(error, SendError::Gone, "{what}");
+        assert!(sent >= 10, "{what}: {sent}");
+        let reason = left(&mut scene.server).await;
+        let LeftReason::Refused(refusal) = reason else { panic!("{reason:?}") };
+        assert_eq!(refusal.code, RefusalCode::SlowReader);
+        assert!(refusal.message.contains(what), "{refusal}");
+        scene.worker_is_well().await;
+        // Its socket is gone as well, though it never read another byte.
+        soon("cut", async {
+            while scene.server.open() > 1 {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+        drop(peer);
+    }
+}
