@@ -1,6 +1,6 @@
 """Ten tasks, four runs each, on four worker processes. Run it after `cargo xtask test`:
 
-    target/venv/bin/python examples/hello.py
+target/venv/bin/python examples/hello.py
 """
 
 import rollway as rw

@@ -147,7 +147,7 @@ def main():
     config.buffer.explorer_input.default_workflow_type = "agent"
     questions = {"name": "questions", "path": str(here / "tools" / "questions.jsonl")}
     config.buffer.explorer_input.eval_tasksets = [questions]
-    model = rw.models.Simulated(tool_call_rate=0.6, seed=1)
+    model = rw.models.MockServer(tool_call_rate=0.6, seed=1)
     with tempfile.TemporaryDirectory() as folder:
         config.checkpoint_root_dir = folder
         with rw.Explorer(config, model) as explorer:

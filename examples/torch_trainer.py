@@ -139,15 +139,15 @@ def begin(job):
 def batches(reader, synchronizer):
     """Yields experiences, and tells explorers that wait when there are none."""
     while True:
-        asked = synchronizer.asked()
+        last_wait = synchronizer.last_wait()
         try:
             batch = reader.read(timeout=1)
         except TimeoutError:
-            synchronizer.idle(asked)
+            synchronizer.set_idle(last_wait)
             continue
         except StopIteration:
             return
-        synchronizer.training()
+        synchronizer.set_training()
         yield batch
 
 

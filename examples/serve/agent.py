@@ -11,7 +11,6 @@ import argparse
 import random
 
 import openai
-
 import rollway as rw
 
 

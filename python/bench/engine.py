@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 
 import rollway as rw
-from rollway.call import Call, same
+from rollway.client._pending import PendingResult, identity
 
 REPEATS = 3
 TASKS = 6000
@@ -90,7 +90,7 @@ def transport(echo: str, runners: int) -> list[float]:
         engine = with_echo._started()
         for batch in range(REPEATS + 1):
             began = time.perf_counter()
-            Call("schedule", lambda: engine.schedule(packed, batch), same).result()  # noqa: B023
+            PendingResult("schedule", lambda: engine.schedule(packed, batch), identity).result()  # noqa: B023
             with_echo.get_statuses(batch).result()
             rates.append(TASKS / (time.perf_counter() - began))
     return rates[1:]

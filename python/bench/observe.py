@@ -145,9 +145,7 @@ def main() -> None:
         ours, its = multiprocessing.Pipe()
         other = {stack.enter_context(beside(collect, its))}
         address = f"http://127.0.0.1:{ours.recv()}"
-        explorers = {
-            name: stack.enter_context(explorer(place, name, address)) for name in names
-        }
+        explorers = {name: stack.enter_context(explorer(place, name, address)) for name in names}
         other.add(stack.enter_context(beside(look, explorers[ALL].dashboard_url)))
         for _ in range(ROUNDS):
             for name, one in explorers.items():

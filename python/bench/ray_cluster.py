@@ -20,8 +20,8 @@ import rollway as rw
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "tests")]
 
-from clusters import Nodes, until  # noqa: E402
 from engine import REFERENCE, megabytes, nothing, row  # noqa: E402
+from ray_nodes import Nodes, until  # noqa: E402
 
 REPEATS = 3
 TASKS = 6000
@@ -110,7 +110,7 @@ def node_loss(nodes: Nodes) -> list[float]:
 
 
 def _has_worker(node: object, workers: set[int]) -> bool:
-    from clusters import descendants
+    from ray_nodes import descendants
 
     raylet = node.all_processes["raylet"][0].process.pid  # type: ignore[attr-defined]
     return bool(workers & set(descendants(raylet)))

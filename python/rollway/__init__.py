@@ -18,24 +18,33 @@ from __future__ import annotations
 
 import atexit
 
-from rollway import _rollway, errors, log, metrics, models, rewards, workflows
-from rollway.call import Call
+from rollway import _logging, _rollway, errors, metrics, models, rewards, workflows
+from rollway.client._pending import PendingResult
+from rollway.client.coordinator import (
+    BatchLifecycleState,
+    MemorySink,
+    Restored,
+    RestoredBatch,
+    RolloutCoordinator,
+)
+from rollway.client.explorer import Explorer
+from rollway.client.reader import ExperienceBatch, ExperienceReader, ExperienceServer
+from rollway.client.scheduler import Scheduler
+from rollway.client.serve import ServeClient, ServeError
+from rollway.client.synchronizer import Synchronizer, publish_weights
 from rollway.config import Config
-from rollway.coordinator import BatchLifecycleState, MemorySink, RolloutCoordinator
-from rollway.eid import EID, group_by
 from rollway.errors import (
     Aborted,
     AlreadyActive,
     BatchFailed,
-    BatchShort,
     BufferDamaged,
     BufferError,
     BufferFull,
     BufferUnavailable,
     BufferUnsupported,
     Closed,
+    ClusterUnavailable,
     ConfigError,
-    CutShort,
     Error,
     ExplorerError,
     ForkError,
@@ -43,67 +52,64 @@ from rollway.errors import (
     InvalidPayload,
     InvalidRewardFn,
     InvalidWorkflow,
+    LedgerFailed,
     LimitExceeded,
     MissingPackage,
     ModelError,
     ModelUnavailable,
     NoPipeline,
     NoRuns,
-    NoWeights,
     NotCollectable,
     NotRegistered,
     NotStarted,
+    NoWeights,
     PipelineFailed,
     SinkFailed,
-    StillBusy,
     Stopped,
     SynchronizerError,
+    TasksCancelled,
     TasksetError,
     TimedOut,
     TooFewSucceeded,
+    TooFewTasks,
     TrainerFailed,
     UnknownRewardFn,
     UnknownWorkflow,
+    WaitAllTimedOut,
     WeightsError,
     WorkflowUnavailable,
-    WrongKind,
+    WrongBatchType,
 )
 from rollway.experience import Experience
-from rollway.explorer import Explorer
-from rollway.fields import CustomField
+from rollway.experience.custom_fields import CustomField
+from rollway.experience.eid import EID, group_by
 from rollway.operators import Operator, operator
-from rollway.reader import Batch, ExperienceReader, ExperienceServer
-from rollway.rewards import judge, reward_fn
-from rollway.runner import WorkflowRunner
-from rollway.scheduler import Scheduler
-from rollway.serve import ServeClient, ServeError
+from rollway.rewards import compute_reward, reward_fn
 from rollway.stages import stage
 from rollway.status import Status
-from rollway.sync import Synchronizer, publish_weights
 from rollway.task import GenerationConfig, Task
+from rollway.worker.runner import WorkflowRunner
 from rollway.workflow import Workflow, register, workflow
 
 __all__ = [
     "EID",
     "Aborted",
     "AlreadyActive",
-    "Batch",
     "BatchFailed",
     "BatchLifecycleState",
-    "BatchShort",
     "BufferDamaged",
     "BufferError",
     "BufferFull",
     "BufferUnavailable",
     "BufferUnsupported",
-    "Call",
     "Closed",
+    "ClusterUnavailable",
     "Config",
     "ConfigError",
     "CustomField",
-    "CutShort",
     "Error",
     "Experience",
+    "ExperienceBatch",
     "ExperienceReader",
     "ExperienceServer",
     "Explorer",
@@ -114,6 +120,7 @@ __all__ = [
     "InvalidPayload",
     "InvalidRewardFn",
     "InvalidWorkflow",
+    "LedgerFailed",
     "LimitExceeded",
     "MemorySink",
     "MissingPackage",
@@ -126,32 +133,37 @@ __all__ = [
     "NotRegistered",
     "NotStarted",
     "Operator",
+    "PendingResult",
     "PipelineFailed",
+    "Restored",
+    "RestoredBatch",
     "RolloutCoordinator",
     "Scheduler",
     "ServeClient",
     "ServeError",
     "SinkFailed",
     "Status",
-    "StillBusy",
     "Stopped",
     "Synchronizer",
     "SynchronizerError",
     "Task",
+    "TasksCancelled",
     "TasksetError",
     "TimedOut",
     "TooFewSucceeded",
+    "TooFewTasks",
     "TrainerFailed",
     "UnknownRewardFn",
     "UnknownWorkflow",
+    "WaitAllTimedOut",
     "WeightsError",
     "Workflow",
     "WorkflowRunner",
     "WorkflowUnavailable",
-    "WrongKind",
+    "WrongBatchType",
+    "compute_reward",
     "errors",
     "group_by",
-    "judge",
     "metrics",
     "models",
     "operator",
@@ -178,5 +190,5 @@ def sort_batch_id(batch_id: int | str) -> tuple[int | float, int]:
     return _rollway.sort_batch_id(batch_id)
 
 
-log.install()
+_logging.install()
 atexit.register(_rollway.shutdown)

@@ -1,4 +1,4 @@
-"""Configurations: every key has a default and is an attribute."""
+"""Configurations: keys as attributes, with defaults."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rollway.errors import ConfigError
 
 
 class Section:
-    """A part of a configuration: keys as attributes; a key that does not exist is an error."""
+    """A section of a configuration: keys are attributes; unknown keys are errors."""
 
     def __init__(self, path: str, values: Mapping[str, Any], is_open: bool = False) -> None:
         object.__setattr__(self, "_path", path)
@@ -73,7 +73,7 @@ class Section:
         return _section, (self._path, self.to_dict(), self._open)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the section with every key."""
+        """Returns all keys and values."""
         return {key: _unwrapped(value) for key, value in self._values.items()}
 
 
@@ -86,11 +86,11 @@ class Config(Section):
         config = rw.Config.from_dict({"explorer": {"runner_per_model": 4}})
         config.check()
 
-    Values are looked at when the configuration is checked or used; `ConfigError` names every key
-    that is wrong, its line, and the likely meaning.
+    Values are checked by `check()` and when the configuration is used; `ConfigError` names every
+    invalid key, its line, and a suggestion.
     """
 
-    #: The folder of the file that it was read from; none if there was none.
+    #: Folder of the file; `None`: not read from a file.
     folder: str | None = None
 
     def __init__(self) -> None:
@@ -99,30 +99,30 @@ class Config(Section):
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Config:
         """Reads a YAML file."""
-        config = cls._of(*_rollway.config_load(os.fspath(path)))
-        # Modules that it names may lie beside it.
+        config = cls._from_json(*_rollway.config_load(os.fspath(path)))
+        # Modules that the configuration names are also searched there.
         object.__setattr__(config, "folder", os.path.dirname(os.path.abspath(path)))
         return config
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Config:
-        """Takes a dictionary with the keys of a YAML file."""
-        return cls._of(*_rollway.config_read(_text(values)))
+        """Builds a configuration from a dictionary with the keys of a YAML file."""
+        return cls._from_json(*_rollway.config_read(_text(values)))
 
     @classmethod
-    def _of(cls, text: str, told: list[str]) -> Config:
-        for warning in told:
+    def _from_json(cls, text: str, messages: list[str]) -> Config:
+        for warning in messages:
             warnings.warn(warning, UserWarning, stacklevel=3)
         config = cls.__new__(cls)
         Section.__init__(config, "", json.loads(text))
         return config
 
     def check(self) -> list[str]:
-        """Checks every value and the rules between keys; returns what may surprise."""
+        """Checks all values and the rules between keys; returns warnings."""
         return _rollway.config_check(self.to_json())
 
     def changed(self) -> dict[str, Any]:
-        """Returns the keys that are not as they would be if nobody had set them."""
+        """Returns the keys whose values differ from the defaults."""
         return _changed(self.to_dict(), json.loads(_rollway.config_default()))
 
     def to_json(self) -> str:
@@ -137,18 +137,18 @@ def _text(values: Any) -> str:
     try:
         return json.dumps(_unwrapped(values))
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"a value of the configuration is no plain data: {error}") from None
+        raise ConfigError(f"configuration values must be plain data: {error}") from None
 
 
-def _changed(values: dict[str, Any], usual: dict[str, Any]) -> dict[str, Any]:
+def _changed(values: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
     changed = {}
     for key, value in values.items():
-        here = usual.get(key)
+        here = defaults.get(key)
         if isinstance(value, dict) and isinstance(here, dict):
             value = _changed(value, here)
             if not value:
                 continue
-        elif key in usual and value == here:
+        elif key in defaults and value == here:
             continue
         changed[key] = value
     return changed
@@ -158,7 +158,7 @@ def _join(path: str, key: str) -> str:
     return f"{path}.{key}" if path else key
 
 
-#: Sections whose keys are the user's own.
+#: Sections with user-defined keys.
 _OPEN = ("env_vars", "monitor_args", "workflow_args", "rollout_args", "reward_fn_args", "kwargs")
 
 

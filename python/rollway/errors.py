@@ -1,4 +1,4 @@
-"""What can go wrong, as types with data.
+"""Errors of the package, as types with data.
 
 Every error derives from :class:`Error` and, where Python has a built-in for the case, from that
 too. `code` is a stable name, the same in logs and metrics; the data are attributes::
@@ -15,60 +15,64 @@ from typing import Any
 
 
 class Error(Exception):
-    """The base of all errors of this package."""
+    """Base class of all errors of this package.
+
+    `message` is the text of the error, unless the data contain a `message` of their own.
+    """
 
     code: str = "error"
+    message: str
 
-    def __init__(self, message: str = "", **data: Any) -> None:
-        super().__init__(message)
-        self.message = message
+    def __init__(self, text: str = "", /, **data: Any) -> None:
+        super().__init__(text)
+        self.message = text
         self.data = data
         for name, value in data.items():
             setattr(self, name, value)
 
     def __str__(self) -> str:
-        return self.message
+        return str(self.args[0])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _remake, (type(self), self.message, self.data)
+        return _remake, (type(self), self.args[0], self.data)
 
 
-def _remake(kind: type[Error], message: str, data: dict[str, Any]) -> Error:
-    return kind(message, **data)
+def _remake(kind: type[Error], text: str, data: dict[str, Any]) -> Error:
+    return kind(text, **data)
 
 
 class AlreadyActive(Error, ValueError):
-    """The batch id is in use. Has `batch_id`."""
+    """The batch id is already in use. Has `batch_id`."""
 
     code = "already_active"
 
 
 class NotRegistered(Error, KeyError):
-    """There is no submitted batch of that id. Has `batch_id`."""
+    """No submitted batch has this id. Has `batch_id`."""
 
     code = "not_registered"
 
 
-class WrongKind(Error, ValueError):
-    """The batch is of the other kind. Has `batch_id`, `batch_type` and `expected`."""
+class WrongBatchType(Error, ValueError):
+    """The batch has the other batch type. Has `batch_id`, `batch_type` and `expected`."""
 
-    code = "wrong_kind"
+    code = "wrong_batch_type"
 
 
 class NotCollectable(Error, ValueError):
-    """The batch was submitted: it is finalized, not collected. Has `batch_id`."""
+    """The batch must be finalized, not collected: a coordinator owns it. Has `batch_id`."""
 
     code = "not_collectable"
 
 
 class NoRuns(Error, ValueError):
-    """A task wants no runs. Has `task`, its position in the list."""
+    """A task has `repeat_times` 0. Has `task`, its position in the list."""
 
     code = "no_runs"
 
 
 class LimitExceeded(Error, ValueError):
-    """Something is larger than the configuration allows. Has `limit`, `value` and `max`."""
+    """A configured limit is exceeded. Has `limit`, `value` and `max`."""
 
     code = "limit"
 
@@ -80,13 +84,13 @@ class NotStarted(Error, RuntimeError):
 
 
 class Stopped(Error, RuntimeError):
-    """The scheduler is stopped or being stopped."""
+    """The scheduler is stopped or stopping."""
 
     code = "stopped"
 
 
 class TimedOut(Error, TimeoutError):
-    """Too little finished in time; nothing is lost, and one may wait again.
+    """Too few tasks finished within the timeout. Results are kept; the call can be repeated.
 
     Has `batch_id`, `state`, `finished`, `needed`, `expected` and `serving`.
     """
@@ -94,20 +98,20 @@ class TimedOut(Error, TimeoutError):
     code = "timed_out"
 
 
-class StillBusy(Error, TimeoutError):
-    """Time was up for `wait_all`. Has `pending` and `running`."""
+class WaitAllTimedOut(Error, TimeoutError):
+    """`wait_all` reached its timeout. Has `pending` and `running`."""
 
-    code = "still_busy"
+    code = "wait_all_timed_out"
 
 
-class CutShort(Error, RuntimeError):
-    """Every task has ended, but too many were cancelled.
+class TasksCancelled(Error, RuntimeError):
+    """All tasks ended, but too many were cancelled.
 
     Has `batch_id`, `finished`, `needed` and `expected`. The batch can be aborted, keeping its
     results.
     """
 
-    code = "cut_short"
+    code = "tasks_cancelled"
 
 
 class Aborted(Error, RuntimeError):
@@ -117,58 +121,58 @@ class Aborted(Error, RuntimeError):
 
 
 class BatchFailed(Error, RuntimeError):
-    """A run failed in a way that fails the batch. Has `batch_id`, `kind` and `words`."""
+    """A run failed with a kind that fails its batch. Has `batch_id`, `kind` and `message`."""
 
     code = "batch_failed"
 
 
 class SinkFailed(Error, RuntimeError):
-    """The experiences could not be stored; they are kept: finalize again.
+    """The sink did not store the experiences. They are kept; finalize again.
 
-    Has `batch_id` and `words`.
+    Has `batch_id` and `message`.
     """
 
     code = "sink_failed"
 
 
 class TooFewSucceeded(Error, RuntimeError):
-    """Too few tasks have a good run. Has `batch_id`, `succeeded` and `needed`."""
+    """Too few tasks have a successful run. Has `batch_id`, `succeeded` and `needed`."""
 
     code = "too_few_succeeded"
 
 
 class Closed(Error, RuntimeError):
-    """The engine is gone."""
+    """The connection to the engine is closed."""
 
     code = "closed"
 
 
 class NoPipeline(Error, RuntimeError):
-    """There is no pipeline for experiences: not prepared, or a job that only evaluates."""
+    """No experience pipeline: not prepared, or the job only evaluates."""
 
     code = "no_pipeline"
 
 
 class PipelineFailed(Error, RuntimeError):
-    """The pipeline could not take experiences that were handed to it."""
+    """The pipeline failed to process experiences."""
 
     code = "pipeline_failed"
 
 
 class LedgerFailed(Error, RuntimeError):
-    """The ledger is in use, damaged or of another job, has no room, or cannot be written."""
+    """The ledger is locked, damaged, full, not writable, or belongs to another job."""
 
     code = "ledger_failed"
 
 
 class ForkError(Error, RuntimeError):
-    """The engine was started before a fork: its threads do not exist in this process."""
+    """The engine was started before a fork; its threads do not exist in this process."""
 
     code = "forked"
 
 
 class ConfigError(Error, ValueError):
-    """The configuration is wrong. Has `problems`: a list of texts, each with its key and line."""
+    """Invalid configuration. Has `problems`: a list of messages, each with key and line."""
 
     code = "config"
 
@@ -180,7 +184,7 @@ class UnknownWorkflow(Error, ValueError):
 
 
 class InvalidWorkflow(Error, TypeError):
-    """What was given as a workflow cannot be one."""
+    """The object is not a workflow."""
 
     code = "invalid_workflow"
 
@@ -192,79 +196,79 @@ class UnknownRewardFn(Error, ValueError):
 
 
 class InvalidRewardFn(Error, TypeError):
-    """What was given as a reward function cannot be one, or not with these arguments."""
+    """The object is not a reward function, or does not accept these arguments."""
 
     code = "invalid_reward_fn"
 
 
 class InvalidOutput(Error, ValueError):
-    """A workflow returned what cannot be an experience."""
+    """A workflow returned a value that is not an experience."""
 
     code = "invalid_output"
 
 
 class InvalidPayload(Error, ValueError):
-    """Bytes that are no experiences."""
+    """The bytes are not an experience payload."""
 
     code = "invalid_payload"
 
 
 class BufferError(Error, RuntimeError):
-    """Something is wrong with a buffer of experiences. Has `storage`. What was read is kept."""
+    """An experience buffer failed. Has `storage`. Data already read is kept."""
 
     code = "buffer"
 
 
 class BufferUnavailable(BufferError, ConnectionError):
-    """The buffer, or the server that offers it, does not answer; it may be tried again."""
+    """The buffer or its server does not respond; the call can be repeated."""
 
     code = "buffer_unavailable"
 
 
 class BufferFull(BufferError):
-    """A limit of the buffer is reached."""
+    """The buffer reached its limit."""
 
     code = "buffer_full"
 
 
 class BufferDamaged(BufferError):
-    """The buffer holds something that was never written to it."""
+    """The buffer contains invalid data."""
 
     code = "buffer_damaged"
 
 
 class BufferUnsupported(BufferError, ValueError):
-    """The buffer cannot do what was asked."""
+    """The buffer does not support the operation."""
 
     code = "buffer_unsupported"
 
 
 class ModelUnavailable(Error, ConnectionError):
-    """No inference server answered; whether the run is tried again is for the configuration."""
+    """No inference server responded; the configuration decides whether the run is retried."""
 
     code = "model_unavailable"
 
 
 class ModelError(Error, RuntimeError):
-    """A model refused a call. Has `status` and `type`, as OpenAI's API has them."""
+    """A model rejected a call. Has `status` and `type`, as in the OpenAI API."""
 
     code = "model_error"
 
 
 class WorkflowUnavailable(Error, ImportError):
-    """A workflow or a reward function that the configuration names cannot be had. Has `kind`."""
+    """A configured workflow or reward function cannot be imported. Has `kind`."""
 
     code = "workflow_unavailable"
 
 
 class TasksetError(Error, ValueError):
-    """There are no tasks, or none that can be read."""
+    """The taskset is empty or cannot be read."""
 
     code = "taskset"
 
 
 class ExplorerError(Error, RuntimeError):
-    """The explorer did not start, or ended before its job was done. What was done is kept."""
+    """The explorer did not start, or ended before its job was done. Finished work is kept."""
 
     code = "explorer"
 
@@ -281,20 +285,20 @@ class TrainerFailed(ExplorerError):
     code = "trainer_failed"
 
 
-class BatchShort(ExplorerError):
-    """A batch came up short, and may not. Has `step`."""
+class TooFewTasks(ExplorerError):
+    """A batch has fewer tasks than the configuration requires. Has `step`."""
 
-    code = "batch_short"
+    code = "too_few_tasks"
 
 
 class WeightsError(Error, ValueError):
-    """Weights that cannot be read, or are not those of the model."""
+    """The weights cannot be read or do not fit the model."""
 
     code = "weights"
 
 
 class ClusterUnavailable(Error, ConnectionError):
-    """The cluster that workers are to be on cannot be joined."""
+    """The cluster for the workers cannot be joined."""
 
     code = "cluster"
 
@@ -306,21 +310,21 @@ class MissingPackage(Error, ImportError):
 
 
 class SynchronizerError(Error, RuntimeError):
-    """The synchronizer of a job is not there, or does not take weights."""
+    """The synchronizer of a job is not reachable or rejects the weights."""
 
     code = "synchronizer"
 
 
-def _every(kind: type[Error]) -> list[type[Error]]:
-    below = [sub for direct in kind.__subclasses__() for sub in _every(direct)]
+def _subclasses(kind: type[Error]) -> list[type[Error]]:
+    below = [sub for direct in kind.__subclasses__() for sub in _subclasses(direct)]
     return [kind, *below]
 
 
-_BY_CODE: dict[str, type[Error]] = {kind.code: kind for kind in _every(Error)}
+_BY_CODE: dict[str, type[Error]] = {kind.code: kind for kind in _subclasses(Error)}
 
 
 def make(code: str, message: str, data: dict[str, Any]) -> Error:
-    """Returns the error with this code; the extension raises its errors through here."""
+    """Returns the error with this code; called by the extension."""
     error = _BY_CODE.get(code, Error)(message, **data)
     if type(error) is Error:
         error.code = code

@@ -1,8 +1,8 @@
 """Metrics: from runs to tasks, from tasks to batches.
 
-Values may be `int`, `float`, `bool` or NumPy scalars; what is no number is ignored with one
-warning. A key may end in `:sum`, `:max`, `:min`, `:last` or `:mean`, which says how it is combined
-at every level; without one it is averaged.
+Values may be `int`, `float`, `bool` or NumPy scalars; other values are ignored with one warning. A
+key may end in `:sum`, `:max`, `:min`, `:last` or `:mean`, which selects how it is combined at every
+level; the default is the mean.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def bootstrap_metric(
     n_bootstrap: int = 1000,
     seed: int = 42,
 ) -> list[tuple[float, float]]:
-    """Estimates what each function yields on random subsets of the data, by resampling.
+    """Estimates each function on random subsets of the data by bootstrap resampling.
 
     Returns for every function its mean and its standard deviation over `n_bootstrap` draws of
     `subset_size` values with replacement. The numbers equal, bit by bit, those of NumPy's legacy

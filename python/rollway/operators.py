@@ -1,4 +1,4 @@
-"""Operators of the experience pipeline, written in Python."""
+"""Pipeline operators in Python."""
 
 from __future__ import annotations
 
@@ -15,43 +15,41 @@ from rollway.models.base import Model
 
 
 class Operator:
-    """The base of operators, for those who want one; any class with `process` will do::
+    """Optional base class of operators; any class with `process` is accepted::
 
         @rw.operator("length_filter")
         class LengthFilter(rw.Operator):
-            def __init__(self, most: int) -> None:
-                self.most = most
+            def __init__(self, max_length: int) -> None:
+                self.max_length = max_length
 
             def process(self, experiences):
-                kept = [one for one in experiences if one.response_length <= self.most]
+                kept = [one for one in experiences if one.response_length <= self.max_length]
                 return kept, {"filtered": {"too_long": len(experiences) - len(kept)}}
 
-    Its methods may be coroutines. They are called in a thread of the pipeline's own, one after
-    another, async ones in an event loop that lives as long as the operator. The same experiences
-    may come again, after an error or a crash: the outcome has to follow from them alone, and
-    derived experiences need ids that follow from those they come from.
+    Methods may be coroutines. The pipeline calls them in its own thread, one after another;
+    coroutines run in one event loop per operator. After an error or a crash the same experiences
+    are processed again: results and the ids of derived experiences must be deterministic.
 
-    Numbers among the metrics are reported. A dictionary under `filtered` says why experiences are
-    missing, and `selector_metric` what the selectors of tasks should learn:
-    `{taskset_id: {"indices": […], "values": […]}}`.
+    Numeric metrics are reported. `filtered` counts dropped experiences by reason; `selector_metric`
+    is the feedback for task selectors: `{taskset_id: {"indices": […], "values": […]}}`.
     """
 
     def prepare(self) -> Any:
-        """Gets ready, before the first experiences come."""
+        """Called once before the first `process`."""
 
     def process(self, experiences: list[Experience]) -> Any:
-        """Does its work; returns the experiences that go on, and metrics."""
+        """Returns the experiences to keep, and metrics."""
         raise NotImplementedError(f"{type(self).__name__} has no process()")
 
     def close(self) -> Any:
-        """Lets go of what `prepare` took."""
+        """Releases the resources of `prepare`."""
 
 
 _registry: dict[str, Any] = {}
 
 
 def operator(source: Any) -> Any:
-    """Registers a class as an operator, under its own name or a given one."""
+    """Registers an operator class under its own name or a given one."""
     if isinstance(source, str):
         return lambda wrapped: _register(source, wrapped)
     return _register(source.__name__, source)
@@ -66,12 +64,12 @@ def _register(name: str, source: Any) -> Any:
 
 
 def registered() -> list[str]:
-    """Returns the names that were registered."""
+    """Returns the registered names."""
     return list(_registry)
 
 
 def maker(auxiliary: Sequence[Sequence[Model]]) -> Callable[[str, str], Adapter]:
-    """Returns what makes operators, which get these models if they ask for them."""
+    """Returns the factory of operators; operators can request these auxiliary models."""
     return lambda name, args: Adapter(_lookup(name), json.loads(args), auxiliary)
 
 
@@ -87,12 +85,14 @@ def _lookup(name: str) -> Any:
 
 def _check(name: str, source: Any) -> Any:
     if not callable(source) or not callable(getattr(source, "process", None)):
-        raise ConfigError(f"`{name}` is no operator: a class with process(experiences) is needed")
+        raise ConfigError(
+            f"`{name}` is not an operator: expected a class with process(experiences)"
+        )
     return source
 
 
 class Adapter:
-    """An operator as the engine sees it: payload in, payload and counts out."""
+    """Adapter from the engine's interface (payloads, counts) to an operator."""
 
     def __init__(
         self, source: Any, args: dict[str, Any], auxiliary: Sequence[Sequence[Model]]
@@ -102,7 +102,7 @@ class Adapter:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def prepare(self) -> None:
-        """Gets the operator ready; may be called again after an error."""
+        """Prepares the operator; may be called again after an error."""
         for name in ("set_auxiliary_models", "set_auxiliary_model"):
             take = getattr(self._operator, name, None)
             if take is not None:
@@ -113,7 +113,7 @@ class Adapter:
     def process(
         self, payload: bytes
     ) -> tuple[bytes, dict[str, float], dict[str, int], list[tuple[int, int, float, int]]]:
-        """Hands experiences to the operator."""
+        """Runs the operator on the experiences of a payload."""
         answer = self._finish(self._operator.process(Experience.deserialize_many(payload)))
         if not isinstance(answer, tuple) or len(answer) != 2:
             raise TypeError(
@@ -132,7 +132,7 @@ class Adapter:
         return Experience.serialize_many(list(experiences)), numbers, dropped, rates
 
     def close(self) -> None:
-        """Lets the operator end."""
+        """Closes the operator and its event loop."""
         try:
             self._call("close")
         finally:
@@ -153,7 +153,7 @@ class Adapter:
         return self._loop.run_until_complete(_awaited(answer))
 
     def _models(self) -> dict[Any, list[Any]]:
-        """Returns the auxiliary models, by position and by name, each with its engines."""
+        """Returns the auxiliary models by position and by name."""
         is_async = inspect.iscoroutinefunction(self._operator.process)
         models: dict[Any, list[Any]] = {}
         for position, engines in enumerate(self._auxiliary):

@@ -1,15 +1,15 @@
-"""Reward functions: how good an answer is, by name, `package.module:name` or as they are.
+"""Reward functions, given by name, as `package.module:name` or as objects.
 
-A reward function takes what the model said and the expected answer, and returns a number, or a
-dictionary of numbers whose sum counts::
+A reward function takes the response and the expected answer, and returns a number, or a dictionary
+of numbers whose sum is the reward::
 
     @rw.reward_fn
     def brief(response, truth, limit=100):
         return float(truth in response) * (len(response) <= limit)
 
-If it has a parameter of that name it also gets `prompt`, `task` or `auxiliary_models`; everything
-else comes from `reward_fn_args`. It may be async. A class is made once with `reward_fn_args`, and
-its instances are called.
+Parameters called `prompt`, `task` or `auxiliary_models` are passed as well; all others come from
+`reward_fn_args`. The function may be async. A class is instantiated once with `reward_fn_args`, and
+the instance is called.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from rollway._registry import Registry
 from rollway.errors import InvalidOutput, InvalidRewardFn, MissingPackage, UnknownRewardFn
-from rollway.names import Names
 from rollway.task import Task, text_of
 
-_names = Names("reward function", UnknownRewardFn)
+_registry = Registry("reward function", UnknownRewardFn)
 
-#: What a reward function gets under these names, if it has parameters of these names.
+#: Optional parameters of reward functions.
 _OFFERED = ("prompt", "task", "auxiliary_models")
 
 
 def reward_fn(source: Any) -> Any:
-    """Registers a function or class as a reward function, under its own name or a given one::
+    """Registers a reward function or class under its own name or a given one::
 
     @rw.reward_fn
     def polite(response, truth): ...
@@ -40,7 +40,7 @@ def reward_fn(source: Any) -> Any:
     @rw.reward_fn("strict")
     class Strict: ...
 
-    Registering is for naming it in a configuration; `rw.Task(reward_fn=polite)` needs none.
+    Only names in configurations need registration; `rw.Task(reward_fn=polite)` does not.
     """
     if isinstance(source, str):
         return lambda wrapped: _register(source, wrapped)
@@ -51,17 +51,17 @@ def _register(name: str, source: Any) -> Any:
     if not name or ":" in name:
         raise InvalidRewardFn(f"{name!r} cannot be the name of a reward function")
     _checked(source)
-    return _names.register(name, source)
+    return _registry.register(name, source)
 
 
 def lookup(name: str) -> Any:
-    """Returns what stands behind a registered name or `package.module:name`."""
-    return _checked(_names.lookup(name))
+    """Returns the reward function of a registered name or of `package.module:name`."""
+    return _checked(_registry.lookup(name))
 
 
 def known() -> list[str]:
-    """Returns the names that are registered."""
-    return _names.known()
+    """Returns the registered names."""
+    return _registry.known()
 
 
 def _checked(source: Any) -> Any:
@@ -73,8 +73,8 @@ def _checked(source: Any) -> Any:
     return source
 
 
-class Judge:
-    """A reward function with its arguments, ready to judge."""
+class RewardEvaluator:
+    """A reward function bound to its arguments."""
 
     def __init__(self, source: Any, arguments: Mapping[str, Any] | None = None) -> None:
         given = dict(arguments or {})
@@ -102,13 +102,13 @@ class Judge:
                 f"{self.name} does not take reward_fn_args as they are: {error}"
             ) from error
         except ValueError:
-            # A function without a signature, such as some that are written in C.
+            # Some functions written in C have no signature.
             pass
 
     async def __call__(
         self, response: str, task: Task, auxiliary_models: list[Any] | None = None
     ) -> dict[str, float]:
-        """Judges an answer: the `reward`, and its parts if the function returned some."""
+        """Returns the `reward`, and its parts if the function returned a dictionary."""
         offered = {"prompt": task.task_desc, "task": task, "auxiliary_models": auxiliary_models}
         returned = self._function(
             *(response, task.truth)[: self._positions],
@@ -134,7 +134,7 @@ class Judge:
 
 
 def _parameters(function: Any, given: Mapping[str, Any]) -> tuple[int, list[str]]:
-    """Returns how many of response and truth a function takes, and what else it is offered."""
+    """Returns the number of positional arguments (at most 2) and the optional ones by name."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except ValueError:
@@ -151,21 +151,23 @@ def _parameters(function: Any, given: Mapping[str, Any]) -> tuple[int, list[str]
     return positions, [name for name in _OFFERED if name in names and name not in given]
 
 
-async def judge(
+async def compute_reward(
     task: Task, response: str, auxiliary_models: list[Any] | None = None
 ) -> dict[str, float]:
-    """Judges an answer by the reward function of a task, for workflows of one's own::
+    """Applies the reward function of a task to a response, in custom workflows::
 
         reply = await model.chat(task.messages)
-        return await rw.judge(task, reply.text)
+        return await rw.compute_reward(task, reply.text)
 
-    Returns a dictionary with `reward`, which a workflow may return as it is.
+    Returns a dictionary with `reward`, which a workflow may return unchanged.
     """
-    return await Judge(task.reward_fn, task.reward_fn_args)(response, task, auxiliary_models)
+    return await RewardEvaluator(task.reward_fn, task.reward_fn_args)(
+        response, task, auxiliary_models
+    )
 
 
 class _Text:
-    """Goes by text. Which part of the answer counts, the arguments say."""
+    """Base class of text comparisons; the arguments select the compared part."""
 
     def __init__(
         self, take: str = "all", pattern: str | None = None, ignore_case: bool = False
@@ -189,7 +191,7 @@ class _Text:
         if answer is None:
             return 0.0
         if self.take == "last_number":
-            # What is expected may have words around its number too.
+            # The expected answer may contain text around its number.
             expected = _last_number(expected) or expected
         return float(self._is_right(self._folded(answer), self._folded(expected)))
 
@@ -215,10 +217,10 @@ class _Text:
 
 @reward_fn("exact_match")
 class ExactMatch(_Text):
-    """1 if the answer is the expected one, without the space around it; else 0.
+    """1 if the response equals the expected answer, ignoring surrounding space; else 0.
 
-    `take="last_number"` compares the last numbers of both, `pattern` the last match in the answer,
-    or its first group; `ignore_case` does what it says.
+    `take="last_number"` compares the last numbers of both; `pattern` compares the last match in the
+    response, or its first group.
     """
 
     def _is_right(self, answer: str, expected: str) -> bool:
@@ -227,7 +229,7 @@ class ExactMatch(_Text):
 
 @reward_fn("contains")
 class Contains(_Text):
-    """1 if the expected answer is somewhere in what the model said; else 0. As `exact_match`."""
+    """1 if the response contains the expected answer; else 0. Arguments: see `exact_match`."""
 
     def _is_right(self, answer: str, expected: str) -> bool:
         return expected in answer
@@ -235,10 +237,10 @@ class Contains(_Text):
 
 @reward_fn("math_reward")
 class MathReward:
-    """1 if the answer means the same as the expected one, as `math-verify` sees it; else 0.
+    """1 if `math-verify` finds the response equivalent to the expected answer; else 0.
 
-    The answer is looked for in `\\boxed{}`, in other LaTeX and in plain numbers. An answer that
-    cannot be told to be right in `timeout` seconds is wrong.
+    The answer is searched in `\\boxed{}`, other LaTeX and plain numbers. The reward is 0 if the
+    comparison takes longer than `timeout` seconds.
     """
 
     def __init__(self, timeout: int = 5) -> None:
@@ -248,11 +250,11 @@ class MathReward:
         self._checker = _math_verify()
 
     def __call__(self, response: str, truth: Any) -> float:
-        # The checker interrupts itself by a signal, which only the main thread gets. Elsewhere the
-        # limit of the attempt is the only one.
+        # The checker's timeout uses a signal, which works in the main thread only. In other threads
+        # the timeout of the attempt applies.
         is_main = threading.current_thread() is threading.main_thread()
         limit = self.timeout if is_main else None
-        # Some datasets have the way to the answer before it.
+        # Some datasets prefix the answer with its derivation.
         text = _expected(truth).rpartition("####")[2].strip()
         checker = self._checker
         is_marked = "$" in text or "\\boxed" in text
@@ -289,14 +291,14 @@ _NUMBER = re.compile(r"[0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+")
 
 
 def _last_number(text: str) -> str | None:
-    """Returns the last number in a text, as it would be written without commas and idle zeros."""
+    """Returns the last number in a text, without commas and redundant zeros."""
     last = None
     for last in _NUMBER.finditer(text):
         pass
     if last is None:
         return None
     before = text[: last.start()]
-    # A minus after something that can be subtracted from is no sign.
+    # A minus after an operand is subtraction, not a sign.
     is_negative = before[-1:] in ("-", "\u2212") and not (
         before[-2:-1].isalnum() or before[-2:-1] == ")"
     )

@@ -1,4 +1,4 @@
-"""What runs are at, in words, and where in their code: for people who look at a runner."""
+"""Stages of runs and their code locations, for the runner status."""
 
 from __future__ import annotations
 
@@ -13,49 +13,48 @@ import time
 from types import FrameType
 from typing import Any
 
-#: What a run is at while its workflow is made, while it is executed, while its answer is judged,
-#: and afterwards.
+#: Built-in stages: creation of the workflow, execution, reward, encoding of the experiences.
 STARTING = "starting workflow"
 RUNNING = "running"
 REWARDING = "rewarding"
 ENCODING = "encoding"
 
-#: The longest name of a stage, and of a place.
-TEXT_MAX = 200
+#: Maximum length of a stage and of a code location.
+MAX_TEXT_CHARS = 200
 
-#: How long a run is at one thing before it is told where in the code that is, in seconds.
-PLACE_AFTER = 2.0
+#: Seconds in one stage before the code location is reported.
+LOCATION_AFTER = 2.0
 
-#: How often that is looked up at most, in seconds.
-PLACE_EVERY = 1.0
+#: Minimum seconds between two lookups of the code location.
+LOCATION_INTERVAL = 1.0
 
-#: How many frames are looked at.
+#: Maximum number of inspected frames.
 _DEPTH = 64
 
 
-class Doing:
-    """What one run is at. What is executed inside of `with` belongs to this run."""
+class RunStage:
+    """Current stage of a run. Code inside `with` belongs to this run."""
 
     __slots__ = (
         *("_among", "_before", "_looked", "_place"),
         *("of", "run", "since", "stage", "task", "thread"),
     )
 
-    def __init__(self, of: Any, run: int, among: dict[int, Doing]) -> None:
-        #: The task that it is a run of.
+    def __init__(self, of: Any, run: int, among: dict[int, RunStage]) -> None:
+        #: Task of the run.
         self.of = of
         self.run = run
         self.stage = STARTING
         self.since = time.time()
-        #: Where it is found as long as it lasts.
+        #: Table that contains this object inside `with`.
         self._among = among
-        #: Where it is executed: the thread, and the task if it is a coroutine.
+        #: Executing thread, and asyncio task if the workflow is a coroutine.
         self.thread: int | None = None
         self.task: asyncio.Task[Any] | None = None
         self._place: str | None = None
         self._looked = 0.0
 
-    def __enter__(self) -> Doing:
+    def __enter__(self) -> RunStage:
         self._among[id(self)] = self
         self._before = _current.set(self)
         return self
@@ -65,77 +64,77 @@ class Doing:
         del self._among[id(self)]
 
     def names(self) -> dict[str, Any]:
-        """Returns what the run is called."""
+        """Returns the ids of the run."""
         return {"batch": str(self.of.batch_id), "task": self.of.task_id, "run": self.run}
 
     def set(self, stage: str) -> None:
-        """It is at something else."""
-        self.stage, self.since = stage[:TEXT_MAX], time.time()
+        """Changes the stage."""
+        self.stage, self.since = stage[:MAX_TEXT_CHARS], time.time()
 
     def here(self, task: asyncio.Task[Any] | None = None) -> None:
-        """It is executed by this thread, and by this task if it is a coroutine."""
+        """Records the current thread, and the task of a coroutine, as the executor."""
         self.thread, self.task = threading.get_ident(), task
 
     def place(self, now: float) -> str | None:
-        """Returns where in its code it is, if it has been at one thing for a while."""
-        if now - self.since < PLACE_AFTER:
+        """Returns the code location if the stage has lasted `LOCATION_AFTER` seconds."""
+        if now - self.since < LOCATION_AFTER:
             return None
-        if now - self._looked >= PLACE_EVERY or now < self._looked:
+        if now - self._looked >= LOCATION_INTERVAL or now < self._looked:
             self._looked = now
             self._place = _place(self.thread, self.task)
         return self._place
 
 
-_current: contextvars.ContextVar[Doing | None] = contextvars.ContextVar("doing", default=None)
+_current: contextvars.ContextVar[RunStage | None] = contextvars.ContextVar("doing", default=None)
 
 
-def current() -> Doing | None:
-    """Returns what the run is at to which the current code belongs; none outside of runs."""
+def current() -> RunStage | None:
+    """Returns the stage of the current run; `None`: outside of runs."""
     return _current.get()
 
 
-class Stage:
-    """A stage that was begun. Used with `with`, the one before comes back afterwards."""
+class StageScope:
+    """An entered stage. `with` restores the previous stage at its end."""
 
     __slots__ = ("_before", "_doing", "_mine")
 
-    def __init__(self, one: Doing | None, mine: str, before: str) -> None:
+    def __init__(self, one: RunStage | None, mine: str, before: str) -> None:
         self._doing = one
         self._mine = mine
         self._before = before
 
-    def __enter__(self) -> Stage:
+    def __enter__(self) -> StageScope:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # Whatever else of the run has said something else meanwhile is right.
+        # A stage set by other code of the run in the meantime stays.
         if self._doing is not None and self._doing.stage == self._mine:
             self._doing.set(self._before)
 
 
-def stage(name: str) -> Stage:
-    """Says what the run is at from now on, for people who look at it::
+def stage(name: str) -> StageScope:
+    """Sets the stage of the current run, shown in the runner status::
 
         rw.stage("compiling the tests")
         with rw.stage("waiting for the sandbox"):
             ...
 
-    Costs next to nothing. Works in coroutines, in blocking workflows, in `asyncio.to_thread` and in
-    threads that were given the context; elsewhere, and outside of runs, it does nothing.
+    The cost is negligible. Works in coroutines, blocking workflows, `asyncio.to_thread` and threads
+    that run in the context; has no effect elsewhere.
     """
     one = _current.get()
     if one is None:
         return _NONE
     before = one.stage
     one.set(str(name))
-    return Stage(one, one.stage, before)
+    return StageScope(one, one.stage, before)
 
 
-_NONE = Stage(None, "", "")
+_NONE = StageScope(None, "", "")
 
 
-def waiting(model: str | None) -> Stage:
-    """The run waits for a model. What it said itself that it is at stays."""
+def waiting(model: str | None) -> StageScope:
+    """Enters the stage "waiting for model"; a stage set by the workflow stays."""
     one = _current.get()
     if one is None or one.stage != RUNNING:
         return _NONE
@@ -143,7 +142,7 @@ def waiting(model: str | None) -> Stage:
 
 
 def _place(thread: int | None, task: asyncio.Task[Any] | None) -> str | None:
-    """Returns `file:line function` of the innermost frame that is the user's."""
+    """Returns `file:line function` of the innermost frame of user code."""
     frames = None if task is None else _awaited(task)
     if frames is None:
         frame = None if thread is None else sys._current_frames().get(thread)
@@ -160,7 +159,7 @@ def _place(thread: int | None, task: asyncio.Task[Any] | None) -> str | None:
 
 
 def _awaited(task: asyncio.Task[Any]) -> list[FrameType] | None:
-    """Returns the frames of a task that waits, the outermost first; none if it is executed now."""
+    """Returns the frames of a waiting task, outermost first; `None`: it is executing."""
     frames: list[FrameType] = []
     seen: Any = task
     while isinstance(seen, asyncio.Task) and len(frames) < _DEPTH:
@@ -181,18 +180,18 @@ def _awaited(task: asyncio.Task[Any]) -> list[FrameType] | None:
 
 
 def _next_task(task: asyncio.Task[Any], innermost: FrameType | None) -> Any:
-    """Returns a task that this one waits for, alone or with others; none if it waits otherwise."""
+    """Returns a task that this task awaits; `None`: it awaits something else."""
     waits = getattr(task, "_fut_waiter", None)
     found = list(getattr(waits, "_children", None) or [waits])
     if innermost is not None and innermost.f_code.co_filename.startswith(_ASYNCIO):
-        # `wait_for`, `wait` and groups of tasks wait for something that is told of them.
+        # `wait_for`, `wait` and task groups hold the awaited tasks in local variables.
         known = innermost.f_locals
         found += [known.get("fut"), *list(known.get("fs") or ())]
         found += list(getattr(known.get("self"), "_tasks", ()))
     return next((one for one in found if isinstance(one, asyncio.Task) and not one.done()), None)
 
 
-#: The sorts of objects that can be awaited, and what each calls the one that it waits for.
+#: Attribute prefix of each awaitable type, and its attribute for the inner awaitable.
 _KINDS = {"cr": "cr_await", "gi": "gi_yieldfrom", "ag": "ag_await"}
 
 
@@ -202,7 +201,7 @@ def _words(frame: FrameType) -> str:
         here = os.getcwd() + os.sep
         name = name.removeprefix(here)
     function = getattr(frame.f_code, "co_qualname", frame.f_code.co_name)
-    return f"{name}:{frame.f_lineno} {function}"[-TEXT_MAX:]
+    return f"{name}:{frame.f_lineno} {function}"[-MAX_TEXT_CHARS:]
 
 
 def _paths(*names: str) -> tuple[str, ...]:
@@ -210,7 +209,7 @@ def _paths(*names: str) -> tuple[str, ...]:
     return tuple({known[name] + os.sep for name in names if name in known})
 
 
-#: Whose frames are passed over: Rollway's, those of Python, and those of packages.
+#: Path prefixes of skipped frames: Rollway, the standard library, installed packages.
 _OURS = (os.path.dirname(os.path.abspath(__file__)) + os.sep, "<frozen ")
 _LIBRARY = _OURS + tuple(
     path for path in _paths("stdlib", "platstdlib") if not path.endswith("site-packages" + os.sep)

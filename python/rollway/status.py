@@ -1,4 +1,4 @@
-"""How tasks ended."""
+"""Status of finished tasks."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Status:
-    """How a task ended.
+    """Result of a task: counts of its runs, and metrics.
 
     `metrics` has one dictionary for the task when it comes from a scheduler, and one for every
     successful run when it comes from a `WorkflowRunner`. `failed_runs` and `cancelled_runs` count
-    by kind, such as `{"timeout": 2}`; together with `completed_runs` they add up to `total_runs`.
+    by kind, such as `{"timeout": 2}`; with `completed_runs` they add up to `total_runs`.
     """
 
     completed_runs: int
@@ -24,5 +24,5 @@ class Status:
 
     @property
     def ok(self) -> bool:
-        """Whether every run succeeded."""
+        """Whether all runs succeeded."""
         return self.completed_runs == self.total_runs

@@ -1,4 +1,4 @@
-"""Tasks: what there is to do."""
+"""Tasks: dataset rows with their workflow."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from rollway.workflow import resolve
+
 
 @dataclass
 class GenerationConfig:
-    """Sampling arguments with names; anything that is not set is left to the server."""
+    """Named sampling arguments; the server decides those that are not set."""
 
     temperature: float | None = None
     top_p: float | None = None
@@ -21,7 +23,7 @@ class GenerationConfig:
 
 
 def _arguments(value: Any) -> dict[str, Any]:
-    """Sampling arguments as a dictionary of their own, whatever they were given as."""
+    """Returns sampling arguments as a new dictionary."""
     if value is None:
         return {}
     if type(value) is dict or isinstance(value, Mapping):
@@ -44,7 +46,7 @@ def _dictionary(name: str, value: Any) -> dict[str, Any]:
 
 
 def _parsed(value: Any) -> Any:
-    """Returns what text says, where it is JSON: files of columns keep lists and objects so."""
+    """Parses text that is JSON: columnar files store lists and objects as text."""
     if not isinstance(value, str):
         return value
     try:
@@ -54,7 +56,7 @@ def _parsed(value: Any) -> Any:
 
 
 def _without_nulls(value: Any) -> Any:
-    """Takes away members that are null: files of columns have every member in every object."""
+    """Removes null members: columnar files have every member in every object."""
     if isinstance(value, Mapping):
         return {
             name: _without_nulls(member) for name, member in value.items() if member is not None
@@ -63,7 +65,7 @@ def _without_nulls(value: Any) -> Any:
 
 
 def text_of(value: Any) -> str:
-    """Returns a value as it stands in a file."""
+    """Returns a value as text."""
     if isinstance(value, str):
         return value
     try:
@@ -74,14 +76,13 @@ def text_of(value: Any) -> str:
 
 @dataclass(eq=False)
 class Task:
-    """One item of work: a row of a dataset, what to do with it and how often.
+    """One dataset row, its workflow and the number of runs.
 
     `workflow` is a class, a function, `"package.module:name"` or a registered name::
 
         rw.Task(workflow=solve, raw_task={"question": "1+1", "answer": "2"}, repeat_times=8)
 
-    `batch_id` and `task_id` are filled in by whoever runs the task; in a workflow, `rollout_args`
-    is that workflow's own copy.
+    The scheduler sets `batch_id` and `task_id`. A workflow gets its own copy of `rollout_args`.
     """
 
     workflow: Any = None
@@ -104,7 +105,7 @@ class Task:
 
     @classmethod
     def restored(cls, workflow: Any, fields: dict[str, Any], **given: Any) -> Task:
-        """Returns a task from fields of one that was checked when it was made."""
+        """Builds a task from already checked fields."""
         task = object.__new__(cls)
         task.__dict__ = {
             "workflow": workflow,
@@ -123,17 +124,17 @@ class Task:
 
     @property
     def task_desc(self) -> Any:
-        """The question of the row: its field `prompt`, or the `prompt_key` of `format_args`."""
+        """Question of the row: field `prompt`, or the `prompt_key` of `format_args`."""
         return self._of_row("prompt_key", "prompt")
 
     @property
     def truth(self) -> Any:
-        """The answer of the row: its field `response`, or the `response_key` of `format_args`."""
+        """Expected answer of the row: field `response`, or the `response_key` of `format_args`."""
         return self._of_row("response_key", "response")
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """What is said to the model first: system prompt and question, or the row's messages."""
+        """Initial messages: system prompt and question, or the row's messages."""
         listed = self._of_row("messages_key")
         said = self.task_desc if listed is None else _parsed(listed)
         if said is None:
@@ -151,7 +152,7 @@ class Task:
 
     @property
     def tools(self) -> Any:
-        """The tools that the model may call, if `format_args` names a `tools_key`."""
+        """Tool definitions of the row, if `format_args` has a `tools_key`."""
         tools = self._of_row("tools_key")
         return None if tools is None else _without_nulls(_parsed(tools))
 
@@ -165,12 +166,10 @@ class Task:
 
     def to_workflow(self, model: Any, auxiliary_models: list[Any] | None = None) -> Any:
         """Returns an instance of the workflow for this task."""
-        from rollway.workflow import resolve
-
         return resolve(self.workflow).make(self, model, auxiliary_models)
 
     def with_n(self, n: int) -> Task:
-        """Returns a copy whose `rollout_args` ask for `n` samples a call."""
+        """Returns a copy whose `rollout_args` request `n` samples per call."""
         other = object.__new__(Task)
         other.__dict__ = {**self.__dict__, "rollout_args": {**self.rollout_args, "n": n}}
         return other

@@ -1,19 +1,21 @@
-"""Workflows: the user's code that turns a task and a model into experiences."""
+"""Workflows: user code that turns a task and a model into experiences."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
+from rollway._registry import Registry
 from rollway.errors import InvalidWorkflow, UnknownWorkflow
 from rollway.experience import Experience
-from rollway.names import Names
-from rollway.task import Task
+
+if TYPE_CHECKING:
+    from rollway.task import Task
 
 
 class Workflow:
-    """The base of workflows in class form::
+    """Base class of workflows::
 
         class Solve(rw.Workflow):
             async def run_async(self):
@@ -21,11 +23,11 @@ class Workflow:
                 reply = await self.model.chat([question])
                 return [reply.experience]
 
-    - `is_async`: `run_async` is called; else `run`, in a thread of its own.
-    - `can_reset`: an instance may serve several tasks, through `reset(task)`.
-    - `can_repeat`: one call performs several runs; `set_repeat_times` is called before.
+    - `is_async`: calls `run_async`; otherwise `run`, in a separate thread.
+    - `can_reset`: instances are reused for other tasks through `reset(task)`.
+    - `can_repeat`: one call performs several runs, after `set_repeat_times`.
 
-    A class that defines `run_async` and not `run` is async without saying so.
+    A class that defines `run_async` and not `run` is async by default.
     """
 
     can_reset: bool = False
@@ -49,29 +51,29 @@ class Workflow:
 
     @property
     def rollout_args(self) -> dict[str, Any]:
-        """The sampling arguments of the current task."""
+        """Sampling arguments of the current task."""
         return self.task.rollout_args
 
     def reset(self, task: Task) -> None:
-        """Makes the instance ready for another task. The runner has set `self.task` already."""
+        """Prepares the instance for another task; the runner sets `self.task` before."""
         self.task = task
 
     def set_repeat_times(self, repeat_times: int, run_id_base: int) -> None:
-        """Says how many runs the next call is to perform, and the number of the first."""
+        """Sets the number of runs of the next call, and the number of the first run."""
         self.repeat_times = repeat_times
         self.run_id_base = run_id_base
 
     def run(self) -> list[Experience]:
-        """Performs one run; for workflows that are not async."""
+        """Performs one run of a blocking workflow."""
         raise NotImplementedError(f"{type(self).__name__} has no run()")
 
     async def run_async(self) -> list[Experience]:
-        """Performs one run; for async workflows."""
+        """Performs one run of an async workflow."""
         raise NotImplementedError(f"{type(self).__name__} has no run_async()")
 
 
 class Executable:
-    """A workflow as runners see it, whatever form it was written in."""
+    """Uniform interface of workflow classes and functions for runners."""
 
     def __init__(self, source: Any) -> None:
         self.source = source
@@ -95,7 +97,7 @@ class Executable:
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """Qualified name of the class or function."""
         return getattr(self.source, "__qualname__", type(self.source).__qualname__)
 
     def make(self, task: Task, model: Any, auxiliary_models: list[Any] | None = None) -> Any:
@@ -107,7 +109,7 @@ class Executable:
 
 
 class _Bound:
-    """A function together with its arguments."""
+    """A function bound to its arguments."""
 
     __slots__ = ("_arguments", "_extra", "_function")
 
@@ -117,7 +119,7 @@ class _Bound:
         self._extra = extra
 
     def run(self) -> Any:
-        # Of an async function this is a coroutine, for whoever asked to await.
+        # Returns a coroutine if the function is async.
         return self._function(*self._arguments, **self._extra)
 
     run_async = run
@@ -130,7 +132,7 @@ def _is_coroutine(function: Any) -> bool:
     )
 
 
-_names = Names("workflow", UnknownWorkflow)
+_registry = Registry("workflow", UnknownWorkflow)
 
 
 @overload
@@ -138,9 +140,9 @@ def workflow(source: Callable[..., Any]) -> Callable[..., Any]: ...
 @overload
 def workflow(source: str) -> Callable[[Any], Any]: ...
 def workflow(source: Any) -> Any:
-    """Registers a function or class as a workflow, under its own name or a given one.
+    """Registers a workflow function or class under its own name or a given one.
 
-    The function is `(task, model)`, async or not, and returns experiences, or a reward: then the
+    The function takes `(task, model)`, may be async, and returns experiences, or a reward: then the
     recorded turns of the model become the experiences::
 
         @rw.workflow
@@ -151,8 +153,7 @@ def workflow(source: Any) -> Any:
         @rw.workflow("careful")
         async def solve_carefully(task, model): ...
 
-    Registering is for naming it in a configuration; `rw.Task(workflow=solve)` needs no
-    registration.
+    Only names in configurations need registration; `rw.Task(workflow=solve)` does not.
     """
     if isinstance(source, str):
         return lambda wrapped: register(source, wrapped)
@@ -160,25 +161,25 @@ def workflow(source: Any) -> Any:
 
 
 def register(name: str, source: Any) -> Any:
-    """Registers a workflow under a name, and returns it; one of the same name is replaced."""
+    """Registers a workflow and returns it; replaces a workflow of the same name."""
     if not name or ":" in name:
         raise InvalidWorkflow(f"{name!r} cannot be the name of a workflow")
     Executable(source)
-    return _names.register(name, source)
+    return _registry.register(name, source)
 
 
 def lookup(name: str) -> Any:
-    """Returns what stands behind a registered name or `package.module:name`."""
-    return _names.lookup(name)
+    """Returns the workflow of a registered name or of `package.module:name`."""
+    return _registry.lookup(name)
 
 
 def known() -> list[str]:
-    """Returns the names that are registered."""
-    return _names.known()
+    """Returns the registered names."""
+    return _registry.known()
 
 
 def resolve(source: Any) -> Executable:
-    """Returns a workflow in the form in which runners use it."""
+    """Returns the `Executable` of a workflow object or name."""
     if source is None:
         raise InvalidWorkflow("the task has no workflow")
     return Executable(lookup(source) if isinstance(source, str) else source)

@@ -1,7 +1,7 @@
-"""Workflows that come with Rollway, in class form, so that one's own can be made of them.
+"""Built-in workflows, as classes that can be subclassed.
 
-`simple_workflow` asks the question of the row once. `math_workflow` does it with a prompt that
-wants the answer boxed. `multi_turn_workflow` goes on until the answer is right.
+`simple_workflow` sends the question of the row once. `math_workflow` adds a prompt that asks for a
+boxed answer. `multi_turn_workflow` continues until the answer is right.
 """
 
 from __future__ import annotations
@@ -10,37 +10,37 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from rollway import names
+from rollway import _registry
 from rollway.errors import InvalidOutput, InvalidWorkflow
 from rollway.models.base import Reply
-from rollway.rewards import Judge
+from rollway.rewards import RewardEvaluator
 from rollway.stages import REWARDING, stage
 from rollway.task import Task
 from rollway.workflow import Workflow, register
 
-#: What `math_workflow` says first where the format has no system prompt.
+#: System prompt of `math_workflow` if the format has none.
 BOXED = (
     "You solve mathematical problems. Think step by step, and put your final answer "
     "within \\boxed{}."
 )
 
-#: What `multi_turn_workflow` says to an answer that is not right yet.
+#: Default feedback of `multi_turn_workflow` to a wrong answer.
 AGAIN = "That is not right yet. Look for the mistake, and answer again."
 
 
 class SimpleWorkflow(Workflow):
-    """Says the messages of the row to the model, once, and has the answer judged.
+    """Sends the messages of the row to the model once and computes the reward.
 
-    Sampling is as `rollout_args` say; the judge is `reward_fn` with `reward_fn_args`. A subclass
-    may have another `format_messages` or `judge`.
+    Sampling follows `rollout_args`, the reward `reward_fn` with `reward_fn_args`. Subclasses may
+    override `format_messages` and `compute_reward`.
     """
 
     can_reset = True
     is_async = True
 
-    #: The reward function of tasks that name none.
+    #: Reward function of tasks without one.
     default_reward_fn: Any = None
-    #: The system prompt where the format has none.
+    #: System prompt if the format has none.
     default_system_prompt: str | None = None
 
     def __init__(
@@ -51,23 +51,23 @@ class SimpleWorkflow(Workflow):
 
     @classmethod
     def check(cls, task: Task) -> None:
-        """Raises if tasks with these arguments cannot be run, whatever their rows say."""
-        cls._judge_of(task)
+        """Raises if tasks with these arguments cannot run, independent of their rows."""
+        cls._evaluator_of(task)
 
     @classmethod
-    def _judge_of(cls, task: Task) -> Judge | None:
-        """Returns the reward function of a task; none if the class judges by itself."""
+    def _evaluator_of(cls, task: Task) -> RewardEvaluator | None:
+        """Returns the reward function of a task; `None`: the class overrides `compute_reward`."""
         reward_fn = cls.default_reward_fn if task.reward_fn is None else task.reward_fn
-        if reward_fn is None and cls.judge is not SimpleWorkflow.judge:
+        if reward_fn is None and cls.compute_reward is not SimpleWorkflow.compute_reward:
             return None
-        return Judge(reward_fn, task.reward_fn_args)
+        return RewardEvaluator(reward_fn, task.reward_fn_args)
 
     def reset(self, task: Task) -> None:
         self.task = task
-        self._judge = self._judge_of(task)
+        self._evaluator = self._evaluator_of(task)
 
     def format_messages(self) -> list[dict[str, Any]]:
-        """Returns what is said to the model first."""
+        """Returns the initial messages."""
         messages = self.task.messages
         if not messages:
             raise InvalidWorkflow("the task asks nothing: its row has no prompt and no messages")
@@ -76,43 +76,43 @@ class SimpleWorkflow(Workflow):
         return messages
 
     async def ask(self, messages: list[dict[str, Any]]) -> Reply:
-        """Says messages to the model, with the sampling and the tools of the task."""
+        """Sends messages to the model with the sampling arguments and tools of the task."""
         tools = {"tools": self.task.tools} if self.task.tools else {}
         return await self.model.chat_async(messages, **{**tools, **self.rollout_args})
 
-    async def judge(self, reply: Reply) -> dict[str, float]:
-        """Judges an answer: its `reward`, and other numbers that become metrics."""
-        judge = self._judge or Judge(self.task.reward_fn)
-        return await judge(reply.text, self.task, self.auxiliary_models)
+    async def compute_reward(self, reply: Reply) -> dict[str, float]:
+        """Returns the `reward` of a reply, and other numbers that become metrics."""
+        evaluator = self._evaluator or RewardEvaluator(self.task.reward_fn)
+        return await evaluator(reply.text, self.task, self.auxiliary_models)
 
     async def run_async(self) -> Any:
         reply = await self.ask(self.format_messages())
         with stage(REWARDING):
-            return await self.judge(reply)
+            return await self.compute_reward(reply)
 
 
 class MathWorkflow(SimpleWorkflow):
-    """As `simple_workflow`, for mathematics: wants the answer boxed, and compares what it means."""
+    """As `simple_workflow`, for mathematics: asks for a boxed answer and compares its value."""
 
     default_reward_fn = "math_reward"
     default_system_prompt = BOXED
 
 
 class MultiTurnWorkflow(SimpleWorkflow):
-    """Asks again until the answer is right, at most `max_turns` times; all turns are one chain.
+    """Repeats until the answer is right, at most `max_turns` times; all turns form one chain.
 
     `workflow_args`:
 
-    - `max_turns` (3): how many answers there are at most.
-    - `feedback`: what is said to an answer that is not right yet: a text, or a function as
-      `package.module:name` or as it is. The function takes the answer and gets those of `reward`,
-      `turn` (from 1), `messages` and `task` for which it has parameters; it may be async. It
-      returns a text, a message, a list of messages, or none to end.
-    - `stop_at` (1.0): the reward from which an answer is right.
-    - `turn_discount` (1.0): what the reward is multiplied by for every turn after the first.
+    - `max_turns` (3): maximum number of turns.
+    - `feedback`: response to a wrong answer: a text, or a function as an object or as
+      `package.module:name`. The function takes the answer, and those of `reward`, `turn` (from 1),
+      `messages` and `task` for which it has parameters; it may be async. It returns a text, a
+      message, a list of messages, or `None` to end the run.
+    - `stop_at` (1.0): minimum reward of a right answer.
+    - `turn_discount` (1.0): factor of the reward for every turn after the first.
 
-    Without a reward function `feedback` is the environment and judges too: it returns a pair of
-    what is said next, or none, and the reward so far.
+    Without a reward function, `feedback` is the environment: it returns a pair of the next messages
+    (or `None`) and the reward so far.
     """
 
     @classmethod
@@ -121,15 +121,18 @@ class MultiTurnWorkflow(SimpleWorkflow):
         cls._turns_of(task)
 
     @classmethod
-    def _judge_of(cls, task: Task) -> Judge | None:
+    def _evaluator_of(cls, task: Task) -> RewardEvaluator | None:
         if task.reward_fn is None and cls.default_reward_fn is None:
             return None
-        return super()._judge_of(task)
+        return super()._evaluator_of(task)
 
     @classmethod
     def _turns_of(cls, task: Task) -> _Turns:
-        is_own = (cls.judge, cls.feedback) != (SimpleWorkflow.judge, MultiTurnWorkflow.feedback)
-        needs_feedback = cls._judge_of(task) is None and not is_own
+        overrides = (
+            cls.compute_reward is not SimpleWorkflow.compute_reward
+            or cls.feedback is not MultiTurnWorkflow.feedback
+        )
+        needs_feedback = cls._evaluator_of(task) is None and not overrides
         return _Turns(task.workflow_args, needs_feedback)
 
     def reset(self, task: Task) -> None:
@@ -139,28 +142,29 @@ class MultiTurnWorkflow(SimpleWorkflow):
     async def feedback(
         self, reply: Reply, turn: int, messages: list[dict[str, Any]]
     ) -> tuple[Any, dict[str, float]]:
-        """Judges an answer, and returns what is said to it, or none if the run is over."""
+        """Computes the reward of a reply and returns the feedback; `None`: the run ends."""
         turns = self._turns
-        judges = self._judge is not None or type(self).judge is not SimpleWorkflow.judge
-        told = await self.judge(reply) if judges else {}
-        if judges and told["reward"] >= turns.stop_at:
-            return None, told
+        overrides = type(self).compute_reward is not SimpleWorkflow.compute_reward
+        has_reward = self._evaluator is not None or overrides
+        rewards = await self.compute_reward(reply) if has_reward else {}
+        if has_reward and rewards["reward"] >= turns.stop_at:
+            return None, rewards
         if not callable(turns.feedback):
-            return turns.feedback, told
+            return turns.feedback, rewards
         offered = {
-            "reward": told.get("reward"),
+            "reward": rewards.get("reward"),
             "turn": turn,
             "messages": messages,
             "task": self.task,
         }
         said = turns.feedback(reply.text, **{name: offered[name] for name in turns.offered})
         said = await said if inspect.isawaitable(said) else said
-        if judges:
-            return said, told
+        if has_reward:
+            return said, rewards
         if not isinstance(said, tuple) or len(said) != 2:
             raise InvalidOutput(
-                "the task has no reward function, so that feedback returns a pair of what is said "
-                f"next and the reward, not {type(said).__name__}"
+                "the task has no reward function, so feedback must return a pair of the next "
+                f"messages and the reward, not {type(said).__name__}"
             )
         return said[0], {"reward": float(said[1])}
 
@@ -172,16 +176,16 @@ class MultiTurnWorkflow(SimpleWorkflow):
             reply = await self.ask(messages)
             messages.append(_answer(reply))
             with stage(REWARDING):
-                said, told = await self.feedback(reply, turn, messages)
+                said, rewards = await self.feedback(reply, turn, messages)
             if said is None or turn >= self._turns.max_turns:
                 break
             messages.extend(_messages(said))
-        reward = told["reward"] * self._turns.turn_discount ** (turn - 1)
-        return {**told, "reward": reward, "turns": turn}
+        reward = rewards["reward"] * self._turns.turn_discount ** (turn - 1)
+        return {**rewards, "reward": reward, "turns": turn}
 
 
 class _Turns:
-    """The arguments of a workflow with several turns."""
+    """Arguments of a multi-turn workflow."""
 
     def __init__(self, given: Mapping[str, Any], needs_feedback: bool) -> None:
         self.max_turns = _number("max_turns", given.get("max_turns", 3), 1)
@@ -191,7 +195,7 @@ class _Turns:
         self.turn_discount = _number("turn_discount", given.get("turn_discount", 1.0), 0)
         self.feedback = given.get("feedback", AGAIN)
         if isinstance(self.feedback, str) and _is_reference(self.feedback):
-            self.feedback = names.imported(self.feedback)
+            self.feedback = _registry.imported(self.feedback)
         if needs_feedback and not callable(self.feedback):
             raise InvalidWorkflow(
                 "nobody judges the answers: name a reward function, or a feedback function that "
@@ -215,14 +219,14 @@ def _number(name: str, value: Any, least: float | None = None) -> Any:
 
 
 def _is_reference(text: str) -> bool:
-    """Tells whether a text is `package.module:name`, and no sentence with a colon in it."""
+    """Returns whether a text is `package.module:name`, not a sentence with a colon."""
     module, colon, path = text.partition(":")
     parts = [*module.split("."), *path.split(".")]
     return bool(colon) and all(part.isidentifier() for part in parts)
 
 
 def _answer(reply: Reply) -> dict[str, Any]:
-    """Returns what the model said as the message that it is, tool calls included."""
+    """Returns a reply as an assistant message, including tool calls."""
     if reply.messages:
         return dict(reply.messages[-1])
     return {"role": "assistant", "content": reply.text}

@@ -1,30 +1,36 @@
-"""What the tests share."""
+"""Shared fixtures; finds the programs that tests start, so that plain `pytest` works."""
 
 import asyncio
 import inspect
 import signal
 
+import programs
 import pytest
 
-# Whoever started the tests may have them ignore Ctrl-C, and processes inherit that.
+programs.set_defaults()
+
+# The process that started the tests may ignore SIGINT, and children inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+#: Seconds after which a coroutine test fails.
+COROUTINE_TIMEOUT = 120
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem):
-    """Runs coroutine tests, each in an event loop of its own."""
+    """Runs coroutine tests, each in its own event loop."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     names = pyfuncitem._fixtureinfo.argnames
     arguments = {name: pyfuncitem.funcargs[name] for name in names}
-    asyncio.run(asyncio.wait_for(pyfuncitem.obj(**arguments), 120))
+    asyncio.run(asyncio.wait_for(pyfuncitem.obj(**arguments), COROUTINE_TIMEOUT))
     return True
 
 
 @pytest.fixture
 def config(tmp_path):
-    """A configuration for few runners that notices trouble soon and has a folder of its own."""
-    # Not above: the comparison with NumPy needs no built package.
+    """A configuration with few runners, short grace periods and its own job folder."""
+    # Imported here: the comparison with NumPy needs no built package.
     import rollway as rw
 
     config = rw.Config()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import threading
@@ -11,15 +10,8 @@ import urllib.error
 import urllib.request
 from collections import deque
 
+import programs
 import pytest
-
-
-def binary(variable: str, how: str) -> str:
-    """Returns the program that a variable names, or tells how to get it."""
-    path = os.environ.get(variable)
-    if path is None:
-        pytest.fail(f"{variable} is not set: {how}", pytrace=False)
-    return path
 
 
 def post(url: str, body: object, key: str | None = None) -> dict:
@@ -36,10 +28,7 @@ class Gateway:
     """A gateway in a process of its own, in front of servers such as `vllm=simulated`."""
 
     def __init__(self, *words: str):
-        program = binary(
-            "ROLLWAY_GATEWAY_BIN",
-            "build it with `cargo build --release -p rollway-gateway --example gateway`",
-        )
+        program = programs.program("ROLLWAY_GATEWAY_BIN")
         self._process = subprocess.Popen(
             [program, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -87,9 +76,8 @@ class Llama:
     """The real `llama-server` of llama.cpp, with a tiny model."""
 
     def __init__(self, *words: str):
-        how = "`cargo xtask llama` installs it and prints its path and that of the model"
-        program = binary("ROLLWAY_LLAMA_SERVER", how)
-        model = binary("ROLLWAY_LLAMA_MODEL", how)
+        program = programs.program("ROLLWAY_LLAMA_SERVER")
+        model = programs.program("ROLLWAY_LLAMA_MODEL")
         self._process = subprocess.Popen(
             [program, "--model", model, "--alias", "tiny", "--port", "0", "--offline"]
             + ["--parallel", "8", "--ctx-size", "32768", "--threads", "1", *words],

@@ -1,12 +1,8 @@
-"""Compares the core's metrics with NumPy, bit by bit.
+"""Metrics of the core compared with NumPy, bit by bit.
 
-The core is reached through its example binary, so that this needs no built wheel:
-
-    cargo build --release -p rollway-core --example bootstrap
-    ROLLWAY_BOOTSTRAP_BIN=target/release/examples/bootstrap pytest python/tests
+The core is an example binary, so that this test needs no built wheel.
 """
 
-import os
 import random
 import struct
 import subprocess
@@ -14,6 +10,7 @@ import warnings
 
 import numpy as np
 import pytest
+from programs import program
 
 FUNCTIONS = {"mean": np.mean, "max": np.max, "min": np.min, "sum": np.sum, "std": np.std}
 DRAWS = [1, 7, 8, 129, 1000]
@@ -37,13 +34,7 @@ def words(values):
 @pytest.fixture(scope="module")
 def ask():
     """Returns a function that sends lines to the binary, in one go, and returns its answers."""
-    binary = os.environ.get("ROLLWAY_BOOTSTRAP_BIN")
-    if not binary:
-        pytest.fail(
-            "ROLLWAY_BOOTSTRAP_BIN is not set: build the binary with `cargo build --release "
-            "-p rollway-core --example bootstrap` and name it there",
-            pytrace=False,
-        )
+    binary = program("ROLLWAY_BOOTSTRAP_BIN")
 
     def ask(lines):
         text = "".join(f"{line}\n" for line in lines)

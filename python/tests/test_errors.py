@@ -11,9 +11,9 @@ from rollway import errors
 BUILT_IN = {
     rw.AlreadyActive: ValueError,
     rw.NotRegistered: KeyError,
-    rw.WrongKind: ValueError,
+    rw.WrongBatchType: ValueError,
     rw.TimedOut: TimeoutError,
-    rw.StillBusy: TimeoutError,
+    rw.WaitAllTimedOut: TimeoutError,
     rw.NotStarted: RuntimeError,
     rw.NoPipeline: RuntimeError,
     rw.ConfigError: ValueError,
@@ -38,6 +38,18 @@ def test_every_code_is_of_one_error():
     assert type(made) is rw.NotRegistered and made.batch_id == 1
     unknown = errors.make("new_in_the_engine", "words", {})
     assert type(unknown) is rw.Error and unknown.code == "new_in_the_engine"
+
+
+def test_every_error_is_exported():
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
+    names = {kind.__name__ for kind in kinds if issubclass(kind, rw.Error)}
+    assert names <= set(rw.__all__)
+
+
+def test_message_of_the_data_stands_beside_the_text():
+    error = rw.BatchFailed("batch 1 failed: boom", batch_id=1, kind="exception", message="boom")
+    for other in (error, pickle.loads(pickle.dumps(error))):
+        assert (str(other), other.message) == ("batch 1 failed: boom", "boom")
 
 
 def test_errors_travel_between_processes():

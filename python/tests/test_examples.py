@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 import pytest
-from servers import binary
+from programs import program
 
 import rollway as rw
 
@@ -24,8 +24,7 @@ def environment(**more):
 
 def rollway(*arguments):
     """Returns the words of a command."""
-    how = "build the command with `cargo build --release -p rollway-cli` and name it there"
-    return [binary("ROLLWAY_BIN", how), *arguments]
+    return [program("ROLLWAY_BIN"), *arguments]
 
 
 def run(*command, **more):
@@ -121,9 +120,7 @@ def test_an_agent_elsewhere(tmp_path):
     process, _ = start("run", "examples/serve/serve.yaml", *where)
     job = tmp_path / "examples" / "serve"
     try:
-        printed = run(
-            sys.executable, "examples/serve/agent.py", "--job", str(job), "--tasks", "10"
-        )
+        printed = run(sys.executable, "examples/serve/agent.py", "--job", str(job), "--tasks", "10")
     finally:
         end(process)
     right = int(re.search(r"(\d+) of 10 were right; step 1 has 10 experiences", printed)[1])

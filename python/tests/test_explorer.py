@@ -13,11 +13,11 @@ import urllib.request
 
 import numpy as np
 import pytest
-from clusters import until
+from ray_nodes import until
 from safetensors.numpy import load_file
 
 import rollway as rw
-from rollway.explorer import tensor
+from rollway.client.explorer import tensor
 
 
 @rw.workflow
@@ -87,11 +87,11 @@ def test_a_workflow_of_a_script_is_evaluated_and_seen(config):
     events = []
     with rw.Explorer(config, on_event=events.append) as explorer:
         (row,) = explorer.benchmark().result()
-        pulse = explorer.pulse().result()
+        stats = explorer.live_stats().result()
         again = explorer.eval().result()
     assert (row["step"], row["set"], row["tasks"], row["failed"]) == (0, "held_out", 8, 0)
     assert 0 <= row["score"] <= 1 and any("held_out" in key for key in row["metrics"])
-    assert (pulse["done"], pulse["runners"], pulse["failed"]) == (8, 2, 0)
+    assert (stats["done"], stats["runners"], stats["failed"]) == (8, 2, 0)
     assert [one["set"] for one in again] == ["held_out"]
     told = [event["event"] for event in events]
     assert told == ["began", "evaluated", "evaluated"]
@@ -217,7 +217,7 @@ def test_modules_beside_the_configuration_are_found(config, tmp_path):
 
 def test_models_as_objects(config):
     config.buffer.explorer_input.default_workflow_type = "look"
-    servers = [rw.models.Simulated(api_key="secret", seed=seed) for seed in (1, 2)]
+    servers = [rw.models.MockServer(api_key="secret", seed=seed) for seed in (1, 2)]
     with rw.Explorer(config, servers) as explorer:
         (row,) = explorer.benchmark().result()
     assert (row["score"], row["failed"]) == (1.0, 0)
@@ -396,7 +396,7 @@ async def test_it_serves(config):
 def test_a_group_for_weights(config):
     config.mode = "explore"
     config.explorer.rollout_model.tensor_parallel_size = 2
-    servers = [rw.models.Simulated(), rw.models.Simulated()]
+    servers = [rw.models.MockServer(), rw.models.MockServer()]
     with rw.Explorer(config, servers) as explorer:
         with pytest.raises(rw.ExplorerError, match="name them"):
             explorer.setup_weight_sync_group("127.0.0.1", 29500).result()

@@ -13,6 +13,9 @@ from pathlib import Path
 import pytest
 from servers import Gateway
 
+# The servers of module fixtures start once.
+pytestmark = pytest.mark.xdist_group("fuzz")
+
 # What would make the gateway call addresses that were made up, or take away the servers of all
 # requests after it: these have tests of their own below.
 CHANGING = [("/rollway/v1/models", "post"), ("/rollway/v1/models/{id}", "delete")]

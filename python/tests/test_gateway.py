@@ -130,7 +130,7 @@ async def test_all_ways_to_call_are_recorded_alike(config, engine):
         stream_blocking,
         tools,
     ]
-    model = rw.models.Simulated(engine, seed=3, version=4)
+    model = rw.models.MockServer(engine, seed=3, version=4)
     async with rw.Scheduler(config, [model]) as scheduler:
         for step, way in enumerate(ways, 1):
             before = len(model.requests)
@@ -162,7 +162,7 @@ async def test_replies_know_their_tokens(config):
         return [reply[0].experience]
 
     for engine in ("vllm", "sglang"):
-        model = rw.models.Simulated(engine, version=6)
+        model = rw.models.MockServer(engine, version=6)
         status, (experience,) = await results(config, [model], workflow)
         assert status.ok, status.message
         check(experience, model.requests[0])
@@ -180,7 +180,7 @@ async def test_turns_of_one_conversation_become_one_experience(config):
         assert alone.tokens.tolist() == [*last.prompt_tokens, *last.tokens]
         return 1.0
 
-    model = rw.models.Simulated(seed=1)
+    model = rw.models.MockServer(seed=1)
     status, (experience,) = await results(config, [model], workflow)
     assert status.ok, status.message
     first, _, third = model.requests
@@ -203,7 +203,7 @@ async def test_the_history_is_taken_bit_by_bit(config):
         await model.chat([{"role": "user", "content": "something else"}])
         return 2.0
 
-    model = rw.models.Simulated()
+    model = rw.models.MockServer()
     status, (experience,) = await results(config, [model], workflow)
     assert status.ok, status.message
     check(experience, model.requests[1])
@@ -225,7 +225,7 @@ async def test_every_run_has_its_own_turns(config, mode):
             judge.extract_experience_from_history()
         return float(len(mine))
 
-    model, judge = rw.models.Simulated(), rw.models.Simulated("openai", "judge", seed=2)
+    model, judge = rw.models.MockServer(), rw.models.MockServer("openai", "judge", seed=2)
     status, experiences = await results(config, [model], workflow, runs=5, auxiliary=[[judge]])
     assert status.ok, status.message
     assert sorted(experience.eid.run for experience in experiences) == [0, 1, 2, 3, 4]
@@ -253,7 +253,7 @@ class Kept(rw.Workflow):
 async def test_a_kept_instance_takes_the_key_of_the_next_run(config):
     pytest.importorskip("openai")
     config.explorer.runner_per_model = 1
-    status, experiences = await results(config, [rw.models.Simulated()], Kept, runs=3)
+    status, experiences = await results(config, [rw.models.MockServer()], Kept, runs=3)
     assert status.ok, status.message
     assert sorted(experience.eid.run for experience in experiences) == [0, 1, 2]
 
@@ -273,7 +273,7 @@ class Many(rw.Workflow):
 
 
 async def test_runs_of_one_call_are_told_apart_or_refused(config):
-    model = rw.models.Simulated()
+    model = rw.models.MockServer()
     status, experiences = await results(config, [model], Many, runs=3, raw_task="one call")
     assert status.ok, status.message
     for run, experience in enumerate(sorted(experiences, key=lambda one: one.eid.run)):
@@ -285,7 +285,7 @@ async def test_runs_of_one_call_are_told_apart_or_refused(config):
 
 
 async def test_a_plain_server_answers_and_records_nothing(config):
-    model = rw.models.Simulated("openai", api_key="theirs")
+    model = rw.models.MockServer("openai", api_key="theirs")
 
     async def workflow(task, model):
         reply = await model.chat(QUESTION, temperature=0.5)
@@ -304,7 +304,7 @@ async def test_a_plain_server_answers_and_records_nothing(config):
 
 
 async def test_a_server_that_fails_is_tried_again_and_recorded_once(config):
-    model = rw.models.Simulated(seed=5)
+    model = rw.models.MockServer(seed=5)
     model.fail(500, times=1)
     model.fail(0, times=1)
     status, experiences = await results(config, [model], chat)
@@ -322,7 +322,7 @@ async def test_a_retry_of_a_client_is_no_second_sample(config):
         await api.chat.completions.create(model=model.name, messages=QUESTION)
         return 1.0
 
-    model = rw.models.Simulated()
+    model = rw.models.MockServer()
     model.hold(2)
     async with rw.Scheduler(config, [model]) as scheduler:
         scheduler.schedule([task(impatient)], batch_id=1)
@@ -340,7 +340,7 @@ async def test_a_server_that_keeps_failing_is_no_fault_of_the_workflow(config):
     pytest.importorskip("openai")
     config.explorer.failures.model_unavailable.retries = 0
     for workflow in (chat, once):
-        model = rw.models.Simulated()
+        model = rw.models.MockServer()
         model.fail(500, times=50)
         status, experiences = await results(config, [model], workflow)
         assert status.failed_runs == {"model_unavailable": 1}, status.message
@@ -355,7 +355,7 @@ async def test_an_answer_that_cannot_be_recorded_fails_the_run(config):
             pass
         return 1.0
 
-    model = rw.models.Simulated()
+    model = rw.models.MockServer()
     model.omit_token_ids()
     status, experiences = await results(config, [model], careless)
     assert not experiences and not status.ok
@@ -369,14 +369,14 @@ async def test_a_wrong_call_is_an_error_of_the_workflow(config):
         assert caught.value.status == 400
         await model.chat(QUESTION, n="many")
 
-    status, _ = await results(config, [rw.models.Simulated()], workflow)
+    status, _ = await results(config, [rw.models.MockServer()], workflow)
     assert status.failed_runs == {"workflow": 1}
     assert "ModelError" in status.message and "refused the call" in status.message
 
 
 @pytest.mark.parametrize("blocking", [False, True])
 async def test_a_cancelled_run_ends_its_calls_in_the_server(config, blocking):
-    model = rw.models.Simulated()
+    model = rw.models.MockServer()
     model.hold(2)
     workflow = chat_blocking if blocking else chat
     async with rw.Scheduler(config, [model]) as scheduler:
@@ -402,7 +402,7 @@ async def test_a_worker_that_dies_takes_its_calls_with_it(config):
         os.kill(os.getpid(), signal.SIGKILL)
         await asked
 
-    model = rw.models.Simulated()
+    model = rw.models.MockServer()
     model.hold(2)
     flag = os.path.join(config.checkpoint_root_dir, "now")
     os.makedirs(config.checkpoint_root_dir, exist_ok=True)
@@ -416,7 +416,7 @@ async def test_a_worker_that_dies_takes_its_calls_with_it(config):
 
 
 async def test_whoever_stops_waiting_ends_the_call(config):
-    model = rw.models.Simulated()
+    model = rw.models.MockServer()
     model.hold(2)
 
     async def workflow(task, model):
@@ -430,8 +430,8 @@ async def test_whoever_stops_waiting_ends_the_call(config):
 
 
 def test_a_runner_by_hand_has_a_gateway_of_its_own():
-    model = rw.models.Simulated(version=2)
-    runner = rw.WorkflowRunner(rw.Config(), model, [rw.models.Simulated("openai", "judge")])
+    model = rw.models.MockServer(version=2)
+    runner = rw.WorkflowRunner(rw.Config(), model, [rw.models.MockServer("openai", "judge")])
 
     async def workflow(task, model, auxiliary_models):
         await auxiliary_models[0].chat(QUESTION)
@@ -449,7 +449,7 @@ def test_a_runner_by_hand_has_a_gateway_of_its_own():
 
 
 def test_several_servers_are_one_model():
-    first, second = rw.models.Simulated(model="a"), rw.models.Simulated(model="b", seed=1)
+    first, second = rw.models.MockServer(model="a"), rw.models.MockServer(model="b", seed=1)
     config = rw.Config()
     config.explorer.runner_per_model = 2
     config.explorer.concurrent_mode = "asynchronous"
@@ -469,7 +469,7 @@ def test_several_servers_are_one_model():
 
 
 def test_servers_that_record_by_chance_are_refused():
-    models = [rw.models.Simulated("vllm"), rw.models.Simulated("openai")]
+    models = [rw.models.MockServer("vllm"), rw.models.MockServer("openai")]
     with pytest.raises(rw.Error, match="by chance"):
         rw.Scheduler(rw.Config(), models)
 
@@ -491,7 +491,7 @@ def weights(folder, version):
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 async def test_weights_are_updated_and_answers_labelled(config, tmp_path, engine):
-    model = rw.models.Simulated(engine)
+    model = rw.models.MockServer(engine)
     async with rw.Scheduler(config, [model]) as scheduler:
         for version in (3, 5):
             report = await scheduler.update_weights(weights(tmp_path, version), version)
@@ -513,7 +513,7 @@ async def test_weights_are_updated_and_answers_labelled(config, tmp_path, engine
 @pytest.mark.parametrize("way", [chat, stream])
 async def test_an_answer_across_an_update_is_not_mislabelled(config, tmp_path, engine, way):
     pytest.importorskip("openai")
-    model = rw.models.Simulated(engine, lengths=(20, 20))
+    model = rw.models.MockServer(engine, lengths=(20, 20))
     model.hold(7)
     async with rw.Scheduler(config, [model]) as scheduler:
         scheduler.schedule([task(way)], batch_id=1)
@@ -535,7 +535,7 @@ async def test_an_answer_across_an_update_is_not_mislabelled(config, tmp_path, e
 
 async def test_a_coordinator_notes_the_version_that_servers_have(config, tmp_path):
     async def prepared():
-        coordinator = rw.RolloutCoordinator(config, [rw.models.Simulated()])
+        coordinator = rw.RolloutCoordinator(config, [rw.models.MockServer()])
         await coordinator.prepare()
         return coordinator
 

@@ -11,7 +11,11 @@ from pathlib import Path
 import numpy as np
 import openai
 import pytest
-from servers import Gateway, binary, post
+from programs import program
+from servers import Gateway, post
+
+# The servers of module fixtures start once.
+pytestmark = pytest.mark.xdist_group("gateway_clients")
 
 MESSAGES = [{"role": "user", "content": "tell me of the sea"}]
 TOOLS = [
@@ -205,9 +209,9 @@ def test_a_server_that_tells_no_tokens_is_a_stated_loss():
 
 
 def test_another_language(gateway):
-    modules = binary("ROLLWAY_NODE_MODULES", "install `openai` with npm and name its folder")
+    modules = program("ROLLWAY_NODE_MODULES")
     key = gateway.key()
-    script = Path(__file__).with_name("client.cjs")
+    script = Path(__file__).with_name("openai_client.cjs")
     environment = {
         **os.environ,
         "NODE_PATH": modules,

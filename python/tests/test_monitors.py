@@ -1,17 +1,17 @@
 """Monitors of others, offline, through the engine and with the packages themselves.
 
-    cargo build -p rollway-telemetry --example monitor
-    ROLLWAY_MONITOR_BIN=target/debug/examples/monitor pytest python/tests/test_monitors.py
+cargo build -p rollway-telemetry --example monitor
+ROLLWAY_MONITOR_BIN=target/debug/examples/monitor pytest python/tests/test_monitors.py
 """
 
 import io
 import json
-import os
 import struct
 import subprocess
 import sys
 
 import pytest
+from programs import program
 
 from rollway import monitors
 
@@ -27,9 +27,7 @@ LINES = [
 @pytest.fixture
 def tell(tmp_path, monkeypatch):
     """Returns a function that tells monitors what happens, in a process of its own."""
-    binary = os.environ.get("ROLLWAY_MONITOR_BIN")
-    if not binary:
-        pytest.fail("ROLLWAY_MONITOR_BIN must name the example binary `monitor` of rollway")
+    binary = program("ROLLWAY_MONITOR_BIN")
     monkeypatch.setenv("ROLLWAY_PYTHON", sys.executable)
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
 
@@ -160,7 +158,7 @@ class Stubborn:
 
 def test_what_a_package_does_not_take_is_said_once(tmp_path, monkeypatch):
     board = Stubborn()
-    module = type(sys)("rollway.monitors.weights_biases")
+    module = type(sys)("rollway.monitors.wandb")
     module.open = lambda told: board
     monkeypatch.setitem(sys.modules, module.__name__, module)
     log = {"do": "log", "role": "explorer", "step": 7, "numbers": {"a": 1.0}}
@@ -174,7 +172,7 @@ def test_what_a_package_does_not_take_is_said_once(tmp_path, monkeypatch):
 
 
 def test_a_package_that_is_missing_is_named(tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "rollway.monitors.weights_biases", None)
+    monkeypatch.setitem(sys.modules, "rollway.monitors.wandb", None)
     went_well, (said,) = follow(tmp_path)
     assert not went_well
     assert said["said"] == "failed" and "pip install wandb" in said["what"]

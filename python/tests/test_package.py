@@ -88,8 +88,7 @@ SIGNATURES = {
     rw.RolloutCoordinator.process_experiences: "self, payloads",
     rw.RolloutCoordinator.get_actor: "config, models, auxiliary_models",
     rw.Explorer: "config, rollout_model=None, auxiliary_models=None, *on_event=None",
-    rw.Explorer.setup_weight_sync_group: "self, master_address, master_port, "
-    "state_dict_meta=None",
+    rw.Explorer.setup_weight_sync_group: "self, master_address, master_port, state_dict_meta=None",
     rw.Explorer.get_weight: "self, name",
     rw.WorkflowRunner: "config, model, auxiliary_models=None, runner_id=None",
     rw.WorkflowRunner.run_task: "self, task, repeat_times=1, run_id_base=0",

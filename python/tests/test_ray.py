@@ -12,11 +12,14 @@ import textwrap
 import threading
 
 import pytest
-from clusters import Nodes, is_alive, placers, until
+from ray_nodes import Nodes, is_alive, placers, until
 from test_examples import environment, rollway, run, summary
 
 import rollway as rw
-from rollway.cluster import words
+from rollway.ray import messages
+
+# One Ray cluster per process, shared by the tests of this module.
+pytestmark = pytest.mark.xdist_group("ray")
 
 
 @pytest.fixture(scope="module")
@@ -269,7 +272,7 @@ SCRIPT = """
     with rw.Scheduler(config, [rw.models.Echo()]) as scheduler:
         scheduler.schedule([rw.Task(workflow=solve, is_eval=True) for _ in range(4)], 1)
         assert all(status.ok for status in scheduler.get_statuses(1).result())
-        print("pids", *{state["node"].split()[-1] for state in scheduler.get_all_state().values()},
+        print("pids", *{state["location"].split()[-1] for state in scheduler.get_all_state().values()},
               flush=True)
         sys.stdin.read()
 """
@@ -403,4 +406,6 @@ NODES = [
 )
 def test_words_say_why_a_worker_waits(demand, free, why):
     placing = "it is being placed, or the environment for it is being set up"
-    assert (words.lacks(demand, NODES) or words.waits(demand, NODES, free)) == (why or placing)
+    assert (messages.lacks(demand, NODES) or messages.waits(demand, NODES, free)) == (
+        why or placing
+    )

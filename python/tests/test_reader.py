@@ -14,7 +14,7 @@ import pytest
 
 import rollway as rw
 from rollway import _rollway
-from rollway.call import Call, same
+from rollway.client._pending import PendingResult, identity
 
 
 def experiences(numbers, version=None):
@@ -34,14 +34,16 @@ def experiences(numbers, version=None):
 def write(url, numbers, key=None, close=True, version=None):
     payload = rw.Experience.serialize_many(experiences(numbers, version))
     key = key or str(numbers)
-    stored = Call("write", lambda: _rollway.write_lot(url, "explorer", key, payload), same).result()
+    stored = PendingResult(
+        "write", lambda: _rollway.write_batch(url, "explorer", key, payload), identity
+    ).result()
     if close:
         finish(url)
     return stored
 
 
 def finish(url):
-    Call("close", lambda: _rollway.close_writer(url, "explorer"), same).result()
+    PendingResult("close", lambda: _rollway.close_writer(url, "explorer"), identity).result()
 
 
 def numbers(batches):
@@ -146,11 +148,13 @@ def test_numpy_ragged(database):
 def test_missing_values_are_not_taken_for_zeros():
     one = rw.Experience(tokens=[1, 2, 3], prompt_length=1, logprobs=[-1, -2], reward=1.0)
     two = rw.Experience(tokens=[1, 2], prompt_length=1)
-    batch = rw.Batch(rw.Experience.serialize_many([one, two]), [0, 0], 0)
+    batch = rw.ExperienceBatch(rw.Experience.serialize_many([one, two]), [0, 0], 0)
     arrays = batch.to_numpy()
     assert np.isnan(arrays["logprobs"][1, 1]) and arrays["logprobs"][1, 2] == 0
     assert np.isnan(arrays["rewards"][1])
-    assert len(rw.Batch(rw.Experience.serialize_many([]), [], 0).to_numpy()["tokens"]) == 0
+    assert (
+        len(rw.ExperienceBatch(rw.Experience.serialize_many([]), [], 0).to_numpy()["tokens"]) == 0
+    )
 
 
 def test_arrow(database):

@@ -120,7 +120,7 @@ async def test_time_is_up_and_partial_tasks(config):
             await asyncio.sleep(0.01)
         with pytest.raises(TimeoutError) as caught:
             await scheduler.wait_all(timeout=0.3)
-        assert isinstance(caught.value, rw.StillBusy) and caught.value.running == 1
+        assert isinstance(caught.value, rw.WaitAllTimedOut) and caught.value.running == 1
 
 
 async def test_an_abort_wakes_who_waits(config):

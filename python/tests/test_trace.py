@@ -238,7 +238,7 @@ class Viewer:
             track = event["pid"], event["tid"]
             if event["ph"] == "M":
                 if event["name"] in ("process_name", "thread_name"):
-                    self.names[event["name"], *track] = event["args"]["name"]
+                    self.names[(event["name"], *track)] = event["args"]["name"]
                 continue
             key = track if event["ph"] != "C" else (event["name"], event["pid"])
             assert event["ts"] >= last[key], f"time goes backwards: {event}"
@@ -272,7 +272,7 @@ class Viewer:
         self.flows[event["id"]]["to"] = self.open[track][-1]["name"]
 
     def named(self, track):
-        return self.names["process_name", track[0], 0], self.names["thread_name", *track]
+        return self.names["process_name", track[0], 0], self.names[("thread_name", *track)]
 
 
 def test_a_viewer_reads_the_file(config, tmp_path):

@@ -8,8 +8,8 @@ import threading
 import pytest
 
 import rollway as rw
-from rollway import travel
-from rollway.worker import Worker
+from rollway import _serialization as travel
+from rollway.worker.process import Worker
 
 TOO_LARGE = "the message has too many bytes"
 
@@ -74,7 +74,7 @@ class Start:
         definition = travel.define(workflow)
         self.definition = (definition.name, definition.encoding, definition.body)
         self.definition_id = hash(definition.name)
-        self.task = travel.pack(rw.Task(raw_task={"q": "5"}))
+        self.task = travel.encode_task(rw.Task(raw_task={"q": "5"}))
 
 
 def experience(**fields):
@@ -263,7 +263,7 @@ async def test_a_run_that_keeps_the_loop_to_itself_is_still_told_of(monkeypatch)
 
         link.set_state = set_state
         start = Start(reads)
-        start.task = travel.pack(rw.Task(raw_task={"pipe": reader}))
+        start.task = travel.encode_task(rw.Task(raw_task={"pipe": reader}))
         link.give("start", start)
         await link.heard(("began",), ("succeeded", 7, 0), ("ended",))
     assert link.state["stage"] == "running" and link.state["run"] == "0"

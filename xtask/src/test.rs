@@ -111,7 +111,8 @@ fn python(shell: &Shell) -> Result<(), Failure> {
     let example = |name| shell.target.join("debug/examples").join(name);
     shell
         .program(&python)
-        .words("-m pytest python/tests -q")
+        // Tests of one `xdist_group` share a process: one Ray cluster, one server per module.
+        .words("-m pytest python/tests -q -n 2 --dist loadgroup")
         .env("ROLLWAY_BOOTSTRAP_BIN", example("bootstrap"))
         .env("ROLLWAY_CONFORMANCE_BIN", example("conformance"))
         .env("ROLLWAY_FLOWS_BIN", example("flows"))

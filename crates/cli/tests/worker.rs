@@ -51,7 +51,7 @@ impl Bench {
 fn a_worker_that_dies_is_started_again_and_one_that_is_not_needed_ends_it() {
     let bench = Bench::new(
         "echo $ROLLWAY_WORKER_ADDRESS $ROLLWAY_WORKER_SECRET $ROLLWAY_WORKER_RUNNERS >> $HERE/seen
-         [ -s \"$ROLLWAY_WORKER_MARKS\" ] && [ -z \"$ROLLWAY_WORKER_TOKEN\" ] || exit 9
+         [ -s \"$ROLLWAY_WORKER_EXECUTION_MARKS\" ] && [ -z \"$ROLLWAY_WORKER_TOKEN\" ] || exit 9
          [ $(wc -l < $HERE/seen) -ge 2 ] || kill -9 $$",
     );
     fs::write(bench.path("secret"), "quite secret\n").unwrap();

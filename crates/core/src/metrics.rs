@@ -26,6 +26,7 @@ mod extremes;
 mod key;
 mod mt19937;
 mod numpy;
+mod pass_rates;
 mod task;
 
 use std::sync::Arc;
@@ -34,6 +35,7 @@ pub use batch::{BATCH_STATS, EVAL_STATS, EvalDetail, gather_eval_metrics, gather
 pub use bootstrap::{BootstrapError, N_BOOTSTRAP, Reduce, SEED, bootstrap_metric};
 pub use key::{Aggregation, parse_key};
 pub use numpy::Stat;
+pub use pass_rates::{PassRate, PassRates};
 pub use task::{Purpose, calculate_task_level_metrics};
 
 /// The key under which a run reports its own seconds.

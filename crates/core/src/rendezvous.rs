@@ -18,6 +18,7 @@
 //! deadline, and [`Board::next_deadline`] names the next one.
 
 mod member;
+mod transfer;
 mod words;
 
 use std::collections::BTreeMap;
@@ -29,6 +30,7 @@ pub use crate::rendezvous::member::{
     TrainerView, View,
 };
 use crate::rendezvous::member::{Member, Presence as _, Seated, Trainer};
+pub use crate::rendezvous::transfer::{TensorSpec, TransferGroup};
 
 /// How many explorers a board remembers, and how many waits are open at once.
 const MAX_EXPLORERS: usize = 4096;

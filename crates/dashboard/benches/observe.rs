@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rollway_base::Secret;
+use rollway_config::Config as JobConfig;
 use rollway_core::Config;
 use rollway_dashboard::Dashboard;
-use rollway_engine::config::Config as JobConfig;
 use rollway_engine::events::{Observer, Observers, Seen};
 use rollway_engine::job_event::Watchers;
 use rollway_engine::{Collect, Local, Registry, RunContext, RunOutput, RunResult, Scheduler, Task};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rollway_engine::config::Config;
+use rollway_config::Config;
 use rollway_engine::job_event::{Event, Watchers};
 use rollway_telemetry::history::History;
 use rollway_telemetry::live_job;

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rollway_base::Secret;
+use rollway_config::Config;
 use rollway_dashboard::{CARD, Card, Dashboard, DashboardError, Options};
-use rollway_engine::config::Config;
 use rollway_telemetry::Drops;
 use rollway_telemetry::prometheus::Meters;
 use rollway_telemetry::view::{

@@ -12,7 +12,6 @@ mod operator;
 pub mod operators;
 mod registry;
 mod report;
-mod selector;
 
 use std::any::Any;
 use std::collections::HashSet;
@@ -21,6 +20,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 use bytes::Bytes;
+use rollway_core::metrics::PassRates;
 use rollway_experience::{Experience, deserialize_many};
 
 pub use self::arguments::{ArgumentError, Arguments};
@@ -29,7 +29,6 @@ pub use self::operator::{Operator, OperatorError, Outcome};
 pub use self::registry::{Constructor, Registry, RegistryError};
 use self::report::{DECODE, DUPLICATE_ID, Numbers, SAVE_INPUT, TOTAL, WRITE};
 pub use self::report::{Dropped, Report};
-pub use self::selector::{PassRate, SelectorMetric};
 use crate::buffer::{Writer, Written};
 use crate::{Lot, Sample};
 
@@ -241,7 +240,7 @@ impl Flow {
     }
 
     /// Takes over pass rates. A task that an earlier operator spoke of is not learned twice.
-    fn learn(&mut self, label: &str, selector: &SelectorMetric) {
+    fn learn(&mut self, label: &str, selector: &PassRates) {
         let known = selector.iter().filter(|rate| !self.report.selector.add(**rate)).count();
         if known > 0 {
             self.numbers.count(&format!("{label}/ignored_pass_rates"), known);

@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use rollway_config::Mode;
 use rollway_core::BatchResult;
 use rollway_core::metrics::Metrics;
 
-use crate::config::Mode;
 use crate::live_stats::Pulse;
 
 /// Something that happened to a job.

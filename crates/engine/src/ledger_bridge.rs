@@ -2,10 +2,11 @@
 //! bytes that it knows only by number, and what may not leave before that is safe waits here.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use rollway_config::Config;
 use rollway_core::{
     BatchId, BatchKey, BatchKind, BatchResult, BatchState, Ending, Payload, PayloadId,
     Record as Fact, TaskSpec,
@@ -43,6 +44,12 @@ pub struct RestoredBatch {
     pub tasks: usize,
     /// How many of its runs had ended and are not run again.
     pub ended_runs: usize,
+}
+
+/// Returns the folder and the options of the ledger of a job. `None`: the job has no ledger.
+pub fn ledger_options(config: &Config) -> Option<(PathBuf, Options)> {
+    let options = Options { bytes_max: config.ledger.max_bytes, ..Options::new(config.job()) };
+    Some((config.ledger_dir()?, options))
 }
 
 /// A batch from the ledger, as the driver takes it up.

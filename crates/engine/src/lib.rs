@@ -9,7 +9,6 @@
 //! tasksets, trainers and jobs.
 
 pub mod calendar;
-pub mod config;
 mod coordinator;
 mod driver;
 mod driver_handle;
@@ -25,22 +24,16 @@ mod run_outcome;
 mod runner_status;
 mod scheduler;
 mod sink;
-pub mod synchronizer;
 mod task;
-pub mod taskset;
 pub mod tiny;
 mod workers;
 
-/// Weight sources of mode `serve`.
-pub mod serve {
-    mod weights;
-
-    pub use self::weights::{Checkpoints, Newest, WeightSource, follow};
-}
+pub use rollway_config as config;
+pub use rollway_sync as synchronizer;
 
 pub use crate::coordinator::{Glance, RolloutCoordinator};
 pub use crate::error::{Error, Result};
-pub use crate::ledger_bridge::{Restored, RestoredBatch};
+pub use crate::ledger_bridge::{Restored, RestoredBatch, ledger_options};
 pub use crate::loop_lag::Lag;
 pub use crate::reader_server::{Offer, OfferError};
 pub use crate::run_outcome::RunEnd;

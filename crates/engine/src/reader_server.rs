@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rollway_base::Secret;
+use rollway_base::atomic_file::{self, FileError};
+use rollway_config::{Config, StorageType};
 use rollway_data::buffer::Buffer;
 use rollway_data::reader::{self, Served};
 
-use crate::config::{Config, StorageType};
 use crate::sink::PipelineSink;
-use rollway_base::atomic_file::{self, FileError};
 
 /// Why a buffer cannot be offered to trainers elsewhere.
 #[derive(Debug, thiserror::Error)]

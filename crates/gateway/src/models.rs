@@ -38,9 +38,7 @@ pub use self::lease::Lease;
 pub use self::options::Options;
 pub use self::reach::reach;
 pub use self::removal::Removed;
-pub use self::update::{
-    Group, InFlight, Outcome, ServerReport, Tensor, Update, UpdateReport, Weights,
-};
+pub use self::update::{InFlight, Outcome, ServerReport, Update, UpdateReport, Weights};
 pub use self::view::{ModelView, SeatCounts, ServerView, State};
 use crate::dialect::Engine;
 use crate::error::{CallError, ErrorKind};

@@ -11,12 +11,12 @@ pub const RUNNERS: &str = "ROLLWAY_WORKER_RUNNERS";
 /// A file with a byte for every runner of the worker, at the runner's number modulo
 /// [`RUNNERS`]. It is not 0 while the worker executes code for the runner, and 0 while that
 /// code waits, so that it is known whose code was executed when a worker died.
-pub const MARKS: &str = "ROLLWAY_WORKER_MARKS";
+pub const EXECUTION_MARKS: &str = "ROLLWAY_WORKER_EXECUTION_MARKS";
 /// Set if the engine reads the worker's output: a line may begin with a record separator
 /// (U+001E), and is then a JSON object with `line` and, where known, `level`, `logger`,
 /// `batch`, `task`, `run` and `attempt`.
-pub const RELAYED: &str = "ROLLWAY_WORKER_RELAYED";
+pub const LOG_RELAY: &str = "ROLLWAY_WORKER_LOG_RELAY";
 /// URL of the model gateway, with `/v1`; not set without a gateway.
-pub const MODELS: &str = "ROLLWAY_WORKER_MODELS";
+pub const GATEWAY_URL: &str = "ROLLWAY_WORKER_GATEWAY_URL";
 /// Model configuration of a Python worker, as JSON.
 pub const SETUP: &str = "ROLLWAY_WORKER_SETUP_JSON";

@@ -208,7 +208,7 @@ impl PyCoordinator {
         let (core, workers) = parts(py, config_json, runners, spawn, gateway)?;
         let runtime = runtime::handle(py)?;
         // What a sink in Python holds does not survive: a ledger before it would promise nothing.
-        let ledger = pipeline.as_ref().and_then(|_| config.ledger_options());
+        let ledger = pipeline.as_ref().and_then(|_| rollway::ledger_options(&config));
         let (coordinator, restored) = match ledger {
             Some((folder, options)) => {
                 let opening =
@@ -408,7 +408,7 @@ fn parts(
     let core = config.to_core(runners);
     let (program, args, mut env) = spawn;
     if let Some(gateway) = gateway {
-        env.push((rollway_protocol::env::MODELS.to_owned(), gateway.get().base_url()));
+        env.push((rollway_protocol::env::GATEWAY_URL.to_owned(), gateway.get().base_url()));
     }
     let options = ChildOptions {
         args,
@@ -444,9 +444,9 @@ fn listen(
     }
 }
 
-/// Returns the arguments with which this Python places workers on Ray.
+/// Returns the interpreter arguments that start the Ray launcher.
 pub(crate) fn placer(py: Python<'_>) -> PyResult<Vec<String>> {
-    py.import("rollway.pool")?.getattr("PLACER")?.extract()
+    py.import("rollway.client._launch")?.getattr("RAY_LAUNCHER")?.extract()
 }
 
 fn unpack(tasks: Vec<PackedTask>) -> Vec<Task> {
@@ -576,6 +576,6 @@ fn stop_report(py: Python<'_>, report: StopReport) -> PyResult<Py<PyDict>> {
 /// Returns the variables in which a worker finds its engine: address, secret, token.
 #[pyfunction]
 pub(crate) fn worker_variables() -> [&'static str; 5] {
-    use rollway_protocol::env::{ADDRESS, MARKS, RUNNERS, SECRET, TOKEN};
-    [ADDRESS, SECRET, TOKEN, RUNNERS, MARKS]
+    use rollway_protocol::env::{ADDRESS, EXECUTION_MARKS, RUNNERS, SECRET, TOKEN};
+    [ADDRESS, SECRET, TOKEN, RUNNERS, EXECUTION_MARKS]
 }

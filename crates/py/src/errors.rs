@@ -80,9 +80,9 @@ fn refusal_data<'py>(py: Python<'py>, refusal: &Refusal) -> PyResult<Bound<'py, 
         Refusal::Aborted { batch: _, reason } => data.set_item("reason", &**reason)?,
         Refusal::BatchFailed { batch: _, kind, message } => {
             data.set_item("kind", kind.name())?;
-            data.set_item("words", &**message)?;
+            data.set_item("message", &**message)?;
         }
-        Refusal::SinkFailed { batch: _, message } => data.set_item("words", &**message)?,
+        Refusal::SinkFailed { batch: _, message } => data.set_item("message", &**message)?,
         Refusal::TooFewSucceeded { batch: _, succeeded, needed } => {
             data.set_item("succeeded", succeeded)?;
             data.set_item("needed", needed)?;
@@ -137,7 +137,7 @@ pub(crate) fn explorer(py: Python<'_>, error: &ExplorerError) -> PyErr {
             if let Err(error) = data.set_item("step", step) {
                 return error;
             }
-            "batch_short"
+            "too_few_tasks"
         }
         ExplorerError::TrainerFailed(_) => "trainer_failed",
         ExplorerError::NoWeights { step, at_least, .. } => {

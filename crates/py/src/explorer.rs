@@ -21,9 +21,9 @@ use rollway::serve::{Checkpoints, ServeError, Server};
 use rollway::view::JobState;
 use rollway::workflow_runtime::{Fleet, FleetError, TASK_ENCODING};
 use rollway::{ChildOptions, Definition};
+use rollway_core::rendezvous::TensorSpec;
 use rollway_core::{RunId, TaskId};
 use rollway_data::pipeline::Registry;
-use rollway_gateway::models::Tensor;
 use tokio::sync::Mutex;
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio_util::sync::CancellationToken;
@@ -354,8 +354,8 @@ impl PyExplorer {
         tensors: Vec<Sent>,
     ) -> PyResult<Pending> {
         let stage = Arc::clone(&self.stage);
-        let tensor = |(name, dtype, shape)| Tensor { name, dtype, shape };
-        let tensors: Vec<Tensor> = tensors.into_iter().map(tensor).collect();
+        let tensor = |(name, dtype, shape)| TensorSpec { name, dtype, shape };
+        let tensors: Vec<TensorSpec> = tensors.into_iter().map(tensor).collect();
         let future = async move {
             let mut stage = stage.lock_owned().await;
             let explorer = stage.ready()?;
@@ -373,8 +373,8 @@ impl PyExplorer {
         })
     }
 
-    /// Returns live numbers.
-    fn pulse(&self, py: Python<'_>) -> PyResult<Pending> {
+    /// Returns the live statistics.
+    fn live_stats(&self, py: Python<'_>) -> PyResult<Pending> {
         let pulse = locked(&self.ends.pulse).clone();
         let future = async move {
             let pulse = pulse.ok_or(Trouble::NotPrepared)?;
@@ -452,7 +452,7 @@ fn numbers(beat: &Beat) -> [(&'static str, u64); 10] {
         ("runners", beat.runners.into()),
         ("busy", beat.busy.into()),
         ("prompt_tokens", beat.prompt_tokens),
-        ("answer_tokens", beat.answer_tokens),
+        ("completion_tokens", beat.answer_tokens),
     ]
 }
 

@@ -57,7 +57,7 @@ mod _rollway {
     #[pymodule_export]
     use crate::pending::Pending;
     #[pymodule_export]
-    use crate::reader::{PyReader, PyReaderServer, close_writer, payload_to_arrow, write_lot};
+    use crate::reader::{PyReader, PyReaderServer, close_writer, payload_to_arrow, write_batch};
     #[pymodule_export]
     use crate::runtime::{shutdown, version};
     #[pymodule_export]

@@ -161,13 +161,13 @@ impl WorkerLink {
         self.runners.clone()
     }
 
-    /// What becomes readable when a turn is worth while.
+    /// Descriptors that become readable when a turn has something to do.
     #[getter]
-    fn ears(&self) -> (i32, i32) {
+    fn file_descriptors(&self) -> (i32, i32) {
         (self.socket.as_raw_fd(), self.inbox.ear.as_raw_fd())
     }
 
-    /// Whether a turn is worth while also when the first of the ears becomes writable.
+    /// Whether output waits until the first descriptor becomes writable.
     #[getter]
     fn full(&self) -> bool {
         self.socket.is_full()

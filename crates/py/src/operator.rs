@@ -13,10 +13,9 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyDict};
 use rollway::config::Config;
-use rollway_core::metrics::Metrics;
+use rollway_core::metrics::{Metrics, PassRate, PassRates};
 use rollway_data::pipeline::{
-    ArgumentError, Operator, OperatorError, Outcome, PassRate, Registry, RegistryError,
-    SelectorMetric,
+    ArgumentError, Operator, OperatorError, Outcome, Registry, RegistryError,
 };
 use rollway_experience::{Experience, deserialize_many, serialize_many};
 use serde_json::Value;
@@ -113,7 +112,7 @@ impl Operator for PyOperator {
             deserialize_many(Bytes::from_owner(payload)).map_err(OperatorError::new)?;
         restore(&mut returned, experiences);
         let rate = |(taskset_id, index, value, count)| PassRate { taskset_id, index, value, count };
-        let selector: SelectorMetric = rates.into_iter().map(rate).collect();
+        let selector: PassRates = rates.into_iter().map(rate).collect();
         let dropped = dropped.into_iter().map(|(why, count)| (Cow::Owned(why), count)).collect();
         Ok(Outcome { experiences: returned, metrics, dropped, selector })
     }

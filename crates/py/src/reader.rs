@@ -395,9 +395,9 @@ pub(crate) fn payload_to_arrow<'py>(
     Ok(PyBytes::new(py, &columns.map_err(|fault| fault.raise(py))?))
 }
 
-/// Writes the experiences of a payload into a buffer, as one lot; returns how many are new.
+/// Writes the experiences of a payload into a buffer, as one write batch; returns the number of new ones.
 #[pyfunction]
-pub(crate) fn write_lot(
+pub(crate) fn write_batch(
     py: Python<'_>,
     url: String,
     writer: String,
@@ -414,7 +414,7 @@ pub(crate) fn write_lot(
     blocking(py, work, |_, stored| Ok(stored))
 }
 
-/// Says that a writer brings no more.
+/// Closes a writer: it adds no more samples.
 #[pyfunction]
 pub(crate) fn close_writer(py: Python<'_>, url: String, writer: String) -> PyResult<Pending> {
     let work = move || Ok(local(&url)?.writer(&writer)?.close()?);

@@ -15,7 +15,7 @@ use crate::pending::Pending;
 use crate::runtime;
 
 /// A simulated server. It ends with the last reference to it, or when it is stopped.
-#[pyclass(frozen, module = "rollway._rollway")]
+#[pyclass(frozen, name = "MockServer", module = "rollway._rollway")]
 pub(crate) struct SimulatedServer {
     server: Mutex<Option<MockServer>>,
     inside: MockControl,

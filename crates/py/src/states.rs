@@ -31,7 +31,7 @@ fn known(py: Python<'_>, one: &RunnerStatus) -> PyResult<Py<PyDict>> {
     dict.set_item("state", one.state.name())?;
     dict.set_item("stuck", one.stuck)?;
     dict.set_item("age", one.age.as_secs_f64())?;
-    dict.set_item("life", one.life.0)?;
+    dict.set_item("incarnation", one.life.0)?;
     if let Some(batch) = &one.batch {
         dict.set_item("batch_id", Id(batch.clone()))?;
         dict.set_item("task_id", one.task.map(|task| task.0))?;
@@ -43,16 +43,16 @@ fn known(py: Python<'_>, one: &RunnerStatus) -> PyResult<Py<PyDict>> {
     }
     if let Some(stage) = &one.stage {
         dict.set_item("stage", stage)?;
-        dict.set_item("stage_for", one.stage_for.map(|lasted| lasted.as_secs_f64()))?;
+        dict.set_item("stage_seconds", one.stage_for.map(|lasted| lasted.as_secs_f64()))?;
     }
     if let Some(usual) = one.usual {
-        dict.set_item("usual", usual.as_secs_f64())?;
+        dict.set_item("typical_seconds", usual.as_secs_f64())?;
     }
     let texts = [
-        ("place", one.place.as_deref()),
+        ("code_location", one.place.as_deref()),
         ("model", one.model.as_deref()),
         ("server", one.server.as_deref()),
-        ("node", one.node.as_deref()),
+        ("location", one.node.as_deref()),
         ("message", one.message.as_deref()),
     ];
     for (name, text) in texts.into_iter().filter(|(_, text)| text.is_some()) {

@@ -12,8 +12,8 @@ use tokio_util::sync::CancellationToken;
 use crate::engine::seconds;
 use crate::runtime;
 
-/// Keeps worker processes for a job elsewhere until it needs no more, or a signal comes. Returns
-/// the exit status, and what is to be said.
+/// Keeps worker processes running for a remote job until it ends or a signal arrives. Returns the
+/// exit status and the error message.
 #[pyfunction]
 #[expect(clippy::too_many_arguments, reason = "one argument for every option of the command")]
 pub(crate) fn keep_workers(
@@ -24,9 +24,9 @@ pub(crate) fn keep_workers(
     args: Vec<String>,
     processes: u32,
     runners: u32,
-    patience: f64,
+    connect_timeout: f64,
 ) -> PyResult<(i32, Option<String>)> {
-    let patience = seconds(patience)?;
+    let patience = seconds(connect_timeout)?;
     let kept = match Way::given(connect, secret_file.as_deref()) {
         Ok(way) => {
             let options = Options { way, program, args, processes, runners, patience };

@@ -86,8 +86,8 @@ impl PySynchronizer {
         }
     }
 
-    /// Takes the trainer's seat.
-    fn enter(&self, py: Python<'_>, name: String) -> PyResult<Pending> {
+    /// Registers the trainer as a member.
+    fn join(&self, py: Python<'_>, name: String) -> PyResult<Pending> {
         let (synchronizer, seat) = (self.synchronizer.clone(), Arc::clone(&self.seat));
         let entering = async move {
             let taken = synchronizer.enter_trainer(&name).await?;
@@ -97,7 +97,7 @@ impl PySynchronizer {
         pending(py, entering, |_, ()| Ok(()))
     }
 
-    /// Leaves: done, or with an error. Who has no seat has nothing to leave.
+    /// Ends the membership: done, or with an error. Without one it does nothing.
     #[pyo3(signature = (error=None))]
     fn leave(&self, py: Python<'_>, error: Option<String>) -> PyResult<Pending> {
         let seat = Arc::clone(&self.seat);
@@ -111,33 +111,33 @@ impl PySynchronizer {
         pending(py, leaving, |_, ()| Ok(()))
     }
 
-    /// Pushes the content of a safetensors file.
-    fn push(&self, py: Python<'_>, version: u64, content: &[u8]) -> PyResult<Pending> {
+    /// Publishes the content of a safetensors file.
+    fn publish_bytes(&self, py: Python<'_>, version: u64, content: &[u8]) -> PyResult<Pending> {
         self.publish(py, version, NewWeights::Bytes(Bytes::copy_from_slice(content)))
     }
 
-    /// Tells of weights in a folder.
-    fn tell(&self, py: Python<'_>, version: u64, path: PathBuf) -> PyResult<Pending> {
+    /// Publishes weights in a folder.
+    fn publish_folder(&self, py: Python<'_>, version: u64, path: PathBuf) -> PyResult<Pending> {
         self.publish(py, version, NewWeights::Folder(path))
     }
 
-    /// The number of the last wait that began.
-    fn asked(&self, py: Python<'_>) -> PyResult<Pending> {
+    /// Returns the number of the last wait that began.
+    fn last_wait(&self, py: Python<'_>) -> PyResult<Pending> {
         let synchronizer = self.synchronizer.clone();
         let asking = async move { synchronizer.asked(None, Duration::ZERO).await };
         pending(py, asking, |_, asked| Ok(asked.ask))
     }
 
-    /// Waits until somebody demands weights that version `step` satisfies.
-    fn demanded(&self, py: Python<'_>, step: u64, timeout: f64) -> PyResult<Pending> {
+    /// Waits until an explorer demands weights that version `step` satisfies.
+    fn wait_for_demand(&self, py: Python<'_>, step: u64, timeout: f64) -> PyResult<Pending> {
         let (synchronizer, timeout) = (self.synchronizer.clone(), seconds(timeout)?);
         let asking = async move { Ok(synchronizer.demanded(step, timeout).await) };
         pending(py, asking, |_, is_demanded| Ok(is_demanded))
     }
 
-    /// Says that the trainer waits for experiences, or makes a step if nothing was seen.
+    /// Reports that the trainer waits for experiences (`seen`) or makes a step (`None`).
     #[pyo3(signature = (seen=None))]
-    fn state(&self, py: Python<'_>, seen: Option<u64>) -> PyResult<Pending> {
+    fn set_state(&self, py: Python<'_>, seen: Option<u64>) -> PyResult<Pending> {
         let state = seen.map_or(TrainerState::Training, |seen| TrainerState::Idle { seen });
         let synchronizer = self.synchronizer.clone();
         let telling = async move {
@@ -154,8 +154,8 @@ impl PySynchronizer {
         pending(py, asking, |_, have_left| Ok(have_left))
     }
 
-    /// Everybody, as JSON.
-    fn view(&self, py: Python<'_>) -> PyResult<Pending> {
+    /// Returns all members as JSON.
+    fn status(&self, py: Python<'_>) -> PyResult<Pending> {
         let synchronizer = self.synchronizer.clone();
         let asking = async move { Ok(synchronizer.view().await) };
         pending(py, asking, |_, view| {

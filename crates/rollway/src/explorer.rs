@@ -30,16 +30,16 @@ mod weights;
 
 use std::sync::Arc;
 
+use rollway_config::{Config, Mode};
+use rollway_core::rendezvous::TensorSpec;
 use rollway_data::buffer::Buffer;
 use rollway_data::pipeline::Registry;
-use rollway_engine::config::{Config, Mode};
 use rollway_engine::events::Observers;
 pub use rollway_engine::job_event::{Alarm, Event, Watcher, Watchers};
 pub use rollway_engine::live_stats::{Beat, Pulse};
-use rollway_engine::synchronizer::Synchronizer;
-use rollway_engine::synchronizer::weights::NamedTensor;
 use rollway_gateway::gateway::Gateway;
-use rollway_gateway::models::Tensor;
+use rollway_sync::Synchronizer;
+use rollway_sync::weights::NamedTensor;
 use tokio_util::sync::CancellationToken;
 
 pub use self::bench::Benched;
@@ -183,7 +183,7 @@ impl Explorer {
         &mut self,
         master_address: &str,
         master_port: u16,
-        tensors: Vec<Tensor>,
+        tensors: Vec<TensorSpec>,
     ) -> Result<u32> {
         self.world.set_up_group(master_address, master_port, tensors)
     }

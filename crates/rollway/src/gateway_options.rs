@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use rollway_base::Secret;
 use rollway_base::net::host_port;
+use rollway_config::secrets::api_key;
+use rollway_config::{Config, ConfigError, EngineType, Mode, Model, Problem};
 use rollway_engine::cluster::Site;
-use rollway_engine::config::secrets::api_key;
-use rollway_engine::config::{Config, ConfigError, EngineType, Mode, Model, Problem};
 use rollway_gateway::dialect::Engine;
 use rollway_gateway::gateway::{Limits, Options};
 use rollway_gateway::models::{self, ServerSpec};

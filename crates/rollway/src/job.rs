@@ -17,7 +17,7 @@ mod trouble;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rollway_engine::config::{Config, Mode};
+use rollway_config::{Config, Mode};
 use rollway_engine::job_event::Watchers;
 use rollway_telemetry::summary;
 use rollway_telemetry::summary::Recorder;

@@ -14,6 +14,7 @@ pub mod trainer;
 pub mod workflow_runtime;
 pub mod workflows;
 
+pub use rollway_config as config;
 pub use rollway_dashboard as dashboard;
 pub use rollway_engine::{
     Attempt, Blame, CallsOf, ChildOptions, Children, Collect, Collected, Command, Concurrency,
@@ -21,10 +22,12 @@ pub use rollway_engine::{
     ModelAccess, ModelKeys, OfferError, Parcel, PipelineSink, Place, Processes, Ray, RayOptions,
     Registry, Reporter, Restored, RestoredBatch, Result, RolloutCoordinator, RunContext, RunEnd,
     RunError, RunModel, RunOutput, RunResult, RunnerStates, RunnerStatus, Running, Said, Scheduler,
-    Sink, SinkError, Stages, Stored, Task, Ticket, Whereabouts, Workers, Workflow,
+    Sink, SinkError, Stages, Stored, Task, Ticket, Whereabouts, Workers, Workflow, ledger_options,
 };
-pub use rollway_engine::{calendar, config, synchronizer, taskset, tiny};
+pub use rollway_engine::{calendar, tiny};
 pub use rollway_engine::{cluster, events, supervisor};
+pub use rollway_sync as synchronizer;
+pub use rollway_tasksets as taskset;
 pub use rollway_telemetry::{
     Drops, alarms, history, live_job, monitors, prometheus, recorded_job, trace, view,
 };

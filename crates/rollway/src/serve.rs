@@ -1,9 +1,11 @@
 //! Mode `serve`: the gateway for agents elsewhere, with the pipeline and the buffer of the job
 //! behind it.
 //!
-//! [`Server`] joins the parts. `committer.rs` takes committed steps to the buffer.
+//! [`Server`] joins the parts. `committer.rs` takes committed steps to the buffer, `weights.rs`
+//! keeps the models up to date.
 
 mod committer;
+mod weights;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,14 +13,14 @@ use std::time::Duration;
 
 use rollway_base::atomic_file::{self, FileError};
 use rollway_base::net::advertised_url;
+use rollway_config::secrets::{AgentKeyError, agent_key};
+use rollway_config::{Config, ConfigError};
 use rollway_data::pipeline::Registry;
-use rollway_engine::config::secrets::{AgentKeyError, agent_key};
-use rollway_engine::config::{Config, ConfigError};
-pub use rollway_engine::serve::{Checkpoints, Newest, WeightSource};
 use rollway_engine::{Offer, OfferError, PipelineSink, SinkError};
 use rollway_gateway::gateway::{Gateway, StartError};
 use rollway_gateway::models::{Models, ServerView, State};
 use rollway_gateway::serve::{self, Serve, StoreError};
+pub use rollway_sync::{Checkpoints, Newest, WeightSource};
 use rollway_telemetry::Drops;
 use rollway_telemetry::prometheus::Meters;
 use tokio::task::JoinSet;
@@ -112,7 +114,7 @@ impl Server {
         tasks.spawn(resume(serve.clone()));
         tasks.spawn(warn(models.clone()));
         let patience = config.synchronizer.sync_timeout.into();
-        tasks.spawn(rollway_engine::serve::follow(models, weights, interval, patience));
+        tasks.spawn(weights::follow(models, weights, interval, patience));
         Ok(Self { gateway, embedded, serve, sink, url, url_file, key_file, offered, tasks })
     }
 

@@ -9,10 +9,10 @@ mod program;
 
 use std::time::Duration;
 
-use rollway_engine::config::{Config, TrainerType};
+use rollway_config::{Config, TrainerType};
 use rollway_engine::job_event::Watchers;
-use rollway_engine::synchronizer::Synchronizer;
 use rollway_engine::tiny::trainer::TrainerError as TinyError;
+use rollway_sync::Synchronizer;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 

@@ -17,14 +17,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rollway_base::suggest::instead;
+use rollway_config::{Backend, ConcurrentMode, Config};
 use rollway_engine::cluster;
-use rollway_engine::config::{Backend, ConcurrentMode, Config};
-use rollway_engine::taskset::Drawn;
 use rollway_engine::{
     ChildOptions, Concurrency, Definition, Gated, GatewayKeys, Local, Registry, Task, Workers,
 };
 use rollway_gateway::gateway::Gateway;
 use rollway_protocol::env;
+use rollway_tasksets::Drawn;
 
 pub use self::body::TASK_ENCODING;
 pub use self::error::{FleetError, FleetErrorKind};
@@ -150,7 +150,7 @@ impl Fleet {
             Runners::Python(options) | Runners::Children(options) => options,
         };
         let mut options = options.clone();
-        options.env.push((env::MODELS.to_owned(), format!("{}/v1", gateway.url())));
+        options.env.push((env::GATEWAY_URL.to_owned(), format!("{}/v1", gateway.url())));
         let children = Box::pin(cluster::children(config, options))
             .await
             .map_err(|error| FleetError::new(FleetErrorKind::Cluster, error.what, error.hint))?;

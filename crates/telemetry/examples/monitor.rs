@@ -12,11 +12,11 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rollway_config::{Config, Mode};
 use rollway_core::metrics::Metrics;
 use rollway_core::{
     BatchId, BatchKey, BatchKind, BatchResult, BatchState, ByDrop, RunTally, TaskTally,
 };
-use rollway_engine::config::{Config, Mode};
 use rollway_engine::job_event::{Event, Watchers};
 use rollway_telemetry::Drops;
 use rollway_telemetry::monitors;

@@ -18,8 +18,8 @@ mod words;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
+use rollway_config::{Alarms as Config, OnFailures};
 use rollway_engine::RunnerStatus;
-use rollway_engine::config::{Alarms as Config, OnFailures};
 use rollway_engine::events::{self, Observer, Seen, What};
 use rollway_engine::job_event::{Alarm, Event, Watcher, Watchers};
 use rollway_engine::live_stats::Pulse;

@@ -32,9 +32,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use rollway_config::{Config, Mode};
 use rollway_core::RunnerState;
 use rollway_engine::RolloutCoordinator;
-use rollway_engine::config::{Config, Mode};
 use rollway_engine::events::{self, Observer, Seen};
 use rollway_engine::job_event::Watcher;
 use rollway_engine::live_stats::Pulse;

@@ -19,8 +19,8 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, channel, sync_channel}
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use rollway_config::{Config, Mode, MonitorType};
 use rollway_core::metrics::Metrics;
-use rollway_engine::config::{Config, Mode, MonitorType};
 use rollway_engine::job_event::{Event, Watcher};
 
 use self::outside::Outside;

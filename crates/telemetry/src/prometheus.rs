@@ -26,8 +26,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use prometheus_client::encoding::text::encode_registry;
 use prometheus_client::registry::Registry;
+use rollway_config::Config;
 use rollway_core::BatchView;
-use rollway_engine::config::Config;
 use rollway_engine::events::{Observer, Seen, now};
 use rollway_engine::job_event::{Event, Watcher};
 use rollway_engine::live_stats::{Pulse, Whole};

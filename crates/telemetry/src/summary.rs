@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use std::{fs, io};
 
 use rollway_base::atomic_file::write_atomic;
+use rollway_config::{Config, Mode};
 use rollway_core::BatchResult;
-use rollway_engine::config::{Config, Mode};
 use rollway_engine::job_event::{Event, Watcher};
 use serde::{Deserialize, Serialize};
 

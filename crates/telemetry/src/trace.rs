@@ -28,8 +28,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
+use rollway_config::{ConcurrentMode, Config};
 use rollway_core::{AttemptId, RunId};
-use rollway_engine::config::{ConcurrentMode, Config};
 use rollway_engine::events::{Observer, Seen};
 use rollway_engine::job_event::{Event, Watcher};
 use rollway_engine::live_stats::Pulse;

@@ -1,13 +1,13 @@
-"""Models: what workflows talk to.
+"""Models that workflows call.
 
-A model is given to a scheduler or a runner (`rw.models.Echo()`); every run gets a handle of its own
-on it, with its own history: the `model` argument of workflows.
+A scheduler or a runner takes a model (`rw.models.Echo()`). Every run gets its own handle on it,
+with its own history: the `model` argument of workflows.
 """
 
 from rollway.models.base import Model, Reply, RunModel
 from rollway.models.echo import Echo
+from rollway.models.mock_server import MockServer
 from rollway.models.openai import OpenAI
-from rollway.models.simulated import Simulated
 from rollway.models.tiny import Tiny
 
-__all__ = ["Echo", "Model", "OpenAI", "Reply", "RunModel", "Simulated", "Tiny"]
+__all__ = ["Echo", "Model", "OpenAI", "Reply", "RunModel", "MockServer", "Tiny"]

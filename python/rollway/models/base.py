@@ -1,4 +1,4 @@
-"""Models and the handles on them that runs get."""
+"""Base classes of models and of their handles for runs."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Messages = Sequence[dict[str, Any]]
 
 @dataclass
 class Reply:
-    """What a model answered.
+    """Response of a model.
 
-    `tokens`, `prompt_tokens` and `logprobs` are none if the server does not tell them; then there
-    is no `experience` either.
+    `tokens`, `prompt_tokens` and `logprobs` are `None` if the server does not report them; then
+    there is no `experience` either.
     """
 
     text: str
@@ -34,10 +34,10 @@ class Reply:
 
     @property
     def experience(self) -> Experience:
-        """The turn as an experience, without a reward."""
+        """The turn as an experience without a reward."""
         if self.tokens is None or not self.prompt_tokens:
             raise Error(
-                "the server told no token ids, so there is nothing to train on: "
+                "the server reported no token ids, so the turn cannot be trained on: "
                 "this model does not record turns"
             )
         if self._experience is None:
@@ -55,51 +55,50 @@ class Reply:
 
 
 class Model:
-    """The base of models. A subclass has `chat_once`, `generate_once` and their async forms.
+    """Base class of models. Subclasses define `chat_once`, `generate_once` and their async forms.
 
-    Models travel to worker processes, so that they must be picklable: connections are made where
-    they are used.
+    Models are pickled for worker processes: open connections where they are used.
     """
 
-    #: The name that the server knows the model by.
+    #: Name of the model at the server.
     name: str | None = None
-    #: Where an OpenAI-compatible client finds the model; none if there is no server.
+    #: Base URL for OpenAI-compatible clients; `None`: no server.
     base_url: str | None = None
     api_key: str | None = None
-    #: The version of the weights, as far as it is known.
+    #: Version of the weights, if known.
     model_version: int = 0
-    #: Whether calls are recorded with token ids, so that they can be trained on.
+    #: Whether turns are recorded with token ids, for training.
     records: bool = False
 
     def chat_once(self, messages: Messages, arguments: dict[str, Any]) -> list[Reply]:
-        """Answers a chat; one reply for every sample."""
+        """Completes a chat; returns one reply per sample."""
         raise NotImplementedError
 
     def generate_once(self, prompt: Any, arguments: dict[str, Any]) -> list[Reply]:
-        """Continues a text; one reply for every sample."""
+        """Completes a text; returns one reply per sample."""
         raise NotImplementedError
 
     async def chat_once_async(self, messages: Messages, arguments: dict[str, Any]) -> list[Reply]:
-        """Answers a chat without blocking."""
+        """As `chat_once`, awaitable."""
         return self.chat_once(messages, arguments)
 
     async def generate_once_async(self, prompt: Any, arguments: dict[str, Any]) -> list[Reply]:
-        """Continues a text without blocking."""
+        """As `generate_once`, awaitable."""
         return self.generate_once(prompt, arguments)
 
     def openai_arguments(self, handle: RunModel, is_async: bool) -> dict[str, Any]:
-        """Returns the arguments with which clients of the `openai` package are made."""
+        """Returns the constructor arguments for clients of the `openai` package."""
         return {"base_url": self.base_url, "api_key": self.api_key or "none"}
 
     def bind(self, is_async: bool, key: str | None = None) -> RunModel:
-        """Returns a handle for one run, which shows this key."""
+        """Returns the handle of one run, with its run key."""
         return RunModel(self, is_async)
 
 
 class RunModel:
-    """A model as one run sees it: calls, clients, and the history of this run alone.
+    """Handle of one run on a model: calls, clients, and the history of this run.
 
-    In async workflows `chat` and `generate` are awaited; in blocking ones they return at once.
+    In async workflows `chat` and `generate` are awaited; in blocking ones they return the reply.
     """
 
     def __init__(self, model: Model, is_async: bool) -> None:
@@ -109,37 +108,37 @@ class RunModel:
         self.state: dict[str, Any] = {}
 
     def begin(self, key: str | None = None) -> None:
-        """Forgets everything: another run begins, with a key of its own."""
+        """Resets the handle for another run with its run key."""
         self._turns.clear()
         self.state.clear()
 
     @property
     def history(self) -> list[Experience]:
-        """The turns that were recorded and not taken."""
+        """Recorded turns that were not taken yet."""
         return self._turns
 
     @property
     def name(self) -> str | None:
-        """The name that the server knows the model by."""
+        """Name of the model at the server."""
         return self.model.name
 
     @property
     def base_url(self) -> str | None:
-        """Where any OpenAI-compatible client finds the model; none if there is no server."""
+        """Base URL for OpenAI-compatible clients; `None`: no server."""
         return self.model.base_url
 
     @property
     def api_key(self) -> str | None:
-        """What such a client has to show."""
+        """API key for such clients."""
         return self.model.api_key
 
     @property
     def model_version(self) -> int:
-        """The version of the weights, as far as it is known."""
+        """Version of the weights, if known."""
         return self.model.model_version
 
     def chat(self, messages: Messages, n: int = 1, **arguments: Any) -> Any:
-        """Answers a chat: a `Reply`, or a list of them if `n` is not 1."""
+        """Completes a chat; returns a `Reply`, or a list if `n` is not 1."""
         if self.is_async:
             return self.chat_async(messages, n=n, **arguments)
         with waiting(self.name):
@@ -147,13 +146,13 @@ class RunModel:
         return self._record(replies, n)
 
     async def chat_async(self, messages: Messages, n: int = 1, **arguments: Any) -> Any:
-        """Answers a chat, to be awaited in any workflow."""
+        """As `chat`, awaitable in any workflow."""
         with waiting(self.name):
             replies = await self.model.chat_once_async(messages, {"n": n, **arguments})
         return self._record(replies, n)
 
     def generate(self, prompt: Any, n: int = 1, **arguments: Any) -> Any:
-        """Continues a text or a list of token ids: a `Reply`, or a list of them if `n` is not 1."""
+        """Completes a text or token ids; returns a `Reply`, or a list if `n` is not 1."""
         if self.is_async:
             return self.generate_async(prompt, n=n, **arguments)
         with waiting(self.name):
@@ -161,7 +160,7 @@ class RunModel:
         return self._record(replies, n)
 
     async def generate_async(self, prompt: Any, n: int = 1, **arguments: Any) -> Any:
-        """Continues a text, to be awaited in any workflow."""
+        """As `generate`, awaitable in any workflow."""
         with waiting(self.name):
             replies = await self.model.generate_once_async(prompt, {"n": n, **arguments})
         return self._record(replies, n)
@@ -172,7 +171,7 @@ class RunModel:
         return replies if n != 1 else replies[0]
 
     def extract_experience_from_history(self, clear_history: bool = True) -> list[Experience]:
-        """Returns the turns that were recorded in this run, and by default forgets them."""
+        """Returns the recorded turns of this run; removes them by default."""
         if not self.model.records:
             raise Error(f"{type(self.model).__name__} does not record turns")
         turns = list(self._turns)
@@ -183,7 +182,7 @@ class RunModel:
     async def extract_experience_from_history_async(
         self, clear_history: bool = True
     ) -> list[Experience]:
-        """As `extract_experience_from_history`, to be awaited."""
+        """As `extract_experience_from_history`, awaitable."""
         return self.extract_experience_from_history(clear_history)
 
     def openai_client(self) -> Any:
@@ -195,24 +194,24 @@ class RunModel:
         return openai().AsyncOpenAI(**self.openai_arguments(is_async=True))
 
     def openai_arguments(self, is_async: bool) -> dict[str, Any]:
-        """Returns the arguments with which clients of the `openai` package are made."""
+        """Returns the constructor arguments for clients of the `openai` package."""
         return self.model.openai_arguments(self, is_async)
 
     def set_workflow_state(self, state: dict[str, Any]) -> None:
-        """Says what the run is doing; shown in the runner's state."""
+        """Adds entries to the runner's state."""
         self.state.update(state)
 
     def get_workflow_state(self) -> dict[str, Any]:
-        """Returns what the run says it is doing."""
+        """Returns the entries that the workflow added to the runner's state."""
         return dict(self.state)
 
     def clean_workflow_state(self) -> None:
-        """Forgets what the run says it is doing. The history stays."""
+        """Removes the entries of the workflow; the history stays."""
         self.state.clear()
 
 
 def openai() -> Any:
-    """Returns the `openai` package, or raises a clear error."""
+    """Returns the `openai` package; raises `MissingPackage`."""
     try:
         import openai
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""A model that repeats what it hears: for tests, and for measuring the engine itself."""
+"""Model that repeats its input, for tests and benchmarks of the engine."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 from rollway.models.base import Messages, Model, Reply, RunModel, openai
 
-#: Ends every answer.
+#: Token at the end of every completion.
 END = 256
-#: Begins every message of the prompt.
+#: Token before every message of the prompt.
 BEGIN = 257
 
 
 class Echo(Model):
-    """Answers with the last message of the user, instantly and always the same.
+    """Returns the last user message; immediate and deterministic.
 
     Tokens are the bytes of the text, then an end token; log-probabilities are zero. Turns are
     recorded. ::
@@ -32,16 +32,16 @@ class Echo(Model):
         self.model_version = model_version
 
     def chat_once(self, messages: Messages, arguments: dict[str, Any]) -> list[Reply]:
-        said = [_content(message) for message in messages]
+        contents = [_content(message) for message in messages]
         users = [
             text
-            for text, message in zip(said, messages, strict=True)
+            for text, message in zip(contents, messages, strict=True)
             if message.get("role") == "user"
         ]
-        text = users[-1] if users else said[-1] if said else ""
-        prompt = [token for words in said or [""] for token in (BEGIN, *words.encode())]
+        text = users[-1] if users else contents[-1] if contents else ""
+        prompt = [token for part in contents or [""] for token in (BEGIN, *part.encode())]
         answer = {"role": "assistant", "content": text}
-        return self._replies("\n".join(said), prompt, text, arguments, [*messages, answer])
+        return self._replies("\n".join(contents), prompt, text, arguments, [*messages, answer])
 
     def generate_once(self, prompt: Any, arguments: dict[str, Any]) -> list[Reply]:
         if isinstance(prompt, str):
@@ -59,10 +59,10 @@ class Echo(Model):
         messages: list[dict[str, Any]] | None,
     ) -> list[Reply]:
         tokens = [*text.encode(), END]
-        most = arguments.get("max_tokens")
+        max_tokens = arguments.get("max_tokens")
         reason = "stop"
-        if most is not None and len(tokens) > most:
-            tokens, reason = tokens[: max(int(most), 1)], "length"
+        if max_tokens is not None and len(tokens) > max_tokens:
+            tokens, reason = tokens[: max(int(max_tokens), 1)], "length"
             text = bytes(token for token in tokens if token < 256).decode(errors="ignore")
         return [
             Reply(
@@ -79,7 +79,7 @@ class Echo(Model):
         ]
 
     def openai_arguments(self, handle: RunModel, is_async: bool) -> dict[str, Any]:
-        # What this version of `openai` is built on.
+        # HTTP library of the installed `openai` version.
         successor = hasattr(openai(), "DefaultHttpx2Client")
         httpx = importlib.import_module("httpx2" if successor else "httpx")
 
@@ -89,7 +89,7 @@ class Echo(Model):
         async def answer_async(request: Any) -> Any:
             return answer(request)
 
-        # There is no server: the client's requests are answered where they are made.
+        # No server: requests are answered inside the client.
         client = (
             httpx.AsyncClient(transport=httpx.MockTransport(answer_async))
             if is_async
@@ -120,6 +120,6 @@ def _content(message: Any) -> str:
     content = message.get("content") if isinstance(message, dict) else None
     if isinstance(content, str):
         return content
-    # The parts of a message with several modalities: only text is heard.
+    # Only the text parts of a multi-modal message are used.
     parts = content if isinstance(content, list) else []
     return "".join(part.get("text", "") for part in parts if isinstance(part, dict))

@@ -1,4 +1,4 @@
-"""Any server that speaks the OpenAI API."""
+"""Models of running OpenAI-compatible servers."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ ENGINES = ("openai", "vllm", "sglang", "llama_cpp")
 
 
 class OpenAI(Model):
-    """A model behind an OpenAI-compatible server that runs already::
+    """A model of a running OpenAI-compatible server::
 
         rw.models.OpenAI("http://127.0.0.1:8000/v1", model="qwen", engine="vllm")
 
-    Whoever it is given to starts a gateway before it: every call of a run goes there, with a key of
-    that run, and is recorded: `model.chat`, `model.generate`, the clients of the `openai` package,
-    and any other client that is given `model.base_url` and `model.api_key`. A workflow that returns
-    only a reward gets the recorded turns as its experiences.
+    The scheduler starts a gateway in front of it. All calls of a run go there with its run key and
+    are recorded: `model.chat`, `model.generate`, clients of the `openai` package, and any other
+    client with `model.base_url` and `model.api_key`. If a workflow returns only a reward, the
+    recorded turns become its experiences.
 
-    `engine` says what kind of server it is. A plain `openai` server tells no token ids: then chat
-    works and nothing is recorded, so that workflows return experiences of their own, or are
-    evaluated. `model` is what the server calls the model; none if it has only one.
+    `engine` is the server kind. A plain `openai` server reports no token ids, so nothing is
+    recorded: workflows must return their own experiences, or run in evaluation. `model` is the
+    server's name of the model; `None`: its only one.
     """
 
     def __init__(

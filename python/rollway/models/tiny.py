@@ -1,4 +1,4 @@
-"""The embedded model: a language model that comes with the package."""
+"""The embedded model."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ import pathlib
 from typing import Any
 
 from rollway import _rollway
-from rollway.call import Call, same
+from rollway.client._pending import PendingResult, identity
 from rollway.models.openai import OpenAI
 
 
 class Tiny(OpenAI):
-    """The embedded model, behind a server in this process: nothing to start, nothing to download::
+    """The embedded language model, served in this process; needs no download::
 
         with rw.Scheduler(rw.Config(), [rw.models.Tiny(seed=7)]) as scheduler:
             ...
 
-    It knows the digits, `+` and `=`, and sums such as `07+35=042`, most of which it gets wrong
-    until it is trained: see docs/tiny.md. `weights` are a safetensors file, or a folder with
-    `model.safetensors` in it, of the same shape; none: those that came with the package. `seed`
-    decides what chance does.
+    Its vocabulary is the digits, `+` and `=`; it completes sums such as `07+35=042`, most of them
+    wrong until it is trained: see docs/tiny.md. `weights` is a safetensors file, or a folder with
+    `model.safetensors`, of the same shape; `None`: the weights of the package. `seed` seeds the
+    sampling.
 
-    The server ends with the last reference to the model, or at `stop()`. Copies in other processes
-    know its address.
+    The server stops with the last reference to the model or at `stop()`. Copies in other processes
+    have its address.
     """
 
     def __init__(
@@ -39,23 +39,23 @@ class Tiny(OpenAI):
 
     @staticmethod
     def export(path: str | os.PathLike[str]) -> None:
-        """Writes the weights that came with the package to a safetensors file, for a trainer."""
+        """Writes the weights of the package to a safetensors file."""
         _rollway.TinyServer.export(os.fspath(path))
 
     @property
     def counts(self) -> dict[str, int]:
-        """What went on in the server, in numbers."""
+        """Counters of the server."""
         return self._server.counts()
 
     @property
     def weights_version(self) -> int | None:
-        """The version of the weights that the server has; none if it was stopped."""
+        """Version of the loaded weights; `None`: stopped."""
         version = self._server.version
         return None if version is None else int(version)
 
     def stop(self) -> None:
-        """Ends the server: what is under way fails."""
-        Call("stop", self._server.stop, same).result()
+        """Stops the server; running calls fail."""
+        PendingResult("stop", self._server.stop, identity).result()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return OpenAI, (self.base_url, self.name, None, "vllm")

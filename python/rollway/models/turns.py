@@ -1,4 +1,4 @@
-"""Turns of a model: what an answer tells of its tokens, and how one is found among experiences."""
+"""Turns of a model: tokens of responses, and lookup of turns in experiences."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Told = tuple["list[int] | None", "list[int] | None", "list[float] | None"]
 
 
 def not_recorded(name: str | None, trained: bool) -> str:
-    """Says why there is nothing to train on."""
+    """Returns the error for missing recorded turns."""
     if not trained:
         return f"model {name} is no model that is trained: its calls are not recorded"
     return (
@@ -27,7 +27,7 @@ def not_recorded(name: str | None, trained: bool) -> str:
 
 
 def told(answer: dict[str, Any], choice: dict[str, Any]) -> Told:
-    """Returns tokens, tokens of the prompt and log-probabilities, as far as an answer has them."""
+    """Returns tokens, prompt tokens and log-probabilities of a response, if present."""
     prompt = answer.get("prompt_token_ids") or choice.get("prompt_token_ids")
     tokens = choice.get("token_ids")
     told = choice.get("logprobs") or {}
@@ -48,7 +48,7 @@ def told(answer: dict[str, Any], choice: dict[str, Any]) -> Told:
 
 
 def find(experiences: list[Experience], name: str, reply: Reply) -> Experience | None:
-    """Returns the turn of a name alone, whichever experience it is part of; none if of none."""
+    """Returns the turn of this name, cut out of its experience; `None`: not found."""
     for experience in experiences:
         names = experience.info.get("message_ids") or []
         if name in names:
@@ -81,13 +81,13 @@ def _alone(whole: Experience, position: int, count: int, name: str, reply: Reply
 
 
 def _extent(whole: Experience, position: int, count: int, reply: Reply) -> tuple[int, int]:
-    """Returns where the response of a turn begins and ends."""
+    """Returns begin and end of a turn's response."""
     if reply.tokens is not None and reply.prompt_tokens:
         begin = len(reply.prompt_tokens)
         return begin, begin + len(reply.tokens)
     if count == 1:
         return whole.prompt_length, len(whole.tokens)
-    # Responses are where the mask is true; what others said is between them.
+    # Responses are where the mask is true; other messages are between them.
     mask = np.concatenate([[False], np.asarray(whole.action_mask, dtype=bool), [False]])
     edges = np.flatnonzero(mask[1:] != mask[:-1])
     if len(edges) != 2 * count:
@@ -97,7 +97,7 @@ def _extent(whole: Experience, position: int, count: int, reply: Reply) -> tuple
 
 
 def _versions(whole: Experience, begin: int, end: int) -> list[tuple[int | None, int]]:
-    """Returns which version produced which part of a piece of the response."""
+    """Returns the model versions of a part of the response."""
     found: list[tuple[int | None, int]] = []
     at = 0
     for version, tokens in whole.model_versions or []:

@@ -1,8 +1,8 @@
-"""Monitors of others: Weights & Biases, MLflow and SwanLab, through their own packages.
+"""Monitor backends: Weights & Biases, MLflow and SwanLab, through their own packages.
 
-The engine starts `python -m rollway.monitors NAME` for each that `monitor.monitor_type` names, and
-tells it in lines of JSON what to show: `begin`, then `log` for every step, then `end`. What the
-process has to say goes back in lines of JSON; whatever the package prints goes to its log file.
+The engine starts `python -m rollway.monitors NAME` for each entry of `monitor.monitor_type` and
+sends JSON lines: `begin`, then `log` for every step, then `end`. The process replies with JSON
+lines; the output of the package goes to its log file.
 """
 
 from __future__ import annotations
@@ -17,139 +17,141 @@ import time
 from collections.abc import Iterable
 from typing import Any, Protocol, TextIO
 
-__all__ = ["Board", "check", "main"]
+__all__ = ["MonitorBackend", "check", "main"]
 
-# Every monitor: the module here, what is imported, and what is installed.
+# For each monitor: our module, the imported module, and the package to install.
 MONITORS = {
-    "wandb": ("rollway.monitors.weights_biases", "wandb", "wandb"),
-    "mlflow": ("rollway.monitors.ml_flow", "mlflow", "mlflow"),
-    "swanlab": ("rollway.monitors.swan_lab", "swanlab", "swanlab"),
+    "wandb": ("rollway.monitors.wandb", "wandb", "wandb"),
+    "mlflow": ("rollway.monitors.mlflow", "mlflow", "mlflow"),
+    "swanlab": ("rollway.monitors.swanlab", "swanlab", "swanlab"),
 }
 
-# How often in a row a package may fail to take numbers before it is left alone.
-PATIENCE = 20
+# Maximum consecutive failures before the monitor is stopped.
+MAX_FAILURES = 20
 
 
-class Board(Protocol):
-    """A place for numbers, as one of the packages has it."""
+class MonitorBackend(Protocol):
+    """A run in an experiment tracker."""
 
     run: str
-    """Names the run, so that a job that is started again goes on with it."""
+    """Id of the run, with which a resumed job continues it."""
 
     place: str | None
-    """Where a person finds it."""
+    """URL or folder of the run."""
 
     def log(self, role: str, step: int, at: float, numbers: dict[str, float]) -> None:
-        """Takes the numbers of a step."""
+        """Logs the metrics of a step."""
 
     def close(self) -> None:
-        """Sends what is left and ends the run."""
+        """Flushes and ends the run."""
 
 
 def check(name: str) -> None:
-    """Prints the package that a monitor lacks, and nothing if it lacks none."""
+    """Prints the missing package of a monitor, if any."""
     _, module, package = MONITORS[name]
     if importlib.util.find_spec(module) is None:
         print(package)
 
 
 def main(name: str) -> None:
-    """Shows what is told on standard input, until its end."""
-    # Packages print what they like: only this goes to the engine.
+    """Serves commands on standard input until its end."""
+    # Packages may print to standard output; only this stream goes to the engine.
     out = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
     os.dup2(2, 1)
     sys.exit(0 if follow(name, sys.stdin, out) else 1)
 
 
 def follow(name: str, lines: Iterable[str], out: TextIO) -> bool:
-    """Shows what is told; says whether the package could be used."""
+    """Executes commands; returns whether the package could be used."""
 
-    def say(said: str, **more: Any) -> None:
+    def send(reply: str, **more: Any) -> None:
         try:
-            out.write(json.dumps({"said": said, **more}) + "\n")
+            out.write(json.dumps({"said": reply, **more}) + "\n")
             out.flush()
         except OSError:
-            pass  # Nobody listens any more: what was told is shown nevertheless.
+            pass  # The engine is gone; remaining metrics are logged nevertheless.
 
-    board = None
-    failures = Failures(say)
+    backend = None
+    failures = Failures(send)
     try:
         for line in lines:
-            told = json.loads(line)
-            if told["do"] == "begin":
-                board = begin(name, told, say)
-                if board is None:
+            command = json.loads(line)
+            if command["do"] == "begin":
+                backend = begin(name, command, send)
+                if backend is None:
                     return False
-            elif told["do"] == "log" and board is not None:
-                if not failures.attempt(board, told):
+            elif command["do"] == "log" and backend is not None:
+                if not failures.attempt(backend, command):
                     return False
-            elif told["do"] == "end":
+            elif command["do"] == "end":
                 break
     finally:
-        # Also when the engine is gone: then nobody says `end`.
-        if board is not None:
+        # Also if the engine died without sending `end`.
+        if backend is not None:
             try:
-                board.close()
+                backend.close()
             except Exception as error:
-                say("trouble", what=f"the run does not end well: {words(error)}")
-    return board is not None
+                send("trouble", what=f"the run could not be closed: {describe(error)}")
+    return backend is not None
 
 
-def begin(name: str, told: dict[str, Any], say: Any) -> Board | None:
+def begin(name: str, command: dict[str, Any], send: Any) -> MonitorBackend | None:
     module, _, package = MONITORS[name]
-    remembered = os.path.join(told["folder"], "run.json")
+    remembered = os.path.join(command["folder"], "run.json")
     try:
         with open(remembered, encoding="utf-8") as file:
-            told["run"] = json.load(file)["run"]
+            command["run"] = json.load(file)["run"]
     except (OSError, ValueError, KeyError):
-        told["run"] = None
+        command["run"] = None
     try:
-        board: Board = importlib.import_module(module).open(told)
+        backend: MonitorBackend = importlib.import_module(module).open(command)
     except ModuleNotFoundError as error:
         remedy = f"`{sys.executable} -m pip install {package}` installs it"
-        say("failed", what=f"{words(error)}; {remedy}")
+        send("failed", what=f"{describe(error)}; {remedy}")
         return None
     except Exception as error:
-        say("failed", what=words(error))
+        send("failed", what=describe(error))
         return None
     with open(remembered + ".new", "w", encoding="utf-8") as file:
-        json.dump({"run": board.run}, file)
+        json.dump({"run": backend.run}, file)
     os.replace(remembered + ".new", remembered)
-    say("ready", place=board.place)
-    return board
+    send("ready", place=backend.place)
+    return backend
 
 
 class Failures:
-    """Numbers that a package does not take: the first is said, too many in a row end it."""
+    """Counts failed steps: reports the first, stops after too many in a row."""
 
-    def __init__(self, say: Any) -> None:
-        self.say = say
+    def __init__(self, send: Any) -> None:
+        self.send = send
         self.in_a_row = 0
-        self.is_said = False
+        self.is_reported = False
 
-    def attempt(self, board: Board, told: dict[str, Any]) -> bool:
-        numbers = told["numbers"].items()
+    def attempt(self, backend: MonitorBackend, command: dict[str, Any]) -> bool:
+        numbers = command["numbers"].items()
         numbers = {k: v for k, v in numbers if v is not None and math.isfinite(v)}
         try:
-            board.log(told["role"], told["step"], told.get("at", time.time()), numbers)
+            backend.log(command["role"], command["step"], command.get("at", time.time()), numbers)
             self.in_a_row = 0
         except Exception as error:
             self.in_a_row += 1
-            if not self.is_said:
-                self.is_said = True
-                self.say("trouble", what=f"step {told['step']} is not shown: {words(error)}")
-            if self.in_a_row >= PATIENCE:
-                self.say("failed", what=f"{PATIENCE} steps in a row: {words(error)}")
+            if not self.is_reported:
+                self.is_reported = True
+                self.send(
+                    "trouble", what=f"step {command['step']} was not logged: {describe(error)}"
+                )
+            if self.in_a_row >= MAX_FAILURES:
+                self.send("failed", what=f"{MAX_FAILURES} steps in a row: {describe(error)}")
                 return False
         return True
 
 
-def words(error: BaseException) -> str:
+def describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".strip()
 
 
 def secret(args: dict[str, Any], key: str) -> str | None:
-    """Returns a secret: in the environment variable `<key>_env`, or as it stands."""
+    """Returns a secret from the variable that `<key>_env` names, or from `key`."""
     variable = args.pop(key + "_env", None)
     value = args.pop(key, None)
     if variable:

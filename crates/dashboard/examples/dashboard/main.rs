@@ -2,7 +2,7 @@
 //! and measurements.
 //!
 //! ```text
-//! cargo run -p rollway --example dashboard -- [--tasks 100000] [--rate 1000]
+//! cargo run -p rollway-dashboard --example dashboard -- [--tasks 100000] [--rate 1000]
 //!     [--listen 127.0.0.1:0] [--token …] [--state running|finished|failed|empty] [--still]
 //! ```
 //!

@@ -4,10 +4,8 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::error::Error;
 
-use rollway_core::metrics::Metrics;
+use rollway_core::metrics::{Metrics, PassRates};
 use rollway_experience::Experience;
-
-use super::SelectorMetric;
 
 /// Something that is done to the experiences of a batch: filter, change, derive, count.
 ///
@@ -41,7 +39,7 @@ pub struct Outcome {
     /// given for are counted as [`Self::UNEXPLAINED`].
     pub dropped: BTreeMap<Cow<'static, str>, usize>,
     /// What the selectors of tasks should learn; usually nothing.
-    pub selector: SelectorMetric,
+    pub selector: PassRates,
 }
 
 impl Outcome {

@@ -3,10 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use rollway_core::metrics::Metrics;
+use rollway_core::metrics::{Metrics, PassRates};
 use rollway_experience::{ModelVersions, VersionRun};
-
-use super::SelectorMetric;
 
 /// What became of the experiences of one call.
 ///
@@ -17,7 +15,7 @@ pub struct Report {
     /// Numbers for the monitor, named in full.
     pub metrics: Metrics,
     /// What the selectors of tasks should learn.
-    pub selector: SelectorMetric,
+    pub selector: PassRates,
     /// Experiences in the payloads.
     pub submitted: usize,
     /// Experiences that operators derived.

@@ -1,6 +1,7 @@
 //! Counts that add up, and metrics under their names.
 
-use rollway_data::pipeline::{Dropped, Outcome, PassRate, PipelineError};
+use rollway_core::metrics::PassRate;
+use rollway_data::pipeline::{Dropped, Outcome, PipelineError};
 use rollway_experience::serialize_many;
 use serde_json::json;
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rollway_data::pipeline::PassRate;
+use rollway_core::metrics::PassRate;
 use rollway_experience::Experience;
 use serde_json::json;
 

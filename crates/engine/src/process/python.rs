@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::config::Config;
+use rollway_config::Config;
 
 /// Environment variable that names the interpreter of jobs whose configuration names none.
 pub const PYTHON: &str = "ROLLWAY_PYTHON";

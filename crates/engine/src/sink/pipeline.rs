@@ -14,15 +14,15 @@ use std::thread;
 
 use bytes::Bytes;
 use rollway_base::error_chain;
-use rollway_core::metrics::Metrics;
+use rollway_config::Config;
+use rollway_core::metrics::{Metrics, PassRates};
 use rollway_core::{BatchId, BatchKey};
 use rollway_data::buffer::{Buffer, BufferError, Writer};
-use rollway_data::pipeline::{Operator, Pipeline, Registry, SelectorMetric};
+use rollway_data::pipeline::{Operator, Pipeline, Registry};
 use tokio::sync::{mpsc, oneshot};
 
 use super::place::Place;
 use super::{Parcel, Sink, SinkError, Stored, key, steps};
-use crate::config::Config;
 
 /// How many calls wait for the thread before the next one waits for room among them.
 const WAITING_MAX: usize = 64;
@@ -102,7 +102,7 @@ impl PipelineSink {
     /// Returns what the selectors of tasks should learn since the last time: one entry for every
     /// call that brought something, in order. Not kept for long: of what nobody takes, the oldest
     /// goes first.
-    pub fn take_feedback(&self) -> Vec<SelectorMetric> {
+    pub fn take_feedback(&self) -> Vec<PassRates> {
         self.shared.feedback().take()
     }
 
@@ -255,12 +255,12 @@ impl Work {
 /// Pass rates for the selectors of tasks, by the key of the call that brought them.
 #[derive(Default)]
 struct Feedback {
-    calls: VecDeque<(String, SelectorMetric)>,
+    calls: VecDeque<(String, PassRates)>,
     rates: usize,
 }
 
 impl Feedback {
-    fn add(&mut self, key: &str, metric: SelectorMetric) {
+    fn add(&mut self, key: &str, metric: PassRates) {
         // A parcel that came twice went as well as it did the first time.
         if metric.is_empty()
             || self.calls.iter().rev().take(WAITING_MAX).any(|(known, _)| known == key)
@@ -278,7 +278,7 @@ impl Feedback {
         }
     }
 
-    fn take(&mut self) -> Vec<SelectorMetric> {
+    fn take(&mut self) -> Vec<PassRates> {
         self.rates = 0;
         self.calls.drain(..).map(|(_, metric)| metric).collect()
     }

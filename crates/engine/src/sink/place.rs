@@ -1,15 +1,15 @@
 //! Where experiences go, as the configuration says it.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
+use rollway_config::{Config, ExperienceBuffer, PriorityFn, ReplayBuffer, StorageType, WhenFull};
 use rollway_data::buffer::queue::{self, Priority, Replay};
 use rollway_data::buffer::{self, Address, Buffer, BufferError, sql, table};
 use rollway_data::pipeline::Arguments;
 use serde_json::Value;
 
 use super::SinkError;
-use crate::config::{Config, ExperienceBuffer, PriorityFn, ReplayBuffer, StorageType, WhenFull};
 
 const BUFFER: &str = "buffer.trainer_input.experience_buffer";
 const INPUT: &str = "data_processor.experience_pipeline.input_save_path";
@@ -87,36 +87,6 @@ impl Place {
             })?;
         }
         buffer::open(&self.address, &self.options)
-    }
-}
-
-impl Config {
-    /// Returns the folder that holds everything the job writes.
-    pub fn job_dir(&self) -> PathBuf {
-        let root = match self.checkpoint_root_dir.as_str() {
-            "" => "checkpoints",
-            root => root,
-        };
-        let folder = Path::new(root).join(&self.project).join(&self.group).join(&self.name);
-        std::path::absolute(&folder).unwrap_or(folder)
-    }
-
-    /// Returns the folder for files of buffers that name no path.
-    pub fn cache_dir(&self) -> PathBuf {
-        match self.buffer.cache_dir.as_deref().filter(|folder| !folder.is_empty()) {
-            Some(folder) => std::path::absolute(folder).unwrap_or_else(|_| folder.into()),
-            None => self.job_dir().join("buffer"),
-        }
-    }
-
-    /// Returns the name of the job among all others: what its lots are called.
-    pub fn job(&self) -> String {
-        let Self { project, group, name, .. } = self;
-        if group.is_empty() {
-            format!("{project}/{name}")
-        } else {
-            format!("{project}/{group}/{name}")
-        }
     }
 }
 

@@ -1,10 +1,10 @@
 //! The operators of a pipeline, as the configuration names them.
 
+use rollway_config::{Algorithm, Config};
 use rollway_data::pipeline::{Operator, Registry};
 use serde_json::Value;
 
 use super::SinkError;
-use crate::config::{Algorithm, Config};
 
 /// Returns what a configuration does to experiences: its operators, and last the advantages of its
 /// algorithm, unless they are listed.

@@ -15,10 +15,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use rollway_base::Address;
+use rollway_config::{Backend, Config};
 
 pub use self::invitation::{Invitation, secret_in};
 pub use self::site::Site;
-use crate::config::{Backend, Config};
 pub use crate::workers::worker_pool::ClusterError;
 use crate::workers::worker_pool::{ChildOptions, Children, Launcher, Ray, RayOptions};
 

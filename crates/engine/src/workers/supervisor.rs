@@ -199,7 +199,7 @@ impl Station {
             .env(env::ADDRESS, &invited.address)
             .env(env::SECRET, invited.secret.reveal())
             .env(env::RUNNERS, self.options.runners.to_string())
-            .env(env::MARKS, marks)
+            .env(env::EXECUTION_MARKS, marks)
             .env_remove(env::TOKEN)
             .stdin(Stdio::null())
             .kill_on_drop(true)

@@ -7,6 +7,7 @@ mod gateway;
 mod kill;
 mod labels;
 mod server;
+mod styles;
 mod sums;
 mod trainer;
 mod whole;

@@ -13,8 +13,8 @@ use reqwest::{Method, StatusCode};
 use serde_json::Value;
 
 use super::Server;
-use super::update::Group;
 use crate::dialect::Engine;
+use rollway_core::rendezvous::TransferGroup;
 
 /// The largest answer to any of these questions.
 const MAX_ANSWER_BYTES: usize = 1 << 20;
@@ -164,7 +164,7 @@ pub(super) async fn load(
 /// the first, and call them by their version.
 pub(super) async fn receive(
     server: &Server,
-    group: &Group,
+    group: &TransferGroup,
     version: u64,
     index: u32,
     timeout: Duration,

@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use rollway_base::ServerKind;
+use rollway_core::rendezvous::{TensorSpec, TransferGroup};
 use rollway_gateway::dialect::Engine;
-use rollway_gateway::models::{
-    Group, InFlight, Options, Outcome, State, Tensor, Update, Wanted, Weights,
-};
+use rollway_gateway::models::{InFlight, Options, Outcome, State, Update, Wanted, Weights};
 
 use crate::fleet::{DRAIN, Fleet, Stream, held_streams, outcomes, versions};
 use crate::stand_in::{StandIn, options, well};
@@ -227,12 +226,12 @@ async fn servers_that_keep_their_weights_say_so() {
 async fn weights_that_are_sent_over_a_group_reach_all_servers_at_once() {
     for kind in KINDS {
         let fleet = Fleet::start(kind, 2, options()).await;
-        let tensor = |name: &str| Tensor {
+        let tensor = |name: &str| TensorSpec {
             name: name.to_owned(),
             dtype: "bfloat16".to_owned(),
             shape: vec![2, 3],
         };
-        let group = Group {
+        let group = TransferGroup {
             master_address: "127.0.0.1".to_owned(),
             master_port: 1,
             world_size: 3,

@@ -91,13 +91,13 @@ fn told<'py>(py: Python<'py>, event: &Event) -> PyResult<Bound<'py, PyDict>> {
         }
         Event::Pulse(_) => "pulse",
         Event::Note(words) => {
-            dict.set_item("words", words)?;
-            "note"
+            dict.set_item("message", words)?;
+            "info"
         }
         Event::Alarm(alarm) => {
             dict.set_item("kind", alarm.kind)?;
             dict.set_item("raised", alarm.raised)?;
-            dict.set_item("words", &alarm.words)?;
+            dict.set_item("message", &alarm.words)?;
             "alarm"
         }
     };

@@ -3,7 +3,7 @@
 use rollway_core::explore::Fact;
 use rollway_core::{BatchId, BatchKind};
 use rollway_engine::Task;
-use rollway_engine::taskset::{Drawn, Pick, Tasks};
+use rollway_tasksets::{Drawn, Pick, Tasks};
 
 use super::open::{Hands, World};
 use super::turn::State;

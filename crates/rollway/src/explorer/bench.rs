@@ -4,11 +4,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
+use rollway_config::Mode;
 use rollway_core::explore::Fact;
 use rollway_core::metrics::Metrics;
 use rollway_core::{BatchKind, BatchState};
-use rollway_engine::config::Mode;
-use rollway_engine::synchronizer::{Location, Published, folder};
+use rollway_sync::{Location, Published, folder};
 use tokio_util::sync::CancellationToken;
 
 use super::evals::{Finished, batch};

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use rollway_engine::config::{Config, EngineType, Model};
+use rollway_config::{Config, EngineType, Model};
 use rollway_engine::tiny::trainer::MODEL;
 use rollway_engine::tiny::{Options, TinyServer};
 use rollway_gateway::dialect::Engine;

@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use rollway_engine::config::{ConfigError, Problem};
-use rollway_engine::synchronizer::SyncError;
-use rollway_engine::taskset::TasksetError;
+use rollway_config::{ConfigError, Problem};
 use rollway_engine::{OfferError, SinkError};
 use rollway_gateway::gateway::StartError;
+use rollway_sync::SyncError;
+use rollway_tasksets::TasksetError;
 
 use crate::workflow_runtime::FleetError;
 

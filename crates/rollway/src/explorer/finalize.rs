@@ -7,10 +7,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rollway_config::WhenShort;
 use rollway_core::{BatchId, BatchKind, BatchResult, BatchState, Refusal};
 use rollway_engine::Error;
-use rollway_engine::config::WhenShort;
-use rollway_engine::taskset::Pick;
+use rollway_tasksets::Pick;
 
 use super::begin::batch;
 use super::numbers::Whole;

@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rollway_core::metrics::{EVAL_STATS, EvalDetail, Metrics};
+use rollway_config::Config;
+use rollway_core::metrics::{EVAL_STATS, EvalDetail, Metrics, PassRate, PassRates};
 use rollway_core::{BatchResult, Status, TaskId};
-use rollway_data::pipeline::{PassRate, SelectorMetric};
-use rollway_engine::config::Config;
-use rollway_engine::taskset::Pick;
+use rollway_tasksets::Pick;
 
 /// What runs call their reward.
 const REWARD: &str = "reward";
@@ -138,7 +137,7 @@ pub(super) fn has_pass_rates(config: &Config) -> bool {
 }
 
 /// Returns how tasks went, as the pipeline would say it.
-pub(super) fn pass_rates(result: &BatchResult, picks: &[Pick]) -> SelectorMetric {
+pub(super) fn pass_rates(result: &BatchResult, picks: &[Pick]) -> PassRates {
     let rate = |(id, status): &(TaskId, Arc<Status>)| {
         let pick = picks.get(id.0 as usize)?;
         let count = status.run_metrics.len();

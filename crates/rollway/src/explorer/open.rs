@@ -5,14 +5,14 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use rollway_config::{Config, Mode, TrainerType};
 use rollway_data::pipeline::Registry;
-use rollway_engine::config::{Config, Mode, TrainerType};
 use rollway_engine::events::Observers;
-use rollway_engine::synchronizer::{Seat, SyncError, Synchronizer};
-use rollway_engine::taskset::Opener;
 use rollway_engine::{Offer, PipelineSink, Restored, RolloutCoordinator, Sink};
 use rollway_gateway::gateway::Gateway;
 use rollway_gateway::models::{Models, ServerView, Wanted};
+use rollway_sync::{Seat, SyncError, Synchronizer};
+use rollway_tasksets::Opener;
 use tokio::sync::Mutex as AsyncMutex;
 
 use super::embedded::Embedded;
@@ -128,12 +128,13 @@ impl Opened {
         let runners = config.explorer.rollout_model.engines() * config.explorer.runner_per_model;
         let core = config.to_core(runners);
         let sink = self.sink.clone().map(|sink| sink as Arc<dyn Sink>);
-        let (coordinator, restored) = match config.ledger_options().filter(|_| explores) {
-            Some((folder, options)) => {
-                RolloutCoordinator::with_ledger(core, workers, sink, &folder, options).await?
-            }
-            None => (RolloutCoordinator::new(core, workers, sink), Restored::default()),
-        };
+        let (coordinator, restored) =
+            match rollway_engine::ledger_options(&config).filter(|_| explores) {
+                Some((folder, options)) => {
+                    RolloutCoordinator::with_ledger(core, workers, sink, &folder, options).await?
+                }
+                None => (RolloutCoordinator::new(core, workers, sink), Restored::default()),
+            };
         let coordinator = coordinator.observed(options.observers);
         self.coordinator = Some(coordinator.clone());
         if let (0, wanted) = coordinator.prepare().await? {

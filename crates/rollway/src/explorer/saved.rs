@@ -25,9 +25,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rollway_base::atomic_file::write_atomic;
+use rollway_config::Config;
 use rollway_core::explore::Progress;
-use rollway_engine::config::Config;
-use rollway_engine::taskset::{Pick, TasksetState};
+use rollway_tasksets::{Pick, TasksetState};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 

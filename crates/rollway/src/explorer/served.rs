@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rollway_base::Secret;
-use rollway_engine::config::{Config, EngineType, Problem};
+use rollway_config::{Config, EngineType, Problem};
 use rollway_engine::events::Observers;
 use rollway_gateway::gateway::{Gateway, Options};
 use rollway_gateway::models::ServerSpec;

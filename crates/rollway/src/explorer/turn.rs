@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use rollway_config::{Config, SyncStyle};
 use rollway_core::BatchResult;
 use rollway_core::explore::{Exchange, Fact, Order, Pace, Plan, Progress, Style};
-use rollway_engine::config::{Config, SyncStyle};
-use rollway_engine::taskset::{Pick, Tasks};
+use rollway_tasksets::{Pick, Tasks};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 

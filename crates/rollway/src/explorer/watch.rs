@@ -1,7 +1,7 @@
 //! Sees what the trainer does without being asked, with `fully_async`.
 
 use rollway_core::explore::Pace;
-use rollway_engine::synchronizer::{Synchronizer, Waited, Want};
+use rollway_sync::{Synchronizer, Waited, Want};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 

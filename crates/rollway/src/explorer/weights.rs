@@ -4,14 +4,15 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use rollway_config::{EngineType, SyncStyle};
 use rollway_core::explore::{Exchange, Fact};
-use rollway_engine::config::{EngineType, SyncStyle};
-use rollway_engine::synchronizer::weights::{NamedTensor, read};
-use rollway_engine::synchronizer::{Location, Published, Waited, Want, folder};
+use rollway_core::rendezvous::{TensorSpec, TransferGroup};
 use rollway_gateway::models::{
-    Group, InFlight, Outcome, ServerReport, ServerView, State as ServerState, Tensor, Update,
-    UpdateReport, Weights,
+    InFlight, Outcome, ServerReport, ServerView, State as ServerState, Update, UpdateReport,
+    Weights,
 };
+use rollway_sync::weights::{NamedTensor, read};
+use rollway_sync::{Location, Published, Waited, Want, folder};
 
 use super::embedded::Start;
 use super::open::{Hands, World};
@@ -30,7 +31,7 @@ pub(super) struct Loaded {
     /// The folder; none: those that the servers started with, or sent over a group.
     folder: Option<PathBuf>,
     /// The group that was set up.
-    group: Option<Group>,
+    group: Option<TransferGroup>,
     /// The group that the servers have joined.
     joined: Option<(String, u16, String)>,
 }
@@ -278,7 +279,7 @@ impl Hands {
     }
 
     /// Returns a group as the servers are told it.
-    fn group(&self, group: &Group) -> Group {
+    fn group(&self, group: &TransferGroup) -> TransferGroup {
         let loaded = self.loaded();
         let own = loaded.group.clone().filter(|_| group.tensors.is_empty());
         let mut group = own.unwrap_or_else(|| group.clone());
@@ -319,7 +320,7 @@ impl Hands {
         &self,
         master_address: &str,
         master_port: u16,
-        tensors: Vec<Tensor>,
+        tensors: Vec<TensorSpec>,
     ) -> Result<u32> {
         let model = &self.config.explorer.rollout_model;
         let ranks_per_server = model.tensor_parallel_size;
@@ -329,7 +330,7 @@ impl Hands {
                         the trainer sends them";
             return Err(ExplorerError::NotNow(what.to_owned()));
         }
-        self.loaded().group = Some(Group {
+        self.loaded().group = Some(TransferGroup {
             master_address: master_address.to_owned(),
             master_port,
             world_size,
@@ -359,7 +360,7 @@ fn built_in(name: &str) -> Result<NamedTensor> {
     })
 }
 
-fn identity(group: &Group) -> (String, u16, String) {
+fn identity(group: &TransferGroup) -> (String, u16, String) {
     (group.master_address.clone(), group.master_port, group.name.clone())
 }
 

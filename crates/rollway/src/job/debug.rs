@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rollway_config::{Backend, Config};
 use rollway_core::Status;
 use rollway_data::buffer::{Buffer as _, JsonLines};
 use rollway_data::{Lot, Sample};
-use rollway_engine::config::{Backend, Config};
 use rollway_engine::events::Observers;
-use rollway_engine::taskset::{Drawn, Opener};
 use rollway_engine::{Collect, Scheduler};
 use rollway_experience::{Experience, payload};
+use rollway_tasksets::{Drawn, Opener};
 use serde_json::{Value, json};
 
 use super::trouble::Trouble;
@@ -119,8 +119,7 @@ async fn first(config: &Config, needs_prompts: bool) -> Result<Drawn, Trouble> {
     };
     let read = tokio::task::spawn_blocking(read).await;
     let read = read.map_err(|error| Trouble::new(format!("tasksets: {error}"), ""))?;
-    let drawn =
-        read.map_err(|error: rollway_engine::taskset::TasksetError| Trouble::from(error))?;
+    let drawn = read.map_err(|error: rollway_tasksets::TasksetError| Trouble::from(error))?;
     drawn.ok_or_else(|| {
         Trouble::new("there is no task", "say where tasks are: `buffer.explorer_input.taskset`")
     })

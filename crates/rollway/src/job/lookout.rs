@@ -4,8 +4,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use rollway_config::{Config, Mode};
 use rollway_dashboard::Shown;
-use rollway_engine::config::{Config, Mode};
 use rollway_engine::events::{Observer, Observers};
 use rollway_engine::job_event::Watchers;
 use rollway_telemetry::Drops;

@@ -3,10 +3,10 @@
 use std::future::Future;
 use std::time::Duration;
 
-use rollway_engine::config::{Config, Mode};
+use rollway_config::{Config, Mode};
 use rollway_engine::events::Observers;
 use rollway_engine::job_event::{Event, Watchers};
-use rollway_engine::synchronizer::Synchronizer;
+use rollway_sync::Synchronizer;
 use rollway_telemetry::summary::Summary;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;

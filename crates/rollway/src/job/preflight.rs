@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use rollway_config::{Config, Mode, TrainerType};
 use rollway_engine::Place;
-use rollway_engine::config::{Config, Mode, TrainerType};
-use rollway_engine::taskset::Opener;
 use rollway_gateway::models::reach;
+use rollway_tasksets::Opener;
 
 use super::trouble::Trouble;
 use crate::workflow_runtime::Fleet;

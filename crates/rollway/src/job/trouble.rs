@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use rollway_engine::taskset::TasksetError;
+use rollway_tasksets::TasksetError;
 use rollway_telemetry::summary::SummaryError;
 
 use crate::workflow_runtime::FleetError;

@@ -1,13 +1,13 @@
 //! The embedded trainer as part of a job: its options, and what it tells.
 
+use rollway_config::{Config, SyncStyle};
 use rollway_core::metrics::Metrics;
 use rollway_data::buffer::Reader;
-use rollway_engine::config::{Config, SyncStyle};
 use rollway_engine::job_event::{Event, Watchers};
-use rollway_engine::synchronizer::Synchronizer;
 use rollway_engine::tiny::trainer::{
     Folder, Options, Report, Synchronized, TinyTrainer, TrainerError as TinyError,
 };
+use rollway_sync::Synchronizer;
 use rollway_tiny::arithmetic;
 use tokio_util::sync::CancellationToken;
 

@@ -5,11 +5,11 @@ use std::fmt;
 use std::sync::Arc;
 
 use rollway_base::Secret;
+use rollway_config::{Config, SyncMethod, SyncStyle};
 use rollway_data::buffer::{Address, Buffer, Reader};
 use rollway_data::reader::{self, SECRET, Target};
 use rollway_engine::Place;
-use rollway_engine::config::{Config, SyncMethod, SyncStyle};
-use rollway_engine::synchronizer::Synchronizer;
+use rollway_sync::Synchronizer;
 
 use super::TrainerError;
 use crate::explorer::Explorer;

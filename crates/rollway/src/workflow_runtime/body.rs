@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use rollway_engine::Definition;
-use rollway_engine::taskset::Drawn;
+use rollway_tasksets::Drawn;
 use serde_json::{Map, Value};
 
 /// How the bodies of tasks are written for workers: the fields of a task in Python, as JSON.

@@ -1,6 +1,6 @@
 //! Which workflows and reward functions a configuration names, and where.
 
-use rollway_engine::config::{Args, Config, Taskset};
+use rollway_config::{Args, Config, Taskset};
 
 /// What the tasks of one set are run with, unless a row says otherwise.
 #[derive(Clone, Debug)]

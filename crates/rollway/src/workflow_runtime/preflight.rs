@@ -25,9 +25,9 @@ def tell(said):
     with open(sys.argv[1], 'w') as file:
         json.dump({'python': sys.executable, 'release': sys.version.split()[0], **said}, file)
 try:
-    from rollway.preflight import main
+    from rollway.worker.workflow_check import main
 except ModuleNotFoundError as error:
-    if error.name not in ('rollway', 'rollway.preflight'):
+    if error.name not in ('rollway', 'rollway.worker.workflow_check'):
         raise
     tell({'missing': True})
 else:

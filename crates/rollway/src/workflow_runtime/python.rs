@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rollway_config::{Config, EngineType, Model};
 use rollway_engine::ChildOptions;
-use rollway_engine::config::{Config, EngineType, Model};
 use rollway_engine::process::python;
 use rollway_protocol::env;
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ use super::{FleetError, FleetErrorKind, Result};
 use crate::gateway_options::trained_model;
 
 /// Runs a worker.
-const WORKER: &str = "from rollway.worker import main; main()";
+const WORKER: &str = "from rollway.worker.process import main; main()";
 
 /// How often a worker says that it is alive.
 const HEARTBEAT: Duration = Duration::from_secs(1);

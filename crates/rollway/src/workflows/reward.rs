@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 
 use regex::{Regex, RegexBuilder};
 use rollway_base::suggest::instead;
-use rollway_engine::config::Args;
+use rollway_config::Args;
 use serde::Deserialize;
 use serde_json::Value;
 

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use rollway_config::Args;
 use rollway_core::FailureKind;
-use rollway_engine::config::Args;
 use rollway_engine::{RunContext, RunError, RunResult, Running, Workflow};
 use serde::Deserialize;
 use serde_json::Value;

@@ -37,7 +37,8 @@ const ARROWS: &[Arrows] = &[
             "rollway-experience",
             "rollway-gateway",
             "rollway-protocol",
-            // Before its server and its trainer have left the engine.
+            // Before the server and the trainer of the embedded model have left the engine.
+            "rollway-sync",
             "rollway-tiny",
         ],
     ),

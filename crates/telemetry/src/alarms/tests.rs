@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rollway_config::{Alarms as Config, OnFailures, Seconds};
 use rollway_core::{FailureKind, RunnerId};
-use rollway_engine::config::{Alarms as Config, OnFailures, Seconds};
 
 use super::watchdog::{Change, Watchdog};
 

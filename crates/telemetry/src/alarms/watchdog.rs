@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rollway_config::{Alarms as Config, OnFailures};
 use rollway_core::{FailureKind, RunnerId};
-use rollway_engine::config::{Alarms as Config, OnFailures};
 
 use super::classes::Classes;
 use super::words;

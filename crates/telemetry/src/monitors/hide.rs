@@ -1,6 +1,6 @@
 //! The configuration as a text for everybody: without what only some may know.
 
-use rollway_engine::config::Config;
+use rollway_config::Config;
 use serde_json::Value;
 
 /// What is shown of a configuration at most.

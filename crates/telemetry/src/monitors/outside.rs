@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use rollway_engine::config::{Config, Mode, MonitorType};
+use rollway_config::{Config, Mode, MonitorType};
 use rollway_engine::job_event::{Event, Watcher};
 use rollway_engine::process::python;
 use rustix::process::{Pid, Signal, kill_process_group};

@@ -7,8 +7,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use rollway_config::Config;
 use rollway_core::{AttemptId, BatchId, BatchKey, RunId, Step, TaskId};
-use rollway_engine::config::Config;
 use sha2::{Digest, Sha256};
 
 /// Names a trace.

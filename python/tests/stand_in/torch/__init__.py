@@ -228,9 +228,7 @@ class _Adam:
     def step(self):
         self.steps += 1
         (b1, b2), n = self.betas, self.steps
-        for parameter, mean, square in zip(
-            self.parameters, self.means, self.squares, strict=True
-        ):
+        for parameter, mean, square in zip(self.parameters, self.means, self.squares, strict=True):
             mean += (1 - b1) * (parameter.grad - mean)
             square += (1 - b2) * (parameter.grad**2 - square)
             step = (mean / (1 - b1**n)) / (np.sqrt(square / (1 - b2**n)) + 1e-8)

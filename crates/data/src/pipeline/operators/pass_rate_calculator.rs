@@ -2,14 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use rollway_core::metrics::{Metrics, Stat};
+use rollway_core::metrics::{Metrics, PassRate, PassRates, Stat};
 use rollway_experience::Experience;
 use serde_json::Value;
 
 use super::finite;
-use crate::pipeline::{
-    ArgumentError, Arguments, Operator, OperatorError, Outcome, PassRate, SelectorMetric,
-};
+use crate::pipeline::{ArgumentError, Arguments, Operator, OperatorError, Outcome};
 
 pub(super) const NAME: &str = "pass_rate_calculator";
 
@@ -60,7 +58,7 @@ impl Operator for PassRateCalculator {
             let (value, count) = (Stat::Mean.of(&rewards), rewards.len());
             PassRate { taskset_id, index, value, count }
         };
-        let selector: SelectorMetric = tasks.into_iter().map(rate).collect();
+        let selector: PassRates = tasks.into_iter().map(rate).collect();
         let mut metrics = ratios(&selector);
         metrics.set("selection/missing_index_count", without_index as f64);
         metrics.set("selection/missing_reward_count", without_reward as f64);
@@ -69,7 +67,7 @@ impl Operator for PassRateCalculator {
 }
 
 /// Returns the shares; none if there are no tasks, since a share of nothing is no number.
-fn ratios(selector: &SelectorMetric) -> Metrics {
+fn ratios(selector: &PassRates) -> Metrics {
     if selector.is_empty() {
         return Metrics::new();
     }

@@ -2,8 +2,8 @@
 
 use std::net::{SocketAddr, ToSocketAddrs, UdpSocket};
 
-use crate::config::{Backend, Cluster, Config};
 use rollway_base::net::{self, host_port};
+use rollway_config::{Backend, Cluster, Config};
 
 /// Where Ray says that its head is.
 const RAY_ADDRESS: &str = "RAY_ADDRESS";

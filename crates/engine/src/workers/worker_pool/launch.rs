@@ -49,7 +49,7 @@ pub struct Ticket {
     pub args: Vec<String>,
     /// What is to be in its environment: address, secret, token, number of runners, and what the
     /// options add (`rollway_protocol::env`). Whoever starts it on a machine where it can read a file
-    /// later that the process has written adds `env::MARKS`.
+    /// later that the process has written adds `env::EXECUTION_MARKS`.
     pub env: Vec<(String, String)>,
     /// Where the launcher tells what it knows while the process has not said hello.
     pub whereabouts: Whereabouts,
@@ -87,7 +87,7 @@ pub enum Blame {
     /// It ended by itself, and nothing tells whose code it executed: the attempt in it, if there
     /// was only one.
     OnlyOne,
-    /// It ended by itself, executing code for the runner at this place (`env::MARKS`).
+    /// It ended by itself, executing code for the runner at this place (`env::EXECUTION_MARKS`).
     Place(u32),
 }
 

@@ -1,5 +1,5 @@
 //! Workers as Ray actors. Ray is known to one process alone, the placer, which is in Python: it
-//! joins the cluster, has workers placed and tells what becomes of them (`rollway.cluster.placer`
+//! joins the cluster, has workers placed and tells what becomes of them (`rollway.ray.launcher`
 //! has the words of both sides). Workers then say hello here like all others.
 //!
 //! ```text
@@ -19,6 +19,7 @@ use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use rollway_config::{Cluster, Config, Placement};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
@@ -30,7 +31,6 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::ChildOptions;
 use super::launch::{Blame, ClusterError, Ended, Launched, Launcher, Ticket, Whereabouts};
 use super::lock;
-use crate::config::{Cluster, Config, Placement};
 use crate::process::lines;
 use crate::process::python;
 
@@ -62,8 +62,8 @@ pub struct RayOptions {
 }
 
 impl RayOptions {
-    /// Runs the placer.
-    const PLACER: &'static str = "from rollway.cluster.placer import main; main()";
+    /// Runs the launcher.
+    const PLACER: &'static str = "from rollway.ray.launcher import main; main()";
 
     /// Returns options for the workers of a configuration.
     pub fn new(config: &Config, workers: &ChildOptions) -> Self {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{ControlError, Halt, Wrong, parse_version, post, request};
 use crate::models::Server;
-use crate::models::update::{Group, Tensor};
+use rollway_core::rendezvous::{TensorSpec, TransferGroup};
 
 /// Asks for the version, at the place of newer servers and then at that of older ones; none if the
 /// server does not know any of them.
@@ -74,7 +74,7 @@ pub(super) async fn load(
 
 pub(super) async fn receive(
     server: &Server,
-    group: &Group,
+    group: &TransferGroup,
     version: u64,
     rank: u32,
     timeout: Duration,
@@ -90,7 +90,7 @@ pub(super) async fn receive(
         });
         post(server, "/init_weights_update_group", &init, timeout).await?;
     }
-    let column = |of: fn(&Tensor) -> Value| group.tensors.iter().map(of).collect::<Vec<_>>();
+    let column = |of: fn(&TensorSpec) -> Value| group.tensors.iter().map(of).collect::<Vec<_>>();
     let update = json!({
         "names": column(|tensor| json!(tensor.name)),
         "dtypes": column(|tensor| json!(tensor.dtype)),

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{ControlError, Halt, Wrong, parse_version, post, request};
 use crate::models::Server;
-use crate::models::update::{Group, Tensor};
+use rollway_core::rendezvous::{TensorSpec, TransferGroup};
 
 /// Asks for the version; none if the server was started without these endpoints.
 pub(super) async fn version(
@@ -58,7 +58,7 @@ pub(super) async fn load(
 
 pub(super) async fn receive(
     server: &Server,
-    group: &Group,
+    group: &TransferGroup,
     version: u64,
     rank: u32,
     timeout: Duration,
@@ -72,7 +72,7 @@ pub(super) async fn receive(
         }});
         post(server, "/init_weight_transfer_engine", &init, timeout).await?;
     }
-    let column = |of: fn(&Tensor) -> Value| group.tensors.iter().map(of).collect::<Vec<_>>();
+    let column = |of: fn(&TensorSpec) -> Value| group.tensors.iter().map(of).collect::<Vec<_>>();
     let update = json!({ "update_info": {
         "names": column(|tensor| json!(tensor.name)),
         "dtype_names": column(|tensor| json!(tensor.dtype)),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
-use rollway_engine::config::Config;
+use rollway_config::Config;
 
 use super::messages::KeyValue;
 use crate::trace::ids::Names;

@@ -1,0 +1,35 @@
+//! Folders and the unique name of a job.
+
+use std::path::{Path, PathBuf};
+
+use super::Config;
+
+impl Config {
+    /// Returns the folder that holds everything the job writes.
+    pub fn job_dir(&self) -> PathBuf {
+        let root = match self.checkpoint_root_dir.as_str() {
+            "" => "checkpoints",
+            root => root,
+        };
+        let folder = Path::new(root).join(&self.project).join(&self.group).join(&self.name);
+        std::path::absolute(&folder).unwrap_or(folder)
+    }
+
+    /// Returns the folder for files of buffers that name no path.
+    pub fn cache_dir(&self) -> PathBuf {
+        match self.buffer.cache_dir.as_deref().filter(|folder| !folder.is_empty()) {
+            Some(folder) => std::path::absolute(folder).unwrap_or_else(|_| folder.into()),
+            None => self.job_dir().join("buffer"),
+        }
+    }
+
+    /// Returns the name of the job, unique among jobs: prefix of the names of its write batches.
+    pub fn job(&self) -> String {
+        let Self { project, group, name, .. } = self;
+        if group.is_empty() {
+            format!("{project}/{name}")
+        } else {
+            format!("{project}/{group}/{name}")
+        }
+    }
+}

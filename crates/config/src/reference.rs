@@ -1,0 +1,201 @@
+//! The JSON Schema for editors, and the reference of all keys for people. Both come from the
+//! types.
+
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+
+use super::foreign::{SPELLINGS, UNUSED};
+use super::read::shown;
+use super::shape::{Bounds, Key, SCHEMA, SHAPE, Shape, join};
+
+/// Returns the JSON Schema of the configuration.
+pub fn schema() -> Value {
+    let mut schema = SCHEMA.clone();
+    spell_out(&mut schema);
+    schema
+}
+
+/// Returns the reference of all keys as Markdown.
+pub fn reference() -> String {
+    let mut page = Page { text: HEAD.to_owned(), sections: Vec::new() };
+    page.section("", &SHAPE);
+    page.foreign();
+    page.text
+}
+
+const HEAD: &str = "\
+# Configuration
+
+A job is described by a YAML file. Every key has a default; an unknown key is an error that says
+what was probably meant. `rollway check FILE` names everything that is wrong at once, with lines.
+
+- Durations are numbers of seconds.
+- `null` means that there is no value. A section without content is a section of defaults.
+- `${oc.env:NAME}` is the environment variable `NAME`; `${oc.env:NAME,value}` has a value for when
+  it is not set.
+- Anchors (`&name`, `*name`) and merge keys (`<<: *name`) work.
+- On the command line, `key=value` behind the file changes a key: `explorer.max_timeout=60`.
+- Editors complete and check files by the JSON Schema that `rollway schema` prints.
+
+This page is generated from the types in `crates/config`.
+";
+
+struct Page<'a> {
+    text: String,
+    /// The sections that are described already, so that equal ones are described once.
+    sections: Vec<(String, &'a Shape)>,
+}
+
+impl<'a> Page<'a> {
+    fn section(&mut self, path: &str, shape: &'a Shape) {
+        let Shape::Section { keys, .. } = shape else { return };
+        let title = if path.is_empty() { "The job".to_owned() } else { format!("`{path}`") };
+        let _ = write!(self.text, "\n## {title}\n\n");
+        if let Some((same, _)) = self.sections.iter().find(|(_, one)| *one == shape) {
+            let _ = writeln!(self.text, "The keys of [`{same}`](#{}).", anchor(same));
+            return;
+        }
+        self.sections.push((path.to_owned(), shape));
+        self.text.push_str("| key | type | default | meaning |\n|---|---|---|---|\n");
+        let mut keys: Vec<_> = keys.iter().collect();
+        keys.sort_by_key(|(_, key)| Rank::of(key));
+        for (name, key) in &keys {
+            self.row(path, name, key);
+        }
+        for (name, key) in keys {
+            let path = join(path, name);
+            match &key.shape {
+                Shape::List { item, .. } => self.section(&format!("{path}[]"), item),
+                shape => self.section(&path, shape),
+            }
+        }
+    }
+
+    fn row(&mut self, path: &str, name: &str, key: &Key) {
+        let path = join(path, name);
+        let (kind, default) = match &key.shape {
+            Shape::Section { .. } if key.nullable => {
+                (format!("[section](#{})", anchor(&path)), "`null`".to_owned())
+            }
+            Shape::Section { .. } => (format!("[section](#{})", anchor(&path)), String::new()),
+            Shape::List { item, .. } if matches!(**item, Shape::Section { .. }) => {
+                let path = format!("{path}[]");
+                (format!("list of [sections](#{})", anchor(&path)), "`[]`".to_owned())
+            }
+            shape => (kind(shape), format!("`{}`", shown(&key.default))),
+        };
+        let mut about = key.about.clone();
+        if let Shape::Choice(choices) = &key.shape {
+            for choice in choices {
+                let _ = write!(about, "<br>`{}`: {}", choice.name, choice.about);
+            }
+        }
+        let kind = if key.nullable { format!("{kind}; or null") } else { kind };
+        let _ = writeln!(self.text, "| `{name}` | {kind} | {default} | {about} |");
+    }
+
+    fn foreign(&mut self) {
+        self.text.push_str(
+            "\n## Files for Trinity-RFT\n\n\
+             These values are other spellings of ours:\n\n\
+             | key | value | is taken as | |\n|---|---|---|---|\n",
+        );
+        for spelling in SPELLINGS {
+            let note = spelling.note.unwrap_or_default();
+            let _ = writeln!(
+                self.text,
+                "| `{}` | `{}` | `{}` | {note} |",
+                spelling.key, spelling.from, spelling.to
+            );
+        }
+        self.text.push_str(
+            "\nThese keys are accepted with a warning and have no effect:\n\n\
+             | section | keys | what happens instead |\n|---|---|---|\n",
+        );
+        for unused in UNUSED {
+            let code = |names: &[&str]| format!("`{}`", names.join("`, `"));
+            let sections = match unused.sections {
+                [""] => "the job".to_owned(),
+                sections => code(sections),
+            };
+            let keys = code(unused.keys);
+            let _ = writeln!(self.text, "| {sections} | {keys} | {} |", unused.note);
+        }
+    }
+}
+
+/// In which order keys are described: single values come first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    Value,
+    Section,
+    List,
+}
+
+impl Rank {
+    fn of(key: &Key) -> Self {
+        match &key.shape {
+            Shape::Section { .. } => Self::Section,
+            Shape::List { item, .. } if matches!(**item, Shape::Section { .. }) => Self::List,
+            _ => Self::Value,
+        }
+    }
+}
+
+fn kind(shape: &Shape) -> String {
+    match shape {
+        Shape::Section { .. } => "section".to_owned(),
+        Shape::Map(inner) => format!("map of {}", kind(inner)),
+        Shape::List { item, .. } => format!("list of {}", kind(item)),
+        Shape::Choice(_) => "choice".to_owned(),
+        Shape::Integer(bounds) => number("integer", bounds),
+        Shape::Number(bounds) if bounds.seconds => number("seconds", bounds),
+        Shape::Number(bounds) => number("number", bounds),
+        Shape::Text => "text".to_owned(),
+        Shape::Flag => "true or false".to_owned(),
+        Shape::Any => "any values".to_owned(),
+    }
+}
+
+fn number(word: &str, bounds: &Bounds) -> String {
+    let described = bounds.described();
+    // That counts and durations are not negative goes without saying.
+    if described.is_empty() || described == "at least 0" {
+        word.to_owned()
+    } else {
+        format!("{word}, {described}")
+    }
+}
+
+/// Returns the name that a heading has in links.
+fn anchor(path: &str) -> String {
+    path.chars().filter(|c| c.is_alphanumeric() || matches!(c, '_' | '-')).collect()
+}
+
+/// Says in the words of JSON Schema what is said in ours: the short form of a section, and a
+/// single value where a list is expected.
+fn spell_out(schema: &mut Value) {
+    match schema {
+        Value::Array(items) => items.iter_mut().for_each(spell_out),
+        Value::Object(object) => {
+            object.values_mut().for_each(spell_out);
+            object.remove("x-unit");
+            let short =
+                object.remove("x-shorthand").and_then(|key| key.as_str().map(str::to_owned));
+            let one = match short {
+                Some(key) => object.get("properties").and_then(|keys| keys.get(key)).cloned(),
+                None => object.remove("x-one-or-many").and_then(|_| object.get("items").cloned()),
+            };
+            let Some(one) = one else { return };
+            let mut whole = std::mem::take(object);
+            for name in ["description", "default"] {
+                if let Some(value) = whole.remove(name) {
+                    object.insert(name.to_owned(), value);
+                }
+            }
+            object.insert("anyOf".to_owned(), json!([whole, one]));
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}

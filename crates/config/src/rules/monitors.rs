@@ -1,0 +1,38 @@
+//! Rules of `monitor`.
+
+use super::Check;
+use crate::MonitorType;
+
+impl Check<'_> {
+    pub(super) fn monitors(&mut self) {
+        let monitor = &self.given.monitor;
+        let types = &monitor.monitor_type;
+        if types.len() > 1 && types.contains(&MonitorType::None) {
+            self.wrong(
+                "monitor.monitor_type",
+                "`none` is given together with others",
+                "leave `none` out, or the others",
+            );
+        }
+        let mut sorted = types.clone();
+        sorted.sort_unstable();
+        sorted.dedup();
+        if sorted.len() < types.len() {
+            let hint = "name every monitor once";
+            self.wrong("monitor.monitor_type", "a monitor is named twice", hint);
+        }
+        if types.len() > 1 && !monitor.monitor_args.is_empty() && !monitor.is_by_name() {
+            self.wrong(
+                "monitor.monitor_args",
+                "it is not said which of the monitors these are for",
+                "give them by name: `monitor_args: {wandb: {…}, mlflow: {…}}`",
+            );
+        }
+        if let Some(address) = &monitor.prometheus
+            && address.rsplit_once(':').is_none_or(|(_, port)| port.parse::<u16>().is_err())
+        {
+            let what = format!("`{address}` is no address of the form host:port");
+            self.wrong("monitor.prometheus", what, "give it like `127.0.0.1:9464`");
+        }
+    }
+}

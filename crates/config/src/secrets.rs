@@ -1,0 +1,41 @@
+//! Secrets that a configuration names: in an environment variable, or in a file of the job.
+
+use std::path::{Path, PathBuf};
+
+use rollway_base::Secret;
+use rollway_base::atomic_file::{FileError, load_or_create_secret};
+
+use super::{Config, Problem};
+
+/// Reasons why there is no agent key.
+#[derive(Debug)]
+pub enum AgentKeyError {
+    /// The file of the key cannot be read or created.
+    File(FileError),
+    /// The environment variable that the configuration names holds no key.
+    Config(Problem),
+}
+
+/// Returns the agent key of serve mode and its file. No file: the key comes from the environment.
+/// A generated key is kept across restarts of the job.
+pub fn agent_key(config: &Config, job: &Path) -> Result<(Secret, Option<PathBuf>), AgentKeyError> {
+    let explorer = &config.explorer;
+    let given = api_key("explorer.proxy_key_env", explorer.proxy_key_env.as_deref());
+    if let Some(key) = given.map_err(AgentKeyError::Config)? {
+        return Ok((key, None));
+    }
+    let path = job.join(format!("{}_server_key.txt", explorer.name));
+    Ok((load_or_create_secret(&path).map_err(AgentKeyError::File)?, Some(path)))
+}
+
+/// Returns the secret in the environment variable that the configuration key names. `None`: the
+/// key names no variable.
+pub fn api_key(key: &str, variable: Option<&str>) -> Result<Option<Secret>, Problem> {
+    let Some(variable) = variable.filter(|name| !name.is_empty()) else { return Ok(None) };
+    let text = std::env::var(variable).unwrap_or_default();
+    Secret::new(text.trim()).map(Some).map_err(|_| {
+        let what = format!("the environment variable {variable} is not set, or empty");
+        let hint = format!("export {variable} where the job is started, or leave the key out");
+        Problem::new(key, what).hint(hint)
+    })
+}

@@ -1,0 +1,51 @@
+//! `synchronizer.json`: the address and the secret of the synchronizer of a job.
+
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use rollway_base::atomic_file::write_atomic;
+use rollway_config::SyncMethod;
+use serde::{Deserialize, Serialize};
+
+use super::error::SyncError;
+use super::message::Member;
+
+/// What the processes of a job tell each other in `synchronizer.json`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Card {
+    pub(super) url: String,
+    pub(super) secret: String,
+    pub(super) job: String,
+    pub(super) method: SyncMethod,
+    /// Who has left, for whoever hosts it next.
+    #[serde(default)]
+    pub(super) explorers: Vec<Member>,
+    #[serde(default)]
+    pub(super) trainer: Option<Member>,
+}
+
+/// Returns the file that tells where the synchronizer of a job is.
+pub(super) fn file(job_dir: &Path) -> PathBuf {
+    job_dir.join("synchronizer.json")
+}
+
+impl Card {
+    pub(super) fn read(path: &Path) -> Result<Option<Self>, SyncError> {
+        match fs::read(path) {
+            // It is written whole; what is no card is replaced by the next host.
+            Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(SyncError::file(path, &error)),
+        }
+    }
+
+    /// Writes it, for its owner only, and whole or not at all.
+    pub(super) fn write(&self, path: &Path) -> Result<(), SyncError> {
+        let write = || {
+            let mut bytes = serde_json::to_vec_pretty(self).map_err(io::Error::other)?;
+            bytes.push(b'\n');
+            write_atomic(path, &bytes, 0o600)
+        };
+        write().map_err(|error| SyncError::file(path, &error))
+    }
+}

@@ -1,0 +1,99 @@
+//! Discovery of the newest weights in a folder of checkpoints.
+
+use std::fmt::Debug;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use super::folder::{LATEST, weights};
+
+/// The newest weights of a source.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Newest {
+    /// Model version.
+    pub version: u64,
+    /// Folder of the weights, as the inference servers see it.
+    pub path: PathBuf,
+}
+
+/// A source of weights. Its methods block on disks.
+pub trait WeightSource: Debug + Send + Sync + 'static {
+    /// Returns the newest weights. `None`: there are none yet.
+    fn newest(&self) -> io::Result<Option<Newest>>;
+
+    /// Returns the folder whose changes announce newer weights, if there is one.
+    fn folder(&self) -> Option<&Path> {
+        None
+    }
+}
+
+/// A folder with checkpoints: `latest_state_dict_iteration.txt` names the last complete one, which
+/// is in `global_step_N`.
+#[derive(Clone, Debug)]
+pub struct Checkpoints {
+    folder: PathBuf,
+}
+
+impl Checkpoints {
+    /// Returns the source of a folder.
+    pub fn new(folder: impl Into<PathBuf>) -> Self {
+        Self { folder: folder.into() }
+    }
+}
+
+impl WeightSource for Checkpoints {
+    fn newest(&self) -> io::Result<Option<Newest>> {
+        let named = self.folder.join(LATEST);
+        let text = match fs::read_to_string(&named) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            read => read?,
+        };
+        let version = text.trim().parse().map_err(|_| {
+            let message = format!("{}: {text:?} is no number", named.display());
+            io::Error::new(io::ErrorKind::InvalidData, message)
+        })?;
+        let path = weights(&self.folder, version);
+        if is_folder(&path)? {
+            return Ok(Some(Newest { version, path }));
+        }
+        let message = format!("{} names {}, which is no folder", named.display(), path.display());
+        Err(io::Error::new(io::ErrorKind::NotFound, message))
+    }
+
+    fn folder(&self) -> Option<&Path> {
+        Some(&self.folder)
+    }
+}
+
+fn is_folder(path: &Path) -> io::Result<bool> {
+    match fs::metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        data => Ok(data?.is_dir()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_checkpoint_that_is_named_is_the_newest() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        let source = Checkpoints::new(root);
+        assert_eq!(source.newest().unwrap(), None);
+        fs::create_dir_all(root.join("global_step_4/actor/huggingface")).unwrap();
+        fs::create_dir_all(root.join("global_step_9")).unwrap();
+        assert_eq!(source.newest().unwrap(), None, "incomplete without the file that names them");
+        fs::write(root.join(LATEST), "4\n").unwrap();
+        let path = root.join("global_step_4/actor/huggingface");
+        assert_eq!(source.newest().unwrap(), Some(Newest { version: 4, path }));
+        fs::write(root.join(LATEST), "9").unwrap();
+        let path = root.join("global_step_9");
+        assert_eq!(source.newest().unwrap(), Some(Newest { version: 9, path }));
+        fs::write(root.join(LATEST), "10").unwrap();
+        let error = source.newest().unwrap_err().to_string();
+        assert!(error.contains("global_step_10"), "{error}");
+        fs::write(root.join(LATEST), "").unwrap();
+        source.newest().unwrap_err();
+    }
+}

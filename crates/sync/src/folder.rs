@@ -1,0 +1,203 @@
+//! Weights in a folder: `global_step_<n>` with safetensors, there whole or not at all, and the
+//! number of the last complete ones in `latest_state_dict_iteration.txt`.
+
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Write as _};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest as _, Sha256};
+
+/// The file with the number of the last published weights.
+pub const LATEST: &str = "latest_state_dict_iteration.txt";
+/// The file with the weights in the directory of a version.
+pub const MODEL: &str = "model.safetensors";
+/// The file that says that a directory stays for good.
+pub const FULL: &str = ".full_checkpoint";
+
+const PREFIX: &str = "global_step_";
+const UNFINISHED: &str = ".tmp";
+
+/// What went wrong with which file.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {source}", path.display())]
+pub struct FolderError {
+    /// Which one.
+    pub path: PathBuf,
+    /// What the operating system says.
+    pub source: io::Error,
+}
+
+type Result<T> = std::result::Result<T, FolderError>;
+
+/// Names the file that something went wrong with.
+pub fn failed(path: &Path) -> impl Fn(io::Error) -> FolderError {
+    move |source| FolderError { path: path.to_owned(), source }
+}
+
+/// Returns the directory of the weights of a version.
+pub fn directory(folder: &Path, version: u64) -> PathBuf {
+    folder.join(format!("{PREFIX}{version}"))
+}
+
+/// Returns where in the directory of a version the weights are that servers load: trainers keep
+/// them beside their own state, or alone.
+pub fn weights(folder: &Path, version: u64) -> PathBuf {
+    let step = directory(folder, version);
+    let inner = ["actor/huggingface", "actor"].map(|name| step.join(name));
+    inner.into_iter().find(|path| path.is_dir()).unwrap_or(step)
+}
+
+/// Returns the version that a directory's name tells.
+pub fn version(name: &str) -> Option<u64> {
+    name.strip_prefix(PREFIX)?.parse().ok()
+}
+
+/// Returns the version of the last published weights; none if there are none.
+pub fn latest(folder: &Path) -> Result<Option<u64>> {
+    let path = folder.join(LATEST);
+    match fs::read_to_string(&path) {
+        Ok(text) => text.trim().parse().map(Some).map_err(|_| {
+            let problem = format!("it says {text:?}, which is no number of a step");
+            failed(&path)(io::Error::new(io::ErrorKind::InvalidData, problem))
+        }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(failed(&path)(error)),
+    }
+}
+
+/// Weights that are being written. Nobody sees them before they are finished.
+#[derive(Debug)]
+pub struct Draft {
+    folder: PathBuf,
+    version: u64,
+    beside: PathBuf,
+}
+
+impl Draft {
+    /// Begins with an empty directory.
+    pub fn begin(folder: &Path, version: u64) -> Result<Self> {
+        let draft = Self::resume(folder, version);
+        remove(&draft.beside)?;
+        fs::create_dir_all(&draft.beside).map_err(failed(&draft.beside))?;
+        Ok(draft)
+    }
+
+    /// Goes on with one that was begun.
+    pub fn resume(folder: &Path, version: u64) -> Self {
+        let mut beside = directory(folder, version).into_os_string();
+        beside.push(UNFINISHED);
+        Self { folder: folder.into(), version, beside: beside.into() }
+    }
+
+    /// The directory to write to.
+    pub fn path(&self) -> &Path {
+        &self.beside
+    }
+
+    /// Makes what was written the directory of its version, durably, and returns that. It is not
+    /// the latest before [`announce`] says so.
+    pub fn finish(self, is_full: bool) -> Result<PathBuf> {
+        if is_full {
+            replace(&self.beside.join(FULL), b"")?;
+        }
+        for entry in fs::read_dir(&self.beside).map_err(failed(&self.beside))? {
+            let path = entry.map_err(failed(&self.beside))?.path();
+            sync(&path)?;
+        }
+        sync(&self.beside)?;
+        let place = directory(&self.folder, self.version);
+        remove(&place)?;
+        fs::rename(&self.beside, &place).map_err(failed(&place))?;
+        sync(&self.folder)?;
+        Ok(place)
+    }
+}
+
+/// Says that the weights of a version are complete and the newest.
+pub fn announce(folder: &Path, version: u64) -> Result<()> {
+    replace(&folder.join(LATEST), format!("{version}\n").as_bytes())
+}
+
+/// Writes weights, whole or not at all, and returns where they are.
+pub fn write(folder: &Path, version: u64, bytes: &[u8], is_full: bool) -> Result<PathBuf> {
+    fs::create_dir_all(folder).map_err(failed(folder))?;
+    let place = directory(folder, version);
+    // Somebody who died right here has left the same.
+    let is_there = fs::read(place.join(MODEL)).is_ok_and(|there| there == bytes)
+        && (place.join(FULL).exists() || !is_full);
+    if is_there {
+        return Ok(place);
+    }
+    let draft = Draft::begin(folder, version)?;
+    let path = draft.path().join(MODEL);
+    fs::write(&path, bytes).map_err(failed(&path))?;
+    draft.finish(is_full)
+}
+
+/// Removes weights that do not stay for good, but for the last few and those that somebody may be
+/// loading, and what was never finished.
+pub fn tidy(folder: &Path, max_passing: usize, in_use: &[u64]) -> Result<()> {
+    let mut passing = Vec::new();
+    let mut unfinished = Vec::new();
+    for entry in fs::read_dir(folder).map_err(failed(folder))? {
+        let entry = entry.map_err(failed(folder))?;
+        let name = entry.file_name();
+        let Some(name) = name.to_str() else { continue };
+        match name.strip_suffix(UNFINISHED) {
+            Some(name) => unfinished.extend(version(name).map(|version| (version, entry.path()))),
+            None => passing.extend(version(name).filter(|_| !entry.path().join(FULL).exists())),
+        }
+    }
+    passing.sort_unstable();
+    let over = passing.len().saturating_sub(max_passing);
+    for version in passing[..over].iter().filter(|version| !in_use.contains(version)) {
+        remove(&directory(folder, *version))?;
+    }
+    // What is newer may be being written.
+    let last = passing.last().copied().unwrap_or(0);
+    for (_, path) in unfinished.iter().filter(|(version, _)| *version < last) {
+        remove(path)?;
+    }
+    Ok(())
+}
+
+/// Returns where weights that are pushed for the job of a folder are kept: in memory, where there
+/// is a file system for it, and under a name that no other job has.
+pub fn memory(job_dir: &Path) -> PathBuf {
+    let shared = Path::new("/dev/shm");
+    let root = if shared.is_dir() { shared.to_owned() } else { std::env::temp_dir() };
+    let job = fs::canonicalize(job_dir).unwrap_or_else(|_| job_dir.to_owned());
+    let digest = Sha256::digest(job.as_os_str().as_encoded_bytes());
+    let name: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    root.join(format!("rollway-{name}"))
+}
+
+/// Makes a folder that is only for its owner.
+pub(super) fn private(folder: &Path) -> Result<()> {
+    let mut builder = DirBuilder::new();
+    builder.recursive(true).mode(0o700).create(folder).map_err(failed(folder))
+}
+
+fn remove(folder: &Path) -> Result<()> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(folder)(error)),
+        _ => Ok(()),
+    }
+}
+
+/// Makes a file, or what was created, renamed or removed in a folder, durable.
+pub fn sync(path: &Path) -> Result<()> {
+    File::open(path).and_then(|file| file.sync_all()).map_err(failed(path))
+}
+
+/// Replaces a file. Whoever reads sees the earlier content, or the whole new one.
+pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
+    let beside = path.with_extension("tmp");
+    let written = File::create(&beside).and_then(|mut file| {
+        file.write_all(bytes)?;
+        file.sync_all()
+    });
+    written.and_then(|()| fs::rename(&beside, path)).map_err(failed(path))?;
+    path.parent().map_or(Ok(()), sync)
+}

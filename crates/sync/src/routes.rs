@@ -1,0 +1,371 @@
+//! The HTTP calls of the synchronizer. All but `/health` need the job's secret.
+
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, BodyDataStream};
+use axum::extract::{DefaultBodyLimit, Path, Request, State};
+use axum::http::{StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::{get, post, put};
+use axum::serve::ListenerExt as _;
+use axum::{Json, Router};
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use rollway_base::Secret;
+use rollway_config::SyncMethod;
+use rollway_core::rendezvous::{Beat, Left, Role};
+use serde::{Deserialize, Serialize};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::error::SyncError;
+use super::folder::MODEL;
+use super::hub::Hub;
+use super::message::{Asked, Location, NewWeights, TrainerState, Waited, Want};
+use super::options::Options;
+use super::store::Store;
+
+/// How long one call waits: whoever waits longer asks again, so that either side notices that the
+/// other is gone.
+pub(super) const POLL: Duration = Duration::from_secs(20);
+
+/// The longest message that is no weights: a group may have many tensors.
+const MAX_MESSAGE: usize = 16 << 20;
+
+/// The largest weights that are taken: half a tebibyte.
+const MAX_WEIGHTS: u64 = 512 << 30;
+
+/// How long the next piece of weights may take.
+const MAX_PAUSE: Duration = Duration::from_secs(60);
+
+/// How many pieces of weights wait to be written.
+const PIECES: usize = 16;
+
+/// What all calls work with.
+#[derive(Debug)]
+pub(super) struct Shared {
+    hub: Arc<Hub>,
+    store: Arc<Store>,
+    secret: Secret,
+    about: About,
+}
+
+/// Which job a synchronizer is of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct About {
+    pub(super) job: String,
+    pub(super) method: SyncMethod,
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct Enter {
+    pub(super) role: String,
+    pub(super) name: String,
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct Entered {
+    pub(super) seat: u64,
+    /// Seconds within which the next beat has to come.
+    pub(super) lease: f64,
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct Seated {
+    pub(super) seat: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct Leave {
+    pub(super) seat: u64,
+    /// `done`, `failed` or `silent`.
+    pub(super) how: String,
+    #[serde(default)]
+    pub(super) message: String,
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct Tell {
+    pub(super) seat: u64,
+    pub(super) state: TrainerState,
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct Submitted {
+    pub(super) explorer: String,
+    pub(super) experiences: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct Wait {
+    pub(super) explorer: String,
+    pub(super) have: u64,
+    pub(super) at_least: u64,
+    #[serde(default)]
+    pub(super) demand: bool,
+    /// Seconds that are left.
+    pub(super) timeout: f64,
+    /// Seconds that were waited before.
+    #[serde(default)]
+    pub(super) waited: f64,
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct Since {
+    #[serde(default)]
+    pub(super) since: Option<Asked>,
+    pub(super) timeout: f64,
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct Publish {
+    pub(super) version: u64,
+    pub(super) location: Location,
+}
+
+/// What is said instead of an answer.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Refusal {
+    pub(super) error: String,
+    /// `refused`, `weights` or `file`.
+    pub(super) kind: String,
+}
+
+type Shares = State<Arc<Shared>>;
+type Reply<T> = Result<Json<T>, Response>;
+
+impl Shared {
+    pub(super) fn new(
+        hub: Arc<Hub>,
+        store: Arc<Store>,
+        secret: Secret,
+        options: &Options,
+    ) -> Arc<Self> {
+        let about = About { job: options.job.clone(), method: options.method };
+        Arc::new(Self { hub, store, secret, about })
+    }
+}
+
+/// Serves in the background until it is over.
+pub(super) fn serve(listener: TcpListener, shared: Arc<Shared>, over: CancellationToken) {
+    let listener = listener.tap_io(|stream| {
+        let _ = stream.set_nodelay(true);
+    });
+    let serving =
+        axum::serve(listener, router(shared)).with_graceful_shutdown(over.cancelled_owned());
+    tokio::spawn(async move {
+        // It never fails: what goes wrong with a connection is seen at its other end.
+        let _ = serving.await;
+    });
+}
+
+fn router(shared: Arc<Shared>) -> Router {
+    Router::new()
+        .route("/v1/job", get(about))
+        .route("/v1/view", get(view))
+        .route("/v1/enter", post(enter))
+        .route("/v1/beat", post(beat))
+        .route("/v1/leave", post(leave))
+        .route("/v1/trainer", post(trainer))
+        .route("/v1/submitted", post(submitted))
+        .route("/v1/wait", post(wait))
+        .route("/v1/asked", post(asked))
+        .route("/v1/left", post(left))
+        .route("/v1/publish", post(publish))
+        .route("/v1/weights/{version}", put(weights))
+        .layer(middleware::from_fn_with_state(Arc::clone(&shared), guard))
+        .route("/health", get(async || "ok"))
+        .layer(DefaultBodyLimit::max(MAX_MESSAGE))
+        .with_state(shared)
+}
+
+/// Lets nobody in without the secret, and nobody at all when the host goes.
+async fn guard(State(shared): Shares, request: Request, next: Next) -> Response {
+    let given = request.headers().get(header::AUTHORIZATION).and_then(|it| it.to_str().ok());
+    let given = given.and_then(|it| it.strip_prefix("Bearer ")).map(Secret::new);
+    if !matches!(given, Some(Ok(given)) if given == shared.secret) {
+        let words = "this synchronizer wants the secret in the job's synchronizer.json";
+        return refusal(StatusCode::UNAUTHORIZED, "refused", words);
+    }
+    if shared.hub.is_over() {
+        return gone();
+    }
+    next.run(request).await
+}
+
+fn refusal(status: StatusCode, kind: &str, words: &str) -> Response {
+    let body = Refusal { error: words.to_owned(), kind: kind.to_owned() };
+    (status, Json(body)).into_response()
+}
+
+fn gone() -> Response {
+    refusal(StatusCode::SERVICE_UNAVAILABLE, "gone", "this synchronizer ends")
+}
+
+fn refused(error: &SyncError) -> Response {
+    let (status, kind) = match error {
+        SyncError::Weights(_) => (StatusCode::UNPROCESSABLE_ENTITY, "weights"),
+        SyncError::File { .. } => (StatusCode::INSUFFICIENT_STORAGE, "file"),
+        SyncError::Address(_) | SyncError::Unreachable(_) | SyncError::Refused(_) => {
+            (StatusCode::CONFLICT, "refused")
+        }
+    };
+    refusal(status, kind, &error.to_string())
+}
+
+fn seconds(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)
+}
+
+async fn about(State(shared): Shares) -> Json<About> {
+    Json(shared.about.clone())
+}
+
+async fn view(State(shared): Shares) -> Response {
+    Json(shared.hub.view()).into_response()
+}
+
+async fn enter(State(shared): Shares, Json(call): Json<Enter>) -> Reply<Entered> {
+    let role = match call.role.as_str() {
+        "explorer" => Role::Explorer,
+        "trainer" => Role::Trainer,
+        other => {
+            let words = format!("role {other:?} is neither \"explorer\" nor \"trainer\"");
+            return Err(refusal(StatusCode::BAD_REQUEST, "refused", &words));
+        }
+    };
+    let entered = shared.store.enter(role, &call.name);
+    let (seat, lease) = entered.map_err(|error| refused(&error))?;
+    Ok(Json(Entered { seat, lease: lease.as_secs_f64() }))
+}
+
+async fn beat(State(shared): Shares, Json(call): Json<Seated>) -> Json<&'static str> {
+    Json(match shared.hub.beat(call.seat) {
+        Beat::Known => "known",
+        Beat::Replaced => "replaced",
+        Beat::Unknown => "unknown",
+    })
+}
+
+async fn leave(State(shared): Shares, Json(call): Json<Leave>) -> Reply<()> {
+    let how = match call.how.as_str() {
+        "done" => Left::Done,
+        "failed" => Left::Failed(call.message),
+        "silent" => Left::Silent,
+        other => {
+            let words = format!("{other:?} is none of \"done\", \"failed\", \"silent\"");
+            return Err(refusal(StatusCode::BAD_REQUEST, "refused", &words));
+        }
+    };
+    shared.store.leave(call.seat, &how).await;
+    Ok(Json(()))
+}
+
+async fn trainer(State(shared): Shares, Json(call): Json<Tell>) -> Json<bool> {
+    Json(shared.store.trainer(call.seat, call.state).await)
+}
+
+async fn submitted(State(shared): Shares, Json(call): Json<Submitted>) -> Json<u64> {
+    Json(shared.hub.submitted(&call.explorer, call.experiences))
+}
+
+/// Answers nothing if it is to be asked again.
+async fn wait(State(shared): Shares, Json(call): Json<Wait>) -> Reply<Option<Waited>> {
+    let want = Want {
+        explorer: call.explorer,
+        have: call.have,
+        at_least: call.at_least,
+        demand: call.demand,
+        timeout: seconds(call.timeout),
+    };
+    let waiting = shared.hub.wait(want, seconds(call.waited));
+    match tokio::time::timeout(POLL, waiting).await {
+        Err(_) => Ok(Json(None)),
+        Ok(Some(waited)) => Ok(Json(Some(waited))),
+        Ok(None) => Err(gone()),
+    }
+}
+
+async fn asked(State(shared): Shares, Json(call): Json<Since>) -> Reply<Asked> {
+    let timeout = seconds(call.timeout).min(POLL);
+    shared.hub.asked(call.since, timeout).await.map(Json).ok_or_else(gone)
+}
+
+async fn left(State(shared): Shares, Json(call): Json<Since>) -> Reply<bool> {
+    let timeout = seconds(call.timeout).min(POLL);
+    shared.hub.explorers_left(timeout).await.map(Json).ok_or_else(gone)
+}
+
+async fn publish(State(shared): Shares, Json(call): Json<Publish>) -> Reply<()> {
+    let weights = match call.location {
+        Location::Folder(path) => NewWeights::Folder(path),
+        Location::Group(group) => NewWeights::Group(group),
+    };
+    let published = shared.store.publish(call.version, weights).await;
+    published.map(Json).map_err(|error| refused(&error))
+}
+
+/// Takes the content of a safetensors file, piece by piece.
+async fn weights(State(shared): Shares, Path(version): Path<u64>, body: Body) -> Reply<()> {
+    let store = &shared.store;
+    let taken = async {
+        let _turn = store.turn().await;
+        let mut body = body.into_data_stream();
+        let draft = match store.begin(version).await {
+            Ok(draft) => draft,
+            Err(error) => {
+                // Whoever still sends does not listen: they are heard out.
+                receive(&mut body, None).await?;
+                return Err(error);
+            }
+        };
+        write(&mut body, draft.path().join(MODEL)).await?;
+        store.finish(draft, version).await
+    };
+    taken.await.map(Json).map_err(|error| refused(&error))
+}
+
+async fn write(body: &mut BodyDataStream, path: PathBuf) -> Result<(), SyncError> {
+    let (pieces, mut written) = mpsc::channel::<Bytes>(PIECES);
+    let at = path.clone();
+    let writing = tokio::task::spawn_blocking(move || {
+        let mut file = File::create(&at)?;
+        while let Some(piece) = written.blocking_recv() {
+            file.write_all(&piece)?;
+        }
+        file.sync_all()
+    });
+    receive(body, Some(pieces)).await?;
+    let written = writing.await.unwrap_or_else(|error| Err(io::Error::other(error)));
+    written.map_err(|error| SyncError::file(&path, &error))
+}
+
+/// Receives all pieces, and hands them on for as long as somebody takes them.
+async fn receive(
+    body: &mut BodyDataStream,
+    mut pieces: Option<mpsc::Sender<Bytes>>,
+) -> Result<(), SyncError> {
+    let mut size = 0u64;
+    let torn = |why: String| SyncError::Weights(format!("the weights did not come whole: {why}"));
+    loop {
+        let next = tokio::time::timeout(MAX_PAUSE, body.next()).await;
+        let next = next.map_err(|_| torn(format!("nothing came for {MAX_PAUSE:?}")))?;
+        let Some(piece) = next else { return Ok(()) };
+        let piece = piece.map_err(|error| torn(error.to_string()))?;
+        size += piece.len() as u64;
+        if size > MAX_WEIGHTS {
+            return Err(torn(format!("more than {MAX_WEIGHTS} bytes are not taken")));
+        }
+        if let Some(taker) = &pieces
+            && taker.send(piece).await.is_err()
+        {
+            pieces = None;
+        }
+    }
+}

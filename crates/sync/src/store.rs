@@ -1,0 +1,264 @@
+//! The weights that a host keeps, and their publication.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rollway_config::SyncMethod;
+use rollway_core::rendezvous::{Left, Refused, Role};
+
+use super::address_file::Card;
+use super::checkpoints::{Checkpoints, WeightSource as _};
+use super::error::SyncError;
+use super::folder::{self, Draft, MODEL};
+use super::hub::Hub;
+use super::message::{Location, Member, NewWeights, Published, TrainerState};
+use super::options::Options;
+use super::weights;
+
+/// How many weights that do not stay for good are kept: servers may still read the last but one.
+const PASSING: usize = 2;
+
+/// The weights that are kept, and the hub that tells of them.
+#[derive(Debug)]
+pub(super) struct Store {
+    hub: Arc<Hub>,
+    method: SyncMethod,
+    lease: Duration,
+    /// Where weights are: the job's folder, or one in memory.
+    folder: PathBuf,
+    checkpoints: Checkpoints,
+    /// Held by the one who publishes.
+    publishing: tokio::sync::Mutex<()>,
+    /// What other processes of the job are told, and where.
+    card: Mutex<Card>,
+    path: PathBuf,
+    /// What was said about weights that could not be used, so that it is said once.
+    said: Mutex<String>,
+}
+
+impl Store {
+    pub(super) fn open(
+        options: &Options,
+        hub: Arc<Hub>,
+        (card, path): (Card, PathBuf),
+    ) -> Result<Self, SyncError> {
+        let folder = match options.method {
+            SyncMethod::Checkpoint | SyncMethod::Nccl => options.job_dir.clone(),
+            SyncMethod::Memory => {
+                folder::private(&options.memory)
+                    .map_err(|it| SyncError::file(&it.path, &it.source))?;
+                options.memory.clone()
+            }
+        };
+        Ok(Self {
+            hub,
+            method: options.method,
+            lease: options.lease,
+            checkpoints: Checkpoints::new(&folder),
+            folder,
+            publishing: tokio::sync::Mutex::new(()),
+            card: Mutex::new(card),
+            path,
+            said: Mutex::new(String::new()),
+        })
+    }
+
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    pub(super) fn enter(&self, role: Role, name: &str) -> Result<(u64, Duration), SyncError> {
+        let entered = self.hub.enter(role, name).map_err(refused)?;
+        Ok((entered.seat.0, self.lease))
+    }
+
+    pub(super) async fn leave(self: &Arc<Self>, seat: u64, how: &Left) {
+        // Who waits gets the last weights, not only the end.
+        self.look_apart().await;
+        self.hub.leave(seat, how);
+        let store = Arc::clone(self);
+        let kept = apart(move || store.keep_members()).await;
+        if let Err(error) = kept {
+            tracing::warn!(%error, "the next host will not know who has left");
+        }
+    }
+
+    /// Writes down who has left, for whoever hosts the synchronizer next.
+    fn keep_members(&self) -> Result<(), SyncError> {
+        let view = self.hub.view();
+        let has_left = |member: &Member| matches!(member.state.as_str(), "done" | "failed");
+        let mut card = self.card.lock().unwrap_or_else(PoisonError::into_inner);
+        card.explorers = view.explorers.into_iter().filter(has_left).collect();
+        card.trainer = view.trainer.filter(has_left);
+        card.write(&self.path)
+    }
+
+    pub(super) async fn trainer(self: &Arc<Self>, seat: u64, state: TrainerState) -> bool {
+        if state != TrainerState::Training {
+            // What it published is known before it is believed that there is nothing new.
+            self.look_apart().await;
+        }
+        self.hub.trainer(seat, state)
+    }
+
+    /// Looks for new weights on a thread that may wait for disks.
+    pub(super) async fn look_apart(self: &Arc<Self>) -> bool {
+        let store = Arc::clone(self);
+        tokio::task::spawn_blocking(move || store.look()).await.unwrap_or(false)
+    }
+
+    /// Looks for new weights in the folder, if that is their way. False: they cannot be read yet.
+    pub(super) fn look(&self) -> bool {
+        if self.method == SyncMethod::Nccl {
+            return true;
+        }
+        // Before the folder: what is published meanwhile is newer than what is found, and no fault.
+        let known = self.hub.newest().map(|newest| newest.version);
+        let found = self.checkpoints.newest().map_err(|error| error.to_string());
+        let told = found.and_then(|newest| match newest {
+            Some(newest) if known.is_some_and(|known| newest.version < known) => {
+                self.is_next(newest.version).map_err(|error| error.to_string())
+            }
+            Some(newest) if known != Some(newest.version) => {
+                weights::check(&newest.path).map_err(|error| error.to_string())?;
+                let location = Location::Folder(newest.path);
+                let _ = self.hub.published(Published { version: newest.version, location });
+                Ok(())
+            }
+            _ => Ok(()),
+        });
+        let words = told.err().unwrap_or_default();
+        let is_well = words.is_empty();
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        if words != *said {
+            if !is_well {
+                tracing::warn!(error = words, "weights cannot be used yet; looking again");
+            }
+            *said = words;
+        }
+        is_well
+    }
+
+    /// Tells everybody of weights.
+    fn tell(&self, published: Published) -> Result<(), SyncError> {
+        let version = published.version;
+        if self.hub.published(published).map_err(refused)? {
+            tracing::debug!(version, "new weights");
+        }
+        Ok(())
+    }
+
+    pub(super) async fn publish(
+        self: &Arc<Self>,
+        version: u64,
+        weights: NewWeights,
+    ) -> Result<(), SyncError> {
+        let _publishing = self.publishing.lock().await;
+        let location = match weights {
+            NewWeights::Group(group) => Location::Group(group),
+            NewWeights::Folder(path) => {
+                let path = std::path::absolute(&path).unwrap_or(path);
+                let checked = path.clone();
+                apart(move || weights::check(&checked).map_err(|error| unusable(&error))).await?;
+                Location::Folder(path)
+            }
+            NewWeights::Bytes(bytes) => {
+                self.is_next(version)?;
+                let folder = self.folder.clone();
+                let write = move || {
+                    let draft = Draft::begin(&folder, version)?;
+                    let path = draft.path().join(MODEL);
+                    fs::write(&path, &bytes).map_err(folder::failed(&path))?;
+                    Ok(draft)
+                };
+                let draft = apart(move || write().map_err(|error| full(&error))).await?;
+                return self.finish(draft, version).await;
+            }
+        };
+        self.tell(Published { version, location })
+    }
+
+    /// Refuses versions that go backwards before anything is written.
+    pub(super) fn is_next(&self, version: u64) -> Result<(), SyncError> {
+        match self.hub.newest() {
+            Some(newest) if version < newest.version => {
+                Err(refused(Refused::Older { version, newest: newest.version }))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Begins to take weights that come in pieces.
+    pub(super) async fn begin(&self, version: u64) -> Result<Draft, SyncError> {
+        self.is_next(version)?;
+        let folder = self.folder.clone();
+        apart(move || Draft::begin(&folder, version).map_err(|error| full(&error))).await
+    }
+
+    /// Checks weights that were written, makes them the newest, and tells everybody.
+    pub(super) async fn finish(&self, draft: Draft, version: u64) -> Result<(), SyncError> {
+        let folder = self.folder.clone();
+        let place = apart(move || {
+            weights::check(draft.path()).map_err(|error| unusable(&error))?;
+            let place = draft.finish(false).map_err(|error| full(&error))?;
+            folder::announce(&folder, version).map_err(|error| full(&error))?;
+            Ok(place)
+        });
+        self.tell(Published { version, location: Location::Folder(place.await?) })?;
+        let (folder, in_use) = (self.folder.clone(), self.hub.loading());
+        apart(move || folder::tidy(&folder, PASSING, &in_use).map_err(|error| full(&error))).await
+    }
+
+    /// Removes weights that were kept in memory, if the job is over.
+    pub(super) fn forget(&self) {
+        if self.method == SyncMethod::Memory && self.hub.is_done() {
+            // What cannot be removed is removed by whoever cleans the memory's file system.
+            let _ = fs::remove_dir_all(&self.folder);
+        }
+    }
+
+    /// Waits for its turn to publish.
+    pub(super) async fn turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.publishing.lock().await
+    }
+}
+
+async fn apart<T: Send + 'static>(
+    act: impl FnOnce() -> Result<T, SyncError> + Send + 'static,
+) -> Result<T, SyncError> {
+    let done = tokio::task::spawn_blocking(act).await;
+    done.unwrap_or_else(|error| Err(SyncError::Refused(error.to_string())))
+}
+
+fn unusable(error: &weights::ReadError) -> SyncError {
+    SyncError::Weights(format!("these weights cannot be published: {error}"))
+}
+
+fn full(error: &folder::FolderError) -> SyncError {
+    let hint = match error.source.kind() {
+        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
+            "; make room there, or use `synchronizer.sync_method: checkpoint` with a job folder \
+             that has it"
+        }
+        _ => "",
+    };
+    SyncError::File { path: error.path.clone(), problem: format!("{}{hint}", error.source) }
+}
+
+fn refused(refused: Refused) -> SyncError {
+    SyncError::Refused(match refused {
+        Refused::OtherTrainer(name) => format!(
+            "trainer {name:?} is at the synchronizer already, and a job has one: end it first, or \
+             give this one the same name (`trainer.name`) to take its place"
+        ),
+        Refused::TooMany(most) => {
+            format!("{most} explorers came to the synchronizer, which is as many as it remembers")
+        }
+        Refused::Older { version, newest } => format!(
+            "weights of version {version} are older than the newest, of version {newest}: versions \
+             never go backwards; begin a new job, or go on from version {newest}"
+        ),
+    })
+}

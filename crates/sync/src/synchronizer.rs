@@ -1,0 +1,236 @@
+//! The synchronizer as explorers and trainers use it: requests to the host, which is found again,
+//! or replaced by this process, when it is gone.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rollway_config::{Config, SyncMethod};
+use tokio::time::Instant;
+
+use super::error::{SyncError, Trouble};
+use super::link::Link;
+use super::message::{Asked, NewWeights, Published, TrainerState, View, Waited, Want};
+use super::options::Options;
+use super::{address_file, find};
+
+/// The synchronizer of a job, hosted by this process or another. Clones are the same.
+#[derive(Clone, Debug)]
+pub struct Synchronizer(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    options: Options,
+    file: PathBuf,
+    link: Mutex<Link>,
+    /// Held by the one who looks for another host.
+    looking: tokio::sync::Mutex<()>,
+    /// The seat of the trainer, if it is in this process.
+    trainer: Mutex<Option<u64>>,
+}
+
+impl Synchronizer {
+    /// Hosts the synchronizer of a job, or joins it.
+    pub async fn open(config: &Config) -> Result<Self, SyncError> {
+        Self::open_with(Options::of(config)).await
+    }
+
+    /// Hosts or joins one that other options describe.
+    pub async fn open_with(options: Options) -> Result<Self, SyncError> {
+        let until = Instant::now() + options.patience;
+        let link = find::find(&options, None, until).await?;
+        let file = address_file::file(&options.job_dir);
+        let (link, trainer) = (Mutex::new(link), Mutex::new(None));
+        let looking = tokio::sync::Mutex::new(());
+        Ok(Self(Arc::new(Inner { options, file, link, looking, trainer })))
+    }
+
+    /// Its address.
+    pub fn url(&self) -> String {
+        self.link().url().to_owned()
+    }
+
+    /// The file that tells other processes of the job its address and its secret.
+    pub fn file(&self) -> &Path {
+        &self.0.file
+    }
+
+    /// The way that weights take.
+    pub fn method(&self) -> SyncMethod {
+        match self.link() {
+            Link::Here(_) => self.0.options.method,
+            Link::There(remote) => remote.about().method,
+        }
+    }
+
+    /// Whether this process hosts it.
+    pub fn is_host(&self) -> bool {
+        matches!(self.link(), Link::Here(_))
+    }
+
+    /// Returns how long a host that does not answer is looked for.
+    pub(super) fn patience(&self) -> Duration {
+        self.0.options.patience
+    }
+
+    /// Sets the seat of the trainer of this process.
+    pub(super) fn set_trainer(&self, seat: u64) {
+        *self.0.trainer.lock().unwrap_or_else(PoisonError::into_inner) = Some(seat);
+    }
+
+    fn link(&self) -> Link {
+        self.0.link.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Asks whoever hosts it. If the host is gone, another is found, or this process becomes it.
+    pub(super) async fn call<T, F>(
+        &self,
+        timeout: Duration,
+        mut ask: impl FnMut(Link) -> F,
+    ) -> Answer<T>
+    where
+        F: Future<Output = Result<T, Trouble>>,
+    {
+        let until = Instant::now() + timeout;
+        loop {
+            let link = self.link();
+            match ask(link.clone()).await {
+                Ok(answer) => return Ok(answer),
+                Err(Trouble::Refused(error)) => return Err(error),
+                Err(Trouble::Gone(why)) => {
+                    tracing::debug!(url = link.url(), why, "the synchronizer is gone");
+                    self.relink(&link, &why, until).await?;
+                }
+            }
+        }
+    }
+
+    /// Finds another host than the one that is gone, or becomes it.
+    async fn relink(&self, gone: &Link, why: &str, until: Instant) -> Result<(), SyncError> {
+        let _looking = self.0.looking.lock().await;
+        if !self.link().is_same(gone) {
+            return Ok(());
+        }
+        let found = find::find(&self.0.options, Some(why), until).await?;
+        tracing::info!(url = found.url(), from = gone.url(), "another hosts the synchronizer now");
+        *self.0.link.lock().unwrap_or_else(PoisonError::into_inner) = found;
+        Ok(())
+    }
+
+    /// Waits for weights, as an explorer that has delivered its experiences. A wait that is given
+    /// up leaves nothing behind.
+    pub async fn wait(&self, want: Want) -> Waited {
+        let began = Instant::now();
+        loop {
+            let waited = began.elapsed();
+            let left = Want { timeout: want.timeout.saturating_sub(waited), ..want.clone() };
+            let asked = self.call(left.timeout, |link| {
+                let left = left.clone();
+                async move { link.wait(left, waited).await }
+            });
+            match asked.await {
+                Ok(Some(waited)) => return waited,
+                // It asks again, so that a host that is gone is noticed.
+                Ok(None) => {}
+                Err(error) => return Waited::TimedOut(error.to_string()),
+            }
+        }
+    }
+
+    /// Says how many experiences an explorer has submitted in all; returns how many the others
+    /// have, as far as is known.
+    pub async fn submitted(&self, explorer: &str, experiences: u64) -> u64 {
+        let asked = self.call(self.0.options.patience, |link| async move {
+            link.submitted(explorer, experiences).await
+        });
+        asked.await.unwrap_or_else(|error| {
+            tracing::warn!(%error, "nobody knows what other explorers have submitted");
+            0
+        })
+    }
+
+    /// The newest weights; none if there are none, or nobody knows.
+    pub async fn newest(&self) -> Option<Published> {
+        self.view().await.newest
+    }
+
+    /// Publishes weights: they are checked, kept if they are bytes, and everybody is told. The
+    /// same version again has no further effect.
+    pub async fn publish(&self, version: u64, weights: NewWeights) -> Result<(), SyncError> {
+        self.call(self.0.options.patience, |link| {
+            let weights = weights.clone();
+            async move { link.publish(version, weights).await }
+        })
+        .await
+    }
+
+    /// Tells what the trainer in this process is at. It has a seat.
+    pub async fn trainer_state(&self, state: TrainerState) {
+        let seat = *self.0.trainer.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(seat) = seat else { return };
+        let told = self.call(self.0.options.patience, |link| {
+            let state = state.clone();
+            async move { link.trainer(seat, state).await }
+        });
+        match told.await {
+            Ok(true) => {}
+            Ok(false) => tracing::debug!("the trainer's seat is not known; its next beat enters"),
+            Err(error) => tracing::warn!(%error, "cannot tell what the trainer is at"),
+        }
+    }
+
+    /// Waits until those who wait for weights are others than `since`, or time is up.
+    pub async fn asked(&self, since: Option<Asked>, timeout: Duration) -> Result<Asked, SyncError> {
+        let until = Instant::now() + timeout;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let patience = left.max(self.0.options.patience);
+            let asked = self.call(patience, |link| async move { link.asked(since, left).await });
+            let asked = asked.await?;
+            if since != Some(asked) || Instant::now() >= until {
+                return Ok(asked);
+            }
+        }
+    }
+
+    /// Waits until somebody demands weights that those of version `since` would satisfy: the
+    /// trainer's step. False: time is up.
+    pub async fn demanded(&self, since: u64, timeout: Duration) -> bool {
+        let until = Instant::now() + timeout;
+        let mut seen = None;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let Ok(asked) = self.asked(seen, left).await else { return false };
+            if asked.wanted.is_some_and(|wanted| wanted <= since) {
+                return true;
+            }
+            if Instant::now() >= until {
+                return false;
+            }
+            seen = Some(asked);
+        }
+    }
+
+    /// Waits until all explorers that ever came have left for good. False: time is up.
+    pub async fn explorers_left(&self, timeout: Duration) -> bool {
+        let until = Instant::now() + timeout;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let patience = left.max(self.0.options.patience);
+            let asked = self.call(patience, |link| async move { link.explorers_left(left).await });
+            match asked.await {
+                Ok(true) => return true,
+                Ok(false) if Instant::now() < until => {}
+                Ok(false) | Err(_) => return false,
+            }
+        }
+    }
+
+    /// Everybody, and what they are at; empty if nobody answers.
+    pub async fn view(&self) -> View {
+        let asked = self.call(self.0.options.patience, |link| async move { link.view().await });
+        asked.await.unwrap_or_default()
+    }
+}
+
+type Answer<T> = Result<T, SyncError>;

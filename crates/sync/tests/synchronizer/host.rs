@@ -1,0 +1,175 @@
+//! Who hosts, who joins, who waits.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::time::Duration;
+
+use rollway_config::SyncMethod;
+use rollway_sync::{Options, SyncError, Synchronizer, TrainerState, Waited, Want};
+
+use crate::world::{LONG, new, open, options, publish, until_waiting, want};
+
+const CHECKPOINT: SyncMethod = SyncMethod::Checkpoint;
+
+#[tokio::test]
+async fn the_first_hosts_and_the_others_join_it() {
+    let job = tempfile::tempdir().unwrap();
+    let first = open(job.path(), CHECKPOINT).await;
+    let second = open(job.path(), CHECKPOINT).await;
+    assert!(first.is_host() && !second.is_host());
+    assert_eq!(first.url(), second.url());
+    let mode = std::fs::metadata(first.file()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    // What one is told, the other knows.
+    let seat = second.enter_trainer("trainer").await.unwrap();
+    let waiting = tokio::spawn({
+        let first = first.clone();
+        async move { first.wait(want(0, 1)).await }
+    });
+    until_waiting(&second, 1).await;
+    publish(job.path(), 1);
+    let (version, path) = new(waiting.await.unwrap());
+    assert_eq!((version, path.as_path()), (1, job.path().join("global_step_1").as_path()));
+    let waiting = tokio::spawn({
+        let second = second.clone();
+        async move { second.wait(want(1, 2)).await }
+    });
+    until_waiting(&first, 1).await;
+    seat.done().await.unwrap();
+    assert_eq!(waiting.await.unwrap(), Waited::TrainerDone(None));
+    assert_eq!(first.view().await.trainer.unwrap().state, "done");
+}
+
+#[tokio::test]
+async fn an_idle_trainer_that_has_looked_says_that_there_is_nothing_new() {
+    let job = tempfile::tempdir().unwrap();
+    let host = open(job.path(), CHECKPOINT).await;
+    let trainer = open(job.path(), CHECKPOINT).await;
+    let _seat = trainer.enter_trainer("trainer").await.unwrap();
+    let before = trainer.asked(None, Duration::ZERO).await.unwrap();
+    trainer.trainer_state(TrainerState::Idle { seen: before.ask }).await;
+    let waiting = tokio::spawn(async move { host.wait(want(0, 1)).await });
+    let asked = trainer.asked(Some(before), LONG).await.unwrap();
+    assert!(asked.ask > before.ask && asked.waiting == 1);
+    trainer.trainer_state(TrainerState::Idle { seen: before.ask }).await;
+    assert_eq!(trainer.view().await.asked.waiting, 1, "that look was before the wait");
+    trainer.trainer_state(TrainerState::Idle { seen: asked.ask }).await;
+    assert_eq!(waiting.await.unwrap(), Waited::NothingNew);
+}
+
+#[tokio::test]
+async fn weights_that_were_just_published_are_seen_before_idle_is_believed() {
+    let job = tempfile::tempdir().unwrap();
+    let host = open(job.path(), CHECKPOINT).await;
+    let _seat = host.enter_trainer("trainer").await.unwrap();
+    for version in 1..20 {
+        let waiting = tokio::spawn({
+            let host = host.clone();
+            // More than the trainer gets to.
+            async move { host.wait(want(version - 1, version + 5)).await }
+        });
+        until_waiting(&host, 1).await;
+        let seen = host.asked(None, Duration::ZERO).await.unwrap().ask;
+        publish(job.path(), version);
+        host.trainer_state(TrainerState::Idle { seen }).await;
+        assert_eq!(new(waiting.await.unwrap()).0, version);
+    }
+}
+
+#[tokio::test]
+async fn a_demand_is_heard_and_a_wait_that_is_given_up_leaves_nothing() {
+    let job = tempfile::tempdir().unwrap();
+    let host = open(job.path(), CHECKPOINT).await;
+    let explorer = open(job.path(), CHECKPOINT).await;
+    let waiting =
+        tokio::spawn(async move { explorer.wait(Want { demand: true, ..want(2, 4) }).await });
+    assert!(host.demanded(4, LONG).await);
+    assert!(!host.demanded(3, Duration::ZERO).await, "it would not do");
+    // The connection of whoever waits is closed.
+    waiting.abort();
+    let mut seen = host.asked(None, Duration::ZERO).await.unwrap();
+    while seen.waiting > 0 {
+        seen = host.asked(Some(seen), LONG).await.unwrap();
+    }
+    assert_eq!(seen.wanted, None);
+    let waited = host.wait(Want { timeout: Duration::ZERO, demand: true, ..want(0, 1) }).await;
+    let Waited::TimedOut(words) = waited else { panic!("{waited:?}") };
+    assert!(words.contains("no trainer ever came"), "{words}");
+    assert_eq!(host.view().await.asked.waiting, 0);
+}
+
+#[tokio::test]
+async fn a_trainer_that_dies_is_missed_within_its_lease() {
+    let job = tempfile::tempdir().unwrap();
+    let lease = Duration::from_millis(50);
+    let brief = Options { lease, ..options(job.path(), CHECKPOINT) };
+    let host = Synchronizer::open_with(brief.clone()).await.unwrap();
+    // What runs there ends with it, as with a process.
+    let elsewhere = tokio::runtime::Runtime::new().unwrap();
+    let entered = elsewhere.spawn(async move {
+        let trainer = Synchronizer::open_with(brief).await.unwrap();
+        trainer.enter_trainer("trainer").await.unwrap()
+    });
+    let seat = entered.await.unwrap();
+    let waiting = tokio::spawn({
+        let host = host.clone();
+        async move { host.wait(want(0, 1)).await }
+    });
+    until_waiting(&host, 1).await;
+    let refused = host.enter_trainer("other").await.unwrap_err();
+    assert!(refused.to_string().contains("\"trainer\" is at the synchronizer"), "{refused}");
+    elsewhere.shutdown_background();
+    drop(seat);
+    let waited = waiting.await.unwrap();
+    let Waited::TrainerFailed(words) = waited else { panic!("{waited:?}") };
+    assert!(words.contains("nothing was heard of it"), "{words}");
+    // It is started again.
+    let _again = host.enter_trainer("trainer").await.unwrap();
+    assert_eq!(host.view().await.trainer.unwrap().state, "here");
+}
+
+#[tokio::test]
+async fn explorers_leave_one_after_the_other() {
+    let job = tempfile::tempdir().unwrap();
+    let host = open(job.path(), CHECKPOINT).await;
+    assert!(!host.explorers_left(Duration::ZERO).await, "none came yet");
+    let slow = host.enter_explorer("slow").await.unwrap();
+    let quick = host.enter_explorer("quick").await.unwrap();
+    quick.done().await.unwrap();
+    assert!(!host.explorers_left(Duration::ZERO).await);
+    let left = tokio::spawn({
+        let host = host.clone();
+        async move { host.explorers_left(LONG).await }
+    });
+    slow.failed("no luck").await.unwrap();
+    assert!(left.await.unwrap());
+    let errors: Vec<_> = host.view().await.explorers.into_iter().map(|it| it.error).collect();
+    assert_eq!(errors, [None, Some("no luck".to_owned())]);
+}
+
+#[tokio::test]
+async fn an_address_is_listened_at_joined_or_refused_with_a_remedy() {
+    let job = tempfile::tempdir().unwrap();
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = free.local_addr().unwrap().to_string();
+    let at = |address: &str, job_name: &str| Options {
+        address: Some(address.to_owned()),
+        job: job_name.to_owned(),
+        patience: Duration::ZERO,
+        ..options(job.path(), CHECKPOINT)
+    };
+    let error = Synchronizer::open_with(at(&address, "a/b")).await.unwrap_err().to_string();
+    assert!(error.contains(&address) && error.contains("another port"), "{error}");
+    drop(free);
+    let host = Synchronizer::open_with(at(&address, "a/b")).await.unwrap();
+    assert!(host.is_host() && host.url() == format!("http://{address}"));
+    let second = Synchronizer::open_with(at(&address, "a/b")).await.unwrap();
+    assert!(!second.is_host());
+    let named = Synchronizer::open_with(at(&host.url(), "a/b")).await.unwrap();
+    assert!(!named.is_host());
+    let error = Synchronizer::open_with(at(&address, "a/c")).await.unwrap_err().to_string();
+    assert!(error.contains("that of job \"a/b\""), "{error}");
+    let error = Synchronizer::open_with(at("nowhere", "a/b")).await.unwrap_err().to_string();
+    assert!(error.contains("`host:port`"), "{error}");
+    let error = Synchronizer::open_with(at("http://127.0.0.1:9", "a/b")).await.unwrap_err();
+    assert!(matches!(error, SyncError::Unreachable(_)), "{error}");
+}

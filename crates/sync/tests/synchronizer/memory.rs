@@ -1,0 +1,93 @@
+//! Method `memory`: the trainer pushes, the last two versions are kept.
+
+use std::fs;
+
+use bytes::Bytes;
+use rollway_config::SyncMethod;
+use rollway_core::rendezvous::{TensorSpec, TransferGroup};
+use rollway_sync::{Location, NewWeights, SyncError, Want, folder};
+
+use crate::world::{new, open, until_host, until_waiting, want, weights};
+
+#[tokio::test]
+async fn pushed_weights_are_checked_kept_and_forgotten() {
+    let job = tempfile::tempdir().unwrap();
+    let host = open(job.path(), SyncMethod::Memory).await;
+    let trainer = open(job.path(), SyncMethod::Memory).await;
+    assert!(!trainer.is_host() && trainer.method() == SyncMethod::Memory);
+    let seat = host.enter_explorer("explorer").await.unwrap();
+    let waiting = tokio::spawn({
+        let host = host.clone();
+        async move { host.wait(want(0, 1)).await }
+    });
+    until_waiting(&host, 1).await;
+    let torn = NewWeights::Bytes(Bytes::from(weights(1.0)).slice(..20));
+    for synchronizer in [&host, &trainer] {
+        let refused = synchronizer.publish(1, torn.clone()).await.unwrap_err();
+        assert!(matches!(refused, SyncError::Weights(_)), "{refused}");
+    }
+    let bytes = |version: u64| NewWeights::Bytes(weights(version as f32).into());
+    trainer.publish(1, bytes(1)).await.unwrap();
+    let (version, first) = new(waiting.await.unwrap());
+    assert_eq!((version, fs::read(first.join(folder::MODEL)).unwrap()), (1, weights(1.0)));
+    for version in 2..=4 {
+        trainer.publish(version, bytes(version)).await.unwrap();
+    }
+    host.publish(5, bytes(5)).await.unwrap();
+    assert!(first.exists(), "the explorer may still be loading them");
+    let (version, last) = new(host.wait(want(1, 1)).await);
+    assert_eq!(version, 5);
+    trainer.publish(6, bytes(6)).await.unwrap();
+    trainer.publish(7, bytes(7)).await.unwrap();
+    let mut kept: Vec<u64> = fs::read_dir(last.parent().unwrap())
+        .unwrap()
+        .filter_map(|entry| folder::version(entry.unwrap().file_name().to_str()?))
+        .collect();
+    kept.sort_unstable();
+    assert_eq!(kept, [5, 6, 7], "the last two, and what is being loaded");
+    let refused = trainer.publish(3, bytes(3)).await.unwrap_err();
+    assert!(refused.to_string().contains("never go backwards"), "{refused}");
+    // Another host finds them again.
+    drop((host, seat));
+    until_host(&[&trainer]).await;
+    assert_eq!(trainer.newest().await.unwrap().version, 7);
+}
+
+#[tokio::test]
+async fn a_job_that_is_over_leaves_nothing_in_memory() {
+    let job = tempfile::tempdir().unwrap();
+    let host = open(job.path(), SyncMethod::Memory).await;
+    let explorer = host.enter_explorer("explorer").await.unwrap();
+    let trainer = host.enter_trainer("trainer").await.unwrap();
+    host.publish(1, NewWeights::Bytes(weights(1.0).into())).await.unwrap();
+    let (_, place) = new(host.wait(want(0, 1)).await);
+    trainer.done().await.unwrap();
+    explorer.done().await.unwrap();
+    assert!(place.exists());
+    drop(host);
+    // It ends with the last task that knows it.
+    while place.exists() {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn a_group_is_handed_on() {
+    let job = tempfile::tempdir().unwrap();
+    let _host = open(job.path(), SyncMethod::Nccl).await;
+    let trainer = open(job.path(), SyncMethod::Nccl).await;
+    let group = TransferGroup {
+        master_address: "10.0.0.1".to_owned(),
+        master_port: 29_500,
+        world_size: 3,
+        ranks_per_server: 2,
+        name: "weights".to_owned(),
+        backend: "nccl".to_owned(),
+        join: true,
+        tensors: vec![TensorSpec { name: "w".into(), dtype: "bfloat16".into(), shape: vec![2, 3] }],
+    };
+    trainer.publish(1, NewWeights::Group(group.clone())).await.unwrap();
+    let waited = trainer.wait(Want { at_least: 1, ..want(0, 1) }).await;
+    let rollway_sync::Waited::New(published) = waited else { panic!("{waited:?}") };
+    assert_eq!(published.location, Location::Group(group));
+}

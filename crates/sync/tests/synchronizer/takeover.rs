@@ -1,0 +1,82 @@
+//! A host that goes, or is killed.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use rollway_config::SyncMethod;
+use rollway_sync::{Options, Synchronizer, Waited};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::process::Command;
+
+use crate::world::{LONG, new, open, options, publish, until_host, until_waiting, want};
+
+#[tokio::test]
+async fn another_takes_over_and_waits_go_on() {
+    let job = tempfile::tempdir().unwrap();
+    let first = open(job.path(), SyncMethod::Checkpoint).await;
+    let second = open(job.path(), SyncMethod::Checkpoint).await;
+    let third = open(job.path(), SyncMethod::Checkpoint).await;
+    first.enter_explorer("gone").await.unwrap().done().await.unwrap();
+    let _explorer = second.enter_explorer("explorer").await.unwrap();
+    let waiting = tokio::spawn({
+        let second = second.clone();
+        async move { second.wait(want(0, 1)).await }
+    });
+    until_waiting(&third, 1).await;
+    drop(first);
+    // One of the two hosts it now, and the wait is open there.
+    until_host(&[&second, &third]).await;
+    until_waiting(&third, 1).await;
+    assert!(second.is_host() != third.is_host());
+    let names: Vec<_> = third.view().await.explorers.into_iter().map(|it| it.name).collect();
+    assert!(names.contains(&"gone".to_owned()), "{names:?}");
+    publish(job.path(), 1);
+    assert_eq!(new(waiting.await.unwrap()).0, 1);
+}
+
+#[tokio::test]
+async fn a_host_that_was_killed_is_followed_by_another() {
+    let job = tempfile::tempdir().unwrap();
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["takeover::host_in_a_process", "--exact", "--nocapture"])
+        .env("ROLLWAY_TEST_JOB", job.path())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    while !lines.next_line().await.unwrap().expect("it hosts").contains("hosting") {}
+    let lease = Duration::from_millis(100);
+    let brief = Options { lease, ..options(job.path(), SyncMethod::Checkpoint) };
+    let explorer = Synchronizer::open_with(brief).await.unwrap();
+    assert!(!explorer.is_host());
+    let _seat = explorer.enter_explorer("explorer").await.unwrap();
+    assert_eq!(explorer.view().await.trainer.unwrap().state, "here");
+    let waiting = tokio::spawn({
+        let explorer = explorer.clone();
+        async move { explorer.wait(want(0, 1)).await }
+    });
+    until_waiting(&explorer, 1).await;
+    child.kill().await.unwrap();
+    // Whoever waits hosts it, and the trainer is started again.
+    let trainer = explorer.enter_trainer("trainer").await.unwrap();
+    assert!(explorer.is_host());
+    until_waiting(&explorer, 1).await;
+    trainer.failed("out of memory").await.unwrap();
+    let waited = waiting.await.unwrap();
+    let Waited::TrainerFailed(words) = waited else { panic!("{waited:?}") };
+    assert!(words.contains("out of memory"), "{words}");
+}
+
+/// The body of the process above; elsewhere it has nothing to do.
+#[tokio::test]
+async fn host_in_a_process() {
+    let Some(job) = std::env::var_os("ROLLWAY_TEST_JOB") else { return };
+    let lease = Duration::from_millis(100);
+    let brief = Options { lease, ..options(job.as_ref(), SyncMethod::Checkpoint) };
+    let host = Synchronizer::open_with(brief).await.unwrap();
+    let _seat = host.enter_trainer("trainer").await.unwrap();
+    assert!(host.is_host());
+    println!("hosting");
+    host.explorers_left(LONG).await;
+}

@@ -1,0 +1,290 @@
+//! From a row to a task: which field means what.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::error::TasksetErrorKind as Kind;
+use super::rows::Keys;
+use super::{Fields, Result, TasksetError};
+use rollway_base::suggest::instead;
+use rollway_config::{Args, Format, Taskset};
+
+/// What all tasks of a taskset have in common.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Source {
+    /// The position of the taskset among those of the job.
+    pub taskset_id: usize,
+    /// Its name, as in metrics and logs.
+    pub name: Arc<str>,
+    /// Whether its tasks are evaluated instead of trained on.
+    pub is_eval: bool,
+    /// How many runs of a task are wanted.
+    pub repeat_times: u32,
+    /// Which fields of a row mean what, as workflows get it.
+    pub format_args: Args,
+    /// Sampling options for the model.
+    pub rollout_args: Args,
+    /// Handed to the workflow.
+    pub workflow_args: Args,
+    /// Handed to the reward function.
+    pub reward_fn_args: Args,
+}
+
+/// A row, and what its fields mean.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TaskRow {
+    /// The row as it is in the file.
+    pub raw: Fields,
+    /// The question.
+    pub prompt: Option<Value>,
+    /// The expected answer.
+    pub response: Option<Value>,
+    /// What is said to the model first: system prompt and question, or the messages of the row.
+    pub messages: Vec<Value>,
+    /// The tools that the model may call.
+    pub tools: Option<Value>,
+    /// Images.
+    pub images: Option<Value>,
+    /// Videos.
+    pub videos: Option<Value>,
+    /// The workflow: of the row, of the taskset or of the job.
+    pub workflow: Option<Arc<str>>,
+    /// The reward function: of the row, of the taskset or of the job.
+    pub reward_fn: Option<Arc<str>>,
+}
+
+/// A task that was chosen.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Drawn {
+    /// What it has in common with the others of its taskset.
+    pub source: Arc<Source>,
+    /// The row in the taskset, from 0.
+    pub index: u64,
+    /// How often all tasksets had been gone through before.
+    pub epoch: u64,
+    /// The row.
+    pub task: TaskRow,
+}
+
+/// Which task was chosen: enough to choose it again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Pick {
+    /// The position of the taskset among those of the job.
+    pub taskset_id: usize,
+    /// The row in the taskset, from 0.
+    pub index: u64,
+    /// How often all tasksets had been gone through before.
+    pub epoch: u64,
+}
+
+impl Drawn {
+    /// Returns which task it is.
+    pub fn pick(&self) -> Pick {
+        Pick { taskset_id: self.source.taskset_id, index: self.index, epoch: self.epoch }
+    }
+
+    /// Returns where the task is from, by which selectors are told how it went.
+    pub fn task_index(&self) -> Value {
+        json!({"index": self.index, "taskset_id": self.source.taskset_id})
+    }
+
+    /// Returns the task under the names that tasks have in Python, without its workflow. What is
+    /// empty is left out.
+    pub fn fields(&self) -> Args {
+        let source = &*self.source;
+        let mut fields = Args::new();
+        fields.insert("raw_task".to_owned(), Value::Object(self.task.raw.clone()));
+        fields.insert("index".to_owned(), self.task_index());
+        fields.insert("repeat_times".to_owned(), source.repeat_times.into());
+        fields.insert("is_eval".to_owned(), source.is_eval.into());
+        if let Some(reward_fn) = &self.task.reward_fn {
+            fields.insert("reward_fn".to_owned(), reward_fn.as_ref().into());
+        }
+        for (name, args) in [
+            ("format_args", &source.format_args),
+            ("rollout_args", &source.rollout_args),
+            ("workflow_args", &source.workflow_args),
+            ("reward_fn_args", &source.reward_fn_args),
+        ] {
+            if !args.is_empty() {
+                fields.insert(name.to_owned(), Value::Object(args.clone()));
+            }
+        }
+        fields
+    }
+}
+
+/// How the rows of a taskset become tasks.
+#[derive(Debug)]
+pub(super) struct Shape {
+    format: Format,
+    is_prompt_needed: bool,
+    workflow: Option<Arc<str>>,
+    reward_fn: Option<Arc<str>>,
+}
+
+/// What is wrong with a row, and the remedy; whoever read it knows where it is.
+pub(super) struct Fault(String, String);
+
+impl Fault {
+    pub(super) fn at(self, place: String) -> TasksetError {
+        TasksetError::new(Kind::Row, place, self.0, self.1)
+    }
+}
+
+impl Shape {
+    pub(super) fn new(
+        format: &Format,
+        is_prompt_needed: bool,
+        workflow: Option<&str>,
+        reward_fn: Option<&str>,
+    ) -> Self {
+        let (workflow, reward_fn) = (workflow.map(Arc::from), reward_fn.map(Arc::from));
+        Self { format: format.clone(), is_prompt_needed, workflow, reward_fn }
+    }
+
+    /// Refuses keys that no row has.
+    pub(super) fn check(&self, place: &str, keys: &Keys) -> Result<()> {
+        let (format, default) = (&self.format, Format::default());
+        let asks_response = format.response_key != default.response_key;
+        let asked = [
+            ("prompt_key", self.asks_prompt().then_some(&format.prompt_key)),
+            ("response_key", asks_response.then_some(&format.response_key)),
+            ("messages_key", format.messages_key.as_ref()),
+            ("tools_key", format.tools_key.as_ref()),
+            ("image_key", format.image_key.as_ref()),
+            ("video_key", format.video_key.as_ref()),
+            ("system_prompt_key", format.system_prompt_key.as_ref()),
+            ("workflow_key", format.workflow_key.as_ref()),
+            ("reward_fn_key", format.reward_fn_key.as_ref()),
+        ];
+        for (option, key) in asked {
+            if let Some(key) = key.filter(|key| !keys.has(key)) {
+                let what = format!("`format.{option}` is `{key}`, but no row has that field");
+                return Err(TasksetError::new(Kind::Key, place, what, instead(key, keys.names())));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the field that every row has to have, if there is one.
+    pub(super) fn needed_key(&self) -> Option<&str> {
+        let needed = self.format.messages_key.as_deref().unwrap_or(&self.format.prompt_key);
+        self.asks_prompt_or_messages().then_some(needed)
+    }
+
+    fn asks_prompt_or_messages(&self) -> bool {
+        self.format.messages_key.is_some() || self.asks_prompt()
+    }
+
+    fn asks_prompt(&self) -> bool {
+        let is_chosen = self.format.prompt_key != Format::default().prompt_key;
+        self.format.messages_key.is_none() && (self.is_prompt_needed || is_chosen)
+    }
+
+    /// Makes a task of a row.
+    pub(super) fn task(&self, raw: Fields) -> std::result::Result<TaskRow, Fault> {
+        let format = &self.format;
+        let field = |key: &str| raw.get(key).filter(|value| !value.is_null());
+        let named = |key: &Option<String>| key.as_deref().and_then(field);
+        if let Some(key) = self.needed_key().filter(|key| field(key).is_none()) {
+            let what = format!("the row has no `{key}`");
+            return Err(Fault(what, "fill it in, or take the row out".to_owned()));
+        }
+        let prompt = field(&format.prompt_key).cloned();
+        let system = match named(&format.system_prompt_key) {
+            Some(value) => Some(text(value)),
+            None => format.system_prompt.clone(),
+        };
+        let messages = match (&format.messages_key, &prompt) {
+            (Some(key), _) => field(key).map(|value| messages(key, value)).transpose()?,
+            (None, Some(list @ Value::Array(_))) => Some(messages(&format.prompt_key, list)?),
+            (None, Some(prompt)) => Some(vec![json!({"role": "user", "content": text(prompt)})]),
+            (None, None) => None,
+        };
+        let tools = named(&format.tools_key).map(|value| without_nulls(&parsed(value)));
+        let word = |key: &Option<String>, default: &Option<Arc<str>>| match (key, named(key)) {
+            (_, Some(Value::String(name))) => Ok(Some(Arc::from(name.as_str()))),
+            (Some(key), Some(other)) => {
+                let what = format!("`{key}` holds {other}, which is no name");
+                Err(Fault(what, "write a registered name or `package.module:name`".to_owned()))
+            }
+            _ => Ok(default.clone()),
+        };
+        Ok(TaskRow {
+            response: field(&format.response_key).cloned(),
+            messages: with_system(system, messages.unwrap_or_default()),
+            tools,
+            images: named(&format.image_key).cloned(),
+            videos: named(&format.video_key).cloned(),
+            workflow: word(&format.workflow_key, &self.workflow)?,
+            reward_fn: word(&format.reward_fn_key, &self.reward_fn)?,
+            prompt,
+            raw,
+        })
+    }
+}
+
+/// Returns a system prompt and what follows it. Messages that bring their own keep it.
+fn with_system(system: Option<String>, messages: Vec<Value>) -> Vec<Value> {
+    let has_own = messages.first().is_some_and(|first| first["role"] == "system");
+    match system {
+        Some(system) if !has_own && !messages.is_empty() => {
+            let first = json!({"role": "system", "content": system});
+            std::iter::once(first).chain(messages).collect()
+        }
+        _ => messages,
+    }
+}
+
+fn messages(key: &str, value: &Value) -> std::result::Result<Vec<Value>, Fault> {
+    let hint = || "write them as [{\"role\": \"user\", \"content\": \"…\"}]".to_owned();
+    let value = parsed(value);
+    let Value::Array(list) = &value else {
+        return Err(Fault(format!("`{key}` is no list of messages"), hint()));
+    };
+    if let Some(at) = list.iter().position(|message| !message["role"].is_string()) {
+        return Err(Fault(format!("message {at} of `{key}` has no role"), hint()));
+    }
+    if list.is_empty() {
+        return Err(Fault(format!("`{key}` has no messages"), hint()));
+    }
+    Ok(list.iter().map(without_nulls).collect())
+}
+
+/// Returns what text says, where it is JSON: files of columns keep lists and objects so.
+fn parsed(value: &Value) -> Value {
+    let read = |text: &String| serde_json::from_str(text).ok();
+    match value {
+        Value::String(text) => read(text).unwrap_or_else(|| value.clone()),
+        other => other.clone(),
+    }
+}
+
+/// Takes away members that are null: files of columns have every member in every object.
+fn without_nulls(value: &Value) -> Value {
+    match value {
+        Value::Object(members) => {
+            let kept = members.iter().filter(|(_, member)| !member.is_null());
+            kept.map(|(name, member)| (name.clone(), without_nulls(member))).collect()
+        }
+        Value::Array(items) => items.iter().map(without_nulls).collect(),
+        other => other.clone(),
+    }
+}
+
+fn text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// Returns the format as workflows get it: what is set.
+pub(super) fn format_args(taskset: &Taskset) -> Args {
+    match serde_json::to_value(&taskset.format) {
+        Ok(Value::Object(args)) => args.into_iter().filter(|(_, it)| !it.is_null()).collect(),
+        _ => Args::new(),
+    }
+}

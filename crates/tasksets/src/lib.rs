@@ -1,0 +1,34 @@
+//! Tasksets: rows of files, formats that turn rows into tasks, and selectors that order them.
+//!
+//! [`Opener`] opens the tasksets of a configuration. [`Tasks`] yields batches, takes the pass rates
+//! of tasks as feedback, and can be saved and restored. The user guide is `docs/tasksets.md`.
+//!
+//! Must not know how tasks are executed: no scheduler, no buffers, no async. Rows are read by index
+//! and never all at once, so that a taskset may be larger than memory. Reading blocks; asynchronous
+//! callers use a blocking thread.
+
+mod chance;
+mod error;
+mod format;
+mod open;
+mod rows;
+mod schedule;
+mod selector;
+mod set;
+mod state;
+mod tasks;
+
+pub use self::error::{TasksetError, TasksetErrorKind};
+pub use self::format::{Drawn, Pick, Source, TaskRow};
+pub use self::open::Opener;
+pub use self::selector::Learned;
+pub use self::state::{EstimateState, SelectorState, SetState, TasksetState};
+pub use self::tasks::{All, Tasks};
+
+type Result<T> = std::result::Result<T, TasksetError>;
+
+/// The fields of a task.
+type Fields = serde_json::Map<String, serde_json::Value>;
+
+/// Rows of one taskset at most: a place in an order takes four bytes.
+const MAX_ROWS: u64 = u32::MAX as u64;

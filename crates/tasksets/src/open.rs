@@ -1,0 +1,113 @@
+//! From a configuration to tasks.
+
+use std::sync::Arc;
+
+use super::error::TasksetErrorKind as Kind;
+use super::format::{Shape, Source, format_args};
+use super::rows::Rows;
+use super::selector::Selector;
+use super::set::Set;
+use super::tasks::{Budget, Tasks};
+use super::{Result, TasksetError};
+use rollway_config::{Buffer, SelectorType, Taskset, TasksetStorage};
+
+/// Tasksets of a job at most.
+const MAX_SETS: usize = 4096;
+
+/// Opens the tasksets of a configuration.
+///
+/// Every file is read to its end or to what describes it, so that what is wrong with it is said
+/// before anything else is started.
+#[derive(Clone, Debug)]
+pub struct Opener<'a> {
+    buffer: &'a Buffer,
+    is_prompt_needed: bool,
+}
+
+impl<'a> Opener<'a> {
+    /// Returns an opener for what a configuration says. It should be the resolved one: there
+    /// `repeat_times` of tasks to train on is what counts.
+    pub fn new(buffer: &'a Buffer) -> Self {
+        Self { buffer, is_prompt_needed: true }
+    }
+
+    /// Accepts rows without a prompt, for workflows that read the row themselves. A `prompt_key`
+    /// other than the default one is still looked for.
+    #[must_use]
+    pub fn without_prompts(self) -> Self {
+        Self { is_prompt_needed: false, ..self }
+    }
+
+    /// Opens the tasks to train on.
+    pub fn train(&self) -> Result<Tasks> {
+        let configs: Vec<&Taskset> = self.buffer.explorer_input.train_tasksets().collect();
+        if configs.is_empty() || configs.len() > MAX_SETS {
+            let what = format!("{} tasksets; there must be 1 to {MAX_SETS}", configs.len());
+            let hint = "say where the tasks are: `taskset: {path: tasks.jsonl}`";
+            let place = "buffer.explorer_input";
+            return Err(TasksetError::new(Kind::Option, place, what, hint));
+        }
+        let open = |(id, config): (usize, &&Taskset)| self.set(id, config, false);
+        let sets = configs.iter().enumerate().map(open).collect::<Result<Vec<_>>>()?;
+        let budget = match self.buffer.total_steps {
+            Some(steps) => Budget::Steps(steps.into()),
+            None => Budget::Epochs(self.buffer.total_epochs.into()),
+        };
+        Ok(Tasks::new(sets, budget, configs[0].data_selector.seed))
+    }
+
+    /// Opens the tasks to evaluate on: one [`Tasks`] for each set, in order.
+    pub fn evals(&self) -> Result<Vec<Tasks>> {
+        let configs = self.buffer.explorer_input.eval_tasksets.iter().enumerate();
+        let open = |(id, config)| {
+            let set = self.set(id, config, true)?;
+            Ok(Tasks::new(vec![set], Budget::Once, config.data_selector.seed))
+        };
+        configs.map(open).collect()
+    }
+
+    fn set(&self, taskset_id: usize, config: &Taskset, is_eval: bool) -> Result<Set> {
+        let input = &self.buffer.explorer_input;
+        let prefix = if is_eval { "eval_taskset" } else { "taskset" };
+        let name = config.name.clone().filter(|name| !name.is_empty());
+        let name = name.unwrap_or_else(|| format!("{prefix}_{taskset_id}"));
+        let path = config.path.as_deref().unwrap_or_default();
+        let place = format!("taskset `{name}` ({path})");
+        if path.is_empty() {
+            let hint = "say where the tasks are: `path: tasks.jsonl`";
+            return Err(TasksetError::new(Kind::Option, place, "it has no `path`", hint));
+        }
+        if config.storage_type == TasksetStorage::Sql {
+            let what = "tasks in a database are not read";
+            let hint = "export the table as JSON lines or Parquet, and leave `storage_type` out";
+            return Err(TasksetError::new(Kind::Unsupported, place, what, hint));
+        }
+        let shape = Shape::new(
+            &config.format,
+            self.is_prompt_needed,
+            input.workflow_of(config, is_eval),
+            input.reward_fn_of(config),
+        );
+        let mut rows = Rows::open(config)?;
+        // What is evaluated is evaluated whole, in the order of the file.
+        let mut selector = config.data_selector.clone();
+        if is_eval {
+            selector.selector_type = SelectorType::Sequential;
+            selector.kwargs.clear();
+        }
+        let selector = Selector::new(&selector, &name, &mut rows)?;
+        let source = Source {
+            taskset_id,
+            name: name.as_str().into(),
+            is_eval,
+            repeat_times: config.repeat_times,
+            format_args: format_args(config),
+            rollout_args: config.rollout_args.clone(),
+            workflow_args: config.workflow_args.clone(),
+            reward_fn_args: config.reward_fn_args.clone(),
+        };
+        let mut set = Set { source: Arc::new(source), rows, shape, selector };
+        set.check(&place)?;
+        Ok(set)
+    }
+}

@@ -1,0 +1,193 @@
+//! The rows of a taskset, read by index from one file or from many.
+
+mod arrow;
+mod cache;
+mod cell;
+mod columns;
+mod csv;
+mod find;
+mod handle;
+mod keys;
+mod parquet;
+mod text;
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::path::Path;
+
+use sha2::{Digest, Sha256};
+
+use self::cache::Cache;
+use self::find::Kind;
+pub(super) use self::keys::Keys;
+use super::{Fields, MAX_ROWS, Result, TasksetError, TasksetErrorKind};
+use rollway_config::Taskset;
+
+/// Bytes of one row at most.
+const MAX_ROW_BYTES: u64 = 64 << 20;
+
+/// Files of a taskset that are open at the same time at most.
+const MAX_OPEN: usize = 16;
+
+/// One file.
+trait Shard: Send {
+    /// Returns how many rows it has.
+    fn len(&self) -> u64;
+
+    /// Returns a row. Decoded parts are kept in the cache under the number of the file.
+    fn row(&mut self, index: u64, cache: (&mut Cache, usize)) -> Result<Fields>;
+
+    /// Hears which rows, in ascending order, are wanted next.
+    fn plan(&mut self, _rows: &[u64]) {}
+
+    /// Says where a row is.
+    fn place(&mut self, index: u64) -> String;
+
+    /// Lets go of what a row needs; the next one gets it again.
+    fn close(&mut self);
+}
+
+/// A file that was read as far as it takes to know where its rows are.
+struct Scanned {
+    shard: Box<dyn Shard>,
+    keys: Keys,
+    print: [u8; 32],
+}
+
+/// The rows of a taskset.
+pub(super) struct Rows {
+    shards: Vec<Box<dyn Shard>>,
+    /// The number of rows up to and with each file.
+    ends: Vec<u64>,
+    keys: Keys,
+    fingerprint: String,
+    cache: Cache,
+    /// Files that are open, the most recent one at the end.
+    open: VecDeque<usize>,
+}
+
+impl Rows {
+    /// Finds the files of a taskset and opens them.
+    pub(super) fn open(taskset: &Taskset) -> Result<Self> {
+        let path = taskset.path.as_deref().unwrap_or_default();
+        let (kind, files) = find::files(path, &taskset.split, taskset.subset_name.as_deref())?;
+        let mut hash = Sha256::new();
+        let mut rows = Self {
+            shards: Vec::new(),
+            ends: Vec::new(),
+            keys: Keys::default(),
+            fingerprint: String::new(),
+            cache: Cache::default(),
+            open: VecDeque::new(),
+        };
+        let scanned = match kind {
+            Kind::Csv => csv::open(&files)?,
+            Kind::Json => one_by_one(&files, text::open)?,
+            Kind::Parquet => one_by_one(&files, parquet::open)?,
+            Kind::Arrow => one_by_one(&files, arrow::open)?,
+        };
+        for mut scanned in scanned {
+            hash.update(scanned.print);
+            scanned.shard.close();
+            rows.ends.push(rows.len() + scanned.shard.len());
+            rows.shards.push(scanned.shard);
+            rows.keys.merge(scanned.keys);
+        }
+        rows.fingerprint = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        match rows.len() {
+            0 => {
+                let hint = "a job needs at least one task; see that the right file is named";
+                Err(TasksetError::new(TasksetErrorKind::Empty, path, "there is no row in it", hint))
+            }
+            count if count > MAX_ROWS => {
+                let what = format!("{count} rows are more than a taskset can have: {MAX_ROWS}");
+                let hint = "make several tasksets of it";
+                Err(TasksetError::new(TasksetErrorKind::Unsupported, path, what, hint))
+            }
+            _ => Ok(rows),
+        }
+    }
+
+    pub(super) fn len(&self) -> u64 {
+        self.ends.last().copied().unwrap_or(0)
+    }
+
+    pub(super) fn keys(&self) -> &Keys {
+        &self.keys
+    }
+
+    /// Returns a hash of what is in the files, wherever they are.
+    pub(super) fn fingerprint(&self) -> &str {
+        &self.fingerprint
+    }
+
+    /// Returns a row; there must be one.
+    pub(super) fn get(&mut self, index: u64) -> Result<Fields> {
+        let (shard, row) = self.find(index);
+        self.touch(shard);
+        self.shards[shard].row(row, (&mut self.cache, shard))
+    }
+
+    /// Says which rows, in ascending order, are wanted next. They may be had faster then.
+    pub(super) fn plan(&mut self, indices: &[u64]) {
+        let found: Vec<(usize, u64)> = indices.iter().map(|index| self.find(*index)).collect();
+        for rows in found.chunk_by(|one, other| one.0 == other.0) {
+            let indices: Vec<u64> = rows.iter().map(|(_, row)| *row).collect();
+            self.shards[rows[0].0].plan(&indices);
+        }
+    }
+
+    /// Says where a row is.
+    pub(super) fn place(&mut self, index: u64) -> String {
+        let (shard, row) = self.find(index);
+        self.touch(shard);
+        self.shards[shard].place(row)
+    }
+
+    fn find(&self, index: u64) -> (usize, u64) {
+        let shard = self.ends.partition_point(|end| *end <= index);
+        let start = if shard == 0 { 0 } else { self.ends[shard - 1] };
+        (shard, index - start)
+    }
+
+    /// Notes that a file is used, and closes the one that was used longest ago.
+    fn touch(&mut self, shard: usize) {
+        if self.open.back() == Some(&shard) {
+            return;
+        }
+        self.open.retain(|open| *open != shard);
+        self.open.push_back(shard);
+        if self.open.len() > MAX_OPEN
+            && let Some(oldest) = self.open.pop_front()
+        {
+            self.shards[oldest].close();
+        }
+    }
+}
+
+impl fmt::Debug for Rows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut rows = f.debug_struct("Rows");
+        rows.field("len", &self.len()).field("fingerprint", &self.fingerprint);
+        rows.finish_non_exhaustive()
+    }
+}
+
+/// Opens files, and leaves none of them open.
+fn one_by_one(
+    files: &[std::path::PathBuf],
+    open: impl Fn(&Path) -> Result<Scanned>,
+) -> Result<Vec<Scanned>> {
+    let one = |path: &std::path::PathBuf| {
+        let mut scanned = open(path)?;
+        scanned.shard.close();
+        Ok(scanned)
+    };
+    files.iter().map(one).collect()
+}
+
+fn too_long(place: String) -> TasksetError {
+    let what = format!("a row of more than {} MiB", MAX_ROW_BYTES >> 20);
+    let hint = "keep large things in files and name them in the row";
+    TasksetError::new(TasksetErrorKind::Row, place, what, hint)
+}

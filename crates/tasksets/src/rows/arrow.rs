@@ -1,0 +1,282 @@
+//! Arrow: record batches, in a stream as dataset folders have them, or in a file with a footer.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{BufReader, Read, Seek, SeekFrom};
+use std::path::Path;
+use std::sync::Arc;
+
+use arrow_array::{Array, ArrayRef, RecordBatch};
+use arrow_buffer::Buffer;
+use arrow_ipc::convert::try_fb_to_schema;
+use arrow_ipc::reader::{FileReader, read_dictionary, read_record_batch};
+use arrow_ipc::{MessageHeader, MetadataVersion, root_as_message};
+use arrow_schema::{DataType, FieldRef, Schema, SchemaRef};
+
+use super::columns::{Fault, keys, row, survive};
+use super::handle::Handle;
+use super::{Cache, Scanned, Shard};
+use crate::{Fields, Result};
+
+/// How a file with a footer begins.
+const MAGIC: &[u8] = b"ARROW1";
+
+/// What stands before the length of a message.
+const CONTINUATION: [u8; 4] = [0xff; 4];
+
+struct Arrow {
+    handle: Handle,
+    schema: SchemaRef,
+    /// The number of rows up to and with each batch.
+    ends: Vec<u64>,
+    layout: Layout,
+}
+
+enum Layout {
+    Stream { batches: Vec<Message>, dictionaries: HashMap<i64, ArrayRef> },
+    File { reader: Option<FileReader<BufReader<File>>> },
+}
+
+/// Where a message is.
+#[derive(Clone, Copy, Debug)]
+struct Message {
+    header: u64,
+    body: u64,
+    end: u64,
+}
+
+pub(super) fn open(path: &Path) -> Result<Scanned> {
+    let mut handle = Handle::open(path)?;
+    let print = handle.print()?;
+    let len = handle.len();
+    let head = handle.read(0, len.min(MAGIC.len() as u64))?;
+    let file = handle.file()?;
+    let Walked { schema, ends, nulls, layout } = survive(path, || match head == MAGIC {
+        true => walk_file(file),
+        false => Walk { file, len, at: 0 }.stream(),
+    })?;
+    let rows = ends.last().copied().unwrap_or(0);
+    let present = |column: usize| rows.checked_sub(*nulls.get(column)?);
+    let keys = keys(path, &schema, present)?;
+    let shard = Arrow { handle, schema, ends, layout };
+    Ok(Scanned { shard: Box::new(shard), keys, print })
+}
+
+/// What reading from the beginning to the end finds.
+struct Walked {
+    schema: SchemaRef,
+    ends: Vec<u64>,
+    /// How many cells of each column are null.
+    nulls: Vec<u64>,
+    layout: Layout,
+}
+
+fn walk_file(file: &File) -> std::result::Result<Walked, Fault> {
+    let mut reader = FileReader::try_new_buffered(file.try_clone()?, None)?;
+    let schema = reader.schema();
+    let (mut ends, mut end) = (Vec::new(), 0);
+    let mut nulls = vec![0; schema.fields().len()];
+    for batch in &mut reader {
+        let batch = batch?;
+        end += batch.num_rows() as u64;
+        ends.push(end);
+        let columns = nulls.iter_mut().zip(batch.columns());
+        columns.for_each(|(nulls, column)| *nulls += column.logical_null_count() as u64);
+    }
+    Ok(Walked { schema, ends, nulls, layout: Layout::File { reader: Some(reader) } })
+}
+
+/// A way through a stream that reads what describes the data, and not the data.
+struct Walk<'a> {
+    file: &'a File,
+    len: u64,
+    at: u64,
+}
+
+impl Walk<'_> {
+    fn stream(mut self) -> std::result::Result<Walked, Fault> {
+        let mut schema: Option<SchemaRef> = None;
+        let (mut batches, mut ends, mut end) = (Vec::new(), Vec::new(), 0);
+        let (mut dictionaries, mut nulls) = (HashMap::new(), Vec::new());
+        while let Some((message, header)) = self.next()? {
+            let read = parse(&header)?;
+            match (read.header_type(), &schema) {
+                (MessageHeader::Schema, None) => {
+                    let found = read.header_as_schema().ok_or_else(|| words("no schema in it"))?;
+                    schema = Some(Arc::new(try_fb_to_schema(found)?));
+                }
+                (MessageHeader::RecordBatch, Some(schema)) => {
+                    let batch = read.header_as_record_batch();
+                    let batch = batch.ok_or_else(|| words("no batch in it"))?;
+                    end += rows(&batch)?;
+                    count_nulls(schema, &batch, &mut nulls);
+                    ends.push(end);
+                    batches.push(message);
+                }
+                (MessageHeader::DictionaryBatch, Some(schema)) => {
+                    let found = read.header_as_dictionary_batch();
+                    let found = found.ok_or_else(|| words("no dictionary in it"))?;
+                    if found.isDelta() || dictionaries.contains_key(&found.id()) {
+                        return Err(words("a dictionary changes on the way, which is not read"));
+                    }
+                    let body = Buffer::from_vec(self.part(message.body, message.end)?);
+                    let version = read.version();
+                    read_dictionary(&body, found, schema, &mut dictionaries, &version)?;
+                }
+                (other, _) => return Err(words(&format!("an unexpected message: {other:?}"))),
+            }
+        }
+        let schema = schema.ok_or_else(|| words("it is no Arrow stream"))?;
+        Ok(Walked { schema, ends, nulls, layout: Layout::Stream { batches, dictionaries } })
+    }
+
+    /// Returns the next message and its header, unless the stream ends.
+    fn next(&mut self) -> std::result::Result<Option<(Message, Vec<u8>)>, Fault> {
+        if self.at == self.len {
+            return Ok(None);
+        }
+        let mut start = self.at;
+        let mut size = self.part(start, start + 4)?;
+        start += 4;
+        if size == CONTINUATION {
+            size = self.part(start, start + 4)?;
+            start += 4;
+        }
+        let size: [u8; 4] = size.try_into().map_err(|_| words("a length is cut off"))?;
+        let size = u32::from_le_bytes(size);
+        if size == 0 {
+            return Ok(None);
+        }
+        let body = start + u64::from(size);
+        let header = self.part(start, body)?;
+        let length = u64::try_from(parse(&header)?.bodyLength());
+        let length = length.map_err(|_| words("a negative length"))?;
+        let end = body.checked_add(length).filter(|end| *end <= self.len);
+        self.at = end.ok_or_else(|| words("it ends in the middle"))?;
+        Ok(Some((Message { header: start, body, end: self.at }, header)))
+    }
+
+    fn part(&mut self, start: u64, end: u64) -> std::result::Result<Vec<u8>, Fault> {
+        if end > self.len {
+            return Err(words("it ends in the middle"));
+        }
+        let mut bytes = vec![0; (end - start) as usize];
+        self.file.seek(SeekFrom::Start(start))?;
+        self.file.read_exact(&mut bytes)?;
+        Ok(bytes)
+    }
+}
+
+/// Returns how many rows a batch has, if its first column says so too: a number alone may be
+/// damaged, and would have billions of rows looked for.
+fn rows(batch: &arrow_ipc::RecordBatch<'_>) -> std::result::Result<u64, Fault> {
+    let first = batch.nodes().filter(|nodes| !nodes.is_empty()).map(|nodes| nodes.get(0).length());
+    match u64::try_from(batch.length()) {
+        Ok(rows) if first == Some(batch.length()) || rows == 0 => Ok(rows),
+        Ok(rows) => Err(words(&format!("a batch of {rows} rows, which its columns do not have"))),
+        Err(_) => Err(words("a negative number of rows")),
+    }
+}
+
+/// Adds how many cells of each column are null, as a batch says before its data.
+fn count_nulls(schema: &Schema, batch: &arrow_ipc::RecordBatch<'_>, nulls: &mut Vec<u64>) {
+    nulls.resize(schema.fields().len(), 0);
+    let Some(nodes) = batch.nodes() else { return };
+    let mut at = 0;
+    for (field, nulls) in schema.fields().iter().zip(nulls) {
+        if at < nodes.len() {
+            *nulls += u64::try_from(nodes.get(at).null_count()).unwrap_or(0);
+        }
+        at += node_count(field.data_type());
+    }
+}
+
+/// Returns by how many nodes a column is described: one for itself, and those of its parts.
+fn node_count(kind: &DataType) -> usize {
+    let part = |field: &FieldRef| node_count(field.data_type());
+    let parts = match kind {
+        DataType::List(inner)
+        | DataType::LargeList(inner)
+        | DataType::FixedSizeList(inner, _)
+        | DataType::Map(inner, _) => part(inner),
+        DataType::Struct(fields) => fields.iter().map(part).sum(),
+        _ => 0,
+    };
+    1 + parts
+}
+
+fn parse(header: &[u8]) -> std::result::Result<arrow_ipc::Message<'_>, Fault> {
+    root_as_message(header).map_err(|error| words(&format!("a damaged message: {error}")))
+}
+
+fn words(text: &str) -> Fault {
+    Fault::Words(text.to_owned())
+}
+
+impl Arrow {
+    fn decode(&mut self, number: usize) -> Result<RecordBatch> {
+        let path = self.handle.path().to_owned();
+        match &mut self.layout {
+            Layout::File { reader } => {
+                let mut ready = match reader.take() {
+                    Some(reader) => reader,
+                    None => {
+                        let file = self.handle.file()?;
+                        let open = || Ok(FileReader::try_new_buffered(file.try_clone()?, None)?);
+                        survive(&path, open)?
+                    }
+                };
+                let batch = survive(&path, || {
+                    ready.set_index(number)?;
+                    Ok(ready.next().ok_or_else(|| words("it has fewer batches"))??)
+                })?;
+                *reader = Some(ready);
+                Ok(batch)
+            }
+            Layout::Stream { batches, dictionaries } => {
+                let message = batches[number];
+                let header = self.handle.read(message.header, message.body)?;
+                let body = Buffer::from_vec(self.handle.read(message.body, message.end)?);
+                let schema = self.schema.clone();
+                survive(&path, || {
+                    let read = parse(&header)?;
+                    let version: MetadataVersion = read.version();
+                    let batch = read.header_as_record_batch();
+                    let batch = batch.ok_or_else(|| words("no batch in it"))?;
+                    Ok(read_record_batch(&body, batch, schema, dictionaries, None, &version)?)
+                })
+            }
+        }
+    }
+}
+
+impl Shard for Arrow {
+    fn len(&self) -> u64 {
+        self.ends.last().copied().unwrap_or(0)
+    }
+
+    fn row(&mut self, index: u64, (cache, number): (&mut Cache, usize)) -> Result<Fields> {
+        let part = self.ends.partition_point(|end| *end <= index);
+        let start = if part == 0 { 0 } else { self.ends[part - 1] };
+        let batch = match cache.get((number, part)) {
+            Some(batch) => batch,
+            None => {
+                let batch = self.decode(part)?;
+                cache.put((number, part), batch.clone());
+                batch
+            }
+        };
+        row(self.handle.path(), &batch, (index - start) as usize)
+    }
+
+    fn place(&mut self, index: u64) -> String {
+        format!("{}, row {}", self.handle.path().display(), index + 1)
+    }
+
+    fn close(&mut self) {
+        if let Layout::File { reader } = &mut self.layout {
+            *reader = None;
+        }
+        self.handle.close();
+    }
+}

@@ -1,0 +1,147 @@
+//! Which files a path means: the file itself, or those of a split in the folder of a dataset.
+
+mod folder;
+mod saved;
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use crate::{Result, TasksetError, TasksetErrorKind};
+use rollway_base::suggest::{instead, nearest};
+
+/// Entries of a folder that are looked at for a hint at most.
+const MAX_LISTED: usize = 10_000;
+
+/// How rows are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Kind {
+    Json,
+    Csv,
+    Parquet,
+    Arrow,
+}
+
+impl Kind {
+    fn of_name(path: &Path) -> Option<Self> {
+        match path.extension()?.to_str()?.to_ascii_lowercase().as_str() {
+            "json" | "jsonl" | "ndjson" => Some(Self::Json),
+            "csv" | "tsv" => Some(Self::Csv),
+            "parquet" | "pq" => Some(Self::Parquet),
+            "arrow" | "feather" => Some(Self::Arrow),
+            _ => None,
+        }
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Json => "JSON",
+            Self::Csv => "CSV",
+            Self::Parquet => "Parquet",
+            Self::Arrow => "Arrow",
+        }
+    }
+}
+
+/// Returns the files that hold the rows, in order; there is at least one.
+pub(super) fn files(path: &str, split: &str, subset: Option<&str>) -> Result<(Kind, Vec<PathBuf>)> {
+    let here = Path::new(path);
+    let found = fs::metadata(here).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => missing(path),
+        _ => TasksetError::io(here, &error),
+    })?;
+    if found.is_dir() {
+        return in_folder(here, split, subset);
+    }
+    if let Some(subset) = subset {
+        let what = format!("a file has no subset `{subset}`");
+        let hint = "leave `subset_name` out, or name the folder of the dataset";
+        return Err(TasksetError::new(TasksetErrorKind::Option, path, what, hint));
+    }
+    Ok((kind(here)?, vec![here.to_owned()]))
+}
+
+fn in_folder(here: &Path, split: &str, subset: Option<&str>) -> Result<(Kind, Vec<PathBuf>)> {
+    if split.contains('[') {
+        let what = format!("`split: {split}` asks for a part of a split, which is not read");
+        let hint = "name the split alone, and save the part as a dataset of its own";
+        return Err(TasksetError::new(TasksetErrorKind::Option, here.display(), what, hint));
+    }
+    let Some(subset) = subset else {
+        return match saved::files(here, split)? {
+            Some(files) => Ok((Kind::Arrow, files)),
+            None => folder::files(here, split),
+        };
+    };
+    for place in [here.join(subset), here.join("data").join(subset)] {
+        if place.is_dir() {
+            return in_folder(&place, split, None);
+        }
+    }
+    let folders = names(here, true);
+    let hint = instead(subset, folders.iter().map(String::as_str));
+    let what = format!("there is no subset `{subset}`");
+    Err(TasksetError::new(TasksetErrorKind::Missing, here.display(), what, hint))
+}
+
+/// Returns how the rows of a file are written: by its name, or by how it begins.
+fn kind(path: &Path) -> Result<Kind> {
+    if let Some(kind) = Kind::of_name(path) {
+        return Ok(kind);
+    }
+    let mut head = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(64).read_to_end(&mut head));
+    read.map_err(|error| TasksetError::io(path, &error))?;
+    let text = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&head).trim_ascii_start();
+    match text {
+        [b'P', b'A', b'R', b'1', ..] => Ok(Kind::Parquet),
+        [b'A', b'R', b'R', b'O', b'W', b'1', ..] | [0xff, 0xff, 0xff, 0xff, ..] => Ok(Kind::Arrow),
+        [b'{' | b'[', ..] => Ok(Kind::Json),
+        [0x1f, 0x8b, ..] | [0x28, 0xb5, 0x2f, 0xfd, ..] | [b'P', b'K', 3, 4, ..] => {
+            let (what, hint) = ("a compressed file, which is not read", "unpack it first");
+            Err(TasksetError::new(TasksetErrorKind::Unsupported, path.display(), what, hint))
+        }
+        _ => {
+            let what = "neither its name nor its beginning says what it is";
+            let hint =
+                "give it a name that ends with .jsonl, .json, .csv, .tsv, .parquet or .arrow";
+            Err(TasksetError::new(TasksetErrorKind::Unsupported, path.display(), what, hint))
+        }
+    }
+}
+
+fn missing(path: &str) -> TasksetError {
+    let here = Path::new(path);
+    let parent = here.parent().filter(|it| !it.as_os_str().is_empty());
+    let folder = parent.unwrap_or_else(|| Path::new("."));
+    let name = here.file_name().map(|name| name.to_string_lossy().into_owned());
+    let name = name.unwrap_or_default();
+    let hint = if folder.is_dir() {
+        let names = names(folder, false);
+        match nearest(&name, names.iter().map(String::as_str)) {
+            Some(near) => format!("did you mean `{}`?", folder.join(near).display()),
+            None => format!("there is nothing of a similar name in {}", folder.display()),
+        }
+    } else if here.is_relative() && path.matches('/').count() == 1 && here.extension().is_none() {
+        format!(
+            "datasets are not downloaded: fetch it once, as with `hf download --repo-type dataset \
+             {path} --local-dir data`, and name the folder"
+        )
+    } else {
+        format!("there is no folder {} either", folder.display())
+    };
+    TasksetError::new(TasksetErrorKind::Missing, path, "there is no such file or folder", hint)
+}
+
+/// Returns the names in a folder, in order: of all entries, or of folders alone.
+fn names(folder: &Path, only_folders: bool) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let entries = entries.take(MAX_LISTED).filter_map(|entry| {
+        let entry = entry.ok()?;
+        let wanted = !only_folders || entry.path().is_dir();
+        wanted.then(|| entry.file_name().to_string_lossy().into_owned())
+    });
+    let mut names: Vec<String> = entries.filter(|name| !name.starts_with('.')).collect();
+    names.sort();
+    names
+}

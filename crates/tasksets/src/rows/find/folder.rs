@@ -1,0 +1,174 @@
+//! Folders of data files whose names say to which split they belong, as hubs have them:
+//! `train.jsonl`, `data/train-00000-of-00002.parquet`, `main/test.csv`, `train/0000.parquet`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::Kind;
+use crate::{Result, TasksetError, TasksetErrorKind};
+use rollway_base::suggest::instead;
+
+/// How deep folders are searched, and how many files they may have.
+const MAX_DEPTH: usize = 4;
+const MAX_FILES: usize = 100_000;
+
+/// Files that describe a dataset and are none of its data.
+const DESCRIBING: &[&str] =
+    &["dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json", "config.json"];
+
+/// What splits are called, each in all its spellings.
+const SPLITS: &[&[&str]] = &[
+    &["train", "training"],
+    &["validation", "valid", "val", "dev"],
+    &["test", "testing", "eval", "evaluation"],
+];
+
+/// A file and what its path says.
+struct Found {
+    path: PathBuf,
+    kind: Kind,
+    split: Option<String>,
+    subset: Option<String>,
+}
+
+/// Returns the files of a split.
+pub(super) fn files(here: &Path, split: &str) -> Result<(Kind, Vec<PathBuf>)> {
+    let mut found = Vec::new();
+    walk(here, here, 0, &mut found)?;
+    if found.is_empty() {
+        let what = "there is no data in this folder";
+        let hint = "name a folder or a file with .jsonl, .json, .csv, .parquet or .arrow";
+        return Err(TasksetError::new(TasksetErrorKind::Missing, here.display(), what, hint));
+    }
+    let splits: BTreeSet<&str> = found.iter().filter_map(|it| it.split.as_deref()).collect();
+    let known = splits.iter().copied().find(|known| is_same(known, split));
+    // Where no file names a split, all are of the one that is there by default.
+    if known.is_none() && !(splits.is_empty() && split == "train") {
+        let what = format!("there is no split `{split}`");
+        let hint = instead(split, splits.iter().copied());
+        return Err(TasksetError::new(TasksetErrorKind::Missing, here.display(), what, hint));
+    }
+    let known = known.map(str::to_owned);
+    found.retain(|it| it.split == known);
+    only_one(here, &found)?;
+    let kind = found[0].kind;
+    Ok((kind, found.into_iter().map(|it| it.path).collect()))
+}
+
+/// Refuses files of several subsets or several kinds: which one is meant cannot be guessed.
+fn only_one(here: &Path, found: &[Found]) -> Result<()> {
+    let subsets: BTreeSet<&str> =
+        found.iter().map(|it| it.subset.as_deref().unwrap_or_default()).collect();
+    if subsets.len() > 1 {
+        let names: Vec<&str> = subsets.into_iter().filter(|it| !it.is_empty()).collect();
+        let what = format!("it has several subsets: {}", names.join(", "));
+        let hint = format!("choose one: `subset_name: {}`", names[0]);
+        return Err(TasksetError::new(TasksetErrorKind::Option, here.display(), what, hint));
+    }
+    let kinds: BTreeMap<Kind, &Path> =
+        found.iter().rev().map(|it| (it.kind, it.path.as_path())).collect();
+    if kinds.len() > 1 {
+        let names: Vec<&str> = kinds.keys().map(|kind| kind.name()).collect();
+        let what = format!("the split is there as {}", names.join(" and as "));
+        let first = kinds.into_values().next().unwrap_or(here);
+        let hint = format!("name a file, such as {}", first.display());
+        return Err(TasksetError::new(TasksetErrorKind::Option, here.display(), what, hint));
+    }
+    Ok(())
+}
+
+fn walk(root: &Path, folder: &Path, depth: usize, found: &mut Vec<Found>) -> Result<()> {
+    let read = || -> std::io::Result<Vec<PathBuf>> {
+        fs::read_dir(folder)?.take(MAX_FILES).map(|entry| Ok(entry?.path())).collect()
+    };
+    let mut entries = read().map_err(|error| TasksetError::io(folder, &error))?;
+    entries.sort();
+    for path in entries {
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
+        let name = name.unwrap_or_default();
+        if name.starts_with(['.', '_']) || DESCRIBING.contains(&name.as_str()) {
+            continue;
+        }
+        if path.is_dir() {
+            if depth < MAX_DEPTH {
+                walk(root, &path, depth + 1, found)?;
+            }
+        } else if let Some(kind) = Kind::of_name(&path) {
+            if found.len() >= MAX_FILES {
+                let what = format!("it has more than {MAX_FILES} files of data");
+                let hint = "join them to larger ones";
+                let kind = TasksetErrorKind::Unsupported;
+                return Err(TasksetError::new(kind, root.display(), what, hint));
+            }
+            let (split, subset) = read_path(path.strip_prefix(root).unwrap_or(&path));
+            found.push(Found { path, kind, split, subset });
+        }
+    }
+    Ok(())
+}
+
+/// Returns what a path says: the split and the subset.
+fn read_path(path: &Path) -> (Option<String>, Option<String>) {
+    let folders = path.parent().into_iter().flat_map(Path::components);
+    let (mut split, mut subset) = (None, None);
+    for folder in folders {
+        let name = folder.as_os_str().to_string_lossy();
+        if SPLITS.iter().any(|names| names.contains(&name.as_ref())) {
+            split = Some(name.into_owned());
+        } else if name != "data" && subset.is_none() {
+            subset = Some(name.into_owned());
+        }
+    }
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    (named_split(&stem).or(split), subset)
+}
+
+/// Returns the split that a file's name says, if it does.
+fn named_split(stem: &str) -> Option<String> {
+    if let Some(name) = before_number(stem) {
+        return Some(name.to_owned()).filter(|name| !matches!(name.as_str(), "data" | "part"));
+    }
+    let mut words = stem.split(|c: char| !c.is_alphanumeric());
+    let is_split = |word: &&str| {
+        let word = word.to_lowercase();
+        SPLITS.iter().any(|names| names.contains(&word.as_str()))
+    };
+    words.find(is_split).map(str::to_lowercase)
+}
+
+/// Returns what stands before `-00000-of-00002`.
+fn before_number(stem: &str) -> Option<&str> {
+    let is_number = |text: &str| text.len() >= 4 && text.bytes().all(|byte| byte.is_ascii_digit());
+    let (rest, total) = stem.rsplit_once("-of-")?;
+    // Some names have a hash at the end.
+    let total = total.split_once('-').map_or(total, |(total, _)| total);
+    let (name, number) = rest.rsplit_once('-')?;
+    (is_number(total) && is_number(number) && !name.is_empty()).then_some(name)
+}
+
+fn is_same(one: &str, other: &str) -> bool {
+    one == other || SPLITS.iter().any(|names| names.contains(&one) && names.contains(&other))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_says_split_and_subset() {
+        for (path, split, subset) in [
+            ("train.jsonl", Some("train"), None),
+            ("data/train-00000-of-00002.parquet", Some("train"), None),
+            ("data/train_sft-00000-of-00002-0f3a.parquet", Some("train_sft"), None),
+            ("main/test-00000-of-00001.parquet", Some("test"), Some("main")),
+            ("socratic/train/0000.parquet", Some("train"), Some("socratic")),
+            ("my_dev_set.csv", Some("dev"), None),
+            ("trainer.csv", None, None),
+            ("data-00000-of-00001.arrow", None, None),
+        ] {
+            let found = read_path(Path::new(path));
+            assert_eq!((found.0.as_deref(), found.1.as_deref()), (split, subset), "{path}");
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! A file that is open as long as it is used, and is still the same when it is opened again.
+
+use std::fs::{File, Metadata};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use sha2::{Digest, Sha256};
+
+use crate::{Result, TasksetError};
+
+/// Of a larger file a sample is hashed instead of the whole.
+const WHOLE: u64 = 64 << 20;
+
+/// How many pieces of a large file are hashed, and how long each is.
+const PIECES: u64 = 256;
+const PIECE: u64 = 64 << 10;
+
+#[derive(Debug)]
+pub(super) struct Handle {
+    path: PathBuf,
+    len: u64,
+    modified: Option<SystemTime>,
+    print: Option<[u8; 32]>,
+    file: Option<File>,
+}
+
+impl Handle {
+    pub(super) fn open(path: &Path) -> Result<Self> {
+        let open = || -> io::Result<(File, Metadata)> {
+            let file = File::open(path)?;
+            let metadata = file.metadata()?;
+            Ok((file, metadata))
+        };
+        let (file, metadata) = open().map_err(|error| TasksetError::io(path, &error))?;
+        Ok(Self {
+            path: path.to_owned(),
+            len: metadata.len(),
+            modified: metadata.modified().ok(),
+            print: None,
+            file: Some(file),
+        })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn len(&self) -> u64 {
+        self.len
+    }
+
+    pub(super) fn close(&mut self) {
+        self.file = None;
+    }
+
+    /// Returns the file, which is the one that was first opened, or one with the same content.
+    pub(super) fn file(&mut self) -> Result<&File> {
+        let file = match self.file.take() {
+            Some(file) => file,
+            None => self.again()?,
+        };
+        Ok(self.file.insert(file))
+    }
+
+    fn again(&mut self) -> Result<File> {
+        let mut again = Self::open(&self.path)?;
+        let changed = || TasksetError::changed(&self.path);
+        if again.len != self.len {
+            return Err(changed());
+        }
+        if again.modified != self.modified && self.print.is_some() {
+            if again.print()? != self.print.unwrap_or_default() {
+                return Err(changed());
+            }
+            self.modified = again.modified;
+        }
+        again.file.ok_or_else(changed)
+    }
+
+    /// Returns the bytes of a part.
+    pub(super) fn read(&mut self, start: u64, end: u64) -> Result<Vec<u8>> {
+        let (path, length) = (self.path.clone(), (end - start) as usize);
+        let mut file = self.file()?;
+        let mut bytes = vec![0; length];
+        let mut read = || -> io::Result<()> {
+            file.seek(SeekFrom::Start(start))?;
+            file.read_exact(&mut bytes)
+        };
+        match read() {
+            Ok(()) => Ok(bytes),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                Err(TasksetError::changed(&path))
+            }
+            Err(error) => Err(TasksetError::io(&path, &error)),
+        }
+    }
+
+    /// Returns a hash of the content: of the whole, or of pieces all over a large file. By it the
+    /// file is recognized when it is opened again.
+    pub(super) fn print(&mut self) -> Result<[u8; 32]> {
+        let mut hash = Sha256::new();
+        hash.update(self.len.to_le_bytes());
+        let whole = self.len <= WHOLE;
+        let pieces = if whole { self.len.div_ceil(PIECE) } else { PIECES };
+        for piece in 0..pieces {
+            let start = match whole {
+                true => piece * PIECE,
+                false => (self.len - PIECE) / (PIECES - 1) * piece,
+            };
+            let last = piece + 1 == pieces;
+            let start = if last && !whole { self.len - PIECE } else { start };
+            hash.update(self.read(start, (start + PIECE).min(self.len))?);
+        }
+        let print = hash.finalize().into();
+        self.print = Some(print);
+        Ok(print)
+    }
+}

@@ -1,0 +1,239 @@
+//! Parquet: rows in groups, decoded a few at a time.
+
+use std::collections::VecDeque;
+use std::path::Path;
+
+use arrow_array::RecordBatch;
+use parquet::arrow::arrow_reader::{
+    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader,
+    ParquetRecordBatchReaderBuilder, RowSelection, RowSelector,
+};
+use parquet::basic::Compression;
+use parquet::file::metadata::RowGroupMetaData;
+
+use super::columns::{Fault, keys, row, survive};
+use super::handle::Handle;
+use super::{Cache, Scanned, Shard};
+use crate::{Fields, Result, TasksetError, TasksetErrorKind};
+
+/// Rows that are decoded together.
+const BLOCK: u64 = 64;
+
+struct Parquet {
+    handle: Handle,
+    /// The number of rows up to and with each group.
+    group_ends: Vec<u64>,
+    metadata: Option<ArrowReaderMetadata>,
+    reader: Option<Reader>,
+    /// Blocks that will be wanted soon, in order.
+    plan: Vec<Block>,
+}
+
+/// A reader that stands before a block. What is read in order, or was planned, need not be searched
+/// for from the beginning of its group.
+struct Reader {
+    next: Block,
+    /// What follows, if it is not simply the next block.
+    planned: Option<VecDeque<Block>>,
+    batches: ParquetRecordBatchReader,
+}
+
+/// Rows of one group that are decoded together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Block {
+    group: usize,
+    number: u64,
+}
+
+pub(super) fn open(path: &Path) -> Result<Scanned> {
+    let mut handle = Handle::open(path)?;
+    let print = handle.print()?;
+    let mut shard =
+        Parquet { handle, group_ends: Vec::new(), metadata: None, reader: None, plan: Vec::new() };
+    let metadata = shard.metadata()?;
+    let groups = metadata.metadata().row_groups();
+    refuse_codecs(path, groups)?;
+    let keys = keys(path, metadata.schema(), |column| present(groups, column))?;
+    let mut end = 0;
+    for group in groups {
+        end += u64::try_from(group.num_rows()).unwrap_or(0);
+        shard.group_ends.push(end);
+    }
+    Ok(Scanned { shard: Box::new(shard), keys, print })
+}
+
+/// Refuses what would otherwise be found when the first row is read.
+fn refuse_codecs(path: &Path, groups: &[RowGroupMetaData]) -> Result<()> {
+    let columns = groups.iter().flat_map(RowGroupMetaData::columns);
+    let unread = |codec: Compression| match codec {
+        Compression::BROTLI(_) => Some("Brotli"),
+        Compression::LZO => Some("LZO"),
+        _ => None,
+    };
+    match columns.map(|column| column.compression()).find_map(unread) {
+        Some(codec) => {
+            let what = format!("compressed with {codec}, which is not read");
+            let hint = "write it with zstd, snappy, gzip, lz4 or without compression";
+            let kind = TasksetErrorKind::Unsupported;
+            Err(TasksetError::new(kind, path.display(), what, hint))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Returns how many cells of a column are not null, where every group says so. Cells with parts
+/// have numbers for the parts alone.
+fn present(groups: &[RowGroupMetaData], column: usize) -> Option<u64> {
+    let count = |group: &RowGroupMetaData| {
+        let mut leaves = group.columns().iter().enumerate();
+        let schema = group.schema_descr();
+        let (_, leaf) = leaves.find(|(leaf, _)| schema.get_column_root_idx(*leaf) == column)?;
+        let is_plain = leaf.column_path().parts().len() == 1;
+        let nulls = leaf.statistics().filter(|_| is_plain)?.null_count_opt()?;
+        u64::try_from(group.num_rows()).ok()?.checked_sub(nulls)
+    };
+    groups.iter().map(count).sum()
+}
+
+impl Parquet {
+    fn metadata(&mut self) -> Result<ArrowReaderMetadata> {
+        if let Some(metadata) = &self.metadata {
+            return Ok(metadata.clone());
+        }
+        let path = self.handle.path().to_owned();
+        let file = self.handle.file()?;
+        let metadata =
+            survive(&path, || Ok(ArrowReaderMetadata::load(file, ArrowReaderOptions::new())?))?;
+        Ok(self.metadata.insert(metadata).clone())
+    }
+
+    /// Returns where a row is, and its place there.
+    fn find(&self, index: u64) -> (Block, usize) {
+        let group = self.group_ends.partition_point(|end| *end <= index);
+        let row = index - if group == 0 { 0 } else { self.group_ends[group - 1] };
+        (Block { group, number: row / BLOCK }, (row % BLOCK) as usize)
+    }
+
+    fn decode(&mut self, block: Block) -> Result<RecordBatch> {
+        let path = self.handle.path().to_owned();
+        let mut reader = match self.reader.take() {
+            Some(reader) if reader.leads_to(block) => reader,
+            _ => self.read_from(block)?,
+        };
+        survive(&path, || {
+            loop {
+                let ended = || Fault::Words("a group has fewer rows than it says".to_owned());
+                let batch = reader.batches.next().ok_or_else(ended)??;
+                let is_wanted = reader.next == block;
+                let goes_on = reader.advance();
+                if is_wanted {
+                    self.reader = goes_on.then_some(reader);
+                    return Ok(batch);
+                }
+            }
+        })
+    }
+
+    /// Opens a reader for a block and what is wanted after it.
+    fn read_from(&mut self, block: Block) -> Result<Reader> {
+        let metadata = self.metadata()?;
+        let path = self.handle.path().to_owned();
+        let start = self.plan.iter().position(|planned| *planned == block);
+        let blocks = start.map(|start| {
+            let blocks = self.plan[start..].iter().copied();
+            blocks.take_while(|planned| planned.group == block.group).collect::<VecDeque<_>>()
+        });
+        let file = self.handle.file()?;
+        let batches = survive(&path, || {
+            let builder =
+                ParquetRecordBatchReaderBuilder::new_with_metadata(file.try_clone()?, metadata);
+            let rows = builder.metadata().row_group(block.group).num_rows() as u64;
+            let builder =
+                builder.with_row_groups(vec![block.group]).with_batch_size(BLOCK as usize);
+            Ok(match &blocks {
+                Some(blocks) => builder.with_row_selection(selection(blocks, rows)),
+                None => builder.with_offset((block.number * BLOCK) as usize),
+            }
+            .build()?)
+        })?;
+        let planned = blocks.map(|mut blocks| {
+            blocks.pop_front();
+            blocks
+        });
+        Ok(Reader { next: block, planned, batches })
+    }
+
+    /// Returns the number of a block among all, for the cache.
+    fn ordinal(&self, block: Block) -> usize {
+        let start = if block.group == 0 { 0 } else { self.group_ends[block.group - 1] };
+        (start + block.number * BLOCK) as usize
+    }
+}
+
+impl Reader {
+    /// Tells whether a block is the next one or comes later.
+    fn leads_to(&self, block: Block) -> bool {
+        let is_planned = || self.planned.as_ref().is_some_and(|it| it.contains(&block));
+        self.next == block || is_planned()
+    }
+
+    /// Notes that a block was read, and tells whether there may be another.
+    fn advance(&mut self) -> bool {
+        let next = match &mut self.planned {
+            None => Some(Block { number: self.next.number + 1, ..self.next }),
+            Some(planned) => planned.pop_front(),
+        };
+        self.next = next.unwrap_or(self.next);
+        next.is_some()
+    }
+}
+
+/// Returns what to read and what to leave out of a group with so many rows.
+fn selection(blocks: &VecDeque<Block>, rows: u64) -> RowSelection {
+    let mut selectors = Vec::new();
+    let mut at = 0;
+    for block in blocks {
+        let start = block.number * BLOCK;
+        let end = (start + BLOCK).min(rows);
+        if start > at {
+            selectors.push(RowSelector::skip((start - at) as usize));
+        }
+        selectors.push(RowSelector::select((end - start) as usize));
+        at = end;
+    }
+    selectors.into()
+}
+
+impl Shard for Parquet {
+    fn len(&self) -> u64 {
+        self.group_ends.last().copied().unwrap_or(0)
+    }
+
+    fn row(&mut self, index: u64, (cache, number): (&mut Cache, usize)) -> Result<Fields> {
+        let (block, at) = self.find(index);
+        let key = (number, self.ordinal(block));
+        let batch = match cache.get(key) {
+            Some(batch) => batch,
+            None => {
+                let batch = self.decode(block)?;
+                cache.put(key, batch.clone());
+                batch
+            }
+        };
+        row(self.handle.path(), &batch, at)
+    }
+
+    fn plan(&mut self, rows: &[u64]) {
+        self.plan = rows.iter().map(|row| self.find(*row).0).collect();
+        self.plan.dedup();
+    }
+
+    fn place(&mut self, index: u64) -> String {
+        format!("{}, row {}", self.handle.path().display(), index + 1)
+    }
+
+    fn close(&mut self) {
+        (self.metadata, self.reader, self.plan) = (None, None, Vec::new());
+        self.handle.close();
+    }
+}

@@ -1,0 +1,283 @@
+//! Which row of a taskset comes next.
+//!
+//! Every selector is decided by its seed and by how many rows it gave out, and the one that learns
+//! also by what it was told. So what it does next follows from its state.
+
+mod arguments;
+mod difficulty;
+
+use self::difficulty::Estimates;
+use super::chance::Chance;
+use super::error::TasksetErrorKind;
+use super::rows::Rows;
+use super::state::{EstimateState, SelectorState};
+use super::{Result, TasksetError};
+use rollway_config::{DataSelector, SelectorType};
+
+/// What became of what the selectors were told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Learned {
+    /// Tasks from which a selector learned.
+    pub used: usize,
+    /// Tasks whose selector does not learn.
+    pub not_needed: usize,
+    /// Tasks that no taskset has.
+    pub unknown: usize,
+    /// Values that are no finite number.
+    pub invalid: usize,
+    /// Values below 0 or above 1, which were taken for 0 or 1. They are among those used.
+    pub clipped: usize,
+}
+
+impl std::ops::AddAssign for Learned {
+    fn add_assign(&mut self, other: Self) {
+        self.used += other.used;
+        self.not_needed += other.not_needed;
+        self.unknown += other.unknown;
+        self.invalid += other.invalid;
+        self.clipped += other.clipped;
+    }
+}
+
+/// Chooses rows.
+#[derive(Debug)]
+pub(super) struct Selector {
+    config: DataSelector,
+    rows: u32,
+    /// How many rows were given out.
+    taken: u64,
+    way: Way,
+}
+
+#[derive(Debug)]
+enum Way {
+    Sequential,
+    /// The order of an epoch.
+    Shuffle(Option<(u64, Vec<u32>)>),
+    Random,
+    Fixed(Vec<u32>),
+    Difficulty(Estimates),
+}
+
+impl Selector {
+    /// Makes the selector of a taskset, which is called so in messages.
+    pub(super) fn new(config: &DataSelector, name: &str, rows: &mut Rows) -> Result<Self> {
+        let wrong = |what: String, hint: String| {
+            let place = format!("taskset `{name}`, data_selector");
+            TasksetError::new(TasksetErrorKind::Option, place, what, hint)
+        };
+        let way = match config.selector_type {
+            SelectorType::DifficultyBased => {
+                let arguments = arguments::read(&config.kwargs).map_err(|(a, b)| wrong(a, b))?;
+                let [first, second] = config.feature_keys.as_slice() else {
+                    let what =
+                        format!("{} feature_keys, but 2 are needed", config.feature_keys.len());
+                    let hint = "name the fields with the pass rates of a weak and a strong model";
+                    return Err(wrong(what, hint.to_owned()));
+                };
+                let features = features(rows, name, &[first, second])?;
+                let pairs = features.chunks_exact(2).map(|pair| [pair[0], pair[1]]).collect();
+                Way::Difficulty(Estimates::new(pairs, arguments))
+            }
+            _ if !config.kwargs.is_empty() => {
+                let names: Vec<&str> = config.kwargs.keys().map(String::as_str).collect();
+                let what = format!("the selector takes no kwargs, but got {}", names.join(", "));
+                return Err(wrong(what, "leave `kwargs` out".to_owned()));
+            }
+            SelectorType::Sequential => Way::Sequential,
+            SelectorType::Shuffle => Way::Shuffle(None),
+            SelectorType::Random => Way::Random,
+            SelectorType::OfflineEasy2hard if config.feature_keys.is_empty() => {
+                let hint = "name the field that tells how easy a task is";
+                return Err(wrong("no feature_keys, but 1 is needed".to_owned(), hint.to_owned()));
+            }
+            SelectorType::OfflineEasy2hard => {
+                let keys: Vec<&String> = config.feature_keys.iter().collect();
+                Way::Fixed(easy_to_hard(&features(rows, name, &keys)?, keys.len()))
+            }
+        };
+        let rows = rows.len() as u32;
+        Ok(Self { config: config.clone(), rows, taken: 0, way })
+    }
+
+    /// Returns the next rows.
+    pub(super) fn take(&mut self, count: u32) -> Vec<u32> {
+        let chance = || Chance::of(self.config.seed, self.taken);
+        let rows = match &mut self.way {
+            Way::Random => rounds(self.rows, count, |count| chance().sample(self.rows, count)),
+            Way::Difficulty(estimates) => {
+                rounds(self.rows, count, |count| estimates.choose(&mut chance(), count))
+            }
+            _ => (0..u64::from(count)).map(|more| self.at(self.taken + more)).collect(),
+        };
+        self.taken += u64::from(count);
+        rows
+    }
+
+    /// Takes back that rows were given out.
+    pub(super) fn put_back(&mut self, count: u32) {
+        self.taken -= u64::from(count);
+    }
+
+    /// Returns the row at a place of an order.
+    fn at(&mut self, place: u64) -> u32 {
+        let rows = u64::from(self.rows);
+        let (epoch, at) = (place / rows, (place % rows) as usize);
+        match &mut self.way {
+            Way::Fixed(order) => order[at],
+            Way::Shuffle(known) => {
+                let order = match known.take() {
+                    Some((of, order)) if of == epoch => order,
+                    _ => {
+                        let mut order: Vec<u32> = (0..self.rows).collect();
+                        Chance::of(self.config.seed, epoch).shuffle(&mut order);
+                        order
+                    }
+                };
+                known.insert((epoch, order)).1[at]
+            }
+            Way::Sequential | Way::Random | Way::Difficulty(_) => at as u32,
+        }
+    }
+
+    /// Learns how tasks went: pairs of row and mean reward. A row that comes several times counts
+    /// with its mean.
+    pub(super) fn feedback(&mut self, pairs: impl Iterator<Item = (u64, f64)>) -> Learned {
+        let mut learned = Learned::default();
+        let mut known: Vec<(u32, f64)> = Vec::new();
+        for (row, value) in pairs {
+            match u32::try_from(row).ok().filter(|row| *row < self.rows) {
+                None => learned.unknown += 1,
+                Some(_) if !value.is_finite() => learned.invalid += 1,
+                Some(row) => {
+                    learned.clipped += usize::from(!(0.0..=1.0).contains(&value));
+                    known.push((row, value.clamp(0.0, 1.0)));
+                }
+            }
+        }
+        match &mut self.way {
+            Way::Difficulty(estimates) => {
+                learned.used = known.len();
+                estimates.update(&means(known));
+            }
+            _ => (learned.not_needed, learned.clipped) = (known.len(), 0),
+        }
+        learned
+    }
+
+    pub(super) fn state(&self) -> SelectorState {
+        let estimates = match &self.way {
+            Way::Difficulty(estimates) => Some(estimates.state()),
+            _ => None,
+        };
+        SelectorState {
+            selector_type: self.config.selector_type,
+            seed: self.config.seed,
+            feature_keys: self.config.feature_keys.clone(),
+            taken: self.taken,
+            estimates,
+        }
+    }
+
+    /// Says why a state cannot be that of this selector, if so.
+    pub(super) fn refuses(&self, state: &SelectorState) -> Option<String> {
+        let is_now = |key: &str, was: String, now: String| {
+            Some(format!("its selector's {key} was {was} and is {now}"))
+        };
+        let (now, was) = (&self.config, state);
+        if was.selector_type != now.selector_type {
+            let name = |it: SelectorType| serde_json::json!(it).to_string();
+            return is_now("type", name(was.selector_type), name(now.selector_type));
+        }
+        if was.seed != now.seed {
+            return is_now("seed", was.seed.to_string(), now.seed.to_string());
+        }
+        if was.feature_keys != now.feature_keys {
+            return is_now(
+                "feature_keys",
+                was.feature_keys.join(", "),
+                now.feature_keys.join(", "),
+            );
+        }
+        let fits = |state: &EstimateState| state.fits(self.rows as usize);
+        match (&self.way, &state.estimates) {
+            (Way::Difficulty(_), None) => Some("its estimates are missing".to_owned()),
+            (Way::Difficulty(_), Some(state)) if !fits(state) => {
+                Some("its estimates are damaged".to_owned())
+            }
+            _ => None,
+        }
+    }
+
+    /// Goes on from a state that is not refused.
+    pub(super) fn restore(&mut self, state: &SelectorState) {
+        self.taken = state.taken;
+        if let (Way::Difficulty(estimates), Some(state)) = (&mut self.way, &state.estimates) {
+            estimates.restore(state);
+        }
+    }
+}
+
+/// Chooses without repetition as long as there are rows, and then again from all of them.
+fn rounds(rows: u32, count: u32, mut choose: impl FnMut(u32) -> Vec<u32>) -> Vec<u32> {
+    if count <= rows {
+        return choose(count);
+    }
+    let all = choose(rows);
+    all.iter().copied().cycle().take(count as usize).collect()
+}
+
+/// Returns the mean of each row, by row.
+fn means(mut pairs: Vec<(u32, f64)>) -> Vec<(u32, f64)> {
+    pairs.sort_by(|one, other| one.0.cmp(&other.0).then(one.1.total_cmp(&other.1)));
+    let mean = |pairs: &[(u32, f64)]| {
+        let sum: f64 = pairs.iter().map(|(_, value)| value).sum();
+        (pairs[0].0, sum / pairs.len() as f64)
+    };
+    pairs.chunk_by(|one, other| one.0 == other.0).map(mean).collect()
+}
+
+/// Returns rows by their features, the largest first; of equal ones the earlier row first.
+fn easy_to_hard(features: &[f64], width: usize) -> Vec<u32> {
+    let of = |row: u32| &features[row as usize * width..][..width];
+    let mut order: Vec<u32> = (0..(features.len() / width) as u32).collect();
+    order.sort_by(|one, other| {
+        let mut pairs = of(*other).iter().zip(of(*one));
+        let first = pairs.find_map(|(a, b)| Some(a.total_cmp(b)).filter(|it| it.is_ne()));
+        first.unwrap_or(std::cmp::Ordering::Equal)
+    });
+    order
+}
+
+/// Reads numbers that tell how hard tasks are, row by row.
+fn features(rows: &mut Rows, name: &str, keys: &[&String]) -> Result<Vec<f64>> {
+    let known = rows.keys();
+    if let Some(key) = keys.iter().find(|key| !known.has(key)) {
+        let what = format!("feature_keys has `{key}`, but no row has that field");
+        let hint = rollway_base::suggest::instead(key, known.names());
+        let place = format!("taskset `{name}`, data_selector");
+        return Err(TasksetError::new(TasksetErrorKind::Key, place, what, hint));
+    }
+    let mut features = Vec::with_capacity(rows.len() as usize * keys.len());
+    for index in 0..rows.len() {
+        let row = rows.get(index)?;
+        for key in keys {
+            let value = row.get(key.as_str());
+            let number = value.and_then(serde_json::Value::as_f64).filter(|it| it.is_finite());
+            let Some(number) = number else {
+                let shown = value.unwrap_or(&serde_json::Value::Null);
+                let what = format!("`{key}` is {shown}, but the selector needs a number");
+                let hint = "fill it in, or choose another selector";
+                return Err(TasksetError::new(
+                    TasksetErrorKind::Row,
+                    rows.place(index),
+                    what,
+                    hint,
+                ));
+            };
+            // There are two zeros, and they are equal.
+            features.push(number + 0.0);
+        }
+    }
+    Ok(features)
+}

@@ -1,0 +1,172 @@
+//! How hard each row is for the model as it is now.
+//!
+//! The features of a row are the pass rates of two models. Where the model stands between the two
+//! is estimated from what is observed, and tells what to expect of rows that it has not seen. Each
+//! row has a beta distribution of its pass rate, which what is observed and what is expected both
+//! move.
+
+use super::arguments::Arguments;
+use crate::chance::Chance;
+use crate::state::EstimateState;
+
+/// How much of the last estimate of the model is kept.
+const KEPT: f64 = 0.9;
+
+/// Keeps a division from going wrong where both models are equally good.
+const TINY: f64 = 1e-6;
+
+/// The mean error from which on the features are trusted less.
+const MISLEADING: f64 = 0.25;
+
+#[derive(Debug)]
+pub(super) struct Estimates {
+    arguments: Arguments,
+    features: Vec<[f64; 2]>,
+    rho: f64,
+    /// Where the model stands: 0 as good as the first, 1 as good as the second.
+    capability: Option<f64>,
+    alphas: Vec<f64>,
+    betas: Vec<f64>,
+}
+
+impl Estimates {
+    pub(super) fn new(features: Vec<[f64; 2]>, arguments: Arguments) -> Self {
+        let ones = vec![1.0; features.len()];
+        let rho = arguments.rho;
+        Self { arguments, features, rho, capability: None, alphas: ones.clone(), betas: ones }
+    }
+
+    /// Returns different rows whose pass rate is near the one that is looked for.
+    pub(super) fn choose(&self, chance: &mut Chance, count: u32) -> Vec<u32> {
+        let Arguments { target_reward, tau, do_sample, .. } = self.arguments;
+        let rates = self.alphas.iter().zip(&self.betas).map(|(alpha, beta)| match do_sample {
+            true => chance.beta(*alpha, *beta),
+            false => alpha / (alpha + beta),
+        });
+        let mut scores: Vec<f64> = rates.map(|rate| -(target_reward - rate).abs()).collect();
+        if tau > 0.0 {
+            for score in &mut scores {
+                *score = *score / tau + chance.gumbel();
+            }
+        }
+        let better = |one: &u32, other: &u32| {
+            let (a, b) = (scores[*one as usize], scores[*other as usize]);
+            b.total_cmp(&a).then(one.cmp(other))
+        };
+        let mut rows: Vec<u32> = (0..scores.len() as u32).collect();
+        let count = count as usize;
+        if count < rows.len() {
+            rows.select_nth_unstable_by(count, better);
+            rows.truncate(count);
+        }
+        rows.sort_unstable_by(better);
+        rows
+    }
+
+    /// Learns the pass rates of rows, each of which comes once.
+    pub(super) fn update(&mut self, observed: &[(u32, f64)]) {
+        if observed.is_empty() {
+            return;
+        }
+        let mean = |of: &dyn Fn(&(u32, f64)) -> f64| {
+            observed.iter().map(of).sum::<f64>() / observed.len() as f64
+        };
+        let feature = |which: usize| mean(&|(row, _)| self.features[*row as usize][which]);
+        let (low, high) = (feature(0), feature(1));
+        let seen = (mean(&|(_, rate)| *rate) - low) / (high - low + TINY);
+        let capability = match self.capability {
+            Some(known) => KEPT * known + (1.0 - KEPT) * seen,
+            None => seen,
+        };
+        self.capability = Some(capability);
+        let expected = |[low, high]: [f64; 2]| ((high - low) * capability + low).clamp(0.0, 1.0);
+        let error = mean(&|(row, rate)| (expected(self.features[*row as usize]) - rate).abs());
+        if self.arguments.adaptive_rho && error >= MISLEADING {
+            self.rho *= 0.5;
+        }
+        let Arguments { m, lamb, .. } = self.arguments;
+        let mut observed = observed.iter().peekable();
+        for (row, features) in self.features.iter().enumerate() {
+            let seen = observed.next_if(|(at, _)| *at as usize == row).map(|(_, rate)| *rate);
+            let prior = seen.unwrap_or_else(|| expected(*features));
+            let (passed, failed) = seen.map_or((0.0, 0.0), |rate| (rate * m, (1.0 - rate) * m));
+            let move_to = |old: f64, seen: f64, prior: f64| {
+                (1.0 - lamb) * old + lamb + (1.0 - self.rho) * seen + self.rho * prior * m
+            };
+            self.alphas[row] = move_to(self.alphas[row], passed, prior);
+            self.betas[row] = move_to(self.betas[row], failed, 1.0 - prior);
+        }
+    }
+
+    pub(super) fn state(&self) -> EstimateState {
+        let coefficients = std::iter::once(self.rho).chain(self.capability).collect();
+        let (alphas, betas) = (self.alphas.clone(), self.betas.clone());
+        EstimateState { coefficients, alphas, betas }
+    }
+
+    /// Goes on from a state that fits. What the configuration says about `rho` counts, unless it
+    /// adapts itself.
+    pub(super) fn restore(&mut self, state: &EstimateState) {
+        self.capability = state.coefficients.get(1).copied();
+        if self.arguments.adaptive_rho {
+            self.rho = state.coefficients[0];
+        }
+        self.alphas.clone_from(&state.alphas);
+        self.betas.clone_from(&state.betas);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::arguments;
+    use super::*;
+    use rollway_config::Args;
+
+    fn arguments(pairs: &[(&str, serde_json::Value)]) -> Arguments {
+        let args: Args = pairs.iter().map(|(k, v)| ((*k).to_owned(), v.clone())).collect();
+        arguments::read(&args).unwrap()
+    }
+
+    #[test]
+    fn estimates_follow_the_equations() {
+        let features = vec![[0.2, 0.6], [0.0, 1.0], [0.5, 0.5]];
+        let mut estimates = Estimates::new(features, arguments(&[("m", 4.into())]));
+        estimates.update(&[(0, 0.5)]);
+        let capability = (0.5 - 0.2) / (0.4 + 1e-6);
+        assert!((estimates.capability.unwrap() - capability).abs() < 1e-12);
+        // 0.8 of the old, 0.2 anew, 0.8 of what was seen, 0.2 of what is expected.
+        let expected = |passed: f64, prior: f64| 0.8 + 0.2 + 0.8 * passed + 0.2 * prior * 4.0;
+        let alphas = [expected(2.0, 0.5), expected(0.0, capability), expected(0.0, 0.5)];
+        let betas = [expected(2.0, 0.5), expected(0.0, 1.0 - capability), expected(0.0, 0.5)];
+        let near = |found: &[f64], expected: &[f64]| {
+            found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-12)
+        };
+        assert!(near(&estimates.alphas, &alphas), "{:?} {alphas:?}", estimates.alphas);
+        assert!(near(&estimates.betas, &betas), "{:?} {betas:?}", estimates.betas);
+
+        estimates.update(&[(1, 1.0)]);
+        let capability = 0.9 * capability + 0.1 * (1.0 / (1.0 + 1e-6));
+        assert!((estimates.capability.unwrap() - capability).abs() < 1e-12);
+    }
+
+    #[test]
+    fn features_that_mislead_are_trusted_less() {
+        let features = vec![[0.1, 0.9], [0.1, 0.9]];
+        let mut adaptive =
+            Estimates::new(features.clone(), arguments(&[("adaptive_rho", true.into())]));
+        adaptive.update(&[(0, 0.0), (1, 1.0)]);
+        assert_eq!(adaptive.rho, 0.1);
+        let mut fixed = Estimates::new(features, arguments(&[]));
+        fixed.update(&[(0, 0.0), (1, 1.0)]);
+        assert_eq!(fixed.rho, 0.2);
+    }
+
+    #[test]
+    fn without_chance_the_nearest_rows_are_chosen() {
+        let features = vec![[0.0, 1.0]; 4];
+        let pairs = [("tau", 0.into()), ("target_reward", 0.5.into())];
+        let mut estimates = Estimates::new(features, arguments(&pairs));
+        estimates.update(&[(0, 1.0), (1, 0.5), (2, 0.0), (3, 0.6)]);
+        assert_eq!(estimates.choose(&mut Chance::of(1, 1), 2), [1, 3]);
+    }
+}

@@ -1,0 +1,247 @@
+//! What the explorer asks for tasks.
+
+use std::ops::Range;
+
+use rollway_core::metrics::PassRates;
+
+use super::error::TasksetErrorKind as Kind;
+use super::format::{Drawn, Pick, Source};
+use super::schedule::Schedule;
+use super::selector::Learned;
+use super::set::Set;
+use super::state::{TasksetState, VERSION};
+use super::{Result, TasksetError};
+
+/// Tasks that a job can have been given; more is no count but damage.
+const MAX_TAKEN: u64 = 1 << 62;
+
+/// When there are no more tasks.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Budget {
+    Steps(u64),
+    Epochs(u64),
+    /// After one epoch, and the last batch need not be full.
+    Once,
+}
+
+/// The tasks of a job, from one taskset or from several, in the order that selectors decide.
+///
+/// Everything follows from the files, the configuration and the feedback: the same calls give the
+/// same tasks, and so do the same calls after [`restore`](Self::restore).
+#[derive(Debug)]
+pub struct Tasks {
+    sets: Vec<Set>,
+    schedule: Schedule,
+    budget: Budget,
+    steps: u64,
+    taken: u64,
+    learned: Learned,
+}
+
+impl Tasks {
+    pub(super) fn new(sets: Vec<Set>, budget: Budget, seed: u64) -> Self {
+        let sizes = sets.iter().map(|set| set.rows.len()).collect();
+        let (schedule, learned) = (Schedule::new(sizes, seed), Learned::default());
+        Self { sets, schedule, budget, steps: 0, taken: 0, learned }
+    }
+
+    /// Returns how many rows there are, all tasksets together; there is at least one.
+    #[expect(clippy::len_without_is_empty, reason = "a taskset without rows is refused")]
+    pub fn len(&self) -> u64 {
+        self.schedule.total()
+    }
+
+    /// Returns what is known about each taskset.
+    pub fn sources(&self) -> impl Iterator<Item = &Source> {
+        self.sets.iter().map(|set| &*set.source)
+    }
+
+    /// Returns how many batches of a size there are from the beginning to the end.
+    pub fn total_batches(&self, batch_size: u32) -> u64 {
+        let size = u64::from(batch_size.max(1));
+        match self.budget {
+            Budget::Steps(steps) => steps,
+            Budget::Epochs(epochs) => self.len().saturating_mul(epochs) / size,
+            Budget::Once => self.len().div_ceil(size),
+        }
+    }
+
+    /// Returns how many tasks the budget has left for batches that are not full: what is dropped
+    /// at the end if `next_batch` has no more.
+    pub fn left_over(&self) -> u64 {
+        match self.budget {
+            Budget::Steps(_) => 0,
+            Budget::Epochs(epochs) => self.len().saturating_mul(epochs).saturating_sub(self.taken),
+            Budget::Once => self.len().saturating_sub(self.taken),
+        }
+    }
+
+    /// Returns the tasks of the next batch; none at the end. Tasks to train on come in full
+    /// batches, and an incomplete last one is dropped. After an error nothing has changed.
+    pub fn next_batch(&mut self, batch_size: u32) -> Result<Option<Vec<Drawn>>> {
+        let Some(count) = self.next_size(batch_size)? else { return Ok(None) };
+        let turns = self.schedule.turns(self.taken, count);
+        let mut shares = vec![0; self.sets.len()];
+        turns.iter().for_each(|set| shares[usize::from(*set)] += 1);
+        let sets = self.sets.iter_mut().zip(&shares);
+        let mut rows: Vec<_> = sets.map(|(set, n)| set.selector.take(*n).into_iter()).collect();
+        let next = |set: &u16| Some((usize::from(*set), rows[usize::from(*set)].next()?));
+        let picks: Vec<(usize, u32)> = turns.iter().filter_map(next).collect();
+        match self.draw(&picks) {
+            Ok(batch) => {
+                self.taken += u64::from(count);
+                self.steps += 1;
+                Ok(Some(batch))
+            }
+            Err(error) => {
+                let sets = self.sets.iter_mut().zip(shares);
+                sets.for_each(|(set, share)| set.selector.put_back(share));
+                Err(error)
+            }
+        }
+    }
+
+    /// Returns how many tasks the next batch has.
+    fn next_size(&self, batch_size: u32) -> Result<Option<u32>> {
+        let refuse = |what: String, hint: &str| {
+            Err(TasksetError::new(Kind::Option, "buffer.batch_size", what, hint))
+        };
+        if batch_size == 0 {
+            return refuse("0".to_owned(), "give at least 1");
+        }
+        let left = match self.budget {
+            Budget::Steps(steps) => return Ok((self.steps < steps).then_some(batch_size)),
+            Budget::Epochs(_) | Budget::Once => self.left_over(),
+        };
+        let is_full = left >= u64::from(batch_size);
+        match self.budget {
+            Budget::Once if left > 0 && !is_full => Ok(Some(left as u32)),
+            Budget::Epochs(epochs) if !is_full && self.steps == 0 => {
+                let rows = self.len();
+                let what = format!("{batch_size}, but {rows} rows × {epochs} epochs never fill it");
+                refuse(what, "make it smaller, or say `total_steps` or more `total_epochs`")
+            }
+            _ => Ok(is_full.then_some(batch_size)),
+        }
+    }
+
+    /// Returns tasks that were given out before, by taskset, row and epoch. Nothing changes by it.
+    pub fn draw_again(&mut self, picks: &[Pick]) -> Result<Vec<Drawn>> {
+        let mut again = Vec::with_capacity(picks.len());
+        for pick in picks {
+            let set = self.sets.get_mut(pick.taskset_id);
+            let Some(set) = set.filter(|set| pick.index < set.rows.len()) else {
+                let what = format!("there is no row {} in taskset {}", pick.index, pick.taskset_id);
+                let hint = "begin a new job with `continue_from_checkpoint: false`";
+                let place = "the saved state of the tasks";
+                return Err(TasksetError::new(Kind::State, place, what, hint));
+            };
+            again.push(set.draw(pick.index, pick.epoch)?);
+        }
+        Ok(again)
+    }
+
+    /// Reads rows in the order of the files, and returns them in the order of the batch.
+    fn draw(&mut self, picks: &[(usize, u32)]) -> Result<Vec<Drawn>> {
+        let mut order: Vec<usize> = (0..picks.len()).collect();
+        order.sort_by_key(|at| picks[*at]);
+        for rows in order.chunk_by(|one, other| picks[*one].0 == picks[*other].0) {
+            let indices: Vec<u64> = rows.iter().map(|at| picks[*at].1.into()).collect();
+            self.sets[picks[rows[0]].0].rows.plan(&indices);
+        }
+        let mut drawn = Vec::with_capacity(picks.len());
+        for at in order {
+            let (set, row) = picks[at];
+            let epoch = (self.taken + at as u64) / self.len();
+            drawn.push((at, self.sets[set].draw(row.into(), epoch)?));
+        }
+        drawn.sort_by_key(|(at, _)| *at);
+        Ok(drawn.into_iter().map(|(_, drawn)| drawn).collect())
+    }
+
+    /// Returns all tasks, one after the other as they stand in the files, whatever was given out
+    /// before. Nothing is read before it is asked for.
+    pub fn all(&mut self) -> All<'_> {
+        let left = (0..self.sets.len()).map(|set| 0..self.sets[set].rows.len()).collect();
+        All { tasks: self, left, set: 0 }
+    }
+
+    /// Tells the selectors how tasks went, as the pipeline reports it. Says what became of it; what
+    /// belongs to no taskset is counted and changes nothing.
+    pub fn feedback(&mut self, metric: &PassRates) -> Learned {
+        let mut learned = Learned::default();
+        for (id, (indices, values)) in metric.by_taskset() {
+            let set = usize::try_from(id).ok().and_then(|id| self.sets.get_mut(id));
+            let pairs = indices.iter().copied().zip(values);
+            match set {
+                Some(set) => learned += set.selector.feedback(pairs),
+                None => learned.unknown += pairs.len(),
+            }
+        }
+        self.learned += learned;
+        learned
+    }
+
+    /// Returns what became of all feedback since the tasks were opened.
+    pub fn learned(&self) -> Learned {
+        self.learned
+    }
+
+    /// Returns how far the job is.
+    pub fn state(&self) -> TasksetState {
+        let sets = self.sets.iter().map(Set::state).collect();
+        TasksetState { version: VERSION, steps: self.steps, taken: self.taken, sets }
+    }
+
+    /// Goes on where a job was. A state of other files, of another selector or of another version
+    /// is refused, and nothing has changed then.
+    pub fn restore(&mut self, state: &TasksetState) -> Result<()> {
+        let refuse = |what: String| {
+            let hint = "begin a new job with `continue_from_checkpoint: false`";
+            Err(TasksetError::new(Kind::State, "the saved state of the tasks", what, hint))
+        };
+        if state.version != VERSION {
+            return refuse(format!("it has version {}, but {VERSION} is read", state.version));
+        }
+        if state.sets.len() != self.sets.len() {
+            let (was, is) = (state.sets.len(), self.sets.len());
+            return refuse(format!("the job had {was} tasksets and has {is}"));
+        }
+        for (set, state) in self.sets.iter().zip(&state.sets) {
+            set.accept(state)?;
+        }
+        let taken = state.sets.iter().map(|set| set.selector.taken);
+        let is_possible = (state.taken == 0) == (state.steps == 0)
+            && state.steps <= state.taken
+            && state.taken <= MAX_TAKEN;
+        if !is_possible || !taken.eq(self.schedule.shares(state.taken)) {
+            return refuse("its counts do not add up".to_owned());
+        }
+        for (set, state) in self.sets.iter_mut().zip(&state.sets) {
+            set.selector.restore(&state.selector);
+        }
+        (self.steps, self.taken) = (state.steps, state.taken);
+        Ok(())
+    }
+}
+
+/// All tasks, one after the other.
+#[derive(Debug)]
+pub struct All<'a> {
+    tasks: &'a mut Tasks,
+    left: Vec<Range<u64>>,
+    set: usize,
+}
+
+impl Iterator for All<'_> {
+    type Item = Result<Drawn>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            match self.left.get_mut(self.set)?.next() {
+                Some(index) => return Some(self.tasks.sets[self.set].draw(index, 0)),
+                None => self.set += 1,
+            }
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Files and configurations for the tests.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, RecordBatch};
+use parquet::arrow::ArrowWriter;
+use parquet::file::properties::WriterProperties;
+use rollway_config::{Buffer, DataSelector, SelectorType, Taskset};
+use rollway_tasksets::{Drawn, Opener, Tasks, TasksetError};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+pub(crate) fn folder() -> TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+pub(crate) fn write(folder: &TempDir, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
+    let path = folder.path().join(name);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(&path, text).unwrap();
+    path
+}
+
+/// Writes rows with a prompt, an answer and two features.
+pub(crate) fn rows(folder: &TempDir, name: &str, count: usize) -> PathBuf {
+    let row = |at: usize| {
+        let easy = at as f64 / count as f64;
+        let prompt = format!("{name} {at}");
+        json!({"prompt": prompt, "response": at, "weak": easy / 2.0, "strong": easy})
+    };
+    let lines: Vec<String> = (0..count).map(|at| row(at).to_string() + "\n").collect();
+    write(folder, name, lines.concat())
+}
+
+pub(crate) fn columns(columns: &[(&str, ArrayRef)]) -> RecordBatch {
+    let columns = columns.iter().map(|(name, array)| (*name, Arc::clone(array), true));
+    RecordBatch::try_from_iter_with_nullable(columns).unwrap()
+}
+
+pub(crate) fn parquet(path: &Path, batch: &RecordBatch, properties: WriterProperties) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    let file = File::create(path).unwrap();
+    let mut writer = ArrowWriter::try_new(file, batch.schema(), Some(properties)).unwrap();
+    writer.write(batch).unwrap();
+    writer.close().unwrap();
+}
+
+pub(crate) fn taskset(path: &Path) -> Taskset {
+    Taskset { path: Some(path.to_str().unwrap().to_owned()), ..Taskset::default() }
+}
+
+pub(crate) fn selected(path: &Path, selector_type: SelectorType, seed: u64) -> Taskset {
+    let keys: &[&str] = match selector_type {
+        SelectorType::DifficultyBased => &["weak", "strong"],
+        SelectorType::OfflineEasy2hard => &["strong"],
+        _ => &[],
+    };
+    let feature_keys = keys.iter().map(|key| (*key).to_owned()).collect();
+    let data_selector = DataSelector { selector_type, seed, feature_keys, ..Default::default() };
+    Taskset { data_selector, ..taskset(path) }
+}
+
+pub(crate) fn buffer(tasksets: Vec<Taskset>) -> Buffer {
+    let mut buffer = Buffer::default();
+    buffer.explorer_input.tasksets = tasksets;
+    buffer
+}
+
+pub(crate) fn epochs(tasksets: Vec<Taskset>, total_epochs: u32) -> Tasks {
+    Opener::new(&Buffer { total_epochs, ..buffer(tasksets) }).train().unwrap()
+}
+
+pub(crate) fn steps(tasksets: Vec<Taskset>, total_steps: u32) -> Tasks {
+    Opener::new(&Buffer { total_steps: Some(total_steps), ..buffer(tasksets) }).train().unwrap()
+}
+
+/// Opens a file for rows of any shape and reads all of them.
+pub(crate) fn read(taskset: Taskset) -> Vec<Value> {
+    let buffer = buffer(vec![taskset]);
+    let mut tasks = Opener::new(&buffer).without_prompts().train().unwrap();
+    tasks.all().map(|drawn| Value::Object(drawn.unwrap().task.raw)).collect()
+}
+
+pub(crate) fn refused(taskset: Taskset) -> TasksetError {
+    Opener::new(&buffer(vec![taskset])).train().unwrap_err()
+}
+
+/// Which rows a batch has: taskset and index.
+pub(crate) fn picks(batch: &[Drawn]) -> Vec<(usize, u64)> {
+    batch.iter().map(|drawn| (drawn.source.taskset_id, drawn.index)).collect()
+}
+
+/// Takes batches to the end.
+pub(crate) fn drain(tasks: &mut Tasks, size: u32) -> Vec<(usize, u64)> {
+    let batches = std::iter::from_fn(|| tasks.next_batch(size).unwrap());
+    batches.flat_map(|batch| picks(&batch)).collect()
+}
+
+pub(crate) const SELECTORS: [SelectorType; 5] = [
+    SelectorType::Sequential,
+    SelectorType::Shuffle,
+    SelectorType::Random,
+    SelectorType::OfflineEasy2hard,
+    SelectorType::DifficultyBased,
+];

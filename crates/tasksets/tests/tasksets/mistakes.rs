@@ -1,0 +1,252 @@
+//! What people get wrong gives one message that says where, what and the remedy.
+
+use std::fs::File;
+use std::sync::Arc;
+
+use arrow_array::{Int64Array, StringArray};
+use arrow_ipc::writer::{FileWriter, StreamWriter};
+use arrow_schema::{DataType, Field};
+use parquet::file::properties::WriterProperties;
+use proptest::prelude::*;
+use rollway_config::{DataSelector, Format, SelectorType, Taskset, TasksetStorage};
+use rollway_tasksets::{Opener, TasksetErrorKind as Kind};
+use serde_json::json;
+
+use crate::help::{
+    buffer, columns, folder, parquet, read, refused, rows, selected, taskset, write,
+};
+
+#[test]
+fn a_path_that_is_not_there_names_the_nearest_one() {
+    let folder = folder();
+    write(&folder, "tasks.jsonl", "{}");
+    let error = refused(taskset(&folder.path().join("task.jsonl")));
+    assert_eq!(error.kind, Kind::Missing);
+    assert!(error.hint.contains("tasks.jsonl`?"), "{error}");
+    let error = refused(Taskset { path: Some("nobody/nothing".into()), ..Taskset::default() });
+    assert!(error.hint.contains("--repo-type dataset nobody/nothing"), "{error}");
+    let error = refused(Taskset::default());
+    assert!(error.to_string().contains("it has no `path`"), "{error}");
+    let sql = Taskset { storage_type: TasksetStorage::Sql, ..taskset(folder.path()) };
+    assert!(refused(sql).hint.contains("export the table"));
+}
+
+#[test]
+fn a_set_without_rows_is_refused() {
+    let folder = folder();
+    for (name, text) in
+        [("a.jsonl", "\n \n"), ("b.json", "[ ]"), ("c.csv", "prompt\n"), ("d.jsonl", "")]
+    {
+        let error = refused(taskset(&write(&folder, name, text)));
+        assert_eq!(error.kind, Kind::Empty, "{error}");
+        assert!(error.place.ends_with(name), "{error}");
+    }
+    let error = refused(taskset(&write(&folder, "empty/x.txt", "")));
+    assert_eq!(error.kind, Kind::Unsupported, "{error}");
+    let error = refused(taskset(&folder.path().join("empty")));
+    assert!(error.what.contains("no data in this folder"), "{error}");
+}
+
+#[test]
+fn a_bad_row_is_named_with_its_line() {
+    let folder = folder();
+    for (name, text, line, words) in [
+        ("a.jsonl", "{\"prompt\": 1}\n\n{\"prompt\": }\n", 3, "correct the row"),
+        ("b.jsonl", "{\"prompt\": 1}\n[1]\n", 2, "every row is an object"),
+        ("c.jsonl", "{\"prompt\": NaN}\n", 1, "no NaN"),
+        ("d.jsonl", "{\n\"prompt\": 1\n}", 1, "a line is one whole object"),
+        ("e.json", "[\n{\"prompt\": 1},\n{\"prompt\": x}\n]", 3, "correct the row"),
+        ("f.json", "[{\"prompt\": 1},\n 3]", 2, "a list of objects is read"),
+        ("g.json", "[{\"prompt\": 1},\n]", 2, "a list of objects is read"),
+        ("h.json", "[{\"prompt\": 1}\n", 2, "a list of objects is read"),
+        ("i.json", "[{\"prompt\": 1}]\n[]", 2, "a list of objects is read"),
+        ("j.csv", "prompt,x\na,b\nc\n", 3, "into quotes"),
+        ("k.csv", "prompt,prompt\na,b\n", 1, "rename one"),
+    ] {
+        let error = refused(taskset(&write(&folder, name, text)));
+        assert_eq!(error.kind, Kind::Row, "{error}");
+        assert!(error.place.ends_with(&format!("{name}, line {line}")), "{error}");
+        assert!(error.hint.contains(words), "{error}");
+    }
+    let error = refused(taskset(&write(&folder, "l.csv", b"prompt\n\xff\n")));
+    assert!(error.hint.contains("UTF-8"), "{error}");
+}
+
+/// Text with everything that can be in a list of objects, most of it not quite right.
+fn nearly_a_list() -> impl Strategy<Value = String> {
+    let parts = ["{\"a\": 1}", "{}", ",", ",", "[", "]", "{", "}", "\"", "\\", " ", "\n", "3"];
+    let whole = r#"{"b": ["]},{[\"\\", {"c": [1, {}]}]}"#;
+    let part = prop_oneof![3 => prop::sample::select(parts.to_vec()), 2 => Just(whole)];
+    let separated = prop::collection::vec(Just(whole), 1..4).prop_map(|it| it.join(", "));
+    let loose = prop::collection::vec(part, 0..8).prop_map(|it| it.concat());
+    (prop_oneof![loose, separated], "[ ]?").prop_map(|(text, end)| format!("[{text}]{end}"))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn a_list_is_read_if_and_only_if_it_is_json(text in nearly_a_list()) {
+        let folder = folder();
+        let buffer = buffer(vec![taskset(&write(&folder, "a.json", &text))]);
+        let opened = Opener::new(&buffer).without_prompts().train();
+        match serde_json::from_str::<Vec<serde_json::Map<_, _>>>(&text) {
+            Ok(rows) if rows.is_empty() => prop_assert_eq!(opened.unwrap_err().kind, Kind::Empty),
+            Ok(rows) => {
+                let mut tasks = opened.unwrap();
+                let found: Vec<_> = tasks.all().map(|drawn| drawn.unwrap().task.raw).collect();
+                prop_assert_eq!(found, rows);
+            }
+            Err(_) => prop_assert_eq!(opened.unwrap_err().kind, Kind::Row),
+        }
+    }
+
+    #[test]
+    fn a_damaged_stream_is_read_or_refused(at in 0_usize..3000, byte in any::<u8>(), cut: bool) {
+        let folder = folder();
+        let texts = StringArray::from_iter((0..40).map(|at| Some("x".repeat(at))));
+        let batch = columns(&[("prompt", Arc::new(texts))]);
+        let mut writer = StreamWriter::try_new(Vec::new(), &batch.schema()).unwrap();
+        writer.write(&batch).unwrap();
+        let mut bytes = writer.into_inner().unwrap();
+        let at = at % bytes.len();
+        bytes[at] = byte;
+        bytes.truncate(if cut { at } else { bytes.len() });
+        let buffer = buffer(vec![taskset(&write(&folder, "a.arrow", bytes))]);
+        match Opener::new(&buffer).without_prompts().train() {
+            Ok(mut tasks) => prop_assert!(tasks.all().count() as u64 == tasks.len()),
+            Err(error) => prop_assert!(error.place.ends_with("a.arrow"), "{}", error),
+        }
+    }
+}
+
+#[test]
+fn damaged_files_of_columns_are_refused_without_a_panic() {
+    let folder = folder();
+    for name in ["a.parquet", "a.arrow", "b.arrow"] {
+        let text: &[u8] = if name == "b.arrow" { b"ARROW1\0\0rest" } else { b"PAR1 and the rest" };
+        let error = refused(taskset(&write(&folder, name, text)));
+        assert_eq!(error.kind, Kind::Row, "{error}");
+        assert!(error.place.ends_with(name), "{error}");
+    }
+}
+
+#[test]
+fn a_key_that_no_row_has_names_the_nearest_one() {
+    let folder = folder();
+    for (name, text) in [
+        ("a.jsonl", json!({"question": "x", "answer": 1}).to_string()),
+        ("a.csv", "question,answer\nx,1\n".to_owned()),
+    ] {
+        let path = write(&folder, name, text);
+        let error = refused(taskset(&path));
+        assert_eq!(error.kind, Kind::Key, "{error}");
+        assert_eq!(error.what, "`format.prompt_key` is `prompt`, but no row has that field");
+        assert_eq!(error.hint, "there is: answer, question");
+        let format = Format { prompt_key: "qestion".into(), ..Format::default() };
+        let error = refused(Taskset { format, ..taskset(&path) });
+        assert_eq!(error.hint, "did you mean `question`?");
+        // A workflow that reads the row itself needs no prompt.
+        assert_eq!(read(taskset(&path)).len(), 1);
+    }
+}
+
+#[test]
+fn a_row_without_a_prompt_is_found_before_the_first_batch() {
+    let folder = folder();
+    let parts = arrow_array::StructArray::from(vec![(
+        Arc::new(Field::new("x", DataType::Int64, true)),
+        Arc::new(Int64Array::from(vec![None, None, Some(1)])) as _,
+    )]);
+    let texts = StringArray::from(vec![Some("a"), None, Some("b")]);
+    let batch = columns(&[("parts", Arc::new(parts)), ("prompt", Arc::new(texts))]);
+    parquet(&folder.path().join("a.parquet"), &batch, WriterProperties::default());
+    let file = File::create(folder.path().join("a.arrow")).unwrap();
+    let mut writer = StreamWriter::try_new(file, &batch.schema()).unwrap();
+    writer.write(&batch).unwrap();
+    writer.finish().unwrap();
+    let file = File::create(folder.path().join("a.feather")).unwrap();
+    let mut writer = FileWriter::try_new(file, &batch.schema()).unwrap();
+    writer.write(&batch).unwrap();
+    writer.finish().unwrap();
+    write(&folder, "a.csv", "prompt,x\na,1\n,2\nb,3\n");
+    for (name, place) in [
+        ("a.parquet", "a.parquet, row 2"),
+        ("a.arrow", "a.arrow, row 2"),
+        ("a.feather", "a.feather, row 2"),
+        ("a.csv", "a.csv, record 2"),
+    ] {
+        let error = refused(taskset(&folder.path().join(name)));
+        assert_eq!((error.kind, error.what.as_str()), (Kind::Row, "the row has no `prompt`"));
+        assert!(error.place.ends_with(place), "{error}");
+    }
+}
+
+#[test]
+fn selectors_refuse_what_they_do_not_know() {
+    let folder = folder();
+    let path = rows(&folder, "a.jsonl", 3);
+    let with = |selector_type, keys: &[&str], kwargs: serde_json::Value| {
+        let data_selector = DataSelector {
+            selector_type,
+            feature_keys: keys.iter().map(|key| (*key).to_owned()).collect(),
+            kwargs: kwargs.as_object().unwrap().clone(),
+            ..DataSelector::default()
+        };
+        refused(Taskset { data_selector, ..taskset(&path) }).to_string()
+    };
+    let (difficulty, easy) = (SelectorType::DifficultyBased, SelectorType::OfflineEasy2hard);
+    let pair = &["weak", "strong"];
+    for (error, words) in [
+        (with(difficulty, pair, json!({"lambda": 1})), "did you mean `lamb`?"),
+        (with(difficulty, pair, json!({"rho": 2})), "from 0 to 1"),
+        (with(difficulty, pair, json!({"tau": -1})), "not below 0"),
+        (with(difficulty, pair, json!({"do_sample": 1})), "true or false"),
+        (with(difficulty, &["weak"], json!({})), "2 are needed"),
+        (with(difficulty, &["weak", "stong"], json!({})), "did you mean `strong`?"),
+        (with(easy, &[], json!({})), "1 is needed"),
+        (with(easy, &["prompt"], json!({})), "needs a number"),
+        (with(SelectorType::Shuffle, &[], json!({"m": 1})), "takes no kwargs"),
+    ] {
+        assert!(error.contains(words), "{error}");
+    }
+}
+
+#[test]
+fn a_batch_that_can_never_be_full_is_refused() {
+    let folder = folder();
+    let path = rows(&folder, "a.jsonl", 3);
+    let mut tasks = Opener::new(&buffer(vec![taskset(&path)])).train().unwrap();
+    let error = tasks.next_batch(4).unwrap_err();
+    assert_eq!(error.place, "buffer.batch_size");
+    assert!(error.what.contains("3 rows × 1 epochs"), "{error}");
+    assert!(tasks.next_batch(0).is_err());
+    assert_eq!(tasks.next_batch(3).unwrap().unwrap().len(), 3);
+}
+
+#[test]
+fn a_file_that_changes_in_use_is_an_error_and_nothing_is_skipped() {
+    let folder = folder();
+    let path = rows(&folder, "a.jsonl", 10);
+    let text = std::fs::read(&path).unwrap();
+    let set = selected(&path, SelectorType::Shuffle, 3);
+    let mut tasks = Opener::new(&buffer(vec![set])).train().unwrap();
+    let before = tasks.state();
+    std::fs::write(&path, &text[..5]).unwrap();
+    let error = tasks.next_batch(4).unwrap_err();
+    assert_eq!(error.kind, Kind::Io);
+    assert!(error.what.contains("changed while it was in use"), "{error}");
+    assert_eq!(tasks.state(), before);
+    std::fs::write(&path, &text).unwrap();
+    assert!(tasks.next_batch(4).unwrap().is_some());
+
+    // Other rows of the same length are other rows.
+    let set = || Opener::new(&buffer(vec![taskset(&path)])).train().unwrap();
+    let mut tasks = set();
+    let changed = String::from_utf8(text).unwrap().replace("a.jsonl 3", "A.jsonl 3");
+    std::fs::write(&path, changed).unwrap();
+    let later = std::time::SystemTime::now() + std::time::Duration::from_secs(9);
+    File::options().append(true).open(&path).unwrap().set_modified(later).unwrap();
+    assert_eq!(tasks.next_batch(4).unwrap_err().kind, Kind::Io);
+    assert!(set().next_batch(4).unwrap().is_some());
+}

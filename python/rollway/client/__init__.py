@@ -1,0 +1,1 @@
+"""Client side of the engine: scheduler, coordinator, explorer, reader, synchronizer."""

@@ -1,0 +1,1 @@
+"""Worker processes: execution of workflows for an engine."""

@@ -1,0 +1,191 @@
+"""Run outcomes: experiences from the values that workflows return, and classified failures."""
+
+from __future__ import annotations
+
+import asyncio
+import numbers
+import traceback
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rollway import _rollway
+from rollway.errors import InvalidOutput, ModelUnavailable
+from rollway.experience import Experience
+from rollway.models.base import RunModel
+from rollway.models.gateway import GatewayRunModel
+from rollway.models.turns import not_recorded
+
+#: Maximum length of a failure message, in characters; the end of a traceback is kept.
+MESSAGE_MAX = 12 * 1024
+
+
+@dataclass(slots=True)
+class RunOutput:
+    """Output of a successful run."""
+
+    experiences: list[Experience]
+    metrics: dict[str, float]
+    #: Model whose recorded turns become the experiences, if the workflow returned a reward.
+    rewarded: bool = False
+    model: RunModel | None = None
+
+    @classmethod
+    def of(
+        cls,
+        experiences: list[Experience],
+        told: dict[str, float] | None,
+        seconds: float,
+        model: RunModel | None = None,
+    ) -> RunOutput:
+        """Builds the output of a run, with its metrics."""
+        return cls(experiences, _metrics(experiences, told, seconds), told is not None, model)
+
+    @property
+    def nothing(self) -> str:
+        """Returns the failure for missing experiences."""
+        if not self.rewarded:
+            return "the run yielded no experience"
+        words = "the workflow returned a reward, but no turn of the model was recorded"
+        if isinstance(self.model, GatewayRunModel) and not self.model.model.records:
+            return f"{words}: {not_recorded(self.model.name, True)}"
+        return words
+
+
+#: Metric of the run's duration.
+(_SECONDS,) = _rollway.run_metrics([], 0.0)
+
+
+def _metrics(
+    experiences: list[Experience], told: dict[str, float] | None, seconds: float
+) -> dict[str, float]:
+    """Combines the metrics of the experiences and of the workflow."""
+    if not experiences and told is not None and len(told) == 1:
+        # Fast path: a reward alone needs no combination.
+        return {**told, _SECONDS: seconds}
+    carried = [experience.metrics for experience in experiences]
+    if told is not None:
+        carried = [{**metrics, **told} for metrics in carried] or [told]
+    return _rollway.run_metrics(carried, seconds)
+
+
+@dataclass
+class RunFailure:
+    """Failure of a run; kinds are those of the configuration."""
+
+    kind: str
+    message: str
+
+
+async def outputs(
+    returned: Any, model: RunModel, is_eval: bool = False
+) -> tuple[list[Experience], dict[str, float] | None]:
+    """Converts the value of a workflow to experiences and metrics.
+
+    A reward, a dictionary of metrics with a reward, or `None` stands for the recorded turns of the
+    model.
+    """
+    if isinstance(returned, Experience):
+        return [returned], None
+    # Common types first: checks against abstract classes are slow.
+    told = None
+    if isinstance(returned, (float, int, np.bool_, numbers.Real)):
+        told = {"reward": float(returned)}
+    elif isinstance(returned, dict):
+        told = _numbers(returned)
+    if told is not None or returned is None:
+        turns = _recorded_turns(model, is_eval)
+        if turns is None:
+            turns = await model.extract_experience_from_history_async(False)
+        if told is not None:
+            for turn in turns:
+                turn.reward = told["reward"]
+        return turns, told
+    if isinstance(returned, (list, tuple)):
+        for item in returned:
+            if not isinstance(item, Experience):
+                raise InvalidOutput(
+                    f"the workflow returned a list with {_kind(item)} in it; "
+                    "experiences, a reward or nothing were expected"
+                )
+        return list(returned), None
+    raise InvalidOutput(
+        f"the workflow returned {_kind(returned)}; experiences, a reward or nothing were expected"
+    )
+
+
+def _numbers(returned: dict[str, Any]) -> dict[str, float]:
+    """Converts metrics to plain numbers."""
+    if "reward" not in returned:
+        raise InvalidOutput("the workflow returned a dictionary without a reward in it")
+    try:
+        return {str(name): float(value) for name, value in returned.items()}
+    except (TypeError, ValueError) as error:
+        raise InvalidOutput(
+            f"the workflow returned a dictionary with no numbers: {error}"
+        ) from None
+
+
+def _recorded_turns(model: RunModel, is_eval: bool) -> list[Experience] | None:
+    """Returns the recorded turns; `None`: they must be fetched from the gateway."""
+    if not model.model.records:
+        return []
+    if isinstance(model, GatewayRunModel):
+        # Evaluation does not need them.
+        return [] if is_eval else None
+    return list(model.history)
+
+
+def _kind(value: Any) -> str:
+    return f"an object of type {type(value).__name__}"
+
+
+#: Client errors that mean an unavailable server, by package and name.
+_UNAVAILABLE = {
+    ("openai", "APIConnectionError"),
+    ("openai", "InternalServerError"),
+    ("openai", "RateLimitError"),
+    ("httpx", "TransportError"),
+    ("httpx2", "TransportError"),
+    ("aiohttp", "ClientConnectionError"),
+    ("requests", "ConnectionError"),
+    ("requests", "Timeout"),
+}
+
+
+def failure(error: BaseException) -> RunFailure:
+    """Classifies an exception."""
+    return RunFailure(_classify(error), describe(error))
+
+
+def _classify(error: BaseException) -> str:
+    if isinstance(error, InvalidOutput):
+        return "invalid_output"
+    if isinstance(error, (ConnectionError, ModelUnavailable)):
+        return "model_unavailable"
+    bases = {(base.__module__.partition(".")[0], base.__name__) for base in type(error).__mro__}
+    if ("openai", "ConflictError") in bases:
+        # The gateway could not record a call of the run.
+        return "invalid_output"
+    return "model_unavailable" if bases & _UNAVAILABLE else "workflow"
+
+
+def describe(error: BaseException) -> str:
+    """Formats an exception with its traceback."""
+    summary = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    if isinstance(error, InvalidOutput):
+        return str(error)
+    if isinstance(error, asyncio.CancelledError):
+        return f"{summary}: the workflow cancelled itself"
+    # Omits the frames of this package, which come first.
+    frames = traceback.extract_tb(error.__traceback__)
+    while frames and frames[0].filename.startswith(_HERE):
+        frames.pop(0)
+    if not frames:
+        return summary[:MESSAGE_MAX]
+    where = "".join(traceback.format_list(frames))
+    return f"{summary[: MESSAGE_MAX // 2]}\n{where[-MESSAGE_MAX // 2 :]}".rstrip()
+
+
+_HERE = __file__.rpartition("/")[0] + "/"

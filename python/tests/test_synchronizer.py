@@ -1,0 +1,164 @@
+"""Weights from trainers in Python: into a folder, and to a synchronizer over HTTP."""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import numpy as np
+import pytest
+
+import rollway as rw
+from rollway.client import safetensors
+
+
+def read(path):
+    data = path.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    head = json.loads(data[8 : 8 + length])
+    arrays = {}
+    for name, about in head.items():
+        begin, end = (8 + length + offset for offset in about["data_offsets"])
+        dtype = {"F32": np.float32, "I64": np.int64}[about["dtype"]]
+        arrays[name] = np.frombuffer(data[begin:end], dtype).reshape(about["shape"])
+    return arrays
+
+
+def latest(folder):
+    return int((folder / "latest_state_dict_iteration.txt").read_text())
+
+
+STATE = {"w": np.arange(6, dtype=np.float32).reshape(2, 3).T, "n": np.array([7], dtype=np.int64)}
+
+
+def test_a_state_dict_is_published_into_a_folder(tmp_path):
+    rw.publish_weights(tmp_path, STATE, version=3)
+    assert latest(tmp_path) == 3
+    arrays = read(tmp_path / "global_step_3" / "model.safetensors")
+    assert np.array_equal(arrays["w"], STATE["w"]) and arrays["n"].tolist() == [7]
+    with pytest.raises(rw.SynchronizerError, match="backwards"):
+        rw.publish_weights(tmp_path, STATE, version=2)
+    rw.publish_weights(tmp_path, tmp_path / "global_step_3", version=4)
+    assert latest(tmp_path) == 4
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "global_step_3",
+        "global_step_4",
+        "latest_state_dict_iteration.txt",
+    ]
+
+
+def test_what_is_no_weights_leaves_nothing(tmp_path):
+    with pytest.raises(TypeError, match="'w' is a list"):
+        rw.publish_weights(tmp_path, {"w": [1.0]}, version=1)
+    (tmp_path / "torn.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0{")
+    with pytest.raises(rw.SynchronizerError, match="not complete"):
+        rw.publish_weights(tmp_path / "job", tmp_path / "torn.safetensors", version=1)
+    with pytest.raises(rw.SynchronizerError, match="does not exist"):
+        rw.publish_weights(tmp_path / "job", tmp_path / "nowhere", version=1)
+    assert not (tmp_path / "latest_state_dict_iteration.txt").exists()
+    assert not (tmp_path / "job" / "latest_state_dict_iteration.txt").exists()
+
+
+def test_a_synchronizer_that_is_not_there_is_missed_in_time(tmp_path):
+    with pytest.raises(rw.SynchronizerError, match="see whether the job is running"):
+        rw.Synchronizer(tmp_path, timeout=0.05)
+
+
+class Host(BaseHTTPRequestHandler):
+    """As much of a synchronizer as a trainer calls."""
+
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_):
+        pass
+
+    def answer(self, value):
+        body = json.dumps(value).encode()
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def heard(self):
+        body = self.rfile.read(int(self.headers.get("content-length", 0)))
+        assert self.headers["authorization"] == "Bearer open sesame"
+        self.server.heard.append((self.path, body))
+        return body
+
+    def do_GET(self):
+        self.heard()
+        if self.path == "/v1/job":
+            self.answer({"job": "a/b", "method": "memory"})
+        else:
+            asked = {"ask": 5, "waiting": 1, "wanted": 2}
+            explorers = [{"name": "one", "state": "waiting"}]
+            view = {"newest": None, "explorers": explorers, "trainer": None, "loading": []}
+            self.answer({**view, "asked": asked})
+
+    def do_POST(self):
+        self.heard()
+        self.answer(
+            {
+                "/v1/enter": {"seat": 9, "lease": 60.0},
+                "/v1/beat": "known",
+                "/v1/asked": {"ask": 5, "waiting": 1, "wanted": 2},
+                "/v1/trainer": True,
+            }.get(self.path)
+        )
+
+    def do_PUT(self):
+        self.heard()
+        self.answer(None)
+
+
+@pytest.fixture
+def host(tmp_path):
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Host)
+    server.heard = []
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    server.url = f"http://127.0.0.1:{server.server_port}"
+    card = {"url": server.url, "secret": "open sesame", "job": "a/b", "method": "memory"}
+    (tmp_path / "synchronizer.json").write_text(json.dumps(card))
+    yield server
+    server.shutdown()
+
+
+def said(host, path):
+    return [json.loads(body) for heard, body in host.heard if heard == path]
+
+
+def test_a_trainer_enters_publishes_and_leaves(host, tmp_path):
+    with rw.Synchronizer(tmp_path) as sync:
+        assert (sync.url, sync.method) == (host.url, "memory")
+        assert sync.wait_for_demand(step=2) and not sync.wait_for_demand(step=1)
+        assert sync.explorers() == {"one": "waiting"}
+        sync.set_training()
+        sync.publish(STATE, version=2)
+        sync.set_idle(sync.last_wait())
+    pushed = dict(host.heard)["/v1/weights/2"]
+    (tmp_path / "pushed").write_bytes(pushed)
+    assert np.array_equal(read(tmp_path / "pushed")["w"], STATE["w"])
+    assert said(host, "/v1/enter") == [{"role": "trainer", "name": "trainer"}]
+    states = [call["state"] for call in said(host, "/v1/trainer")]
+    assert states == ["training", {"idle": {"seen": 5}}]
+    assert [call["how"] for call in said(host, "/v1/leave")] == ["done"]
+
+
+def test_an_exception_is_what_explorers_are_told(host, tmp_path):
+    with pytest.raises(ValueError), rw.Synchronizer(tmp_path, name="mine"):
+        raise ValueError("loss is not finite")
+    [left] = said(host, "/v1/leave")
+    assert (left["how"], left["message"]) == ("failed", "ValueError: loss is not finite")
+
+
+def test_weights_go_to_the_synchronizer_that_runs_for_a_folder(host, tmp_path):
+    rw.publish_weights(tmp_path, STATE, version=1)
+    rw.publish_weights(host.url, STATE, version=2, secret="open sesame")
+    paths = [path for path, _ in host.heard if path.startswith("/v1/weights")]
+    assert paths == ["/v1/weights/1", "/v1/weights/2"]
+    assert not (tmp_path / "global_step_1").exists()
+
+
+def test_kinds_without_a_name_are_refused(tmp_path):
+    with (tmp_path / "x").open("wb") as file, pytest.raises(TypeError, match="complex64"):
+        safetensors.write(file, {"w": np.zeros(1, dtype=np.complex64)})
