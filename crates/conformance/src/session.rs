@@ -193,7 +193,6 @@ impl Session {
             definition: definition(workflow),
             timeout: Duration::from_secs(3600),
             kills: 0,
-            env: BTreeMap::new(),
             // A worker that has no use for them takes no notice.
             model_keys: RUNS.iter().flat_map(|run| Secret::new(format!("key of {run}"))).collect(),
         }

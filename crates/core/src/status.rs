@@ -202,11 +202,6 @@ impl BatchResult {
     pub const fn complete(&self) -> bool {
         self.tasks.cancelled == 0
     }
-
-    /// Tells whether there were tasks and none of them has a good run.
-    pub const fn all_failed(&self) -> bool {
-        self.tasks.total() > 0 && self.tasks.ok + self.tasks.partial == 0
-    }
 }
 
 /// How tasks ended.

@@ -67,11 +67,6 @@ impl<T: Element> Array<T> {
         &self.data
     }
 
-    /// Returns the same array without its type; nothing is copied.
-    pub fn to_tensor(&self) -> Tensor {
-        Tensor::from_checked(T::DTYPE, vec![self.len()], self.data.clone())
-    }
-
     fn of_same_type(tensor: Tensor) -> Result<Self, Problem> {
         let (dtype, shape, data) = tensor.into_parts();
         if shape.len() != 1 {
@@ -215,7 +210,8 @@ mod tests {
 
     #[test]
     fn another_type_or_shape_is_refused() {
-        let floats = Array::from([1.5_f32, 2.0]).to_tensor();
+        let floats = Array::from([1.5_f32, 2.0]).bytes().clone();
+        let floats = Tensor::new(Dtype::F32, vec![2], floats).unwrap();
         assert_eq!(Array::<f32>::try_from(floats.clone()).unwrap().to_vec(), [1.5, 2.0]);
         let error = Array::<i32>::try_from(floats).unwrap_err();
         assert_eq!(error, Problem::Dtype { found: Dtype::F32, expected: Dtype::I32 });

@@ -115,11 +115,6 @@ impl Tensor {
         Ok(Self { dtype, shape, data })
     }
 
-    /// For callers that have checked all that [`new`](Self::new) checks.
-    pub(super) fn from_checked(dtype: Dtype, shape: Vec<usize>, data: Bytes) -> Self {
-        Self { dtype, shape, data }
-    }
-
     /// Returns the type of the elements.
     pub fn dtype(&self) -> Dtype {
         self.dtype

@@ -48,11 +48,6 @@ impl Engine {
             Self::OpenAi => &openai::OpenAi,
         }
     }
-
-    /// Whether its answers can be trained on.
-    pub const fn tells_tokens(self) -> bool {
-        !matches!(self, Self::OpenAi)
-    }
 }
 
 /// What is sent to a server.

@@ -24,7 +24,6 @@ mod view;
 mod watch;
 
 use std::collections::HashMap;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -174,16 +173,6 @@ impl Models {
     /// then what is left is aborted. Goes on to the end even if nobody waits for it.
     pub async fn remove(&self, id: ServerId, deadline: Duration) -> Result<Removed, CallError> {
         removal::remove(&self.inner, id, deadline).await
-    }
-
-    /// Says which version of its weights a server has, of a kind that does not tell.
-    pub fn tell_version(&self, id: ServerId, version: u64) {
-        self.inner.with(|table| {
-            if let Some(handle) = table.handles.get(&id) {
-                handle.weights.fetch_add(1, Ordering::AcqRel);
-            }
-            table.board.told_version(id, version);
-        });
     }
 
     /// How many sessions are remembered, and how many were forgotten for want of room.

@@ -87,11 +87,6 @@ impl MockControl {
         self.state.lock().faults.fail_updates(times);
     }
 
-    /// Forgets all faults that have not happened yet.
-    pub fn clear_faults(&self) {
-        self.state.lock().faults.clear();
-    }
-
     /// Says whether the server is well when it is asked.
     pub fn set_healthy(&self, is_healthy: bool) {
         self.state.lock().healthy = is_healthy;

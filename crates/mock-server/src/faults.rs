@@ -59,11 +59,6 @@ impl Faults {
         self.failing_updates = times;
     }
 
-    pub(super) fn clear(&mut self) {
-        self.queued.clear();
-        self.failing_updates = 0;
-    }
-
     /// What happens to the next request: what is queued, else what the rates say.
     pub(super) fn next(&mut self) -> Option<MockFault> {
         self.seen += 1;

@@ -99,7 +99,6 @@ async fn measure(
             definition: Arc::clone(&definition),
             timeout: Duration::from_secs(60),
             kills: 0,
-            env: Default::default(),
             model_keys: Vec::new(),
         })
     };

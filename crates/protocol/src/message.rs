@@ -8,8 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use rollway_core::metrics::Metrics;
 use rollway_core::{
-    AttemptId, BatchId, BatchKind, Cancel, FailureKind, Life, Payload, Report, RunId, RunOutcome,
-    RunnerId, Runs, TaskId,
+    AttemptId, BatchId, BatchKind, Cancel, FailureKind, Life, RunId, RunnerId, Runs, TaskId,
 };
 
 use rollway_base::Secret;
@@ -172,33 +171,6 @@ pub enum RunnerReport {
     Stopped(StopCause),
 }
 
-impl RunnerReport {
-    /// Returns what the core is to be told, if anything. `hold` takes the experiences of a run
-    /// into custody and returns the name under which the core will speak of them.
-    pub fn into_report(self, hold: impl FnOnce(Bytes) -> Payload) -> Option<Report> {
-        Some(match self {
-            Self::Ready { after } => Report::Ready { after },
-            Self::AttemptBegan { attempt } => Report::AttemptBegan { attempt },
-            Self::RunFinished { attempt, run, outcome } => {
-                let outcome = match outcome {
-                    Outcome::Succeeded { payload, metrics } => {
-                        RunOutcome::Succeeded { payload: payload.map(hold), metrics }
-                    }
-                    Outcome::Failed { kind, message } => RunOutcome::Failed { kind, message },
-                };
-                Report::RunFinished { attempt, run, outcome }
-            }
-            Self::AttemptEnded { attempt } => Report::AttemptEnded { attempt },
-            Self::Stopped(StopCause::StartFailed { message }) => Report::StartFailed { message },
-            Self::Stopped(StopCause::Lost { message, suspect }) => {
-                Report::Lost { message, suspect }
-            }
-            // The core asked for it and does not wait for it.
-            Self::Stopped(StopCause::Ordered) => return None,
-        })
-    }
-}
-
 /// How a run ended; like the core's, but with the experiences themselves.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
@@ -353,8 +325,6 @@ pub struct StartAttempt {
     pub timeout: Duration,
     /// How many runners died under suspicion of this task.
     pub kills: u32,
-    /// What the workflow finds in its environment.
-    pub env: BTreeMap<String, String>,
     /// What each of the runs shows to the model gateway, in order; empty if there is none.
     pub model_keys: Vec<Secret>,
 }
@@ -380,8 +350,6 @@ pub struct Definition {
 
 #[cfg(test)]
 mod tests {
-    use rollway_core::PayloadId;
-
     use super::*;
 
     #[test]
@@ -390,18 +358,5 @@ mod tests {
         assert_eq!(range(1, 3).common(range(2, 5)), Some(3));
         assert_eq!(range(4, 4).common(range(1, 9)), Some(4));
         assert_eq!(range(1, 2).common(range(3, 4)), None);
-    }
-
-    #[test]
-    fn experiences_go_into_custody_on_the_way_to_the_core() {
-        let outcome =
-            Outcome::Succeeded { payload: Some("abc".into()), metrics: Metrics::default() };
-        let finished = RunnerReport::RunFinished { attempt: AttemptId(1), run: RunId(2), outcome };
-        let report =
-            finished.into_report(|bytes| Payload { id: PayloadId(7), bytes: bytes.len() as u64 });
-        let payload = Some(Payload { id: PayloadId(7), bytes: 3 });
-        let outcome = RunOutcome::Succeeded { payload, metrics: Metrics::default() };
-        let expected = Report::RunFinished { attempt: AttemptId(1), run: RunId(2), outcome };
-        assert_eq!(report, Some(expected));
     }
 }

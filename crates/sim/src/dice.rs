@@ -63,19 +63,6 @@ impl Dice {
         &things[self.below(things.len() as u64) as usize]
     }
 
-    /// Returns the position of one of several weights; heavier ones come up more often.
-    pub fn weighted(&mut self, weights: &[u32]) -> usize {
-        let total: u64 = weights.iter().map(|weight| u64::from(*weight)).sum();
-        let mut left = self.below(total);
-        for (at, weight) in weights.iter().enumerate() {
-            match left.checked_sub((*weight).into()) {
-                Some(rest) => left = rest,
-                None => return at,
-            }
-        }
-        0
-    }
-
     /// Returns a duration between two others, every order of magnitude alike.
     pub fn spread(&mut self, low: Duration, high: Duration) -> Duration {
         let (low, high) = (micros(low).max(1), micros(high).max(1));

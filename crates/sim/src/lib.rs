@@ -18,7 +18,6 @@ pub mod mutants;
 pub mod options;
 pub mod process;
 pub mod queue;
-pub mod scenario;
 pub mod sink;
 pub mod trace;
 pub mod users;

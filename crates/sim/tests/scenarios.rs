@@ -1,10 +1,12 @@
 //! Plays every scenario of `tests/scenarios`. `UPDATE_EXPECT=1` rewrites what they expect; what
 //! the core's own checks find fails in any case.
 
+mod scenario;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use rollway_sim::scenario::{Fault, Problem, play};
+use scenario::{Fault, Problem, play};
 
 /// Explains the language and lists the scenarios; it is none itself.
 const INDEX: &str = "README.txt";

@@ -78,26 +78,8 @@ impl Pace {
         self.train_steps(submitted.saturating_sub(1)).saturating_sub(staleness)
     }
 
-    /// Returns the smallest `max_staleness` that can be kept, by one explorer and with whole
-    /// batches: the experiences of a step are trained on by several train steps if they are more
-    /// than one trains on. With less, every step waits for the trainer and is begun nevertheless.
-    pub fn least_staleness(&self) -> u64 {
-        let (step, batch) = (self.step_experiences.max(1), self.train_batch_size.max(1));
-        // Before a step begins, the trainer has less than a batch left; the most that it can have,
-        // of steps that are all alike:
-        let left = batch - common_divisor(step, batch);
-        (left.saturating_add(step) - 1) / batch
-    }
-
     /// Tells whether there are periods.
     pub fn has_periods(&self) -> bool {
         self.style != Style::FullyAsync
     }
-}
-
-const fn common_divisor(mut one: u64, mut other: u64) -> u64 {
-    while other > 0 {
-        (one, other) = (other, one % other);
-    }
-    one
 }

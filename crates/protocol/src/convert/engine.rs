@@ -72,7 +72,6 @@ impl Definitions {
             timeout_ms,
             is_eval,
             kills,
-            env,
             model_keys,
         } = start;
         let runs = range(first_run, run_count)?;
@@ -95,7 +94,6 @@ impl Definitions {
             definition: Arc::clone(definition),
             timeout: Duration::from_millis(timeout_ms),
             kills,
-            env,
             model_keys: keys(model_keys, runs)?,
         })
     }
@@ -137,7 +135,6 @@ impl From<StartAttempt> for proto::StartAttempt {
             definition,
             timeout,
             kills,
-            env,
             model_keys,
         } = start;
         Self {
@@ -159,7 +156,6 @@ impl From<StartAttempt> for proto::StartAttempt {
                 BatchKind::Eval => true,
             },
             kills,
-            env,
             model_keys: model_keys.iter().map(|key| key.reveal().to_owned()).collect(),
         }
     }

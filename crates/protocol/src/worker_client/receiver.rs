@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
 use futures_core::Stream as _;
-use tokio::runtime::Handle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::Streaming;
 
@@ -42,7 +41,6 @@ pub struct Receiver {
     unknown: u64,
     ended: Option<Ended>,
     goodbye: Arc<AtomicBool>,
-    runtime: Handle,
     alive: DropGuard,
 }
 
@@ -58,7 +56,6 @@ impl Receiver {
             unknown: 0,
             ended: None,
             goodbye,
-            runtime: Handle::current(),
             alive: alive.drop_guard(),
         }
     }
@@ -87,16 +84,6 @@ impl Receiver {
                 return Ok(message);
             }
         }
-    }
-
-    /// Like [`recv_many`](Self::recv_many), from a thread that is not tokio's.
-    pub fn blocking_recv_many(
-        &mut self,
-        messages: &mut Vec<EngineMessage>,
-        limit: usize,
-    ) -> Result<usize, Ended> {
-        let runtime = self.runtime.clone();
-        runtime.block_on(self.recv_many(messages, limit))
     }
 
     /// Returns how many messages were skipped.

@@ -191,11 +191,6 @@ impl Connection {
         self.push(&outbox, Body::Message(message.into()))
     }
 
-    /// Disconnects the worker and tells it why.
-    pub fn disconnect(&self, refusal: Refusal) {
-        self.0.link.end(LeftReason::Refused(refusal));
-    }
-
     /// Sends arbitrary bytes in place of a message, for tests of workers.
     pub fn send_raw(&self, bytes: bytes::Bytes) -> Result<(), SendError> {
         self.push(&lock(&self.0.outbox), Body::Raw(bytes))

@@ -100,7 +100,6 @@ pub fn attempt(id: u64, definition: &Arc<Definition>) -> StartAttempt {
         definition: Arc::clone(definition),
         timeout: Duration::from_secs(60),
         kills: 1,
-        env: [("KEY".to_owned(), "value".to_owned())].into(),
         model_keys: ["a", "b", "c"].map(|key| Secret::new(key).expect("a key")).into(),
     }
 }

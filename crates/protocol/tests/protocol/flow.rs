@@ -152,17 +152,13 @@ async fn heartbeats_tell_what_was_said_and_set() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn threads_can_send_and_receive() {
+async fn threads_can_send() {
     let mut server = loopback(Limits::default()).await;
-    let (connection, mut connected) = joined(&mut server, None).await;
-    connection.send(EngineMessage::Shutdown { deadline: Duration::ZERO }).unwrap();
+    let (_connection, connected) = joined(&mut server, None).await;
     let thread = std::thread::spawn(move || {
-        let mut orders = Vec::new();
-        connected.receiver.blocking_recv_many(&mut orders, 10).unwrap();
         connected.sender.blocking_send(finished(1, None)).unwrap();
-        (orders, connected)
+        connected
     });
     assert_eq!(number(&message(&mut server).await), 1);
-    let (orders, _connected) = thread.join().unwrap();
-    assert_eq!(orders, [EngineMessage::Shutdown { deadline: Duration::ZERO }]);
+    drop(thread.join().unwrap());
 }

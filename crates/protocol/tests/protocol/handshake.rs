@@ -164,28 +164,6 @@ async fn a_worker_hears_what_was_sent_before_the_engine_let_go_of_it() {
 }
 
 #[tokio::test]
-async fn a_disconnected_worker_knows_why() {
-    let mut server = loopback(Limits::default()).await;
-    let (connection, mut connected) = joined(&mut server).await;
-    let refusal = Refusal::new(RefusalCode::Other, "it behaves oddly");
-    connection.disconnect(refusal.clone());
-    assert_eq!(left(&mut server).await, LeftReason::Refused(refusal.clone()));
-    let ended = soon("end", connected.receiver.recv()).await.unwrap_err();
-    assert_eq!(ended, Ended::Refused(refusal));
-    let shutdown = EngineMessage::Shutdown { deadline: Duration::ZERO };
-    // It may take until the socket is closed that sending is seen to be in vain.
-    let sent = soon("gone", async {
-        loop {
-            if let Err(error) = connection.send(shutdown.clone()) {
-                return error;
-            }
-            tokio::task::yield_now().await;
-        }
-    });
-    assert_eq!(sent.await, SendError::Gone);
-}
-
-#[tokio::test]
 async fn a_dropped_engine_is_a_lost_connection() {
     for unix_socket in [false, true] {
         let (_dir, address) = if unix_socket {

@@ -1,7 +1,5 @@
 //! An attempt, as a worker in Python sees it.
 
-use std::collections::BTreeMap;
-
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use rollway_base::Secret;
@@ -77,11 +75,6 @@ impl Start {
         self.0.kills
     }
 
-    /// What the workflow is to find in its environment.
-    #[getter]
-    fn env(&self) -> BTreeMap<String, String> {
-        self.0.env.clone()
-    }
     /// What each of the runs shows to the model gateway, in order; empty if there is none.
     #[getter]
     fn model_keys(&self) -> Vec<&str> {

@@ -343,7 +343,6 @@ fn start(shared: &Shared, runner: RunnerId, life: Life, attempt: Attempt) -> Sta
         definition,
         timeout,
         kills,
-        env: BTreeMap::new(),
         model_keys: models.map(|models| models.keys).unwrap_or_default(),
     }
 }

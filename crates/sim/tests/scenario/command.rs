@@ -1,0 +1,378 @@
+//! The commands of a scenario, read from words.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rollway_core::metrics::Metrics;
+use rollway_core::{
+    AttemptId, BatchId, BatchKey, BatchKind, CancelReason, Config, Delivery, Ending, FailureKind,
+    LeaseId, Life, Record, Report, Request, RequestId, RunId, RunnerId, TaskId, TaskSpec, Time,
+    Unresponsive, WorkflowId,
+};
+
+use super::words::{BadScript, Words};
+use super::{config, names};
+
+pub(super) enum Command {
+    /// Begin anew with a fresh core.
+    Config(Box<Config>),
+    /// A new core whose pool has been started and is ready.
+    StartedPool(Box<Config>),
+    Request(Option<RequestId>, Request),
+    Withdraw(RequestId),
+    /// Every runner that is starting reports that it is ready.
+    PoolReady,
+    Report(RunnerId, Option<Life>, Report),
+    Attempt(AttemptId, Option<(RunnerId, Option<Life>)>, About),
+    Delivered(LeaseId, Delivery),
+    /// The core is gone, and with it the last records; a new one is told the others.
+    Crash(usize),
+    Recorded(Record),
+    Move(Move),
+    Show(View),
+}
+
+/// What is reported about an attempt.
+pub(super) enum About {
+    Began,
+    Ok(Vec<u32>, Yield),
+    Fail(Vec<u32>, FailureKind, Arc<str>),
+    Ended,
+    /// All its runs succeeded, and it ended.
+    Done(Yield),
+}
+
+/// What a run that succeeded brings.
+pub(super) struct Yield {
+    pub(super) payload: Brings,
+    pub(super) metrics: Metrics,
+}
+
+pub(super) enum Brings {
+    /// A payload with the next free name if its batch is for training, else nothing.
+    Usual,
+    Nothing,
+    Payload {
+        id: Option<u64>,
+        bytes: u64,
+    },
+}
+
+/// The size of a payload where the scenario does not care.
+pub(super) const USUAL_BYTES: u64 = 100;
+
+/// How time goes on.
+pub(super) enum Move {
+    /// To this instant, and what is due then happens.
+    At(Time),
+    After(Duration),
+    /// To this instant, but what is due then has not happened yet.
+    Reach(Time),
+}
+
+pub(super) enum View {
+    Batch(BatchId),
+    Step(BatchId),
+    Runners,
+    Counters,
+    Deadline,
+    Timeout,
+}
+
+/// Reads one command; every word of it must mean something.
+pub(super) fn read(mut words: Words) -> Result<Command, BadScript> {
+    let name = words.name().to_owned();
+    let asker = match words.following("as")? {
+        Some(word) => Some(RequestId(words.number('q', &word)?)),
+        None => None,
+    };
+    let command = if let Some(what) = request(&name, &mut words)? {
+        Command::Request(asker, what)
+    } else if asker.is_some() {
+        return Err(words.bad("not a request, so it has no name", &name));
+    } else if let Some((runner, life, report)) = report(&name, &mut words)? {
+        Command::Report(runner, life, report)
+    } else if let Some(command) = attempt(&name, &mut words)? {
+        command
+    } else {
+        other(&name, &mut words)?
+    };
+    words.end()?;
+    Ok(command)
+}
+
+fn request(name: &str, words: &mut Words) -> Result<Option<Request>, BadScript> {
+    let clear = |words: &mut Words| words.flag("clear");
+    Ok(Some(match name {
+        "start" => Request::Start,
+        "stop" => Request::Stop { timeout: duration(words)? },
+        "submit" => Request::Submit {
+            min_wait_num: words.get("min")?,
+            tasks: tasks(words)?,
+            batch: words.batch()?,
+            kind: kind(words)?,
+        },
+        "schedule" => {
+            Request::Schedule { tasks: tasks(words)?, batch: words.batch()?, kind: kind(words)? }
+        }
+        "collect" => Request::Collect {
+            min_num: words.get("min")?,
+            timeout: words.get("timeout")?,
+            clear_timeout_tasks: clear(words),
+            return_partial_tasks: words.flag("partial"),
+            batch: words.batch()?,
+        },
+        "drain" => Request::Drain { batch: words.batch()? },
+        "discard" => Request::Discard { batch: words.batch()? },
+        "finalize" => Request::Finalize {
+            timeout: words.get("timeout")?,
+            batch: words.batch()?,
+            kind: kind(words)?,
+        },
+        "abort" => Request::Abort {
+            keep_partial_results: words.flag("keep"),
+            unresponsive: if words.flag("wait") {
+                Unresponsive::Wait
+            } else {
+                Unresponsive::Replace
+            },
+            batch: words.batch()?,
+            reason: words.quoted().unwrap_or_default().into(),
+        },
+        "cancel-run" => Request::CancelRun {
+            batch: words.batch()?,
+            task: numbered(words, 't').map(TaskId)?,
+            run: numbered(words, 'r').map(RunId)?,
+        },
+        "wait-all" => {
+            Request::WaitAll { timeout: words.get("timeout")?, clear_timeout_tasks: clear(words) }
+        }
+        _ => return Ok(None),
+    }))
+}
+
+/// Reads a letter with a number.
+fn numbered(words: &mut Words, letter: char) -> Result<u32, BadScript> {
+    let word = words.next("a number")?;
+    words.number(letter, &word)
+}
+
+fn kind(words: &mut Words) -> Result<BatchKind, BadScript> {
+    match words.next("`train` or `eval`")?.as_str() {
+        "train" => Ok(BatchKind::Train),
+        "eval" => Ok(BatchKind::Eval),
+        word => Err(words.bad("neither `train` nor `eval`", word)),
+    }
+}
+
+fn duration(words: &mut Words) -> Result<Duration, BadScript> {
+    let word = words.next("a duration")?;
+    words.read("duration", &word)
+}
+
+/// Reads `tasks=3 runs=2`, or `runs=2,1,4` for tasks that differ.
+fn tasks(words: &mut Words) -> Result<Vec<TaskSpec>, BadScript> {
+    let workflow = WorkflowId(words.get("workflow")?.unwrap_or(0));
+    let count = words.get::<u32>("tasks")?;
+    let runs = words.value("runs").unwrap_or_else(|| "1".to_owned());
+    let mut each = Vec::new();
+    for word in runs.split(',') {
+        each.push(words.read("number of runs", word)?);
+    }
+    if let [one] = each[..] {
+        each = vec![one; count.unwrap_or(1) as usize];
+    } else if count.is_some_and(|count| count as usize != each.len()) {
+        return Err(words.bad("not as many as `tasks` says", &runs));
+    }
+    let task = |repeat_times| TaskSpec { repeat_times, workflow };
+    Ok(each.into_iter().map(task).collect())
+}
+
+type Reported = (RunnerId, Option<Life>, Report);
+
+fn report(name: &str, words: &mut Words) -> Result<Option<Reported>, BadScript> {
+    let message = |words: &mut Words| words.quoted().unwrap_or_default().into();
+    let report = match name {
+        "ready" => {
+            let after = match words.following("after")? {
+                Some(word) => Some(AttemptId(words.numbered('a', &word, names::BITS)?)),
+                None => None,
+            };
+            Report::Ready { after }
+        }
+        "alive" => Report::Alive,
+        "lost" => Report::Lost { message: message(words), suspect: words.flag("suspect") },
+        "waits" => Report::Waits { why: words.quoted().map(Into::into) },
+        "start-failed" => Report::StartFailed { message: message(words) },
+        _ => return Ok(None),
+    };
+    let word = words.next("a runner")?;
+    let (runner, life) = runner(words, &word)?;
+    Ok(Some((runner, life, report)))
+}
+
+/// Reads `w0`, or `w0/l2` for a certain life.
+fn runner(words: &Words, word: &str) -> Result<(RunnerId, Option<Life>), BadScript> {
+    let (slot, life) = match word.split_once('/') {
+        Some((slot, life)) => {
+            let life = words.numbered('l', life, names::LIFE_BITS)?;
+            (slot, Some(Life(life as u32)))
+        }
+        None => (word, None),
+    };
+    Ok((RunnerId(words.number('w', slot)?), life))
+}
+
+fn attempt(name: &str, words: &mut Words) -> Result<Option<Command>, BadScript> {
+    if !["began", "ok", "fail", "ended", "done"].contains(&name) {
+        return Ok(None);
+    }
+    let on = match words.following("on")? {
+        Some(word) => Some(runner(words, &word)?),
+        None => None,
+    };
+    let word = words.next("an attempt")?;
+    let attempt = AttemptId(words.numbered('a', &word, names::BITS)?);
+    let about = match name {
+        "began" => About::Began,
+        "ended" => About::Ended,
+        "done" => About::Done(yields(words)?),
+        "ok" => {
+            let yields = yields(words)?;
+            About::Ok(runs(words, &mut None)?, yields)
+        }
+        _ => {
+            let message = words.quoted().unwrap_or_default().into();
+            let mut kind = None;
+            let runs = runs(words, &mut kind)?;
+            let word = kind.ok_or_else(|| words.bad("a failure kind is missing after", name))?;
+            About::Fail(runs, failure_kind(words, &word)?, message)
+        }
+    };
+    Ok(Some(Command::Attempt(attempt, on, about)))
+}
+
+fn failure_kind(words: &Words, word: &str) -> Result<FailureKind, BadScript> {
+    let kind = FailureKind::ALL.iter().find(|kind| kind.name() == word);
+    kind.copied().ok_or_else(|| words.bad("no failure kind", word))
+}
+
+/// Reads `r0`, `r0-3` and so on; the first word that is none of them is left in `other`.
+fn runs(words: &mut Words, other: &mut Option<String>) -> Result<Vec<u32>, BadScript> {
+    let mut runs = Vec::new();
+    while let Some(word) = words.next_bare() {
+        let named = word.strip_prefix('r');
+        if !named.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit())) {
+            if other.is_some() || !matches!(words.name(), "fail") {
+                return Err(words.bad("no run", &word));
+            }
+            *other = Some(word);
+            continue;
+        }
+        let one = (word.as_str(), &word[1..]);
+        let (first, last) = word.split_once('-').unwrap_or(one);
+        let last: u32 = words.read("run", last)?;
+        runs.extend(words.number('r', first)?..=last);
+    }
+    Ok(runs)
+}
+
+fn yields(words: &mut Words) -> Result<Yield, BadScript> {
+    let payload = match words.value("payload") {
+        None if words.flag("bare") => Brings::Nothing,
+        None => Brings::Usual,
+        Some(word) => {
+            let (name, bytes) = match (word.split_once(':'), word.starts_with('p')) {
+                (Some((name, bytes)), _) => (Some(name), Some(bytes)),
+                (None, true) => (Some(word.as_str()), None),
+                (None, false) => (None, Some(word.as_str())),
+            };
+            let id = name.map(|name| words.number('p', name)).transpose()?;
+            let bytes = bytes.map(|bytes| words.read("size", bytes)).transpose()?;
+            Brings::Payload { id, bytes: bytes.unwrap_or(USUAL_BYTES) }
+        }
+    };
+    let metrics = metrics(words)?;
+    Ok(Yield { payload, metrics })
+}
+
+fn metrics(words: &mut Words) -> Result<Metrics, BadScript> {
+    let mut metrics = Metrics::new();
+    while let Some(word) = words.value("metric") {
+        let pair = word.rsplit_once(':');
+        let (key, value) = pair.ok_or_else(|| words.bad("no `key:number`", &word))?;
+        metrics.set(key, words.read::<f64>("number", value)?);
+    }
+    Ok(metrics)
+}
+
+fn other(name: &str, words: &mut Words) -> Result<Command, BadScript> {
+    Ok(match name {
+        "config" => Command::Config(Box::new(config::read(words)?)),
+        "started-pool" => Command::StartedPool(Box::new(config::read(words)?)),
+        "withdraw" => {
+            let word = words.next("a request")?;
+            Command::Withdraw(RequestId(words.number('q', &word)?))
+        }
+        "pool" => match words.next("`ready`")?.as_str() {
+            "ready" => Command::PoolReady,
+            word => return Err(words.bad("`pool` knows no such word", word)),
+        },
+        "crash" => Command::Crash(words.get::<u32>("lose")?.unwrap_or(0) as usize),
+        "recorded" => Command::Recorded(record(words)?),
+        "ack" => {
+            let metrics = metrics(words)?;
+            Command::Delivered(lease(words)?, Delivery::Acknowledged { metrics })
+        }
+        "nack" => {
+            let message = words.quoted().unwrap_or_default().into();
+            Command::Delivered(lease(words)?, Delivery::Failed { message })
+        }
+        "at" => Command::Move(Move::At(Time::ZERO.after(duration(words)?))),
+        "after" => Command::Move(Move::After(duration(words)?)),
+        "reach" => Command::Move(Move::Reach(Time::ZERO.after(duration(words)?))),
+        "show" => Command::Show(view(words)?),
+        name => return Err(words.bad("no such command", name)),
+    })
+}
+
+fn record(words: &mut Words) -> Result<Record, BadScript> {
+    let what = words.next("a record")?;
+    let word = words.next("a batch such as `b0`")?;
+    let batch = BatchKey(words.number('b', &word)?);
+    Ok(match what.as_str() {
+        "submitted" => Record::Submitted {
+            min_wait_num: words.get("min")?,
+            tasks: tasks(words)?,
+            batch,
+            id: words.batch()?,
+            kind: kind(words)?,
+        },
+        "cancelled" => {
+            let (task, run) = (words.next("a task")?, words.next("a run")?);
+            let (task, run) = (words.number('t', &task)?, words.number('r', &run)?);
+            let ending = Ending::Cancelled { reason: CancelReason::Stopped };
+            Record::RunEnded { batch, task: TaskId(task), run: RunId(run), ending }
+        }
+        "cut" => Record::Cut { batch, reason: CancelReason::Aborted, keep: words.flag("keep") },
+        "offered" => Record::Offered { batch },
+        word => return Err(words.bad("no such record", word)),
+    })
+}
+
+fn lease(words: &mut Words) -> Result<LeaseId, BadScript> {
+    let word = words.next("a delivery")?;
+    Ok(LeaseId(words.numbered('d', &word, names::BITS)?))
+}
+
+fn view(words: &mut Words) -> Result<View, BadScript> {
+    Ok(match words.next("what to show")?.as_str() {
+        "batch" => View::Batch(words.batch()?),
+        "step" => View::Step(words.batch()?),
+        "runners" => View::Runners,
+        "counters" => View::Counters,
+        "deadline" => View::Deadline,
+        "timeout" => View::Timeout,
+        word => return Err(words.bad("nothing that can be shown", word)),
+    })
+}
