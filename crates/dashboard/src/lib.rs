@@ -10,13 +10,13 @@
 //! know nothing of explorers and trainers. All requests need the token; it grants read access and
 //! cancel. `docs/dashboard.md` describes the pages.
 
-mod answer;
+mod address_file;
 mod assets;
-mod card;
-mod events;
-mod guard;
+mod auth;
+mod event_stream;
+mod job_dashboard;
+mod json_response;
 mod routes;
-mod shown;
 
 use std::fmt;
 use std::io;
@@ -32,10 +32,10 @@ use rollway_telemetry::view::Scene;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-pub use self::card::{CARD, Card};
-use self::events::Hub;
-use self::guard::Guard;
-pub use self::shown::Shown;
+pub use self::address_file::{CARD, Card};
+use self::auth::Guard;
+use self::event_stream::Hub;
+pub use self::job_dashboard::Shown;
 
 /// Where the dashboard is, and what it shows.
 #[derive(Clone)]

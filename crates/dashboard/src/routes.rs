@@ -15,10 +15,10 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::Semaphore;
 
-use super::answer::{self, refusal, tag};
 use super::assets::{ASSETS, ENTER, INDEX};
-use super::events::{self, Hub};
-use super::guard::{Guard, Stranger};
+use super::auth::{Guard, Stranger};
+use super::event_stream::{self, Hub};
+use super::json_response::{self, refusal, tag};
 
 /// The longest body that is taken: acts are short.
 const MAX_BODY: usize = 4096;
@@ -193,27 +193,27 @@ async fn metrics(State(shared): Shares, headers: HeaderMap) -> Reply {
 
 async fn job(State(shared): Shares, headers: HeaderMap) -> Reply {
     let job = shared.look(|scene| scene.job()).await?;
-    Ok(answer::json(&headers, events::of_job(&job), &job))
+    Ok(json_response::json(&headers, event_stream::of_job(&job), &job))
 }
 
 async fn overview(State(shared): Shares, headers: HeaderMap) -> Reply {
     let overview = shared.look(|scene| scene.overview()).await?;
-    Ok(answer::json(&headers, events::of_overview(&overview), &overview))
+    Ok(json_response::json(&headers, event_stream::of_overview(&overview), &overview))
 }
 
 async fn timeline(State(shared): Shares, headers: HeaderMap) -> Reply {
     let timeline = shared.look(|scene| scene.timeline()).await?;
-    Ok(answer::json(&headers, events::of_timeline(&timeline), &timeline))
+    Ok(json_response::json(&headers, event_stream::of_timeline(&timeline), &timeline))
 }
 
 async fn batches(State(shared): Shares, headers: HeaderMap) -> Reply {
     let batches = shared.look(|scene| scene.batches()).await?;
-    Ok(answer::json(&headers, tag(&batches), &batches))
+    Ok(json_response::json(&headers, tag(&batches), &batches))
 }
 
 async fn runners(State(shared): Shares, headers: HeaderMap) -> Reply {
     let runners = shared.scene.runners().await;
-    Ok(answer::json(&headers, tag(&runners), &runners))
+    Ok(json_response::json(&headers, tag(&runners), &runners))
 }
 
 /// A query in the address; what cannot be read is said in words.
@@ -236,7 +236,7 @@ async fn runs(
 ) -> Reply {
     query.limit = query.limit.min(MAX_PAGE);
     let page = shared.look(move |scene| scene.runs(&query)).await?;
-    Ok(answer::json(&headers, tag(&page), &page))
+    Ok(json_response::json(&headers, tag(&page), &page))
 }
 
 type Which = Path<(String, u32, u32)>;
@@ -247,20 +247,20 @@ async fn run(State(shared): Shares, headers: HeaderMap, Path(which): Which) -> R
     let detail = shared.look(move |scene| scene.run(&key)).await?;
     let unknown = || refusal(StatusCode::NOT_FOUND, "this run is not known, or is not kept");
     let detail = detail.ok_or_else(unknown)?;
-    Ok(answer::json(&headers, tag(&detail), &detail))
+    Ok(json_response::json(&headers, tag(&detail), &detail))
 }
 
 async fn bias(State(shared): Shares, headers: HeaderMap) -> Reply {
     let bias = shared.look(|scene| scene.bias()).await?;
-    Ok(answer::json(&headers, tag(&bias), &bias))
+    Ok(json_response::json(&headers, tag(&bias), &bias))
 }
 
 async fn alarms(State(shared): Shares, headers: HeaderMap) -> Reply {
     let alarms = shared.look(|scene| scene.alarms()).await?;
-    Ok(answer::json(&headers, tag(&alarms), &alarms))
+    Ok(json_response::json(&headers, tag(&alarms), &alarms))
 }
 
-async fn follow(State(shared): Shares, Asked(query): Asked<events::Follow>) -> Response {
+async fn follow(State(shared): Shares, Asked(query): Asked<event_stream::Follow>) -> Response {
     shared.hub.follow(&query).unwrap_or_else(|| {
         let words = "too many pages follow this job already: close some of them";
         refusal(StatusCode::SERVICE_UNAVAILABLE, words)

@@ -2,9 +2,9 @@
 //!
 //! Everybody else holds a cheap handle. Nothing here decides anything, and nothing here waits: what takes time (sinks, runners) is spawned or queued.
 
+mod event_collector;
 mod inbox;
 mod returns;
-mod watch;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -21,9 +21,9 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
+use self::event_collector::Watch;
 use self::inbox::WeakInbox;
 pub(crate) use self::returns::Returns;
-use self::watch::Watch;
 use crate::error::{Error, Result};
 use crate::events::Observers;
 use crate::ledger_bridge::{Durable, Survivor};

@@ -10,22 +10,22 @@
 //!                        └─► saved.rs          what a restart needs, after every fact
 //! ```
 //!
-//! `open.rs` opens everything that this takes, and closes it again. `docs/explorer.md` says it for
+//! `resources.rs` opens everything that this takes, and closes it again. `docs/explorer.md` says it for
 //! people.
 
-mod begin;
 mod bench;
+mod checkpoint;
 mod embedded;
 mod error;
 mod evals;
 mod finalize;
-mod known;
-mod numbers;
-mod open;
-mod saved;
-mod served;
-mod turn;
-mod watch;
+mod model_stack;
+mod resources;
+mod restored;
+mod run_loop;
+mod step_metrics;
+mod submit;
+mod trainer_watch;
 mod weights;
 
 use std::sync::Arc;
@@ -43,12 +43,12 @@ use rollway_sync::weights::NamedTensor;
 use tokio_util::sync::CancellationToken;
 
 pub use self::bench::Benched;
+pub use self::checkpoint::{Counts, Scores};
 pub(crate) use self::embedded::Embedded;
 pub use self::error::ExplorerError;
-use self::open::World;
-pub use self::saved::{Counts, Scores};
-pub(crate) use self::served::{Served, models};
-use self::turn::State;
+pub(crate) use self::model_stack::{Served, models};
+use self::resources::World;
+use self::run_loop::State;
 pub(crate) use self::weights::newest;
 use crate::workflow_runtime::Fleet;
 
@@ -122,7 +122,7 @@ impl Explorer {
     /// Whatever cannot be opened; what was opened before it is closed again.
     pub async fn prepare(config: &Config, options: Options) -> Result<Self> {
         let stop = Stopper::default();
-        let (world, state) = open::open(&config.named(), options).await?;
+        let (world, state) = resources::open(&config.named(), options).await?;
         let gateway = world.gateway.as_ref().map(Gateway::handle);
         let pulse = Pulse::new(world.coordinator.clone(), gateway, world.sink.clone());
         world.watchers.tell(&Event::Pulse(pulse.clone()));

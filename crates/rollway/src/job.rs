@@ -5,14 +5,14 @@
 //! ```
 //!
 //! `preflight.rs` says what is wrong before anything long is started, `lock.rs` keeps two processes
-//! apart, `parts.rs` starts, watches and ends explorer and trainer; `summary` writes the result. `docs/run.md` says it for people.
+//! apart, `run.rs` starts, watches and ends explorer and trainer; `summary` writes the result. `docs/run.md` says it for people.
 
 mod debug;
 mod lock;
-mod lookout;
-mod parts;
 mod preflight;
-mod trouble;
+mod preflight_error;
+mod run;
+mod telemetry;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,9 +26,9 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::debug::{Calls, Debugged, Phase, debug};
 use self::lock::Lock;
-pub use self::lookout::Lookout;
 pub use self::preflight::cheap as check;
-pub use self::trouble::Trouble;
+pub use self::preflight_error::Trouble;
+pub use self::telemetry::Lookout;
 use crate::explorer::ExplorerError;
 use crate::trainer::TrainerError;
 
@@ -127,7 +127,7 @@ impl Job {
         let recorder = Recorder::open(&config).map_err(Trouble::from)?;
         let watchers = watchers.and(Arc::clone(&recorder) as _);
         let lookout = Lookout::open(&config, watchers, &people, &stop).await?;
-        let ended = parts::run(&config, lookout.eyes.clone(), &lookout.stop).await;
+        let ended = run::run(&config, lookout.eyes.clone(), &lookout.stop).await;
         lookout.conclude(&recorder, ended).await
     }
 }

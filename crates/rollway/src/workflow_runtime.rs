@@ -7,11 +7,11 @@
 //! check ───► everything is named, spelt as it is called, and can be imported
 //! ```
 
-mod body;
 mod error;
-mod named;
-mod preflight;
-mod python;
+mod python_check;
+mod python_command;
+mod referenced;
+mod task_encoding;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,10 +26,10 @@ use rollway_gateway::gateway::Gateway;
 use rollway_protocol::env;
 use rollway_tasksets::Drawn;
 
-pub use self::body::TASK_ENCODING;
 pub use self::error::{FleetError, FleetErrorKind};
-use self::named::Named;
-pub use self::python::worker_command;
+pub use self::python_command::worker_command;
+use self::referenced::Named;
+pub use self::task_encoding::TASK_ENCODING;
 use crate::workflows::{self, Reward};
 
 type Result<T> = std::result::Result<T, FleetError>;
@@ -60,7 +60,7 @@ impl Fleet {
     /// reward function is built into Rust, else workers in Python, which have those and all others.
     /// Nobody knows yet what rows name that name their own; that is for Python too.
     pub fn choose(config: &Config) -> Result<Self> {
-        let sets = named::sets(config);
+        let sets = referenced::sets(config);
         // Workers elsewhere have the built-in ones in Python.
         let is_here = config.cluster.backend == Backend::Local;
         if is_here && sets.iter().all(is_built_in) {
@@ -71,7 +71,7 @@ impl Fleet {
                 && set.workflow.is_some_and(|name| workflows::PYTHON_NAMES.contains(&name))
         };
         let needs_prompts = sets.iter().all(asks);
-        Ok(Self { needs_prompts, ..Self::new(Runners::Python(python::options(config)?)) })
+        Ok(Self { needs_prompts, ..Self::new(Runners::Python(python_command::options(config)?)) })
     }
 
     /// Returns runners in this process that have these workflows.
@@ -87,7 +87,7 @@ impl Fleet {
     }
 
     fn new(runners: Runners) -> Self {
-        let (definitions, by_name) = (BTreeMap::new(), Arc::new(body::by_name()));
+        let (definitions, by_name) = (BTreeMap::new(), Arc::new(task_encoding::by_name()));
         Self { runners, definitions, by_name, needs_prompts: false }
     }
 
@@ -110,7 +110,7 @@ impl Fleet {
     /// configuration names can be had: those in Python by a process of their own, which imports
     /// them and ends.
     pub async fn check(&self, config: &Config) -> Result<()> {
-        let sets = named::sets(config);
+        let sets = referenced::sets(config);
         for set in &sets {
             if set.workflow.is_none() && !set.rows_name_workflows {
                 return Err(no_workflow(&set.place));
@@ -120,9 +120,9 @@ impl Fleet {
         match &self.runners {
             Runners::Rust(registry) => sets.iter().try_for_each(|set| check_rust(registry, set)),
             Runners::Python(options) => {
-                preflight::spelling(&sets)?;
+                python_check::spelling(&sets)?;
                 let timeout = config.explorer.supervision.start_timeout.into();
-                let asked = preflight::ask(options, &sets, timeout).await;
+                let asked = python_check::ask(options, &sets, timeout).await;
                 match asked {
                     // What they need is where they are.
                     Err(error) if config.cluster.backend == Backend::Manual => {
@@ -168,11 +168,11 @@ impl Fleet {
                 if registry.get(workflow).is_none() {
                     return Err(unknown_workflow(workflow, registry));
                 }
-                (None, body::for_rust(drawn))
+                (None, task_encoding::for_rust(drawn))
             }
             Runners::Python(_) | Runners::Children(_) => {
                 let definition = self.definitions.get(&**workflow).unwrap_or(&self.by_name);
-                (Some(Arc::clone(definition)), body::for_workers(drawn))
+                (Some(Arc::clone(definition)), task_encoding::for_workers(drawn))
             }
         };
         Ok(Task {

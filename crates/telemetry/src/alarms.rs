@@ -9,11 +9,11 @@
 //! [`Alarms`] feeds the watchdog and sleeps until there is news or time alone changes something.
 //! `docs/alarms.md` says it for people.
 
-mod classes;
+mod fairness;
+mod messages;
+mod rules;
 #[cfg(test)]
 mod tests;
-mod watchdog;
-mod words;
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
@@ -28,7 +28,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use self::watchdog::{Change, Watchdog};
+use self::rules::{Change, Watchdog};
 use crate::dropped::Drops;
 use crate::in_flight::{Passed, Ran, Track};
 use crate::staleness::Staleness;
@@ -283,11 +283,11 @@ fn in_words(runner: &RunnerStatus) -> String {
     if let (Some(task), Some(batch)) = (runner.task, &runner.batch) {
         words += &format!(" with task {task} of batch {batch}");
     }
-    words += &format!(" for {}", words::time(runner.age));
+    words += &format!(" for {}", messages::time(runner.age));
     if let Some(stage) = &runner.stage {
         words += &format!(", {stage}");
         if let Some(at) = runner.stage_for {
-            words += &format!(" for {}", words::time(at));
+            words += &format!(" for {}", messages::time(at));
         }
     }
     if let Some(place) = &runner.place {

@@ -1,15 +1,15 @@
 //! Monitors: the numbers of a job as curves, in files that TensorBoard reads, or through the Python
 //! packages of others.
 //!
-//! Files are written by a thread of its own, `outside.rs` talks to the packages. What they have no
+//! Files are written by a thread of its own, `python.rs` talks to the packages. What they have no
 //! time for is dropped and counted, and a disk that is full is a warning: a job does not wait for
 //! its curves.
 
-mod framing;
-mod hide;
-mod messages;
-mod outside;
-mod writer;
+mod event_file;
+mod python;
+mod redact;
+mod tensorboard_proto;
+mod tensorboard_writer;
 
 use std::io;
 use std::path::PathBuf;
@@ -23,8 +23,8 @@ use rollway_config::{Config, Mode, MonitorType};
 use rollway_core::metrics::Metrics;
 use rollway_engine::job_event::{Event, Watcher};
 
-use self::outside::Outside;
-use self::writer::{Job, Writer};
+use self::python::Outside;
+use self::tensorboard_writer::{Job, Writer};
 use crate::dropped::Drops;
 
 /// What may wait for the thread: many steps, in case that the disk takes its time.
@@ -63,7 +63,7 @@ pub fn open(config: &Config, drops: &Drops) -> io::Result<Vec<Arc<dyn Watcher>>>
 pub async fn check(config: &Config) -> Vec<(String, String)> {
     let mut wrong = Vec::new();
     for kind in config.monitor.monitor_type.iter().filter(|kind| kind.is_outside()) {
-        wrong.extend(outside::check(config, *kind).await);
+        wrong.extend(python::check(config, *kind).await);
     }
     wrong
 }
@@ -117,7 +117,7 @@ impl Monitor {
         let job = Job {
             explorer: folder.join(&config.explorer.name),
             trainer: folder.join(&config.trainer.name),
-            description: hide::describe(config),
+            description: redact::describe(config),
         };
         let name = MonitorType::Tensorboard.name();
         drops.expect(name);

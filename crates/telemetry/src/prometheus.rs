@@ -11,12 +11,12 @@
 //! driver, so that it adds up in every scrape. `docs/metrics.md` lists every metric; a test keeps
 //! it so.
 
-mod classic;
-mod listen;
-mod page;
-mod spans;
-mod told;
-mod write;
+mod durations;
+mod families;
+mod job_metrics;
+mod server;
+mod text_format;
+mod writer;
 
 use std::fmt;
 use std::future::Future;
@@ -33,10 +33,10 @@ use rollway_engine::job_event::{Event, Watcher};
 use rollway_engine::live_stats::{Pulse, Whole};
 use rollway_gateway::gateway::FurtherMetrics;
 
-pub use self::listen::{Listen, ListenError};
-use self::spans::{Names, Spans};
-use self::told::Told;
-use self::write::{Ages, Job, Snapshot};
+use self::durations::{Names, Spans};
+use self::families::{Ages, Job, Snapshot};
+use self::job_metrics::Told;
+pub use self::server::{Listen, ListenError};
 use crate::dropped::Drops;
 use crate::in_flight::{Passed, Track, since};
 
@@ -123,7 +123,7 @@ impl Meters {
         text.push_str(&whole.gateway);
         match form {
             Form::OpenMetrics => text + END,
-            Form::Text => classic::classic(&text),
+            Form::Text => text_format::classic(&text),
         }
     }
 

@@ -5,21 +5,21 @@
 //! Event ────────────┴─► queue ─► thread ─► marks ──┴─► chrome ─► trace.json
 //! ```
 //!
-//! `filter.rs` decides in the caller's thread which tasks are traced, `book.rs` makes spans,
+//! `sampling.rs` decides in the caller's thread which tasks are traced, `span_builder.rs` makes spans,
 //! `ids.rs` names them. `docs/tracing.md` says it for people.
 
-mod book;
-mod calls;
-mod chrome;
-mod filter;
+mod call_spans;
+mod dropped;
+mod event;
+mod from_history;
 mod ids;
-mod losses;
-mod mark;
 mod otlp;
 mod outcome;
-mod past;
+mod perfetto;
 mod queue;
+mod sampling;
 mod span;
+mod span_builder;
 
 use std::io;
 use std::path::PathBuf;
@@ -34,16 +34,16 @@ use rollway_engine::events::{Observer, Seen};
 use rollway_engine::job_event::{Event, Watcher};
 use rollway_engine::live_stats::Pulse;
 
-use self::book::Book;
-use self::chrome::Chrome;
-use self::filter::Filter;
+use self::dropped::Losses;
+pub use self::dropped::Untraced;
+use self::event::{Fact, Mark, nanos};
+pub use self::from_history::draw;
 pub use self::ids::{Names, SpanId, TraceId, traceparent};
-use self::losses::Losses;
-pub use self::losses::Untraced;
-use self::mark::{Fact, Mark, nanos};
 use self::otlp::{Exporter, Target};
-pub use self::past::draw;
+use self::perfetto::Chrome;
 use self::queue::Queue;
+use self::sampling::Filter;
+use self::span_builder::Book;
 
 /// How often the numbers of runs in flight are put down.
 const BEAT: Duration = Duration::from_secs(1);

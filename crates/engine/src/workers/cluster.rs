@@ -7,8 +7,8 @@
 //!                  manual ──► whoever comes with the secret, over TCP; the way is in a file
 //! ```
 
-mod invitation;
-mod site;
+mod advertised;
+mod join_info;
 
 use std::io;
 use std::path::PathBuf;
@@ -17,8 +17,8 @@ use std::sync::Arc;
 use rollway_base::Address;
 use rollway_config::{Backend, Config};
 
-pub use self::invitation::{Invitation, secret_in};
-pub use self::site::Site;
+pub use self::advertised::Site;
+pub use self::join_info::{Invitation, secret_in};
 pub use crate::workers::worker_pool::ClusterError;
 use crate::workers::worker_pool::{ChildOptions, Children, Launcher, Ray, RayOptions};
 

@@ -8,7 +8,7 @@
 //!   └──────────── pause ◄──────────┘
 //! ```
 
-mod way;
+mod job_locator;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-pub use self::way::Way;
+pub use self::job_locator::Way;
 use crate::workers::cluster::Invitation;
 
 /// The exit status of a worker that will never be taken in.

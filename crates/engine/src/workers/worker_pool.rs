@@ -12,15 +12,15 @@
 //! A runner that does not give up an attempt can only be stopped with its whole process; one that
 //! is idle, or has not begun, leaves its seat.
 
-mod by_hand;
-mod definitions;
-mod host;
-mod launch;
-mod listen;
-mod marks;
-mod process;
+mod definition_ids;
+mod execution_marks;
+mod launcher;
+mod local_process;
+mod log_relay;
+mod manual;
 mod ray;
-mod said;
+mod reports;
+mod worker_process;
 
 use std::collections::HashMap;
 use std::io;
@@ -39,13 +39,13 @@ use tempfile::TempDir;
 use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use self::by_hand::ByHand;
-use self::definitions::Definitions;
-use self::host::Host;
-pub use self::launch::{Blame, ClusterError, Ended, Launched, Launcher, Ticket, Whereabouts};
-use self::listen::Routes;
-pub use self::process::Processes;
+use self::definition_ids::Definitions;
+pub use self::launcher::{Blame, ClusterError, Ended, Launched, Launcher, Ticket, Whereabouts};
+pub use self::local_process::Processes;
+use self::manual::ByHand;
 pub use self::ray::{Ray, RayOptions};
+use self::reports::Routes;
+use self::worker_process::Host;
 use crate::process::fd_limit;
 use crate::runner_status::RunnerStates;
 use crate::workers::{Command, Reporter, Said, Workers};
@@ -255,7 +255,7 @@ impl Children {
             asides,
             _folder: folder,
         });
-        tokio::spawn(listen::listen(server, Arc::clone(&shared), alive.clone()));
+        tokio::spawn(reports::listen(server, Arc::clone(&shared), alive.clone()));
         Ok(Self {
             shared,
             hosts: HashMap::new(),

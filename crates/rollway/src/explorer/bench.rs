@@ -12,8 +12,8 @@ use rollway_sync::{Location, Published, folder};
 use tokio_util::sync::CancellationToken;
 
 use super::evals::{Finished, batch};
-use super::open::World;
-use super::turn::State;
+use super::resources::World;
+use super::run_loop::State;
 use super::weights::checkpoint;
 use super::{Event, ExplorerError, Result};
 

@@ -7,10 +7,10 @@ use rollway_core::explore::Fact;
 use rollway_core::{BatchId, BatchKind, BatchResult};
 
 use super::bench::Benched;
-use super::open::{Hands, World};
-use super::saved::Scores;
-use super::turn::State;
-use super::{Event, Result, numbers};
+use super::checkpoint::Scores;
+use super::resources::{Hands, World};
+use super::run_loop::State;
+use super::{Event, Result, step_metrics};
 
 /// Evaluations of a step that are finished.
 #[derive(Debug)]
@@ -83,13 +83,13 @@ impl State {
     /// Returns what evaluations came to, set by set.
     pub(super) fn rows(&self, world: &World, finished: &Finished, word: &str) -> Vec<Benched> {
         let row = |(set, result): &(Arc<str>, Arc<BatchResult>)| {
-            let mut metrics = numbers::eval(result, &world.config, word);
+            let mut metrics = step_metrics::eval(result, &world.config, word);
             metrics.set(format!("time/{word}"), finished.seconds);
             let tasks = result.tasks.total();
             Benched {
                 step: finished.step,
                 set: Arc::clone(set),
-                score: numbers::score(result),
+                score: step_metrics::score(result),
                 tasks,
                 failed: tasks - result.tasks.ok - result.tasks.partial,
                 metrics,

@@ -12,10 +12,10 @@ use rollway_core::{BatchId, BatchKind, BatchResult, BatchState, Refusal};
 use rollway_engine::Error;
 use rollway_tasksets::Pick;
 
-use super::begin::batch;
-use super::numbers::Whole;
-use super::open::Hands;
-use super::turn::Shared;
+use super::resources::Hands;
+use super::run_loop::Shared;
+use super::step_metrics::Whole;
+use super::submit::batch;
 use super::{ExplorerError, Result};
 
 /// How often a batch is waited for whose results are on their way to the buffer.

@@ -15,8 +15,8 @@ use rollway_sync::weights::{NamedTensor, read};
 use rollway_sync::{Location, Published, Waited, Want, folder};
 
 use super::embedded::Start;
-use super::open::{Hands, World};
-use super::turn::State;
+use super::resources::{Hands, World};
+use super::run_loop::State;
 use super::{Event, ExplorerError, Result};
 
 /// How often servers are asked to load weights before they are given up.

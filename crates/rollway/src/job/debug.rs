@@ -16,7 +16,7 @@ use rollway_experience::{Experience, payload};
 use rollway_tasksets::{Drawn, Opener};
 use serde_json::{Value, json};
 
-use super::trouble::Trouble;
+use super::preflight_error::Trouble;
 use super::{JobError, preflight};
 use crate::client::Client;
 use crate::explorer::{ExplorerError, Served};

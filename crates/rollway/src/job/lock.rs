@@ -4,7 +4,7 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{Read as _, Seek as _, Write as _};
 use std::path::Path;
 
-use super::trouble::Trouble;
+use super::preflight_error::Trouble;
 
 /// A lock, which ends with this or with the process.
 #[derive(Debug)]

@@ -11,7 +11,7 @@ use rollway_engine::Place;
 use rollway_gateway::models::reach;
 use rollway_tasksets::Opener;
 
-use super::trouble::Trouble;
+use super::preflight_error::Trouble;
 use crate::workflow_runtime::Fleet;
 
 /// How long a server has to answer.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rollway_config::{Alarms as Config, OnFailures, Seconds};
 use rollway_core::{FailureKind, RunnerId};
 
-use super::watchdog::{Change, Watchdog};
+use super::rules::{Change, Watchdog};
 
 fn config() -> Config {
     Config {

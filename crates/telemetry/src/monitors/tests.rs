@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::writer::EventLog;
+use super::tensorboard_writer::EventLog;
 use super::*;
 
 /// A number as a file has it: step, name, value.
@@ -147,7 +147,7 @@ fn a_file_that_was_cut_anywhere_keeps_what_was_whole() {
     let folder = tempfile::tempdir().unwrap();
     let mut log = EventLog::new(folder.path().to_owned());
     for step in 0..3 {
-        log.add(0.0, step, messages::What::numbers([("a", 1.0)].into_iter()));
+        log.add(0.0, step, tensorboard_proto::What::numbers([("a", 1.0)].into_iter()));
     }
     log.flush();
     let file = std::fs::read_dir(folder.path()).unwrap().next().unwrap().unwrap().path();
@@ -178,7 +178,7 @@ fn what_the_disk_does_not_take_is_written_later() {
     std::fs::write(&place, "").unwrap();
     let mut log = EventLog::new(place.clone());
     let add = |log: &mut EventLog, step| {
-        log.add(0.0, step, messages::What::numbers([("a", 1.0)].into_iter()));
+        log.add(0.0, step, tensorboard_proto::What::numbers([("a", 1.0)].into_iter()));
         log.flush();
     };
     add(&mut log, 1);

@@ -17,8 +17,8 @@ use reqwest::{Client, StatusCode};
 
 use self::messages::{Export, Exported, Resource, ResourceSpans, Scope, ScopeSpans};
 pub(super) use self::target::Target;
+use super::dropped::Losses;
 use super::ids::{SpanId, TraceId};
-use super::losses::Losses;
 use super::span::Span;
 
 /// How many spans may wait for the collector: about 30 MB.

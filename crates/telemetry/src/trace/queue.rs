@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
+use super::event::Mark;
 use super::lock;
-use super::mark::Mark;
 
 /// How many marks may wait for the thread. No task is begun to be traced once half are there, so
 /// that those that were have the other half.

@@ -29,7 +29,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::ChildOptions;
-use super::launch::{Blame, ClusterError, Ended, Launched, Launcher, Ticket, Whereabouts};
+use super::launcher::{Blame, ClusterError, Ended, Launched, Launcher, Ticket, Whereabouts};
 use super::lock;
 use crate::process::lines;
 use crate::process::python;

@@ -5,8 +5,8 @@ use rollway_core::{BatchId, BatchKind};
 use rollway_engine::Task;
 use rollway_tasksets::{Drawn, Pick, Tasks};
 
-use super::open::{Hands, World};
-use super::turn::State;
+use super::resources::{Hands, World};
+use super::run_loop::State;
 use super::{Event, ExplorerError, Result};
 
 /// Returns the name of the batch of a step.

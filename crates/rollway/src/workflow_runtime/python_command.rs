@@ -11,7 +11,7 @@ use rollway_engine::process::python;
 use rollway_protocol::env;
 use serde_json::{Value, json};
 
-use super::named::sets;
+use super::referenced::sets;
 use super::{FleetError, FleetErrorKind, Result};
 use crate::gateway_options::trained_model;
 

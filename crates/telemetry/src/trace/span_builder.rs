@@ -13,9 +13,9 @@ use rollway_core::{
     RunnerId, Step, TaskId,
 };
 
-use super::calls::Calls;
+use super::call_spans::Calls;
+use super::event::{End, Fact, Given, Mark, Tasks};
 use super::ids::{Names, SpanId, TraceId};
-use super::mark::{End, Fact, Given, Mark, Tasks};
 use super::outcome::{Outcome, unfinished};
 use super::span::{Nanos, Span, Status, Value};
 use crate::in_flight::Workflows;

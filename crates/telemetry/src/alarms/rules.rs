@@ -9,8 +9,8 @@ use std::time::Duration;
 use rollway_config::{Alarms as Config, OnFailures};
 use rollway_core::{FailureKind, RunnerId};
 
-use super::classes::Classes;
-use super::words;
+use super::fairness::Classes;
+use super::messages;
 use super::{BROKEN, DROPPED, FAILURES, NO_PROGRESS, STALENESS, STARVATION};
 
 /// How long nothing may be dropped before that is no longer worth an alarm.
@@ -77,7 +77,7 @@ impl Watchdog {
     pub(super) fn progress(&mut self, now: Duration) {
         let stood = now.saturating_sub(self.last);
         self.last = now;
-        self.clear(NO_PROGRESS, || format!("runs end again, after {}", words::time(stood)));
+        self.clear(NO_PROGRESS, || format!("runs end again, after {}", messages::time(stood)));
     }
 
     /// A run went well.
@@ -91,7 +91,7 @@ impl Watchdog {
         self.in_a_row = self.in_a_row.saturating_add(1);
         if self.failures.is_some_and(|most| self.in_a_row >= most) {
             let (count, stops) = (self.in_a_row, self.stops);
-            self.raise(FAILURES, || words::failures(count, kind, message, stops));
+            self.raise(FAILURES, || messages::failures(count, kind, message, stops));
         }
     }
 
@@ -104,7 +104,7 @@ impl Watchdog {
     pub(super) fn task(&mut self, class: &Arc<str>, is_kept: bool) {
         self.classes.ended(class, is_kept);
         match self.classes.starved(self.raised.contains(STARVATION)) {
-            Some(starved) => self.raise(STARVATION, || words::starvation(&starved)),
+            Some(starved) => self.raise(STARVATION, || messages::starvation(&starved)),
             None => {
                 let clear = || "no kind of task is served worse than others any more".to_owned();
                 self.clear(STARVATION, clear);
@@ -116,7 +116,7 @@ impl Watchdog {
     pub(super) fn stale(&mut self, step: u64, mean: f64) {
         let Some(most) = self.staleness else { return };
         if mean > most {
-            self.raise(STALENESS, || words::staleness(step, mean, most));
+            self.raise(STALENESS, || messages::staleness(step, mean, most));
         } else {
             self.clear(STALENESS, || {
                 format!("experiences of step {step} lag {mean:.1} versions behind, as they may")
@@ -129,14 +129,14 @@ impl Watchdog {
         *self.drops.entry(who).or_default() += count;
         self.last_drop = now;
         let drops = self.drops.clone();
-        self.raise(DROPPED, || words::dropped(&drops));
+        self.raise(DROPPED, || messages::dropped(&drops));
     }
 
     /// A runner does not start, again and again.
     pub(super) fn broken(&mut self, runner: RunnerId, message: Arc<str>) {
         self.broken.insert(runner, message);
         let broken = self.broken.clone();
-        self.raise(BROKEN, || words::broken(&broken));
+        self.raise(BROKEN, || messages::broken(&broken));
     }
 
     /// A runner is there.
@@ -163,7 +163,7 @@ impl Watchdog {
     /// Says that no run has ended for too long, and what is under way.
     pub(super) fn stand_still(&mut self, now: Duration, under_way: &[String]) {
         if let Some(stood) = self.stands_still(now) {
-            self.raise(NO_PROGRESS, || words::no_progress(stood, under_way));
+            self.raise(NO_PROGRESS, || messages::no_progress(stood, under_way));
         }
     }
 

@@ -11,8 +11,8 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::launch::{Blame, Ended, Launcher, Whereabouts};
-use super::listen::Expected;
+use super::launcher::{Blame, Ended, Launcher, Whereabouts};
+use super::reports::Expected;
 use super::{Shared, lock};
 use crate::run_outcome::RunEnd;
 use crate::runner_status::Known;

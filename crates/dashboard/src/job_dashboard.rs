@@ -8,7 +8,7 @@ use rollway_telemetry::history::History;
 use rollway_telemetry::live_job;
 use rollway_telemetry::prometheus::Meters;
 
-use super::card::Left;
+use super::address_file::Left;
 use super::{Dashboard, Options};
 
 /// The dashboard of a job, and its card in the job's folder. Both end when this is dropped.

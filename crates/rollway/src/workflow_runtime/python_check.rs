@@ -13,7 +13,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::Command;
 
-use super::named::Named;
+use super::referenced::Named;
 use super::{FleetError, FleetErrorKind as Kind, Result};
 use crate::workflows::{PYTHON_NAMES, PYTHON_REWARDS};
 

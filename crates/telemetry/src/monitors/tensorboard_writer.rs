@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use rollway_core::metrics::Metrics;
 
-use super::messages::{self, What as Content};
-use super::{Told, What, framing};
+use super::tensorboard_proto::{self, What as Content};
+use super::{Told, What, event_file};
 
 /// How long a number may wait until it is in a file.
 const FLUSH: Duration = Duration::from_secs(2);
@@ -147,17 +147,17 @@ impl EventLog {
 
     /// Adds a record.
     pub(super) fn add(&mut self, at: f64, step: u64, what: Content) {
-        let record = |what| messages::Event {
+        let record = |what| tensorboard_proto::Event {
             wall_time: at,
             step: i64::try_from(step).unwrap_or(i64::MAX),
             what: Some(what),
         };
         if self.good == 0 && self.waiting.is_empty() {
-            let begin = messages::Event { step: 0, ..record(Content::file_version()) };
-            framing::append(&begin, &mut self.waiting);
+            let begin = tensorboard_proto::Event { step: 0, ..record(Content::file_version()) };
+            event_file::append(&begin, &mut self.waiting);
         }
         let before = self.waiting.len();
-        framing::append(&record(what), &mut self.waiting);
+        event_file::append(&record(what), &mut self.waiting);
         if self.waiting.len() > MOST {
             self.waiting.truncate(before);
             self.lost += 1;

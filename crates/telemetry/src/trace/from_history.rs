@@ -10,9 +10,9 @@ use rollway_core::{
 };
 use rollway_engine::events::{Call, Moment};
 
-use super::chrome::Chrome;
-use super::losses::{Losses, Untraced};
-use super::mark::{End, Fact, Given, Mark, Tasks};
+use super::dropped::{Losses, Untraced};
+use super::event::{End, Fact, Given, Mark, Tasks};
+use super::perfetto::Chrome;
 use super::span::Nanos;
 use crate::view::{self, RunDetail, RunKey, RunQuery, Scene, Timeline};
 

@@ -5,7 +5,7 @@ use rollway_sync::{Synchronizer, Waited, Want};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
-use super::open::{Hands, World};
+use super::resources::{Hands, World};
 
 /// What the trainer did without being asked.
 #[derive(Debug)]

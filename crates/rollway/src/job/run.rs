@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::JobError;
-use super::trouble::Trouble;
+use super::preflight_error::Trouble;
 use crate::explorer::{Explored, Explorer, ExplorerError, Options, Scores};
 use crate::trainer::{Input, Trained, Trainer, TrainerError};
 

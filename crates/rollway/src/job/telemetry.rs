@@ -18,7 +18,7 @@ use rollway_telemetry::trace::Tracer;
 use rollway_telemetry::view::JobState;
 use tokio_util::sync::CancellationToken;
 
-use super::parts::{Ended, Eyes};
+use super::run::{Ended, Eyes};
 use super::{JobError, Trouble};
 
 /// Everybody who looks at a job.

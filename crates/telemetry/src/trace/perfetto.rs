@@ -23,8 +23,8 @@ use rollway_engine::events::{Call, Moment};
 
 use self::file::File;
 use self::tracks::{Group, Track, Tracks, text};
-use super::losses::Losses;
-use super::mark::{End, Fact, Given, Mark, Tasks};
+use super::dropped::Losses;
+use super::event::{End, Fact, Given, Mark, Tasks};
 use super::span::Nanos;
 use crate::in_flight::Workflows;
 

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use rollway_core::{AttemptId, BatchId, BatchKey, BatchState, RunId, TaskId};
 use rollway_engine::events::{Moment, Seen, What};
 
+use super::event::{Fact, Mark, nanos};
 use super::ids::{Names, SpanId, TraceId};
-use super::mark::{Fact, Mark, nanos};
 use super::span::Nanos;
 use crate::quick::{QuickMap, QuickSet, mixed};
 

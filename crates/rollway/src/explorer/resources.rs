@@ -15,11 +15,11 @@ use rollway_sync::{Seat, SyncError, Synchronizer};
 use rollway_tasksets::Opener;
 use tokio::sync::Mutex as AsyncMutex;
 
+use super::checkpoint::{Place, Saved};
 use super::embedded::Embedded;
-use super::known::Known;
-use super::saved::{Place, Saved};
-use super::served::Served;
-use super::turn::{Sets, State};
+use super::model_stack::Served;
+use super::restored::Known;
+use super::run_loop::{Sets, State};
 use super::weights::{self, Loaded};
 use super::{ExplorerError, Options, Result, Watchers};
 use crate::gateway_options::trained_model;

@@ -9,9 +9,9 @@ use tempfile::TempDir;
 use tokio::io::AsyncRead;
 use tokio::process::{Child, Command};
 
-use super::launch::{Blame, Ended, Launched, Launcher, Ticket};
-use super::marks::Marks;
-use super::said;
+use super::execution_marks::Marks;
+use super::launcher::{Blame, Ended, Launched, Launcher, Ticket};
+use super::log_relay;
 use crate::process::lines;
 
 /// Starts child processes. What they print goes into the log.
@@ -93,7 +93,7 @@ impl Launched for Failed {
 
 /// Puts what a worker prints into the log, line by line, under its name.
 async fn relay(output: impl AsyncRead + Unpin, worker: String, stream: &'static str) {
-    lines(output, |line| said::printed(&worker, stream, line)).await;
+    lines(output, |line| log_relay::printed(&worker, stream, line)).await;
 }
 
 fn describe(status: io::Result<ExitStatus>) -> String {

@@ -7,7 +7,7 @@ use std::time::Duration;
 pub(super) use rollway_base::human::duration as time;
 use rollway_core::{FailureKind, RunnerId};
 
-use super::classes::Starved;
+use super::fairness::Starved;
 
 /// How much of an error message is shown.
 const MESSAGE: usize = 300;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rollway_core::BatchKind;
 
-use super::page::Spread;
+use super::writer::Spread;
 
 /// How many workflows have numbers of their own.
 const WORKFLOWS: usize = 50;

@@ -12,12 +12,12 @@ use rollway_tasksets::{Pick, Tasks};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use super::checkpoint::{Counts, Place, Saved};
 use super::evals::Finished;
 use super::finalize::{self, Finalized};
-use super::open::World;
-use super::saved::{Counts, Place, Saved};
-use super::watch::{Seen, Watch};
-use super::{Event, Explored, ExplorerError, Result, evals, numbers, weights};
+use super::resources::World;
+use super::trainer_watch::{Seen, Watch};
+use super::{Event, Explored, ExplorerError, Result, evals, step_metrics, weights};
 
 /// Tasks that more than one order may need. Reading blocks, so a thread of its own is given to it.
 #[derive(Clone, Debug)]
@@ -287,7 +287,7 @@ impl State {
         let Finalized { step, result, waited, reruns, from_ledger } = finalized;
         let picks = self.in_flight.remove(&step).unwrap_or_default();
         self.learn(world, &result, &picks, from_ledger).await?;
-        let delivered = numbers::experiences(&result);
+        let delivered = step_metrics::experiences(&result);
         let good = result.tasks.ok + result.tasks.partial;
         self.counts.tasks_finished += good;
         self.counts.tasks_failed += result.tasks.total() - good;
@@ -296,7 +296,7 @@ impl State {
             self.pace.has_periods() && step == self.pace.sync_after(self.plan.progress().synced);
         self.plan.apply(Fact::Finalized { step, delivered });
         self.keep().await?;
-        let mut metrics = numbers::step(&result, &world.config, self.begun_with.remove(&step));
+        let mut metrics = step_metrics::step(&result, &world.config, self.begun_with.remove(&step));
         metrics.set("explorer/time/wait_explore_step", waited.as_secs_f64());
         if ends_period {
             let period = self.period_since.elapsed().as_secs_f64();
@@ -318,9 +318,9 @@ impl State {
         from_ledger: bool,
     ) -> Result<()> {
         let mut rates = world.sink.as_ref().map(|sink| sink.take_feedback()).unwrap_or_default();
-        if from_ledger && rates.is_empty() && numbers::has_pass_rates(&world.config) {
+        if from_ledger && rates.is_empty() && step_metrics::has_pass_rates(&world.config) {
             // The process that delivered them took it along.
-            rates.push(numbers::pass_rates(result, picks));
+            rates.push(step_metrics::pass_rates(result, picks));
         }
         if rates.is_empty() {
             return Ok(());

@@ -19,7 +19,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::hide;
+use super::redact;
 use crate::dropped::Drops;
 
 /// What may wait for the process: many steps.
@@ -79,7 +79,7 @@ impl Outside {
             "name": config.name,
             "mode": config.mode,
             "folder": folder,
-            "config": hide::masked(config),
+            "config": redact::masked(config),
             "args": config.monitor.args(kind),
         });
         let command = command(config, SCRIPT, kind);

@@ -10,8 +10,8 @@ use rollway_protocol::{Outcome, Refusal, RefusalCode, RunnerReport, StopCause, W
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use super::host::Host;
-use super::said;
+use super::log_relay;
+use super::worker_process::Host;
 use super::{Shared, lock};
 use crate::run_outcome::RunEnd;
 use crate::workers::{Reporter, Said};
@@ -143,7 +143,7 @@ fn translate(
                 }
             }
         }
-        WorkerMessage::Log(line) => said::sent(&line),
+        WorkerMessage::Log(line) => log_relay::sent(&line),
         WorkerMessage::Goodbye { reason } => tracing::debug!(%reason, "worker says goodbye"),
     }
 }

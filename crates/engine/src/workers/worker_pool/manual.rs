@@ -20,9 +20,9 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
-use super::host::Host;
-use super::launch::Ended;
-use super::listen::Route;
+use super::launcher::Ended;
+use super::reports::Route;
+use super::worker_process::Host;
 use super::{Shared, lock};
 use crate::runner_status::Known;
 use crate::workers::{Reporter, Said};

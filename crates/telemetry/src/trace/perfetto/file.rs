@@ -8,7 +8,7 @@ use std::io::{self, BufWriter, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::trace::losses::Losses;
+use crate::trace::dropped::Losses;
 use crate::trace::span::Nanos;
 
 /// What the first event is called, by which our files are known.

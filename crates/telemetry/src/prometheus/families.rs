@@ -14,9 +14,9 @@ use rollway_core::{
 use rollway_engine::Lag;
 use rollway_engine::live_stats::Whole;
 
-use super::page::{Page, Put, Spread};
-use super::spans::{Names, Spans};
-use super::told::Told;
+use super::durations::{Names, Spans};
+use super::job_metrics::Told;
+use super::writer::{Page, Put, Spread};
 
 type Result = std::result::Result<(), fmt::Error>;
 

@@ -19,7 +19,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::answer::tag;
+use super::json_response::tag;
 
 /// The shortest time between two messages.
 const FRAME: Duration = Duration::from_millis(500);
