@@ -1,5 +1,5 @@
 //! What is done with the dashboard in a browser: tests, pictures, measurements. All of it is in
-//! `crates/engine/tests/pages`, in JavaScript, against a made-up job.
+//! `crates/dashboard/tests/pages`, in JavaScript, against a made-up job.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use crate::chromium;
 use crate::node;
 use crate::shell::{Cmd, Failure, Shell};
 
-const FOLDER: &str = "crates/engine/tests/pages";
+const FOLDER: &str = "crates/dashboard/tests/pages";
 
 /// Runs the tests.
 pub(crate) fn test(shell: &Shell) -> Result<(), Failure> {
@@ -19,13 +19,13 @@ pub(crate) fn test(shell: &Shell) -> Result<(), Failure> {
 
 /// Takes the pictures of the documentation again.
 pub(crate) fn shots(shell: &Shell) -> Result<(), Failure> {
-    shell.cargo("build --release --locked -p rollway --example dashboard").run()?;
+    shell.cargo("build --release --locked -p rollway-dashboard --example dashboard").run()?;
     prepared(shell, "release")?.args([format!("{FOLDER}/shots.mjs")]).run()
 }
 
 /// Measures how pages keep up with a large job.
 pub(crate) fn bench(shell: &Shell) -> Result<(), Failure> {
-    shell.cargo("build --release --locked -p rollway --example dashboard").run()?;
+    shell.cargo("build --release --locked -p rollway-dashboard --example dashboard").run()?;
     prepared(shell, "release")?.args([format!("{FOLDER}/bench.mjs")]).run()
 }
 

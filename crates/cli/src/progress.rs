@@ -20,7 +20,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use rollway::config::{Config, Mode};
 use rollway::explorer::{Beat, Event, Pulse, Watcher};
-use rollway::gateway::trained_model;
+use rollway::gateway_options::trained_model;
 use tokio::runtime::Handle;
 use tracing::Level;
 
@@ -58,7 +58,7 @@ impl JobTitle {
             mode: config.mode,
             model: trained_model(config),
             job_dir: config.job_dir(),
-            curves: rollway::monitor::folder(config),
+            curves: rollway::monitors::folder(config),
             source,
         }
     }

@@ -50,7 +50,7 @@ impl From<ServeError> for CliError {
 
 fn print_address(config: &Config, server: &Server) {
     let counts = server.counts();
-    println!("serving {} at {}", rollway::gateway::trained_model(config), server.url());
+    println!("serving {} at {}", rollway::gateway_options::trained_model(config), server.url());
     println!("  address in  {}", server.url_file().display());
     match server.key_file() {
         Some(file) => println!("  key in      {}", file.display()),

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use clap::Args;
 use rollway::dashboard::{Card, Dashboard, DashboardError, Options};
-use rollway::scene;
+use rollway::recorded_job;
 use rollway_base::error_chain;
 
 use crate::signals::Signals;
@@ -43,7 +43,7 @@ pub(crate) fn view(args: &ViewArgs) -> Result<(), CliError> {
             open(args, &card.address());
             return Ok(());
         }
-        let scene = scene::open(job).map_err(|error| CliError::Input(error.to_string()))?;
+        let scene = recorded_job::open(job).map_err(|error| CliError::Input(error.to_string()))?;
         let options = Options { listen: args.listen.clone(), token: None, scene, metrics: None };
         let dashboard = Dashboard::open(options).await?;
         let mut signals = Signals::new()?;

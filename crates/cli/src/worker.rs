@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use rollway::fleet;
-use rollway::station::{self, Options, StationError, Way};
+use rollway::workflow_runtime;
+use rollway::supervisor::{self, Options, StationError, Way};
 use rollway_base::error_chain;
 use tokio_util::sync::CancellationToken;
 
@@ -40,7 +40,7 @@ pub(crate) struct WorkerArgs {
 
 /// Keeps workers running until the job ends or a signal stops them.
 pub(crate) fn run_workers(args: &WorkerArgs) -> Result<(), CliError> {
-    let (program, program_args) = fleet::worker_command(args.python.clone());
+    let (program, program_args) = workflow_runtime::worker_command(args.python.clone());
     let options = Options {
         way: Way::given(&args.connect, args.secret_file.as_deref())?,
         program,
@@ -59,7 +59,7 @@ pub(crate) fn run_workers(args: &WorkerArgs) -> Result<(), CliError> {
             stopped.cancel();
         });
         let print = Arc::new(|message: &str| eprintln!("{message}"));
-        station::run(options, stop, print).await.map_err(CliError::from)
+        supervisor::run(options, stop, print).await.map_err(CliError::from)
     })
 }
 

@@ -69,20 +69,20 @@ impl Problem {
         Self { key: key.into(), value: None, place: None, what: what.into(), hint: None }
     }
 
-    pub(super) fn at(mut self, place: Option<&Place>) -> Self {
+    pub fn at(mut self, place: Option<&Place>) -> Self {
         self.place = place.cloned();
         self
     }
 
     /// Keeps the line to itself, because it may hold a secret.
-    pub(super) fn without_line(mut self) -> Self {
+    pub fn without_line(mut self) -> Self {
         if let Some(place) = &mut self.place {
             place.width = 0;
         }
         self
     }
 
-    pub(super) fn value(mut self, value: impl Into<String>) -> Self {
+    pub fn value(mut self, value: impl Into<String>) -> Self {
         self.value = Some(value.into());
         self
     }
@@ -126,16 +126,16 @@ impl fmt::Display for Warning {
 /// A place in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    pub(super) source: Arc<Source>,
-    pub(super) line: u32,
-    pub(super) column: u32,
+    pub source: Arc<Source>,
+    pub line: u32,
+    pub column: u32,
     /// How many characters are meant. 0: the line is not to be shown.
-    pub(super) width: u32,
+    pub width: u32,
 }
 
 impl Place {
     /// Returns what to sort by: first things first, and last what has no place.
-    pub(super) fn order(place: Option<&Self>) -> (u32, u32) {
+    pub fn order(place: Option<&Self>) -> (u32, u32) {
         place.map_or((u32::MAX, 0), |place| (place.line, place.column))
     }
 
@@ -162,9 +162,9 @@ impl Place {
 
 /// A file as it was read.
 #[derive(PartialEq, Eq)]
-pub(super) struct Source {
-    pub(super) name: String,
-    pub(super) text: String,
+pub struct Source {
+    pub name: String,
+    pub text: String,
 }
 
 impl fmt::Debug for Source {

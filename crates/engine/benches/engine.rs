@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use rollway::{
-    Collect, Local, Parcel, Registry, RolloutCoordinator, RunContext, RunOutput, RunResult,
-    Scheduler, Sink, Stored, Task,
-};
 use rollway_core::metrics::Metrics;
 use rollway_core::{BatchKind, Config};
 use rollway_data::ledger;
+use rollway_engine::{
+    Collect, Local, Parcel, Registry, RolloutCoordinator, RunContext, RunOutput, RunResult,
+    Scheduler, Sink, Stored, Task,
+};
 use tokio::sync::mpsc;
 
 async fn nothing(_: RunContext) -> RunResult {

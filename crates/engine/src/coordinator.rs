@@ -13,13 +13,13 @@ use rollway_core::{
 use rollway_data::ledger;
 
 use crate::driver::Reply;
-use crate::durable::{Durable, Restored};
+use crate::driver_handle::Handle;
 use crate::error::{Error, Result};
-use crate::handle::Handle;
-use crate::lag::Lag;
-use crate::observe::Observers;
+use crate::events::Observers;
+use crate::ledger_bridge::{Durable, Restored};
+use crate::loop_lag::Lag;
+use crate::runner_status::RunnerStatus;
 use crate::sink::Sink;
-use crate::states::RunnerStatus;
 use crate::task::Task;
 use crate::workers::Workers;
 
@@ -38,11 +38,11 @@ impl std::fmt::Debug for RolloutCoordinator {
 
 /// The core at one moment.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Glance {
-    pub(crate) counters: Counters,
-    pub(crate) runners: Vec<RunnerState>,
+pub struct Glance {
+    pub counters: Counters,
+    pub runners: Vec<RunnerState>,
     /// Those that are not closed.
-    pub(crate) batches: Vec<BatchView>,
+    pub batches: Vec<BatchView>,
 }
 
 fn is_open(batch: &BatchView) -> bool {
@@ -215,7 +215,7 @@ impl RolloutCoordinator {
     }
 
     /// Returns everything that metrics show, as it is at one moment.
-    pub(crate) async fn glance(&self) -> Result<Glance> {
+    pub async fn glance(&self) -> Result<Glance> {
         let look = |core: &Core| Glance {
             counters: *core.counters(),
             runners: core.runners().map(|runner| runner.state).collect(),
@@ -225,7 +225,7 @@ impl RolloutCoordinator {
     }
 
     /// Returns the conservation counters, and what every runner is at.
-    pub(crate) async fn at_a_glance(&self) -> Result<(Counters, Vec<RunnerState>)> {
+    pub async fn at_a_glance(&self) -> Result<(Counters, Vec<RunnerState>)> {
         let look =
             |core: &Core| (*core.counters(), core.runners().map(|runner| runner.state).collect());
         self.handle.look(look).await

@@ -1,9 +1,10 @@
 //! The one owner of the core: takes in what happens, in batches, and performs what is ordered.
 //!
-//! Everybody else holds a cheap [`Handle`](crate::handle::Handle). Nothing here decides anything,
-//! and nothing here waits for anybody: what takes time (sinks, runners) is spawned or queued.
+//! Everybody else holds a cheap handle. Nothing here decides anything, and nothing here waits: what takes time (sinks, runners) is spawned or queued.
 
-mod watch;
+mod event_collector;
+mod inbox;
+mod returns;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -20,15 +21,17 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
-use self::watch::Watch;
-use crate::durable::{Durable, Survivor};
+use self::event_collector::Watch;
+use self::inbox::WeakInbox;
+pub(crate) use self::returns::Returns;
 use crate::error::{Error, Result};
-use crate::handle::Returns;
-use crate::lag::LagMeter;
-use crate::observe::Observers;
+use crate::events::Observers;
+use crate::ledger_bridge::{Durable, Survivor};
+use crate::loop_lag::LagMeter;
+use crate::run_outcome::RunEnd;
 use crate::sink::{Delivered, Parcel, Sink};
 use crate::task::Task;
-use crate::workers::{Attempt, Command, Reporter, RunEnd, Said, Workers};
+use crate::workers::{Attempt, Command, Reporter, RunnerInbox, RunnerMessage, Said, Workers};
 
 /// How many messages are taken in before the orders they led to are performed.
 const BATCH: usize = 1024;
@@ -43,8 +46,8 @@ pub(crate) enum Message {
         tasks: Vec<Arc<Task>>,
         reply: oneshot::Sender<Result<Reply>>,
     },
-    /// A runner says something, or said it at that moment.
-    Said { at: Moment, runner: RunnerId, life: Life, said: Vec<Said> },
+    /// Reports of a runner.
+    Runner(RunnerMessage),
     /// Somebody wants to look.
     Look(Box<dyn FnOnce(&Core) + Send>),
     /// Somebody wants to see everything from now on.
@@ -98,9 +101,8 @@ pub(crate) struct Driver<W> {
     /// A batch that the core has just taken in: its answer has the tasks.
     submitted: Option<Record>,
     inbox: mpsc::Receiver<Message>,
-    /// Given to runners so that they can report. Weak, so that the driver ends when the last
-    /// handle is gone.
-    sender: mpsc::WeakSender<Message>,
+    /// The inbox that runners report to.
+    reports: Arc<dyn RunnerInbox>,
     returns: Arc<Returns>,
     origin: Instant,
     actions: Vec<Action>,
@@ -135,7 +137,7 @@ impl<W: Workers> Driver<W> {
             over: false,
             submitted: None,
             inbox,
-            sender,
+            reports: Arc::new(WeakInbox(sender)),
             returns,
             origin: Instant::now(),
             actions: Vec::new(),
@@ -300,9 +302,9 @@ impl<W: Workers> Driver<W> {
                 self.replies.insert(request, reply);
                 self.apply(now, Input::Requested { request, what });
             }
-            Message::Said { at, runner, life, said } => {
+            Message::Runner(RunnerMessage { at, runner, life, reports }) => {
                 self.arrived.push(at);
-                for said in said {
+                for said in reports {
                     if let Said::Finished(AttemptId(attempt), RunId(run), end) = &said
                         && let RunEnd::Failed { kind, message } = end
                     {
@@ -442,7 +444,7 @@ impl<W: Workers> Driver<W> {
     fn start_runner(&mut self, runner: RunnerId, life: Life) {
         tracing::debug!(%runner, %life, "runner starts");
         self.runners.insert(runner, life);
-        self.workers.start(Reporter::new(runner, life, self.sender.clone()));
+        self.workers.start(Reporter::new(runner, life, Arc::clone(&self.reports)));
     }
 
     fn command(

@@ -1,74 +1,49 @@
-//! Rollway's engine: the shell around the core. It acts, the core decides.
+//! Executes what the core decides: owns the driver, the runners and the events about both.
 //!
 //! Start with [`Scheduler`] (tasks in, results out) or [`RolloutCoordinator`] (batches with a life
 //! cycle, finalized into a [`Sink`]). Both drive one `rollway_core::Core` through `driver`, and get
 //! their runners from a [`Workers`]: [`Local`] for workflows in Rust, [`Children`] for workers in
 //! processes of their own, in any language. [`Gated`] gives the runs of either keys to the models.
+//!
+//! It has no scheduling rules, and knows nothing of its observers (telemetry, dashboard), of
+//! tasksets, trainers and jobs.
 
-pub mod alarms;
 pub mod calendar;
-mod children;
-mod client;
-pub mod cluster;
 mod coordinator;
-pub mod dashboard;
-mod descriptors;
 mod driver;
-mod drops;
-mod durable;
+mod driver_handle;
 mod error;
-pub mod explorer;
-pub mod fleet;
-mod gated;
-pub mod gateway;
-mod handle;
-pub mod history;
-pub mod job;
-mod lag;
-mod lines;
-mod local;
-pub mod meters;
-pub mod monitor;
-pub mod observe;
-mod offer;
-mod quick;
-pub mod scene;
+pub mod events;
+pub mod job_event;
+mod ledger_bridge;
+pub mod live_stats;
+mod loop_lag;
+pub mod process;
+mod reader_server;
+mod run_outcome;
+mod runner_status;
 mod scheduler;
-pub mod serve;
 mod sink;
-mod states;
-pub mod station;
 mod task;
 pub mod tiny;
-pub mod trace;
-mod track;
-pub mod trainer;
 mod workers;
-mod workflow;
-pub mod workflows;
 
 pub use rollway_config as config;
 pub use rollway_sync as synchronizer;
-pub use rollway_tasksets as taskset;
 
-pub use crate::children::{
-    Blame, ChildOptions, Children, Ended, Launched, Launcher, Processes, Ray, RayOptions,
-    RunnerStates, Ticket, Whereabouts,
-};
-pub use crate::client::{Answer, Client};
-pub use crate::coordinator::RolloutCoordinator;
-pub use crate::drops::Drops;
-pub use crate::durable::{Restored, RestoredBatch, ledger_options};
+pub use crate::coordinator::{Glance, RolloutCoordinator};
 pub use crate::error::{Error, Result};
-pub use crate::gated::{CallsOf, Gated, GatewayKeys, ModelKeys};
-pub use crate::lag::Lag;
-pub use crate::local::{Concurrency, Local};
-pub use crate::offer::OfferError;
+pub use crate::ledger_bridge::{Restored, RestoredBatch, ledger_options};
+pub use crate::loop_lag::Lag;
+pub use crate::reader_server::{Offer, OfferError};
+pub use crate::run_outcome::RunEnd;
+pub use crate::runner_status::{RunnerStates, RunnerStatus, Stages};
 pub use crate::scheduler::{Collect, Collected, Scheduler};
 pub use crate::sink::{Delivered, Parcel, PipelineSink, Place, Sink, SinkError, Stored};
-pub use crate::states::{RunnerStatus, Stages};
 pub use crate::task::{Definition, Task};
-pub use crate::workers::{Attempt, Command, ModelAccess, Reporter, RunEnd, Said, Workers};
-pub use crate::workflow::{
-    Registry, RunContext, RunError, RunModel, RunOutput, RunResult, Running, Workflow,
+pub use crate::workers::{
+    Attempt, Blame, CallsOf, ChildOptions, Children, Command, Concurrency, Ended, Gated,
+    GatewayKeys, Launched, Launcher, Local, ModelAccess, ModelKeys, Processes, Ray, RayOptions,
+    Registry, Reporter, RunContext, RunError, RunModel, RunOutput, RunResult, Running, Said,
+    Ticket, Whereabouts, Workers, Workflow, cluster, supervisor,
 };

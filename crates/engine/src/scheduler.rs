@@ -10,11 +10,11 @@ use rollway_core::{
 };
 
 use crate::driver::Reply;
+use crate::driver_handle::Handle;
 use crate::error::{Error, Result};
-use crate::handle::Handle;
-use crate::lag::Lag;
-use crate::observe::Observers;
-use crate::states::RunnerStatus;
+use crate::events::Observers;
+use crate::loop_lag::Lag;
+use crate::runner_status::RunnerStatus;
 use crate::task::Task;
 use crate::workers::Workers;
 

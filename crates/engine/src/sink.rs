@@ -1,12 +1,12 @@
 //! Where the results of finalized batches go.
 //!
-//! [`PipelineSink`] is what jobs use: the pipeline and the buffer of a configuration. `place.rs`
-//! says where experiences go, `steps.rs` what is done to them, `key.rs` what lots are called.
+//! [`PipelineSink`] is what jobs use: the pipeline and the buffer of a configuration. `buffer_target.rs`
+//! says where experiences go, `operators.rs` what is done to them, `delivery_key.rs` what lots are called.
 
-mod key;
+mod buffer_target;
+mod delivery_key;
+mod operators;
 mod pipeline;
-mod place;
-mod steps;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -16,8 +16,8 @@ use bytes::Bytes;
 use rollway_core::metrics::Metrics;
 use rollway_core::{BatchId, BatchKey, Status, TaskId};
 
+pub use self::buffer_target::Place;
 pub use self::pipeline::PipelineSink;
-pub use self::place::Place;
 
 /// The results of a batch on their way to the sink.
 #[derive(Clone, Debug)]

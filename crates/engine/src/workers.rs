@@ -1,222 +1,30 @@
-//! Where runners come from. The driver starts, commands and stops them through this door; whether
-//! they live in this process, in a child or on another machine is not its business.
+//! Runner backends: where runners live, and what reaches them.
+//!
+//! ```text
+//! driver ──► Workers (backend) ──┬─► Local: tasks of this process (local_runners)
+//!    ▲                           ├─► Children: worker processes (worker_pool), placed by cluster
+//!    └── Reporter ◄──────────────┴─► Gated: either, with keys to the models (model_access)
+//! ```
+//!
+//! `supervisor` is the other side of a cluster without a launcher: it keeps the workers of one
+//! machine running. `workflow` is what runners of this process execute.
 
-use std::pin::Pin;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+mod backend;
+pub mod cluster;
+mod local_runners;
+mod model_access;
+pub mod supervisor;
+mod worker_pool;
+mod workflow;
 
-use bytes::Bytes;
-use rollway_base::Secret;
-use rollway_core::metrics::Metrics;
-use rollway_core::{
-    AttemptId, BatchId, BatchKind, Cancel, FailureKind, Life, RunId, RunnerId, Runs, TaskId,
+pub use self::backend::{Attempt, Command, ModelAccess, Reporter, Said, Workers};
+pub(crate) use self::backend::{RunnerInbox, RunnerMessage};
+pub use self::local_runners::{Concurrency, Local};
+pub use self::model_access::{CallsOf, Gated, GatewayKeys, ModelKeys};
+pub use self::worker_pool::{
+    Blame, ChildOptions, Children, Ended, Launched, Launcher, Processes, Ray, RayOptions, Ticket,
+    Whereabouts,
 };
-use tokio::sync::mpsc;
-
-use crate::children::RunnerStates;
-use crate::driver::Message;
-use crate::task::Task;
-
-/// A source of runners.
-pub trait Workers: Send + 'static {
-    /// Begins a life of a runner. It says what it does through `reporter`; it must say that it is
-    /// ready, or that it could not be started.
-    fn start(&mut self, reporter: Reporter);
-
-    /// Gives a runner a command, in the order of calls. Must not block. Tells whether the runner
-    /// can have heard it; if not, it counts as lost.
-    fn tell(&mut self, runner: RunnerId, life: Life, command: Command) -> bool;
-
-    /// Makes sure that a life of a runner is over, by force if need be. Must not block.
-    fn stop(&mut self, runner: RunnerId, life: Life);
-
-    /// The engine has stopped: tells processes that nobody here started that they are not needed
-    /// any more. What is returned ends when they are gone, or have had the time; none:
-    /// there are none.
-    fn dismiss(&mut self) -> Option<Pin<Box<dyn Future<Output = ()> + Send>>> {
-        None
-    }
-
-    /// What a runner said has reached the driver. Words of an earlier life come too.
-    fn heard(&mut self, runner: RunnerId, life: Life, said: &Said) {
-        let _ = (runner, life, said);
-    }
-
-    /// Returns where runners say what they are at.
-    fn states(&self) -> RunnerStates {
-        RunnerStates::default()
-    }
-}
-
-impl Workers for Box<dyn Workers> {
-    fn start(&mut self, reporter: Reporter) {
-        (**self).start(reporter);
-    }
-
-    fn tell(&mut self, runner: RunnerId, life: Life, command: Command) -> bool {
-        (**self).tell(runner, life, command)
-    }
-
-    fn stop(&mut self, runner: RunnerId, life: Life) {
-        (**self).stop(runner, life);
-    }
-
-    fn dismiss(&mut self) -> Option<Pin<Box<dyn Future<Output = ()> + Send>>> {
-        (**self).dismiss()
-    }
-
-    fn heard(&mut self, runner: RunnerId, life: Life, said: &Said) {
-        (**self).heard(runner, life, said);
-    }
-
-    fn states(&self) -> RunnerStates {
-        (**self).states()
-    }
-}
-
-/// What a runner is told.
-#[derive(Clone, Debug)]
-pub enum Command {
-    /// Execute an attempt.
-    Start(Box<Attempt>),
-    /// Give the current attempt up and say so.
-    Cancel {
-        /// Which.
-        attempt: AttemptId,
-        /// Why.
-        reason: Cancel,
-    },
-}
-
-/// Runs of one task to be executed.
-#[derive(Clone, Debug)]
-pub struct Attempt {
-    /// Its number.
-    pub id: AttemptId,
-    /// The batch of the task.
-    pub batch: BatchId,
-    /// Whether it is trained on.
-    pub kind: BatchKind,
-    /// The task's id in the batch.
-    pub task_id: TaskId,
-    /// The task.
-    pub task: Arc<Task>,
-    /// The runs.
-    pub runs: Runs,
-    /// How long it may last once it has begun.
-    pub timeout: Duration,
-    /// How many runners were lost under suspicion of this task.
-    pub kills: u32,
-    /// How its runs reach the models; none if there is no gateway.
-    pub models: Option<ModelAccess>,
-}
-
-/// How the runs of an attempt reach the models.
-#[derive(Clone, Debug)]
-pub struct ModelAccess {
-    /// Where the gateway is, with `/v1`.
-    pub base_url: Arc<str>,
-    /// What each run shows there, in order.
-    pub keys: Vec<Secret>,
-}
-
-/// What a runner says.
-#[derive(Clone, Debug)]
-pub enum Said {
-    /// It is idle.
-    Ready {
-        /// The last attempt it was given; none: it has just started.
-        after: Option<AttemptId>,
-    },
-    /// It is alive.
-    Alive,
-    /// It cannot be started yet, for a reason that lies outside and that no time is counted for;
-    /// none: it can be, and time counts from now.
-    Waits(Option<Arc<str>>),
-    /// It could not be started.
-    StartFailed(Arc<str>),
-    /// It is no more.
-    Lost {
-        /// In the words of whoever noticed.
-        message: Arc<str>,
-        /// Whether what it was doing may be the reason.
-        suspect: bool,
-    },
-    /// It has begun an attempt.
-    Began(AttemptId),
-    /// A run ended.
-    Finished(AttemptId, RunId, RunEnd),
-    /// The attempt is over and the runner is idle.
-    Ended(AttemptId),
-}
-
-/// How a run ended.
-#[derive(Clone, Debug)]
-pub enum RunEnd {
-    /// Well.
-    Succeeded {
-        /// Its experiences; none in eval.
-        payload: Option<Bytes>,
-        /// Its metrics.
-        metrics: Metrics,
-    },
-    /// Badly.
-    Failed {
-        /// In what way.
-        kind: FailureKind,
-        /// In the words of whoever noticed.
-        message: Arc<str>,
-    },
-}
-
-/// Speaks for one life of a runner.
-#[derive(Clone, Debug)]
-pub struct Reporter {
-    runner: RunnerId,
-    life: Life,
-    /// Weak: runners do not keep the engine alive.
-    inbox: mpsc::WeakSender<Message>,
-}
-
-impl Reporter {
-    pub(crate) const fn new(
-        runner: RunnerId,
-        life: Life,
-        inbox: mpsc::WeakSender<Message>,
-    ) -> Self {
-        Self { runner, life, inbox }
-    }
-
-    /// Returns which runner this is.
-    pub const fn runner(&self) -> RunnerId {
-        self.runner
-    }
-
-    /// Returns which life of it.
-    pub const fn life(&self) -> Life {
-        self.life
-    }
-
-    /// Says several things at once, in order. Waits while the engine is busy; if the engine is
-    /// gone nobody listens any more, which is no error of the runner.
-    pub async fn say(&self, said: Vec<Said>) {
-        self.say_since(Instant::now(), said).await;
-    }
-
-    /// As [`say`](Self::say), for what has been on its way in this process since `at`.
-    pub(crate) async fn say_since(&self, at: Instant, said: Vec<Said>) {
-        let message = Message::Said { at, runner: self.runner, life: self.life, said };
-        if let Some(inbox) = self.inbox.upgrade() {
-            let _ = inbox.send(message).await;
-        }
-    }
-
-    /// As [`say`](Self::say), from a thread outside the runtime.
-    pub fn blocking_say(&self, said: Vec<Said>) {
-        let at = Instant::now();
-        let message = Message::Said { at, runner: self.runner, life: self.life, said };
-        if let Some(inbox) = self.inbox.upgrade() {
-            let _ = inbox.blocking_send(message);
-        }
-    }
-}
+pub use self::workflow::{
+    Registry, RunContext, RunError, RunModel, RunOutput, RunResult, Running, Workflow,
+};

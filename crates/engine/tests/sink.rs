@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use rollway::config::Config;
-use rollway::{Delivered, Parcel, PipelineSink, Place, Sink, SinkError};
+use rollway_config::Config;
 use rollway_core::{BatchKey, TaskId};
 use rollway_data::buffer::{Ask, End};
 use rollway_data::pipeline::{Operator, OperatorError, Outcome, Registry};
+use rollway_engine::{Delivered, Parcel, PipelineSink, Place, Sink, SinkError};
 use rollway_experience::{Eid, Experience, Fields, Json, serialize};
 use serde_json::{Value, json};
 

@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rollway::config::ConfigError;
 use rollway::explorer::ExplorerError;
-use rollway::fleet::FleetErrorKind;
+use rollway::workflow_runtime::FleetErrorKind;
 use rollway_core::Refusal;
 use rollway_experience::PayloadError;
 

@@ -16,10 +16,10 @@ use rollway::config::{Config, Mode, Resolved};
 use rollway::explorer::{
     Beat, Benched, Explorer, ExplorerError, Pulse, Stopper, Watcher, Watchers,
 };
-use rollway::fleet::{Fleet, FleetError, TASK_ENCODING};
 use rollway::job::JobError;
-use rollway::scene::JobState;
 use rollway::serve::{Checkpoints, ServeError, Server};
+use rollway::view::JobState;
+use rollway::workflow_runtime::{Fleet, FleetError, TASK_ENCODING};
 use rollway::{ChildOptions, Definition};
 use rollway_core::rendezvous::TensorSpec;
 use rollway_core::{RunId, TaskId};

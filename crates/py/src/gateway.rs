@@ -86,8 +86,8 @@ impl PyGateway {
     fn new(py: Python<'_>, config_json: &str, servers: Vec<Server>) -> PyResult<Self> {
         let config = config::parse(py, config_json)?;
         let servers = servers.into_iter().map(spec).collect::<PyResult<Vec<_>>>()?;
-        let (options, _) =
-            rollway::gateway::options(&config).map_err(|error| errors::config(py, &error))?;
+        let (options, _) = rollway::gateway_options::options(&config)
+            .map_err(|error| errors::config(py, &error))?;
         let admin_key = options.admin_key.clone();
         let runtime = crate::runtime::handle(py)?;
         let started = py.detach(|| runtime.block_on(Gateway::start(options, servers)));

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use rollway::station::{self, Options, StationError, Way};
+use rollway::supervisor::{self, Options, StationError, Way};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -55,7 +55,7 @@ async fn keep(options: Options) -> Result<(), StationError> {
         say("leaves; what is under way begins again elsewhere");
         told.cancel();
     });
-    station::run(options, stop, Arc::new(say)).await
+    supervisor::run(options, stop, Arc::new(say)).await
 }
 
 fn say(words: &str) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rollway::Client;
 use rollway::dashboard::Card;
-use rollway::scene::{Done, Job, Overview, Runner};
+use rollway::view::{Done, Job, Overview, Runner};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::time::timeout;

@@ -1,6 +1,6 @@
 //! Columns of the runner table: content, style and width.
 
-use rollway::scene::Runner;
+use rollway::view::Runner;
 
 use crate::styled_line::{TextStyle, width};
 

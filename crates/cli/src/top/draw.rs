@@ -2,7 +2,7 @@
 
 use ratatui::Frame;
 use ratatui::text::{Line, Text};
-use rollway::scene::{Beat, JobState, Runner};
+use rollway::view::{Beat, JobState, Runner};
 
 use super::columns::{COLUMNS, cell_style, elapsed, fit_columns};
 use super::model::{CancelTarget, InputMode, TopModel};

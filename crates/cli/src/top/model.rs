@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
-use rollway::scene::Runner;
+use rollway::view::Runner;
 
 use super::client::TopSnapshot;
 

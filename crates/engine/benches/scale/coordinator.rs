@@ -6,11 +6,11 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use rollway::{
-    ChildOptions, Children, Collect, Ended, Lag, Launched, Launcher, Scheduler, Task, Ticket,
-};
 use rollway_base::Address;
 use rollway_core::{Config, Status};
+use rollway_engine::{
+    ChildOptions, Children, Collect, Ended, Lag, Launched, Launcher, Scheduler, Task, Ticket,
+};
 
 use super::WORKERS;
 use super::usage::Usage;

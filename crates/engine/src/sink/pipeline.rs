@@ -14,15 +14,15 @@ use std::thread;
 
 use bytes::Bytes;
 use rollway_base::error_chain;
+use rollway_config::Config;
 use rollway_core::metrics::{Metrics, PassRates};
 use rollway_core::{BatchId, BatchKey};
 use rollway_data::buffer::{Buffer, BufferError, Writer};
 use rollway_data::pipeline::{Operator, Pipeline, Registry};
 use tokio::sync::{mpsc, oneshot};
 
-use super::place::Place;
-use super::{Parcel, Sink, SinkError, Stored, key, steps};
-use crate::config::Config;
+use super::buffer_target::Place;
+use super::{Parcel, Sink, SinkError, Stored, delivery_key, operators};
 
 /// How many calls wait for the thread before the next one waits for room among them.
 const WAITING_MAX: usize = 64;
@@ -71,7 +71,7 @@ impl PipelineSink {
             writer: config.explorer.name.clone(),
             input: Place::of_input(config)?,
             output: Place::of_experiences(config)?,
-            operators: steps::operators(config, registry)?,
+            operators: operators::operators(config, registry)?,
             pipeline: None,
             shared: Arc::clone(&shared),
         };
@@ -186,15 +186,15 @@ impl Work {
         match what {
             What::Prepare => self.prepared().map(|_| Metrics::new()),
             What::Deliver { batch, key, payloads } => {
-                let key = key::of_batch(&self.job, &batch, key, &payloads);
+                let key = delivery_key::of_batch(&self.job, &batch, key, &payloads);
                 self.process(&key, &payloads)
             }
             What::Process { payloads } => {
-                let key = key::of_payloads(&self.job, &payloads);
+                let key = delivery_key::of_payloads(&self.job, &payloads);
                 self.process(&key, &payloads)
             }
             What::Step { key, payloads } => {
-                let key = key::of_step(&self.job, &key);
+                let key = delivery_key::of_step(&self.job, &key);
                 self.process(&key, &payloads)
             }
             What::Close => self.close().map(|()| Metrics::new()),

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use rollway::config::Config;
 use rollway::explorer::{Event, Explorer, ExplorerError, Options, Watcher, Watchers};
-use rollway::fleet::Fleet;
 use rollway::job::Lookout;
-use rollway::scene::JobState;
+use rollway::view::JobState;
+use rollway::workflow_runtime::Fleet;
 use rollway_data::pipeline::Registry;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;

@@ -1,0 +1,81 @@
+//! Serves the dashboard of a made-up job, to look at the pages without one: for screenshots, tests
+//! and measurements.
+//!
+//! ```text
+//! cargo run -p rollway-dashboard --example dashboard -- [--tasks 100000] [--rate 1000]
+//!     [--listen 127.0.0.1:0] [--token …] [--state running|finished|failed|empty] [--still]
+//! ```
+//!
+//! The same arguments make the same job. With `--rate` that many things happen in it every second;
+//! with `--still` its clock stands still. Prints the address, and ends with its standard input.
+
+mod detail;
+mod numbers;
+mod scene;
+mod work;
+
+use std::io::{self, Read as _, Write as _};
+use std::sync::Arc;
+
+use rollway_base::Secret;
+use rollway_dashboard::{Dashboard, Options};
+
+use self::scene::Demo;
+
+/// What is to be shown.
+#[derive(Clone, Debug)]
+struct Args {
+    tasks: u32,
+    rate: u32,
+    listen: String,
+    token: Option<String>,
+    state: String,
+    still: bool,
+}
+
+fn args() -> Args {
+    let mut args = Args {
+        tasks: 100_000,
+        rate: 0,
+        listen: "127.0.0.1:0".to_owned(),
+        token: None,
+        state: "running".to_owned(),
+        still: false,
+    };
+    let mut words = std::env::args().skip(1);
+    while let Some(word) = words.next() {
+        let mut value = || words.next().expect("this option has a value");
+        match word.as_str() {
+            "--tasks" => args.tasks = value().parse().expect("a number of tasks"),
+            "--rate" => args.rate = value().parse().expect("a number of events"),
+            "--listen" => args.listen = value(),
+            "--token" => args.token = Some(value()),
+            "--state" => args.state = value(),
+            "--still" => args.still = true,
+            other => panic!("no such option: {other}"),
+        }
+    }
+    args
+}
+
+#[tokio::main]
+async fn main() {
+    let args = args();
+    let demo = Arc::new(Demo::new(&args));
+    if args.rate > 0 {
+        let demo = Arc::clone(&demo);
+        std::thread::spawn(move || demo.keep_going(args.rate));
+    }
+    let options = Options {
+        listen: args.listen,
+        token: args.token.map(|token| Secret::new(token).expect("the token has letters")),
+        scene: demo,
+        metrics: None,
+    };
+    let dashboard = Dashboard::open(options).await.expect("the address is free");
+    let mut out = io::stdout();
+    writeln!(out, "{}", dashboard.address()).expect("somebody reads");
+    out.flush().expect("somebody reads");
+    let ended = tokio::task::spawn_blocking(|| io::stdin().read_to_end(&mut Vec::new()));
+    let _ = ended.await;
+}

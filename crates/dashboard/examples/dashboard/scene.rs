@@ -1,0 +1,358 @@
+//! The made-up job as a scene: what there is, and what happens to it.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rollway_telemetry::view::{
+    Alarm, Batch, Bias, Done, Job, JobState, Overview, Run, RunDetail, RunKey, RunPage, RunQuery,
+    RunState, Runner, Scene, Seconds, Soon, Sort, Timeline,
+};
+
+use crate::work::{self, Lot, describe, fate, lots};
+use crate::{Args, detail, numbers};
+
+/// Runners of the job; the last three hang.
+pub(crate) const RUNNERS: usize = 64;
+
+/// When the made-up job stands still.
+const STILL: f64 = 1_794_823_200.0;
+
+/// A made-up job.
+#[derive(Debug)]
+pub(crate) struct Demo {
+    pub(crate) state: String,
+    still: bool,
+    world: Mutex<World>,
+}
+
+/// What changes.
+#[derive(Debug)]
+pub(crate) struct World {
+    pub(crate) start: f64,
+    pub(crate) lots: Vec<Lot>,
+    pub(crate) states: Vec<RunState>,
+    pub(crate) began: Vec<f64>,
+    /// Runs that are under way.
+    pub(crate) running: Vec<usize>,
+    /// The first run that nobody has got.
+    pub(crate) next: usize,
+    pub(crate) events: u64,
+    /// The last answer to what runs there are, and to which question in which world.
+    asked: Option<(RunQuery, u64, Vec<usize>)>,
+}
+
+impl Demo {
+    pub(crate) fn new(args: &Args) -> Self {
+        let tasks = if args.state == "empty" { 0 } else { args.tasks };
+        // Something that goes on has work left; a picture is of its last third.
+        let share = match (args.rate, args.state.as_str()) {
+            (0, "finished" | "failed") => 1.0,
+            (0, _) => 0.985,
+            _ => 0.5,
+        };
+        let now = if args.still { STILL } else { clock() };
+        let mut lots = lots(tasks, 0.0);
+        let runs: usize = lots.iter().map(Lot::len).sum();
+        let current = ((lots.len() as f64 * share) as usize).min(lots.len());
+        let passed = lots.get(current).or_else(|| lots.last()).map_or(0.0, |lot| lot.began);
+        let start = now - passed - 0.6 * work::PACE;
+        lots.iter_mut().for_each(|lot| lot.began += start);
+        let mut world = World {
+            start,
+            lots,
+            states: vec![RunState::Pending; runs],
+            began: vec![0.0; runs],
+            running: Vec::new(),
+            next: 0,
+            events: 0,
+            asked: None,
+        };
+        let done: usize = world.lots[..current].iter().map(Lot::len).sum();
+        let rest = world.lots.get(current).map_or(0, |lot| lot.len() / 3);
+        while world.next < (done + rest).min(runs) {
+            world.begin(None);
+            world.end_first();
+        }
+        if args.state == "running" {
+            (0..RUNNERS).for_each(|runner| {
+                world.begin((runner >= RUNNERS - 3).then_some(now - 1311.0 - runner as f64));
+            });
+            // Those that hang are the oldest.
+            world.running.sort_by(|a, b| world.began[*a].total_cmp(&world.began[*b]));
+        }
+        Self { state: args.state.clone(), still: args.still, world: Mutex::new(world) }
+    }
+
+    /// Has so many things happen every second.
+    pub(crate) fn keep_going(&self, rate: u32) {
+        let pause = Duration::from_millis(20);
+        loop {
+            std::thread::sleep(pause);
+            let mut world = self.world();
+            for _ in 0..(f64::from(rate) * pause.as_secs_f64() / 2.0).ceil() as u32 {
+                if world.next < world.states.len() {
+                    // The first three hang, and nobody gets their results.
+                    let at = 3.min(world.running.len().saturating_sub(1));
+                    world.end_at(at);
+                    let now = clock();
+                    world.begin(Some(now));
+                }
+            }
+        }
+    }
+
+    pub(crate) fn world(&self) -> MutexGuard<'_, World> {
+        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn now(&self) -> Seconds {
+        if self.still { STILL } else { clock() }
+    }
+}
+
+fn clock() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}
+
+impl World {
+    /// Finds the batch of a run.
+    pub(crate) fn lot_of(&self, index: usize) -> usize {
+        self.lots.partition_point(|lot| lot.first <= index) - 1
+    }
+
+    fn begin(&mut self, at: Option<f64>) {
+        let (index, lot) = (self.next, self.lot_of(self.next));
+        let fate = fate(index, self.lots[lot].step);
+        self.next += 1;
+        self.events += 1;
+        self.began[index] = at.unwrap_or(self.lots[lot].began + fate.after);
+        self.states[index] = RunState::Running;
+        self.running.push(index);
+        let runs = &mut self.lots[lot].runs;
+        runs.pending -= 1;
+        runs.running += 1;
+    }
+
+    fn end_first(&mut self) {
+        self.end_at(0);
+    }
+
+    fn end_at(&mut self, at: usize) {
+        if at >= self.running.len() {
+            return;
+        }
+        let index = self.running.remove(at);
+        let step = self.lots[self.lot_of(index)].step;
+        self.end(index, fate(index, step).state);
+    }
+
+    fn end(&mut self, index: usize, state: RunState) {
+        let lot = self.lot_of(index);
+        let lot = &mut self.lots[lot];
+        let from = self.states[index];
+        let place = |runs: &mut rollway_telemetry::view::BatchRuns, state, by: i64| {
+            let field = match state {
+                RunState::Pending => &mut runs.pending,
+                RunState::Running => &mut runs.running,
+                RunState::Succeeded => &mut runs.succeeded,
+                RunState::Failed => &mut runs.failed,
+                RunState::Cancelled => &mut runs.cancelled,
+            };
+            *field = field.saturating_add_signed(by);
+        };
+        place(&mut lot.runs, from, -1);
+        place(&mut lot.runs, state, 1);
+        if state == RunState::Succeeded {
+            lot.rewards += fate(index, lot.step).reward;
+        }
+        self.states[index] = state;
+        self.events += 1;
+    }
+
+    /// Ends a run that has not ended yet, by hand.
+    fn cancel(&mut self, index: usize) -> bool {
+        if !matches!(self.states[index], RunState::Pending | RunState::Running) {
+            return false;
+        }
+        self.running.retain(|running| *running != index);
+        self.end(index, RunState::Cancelled);
+        true
+    }
+
+    pub(crate) fn find(&self, key: &RunKey) -> Option<usize> {
+        let lot = self.lots.iter().find(|lot| lot.name == key.batch)?;
+        let fits = key.task < lot.tasks && key.run < lot.repeat;
+        fits.then(|| lot.first + (key.task * lot.repeat + key.run) as usize)
+    }
+
+    pub(crate) fn describe(&self, index: usize, now: f64) -> Run {
+        let lot = &self.lots[self.lot_of(index)];
+        describe(lot, index, self.states[index], self.began[index], now)
+    }
+
+    fn fits(&self, index: usize, query: &RunQuery, now: f64) -> bool {
+        if query.state.is_some_and(|state| state != self.states[index]) {
+            return false;
+        }
+        if query.batch.is_none()
+            && query.task.is_none()
+            && query.kind.is_none()
+            && query.text.is_none()
+        {
+            return true;
+        }
+        let run = self.describe(index, now);
+        let has = |text: &String| {
+            let message = run.message.as_deref().unwrap_or_default();
+            let name = format!("{}/{}/{}", run.batch, run.task, run.run);
+            [&*name, &*run.workflow, message].iter().any(|field| field.contains(text.as_str()))
+        };
+        query.batch.as_ref().is_none_or(|batch| *batch == run.batch)
+            && query.task.is_none_or(|task| task == run.task)
+            && query.kind.as_ref().is_none_or(|kind| *kind == run.kind)
+            && query.text.as_ref().is_none_or(has)
+    }
+
+    fn select(&self, query: &RunQuery, now: f64) -> Vec<usize> {
+        let mut all: Vec<usize> =
+            (0..self.states.len()).filter(|index| self.fits(*index, query, now)).collect();
+        let value = |index: &usize| {
+            let run = self.describe(*index, now);
+            let value = match query.sort {
+                Sort::Order => Some(*index as f64),
+                Sort::Begin => run.begin,
+                Sort::End => run.end,
+                Sort::Seconds => run.seconds,
+                Sort::Reward => run.reward,
+                Sort::Tokens => run.tokens.map(|tokens| tokens as f64),
+                Sort::Attempts => Some(f64::from(run.attempts)),
+                Sort::State => Some(f64::from(run.state as u8)),
+            };
+            value.unwrap_or(f64::NEG_INFINITY)
+        };
+        if query.sort == Sort::Order {
+            if query.desc {
+                all.reverse();
+            }
+            return all;
+        }
+        all.sort_by_cached_key(|index| {
+            let bits = value(index).to_bits() as i64;
+            let key = if bits < 0 { !bits ^ i64::MIN } else { bits };
+            if query.desc { -(key as i128) } else { key as i128 }
+        });
+        all
+    }
+}
+
+impl Scene for Demo {
+    fn job(&self) -> Job {
+        let world = self.world();
+        let now = self.now();
+        let live = matches!(self.state.as_str(), "running" | "empty");
+        let step = world.lots.iter().filter(|lot| lot.kind == "train" && lot.is_over()).count();
+        Job {
+            name: "arithmetic-grpo".to_owned(),
+            project: "examples".to_owned(),
+            mode: "both".to_owned(),
+            job_dir: "checkpoints/examples/arithmetic-grpo".to_owned(),
+            state: match self.state.as_str() {
+                "finished" => JobState::Finished,
+                "failed" => JobState::Failed,
+                _ => JobState::Running,
+            },
+            live,
+            started: Some(world.start),
+            ended: (!live).then_some(now),
+            now,
+            step: step as u64,
+            total_steps: Some(240),
+            version: step.saturating_sub(1) as u64,
+            runners_wanted: RUNNERS as u64,
+            message: (self.state == "failed")
+                .then(|| "the trainer did not answer for 600 s".to_owned()),
+        }
+    }
+
+    fn overview(&self) -> Overview {
+        numbers::overview(self, &self.world())
+    }
+
+    fn timeline(&self) -> Timeline {
+        numbers::timeline(self, &self.world())
+    }
+
+    fn batches(&self) -> Vec<Batch> {
+        numbers::batches(self, &self.world())
+    }
+
+    fn runners(&self) -> Soon<'_, Vec<Runner>> {
+        let runners = numbers::runners(self, &self.world());
+        Box::pin(async move { runners })
+    }
+
+    fn runs(&self, query: &RunQuery) -> RunPage {
+        let mut world = self.world();
+        let now = self.now();
+        let asked = RunQuery { offset: 0, limit: 0, ..query.clone() };
+        let known = world.asked.take();
+        // A list is good for as many events as happen while a person scrolls.
+        let all = match known {
+            Some((question, at, all)) if question == asked && at + 2000 > world.events => {
+                world.asked = Some((question, at, all));
+                &world.asked
+            }
+            _ => {
+                let all = world.select(&asked, now);
+                world.asked = Some((asked, world.events, all));
+                &world.asked
+            }
+        };
+        let all = all.as_ref().map_or(&[][..], |(_, _, all)| all);
+        let limit = if query.limit == 0 { 100 } else { query.limit };
+        let page = all.iter().skip(query.offset).take(limit);
+        let runs = page.map(|index| world.describe(*index, now)).collect();
+        RunPage { total: all.len() as u64, runs }
+    }
+
+    fn run(&self, key: &RunKey) -> Option<RunDetail> {
+        let world = self.world();
+        let index = world.find(key)?;
+        Some(detail::of(&world, index, self.now()))
+    }
+
+    fn bias(&self) -> Bias {
+        numbers::bias(&self.world())
+    }
+
+    fn alarms(&self) -> Vec<Alarm> {
+        numbers::alarms(self)
+    }
+
+    fn cancel_run<'a>(&'a self, key: &'a RunKey) -> Soon<'a, Done> {
+        let mut world = self.world();
+        let done = world.find(key).is_some_and(|index| world.cancel(index));
+        world.asked = None;
+        let name = format!("{}/{}/{}", key.batch, key.task, key.run);
+        let message =
+            if done { format!("Run {name} is cancelled.") } else { format!("{name} has ended") };
+        Box::pin(async move { Done { done, message } })
+    }
+
+    fn abort_batch<'a>(&'a self, batch: &'a str, _: bool) -> Soon<'a, Done> {
+        let mut world = self.world();
+        let found = world.lots.iter().position(|lot| lot.name == batch && !lot.is_over());
+        if let Some(at) = found {
+            let (first, many) = (world.lots[at].first, world.lots[at].len());
+            (first..first + many).for_each(|index| {
+                world.cancel(index);
+            });
+            world.next = world.next.max(first + many);
+            world.lots[at].aborted = true;
+            world.asked = None;
+        }
+        let done = found.is_some();
+        let message = if done { "aborted" } else { "it is over, or there is no such batch" };
+        Box::pin(async move { Done { done, message: message.to_owned() } })
+    }
+}

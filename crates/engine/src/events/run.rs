@@ -1,0 +1,262 @@
+//! What can be seen of every run, as it happens: one stream for the dashboard, the history, traces,
+//! metrics and alarms.
+//!
+//! ```text
+//! driver ──► Seen (batches, attempts, runs, runners) ──┐
+//! gateway ─► Seen (model calls) ───────────────────────┴─► Observers: history, live state, trace,
+//!                                                           metrics, alarms
+//! ```
+//!
+//! Whoever observes is told in batches and must be quick: it puts aside what it needs and does the
+//! rest in a thread of its own, with a bounded queue and a count of what did not fit.
+
+use std::fmt::Debug;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant, SystemTime};
+
+use rollway_core::{
+    AttemptId, BatchId, BatchKey, BatchKind, BatchState, Cancel, DropReason, FailureKind, Life,
+    Over, RunId, RunnerId, Runs, Status, TaskId,
+};
+use rollway_gateway::gateway::CallWatcher;
+
+use super::call::Calls;
+use crate::run_outcome::RunEnd;
+
+/// Something that was seen, and when.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// When. All moments of one process come from one clock that does not go backwards.
+    pub at: SystemTime,
+    /// What.
+    pub what: What,
+}
+
+/// What was seen.
+#[derive(Clone, Debug)]
+pub enum What {
+    /// Tasks of a batch were taken in. A batch that is collected may get more of them later.
+    BatchBegan {
+        /// Its name.
+        batch: BatchId,
+        /// Which life of that name.
+        key: BatchKey,
+        /// What kind of batch.
+        kind: BatchKind,
+        /// The first of the tasks; the others follow.
+        first: TaskId,
+        /// The tasks: workflow, runs.
+        tasks: Arc<[(Arc<str>, u32)]>,
+    },
+    /// A batch is in another state. One that is collected is finalized when nothing is left of it.
+    BatchIs {
+        /// Which.
+        key: BatchKey,
+        /// Where it stands.
+        state: BatchState,
+    },
+    /// Runs of a task were given to a runner.
+    AttemptGiven {
+        /// The attempt.
+        attempt: AttemptId,
+        /// Of which batch.
+        key: BatchKey,
+        /// Of which task.
+        task: TaskId,
+        /// Which runs.
+        runs: Runs,
+        /// To whom.
+        runner: RunnerId,
+        /// In which life of it.
+        life: Life,
+        /// How long it may last once it has begun.
+        timeout: Duration,
+    },
+    /// A runner said that it has begun.
+    AttemptBegan {
+        /// The attempt.
+        attempt: AttemptId,
+    },
+    /// A run of an attempt ended, and it was believed. What becomes of the run is told next:
+    /// [`RunOver`](Self::RunOver) or [`RunRetried`](Self::RunRetried).
+    RunEnded {
+        /// The attempt.
+        attempt: AttemptId,
+        /// Which run.
+        run: RunId,
+        /// How. Payloads are shared, not copied.
+        end: RunEnd,
+    },
+    /// A run failed, in whatever way, and will be tried again.
+    RunRetried {
+        /// Of which batch.
+        key: BatchKey,
+        /// Of which task.
+        task: TaskId,
+        /// Which run.
+        run: RunId,
+        /// In what way it failed.
+        kind: FailureKind,
+        /// In the words of whoever noticed.
+        message: Arc<str>,
+    },
+    /// A run ended for good: told once of every run, also of those that no runner ever had.
+    RunOver {
+        /// Of which batch.
+        key: BatchKey,
+        /// Of which task.
+        task: TaskId,
+        /// Which run.
+        run: RunId,
+        /// How.
+        how: Over,
+    },
+    /// An attempt was told to give up.
+    AttemptCancelled {
+        /// The attempt.
+        attempt: AttemptId,
+        /// Why.
+        reason: Cancel,
+    },
+    /// An attempt is over: ended, given up, or its runner is gone.
+    AttemptEnded {
+        /// The attempt.
+        attempt: AttemptId,
+        /// Why its runner is gone, if it is.
+        lost: Option<Arc<str>>,
+    },
+    /// A task ended for good.
+    TaskEnded {
+        /// Of which batch.
+        key: BatchKey,
+        /// Which.
+        task: TaskId,
+        /// How.
+        status: Arc<Status>,
+        /// Why what its good runs yielded is dropped, if it is.
+        dropped: Option<DropReason>,
+    },
+    /// The experiences of a run were dropped instead of delivered.
+    PayloadDropped {
+        /// How many bytes they had.
+        bytes: u64,
+        /// Why.
+        reason: DropReason,
+    },
+    /// A runner is somewhere: on a machine, in a process. Told before it is given anything.
+    RunnerAt {
+        /// Which.
+        runner: RunnerId,
+        /// In which life of it.
+        life: Life,
+        /// Where, in words.
+        place: Arc<str>,
+    },
+    /// A runner failed to start again and again, and rests.
+    RunnerBroken {
+        /// Which.
+        runner: RunnerId,
+        /// Why it did not start.
+        message: Arc<str>,
+    },
+    /// A runner that did not start before is there.
+    RunnerReady {
+        /// Which.
+        runner: RunnerId,
+    },
+    /// A model call of a run.
+    Call(Call),
+}
+
+/// A model call of a run, at one of its moments.
+#[derive(Clone, Debug)]
+pub struct Call {
+    /// The attempt that it belongs to.
+    pub attempt: AttemptId,
+    /// The run.
+    pub run: RunId,
+    /// Its number, which no other call of this process has.
+    pub call: u64,
+    /// What has become of it.
+    pub moment: Moment,
+}
+
+/// A moment of a model call.
+#[derive(Clone, Debug)]
+pub enum Moment {
+    /// It came in.
+    Began {
+        /// The model that it asks for; empty: the trained one, by no name.
+        model: Arc<str>,
+    },
+    /// It was sent to a server.
+    Sent {
+        /// Which.
+        server: Arc<str>,
+    },
+    /// It ended.
+    Ended {
+        /// The HTTP status that the client saw.
+        status: u16,
+        /// Tokens of the prompt, if they are known.
+        prompt_tokens: Option<u64>,
+        /// Tokens of the answer, if they are known.
+        answer_tokens: Option<u64>,
+        /// The version of the weights, if it is known.
+        version: Option<u64>,
+    },
+}
+
+/// Returns the time of a clock that does not go backwards while this process lives.
+pub fn now() -> SystemTime {
+    static ORIGIN: OnceLock<(SystemTime, Instant)> = OnceLock::new();
+    let (wall, origin) = ORIGIN.get_or_init(|| (SystemTime::now(), Instant::now()));
+    *wall + origin.elapsed()
+}
+
+/// Sees what happens to runs.
+pub trait Observer: Debug + Send + Sync + 'static {
+    /// These things happened, in this order.
+    fn observe(&self, seen: &[Seen]);
+
+    /// Returns the header `traceparent` that a model call carries to its server, if this observer
+    /// traces it.
+    fn traceparent(&self, attempt: AttemptId, run: RunId, call: u64) -> Option<String> {
+        let _ = (attempt, run, call);
+        None
+    }
+}
+
+/// All who observe. Clones are the same; without any, nothing is even collected.
+#[derive(Clone, Debug, Default)]
+pub struct Observers(pub(super) Arc<Vec<Arc<dyn Observer>>>);
+
+impl Observers {
+    /// Returns these observers.
+    pub fn new(observers: Vec<Arc<dyn Observer>>) -> Self {
+        Self(Arc::new(observers))
+    }
+
+    /// Returns these and one more.
+    #[must_use]
+    pub fn and(&self, observer: Arc<dyn Observer>) -> Self {
+        Self::new(self.0.iter().cloned().chain([observer]).collect())
+    }
+
+    /// Tells whether nobody observes.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns what a gateway tells of its calls; none if nobody observes.
+    pub fn of_calls(&self) -> Option<Arc<dyn CallWatcher>> {
+        (!self.is_empty()).then(|| Arc::new(Calls(self.clone())) as _)
+    }
+
+    /// Tells everybody.
+    pub fn tell(&self, seen: &[Seen]) {
+        if !seen.is_empty() {
+            self.0.iter().for_each(|observer| observer.observe(seen));
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! The operators of a pipeline, as the configuration names them.
+
+use rollway_config::{Algorithm, Config};
+use rollway_data::pipeline::{Operator, Registry};
+use serde_json::Value;
+
+use super::SinkError;
+
+/// Returns what a configuration does to experiences: its operators, and last the advantages of its
+/// algorithm, unless they are listed.
+pub(super) fn operators(
+    config: &Config,
+    registry: &Registry,
+) -> Result<Vec<Box<dyn Operator>>, SinkError> {
+    let listed = &config.data_processor.experience_pipeline.operators;
+    let mut operators = Vec::new();
+    for (at, one) in listed.iter().enumerate() {
+        let key = format!("data_processor.experience_pipeline.operators[{at}]");
+        let made = registry.build(&one.name, &Value::Object(one.args.clone()));
+        operators.push(made.map_err(|error| SinkError::config(key, error.to_string()))?);
+    }
+    if let Some(name) = advantages(&config.algorithm)
+        && listed.iter().all(|one| one.name != name)
+    {
+        let args = Value::Object(config.algorithm.advantage_fn_args.clone());
+        let made = registry.build(name, &args);
+        let wrong = |error: rollway_data::pipeline::RegistryError| {
+            SinkError::config("algorithm.advantage_fn", error.to_string())
+        };
+        operators.push(made.map_err(wrong)?);
+    }
+    Ok(operators)
+}
+
+/// Returns the operator that works out the advantages. Algorithms that are not named here leave
+/// that to the trainer, or need none.
+fn advantages(algorithm: &Algorithm) -> Option<&str> {
+    let chosen = algorithm.advantage_fn.as_deref().filter(|name| !name.is_empty());
+    chosen.or_else(|| (algorithm.algorithm_type == "grpo").then_some("grpo"))
+}

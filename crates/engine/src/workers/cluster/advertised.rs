@@ -1,0 +1,76 @@
+//! Where a job is reached from other machines.
+
+use std::net::{SocketAddr, ToSocketAddrs, UdpSocket};
+
+use rollway_base::net::{self, host_port};
+use rollway_config::{Backend, Cluster, Config};
+
+/// Where Ray says that its head is.
+const RAY_ADDRESS: &str = "RAY_ADDRESS";
+
+/// Where a job is reached from other machines.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Site {
+    /// What other machines call this one.
+    pub host: String,
+    /// The port for workers; 0: any.
+    pub port: u16,
+    /// The port for the model gateway; 0: any.
+    pub gateway_port: u16,
+    /// What is listened on.
+    bind: String,
+}
+
+impl Site {
+    /// Returns where the job of a configuration is reached; none if nobody else need reach it.
+    pub fn of(config: &Config) -> Option<Self> {
+        let cluster = &config.cluster;
+        if cluster.backend == Backend::Local {
+            return None;
+        }
+        let gateway_port = cluster.gateway_port.unwrap_or(0);
+        let listen = cluster.listen.as_deref().and_then(Cluster::host_and_port);
+        let (host, bind, port) = match listen {
+            Some((host, port)) if is_all(&host) => (own(cluster), host, port),
+            Some((host, port)) if is_mine(&host) => (host.clone(), host, port),
+            // A name that others have for this machine, and that it need not know itself.
+            Some((host, port)) => (host, "0.0.0.0".to_owned(), port),
+            None => {
+                let host = own(cluster);
+                (host.clone(), host, 0)
+            }
+        };
+        Some(Self { host, port, gateway_port, bind })
+    }
+
+    /// Returns what to listen on.
+    pub fn listens_at(&self, port: u16) -> String {
+        host_port(&self.bind, port)
+    }
+}
+
+fn is_all(host: &str) -> bool {
+    host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_unspecified())
+}
+
+/// Tells whether this machine has the address of a name.
+fn is_mine(host: &str) -> bool {
+    let addresses = (host, 0).to_socket_addrs();
+    addresses.is_ok_and(|mut found| found.any(|address| UdpSocket::bind(address).is_ok()))
+}
+
+/// Returns the address of this machine towards the cluster. Nothing is sent.
+fn own(cluster: &Cluster) -> String {
+    let named = cluster.address.clone().or_else(|| std::env::var(RAY_ADDRESS).ok());
+    let head = named.and_then(|address| {
+        let address = address.rsplit('/').next()?.to_owned();
+        address.to_socket_addrs().ok()?.next()
+    });
+    let towards = |head: SocketAddr| {
+        let any = if head.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+        let socket = UdpSocket::bind(any).ok()?;
+        socket.connect(head).ok()?;
+        Some(socket.local_addr().ok()?.ip())
+    };
+    head.and_then(towards).unwrap_or_else(net::own_address).to_string()
+}

@@ -1,0 +1,95 @@
+//! The way to a job, which may not be there yet.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rollway_base::{Address, Secret};
+use rollway_protocol::env;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::StationError;
+use crate::workers::cluster::{Invitation, secret_in};
+
+/// How long one try to reach the job may take.
+const TRY: Duration = Duration::from_secs(5);
+
+/// The pause between two tries: nothing tells when a job comes up on another machine.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The way to a job.
+#[derive(Clone, Debug)]
+pub enum Way {
+    /// It is known.
+    Known(Invitation),
+    /// It is in a file that the job writes: `cluster.json` of its folder, where machines share it.
+    File(PathBuf),
+}
+
+impl Way {
+    /// Reads what somebody has typed: `HOST:PORT` with a file for the secret, which otherwise is in
+    /// the environment, or the file that has both.
+    ///
+    /// # Errors
+    /// If it is neither, or there is no secret.
+    pub fn given(connect: &str, secret_file: Option<&Path>) -> Result<Self, StationError> {
+        let secret = secret_file.map(secret_in).transpose();
+        let secret = secret.map_err(|error| StationError::Input(error.to_string()))?;
+        match connect.parse::<Address>() {
+            Ok(Address::Tcp(address)) => {
+                let known = || Secret::new(std::env::var(env::SECRET).ok()?).ok();
+                match secret.or_else(known) {
+                    Some(secret) => Ok(Self::Known(Invitation { address, secret })),
+                    None => Err(StationError::Input(format!(
+                        "the secret of the job is missing; give it with --secret-file, or in {}",
+                        env::SECRET
+                    ))),
+                }
+            }
+            _ if connect.contains('/') || Path::new(connect).extension().is_some() => {
+                Ok(Self::File(connect.into()))
+            }
+            _ => Err(StationError::Input(format!(
+                "`{connect}` is neither HOST:PORT nor the `cluster.json` of a job"
+            ))),
+        }
+    }
+
+    /// Waits until somebody answers.
+    pub(super) async fn open(
+        &self,
+        patience: Duration,
+        tell: &(dyn Fn(&str) + Sync),
+    ) -> Result<Invitation, StationError> {
+        let since = Instant::now();
+        let mut said = None;
+        loop {
+            let what = match self.try_open().await {
+                Ok(invitation) => return Ok(invitation),
+                Err(what) => what,
+            };
+            let waited = since.elapsed();
+            if waited >= patience {
+                return Err(StationError::NobodyThere { what, waited: patience });
+            }
+            if said.as_ref() != Some(&what) {
+                tell(&format!("{what}; waits up to {patience:?}"));
+                said = Some(what);
+            }
+            sleep(PAUSE.min(patience.saturating_sub(waited))).await;
+        }
+    }
+
+    async fn try_open(&self) -> Result<Invitation, String> {
+        let invitation = match self {
+            Self::Known(invitation) => invitation.clone(),
+            Self::File(path) => Invitation::read(path).map_err(|error| error.to_string())?,
+        };
+        let address = &invitation.address;
+        match timeout(TRY, TcpStream::connect(address)).await {
+            Ok(Ok(_)) => Ok(invitation),
+            Ok(Err(error)) => Err(format!("nobody answers at {address}: {error}")),
+            Err(_) => Err(format!("nobody answers at {address} within {TRY:?}")),
+        }
+    }
+}

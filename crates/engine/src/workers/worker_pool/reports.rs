@@ -1,0 +1,169 @@
+//! What workers say, passed on in the order in which they said it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use rollway_core::RunnerId;
+use rollway_protocol::worker_server::{ConnId, Greeting, LeftReason, Server, ServerEvent};
+use rollway_protocol::{Outcome, Refusal, RefusalCode, RunnerReport, StopCause, WorkerMessage};
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use super::log_relay;
+use super::worker_process::Host;
+use super::{Shared, lock};
+use crate::run_outcome::RunEnd;
+use crate::workers::{Reporter, Said};
+
+/// How many messages of workers are taken in at once.
+const BATCH: usize = 1024;
+
+/// Who is expected, and who has come.
+#[derive(Debug, Default)]
+pub(super) struct Routes {
+    /// By token.
+    pub(super) expected: HashMap<String, Expected>,
+    connected: HashMap<ConnId, Route>,
+}
+
+/// A process that has been started and has not said hello.
+#[derive(Debug)]
+pub(super) struct Expected {
+    pub(super) host: Arc<Host>,
+    /// Gets what fires when everything that the worker said has been passed on.
+    pub(super) greeted: oneshot::Sender<oneshot::Receiver<LeftReason>>,
+}
+
+/// A process that has said hello.
+#[derive(Debug)]
+pub(super) struct Route {
+    pub(super) host: Arc<Host>,
+    /// Fires when everything that the worker said has been passed on.
+    pub(super) left: oneshot::Sender<LeftReason>,
+}
+
+/// What one batch of messages says, by runner.
+type Words = HashMap<(ConnId, RunnerId), (Reporter, Vec<Said>)>;
+
+/// Passes on what workers say, each in the order in which it said it.
+pub(super) async fn listen(mut server: Server, shared: Arc<Shared>, alive: CancellationToken) {
+    tokio::select! {
+        () = alive.cancelled() => {}
+        () = attend(&mut server, &shared) => {}
+    }
+    // Whoever came by itself is told that it can go.
+    if let Some(by_hand) = shared.by_hand() {
+        tokio::select! {
+            () = by_hand.dismiss() => {}
+            () = attend(&mut server, &shared) => {}
+        }
+    }
+}
+
+async fn attend(server: &mut Server, shared: &Arc<Shared>) {
+    let mut events = Vec::with_capacity(BATCH);
+    // What one runner says in a batch is passed on at once.
+    let mut words = Words::new();
+    loop {
+        server.recv_many(&mut events, BATCH).await;
+        let came = server.came().unwrap_or_else(Instant::now);
+        let mut left = Vec::new();
+        for event in events.drain(..) {
+            match event {
+                ServerEvent::Hello(greeting) => greet(shared, greeting),
+                ServerEvent::Message { conn, message } => {
+                    let routes = lock(&shared.routes);
+                    let Some(route) = routes.connected.get(&conn) else { continue };
+                    translate(shared, conn, &route.host, message, &mut words);
+                }
+                ServerEvent::Left { conn, reason } => left.push((conn, reason)),
+            }
+        }
+        for (_, (reporter, said)) in words.drain() {
+            reporter.say_since(came, said).await;
+        }
+        for (conn, reason) in left {
+            if let Some(route) = lock(&shared.routes).connected.remove(&conn) {
+                let _ = route.left.send(reason);
+            }
+        }
+    }
+}
+
+/// Takes a worker in if it was started here, or if any may come; anybody else is refused.
+fn greet(shared: &Arc<Shared>, greeting: Greeting) {
+    let mut routes = lock(&shared.routes);
+    let conn = greeting.conn();
+    let token = &greeting.hello().token;
+    if let Some(by_hand) = shared.by_hand().filter(|_| token.is_empty()) {
+        let route = by_hand.greet(shared, greeting);
+        routes.connected.insert(conn, route);
+        return;
+    }
+    let Some(expected) = routes.expected.remove(token) else {
+        let why = match token.as_str() {
+            "" => "this job starts its workers itself: none may join by hand",
+            _ => "nobody waits for a worker with this token",
+        };
+        return greeting.refuse(Refusal::new(RefusalCode::NotWanted, why));
+    };
+    let Expected { host, greeted } = expected;
+    host.welcome(shared, greeting);
+    let (left, gone) = oneshot::channel();
+    routes.connected.insert(conn, Route { host, left });
+    // If the process was ended meanwhile, nobody waits for it.
+    let _ = greeted.send(gone);
+}
+
+fn translate(
+    shared: &Shared,
+    conn: ConnId,
+    host: &Host,
+    message: WorkerMessage,
+    words: &mut Words,
+) {
+    let mut say = |runner: RunnerId, reporter: Reporter, said: Said| {
+        words.entry((conn, runner)).or_insert_with(|| (reporter, Vec::new())).1.push(said);
+    };
+    match message {
+        WorkerMessage::Runner { runner, life, report } => {
+            if let Some(said) = report_of(report)
+                && let Some(reporter) = host.heard(runner, life, &said)
+            {
+                say(runner, reporter, said);
+            }
+        }
+        WorkerMessage::Heartbeat(states) => {
+            for state in states {
+                if let Some(reporter) = host.heard(state.runner, state.life, &Said::Alive) {
+                    let name = (state.runner, state.life);
+                    shared.states.tell(name, state.attempt, state.state);
+                    say(state.runner, reporter, Said::Alive);
+                }
+            }
+        }
+        WorkerMessage::Log(line) => log_relay::sent(&line),
+        WorkerMessage::Goodbye { reason } => tracing::debug!(%reason, "worker says goodbye"),
+    }
+}
+
+fn report_of(report: RunnerReport) -> Option<Said> {
+    Some(match report {
+        RunnerReport::Ready { after } => Said::Ready { after },
+        RunnerReport::AttemptBegan { attempt } => Said::Began(attempt),
+        RunnerReport::RunFinished { attempt, run, outcome } => {
+            let end = match outcome {
+                Outcome::Succeeded { payload, metrics } => RunEnd::Succeeded { payload, metrics },
+                Outcome::Failed { kind, message } => RunEnd::Failed { kind, message },
+            };
+            Said::Finished(attempt, run, end)
+        }
+        RunnerReport::AttemptEnded { attempt } => Said::Ended(attempt),
+        RunnerReport::Stopped(StopCause::Ordered) => return None,
+        RunnerReport::Stopped(StopCause::StartFailed { message }) => Said::StartFailed(message),
+        RunnerReport::Stopped(StopCause::Lost { message, suspect }) => {
+            Said::Lost { message, suspect }
+        }
+    })
+}

@@ -1,0 +1,130 @@
+//! Workflows in Rust: the user's code, and the list in which runners look it up by name.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use rollway_base::Secret;
+use rollway_core::metrics::Metrics;
+use rollway_core::{BatchId, FailureKind, RunId, TaskId};
+
+use crate::runner_status::Stages;
+use crate::task::Task;
+
+/// What a run has to work with.
+#[derive(Clone, Debug)]
+pub struct RunContext {
+    /// The batch.
+    pub batch: BatchId,
+    /// The task's id in the batch.
+    pub task_id: TaskId,
+    /// The task.
+    pub task: Arc<Task>,
+    /// Which of the task's runs this is.
+    pub run: RunId,
+    /// How the run reaches the models; none if there is no gateway.
+    pub model: Option<RunModel>,
+    pub(crate) stages: Stages,
+}
+
+impl RunContext {
+    /// Says what the run is at from now on, for people who look at its runner.
+    pub fn stage(&self, stage: &str) {
+        self.stages.set(self.run, stage);
+    }
+}
+
+/// The models as one run reaches them: any client of OpenAI's API takes these two.
+#[derive(Clone, Debug)]
+pub struct RunModel {
+    /// Where the gateway is, with `/v1`.
+    pub base_url: Arc<str>,
+    /// What the run shows there. Its calls are recorded as its own.
+    pub api_key: Secret,
+}
+
+/// What a run yields.
+#[derive(Clone, Debug, Default)]
+pub struct RunOutput {
+    /// Its experiences, as opaque bytes; none in eval.
+    pub payload: Option<Bytes>,
+    /// Its metrics.
+    pub metrics: Metrics,
+}
+
+/// Why a run failed.
+#[derive(Clone, Debug)]
+pub struct RunError {
+    /// In what way; this decides whether it is tried again.
+    pub kind: FailureKind,
+    /// In words.
+    pub message: String,
+}
+
+impl RunError {
+    /// Returns an error of a kind.
+    pub fn new(kind: FailureKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into() }
+    }
+}
+
+/// An error that a workflow does not handle is its own.
+impl<E: std::error::Error> From<E> for RunError {
+    fn from(error: E) -> Self {
+        Self::new(FailureKind::Workflow, error.to_string())
+    }
+}
+
+/// How a run ends.
+pub type RunResult = Result<RunOutput, RunError>;
+
+/// A future that is a run.
+pub type Running<'a> = Pin<Box<dyn Future<Output = RunResult> + Send + 'a>>;
+
+/// The user's code. One value serves all runs, also at the same time.
+pub trait Workflow: Send + Sync + 'static {
+    /// Executes one run. Dropping the future cancels it.
+    fn run(&self, context: RunContext) -> Running<'_>;
+}
+
+impl<F, R> Workflow for F
+where
+    F: Fn(RunContext) -> R + Send + Sync + 'static,
+    R: Future<Output = RunResult> + Send + 'static,
+{
+    fn run(&self, context: RunContext) -> Running<'_> {
+        Box::pin(self(context))
+    }
+}
+
+/// Workflows by name.
+#[derive(Clone, Default)]
+pub struct Registry(BTreeMap<Arc<str>, Arc<dyn Workflow>>);
+
+impl Registry {
+    /// Adds a workflow; one of the same name is replaced.
+    #[must_use]
+    pub fn with(mut self, name: impl Into<Arc<str>>, workflow: impl Workflow) -> Self {
+        self.0.insert(name.into(), Arc::new(workflow));
+        self
+    }
+
+    /// Finds a workflow.
+    pub fn get(&self, name: &str) -> Option<&Arc<dyn Workflow>> {
+        self.0.get(name)
+    }
+
+    /// Iterates over the names.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(|name| &**name)
+    }
+}
+
+impl fmt::Debug for Registry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}

@@ -1,0 +1,224 @@
+//! Workers that somebody else starts, over TCP: they come late, leave, die, are cut off, show a
+//! wrong secret and come back.
+
+#![expect(clippy::unwrap_used, reason = "what goes wrong here fails the test, and says where")]
+
+mod proxy;
+
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use proxy::Proxy;
+use rollway_base::{Address, Secret};
+use rollway_core::{Config, Outcome, RunnerView, Supervision};
+use rollway_engine::events::{Observer, Observers, Seen, What};
+use rollway_engine::{ChildOptions, Children, Collect, RunnerStates, Scheduler, Task};
+use rollway_protocol::env;
+use tokio::process::{Child, Command};
+
+/// A scheduler that waits for workers, and the way to it.
+struct Job {
+    scheduler: Scheduler,
+    states: RunnerStates,
+    address: String,
+    secret: Secret,
+}
+
+async fn job(runners: u32) -> Job {
+    let options = ChildOptions {
+        address: Some(Address::loopback()),
+        keepalive: Duration::from_millis(300),
+        ..ChildOptions::new("nobody starts it")
+    };
+    let children = Children::by_hand(options).await.unwrap();
+    let (states, secret) = (children.states(), children.secret().clone());
+    let address = children.address().to_string();
+    let supervision = Supervision {
+        restart_backoff: Duration::from_millis(20),
+        start_timeout: Duration::from_secs(60),
+        ..Supervision::default()
+    };
+    let config = Config { runners, supervision, ..Config::default() };
+    Job { scheduler: Scheduler::new(config, children), states, address, secret }
+}
+
+impl Job {
+    fn worker(&self, runners: u32) -> Child {
+        self.worker_at(&self.address, runners)
+    }
+
+    fn worker_at(&self, address: &str, runners: u32) -> Child {
+        start(address, self.secret.reveal(), runners)
+    }
+
+    /// Waits until the runners are as they should be.
+    async fn until(&self, what: &str, is_so: impl Fn(&[RunnerView]) -> bool) {
+        loop {
+            let runners = self.scheduler.runners().await.unwrap();
+            if is_so(&runners) {
+                return;
+            }
+            tracing::debug!(what, ?runners, "not yet");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    async fn until_idle(&self, count: usize) {
+        let is_idle = |runner: &&RunnerView| runner.state.name() == "idle";
+        let enough = |runners: &[RunnerView]| runners.iter().filter(is_idle).count() == count;
+        self.until("so many are idle", enough).await;
+    }
+
+    /// Runs tasks and sees that every one is answered once.
+    async fn answers(&self, batch: i64, count: usize) {
+        self.scheduler.schedule(vec![Task::new("answer", ""); count], batch).await.unwrap();
+        let got = self.scheduler.get_payload_results(batch, Collect::default()).await.unwrap();
+        assert_eq!((got.outcome, got.payloads.len()), (Outcome::Complete, count));
+    }
+}
+
+fn start(address: &str, secret: &str, runners: u32) -> Child {
+    let test = std::env::current_exe().unwrap();
+    let program: PathBuf = test.parent().unwrap().parent().unwrap().join("examples/worker");
+    assert!(program.exists(), "build it first: cargo build -p rollway-engine --example worker");
+    Command::new(program)
+        .env(env::ADDRESS, address)
+        .env(env::SECRET, secret)
+        .env(env::RUNNERS, runners.to_string())
+        .env("ROLLWAY_EXAMPLE_KEEPALIVE_MS", "300")
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap()
+}
+
+#[tokio::test]
+async fn a_job_begins_with_the_first_worker_and_takes_others_as_they_come() {
+    let job = job(3).await;
+    let starting = tokio::spawn({
+        let scheduler = job.scheduler.clone();
+        async move { scheduler.start().await }
+    });
+    let invitation = format!("waits for a worker: rollway worker --connect {}", job.address);
+    let waits = |runner: &RunnerView| runner.message.as_deref() == Some(&*invitation);
+    job.until("all wait", |runners| runners.len() == 3 && runners.iter().all(waits)).await;
+    assert!(job.states.get().values().all(|state| state["waiting"] == invitation));
+    assert!(!starting.is_finished());
+
+    // More seats than the first has: one runner waits on, and nobody waits with it.
+    let mut first = job.worker(2);
+    assert_eq!(starting.await.unwrap(), Ok((2, 3)));
+    job.answers(1, 20).await;
+    let pid = format!("pid {}", first.id().unwrap());
+    let at = |pid: &str| job.states.get().values().filter(|s| s["node"].ends_with(pid)).count();
+    job.until("the third waits", |runners| waits(&runners[2])).await;
+
+    // The second has more seats than there are runners: it stays for those that may come.
+    let mut second = job.worker(4);
+    job.until_idle(3).await;
+    assert_eq!(at(&pid), 2);
+    job.answers(2, 20).await;
+
+    // What the first had goes on where there is room.
+    first.kill().await.unwrap();
+    job.until_idle(3).await;
+    assert_eq!(at(&format!("pid {}", second.id().unwrap())), 3);
+    job.answers(3, 20).await;
+
+    // When it is over, workers are told so.
+    job.scheduler.stop(Duration::from_secs(5)).await.unwrap();
+    assert!(second.wait().await.unwrap().success());
+}
+
+#[tokio::test]
+async fn a_worker_that_dies_or_is_cut_off_costs_its_tasks_nothing() {
+    let job = job(2).await;
+    let proxy = Proxy::to(job.address.clone()).await;
+    let mut killed = job.worker(1);
+    let mut cut = job.worker_at(&proxy.address, 1);
+    assert!(job.scheduler.start().await.unwrap().0 >= 1);
+    job.until_idle(2).await;
+    job.scheduler.schedule(vec![Task::new("hang", ""); 2], 1).await.unwrap();
+    let both_begun = |runners: &[RunnerView]| {
+        runners.iter().all(|runner| matches!(runner.work, Some((_, _, Some(_)))))
+    };
+    job.until("both have begun", both_begun).await;
+
+    proxy.cut();
+    killed.kill().await.unwrap();
+    // It notices by itself that the engine is out of reach.
+    assert!(!cut.wait().await.unwrap().success());
+    let waits = |runner: &RunnerView| {
+        runner.message.as_ref().is_some_and(|message| message.starts_with("waits for a worker"))
+    };
+    job.until("both wait", |runners| runners.iter().all(waits)).await;
+    let counters = job.scheduler.counters().await.unwrap();
+    assert_eq!((counters.runners_lost, counters.retries.total()), (2, 2), "{counters:?}");
+
+    // The attempts begin again with whoever comes, and nobody is suspected of anything.
+    let other = job.worker(2);
+    job.until("both have begun again", both_begun).await;
+    drop(other);
+    let again = job.worker(2);
+    job.until("and again, more often than a suspect could", both_begun).await;
+    drop(again);
+    let last = job.worker(2);
+    job.until("and again", both_begun).await;
+    assert!(job.scheduler.counters().await.unwrap().balanced());
+    drop(last);
+}
+
+#[tokio::test]
+async fn whoever_does_not_know_the_secret_gets_no_seat() {
+    let job = job(1).await;
+    let stranger = start(&job.address, "guessed", 1).wait_with_output().await.unwrap();
+    let words = String::from_utf8_lossy(&stranger.stderr);
+    assert!(!stranger.status.success() && words.contains("the secret is not"), "{words}");
+    let _worker = job.worker(1);
+    assert_eq!(job.scheduler.start().await, Ok((1, 1)));
+    job.answers(1, 3).await;
+}
+
+#[tokio::test]
+async fn a_job_that_starts_its_workers_itself_takes_no_others() {
+    let options = ChildOptions {
+        address: Some(Address::loopback()),
+        secret: Some(Secret::new("known").unwrap()),
+        ..ChildOptions::new("never started")
+    };
+    let children = Children::new(options).await.unwrap();
+    let address = children.address().to_string();
+    let refused = start(&address, "known", 1).wait_with_output().await.unwrap();
+    let words = String::from_utf8_lossy(&refused.stderr);
+    assert!(words.contains("starts its workers itself"), "{words}");
+}
+
+/// Keeps the locations of runners.
+#[derive(Debug, Default)]
+struct Locations(Mutex<Vec<String>>);
+
+impl Observer for Locations {
+    fn observe(&self, seen: &[Seen]) {
+        let places = seen.iter().filter_map(|seen| match &seen.what {
+            What::RunnerAt { place, .. } => Some(place.to_string()),
+            _ => None,
+        });
+        self.0.lock().unwrap().extend(places);
+    }
+}
+
+#[tokio::test]
+async fn observers_receive_the_locations_of_workers() {
+    let job = job(1).await;
+    let locations = Arc::new(Locations::default());
+    let observers = Observers::new(vec![Arc::clone(&locations) as _]);
+    let job = Job { scheduler: job.scheduler.observed(observers), ..job };
+    let worker = job.worker(1);
+    job.scheduler.start().await.unwrap();
+    job.answers(1, 1).await;
+    let locations = locations.0.lock().unwrap();
+    assert_eq!(locations.len(), 1, "{locations:?}");
+    assert!(locations[0].ends_with(&format!("pid {}", worker.id().unwrap())), "{locations:?}");
+}

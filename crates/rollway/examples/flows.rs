@@ -1,0 +1,103 @@
+//! One batch of a job by hand, for tests from Python: `flows CONFIG` chooses runners, checks what
+//! they are to run, and runs the first batch and all sets to evaluate on. Models are embedded
+//! (`tiny`) or simulated (`echo`). It prints one line of JSON: how tasks ended, and what their
+//! experiences are. If something is wrong before, it says so and ends with 1.
+
+#![expect(clippy::print_stdout, reason = "it talks to whoever started it")]
+
+use std::env;
+use std::error::Error;
+use std::time::Duration;
+
+use rollway::config::{Config, EngineType};
+use rollway::taskset::{Drawn, Opener};
+use rollway::tiny::{self, TinyServer};
+use rollway::workflow_runtime::Fleet;
+use rollway::{Collect, Scheduler, gateway_options};
+use rollway_core::BatchKind;
+use rollway_experience::deserialize_many;
+use rollway_gateway::dialect::Engine;
+use rollway_gateway::gateway::Gateway;
+use rollway_gateway::models::ServerSpec;
+use rollway_mock_server::{MockServer, MockServerOptions};
+use serde_json::{Map, Value, json};
+
+type Failure = Box<dyn Error>;
+
+#[tokio::main]
+async fn main() -> Result<(), String> {
+    let path = env::args().nth(1).ok_or("usage: flows CONFIG")?;
+    let told = batch(&path).await.map_err(|error| error.to_string())?;
+    println!("{told}");
+    Ok(())
+}
+
+async fn batch(path: &str) -> Result<Value, Failure> {
+    let config = Config::load(path)?.resolve()?.config;
+    let fleet = Fleet::choose(&config)?;
+    fleet.check(&config).await?;
+    let opener = Opener::new(&config.buffer);
+    let opener = if fleet.needs_prompts() { opener } else { opener.without_prompts() };
+    let train = opener.train()?.next_batch(config.buffer.batch_size)?.unwrap_or_default();
+    let mut evals = Vec::new();
+    for set in &mut opener.evals()? {
+        evals.extend(set.all().collect::<Result<Vec<Drawn>, _>>()?);
+    }
+
+    let (options, mut servers) = gateway_options::options(&config)?;
+    let tiny = TinyServer::start(tiny::Options::default())?;
+    let simulated = MockServer::start(MockServerOptions::default())?;
+    let explorer = &config.explorer;
+    let auxiliary = explorer.auxiliary_models.iter().map(|model| (model, model.name.clone()));
+    let trained = (&explorer.rollout_model, Some(gateway_options::trained_model(&config)));
+    for (at, (model, name)) in [trained].into_iter().chain(auxiliary).enumerate() {
+        servers.push(ServerSpec {
+            model: name.unwrap_or_default(),
+            trained: at == 0,
+            engine: Engine::Vllm,
+            url: match model.engine_type {
+                EngineType::Tiny => tiny.url(),
+                _ => simulated.url(),
+            },
+            api_key: None,
+            server_model: None,
+        });
+    }
+    let gateway = Gateway::start(options, servers).await?;
+    let workers = fleet.workers(&config, &gateway).await?;
+    let scheduler = Scheduler::new(config.to_core(config.explorer.runner_per_model), workers);
+    scheduler.start().await?;
+    let mut told = Map::new();
+    for (name, kind, drawn) in
+        [("train", BatchKind::Train, train), ("eval", BatchKind::Eval, evals)]
+    {
+        let tasks = drawn.iter().map(|one| fleet.task(one)).collect::<Result<Vec<_>, _>>()?;
+        if !tasks.is_empty() {
+            scheduler.schedule(tasks, name).await?;
+            told.insert(name.to_owned(), ended(&scheduler, name, kind).await?);
+        }
+    }
+    scheduler.stop(Duration::from_secs(5)).await?;
+    Ok(told.into())
+}
+
+async fn ended(scheduler: &Scheduler, batch: &str, kind: BatchKind) -> Result<Value, Failure> {
+    let collected = scheduler.get_payload_results(batch, Collect::default()).await?;
+    let statuses = collected.statuses.iter().map(|(_, status)| {
+        let failed = status.failed_runs.nonzero().map(|(kind, count)| (kind.name(), count));
+        let metrics = status.metrics(kind);
+        json!({
+            "completed": status.completed_runs,
+            "total": status.total_runs,
+            "failed": failed.collect::<std::collections::BTreeMap<_, _>>(),
+            "message": status.message(),
+            "metrics": metrics.iter().map(|(name, value)| (name.to_string(), value.into()))
+                .collect::<Map<String, Value>>(),
+        })
+    });
+    let mut experiences = Vec::new();
+    for payload in &collected.payloads {
+        experiences.extend(deserialize_many(payload.clone())?.iter().map(|one| one.to_json()));
+    }
+    Ok(json!({ "statuses": statuses.collect::<Vec<_>>(), "experiences": experiences }))
+}

@@ -1,0 +1,100 @@
+//! Models that need no server elsewhere: `engine_type: tiny` and `echo`. Each is a server in this
+//! process, which the gateway cannot tell from another.
+
+use std::path::PathBuf;
+
+use rollway_config::{Config, EngineType, Model};
+use rollway_engine::tiny::trainer::MODEL;
+use rollway_engine::tiny::{Options, TinyServer};
+use rollway_gateway::dialect::Engine;
+use rollway_gateway::models::ServerSpec;
+use rollway_mock_server::{MockServer, MockServerOptions};
+use rollway_tiny::Weights;
+
+use super::{ExplorerError, Result};
+use crate::gateway_options::trained_model;
+
+/// Servers in this process. They end when they are dropped.
+#[derive(Debug, Default)]
+pub(crate) struct Embedded {
+    tiny: Vec<TinyServer>,
+    echo: Vec<MockServer>,
+}
+
+/// Weights to begin with, and their version.
+pub(crate) type Start = Option<(u64, PathBuf)>;
+
+impl Embedded {
+    /// Starts the servers of all models that are embedded, the trained one with these weights, and
+    /// returns how the gateway reaches them.
+    pub(super) fn start(config: &Config, start: &Start) -> Result<(Self, Vec<ServerSpec>)> {
+        let (mut embedded, mut specs) = (Self::default(), Vec::new());
+        let trained = trained_model(config);
+        embedded.model(&config.explorer.rollout_model, &trained, start, &mut specs)?;
+        specs.iter_mut().for_each(|spec| spec.trained = true);
+        for (index, model) in config.explorer.auxiliary_models.iter().enumerate() {
+            let name = model.name.clone().unwrap_or_else(|| index.to_string());
+            embedded.model(model, &name, &None, &mut specs)?;
+        }
+        Ok((embedded, specs))
+    }
+
+    fn model(
+        &mut self,
+        model: &Model,
+        name: &str,
+        start: &Start,
+        specs: &mut Vec<ServerSpec>,
+    ) -> Result<()> {
+        let failed = |error: std::io::Error| ExplorerError::Model(error.to_string());
+        for _ in 0..if model.engine_type.is_server() { 0 } else { model.engine_num } {
+            let url = if model.engine_type == EngineType::Tiny {
+                self.tiny.push(TinyServer::start(tiny(model, name, start)?).map_err(failed)?);
+                self.tiny.last().map(TinyServer::url)
+            } else {
+                let options = MockServerOptions {
+                    model: name.to_owned(),
+                    seed: model.seed.unwrap_or(0),
+                    version: start.as_ref().map_or(0, |(version, _)| *version),
+                    ..MockServerOptions::default()
+                };
+                self.echo.push(MockServer::start(options).map_err(failed)?);
+                self.echo.last().map(MockServer::url)
+            };
+            specs.push(ServerSpec {
+                model: name.to_owned(),
+                trained: false,
+                engine: Engine::Vllm,
+                url: url.unwrap_or_default(),
+                api_key: None,
+                server_model: Some(name.to_owned()),
+            });
+        }
+        Ok(())
+    }
+
+    /// Ends them, and waits for that.
+    pub(crate) async fn stop(self) {
+        for server in self.tiny {
+            server.stop().await;
+        }
+        for server in self.echo {
+            server.stop().await;
+        }
+    }
+}
+
+/// Returns how a server of the tiny model is started.
+fn tiny(model: &Model, name: &str, start: &Start) -> Result<Options> {
+    let mut options =
+        Options { model: name.to_owned(), seed: model.seed.unwrap_or(0), ..Options::default() };
+    if let Some((version, folder)) = start {
+        let path = folder.join(MODEL);
+        let weights = Weights::load(&path).map_err(|error| {
+            let hint = "hint: put the whole checkpoint back, or remove it and the later ones";
+            ExplorerError::Weights(format!("{}: {error}\n{hint}", path.display()))
+        })?;
+        (options.version, options.weights) = (*version, std::sync::Arc::new(weights));
+    }
+    Ok(options)
+}

@@ -1,0 +1,114 @@
+//! Evaluations: every set is one batch `<step>/<set>` with all its tasks.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use rollway_core::explore::Fact;
+use rollway_core::{BatchId, BatchKind, BatchResult};
+
+use super::bench::Benched;
+use super::checkpoint::Scores;
+use super::resources::{Hands, World};
+use super::run_loop::State;
+use super::{Event, Result, step_metrics};
+
+/// Evaluations of a step that are finished.
+#[derive(Debug)]
+pub(super) struct Finished {
+    pub(super) step: u64,
+    pub(super) sets: Vec<(Arc<str>, Arc<BatchResult>)>,
+    pub(super) seconds: f64,
+}
+
+/// Returns the name of the batch of a set.
+pub(super) fn batch(step: u64, set: &str) -> BatchId {
+    format!("{step}/{set}").as_str().into()
+}
+
+/// Waits for the evaluations of a step.
+pub(super) async fn finish(
+    hands: Hands,
+    step: u64,
+    sets: Vec<Arc<str>>,
+    since: Instant,
+) -> Result<Finished> {
+    let mut finished = Vec::with_capacity(sets.len());
+    for set in sets {
+        let id = batch(step, &set);
+        let result = match hands.known.result(&id) {
+            Some(result) => Arc::clone(result),
+            None => hands.coordinator.finalize_eval_batch(id, None).await?,
+        };
+        finished.push((set, result));
+    }
+    Ok(Finished { step, sets: finished, seconds: since.elapsed().as_secs_f64() })
+}
+
+impl State {
+    /// Submits the evaluations of a step.
+    pub(super) async fn evaluate(&mut self, world: &World, step: u64) -> Result<()> {
+        self.submit_evals(world, step).await?;
+        self.evals_since.insert(step, Instant::now());
+        self.plan.apply(Fact::EvalBegun(step));
+        Ok(())
+    }
+
+    /// Submits what is not under way yet.
+    pub(super) async fn submit_evals(&self, world: &World, step: u64) -> Result<()> {
+        for (set, tasks) in &self.sets.evals {
+            let id = batch(step, set);
+            if world.known.tasks(&id).is_some()
+                || world.coordinator.batch_state(id.clone()).await?.is_some()
+            {
+                continue;
+            }
+            let all = tasks.with(|tasks| tasks.all().collect::<std::result::Result<Vec<_>, _>>());
+            world.submit(id, &all.await??, BatchKind::Eval, None).await?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn eval_finished(&mut self, world: &World, finished: Finished) -> Result<()> {
+        let rows = self.rows(world, &finished, "eval");
+        let by_set = rows.iter().map(|row| (row.set.to_string(), row.score)).collect();
+        let scores = Scores { step: finished.step, by_set };
+        self.counts.first_eval.get_or_insert_with(|| scores.clone());
+        self.counts.last_eval = Some(scores);
+        self.plan.apply(Fact::EvalFinished(finished.step));
+        self.keep().await?;
+        self.tell(world, &finished, &rows);
+        Ok(())
+    }
+
+    /// Returns what evaluations came to, set by set.
+    pub(super) fn rows(&self, world: &World, finished: &Finished, word: &str) -> Vec<Benched> {
+        let row = |(set, result): &(Arc<str>, Arc<BatchResult>)| {
+            let mut metrics = step_metrics::eval(result, &world.config, word);
+            metrics.set(format!("time/{word}"), finished.seconds);
+            let tasks = result.tasks.total();
+            Benched {
+                step: finished.step,
+                set: Arc::clone(set),
+                score: step_metrics::score(result),
+                tasks,
+                failed: tasks - result.tasks.ok - result.tasks.partial,
+                metrics,
+            }
+        };
+        finished.sets.iter().map(row).collect()
+    }
+
+    /// Tells everybody what evaluations came to.
+    pub(super) fn tell(&self, world: &World, finished: &Finished, rows: &[Benched]) {
+        for (row, (_, result)) in rows.iter().zip(&finished.sets) {
+            world.watchers.tell(&Event::Evaluated {
+                step: row.step,
+                version: self.version(),
+                set: Arc::clone(&row.set),
+                score: row.score,
+                result: Arc::clone(result),
+                metrics: row.metrics.clone(),
+            });
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! The models of a job and the gateway before them.
+
+use std::time::Duration;
+
+use rollway_base::Secret;
+use rollway_config::{Config, EngineType, Problem};
+use rollway_engine::events::Observers;
+use rollway_gateway::gateway::{Gateway, Options};
+use rollway_gateway::models::ServerSpec;
+
+use super::Result;
+use super::embedded::{Embedded, Start};
+
+/// Embedded models, and the gateway to these and all others.
+#[derive(Debug)]
+pub(crate) struct Served {
+    embedded: Embedded,
+    gateway: Gateway,
+    key: Secret,
+}
+
+impl Served {
+    /// Starts the embedded models, the trained one with these weights, and the gateway.
+    pub(crate) async fn start(
+        config: &Config,
+        start: &Start,
+        observers: &Observers,
+    ) -> Result<Self> {
+        let (mut options, embedded, servers) = models(config, start)?;
+        options.watcher = observers.of_calls();
+        if !servers.iter().any(|server| server.trained) {
+            let key = "explorer.rollout_model.base_url";
+            let hint = "give the address, such as http://localhost:8000/v1, or set \
+                        `explorer.rollout_model.engine_type` to tiny";
+            return Err(Problem::new(key, "no inference server is named").hint(hint).into());
+        }
+        let key = options.admin_key.clone();
+        let gateway = Gateway::start(options, servers).await?;
+        Ok(Self { embedded, gateway, key })
+    }
+
+    /// The gateway.
+    pub(crate) const fn gateway(&self) -> &Gateway {
+        &self.gateway
+    }
+
+    /// What whoever may know everything shows to the gateway.
+    pub(crate) const fn key(&self) -> &Secret {
+        &self.key
+    }
+
+    /// Takes it apart.
+    pub(super) fn into_parts(self) -> (Embedded, Gateway) {
+        (self.embedded, self.gateway)
+    }
+
+    /// Ends everything.
+    pub(crate) async fn stop(self) {
+        self.gateway.stop(Duration::ZERO).await;
+        self.embedded.stop().await;
+    }
+}
+
+/// Starts the embedded models, the trained one with these weights. Returns how the gateway of a
+/// configuration behaves, what was started, and the servers of all models.
+pub(crate) fn models(
+    config: &Config,
+    start: &Start,
+) -> Result<(Options, Embedded, Vec<ServerSpec>)> {
+    let (mut options, mut servers) = crate::gateway_options::options(config)?;
+    if config.explorer.rollout_model.engine_type == EngineType::Tiny {
+        // It is the server's own: the same for every request, it would make every run of a task
+        // the same.
+        options.sampling.remove("seed");
+    }
+    let (embedded, own) = Embedded::start(config, start)?;
+    servers.extend(own);
+    Ok((options, embedded, servers))
+}

@@ -1,0 +1,148 @@
+//! Results in numbers, under the names that they are logged by.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rollway_config::Config;
+use rollway_core::metrics::{EVAL_STATS, EvalDetail, Metrics, PassRate, PassRates};
+use rollway_core::{BatchResult, Status, TaskId};
+use rollway_tasksets::Pick;
+
+/// What runs call their reward.
+const REWARD: &str = "reward";
+
+/// The operator that tells selectors how tasks went.
+const PASS_RATES: &str = "pass_rate_calculator";
+
+/// The result of a step, and of the tasks of it that were run again.
+#[derive(Debug)]
+pub(super) struct Whole {
+    result: BatchResult,
+    statuses: BTreeMap<TaskId, Arc<Status>>,
+}
+
+impl Whole {
+    pub(super) fn new(result: Arc<BatchResult>) -> Self {
+        let statuses = result.statuses.iter().cloned().collect();
+        Self { result: Arc::unwrap_or_clone(result), statuses }
+    }
+
+    /// Returns how many tasks have a good run.
+    pub(super) const fn good(&self) -> u64 {
+        self.result.tasks.ok + self.result.tasks.partial
+    }
+
+    /// Returns the tasks that have none, of so many.
+    pub(super) fn missing(&self, tasks: usize) -> Vec<TaskId> {
+        let is_good = |id: &TaskId| self.statuses.get(id).is_some_and(|it| it.completed_runs > 0);
+        (0..tasks as u32).map(TaskId).filter(|id| !is_good(id)).collect()
+    }
+
+    /// Adds what came of running these tasks again.
+    pub(super) fn add(&mut self, again: &[TaskId], result: &BatchResult) {
+        let ours = &mut self.result;
+        for (place, id) in again.iter().enumerate() {
+            let found = result.statuses.iter().find(|(at, _)| at.0 as usize == place);
+            let Some((_, status)) = found.filter(|(_, status)| status.completed_runs > 0) else {
+                continue;
+            };
+            match self.statuses.insert(*id, Arc::clone(status)) {
+                Some(_) => ours.tasks.failed = ours.tasks.failed.saturating_sub(1),
+                None => ours.tasks.cancelled = ours.tasks.cancelled.saturating_sub(1),
+            }
+            if status.ok() {
+                ours.tasks.ok += 1;
+            } else {
+                ours.tasks.partial += 1;
+            }
+        }
+        ours.runs.add(&result.runs);
+        ours.delivered += result.delivered;
+        ours.dropped.add(&result.dropped);
+        ours.uncertain += result.uncertain;
+        for (key, value) in result.sink_metrics.iter() {
+            // Counts and times add up; of what is a mean the first batch, which is larger, counts.
+            let adds_up = key.ends_with("count") || key.contains("/filtered/");
+            let before = ours.sink_metrics.get(key);
+            if adds_up || key.starts_with("time/") || before.is_none() {
+                ours.sink_metrics.set(Arc::clone(key), before.unwrap_or(0.0) + value);
+            }
+        }
+    }
+
+    pub(super) fn finish(self) -> BatchResult {
+        BatchResult { statuses: self.statuses.into_iter().collect(), ..self.result }
+    }
+}
+
+/// Returns how many experiences of a result are in the buffer.
+pub(super) fn experiences(result: &BatchResult) -> u64 {
+    let count = |name: &str| {
+        let key = format!("experience_pipeline/{name}");
+        result.sink_metrics.get(&key).unwrap_or(0.0)
+    };
+    // Those that it knew already came in the same lot, before somebody could say so.
+    (count("stored_count") + count("known_count")) as u64
+}
+
+/// Returns the numbers of a step. `version` is what the servers had when it was begun, for
+/// experiences that do not say which one they are of.
+pub(super) fn step(result: &BatchResult, config: &Config, version: Option<u64>) -> Metrics {
+    let mut metrics = result.metrics(detail(config));
+    let mut told = false;
+    for stat in ["mean", "min", "max"] {
+        let of = metrics.get(&format!("experience_pipeline/model_version/{stat}"));
+        if let Some(value) = of {
+            metrics.set(format!("rollout/model_version/{stat}"), value);
+            told = true;
+        }
+    }
+    let mean = metrics.get("rollout/model_version/mean").filter(|_| told);
+    if let Some(version) = mean.or_else(|| version.map(|version| version as f64)) {
+        metrics.set("rollout/model_version", version);
+    }
+    metrics
+}
+
+/// Returns the numbers of the evaluation of a set, under `eval/` or another word.
+pub(super) fn eval(result: &BatchResult, config: &Config, word: &str) -> Metrics {
+    let metrics = result.metrics(detail(config));
+    let rename = |(key, value): (&Arc<str>, f64)| match key.strip_prefix("eval/") {
+        Some(rest) => (Arc::from(format!("{word}/{rest}")), value),
+        None => (Arc::clone(key), value),
+    };
+    metrics.iter().map(rename).collect()
+}
+
+/// Returns the mean reward over tasks; none if no run has one.
+pub(super) fn score(result: &BatchResult) -> Option<f64> {
+    let tasks: Vec<f64> = result.statuses.iter().filter_map(|(_, it)| reward(it)).collect();
+    (!tasks.is_empty()).then(|| tasks.iter().sum::<f64>() / tasks.len() as f64)
+}
+
+/// Returns the mean reward of a task's runs.
+fn reward(status: &Status) -> Option<f64> {
+    let runs: Vec<f64> = status.run_metrics.iter().filter_map(|run| run.get(REWARD)).collect();
+    (!runs.is_empty()).then(|| runs.iter().sum::<f64>() / runs.len() as f64)
+}
+
+fn detail(config: &Config) -> EvalDetail<'static> {
+    if config.monitor.detailed_stats { EvalDetail::Stats(&EVAL_STATS) } else { EvalDetail::Mean }
+}
+
+/// Tells whether a job's pipeline says how tasks went.
+pub(super) fn has_pass_rates(config: &Config) -> bool {
+    let operators = &config.data_processor.experience_pipeline.operators;
+    operators.iter().any(|operator| operator.name == PASS_RATES)
+}
+
+/// Returns how tasks went, as the pipeline would say it.
+pub(super) fn pass_rates(result: &BatchResult, picks: &[Pick]) -> PassRates {
+    let rate = |(id, status): &(TaskId, Arc<Status>)| {
+        let pick = picks.get(id.0 as usize)?;
+        let count = status.run_metrics.len();
+        let taskset_id = pick.taskset_id as u64;
+        Some(PassRate { taskset_id, index: pick.index, value: reward(status)?, count })
+    };
+    result.statuses.iter().filter_map(rate).collect()
+}

@@ -1,0 +1,325 @@
+//! The parts of a job: started in order, watched together, ended in order.
+
+use std::future::Future;
+use std::time::Duration;
+
+use rollway_config::{Config, Mode};
+use rollway_engine::events::Observers;
+use rollway_engine::job_event::{Event, Watchers};
+use rollway_sync::Synchronizer;
+use rollway_telemetry::summary::Summary;
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::JobError;
+use super::preflight_error::Trouble;
+use crate::explorer::{Explored, Explorer, ExplorerError, Options, Scores};
+use crate::trainer::{Input, Trained, Trainer, TrainerError};
+
+/// How long an explorer that was told to stop, or that has nothing left to do, may take to close
+/// everything.
+const FAREWELL: Duration = Duration::from_secs(60);
+
+/// How long the last words of whoever fails because of another are waited for.
+const CAUSE: Duration = Duration::from_secs(5);
+
+/// What a job came to.
+#[derive(Debug, Default)]
+pub(super) struct Ended {
+    pub(super) explored: Option<Explored>,
+    pub(super) trained: Option<Trained>,
+    pub(super) stopped: bool,
+}
+
+impl Ended {
+    /// Takes over the counts that explorer and trainer keep themselves.
+    pub(super) fn update(&self, summary: &mut Summary) {
+        if let Some(steps) = self.trained.and_then(|trained| trained.steps) {
+            summary.trained_steps = steps;
+            if summary.mode == Mode::Train {
+                summary.steps = steps;
+            }
+        }
+        if let Some(explored) = &self.explored {
+            let counts = &explored.counts;
+            summary.steps = explored.steps;
+            summary.version = explored.version;
+            summary.tasks_submitted = counts.tasks_submitted;
+            summary.tasks_finished = counts.tasks_finished;
+            summary.tasks_failed = counts.tasks_failed;
+            summary.experiences_delivered = counts.experiences_delivered;
+            let mean = |scores: &Option<Scores>| scores.as_ref().and_then(Scores::mean);
+            summary.first_eval = mean(&counts.first_eval).or(summary.first_eval);
+            summary.last_eval = mean(&counts.last_eval).or(summary.last_eval);
+        }
+    }
+}
+
+/// All who see what happens.
+#[derive(Clone, Debug)]
+pub(super) struct Eyes {
+    pub(super) watchers: Watchers,
+    pub(super) observers: Observers,
+}
+
+/// Runs a job to its end.
+pub(super) async fn run(
+    config: &Config,
+    eyes: Eyes,
+    stop: &CancellationToken,
+) -> Result<Ended, JobError> {
+    match config.mode {
+        Mode::Train => train(config, eyes.watchers, stop).await,
+        Mode::Bench => Box::pin(bench(config, eyes, stop)).await,
+        _ => Box::pin(explore(config, eyes, stop)).await,
+    }
+}
+
+/// Modes `explore` and `both`.
+async fn explore(
+    config: &Config,
+    Eyes { watchers, observers }: Eyes,
+    stop: &CancellationToken,
+) -> Result<Ended, JobError> {
+    let synchronizer = open(config).await?;
+    let options = Options {
+        watchers: watchers.clone(),
+        observers,
+        synchronizer: Some(synchronizer.clone()),
+        ..Options::default()
+    };
+    let prepare = Box::pin(Explorer::prepare(config, options));
+    let Some(explorer) = unless(stop, prepare).await else { return Ok(stopped()) };
+    let mut explorer = explorer?;
+    let ended = match trainer(config, &explorer, &synchronizer, watchers).await {
+        Ok(trainer) => together(&mut explorer, trainer, config, stop).await,
+        Err(error) => Err(error.into()),
+    };
+    close(&mut explorer, ended).await
+}
+
+/// Hosts or joins the synchronizer. Without it nothing has been started.
+async fn open(config: &Config) -> Result<Synchronizer, JobError> {
+    let opened = Synchronizer::open(config).await;
+    opened.map_err(|error| JobError::NotStarted(vec![Trouble::new(error.to_string(), "")]))
+}
+
+/// Starts the trainer of mode `both`.
+async fn trainer(
+    config: &Config,
+    explorer: &Explorer,
+    synchronizer: &Synchronizer,
+    watchers: Watchers,
+) -> Result<Option<Trainer>, TrainerError> {
+    if config.mode != Mode::Both {
+        return Ok(None);
+    }
+    let input = Input::of(explorer)?;
+    let trainer = Trainer::start(config, input, synchronizer, watchers).await?;
+    Ok(Some(trainer).filter(|trainer| !trainer.is_elsewhere()))
+}
+
+/// Explorer and trainer until both have ended. Whoever fails first takes the other along.
+async fn together(
+    explorer: &mut Explorer,
+    mut trainer: Option<Trainer>,
+    config: &Config,
+    stop: &CancellationToken,
+) -> Result<Ended, JobError> {
+    let stopper = explorer.stopper();
+    let mut both = Both::new(trainer.is_none());
+    let exploring = explorer.explore();
+    tokio::pin!(exploring);
+    let grace = trainer.as_ref().map_or(Duration::ZERO, Trainer::grace);
+    while !both.are_over() {
+        tokio::select! {
+            explored = &mut exploring, if both.explored.is_none() => {
+                let explored = both.explored.insert(explored);
+                let patience = match explored {
+                    Ok(explored) if !explored.stopped => config.synchronizer.sync_timeout.into(),
+                    Err(ExplorerError::TrainerFailed(_)) => CAUSE,
+                    _ => {
+                        trainer.iter().for_each(Trainer::stop);
+                        grace + CAUSE
+                    }
+                };
+                both.wait("the trainer", patience);
+            }
+            trained = ended(&mut trainer), if both.trained.is_none() => {
+                if trained.is_err() {
+                    stopper.stop();
+                    both.wait("the explorer", FAREWELL);
+                }
+                both.trained = Some(trained);
+            }
+            () = stop.cancelled(), if !both.is_stopped => {
+                both.is_stopped = true;
+                stopper.stop();
+                trainer.iter().for_each(Trainer::stop);
+                both.wait("the job", FAREWELL.max(grace + CAUSE));
+            }
+            () = sleep_until(both.deadline), if both.waits_for.is_some() => break,
+        }
+    }
+    both.ended()
+}
+
+async fn ended(trainer: &mut Option<Trainer>) -> Result<Trained, TrainerError> {
+    match trainer {
+        Some(trainer) => trainer.ended().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// How explorer and trainer stand.
+struct Both {
+    explored: Option<Result<Explored, ExplorerError>>,
+    trained: Option<Result<Trained, TrainerError>>,
+    is_alone: bool,
+    is_stopped: bool,
+    /// Who is waited for, and for how long.
+    waits_for: Option<(&'static str, Duration)>,
+    deadline: Instant,
+}
+
+impl Both {
+    fn new(is_alone: bool) -> Self {
+        Self {
+            explored: None,
+            trained: None,
+            is_alone,
+            is_stopped: false,
+            waits_for: None,
+            deadline: Instant::now(),
+        }
+    }
+
+    /// Waits no longer than this. Whoever is waited for already does not get more.
+    fn wait(&mut self, who: &'static str, patience: Duration) {
+        let deadline = Instant::now() + patience;
+        if self.waits_for.is_none() || deadline < self.deadline {
+            self.waits_for = Some((who, patience));
+            self.deadline = deadline;
+        }
+    }
+
+    const fn are_over(&self) -> bool {
+        self.explored.is_some() && (self.trained.is_some() || self.is_alone)
+    }
+
+    /// What it came to: the first thing that went wrong, if anything did.
+    fn ended(self) -> Result<Ended, JobError> {
+        let is_over = self.are_over();
+        // An explorer that fails because the trainer did has less to say than the trainer.
+        if let Some(Err(error)) = self.trained {
+            return Err(error.into());
+        }
+        let explored = self.explored.transpose()?;
+        if let (false, Some((who, patience))) = (is_over, self.waits_for) {
+            return Err(JobError::Late { who, seconds: patience.as_secs_f64() });
+        }
+        let stopped = self.is_stopped || explored.as_ref().is_some_and(|it| it.stopped);
+        let trained = self.trained.and_then(Result::ok);
+        Ok(Ended { explored, trained, stopped })
+    }
+}
+
+/// Mode `bench`.
+async fn bench(
+    config: &Config,
+    Eyes { watchers, observers }: Eyes,
+    stop: &CancellationToken,
+) -> Result<Ended, JobError> {
+    let options = Options { watchers, observers, ..Options::default() };
+    let prepare = Box::pin(Explorer::prepare(config, options));
+    let Some(explorer) = unless(stop, prepare).await else { return Ok(stopped()) };
+    let mut explorer = explorer?;
+    let stopper = explorer.stopper();
+    let ended = {
+        let benchmark = explorer.benchmark();
+        tokio::pin!(benchmark);
+        let benched = tokio::select! {
+            benched = &mut benchmark => Some(benched),
+            () = stop.cancelled() => {
+                stopper.stop();
+                timeout(FAREWELL, &mut benchmark).await.ok()
+            }
+        };
+        match benched {
+            Some(benched) => benched.map_err(JobError::from),
+            None => Err(late("the benchmark")),
+        }
+    };
+    let ended = ended.map(|_| Ended { stopped: stop.is_cancelled(), ..Ended::default() });
+    close(&mut explorer, ended).await
+}
+
+/// Mode `train`.
+async fn train(
+    config: &Config,
+    watchers: Watchers,
+    stop: &CancellationToken,
+) -> Result<Ended, JobError> {
+    let synchronizer = open(config).await?;
+    watchers.tell(&Event::Began {
+        mode: Mode::Train,
+        job_dir: config.job_dir(),
+        done_steps: 0,
+        total_steps: config.trainer.total_steps.map(u64::from),
+        tasks_per_step: 0,
+        runners: 0,
+    });
+    let input = Input::alone(config)?;
+    let mut trainer = Trainer::start(config, input, &synchronizer, watchers).await?;
+    let trained = tokio::select! {
+        trained = trainer.ended() => trained?,
+        () = stop.cancelled() => {
+            trainer.stop();
+            let patience = trainer.grace() + CAUSE;
+            match timeout(patience, trainer.ended()).await {
+                Ok(trained) => trained?,
+                Err(_) => return Err(late("the trainer")),
+            }
+        }
+    };
+    let stopped = stop.is_cancelled();
+    if !stopped {
+        // Explorers may still have to learn of the last weights, and ask here.
+        let patience = config.trainer.grace.into();
+        let _ = unless(stop, synchronizer.explorers_left(patience)).await;
+    }
+    Ok(Ended { trained: Some(trained), stopped, explored: None })
+}
+
+/// Closes an explorer, whatever came before. What went wrong first is what counts.
+async fn close(explorer: &mut Explorer, ended: Result<Ended, JobError>) -> Result<Ended, JobError> {
+    let closed = match timeout(FAREWELL, explorer.shutdown()).await {
+        Ok(closed) => closed.map_err(JobError::from),
+        Err(_) => Err(late("the explorer")),
+    };
+    match (ended, closed) {
+        (Ok(ended), Ok(())) => Ok(ended),
+        (Err(first), Err(second)) => {
+            tracing::warn!(error = %second, "and then the explorer did not close");
+            Err(first)
+        }
+        (Err(error), Ok(())) | (Ok(_), Err(error)) => Err(error),
+    }
+}
+
+/// Waits for something unless somebody stops the job; none then.
+async fn unless<T>(stop: &CancellationToken, future: impl Future<Output = T>) -> Option<T> {
+    tokio::select! {
+        biased;
+        () = stop.cancelled() => None,
+        done = future => Some(done),
+    }
+}
+
+fn stopped() -> Ended {
+    Ended { stopped: true, ..Ended::default() }
+}
+
+fn late(who: &'static str) -> JobError {
+    JobError::Late { who, seconds: FAREWELL.as_secs_f64() }
+}

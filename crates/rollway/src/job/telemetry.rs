@@ -1,0 +1,191 @@
+//! Everybody who looks at a job: monitors, metrics, alarms, history and dashboard. Opened before
+//! anything is begun, closed after everything has ended.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rollway_config::{Config, Mode};
+use rollway_dashboard::Shown;
+use rollway_engine::events::{Observer, Observers};
+use rollway_engine::job_event::Watchers;
+use rollway_telemetry::Drops;
+use rollway_telemetry::alarms::Alarms;
+use rollway_telemetry::history::History;
+use rollway_telemetry::monitors;
+use rollway_telemetry::prometheus::{Listen, Meters};
+use rollway_telemetry::summary::{Recorder, State, Summary};
+use rollway_telemetry::trace::Tracer;
+use rollway_telemetry::view::JobState;
+use tokio_util::sync::CancellationToken;
+
+use super::run::{Ended, Eyes};
+use super::{JobError, Trouble};
+
+/// Everybody who looks at a job.
+#[derive(Debug)]
+pub struct Lookout {
+    pub(super) eyes: Eyes,
+    /// Cancelled when the job is to end: somebody wants that, or an alarm.
+    pub(super) stop: CancellationToken,
+    alarms: Arc<Alarms>,
+    history: Option<Arc<History>>,
+    shown: Option<Shown>,
+    tracer: Option<Arc<Tracer>>,
+    _listening: Option<Listen>,
+}
+
+impl Lookout {
+    /// Opens everything that looks, beside those who do already. Where the dashboard is, with its
+    /// token, is for `people`: it is not written down.
+    ///
+    /// # Errors
+    /// If something that was asked for cannot be had. History and dashboard only tell: a job goes
+    /// on without them.
+    pub async fn open(
+        config: &Config,
+        watchers: Watchers,
+        people: &Watchers,
+        stop: &CancellationToken,
+    ) -> Result<Self, JobError> {
+        let drops = Drops::default();
+        let monitors = monitors::open(config, &drops).map_err(|error| {
+            let what = format!("the monitor's files cannot be written: {error}");
+            let hint = "see that the job's folder can be written to, or set `monitor: \
+                        {monitor_type: none}`";
+            Trouble::new(what, hint)
+        })?;
+        let meters = Meters::new(config, drops.clone());
+        let listening = serve(config, &meters).await?;
+        let watchers = watchers.and(Arc::clone(&meters) as _);
+        let watchers = monitors.into_iter().fold(watchers, |all, monitor| all.and(monitor));
+        let history = History::of(config);
+        let watchers = history.iter().fold(watchers, |all, it| all.and(Arc::clone(it) as _));
+        let stop = stop.child_token();
+        let alarms = Alarms::start(&config.alarms, watchers.clone(), &drops, stop.clone());
+        let watchers = watchers.and(Arc::clone(&alarms) as _);
+        let shown = match &history {
+            Some(history) => Shown::open(config, history, Some(Arc::clone(&meters)), people).await,
+            None => None,
+        };
+        // Nobody is told what nobody could ask for.
+        let mut observers: Vec<Arc<dyn Observer>> = Vec::new();
+        if listening.is_some() || shown.is_some() {
+            observers.push(meters);
+        }
+        if config.alarms.is_any() {
+            observers.push(Arc::clone(&alarms) as _);
+        }
+        observers.extend(history.iter().map(|it| Arc::clone(it) as _));
+        let tracer = tracer(config)?;
+        let watchers = tracer.iter().fold(watchers, |all, it| all.and(Arc::clone(it) as _));
+        observers.extend(tracer.iter().map(|it| Arc::clone(it) as _));
+        let eyes = Eyes { watchers, observers: Observers::new(observers) };
+        Ok(Self { eyes, stop, alarms, history, shown, tracer, _listening: listening })
+    }
+
+    /// Returns all who are to be told of steps and evaluations.
+    pub fn watchers(&self) -> Watchers {
+        self.eyes.watchers.clone()
+    }
+
+    /// Returns all who are to be told of runs and calls.
+    pub fn observers(&self) -> Observers {
+        self.eyes.observers.clone()
+    }
+
+    /// Returns what is cancelled when the job is to end: somebody wants that, or an alarm.
+    pub fn stop(&self) -> CancellationToken {
+        self.stop.clone()
+    }
+
+    /// Returns where the dashboard is, with the token that opens it; none: there is no dashboard.
+    pub fn dashboard(&self) -> Option<String> {
+        self.shown.as_ref().map(Shown::address)
+    }
+
+    /// Returns the words of the alarm that ended the job; none did.
+    pub fn alarm(&self) -> Option<&str> {
+        self.alarms.tripped()
+    }
+
+    /// Writes down how the job ended, and with which error.
+    pub async fn close(self, ended: JobState, error: Option<String>) {
+        if let Some(tracer) = self.tracer {
+            // Waits, within a deadline, until the last spans are written and sent.
+            let _ = tokio::task::spawn_blocking(move || tracer.close()).await;
+        }
+        if let Some(history) = self.history {
+            // It ends whatever becomes of the writing.
+            let _ = tokio::task::spawn_blocking(move || history.close(ended, error)).await;
+        }
+        // Pages are told how it ended before they are left alone.
+        drop(self.shown);
+        // Whoever writes is done when nobody tells it anything any more.
+        self.alarms.end().await;
+    }
+
+    /// Writes the end down, in the summary as well.
+    pub(super) async fn conclude(
+        self,
+        recorder: &Recorder,
+        ended: Result<Ended, JobError>,
+    ) -> Result<Summary, JobError> {
+        let ended = match self.alarm() {
+            Some(words) => Err(JobError::Alarm(words.to_owned())),
+            None => ended,
+        };
+        let concluded = conclude(recorder, ended);
+        let (ended, error) = match &concluded {
+            Ok(summary) if summary.state == State::Stopped => (JobState::Stopped, None),
+            Ok(_) => (JobState::Finished, None),
+            Err(error) => (JobState::Failed, Some(error.to_string())),
+        };
+        self.close(ended, error).await;
+        concluded
+    }
+}
+
+/// Serves the metrics of a job where its configuration says.
+async fn serve(config: &Config, meters: &Arc<Meters>) -> Result<Option<Listen>, Trouble> {
+    let Some(address) = &config.monitor.prometheus else { return Ok(None) };
+    let started = Listen::start(address, Arc::clone(meters)).await;
+    let listen = started.map_err(|error| {
+        let hint = "set `monitor.prometheus` to an address of this machine with a free port; port \
+                    0 means any";
+        Trouble::new(error.to_string(), hint)
+    })?;
+    tracing::info!("metrics for Prometheus are at http://{}/metrics", listen.address());
+    Ok(Some(listen))
+}
+
+/// Opens the traces that a configuration asks for. Mode `train` has none: it shares the folder, and
+/// so the trace file, with an explorer.
+fn tracer(config: &Config) -> Result<Option<Arc<Tracer>>, Trouble> {
+    if config.mode == Mode::Train {
+        return Ok(None);
+    }
+    Tracer::open(config).map_err(|error| {
+        let what = format!("the job cannot be traced: {error}");
+        let hint = "see that the job's folder can be written to and what `trace` and the variables \
+                    `OTEL_…` say";
+        Trouble::new(what, hint)
+    })
+}
+
+fn conclude(recorder: &Recorder, ended: Result<Ended, JobError>) -> Result<Summary, JobError> {
+    let (state, error) = match &ended {
+        Ok(ended) if ended.stopped => (State::Stopped, None),
+        Ok(_) => (State::Finished, None),
+        Err(error) => (State::Failed, Some(error.to_string())),
+    };
+    if let Ok(ended) = &ended {
+        recorder.update(|summary| ended.update(summary));
+    }
+    let written = recorder.close(state, error);
+    ended?;
+    written.map_err(|error| unwritten(recorder.path(), &error))
+}
+
+fn unwritten(path: &Path, error: &std::io::Error) -> JobError {
+    JobError::Summary { path: path.to_owned(), message: error.to_string() }
+}

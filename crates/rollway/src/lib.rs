@@ -1,0 +1,35 @@
+//! Rollway for Rust programs: jobs, explorers, trainers and mode `serve`, put together from the
+//! crates below.
+//!
+//! Start with [`job::Job`] for what a configuration describes, with [`explorer::Explorer`] to lead
+//! the loop, or with [`Scheduler`] and [`RolloutCoordinator`] for tasks and batches alone. The rest
+//! of the public interface is re-exported here. Rules and protocols belong to the crates below.
+
+mod client;
+pub mod explorer;
+pub mod gateway_options;
+pub mod job;
+pub mod serve;
+pub mod trainer;
+pub mod workflow_runtime;
+pub mod workflows;
+
+pub use rollway_config as config;
+pub use rollway_dashboard as dashboard;
+pub use rollway_engine::{
+    Attempt, Blame, CallsOf, ChildOptions, Children, Collect, Collected, Command, Concurrency,
+    Definition, Delivered, Ended, Error, Gated, GatewayKeys, Lag, Launched, Launcher, Local,
+    ModelAccess, ModelKeys, OfferError, Parcel, PipelineSink, Place, Processes, Ray, RayOptions,
+    Registry, Reporter, Restored, RestoredBatch, Result, RolloutCoordinator, RunContext, RunEnd,
+    RunError, RunModel, RunOutput, RunResult, RunnerStates, RunnerStatus, Running, Said, Scheduler,
+    Sink, SinkError, Stages, Stored, Task, Ticket, Whereabouts, Workers, Workflow, ledger_options,
+};
+pub use rollway_engine::{calendar, tiny};
+pub use rollway_engine::{cluster, events, supervisor};
+pub use rollway_sync as synchronizer;
+pub use rollway_tasksets as taskset;
+pub use rollway_telemetry::{
+    Drops, alarms, history, live_job, monitors, prometheus, recorded_job, trace, view,
+};
+
+pub use crate::client::{Answer, Client};

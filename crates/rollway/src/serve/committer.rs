@@ -1,0 +1,35 @@
+//! Steps on their way into the pipeline.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rollway_engine::PipelineSink;
+use rollway_gateway::serve::{Committer, Delivered, Step};
+
+/// Hands committed steps to the pipeline and the buffer.
+#[derive(Debug)]
+pub(super) struct Pipelined {
+    sink: Arc<PipelineSink>,
+    timeout: Duration,
+}
+
+impl Pipelined {
+    pub(super) fn new(sink: Arc<PipelineSink>, timeout: Duration) -> Self {
+        Self { sink, timeout }
+    }
+}
+
+impl Committer for Pipelined {
+    fn deliver(&self, step: Step) -> Delivered<'_> {
+        Box::pin(async move {
+            let Step { key, payloads, .. } = step;
+            let stored = tokio::time::timeout(self.timeout, self.sink.step(key, payloads)).await;
+            stored.unwrap_or_else(|_| {
+                let seconds = self.timeout.as_secs_f64();
+                Err(format!(
+                    "the pipeline took longer than `explorer.delivery_timeout`: {seconds} s"
+                ))
+            })
+        })
+    }
+}

@@ -1,0 +1,100 @@
+//! The embedded trainer as part of a job: its options, and what it tells.
+
+use rollway_config::{Config, SyncStyle};
+use rollway_core::metrics::Metrics;
+use rollway_data::buffer::Reader;
+use rollway_engine::job_event::{Event, Watchers};
+use rollway_engine::tiny::trainer::{
+    Folder, Options, Report, Synchronized, TinyTrainer, TrainerError as TinyError,
+};
+use rollway_sync::Synchronizer;
+use rollway_tiny::arithmetic;
+use tokio_util::sync::CancellationToken;
+
+use super::{Trained, TrainerError};
+
+/// Starts the embedded trainer of a configuration. It goes on where it was.
+pub(super) async fn start(
+    config: &Config,
+    reader: Box<dyn Reader>,
+    synchronizer: &Synchronizer,
+    watchers: Watchers,
+) -> Result<TinyTrainer, TrainerError> {
+    let (weights, _) = arithmetic();
+    let options = options(config);
+    let watch = move |report: &Report| {
+        watchers.tell(&Event::Trained { step: report.step, metrics: metrics(report) });
+    };
+    let folder = Folder::new(&options.folder, options.max_passing);
+    let outlet = Synchronized::enter(synchronizer, &options.name, folder).await;
+    let outlet = Box::new(outlet.map_err(TinyError::from)?);
+    Ok(TinyTrainer::start_with(options, weights, reader, outlet, watch)?)
+}
+
+/// Waits for its end, and ends it when it is told to.
+pub(super) async fn run(
+    trainer: TinyTrainer,
+    stop: CancellationToken,
+) -> Result<Trained, TrainerError> {
+    let stopper = trainer.stopper();
+    let mut joined = tokio::task::spawn_blocking(move || trainer.join());
+    let ended = tokio::select! {
+        ended = &mut joined => ended,
+        () = stop.cancelled() => {
+            stopper.stop();
+            joined.await
+        }
+    };
+    let summary = ended.map_err(|error| TrainerError::Broken(error.to_string()))??;
+    Ok(Trained { steps: Some(summary.steps) })
+}
+
+/// Returns how the trainer works.
+fn options(config: &Config) -> Options {
+    let trainer = &config.trainer;
+    let mut options = Options::new(config.job_dir());
+    options.name.clone_from(&trainer.name);
+    if let Some(rate) = trainer.learning_rate {
+        options.recipe.rate.learning_rate = rate as f32;
+    }
+    options.batch_size = config.buffer.train_batch_size as usize;
+    options.total_steps = trainer.total_steps.map(u64::from);
+    options.publish_interval = config.synchronizer.sync_interval.into();
+    options.on_demand = config.synchronizer.sync_style == SyncStyle::ExplorerDriven;
+    options.full_interval = (trainer.save_interval > 0).then(|| trainer.save_interval.into());
+    let ours = &config.buffer.trainer_input.experience_buffer;
+    options.read_timeout = ours.max_read_timeout.into();
+    options
+}
+
+/// Returns what there is to log about a step.
+fn metrics(report: &Report) -> Metrics {
+    let model = &report.model;
+    let mut metrics = Metrics::new();
+    let numbers = [
+        ("loss", f64::from(model.loss)),
+        ("entropy", f64::from(model.entropy)),
+        ("clipped", f64::from(model.clipped)),
+        ("drift", f64::from(model.drift)),
+        ("gradient", f64::from(model.gradient)),
+        ("tokens", model.tokens as f64),
+        ("experiences", report.experiences as f64),
+        ("learned", report.learned as f64),
+        ("tasks", report.tasks as f64),
+    ];
+    for (name, number) in numbers {
+        metrics.set(format!("trainer/{name}"), number);
+    }
+    if let Some(reward) = report.reward {
+        metrics.set("trainer/reward", reward);
+    }
+    if let Some(oldest) = report.oldest_version {
+        // Steps are made with the weights of the step before.
+        let age = report.step.saturating_sub(1).saturating_sub(oldest);
+        metrics.set("trainer/staleness", age as f64);
+    }
+    for (reason, count) in &report.skipped {
+        metrics.set(format!("trainer/skipped/{reason}"), *count as f64);
+    }
+    metrics
+}

@@ -1,0 +1,150 @@
+//! Where a trainer's experiences come from.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::sync::Arc;
+
+use rollway_base::Secret;
+use rollway_config::{Config, SyncMethod, SyncStyle};
+use rollway_data::buffer::{Address, Buffer, Reader};
+use rollway_data::reader::{self, SECRET, Target};
+use rollway_engine::Place;
+use rollway_sync::Synchronizer;
+
+use super::TrainerError;
+use crate::explorer::Explorer;
+
+/// Where a trainer's experiences come from.
+pub enum Input {
+    /// A buffer of this process, and how others reach it: its address, and for a queue the secret.
+    Here(Arc<dyn Buffer>, String, Option<Secret>),
+    /// A buffer that is opened when it is needed.
+    There(String, Option<Secret>),
+}
+
+impl fmt::Debug for Input {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Here(_, address, _) => f.debug_tuple("Here").field(address).finish(),
+            Self::There(address, _) => f.debug_tuple("There").field(address).finish(),
+        }
+    }
+}
+
+impl Input {
+    /// Returns the buffer of an explorer.
+    pub fn of(explorer: &Explorer) -> Result<Self, TrainerError> {
+        let failed = |error: &dyn fmt::Display| TrainerError::Input(error.to_string());
+        let config = explorer.config();
+        let Some(buffer) = explorer.buffer() else {
+            return Err(TrainerError::Input("the explorer has no buffer".to_owned()));
+        };
+        let (address, secret) = match explorer.reader() {
+            Some((url, file)) => {
+                let secret = std::fs::read_to_string(file).map_err(|error| failed(&error))?;
+                let secret = Secret::new(secret.trim()).map_err(|error| failed(&error))?;
+                (url, Some(secret))
+            }
+            None => (address(config)?, None),
+        };
+        Ok(Self::Here(buffer, address, secret))
+    }
+
+    /// Returns the buffer that a configuration of mode `train` names.
+    pub fn alone(config: &Config) -> Result<Self, TrainerError> {
+        let ours = &config.buffer.trainer_input.experience_buffer;
+        match ours.path.as_deref().map(str::parse::<Target>) {
+            Some(Ok(target @ Target::Remote(_))) => {
+                let secret = std::env::var(SECRET).unwrap_or_default();
+                let secret = Secret::new(secret.trim()).map_err(|_| {
+                    TrainerError::Input(format!(
+                        "{target} needs a secret\nhint: put what is in the job's \
+                         `…_reader_secret.txt` into the environment variable {SECRET}"
+                    ))
+                })?;
+                Ok(Self::There(target.to_string(), Some(secret)))
+            }
+            _ => Ok(Self::There(address(config)?, None)),
+        }
+    }
+
+    /// Opens a reader under the trainer's name.
+    pub(super) async fn reader(self, config: &Config) -> Result<Box<dyn Reader>, TrainerError> {
+        let (config, name) = (config.clone(), config.trainer.name.clone());
+        let open = move || match self {
+            Self::Here(buffer, ..) => buffer.reader(&name),
+            Self::There(address, Some(secret)) => {
+                let target: Target = address.parse().map_err(unknown)?;
+                reader::open(&target, &name, Some(secret))
+            }
+            Self::There(_, None) => {
+                Place::of_experiences(&config).map_err(unknown)?.open()?.reader(&name)
+            }
+        };
+        let opened = tokio::task::spawn_blocking(open).await;
+        let opened = opened.map_err(|error| TrainerError::Input(error.to_string()))?;
+        opened.map_err(|error| TrainerError::Input(error.to_string()))
+    }
+
+    /// Returns what a program is told.
+    pub(super) fn environment(
+        &self,
+        config: &Config,
+        synchronizer: &Synchronizer,
+    ) -> Vec<(&'static str, OsString)> {
+        let (Self::Here(_, address, secret) | Self::There(address, secret)) = self;
+        let method = match config.synchronizer.sync_method {
+            SyncMethod::Nccl => "nccl",
+            SyncMethod::Checkpoint => "checkpoint",
+            SyncMethod::Memory => "memory",
+        };
+        let style = match config.synchronizer.sync_style {
+            SyncStyle::Fixed => "fixed",
+            SyncStyle::ExplorerDriven => "explorer_driven",
+            SyncStyle::TrainerDriven => "trainer_driven",
+            SyncStyle::FullyAsync => "fully_async",
+        };
+        let mut variables: Vec<(&'static str, OsString)> = vec![
+            ("ROLLWAY_JOB_DIR", config.job_dir().into()),
+            ("ROLLWAY_TRAINER_NAME", config.trainer.name.clone().into()),
+            ("ROLLWAY_BUFFER", address.into()),
+            ("ROLLWAY_SYNCHRONIZER", synchronizer.file().into()),
+            ("ROLLWAY_SYNC_METHOD", method.into()),
+            ("ROLLWAY_SYNC_STYLE", style.into()),
+            ("ROLLWAY_SYNC_INTERVAL", config.synchronizer.sync_interval.to_string().into()),
+            ("ROLLWAY_TRAIN_BATCH_SIZE", config.buffer.train_batch_size.to_string().into()),
+            ("ROLLWAY_SAVE_INTERVAL", config.trainer.save_interval.to_string().into()),
+        ];
+        if let Some(steps) = config.trainer.total_steps {
+            variables.push(("ROLLWAY_TOTAL_STEPS", steps.to_string().into()));
+        }
+        if let Some(secret) = secret {
+            variables.push((SECRET, secret.reveal().into()));
+        }
+        variables
+    }
+}
+
+/// Returns the address of the buffer that a configuration names, as other processes say it.
+fn address(config: &Config) -> Result<String, TrainerError> {
+    let place = Place::of_experiences(config);
+    let place = place.map_err(|error| TrainerError::Input(error.to_string()))?;
+    // What is relative here may not be elsewhere.
+    let absolute =
+        |path: &std::path::Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    Ok(match place.address() {
+        Address::Sqlite(path) => Address::Sqlite(absolute(path)).to_string(),
+        Address::JsonLines(path) => Address::JsonLines(absolute(path)).to_string(),
+        Address::Parquet(path) => Address::Parquet(absolute(path)).to_string(),
+        // Shown, it is without the password that is needed to connect.
+        Address::Postgres(url) => url.clone(),
+        Address::Queue(_) => place.address().to_string(),
+    })
+}
+
+fn unknown(error: impl fmt::Display) -> rollway_data::buffer::BufferError {
+    rollway_data::buffer::BufferError::Unsupported {
+        storage: "the buffer".to_owned(),
+        message: error.to_string(),
+    }
+}

@@ -1,0 +1,46 @@
+//! Which workflows and reward functions a configuration names, and where.
+
+use rollway_config::{Args, Config, Taskset};
+
+/// What the tasks of one set are run with, unless a row says otherwise.
+#[derive(Clone, Debug)]
+pub(super) struct Named<'a> {
+    /// Where the set stands in the configuration.
+    pub(super) place: String,
+    pub(super) workflow: Option<&'a str>,
+    pub(super) workflow_args: &'a Args,
+    pub(super) reward_fn: Option<&'a str>,
+    pub(super) reward_fn_args: &'a Args,
+    /// Whether there is more to ask than text.
+    pub(super) has_media: bool,
+    /// Whether rows may name workflows of their own.
+    pub(super) rows_name_workflows: bool,
+    /// Whether rows may name reward functions of their own.
+    pub(super) rows_name_rewards: bool,
+}
+
+/// Returns what every taskset of a configuration is run with.
+pub(super) fn sets(config: &Config) -> Vec<Named<'_>> {
+    let input = &config.buffer.explorer_input;
+    let named = |place: String, set, is_eval| named(config, place, set, is_eval);
+    let single = input.taskset.iter().map(|set| named("taskset".to_owned(), set, false));
+    let train = input.tasksets.iter().enumerate();
+    let train = train.map(|(at, set)| named(format!("tasksets[{at}]"), set, false));
+    let evals = input.eval_tasksets.iter().enumerate();
+    let evals = evals.map(|(at, set)| named(format!("eval_tasksets[{at}]"), set, true));
+    single.chain(train).chain(evals).collect()
+}
+
+fn named<'a>(config: &'a Config, place: String, set: &'a Taskset, is_eval: bool) -> Named<'a> {
+    let input = &config.buffer.explorer_input;
+    Named {
+        place: format!("buffer.explorer_input.{place}"),
+        workflow: input.workflow_of(set, is_eval),
+        workflow_args: &set.workflow_args,
+        reward_fn: input.reward_fn_of(set),
+        reward_fn_args: &set.reward_fn_args,
+        has_media: set.format.image_key.is_some() || set.format.video_key.is_some(),
+        rows_name_workflows: set.format.workflow_key.is_some(),
+        rows_name_rewards: set.format.reward_fn_key.is_some(),
+    }
+}

@@ -1,0 +1,31 @@
+//! Workflows and reward functions in Rust that come with the engine, by the names that
+//! configurations call them.
+//!
+//! They reach the models like everybody else: through the gateway, with the key of their run, and
+//! what they yield is what was recorded there.
+
+mod ask;
+mod reward;
+mod simple;
+
+use rollway_engine::Registry;
+
+pub use self::reward::{Reward, WorkflowArgumentError};
+use self::simple::Simple;
+
+/// The workflows in Rust.
+pub const NAMES: &[&str] = &[SIMPLE];
+
+/// The workflows that the package for Python has.
+pub(crate) const PYTHON_NAMES: &[&str] = &[SIMPLE, "math_workflow", "multi_turn_workflow"];
+
+/// The reward functions that the package for Python has.
+pub(crate) const PYTHON_REWARDS: &[&str] = &["exact_match", "contains", "math_reward"];
+
+/// Asks the question of the row once, and has the answer judged.
+const SIMPLE: &str = "simple_workflow";
+
+/// Returns the workflows in Rust.
+pub fn builtin() -> Registry {
+    Registry::default().with(SIMPLE, Simple::default())
+}

@@ -1,0 +1,159 @@
+//! What a run asks of the model, and what was recorded of it.
+
+use std::time::Instant;
+
+use bytes::Bytes;
+use rollway_core::FailureKind;
+use rollway_core::metrics::{Metrics, run_metrics};
+use rollway_engine::{RunContext, RunError, RunModel, RunOutput, RunResult};
+use rollway_experience::{Experience, deserialize_many, serialize_many};
+use serde_json::{Map, Value};
+
+use crate::client::{Answer, Client};
+
+/// What a run yields nothing without.
+const NOTHING: &str = "the workflow returned a reward, but no turn of the model was recorded";
+
+/// The model as one run asks it, and the run's time.
+pub(super) struct Ask<'a> {
+    client: &'a Client,
+    model: &'a RunModel,
+    began: Instant,
+}
+
+impl<'a> Ask<'a> {
+    pub(super) fn new(client: &'a Client, context: &'a RunContext) -> Result<Self, RunError> {
+        let Some(model) = &context.model else {
+            let words = "the run has no key to a model: it was started without a gateway";
+            return Err(RunError::new(FailureKind::Workflow, words));
+        };
+        Ok(Self { client, model, began: Instant::now() })
+    }
+
+    /// Says messages to the model that is trained; returns what it answers.
+    pub(super) async fn chat(
+        &self,
+        messages: &[Value],
+        tools: Option<&Value>,
+        arguments: &Map<String, Value>,
+    ) -> Result<String, RunError> {
+        let body = body(messages, tools, arguments);
+        let url = format!("{}/chat/completions", self.model.base_url);
+        let answer = self.call(&url, Some(body.to_string().into())).await?;
+        let answer: Value = serde_json::from_slice(&answer.body)?;
+        let Some(choice) = answer["choices"].get(0) else {
+            let words = "the model answered without a single choice";
+            return Err(RunError::new(FailureKind::Workflow, words));
+        };
+        Ok(choice["message"]["content"].as_str().unwrap_or_default().to_owned())
+    }
+
+    /// Ends the run with a reward: what was recorded of it becomes its experiences.
+    pub(super) async fn rewarded(
+        &self,
+        context: &RunContext,
+        index: Option<&Value>,
+        reward: f64,
+    ) -> RunResult {
+        context.stage("encoding");
+        let mut experiences = match context.task.is_eval {
+            // Nobody is trained by an eval.
+            true => Vec::new(),
+            false => self.recorded().await?,
+        };
+        for experience in &mut experiences {
+            experience.reward = Some(reward);
+            stamp(experience, context, index).map_err(unwritable)?;
+        }
+        let carried = experiences.iter().map(|experience| {
+            let own = experience.metrics.iter().map(|(name, value)| (name.as_str(), *value));
+            own.chain([("reward", reward)]).collect()
+        });
+        let mut carried: Vec<Metrics> = carried.collect();
+        if carried.is_empty() {
+            carried.push([("reward", reward)].into_iter().collect());
+        }
+        let payload = match (experiences.is_empty(), context.task.is_eval) {
+            (_, true) => None,
+            (true, false) => return Err(RunError::new(FailureKind::InvalidOutput, NOTHING)),
+            (false, false) => Some(serialize_many(&experiences).map_err(unwritable)?),
+        };
+        let metrics = run_metrics(&carried, self.began.elapsed().as_secs_f64());
+        Ok(RunOutput { payload, metrics })
+    }
+
+    async fn recorded(&self) -> Result<Vec<Experience>, RunError> {
+        let base = &self.model.base_url;
+        let root = base.strip_suffix("/v1").unwrap_or(base);
+        let answer = self.call(&format!("{root}/rollway/v1/run/experiences?since=0"), None).await?;
+        deserialize_many(answer.body).map_err(|error| {
+            let words = format!("what the gateway has recorded cannot be read: {error}");
+            RunError::new(FailureKind::InvalidOutput, words)
+        })
+    }
+
+    async fn call(&self, url: &str, body: Option<Bytes>) -> Result<Answer, RunError> {
+        let called = self.client.call(url, self.model.api_key.reveal(), body).await;
+        let answer = called.map_err(|words| RunError::new(FailureKind::ModelUnavailable, words))?;
+        if answer.status == 200 { Ok(answer) } else { Err(refusal(&answer)) }
+    }
+}
+
+/// Returns the body of a call. Arguments that are null are left to the server, and a run has one
+/// sample of every call.
+fn body(messages: &[Value], tools: Option<&Value>, arguments: &Map<String, Value>) -> Value {
+    let said = arguments.iter().filter(|(_, value)| !value.is_null());
+    let mut body: Map<_, _> = said.map(|(name, value)| (name.clone(), value.clone())).collect();
+    // A number of alternatives, as other engines have it.
+    if let Some(alternatives) = body.get("logprobs").and_then(Value::as_u64) {
+        body.insert("logprobs".to_owned(), true.into());
+        if alternatives > 0 {
+            body.entry("top_logprobs").or_insert(alternatives.into());
+        }
+    }
+    if let Some(tools) = tools {
+        body.insert("tools".to_owned(), tools.clone());
+    }
+    body.insert("messages".to_owned(), messages.into());
+    body.insert("n".to_owned(), 1.into());
+    Value::Object(body)
+}
+
+/// Writes on an experience which run it is of.
+fn stamp(
+    experience: &mut Experience,
+    context: &RunContext,
+    index: Option<&Value>,
+) -> Result<(), impl std::fmt::Display> {
+    let eid = &mut experience.eid;
+    eid.batch = (&context.batch).into();
+    eid.task = i64::from(context.task_id.0).into();
+    eid.run = context.run.0.into();
+    let index = index.cloned().unwrap_or_else(|| Map::new().into());
+    let entries = [("use_count", 0.into()), ("task_index", index)];
+    experience.info.insert(entries.map(|(name, value)| (name.to_owned(), value)))
+}
+
+/// Returns what the gateway said instead of an answer, as the failure of a run.
+fn refusal(answer: &Answer) -> RunError {
+    let error = serde_json::from_slice::<Value>(&answer.body).unwrap_or_default();
+    let words = match error["error"]["message"].as_str() {
+        Some(words) => words.to_owned(),
+        None => String::from_utf8_lossy(&answer.body).chars().take(1000).collect(),
+    };
+    let (kind, words) = match answer.status {
+        429 | 502 | 503 | 504 => {
+            (FailureKind::ModelUnavailable, format!("the model does not answer: {words}"))
+        }
+        409 => (FailureKind::InvalidOutput, words),
+        status => {
+            (FailureKind::Workflow, format!("the model refused the call ({status}): {words}"))
+        }
+    };
+    RunError::new(kind, words)
+}
+
+fn unwritable(error: impl std::fmt::Display) -> RunError {
+    let words = format!("the experiences cannot be written: {error}");
+    RunError::new(FailureKind::InvalidOutput, words)
+}

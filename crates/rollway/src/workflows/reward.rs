@@ -1,0 +1,252 @@
+//! Reward functions in Rust: how good an answer is.
+//!
+//! `exact_match` and `contains` go by text, with what surrounds it taken away. Their arguments say
+//! which part of the answer counts: `take: last_number`, or the last match of a `pattern`, of which
+//! the first group if it has one. `ignore_case` does what it says.
+
+use std::fmt;
+use std::sync::LazyLock;
+
+use regex::{Regex, RegexBuilder};
+use rollway_base::suggest::instead;
+use rollway_config::Args;
+use serde::Deserialize;
+use serde_json::Value;
+
+/// How large a pattern may become when it is compiled, in bytes.
+const PATTERN_BYTES: usize = 1 << 20;
+
+/// A configuration names a reward function that does not exist, or arguments that it cannot use.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WorkflowArgumentError {
+    /// No reward function has the name.
+    #[error("{what}; {hint}")]
+    UnknownReward {
+        /// Description, with the name.
+        what: String,
+        /// Remedy.
+        hint: String,
+    },
+    /// The arguments are not those of the function.
+    #[error("{what}; {hint}")]
+    InvalidArguments {
+        /// Description, with the cause.
+        what: String,
+        /// Remedy.
+        hint: String,
+    },
+}
+
+/// A reward function with its arguments.
+#[derive(Clone, Debug)]
+pub struct Reward {
+    rule: Rule,
+    part: Part,
+    ignore_case: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Rule {
+    Exact,
+    Contains,
+}
+
+/// Which part of an answer counts.
+#[derive(Clone, Debug)]
+enum Part {
+    All,
+    LastNumber,
+    LastMatch(Regex),
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Arguments {
+    take: Take,
+    pattern: Option<String>,
+    ignore_case: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Take {
+    #[default]
+    All,
+    LastNumber,
+}
+
+impl Reward {
+    /// The reward functions in Rust.
+    pub const NAMES: &[&str] = &["exact_match", "contains"];
+
+    /// Returns the reward function of a name.
+    pub fn named(name: &str, args: &Args) -> Result<Self, WorkflowArgumentError> {
+        let rule = match name {
+            "exact_match" => Rule::Exact,
+            "contains" => Rule::Contains,
+            _ => {
+                let what = format!("no reward function is called `{name}`");
+                let hint = instead(name, Self::NAMES.iter().copied());
+                return Err(WorkflowArgumentError::UnknownReward { what, hint });
+            }
+        };
+        let wrong = |error: &dyn fmt::Display| {
+            let what = format!("the arguments of `{name}` cannot be used: {error}");
+            let hint = "`reward_fn_args` may have `take: all` or `take: last_number`, \
+                        `pattern: REGEX` and `ignore_case: true`";
+            WorkflowArgumentError::InvalidArguments { what, hint: hint.to_owned() }
+        };
+        let arguments = Arguments::deserialize(Value::Object(args.clone()));
+        let Arguments { take, pattern, ignore_case } = arguments.map_err(|error| wrong(&error))?;
+        let part = match (take, pattern) {
+            (Take::All, None) => Part::All,
+            (Take::LastNumber, None) => Part::LastNumber,
+            (Take::All, Some(pattern)) => {
+                let built = RegexBuilder::new(&pattern)
+                    .case_insensitive(ignore_case)
+                    .size_limit(PATTERN_BYTES)
+                    .build();
+                Part::LastMatch(built.map_err(|error| wrong(&error))?)
+            }
+            (Take::LastNumber, Some(_)) => {
+                return Err(wrong(&"`take` and `pattern` exclude each other"));
+            }
+        };
+        Ok(Self { rule, part, ignore_case })
+    }
+
+    /// Returns how good an answer is: 1 or 0.
+    ///
+    /// # Errors
+    /// In words, if the task does not tell what was expected.
+    pub fn of(&self, answer: &str, expected: Option<&Value>) -> Result<f64, String> {
+        let expected = match expected {
+            Some(Value::String(text)) => text.clone(),
+            Some(value) if !value.is_null() => value.to_string(),
+            _ => {
+                return Err("the row does not tell the expected answer: name the field that has \
+                             it with `format.response_key`"
+                    .to_owned());
+            }
+        };
+        let Some(answer) = self.part.of(answer) else { return Ok(0.0) };
+        // What is expected may have words around its number too.
+        let expected = match self.part {
+            Part::LastNumber => last_number(&expected).unwrap_or(expected),
+            Part::All | Part::LastMatch(_) => expected,
+        };
+        let (answer, expected) = (self.folded(&answer), self.folded(&expected));
+        let is_right = match self.rule {
+            Rule::Exact => answer == expected,
+            Rule::Contains => answer.contains(&expected),
+        };
+        Ok(f64::from(u8::from(is_right)))
+    }
+
+    fn folded(&self, text: &str) -> String {
+        let text = text.trim();
+        if self.ignore_case { text.to_lowercase() } else { text.to_owned() }
+    }
+}
+
+impl Part {
+    /// Returns the part of an answer that counts; none if it has no such part.
+    fn of(&self, answer: &str) -> Option<String> {
+        match self {
+            Self::All => Some(answer.to_owned()),
+            Self::LastNumber => last_number(answer),
+            Self::LastMatch(pattern) => {
+                let last = pattern.captures_iter(answer).last()?;
+                Some(last.get(1).or_else(|| last.get(0))?.as_str().to_owned())
+            }
+        }
+    }
+}
+
+/// What looks like a number, without its sign.
+static NUMBER: LazyLock<Option<Regex>> =
+    LazyLock::new(|| Regex::new(r"[0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+").ok());
+
+/// Returns the last number in a text, as it would be written without commas and idle zeros.
+fn last_number(text: &str) -> Option<String> {
+    let found = NUMBER.as_ref()?.find_iter(text).last()?;
+    // A minus after something that can be subtracted from is no sign.
+    let mut before = text[..found.start()].chars().rev();
+    let is_negative = before.next().is_some_and(|sign| matches!(sign, '-' | '\u{2212}'))
+        && !before.next().is_some_and(|one| one.is_alphanumeric() || one == ')');
+    let digits = found.as_str().replace(',', "");
+    let (whole, fraction) = digits.split_once('.').unwrap_or((&digits, ""));
+    let (whole, fraction) = (whole.trim_start_matches('0'), fraction.trim_end_matches('0'));
+    let whole = if whole.is_empty() { "0" } else { whole };
+    let dot = if fraction.is_empty() { "" } else { "." };
+    let sign = if is_negative && (whole != "0" || !fraction.is_empty()) { "-" } else { "" };
+    Some(format!("{sign}{whole}{dot}{fraction}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[track_caller]
+    fn judged(name: &str, args: Value, answer: &str, expected: Value) -> f64 {
+        let Value::Object(args) = args else { panic!("arguments are an object") };
+        Reward::named(name, &args).unwrap().of(answer, Some(&expected)).unwrap()
+    }
+
+    #[test]
+    fn an_answer_is_judged_by_the_part_that_counts() {
+        for (name, args, answer, expected, reward) in [
+            ("exact_match", json!({}), " 042\n", json!("042"), 1.0),
+            ("exact_match", json!({}), "42", json!(42), 1.0),
+            ("exact_match", json!({}), "Paris.", json!("paris"), 0.0),
+            ("exact_match", json!({ "ignore_case": true }), "PARIS", json!("Paris"), 1.0),
+            (
+                "exact_match",
+                json!({ "pattern": "<a>(.*?)</a>" }),
+                "<a>1</a><a> 2 </a>",
+                json!("2"),
+                1.0,
+            ),
+            ("exact_match", json!({ "pattern": "<a>(.*?)</a>" }), "2", json!("2"), 0.0),
+            ("contains", json!({}), "It is Paris, of course", json!("Paris"), 1.0),
+            ("contains", json!({}), "It is Rome", json!("Paris"), 0.0),
+            ("exact_match", json!({ "take": "last_number" }), "12 - 5 is 007.", json!(7), 1.0),
+            ("exact_match", json!({ "take": "last_number" }), "none", json!(7), 0.0),
+            (
+                "exact_match",
+                json!({ "take": "last_number" }),
+                "$1,234.50!",
+                json!("#### 1234.5"),
+                1.0,
+            ),
+            ("exact_match", json!({ "take": "last_number" }), "so: -3", json!("-3.0"), 1.0),
+            ("exact_match", json!({ "take": "last_number" }), "so: 5-3", json!("-3"), 0.0),
+            ("exact_match", json!({ "take": "last_number" }), "-0.0", json!(0), 1.0),
+        ] {
+            assert_eq!(judged(name, args.clone(), answer, expected), reward, "{args} {answer}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_judged_is_said() {
+        let none = Args::new();
+        let words = Reward::named("exactmatch", &none).unwrap_err().to_string();
+        assert!(words.contains("did you mean `exact_match`?"), "{words}");
+        for args in [
+            json!({ "patern": "x" }),
+            json!({ "pattern": "(" }),
+            json!({ "pattern": "x", "take": "last_number" }),
+            json!({ "take": "first" }),
+        ] {
+            let Value::Object(args) = args else { panic!("arguments are an object") };
+            let error = Reward::named("exact_match", &args).unwrap_err();
+            let is_invalid = matches!(error, WorkflowArgumentError::InvalidArguments { .. });
+            assert!(is_invalid, "{error}");
+        }
+        let reward = Reward::named("exact_match", &none).unwrap();
+        assert!(reward.of("42", None).unwrap_err().contains("format.response_key"));
+        assert!(reward.of("42", Some(&Value::Null)).is_err());
+    }
+}

@@ -1,0 +1,82 @@
+//! `simple_workflow`: asks the question of the row once, and has the answer judged.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rollway_config::Args;
+use rollway_core::FailureKind;
+use rollway_engine::{RunContext, RunError, RunResult, Running, Workflow};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::ask::Ask;
+use super::reward::Reward;
+use crate::client::Client;
+
+/// How many reward functions are kept ready.
+const REWARDS_MAX: usize = 64;
+
+/// The workflow. Its runs share connections.
+#[derive(Debug, Default)]
+pub(super) struct Simple {
+    client: Client,
+    rewards: Mutex<HashMap<String, Arc<Reward>>>,
+}
+
+/// As much of a task as it needs.
+#[derive(Debug, Deserialize)]
+struct Question {
+    #[serde(default)]
+    messages: Vec<Value>,
+    response: Option<Value>,
+    tools: Option<Value>,
+    index: Option<Value>,
+    #[serde(default)]
+    rollout_args: Args,
+    reward_fn: Option<String>,
+    #[serde(default)]
+    reward_fn_args: Args,
+}
+
+impl Workflow for Simple {
+    fn run(&self, context: RunContext) -> Running<'_> {
+        Box::pin(async move { self.ask(&context).await })
+    }
+}
+
+impl Simple {
+    async fn ask(&self, context: &RunContext) -> RunResult {
+        let question: Question = serde_json::from_slice(&context.task.body)?;
+        let reward = self.reward(question.reward_fn.as_deref(), &question.reward_fn_args)?;
+        if question.messages.is_empty() {
+            let words = "the task asks nothing: its row has no prompt and no messages";
+            return Err(RunError::new(FailureKind::Workflow, words));
+        }
+        let ask = Ask::new(&self.client, context)?;
+        let Question { messages, tools, rollout_args, .. } = &question;
+        let text = ask.chat(messages, tools.as_ref(), rollout_args).await?;
+        context.stage("rewarding");
+        let reward = reward.of(&text, question.response.as_ref()).map_err(wrong)?;
+        ask.rewarded(context, question.index.as_ref(), reward).await
+    }
+
+    /// Returns a reward function, made once.
+    fn reward(&self, name: Option<&str>, args: &Args) -> Result<Arc<Reward>, RunError> {
+        let name = name.ok_or_else(|| wrong("the task names no reward function".to_owned()))?;
+        let key = format!("{name} {}", Value::Object(args.clone()));
+        let mut rewards = self.rewards.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(reward) = rewards.get(&key) {
+            return Ok(Arc::clone(reward));
+        }
+        let reward = Arc::new(Reward::named(name, args)?);
+        if rewards.len() >= REWARDS_MAX {
+            rewards.clear();
+        }
+        rewards.insert(key, Arc::clone(&reward));
+        Ok(reward)
+    }
+}
+
+fn wrong(words: String) -> RunError {
+    RunError::new(FailureKind::Workflow, words)
+}

@@ -1,0 +1,308 @@
+//! A job in a folder of its own: its tasks, its workflow, and what was seen of it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use rollway::config::Config;
+use rollway::explorer::{Event, Explored, Explorer, ExplorerError, Options, Watcher, Watchers};
+use rollway::synchronizer::{NewWeights, Synchronizer};
+use rollway::workflow_runtime::Fleet;
+use rollway::{Registry, RunContext, RunError, RunOutput};
+use rollway_core::FailureKind;
+use rollway_data::buffer::{Ask, Buffer as _, Sqlite, sql};
+use rollway_experience::{Eid, Experience, Fields, IdPart, serialize_many};
+use rollway_tiny::arithmetic;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::sync::{Notify, mpsc};
+
+/// How a run goes: by its batch, its task and how often that batch ran the task before.
+pub(crate) type Rule = Arc<dyn Fn(&str, u64, u32) -> Way + Send + Sync>;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    Well,
+    /// Takes a while.
+    Slowly,
+    Badly,
+    Never,
+}
+
+/// A job.
+pub(crate) struct World {
+    pub(crate) folder: TempDir,
+    pub(crate) rule: Rule,
+    /// The tasks that runs were for, by batch.
+    pub(crate) ran: Arc<Mutex<BTreeMap<String, Vec<u64>>>>,
+}
+
+/// What is the same for all jobs here, but for what they say otherwise.
+const BASE: &str = "
+mode: both
+name: job
+algorithm: {repeat_times: 2}
+buffer:
+  batch_size: 3
+  total_steps: 4
+  explorer_input:
+    default_workflow_type: work
+    taskset: {name: sums, path: FOLDER/tasks.jsonl, data_selector: {selector_type: shuffle}}
+    eval_tasksets: [{name: held, path: FOLDER/held.jsonl}]
+  trainer_input: {experience_buffer: {storage_type: sql, path: 'sqlite:///FOLDER/buffer.db'}}
+checkpoint_root_dir: FOLDER
+explorer:
+  runner_per_model: 4
+  eval_interval: 2
+  max_timeout: 5
+  max_retry_times: 0
+  rollout_model: {engine_type: tiny}
+synchronizer: {sync_method: memory, sync_timeout: 20}
+monitor: {monitor_type: none}
+";
+
+impl World {
+    pub(crate) fn new() -> Self {
+        Self::with(|_, _, _| Way::Well)
+    }
+
+    /// A job whose runs go like this.
+    pub(crate) fn with(rule: impl Fn(&str, u64, u32) -> Way + Send + Sync + 'static) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let rows = |count: u64| -> String {
+            (0..count).map(|n| json!({ "n": n, "prompt": "1+1=" }).to_string() + "\n").collect()
+        };
+        std::fs::write(folder.path().join("tasks.jsonl"), rows(10)).unwrap();
+        std::fs::write(folder.path().join("held.jsonl"), rows(2)).unwrap();
+        Self { folder, rule: Arc::new(rule), ran: Arc::default() }
+    }
+
+    pub(crate) fn config(&self, overrides: &[&str]) -> Config {
+        let text = BASE.replace("FOLDER", self.folder.path().to_str().unwrap());
+        let config = Config::from_yaml(&text, "job.yaml").unwrap_or_else(|error| panic!("{error}"));
+        let config = config.with_overrides(overrides).unwrap_or_else(|error| panic!("{error}"));
+        config.resolve().unwrap_or_else(|error| panic!("{error}")).config
+    }
+
+    pub(crate) fn job_dir(&self) -> PathBuf {
+        self.config(&[]).job_dir()
+    }
+
+    pub(crate) fn fleet(&self) -> Fleet {
+        let (rule, ran) = (Arc::clone(&self.rule), Arc::clone(&self.ran));
+        let counts: Arc<Mutex<HashMap<(String, u64), u32>>> = Arc::default();
+        let work = move |context: RunContext| {
+            let n = number(&context);
+            let batch = context.batch.to_string();
+            let times = {
+                let mut counts = counts.lock().unwrap();
+                let times = counts.entry((batch.clone(), n)).or_default();
+                *times += 1;
+                *times - 1
+            };
+            ran.lock().unwrap().entry(batch.clone()).or_default().push(n);
+            let way = rule(&batch, n, times);
+            async move {
+                match way {
+                    Way::Well => Ok(well(&context, n)),
+                    Way::Slowly => {
+                        tokio::time::sleep(Duration::from_millis(20)).await;
+                        Ok(well(&context, n))
+                    }
+                    Way::Badly => Err(RunError::new(FailureKind::Workflow, "not today")),
+                    Way::Never => std::future::pending().await,
+                }
+            }
+        };
+        Fleet::rust(Registry::default().with("work", work))
+    }
+
+    /// Opens an explorer of the job.
+    pub(crate) async fn prepare(&self, overrides: &[&str], seen: &Seen) -> Explorer {
+        let opened = self.try_prepare(overrides, seen).await;
+        opened.unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    pub(crate) async fn try_prepare(
+        &self,
+        overrides: &[&str],
+        seen: &Seen,
+    ) -> Result<Explorer, ExplorerError> {
+        let watchers = Watchers::new(vec![Arc::new(seen.clone())]);
+        let options = Options { fleet: Some(self.fleet()), watchers, ..Options::default() };
+        Explorer::prepare(&self.config(overrides), options).await
+    }
+
+    /// Explores with a trainer that does its part, and closes.
+    pub(crate) async fn explore(&self, overrides: &[&str]) -> (Explored, Seen) {
+        let seen = Seen::default();
+        let mut explorer = Box::pin(self.prepare(overrides, &seen)).await;
+        let trainer = Trainer::start(&explorer, &seen).await;
+        let explored = explorer.explore().await.unwrap_or_else(|error| panic!("{error}"));
+        drop(trainer);
+        explorer.shutdown().await.unwrap();
+        (explored, seen)
+    }
+
+    /// Returns the tasks of every batch in the buffer, sorted, one for each experience.
+    pub(crate) fn delivered(&self) -> BTreeMap<String, Vec<u64>> {
+        let path = self.folder.path().join("buffer.db");
+        let options = sql::Options { table: "experience".into(), ..sql::Options::default() };
+        let buffer = Sqlite::open(path.to_str().unwrap(), options).unwrap();
+        let mut reader = buffer.reader("test").unwrap();
+        let ask = Ask { count: 1000, timeout: Duration::ZERO, min_model_version: 0, keep: false };
+        let mut all: BTreeMap<String, Vec<u64>> = BTreeMap::new();
+        for sample in reader.read(&ask).unwrap().samples {
+            let experience = sample.decode().unwrap();
+            let n = u64::try_from(experience.tokens.iter().next().unwrap()).unwrap();
+            let IdPart::Number(batch) = experience.eid.batch else { panic!("{experience:?}") };
+            all.entry(batch.to_string()).or_default().push(n);
+        }
+        all.values_mut().for_each(|tasks| tasks.sort_unstable());
+        all
+    }
+}
+
+fn number(context: &RunContext) -> u64 {
+    let fields: Value = serde_json::from_slice(&context.task.body).unwrap();
+    fields["raw_task"]["n"].as_u64().unwrap()
+}
+
+/// Returns an experience that tells its task.
+fn well(context: &RunContext, n: u64) -> RunOutput {
+    static EXECUTIONS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+    let execution = EXECUTIONS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    // What is run again belongs to the same step.
+    let step = context.batch.to_string();
+    let step: i64 = step.split('/').next().unwrap().parse().unwrap();
+    let eid = Eid {
+        batch: IdPart::Number(step),
+        task: IdPart::Number(context.task_id.0.into()),
+        run: context.run.0.into(),
+        step: 0,
+        suffix: format!("{execution}"),
+    };
+    let tokens = vec![i32::try_from(n).unwrap(), 2, 3].into();
+    let fields = Fields { eid, tokens, prompt_length: 1, reward: Some(1.0), ..Fields::default() };
+    let payload = serialize_many(&[Experience::new(fields).unwrap()]).unwrap();
+    let payload = (!context.task.is_eval).then_some(payload);
+    RunOutput { payload, metrics: [("reward", 1.0)].into_iter().collect() }
+}
+
+/// What was seen of a job.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Seen(Arc<SeenInner>);
+
+#[derive(Debug, Default)]
+struct SeenInner {
+    events: Mutex<Vec<Event>>,
+    heard: Notify,
+}
+
+impl Watcher for Seen {
+    fn saw(&self, event: &Event) {
+        self.0.events.lock().unwrap().push(event.clone());
+        self.0.heard.notify_waiters();
+    }
+}
+
+impl Seen {
+    pub(crate) fn events(&self) -> MutexGuard<'_, Vec<Event>> {
+        self.0.events.lock().unwrap()
+    }
+
+    /// What happened, in few words.
+    pub(crate) fn words(&self) -> Vec<String> {
+        let words = |event: &Event| match event {
+            Event::StepBegun { step, .. } => Some(format!("begin {step}")),
+            Event::StepDone { step, .. } => Some(format!("done {step}")),
+            Event::Evaluated { step, version, .. } => Some(format!("eval {step} v{version}")),
+            Event::Synced { step, version, .. } => Some(format!("sync {step} v{version}")),
+            _ => None,
+        };
+        self.events().iter().filter_map(words).collect()
+    }
+
+    /// Waits until something has been said.
+    pub(crate) async fn until(&self, word: &str) {
+        loop {
+            let heard = self.0.heard.notified();
+            if self.words().iter().any(|it| it == word) {
+                return;
+            }
+            heard.await;
+        }
+    }
+
+    /// Waits until a step is done, by this process or an earlier one.
+    async fn until_done(&self, of: u64) {
+        let is_done = |event: &Event| match event {
+            Event::StepDone { step, .. } => *step >= of,
+            Event::Began { done_steps, .. } => *done_steps >= of,
+            _ => false,
+        };
+        loop {
+            let heard = self.0.heard.notified();
+            if self.events().iter().any(is_done) {
+                return;
+            }
+            heard.await;
+        }
+    }
+
+    /// Returns a number of a step.
+    pub(crate) fn number(&self, of: u64, key: &str) -> Option<f64> {
+        self.events().iter().find_map(|event| match event {
+            Event::StepDone { step, metrics, .. } if *step == of => metrics.get(key),
+            _ => None,
+        })
+    }
+}
+
+/// A trainer that makes a version of every step that it sees done.
+pub(crate) struct Trainer(tokio::task::JoinHandle<()>);
+
+impl Trainer {
+    pub(crate) async fn start(explorer: &Explorer, seen: &Seen) -> Self {
+        let last = u64::from(explorer.config().buffer.total_steps.unwrap());
+        Self::until(explorer, seen, last).await
+    }
+
+    /// It is done after a step.
+    pub(crate) async fn until(explorer: &Explorer, seen: &Seen, last: u64) -> Self {
+        let synchronizer = explorer.synchronizer().unwrap().clone();
+        let seat = synchronizer.enter_trainer("trainer").await.unwrap();
+        let first = explorer.version();
+        let (tell, mut done) = mpsc::unbounded_channel();
+        let seen = seen.clone();
+        tokio::spawn(async move {
+            for step in first + 1..=last {
+                seen.until_done(step).await;
+                let _ = tell.send(step);
+            }
+        });
+        Self(tokio::spawn(async move {
+            if first > 0 {
+                // What it had published before it was started again.
+                publish(&synchronizer, first).await;
+            }
+            while let Some(step) = done.recv().await {
+                publish(&synchronizer, step).await;
+            }
+            // Whoever is killed may have taken everybody along.
+            let _ = seat.done().await;
+        }))
+    }
+}
+
+impl Drop for Trainer {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+pub(crate) async fn publish(synchronizer: &Synchronizer, version: u64) {
+    let bytes = arithmetic().0.to_bytes();
+    let _ = synchronizer.publish(version, NewWeights::Bytes(bytes.into())).await;
+}

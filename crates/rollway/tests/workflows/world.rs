@@ -1,0 +1,98 @@
+//! The embedded model behind a gateway, and jobs that ask it.
+
+use std::time::Duration;
+
+use rollway::config::Config;
+use rollway::taskset::{Drawn, Opener};
+use rollway::tiny::{self, TinyServer};
+use rollway::workflow_runtime::Fleet;
+use rollway::{Collect, Collected, Scheduler, Task, gateway_options};
+use rollway_core::FailureKind;
+use rollway_gateway::dialect::Engine;
+use rollway_gateway::gateway::Gateway;
+use rollway_gateway::models::ServerSpec;
+use tempfile::TempDir;
+
+/// Sums with their answers.
+pub(crate) const ROWS: &str = r#"{"question": "12+34=", "answer": "046", "level": 1}
+{"question": "50+07=", "answer": "057", "level": 2}
+"#;
+
+pub(crate) struct World {
+    pub(crate) folder: TempDir,
+    pub(crate) server: TinyServer,
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        let folder = TempDir::new().unwrap();
+        std::fs::write(folder.path().join("sums.jsonl"), ROWS).unwrap();
+        let server = TinyServer::start(tiny::Options::default()).unwrap();
+        Self { folder, server }
+    }
+
+    /// Returns a configuration whose `explorer_input` and `explorer` have these lines.
+    pub(crate) fn config(&self, input: &str, explorer: &str) -> Config {
+        let path = self.folder.path().join("sums.jsonl");
+        let text = format!(
+            "mode: explore
+algorithm: {{repeat_times: 3}}
+buffer:
+  batch_size: 2
+  explorer_input: {{{input} taskset: {{path: {}, format: &format {{prompt_key: question, \
+             response_key: answer}}, rollout_args: {{max_tokens: 5, temperature: 1.0}}}}, \
+             eval_tasksets: [{{path: {}, format: *format, repeat_times: 2, \
+             rollout_args: {{temperature: 0}}}}]}}
+explorer: {{{explorer} rollout_model: {{engine_type: tiny}}, max_timeout: 20, max_retry_times: 0}}",
+            path.display(),
+            path.display(),
+        );
+        let config = Config::from_yaml(&text, "job.yaml").unwrap_or_else(|error| panic!("{error}"));
+        config.resolve().unwrap_or_else(|error| panic!("{error}")).config
+    }
+
+    /// Returns a gateway before the model.
+    pub(crate) async fn gateway(&self, config: &Config, engine: Engine) -> Gateway {
+        let (mut options, mut servers) = gateway_options::options(config).unwrap();
+        options.models.health_interval = Duration::from_millis(50);
+        options.models.max_wait = Duration::from_millis(500);
+        servers.push(ServerSpec {
+            model: gateway_options::trained_model(config),
+            trained: true,
+            engine,
+            url: self.server.url(),
+            api_key: None,
+            server_model: None,
+        });
+        Gateway::start(options, servers).await.unwrap()
+    }
+}
+
+/// Returns what a configuration has to train on, and to evaluate on.
+pub(crate) fn drawn(config: &Config) -> (Vec<Drawn>, Vec<Drawn>) {
+    let opener = Opener::new(&config.buffer);
+    let train = opener.train().unwrap().next_batch(config.buffer.batch_size).unwrap().unwrap();
+    let mut evals = opener.evals().unwrap();
+    (train, evals[0].all().collect::<Result<_, _>>().unwrap())
+}
+
+/// Runs tasks to their end.
+pub(crate) async fn run(
+    fleet: &Fleet,
+    config: &Config,
+    gateway: &Gateway,
+    tasks: Vec<Task>,
+) -> Collected {
+    let workers = fleet.workers(config, gateway).await.unwrap();
+    let scheduler = Scheduler::new(config.to_core(2), workers);
+    scheduler.start().await.unwrap();
+    scheduler.schedule(tasks, 7).await.unwrap();
+    let collected = scheduler.get_payload_results(7, Collect::default()).await.unwrap();
+    scheduler.stop(Duration::from_secs(5)).await.unwrap();
+    collected
+}
+
+/// Returns how many runs failed in a way.
+pub(crate) fn failed(collected: &Collected, kind: FailureKind) -> u64 {
+    collected.statuses.iter().map(|(_, status)| status.failed_runs[kind]).sum()
+}

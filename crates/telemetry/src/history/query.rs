@@ -1,0 +1,225 @@
+//! Questions about runs: filtered, sorted, page by page.
+
+use std::cmp::Ordering;
+use std::fmt::Write as _;
+
+use rollway_core::BatchKind;
+
+use super::names::contains;
+use super::record::AttemptRecord;
+use super::row::{Row, finite, known};
+use super::state::State;
+use crate::view::{self, Run, RunPage, RunQuery, RunState, Sort};
+
+/// How many runs a page has if nobody says.
+const PAGE: usize = 100;
+
+/// How many runs a page may have.
+const PAGE_MOST: usize = 1_000;
+
+/// What rows are compared with.
+struct Filter<'a> {
+    query: &'a RunQuery,
+    batches: Option<Vec<u32>>,
+    kind: Option<BatchKind>,
+    text: Option<Text>,
+}
+
+/// Words to look for.
+struct Text {
+    text: String,
+    messages: Vec<bool>,
+    workflows: Vec<bool>,
+    /// Batches whose names contain them.
+    batches: Vec<u32>,
+    /// Whether they can be a part of `batch/task/run` beyond the name of the batch.
+    is_number: bool,
+}
+
+impl State {
+    /// Returns one page of runs.
+    pub(super) fn runs(&self, query: &RunQuery, now: f64) -> RunPage {
+        let filter = Filter::new(self, query);
+        let mut found: Vec<(f64, u64)> = Vec::new();
+        for (number, row) in self.candidates(query) {
+            if filter.has(self, row) {
+                found.push((key(query.sort, row, number, now), number));
+            }
+        }
+        let total = found.len() as u64;
+        let limit = if query.limit == 0 { PAGE } else { query.limit.min(PAGE_MOST) };
+        let end = query.offset.saturating_add(limit).min(found.len());
+        let start = query.offset.min(end);
+        let order = |a: &(f64, u64), b: &(f64, u64)| compare(a, b, query.desc);
+        if end > 0 && end < found.len() {
+            found.select_nth_unstable_by(end - 1, order);
+        }
+        found[..end].sort_unstable_by(order);
+        let page = found[start..end].iter().filter_map(|(_, number)| self.row(*number));
+        RunPage { total, runs: page.map(|row| self.shown(row, now)).collect() }
+    }
+
+    /// Returns the rows that may be asked for: of one batch, those that are its.
+    fn candidates<'a>(
+        &'a self,
+        query: &'a RunQuery,
+    ) -> Box<dyn Iterator<Item = (u64, &'a Row)> + 'a> {
+        let Some(name) = &query.batch else {
+            return Box::new((self.base..).zip(self.rows.iter()));
+        };
+        let batches = self.batches.values().filter(move |batch| *batch.id == **name);
+        let tasks = batches.flat_map(|batch| batch.tasks.iter());
+        let numbers = tasks.flat_map(|task| task.first..task.first + u64::from(task.runs));
+        Box::new(numbers.filter_map(|number| self.row(number).map(|row| (number, row))))
+    }
+
+    /// Returns a run as it is shown.
+    pub(super) fn shown(&self, row: &Row, now: f64) -> Run {
+        let batch = self.batches.get(&row.batch);
+        let task = batch.and_then(|batch| batch.tasks.get(row.task as usize));
+        let workflow = task.and_then(|task| self.workflows.words(task.workflow));
+        Run {
+            batch: batch.map(|batch| batch.id.to_string()).unwrap_or_default(),
+            task: row.task,
+            run: row.run,
+            kind: batch.map(|batch| batch.kind.to_string()).unwrap_or_default(),
+            workflow: workflow.map(ToString::to_string).unwrap_or_default(),
+            state: row.state,
+            attempts: row.attempts.into(),
+            runner: known(row.runner),
+            begin: finite(row.begin),
+            end: finite(row.end),
+            seconds: finite(lasted(row, now)),
+            reward: finite(row.reward),
+            tokens: known(row.tokens).map(u64::from),
+            turns: known(row.turns).map(u64::from),
+            version: known(row.version).map(u64::from),
+            message: self.messages.words(row.message).map(ToString::to_string),
+        }
+    }
+
+    /// Returns the latest run of that name.
+    pub(super) fn find(&self, key: &view::RunKey) -> Option<u64> {
+        let named = self.batches.iter().rev().filter(|(_, batch)| *batch.id == *key.batch);
+        let mut numbers = named.filter_map(|(number, _)| self.row_of(*number, key.task, key.run));
+        numbers.find(|number| self.row(*number).is_some())
+    }
+}
+
+/// How long a run took, or has taken.
+fn lasted(row: &Row, now: f64) -> f64 {
+    if row.state == RunState::Running { now - row.begin } else { row.seconds }
+}
+
+fn key(sort: Sort, row: &Row, number: u64, now: f64) -> f64 {
+    let count = |number: u32| known(number).map_or(f64::NAN, f64::from);
+    match sort {
+        Sort::Order => number as f64,
+        Sort::Begin => row.begin,
+        Sort::End => row.end,
+        Sort::Seconds => lasted(row, now),
+        Sort::Reward => row.reward,
+        Sort::Tokens => count(row.tokens),
+        Sort::Attempts => row.attempts.into(),
+        Sort::State => f64::from(row.state as u8),
+    }
+}
+
+/// Those without a value come last, whatever the direction.
+fn compare(a: &(f64, u64), b: &(f64, u64), desc: bool) -> Ordering {
+    let by_key = match (a.0.is_nan(), b.0.is_nan()) {
+        (false, false) if desc => b.0.total_cmp(&a.0),
+        (false, false) => a.0.total_cmp(&b.0),
+        (a, b) => a.cmp(&b),
+    };
+    by_key.then(a.1.cmp(&b.1))
+}
+
+impl<'a> Filter<'a> {
+    fn new(state: &State, query: &'a RunQuery) -> Self {
+        let named = |name: &String| {
+            let batches = state.batches.iter().filter(|(_, batch)| *batch.id == **name);
+            batches.map(|(number, _)| *number).collect()
+        };
+        let kind = query.kind.as_deref().and_then(|kind| match kind {
+            "train" => Some(BatchKind::Train),
+            "eval" => Some(BatchKind::Eval),
+            _ => None,
+        });
+        let text = query.text.as_deref().map(str::trim).filter(|text| !text.is_empty());
+        let batches = query.batch.as_ref().map(named);
+        Self { query, batches, kind, text: text.map(|text| Text::new(state, text)) }
+    }
+
+    fn has(&self, state: &State, row: &Row) -> bool {
+        let of = |wanted: &Vec<u32>| wanted.contains(&row.batch);
+        self.query.state.is_none_or(|wanted| row.state == wanted)
+            && self.query.task.is_none_or(|wanted| row.task == wanted)
+            && self.batches.as_ref().is_none_or(of)
+            && self.kind.is_none_or(|wanted| {
+                state.batches.get(&row.batch).is_some_and(|batch| batch.kind == wanted)
+            })
+            && self.text.as_ref().is_none_or(|text| text.has(state, row))
+    }
+}
+
+impl Text {
+    fn new(state: &State, text: &str) -> Self {
+        let text = text.to_lowercase();
+        let named = state.batches.iter().filter(|(_, batch)| contains(&batch.id, &text));
+        Self {
+            messages: state.messages.containing(&text),
+            workflows: state.workflows.containing(&text),
+            batches: named.map(|(number, _)| *number).collect(),
+            is_number: text.bytes().any(|byte| byte == b'/' || byte.is_ascii_digit()),
+            text,
+        }
+    }
+
+    fn has(&self, state: &State, row: &Row) -> bool {
+        let is_in = |list: &[bool], number: u32| number > 0 && list[number as usize];
+        if is_in(&self.messages, row.message) || self.batches.binary_search(&row.batch).is_ok() {
+            return true;
+        }
+        let Some(batch) = state.batches.get(&row.batch) else { return false };
+        let workflow = batch.tasks.get(row.task as usize).map_or(0, |task| task.workflow);
+        if is_in(&self.workflows, workflow) {
+            return true;
+        }
+        if !self.is_number {
+            return false;
+        }
+        let mut name = String::with_capacity(batch.id.len() + 16);
+        // Writing to a text cannot fail.
+        let _ = write!(name, "{}/{}/{}", batch.id, row.task, row.run);
+        contains(&name, &self.text)
+    }
+}
+
+/// Returns an attempt as it is shown.
+pub(super) fn attempt(record: &AttemptRecord) -> view::Attempt {
+    let calls = record.calls.iter().map(|call| view::Call {
+        call: call.call,
+        model: call.model.to_string(),
+        server: call.server.as_deref().map(str::to_owned),
+        began: call.began,
+        sent: call.sent,
+        ended: call.ended,
+        status: call.status,
+        prompt_tokens: call.prompt_tokens,
+        answer_tokens: call.answer_tokens,
+        version: call.version,
+    });
+    view::Attempt {
+        attempt: record.attempt,
+        runner: record.runner,
+        life: record.life,
+        node: record.node.as_deref().map(str::to_owned),
+        given: record.given,
+        began: record.began,
+        ended: record.ended,
+        outcome: record.outcome.name().to_owned(),
+        message: record.message.as_deref().map(str::to_owned),
+        calls: calls.collect(),
+    }
+}

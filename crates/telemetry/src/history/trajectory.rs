@@ -1,0 +1,102 @@
+//! The experiences of a run, for people.
+
+use bytes::Bytes;
+use rollway_experience::deserialize_many;
+use serde_json::{Value, json};
+
+use crate::view::Experience;
+
+/// How many experiences of a run are shown.
+const EXPERIENCES: usize = 64;
+
+/// How many tokens of an experience are shown.
+const TOKENS: usize = 32 * 1024;
+
+/// How many bytes of text or JSON are shown.
+const TEXT: usize = 256 * 1024;
+
+/// A run in numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Lengths {
+    pub(super) tokens: Option<u64>,
+    pub(super) turns: Option<u64>,
+    pub(super) version: Option<u64>,
+    pub(super) reward: Option<f64>,
+}
+
+/// Looks at the experiences of a run. What is none has no numbers.
+pub(super) fn lengths(payload: &Bytes) -> Lengths {
+    let Ok(experiences) = deserialize_many(payload.clone()) else { return Lengths::default() };
+    let rewards: Vec<f64> = experiences.iter().filter_map(|one| one.reward).collect();
+    let versions = experiences.iter().filter_map(|one| one.model_versions.as_ref());
+    Lengths {
+        tokens: Some(experiences.iter().map(|one| one.response_length() as u64).sum()),
+        turns: Some(experiences.iter().map(turns).sum()),
+        version: versions.flat_map(|versions| versions.runs()).filter_map(|run| run.version).max(),
+        reward: (!rewards.is_empty()).then(|| rewards.iter().sum::<f64>() / rewards.len() as f64),
+    }
+}
+
+/// Counts the stretches that the model produced.
+fn turns(experience: &rollway_experience::Experience) -> u64 {
+    let Some(mask) = &experience.action_mask else { return 1 };
+    let mut was = false;
+    mask.iter().filter(|is| std::mem::replace(&mut was, *is) != *is && *is).count() as u64
+}
+
+/// Returns the experiences of a run as they are shown; otherwise why not.
+pub(super) fn shown(payload: Bytes) -> Result<(Vec<Experience>, Option<String>), String> {
+    let experiences = deserialize_many(payload)
+        .map_err(|error| format!("what it yielded are no experiences: {error}"))?;
+    let more = experiences.len().saturating_sub(EXPERIENCES);
+    let words = (more > 0).then(|| format!("{more} more experiences are not shown"));
+    Ok((experiences.iter().take(EXPERIENCES).map(show).collect(), words))
+}
+
+fn show(one: &rollway_experience::Experience) -> Experience {
+    let mut is_cut = one.tokens.len() > TOKENS;
+    let response = TOKENS.saturating_sub(one.prompt_length);
+    let mut text = |text: &Option<String>| {
+        let text = text.as_deref()?;
+        is_cut |= text.len() > TEXT;
+        Some(text[..text.floor_char_boundary(TEXT)].to_owned())
+    };
+    let (prompt_text, response_text) = (text(&one.prompt_text), text(&one.response_text));
+    let mut value = |json: Option<&rollway_experience::Json>| match json {
+        Some(json) if json.bytes().len() > TEXT => {
+            is_cut = true;
+            Value::Null
+        }
+        Some(json) => json.value(),
+        None => Value::Null,
+    };
+    let (messages, info) = (value(one.messages.as_ref()), value(Some(&one.info)));
+    let logprobs = one.logprobs.as_ref().map(|logprobs| {
+        logprobs.iter().take(response).map(|number| shortest(f64::from(number))).collect()
+    });
+    let mask = one.action_mask.as_ref();
+    Experience {
+        eid: json!(one.eid.to_string()),
+        reward: one.reward,
+        messages,
+        prompt_text,
+        response_text,
+        tokens: one.tokens.iter().take(TOKENS).map(i64::from).collect(),
+        texts: None,
+        logprobs,
+        mask: mask.map(|mask| mask.iter().take(response).collect()).unwrap_or_default(),
+        prompt_length: one.prompt_length as u64,
+        versions: one
+            .model_versions
+            .as_ref()
+            .map(|versions| versions.iter().take(response).collect()),
+        metrics: json!(one.metrics),
+        info,
+        truncated: is_cut,
+    }
+}
+
+/// Five digits are enough to look at, and a tenth of the text.
+fn shortest(number: f64) -> f64 {
+    (number * 1e5).round() / 1e5
+}

@@ -1,0 +1,28 @@
+//! Observers of a job: run history, job view, traces, Prometheus metrics, alarms, monitors and the
+//! summary.
+//!
+//! ```text
+//! events (runs, calls) ──┬─► history ─► live_job, recorded_job ─► view (what dashboards read)
+//! job events ────────────┼─► trace, prometheus, monitors, summary
+//! live statistics ───────┴─► alarms ─► job events
+//! ```
+//!
+//! Observers decide nothing and slow nothing down: queues are bounded, and what does not fit is
+//! counted in [`Drops`]. This crate knows nothing of the dashboard's pages, of explorers, trainers
+//! and jobs.
+
+pub mod alarms;
+mod dropped;
+pub mod history;
+mod in_flight;
+pub mod live_job;
+pub mod monitors;
+pub mod prometheus;
+mod quick;
+pub mod recorded_job;
+mod staleness;
+pub mod summary;
+pub mod trace;
+pub mod view;
+
+pub use crate::dropped::Drops;

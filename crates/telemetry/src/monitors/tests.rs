@@ -1,0 +1,212 @@
+//! What is in the files, read by a reader that knows only the format's description.
+
+use std::path::Path;
+
+use super::tensorboard_writer::EventLog;
+use super::*;
+
+/// A number as a file has it: step, name, value.
+type Number = (i64, String, f32);
+
+/// Takes whole records from the front; what is left at the end is torn.
+fn records(mut bytes: &[u8]) -> (Vec<Vec<u8>>, usize) {
+    // CRC-32C by its definition, bit by bit: a division of polynomials.
+    let crc = |bytes: &[u8]| {
+        let mut sum = u32::MAX;
+        for bit in bytes.iter().flat_map(|byte| (0..8).map(move |at| byte >> at & 1)) {
+            let carry = (sum & 1) ^ u32::from(bit);
+            sum = (sum >> 1) ^ (0x1edc_6f41_u32.reverse_bits() * carry);
+        }
+        !sum
+    };
+    let is_right = |bytes: &[u8], mask: &[u8]| {
+        let sum = crc(bytes);
+        let turned = ((u64::from(sum) << 17 | u64::from(sum) >> 15) & 0xffff_ffff) + 0xa282_ead8;
+        mask == &turned.to_le_bytes()[..4]
+    };
+    let mut records = Vec::new();
+    while let Some((head, rest)) = bytes.split_at_checked(12) {
+        assert!(is_right(&head[..8], &head[8..]), "the checksum of a length");
+        let length = u64::from_le_bytes(head[..8].try_into().unwrap()) as usize;
+        let Some((body, rest)) = rest.split_at_checked(length + 4) else { break };
+        assert!(is_right(&body[..length], &body[length..]), "the checksum of a record");
+        records.push(body[..length].to_vec());
+        bytes = rest;
+    }
+    (records, bytes.len())
+}
+
+/// Takes a message apart into its fields: number, and either bits or bytes.
+fn fields(mut bytes: &[u8]) -> Vec<(u64, u64, Vec<u8>)> {
+    fn varint(bytes: &mut &[u8]) -> u64 {
+        let end = bytes.iter().position(|byte| *byte < 0x80).unwrap();
+        let (head, rest) = bytes.split_at(end + 1);
+        *bytes = rest;
+        head.iter().rev().fold(0, |value, byte| value << 7 | u64::from(byte & 0x7f))
+    }
+    let mut fields = Vec::new();
+    while !bytes.is_empty() {
+        let key = varint(&mut bytes);
+        let (number, length) = match key & 7 {
+            0 => (varint(&mut bytes), 0),
+            1 => (u64::from_le_bytes(bytes[..8].try_into().unwrap()), 8),
+            2 => (0, varint(&mut bytes) as usize),
+            5 => (u32::from_le_bytes(bytes[..4].try_into().unwrap()).into(), 4),
+            kind => panic!("a field of kind {kind}"),
+        };
+        let (content, rest) = bytes.split_at(length);
+        fields.push((key >> 3, number, content.to_vec()));
+        bytes = rest;
+    }
+    fields
+}
+
+/// Reads all numbers, and the steps at which sessions began.
+fn read(folder: &Path) -> (Vec<Number>, Vec<i64>) {
+    let mut files: Vec<_> =
+        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    let (mut numbers, mut sessions) = (Vec::new(), Vec::new());
+    for file in files {
+        let (records, torn) = records(&std::fs::read(file).unwrap());
+        assert_eq!(torn, 0);
+        let version = fields(&records[0]).into_iter().find(|(field, ..)| *field == 3);
+        assert_eq!(version.unwrap().2, b"brain.Event:2");
+        for record in &records[1..] {
+            let fields_ = fields(record);
+            let get = |wanted| fields_.iter().find(|(field, ..)| *field == wanted);
+            let step = get(2).map_or(0, |(_, step, _)| *step as i64);
+            if get(7).is_some() {
+                sessions.push(step);
+            }
+            let Some((.., summary)) = get(5) else { continue };
+            for (_, _, value) in fields(summary) {
+                let value = fields(&value);
+                let (.., tag) = value.iter().find(|(field, ..)| *field == 1).unwrap();
+                let tag = String::from_utf8(tag.clone()).unwrap();
+                if let Some((_, bits, _)) = value.iter().find(|(field, ..)| *field == 2) {
+                    numbers.push((step, tag, f32::from_bits(*bits as u32)));
+                }
+            }
+        }
+    }
+    (numbers, sessions)
+}
+
+fn config(folder: &Path) -> Config {
+    let mut config = Config::default();
+    config.checkpoint_root_dir = folder.display().to_string();
+    config
+}
+
+fn metrics(numbers: &[(&str, f64)]) -> Metrics {
+    numbers.iter().copied().collect()
+}
+
+fn trained(step: u64, value: f64) -> Event {
+    Event::Trained { step, metrics: metrics(&[("trainer/loss", value), ("trainer/zero", 0.0)]) }
+}
+
+fn began(done_steps: u64) -> Event {
+    Event::Began {
+        mode: Mode::Both,
+        job_dir: PathBuf::new(),
+        done_steps,
+        total_steps: Some(9),
+        tasks_per_step: 1,
+        runners: 1,
+    }
+}
+
+#[test]
+fn every_number_is_in_the_files_of_who_told_it_and_a_new_start_makes_a_new_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = config(folder.path());
+    let curves = super::folder(&config).unwrap();
+    let mut expected = Vec::new();
+    for life in 0..3 {
+        let monitor = Monitor::open(&config).unwrap().unwrap();
+        monitor.saw(&began(life));
+        for step in life * 10..life * 10 + 10 {
+            let value = 1.0 / (step + 1) as f64;
+            monitor.saw(&trained(step, value));
+            expected.push((step as i64, "trainer/loss".to_owned(), value as f32));
+            expected.push((step as i64, "trainer/zero".to_owned(), 0.0));
+        }
+    }
+    let (numbers, sessions) = read(&curves.join(&config.trainer.name));
+    assert_eq!((numbers, sessions.as_slice()), (expected, [].as_slice()));
+    let (numbers, sessions) = read(&curves.join(&config.explorer.name));
+    assert_eq!((numbers, sessions.as_slice()), (vec![], [1, 2, 3].as_slice()));
+    let files = std::fs::read_dir(curves.join(&config.trainer.name)).unwrap().count();
+    assert_eq!(files, 3);
+}
+
+#[test]
+fn a_file_that_was_cut_anywhere_keeps_what_was_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut log = EventLog::new(folder.path().to_owned());
+    for step in 0..3 {
+        log.add(0.0, step, tensorboard_proto::What::numbers([("a", 1.0)].into_iter()));
+    }
+    log.flush();
+    let file = std::fs::read_dir(folder.path()).unwrap().next().unwrap().unwrap().path();
+    let bytes = std::fs::read(file).unwrap();
+    let (whole, torn) = records(&bytes);
+    assert_eq!((whole.len(), torn), (4, 0));
+    for cut in 0..bytes.len() {
+        let (some, torn) = records(&bytes[..cut]);
+        assert_eq!(some, whole[..some.len()]);
+        assert_eq!(some.iter().map(|record| record.len() + 16).sum::<usize>() + torn, cut);
+    }
+}
+
+#[test]
+fn no_files_are_written_if_none_are_wanted() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = config(folder.path());
+    config.monitor.monitor_type = vec![MonitorType::None];
+    assert!(Monitor::open(&config).unwrap().is_none());
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+/// A folder that is a file stands for a disk that takes nothing.
+#[test]
+fn what_the_disk_does_not_take_is_written_later() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().join("curves");
+    std::fs::write(&place, "").unwrap();
+    let mut log = EventLog::new(place.clone());
+    let add = |log: &mut EventLog, step| {
+        log.add(0.0, step, tensorboard_proto::What::numbers([("a", 1.0)].into_iter()));
+        log.flush();
+    };
+    add(&mut log, 1);
+    add(&mut log, 2);
+    assert!(!log.waiting.is_empty());
+    std::fs::remove_file(&place).unwrap();
+    add(&mut log, 3);
+    assert!(log.waiting.is_empty());
+    let steps: Vec<i64> = read(&place).0.into_iter().map(|(step, ..)| step).collect();
+    assert_eq!(steps, [1, 2, 3]);
+}
+
+#[test]
+fn a_thread_that_does_not_keep_up_blocks_nobody() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = Job {
+        explorer: folder.path().join("explorer"),
+        trainer: folder.path().join("trainer"),
+        description: String::new(),
+    };
+    let (monitor, thread) = Monitor::new(|dropped| Writer::new(job, dropped));
+    // The thread does not run yet: what is more than may wait is dropped.
+    for step in 0..WAITING as u64 + 7 {
+        monitor.saw(&trained(step, 1.0));
+    }
+    assert_eq!(monitor.dropped.load(Ordering::Relaxed), 7);
+    let thread = thread::spawn(thread);
+    drop(monitor);
+    thread.join().unwrap();
+    assert_eq!(read(&folder.path().join("trainer")).0.len(), 2 * WAITING);
+}

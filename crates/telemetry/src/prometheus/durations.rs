@@ -1,0 +1,138 @@
+//! How long attempts and tasks last, by workflow: a few workflows under their own names, the rest
+//! together.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rollway_core::BatchKind;
+
+use super::writer::Spread;
+
+/// How many workflows have numbers of their own.
+const WORKFLOWS: usize = 50;
+
+/// What the others are called together.
+const OTHER: &str = "other";
+
+/// Upper bounds, in seconds: from 5 ms to 2 h.
+const BOUNDS: [f64; 16] = [
+    0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0,
+    7200.0,
+];
+
+/// Durations by the number of a workflow and by kind of batch.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Spans(BTreeMap<(usize, BatchKind), Histogram>);
+
+#[derive(Clone, Debug, Default)]
+struct Histogram {
+    counts: [u64; BOUNDS.len() + 1],
+    sum: f64,
+}
+
+impl Spans {
+    /// Counts a duration.
+    pub(super) fn add(&mut self, name: (usize, BatchKind), took: Duration) {
+        let seconds = took.as_secs_f64();
+        let at = BOUNDS.partition_point(|bound| *bound < seconds);
+        let histogram = self.0.entry(name).or_default();
+        histogram.counts[at] += 1;
+        histogram.sum += seconds;
+    }
+
+    /// Returns everything that was counted, in the order in which workflows came.
+    pub(super) fn iter<'a>(
+        &'a self,
+        names: &'a Names,
+    ) -> impl Iterator<Item = (&'a str, BatchKind, Spread)> {
+        self.0.iter().map(|((workflow, kind), histogram)| {
+            let bounds = BOUNDS.into_iter().chain([f64::INFINITY]);
+            let buckets = bounds.zip(histogram.counts).collect();
+            let workflow = names.list.get(*workflow).map_or(OTHER, |name| name);
+            (workflow, *kind, Spread { sum: histogram.sum, buckets })
+        })
+    }
+}
+
+/// Which names are used. The first that come have theirs, the rest share one.
+#[derive(Clone, Debug)]
+pub(super) struct Names {
+    /// Number 0 is the shared one.
+    list: Vec<Arc<str>>,
+    numbers: BTreeMap<Arc<str>, usize>,
+    /// The last that was asked for: most often it is the next one too.
+    last: (Arc<str>, usize),
+    /// How often one was counted under the shared name.
+    pub(super) others: u64,
+}
+
+impl Default for Names {
+    fn default() -> Self {
+        let shared: Arc<str> = OTHER.into();
+        let numbers = BTreeMap::from([(Arc::clone(&shared), 0)]);
+        Self { list: vec![Arc::clone(&shared)], numbers, last: (shared, 0), others: 0 }
+    }
+}
+
+impl Names {
+    /// Returns the number of the name under which something is counted.
+    pub(super) fn of(&mut self, name: &Arc<str>) -> usize {
+        if Arc::ptr_eq(&self.last.0, name) {
+            return self.last.1;
+        }
+        let number = match self.numbers.get(name) {
+            Some(known) => *known,
+            None if self.list.len() <= WORKFLOWS => {
+                self.list.push(Arc::clone(name));
+                self.numbers.insert(Arc::clone(name), self.list.len() - 1);
+                self.list.len() - 1
+            }
+            None => {
+                self.others += 1;
+                return 0;
+            }
+        };
+        self.last = (Arc::clone(name), number);
+        number
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_few_workflows_have_names_and_all_are_counted() {
+        let (mut names, mut spans) = (Names::default(), Spans::default());
+        for number in 0..200 {
+            let workflow: Arc<str> = format!("w{number}").into();
+            let name = (names.of(&workflow), BatchKind::Train);
+            spans.add(name, Duration::from_millis(number));
+        }
+        let count = |spread: &Spread| spread.buckets.iter().map(|(_, count)| count).sum::<u64>();
+        let counts: Vec<_> =
+            spans.iter(&names).map(|(name, _, spread)| (name.to_owned(), count(&spread))).collect();
+        assert_eq!(counts.len(), WORKFLOWS + 1);
+        assert_eq!(counts.iter().map(|(_, count)| count).sum::<u64>(), 200);
+        assert!(counts.contains(&(OTHER.to_owned(), 150)));
+        assert_eq!(names.others, 150);
+    }
+
+    #[test]
+    fn a_bound_belongs_to_its_bucket() {
+        let mut spans = Spans::default();
+        for seconds in [0.005, 0.006, 7200.0, 7201.0] {
+            spans.add((0, BatchKind::Eval), Duration::from_secs_f64(seconds));
+        }
+        let names = Names::default();
+        let (_, _, spread) = spans.iter(&names).next().unwrap();
+        let filled: Vec<f64> = spread
+            .buckets
+            .iter()
+            .filter(|(_, count)| *count > 0)
+            .map(|(bound, _)| *bound)
+            .collect();
+        assert_eq!(filled, [0.005, 0.02, 7200.0, f64::INFINITY]);
+    }
+}

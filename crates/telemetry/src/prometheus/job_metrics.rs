@@ -1,0 +1,115 @@
+//! What the events of a job say, in numbers: steps, weights, experiences, evaluations, alarms.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rollway_core::BatchResult;
+use rollway_engine::job_event::Event;
+
+use crate::staleness::Staleness;
+
+/// How many names (sets of an evaluation, reasons of operators) have numbers of their own.
+const NAMES: usize = 100;
+
+/// What the others are called together.
+const OTHER: &str = "other";
+
+/// Where the pipeline says what it did.
+const PIPELINE: &str = "experience_pipeline/";
+
+/// What the events of a job have said.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Told {
+    pub(super) total_steps: Option<u64>,
+    pub(super) begun_step: u64,
+    pub(super) step: u64,
+    pub(super) steps: u64,
+    pub(super) waited: f64,
+    pub(super) trained_step: Option<u64>,
+    pub(super) version: Option<u64>,
+    pub(super) staleness: Option<Staleness>,
+    pub(super) reward: Option<f64>,
+    pub(super) scores: BTreeMap<Arc<str>, f64>,
+    pub(super) evals: u64,
+    pub(super) stored: u64,
+    pub(super) known: u64,
+    pub(super) dropped: BTreeMap<String, u64>,
+    pub(super) syncs: u64,
+    pub(super) sync_waited: f64,
+    pub(super) sync_loading: f64,
+    pub(super) alarms: BTreeMap<&'static str, (u64, bool)>,
+}
+
+impl Told {
+    pub(super) fn new() -> Self {
+        let alarms = crate::alarms::KINDS.into_iter().map(|kind| (kind, (0, false))).collect();
+        Self { alarms, ..Self::default() }
+    }
+
+    /// The newest weights that anybody has told of.
+    pub(super) fn newest(&self) -> u64 {
+        self.version.max(self.trained_step).unwrap_or(0)
+    }
+
+    pub(super) fn saw(&mut self, event: &Event) {
+        match event {
+            Event::Began { done_steps, total_steps, .. } => {
+                self.step = *done_steps;
+                self.begun_step = self.begun_step.max(*done_steps);
+                self.total_steps = *total_steps;
+            }
+            Event::StepBegun { step, .. } => self.begun_step = self.begun_step.max(*step),
+            Event::StepDone { step, result, metrics, waited } => {
+                self.step = self.step.max(*step);
+                self.steps += 1;
+                self.waited += waited.as_secs_f64();
+                self.staleness = Staleness::of(metrics, self.newest()).or(self.staleness);
+                self.reward = metrics.get("rollout/reward/mean").or(self.reward);
+                self.delivered(result);
+            }
+            Event::Evaluated { set, score, .. } => {
+                self.evals += 1;
+                if let Some(score) = score
+                    && (self.scores.contains_key(set) || self.scores.len() < NAMES)
+                {
+                    self.scores.insert(Arc::clone(set), *score);
+                }
+            }
+            Event::Synced { version, waited, loading, .. } => {
+                self.syncs += u64::from(self.version.is_none_or(|before| *version > before));
+                self.version = Some(*version);
+                self.sync_waited += waited.as_secs_f64();
+                self.sync_loading += loading.as_secs_f64();
+            }
+            Event::Trained { step, .. } => self.trained_step = self.trained_step.max(Some(*step)),
+            Event::Alarm(alarm) => {
+                let entry = self.alarms.entry(alarm.kind).or_default();
+                entry.0 += u64::from(alarm.raised);
+                entry.1 = alarm.raised;
+            }
+            Event::Pulse(_) | Event::Note(_) => {}
+        }
+    }
+
+    /// Adds up what the pipeline says about the experiences of a step.
+    fn delivered(&mut self, result: &BatchResult) {
+        for (key, value) in result.sink_metrics.iter() {
+            let Some(name) = key.strip_prefix(PIPELINE) else { continue };
+            let count = value as u64;
+            match name {
+                "stored_count" => self.stored += count,
+                "known_count" => self.known += count,
+                name if name.contains("/filtered/") || name.starts_with("displaced/") => {
+                    let reason = name.replacen("/filtered/", "/", 1);
+                    *self.reason(reason) += count;
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn reason(&mut self, reason: String) -> &mut u64 {
+        let is_known = self.dropped.contains_key(&reason) || self.dropped.len() < NAMES;
+        self.dropped.entry(if is_known { reason } else { OTHER.to_owned() }).or_default()
+    }
+}

@@ -1,0 +1,266 @@
+//! Traces: what was done when, and inside of what, for OpenTelemetry and as a file for Perfetto.
+//!
+//! ```text
+//! Seen ───► filter ─┐                              ┌─► book ─► otlp ─► collector
+//! Event ────────────┴─► queue ─► thread ─► marks ──┴─► chrome ─► trace.json
+//! ```
+//!
+//! `sampling.rs` decides in the caller's thread which tasks are traced, `span_builder.rs` makes spans,
+//! `ids.rs` names them. `docs/tracing.md` says it for people.
+
+mod call_spans;
+mod dropped;
+mod event;
+mod from_history;
+mod ids;
+mod otlp;
+mod outcome;
+mod perfetto;
+mod queue;
+mod sampling;
+mod span;
+mod span_builder;
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use rollway_config::{ConcurrentMode, Config};
+use rollway_core::{AttemptId, RunId};
+use rollway_engine::events::{Observer, Seen};
+use rollway_engine::job_event::{Event, Watcher};
+use rollway_engine::live_stats::Pulse;
+
+use self::dropped::Losses;
+pub use self::dropped::Untraced;
+use self::event::{Fact, Mark, nanos};
+pub use self::from_history::draw;
+pub use self::ids::{Names, SpanId, TraceId, traceparent};
+use self::otlp::{Exporter, Target};
+use self::perfetto::Chrome;
+use self::queue::Queue;
+use self::sampling::Filter;
+use self::span_builder::Book;
+
+/// How often the numbers of runs in flight are put down.
+const BEAT: Duration = Duration::from_secs(1);
+
+/// How long the end of a job waits for its trace: the collector's farewell, and a disk.
+const FAREWELL: Duration = Duration::from_secs(12);
+
+/// Returns where the trace file of a job is.
+pub fn file(config: &Config) -> PathBuf {
+    config.job_dir().join("trace.json")
+}
+
+/// Tells whether a job is traced.
+pub fn is_wanted(config: &Config) -> bool {
+    let variable = |name: &str| std::env::var(name).ok();
+    // What cannot be understood is told when it is opened.
+    config.trace.file
+        || Target::of(config, &Names::of(config), variable).is_ok_and(|target| target.is_some())
+}
+
+/// Traces a job. Closed, or dropped, it writes and sends what it has.
+#[derive(Debug)]
+pub struct Tracer {
+    shared: Arc<Shared>,
+    over: Mutex<Receiver<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    filter: Mutex<Filter>,
+    queue: Queue,
+    losses: Arc<Losses>,
+}
+
+impl Tracer {
+    /// Opens what a configuration wants; none if it wants no traces.
+    ///
+    /// # Errors
+    /// If the file cannot be written, or the collector's address or headers make no sense.
+    pub fn open(config: &Config) -> io::Result<Option<Arc<Self>>> {
+        let names = Names::of(config);
+        let losses = Arc::new(Losses::default());
+        let variable = |name: &str| std::env::var(name).ok();
+        let target = Target::of(config, &names, variable).map_err(io::Error::other)?;
+        let in_turn = config.explorer.concurrent_mode == ConcurrentMode::Sequential;
+        let mut outlets = Outlets { book: None, chrome: None };
+        if let Some(target) = target {
+            let exporter = Exporter::start(target, &losses)?;
+            outlets.book = Some((Book::new(names.clone(), in_turn), exporter));
+        }
+        if config.trace.file {
+            let (path, most) = (file(config), config.trace.max_file_bytes);
+            let now = nanos(SystemTime::now());
+            outlets.chrome = Some(Chrome::open(&path, most, now, in_turn, &losses)?);
+        }
+        if outlets.book.is_none() && outlets.chrome.is_none() {
+            return Ok(None);
+        }
+        let filter = Filter::new(names, config.trace.sample);
+        Self::start(filter, outlets, losses).map(|tracer| Some(Arc::new(tracer)))
+    }
+
+    fn start(filter: Filter, outlets: Outlets, losses: Arc<Losses>) -> io::Result<Self> {
+        let (end, over) = channel();
+        let filter = Mutex::new(filter);
+        let shared = Arc::new(Shared { filter, queue: Queue::default(), losses });
+        let known = Arc::clone(&shared);
+        let work = move || {
+            outlets.work(&known.queue);
+            // Nobody may be waiting.
+            let _ = end.send(());
+        };
+        thread::Builder::new().name("trace".to_owned()).spawn(work)?;
+        Ok(Self { shared, over: over.into() })
+    }
+
+    /// Writes and sends what there is, within a deadline; nothing is traced from now on.
+    pub fn close(&self) {
+        if !self.shared.queue.close() {
+            return;
+        }
+        // A disk that hangs keeps nobody from ending.
+        if lock(&self.over).recv_timeout(FAREWELL) == Err(RecvTimeoutError::Timeout) {
+            tracing::warn!("the last of the trace is not written: its disk hangs");
+        }
+        self.shared.losses.tell();
+    }
+
+    /// Returns what was not traced so far.
+    pub fn untraced(&self) -> Untraced {
+        self.shared.losses.count()
+    }
+}
+
+impl Shared {
+    fn tell(&self, marks: Vec<Mark>) {
+        let left = self.queue.push(marks);
+        if left > 0 {
+            self.losses.marks(left);
+        }
+    }
+
+    fn now(&self, fact: Fact) {
+        self.tell(vec![Mark { at: nanos(SystemTime::now()), fact }]);
+    }
+}
+
+impl Observer for Tracer {
+    fn observe(&self, seen: &[Seen]) {
+        let shared = &self.shared;
+        let has_room = shared.queue.has_room();
+        let mut marks = Vec::new();
+        let ignored = {
+            let mut filter = lock(&shared.filter);
+            filter.keep(seen, has_room, &mut marks);
+            std::mem::take(&mut filter.ignored)
+        };
+        shared.losses.tasks(ignored);
+        if !marks.is_empty() {
+            shared.tell(marks);
+        }
+    }
+
+    fn traceparent(&self, attempt: AttemptId, run: RunId, call: u64) -> Option<String> {
+        let (trace, span) = lock(&self.shared.filter).call(attempt, run, call)?;
+        Some(traceparent(trace, span))
+    }
+}
+
+impl Watcher for Tracer {
+    fn saw(&self, event: &Event) {
+        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let fact = match event {
+            Event::Pulse(pulse) => return count(pulse.clone(), &self.shared),
+            Event::StepBegun { step, tasks, runs } => {
+                Fact::StepBegun { step: *step, tasks: *tasks, runs: *runs }
+            }
+            Event::StepDone { step, metrics, .. } => {
+                Fact::StepDone { step: *step, reward: metrics.get("rollout/reward/mean") }
+            }
+            Event::Evaluated { step, version, set, score, .. } => {
+                let (step, version, set) = (*step, Some(*version), Arc::clone(set));
+                Fact::Evaluated { step, version, set, score: *score }
+            }
+            Event::Synced { step, version, waited, loading } => {
+                let (waited, loading) = (nanos(*waited), nanos(*loading));
+                Fact::Synced { step: *step, version: Some(*version), waited, loading }
+            }
+            Event::Trained { step, .. } => Fact::Trained { step: *step },
+            Event::Note(words) => Fact::Noted(words.as_str().into()),
+            _ => return,
+        };
+        self.shared.now(fact);
+    }
+}
+
+/// Puts down how many runs are in flight, as long as somebody traces.
+fn count(pulse: Pulse, shared: &Arc<Shared>) {
+    let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+    let shared: Weak<Shared> = Arc::downgrade(shared);
+    runtime.spawn(async move {
+        loop {
+            let beat = pulse.beat().await;
+            let Some(shared) = shared.upgrade() else { return };
+            if shared.queue.is_closed() {
+                return;
+            }
+            let (pending, running, busy) = (beat.pending, beat.running, beat.busy);
+            shared.now(Fact::Beat { pending, running, busy });
+            drop(shared);
+            tokio::time::sleep(BEAT).await;
+        }
+    });
+}
+
+impl Drop for Tracer {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// Where marks go.
+struct Outlets {
+    book: Option<(Book, Exporter)>,
+    chrome: Option<Chrome>,
+}
+
+impl Outlets {
+    /// Takes marks until there are no more.
+    fn work(mut self, queue: &Queue) {
+        let mut marks = Vec::new();
+        while queue.take(&mut marks) {
+            self.take(&marks);
+        }
+        if let Some((mut book, exporter)) = self.book {
+            exporter.send(book.close());
+        }
+        if let Some(chrome) = self.chrome {
+            chrome.close();
+        }
+    }
+
+    fn take(&mut self, marks: &[Mark]) {
+        if let Some(chrome) = &mut self.chrome {
+            marks.iter().for_each(|mark| chrome.note(mark));
+            chrome.flush();
+        }
+        if let Some((book, exporter)) = &mut self.book {
+            marks.iter().for_each(|mark| book.note(mark));
+            exporter.send(book.over());
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;

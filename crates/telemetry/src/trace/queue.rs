@@ -1,0 +1,91 @@
+//! Marks on their way to the thread that traces. It takes many at once: to wake it for every one
+//! would cost more than the mark.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::event::Mark;
+use super::lock;
+
+/// How many marks may wait for the thread. No task is begun to be traced once half are there, so
+/// that those that were have the other half.
+pub(super) const WAITING: usize = 65_536;
+
+/// How long marks may wait, so that many are taken at once.
+const LINGER: Duration = Duration::from_millis(200);
+
+/// From how many on they do not wait any longer.
+const MANY: usize = WAITING / 8;
+
+/// Marks that wait.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    inner: Mutex<Inner>,
+    wake: Condvar,
+    /// How many marks there are, with those that the thread has taken and is at.
+    waiting: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    marks: Vec<Mark>,
+    is_closed: bool,
+}
+
+impl Queue {
+    /// Tells whether there is room for more tasks.
+    pub(super) fn has_room(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) < WAITING / 2
+    }
+
+    /// Puts marks behind the others, if there is room for them; returns how many were left out.
+    pub(super) fn push(&self, marks: Vec<Mark>) -> usize {
+        let count = marks.len();
+        let mut inner = lock(&self.inner);
+        // Nobody traces any more.
+        if inner.is_closed {
+            return 0;
+        }
+        if self.waiting.fetch_add(count, Ordering::Relaxed) + count > WAITING {
+            self.waiting.fetch_sub(count, Ordering::Relaxed);
+            return count;
+        }
+        let before = inner.marks.len();
+        inner.marks.extend(marks);
+        let after = inner.marks.len();
+        drop(inner);
+        if (before == 0 && after > 0) || (before < MANY && after >= MANY) {
+            self.wake.notify_one();
+        }
+        0
+    }
+
+    /// Waits for marks and takes all in place of those that were taken last. False: there are no
+    /// more.
+    pub(super) fn take(&self, marks: &mut Vec<Mark>) -> bool {
+        self.waiting.fetch_sub(marks.len(), Ordering::Relaxed);
+        marks.clear();
+        marks.shrink_to(MANY);
+        let idle = |inner: &mut Inner| inner.marks.is_empty() && !inner.is_closed;
+        let inner = self.wake.wait_while(lock(&self.inner), idle);
+        let inner = inner.unwrap_or_else(PoisonError::into_inner);
+        // More is sure to come.
+        let few = |inner: &mut Inner| inner.marks.len() < MANY && !inner.is_closed;
+        let waited = self.wake.wait_timeout_while(inner, LINGER, few);
+        let mut inner = waited.unwrap_or_else(PoisonError::into_inner).0;
+        std::mem::swap(&mut inner.marks, marks);
+        !marks.is_empty()
+    }
+
+    /// Lets nothing more in; tells whether that is new.
+    pub(super) fn close(&self) -> bool {
+        let was_closed = std::mem::replace(&mut lock(&self.inner).is_closed, true);
+        self.wake.notify_all();
+        !was_closed
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        lock(&self.inner).is_closed
+    }
+}

@@ -1,0 +1,198 @@
+//! Which tasks are traced: those that the sample draws, and no more at once than tracing may cost.
+//! A task is traced whole or not at all.
+//!
+//! This is asked by whoever saw something, and must be quick: what belongs to a task that is not
+//! traced is gone after a look into a table.
+
+use std::collections::BTreeMap;
+
+use rollway_core::{AttemptId, BatchId, BatchKey, BatchState, RunId, TaskId};
+use rollway_engine::events::{Moment, Seen, What};
+
+use super::event::{Fact, Mark, nanos};
+use super::ids::{Names, SpanId, TraceId};
+use super::span::Nanos;
+use crate::quick::{QuickMap, QuickSet, mixed};
+
+/// How many tasks a second are traced in the long run. Rollouts take seconds: only work that does
+/// nothing comes faster than this, and then looking must not cost more than the work.
+const TASKS_PER_SECOND: u64 = 1_000;
+
+/// How many tasks may come at once beyond that.
+const BURST: u64 = 500;
+
+/// How many batches are remembered.
+const BATCHES: usize = 10_000;
+
+/// What was decided about a task.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Fate {
+    #[default]
+    Undecided,
+    Traced,
+    Ignored,
+}
+
+#[derive(Debug)]
+struct Batch {
+    name: BatchId,
+    seed: u64,
+    fates: Vec<Fate>,
+}
+
+/// Decides which tasks are traced.
+#[derive(Debug)]
+pub(super) struct Filter {
+    names: Names,
+    sample: f64,
+    is_bounded: bool,
+    batches: BTreeMap<BatchKey, Batch>,
+    /// The attempts of traced tasks that are under way.
+    attempts: QuickMap<AttemptId, (BatchKey, TaskId)>,
+    /// Their calls that are under way. A call may outlive its attempt by a little.
+    calls: QuickSet<u64>,
+    /// Tasks that may be taken now, in millionths.
+    purse: u64,
+    filled: Nanos,
+    /// Tasks that were ignored because there were too many.
+    pub(super) ignored: u64,
+}
+
+impl Filter {
+    pub(super) fn new(names: Names, sample: f64) -> Self {
+        Self {
+            names,
+            sample,
+            is_bounded: true,
+            batches: BTreeMap::new(),
+            attempts: QuickMap::default(),
+            calls: QuickSet::default(),
+            purse: BURST * 1_000_000,
+            filled: 0,
+            ignored: 0,
+        }
+    }
+
+    /// Returns one that traces every task: time is no matter.
+    #[cfg(test)]
+    pub(super) fn unbounded(names: Names) -> Self {
+        Self { is_bounded: false, ..Self::new(names, 1.0) }
+    }
+
+    /// Puts aside what belongs to traced tasks. `has_room`: whether more of them can be taken.
+    pub(super) fn keep(&mut self, seen: &[Seen], has_room: bool, kept: &mut Vec<Mark>) {
+        for Seen { at, what } in seen {
+            if self.wants(*at, what, has_room) {
+                let at = nanos(*at);
+                kept.extend(Fact::of(what).map(|fact| Mark { at, fact }));
+            }
+        }
+    }
+
+    /// Returns the trace and the span of a call of a traced task.
+    pub(super) fn call(
+        &self,
+        attempt: AttemptId,
+        run: RunId,
+        call: u64,
+    ) -> Option<(TraceId, SpanId)> {
+        let (key, task) = self.attempts.get(&attempt)?;
+        let batch = self.batches.get(key)?;
+        let trace = self.names.task_trace(&batch.name, *task);
+        Some((trace, self.names.call(attempt, run, call)))
+    }
+
+    fn wants(&mut self, at: std::time::SystemTime, what: &What, has_room: bool) -> bool {
+        match what {
+            What::BatchBegan { batch, key, first, tasks, .. } => {
+                if self.batches.len() >= BATCHES {
+                    self.batches.pop_first();
+                }
+                let seed = self.names.seed(batch);
+                let entry = self.batches.entry(*key);
+                let fresh = || Batch { name: batch.clone(), seed, fates: Vec::new() };
+                let fates = &mut entry.or_insert_with(fresh).fates;
+                let tasks = first.0 as usize + tasks.len();
+                fates.resize(tasks.max(fates.len()), Fate::Undecided);
+                true
+            }
+            What::BatchIs { key, state } => {
+                if matches!(state, BatchState::Finalized | BatchState::Aborted) {
+                    self.batches.remove(key);
+                }
+                true
+            }
+            What::AttemptGiven { attempt, key, task, .. } => {
+                let is_traced = self.is_traced(*key, *task, || nanos(at), has_room);
+                if is_traced {
+                    self.attempts.insert(*attempt, (*key, *task));
+                }
+                is_traced
+            }
+            What::AttemptBegan { attempt }
+            | What::RunEnded { attempt, .. }
+            | What::AttemptCancelled { attempt, .. } => self.attempts.contains_key(attempt),
+            What::AttemptEnded { attempt, .. } => self.attempts.remove(attempt).is_some(),
+            What::RunOver { key, task, .. } | What::TaskEnded { key, task, .. } => {
+                let batch = self.batches.get(key);
+                let fate = batch.and_then(|batch| batch.fates.get(task.0 as usize));
+                fate == Some(&Fate::Traced)
+            }
+            What::RunRetried { .. }
+            | What::PayloadDropped { .. }
+            | What::RunnerAt { .. }
+            | What::RunnerBroken { .. }
+            | What::RunnerReady { .. } => false,
+            What::Call(call) => match call.moment {
+                Moment::Began { .. } => {
+                    self.attempts.contains_key(&call.attempt) && self.calls.insert(call.call)
+                }
+                Moment::Sent { .. } => self.calls.contains(&call.call),
+                Moment::Ended { .. } => self.calls.remove(&call.call),
+            },
+        }
+    }
+
+    fn is_traced(
+        &mut self,
+        key: BatchKey,
+        task: TaskId,
+        at: impl FnOnce() -> Nanos,
+        has_room: bool,
+    ) -> bool {
+        let Some(batch) = self.batches.get_mut(&key) else { return false };
+        let place = task.0 as usize;
+        if place >= batch.fates.len() {
+            batch.fates.resize(place + 1, Fate::Undecided);
+        }
+        if batch.fates[place] == Fate::Undecided {
+            let drawn = mixed(batch.seed ^ u64::from(task.0)) as f64 / (u64::MAX as f64);
+            let is_drawn = self.sample >= 1.0 || drawn < self.sample;
+            let is_taken = is_drawn && has_room && (!self.is_bounded || self.pay(at()));
+            self.ignored += u64::from(is_drawn && !is_taken);
+            let fate = if is_taken { Fate::Traced } else { Fate::Ignored };
+            if let Some(batch) = self.batches.get_mut(&key) {
+                batch.fates[place] = fate;
+            }
+            return is_taken;
+        }
+        batch.fates[place] == Fate::Traced
+    }
+
+    /// Takes one task's worth out of the purse, if there is as much in it.
+    fn pay(&mut self, now: Nanos) -> bool {
+        const TASK: u64 = 1_000_000;
+        let micros = now.saturating_sub(self.filled) / 1_000;
+        // What is in it never grows beyond a burst, so that a long pause adds no more than that.
+        let gain = micros.min(BURST * 1_000_000).saturating_mul(TASKS_PER_SECOND);
+        if gain > 0 {
+            self.filled = now;
+            self.purse = self.purse.saturating_add(gain).min(BURST * TASK);
+        }
+        let is_enough = self.purse >= TASK;
+        if is_enough {
+            self.purse -= TASK;
+        }
+        is_enough
+    }
+}

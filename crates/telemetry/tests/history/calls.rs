@@ -1,0 +1,103 @@
+//! Model calls of runs, through the gateway, with the simulated server.
+
+use std::time::Duration;
+
+use reqwest::header::HeaderMap;
+use rollway_base::Secret;
+use rollway_core::BatchKind;
+use rollway_engine::events::Observers;
+use rollway_engine::{Gated, GatewayKeys, Local, Registry, RunContext, RunOutput};
+use rollway_gateway::dialect::Engine;
+use rollway_gateway::gateway::{self, Gateway};
+use rollway_gateway::models::{self, ServerSpec};
+use rollway_gateway::record;
+use rollway_mock_server::{MockServer, MockServerOptions};
+use rollway_telemetry::history::History;
+use rollway_telemetry::view::{JobState, RunKey, RunState};
+use serde_json::{Map, json};
+
+use crate::help::{config, coordinator, live, options, tasks, until};
+
+async fn start(server: &MockServer, observers: &Observers) -> Gateway {
+    let options = gateway::Options {
+        listen: "127.0.0.1:0".to_owned(),
+        host: None,
+        admin_key: Secret::random().unwrap(),
+        limits: gateway::Limits::default(),
+        record: record::Limits::default(),
+        models: models::Options {
+            health_interval: Duration::from_millis(20),
+            ..models::Options::default()
+        },
+        sampling: Map::new(),
+        force_sampling: false,
+        watcher: observers.of_calls(),
+    };
+    let server = ServerSpec {
+        model: "policy".to_owned(),
+        trained: true,
+        engine: Engine::Vllm,
+        url: server.url(),
+        api_key: None,
+        server_model: None,
+    };
+    Gateway::start(options, vec![server]).await.unwrap()
+}
+
+/// Asks twice for a model that is there, then once for one that is not, and stays.
+async fn ask(context: RunContext) -> rollway_engine::RunResult {
+    let model = context.model.expect("there is a gateway");
+    let (url, key) = (format!("{}/chat/completions", model.base_url), model.api_key.reveal());
+    let client = models::connections(&url, HeaderMap::new(), Duration::from_secs(10))?;
+    for name in ["policy", "policy", "nobody"] {
+        let messages = json!([{ "role": "user", "content": "say something" }]);
+        let body = json!({ "model": name, "messages": messages, "max_tokens": 5 }).to_string();
+        client.post(&url).bearer_auth(key).body(body).send().await?.bytes().await?;
+    }
+    if context.run.0 == 1 {
+        std::future::pending::<()>().await;
+    }
+    Ok(RunOutput::default())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_belong_to_the_attempt_that_made_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let history = History::open(&options(folder.path())).unwrap();
+    let scene = live(&history);
+    let server = MockServer::start(MockServerOptions::default()).unwrap();
+    let observers = Observers::new(vec![std::sync::Arc::clone(&history) as _]);
+    let gateway = start(&server, &observers).await;
+    let local = Local::new(Registry::default().with("ask", ask));
+    let workers = Gated::new(local, GatewayKeys::new(&gateway));
+    let coordinator = coordinator(config(2, 0), workers, &history).await;
+    coordinator.submit_batch("1/q", tasks("ask", 1, 2), BatchKind::Eval, None).await.unwrap();
+    until(&*scene, RunState::Succeeded, 1).await;
+
+    let key = |run| RunKey { batch: "1/q".to_owned(), task: 0, run };
+    let detail = scene.run(&key(0)).unwrap();
+    let calls = &detail.attempts[0].calls;
+    let seen: Vec<_> = calls.iter().map(|call| (call.model.as_str(), call.status)).collect();
+    assert_eq!(seen[..2], [("policy", Some(200)), ("policy", Some(200))]);
+    assert_eq!((seen.len(), seen[2].0, seen[2].1 >= Some(400)), (3, "nobody", true), "{seen:?}");
+    for call in &calls[..2] {
+        assert_eq!(call.server.as_deref(), Some(server.url().as_str()));
+        assert!(call.began <= call.sent.unwrap() && call.sent <= call.ended);
+        assert!(call.prompt_tokens > Some(0) && call.answer_tokens > Some(0));
+    }
+    assert_eq!((calls[2].sent, &calls[2].server), (None, &None));
+    let tokens: u64 = calls.iter().filter_map(|call| call.answer_tokens).sum();
+    assert_eq!((detail.run.tokens, detail.run.turns), (Some(tokens), Some(2)));
+
+    // Those of a run that is under way are there too.
+    until(&*scene, RunState::Running, 1).await;
+    while scene.run(&key(1)).unwrap().attempts[0].calls.len() < 3 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(scene.runners().await[0].calls, 6);
+    coordinator.abort_batch("1/q", "enough", false).await.unwrap();
+    gateway.stop(Duration::ZERO).await;
+    history.close(JobState::Finished, None);
+    let overview = scene.overview();
+    assert_eq!(overview.runs.cancelled["aborted"], 1);
+}

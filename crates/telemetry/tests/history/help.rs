@@ -1,0 +1,141 @@
+//! A coordinator with runners in this process, and the history of what it does.
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use rollway_core::metrics::Metrics;
+use rollway_core::{Config, FailureKind, FailurePolicy};
+use rollway_engine::events::Observers;
+use rollway_engine::{
+    Local, Parcel, Registry, RolloutCoordinator, RunContext, RunError, RunOutput, RunResult, Sink,
+    Stored, Task, Workers,
+};
+use rollway_experience::{Array, Experience, Fields, serialize};
+use rollway_telemetry::history::{History, Options};
+use rollway_telemetry::live_job;
+use rollway_telemetry::view::{Run, RunQuery, RunState, Scene};
+
+pub(crate) const MB: u64 = 1 << 20;
+
+/// Takes everything and keeps nothing.
+struct Nowhere;
+
+impl Sink for Nowhere {
+    fn deliver(&self, _: Parcel) -> Pin<Box<dyn Future<Output = Stored> + Send + '_>> {
+        Box::pin(std::future::ready(Ok(Metrics::new())))
+    }
+
+    fn process(&self, _: Vec<Bytes>) -> Pin<Box<dyn Future<Output = Stored> + Send + '_>> {
+        Box::pin(std::future::ready(Ok(Metrics::new())))
+    }
+}
+
+/// Three tokens of an answer to a prompt of two.
+pub(crate) fn experience(reward: f64) -> Bytes {
+    let fields = Fields {
+        tokens: Array::from(vec![1, 2, 3, 4, 5]),
+        prompt_length: 2,
+        logprobs: Some(Array::from(vec![-0.5, -1.0, -0.25])),
+        reward: Some(reward),
+        response_text: Some("a b c".to_owned()),
+        ..Fields::default()
+    };
+    serialize(&Experience::new(fields).unwrap()).unwrap()
+}
+
+/// Runs of a task: well, once badly and then well, always badly, without an end.
+async fn whimsical(context: RunContext, is_first: bool) -> RunResult {
+    match context.run.0 {
+        1 if is_first => return Err(failed("not at the first time")),
+        0 | 1 => {}
+        2 => return Err(failed("never")),
+        _ => std::future::pending().await,
+    }
+    let reward = f64::from(context.run.0);
+    let metrics = [("reward", reward)].into_iter().collect();
+    Ok(RunOutput { payload: Some(experience(reward)), metrics })
+}
+
+fn failed(message: &str) -> RunError {
+    RunError::new(FailureKind::Workflow, message)
+}
+
+async fn well(_: RunContext) -> RunResult {
+    Ok(RunOutput { payload: Some(experience(1.0)), metrics: Metrics::new() })
+}
+
+pub(crate) fn registry() -> Registry {
+    let seen: Mutex<HashSet<(String, u32, u32)>> = Mutex::default();
+    let whimsical = move |context: RunContext| {
+        let run = (context.batch.to_string(), context.task_id.0, context.run.0);
+        whimsical(context, seen.lock().unwrap().insert(run))
+    };
+    Registry::default().with("whimsical", whimsical).with("well", well)
+}
+
+pub(crate) fn options(dir: &Path) -> Options {
+    Options {
+        dir: dir.join("history"),
+        name: "test".to_owned(),
+        project: "history".to_owned(),
+        mode: "explore".to_owned(),
+        job_dir: dir.to_owned(),
+        max_runs: 1_000_000,
+        max_trajectory_bytes: 64 * MB,
+    }
+}
+
+pub(crate) fn config(runners: u32, retries: u32) -> Config {
+    let failures = FailurePolicy::with_retries(retries);
+    let max_timeout = Duration::from_secs(3600);
+    Config { runners, failures, max_timeout, default_timeout: max_timeout, ..Config::default() }
+}
+
+pub(crate) async fn coordinator(
+    config: Config,
+    workers: impl Workers,
+    history: &Arc<History>,
+) -> RolloutCoordinator {
+    let sink = Some(Arc::new(Nowhere) as Arc<dyn Sink>);
+    let observers = Observers::new(vec![Arc::clone(history) as _]);
+    let coordinator = RolloutCoordinator::new(config, workers, sink).observed(observers);
+    coordinator.prepare().await.unwrap();
+    history.follow(&coordinator);
+    coordinator
+}
+
+/// A coordinator with one runner for every run.
+pub(crate) async fn local(history: &Arc<History>) -> RolloutCoordinator {
+    coordinator(config(4, 1), Local::new(registry()), history).await
+}
+
+pub(crate) fn tasks(workflow: &str, count: usize, runs: u32) -> Vec<Task> {
+    vec![Task::new(workflow, "").repeat(runs); count]
+}
+
+/// All runs, by name.
+pub(crate) fn all(scene: &dyn Scene) -> BTreeMap<String, Run> {
+    let page = scene.runs(&RunQuery { limit: 1000, ..RunQuery::default() });
+    let count = page.runs.len();
+    let named =
+        page.runs.into_iter().map(|run| (format!("{}/{}/{}", run.batch, run.task, run.run), run));
+    let runs: BTreeMap<String, Run> = named.collect();
+    assert_eq!((runs.len(), runs.len() as u64), (count, page.total), "each of them once");
+    runs
+}
+
+/// Waits until as many runs are in a state.
+pub(crate) async fn until(scene: &dyn Scene, state: RunState, count: u64) {
+    let query = RunQuery { state: Some(state), ..RunQuery::default() };
+    while scene.runs(&query).total < count {
+        tokio::task::yield_now().await;
+    }
+}
+
+pub(crate) fn live(history: &Arc<History>) -> Arc<dyn Scene> {
+    live_job::live(Arc::clone(history))
+}

@@ -1,0 +1,156 @@
+//! What survives: a process that is killed, a tail that is torn, a job that goes on.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rollway_core::BatchKind;
+use rollway_data::ledger;
+use rollway_engine::events::Observers;
+use rollway_engine::{Local, RolloutCoordinator};
+use rollway_telemetry::history::History;
+use rollway_telemetry::recorded_job;
+use rollway_telemetry::view::{JobState, RunKey, RunState};
+
+use crate::help::{all, config, live, local, options, registry, tasks, until};
+
+#[tokio::test]
+async fn a_torn_tail_loses_no_more_than_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let history = History::open(&options(folder.path())).unwrap();
+    let coordinator = local(&history).await;
+    coordinator.submit_batch(1, tasks("well", 5, 1), BatchKind::Train, None).await.unwrap();
+    coordinator.finalize_train_batch(1, None).await.unwrap();
+    history.close(JobState::Stopped, None);
+    drop((coordinator, history));
+    let dir = folder.path().join("history");
+    for file in ["events", "runs-000001"] {
+        let mut file = OpenOptions::new().append(true).open(dir.join(file)).unwrap();
+        file.write_all(&[200, 0, 0, 0, 1, 2, 3, 4, b'{']).unwrap();
+    }
+    let told = recorded_job::open(folder.path()).unwrap();
+    assert_eq!(all(&*told).len(), 5);
+
+    // The next process goes on behind what was whole.
+    let history = History::open(&options(folder.path())).unwrap();
+    let (coordinator, scene) = (local(&history).await, live(&history));
+    coordinator.submit_batch(2, tasks("well", 3, 1), BatchKind::Train, None).await.unwrap();
+    coordinator.finalize_train_batch(2, None).await.unwrap();
+    assert_eq!(all(&*scene).len(), 8);
+    history.close(JobState::Finished, None);
+    let told = recorded_job::open(folder.path()).unwrap();
+    let runs = all(&*told);
+    assert_eq!(runs.len(), 8);
+    assert!(runs.values().all(|run| run.state == RunState::Succeeded), "{runs:?}");
+    let names: Vec<String> = told.batches().into_iter().map(|batch| batch.batch).collect();
+    assert_eq!(names, ["2", "1"]);
+    let detail = told.run(&RunKey { batch: "1".to_owned(), task: 4, run: 0 }).unwrap();
+    assert_eq!((detail.attempts.len(), detail.experiences.len()), (1, 1));
+}
+
+#[tokio::test]
+async fn what_cannot_be_written_is_counted_and_the_next_goes_elsewhere() {
+    let folder = tempfile::tempdir().unwrap();
+    let history = History::open(&options(folder.path())).unwrap();
+    for file in ["runs-000001", "trajectories-000001"] {
+        // Nobody can write to it.
+        fs::create_dir(folder.path().join("history").join(file)).unwrap();
+    }
+    let (coordinator, scene) = (local(&history).await, live(&history));
+    coordinator.submit_batch(1, tasks("well", 3, 1), BatchKind::Train, None).await.unwrap();
+    coordinator.finalize_train_batch(1, None).await.unwrap();
+    let is_counted = |what: &str| scene.overview().dropped.get(what).is_some_and(|it| *it > 0);
+    while !(is_counted("records") && is_counted("trajectories")) {
+        // Whoever writes has to get its turn.
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    coordinator.submit_batch(2, tasks("well", 3, 1), BatchKind::Train, None).await.unwrap();
+    coordinator.finalize_train_batch(2, None).await.unwrap();
+    history.close(JobState::Finished, None);
+    for file in ["runs-000001", "trajectories-000001"] {
+        fs::remove_dir(folder.path().join("history").join(file)).unwrap();
+    }
+    let told = recorded_job::open(folder.path()).unwrap();
+    for task in 0..3 {
+        let detail = told.run(&RunKey { batch: "2".to_owned(), task, run: 0 }).unwrap();
+        assert_eq!((detail.attempts.len(), detail.experiences.len()), (1, 1), "{detail:?}");
+        let lost = told.run(&RunKey { batch: "1".to_owned(), task, run: 0 }).unwrap();
+        assert_eq!((lost.attempts.len(), lost.experiences.len()), (0, 0), "{lost:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_second_writer_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let history = History::open(&options(folder.path())).unwrap();
+    let error = History::open(&options(folder.path())).unwrap_err().to_string();
+    assert!(error.contains("another process"), "{error}");
+    // Whoever only looks is not.
+    assert_eq!(recorded_job::open(folder.path()).unwrap().job().state, JobState::Running);
+    history.close(JobState::Finished, None);
+    drop(history);
+    assert_eq!(recorded_job::open(folder.path()).unwrap().job().state, JobState::Finished);
+    let nothing = recorded_job::open(&folder.path().join("history")).unwrap_err().to_string();
+    assert!(nothing.contains("no history"), "{nothing}");
+}
+
+/// A coordinator with a ledger, whose runs are in the history.
+async fn durable(folder: &std::path::Path, history: &Arc<History>) -> RolloutCoordinator {
+    let workers = Local::new(registry());
+    let (at, options) = (folder.join("ledger"), ledger::Options::new("test"));
+    let sink = None;
+    let opened = RolloutCoordinator::with_ledger(config(4, 1), workers, sink, &at, options).await;
+    let observers = Observers::new(vec![Arc::clone(history) as _]);
+    let coordinator = opened.unwrap().0.observed(observers);
+    coordinator.prepare().await.unwrap();
+    coordinator
+}
+
+#[tokio::test]
+async fn a_job_goes_on_with_the_same_batches() {
+    goes_on(false).await;
+}
+
+#[tokio::test]
+async fn what_the_history_has_lost_the_ledger_knows() {
+    goes_on(true).await;
+}
+
+async fn goes_on(is_lost: bool) {
+    let folder = tempfile::tempdir().unwrap();
+    let history = History::open(&options(folder.path())).unwrap();
+    let scene = live(&history);
+    let coordinator = durable(folder.path(), &history).await;
+    coordinator.submit_batch("1/q", tasks("whimsical", 1, 4), BatchKind::Eval, None).await.unwrap();
+    until(&*scene, RunState::Succeeded, 2).await;
+    until(&*scene, RunState::Failed, 1).await;
+    coordinator.shutdown(Duration::ZERO).await.unwrap();
+    history.close(JobState::Stopped, None);
+    drop((coordinator, scene, history));
+    if is_lost {
+        fs::remove_file(folder.path().join("history/runs-000001")).unwrap();
+    }
+
+    let history = History::open(&options(folder.path())).unwrap();
+    let scene = live(&history);
+    let coordinator = durable(folder.path(), &history).await;
+    history.follow(&coordinator);
+    until(&*scene, RunState::Running, 1).await;
+    let runs = all(&*scene);
+    let states: Vec<RunState> = runs.values().map(|run| run.state).collect();
+    let ended = [RunState::Succeeded, RunState::Succeeded, RunState::Failed];
+    assert_eq!((&states[..3], states[3]), (&ended[..], RunState::Running));
+    assert_eq!(scene.overview().runs.submitted, 4);
+    assert_eq!(scene.batches().len(), 1);
+    coordinator.abort_batch("1/q", "enough", false).await.unwrap();
+    let overview = scene.overview();
+    assert_eq!((overview.runs.pending, overview.runs.running), (0, 0));
+    assert_eq!(
+        overview.runs.cancelled.into_iter().collect::<Vec<_>>(),
+        [("aborted".to_owned(), 1)]
+    );
+    let before = all(&*scene);
+    history.close(JobState::Stopped, None);
+    assert_eq!(all(&*recorded_job::open(folder.path()).unwrap()), before);
+}

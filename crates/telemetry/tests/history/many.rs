@@ -1,0 +1,125 @@
+//! Many runs: what is done per question stays small, and limits hold.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rollway_core::metrics::Metrics;
+use rollway_core::{
+    AttemptId, BatchKey, BatchKind, BatchState, Life, Over, RunId, RunnerId, Runs, TaskId,
+};
+use rollway_engine::RunEnd;
+use rollway_engine::events::{self, Observer, Seen, What};
+use rollway_telemetry::history::History;
+use rollway_telemetry::recorded_job;
+use rollway_telemetry::view::{JobState, RunKey, RunQuery, RunState};
+
+use crate::help::{all, experience, live, local, options, tasks};
+
+#[tokio::test]
+async fn the_oldest_runs_make_room_and_are_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let limited = rollway_telemetry::history::Options { max_runs: 50, ..options(folder.path()) };
+    let history = History::open(&limited).unwrap();
+    let (coordinator, scene) = (local(&history).await, live(&history));
+    for batch in 0..6 {
+        let tasks = tasks("well", 20, 1);
+        coordinator.submit_batch(batch, tasks, BatchKind::Train, None).await.unwrap();
+        coordinator.finalize_train_batch(batch, None).await.unwrap();
+    }
+    let runs = all(&*scene);
+    assert_eq!(runs.len(), 50);
+    assert!(!runs.contains_key("3/9/0") && runs.contains_key("3/10/0"), "{:?}", runs.keys());
+    let overview = scene.overview();
+    assert_eq!(overview.dropped["runs"], 70);
+    // What was dropped is still counted.
+    assert_eq!((overview.runs.submitted, overview.runs.succeeded), (120, 120));
+    assert_eq!(overview.tasks.finished, 120);
+    assert!(scene.run(&RunKey { batch: "0".to_owned(), task: 0, run: 0 }).is_none());
+}
+
+#[tokio::test]
+async fn the_oldest_trajectories_make_room_and_are_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let bytes = experience(1.0).len() as u64;
+    // Eight files of two each.
+    let max_trajectory_bytes = 16 * bytes;
+    let limited =
+        rollway_telemetry::history::Options { max_trajectory_bytes, ..options(folder.path()) };
+    let history = History::open(&limited).unwrap();
+    let (coordinator, scene) = (local(&history).await, live(&history));
+    coordinator.submit_batch(1, tasks("well", 40, 1), BatchKind::Train, None).await.unwrap();
+    coordinator.finalize_train_batch(1, None).await.unwrap();
+    let mut kept = 0;
+    for task in 0..40 {
+        let detail = scene.run(&RunKey { batch: "1".to_owned(), task, run: 0 }).unwrap();
+        match &detail.experiences[..] {
+            [] => assert!(detail.experiences_message.unwrap().contains("dropped")),
+            _ => kept += 1,
+        }
+    }
+    assert_eq!(scene.overview().dropped["trajectories"] + kept, 40);
+    assert!((14..=16).contains(&kept), "{kept}");
+    history.close(JobState::Finished, None);
+    let files = std::fs::read_dir(folder.path().join("history")).unwrap();
+    let sizes = files.filter_map(|file| {
+        let file = file.unwrap();
+        let is_one = file.file_name().to_str().unwrap().starts_with("trajectories");
+        is_one.then(|| file.metadata().unwrap().len())
+    });
+    assert!(sizes.sum::<u64>() <= max_trajectory_bytes + 8 * 8);
+}
+
+/// Tells of a batch whose runs all succeed, as a driver would.
+fn tell(history: &History, tasks: u32) {
+    let what = |what| Seen { at: events::now(), what };
+    let key = BatchKey(0);
+    let one: (Arc<str>, u32) = ("well".into(), 1);
+    history.observe(&[what(What::BatchBegan {
+        batch: 1.into(),
+        key,
+        kind: BatchKind::Train,
+        first: TaskId(0),
+        tasks: vec![one; tasks as usize].into(),
+    })]);
+    for task in 0..tasks {
+        let (attempt, runner) = (AttemptId(task.into()), RunnerId(task % 8));
+        let runs = Runs { first: 0, count: 1 };
+        let (life, timeout, task) = (Life(1), Duration::from_secs(1), TaskId(task));
+        let end = RunEnd::Succeeded { payload: None, metrics: Metrics::new() };
+        let (run, how) = (RunId(0), Over::Succeeded);
+        history.observe(&[
+            what(What::AttemptGiven { attempt, key, task, runs, runner, life, timeout }),
+            what(What::AttemptBegan { attempt }),
+            what(What::RunEnded { attempt, run, end }),
+            what(What::RunOver { key, task, run, how }),
+            what(What::AttemptEnded { attempt, lost: None }),
+        ]);
+    }
+    history.observe(&[what(What::BatchIs { key, state: BatchState::Finalized })]);
+}
+
+#[test]
+fn a_hundred_thousand_runs_are_asked_and_read_again() {
+    const TASKS: u32 = 100_000;
+    let folder = tempfile::tempdir().unwrap();
+    let history = History::open(&options(folder.path())).unwrap();
+    let scene = live(&history);
+    tell(&history, TASKS);
+    let query = |text: &str| RunQuery {
+        text: Some(text.to_owned()),
+        state: Some(RunState::Succeeded),
+        limit: 10,
+        ..RunQuery::default()
+    };
+    let page = scene.runs(&query("1/9999"));
+    // 9999 and 99990 to 99999.
+    assert_eq!((page.total, page.runs.len()), (11, 10));
+    let overview = scene.overview();
+    assert_eq!((overview.runs.succeeded, overview.dropped.get("events")), (TASKS.into(), None));
+    history.close(JobState::Finished, None);
+    let told = recorded_job::open(folder.path()).unwrap();
+    assert_eq!(told.overview().runs.succeeded, u64::from(TASKS));
+    assert_eq!(told.runs(&query("1/9999")), page);
+    let key = RunKey { batch: "1".to_owned(), task: 99_999, run: 0 };
+    assert_eq!(told.run(&key).unwrap().attempts.len(), 1);
+}
