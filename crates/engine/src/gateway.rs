@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use rollway_base::Secret;
 use rollway_base::net::host_port;
-use rollway_gateway::dialect::Engine;
 use rollway_gateway::gateway::{Limits, Options};
 use rollway_gateway::models::{self, ServerSpec};
 use rollway_gateway::record;
@@ -12,7 +11,7 @@ use serde_json::{Map, Value};
 
 use crate::cluster::Site;
 use crate::config::secrets::api_key;
-use crate::config::{Config, ConfigError, EngineType, Mode, Model, Problem};
+use crate::config::{Config, ConfigError, Mode, Model, Problem};
 
 /// What a trained model is called that has neither a name nor a path.
 const TRAINED: &str = "policy";
@@ -90,7 +89,7 @@ fn servers(config: &Config) -> Result<Vec<ServerSpec>, ConfigError> {
 
 /// Returns the servers of one model, without its name.
 fn of_model(key: &str, model: &Model, problems: &mut Vec<Problem>) -> Vec<ServerSpec> {
-    let Some(engine) = engine(model.engine_type) else { return Vec::new() };
+    let Some(engine) = model.engine_type.server_kind() else { return Vec::new() };
     let api_key = match api_key(&format!("{key}.api_key_env"), model.api_key_env.as_deref()) {
         Ok(api_key) => api_key,
         Err(problem) => {
@@ -108,16 +107,6 @@ fn of_model(key: &str, model: &Model, problems: &mut Vec<Problem>) -> Vec<Server
         server_model: server_model.clone(),
     };
     model.base_url.iter().map(server).collect()
-}
-
-const fn engine(kind: EngineType) -> Option<Engine> {
-    match kind {
-        EngineType::Vllm => Some(Engine::Vllm),
-        EngineType::Sglang => Some(Engine::Sglang),
-        EngineType::LlamaCpp => Some(Engine::LlamaCpp),
-        EngineType::Openai => Some(Engine::OpenAi),
-        EngineType::Tiny | EngineType::Echo => None,
-    }
 }
 
 /// Returns the arguments of every call of the trained model. Those that replace what a client says
@@ -145,6 +134,8 @@ fn root(url: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use rollway_base::ServerKind;
+
     use super::*;
 
     fn read(text: &str) -> Result<(Options, Vec<ServerSpec>), ConfigError> {
@@ -184,9 +175,9 @@ synchronizer: {sync_timeout: 60}",
         assert_eq!(
             named,
             [
-                ("Qwen/Qwen3", true, Engine::LlamaCpp, "http://a:1"),
-                ("Qwen/Qwen3", true, Engine::LlamaCpp, "http://b:2"),
-                ("judge", false, Engine::OpenAi, "https://c/x"),
+                ("Qwen/Qwen3", true, ServerKind::LlamaCpp, "http://a:1"),
+                ("Qwen/Qwen3", true, ServerKind::LlamaCpp, "http://b:2"),
+                ("judge", false, ServerKind::Openai, "https://c/x"),
             ]
         );
         assert_eq!(servers[0].server_model.as_deref(), Some("Qwen/Qwen3"));

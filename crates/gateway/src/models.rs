@@ -38,12 +38,11 @@ pub use self::lease::Lease;
 pub use self::options::Options;
 pub use self::reach::reach;
 pub use self::removal::Removed;
-pub use self::update::{
-    Group, InFlight, Outcome, ServerReport, Tensor, Update, UpdateReport, Weights,
-};
+pub use self::update::{InFlight, Outcome, ServerReport, Update, UpdateReport, Weights};
 pub use self::view::{ModelView, SeatCounts, ServerView, State};
-use crate::dialect::Engine;
-use crate::error::{CallError, ErrorKind};
+use rollway_base::ServerKind;
+pub use rollway_model_api::server_api::{TensorSpec as Tensor, TransferGroup as Group};
+use rollway_model_api::{CallError, ErrorKind};
 
 /// How long a server may take to abort a request.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -61,7 +60,7 @@ pub struct ServerSpec {
     /// whose weights are updated, and whose answers are recorded. Others are judges and the like.
     pub trained: bool,
     /// What kind of server it is.
-    pub engine: Engine,
+    pub engine: ServerKind,
     /// Its root, without `/v1`.
     pub url: String,
     /// What it wants to be shown.

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use rollway_gateway::dialect::Engine;
+use rollway_base::ServerKind;
 use rollway_gateway::models::ServerSpec;
 use rollway_mock_server::{MockServer, MockServerOptions};
 use rollway_tiny::Weights;
@@ -64,7 +64,7 @@ impl Embedded {
             specs.push(ServerSpec {
                 model: name.to_owned(),
                 trained: false,
-                engine: Engine::Vllm,
+                engine: ServerKind::Vllm,
                 url: url.unwrap_or_default(),
                 api_key: None,
                 server_model: Some(name.to_owned()),

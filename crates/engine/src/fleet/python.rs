@@ -5,13 +5,14 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rollway_base::ServerKind;
 use rollway_protocol::env;
 use serde_json::{Value, json};
 
 use super::named::sets;
 use super::{FleetError, FleetErrorKind, Result};
 use crate::ChildOptions;
-use crate::config::{Config, EngineType, Model};
+use crate::config::{Config, Model};
 use crate::gateway::trained_model;
 
 /// The variable that names the Python of jobs that name none.
@@ -77,14 +78,9 @@ fn modules(config: &Config) -> BTreeSet<&str> {
 }
 
 fn served(name: &str, model: &Model) -> Value {
-    let engine = match model.engine_type {
-        // Those that are embedded speak like vLLM.
-        EngineType::Vllm | EngineType::Tiny | EngineType::Echo => "vllm",
-        EngineType::Sglang => "sglang",
-        EngineType::LlamaCpp => "llama_cpp",
-        EngineType::Openai => "openai",
-    };
-    json!({ "name": name, "engine": engine })
+    // Embedded models have the API of vLLM.
+    let kind = model.engine_type.server_kind().unwrap_or(ServerKind::Vllm);
+    json!({ "name": name, "engine": kind.name() })
 }
 
 /// Returns where modules are looked for before anywhere else: beside the configuration, and where

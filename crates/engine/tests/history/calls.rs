@@ -8,8 +8,8 @@ use rollway::observe::Observers;
 use rollway::scene::{JobState, RunKey, RunState};
 use rollway::{Client, Gated, GatewayKeys, Local, Registry, RunContext, RunError, RunOutput};
 use rollway_base::Secret;
+use rollway_base::ServerKind;
 use rollway_core::{BatchKind, FailureKind};
-use rollway_gateway::dialect::Engine;
 use rollway_gateway::gateway::{self, Gateway};
 use rollway_gateway::models::{self, ServerSpec};
 use rollway_gateway::record;
@@ -36,7 +36,7 @@ async fn start(server: &MockServer, observers: &Observers) -> Gateway {
     let server = ServerSpec {
         model: "policy".to_owned(),
         trained: true,
-        engine: Engine::Vllm,
+        engine: ServerKind::Vllm,
         url: server.url(),
         api_key: None,
         server_model: None,

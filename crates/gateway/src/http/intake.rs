@@ -9,8 +9,8 @@ use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use tokio::time::timeout;
 
-use crate::error::{CallError, ErrorKind};
 use crate::record::Attempted;
+use rollway_model_api::{CallError, ErrorKind};
 
 /// Reads the body of a request, and no more of it than allowed.
 pub(crate) async fn body(

@@ -6,7 +6,7 @@ use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use reqwest::{Client, Url};
 
 use super::ServerSpec;
-use crate::error::{CallError, ErrorKind};
+use rollway_model_api::{CallError, ErrorKind};
 
 /// How many connections to one server are kept open while nobody uses them.
 const IDLE_CONNECTIONS: usize = 8192;

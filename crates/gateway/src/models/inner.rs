@@ -12,7 +12,7 @@ use super::board::{Board, Health, Seat, Ticket};
 use super::{
     Lease, Options, Server, ServerId, ServerSpec, ServerView, State, Update, rolling, watch,
 };
-use crate::error::{CallError, ErrorKind};
+use rollway_model_api::{CallError, ErrorKind};
 
 #[derive(Debug)]
 pub(super) struct Inner {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::board::Duty;
 use super::replace::drained;
 use super::{Handle, Inner, ServerId};
-use crate::error::{CallError, ErrorKind};
+use rollway_model_api::{CallError, ErrorKind};
 
 /// What became of a server that was taken out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

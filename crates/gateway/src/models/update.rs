@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use rollway_model_api::server_api::TransferGroup;
+
 use super::ServerId;
 
 /// New weights for the trained model.
@@ -25,39 +27,7 @@ pub enum Weights {
     Path(PathBuf),
     /// The trainer sends them over a group that it and all servers are members of. All servers are
     /// updated at the same time then, whatever [`super::Options::min_running`] says.
-    Group(Group),
-}
-
-/// A group that weights are sent over.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Group {
-    /// Where the trainer can be reached.
-    pub master_address: String,
-    /// At which port.
-    pub master_port: u16,
-    /// How many members there are: the trainer, who is the first, and all servers' workers.
-    pub world_size: u32,
-    /// How many members each server is.
-    pub ranks_per_server: u32,
-    /// The name of the group.
-    pub name: String,
-    /// What carries it: `nccl`.
-    pub backend: String,
-    /// Whether the servers must join first: true for the first update over this group.
-    pub join: bool,
-    /// What is sent, in order.
-    pub tensors: Vec<Tensor>,
-}
-
-/// A tensor that is sent.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tensor {
-    /// Its name in the model.
-    pub name: String,
-    /// Its type: `bfloat16`.
-    pub dtype: String,
-    /// Its shape.
-    pub shape: Vec<u64>,
+    Group(TransferGroup),
 }
 
 /// What happens to requests that are under way at a server that is to be updated.

@@ -8,7 +8,7 @@ use super::plan::MARKS_BYTES;
 use super::tokens::{Sequence, Tokens};
 use super::trie::{Node, ROOT, Trie};
 use super::{RecordError, Turn};
-use crate::answer::Choice;
+use rollway_model_api::ResponseChoice;
 
 /// What a turn takes beside its content.
 const TURN_BYTES: usize = size_of::<Option<Stored>>() + MARKS_BYTES;
@@ -93,7 +93,7 @@ impl Store {
         origin: Origin<'_>,
         said: Said,
         prompt: &[i32],
-        choice: Choice,
+        choice: ResponseChoice,
     ) -> Result<usize, RecordError> {
         let tokens = choice.tokens.unwrap_or_default();
         check(prompt, &tokens, choice.logprobs.as_deref(), choice.versions.tokens())?;

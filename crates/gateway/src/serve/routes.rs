@@ -15,8 +15,8 @@ use serde_json::Value;
 use super::Inner;
 use super::commit::CommitError;
 use super::feedback::{Feedback, Outcome};
-use crate::error::{CallError, ErrorKind};
 use crate::http::read_body;
+use rollway_model_api::{CallError, ErrorKind};
 
 /// The largest feedback.
 const FEEDBACK_MAX: usize = 32 << 20;

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use rollway_base::ServerKind;
-use rollway_gateway::dialect::Engine;
 use rollway_gateway::models::{
     Group, InFlight, Options, Outcome, State, Tensor, Update, Wanted, Weights,
 };
@@ -214,7 +213,7 @@ async fn whoever_comes_late_or_back_gets_the_weights_of_the_others() {
 async fn servers_that_keep_their_weights_say_so() {
     let llama = StandIn::start(well("m")).await;
     let mut fleet = Fleet::start(ServerKind::Vllm, 0, options()).await;
-    fleet.models.add(llama.spec("trained", Engine::LlamaCpp)).unwrap();
+    fleet.models.add(llama.spec("trained", ServerKind::LlamaCpp)).unwrap();
     fleet.wait_for(|servers| servers[0].state == State::Running).await;
     let report = fleet.update(1, DRAIN).await;
     let Outcome::Skipped(why) = &report.servers[0].outcome else { panic!("{report:?}") };
