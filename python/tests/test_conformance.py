@@ -12,7 +12,7 @@ def test_the_worker_keeps_to_the_protocol(tmp_path):
     if kit is None:
         pytest.fail(
             "ROLLWAY_CONFORMANCE_BIN is not set: build the binary with "
-            "`cargo build --release -p rollway-conformance --example conformance` and name it there",
+            "`cargo build --release -p rollway-conformance --example conformance` and name it",
             pytrace=False,
         )
     command = [kit, sys.executable, "-m", "rollway.conformance"]

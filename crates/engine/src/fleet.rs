@@ -16,6 +16,7 @@ mod python;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use rollway_base::suggest::instead;
 use rollway_gateway::gateway::Gateway;
 use rollway_protocol::env;
 
@@ -30,7 +31,6 @@ use crate::workflows::{self, Reward};
 use crate::{
     ChildOptions, Concurrency, Definition, Gated, GatewayKeys, Local, Registry, Task, Workers,
 };
-use rollway_base::suggest::instead;
 
 type Result<T> = std::result::Result<T, FleetError>;
 

@@ -23,8 +23,8 @@ pub trait CallWatcher: Debug + Send + Sync + 'static {
 /// End of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallEnded {
-    /// Status of the response; 499 if the client disconnected before it. Of a stream that broke off,
-    /// the status of the error.
+    /// Status of the response; 499 if the client disconnected before it. Of a stream that broke
+    /// off, the status of the error.
     pub status: u16,
     /// Number of prompt tokens, if the server reported them.
     pub prompt_tokens: Option<u64>,

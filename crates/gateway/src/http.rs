@@ -34,6 +34,8 @@ use axum::extract::{Request, State};
 use axum::middleware::{self, Next};
 use axum::response::Response;
 use axum::routing::{delete, get, post};
+use rollway_model_api::client_api::{self, CLIENT_APIS};
+use rollway_model_api::{CallError, ErrorKind};
 
 pub(crate) use self::app::App;
 pub use self::history::{History, KeepFuture};
@@ -41,8 +43,6 @@ pub(crate) use self::intake::body as read_body;
 pub(crate) use self::listen::{Listening, listen};
 pub use self::under_way::UnderWay;
 use crate::access::{self, Caller};
-use rollway_model_api::client_api::{self, CLIENT_APIS};
-use rollway_model_api::{CallError, ErrorKind};
 
 /// The one path that needs no key.
 const HEALTH: &str = "/health";

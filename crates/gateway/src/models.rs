@@ -29,6 +29,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rollway_base::Secret;
+use rollway_base::ServerKind;
+use rollway_model_api::{CallError, ErrorKind};
 use tokio::sync::{Notify, oneshot};
 
 pub use self::address::connections;
@@ -40,9 +42,7 @@ pub use self::reach::reach;
 pub use self::removal::Removed;
 pub use self::update::{InFlight, Outcome, ServerReport, Update, UpdateReport, Weights};
 pub use self::view::{ModelView, SeatCounts, ServerView, State};
-use rollway_base::ServerKind;
 pub use rollway_model_api::server_api::{TensorSpec as Tensor, TransferGroup as Group};
-use rollway_model_api::{CallError, ErrorKind};
 
 /// How long a server may take to abort a request.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(5);

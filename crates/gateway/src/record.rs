@@ -11,6 +11,8 @@ mod trie;
 mod turn;
 
 use rollway_experience::Experience;
+use rollway_model_api::replay::SavedResponse;
+use rollway_model_api::{ModelCall, ModelResponse, ResponseEnd};
 
 use self::calls::{Asked, Calls, Fingerprint};
 use self::plan::Plan;
@@ -19,8 +21,6 @@ use self::turn::{Told, told, turn_id};
 
 pub use self::merge::{Merged, merge};
 pub use self::turn::Turn;
-use rollway_model_api::replay::SavedResponse;
-use rollway_model_api::{ModelCall, ModelResponse, ResponseEnd};
 
 /// Keeps the calls of one run, each once.
 #[derive(Debug)]

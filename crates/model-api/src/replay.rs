@@ -1,7 +1,7 @@
 //! Full responses from streams and streams from full responses, for clients that repeat a call.
 //!
-//! A stream is saved as the equivalent full response, because its hundreds of events are larger than
-//! their content; unless the client requested token ids or log-probabilities, which the full
+//! A stream is saved as the equivalent full response, because its hundreds of events are larger
+//! than their content; unless the client requested token ids or log-probabilities, which the full
 //! response would have to be assembled from. Then the events are saved.
 
 use bytes::{Bytes, BytesMut};

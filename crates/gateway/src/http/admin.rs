@@ -10,6 +10,8 @@ use axum::extract::{Path, Query, Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use rollway_base::Secret;
+use rollway_base::ServerKind;
+use rollway_model_api::{CallError, ErrorKind};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, de};
 use serde_json::{Value, json};
@@ -19,8 +21,6 @@ use super::{intake, respond};
 use crate::models::{
     InFlight, ModelView, Outcome, ServerId, ServerSpec, ServerView, Update, UpdateReport, Weights,
 };
-use rollway_base::ServerKind;
-use rollway_model_api::{CallError, ErrorKind};
 
 /// The names of the models, as OpenAI's API lists them.
 pub(super) async fn list_names(State(app): State<Arc<App>>) -> Response {

@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use rollway_base::Secret;
 use rollway_experience::{Experience, serialize_many};
+use rollway_model_api::ClientApi;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -21,7 +22,6 @@ use crate::call_observer::CallWatcher;
 use crate::models::Models;
 use crate::options::{FurtherMetrics, Options, Tokens};
 use crate::record::RecordError;
-use rollway_model_api::ClientApi;
 
 /// The gateway behind the router.
 #[derive(Debug)]

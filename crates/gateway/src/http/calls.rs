@@ -9,6 +9,8 @@ use axum::extract::{Extension, Query, Request, State};
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::Response;
+use rollway_model_api::replay::{SavedResponse, StreamCapture};
+use rollway_model_api::{CallError, ClientApi, ErrorKind, ModelCall, ResponseEnd, TokenSource};
 use serde::Deserialize;
 use serde_json::Map;
 use tokio::sync::OwnedSemaphorePermit;
@@ -26,8 +28,6 @@ use super::{intake, respond};
 use crate::access::Caller;
 use crate::models::Lease;
 use crate::record::{Attempted, RecordError};
-use rollway_model_api::replay::{SavedResponse, StreamCapture};
-use rollway_model_api::{CallError, ClientApi, ErrorKind, ModelCall, ResponseEnd, TokenSource};
 
 /// The header that says which span of which trace a request is part of.
 const TRACE_PARENT: &str = "traceparent";

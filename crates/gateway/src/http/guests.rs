@@ -9,12 +9,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::http::HeaderMap;
+use rollway_model_api::ModelCall;
 use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 
 use super::runs::Session;
 use crate::record::{Attempted, Limits};
-use rollway_model_api::ModelCall;
 
 /// Headers that name a session, the first that is there counts.
 const HEADERS: [&str; 2] = ["x-rollway-session", "x-session-id"];

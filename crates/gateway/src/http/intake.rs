@@ -7,10 +7,10 @@ use axum::http::header::CONTENT_LENGTH;
 use axum::http::{HeaderMap, Request};
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
+use rollway_model_api::{CallError, ErrorKind};
 use tokio::time::timeout;
 
 use crate::record::Attempted;
-use rollway_model_api::{CallError, ErrorKind};
 
 /// Reads the body of a request, and no more of it than allowed.
 pub(crate) async fn body(

@@ -15,6 +15,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
+use rollway_model_api::{CallError, ClientApi, ErrorKind, ModelResponse, ResponseEnd, client_api};
 
 use super::app::App;
 use super::history::History;
@@ -24,7 +25,6 @@ use super::servers::Servers;
 use super::watched::Watched;
 use crate::models::Models;
 use crate::options::Tokens;
-use rollway_model_api::{CallError, ClientApi, ErrorKind, ModelResponse, ResponseEnd, client_api};
 
 /// All numbers.
 #[derive(Debug)]

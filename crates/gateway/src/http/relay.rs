@@ -7,6 +7,12 @@ use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use reqwest::Response;
+use rollway_model_api::replay::{SavedResponse, StreamCapture};
+use rollway_model_api::sse::SseParser;
+use rollway_model_api::{
+    CallError, ErrorKind, ResponseEnd, ResponseParseError, ResponseParser, StreamRenderer,
+    TokenSource,
+};
 use tokio::sync::mpsc;
 
 use super::calls::Places;
@@ -16,12 +22,6 @@ use super::settle::{Keeping, senseless, unrecorded};
 use super::upstream::{Question, UnderWay, taken};
 use super::watched::Watched;
 use crate::record::RecordError;
-use rollway_model_api::replay::{SavedResponse, StreamCapture};
-use rollway_model_api::sse::SseParser;
-use rollway_model_api::{
-    CallError, ErrorKind, ResponseEnd, ResponseParseError, ResponseParser, StreamRenderer,
-    TokenSource,
-};
 
 /// A stream under way.
 pub(super) struct Relay {
@@ -160,8 +160,8 @@ impl Relay {
 
     /// Records the whole answer, and only then lets the client know that it was all.
     async fn complete(self, mut rest: BytesMut) {
-        let Self { mut question, under_way, reader, keeping, pieces, held, gathered, mut renderer } =
-            self;
+        let Self { mut question, under_way, reader, keeping, pieces, held, .. } = self;
+        let (gathered, mut renderer) = (self.gathered, self.renderer);
         under_way.lease().went_well();
         let version = under_way.lease().version();
         under_way.ended();

@@ -5,6 +5,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use rollway_model_api::replay::SavedResponse;
+use rollway_model_api::{CallError, ErrorKind, ModelCall, ModelResponse};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -12,8 +14,6 @@ use crate::access::RunName;
 use crate::record::{
     Attempted, Begun, CallNumber, Counts, Limits as RecordLimits, RecordError, Recorder,
 };
-use rollway_model_api::replay::SavedResponse;
-use rollway_model_api::{CallError, ErrorKind, ModelCall, ModelResponse};
 
 /// All runs whose attempts are open.
 #[derive(Debug)]

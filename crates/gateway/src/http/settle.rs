@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
+use rollway_model_api::replay::SavedResponse;
+use rollway_model_api::{
+    CallError, ErrorKind, ModelCall, ModelResponse, ResponseEnd, ResponseParseError,
+};
+
 use super::app::App;
 use super::guests::Guest;
 use super::history::History;
 use super::runs::{Pending, Receipt};
 use crate::record::{RecordError, Turn};
-use rollway_model_api::replay::SavedResponse;
-use rollway_model_api::{
-    CallError, ErrorKind, ModelCall, ModelResponse, ResponseEnd, ResponseParseError,
-};
 
 /// Where an answer is kept.
 #[derive(Debug)]

@@ -8,17 +8,17 @@ use axum::http::HeaderValue;
 use bytes::Bytes;
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER};
 use reqwest::{Response, StatusCode};
+use rollway_model_api::server_api::server_api;
+use rollway_model_api::{
+    CallError, CallKind, ClientApi, ErrorKind, ModelCall, ResponseParseError, ResponseParser,
+    UpstreamBody, openai_error,
+};
 use tokio_util::sync::CancellationToken;
 
 use super::app::App;
 use super::prompt_tokens::prompt_tokens;
 use super::watched::Watched;
 use crate::models::{Lease, ServerId, Wanted};
-use rollway_model_api::server_api::server_api;
-use rollway_model_api::{
-    CallError, CallKind, ClientApi, ErrorKind, ModelCall, ResponseParseError, ResponseParser,
-    UpstreamBody, openai_error,
-};
 
 /// The largest error of a server that is read.
 const MAX_ERROR_BYTES: usize = 256 << 10;

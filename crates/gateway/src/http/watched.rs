@@ -4,11 +4,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::http::HeaderValue;
+use rollway_model_api::ModelResponse;
 
 use super::upstream::Failure;
 use crate::access::RunName;
 use crate::call_observer::{CallEnded, CallWatcher};
-use rollway_model_api::ModelResponse;
 
 /// What a call is said to have ended with if its client left before it was answered.
 const CLIENT_LEFT: u16 = 499;

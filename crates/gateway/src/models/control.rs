@@ -6,13 +6,13 @@ use std::io;
 use std::time::Duration;
 
 use reqwest::{Method, StatusCode};
-use serde_json::Value;
-
-use super::Server;
 use rollway_base::ServerKind;
 use rollway_model_api::server_api::{
     ControlStep, PauseMode, TransferGroup, WeightControl, server_api,
 };
+use serde_json::Value;
+
+use super::Server;
 
 /// The largest answer to any of these questions.
 const MAX_ANSWER_BYTES: usize = 1 << 20;

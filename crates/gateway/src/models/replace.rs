@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use rollway_model_api::server_api::PauseMode;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::board::Duty;
-use rollway_model_api::server_api::PauseMode;
 
 use super::control::{self, ControlError, Wrong};
 use super::rolling::text;

@@ -3,9 +3,10 @@
 use std::fmt;
 use std::time::Duration;
 
+use rollway_base::ServerKind;
+
 use super::ServerId;
 use super::board::{Duty, Health, Seat};
-use rollway_base::ServerKind;
 
 pub use super::board::SeatCounts;
 

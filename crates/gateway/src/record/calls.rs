@@ -6,9 +6,10 @@
 use std::collections::{HashMap, VecDeque};
 use std::mem;
 
+use rollway_model_api::replay::SavedResponse;
+
 use super::store::Said;
 use super::{Attempted, RecordError};
-use rollway_model_api::replay::SavedResponse;
 
 /// What identifies the words of a call.
 pub(super) type Fingerprint = [u8; 32];

@@ -7,13 +7,13 @@ use std::iter::repeat_n;
 use rollway_experience::{
     Array, Eid, Experience, FieldError, Fields, Json, ModelVersions, TruncateStatus, VersionRun,
 };
+use rollway_model_api::ResponseChoice;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use super::plan::{Plan, PlanCounts};
 use super::store::{Origin, Store, Stored, value};
 use super::{RecordError, Turn};
-use rollway_model_api::ResponseChoice;
 
 /// What turns make.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -1,5 +1,6 @@
 //! The turns of a run, in little room.
 
+use rollway_model_api::ResponseChoice;
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -8,7 +9,6 @@ use super::plan::MARKS_BYTES;
 use super::tokens::{Sequence, Tokens};
 use super::trie::{Node, ROOT, Trie};
 use super::{RecordError, Turn};
-use rollway_model_api::ResponseChoice;
 
 /// What a turn takes beside its content.
 const TURN_BYTES: usize = size_of::<Option<Stored>>() + MARKS_BYTES;

@@ -5,11 +5,11 @@ mod retries;
 
 use bytes::Bytes;
 use rollway_experience::{Experience, Kind, ModelVersions, TruncateStatus, VersionRun};
+use rollway_model_api::ResponseChoice;
+use rollway_model_api::replay::SavedResponse;
 use serde_json::{Value, json};
 
 use super::*;
-use rollway_model_api::ResponseChoice;
-use rollway_model_api::replay::SavedResponse;
 
 fn chat(messages: Value) -> ModelCall {
     let Value::Object(body) = json!({"messages": messages, "tools": [{"type": "function"}]}) else {

@@ -1,11 +1,11 @@
 //! One turn: a prompt, and what the model said to it.
 
 use rollway_experience::ModelVersions;
+use rollway_model_api::{ModelCall, ModelResponse, ResponseEnd};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::RecordError;
-use rollway_model_api::{ModelCall, ModelResponse, ResponseEnd};
 
 /// One choice of one answer, with everything that a trainer needs of it.
 ///

@@ -10,13 +10,13 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::Response;
 use axum::routing::post;
+use rollway_model_api::{CallError, ErrorKind};
 use serde_json::Value;
 
 use super::Inner;
 use super::commit::CommitError;
 use super::feedback::{Feedback, Outcome};
 use crate::http::read_body;
-use rollway_model_api::{CallError, ErrorKind};
 
 /// The largest feedback.
 const FEEDBACK_MAX: usize = 32 << 20;

@@ -6,10 +6,10 @@ mod server;
 mod shapes;
 
 use proptest::prelude::*;
+use rollway_base::ServerKind;
 use serde_json::{Value, json};
 
 use self::server::{Said, said};
-use rollway_base::ServerKind;
 
 use super::{ResponseParseError, ResponseParser, TokenSource, server_api};
 use crate::client_api::at_path;
@@ -252,7 +252,9 @@ proptest! {
 
     #[test]
     fn no_words_of_a_server_make_it_panic(
-        engine in prop_oneof![Just(ServerKind::Vllm), Just(ServerKind::Sglang), Just(ServerKind::Openai)],
+        engine in proptest::sample::select(vec![
+            ServerKind::Vllm, ServerKind::Sglang, ServerKind::Openai,
+        ]),
         kind in kinds(),
         stream in any::<bool>(),
         said in said(),

@@ -2,10 +2,10 @@
 //! the body asks for and without the others.
 
 use proptest::prelude::*;
+use rollway_base::ServerKind;
 use serde_json::{Map, Value, json};
 
 use crate::model_call::CallKind;
-use rollway_base::ServerKind;
 
 /// All that a server is going to say.
 #[derive(Clone, Debug)]

@@ -1,12 +1,12 @@
 //! Single answers, in the words of the servers.
 
+use rollway_base::ServerKind;
 use serde_json::{Value, json};
 
 use super::{NOW, call, reader};
 use crate::model_call::{CallKind, ModelCall};
 use crate::response::{ModelResponse, ResponseEnd};
 use crate::server_api::{ResponseParseError, TokenSource, server_api};
-use rollway_base::ServerKind;
 
 /// Lets vLLM say events, each at a version of the weights.
 fn hear(
