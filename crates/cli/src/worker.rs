@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use rollway::workflow_runtime;
 use rollway::supervisor::{self, Options, StationError, Way};
+use rollway::workflow_runtime;
 use rollway_base::error_chain;
 use tokio_util::sync::CancellationToken;
 
