@@ -39,7 +39,6 @@ mod sink;
 mod states;
 pub mod station;
 mod task;
-pub mod tiny;
 pub mod trace;
 mod track;
 pub mod trainer;
@@ -50,6 +49,7 @@ pub mod workflows;
 pub use rollway_config as config;
 pub use rollway_sync as synchronizer;
 pub use rollway_tasksets as taskset;
+pub use rollway_tiny as tiny;
 
 pub use crate::children::{
     Blame, ChildOptions, Children, Ended, Launched, Launcher, Processes, Ray, RayOptions,
