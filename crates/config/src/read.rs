@@ -199,9 +199,11 @@ impl Reader {
         let names = || choices.iter().map(|choice| choice.name.as_str());
         let all: Vec<&str> = names().collect();
         let all = all.join(", ");
-        let hint = match nearest(&scalar.text, names()) {
-            Some(name) => format!("did you mean `{name}`? The choices are {all}"),
-            None => format!("the choices are {all}"),
+        let refused = foreign::value_hint(&path.pattern, &scalar.text);
+        let hint = match (refused, nearest(&scalar.text, names())) {
+            (Some(hint), _) => hint.to_owned(),
+            (None, Some(name)) => format!("did you mean `{name}`? The choices are {all}"),
+            (None, None) => format!("the choices are {all}"),
         };
         let what = format!("{} is not a choice", scalar.shown());
         self.refuse(Problem::new(&path.shown, what).hint(hint), node)

@@ -245,11 +245,6 @@ impl Check<'_> {
 
     fn models(&mut self) {
         let explorer = &self.given.explorer;
-        self.config.explorer.rollout_model.enable_openai_api |= self.given.mode == Mode::Serve;
-        for model in &mut self.config.explorer.auxiliary_models {
-            model.enable_history = false;
-            model.enable_openai_api = true;
-        }
         for (index, model) in explorer.auxiliary_models.iter().enumerate() {
             if model.engine_type.is_server()
                 && model.base_url.is_empty()

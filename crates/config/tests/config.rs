@@ -67,7 +67,6 @@ const DEFAULTS: &str = r#"
 /data_processor/experience_pipeline/save_input true
 /data_processor/experience_pipeline/input_save_path null
 /algorithm/repeat_times 1
-/algorithm/sample_strategy null
 /explorer/name "explorer"
 /explorer/runner_per_model 8
 /explorer/max_timeout 1800
@@ -78,8 +77,6 @@ const DEFAULTS: &str = r#"
 /explorer/rollout_model/engine_type "vllm"
 /explorer/rollout_model/engine_num 1
 /explorer/rollout_model/tensor_parallel_size 1
-/explorer/rollout_model/enable_history false
-/explorer/rollout_model/enable_openai_api false
 /explorer/auxiliary_models []
 /explorer/eval_interval 100
 /explorer/eval_on_startup true
@@ -95,7 +92,6 @@ const DEFAULTS: &str = r#"
 /explorer/service_status_check_interval 60
 /explorer/min_running_model_num 1
 /explorer/db_url null
-/explorer/runner_prepare_concurrency 128
 /explorer/max_inflight_batches 2
 /synchronizer/sync_method "nccl"
 /synchronizer/sync_style "fixed"
@@ -106,7 +102,6 @@ const DEFAULTS: &str = r#"
 /monitor/monitor_args {}
 /monitor/detailed_stats false
 /log/level "INFO"
-/log/group_by_node false
 "#;
 
 /// The keys whose defaults are others on purpose, or that Trinity-RFT does not have.
