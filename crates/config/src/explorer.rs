@@ -95,7 +95,7 @@ pub struct Explorer {
     /// Absent: `proxy_history.db` in `buffer.cache_dir`.
     pub db_url: Option<String>,
     /// How much of what it records mode `serve` keeps.
-    pub history: History,
+    pub serve_retention: History,
 }
 
 impl Default for Explorer {
@@ -132,7 +132,7 @@ impl Default for Explorer {
             service_status_check_interval: Seconds::new(60),
             min_running_model_num: 1,
             db_url: None,
-            history: History::default(),
+            serve_retention: History::default(),
         }
     }
 }

@@ -135,7 +135,7 @@ pub(super) const UNUSED: &[Unused] = &[
         sections: &["explorer"],
         keys: &["runner_prepare_max_retries"],
         note: "a runner that does not start is tried again for ever, with pauses; \
-               `explorer.supervision.start_failures_max` says when it is shown as broken",
+               `explorer.supervision.max_start_failures` says when it is shown as broken",
     },
     Unused {
         sections: &["buffer"],
@@ -292,12 +292,16 @@ const REFUSED: &[(&str, &str)] = &[
         "secrets have no place in files: put it into an environment variable and name that, as in \
          `api_key_env: MY_KEY`",
     ),
+    (
+        "explorer.limits.joined_runners",
+        "remove it: runners no longer join by themselves, and `runners` limits their number",
+    ),
     ("explorer.rollout_model.max_prompt_tokens", MAX_PROMPT_TOKENS),
     ("explorer.auxiliary_models.max_prompt_tokens", MAX_PROMPT_TOKENS),
 ];
 
-const MAX_PROMPT_TOKENS: &str = "prompts are not truncated: limit the context of the inference server when you start it, or \
-     remove long prompts from the taskset";
+const MAX_PROMPT_TOKENS: &str = "prompts are not truncated: limit the context of the inference \
+                                 server when you start it, or remove long prompts from the taskset";
 
 /// Values that are refused for a reason: key, value, and what to do instead.
 const REFUSED_VALUES: &[(&str, &str, &str)] = &[
@@ -349,6 +353,32 @@ pub(super) fn replaced(
     Some((spelling.to, warning))
 }
 
+/// Former keys and their names today.
+const RENAMED: &[(&str, &str)] = &[
+    ("buffer.trainer_input.experience_buffer.when_full", "on_full"),
+    ("cluster.idle_time", "idle_timeout"),
+    ("explorer.batch.eval.success_min_percent", "min_success_percent"),
+    ("explorer.batch.train.success_min_percent", "min_success_percent"),
+    ("explorer.batch.train.when_short", "on_missing_tasks"),
+    ("explorer.failures.groups", "group_policy"),
+    ("explorer.failures.invalid_output.then", "on_exhausted"),
+    ("explorer.failures.model_unavailable.then", "on_exhausted"),
+    ("explorer.failures.runner_lost.then", "on_exhausted"),
+    ("explorer.failures.timeout.then", "on_exhausted"),
+    ("explorer.failures.workflow.then", "on_exhausted"),
+    ("explorer.history", "serve_retention"),
+    ("explorer.supervision.broken_rest", "broken_retry_delay"),
+    ("explorer.supervision.elsewhere_wait", "other_runner_wait"),
+    ("explorer.supervision.restart_backoff_max", "max_restart_backoff"),
+    ("explorer.supervision.silence_timeout", "heartbeat_timeout"),
+    ("explorer.supervision.start_failures_max", "max_start_failures"),
+];
+
+/// Returns the name that a former key has today.
+pub(super) fn renamed(pattern: &str) -> Option<&'static str> {
+    RENAMED.iter().find(|(key, _)| *key == pattern).map(|(_, name)| *name)
+}
+
 /// Returns what to do instead of a key that is refused for a reason.
 pub(super) fn hint(pattern: &str) -> Option<&'static str> {
     REFUSED.iter().find(|(key, _)| *key == pattern).map(|(_, hint)| *hint)
@@ -390,6 +420,12 @@ mod tests {
                 let exists = PATHS.iter().any(|path| path.ends_with(word));
                 assert!(exists, "{word} is no key");
             }
+        }
+        for (key, name) in RENAMED {
+            let (section, _) = key.rsplit_once('.').expect("it is in a section");
+            let path = super::super::shape::join(section, name);
+            assert!(PATHS.contains(&path), "{path} is no key");
+            assert!(!PATHS.iter().any(|path| path == key), "{key} is a key");
         }
         for spelling in SPELLINGS {
             assert!(PATHS.iter().any(|path| path == spelling.key), "{}", spelling.key);

@@ -23,8 +23,6 @@ pub struct Limits {
     /// Runners that are kept alive.
     #[schemars(range(min = 1))]
     pub runners: u32,
-    /// Runners that join by themselves.
-    pub joined_runners: u32,
     /// Bytes of experiences held. Batches behind the first one may fill half of it, so that the
     /// first can always be finished.
     #[schemars(range(min = 1))]
@@ -52,7 +50,6 @@ impl Limits {
             runs_per_task,
             waiters,
             runners,
-            joined_runners,
             payload_bytes,
             payload_bytes_per_run,
             message_bytes,
@@ -66,13 +63,13 @@ impl Limits {
             runs_per_task,
             waiters,
             runners,
-            joined_runners,
             payload_bytes,
             payload_bytes_per_run,
             message_bytes,
             metrics_per_run,
             terminal_batches,
             workflows,
+            ..Core::default()
         }
     }
 }
@@ -85,13 +82,13 @@ impl Default for Limits {
             runs_per_task,
             waiters,
             runners,
-            joined_runners,
             payload_bytes,
             payload_bytes_per_run,
             message_bytes,
             metrics_per_run,
             terminal_batches,
             workflows,
+            ..
         } = Core::default();
         Self {
             batches,
@@ -99,7 +96,6 @@ impl Default for Limits {
             runs_per_task,
             waiters,
             runners,
-            joined_runners,
             payload_bytes,
             payload_bytes_per_run,
             message_bytes,

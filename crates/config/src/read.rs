@@ -305,6 +305,10 @@ fn unknown(entry: &Entry, keys: &BTreeMap<String, Key>, path: &Path) -> Problem 
     if let Some(hint) = foreign::hint(&path.pattern) {
         return problem.without_line().hint(hint);
     }
+    if let Some(name) = foreign::renamed(&path.pattern) {
+        return Problem { what: format!("the key is called `{name}`"), ..problem }
+            .hint(format!("write `{name}` instead of `{word}`"));
+    }
     let here = nearest(word, keys.keys().map(String::as_str));
     let elsewhere: Vec<&str> = PATHS
         .iter()

@@ -316,11 +316,11 @@ impl Check<'_> {
             self.wrong("explorer.limits.payload_bytes_per_run", what, hint);
         }
         let supervision = &explorer.supervision;
-        if supervision.restart_backoff > supervision.restart_backoff_max {
+        if supervision.restart_backoff > supervision.max_restart_backoff {
             let what =
-                format!("{} is less than `restart_backoff`", supervision.restart_backoff_max);
+                format!("{} is less than `restart_backoff`", supervision.max_restart_backoff);
             let hint = "the longest pause cannot be shorter than the first one";
-            self.wrong("explorer.supervision.restart_backoff_max", what, hint);
+            self.wrong("explorer.supervision.max_restart_backoff", what, hint);
         }
     }
 

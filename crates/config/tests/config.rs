@@ -169,14 +169,14 @@ fn the_core_is_told_what_the_file_says() {
   max_retry_times: 4
   concurrent_mode: asynchronous
   failures:
-    timeout: {retries: 0, then: fail_batch}
+    timeout: {retries: 0, on_exhausted: fail_batch}
     model_unavailable: {backoff: 2.5}
-    groups: whole
+    group_policy: whole
   batch:
     train: {quorum_percent: 80}
-    eval: {success_min_percent: 10}
+    eval: {min_success_percent: 10}
   supervision:
-    silence_timeout: null
+    heartbeat_timeout: null
 ",
     );
     let core = config.to_core(3);
@@ -275,7 +275,7 @@ fn single_keys_go_on_top() {
             "mode=bench",
             "buffer.explorer_input.taskset.path=tasks.jsonl",
             "buffer.explorer_input.eval_tasksets=[{path: a.jsonl}]",
-            "explorer.failures.timeout.then=fail_batch",
+            "explorer.failures.timeout.on_exhausted=fail_batch",
             "buffer.total_steps=",
             "cluster=ray",
         ])
@@ -283,7 +283,7 @@ fn single_keys_go_on_top() {
     assert_eq!(config.explorer.max_timeout, Seconds(Duration::from_millis(7500)));
     assert_eq!(config.explorer.env_vars.len(), 2);
     assert_eq!(config.mode, Mode::Bench);
-    assert_eq!(config.explorer.failures.timeout.then, Then::FailBatch);
+    assert_eq!(config.explorer.failures.timeout.on_exhausted, Then::FailBatch);
     let taskset = config.buffer.explorer_input.taskset.as_ref().unwrap();
     assert_eq!((taskset.path.as_deref(), taskset.split.as_str()), (Some("tasks.jsonl"), "train"));
 

@@ -1,7 +1,7 @@
 //! Learns to add two numbers from rewards alone, from the parameters that come with the crate.
 //!
-//! `cargo run --release -p rollway-tiny-model --example learn -- [SEED] [STEPS]` shows the curve of the
-//! recipe, measured on problems that it never learns from.
+//! `cargo run --release -p rollway-tiny-model --example learn -- [SEED] [STEPS]` shows the
+//! curve of the recipe, measured on problems that it never learns from.
 #![expect(clippy::print_stdout, reason = "it talks to a person")]
 
 mod sums;

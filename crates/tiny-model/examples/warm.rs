@@ -2,8 +2,9 @@
 //! wrote down, seven in ten of which have a last digit that is one too high. So it knows the form
 //! and how to add, and has a bad habit, which rewards can tell from a good one.
 //!
-//! `cargo run --release -p rollway-tiny-model --example warm -- [SEED] [STEPS] [FILE]`; without arguments
-//! it makes `weights/arithmetic.safetensors` again, bit by bit on the same kind of processor.
+//! `cargo run --release -p rollway-tiny-model --example warm -- [SEED] [STEPS] [FILE]`; without
+//! arguments it makes `weights/arithmetic.safetensors` again, bit by bit on the same kind of
+//! processor.
 #![expect(clippy::print_stdout, reason = "it talks to a person")]
 
 mod sums;

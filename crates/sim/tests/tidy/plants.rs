@@ -25,7 +25,7 @@ fn arrows() -> Vec<Plant> {
             &[
                 ("crates/core/Cargo.toml", "[dependencies]\nrollway-sim.workspace = true\n"),
                 ("crates/cli/Cargo.toml", "[dependencies]\nrollway = { path = \"../engine\" }\n"),
-                ("crates/engine/Cargo.toml", "[dependencies]\nx = { package = \"rollway-cli\" }\n"),
+                ("crates/sync/Cargo.toml", "[dependencies]\nx = { package = \"rollway-cli\" }\n"),
                 (
                     "crates/tiny-model/Cargo.toml",
                     "[dependencies.rollway-core]\npath = \"../core\"\n",
@@ -34,7 +34,7 @@ fn arrows() -> Vec<Plant> {
             ],
             &[
                 "crates/core/Cargo.toml:2: an arrow from crates/core to rollway-sim",
-                "crates/engine/Cargo.toml:2: an arrow from crates/engine to rollway-cli",
+                "crates/sync/Cargo.toml:2: an arrow from crates/sync to rollway-cli",
                 "crates/tiny-model/Cargo.toml:1: an arrow from crates/tiny-model to rollway-core",
                 "xtask/Cargo.toml:2: an arrow from xtask to rollway-core",
             ],
