@@ -71,8 +71,8 @@ pub(super) async fn finalize(
     let good = whole.good();
     if policy.on_missing_tasks == WhenShort::Fail && good < needed {
         let what = format!("{good} of {} tasks have a good run, {needed} needed", picks.len());
-        let hint = "`explorer.batch.train.on_missing_tasks: accept` goes on with what there is, `rerun` \
-                    runs the missing tasks again; what was finished is kept";
+        let hint = "`explorer.batch.train.on_missing_tasks: accept` goes on with what there is, \
+                    `rerun` runs the missing tasks again; what was finished is kept";
         return Err(ExplorerError::Short { step, what, hint });
     }
     let (result, waited) = (Arc::new(whole.finish()), began.elapsed());
