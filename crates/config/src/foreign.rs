@@ -232,11 +232,7 @@ pub(super) const UNUSED: &[Unused] = &[
         note: "monitor files are in the job's folder",
     },
     Unused { sections: &["log"], keys: &["save_dir"], note: "log files are in the job's folder" },
-    Unused {
-        sections: &["log"],
-        keys: &["group_by_node"],
-        note: "the output of workers on all machines goes to the log of the job",
-    },
+    Unused { sections: &["log"], keys: &["group_by_node"], note: "logs are not split by machine" },
 ];
 
 /// Another spelling of a value.
