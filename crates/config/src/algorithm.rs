@@ -15,11 +15,6 @@ pub struct Algorithm {
     /// Runs per task of a training batch: the size of a GRPO group.
     #[schemars(range(min = 1))]
     pub repeat_times: u32,
-    /// How the trainer picks experiences, such as `staleness_control`. Absent: as the algorithm
-    /// has it.
-    pub sample_strategy: Option<String>,
-    /// Arguments of `sample_strategy`, such as `max_staleness`.
-    pub sample_strategy_args: Args,
     /// Which advantages are computed: an operator, which becomes the last of the pipeline unless it
     /// is listed there. Absent: as the algorithm has it.
     pub advantage_fn: Option<String>,
@@ -32,8 +27,6 @@ impl Default for Algorithm {
         Self {
             algorithm_type: "grpo".to_owned(),
             repeat_times: 1,
-            sample_strategy: None,
-            sample_strategy_args: Args::new(),
             advantage_fn: None,
             advantage_fn_args: Args::new(),
         }

@@ -24,10 +24,10 @@ pub struct TrainBatch {
     pub quorum_percent: Option<u8>,
     /// Percentage of tasks with at least one good run below which the batch is refused.
     #[schemars(range(max = 100))]
-    pub success_min_percent: u8,
+    pub min_success_percent: u8,
     /// What the explorer does with a batch of which tasks are missing or failed for good.
-    pub when_short: WhenShort,
-    /// How often the missing tasks of a batch are run again with `when_short: rerun`.
+    pub on_missing_tasks: WhenShort,
+    /// How often the missing tasks of a batch are run again with `on_missing_tasks: rerun`.
     pub max_reruns: u32,
 }
 
@@ -35,8 +35,8 @@ impl Default for TrainBatch {
     fn default() -> Self {
         Self {
             quorum_percent: None,
-            success_min_percent: 0,
-            when_short: WhenShort::default(),
+            min_success_percent: 0,
+            on_missing_tasks: WhenShort::default(),
             max_reruns: 2,
         }
     }
@@ -46,7 +46,7 @@ impl Default for TrainBatch {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum WhenShort {
-    /// Goes on with what there is, as long as `quorum_percent` and `success_min_percent` allow it.
+    /// Goes on with what there is, as long as `quorum_percent` and `min_success_percent` allow it.
     #[default]
     Accept,
     /// Ends the job with an error. What was finished is kept.
@@ -57,8 +57,8 @@ pub enum WhenShort {
 
 impl TrainBatch {
     pub(super) fn to_core(&self) -> BatchPolicy {
-        let Self { quorum_percent, success_min_percent, .. } = *self;
-        BatchPolicy { quorum_percent, success_min_percent }
+        let Self { quorum_percent, min_success_percent, .. } = *self;
+        BatchPolicy { quorum_percent, success_min_percent: min_success_percent }
     }
 }
 
@@ -72,18 +72,18 @@ pub struct EvalBatch {
     pub quorum_percent: Option<u8>,
     /// Percentage of tasks with at least one good run below which the batch is refused.
     #[schemars(range(max = 100))]
-    pub success_min_percent: u8,
+    pub min_success_percent: u8,
 }
 
 impl EvalBatch {
     pub(super) fn to_core(&self) -> BatchPolicy {
-        let Self { quorum_percent, success_min_percent } = *self;
-        BatchPolicy { quorum_percent, success_min_percent }
+        let Self { quorum_percent, min_success_percent } = *self;
+        BatchPolicy { quorum_percent, success_min_percent: min_success_percent }
     }
 }
 
 impl Default for EvalBatch {
     fn default() -> Self {
-        Self { quorum_percent: Some(0), success_min_percent: 0 }
+        Self { quorum_percent: Some(0), min_success_percent: 0 }
     }
 }

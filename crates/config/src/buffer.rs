@@ -118,7 +118,7 @@ pub struct ExperienceBuffer {
     #[schemars(range(min = 1))]
     pub max_disk_bytes: Option<u64>,
     /// What happens to a batch for which a queue has no room.
-    pub when_full: WhenFull,
+    pub on_full: WhenFull,
     /// How long a writer waits for room before it gives up; the batch is kept and can be finalized
     /// again.
     pub max_write_timeout: Seconds,
@@ -141,7 +141,7 @@ impl Default for ExperienceBuffer {
             capacity: 10_000,
             max_bytes: 1 << 30,
             max_disk_bytes: None,
-            when_full: WhenFull::default(),
+            on_full: WhenFull::default(),
             max_write_timeout: Seconds::new(300),
             max_read_timeout: Seconds::new(1800),
             max_retry_times: 3,

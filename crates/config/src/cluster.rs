@@ -51,7 +51,7 @@ pub struct Cluster {
     /// For how long a worker must not have been needed before it goes, if their number follows the
     /// work.
     #[schemars(extend("exclusiveMinimum" = 0))]
-    pub idle_time: Seconds,
+    pub idle_timeout: Seconds,
 }
 
 impl Default for Cluster {
@@ -70,7 +70,7 @@ impl Default for Cluster {
             secret_file: None,
             min_workers: None,
             max_workers: None,
-            idle_time: Seconds::new(60),
+            idle_timeout: Seconds::new(60),
         }
     }
 }

@@ -48,7 +48,7 @@ impl Config {
         let runners_of = |workers: u32| workers.saturating_mul(together);
         let max = most.map_or(runners, runners_of);
         let min = runners_of(least.unwrap_or(1)).min(max);
-        Some(Scaling { min, max, together, quiet: cluster.idle_time.into() })
+        Some(Scaling { min, max, together, quiet: cluster.idle_timeout.into() })
     }
 }
 

@@ -74,9 +74,6 @@ pub struct Explorer {
     pub delivery_timeout: Seconds,
     /// How often the state of every runner is written to the log. 0: never.
     pub runner_state_report_interval: Seconds,
-    /// Workers that are started at the same time.
-    #[schemars(range(min = 1))]
-    pub runner_prepare_concurrency: u32,
     /// Train batches in flight with `sync_style: fully_async`.
     #[schemars(range(min = 1))]
     pub max_inflight_batches: u32,
@@ -98,7 +95,7 @@ pub struct Explorer {
     /// Absent: `proxy_history.db` in `buffer.cache_dir`.
     pub db_url: Option<String>,
     /// How much of what it records mode `serve` keeps.
-    pub history: History,
+    pub serve_retention: History,
 }
 
 impl Default for Explorer {
@@ -127,7 +124,6 @@ impl Default for Explorer {
             limits: Limits::default(),
             delivery_timeout: Seconds::new(600),
             runner_state_report_interval: Seconds::new(0),
-            runner_prepare_concurrency: 128,
             max_inflight_batches: 2,
             proxy_port: 8010,
             listen_address: "127.0.0.1".to_owned(),
@@ -136,7 +132,7 @@ impl Default for Explorer {
             service_status_check_interval: Seconds::new(60),
             min_running_model_num: 1,
             db_url: None,
-            history: History::default(),
+            serve_retention: History::default(),
         }
     }
 }

@@ -26,7 +26,7 @@ pub struct Failures {
     #[schemars(range(min = 1))]
     pub poison_limit: u32,
     /// What becomes of the good runs of a task some of whose runs failed.
-    pub groups: Groups,
+    pub group_policy: Groups,
 }
 
 impl Failures {
@@ -39,7 +39,7 @@ impl Failures {
             model_unavailable,
             invalid_output,
             poison_limit,
-            groups,
+            group_policy,
         } = self;
         let usual = FailurePolicy::with_retries(retries);
         FailurePolicy {
@@ -49,7 +49,7 @@ impl Failures {
             model_unavailable: model_unavailable.over(usual.model_unavailable),
             invalid_output: invalid_output.over(usual.invalid_output),
             poison_limit: *poison_limit,
-            groups: groups.to_core(),
+            groups: group_policy.to_core(),
         }
     }
 }
@@ -64,7 +64,7 @@ impl Default for Failures {
             model_unavailable: Rule::default(),
             invalid_output: Rule::default(),
             poison_limit: core.poison_limit,
-            groups: Groups::default(),
+            group_policy: Groups::default(),
         }
     }
 }
@@ -80,16 +80,16 @@ pub struct Rule {
     /// usual for the kind.
     pub backoff: Option<Seconds>,
     /// What happens when the retries are used up.
-    pub then: Then,
+    pub on_exhausted: Then,
 }
 
 impl Rule {
     fn over(&self, usual: CoreRule) -> CoreRule {
-        let Self { retries, backoff, then } = self;
+        let Self { retries, backoff, on_exhausted } = self;
         CoreRule {
             retries: retries.unwrap_or(usual.retries),
             backoff: backoff.map_or(usual.backoff, Into::into),
-            then: then.to_core(),
+            then: on_exhausted.to_core(),
         }
     }
 }

@@ -97,6 +97,7 @@ pub(super) const UNUSED: &[Unused] = &[
             "lora_modules",
             "max_cpu_loras",
             "max_logprobs",
+            "max_model_len",
             "reasoning_parser",
             "rope_scaling",
             "rope_theta",
@@ -111,6 +112,11 @@ pub(super) const UNUSED: &[Unused] = &[
         note: "sampling options that not every server has go into `rollout_args` of the taskset",
     },
     Unused {
+        sections: MODELS,
+        keys: &["enable_history", "enable_openai_api"],
+        note: "every model has an OpenAI API, and every call of the trained model is recorded",
+    },
+    Unused {
         sections: &["explorer"],
         keys: &["runner_num"],
         note: "the number of runners is `explorer.runner_per_model` for each model",
@@ -122,9 +128,14 @@ pub(super) const UNUSED: &[Unused] = &[
     },
     Unused {
         sections: &["explorer"],
+        keys: &["runner_prepare_concurrency"],
+        note: "all workers are started at once",
+    },
+    Unused {
+        sections: &["explorer"],
         keys: &["runner_prepare_max_retries"],
         note: "a runner that does not start is tried again for ever, with pauses; \
-               `explorer.supervision.start_failures_max` says when it is shown as broken",
+               `explorer.supervision.max_start_failures` says when it is shown as broken",
     },
     Unused {
         sections: &["buffer"],
@@ -204,6 +215,13 @@ pub(super) const UNUSED: &[Unused] = &[
         note: "losses and optimizers belong to the trainer",
     },
     Unused {
+        sections: &["algorithm"],
+        keys: &["sample_strategy", "sample_strategy_args"],
+        note: "the trainer reads experiences in the order of the buffer; \
+               `synchronizer.max_staleness` bounds their staleness, and \
+               `experience_buffer.replay_buffer` their reuse",
+    },
+    Unused {
         sections: &["synchronizer"],
         keys: &["explorer_world_size", "ray_namespace", "wait_for_checkpoint"],
         note: "Rollway finds it out by itself",
@@ -214,6 +232,7 @@ pub(super) const UNUSED: &[Unused] = &[
         note: "monitor files are in the job's folder",
     },
     Unused { sections: &["log"], keys: &["save_dir"], note: "log files are in the job's folder" },
+    Unused { sections: &["log"], keys: &["group_by_node"], note: "logs are not split by machine" },
 ];
 
 /// Another spelling of a value.
@@ -274,7 +293,26 @@ const REFUSED: &[(&str, &str)] = &[
         "secrets have no place in files: put it into an environment variable and name that, as in \
          `api_key_env: MY_KEY`",
     ),
+    (
+        "explorer.limits.joined_runners",
+        "remove it: runners no longer join by themselves, and `runners` limits their number",
+    ),
+    ("explorer.rollout_model.max_prompt_tokens", MAX_PROMPT_TOKENS),
+    ("explorer.auxiliary_models.max_prompt_tokens", MAX_PROMPT_TOKENS),
 ];
+
+const MAX_PROMPT_TOKENS: &str = "prompts are not truncated: limit the context of the inference \
+                                 server when you start it, or remove long prompts from the taskset";
+
+/// Values that are refused for a reason: key, value, and what to do instead.
+const REFUSED_VALUES: &[(&str, &str, &str)] = &[
+    ("buffer.explorer_input.taskset.storage_type", "sql", EXPORT_TABLE),
+    ("buffer.explorer_input.tasksets.storage_type", "sql", EXPORT_TABLE),
+    ("buffer.explorer_input.eval_tasksets.storage_type", "sql", EXPORT_TABLE),
+];
+
+const EXPORT_TABLE: &str = "tasks are not read from databases: export the table as JSON lines or \
+                            Parquet, and leave `storage_type` out";
 
 /// Returns what to say about a key that is accepted and has no effect; none where the key is
 /// simply unknown.
@@ -316,9 +354,42 @@ pub(super) fn replaced(
     Some((spelling.to, warning))
 }
 
+/// Former keys and their names today.
+const RENAMED: &[(&str, &str)] = &[
+    ("buffer.trainer_input.experience_buffer.when_full", "on_full"),
+    ("cluster.idle_time", "idle_timeout"),
+    ("explorer.batch.eval.success_min_percent", "min_success_percent"),
+    ("explorer.batch.train.success_min_percent", "min_success_percent"),
+    ("explorer.batch.train.when_short", "on_missing_tasks"),
+    ("explorer.failures.groups", "group_policy"),
+    ("explorer.failures.invalid_output.then", "on_exhausted"),
+    ("explorer.failures.model_unavailable.then", "on_exhausted"),
+    ("explorer.failures.runner_lost.then", "on_exhausted"),
+    ("explorer.failures.timeout.then", "on_exhausted"),
+    ("explorer.failures.workflow.then", "on_exhausted"),
+    ("explorer.history", "serve_retention"),
+    ("explorer.supervision.broken_rest", "broken_retry_delay"),
+    ("explorer.supervision.elsewhere_wait", "other_runner_wait"),
+    ("explorer.supervision.restart_backoff_max", "max_restart_backoff"),
+    ("explorer.supervision.silence_timeout", "heartbeat_timeout"),
+    ("explorer.supervision.start_failures_max", "max_start_failures"),
+];
+
+/// Returns the name that a former key has today.
+pub(super) fn renamed(pattern: &str) -> Option<&'static str> {
+    RENAMED.iter().find(|(key, _)| *key == pattern).map(|(_, name)| *name)
+}
+
 /// Returns what to do instead of a key that is refused for a reason.
 pub(super) fn hint(pattern: &str) -> Option<&'static str> {
     REFUSED.iter().find(|(key, _)| *key == pattern).map(|(_, hint)| *hint)
+}
+
+/// Returns what to do instead of a value that is refused for a reason.
+pub(super) fn value_hint(pattern: &str, text: &str) -> Option<&'static str> {
+    let is_it =
+        |(key, value, _): &&(&str, &str, &str)| *key == pattern && value.eq_ignore_ascii_case(text);
+    REFUSED_VALUES.iter().find(is_it).map(|(_, _, hint)| *hint)
 }
 
 fn unused_warning(entry: &Entry, shown: &str, note: String) -> Warning {
@@ -350,6 +421,12 @@ mod tests {
                 let exists = PATHS.iter().any(|path| path.ends_with(word));
                 assert!(exists, "{word} is no key");
             }
+        }
+        for (key, name) in RENAMED {
+            let (section, _) = key.rsplit_once('.').expect("it is in a section");
+            let path = super::super::shape::join(section, name);
+            assert!(PATHS.contains(&path), "{path} is no key");
+            assert!(!PATHS.iter().any(|path| path == key), "{key} is a key");
         }
         for spelling in SPELLINGS {
             assert!(PATHS.iter().any(|path| path == spelling.key), "{}", spelling.key);

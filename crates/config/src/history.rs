@@ -1,4 +1,4 @@
-//! `explorer.history`: how much of what it records mode `serve` keeps.
+//! `explorer.serve_retention`: how much of what it records mode `serve` keeps.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -69,6 +69,7 @@ impl Limits {
             metrics_per_run,
             terminal_batches,
             workflows,
+            ..Core::default()
         }
     }
 }
@@ -87,6 +88,7 @@ impl Default for Limits {
             metrics_per_run,
             terminal_batches,
             workflows,
+            ..
         } = Core::default();
         Self {
             batches,

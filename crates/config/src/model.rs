@@ -28,10 +28,6 @@ pub struct Model {
     /// tells the ranks of a weight synchronization with `nccl`.
     #[schemars(range(min = 1))]
     pub tensor_parallel_size: u32,
-    /// Whether the turns of a run are recorded for the workflow. Off for auxiliary models.
-    pub enable_history: bool,
-    /// Whether workflows get an OpenAI client. Always on in mode `serve` and for auxiliary models.
-    pub enable_openai_api: bool,
     /// Sampling temperature. Absent: as the server has it.
     #[schemars(range(min = 0.0))]
     pub temperature: Option<f64>,
@@ -43,15 +39,9 @@ pub struct Model {
     pub top_k: Option<i32>,
     /// Seed of the sampling. Absent: as the server has it.
     pub seed: Option<u64>,
-    /// The longest prompt, in tokens. Absent: as the server has it.
-    #[schemars(range(min = 1))]
-    pub max_prompt_tokens: Option<u32>,
     /// The longest answer, in tokens. Absent: as the server has it.
     #[schemars(range(min = 1))]
     pub max_response_tokens: Option<u32>,
-    /// The longest prompt and answer together, in tokens. Absent: as the server has it.
-    #[schemars(range(min = 1))]
-    pub max_model_len: Option<u32>,
 }
 
 impl Model {
@@ -74,15 +64,11 @@ impl Default for Model {
             api_key_env: None,
             engine_num: 1,
             tensor_parallel_size: 1,
-            enable_history: false,
-            enable_openai_api: false,
             temperature: None,
             top_p: None,
             top_k: None,
             seed: None,
-            max_prompt_tokens: None,
             max_response_tokens: None,
-            max_model_len: None,
         }
     }
 }

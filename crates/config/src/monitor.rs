@@ -99,8 +99,6 @@ impl MonitorType {
 pub struct Log {
     /// The least important lines that are written.
     pub level: LogLevel,
-    /// Whether the log files of a cluster are in one folder per machine.
-    pub group_by_node: bool,
 }
 
 /// How important a log line is.

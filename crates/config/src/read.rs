@@ -199,9 +199,11 @@ impl Reader {
         let names = || choices.iter().map(|choice| choice.name.as_str());
         let all: Vec<&str> = names().collect();
         let all = all.join(", ");
-        let hint = match nearest(&scalar.text, names()) {
-            Some(name) => format!("did you mean `{name}`? The choices are {all}"),
-            None => format!("the choices are {all}"),
+        let refused = foreign::value_hint(&path.pattern, &scalar.text);
+        let hint = match (refused, nearest(&scalar.text, names())) {
+            (Some(hint), _) => hint.to_owned(),
+            (None, Some(name)) => format!("did you mean `{name}`? The choices are {all}"),
+            (None, None) => format!("the choices are {all}"),
         };
         let what = format!("{} is not a choice", scalar.shown());
         self.refuse(Problem::new(&path.shown, what).hint(hint), node)
@@ -302,6 +304,10 @@ fn unknown(entry: &Entry, keys: &BTreeMap<String, Key>, path: &Path) -> Problem 
     let problem = Problem::new(&path.shown, what).at(entry.place.as_ref());
     if let Some(hint) = foreign::hint(&path.pattern) {
         return problem.without_line().hint(hint);
+    }
+    if let Some(name) = foreign::renamed(&path.pattern) {
+        return Problem { what: format!("the key is called `{name}`"), ..problem }
+            .hint(format!("write `{name}` instead of `{word}`"));
     }
     let here = nearest(word, keys.keys().map(String::as_str));
     let elsewhere: Vec<&str> = PATHS

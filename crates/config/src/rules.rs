@@ -245,11 +245,6 @@ impl Check<'_> {
 
     fn models(&mut self) {
         let explorer = &self.given.explorer;
-        self.config.explorer.rollout_model.enable_openai_api |= self.given.mode == Mode::Serve;
-        for model in &mut self.config.explorer.auxiliary_models {
-            model.enable_history = false;
-            model.enable_openai_api = true;
-        }
         for (index, model) in explorer.auxiliary_models.iter().enumerate() {
             if model.engine_type.is_server()
                 && model.base_url.is_empty()
@@ -321,11 +316,11 @@ impl Check<'_> {
             self.wrong("explorer.limits.payload_bytes_per_run", what, hint);
         }
         let supervision = &explorer.supervision;
-        if supervision.restart_backoff > supervision.restart_backoff_max {
+        if supervision.restart_backoff > supervision.max_restart_backoff {
             let what =
-                format!("{} is less than `restart_backoff`", supervision.restart_backoff_max);
+                format!("{} is less than `restart_backoff`", supervision.max_restart_backoff);
             let hint = "the longest pause cannot be shorter than the first one";
-            self.wrong("explorer.supervision.restart_backoff_max", what, hint);
+            self.wrong("explorer.supervision.max_restart_backoff", what, hint);
         }
     }
 

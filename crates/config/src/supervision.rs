@@ -16,23 +16,23 @@ pub struct Supervision {
     /// How long a runner may take to say that it has begun an attempt.
     #[schemars(extend("exclusiveMinimum" = 0))]
     pub begin_timeout: Seconds,
-    /// How long a runner may be silent before it counts as lost. `null`: it is not watched.
+    /// Time without a heartbeat after which a runner counts as lost. `null`: no limit.
     #[schemars(extend("exclusiveMinimum" = 0))]
-    pub silence_timeout: Option<Seconds>,
+    pub heartbeat_timeout: Option<Seconds>,
     /// How long a runner has to acknowledge a cancel before it is replaced.
     pub cancel_grace: Seconds,
     /// The pause before a runner is started again after a life that finished no attempt; doubles
     /// with each such life.
     pub restart_backoff: Seconds,
-    /// The longest pause before a runner is started again.
-    pub restart_backoff_max: Seconds,
+    /// Maximum delay before a runner is started again.
+    pub max_restart_backoff: Seconds,
     /// After how many failed starts in a row a runner is shown as broken.
     #[schemars(range(min = 1))]
-    pub start_failures_max: u32,
-    /// How long a broken runner rests before it is tried again.
-    pub broken_rest: Seconds,
+    pub max_start_failures: u32,
+    /// Delay before a broken runner is started again.
+    pub broken_retry_delay: Seconds,
     /// How long a retry waits for a runner other than the one it failed on, while there is one.
-    pub elsewhere_wait: Seconds,
+    pub other_runner_wait: Seconds,
 }
 
 impl Supervision {
@@ -40,51 +40,41 @@ impl Supervision {
         let Self {
             start_timeout,
             begin_timeout,
-            silence_timeout,
+            heartbeat_timeout,
             cancel_grace,
             restart_backoff,
-            restart_backoff_max,
-            start_failures_max,
-            broken_rest,
-            elsewhere_wait,
+            max_restart_backoff,
+            max_start_failures,
+            broken_retry_delay,
+            other_runner_wait,
         } = *self;
         Core {
             start_timeout: start_timeout.into(),
             begin_timeout: begin_timeout.into(),
-            silence_timeout: silence_timeout.map(Into::into),
+            silence_timeout: heartbeat_timeout.map(Into::into),
             cancel_grace: cancel_grace.into(),
             restart_backoff: restart_backoff.into(),
-            restart_backoff_max: restart_backoff_max.into(),
-            start_failures_max,
-            broken_rest: broken_rest.into(),
-            elsewhere_wait: elsewhere_wait.into(),
+            restart_backoff_max: max_restart_backoff.into(),
+            start_failures_max: max_start_failures,
+            broken_rest: broken_retry_delay.into(),
+            elsewhere_wait: other_runner_wait.into(),
         }
     }
 }
 
 impl Default for Supervision {
     fn default() -> Self {
-        let Core {
-            start_timeout,
-            begin_timeout,
-            silence_timeout,
-            cancel_grace,
-            restart_backoff,
-            restart_backoff_max,
-            start_failures_max,
-            broken_rest,
-            elsewhere_wait,
-        } = Core::default();
+        let core = Core::default();
         Self {
-            start_timeout: start_timeout.into(),
-            begin_timeout: begin_timeout.into(),
-            silence_timeout: silence_timeout.map(Into::into),
-            cancel_grace: cancel_grace.into(),
-            restart_backoff: restart_backoff.into(),
-            restart_backoff_max: restart_backoff_max.into(),
-            start_failures_max,
-            broken_rest: broken_rest.into(),
-            elsewhere_wait: elsewhere_wait.into(),
+            start_timeout: core.start_timeout.into(),
+            begin_timeout: core.begin_timeout.into(),
+            heartbeat_timeout: core.silence_timeout.map(Into::into),
+            cancel_grace: core.cancel_grace.into(),
+            restart_backoff: core.restart_backoff.into(),
+            max_restart_backoff: core.restart_backoff_max.into(),
+            max_start_failures: core.start_failures_max,
+            broken_retry_delay: core.broken_rest.into(),
+            other_runner_wait: core.elsewhere_wait.into(),
         }
     }
 }

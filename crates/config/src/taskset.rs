@@ -66,8 +66,6 @@ pub enum TasksetStorage {
     /// Files: JSON, JSON lines, CSV, Parquet, or the folder of a dataset.
     #[default]
     File,
-    /// A table in a database.
-    Sql,
 }
 
 /// Which fields of a row mean what.

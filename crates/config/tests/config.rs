@@ -67,7 +67,6 @@ const DEFAULTS: &str = r#"
 /data_processor/experience_pipeline/save_input true
 /data_processor/experience_pipeline/input_save_path null
 /algorithm/repeat_times 1
-/algorithm/sample_strategy null
 /explorer/name "explorer"
 /explorer/runner_per_model 8
 /explorer/max_timeout 1800
@@ -78,8 +77,6 @@ const DEFAULTS: &str = r#"
 /explorer/rollout_model/engine_type "vllm"
 /explorer/rollout_model/engine_num 1
 /explorer/rollout_model/tensor_parallel_size 1
-/explorer/rollout_model/enable_history false
-/explorer/rollout_model/enable_openai_api false
 /explorer/auxiliary_models []
 /explorer/eval_interval 100
 /explorer/eval_on_startup true
@@ -95,7 +92,6 @@ const DEFAULTS: &str = r#"
 /explorer/service_status_check_interval 60
 /explorer/min_running_model_num 1
 /explorer/db_url null
-/explorer/runner_prepare_concurrency 128
 /explorer/max_inflight_batches 2
 /synchronizer/sync_method "nccl"
 /synchronizer/sync_style "fixed"
@@ -106,7 +102,6 @@ const DEFAULTS: &str = r#"
 /monitor/monitor_args {}
 /monitor/detailed_stats false
 /log/level "INFO"
-/log/group_by_node false
 "#;
 
 /// The keys whose defaults are others on purpose, or that Trinity-RFT does not have.
@@ -174,14 +169,14 @@ fn the_core_is_told_what_the_file_says() {
   max_retry_times: 4
   concurrent_mode: asynchronous
   failures:
-    timeout: {retries: 0, then: fail_batch}
+    timeout: {retries: 0, on_exhausted: fail_batch}
     model_unavailable: {backoff: 2.5}
-    groups: whole
+    group_policy: whole
   batch:
     train: {quorum_percent: 80}
-    eval: {success_min_percent: 10}
+    eval: {min_success_percent: 10}
   supervision:
-    silence_timeout: null
+    heartbeat_timeout: null
 ",
     );
     let core = config.to_core(3);
@@ -280,7 +275,7 @@ fn single_keys_go_on_top() {
             "mode=bench",
             "buffer.explorer_input.taskset.path=tasks.jsonl",
             "buffer.explorer_input.eval_tasksets=[{path: a.jsonl}]",
-            "explorer.failures.timeout.then=fail_batch",
+            "explorer.failures.timeout.on_exhausted=fail_batch",
             "buffer.total_steps=",
             "cluster=ray",
         ])
@@ -288,7 +283,7 @@ fn single_keys_go_on_top() {
     assert_eq!(config.explorer.max_timeout, Seconds(Duration::from_millis(7500)));
     assert_eq!(config.explorer.env_vars.len(), 2);
     assert_eq!(config.mode, Mode::Bench);
-    assert_eq!(config.explorer.failures.timeout.then, Then::FailBatch);
+    assert_eq!(config.explorer.failures.timeout.on_exhausted, Then::FailBatch);
     let taskset = config.buffer.explorer_input.taskset.as_ref().unwrap();
     assert_eq!((taskset.path.as_deref(), taskset.split.as_str()), (Some("tasks.jsonl"), "train"));
 

@@ -25,11 +25,9 @@ mod runner_status;
 mod scheduler;
 mod sink;
 mod task;
-pub mod tiny;
 mod workers;
 
 pub use rollway_config as config;
-pub use rollway_sync as synchronizer;
 
 pub use crate::coordinator::{Glance, RolloutCoordinator};
 pub use crate::error::{Error, Result};

@@ -138,7 +138,7 @@ async fn the_number_of_processes_follows_the_work_between_the_bounds_of_a_job_on
     let folder = tempfile::tempdir().unwrap();
     let (gate, last) = (folder.path().join("gate"), folder.path().join("last"));
     let text = "{explorer: {runner_per_worker: 2, runner_per_model: 8}, \
-                cluster: {backend: ray, min_workers: 1, max_workers: 3, idle_time: 0.2}}";
+                cluster: {backend: ray, min_workers: 1, max_workers: 3, idle_timeout: 0.2}}";
     let job = rollway_config::Config::from_yaml(text, "job.yaml").unwrap();
     let alive = Arc::new(AtomicUsize::new(0));
     let launcher = Counted { inner: Processes::new().unwrap(), alive: Arc::clone(&alive) };

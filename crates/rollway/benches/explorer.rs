@@ -15,7 +15,7 @@ use rollway::synchronizer::{NewWeights, Synchronizer};
 use rollway::workflow_runtime::Fleet;
 use rollway::{Registry, RunContext, RunOutput};
 use rollway_experience::{Eid, Experience, Fields, IdPart, serialize_many};
-use rollway_tiny::arithmetic;
+use rollway_tiny_model::arithmetic;
 use tokio::sync::mpsc;
 
 const RUNNERS: u32 = 64;

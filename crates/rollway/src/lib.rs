@@ -16,6 +16,7 @@ pub mod workflows;
 
 pub use rollway_config as config;
 pub use rollway_dashboard as dashboard;
+pub use rollway_engine::calendar;
 pub use rollway_engine::{
     Attempt, Blame, CallsOf, ChildOptions, Children, Collect, Collected, Command, Concurrency,
     Definition, Delivered, Ended, Error, Gated, GatewayKeys, Lag, Launched, Launcher, Local,
@@ -24,12 +25,12 @@ pub use rollway_engine::{
     RunError, RunModel, RunOutput, RunResult, RunnerStates, RunnerStatus, Running, Said, Scheduler,
     Sink, SinkError, Stages, Stored, Task, Ticket, Whereabouts, Workers, Workflow, ledger_options,
 };
-pub use rollway_engine::{calendar, tiny};
 pub use rollway_engine::{cluster, events, supervisor};
 pub use rollway_sync as synchronizer;
 pub use rollway_tasksets as taskset;
 pub use rollway_telemetry::{
     Drops, alarms, history, live_job, monitors, prometheus, recorded_job, trace, view,
 };
+pub use rollway_tiny as tiny;
 
 pub use crate::client::{Answer, Client};

@@ -187,7 +187,7 @@ async fn warn(models: Models) {
 
 /// Returns what is kept, and where.
 fn history(config: &Config) -> serve::Options {
-    let bounds = &config.explorer.history;
+    let bounds = &config.explorer.serve_retention;
     let chosen = config.explorer.db_url.as_deref().filter(|address| !address.is_empty());
     let path = match chosen {
         Some(address) => PathBuf::from(address.strip_prefix("sqlite:///").unwrap_or(address)),

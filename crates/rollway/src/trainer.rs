@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use rollway_config::{Config, TrainerType};
 use rollway_engine::job_event::Watchers;
-use rollway_engine::tiny::trainer::TrainerError as TinyError;
 use rollway_sync::Synchronizer;
+use rollway_tiny::trainer::TrainerError as TinyError;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 

@@ -9,7 +9,7 @@ use super::selector::Selector;
 use super::set::Set;
 use super::tasks::{Budget, Tasks};
 use super::{Result, TasksetError};
-use rollway_config::{Buffer, SelectorType, Taskset, TasksetStorage};
+use rollway_config::{Buffer, SelectorType, Taskset};
 
 /// Tasksets of a job at most.
 const MAX_SETS: usize = 4096;
@@ -76,11 +76,6 @@ impl<'a> Opener<'a> {
         if path.is_empty() {
             let hint = "say where the tasks are: `path: tasks.jsonl`";
             return Err(TasksetError::new(Kind::Option, place, "it has no `path`", hint));
-        }
-        if config.storage_type == TasksetStorage::Sql {
-            let what = "tasks in a database are not read";
-            let hint = "export the table as JSON lines or Parquet, and leave `storage_type` out";
-            return Err(TasksetError::new(Kind::Unsupported, place, what, hint));
         }
         let shape = Shape::new(
             &config.format,

@@ -5,7 +5,7 @@ use crate::{Backend, Mode};
 
 const MIN: &str = "cluster.min_workers";
 const MAX: &str = "cluster.max_workers";
-const IDLE: &str = "cluster.idle_time";
+const IDLE: &str = "cluster.idle_timeout";
 
 impl Check<'_> {
     pub(super) fn scaling(&mut self) {

@@ -111,7 +111,7 @@ fn database(ours: &ExperienceBuffer) -> sql::Options {
 fn queue(config: &Config, ours: &ExperienceBuffer) -> Result<queue::Options, SinkError> {
     let usual = queue::Options::default();
     let replay = ours.replay_buffer.enable.then(|| replay(&ours.replay_buffer)).transpose()?;
-    let in_memory = replay.is_some() || ours.when_full == WhenFull::Replace;
+    let in_memory = replay.is_some() || ours.on_full == WhenFull::Replace;
     let chosen = ours.path.as_deref().filter(|path| !path.is_empty());
     if ours.storage_type == StorageType::Queue
         && let Some(path) = chosen
@@ -119,7 +119,7 @@ fn queue(config: &Config, ours: &ExperienceBuffer) -> Result<queue::Options, Sin
         let key = format!("{BUFFER}.path");
         if in_memory {
             let message = "this queue is in memory alone; leave `path` out, or turn off \
-                           `replay_buffer` and `when_full: replace`";
+                           `replay_buffer` and `on_full: replace`";
             return Err(SinkError::config(key, message));
         }
         if !matches!(path.parse(), Ok(Address::Parquet(_)) | Err(buffer::AddressError::Unknown(_)))
@@ -133,7 +133,7 @@ fn queue(config: &Config, ours: &ExperienceBuffer) -> Result<queue::Options, Sin
     }
     let folder = chosen.map_or_else(|| config.cache_dir().join(&ours.name), PathBuf::from);
     let timeout = ours.max_write_timeout.into();
-    let when_full = match ours.when_full {
+    let when_full = match ours.on_full {
         WhenFull::Wait => queue::WhenFull::Wait { timeout },
         WhenFull::Spill => queue::WhenFull::Spill { folder: folder.clone(), timeout },
         WhenFull::Replace => queue::WhenFull::Replace,

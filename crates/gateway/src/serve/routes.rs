@@ -45,7 +45,7 @@ async fn feedback(State(serve): State<Arc<Inner>>, request: Request) -> Response
         Ok(Outcome::Full { bytes, limit }) => {
             let message = format!(
                 "{bytes} bytes wait for a commit, of {limit} at most: POST /commit first, or \
-                 raise `explorer.history.max_queued_bytes`"
+                 raise `explorer.serve_retention.max_queued_bytes`"
             );
             refuse(&CallError::new(ErrorKind::TooMany, message).retry_after(RETRY))
         }

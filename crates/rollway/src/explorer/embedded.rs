@@ -5,11 +5,11 @@ use std::path::PathBuf;
 
 use rollway_base::ServerKind;
 use rollway_config::{Config, EngineType, Model};
-use rollway_engine::tiny::trainer::MODEL;
-use rollway_engine::tiny::{Options, TinyServer};
 use rollway_gateway::models::ServerSpec;
 use rollway_mock_server::{MockServer, MockServerOptions};
-use rollway_tiny::Weights;
+use rollway_tiny::trainer::MODEL;
+use rollway_tiny::{Options, TinyServer};
+use rollway_tiny_model::Weights;
 
 use super::{ExplorerError, Result};
 use crate::gateway_options::trained_model;

@@ -49,7 +49,7 @@ pub(super) async fn finalize(
     let least = hands.config.explorer.over_rollout.min_wait_num(picks.len() as u32);
     let needed = least.map_or(picks.len() as u64, u64::from);
     let mut reruns = 0;
-    while policy.when_short == WhenShort::Rerun
+    while policy.on_missing_tasks == WhenShort::Rerun
         && whole.good() < needed
         && reruns < policy.max_reruns
     {
@@ -69,10 +69,10 @@ pub(super) async fn finalize(
         whole.add(&missing, &result);
     }
     let good = whole.good();
-    if policy.when_short == WhenShort::Fail && good < needed {
+    if policy.on_missing_tasks == WhenShort::Fail && good < needed {
         let what = format!("{good} of {} tasks have a good run, {needed} needed", picks.len());
-        let hint = "`explorer.batch.train.when_short: accept` goes on with what there is, `rerun` \
-                    runs the missing tasks again; what was finished is kept";
+        let hint = "`explorer.batch.train.on_missing_tasks: accept` goes on with what there is, \
+                    `rerun` runs the missing tasks again; what was finished is kept";
         return Err(ExplorerError::Short { step, what, hint });
     }
     let (result, waited) = (Arc::new(whole.finish()), began.elapsed());
@@ -99,14 +99,14 @@ impl Hands {
             }
         };
         let what = Error::Refused(refusal).to_string();
-        if self.config.explorer.batch.train.when_short == WhenShort::Rerun {
+        if self.config.explorer.batch.train.on_missing_tasks == WhenShort::Rerun {
             let aborted = self.coordinator.abort_batch(id.clone(), &what, true).await?;
             if let Some(result) = aborted {
                 return Ok((result, false));
             }
         }
         let hint = "see why tasks take so long or fail; `explorer.batch.train.quorum_percent` says \
-                    how many are enough, `when_short: rerun` runs the missing ones again";
+                    how many are enough, `on_missing_tasks: rerun` runs the missing ones again";
         Err(ExplorerError::Short { step, what, hint })
     }
 }

@@ -346,7 +346,7 @@ impl Hands {
 
 /// Returns a weight of the model that comes with the program.
 fn built_in(name: &str) -> Result<NamedTensor> {
-    let (weights, _) = rollway_tiny::arithmetic();
+    let (weights, _) = rollway_tiny_model::arithmetic();
     let Some((shape, numbers)) = weights.tensor(name) else {
         let names: Vec<&str> = weights.names().collect();
         let what = format!("the tiny model has no tensor {name:?}: it has {}", names.join(", "));

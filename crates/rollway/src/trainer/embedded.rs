@@ -4,11 +4,11 @@ use rollway_config::{Config, SyncStyle};
 use rollway_core::metrics::Metrics;
 use rollway_data::buffer::Reader;
 use rollway_engine::job_event::{Event, Watchers};
-use rollway_engine::tiny::trainer::{
+use rollway_sync::Synchronizer;
+use rollway_tiny::trainer::{
     Folder, Options, Report, Synchronized, TinyTrainer, TrainerError as TinyError,
 };
-use rollway_sync::Synchronizer;
-use rollway_tiny::arithmetic;
+use rollway_tiny_model::arithmetic;
 use tokio_util::sync::CancellationToken;
 
 use super::{Trained, TrainerError};

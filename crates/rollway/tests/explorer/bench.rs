@@ -1,7 +1,7 @@
 //! Evaluates checkpoints, and weights as they are.
 
 use rollway::synchronizer::weights::NamedTensor;
-use rollway_tiny::arithmetic;
+use rollway_tiny_model::arithmetic;
 
 use crate::world::{Seen, Way, World};
 

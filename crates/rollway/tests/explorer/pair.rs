@@ -7,7 +7,7 @@ use rollway::explorer::{Explored, Explorer, Options, Watchers};
 use rollway::synchronizer::Synchronizer;
 use rollway::tiny::trainer::{self, Folder, Synchronized, TinyTrainer};
 use rollway::{Place, config::Config};
-use rollway_tiny::arithmetic;
+use rollway_tiny_model::arithmetic;
 
 use crate::world::{Seen, Way, World};
 

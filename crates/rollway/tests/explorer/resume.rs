@@ -75,7 +75,7 @@ fn tasks_that_are_run_again_are_so_once_whenever_the_job_is_killed() {
     let unlucky = |batch: &str, n: u64, _: u32| {
         if n == 7 && !batch.contains('/') { Way::Badly } else { Way::Well }
     };
-    let overrides = ["explorer.batch.train.when_short=rerun"];
+    let overrides = ["explorer.batch.train.on_missing_tasks=rerun"];
     let world = World::with(unlucky);
     for word in ["begin 1", "begin 2", "begin 3", "begin 4"] {
         killed_at(&world, &overrides, word);

@@ -23,7 +23,7 @@ async fn what_failed_is_accepted_unless_somebody_says_otherwise() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_failed_is_run_again_within_its_step() {
     let world = World::with(unlucky);
-    let (explored, seen) = world.explore(&["explorer.batch.train.when_short=rerun"]).await;
+    let (explored, seen) = world.explore(&["explorer.batch.train.on_missing_tasks=rerun"]).await;
     let counts = &explored.counts;
     assert_eq!((counts.tasks_finished, counts.tasks_failed), (12, 0));
     assert_eq!(counts.experiences_delivered, 24);
@@ -44,7 +44,7 @@ async fn what_failed_is_run_again_within_its_step() {
 async fn a_job_that_may_not_be_short_ends_with_the_counts_and_goes_on_when_it_may() {
     let world = World::with(unlucky);
     let seen = Seen::default();
-    let fail = ["explorer.batch.train.when_short=fail"];
+    let fail = ["explorer.batch.train.on_missing_tasks=fail"];
     let mut explorer = world.prepare(&fail, &seen).await;
     let trainer = Trainer::start(&explorer, &seen).await;
     let error = explorer.explore().await.unwrap_err();
@@ -55,7 +55,7 @@ async fn a_job_that_may_not_be_short_ends_with_the_counts_and_goes_on_when_it_ma
     explorer.shutdown().await.unwrap();
     drop(explorer);
     // What was finished is kept, and only the rest is run again.
-    let (explored, _) = world.explore(&["explorer.batch.train.when_short=rerun"]).await;
+    let (explored, _) = world.explore(&["explorer.batch.train.on_missing_tasks=rerun"]).await;
     assert_eq!((explored.steps, explored.counts.tasks_failed), (4, 0));
     let ran = world.ran.lock().unwrap();
     assert_eq!(ran[&step.to_string()].len(), 6, "{ran:?}");
@@ -74,7 +74,7 @@ async fn with_over_rollout_stragglers_are_cut() {
     let overrides = [
         "synchronizer.sync_style=explorer_driven",
         "explorer.over_rollout={ratio: 0.4, wait_after_min: 0.05}",
-        "explorer.batch.train.when_short=fail",
+        "explorer.batch.train.on_missing_tasks=fail",
     ];
     let (explored, _) = world.explore(&overrides).await;
     let counts = &explored.counts;
@@ -87,7 +87,7 @@ async fn tasks_that_hang_are_run_again_or_end_the_job() {
     let hangs = |batch: &str, n: u64, _: u32| {
         if n == 7 && !batch.contains('/') { Way::Never } else { Way::Well }
     };
-    let overrides = ["explorer.max_timeout=0.3", "explorer.batch.train.when_short=rerun"];
+    let overrides = ["explorer.max_timeout=0.3", "explorer.batch.train.on_missing_tasks=rerun"];
     let world = World::with(hangs);
     let (explored, _) = world.explore(&overrides).await;
     assert_eq!((explored.counts.tasks_finished, explored.counts.tasks_failed), (12, 0));

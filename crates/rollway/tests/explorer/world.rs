@@ -13,7 +13,7 @@ use rollway::{Registry, RunContext, RunError, RunOutput};
 use rollway_core::FailureKind;
 use rollway_data::buffer::{Ask, Buffer as _, Sqlite, sql};
 use rollway_experience::{Eid, Experience, Fields, IdPart, serialize_many};
-use rollway_tiny::arithmetic;
+use rollway_tiny_model::arithmetic;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::{Notify, mpsc};

@@ -30,7 +30,19 @@ const ARROWS: &[Arrows] = &[
         "crates/gateway",
         &["rollway-base", "rollway-core", "rollway-experience", "rollway-model-api"],
     ),
-    Arrows { folder: "crates/tiny", to: To::Anything },
+    only("crates/tiny-model", &[]),
+    only(
+        "crates/tiny",
+        &[
+            "rollway-base",
+            "rollway-core",
+            "rollway-config",
+            "rollway-experience",
+            "rollway-data",
+            "rollway-sync",
+            "rollway-tiny-model",
+        ],
+    ),
     only(
         "crates/engine",
         &[
@@ -41,7 +53,6 @@ const ARROWS: &[Arrows] = &[
             "rollway-experience",
             "rollway-gateway",
             "rollway-protocol",
-            // Before the server and the trainer of the embedded model have left the engine.
             "rollway-sync",
             "rollway-tiny",
         ],

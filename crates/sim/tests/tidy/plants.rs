@@ -25,14 +25,17 @@ fn arrows() -> Vec<Plant> {
             &[
                 ("crates/core/Cargo.toml", "[dependencies]\nrollway-sim.workspace = true\n"),
                 ("crates/cli/Cargo.toml", "[dependencies]\nrollway = { path = \"../engine\" }\n"),
-                ("crates/engine/Cargo.toml", "[dependencies]\nx = { package = \"rollway-cli\" }\n"),
-                ("crates/tiny/Cargo.toml", "[dependencies.rollway-core]\npath = \"../core\"\n"),
+                ("crates/sync/Cargo.toml", "[dependencies]\nx = { package = \"rollway-cli\" }\n"),
+                (
+                    "crates/tiny-model/Cargo.toml",
+                    "[dependencies.rollway-core]\npath = \"../core\"\n",
+                ),
                 ("xtask/Cargo.toml", "[build-dependencies]\nrollway-core.workspace = true\n"),
             ],
             &[
                 "crates/core/Cargo.toml:2: an arrow from crates/core to rollway-sim",
-                "crates/engine/Cargo.toml:2: an arrow from crates/engine to rollway-cli",
-                "crates/tiny/Cargo.toml:1: an arrow from crates/tiny to rollway-core",
+                "crates/sync/Cargo.toml:2: an arrow from crates/sync to rollway-cli",
+                "crates/tiny-model/Cargo.toml:1: an arrow from crates/tiny-model to rollway-core",
                 "xtask/Cargo.toml:2: an arrow from xtask to rollway-core",
             ],
         ),

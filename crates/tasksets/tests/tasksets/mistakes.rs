@@ -8,7 +8,7 @@ use arrow_ipc::writer::{FileWriter, StreamWriter};
 use arrow_schema::{DataType, Field};
 use parquet::file::properties::WriterProperties;
 use proptest::prelude::*;
-use rollway_config::{DataSelector, Format, SelectorType, Taskset, TasksetStorage};
+use rollway_config::{DataSelector, Format, SelectorType, Taskset};
 use rollway_tasksets::{Opener, TasksetErrorKind as Kind};
 use serde_json::json;
 
@@ -27,8 +27,6 @@ fn a_path_that_is_not_there_names_the_nearest_one() {
     assert!(error.hint.contains("--repo-type dataset nobody/nothing"), "{error}");
     let error = refused(Taskset::default());
     assert!(error.to_string().contains("it has no `path`"), "{error}");
-    let sql = Taskset { storage_type: TasksetStorage::Sql, ..taskset(folder.path()) };
-    assert!(refused(sql).hint.contains("export the table"));
 }
 
 #[test]
@@ -142,7 +140,7 @@ fn a_key_that_no_row_has_names_the_nearest_one() {
         let error = refused(taskset(&path));
         assert_eq!(error.kind, Kind::Key, "{error}");
         assert_eq!(error.what, "`format.prompt_key` is `prompt`, but no row has that field");
-        assert_eq!(error.hint, "there is: answer, question");
+        assert_eq!(error.hint, "available: answer, question");
         let format = Format { prompt_key: "qestion".into(), ..Format::default() };
         let error = refused(Taskset { format, ..taskset(&path) });
         assert_eq!(error.hint, "did you mean `question`?");

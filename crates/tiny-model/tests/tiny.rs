@@ -1,0 +1,142 @@
+//! The model from outside: what it says, what it learns, and what files hold.
+
+use std::sync::Arc;
+
+use rollway_tiny_model::{
+    Chance, Generator, Grpo, Rate, Request, Sample, Shape, Stop, Trainer, Vocabulary, Weights,
+};
+
+const SHAPE: Shape = Shape { vocabulary: 14, width: 16, layers: 2, heads: 4, context: 16 };
+
+fn weights() -> Arc<Weights> {
+    Arc::new(Weights::random(SHAPE, 7))
+}
+
+fn request(prompt: &[u32], seed: u64) -> Request {
+    let end = Vocabulary::END;
+    Request { prompt: prompt.into(), max_tokens: 9, temperature: 1.0, seed, end }
+}
+
+#[test]
+fn what_one_sequence_says_does_not_depend_on_the_others() {
+    let requests: Vec<Request> =
+        (0..40).map(|seed| request(&[0, 3, 4 + (seed % 9) as u32], seed)).collect();
+    let together = Generator::new(weights()).complete(requests.clone());
+    for (request, expected) in requests.iter().zip(&together) {
+        let alone = Generator::new(weights()).complete(vec![request.clone()]);
+        assert_eq!(&alone[0], expected);
+    }
+    // Coming and going changes nothing either.
+    let mut generator = Generator::new(weights());
+    generator.add(1, requests[1].clone());
+    let mut said = vec![generator.step()[0].token];
+    generator.add(2, requests[2].clone());
+    while said.len() < together[1].tokens.len() {
+        let sampled = generator.step();
+        said.push(sampled.iter().find(|sampled| sampled.id == 1).unwrap().token);
+        generator.remove(2);
+    }
+    assert_eq!(said, together[1].tokens);
+}
+
+#[test]
+fn likelihoods_are_those_that_the_trainer_sees() {
+    let samples: Vec<Sample> = (0..16)
+        .map(|seed| {
+            let request = request(&[0, 5, 6], seed);
+            let said = Generator::new(weights()).complete(vec![request.clone()]).remove(0);
+            let mask = vec![true; said.tokens.len()];
+            let tokens = [request.prompt, said.tokens].concat();
+            let logprobs = said.logprobs;
+            let advantages = vec![1.0; mask.len()];
+            Sample { tokens, prompt_length: 3, mask, logprobs, advantages }
+        })
+        .collect();
+    let mut trainer = Trainer::new(Weights::random(SHAPE, 7));
+    let report = trainer.reinforce(&samples, &Grpo::default(), &Rate::default());
+    assert!(report.drift.abs() < 1e-6, "{report:?}");
+    assert!((report.loss + 1.0).abs() < 1e-4, "every ratio is one: {report:?}");
+    // One step later they are not any more.
+    let report = trainer.reinforce(&samples, &Grpo::default(), &Rate::default());
+    assert!(report.drift > 1e-6, "{report:?}");
+}
+
+#[test]
+fn a_sequence_ends_with_the_mark_or_where_there_is_no_room() {
+    let mut all = Vec::new();
+    for seed in 0..60 {
+        all.push(Generator::new(weights()).complete(vec![request(&[0; 12], seed)]).remove(0));
+    }
+    for said in &all {
+        let marked = said.tokens.last() == Some(&Vocabulary::END);
+        assert_eq!(said.stop, Some(if marked { Stop::End } else { Stop::Length }));
+        assert!(said.tokens.len() <= 4, "12 and 4 fill a context of 16");
+    }
+    assert!(all.iter().any(|said| said.stop == Some(Stop::Length)));
+    let generator = Generator::new(weights());
+    for (wrong, word) in [(request(&[], 0), "empty"), (request(&[0; 16], 0), "16 tokens")] {
+        assert!(generator.refusal(&wrong).unwrap().contains(word));
+    }
+    assert!(generator.refusal(&request(&[99], 0)).unwrap().contains("no token 99"));
+}
+
+#[test]
+fn new_weights_take_effect_with_the_next_token() {
+    let mut greedy = request(&[0, 3], 0);
+    greedy.temperature = 0.0;
+    let mut generator = Generator::new(weights());
+    generator.add(1, greedy);
+    generator.step();
+    let before = Arc::clone(generator.weights());
+    generator.replace(Arc::new(Weights::random(SHAPE, 8)));
+    assert!(!Arc::ptr_eq(&before, generator.weights()));
+    generator.step();
+}
+
+#[test]
+fn a_past_that_was_forgotten_is_made_anew_with_the_weights_of_now() {
+    let greedy = |prompt: &[u32]| Request { temperature: 0.0, ..request(prompt, 0) };
+    let other = Arc::new(Weights::random(SHAPE, 8));
+    let mut generator = Generator::new(weights());
+    generator.add(1, greedy(&[0, 3]));
+    let first = generator.step()[0];
+    assert_eq!(first.stop, None);
+    generator.replace(Arc::clone(&other));
+    generator.forget();
+    let mut fresh = Generator::new(other);
+    fresh.add(1, greedy(&[0, 3, first.token]));
+    assert_eq!(generator.step(), fresh.step());
+}
+
+#[test]
+fn files_bring_back_the_same_model_and_the_same_trainer() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, state) = (folder.path().join("model.safetensors"), folder.path().join("trainer"));
+    let mut trainer = Trainer::new(Weights::random(SHAPE, 7));
+    let mut chance = Chance::new(1);
+    let mut sample = || Sample {
+        tokens: (0..8).map(|_| chance.below(14)).collect(),
+        prompt_length: 2,
+        mask: vec![true; 6],
+        logprobs: Vec::new(),
+        advantages: Vec::new(),
+    };
+    let (first, second) = ([sample(), sample()], [sample()]);
+    trainer.imitate(&first, &Rate::default());
+    trainer.weights().save(&path).unwrap();
+    trainer.save(&state).unwrap();
+    assert!(Weights::load(&path).unwrap().to_bytes() == trainer.weights().to_bytes());
+    let mut resumed = Trainer::load(&state).unwrap();
+    assert_eq!(resumed.steps(), 1);
+    for trainer in [&mut trainer, &mut resumed] {
+        trainer.imitate(&second, &Rate::default());
+    }
+    assert!(resumed.weights().to_bytes() == trainer.weights().to_bytes());
+
+    let torn = &trainer.weights().to_bytes()[..500];
+    assert!(Weights::from_bytes(torn).is_err());
+    let error = Trainer::load(&path).unwrap_err().to_string();
+    assert!(error.contains("without a trainer"), "{error}");
+    let error = Weights::load(&folder.path().join("none")).unwrap_err().to_string();
+    assert!(error.contains("none"), "{error}");
+}

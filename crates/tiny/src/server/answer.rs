@@ -1,0 +1,388 @@
+//! How a request becomes a response: whole, or as a stream of events, in vLLM's shape.
+
+use std::io;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream;
+use rollway_tiny_model::Vocabulary;
+use serde_json::{Value, json};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use super::ask::{Ask, Kind};
+use super::brain::{Brain, Choice, Ending, Held, Job, Said, Token};
+use super::refusal::Refusal;
+
+/// An answer in the making. Dropping it before its end aborts it.
+#[derive(Debug)]
+pub(super) struct Answer {
+    ask: Ask,
+    model: String,
+    vocabulary: Vocabulary,
+    said: UnboundedReceiver<Said>,
+    choices: Vec<Open>,
+    _held: Held,
+}
+
+/// A choice so far.
+#[derive(Debug, Default)]
+struct Open {
+    tokens: usize,
+    /// The text that was not told yet, because it might become a stop string.
+    kept: String,
+    /// How many characters were told.
+    told: usize,
+    is_over: bool,
+}
+
+/// What a choice has more than before.
+#[derive(Debug)]
+struct Piece {
+    choice: usize,
+    /// None if it was aborted instead.
+    token: Option<Token>,
+    text: String,
+    /// How many characters were told before.
+    offset: usize,
+    finish: Option<(&'static str, Option<String>)>,
+}
+
+/// What comes next.
+enum Next {
+    Pieces(Vec<Piece>),
+    Refused,
+    /// Nothing more; the thread has ended if a choice has not.
+    Nothing,
+}
+
+/// Answers a request.
+pub(super) async fn answer(
+    brain: &Arc<Brain>,
+    (model, vocabulary): (String, Vocabulary),
+    ask: Ask,
+    choices: Vec<Choice>,
+) -> Response {
+    let (to, said) = unbounded_channel();
+    let open = choices.iter().map(|_| Open::default()).collect();
+    let held = brain.add(Job { names: ask.names.clone(), choices, to });
+    let stream = ask.stream;
+    let answer = Answer { ask, model, vocabulary, said, choices: open, _held: held };
+    if stream { answer.events().await } else { answer.whole().await }
+}
+
+fn stopped() -> Refusal {
+    Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "the server is being stopped")
+}
+
+fn refused() -> Refusal {
+    let message = "too many requests wait already (max_waiting): send fewer at a time";
+    Refusal::new(StatusCode::SERVICE_UNAVAILABLE, message)
+}
+
+impl Answer {
+    fn is_over(&self) -> bool {
+        self.choices.iter().all(|choice| choice.is_over)
+    }
+
+    async fn next(&mut self) -> Next {
+        if self.is_over() {
+            return Next::Nothing;
+        }
+        match self.said.recv().await {
+            None => Next::Nothing,
+            Some(Said::Refused) => Next::Refused,
+            Some(Said::Token(token)) => {
+                let open = &mut self.choices[token.choice];
+                Next::Pieces(vec![open.take(token, &self.vocabulary, &self.ask.stops)])
+            }
+            Some(Said::Aborted) => {
+                let open = self.choices.iter_mut().enumerate().filter(|(_, open)| !open.is_over);
+                Next::Pieces(open.map(|(choice, open)| open.abort(choice)).collect())
+            }
+        }
+    }
+
+    /// Answers at once, when all is said.
+    async fn whole(mut self) -> Response {
+        let mut choices: Vec<Vec<Piece>> = self.choices.iter().map(|_| Vec::new()).collect();
+        loop {
+            match self.next().await {
+                Next::Pieces(pieces) => {
+                    for piece in pieces {
+                        choices[piece.choice].push(piece);
+                    }
+                }
+                Next::Refused => return refused().into_response(),
+                Next::Nothing if !self.is_over() => return stopped().into_response(),
+                Next::Nothing => return Json(self.body(&choices)).into_response(),
+            }
+        }
+    }
+
+    /// Answers as it is said. Waits for the first token, so that who is refused is told so.
+    async fn events(mut self) -> Response {
+        let first = match self.next().await {
+            Next::Pieces(pieces) => self.begin().into_iter().chain(self.told(&pieces)).collect(),
+            Next::Refused => return refused().into_response(),
+            Next::Nothing => return stopped().into_response(),
+        };
+        let state = (self, Some(write(first, false)), false);
+        let body = stream::unfold(state, |(mut answer, first, is_over)| async move {
+            if let Some(first) = first {
+                return Some((Ok(first), (answer, None, false)));
+            }
+            if is_over {
+                return None;
+            }
+            let (events, is_over) = match answer.next().await {
+                Next::Pieces(pieces) => (Ok(write(answer.told(&pieces), false)), false),
+                Next::Nothing if answer.is_over() => (Ok(write(answer.end(), true)), true),
+                Next::Nothing | Next::Refused => (Err(io::Error::other("stopped")), true),
+            };
+            Some((events, (answer, None, is_over)))
+        });
+        let mut response = Body::from_stream(body).into_response();
+        let kind = HeaderValue::from_static("text/event-stream; charset=utf-8");
+        response.headers_mut().insert(header::CONTENT_TYPE, kind);
+        response
+    }
+
+    /// What every answer and every event of it begins with.
+    fn head(&self, object: &str, choices: Vec<Value>) -> Value {
+        json!({
+            "id": self.ask.id,
+            "object": object,
+            "created": 0,
+            "model": self.model,
+            "choices": choices,
+        })
+    }
+
+    fn event_object(&self) -> &'static str {
+        match self.ask.kind {
+            Kind::Chat => "chat.completion.chunk",
+            Kind::Text => "text_completion",
+        }
+    }
+
+    /// The events before the first token.
+    fn begin(&self) -> Vec<Value> {
+        if self.ask.kind == Kind::Text {
+            return Vec::new();
+        }
+        let first = |index: usize| {
+            let choice = json!({
+                "index": index,
+                "delta": { "role": "assistant", "content": "" },
+                "logprobs": null,
+                "finish_reason": null,
+            });
+            let mut event = self.head(self.event_object(), vec![choice]);
+            event["prompt_token_ids"] = self.prompt(0);
+            event
+        };
+        (0..self.choices.len()).map(first).collect()
+    }
+
+    /// The events of pieces.
+    fn told(&self, pieces: &[Piece]) -> Vec<Value> {
+        let event = |piece: &Piece| {
+            let one = std::slice::from_ref(piece);
+            let mut choice = self.choice(piece.choice, one);
+            match self.ask.kind {
+                Kind::Chat => choice["delta"] = json!({ "content": piece.text }),
+                Kind::Text => {
+                    choice["text"] = piece.text.clone().into();
+                    let is_first = self.choices[piece.choice].tokens <= 1;
+                    choice["prompt_token_ids"] =
+                        if is_first { self.prompt(piece.choice / self.ask.n) } else { Value::Null };
+                }
+            }
+            if let Some(token) = &piece.token {
+                choice["weight_version"] = token.version.as_ref().into();
+            }
+            self.head(self.event_object(), vec![choice])
+        };
+        pieces.iter().map(event).collect()
+    }
+
+    /// The events after the last token.
+    fn end(&self) -> Vec<Value> {
+        if !self.ask.include_usage {
+            return Vec::new();
+        }
+        let mut event = self.head(self.event_object(), Vec::new());
+        event["usage"] = self.usage();
+        vec![event]
+    }
+
+    /// A whole answer.
+    fn body(&self, choices: &[Vec<Piece>]) -> Value {
+        let choice = |(index, pieces): (usize, &Vec<Piece>)| {
+            let text: String = pieces.iter().map(|piece| piece.text.as_str()).collect();
+            let mut choice = self.choice(index, pieces);
+            choice["weight_versions"] = spans(pieces);
+            match self.ask.kind {
+                Kind::Chat => {
+                    choice["message"] =
+                        json!({ "role": "assistant", "content": text, "refusal": null });
+                }
+                Kind::Text => {
+                    choice["text"] = text.into();
+                    choice["prompt_token_ids"] = self.prompt(index / self.ask.n);
+                }
+            }
+            choice
+        };
+        let choices = choices.iter().enumerate().map(choice).collect();
+        let object = match self.ask.kind {
+            Kind::Chat => "chat.completion",
+            Kind::Text => "text_completion",
+        };
+        let mut body = self.head(object, choices);
+        body["usage"] = self.usage();
+        if self.ask.kind == Kind::Chat {
+            body["prompt_token_ids"] = self.prompt(0);
+        }
+        body
+    }
+
+    /// What a choice and a piece of one have in common.
+    fn choice(&self, index: usize, pieces: &[Piece]) -> Value {
+        let finish = pieces.last().and_then(|piece| piece.finish.as_ref());
+        let tokens = pieces.iter().filter_map(|piece| piece.token.as_ref());
+        let ids: Vec<u32> = tokens.map(|token| token.token).collect();
+        json!({
+            "index": index,
+            "logprobs": self.logprobs(pieces),
+            "finish_reason": finish.map(|(reason, _)| reason),
+            "stop_reason": finish.and_then(|(_, stop)| stop.as_ref()),
+            "token_ids": self.ask.ids.then_some(ids),
+        })
+    }
+
+    fn prompt(&self, prompt: usize) -> Value {
+        if self.ask.ids { json!(self.ask.prompts[prompt]) } else { Value::Null }
+    }
+
+    fn logprobs(&self, pieces: &[Piece]) -> Value {
+        if !self.ask.logprobs {
+            return Value::Null;
+        }
+        let tokens = || pieces.iter().filter_map(|piece| Some((piece, piece.token.as_ref()?)));
+        match self.ask.kind {
+            Kind::Chat => {
+                let entry = |(_, token): (&Piece, &Token)| {
+                    let text = self.name(token.token);
+                    let bytes = text.as_bytes().to_vec();
+                    let logprob = token.logprob;
+                    json!({ "token": text, "logprob": logprob, "bytes": bytes, "top_logprobs": [] })
+                };
+                json!({ "content": tokens().map(entry).collect::<Vec<_>>() })
+            }
+            Kind::Text => {
+                let top = |(_, token): (&Piece, &Token)| {
+                    let mut top = json!({});
+                    top[self.name(token.token)] = token.logprob.into();
+                    top
+                };
+                json!({
+                    "text_offset": tokens().map(|(piece, _)| piece.offset).collect::<Vec<_>>(),
+                    "token_logprobs": tokens().map(|(_, it)| it.logprob).collect::<Vec<_>>(),
+                    "tokens": tokens().map(|(_, it)| self.name(it.token)).collect::<Vec<_>>(),
+                    "top_logprobs": tokens().map(top).collect::<Vec<_>>(),
+                })
+            }
+        }
+    }
+
+    /// What a token is called.
+    fn name(&self, token: u32) -> String {
+        match token {
+            Vocabulary::BEGIN => "<begin>".to_owned(),
+            Vocabulary::END => "<end>".to_owned(),
+            token => self.vocabulary.decode(&[token]),
+        }
+    }
+
+    fn usage(&self) -> Value {
+        let prompt: usize = self.ask.prompts.iter().map(Vec::len).sum();
+        let said: usize = self.choices.iter().map(|choice| choice.tokens).sum();
+        json!({
+            "prompt_tokens": prompt,
+            "completion_tokens": said,
+            "total_tokens": prompt + said,
+        })
+    }
+}
+
+impl Open {
+    fn take(&mut self, token: Token, vocabulary: &Vocabulary, stops: &[String]) -> Piece {
+        self.tokens += 1;
+        self.is_over = token.end.is_some();
+        self.kept.extend(vocabulary.character(token.token));
+        let finish = token.end.map(|end| match end {
+            Ending::End => ("stop", None),
+            Ending::Length => ("length", None),
+            Ending::Stop(number) => {
+                let stop = &stops[number];
+                self.kept.truncate(self.kept.len().saturating_sub(stop.len()));
+                ("stop", Some(stop.clone()))
+            }
+        });
+        let (choice, offset) = (token.choice, self.told);
+        Piece { choice, token: Some(token), text: self.tell(stops), offset, finish }
+    }
+
+    fn abort(&mut self, choice: usize) -> Piece {
+        self.is_over = true;
+        let offset = self.told;
+        let finish = Some(("abort", None));
+        Piece { choice, token: None, text: self.tell(&[]), offset, finish }
+    }
+
+    /// The text that may be told: all of it but what might become a stop string.
+    fn tell(&mut self, stops: &[String]) -> String {
+        let keep = match self.is_over {
+            true => 0,
+            false => stops.iter().map(|stop| stop.len() - 1).max().unwrap_or(0),
+        };
+        let end = self.kept.floor_char_boundary(self.kept.len().saturating_sub(keep));
+        let told: String = self.kept.drain(..end).collect();
+        self.told += told.chars().count();
+        told
+    }
+}
+
+/// Which tokens are of which version.
+fn spans(pieces: &[Piece]) -> Value {
+    let mut spans: Vec<(Arc<str>, usize, usize)> = Vec::new();
+    let tokens = pieces.iter().filter_map(|piece| piece.token.as_ref());
+    for (at, token) in tokens.enumerate() {
+        match spans.last_mut() {
+            Some((version, _, end)) if *version == token.version => *end = at + 1,
+            _ => spans.push((Arc::clone(&token.version), at, at + 1)),
+        }
+    }
+    let span = |(version, start, end): (Arc<str>, usize, usize)| {
+        let version = version.as_ref();
+        json!({ "version": version, "start": start, "end": end })
+    };
+    spans.into_iter().map(span).collect()
+}
+
+fn write(events: Vec<Value>, is_last: bool) -> Bytes {
+    let mut text = String::with_capacity(256 * events.len() + 16);
+    for event in events {
+        text.push_str("data: ");
+        text.push_str(&event.to_string());
+        text.push_str("\n\n");
+    }
+    if is_last {
+        text.push_str("data: [DONE]\n\n");
+    }
+    text.into()
+}

@@ -1,0 +1,208 @@
+//! The endpoints, as vLLM has them.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, Query, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use rollway_tiny_model::Weights;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::answer::answer;
+use super::ask::{self, Kind};
+use super::brain::{Brain, Pause};
+use super::options::Options;
+use super::refusal::Refusal;
+
+/// What the endpoints share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) options: Options,
+    pub(super) brain: Arc<Brain>,
+    /// What the weights are called.
+    version: Mutex<Arc<str>>,
+    ids: AtomicU64,
+}
+
+impl Shared {
+    pub(super) fn new(options: Options, brain: Brain) -> Self {
+        let version = Mutex::new(options.version.to_string().into());
+        Self { options, brain: Arc::new(brain), version, ids: AtomicU64::new(0) }
+    }
+
+    pub(super) fn version(&self) -> Arc<str> {
+        Arc::clone(&self.version.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn rename(&self, version: &str) {
+        let version: Arc<str> = version.into();
+        // In the lock, so that the two are not called by different names in the end.
+        let mut known = self.version.lock().unwrap_or_else(PoisonError::into_inner);
+        self.brain.rename(Arc::clone(&version));
+        *known = version;
+    }
+}
+
+type Server = State<Arc<Shared>>;
+
+pub(super) fn router(shared: Arc<Shared>) -> Router {
+    let limit = DefaultBodyLimit::max(shared.options.limits.max_body_bytes);
+    Router::new()
+        .route("/v1/chat/completions", post(chat))
+        .route("/v1/completions", post(text))
+        .route("/v1/models", get(models))
+        .route("/health", get(health))
+        .route("/pause", post(pause))
+        .route("/resume", post(resume))
+        .route("/reset_prefix_cache", post(forget))
+        .route("/abort_requests", post(abort))
+        .route("/collective_rpc", post(collective_rpc))
+        .route("/update_weight_version", post(update_version))
+        .route("/weight_info", get(weight_info))
+        .layer(limit)
+        .with_state(shared)
+}
+
+/// The JSON of a body; nothing at all counts as an empty object.
+fn json_of(body: &Bytes) -> Result<Value, Refusal> {
+    if body.is_empty() {
+        return Ok(json!({}));
+    }
+    serde_json::from_slice(body).map_err(|error| Refusal::bad(format!("no JSON: {error}")))
+}
+
+async fn chat(State(shared): Server, headers: HeaderMap, body: Bytes) -> Response {
+    answer_to(Kind::Chat, &shared, &headers, &body).await
+}
+
+async fn text(State(shared): Server, headers: HeaderMap, body: Bytes) -> Response {
+    answer_to(Kind::Text, &shared, &headers, &body).await
+}
+
+async fn answer_to(kind: Kind, shared: &Shared, headers: &HeaderMap, body: &Bytes) -> Response {
+    let fresh = || format!("{:016x}", shared.ids.fetch_add(1, Ordering::Relaxed));
+    let options = &shared.options;
+    let asked = json_of(body).and_then(|body| ask::read(kind, options, headers, &body, fresh));
+    match asked {
+        Ok((ask, choices)) => {
+            let names = (options.model.clone(), options.vocabulary.clone());
+            answer(&shared.brain, names, ask, choices).await
+        }
+        Err(refusal) => refusal.into_response(),
+    }
+}
+
+async fn health(State(shared): Server) -> StatusCode {
+    match shared.brain.is_alive() {
+        true => StatusCode::OK,
+        false => StatusCode::SERVICE_UNAVAILABLE,
+    }
+}
+
+async fn models(State(shared): Server) -> Json<Value> {
+    let model = json!({
+        "id": shared.options.model,
+        "object": "model",
+        "created": 0,
+        "owned_by": "rollway",
+        "root": shared.options.model,
+        "parent": null,
+        "max_model_len": shared.options.weights.shape().context,
+    });
+    Json(json!({ "object": "list", "data": [model] }))
+}
+
+#[derive(Debug, Deserialize)]
+struct PauseQuery {
+    mode: Option<String>,
+}
+
+async fn pause(State(shared): Server, Query(query): Query<PauseQuery>) -> Response {
+    let how = match query.mode.as_deref() {
+        None | Some("abort") => Pause::Abort,
+        Some("wait") => Pause::Wait,
+        Some("keep") => Pause::Keep,
+        Some(other) => {
+            let message = format!("mode is abort, wait or keep, got {other}");
+            return Refusal::bad(message).at("mode").into_response();
+        }
+    };
+    shared.brain.pause(how).await;
+    Json(json!({ "status": "paused" })).into_response()
+}
+
+async fn resume(State(shared): Server) -> Json<Value> {
+    shared.brain.resume();
+    Json(json!({ "status": "resumed" }))
+}
+
+#[derive(Debug, Deserialize)]
+struct ForgetQuery {
+    #[serde(default)]
+    reset_running_requests: bool,
+}
+
+/// There is no cache of prefixes; what there is are the pasts of what is under way.
+async fn forget(State(shared): Server, Query(query): Query<ForgetQuery>) -> Json<Value> {
+    if query.reset_running_requests {
+        shared.brain.forget();
+    }
+    Json(json!({ "success": true }))
+}
+
+async fn abort(State(shared): Server, body: Bytes) -> Result<Json<Value>, Refusal> {
+    let body = json_of(&body)?;
+    let ids = body.get("request_ids").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    let names: Vec<String> = ids.iter().filter_map(Value::as_str).map(str::to_owned).collect();
+    let count = names.len();
+    shared.brain.abort(names);
+    Ok(Json(json!({ "status": "aborted", "aborted": count })))
+}
+
+async fn collective_rpc(State(shared): Server, body: Bytes) -> Result<Json<Value>, Refusal> {
+    let body = json_of(&body)?;
+    let failed = |message: String| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, message);
+    match body.get("method").and_then(Value::as_str) {
+        Some("reload_weights") => {}
+        Some(other) => return Err(failed(format!("there is no method {other}"))),
+        None => return Err(Refusal::bad("Field required: method").at("method")),
+    }
+    let Some(path) = body.pointer("/kwargs/weights_path").and_then(Value::as_str) else {
+        return Err(Refusal::bad("Field required: weights_path").at("kwargs"));
+    };
+    let path = path.to_owned();
+    let read = tokio::task::spawn_blocking(move || load(Path::new(&path)));
+    let weights = read.await.map_err(|error| failed(error.to_string()))?.map_err(failed)?;
+    let (own, theirs) = (shared.options.weights.shape(), weights.shape());
+    if own != theirs {
+        let message = format!("the weights are of another model: {theirs:?}, not {own:?}");
+        return Err(failed(message));
+    }
+    shared.brain.replace(Arc::new(weights)).await;
+    Ok(Json(json!({ "results": [null] })))
+}
+
+/// Reads weights: a file, or the one in a directory.
+fn load(path: &Path) -> Result<Weights, String> {
+    let file = if path.is_dir() { path.join("model.safetensors") } else { path.to_owned() };
+    Weights::load(&file).map_err(|error| error.to_string())
+}
+
+async fn update_version(State(shared): Server, body: Bytes) -> Result<Json<Value>, Refusal> {
+    let body = json_of(&body)?;
+    let Some(version) = body.get("new_version").and_then(Value::as_str) else {
+        return Err(Refusal::bad("Field required: new_version").at("new_version"));
+    };
+    shared.rename(version);
+    Ok(Json(json!({ "success": true, "new_version": version })))
+}
+
+async fn weight_info(State(shared): Server) -> Json<Value> {
+    Json(json!({ "weight_version": shared.version().as_ref() }))
+}

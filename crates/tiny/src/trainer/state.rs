@@ -1,0 +1,94 @@
+//! The trainer's own state: which step it is at, where its reader stands, and all that the model
+//! and its optimizer remember. Kept whole or not at all.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rollway_tiny_model::Trainer;
+use serde::{Deserialize, Serialize};
+
+use super::TrainerError;
+use rollway_sync::folder::{failed, replace, sync};
+
+/// The version of the file.
+const FORMAT: u32 = 1;
+
+/// What is beside the model's own file. This file is written last: it makes the state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Meta {
+    format: u32,
+    /// The last step.
+    pub(super) latest_iteration: u64,
+    /// Where the reader of experiences stands after it.
+    pub(super) position: String,
+    /// The file with the model and its optimizer.
+    file: String,
+}
+
+/// Where the state is.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    folder: PathBuf,
+    name: String,
+}
+
+impl Place {
+    pub(super) fn new(folder: &Path, name: &str) -> Self {
+        Self { folder: folder.into(), name: name.into() }
+    }
+
+    fn meta(&self) -> PathBuf {
+        self.folder.join(format!("{}_meta.json", self.name))
+    }
+
+    /// Returns what was kept; none if nothing ever was.
+    pub(super) fn load(&self) -> Result<Option<(Meta, Trainer)>, TrainerError> {
+        let path = self.meta();
+        let bytes = match fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(failed(&path)(error).into()),
+        };
+        let wrong = |problem: String| TrainerError::File { path: path.clone(), problem };
+        let meta: Meta = serde_json::from_slice(&bytes).map_err(|error| {
+            wrong(format!("this is no state of a trainer: {error}; remove it to begin anew"))
+        })?;
+        if meta.format != FORMAT {
+            return Err(wrong(format!("it has format {}, not {FORMAT}", meta.format)));
+        }
+        let trainer = Trainer::load(&self.folder.join(&meta.file))?;
+        Ok(Some((meta, trainer)))
+    }
+
+    /// Keeps the state. When this returns, it survives anything.
+    pub(super) fn save(
+        &self,
+        step: u64,
+        position: &str,
+        trainer: &Trainer,
+    ) -> Result<(), TrainerError> {
+        let file = format!("{}_state_{step}.safetensors", self.name);
+        trainer.save(&self.folder.join(&file))?;
+        sync(&self.folder)?;
+        let meta = Meta { format: FORMAT, latest_iteration: step, position: position.into(), file };
+        let mut bytes = serde_json::to_vec_pretty(&meta).unwrap_or_default();
+        bytes.push(b'\n');
+        replace(&self.meta(), &bytes)?;
+        self.tidy(&meta.file)
+    }
+
+    /// Removes the files of other states.
+    fn tidy(&self, kept: &str) -> Result<(), TrainerError> {
+        let prefix = format!("{}_state_", self.name);
+        for entry in fs::read_dir(&self.folder).map_err(failed(&self.folder))? {
+            let entry = entry.map_err(failed(&self.folder))?;
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            if name.starts_with(&prefix) && name != kept {
+                fs::remove_file(entry.path()).map_err(failed(&entry.path()))?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,168 @@
+//! One step: from experiences to other parameters.
+
+use std::collections::{BTreeMap, HashMap};
+
+use rollway_experience::{Experience, Kind};
+use rollway_tiny_model::{Grpo, Rate, Sample, StepReport, Trainer};
+
+/// How to learn.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Recipe {
+    /// How parameters move.
+    pub rate: Rate,
+    /// How samples are weighed. The temperature is that of the calls that made them.
+    pub grpo: Grpo,
+    /// What keeps the divisor of advantages from 0.
+    pub epsilon: f64,
+}
+
+impl Default for Recipe {
+    fn default() -> Self {
+        Self { rate: Rate::default(), grpo: Grpo::default(), epsilon: 1e-6 }
+    }
+}
+
+/// What a step did.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Report {
+    /// Which step, the first being 1. A step with nothing to learn from is one too.
+    pub step: u64,
+    /// What the model did.
+    pub model: StepReport,
+    /// How many experiences there were.
+    pub experiences: u64,
+    /// How many of them were learned from.
+    pub learned: u64,
+    /// How many were not, by reason.
+    pub skipped: BTreeMap<&'static str, u64>,
+    /// Of how many tasks they are.
+    pub tasks: u64,
+    /// The mean of their rewards.
+    pub reward: Option<f64>,
+    /// The oldest version of the model among them.
+    pub oldest_version: Option<u64>,
+}
+
+/// It is of another kind than this trainer can learn from.
+const WRONG_KIND: &str = "wrong_kind";
+/// Nobody recorded how likely its tokens were.
+const NO_LOGPROBS: &str = "no_logprobs";
+/// Nobody judged it.
+const NO_REWARD: &str = "no_reward";
+/// It is longer than the model's context.
+const TOO_LONG: &str = "too_long";
+/// It has tokens that the model does not know.
+const UNKNOWN_TOKEN: &str = "unknown_token";
+/// Its numbers are not finite, or not as many as its tokens.
+const BROKEN: &str = "broken";
+/// None of its tokens is the model's, or it is as good as the others of its task.
+const NOTHING_TO_LEARN: &str = "nothing_to_learn";
+
+/// Makes one step of GRPO. Advantages that the experiences bring are taken as they are; others come
+/// from the rewards of the experiences of the same task.
+///
+/// The same experiences give the same step, bit by bit, whatever the order in which they come and
+/// whichever run of a task said what.
+pub fn step(trainer: &mut Trainer, experiences: &[Experience], recipe: &Recipe) -> Report {
+    let mut experiences: Vec<(String, &Experience)> =
+        experiences.iter().map(|experience| (experience.eid.tid(), experience)).collect();
+    // By what was said, not by who said it.
+    experiences.sort_by_cached_key(|(task, experience)| {
+        let reward = experience.reward.map(f64::to_bits);
+        let logprobs = experience.logprobs.as_ref();
+        let logprobs = logprobs.map(|logprobs| logprobs.iter().map(f32::to_bits).collect());
+        (task.clone(), experience.tokens.to_vec(), reward, logprobs.unwrap_or_else(Vec::new))
+    });
+    let mut groups: HashMap<&str, Vec<f64>> = HashMap::new();
+    for (task, experience) in &experiences {
+        let rewards = groups.entry(task).or_default();
+        rewards.extend(experience.reward.filter(|reward| reward.is_finite()));
+    }
+    let mut report = Report {
+        experiences: experiences.len() as u64,
+        tasks: groups.len() as u64,
+        reward: mean(experiences.iter().filter_map(|(_, experience)| experience.reward)),
+        oldest_version: experiences.iter().filter_map(|(_, it)| oldest(it)).min(),
+        ..Report::default()
+    };
+    let shape = trainer.weights().shape();
+    let mut samples = Vec::with_capacity(experiences.len());
+    for (task, experience) in &experiences {
+        let rewards = groups.get(task.as_str()).map_or(&[][..], Vec::as_slice);
+        match sample(experience, rewards, recipe, (shape.vocabulary, shape.context)) {
+            Ok(sample) => samples.push(sample),
+            Err(reason) => *report.skipped.entry(reason).or_default() += 1,
+        }
+    }
+    report.learned = samples.len() as u64;
+    report.model = trainer.reinforce(&samples, &recipe.grpo, &recipe.rate);
+    report
+}
+
+/// Returns what can be learned from an experience, or why that is nothing.
+fn sample(
+    experience: &Experience,
+    rewards: &[f64],
+    recipe: &Recipe,
+    (vocabulary, context): (usize, usize),
+) -> Result<Sample, &'static str> {
+    if experience.kind() == Kind::Dpo {
+        return Err(WRONG_KIND);
+    }
+    // The last token is nothing that the model must see.
+    if experience.tokens.len() > context + 1 {
+        return Err(TOO_LONG);
+    }
+    let token = |id: i32| u32::try_from(id).ok().filter(|id| (*id as usize) < vocabulary);
+    let tokens: Option<Vec<u32>> = experience.tokens.iter().map(token).collect();
+    let tokens = tokens.ok_or(UNKNOWN_TOKEN)?;
+    let (prompt_length, length) = (experience.prompt_length, experience.response_length());
+    if prompt_length == 0 {
+        return Err(BROKEN);
+    }
+    let logprobs = experience.logprobs.as_ref().ok_or(NO_LOGPROBS)?.to_vec();
+    let mask = match &experience.action_mask {
+        Some(mask) => mask.to_vec(),
+        None => vec![true; length],
+    };
+    let advantages = match &experience.advantages {
+        Some(advantages) => advantages.to_vec(),
+        None => vec![advantage(experience.reward, rewards, recipe.epsilon)?; length],
+    };
+    if [mask.len(), logprobs.len(), advantages.len()] != [length; 3]
+        || !logprobs.iter().chain(&advantages).all(|number| number.is_finite())
+    {
+        return Err(BROKEN);
+    }
+    if !mask.iter().zip(&advantages).any(|(own, advantage)| *own && *advantage != 0.0) {
+        return Err(NOTHING_TO_LEARN);
+    }
+    Ok(Sample { tokens, prompt_length, mask, logprobs, advantages })
+}
+
+/// How much better an experience is than the others of its task, as the operator `grpo` has it.
+fn advantage(reward: Option<f64>, rewards: &[f64], epsilon: f64) -> Result<f32, &'static str> {
+    let reward = reward.ok_or(NO_REWARD)?;
+    if !reward.is_finite() {
+        return Err(BROKEN);
+    }
+    let count = rewards.len() as f64;
+    let (mean, divisor) = match mean(rewards.iter().copied()) {
+        Some(mean) if rewards.len() > 1 => {
+            let squares: f64 = rewards.iter().map(|reward| (reward - mean).powi(2)).sum();
+            (mean, (squares / (count - 1.0)).sqrt())
+        }
+        _ => (0.0, 1.0),
+    };
+    let difference = reward - mean;
+    Ok(if difference == 0.0 { 0.0 } else { (difference / (divisor + epsilon)) as f32 })
+}
+
+fn mean(numbers: impl Iterator<Item = f64>) -> Option<f64> {
+    let (sum, count) = numbers.fold((0.0, 0_u64), |(sum, count), x| (sum + x, count + 1));
+    (count > 0).then(|| sum / count as f64)
+}
+
+fn oldest(experience: &Experience) -> Option<u64> {
+    experience.model_versions.as_ref().and_then(|versions| versions.oldest())
+}

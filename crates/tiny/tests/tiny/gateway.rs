@@ -1,0 +1,187 @@
+//! Through the gateway: what it records is what the model said, with the weights that it says.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rollway_base::Secret;
+use rollway_base::ServerKind;
+use rollway_experience::{Experience, deserialize_many};
+use rollway_gateway::access::RunName;
+use rollway_gateway::gateway::{self, Gateway, Limits};
+use rollway_gateway::models::{self, InFlight, ServerSpec, Update};
+use rollway_gateway::record;
+use rollway_tiny::{Options, TinyServer};
+use rollway_tiny_model::{Generated, Generator, Vocabulary, Weights, arithmetic};
+use serde_json::{Map, Value, json};
+
+use crate::client::ask;
+use crate::sums::{prompt, question, request};
+
+pub(crate) struct World {
+    pub(crate) server: TinyServer,
+    pub(crate) gateway: Gateway,
+}
+
+impl World {
+    pub(crate) async fn new(seed: u64) -> Self {
+        let server = TinyServer::start(Options { seed, ..Options::default() }).unwrap();
+        let spec = ServerSpec {
+            model: "trained".to_owned(),
+            trained: true,
+            engine: ServerKind::Vllm,
+            url: server.url(),
+            api_key: None,
+            server_model: None,
+        };
+        let options = gateway::Options {
+            listen: "127.0.0.1:0".to_owned(),
+            admin_key: Secret::new("admin").unwrap(),
+            limits: Limits::default(),
+            record: record::Limits::default(),
+            models: models::Options {
+                health_interval: Duration::from_millis(50),
+                max_wait: Duration::from_secs(60),
+                ..models::Options::default()
+            },
+            sampling: Map::new(),
+            force_sampling: false,
+            host: None,
+            watcher: None,
+        };
+        let gateway = Gateway::start(options, vec![spec]).await.unwrap();
+        Self { server, gateway }
+    }
+
+    /// Lets a run ask something, and returns what was recorded of it.
+    pub(crate) async fn ask(
+        &self,
+        attempt: u64,
+        path: &str,
+        body: &Value,
+    ) -> (String, Vec<Experience>) {
+        let handle = self.gateway.handle();
+        let key = handle.open(attempt, 0, 1).remove(0);
+        let (status, text) = ask(self.gateway.url(), "POST", path, &key, body).await;
+        assert_eq!(status, 200, "{text}");
+        let (payload, _) = handle.experiences(RunName { attempt, run: 0 }, 0).unwrap();
+        (text, deserialize_many(payload.into()).unwrap())
+    }
+}
+
+/// What the model itself says.
+fn expected(weights: &Weights, temperature: f32, seed: u64) -> Generated {
+    let (_, vocabulary) = arithmetic();
+    let request = request(prompt(&vocabulary, (12, 34)), temperature, seed);
+    Generator::new(Arc::new(weights.clone())).complete(vec![request]).remove(0)
+}
+
+#[track_caller]
+fn check(experience: &Experience, said: &Generated, version: u64) {
+    let (_, vocabulary) = arithmetic();
+    let prompt = prompt(&vocabulary, (12, 34));
+    let tokens: Vec<u32> = experience.tokens.iter().map(i32::cast_unsigned).collect();
+    assert_eq!(tokens, [prompt.clone(), said.tokens.clone()].concat());
+    assert_eq!(experience.prompt_length, prompt.len());
+    assert_eq!(experience.logprobs.as_ref().unwrap().to_vec(), said.logprobs);
+    let versions = experience.model_versions.as_ref().unwrap();
+    assert_eq!(versions.iter().collect::<Vec<_>>(), vec![Some(version); said.tokens.len()]);
+}
+
+fn chat(seed: u64) -> Value {
+    let messages = [json!({ "role": "user", "content": question((12, 34)) })];
+    json!({ "model": "trained", "messages": messages, "seed": seed, "max_tokens": 5 })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_recorded_is_what_the_model_said() {
+    let (weights, vocabulary) = arithmetic();
+    let world = World::new(0).await;
+    for seed in 0..6 {
+        let said = expected(&weights, 1.0, seed);
+        let mut body = chat(seed);
+        body["stream"] = (seed % 2 == 1).into();
+        let (text, experiences) = world.ask(2 * seed, "/v1/chat/completions", &body).await;
+        check(&experiences[0], &said, 0);
+        if seed % 2 == 0 {
+            let answer: Value = serde_json::from_str(&text).unwrap();
+            let content = &answer["choices"][0]["message"]["content"];
+            assert_eq!(*content, vocabulary.decode(&said.tokens));
+        }
+        let mut body =
+            json!({ "prompt": question((12, 34)), "seed": seed, "max_tokens": 5, "n": 3 });
+        body["stream"] = (seed % 2 == 1).into();
+        let (_, experiences) = world.ask(2 * seed + 1, "/v1/completions", &body).await;
+        assert_eq!(experiences.len(), 3);
+        for (experience, seed) in experiences.iter().zip(seed..) {
+            check(experience, &expected(&weights, 1.0, seed), 0);
+        }
+    }
+    assert_eq!(world.server.counts().left, 0);
+    assert_eq!(world.server.counts().answered, 12);
+    world.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn new_weights_change_what_is_said_and_how_it_is_labelled() {
+    let (weights, _) = arithmetic();
+    let other = Weights::random(weights.shape(), 9);
+    let folder = tempfile::tempdir().unwrap();
+    other.save(&folder.path().join("model.safetensors")).unwrap();
+    let world = World::new(0).await;
+    let mut greedy = chat(0);
+    greedy["temperature"] = 0.into();
+    let (_, experiences) = world.ask(0, "/v1/chat/completions", &greedy).await;
+    check(&experiences[0], &expected(&weights, 0.0, 0), 0);
+
+    for (round, in_flight) in [(1, InFlight::Keep), (2, InFlight::Abort)] {
+        let update = Update {
+            version: round + 6,
+            weights: models::Weights::Path(folder.path().into()),
+            in_flight,
+            timeout: Duration::from_secs(30),
+        };
+        let report = world.gateway.handle().models().update(update).await;
+        assert_eq!(&*world.server.version(), (round + 6).to_string(), "{report:?}");
+        let (_, experiences) = world.ask(round, "/v1/chat/completions", &greedy).await;
+        check(&experiences[0], &expected(&other, 0.0, 0), round + 6);
+    }
+    assert_eq!(world.server.counts().updates, 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn turns_of_one_conversation_are_one_experience() {
+    let world = World::new(0).await;
+    let handle = world.gateway.handle();
+    let key = handle.open(1, 0, 1).remove(0);
+    let (_, vocabulary) = arithmetic();
+    let mut messages = vec![json!({ "role": "user", "content": "12+34=" })];
+    let (mut tokens, mut own) = (prompt(&vocabulary, (12, 34)), Vec::new());
+    for (turn, question) in ["+01=", "+02="].into_iter().enumerate() {
+        if turn > 0 {
+            // What ended without a mark has one when it comes back.
+            let mark = (tokens.last() != Some(&Vocabulary::END)).then_some(Vocabulary::END);
+            let before = tokens.len();
+            tokens.extend(mark.into_iter().chain(vocabulary.encode("+01=").unwrap()));
+            own.extend(vec![false; tokens.len() - before]);
+        }
+        let seed = turn as u64;
+        let request = request(tokens.clone(), 1.0, seed);
+        let said = Generator::new(Options::default().weights).complete(vec![request]).remove(0);
+        tokens.extend(&said.tokens);
+        own.extend(vec![true; said.tokens.len()]);
+        let body =
+            json!({ "model": "trained", "messages": messages, "max_tokens": 5, "seed": seed });
+        let url = world.gateway.url();
+        let (status, text) = ask(url, "POST", "/v1/chat/completions", &key, &body).await;
+        assert_eq!(status, 200, "{text}");
+        let answer: Value = serde_json::from_str(&text).unwrap();
+        messages.push(answer["choices"][0]["message"].clone());
+        messages.push(json!({ "role": "user", "content": question }));
+    }
+    let (payload, turns) = handle.experiences(RunName { attempt: 1, run: 0 }, 0).unwrap();
+    let experiences = deserialize_many(payload.into()).unwrap();
+    assert_eq!((turns, experiences.len()), (2, 1), "{experiences:?}");
+    let recorded: Vec<u32> = experiences[0].tokens.iter().map(i32::cast_unsigned).collect();
+    assert_eq!((recorded, experiences[0].prompt_length), (tokens, 7));
+    assert_eq!(experiences[0].action_mask.as_ref().unwrap().to_vec(), own);
+}

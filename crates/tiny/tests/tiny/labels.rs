@@ -1,0 +1,87 @@
+//! New weights in the middle of answers: every token was as likely as it is recorded, with the very
+//! weights that it is labelled with.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use futures_util::future::{join, join_all};
+use rollway_experience::Experience;
+use rollway_gateway::models::{self, InFlight, Update};
+use rollway_tiny_model::{Grpo, Rate, Sample, Trainer, Weights, arithmetic};
+use serde_json::json;
+
+use crate::gateway::World;
+
+/// How far the recorded likelihoods of the tokens of one version are from those of its weights.
+fn drift(weights: &Weights, experience: &Experience, version: u64) -> f32 {
+    let versions = experience.model_versions.as_ref().unwrap();
+    let mask: Vec<bool> = versions.iter().map(|label| label == Some(version)).collect();
+    let sample = Sample {
+        tokens: experience.tokens.iter().map(i32::cast_unsigned).collect(),
+        prompt_length: experience.prompt_length,
+        advantages: vec![1.0; mask.len()],
+        logprobs: experience.logprobs.as_ref().unwrap().to_vec(),
+        mask,
+    };
+    let mut trainer = Trainer::new(weights.clone());
+    trainer.reinforce(&[sample], &Grpo::default(), &Rate::default()).drift
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_token_has_the_label_of_the_weights_that_said_it() {
+    let shape = arithmetic().0.shape();
+    // They ramble, so that there is something to interrupt.
+    let weights = [1, 2].map(|seed| Weights::random(shape, seed));
+    let folders = [0, 1].map(|_| tempfile::tempdir().unwrap());
+    for (weights, folder) in weights.iter().zip(&folders) {
+        weights.save(&folder.path().join("model.safetensors")).unwrap();
+    }
+    let world = World::new(0).await;
+    let update = async |version: u64| {
+        let folder = &folders[usize::try_from(version % 2).unwrap()];
+        let update = Update {
+            version,
+            weights: models::Weights::Path(folder.path().into()),
+            in_flight: InFlight::Keep,
+            timeout: Duration::from_secs(30),
+        };
+        world.gateway.handle().models().update(update).await;
+    };
+    // Once it has answered, the server takes part in updates.
+    let (mut version, mut attempt, mut mixed) = (1, 1, 0);
+    world.ask(0, "/v1/completions", &json!({ "prompt": "1+1=" })).await;
+    update(version).await;
+    assert_eq!(&*world.server.version(), "1");
+    for wave in 0.. {
+        assert!(wave < 200, "no answer was ever in the middle of an update");
+        let body = json!({ "prompt": "1+1=", "max_tokens": 24, "stream": wave % 2 == 0 });
+        let over = AtomicBool::new(false);
+        let asked = async {
+            let asks = (attempt..attempt + 16).map(|run| world.ask(run, "/v1/completions", &body));
+            let asked = join_all(asks).await;
+            over.store(true, Ordering::Relaxed);
+            asked
+        };
+        let updates = async {
+            while !over.load(Ordering::Relaxed) {
+                version += 1;
+                update(version).await;
+            }
+        };
+        let (asked, ()) = join(asked, updates).await;
+        attempt += 16;
+        for experience in asked.iter().flat_map(|(_, experiences)| experiences) {
+            let versions = experience.model_versions.as_ref().unwrap();
+            mixed += usize::from(versions.runs().len() > 1);
+            for run in versions.runs() {
+                let version = run.version.expect("the server knows");
+                let weights = &weights[usize::try_from(version % 2).unwrap()];
+                let drift = drift(weights, experience, version);
+                assert!(drift < 1e-6, "{drift}: {experience:?}");
+            }
+        }
+        if mixed > 8 {
+            return;
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! The server itself: refusals, halts, who leaves, and what chance does.
+
+use std::thread;
+
+use rollway_tiny::{Limits, Options, TinyServer};
+use rollway_tiny_model::{Weights, arithmetic};
+use serde_json::{Value, json};
+
+use crate::client::{ask, post, receive, send};
+
+const CHAT: &str = "/v1/chat/completions";
+
+fn chat(text: &str) -> Value {
+    json!({ "messages": [{ "role": "user", "content": text }], "max_tokens": 5 })
+}
+
+fn content(answer: &Value) -> String {
+    answer["choices"][0]["message"]["content"].as_str().unwrap().to_owned()
+}
+
+/// Waits until the numbers are as wanted.
+async fn wait_for(server: &TinyServer, wanted: impl Fn(&rollway_tiny::Counts) -> bool) {
+    while !wanted(&server.counts()) {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_answered_is_refused_in_words() {
+    let server = TinyServer::start(Options::default()).unwrap();
+    let with = |name: &str, value: Value| {
+        let mut body = chat("1+1=");
+        body[name] = value;
+        body
+    };
+    let cases = [
+        (chat("what is 1+1?"), 400, "'w'"),
+        (with("top_p", json!(0.5)), 400, "top_p"),
+        (with("tools", json!([{}])), 400, "tools"),
+        (with("temperature", json!(-1)), 400, "temperature"),
+        (with("n", json!(100_000)), 400, "max_running"),
+        (with("model", json!("other")), 404, "other"),
+        (chat(&"1".repeat(100)), 400, "101 tokens"),
+        (json!({ "messages": [] }), 400, "messages"),
+        (json!([]), 400, "object"),
+    ];
+    for (body, status, words) in cases {
+        let (answered, error) = post(&server.url(), CHAT, &body).await;
+        let message = error["error"]["message"].as_str().unwrap_or_default();
+        assert!(answered == status && message.contains(words), "{body}: {answered} {error}");
+    }
+    // What is neutral is nothing to refuse.
+    let (status, _) = post(&server.url(), CHAT, &with("top_p", json!(1))).await;
+    assert_eq!(status, 200);
+    let (status, models) = ask(&server.url(), "GET", "/v1/models", "", &Value::Null).await;
+    assert!(status == 200 && models.contains("\"tiny\""), "{models}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn weights_that_do_not_fit_change_nothing() {
+    let (weights, _) = arithmetic();
+    let folder = tempfile::tempdir().unwrap();
+    let mut shape = weights.shape();
+    shape.layers += 1;
+    Weights::random(shape, 1).save(&folder.path().join("model.safetensors")).unwrap();
+    let server = TinyServer::start(Options::default()).unwrap();
+    let mut greedy = chat("12+34=");
+    greedy["temperature"] = 0.into();
+    let (_, before) = post(&server.url(), CHAT, &greedy).await;
+    for path in [folder.path().to_owned(), folder.path().join("none")] {
+        let reload = json!({ "method": "reload_weights", "kwargs": { "weights_path": path } });
+        let (status, error) = post(&server.url(), "/collective_rpc", &reload).await;
+        assert_eq!(status, 500, "{error}");
+    }
+    let (_, after) = post(&server.url(), CHAT, &greedy).await;
+    assert_eq!(content(&before), content(&after));
+    assert_eq!(server.counts().updates, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_halted_server_answers_later_and_who_left_is_forgotten() {
+    let limits = Limits { max_waiting: 2, ..Limits::default() };
+    let server = TinyServer::start(Options { limits, ..Options::default() }).unwrap();
+    let url = server.url();
+    assert_eq!(post(&url, "/pause?mode=keep", &Value::Null).await.0, 200);
+    let left = send(&url, "POST", CHAT, "", &chat("1+1="));
+    wait_for(&server, |counts| counts.requests == 1).await;
+    let mut named = chat("1+2=");
+    named["request_id"] = "x".into();
+    let waiting = send(&url, "POST", CHAT, "", &named);
+    wait_for(&server, |counts| counts.requests == 2).await;
+    let (status, error) = post(&url, CHAT, &chat("1+3=")).await;
+    assert!(status == 503 && error.to_string().contains("max_waiting"), "{error}");
+
+    drop(left);
+    wait_for(&server, |counts| counts.left == 1).await;
+    assert_eq!(post(&url, "/resume", &Value::Null).await.0, 200);
+    let answered = thread::spawn(move || receive(waiting)).join().unwrap();
+    assert!(answered.0 == 200 && answered.1.contains("chatcmpl-x"), "{answered:?}");
+
+    // Nothing is under way, so both ways to wait for that return; what comes then is aborted.
+    for mode in ["wait", "abort"] {
+        assert_eq!(post(&url, &format!("/pause?mode={mode}"), &Value::Null).await.0, 200);
+    }
+    let waiting = send(&url, "POST", CHAT, "", &named);
+    wait_for(&server, |counts| counts.requests == 4).await;
+    post(&url, "/abort_requests", &json!({ "request_ids": ["chatcmpl-x"] })).await;
+    let answered = thread::spawn(move || receive(waiting)).join().unwrap();
+    assert!(answered.1.contains("\"finish_reason\":\"abort\""), "{answered:?}");
+    let counts = server.counts();
+    assert_eq!((counts.answered, counts.aborted, counts.refused), (1, 1, 1));
+    server.stop().await;
+}
+
+/// What all of a group are answered, in order.
+async fn group(seed: u64, others: &[&str]) -> Vec<String> {
+    let server = TinyServer::start(Options { seed, ..Options::default() }).unwrap();
+    let url = server.url();
+    for other in others {
+        post(&url, CHAT, &chat(other)).await;
+    }
+    let streams: Vec<_> = (0..16).map(|_| send(&url, "POST", CHAT, "", &chat("57+68="))).collect();
+    let mut said: Vec<String> = streams
+        .into_iter()
+        .map(|stream| content(&serde_json::from_str(&receive(stream).1).unwrap()))
+        .collect();
+    said.sort();
+    said
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_seed_chance_depends_on_the_job_and_the_prompt_alone() {
+    let first = group(1, &[]).await;
+    assert!(first.iter().any(|said| *said != first[0]), "they are not all the same: {first:?}");
+    assert_eq!(first, group(1, &["1+1=", "2+2="]).await);
+    assert_ne!(first, group(2, &[]).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_text_ends_an_answer_before_it() {
+    let server = TinyServer::start(Options::default()).unwrap();
+    let mut body = chat("12+34=");
+    body["temperature"] = 0.into();
+    let (_, whole) = post(&server.url(), CHAT, &body).await;
+    let text = content(&whole);
+    body["stop"] = json!([&text[1..2], "never"]);
+    body["return_token_ids"] = true.into();
+    body["logprobs"] = true.into();
+    let (_, cut) = post(&server.url(), CHAT, &body).await;
+    let choice = &cut["choices"][0];
+    let first = text.find(&text[1..2]).unwrap();
+    assert_eq!(content(&cut), text[..first]);
+    assert_eq!(choice["stop_reason"], text[1..2]);
+    let said = choice["token_ids"].as_array().unwrap().len();
+    assert_eq!(said, first + 1, "what ended it was said");
+    assert_eq!(choice["logprobs"]["content"].as_array().unwrap().len(), said);
+    body["stream"] = true.into();
+    let (_, events) = ask(&server.url(), "POST", CHAT, "", &body).await;
+    let told: String = events
+        .split("\n\n")
+        .filter_map(|event| serde_json::from_str::<Value>(event.strip_prefix("data: ")?).ok())
+        .filter_map(|event| event["choices"][0]["delta"]["content"].as_str().map(str::to_owned))
+        .collect();
+    assert_eq!(told, text[..first]);
+    assert!(events.ends_with("data: [DONE]\n\n"));
+}

@@ -1,0 +1,200 @@
+//! The embedded trainer behind the synchronizer, with every style and method, and two explorers of
+//! different speed.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rollway_config::SyncMethod;
+use rollway_data::buffer::Buffer as _;
+use rollway_data::buffer::queue::{self, Queue};
+use rollway_sync::{
+    Location, Options as SyncOptions, Published, Synchronizer, Waited, Want, folder,
+};
+use rollway_tiny::trainer::{Folder, Options, Synchronized, TinyTrainer, TrainerError};
+use rollway_tiny_model::{Chance, Weights, arithmetic};
+use tokio::sync::Semaphore;
+
+use crate::sums::{experiences, lot, problems};
+
+/// Longer than any test takes.
+const LONG: Duration = Duration::from_secs(60);
+
+/// Experiences of a step of an explorer and of the trainer.
+const BATCH: usize = 8;
+/// Steps of every explorer.
+const STEPS: u64 = 3;
+
+/// When weights are published and who waits for them.
+#[derive(Clone, Copy, Debug)]
+struct Style {
+    interval: u64,
+    demand: bool,
+    /// Whether explorers wait for weights after every step.
+    waits: bool,
+}
+
+const STYLES: [(&str, Style); 4] = [
+    ("fixed", Style { interval: 1, demand: false, waits: true }),
+    ("explorer_driven", Style { interval: 1, demand: true, waits: true }),
+    ("trainer_driven", Style { interval: 2, demand: false, waits: true }),
+    ("fully_async", Style { interval: 1, demand: false, waits: false }),
+];
+
+async fn open(job: &Path, method: SyncMethod) -> Synchronizer {
+    let memory = job.join("memory");
+    let options = SyncOptions { method, memory, ..SyncOptions::new(job) };
+    Synchronizer::open_with(options).await.unwrap()
+}
+
+fn want(have: u64, at_least: u64) -> Want {
+    Want { explorer: "explorer".to_owned(), have, at_least, demand: false, timeout: LONG }
+}
+
+async fn start(
+    synchronizer: &Synchronizer,
+    job: &Path,
+    queue: &Queue,
+    options: Options,
+) -> TinyTrainer {
+    let folder = Folder::new(job, 2);
+    let outlet = Synchronized::enter(synchronizer, "trainer", folder).await.unwrap();
+    let reader = queue.reader("trainer").unwrap();
+    let (weights, _) = arithmetic();
+    TinyTrainer::start_with(options, weights, reader, Box::new(outlet), |_| {}).unwrap()
+}
+
+/// The version of weights that can be loaded.
+fn load(published: &Published) -> u64 {
+    let Location::Folder(path) = &published.location else { panic!("{published:?}") };
+    Weights::load(&path.join(folder::MODEL)).unwrap();
+    published.version
+}
+
+/// An explorer that takes a step whenever it is let, and returns the versions that it got.
+async fn explore(
+    synchronizer: Synchronizer,
+    name: &'static str,
+    queue: Arc<Queue>,
+    style: Style,
+    may_step: Arc<Semaphore>,
+    lets: Arc<Semaphore>,
+) -> Vec<u64> {
+    let seat = synchronizer.enter_explorer(name).await.unwrap();
+    let (weights, vocabulary) = arithmetic();
+    let mut writer = queue.writer(name).unwrap();
+    let mut versions = vec![0];
+    let base = if name == "quick" { 0 } else { 1000 };
+    for step in 0..STEPS {
+        may_step.acquire().await.unwrap().forget();
+        let problems = problems(&mut Chance::new(base + step), 2);
+        let batch = experiences(&weights, &vocabulary, &problems, 4, base + step);
+        assert_eq!(batch.len(), BATCH);
+        writer.write(&lot(base + step, &batch)).unwrap();
+        let have = versions[versions.len() - 1];
+        let timeout = if style.waits { LONG } else { Duration::ZERO };
+        let demand = style.demand;
+        let explorer = name.to_owned();
+        match synchronizer.wait(Want { explorer, demand, timeout, ..want(have, have + 1) }).await {
+            Waited::New(published) => versions.push(load(&published)),
+            Waited::NothingNew if style.interval > 1 => {}
+            Waited::TimedOut(_) if !style.waits => {}
+            other => panic!("{name}, step {step}: {other:?}"),
+        }
+        lets.add_permits(1);
+    }
+    writer.close().unwrap();
+    let have = versions[versions.len() - 1];
+    let explorer = name.to_owned();
+    let last = Want { explorer, ..want(have, Want::LAST) };
+    match synchronizer.wait(last).await {
+        Waited::TrainerDone(Some(published)) => versions.push(load(&published)),
+        Waited::TrainerDone(None) => {}
+        other => panic!("{name}, at the end: {other:?}"),
+    }
+    seat.done().await.unwrap();
+    versions
+}
+
+async fn job(style: Style, method: SyncMethod) {
+    let folder = tempfile::tempdir().unwrap();
+    let host = open(folder.path(), method).await;
+    let other = open(folder.path(), method).await;
+    let queue = Arc::new(Queue::open(queue::Options::default()).unwrap());
+    let options = Options {
+        batch_size: BATCH,
+        publish_interval: style.interval,
+        on_demand: style.demand,
+        full_interval: Some(4),
+        ..Options::new(folder.path())
+    };
+    // Both write before the end can be seen.
+    let writers = [queue.writer("quick").unwrap(), queue.writer("slow").unwrap()];
+    let trainer = start(&other, folder.path(), &queue, options).await;
+    // The slow one takes its first step when the quick one has made two.
+    let (quick, slow) = (Arc::new(Semaphore::new(100)), Arc::new(Semaphore::new(0)));
+    let wait_for_quick = Arc::new(Semaphore::new(0));
+    let explorers = [
+        tokio::spawn(explore(
+            host.clone(),
+            "quick",
+            Arc::clone(&queue),
+            style,
+            Arc::clone(&quick),
+            Arc::clone(&wait_for_quick),
+        )),
+        tokio::spawn(explore(
+            other.clone(),
+            "slow",
+            Arc::clone(&queue),
+            style,
+            Arc::clone(&slow),
+            Arc::new(Semaphore::new(0)),
+        )),
+    ];
+    wait_for_quick.acquire_many(2).await.unwrap().forget();
+    slow.add_permits(100);
+    for explorer in explorers {
+        let versions = explorer.await.unwrap();
+        assert!(versions.is_sorted_by(|a, b| a < b), "{versions:?}");
+        assert_eq!(versions.last(), Some(&(2 * STEPS)), "the last weights: {versions:?}");
+    }
+    drop(writers);
+    assert!(host.explorers_left(LONG).await);
+    let summary = tokio::task::spawn_blocking(move || trainer.join()).await.unwrap().unwrap();
+    assert_eq!(summary.steps, 2 * STEPS);
+    assert_eq!(summary.experiences, 2 * STEPS * BATCH as u64, "each once");
+    let full = folder::directory(folder.path(), 4);
+    assert!(full.join(folder::FULL).exists(), "it stays in the job's folder");
+    let is_there = folder::directory(folder.path(), 2 * STEPS).exists();
+    assert_eq!(is_there, method == SyncMethod::Checkpoint);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_style_works_through_a_folder() {
+    for (name, style) in STYLES {
+        tokio::time::timeout(LONG, job(style, SyncMethod::Checkpoint)).await.expect(name);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_style_works_through_memory() {
+    for (name, style) in STYLES {
+        tokio::time::timeout(LONG, job(style, SyncMethod::Memory)).await.expect(name);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_trainer_that_fails_says_why_to_those_who_wait() {
+    let folder = tempfile::tempdir().unwrap();
+    let host = open(folder.path(), SyncMethod::Memory).await;
+    let queue = Queue::open(queue::Options::default()).unwrap();
+    let _writer = queue.writer("explorer").unwrap();
+    let options = Options { read_timeout: Duration::from_millis(1), ..Options::new(folder.path()) };
+    let trainer = start(&host, folder.path(), &queue, options).await;
+    let waited = host.wait(want(0, Want::LAST)).await;
+    let Waited::TrainerFailed(words) = waited else { panic!("{waited:?}") };
+    assert!(words.contains("needs 256 experiences, but only 0 came"), "{words}");
+    let ended = tokio::task::spawn_blocking(move || trainer.join()).await.unwrap();
+    assert!(matches!(ended, Err(TrainerError::NoExperiences { .. })), "{ended:?}");
+}

@@ -1,0 +1,162 @@
+//! The trainer on a buffer: what a step is, and that it learns.
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use rollway_data::buffer::queue::{self, Queue};
+use rollway_data::buffer::{Ask, Buffer as _, End};
+use rollway_data::pipeline::Operator as _;
+use rollway_data::pipeline::operators::Grpo;
+use rollway_tiny::trainer::{self, Options, Recipe, TinyTrainer, TrainerError, step};
+use rollway_tiny_model::{Chance, Trainer, Weights, arithmetic};
+
+use crate::sums::{Problem, answers, experiences, lot, problems, reward};
+
+#[test]
+fn a_step_depends_on_what_was_said_and_not_on_who_came_first() {
+    let (weights, vocabulary) = arithmetic();
+    let problems = problems(&mut Chance::new(1), 6);
+    let batch = experiences(&weights, &vocabulary, &problems, 8, 0);
+    let after = |batch: &[_]| {
+        let mut trainer = Trainer::new(weights.clone());
+        let report = step(&mut trainer, batch, &Recipe::default());
+        (trainer.weights().to_bytes(), report)
+    };
+    let (bytes, report) = after(&batch);
+    assert!(bytes != weights.to_bytes());
+    assert_eq!((report.experiences, report.tasks), (48, 6));
+    let mut turned = batch.clone();
+    turned.reverse();
+    assert_eq!(after(&turned), (bytes.clone(), report.clone()));
+    // The advantages are those of the operator, so it does not matter who computes them.
+    let outcome = Grpo::default().process(batch).unwrap();
+    assert!(outcome.experiences.iter().all(|one| one.advantages.is_some()));
+    assert_eq!(after(&outcome.experiences), (bytes, report));
+}
+
+#[test]
+fn what_cannot_be_learned_is_counted_by_reason() {
+    let (weights, vocabulary) = arithmetic();
+    let mut batch = experiences(&weights, &vocabulary, &[(1, 2)], 5, 0);
+    batch[0].reward = None;
+    batch[1].logprobs = None;
+    batch[2].tokens = batch[2].tokens.iter().map(|token| token + 100).collect();
+    batch[3].tokens = vec![3; 40].into_iter().collect();
+    batch.truncate(4);
+    let mut trainer = Trainer::new(weights.clone());
+    let report = step(&mut trainer, &batch, &Recipe::default());
+    let skipped: Vec<_> = report.skipped.into_iter().collect();
+    let expected = [("no_logprobs", 1), ("no_reward", 1), ("too_long", 1), ("unknown_token", 1)];
+    assert_eq!(skipped, expected);
+    assert_eq!(report.learned, 0);
+    assert!(trainer.weights().to_bytes() == weights.to_bytes());
+}
+
+/// The part of problems that the likeliest answers solve.
+fn score(weights: &Weights, problems: &[Problem]) -> f64 {
+    let (_, vocabulary) = arithmetic();
+    let said = answers(weights, &vocabulary, problems, 1, (0.0, 0));
+    let rewards = problems.iter().zip(&said).map(|(p, said)| reward(&vocabulary, *p, &said[0]));
+    rewards.sum::<f64>() / problems.len() as f64
+}
+
+#[test]
+fn it_learns_from_a_buffer_and_publishes_what_it_learned() {
+    const STEPS: u64 = 20;
+    let folder = tempfile::tempdir().unwrap();
+    let (weights, vocabulary) = arithmetic();
+    let queue = Queue::open(queue::Options::default()).unwrap();
+    let mut writer = queue.writer("explorer").unwrap();
+    let (told, reports) = mpsc::channel();
+    let options = Options {
+        batch_size: 128,
+        total_steps: Some(STEPS),
+        full_interval: Some(10),
+        ..Options::new(folder.path())
+    };
+    let reader = queue.reader("trainer").unwrap();
+    let trainer = TinyTrainer::start(options, weights.clone(), reader, move |report| {
+        told.send(report.clone()).unwrap();
+    })
+    .unwrap();
+    let mut chance = Chance::new(3);
+    let mut current = weights.clone();
+    for number in 0..STEPS {
+        // The last digits that are held out are not trained: 9 as the second number's.
+        let mut problems = problems(&mut chance, 16);
+        problems.iter_mut().for_each(|(_, b)| *b = *b / 10 * 10 + *b % 9);
+        let batch = experiences(&current, &vocabulary, &problems, 8, number);
+        writer.write(&lot(number, &batch)).unwrap();
+        let report = reports.recv().unwrap();
+        assert_eq!((report.step, report.experiences), (number + 1, 128));
+        assert_eq!(report.oldest_version, Some(number));
+        assert!(report.model.drift.abs() < 1e-4, "it was its own model: {report:?}");
+        assert_eq!(trainer::latest(folder.path()).unwrap(), Some(report.step));
+        let place = trainer::directory(folder.path(), report.step);
+        current = Weights::load(&place.join(trainer::MODEL)).unwrap();
+    }
+    assert_eq!(trainer.join().unwrap().steps, STEPS);
+    let all: Vec<Problem> =
+        (0..100).flat_map(|a| (0..100).step_by(7).map(move |b| (a, b))).collect();
+    let (before, after) = (score(&weights, &all), score(&current, &all));
+    assert!(before < 0.4, "{before}");
+    assert!(after > before + 0.3, "{before} became {after}");
+    let mut steps: Vec<u64> = std::fs::read_dir(folder.path())
+        .unwrap()
+        .filter_map(|entry| {
+            entry.unwrap().file_name().to_str()?.strip_prefix("global_step_")?.parse().ok()
+        })
+        .collect();
+    steps.sort_unstable();
+    assert_eq!(steps, [0, 10, 18, 19, 20], "those for good, and the last two");
+    // Everything was acknowledged.
+    writer.close().unwrap();
+    let ask = Ask { count: 1, timeout: Duration::ZERO, min_model_version: 0, keep: false };
+    let taken = queue.reader("trainer").unwrap().read(&ask).unwrap();
+    assert!(taken.samples.is_empty() && taken.end == End::Finished);
+}
+
+#[test]
+fn a_trainer_without_experiences_says_so_and_one_that_is_stopped_leaves_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let (weights, vocabulary) = arithmetic();
+    let queue = Queue::open(queue::Options::default()).unwrap();
+    let mut writer = queue.writer("explorer").unwrap();
+    let batch = experiences(&weights, &vocabulary, &[(1, 2)], 5, 0);
+    writer.write(&lot(0, &batch)).unwrap();
+    let start = |options: Options| {
+        let reader = queue.reader("trainer").unwrap();
+        TinyTrainer::start(options, weights.clone(), reader, |_| {}).unwrap()
+    };
+    let options = Options { batch_size: 8, ..Options::new(folder.path()) };
+    let impatient = Options { read_timeout: Duration::from_millis(1), ..options.clone() };
+    match start(impatient).join() {
+        Err(TrainerError::NoExperiences { step: 1, wanted: 8, got: 5, .. }) => {}
+        other => panic!("{other:?}"),
+    }
+    let trainer = start(options);
+    trainer.stop();
+    assert_eq!(trainer.join().unwrap().experiences, 0);
+    let ask = Ask { count: 5, timeout: Duration::ZERO, min_model_version: 0, keep: false };
+    let taken = queue.reader("trainer").unwrap().read(&ask).unwrap();
+    assert_eq!(taken.samples.len(), 5, "nobody has learned from them");
+}
+
+#[test]
+fn a_buffer_that_is_not_the_one_it_read_from_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let (weights, vocabulary) = arithmetic();
+    let start = |queue: &Queue| {
+        let options = Options { batch_size: 5, ..Options::new(folder.path()) };
+        let reader = queue.reader("trainer").unwrap();
+        TinyTrainer::start(options, weights.clone(), reader, |_| {}).unwrap().join()
+    };
+    let queue = Queue::open(queue::Options::default()).unwrap();
+    let mut writer = queue.writer("explorer").unwrap();
+    let batch = experiences(&weights, &vocabulary, &[(1, 2)], 5, 0);
+    writer.write(&lot(0, &batch)).unwrap();
+    writer.close().unwrap();
+    assert_eq!(start(&queue).unwrap().steps, 1);
+    let error = start(&Queue::open(queue::Options::default()).unwrap()).unwrap_err();
+    assert!(matches!(error, TrainerError::Position { step: 1, .. }), "{error}");
+}
