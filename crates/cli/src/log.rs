@@ -1,10 +1,10 @@
 //! What the engine logs, as lines for people or as JSON for programs.
 
 use std::fmt::{self, Write as _};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use clap::ValueEnum;
-use rollway::calendar::{self, Moment};
+use jiff::Timestamp;
 use rollway::config::LogLevel;
 use rollway::trace::Names;
 use rollway_core::{AttemptId, BatchId, RunId, TaskId};
@@ -113,11 +113,10 @@ fn lines(kind: Kind, now: SystemTime, level: Level, message: &str) -> Vec<Line> 
     lines
 }
 
-/// Returns a moment in the calendar of UTC, as RFC 3339 has it.
+/// Returns a time in UTC in the format of RFC 3339, without fractions of a second.
 pub fn stamp(at: SystemTime) -> String {
-    let seconds = at.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let Moment { year, month, day, hour, minute, second } = calendar::utc(seconds);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+    let time = Timestamp::try_from(at).unwrap_or_default();
+    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
 struct Logger {
@@ -239,7 +238,7 @@ mod tests {
 
     #[test]
     fn what_follows_the_first_line_stands_below_it() {
-        let lines = lines(Kind::Live, UNIX_EPOCH, Level::WARN, "one\ntwo");
+        let lines = lines(Kind::Live, SystemTime::UNIX_EPOCH, Level::WARN, "one\ntwo");
         let lines: Vec<String> = lines.iter().map(Line::to_string).collect();
         assert_eq!(lines, ["00:00:00Z WARN  one", "                two"]);
     }

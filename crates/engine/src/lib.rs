@@ -6,7 +6,6 @@
 //! processes of their own, in any language. [`Gated`] gives the runs of either keys to the models.
 
 pub mod alarms;
-pub mod calendar;
 mod children;
 mod client;
 pub mod cluster;

@@ -1,9 +1,8 @@
 //! What a job is called that may not go on where one of its name was.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use jiff::{Timestamp, ToSpan};
 
 use super::Config;
-use crate::calendar::{self, Moment};
 
 impl Config {
     /// Returns the configuration under which a job is run: with `continue_from_checkpoint: false`,
@@ -16,25 +15,22 @@ impl Config {
             return config;
         }
         config.continue_from_checkpoint = true;
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let mut time = Timestamp::now();
         let is_taken = |config: &Self| {
             std::fs::read_dir(config.job_dir()).is_ok_and(|mut entries| entries.next().is_some())
         };
-        // Whoever begins twice in a second goes on to the next.
-        for second in now.. {
-            if !is_taken(&config) {
-                break;
-            }
-            config.name = format!("{}_{}", self.name, stamp(second));
+        while is_taken(&config) {
+            config.name = format!("{}_{}", self.name, stamp(time));
+            // Two jobs that start within one second get different names.
+            time += 1.second();
         }
         config
     }
 }
 
 /// Returns a time in UTC as `20260131-235959`.
-fn stamp(seconds: u64) -> String {
-    let Moment { year, month, day, hour, minute, second } = calendar::utc(seconds);
-    format!("{year:04}{month:02}{day:02}-{hour:02}{minute:02}{second:02}")
+fn stamp(time: Timestamp) -> String {
+    time.strftime("%Y%m%d-%H%M%S").to_string()
 }
 
 #[cfg(test)]
@@ -43,7 +39,8 @@ mod tests {
 
     #[test]
     fn a_time_is_the_one_of_the_calendar() {
-        assert_eq!(stamp(951_827_696), "20000229-123456");
+        let time = Timestamp::from_second(951_827_696).unwrap();
+        assert_eq!(stamp(time), "20000229-123456");
     }
 
     #[test]
