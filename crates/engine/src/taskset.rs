@@ -6,10 +6,10 @@
 //! Rows are read by index and never all at once, so that a set may be larger than memory. Reading
 //! blocks; asynchronous callers give it a thread of its own.
 
-mod chance;
 mod error;
 mod format;
 mod open;
+mod rng;
 mod rows;
 mod schedule;
 mod selector;

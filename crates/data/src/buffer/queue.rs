@@ -7,7 +7,6 @@
 //! `fifo` and `priority` are the two orders, data structures behind `store`; `writer` and `reader`
 //! wait and wake; `line` says who is next; `known` tells what has been here before.
 
-mod chance;
 mod disk;
 mod fifo;
 mod known;
