@@ -31,7 +31,6 @@ pub mod meters;
 pub mod monitor;
 pub mod observe;
 mod offer;
-mod quick;
 pub mod scene;
 mod scheduler;
 pub mod serve;
