@@ -29,10 +29,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
 
 use bytes::Bytes;
+use rollway_base::FileLock;
 
 pub use self::error::LogError;
 use self::format::{END, FRAME, HEAD, Head};
-use self::lock::Lock;
 use self::open::Segment;
 pub use self::open::Torn;
 use self::scan::Scan;
@@ -114,7 +114,7 @@ pub struct Log {
     shared: Arc<Shared>,
     writer: Option<JoinHandle<()>>,
     // Released last.
-    _lock: Lock,
+    _lock: FileLock,
 }
 
 struct Shared {
@@ -192,7 +192,7 @@ impl Log {
     ) -> Result<(Self, Option<Torn>), LogError> {
         assert!(options.identity.len() <= usize::from(u16::MAX), "the identity is too long");
         folder::create(dir)?;
-        let lock = Lock::take(dir)?;
+        let lock = lock::acquire(dir)?;
         let found = open::open(dir, &options, visit)?;
         let last = found.segments[found.segments.len() - 1];
         let header = open::header_bytes(&options);

@@ -19,10 +19,10 @@ mod trouble;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use rollway_base::FileLock;
 use tokio_util::sync::CancellationToken;
 
 pub use self::debug::{Calls, Debugged, Phase, debug};
-use self::lock::Lock;
 pub use self::lookout::Lookout;
 pub use self::preflight::cheap as check;
 use self::summary::Recorder;
@@ -132,7 +132,7 @@ impl Job {
 }
 
 /// Takes the lock of everybody who works in this process.
-fn locks(config: &Config) -> Result<Vec<Lock>, Trouble> {
+fn locks(config: &Config) -> Result<Vec<FileLock>, Trouble> {
     let (explorer, trainer) = (&*config.explorer.name, &*config.trainer.name);
     let names = match config.mode {
         Mode::Both => vec![explorer, trainer],
@@ -141,7 +141,7 @@ fn locks(config: &Config) -> Result<Vec<Lock>, Trouble> {
         Mode::Explore | Mode::Serve | Mode::Simulate => vec![explorer],
     };
     let job = config.job_dir();
-    names.into_iter().map(|name| Lock::take(&job, name)).collect()
+    names.into_iter().map(|name| lock::acquire(&job, name)).collect()
 }
 
 fn in_words(troubles: &[Trouble]) -> String {
