@@ -25,10 +25,11 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
 use bytes::Bytes;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use rollway_base::FileLock;
 
 pub use self::error::LogError;
@@ -151,15 +152,15 @@ struct Pending {
 
 impl Shared {
     fn pending(&self) -> MutexGuard<'_, Pending> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pending.lock()
     }
 
-    fn wait<'a>(&self, pending: MutexGuard<'a, Pending>) -> MutexGuard<'a, Pending> {
-        self.wake.wait(pending).unwrap_or_else(PoisonError::into_inner)
+    fn wait(&self, pending: &mut MutexGuard<'_, Pending>) {
+        self.wake.wait(pending);
     }
 
     fn segments(&self) -> MutexGuard<'_, Vec<Segment>> {
-        self.segments.lock().unwrap_or_else(PoisonError::into_inner)
+        self.segments.lock()
     }
 
     fn sync_data(&self, file: &File) -> io::Result<()> {

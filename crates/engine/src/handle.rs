@@ -1,10 +1,11 @@
 //! What everybody but the driver holds: a cheap way to ask.
 
 use std::result::Result as StdResult;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant as Moment;
 
+use parking_lot::Mutex;
 use rollway_core::{
     Answer, BatchId, Config, Core, Delivery, Input, LeaseId, Request, RequestId, RunId, TaskId,
     Time,
@@ -41,7 +42,7 @@ impl Returns {
     }
 
     fn push(&self, input: Input) {
-        self.inputs.lock().unwrap_or_else(PoisonError::into_inner).push(input);
+        self.inputs.lock().push(input);
         self.notify.notify_one();
     }
 
@@ -50,7 +51,7 @@ impl Returns {
     }
 
     pub(crate) fn take(&self) -> Vec<Input> {
-        std::mem::take(&mut *self.inputs.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.inputs.lock())
     }
 }
 

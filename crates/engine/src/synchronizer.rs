@@ -25,9 +25,10 @@ pub mod watch;
 pub mod weights;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rollway_base::Secret;
 use tokio::time::Instant;
 
@@ -186,7 +187,7 @@ impl Synchronizer {
     }
 
     fn link(&self) -> Link {
-        self.0.link.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.link.lock().clone()
     }
 
     /// Asks whoever hosts it. If the host is gone, another is found, or this process becomes it.
@@ -216,7 +217,7 @@ impl Synchronizer {
         }
         let found = find::find(&self.0.options, Some(why), until).await?;
         tracing::info!(url = found.url(), from = gone.url(), "another hosts the synchronizer now");
-        *self.0.link.lock().unwrap_or_else(PoisonError::into_inner) = found;
+        *self.0.link.lock() = found;
         Ok(())
     }
 
@@ -279,7 +280,7 @@ impl Synchronizer {
 
     /// Tells what the trainer in this process is at. It has a seat.
     pub async fn trainer_state(&self, state: TrainerState) {
-        let seat = *self.0.trainer.lock().unwrap_or_else(PoisonError::into_inner);
+        let seat = *self.0.trainer.lock();
         let Some(seat) = seat else { return };
         let told = self.call(self.0.options.patience, |link| {
             let state = state.clone();

@@ -24,10 +24,11 @@ mod view;
 mod watch;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rollway_base::Secret;
 use tokio::sync::{Notify, oneshot};
 

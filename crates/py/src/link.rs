@@ -16,11 +16,12 @@ use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use pyo3::exceptions::PyPermissionError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
@@ -75,7 +76,7 @@ impl Inbox {
     /// given up without the event loop.
     #[must_use]
     fn put(&self, more: impl IntoIterator<Item = EngineMessage>) -> Vec<WorkerMessage> {
-        let (mut messages, mut ahead) = (lock(&self.messages), lock(&self.ahead));
+        let (mut messages, mut ahead) = (self.messages.lock(), self.ahead.lock());
         let mut given_up = Vec::new();
         for message in more {
             match ahead.take(message) {
@@ -89,19 +90,19 @@ impl Inbox {
 
     /// Tells whether an attempt that was given ahead could begin.
     fn is_due(&self) -> bool {
-        lock(&self.ahead).is_due()
+        self.ahead.lock().is_due()
     }
 
     /// Queues the attempts that can begin now.
     fn put_due(&self) {
         // Together: what cancels one of them comes behind it.
-        let (mut messages, mut ahead) = (lock(&self.messages), lock(&self.ahead));
+        let (mut messages, mut ahead) = (self.messages.lock(), self.ahead.lock());
         messages.extend(ahead.due().into_iter().map(EngineMessage::StartAttempt));
     }
 
     /// Wakes the event loop if there is something for it.
     fn ring_if_any(&self) {
-        let any = !lock(&self.messages).is_empty() || lock(&self.ended).is_some() || self.is_due();
+        let any = !self.messages.lock().is_empty() || self.ended.lock().is_some() || self.is_due();
         if any && !self.rung.swap(true, Ordering::AcqRel) {
             // If it is full, it rings already.
             let _ = (&self.bell).write(&[1]);
@@ -218,8 +219,8 @@ impl WorkerLink {
         if settled && sent.is_ok() {
             self.inbox.put_due();
         }
-        let messages = std::mem::take(&mut *lock(&self.inbox.messages));
-        let ended = lock(&self.inbox.ended).clone();
+        let messages = std::mem::take(&mut *self.inbox.messages.lock());
+        let ended = self.inbox.ended.lock().clone();
         let list = PyList::empty(py);
         for message in messages {
             list.append(translate(py, message)?)?;
@@ -285,7 +286,7 @@ impl WorkerLink {
     /// Says that an attempt is over.
     fn ended(&self, runner: u32, life: u32, attempt: u64) {
         let attempt = AttemptId(attempt);
-        lock(&self.inbox.ahead).ended(RunnerId(runner), Life(life), attempt);
+        self.inbox.ahead.lock().ended(RunnerId(runner), Life(life), attempt);
         self.gather(message(runner, life, RunnerReport::AttemptEnded { attempt }));
     }
 
@@ -386,10 +387,6 @@ fn closed(py: Python<'_>, error: &SendError) -> PyErr {
     errors::plain(py, "closed", &error.to_string())
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Queues what the engine says, until it says no more; then the process has little time left.
 async fn listen(
     mut receiver: Receiver,
@@ -412,7 +409,7 @@ async fn listen(
             Err(ended) => break ended,
         }
     };
-    *lock(&inbox.ended) = Some(why.to_string());
+    *inbox.ended.lock() = Some(why.to_string());
     // Whatever keeps the interpreter busy, a worker does not outlive its engine.
     tokio::time::sleep(ORPHAN).await;
     std::process::exit(1);

@@ -1,9 +1,10 @@
 //! One worker process and the runners that have a seat in it.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rollway_core::{FailureKind, Life, RunnerId};
 use rollway_wire::server::{Connection, Greeting, SendError};
 use rollway_wire::{EngineMessage, StartAttempt};
@@ -11,9 +12,9 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use super::Shared;
 use super::launch::{Blame, Ended, Known, Launcher, Whereabouts};
 use super::listen::Expected;
-use super::{Shared, lock};
 use crate::workers::{Attempt, Command, Reporter, RunEnd, Said};
 
 /// How long the last words of a dead process may take to be read.
@@ -90,7 +91,7 @@ impl Host {
 
     /// Gives a runner a seat, unless it is too late.
     pub(super) fn seat(&self, shared: &Shared, reporter: &Reporter) -> bool {
-        let mut seats = lock(&self.seats);
+        let mut seats = self.seats.lock();
         let is_full = self.room.is_some_and(|room| seats.taken.len() >= room as usize);
         if seats.closed || is_full {
             return false;
@@ -112,7 +113,7 @@ impl Host {
     /// not begun is forgotten: nobody else has to suffer for it, but it may be that the process
     /// does not come round to it, so that the next one goes elsewhere.
     pub(super) fn leave(&self, runner: RunnerId, life: Life) {
-        let mut seats = lock(&self.seats);
+        let mut seats = self.seats.lock();
         if seats.taken.get(&runner).is_none_or(|seat| seat.reporter.life() != life) {
             return;
         }
@@ -130,13 +131,13 @@ impl Host {
 
     /// Ends the process.
     pub(super) fn end(&self) {
-        lock(&self.seats).closed = true;
+        self.seats.lock().closed = true;
         self.end.cancel();
     }
 
     /// Tells the process that it is not needed any more.
     pub(super) fn dismiss(&self, deadline: Duration) {
-        let mut seats = lock(&self.seats);
+        let mut seats = self.seats.lock();
         seats.closed = true;
         if let Some(connection) = &seats.connection {
             let _ = connection.send(EngineMessage::Shutdown { deadline });
@@ -145,12 +146,12 @@ impl Host {
 
     /// Returns where it is, for people.
     pub(super) fn place(&self) -> String {
-        lock(&self.seats).known.place.clone().unwrap_or_default()
+        self.seats.lock().known.place.clone().unwrap_or_default()
     }
 
     /// Takes the process in, with all runners that have a seat.
     pub(super) fn welcome(&self, shared: &Shared, greeting: Greeting) {
-        let mut seats = lock(&self.seats);
+        let mut seats = self.seats.lock();
         let hello = greeting.hello();
         seats.takes_ahead = hello.takes_ahead;
         let known = Known { place: Some(place(&hello.host, hello.pid)), waits: None };
@@ -178,7 +179,7 @@ impl Host {
 
     /// Notes what a runner says, and returns who speaks for it; none: that life is over.
     pub(super) fn heard(&self, runner: RunnerId, life: Life, said: &Said) -> Option<Reporter> {
-        let mut seats = lock(&self.seats);
+        let mut seats = self.seats.lock();
         let seat = seats.taken.get_mut(&runner).filter(|seat| seat.reporter.life() == life)?;
         let reporter = seat.reporter.clone();
         match said {
@@ -203,7 +204,7 @@ impl Host {
 
     /// Tells whether its runners take attempts ahead.
     pub(super) fn takes_ahead(&self) -> bool {
-        lock(&self.seats).takes_ahead
+        self.seats.lock().takes_ahead
     }
 
     /// Sends a command. If it cannot be sent at all, returns what the runner would say to it.
@@ -214,7 +215,7 @@ impl Host {
         life: Life,
         command: Command,
     ) -> Option<(Reporter, Vec<Said>)> {
-        let mut seats = lock(&self.seats);
+        let mut seats = self.seats.lock();
         let Seats { taken, connection, .. } = &mut *seats;
         let connection = connection.as_ref()?;
         let seat = taken.get_mut(&runner).filter(|seat| seat.reporter.life() == life)?;
@@ -261,7 +262,7 @@ impl Host {
         };
         let ordered = self.end.is_cancelled();
         let taken = {
-            let mut seats = lock(&self.seats);
+            let mut seats = self.seats.lock();
             seats.closed = true;
             seats.connection = None;
             std::mem::take(&mut seats.taken)
@@ -287,7 +288,7 @@ impl Host {
 
     /// Passes on what is known of a process that has not said hello.
     fn note(&self, shared: &Shared, known: Known) {
-        let mut seats = lock(&self.seats);
+        let mut seats = self.seats.lock();
         for seat in seats.taken.values() {
             shared.states.locate(&seat.reporter, &known);
             let why = known.waits.as_deref().map(Into::into);
@@ -305,7 +306,7 @@ impl Host {
         let token = format!("w{}", self.number);
         let (greeted, mut greeting) = oneshot::channel();
         let expected = Expected { host: Arc::clone(&self), greeted };
-        lock(&shared.routes).expected.insert(token.clone(), expected);
+        shared.routes.lock().expected.insert(token.clone(), expected);
         let _forget = Forget { shared, token: &token };
         let whereabouts = Whereabouts::new();
         let mut known = whereabouts.watch();
@@ -361,7 +362,7 @@ fn unheard(ended: Ended) -> Ended {
 }
 
 fn start(shared: &Shared, runner: RunnerId, life: Life, attempt: Attempt) -> StartAttempt {
-    let definition = lock(&shared.definitions).of(&attempt);
+    let definition = shared.definitions.lock().of(&attempt);
     let Attempt { id, batch, kind, task_id, task, runs, timeout, kills, ahead: _, models } =
         attempt;
     StartAttempt {
@@ -389,6 +390,6 @@ struct Forget<'a> {
 
 impl Drop for Forget<'_> {
     fn drop(&mut self) {
-        lock(&self.shared.routes).expected.remove(self.token);
+        self.shared.routes.lock().expected.remove(self.token);
     }
 }

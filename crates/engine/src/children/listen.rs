@@ -10,9 +10,9 @@ use rollway_wire::{Outcome, Refusal, RefusalCode, RunnerReport, StopCause, Worke
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
+use super::Shared;
 use super::host::Host;
 use super::said;
-use super::{Shared, lock};
 use crate::workers::{Reporter, RunEnd, Said};
 
 /// How many messages of workers are taken in at once.
@@ -72,7 +72,7 @@ async fn attend(server: &mut Server, shared: &Arc<Shared>) {
             match event {
                 ServerEvent::Hello(greeting) => greet(shared, greeting),
                 ServerEvent::Message { conn, message } => {
-                    let routes = lock(&shared.routes);
+                    let routes = shared.routes.lock();
                     let Some(route) = routes.connected.get(&conn) else { continue };
                     translate(shared, conn, &route.host, message, &mut words);
                 }
@@ -83,7 +83,7 @@ async fn attend(server: &mut Server, shared: &Arc<Shared>) {
             reporter.say_since(came, said).await;
         }
         for (conn, reason) in left {
-            if let Some(route) = lock(&shared.routes).connected.remove(&conn) {
+            if let Some(route) = shared.routes.lock().connected.remove(&conn) {
                 let _ = route.left.send(reason);
             }
         }
@@ -92,7 +92,7 @@ async fn attend(server: &mut Server, shared: &Arc<Shared>) {
 
 /// Takes a worker in if it was started here, or if any may come; anybody else is refused.
 fn greet(shared: &Arc<Shared>, greeting: Greeting) {
-    let mut routes = lock(&shared.routes);
+    let mut routes = shared.routes.lock();
     let conn = greeting.conn();
     let token = &greeting.hello().token;
     if let Some(by_hand) = shared.by_hand().filter(|_| token.is_empty()) {

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
+use parking_lot::Mutex;
 use rollway_core::{AttemptId, Life, RunnerId};
 use rollway_gateway::gateway::UnderWay;
 
 use super::launch::Known;
-use super::lock;
 use crate::observe::{self, Observers, Seen, What};
 use crate::states::Stages;
 use crate::workers::Reporter;
@@ -56,7 +56,7 @@ struct States {
 impl RunnerStates {
     /// Returns the state of every runner of which one is known.
     pub fn get(&self) -> BTreeMap<RunnerId, BTreeMap<String, String>> {
-        let states = lock(&self.states);
+        let states = self.states.lock();
         let mut all: BTreeMap<_, _> =
             states.told.iter().map(|(runner, told)| (*runner, told.state.clone())).collect();
         for (runner, (_, known)) in &states.known {
@@ -77,13 +77,13 @@ impl RunnerStates {
         attempt: Option<AttemptId>,
         state: BTreeMap<String, String>,
     ) {
-        lock(&self.states).told.insert(runner, Told { life, attempt, state });
+        self.states.lock().told.insert(runner, Told { life, attempt, state });
     }
 
     /// Returns where a life of a runner in this process keeps what its runs are at.
     pub(crate) fn stages(&self, runner: RunnerId, life: Life) -> Stages {
         let stages = Stages::default();
-        lock(&self.states).stages.insert(runner, (life, stages.clone()));
+        self.states.lock().stages.insert(runner, (life, stages.clone()));
         stages
     }
 
@@ -109,7 +109,7 @@ impl RunnerStates {
         life: Life,
         attempt: Option<AttemptId>,
     ) -> BTreeMap<String, String> {
-        let states = lock(&self.states);
+        let states = self.states.lock();
         let mut said = BTreeMap::new();
         if let Some(told) = states.told.get(&runner).filter(|told| told.life == life) {
             said = told.state.clone();
@@ -135,7 +135,7 @@ impl RunnerStates {
     /// Notes where a life of a runner is, or why it is not anywhere yet.
     pub(super) fn locate(&self, reporter: &Reporter, known: &Known) {
         let (runner, life) = (reporter.runner(), reporter.life());
-        let mut states = lock(&self.states);
+        let mut states = self.states.lock();
         let observers = states.observers.clone();
         let before = states.known.insert(runner, (life, known.clone()));
         drop(states);
@@ -149,12 +149,12 @@ impl RunnerStates {
 
     /// Has these told where runners are from now on.
     pub(crate) fn observed(&self, observers: &Observers) {
-        lock(&self.states).observers = observers.clone();
+        self.states.lock().observers = observers.clone();
     }
 
     /// A life of a runner is nowhere any more.
     pub(super) fn forget(&self, runner: RunnerId, life: Life) {
-        let mut states = lock(&self.states);
+        let mut states = self.states.lock();
         if states.known.get(&runner).is_some_and(|(current, _)| *current == life) {
             states.known.remove(&runner);
         }

@@ -2,9 +2,10 @@
 
 use std::fs::{self, File};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rollway_base::Secret;
 use rollway_core::rendezvous::{Left, Refused, Role};
 use tokio::net::TcpListener;
@@ -164,7 +165,7 @@ impl Store {
     fn keep_members(&self) -> Result<(), SyncError> {
         let view = self.hub.view();
         let has_left = |member: &Member| matches!(member.state.as_str(), "done" | "failed");
-        let mut card = self.card.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut card = self.card.lock();
         card.explorers = view.explorers.into_iter().filter(has_left).collect();
         card.trainer = view.trainer.filter(has_left);
         card.write(&self.path)
@@ -206,7 +207,7 @@ impl Store {
         });
         let words = told.err().unwrap_or_default();
         let is_well = words.is_empty();
-        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut said = self.said.lock();
         if words != *said {
             if !is_well {
                 tracing::warn!(error = words, "weights cannot be used yet; looking again");

@@ -1,7 +1,7 @@
 //! A seat at the synchronizer: it is kept by a beat, and left with a word.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use rollway_core::rendezvous::{Beat, Left, Role};
@@ -104,7 +104,7 @@ impl Shared {
             // What it is at is not told again: a number of one host means nothing to another, and
             // a trainer that makes a step will say when it is idle.
             let trainer = &synchronizer.0.trainer;
-            *trainer.lock().unwrap_or_else(PoisonError::into_inner) = Some(seat);
+            *trainer.lock() = Some(seat);
         }
         Ok(lease)
     }

@@ -1,8 +1,10 @@
 //! Calls of runs that are under way now: what somebody who looks at a run wants to know.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::watched::{CallEnded, CallWatcher};
 use crate::access::RunName;
@@ -41,7 +43,7 @@ impl CallBoard {
     }
 
     fn calls(&self) -> MutexGuard<'_, HashMap<u64, Vec<(u64, UnderWay)>>> {
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+        self.calls.lock()
     }
 }
 
