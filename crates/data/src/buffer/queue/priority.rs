@@ -11,7 +11,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::known::{Known, Name};
 use super::options::{Options, Replay};
-use super::store::{Fresh, Offer, ReaderId, Step, Store, Usage, weight};
+use super::store::{Fresh, Offer, ReaderId, Step, Store, Usage, check_seek, weight};
 use crate::Sample;
 use crate::buffer::Result;
 
@@ -374,15 +374,7 @@ impl Store for Ranked {
 
     fn seek(&mut self, position: u64, known: &mut Known) -> std::result::Result<(), String> {
         let oldest = self.given.first_key_value().map_or(self.position, |(number, _)| *number);
-        if position > self.position {
-            return Err(format!("it lies ahead of the last one, {}", self.position));
-        }
-        if position < oldest.min(self.acknowledged) {
-            return Err(format!(
-                "what was read there is acknowledged, the first one is {oldest}; \
-                 read with keep to be able to return"
-            ));
-        }
+        check_seek(position, oldest..=self.position, self.acknowledged)?;
         let later = self.given.split_off(&position);
         for (number, given) in std::mem::replace(&mut self.given, later) {
             self.acknowledged = self.acknowledged.max(number + 1);
