@@ -91,7 +91,7 @@ fn files_belong_to_the_split_that_they_name() {
     assert_eq!(prompts(split(here, "train_sft")), ["c"]);
     assert_eq!(prompts(split(here, "test")), ["d"]);
     let error = refused(split(here, "validation"));
-    assert!(error.to_string().contains("there is: test, train, train_sft"), "{error}");
+    assert!(error.to_string().contains("available: test, train, train_sft"), "{error}");
     let error = refused(split(here, "train[:10%]"));
     assert!(error.to_string().contains("a part of a split"), "{error}");
 }

@@ -142,7 +142,7 @@ fn a_key_that_no_row_has_names_the_nearest_one() {
         let error = refused(taskset(&path));
         assert_eq!(error.kind, Kind::Key, "{error}");
         assert_eq!(error.what, "`format.prompt_key` is `prompt`, but no row has that field");
-        assert_eq!(error.hint, "there is: answer, question");
+        assert_eq!(error.hint, "available: answer, question");
         let format = Format { prompt_key: "qestion".into(), ..Format::default() };
         let error = refused(Taskset { format, ..taskset(&path) });
         assert_eq!(error.hint, "did you mean `question`?");
