@@ -1,11 +1,10 @@
 //! The project's own commands, started with `cargo xtask <command>`.
 //!
 //! `args.rs` understands the words after `cargo xtask`, `test.rs` holds the steps of the test
-//! command, `venv.rs`, `postgres.rs`, `llama.rs` and `chromium.rs` the Python environment, the
-//! database server, the inference server and the browser they need, `apt.rs` fetches packages,
-//! `gguf.rs` makes a tiny model, `node.rs` has the packages in JavaScript, `pages.rs` what is done
-//! with the dashboard in a browser, `peers.rs` what benchmarks compare with, `wheel.rs` makes the
-//! Python package, and `shell.rs` starts every process.
+//! command, `services/` the database server, the inference server, the browser and the JavaScript
+//! packages they need, `venv.rs` the Python environment, `pages.rs` the dashboard in a browser,
+//! `peers.rs` what benchmarks compare with, `wheel.rs` makes the Python package, and `shell.rs`
+//! starts every process.
 
 #![expect(
     clippy::print_stdout,
@@ -13,15 +12,10 @@
     reason = "a command line tool talks to a person"
 )]
 
-mod apt;
 mod args;
-mod chromium;
-mod gguf;
-mod llama;
-mod node;
 mod pages;
 mod peers;
-mod postgres;
+mod services;
 mod shell;
 mod test;
 mod venv;
@@ -31,6 +25,7 @@ use std::env;
 use std::process::ExitCode;
 
 use args::Request;
+use services::{chromium, llama, postgres};
 use shell::{Failure, Shell};
 
 /// The exit code of a command line that was not understood.

@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use crate::chromium;
-use crate::node;
+use crate::services::chromium;
+use crate::services::node;
 use crate::shell::{Cmd, Failure, Shell};
 
 const FOLDER: &str = "crates/dashboard/tests/pages";

@@ -7,10 +7,10 @@ use std::fmt::{self, Display};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use crate::llama;
-use crate::node;
 use crate::pages;
-use crate::postgres;
+use crate::services::llama;
+use crate::services::node;
+use crate::services::postgres;
 use crate::shell::{Failure, Shell};
 use crate::wheel;
 

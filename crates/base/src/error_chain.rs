@@ -26,7 +26,7 @@ mod tests {
     struct Layer {
         message: &'static str,
         #[source]
-        source: Option<Box<Layer>>,
+        source: Option<Box<Self>>,
     }
 
     #[test]

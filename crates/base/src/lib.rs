@@ -1,5 +1,5 @@
 //! Helpers that several crates share: secrets, addresses, error chains, suggestions for misspelled
-//! names, atomic files and human-readable durations.
+//! names, atomic files, file locks and human-readable durations.
 //!
 //! Owns no domain logic, starts no task and never blocks on the network. It depends on no other
 //! crate of the workspace.
@@ -8,6 +8,7 @@ mod address;
 pub mod address_file;
 pub mod atomic_file;
 mod error_chain;
+mod file_lock;
 pub mod human;
 pub mod net;
 mod secret;
@@ -16,5 +17,6 @@ pub mod suggest;
 
 pub use address::{Address, AddressError};
 pub use error_chain::error_chain;
+pub use file_lock::{FileLock, FileLockError};
 pub use secret::{EmptySecret, Secret};
 pub use server_kind::{ServerKind, UnknownServerKind};

@@ -1,9 +1,9 @@
 //! Format of log lines: text for people, JSON for programs.
 
 use std::fmt::Write as _;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
-use rollway::calendar::{self, Moment};
+use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 use tracing::Level;
 
@@ -11,9 +11,8 @@ use crate::styled_line::{StyledLine, TextStyle};
 
 /// Returns a time as RFC 3339 in UTC, to the second.
 pub fn timestamp(time: SystemTime) -> String {
-    let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let Moment { year, month, day, hour, minute, second } = calendar::utc(seconds);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+    let time = Timestamp::try_from(time).unwrap_or_default();
+    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
 /// Returns a log line as JSON; `fields` is left out if it is empty.
@@ -91,6 +90,8 @@ pub fn dropped_json(count: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::UNIX_EPOCH;
+
     use super::*;
 
     #[test]

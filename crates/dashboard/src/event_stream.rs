@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -12,6 +12,7 @@ use axum::http::header;
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
 use futures_util::stream;
+use parking_lot::{Mutex, MutexGuard};
 use rollway_telemetry::view::{Job, Overview, Scene, Timeline};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -109,7 +110,7 @@ impl Hub {
     }
 
     fn clients(&self) -> MutexGuard<'_, Vec<Client>> {
-        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+        self.clients.lock()
     }
 
     /// Which parts anybody watches; none if nobody is there.

@@ -7,9 +7,6 @@
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
-#[path = "../tests/sql/server.rs"]
-mod server;
-
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
@@ -19,6 +16,7 @@ use std::time::{Duration, Instant};
 use rollway_data::buffer::sql::Options;
 use rollway_data::buffer::{Ask, Buffer, Postgres, Sqlite};
 use rollway_data::{Lot, Sample};
+use rollway_testkit::postgres::Server;
 
 const PER_LOT: usize = 256;
 
@@ -26,7 +24,7 @@ fn main() {
     // `cargo test --benches` only wants to know that it runs.
     let whole = std::env::args().any(|word| word == "--bench");
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let server = server::Server::start(&[]);
+    let server = Server::start(&[]);
     for (size, lots) in [(1 << 10, 100), (32 << 10, 20)] {
         let lots = if whole { lots } else { 1 };
         let work = Work { size, lots };

@@ -24,11 +24,12 @@ mod recover;
 mod result;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use rollway_core::{BatchId, BatchKey, BatchResult, BatchState};
 
 use self::book::{Book, Runs};
@@ -88,7 +89,7 @@ struct Inner {
 
 impl Inner {
     fn book(&self) -> MutexGuard<'_, Book> {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+        self.book.lock()
     }
 }
 
@@ -311,7 +312,7 @@ impl Ledger {
     }
 
     fn compactor(&self) -> MutexGuard<'_, Option<JoinHandle<()>>> {
-        self.compactor.lock().unwrap_or_else(PoisonError::into_inner)
+        self.compactor.lock()
     }
 }
 

@@ -25,14 +25,15 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
 use bytes::Bytes;
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use rollway_base::FileLock;
 
 pub use self::error::LogError;
 use self::format::{END, FRAME, HEAD, Head};
-use self::lock::Lock;
 use self::open::Segment;
 pub use self::open::Torn;
 use self::scan::Scan;
@@ -114,7 +115,7 @@ pub struct Log {
     shared: Arc<Shared>,
     writer: Option<JoinHandle<()>>,
     // Released last.
-    _lock: Lock,
+    _lock: FileLock,
 }
 
 struct Shared {
@@ -151,15 +152,15 @@ struct Pending {
 
 impl Shared {
     fn pending(&self) -> MutexGuard<'_, Pending> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pending.lock()
     }
 
-    fn wait<'a>(&self, pending: MutexGuard<'a, Pending>) -> MutexGuard<'a, Pending> {
-        self.wake.wait(pending).unwrap_or_else(PoisonError::into_inner)
+    fn wait(&self, pending: &mut MutexGuard<'_, Pending>) {
+        self.wake.wait(pending);
     }
 
     fn segments(&self) -> MutexGuard<'_, Vec<Segment>> {
-        self.segments.lock().unwrap_or_else(PoisonError::into_inner)
+        self.segments.lock()
     }
 
     fn sync_data(&self, file: &File) -> io::Result<()> {
@@ -192,7 +193,7 @@ impl Log {
     ) -> Result<(Self, Option<Torn>), LogError> {
         assert!(options.identity.len() <= usize::from(u16::MAX), "the identity is too long");
         folder::create(dir)?;
-        let lock = Lock::take(dir)?;
+        let lock = lock::acquire(dir)?;
         let found = open::open(dir, &options, visit)?;
         let last = found.segments[found.segments.len() - 1];
         let header = open::header_bytes(&options);

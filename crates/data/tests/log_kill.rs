@@ -4,9 +4,9 @@
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Command, Stdio};
 
 use rollway_data::log::{Log, Options, Part};
+use rollway_testkit::child_test;
 
 /// Names the folder to the process that is killed.
 const FOLDER: &str = "ROLLWAY_TEST_LOG_KILL";
@@ -49,12 +49,7 @@ fn what_was_committed_survives_being_killed() {
     let dir = tempfile::tempdir().unwrap();
     let mut total = 0;
     for round in 0..20 {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["append_until_killed", "--exact", "--nocapture", "--test-threads=1"])
-            .env(FOLDER, dir.path())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut child = child_test("append_until_killed", FOLDER, dir.path()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
         // Some of its words come after the order to kill it; they count as well.
         let (mut heard, mut committed) = (0, None);

@@ -7,13 +7,13 @@ mod queue_help;
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use queue_help::*;
 use rollway_data::Lot;
 use rollway_data::buffer::queue::{Options, WhenFull};
 use rollway_data::buffer::{Ask, BufferError, End, Queue};
+use rollway_testkit::child_test;
 
 fn durable(folder: &Path) -> Options {
     Options { path: Some(folder.to_owned()), ..options() }
@@ -163,16 +163,6 @@ fn what_is_spilled_comes_back_in_order_and_is_removed() {
 
 const CHILD: &str = "ROLLWAY_QUEUE_TEST_CHILD";
 
-/// Starts this program again, for one test, which then does its part as a child.
-fn start(test: &str, words: &str) -> Child {
-    Command::new(std::env::current_exe().unwrap())
-        .args([test, "--exact", "--nocapture", "--test-threads=1"])
-        .env(CHILD, words)
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap()
-}
-
 fn say(words: &str) {
     let mut out = std::io::stdout().lock();
     writeln!(out, "say {words}").and_then(|()| out.flush()).unwrap();
@@ -211,7 +201,7 @@ fn killed_at_any_moment_nothing_is_lost_and_nothing_comes_twice() {
     let mut maybe = BTreeSet::new();
     for (round, lines) in [1, 2, 7, 23, 58, 101].into_iter().enumerate() {
         let words = format!("{} {}", round * 1000, folder.path().display());
-        let mut child = start(test, &words);
+        let mut child = child_test(test, CHILD, words).spawn().unwrap();
         let mut held: Vec<String> = Vec::new();
         let mut writing: Vec<String> = Vec::new();
         let said = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -314,7 +304,8 @@ fn memory_stays_within_the_budget_under_ten_times_as_much() {
         Err(_) => {}
     }
     for how in ["spill", "wait"] {
-        let child = start(test, &format!("{how} {}", folder.path().display()));
+        let told = format!("{how} {}", folder.path().display());
+        let child = child_test(test, CHILD, told).spawn().unwrap();
         let output = child.wait_with_output().unwrap();
         let output = String::from_utf8_lossy(&output.stdout).into_owned();
         let said = output.split_once("say ").unwrap_or_else(|| panic!("{output}")).1;

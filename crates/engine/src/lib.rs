@@ -8,7 +8,6 @@
 //! It has no scheduling rules, and knows nothing of its observers (telemetry, dashboard), of
 //! tasksets, trainers and jobs.
 
-pub mod calendar;
 mod coordinator;
 mod driver;
 mod driver_handle;

@@ -1,205 +1,188 @@
-//! How late the driver is: the time from the arrival of a message to the end of the turn in which
-//! it was applied and all it led to was ordered. Written by the driver alone, read by anybody.
+//! Loop lag of the driver: the time from the arrival of a message to the end of the turn in which
+//! it was applied and its actions were ordered. Written by the driver, read by the metrics.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Steps of the histogram: four in every doubling of a microsecond, up to about an hour.
-const STEPS: usize = 4 * 32;
+use hdrhistogram::Histogram;
+use parking_lot::Mutex;
 
-/// How late the driver has been since it began.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// Largest lag that the histogram tells apart from a larger one, in microseconds: an hour.
+const MAX_MICROS: u64 = 3_600_000_000;
+
+/// Significant digits of the histogram: a lag is rounded by a sixteenth at most.
+const DIGITS: u8 = 1;
+
+/// Lag of the driver since it was started.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Lag {
     /// Of the oldest message of the last turn; while a turn lasts longer than that, the turn.
     pub last: Duration,
-    /// The longest that any message had to wait.
+    /// Maximum of all messages.
     pub max: Duration,
-    /// Ninety-nine of a hundred messages had to wait for less. Rounded up by a fifth at most.
+    /// 99th percentile, rounded up by a sixteenth at most.
     pub p99: Duration,
     /// The longest turn.
     pub longest_turn: Duration,
-    /// How many messages there were.
+    /// Number of messages.
     pub messages: u64,
-    /// How many turns they took.
+    /// Number of turns.
     pub turns: u64,
-    /// The sum of what all messages had to wait.
+    /// Sum over all messages.
     pub sum: Duration,
-    /// How many messages had to wait for so long at most, for each step at which there is one.
-    pub steps: Vec<(Duration, u64)>,
+    /// All messages by their lag in microseconds.
+    histogram: Histogram<u64>,
+}
+
+impl Default for Lag {
+    fn default() -> Self {
+        Totals::default().lag(Duration::ZERO)
+    }
 }
 
 impl Lag {
-    /// Returns how late the driver has been since `earlier`. Of the longest times no more is known
-    /// than the step that they fall into.
+    /// Returns the lag since `earlier`. The longest times are known only with the precision of the
+    /// histogram.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
-        let mut steps = Vec::new();
-        let (mut before, mut all) = (0, 0);
-        let mut earlier_steps = earlier.steps.iter().peekable();
-        for (step, count) in &self.steps {
-            while let Some((_, count)) = earlier_steps.next_if(|(known, _)| known <= step) {
-                before = *count;
-            }
-            if count - before > all {
-                all = count - before;
-                steps.push((*step, all));
-            }
-        }
-        let max = steps.last().map_or(Duration::ZERO, |(step, _)| (*step).min(self.max));
+        let mut histogram = self.histogram.clone();
+        histogram.subtract(&earlier.histogram).expect("counts never become less");
         let mut lag = Self {
             last: self.last,
-            max,
+            max: micros(histogram.max()).min(self.max),
             p99: Duration::ZERO,
             longest_turn: self.longest_turn,
-            messages: self.messages - earlier.messages,
+            messages: histogram.len(),
             turns: self.turns - earlier.turns,
             sum: self.sum.saturating_sub(earlier.sum),
-            steps,
+            histogram,
         };
         lag.p99 = lag.within(0.99);
         lag
     }
 
-    /// Returns within which time a share of all messages was applied.
+    /// Returns the time within which a share of all messages was applied.
     pub fn within(&self, share: f64) -> Duration {
-        let wanted = (self.messages as f64 * share).ceil() as u64;
-        let found = self.steps.iter().find(|(_, count)| *count >= wanted);
-        found.map_or(Duration::ZERO, |(step, _)| (*step).min(self.max))
+        micros(self.histogram.value_at_quantile(share)).min(self.max)
+    }
+
+    /// Returns the number of messages with a lag below a power of two of microseconds.
+    pub fn below(&self, micros: u64) -> u64 {
+        self.histogram.count_between(0, micros - 1)
     }
 }
 
-/// Where the driver writes down how late it is. Clones are the same.
+/// Meter of the driver's lag. Cheap to clone; clones share state.
 #[derive(Clone, Debug)]
-pub(crate) struct LagMeter(Arc<Marks>);
+pub(crate) struct LagMeter(Arc<LagMeterState>);
 
 #[derive(Debug)]
-struct Marks {
+struct LagMeterState {
     origin: Instant,
-    /// Nanoseconds from the origin to the beginning of the turn; zero between turns.
+    /// Nanoseconds from the origin to the begin of the current turn; zero between turns.
     turn: AtomicU64,
-    last: AtomicU64,
-    max: AtomicU64,
-    longest_turn: AtomicU64,
-    turns: AtomicU64,
-    sum: AtomicU64,
-    steps: [AtomicU64; STEPS],
+    totals: Mutex<Totals>,
+}
+
+#[derive(Debug)]
+struct Totals {
+    last: Duration,
+    max: Duration,
+    longest_turn: Duration,
+    turns: u64,
+    sum: Duration,
+    histogram: Histogram<u64>,
+}
+
+impl Default for Totals {
+    fn default() -> Self {
+        let histogram = Histogram::new_with_bounds(1, MAX_MICROS, DIGITS);
+        Self {
+            last: Duration::ZERO,
+            max: Duration::ZERO,
+            longest_turn: Duration::ZERO,
+            turns: 0,
+            sum: Duration::ZERO,
+            histogram: histogram.expect("the bounds and the precision are valid"),
+        }
+    }
+}
+
+impl Totals {
+    /// Returns the totals while a turn has lasted for `current`.
+    fn lag(&self, current: Duration) -> Lag {
+        let mut lag = Lag {
+            last: self.last.max(current),
+            max: self.max.max(current),
+            p99: Duration::ZERO,
+            longest_turn: self.longest_turn.max(current),
+            messages: self.histogram.len(),
+            turns: self.turns,
+            sum: self.sum,
+            histogram: self.histogram.clone(),
+        };
+        lag.p99 = lag.within(0.99);
+        lag
+    }
 }
 
 impl Default for LagMeter {
     fn default() -> Self {
-        Self(Arc::new(Marks {
+        Self(Arc::new(LagMeterState {
             origin: Instant::now(),
             turn: AtomicU64::new(0),
-            last: AtomicU64::new(0),
-            max: AtomicU64::new(0),
-            longest_turn: AtomicU64::new(0),
-            turns: AtomicU64::new(0),
-            sum: AtomicU64::new(0),
-            steps: [const { AtomicU64::new(0) }; STEPS],
+            totals: Mutex::default(),
         }))
     }
 }
 
 impl LagMeter {
-    /// A turn begins.
+    /// Records the begin of a turn.
     pub(crate) fn begin(&self, now: Instant) {
         let since = nanos(now.saturating_duration_since(self.0.origin)).max(1);
         self.0.turn.store(since, Ordering::Relaxed);
     }
 
-    /// The turn is over, in which messages were applied that arrived at these moments.
+    /// Records the end of a turn and when the messages arrived that it applied.
     pub(crate) fn end(&self, began: Instant, now: Instant, arrived: &mut Vec<Instant>) {
-        let marks = &*self.0;
-        let mut oldest = 0;
-        let mut sum = 0;
+        let mut totals = self.0.totals.lock();
+        let mut oldest = Duration::ZERO;
         for at in arrived.drain(..) {
-            let age = nanos(now.saturating_duration_since(at));
+            let age = now.saturating_duration_since(at);
             oldest = oldest.max(age);
-            sum += age;
-            add(&marks.steps[step(age)], 1);
+            totals.sum += age;
+            totals.histogram.saturating_record(nanos(age).div_ceil(1_000).max(1));
         }
-        marks.last.store(oldest, Ordering::Relaxed);
-        marks.max.fetch_max(oldest, Ordering::Relaxed);
-        let turn = nanos(now.saturating_duration_since(began));
-        marks.longest_turn.fetch_max(turn, Ordering::Relaxed);
-        add(&marks.sum, sum);
-        add(&marks.turns, 1);
-        marks.turn.store(0, Ordering::Relaxed);
+        totals.last = oldest;
+        totals.max = totals.max.max(oldest);
+        totals.longest_turn = totals.longest_turn.max(now.saturating_duration_since(began));
+        totals.turns += 1;
+        self.0.turn.store(0, Ordering::Relaxed);
     }
 
-    /// Returns how late the driver has been.
+    /// Returns the lag up to now.
     pub(crate) fn read(&self) -> Lag {
-        let marks = &*self.0;
-        let get = |mark: &AtomicU64| mark.load(Ordering::Relaxed);
-        let mut messages = 0;
-        let mut steps = Vec::new();
-        for (at, count) in marks.steps.iter().enumerate() {
-            let count = get(count);
-            messages += count;
-            if count > 0 {
-                steps.push((Duration::from_nanos(bound(at)), messages));
-            }
-        }
-        let under_way = match get(&marks.turn) {
+        let totals = self.0.totals.lock();
+        let current = match self.0.turn.load(Ordering::Relaxed) {
             0 => 0,
-            since => nanos(marks.origin.elapsed()).saturating_sub(since),
+            since => nanos(self.0.origin.elapsed()).saturating_sub(since),
         };
-        let mut lag = Lag {
-            last: Duration::from_nanos(get(&marks.last).max(under_way)),
-            max: Duration::from_nanos(get(&marks.max).max(under_way)),
-            p99: Duration::ZERO,
-            longest_turn: Duration::from_nanos(get(&marks.longest_turn).max(under_way)),
-            messages,
-            turns: get(&marks.turns),
-            sum: Duration::from_nanos(get(&marks.sum)),
-            steps,
-        };
-        lag.p99 = lag.within(0.99);
-        lag
+        totals.lag(Duration::from_nanos(current))
     }
-}
-
-/// Adds what nobody else writes.
-fn add(mark: &AtomicU64, more: u64) {
-    mark.store(mark.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
 }
 
 fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Returns the step that an age falls into.
-fn step(nanos: u64) -> usize {
-    let micros = nanos.div_ceil(1_000).max(1);
-    let doublings = micros.ilog2();
-    let quarter = if doublings < 2 { 0 } else { (micros >> (doublings - 2)) & 3 };
-    (doublings as usize * 4 + quarter as usize).min(STEPS - 1)
-}
-
-/// Returns the longest age of a step.
-fn bound(step: usize) -> u64 {
-    let (doublings, quarter) = (step / 4, step as u64 % 4);
-    let first = 1_u64 << doublings;
-    let above = if doublings < 2 { first * 2 } else { first + first / 4 * (quarter + 1) };
-    (above - 1) * 1_000
+const fn micros(count: u64) -> Duration {
+    Duration::from_micros(count)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ages_fall_into_steps_that_bound_them_closely() {
-        for micros in [1, 2, 3, 4, 5, 7, 8, 100, 1_000, 65_535, 65_536, 3_000_000] {
-            let age = micros * 1_000;
-            let most = bound(step(age));
-            assert!(most >= age, "{micros} µs is above its step");
-            let close = micros < 8 || most as f64 <= age as f64 * 1.25;
-            assert!(close, "{micros} µs is told as {most} ns");
-            assert!(step(most) == step(age) && step(most + 1) > step(age), "{micros} µs");
-        }
-    }
 
     #[test]
     fn one_late_message_of_a_hundred_is_the_maximum_and_not_the_p99() {
@@ -222,6 +205,6 @@ mod tests {
         let later = meter.read().since(&lag);
         assert_eq!((later.messages, later.turns), (3, 1));
         assert!(later.max >= Duration::from_micros(10) && later.max < Duration::from_micros(15));
-        assert_eq!(later.steps.len(), 1);
+        assert_eq!((later.below(8), later.below(16)), (0, 3));
     }
 }

@@ -24,9 +24,10 @@ mod view;
 mod watch;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rollway_base::Secret;
 use rollway_base::ServerKind;
 use rollway_model_api::{CallError, ErrorKind};

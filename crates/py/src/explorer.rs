@@ -6,9 +6,10 @@ mod ready;
 
 use std::future::Future;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex as PlainMutex, MutexGuard as PlainGuard, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
+use parking_lot::{Mutex as PlainMutex, MutexGuard as PlainGuard};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{IntoPyDict, PyBytes, PyDict, PyList};
@@ -98,7 +99,7 @@ impl Ends {
 }
 
 fn locked<T>(mutex: &PlainMutex<T>) -> PlainGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 /// Why something did not work.

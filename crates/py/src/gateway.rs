@@ -2,9 +2,9 @@
 
 use std::future::Future;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
@@ -75,7 +75,7 @@ impl PyGateway {
     }
 
     fn take(&self) -> Option<Gateway> {
-        self.gateway.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.gateway.lock().take()
     }
 }
 

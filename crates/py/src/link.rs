@@ -16,11 +16,12 @@ use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use pyo3::exceptions::PyPermissionError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
@@ -70,12 +71,12 @@ impl Inbox {
     }
 
     fn put(&self, more: impl IntoIterator<Item = EngineMessage>) {
-        lock(&self.messages).extend(more);
+        self.messages.lock().extend(more);
     }
 
     /// Wakes the event loop if there is something for it.
     fn ring_if_any(&self) {
-        let any = !lock(&self.messages).is_empty() || lock(&self.ended).is_some();
+        let any = !self.messages.lock().is_empty() || self.ended.lock().is_some();
         if any && !self.rung.swap(true, Ordering::AcqRel) {
             // If it is full, it rings already.
             let _ = (&self.bell).write(&[1]);
@@ -186,8 +187,8 @@ impl WorkerLink {
             // The engine is behind: the interpreter is free meanwhile.
             sent = py.detach(|| self.drive.turn(self.outbox.send(None))).map(|()| true);
         }
-        let messages = std::mem::take(&mut *lock(&self.inbox.messages));
-        let ended = lock(&self.inbox.ended).clone();
+        let messages = std::mem::take(&mut *self.inbox.messages.lock());
+        let ended = self.inbox.ended.lock().clone();
         let list = PyList::empty(py);
         for message in messages {
             list.append(translate(py, message)?)?;
@@ -356,10 +357,6 @@ fn closed(py: Python<'_>, error: &SendError) -> PyErr {
     errors::plain(py, "closed", &error.to_string())
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Queues what the engine says, until it says no more; then the process has little time left.
 async fn listen(mut receiver: Receiver, inbox: Arc<Inbox>, patience: watch::Sender<Duration>) {
     let mut batch = Vec::with_capacity(BATCH);
@@ -374,7 +371,7 @@ async fn listen(mut receiver: Receiver, inbox: Arc<Inbox>, patience: watch::Send
             Err(ended) => break ended,
         }
     };
-    *lock(&inbox.ended) = Some(why.to_string());
+    *inbox.ended.lock() = Some(why.to_string());
     // Whatever keeps the interpreter busy, a worker does not outlive its engine.
     tokio::time::sleep(ORPHAN).await;
     std::process::exit(1);

@@ -13,9 +13,10 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
+use parking_lot::Mutex;
 use pyo3::BoundObject;
 use pyo3::prelude::*;
 use tokio::runtime::Handle;
@@ -76,7 +77,7 @@ impl Pending {
     fn poll(&self, py: Python<'_>, wake: Py<PyAny>) -> PyResult<Option<(Py<PyAny>,)>> {
         let waker = Waker::from(Arc::new(Bell(Mutex::new(Some(wake)))));
         let answer = {
-            let mut slot = self.work.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut slot = self.work.lock();
             let Some(work) = &mut *slot else {
                 return Err(errors::plain(py, "closed", "the call was given up"));
             };
@@ -94,7 +95,7 @@ impl Pending {
 
     /// Gives the call up.
     fn close(&self) {
-        let work = self.work.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let work = self.work.lock().take();
         let _guard = self.runtime.enter();
         drop(work);
     }
@@ -109,7 +110,7 @@ impl Wake for Bell {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        if let Some(wake) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(wake) = self.0.lock().take() {
             runtime::in_python(move |py| {
                 // A loop that was closed meanwhile has nobody left who waits.
                 let _ = wake.call0(py);

@@ -3,10 +3,11 @@
 //! Buffers block, so they are asked in threads of their own. What was read is kept here until the
 //! very step in which Python gets it: a call that was given up leaves it for the next one.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
@@ -202,7 +203,7 @@ impl PyReader {
     /// Where the reader stands.
     #[getter]
     fn position(&self) -> String {
-        self.position.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.position.lock().clone()
     }
 
     /// Goes to a position.
@@ -212,7 +213,7 @@ impl PyReader {
             let mut state = state.blocking_lock();
             let reader = state.reader.as_mut().ok_or(Fault::Closed)?;
             reader.seek(&to)?;
-            *position.lock().unwrap_or_else(PoisonError::into_inner) = reader.position();
+            *position.lock() = reader.position();
             state.ahead = nothing();
             Ok(())
         };
@@ -284,7 +285,7 @@ fn take(
     if ahead.samples.is_empty()
         && let Some(reader) = reader
     {
-        *position.lock().unwrap_or_else(PoisonError::into_inner) = reader.position();
+        *position.lock() = reader.position();
     }
     let end = match ahead.end {
         _ if full => "full",
@@ -365,7 +366,7 @@ impl PyReaderServer {
 
     /// How many peers were refused, by reason.
     fn refused(&self) -> Vec<(&'static str, u64)> {
-        let served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
+        let served = self.served.lock();
         let refused = served.as_ref().map(Served::refused).unwrap_or_default();
         refused.into_iter().map(|(code, count)| (code.name(), count)).collect()
     }
@@ -374,7 +375,7 @@ impl PyReaderServer {
     fn stop(&self, py: Python<'_>) -> PyResult<Pending> {
         let served = Arc::clone(&self.served);
         let work = move || {
-            drop(served.lock().unwrap_or_else(PoisonError::into_inner).take());
+            drop(served.lock().take());
             Ok(())
         };
         blocking(py, work, |_, ()| Ok(()))

@@ -9,10 +9,10 @@ use std::num::NonZero;
 use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use pyo3::prelude::*;
 use tokio::runtime::{Builder, Handle, Runtime};
 
@@ -47,7 +47,7 @@ fn is_forked() -> bool {
 }
 
 fn started() -> MutexGuard<'static, Option<Started>> {
-    STARTED.lock().unwrap_or_else(PoisonError::into_inner)
+    STARTED.lock()
 }
 
 /// Returns the runtime. A few processors have more to do than to pass work to each other: what the

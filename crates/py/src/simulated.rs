@@ -1,7 +1,6 @@
 //! The simulated inference server in this process: to try workflows without a GPU, and for tests.
 
-use std::sync::{Mutex, PoisonError};
-
+use parking_lot::Mutex;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict, PyList};
@@ -125,7 +124,7 @@ impl SimulatedServer {
 
     /// Ends it like a crash does.
     fn stop(&self, py: Python<'_>) -> PyResult<Pending> {
-        let server = self.server.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let server = self.server.lock().take();
         let future = async move {
             if let Some(server) = server {
                 server.stop().await;

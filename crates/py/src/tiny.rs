@@ -1,8 +1,9 @@
 //! The embedded model's server in this process.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict};
 use rollway::tiny::{Counts, Options, TinyServer, Weights, arithmetic};
@@ -21,7 +22,7 @@ pub(crate) struct PyTinyServer {
 
 impl PyTinyServer {
     fn server(&self) -> MutexGuard<'_, Option<TinyServer>> {
-        self.server.lock().unwrap_or_else(PoisonError::into_inner)
+        self.server.lock()
     }
 }
 

@@ -1,28 +1,21 @@
-//! A client of the gateway, for workflows: one request with the key of a run, and all of its
-//! answer. Connections are shared by everybody who has a clone.
+//! HTTP client of the gateway and of the dashboard: one request with a bearer key, and the whole
+//! response. Cheap to clone; clones share connections.
 
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
-use hyper::{Method, Request};
-use hyper_util::client::legacy::Client as Pool;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
+use bytes::{Bytes, BytesMut};
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
+use reqwest::{Method, Response};
 
-/// The largest answer, in bytes; the gateway itself keeps less of a run.
-const ANSWER_MAX: usize = 1 << 30;
+/// Maximum size of a response body. The gateway itself keeps less of a run.
+const MAX_RESPONSE_BYTES: usize = 1 << 30;
 
-/// How long connecting to the gateway may take. It is on this machine.
-const CONNECT: Duration = Duration::from_secs(10);
-
-/// How many idle connections are kept.
-const IDLE_MAX: usize = 64;
+/// Maximum time to connect: both servers are on this machine or near it.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A client of gateways.
 #[derive(Clone, Debug)]
-pub struct Client(Pool<HttpConnector, Full<Bytes>>);
+pub struct Client(reqwest::Client);
 
 /// What came back.
 #[derive(Clone, Debug)]
@@ -38,14 +31,11 @@ pub struct Answer {
 }
 
 impl Default for Client {
-    /// Nothing is connected yet.
+    /// Returns a client without connections.
     fn default() -> Self {
-        let mut connector = HttpConnector::new();
-        connector.set_nodelay(true);
-        connector.set_connect_timeout(Some(CONNECT));
-        let pool =
-            Pool::builder(TokioExecutor::new()).pool_max_idle_per_host(IDLE_MAX).build(connector);
-        Self(pool)
+        let connections =
+            rollway_gateway::models::connections("http://", HeaderMap::new(), CONNECT_TIMEOUT);
+        Self(connections.expect("a client without certificates needs nothing that can be missing"))
     }
 }
 
@@ -78,32 +68,47 @@ impl Client {
         let key = HeaderValue::from_str(&format!("Bearer {key}"));
         let mut key = key.map_err(|error| wrong(&error))?;
         key.set_sensitive(true);
-        let mut request = Request::builder();
+        let mut request = self
+            .0
+            .request(method, url)
+            .header(AUTHORIZATION, key)
+            .header(CONTENT_TYPE, "application/json");
         if acts {
-            // What no page of another site can send.
+            // Pages of other sites cannot send this header.
             request = request.header("x-rollway", "1");
         }
-        let request = request
-            .method(method)
-            .uri(url)
-            .header(AUTHORIZATION, key)
-            .header(CONTENT_TYPE, "application/json")
-            .body(Full::new(body.unwrap_or_default()))
-            .map_err(|error| wrong(&error))?;
-        let response = self.0.request(request).await;
-        let response = response.map_err(|error| {
-            format!("{url} does not answer: {}", rollway_base::error_chain(&error))
+        let failed = |what: &str, error: reqwest::Error| {
+            format!("{url} {what}: {}", rollway_base::error_chain(&error.without_url()))
+        };
+        let request = request.body(body.unwrap_or_default()).build();
+        let request = request.map_err(|error| failed("cannot be asked", error))?;
+        let response = self.0.execute(request).await;
+        let response = response.map_err(|error| failed("does not answer", error))?;
+        let status = response.status().as_u16();
+        let version = number(response.headers(), "x-rollway-model-version");
+        let turns = number(response.headers(), "x-rollway-turns");
+        let body = read(response).await.map_err(|error| failed("broke off", error))?;
+        let body = body.ok_or_else(|| {
+            format!("{url} broke off: its response has more than {MAX_RESPONSE_BYTES} bytes")
         })?;
-        let (head, body) = response.into_parts();
-        let body = Limited::new(body, ANSWER_MAX).collect().await;
-        let body = body
-            .map_err(|error| format!("{url} broke off: {}", rollway_base::error_chain(&*error)))?;
-        Ok(Answer {
-            status: head.status.as_u16(),
-            version: number(&head.headers, "x-rollway-model-version"),
-            turns: number(&head.headers, "x-rollway-turns"),
-            body: body.to_bytes(),
-        })
+        Ok(Answer { status, version, turns, body })
+    }
+}
+
+/// Returns the body of a response. `None`: it is larger than the limit.
+async fn read(mut response: Response) -> reqwest::Result<Option<Bytes>> {
+    let Some(first) = response.chunk().await? else { return Ok(Some(Bytes::new())) };
+    let Some(mut chunk) = response.chunk().await? else { return Ok(Some(first)) };
+    let mut body = BytesMut::from(first);
+    loop {
+        if body.len() + chunk.len() > MAX_RESPONSE_BYTES {
+            return Ok(None);
+        }
+        body.extend_from_slice(&chunk);
+        match response.chunk().await? {
+            Some(next) => chunk = next,
+            None => return Ok(Some(body.freeze())),
+        }
     }
 }
 

@@ -17,6 +17,7 @@ mod telemetry;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use rollway_base::FileLock;
 use rollway_config::{Config, Mode};
 use rollway_engine::job_event::Watchers;
 use rollway_telemetry::summary;
@@ -25,7 +26,7 @@ pub use rollway_telemetry::summary::{Eval, Goal, State, Summary};
 use tokio_util::sync::CancellationToken;
 
 pub use self::debug::{Calls, Debugged, Phase, debug};
-use self::lock::Lock;
+
 pub use self::preflight::cheap as check;
 pub use self::preflight_error::Trouble;
 pub use self::telemetry::Lookout;
@@ -133,7 +134,7 @@ impl Job {
 }
 
 /// Takes the lock of everybody who works in this process.
-fn locks(config: &Config) -> Result<Vec<Lock>, Trouble> {
+fn locks(config: &Config) -> Result<Vec<FileLock>, Trouble> {
     let (explorer, trainer) = (&*config.explorer.name, &*config.trainer.name);
     let names = match config.mode {
         Mode::Both => vec![explorer, trainer],
@@ -142,7 +143,7 @@ fn locks(config: &Config) -> Result<Vec<Lock>, Trouble> {
         Mode::Explore | Mode::Serve | Mode::Simulate => vec![explorer],
     };
     let job = config.job_dir();
-    names.into_iter().map(|name| Lock::take(&job, name)).collect()
+    names.into_iter().map(|name| lock::acquire(&job, name)).collect()
 }
 
 fn in_words(troubles: &[Trouble]) -> String {

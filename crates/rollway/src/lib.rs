@@ -16,7 +16,6 @@ pub mod workflows;
 
 pub use rollway_config as config;
 pub use rollway_dashboard as dashboard;
-pub use rollway_engine::calendar;
 pub use rollway_engine::{
     Attempt, Blame, CallsOf, ChildOptions, Children, Collect, Collected, Command, Concurrency,
     Definition, Delivered, Ended, Error, Gated, GatewayKeys, Lag, Launched, Launcher, Local,

@@ -1,8 +1,9 @@
 //! The weights that a host keeps, and their publication.
 
+use parking_lot::Mutex;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rollway_config::SyncMethod;
@@ -89,7 +90,7 @@ impl Store {
     fn keep_members(&self) -> Result<(), SyncError> {
         let view = self.hub.view();
         let has_left = |member: &Member| matches!(member.state.as_str(), "done" | "failed");
-        let mut card = self.card.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut card = self.card.lock();
         card.explorers = view.explorers.into_iter().filter(has_left).collect();
         card.trainer = view.trainer.filter(has_left);
         card.write(&self.path)
@@ -131,7 +132,7 @@ impl Store {
         });
         let words = told.err().unwrap_or_default();
         let is_well = words.is_empty();
-        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut said = self.said.lock();
         if words != *said {
             if !is_well {
                 tracing::warn!(error = words, "weights cannot be used yet; looking again");

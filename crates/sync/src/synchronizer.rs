@@ -2,9 +2,10 @@
 //! or replaced by this process, when it is gone.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rollway_config::{Config, SyncMethod};
 use tokio::time::Instant;
 
@@ -75,11 +76,11 @@ impl Synchronizer {
 
     /// Sets the seat of the trainer of this process.
     pub(super) fn set_trainer(&self, seat: u64) {
-        *self.0.trainer.lock().unwrap_or_else(PoisonError::into_inner) = Some(seat);
+        *self.0.trainer.lock() = Some(seat);
     }
 
     fn link(&self) -> Link {
-        self.0.link.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.link.lock().clone()
     }
 
     /// Asks whoever hosts it. If the host is gone, another is found, or this process becomes it.
@@ -113,7 +114,7 @@ impl Synchronizer {
         }
         let found = find::find(&self.0.options, Some(why), until).await?;
         tracing::info!(url = found.url(), from = gone.url(), "another hosts the synchronizer now");
-        *self.0.link.lock().unwrap_or_else(PoisonError::into_inner) = found;
+        *self.0.link.lock() = found;
         Ok(())
     }
 
@@ -166,7 +167,7 @@ impl Synchronizer {
 
     /// Tells what the trainer in this process is at. It has a seat.
     pub async fn trainer_state(&self, state: TrainerState) {
-        let seat = *self.0.trainer.lock().unwrap_or_else(PoisonError::into_inner);
+        let seat = *self.0.trainer.lock();
         let Some(seat) = seat else { return };
         let told = self.call(self.0.options.patience, |link| {
             let state = state.clone();

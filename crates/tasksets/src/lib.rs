@@ -7,10 +7,10 @@
 //! and never all at once, so that a taskset may be larger than memory. Reading blocks; asynchronous
 //! callers use a blocking thread.
 
-mod chance;
 mod error;
 mod format;
 mod open;
+mod rng;
 mod rows;
 mod schedule;
 mod selector;

@@ -4,7 +4,9 @@
 //! anew. So a large set has many tasks in a batch and a small one few, and after an epoch every one
 //! has been gone through once.
 
-use super::chance::Chance;
+use rand::seq::SliceRandom;
+
+use super::rng::rng;
 
 /// Keeps the turns apart from the order of a set with the same seed.
 const APART: u64 = 0x7475_726e_735f_6f66;
@@ -62,7 +64,7 @@ impl Schedule {
                 let sets = (0_u16..).zip(&self.sizes);
                 let turns = sets.flat_map(|(set, size)| std::iter::repeat_n(set, *size as usize));
                 let mut turns: Vec<u16> = turns.collect();
-                Chance::of(self.seed ^ APART, epoch).shuffle(&mut turns);
+                turns.shuffle(&mut rng(self.seed ^ APART, epoch));
                 turns
             }
         };

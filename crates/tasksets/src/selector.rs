@@ -6,9 +6,11 @@
 mod arguments;
 mod difficulty;
 
+use rand::seq::SliceRandom;
+
 use self::difficulty::Estimates;
-use super::chance::Chance;
 use super::error::TasksetErrorKind;
+use super::rng::{rng, sample};
 use super::rows::Rows;
 use super::state::{EstimateState, SelectorState};
 use super::{Result, TasksetError};
@@ -102,11 +104,11 @@ impl Selector {
 
     /// Returns the next rows.
     pub(super) fn take(&mut self, count: u32) -> Vec<u32> {
-        let chance = || Chance::of(self.config.seed, self.taken);
+        let mut rng = rng(self.config.seed, self.taken);
         let rows = match &mut self.way {
-            Way::Random => rounds(self.rows, count, |count| chance().sample(self.rows, count)),
+            Way::Random => rounds(self.rows, count, |count| sample(&mut rng, self.rows, count)),
             Way::Difficulty(estimates) => {
-                rounds(self.rows, count, |count| estimates.choose(&mut chance(), count))
+                rounds(self.rows, count, |count| estimates.choose(&mut rng, count))
             }
             _ => (0..u64::from(count)).map(|more| self.at(self.taken + more)).collect(),
         };
@@ -130,7 +132,7 @@ impl Selector {
                     Some((of, order)) if of == epoch => order,
                     _ => {
                         let mut order: Vec<u32> = (0..self.rows).collect();
-                        Chance::of(self.config.seed, epoch).shuffle(&mut order);
+                        order.shuffle(&mut rng(self.config.seed, epoch));
                         order
                     }
                 };

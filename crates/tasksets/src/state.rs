@@ -4,8 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use rollway_config::SelectorType;
 
-/// The version that is written and read.
-pub(super) const VERSION: u32 = 1;
+/// Version of the state that is written and read. Version 2: orders are drawn with ChaCha8; the
+/// cursors of version 1 point into the orders of another generator.
+pub(super) const VERSION: u32 = 2;
 
 /// How far a job is with its tasks. As JSON it is exact: the same state gives the same tasks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

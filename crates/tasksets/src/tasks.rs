@@ -201,7 +201,11 @@ impl Tasks {
             Err(TasksetError::new(Kind::State, "the saved state of the tasks", what, hint))
         };
         if state.version != VERSION {
-            return refuse(format!("it has version {}, but {VERSION} is read", state.version));
+            return refuse(format!(
+                "it has version {}, but {VERSION} is read: another version of Rollway wrote it, \
+                 which draws the tasks in another order",
+                state.version
+            ));
         }
         if state.sets.len() != self.sets.len() {
             let (was, is) = (state.sets.len(), self.sets.len());

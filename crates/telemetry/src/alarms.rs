@@ -15,9 +15,10 @@ mod rules;
 #[cfg(test)]
 mod tests;
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use rollway_config::{Alarms as Config, OnFailures};
 use rollway_engine::RunnerStatus;
 use rollway_engine::events::{self, Observer, Seen, What};
@@ -117,7 +118,7 @@ impl Alarms {
 
     /// Ends its task, and waits until that has let go of whoever it tells.
     pub async fn end(&self) {
-        let task = self.task.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let task = self.task.lock().take();
         if let Some(task) = task {
             task.abort();
             let _ = task.await;
@@ -132,7 +133,7 @@ impl Alarms {
 
 impl Drop for Alarms {
     fn drop(&mut self) {
-        if let Some(task) = self.task.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(task) = self.task.lock().take() {
             task.abort();
         }
     }
@@ -198,7 +199,7 @@ impl Inner {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
     }
 
     /// Takes something in, and wakes the task if that is needed.

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
 
 /// Who is told when something was dropped.
 type Listener = Box<dyn Fn(&'static str, u64) + Send + Sync>;
@@ -20,7 +22,7 @@ struct Inner {
 impl Drops {
     /// Counts what was dropped, under the name of whoever had to drop it.
     pub fn count(&self, who: &'static str, count: u64) {
-        let mut counts = self.0.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = self.0.counts.lock();
         *counts.entry(who).or_default() += count;
         drop(counts);
         if let Some(listener) = self.0.listener.get() {
@@ -30,13 +32,13 @@ impl Drops {
 
     /// Says that somebody could drop something: then it is counted from zero on.
     pub fn expect(&self, who: &'static str) {
-        let mut counts = self.0.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = self.0.counts.lock();
         counts.entry(who).or_default();
     }
 
     /// Returns all counts.
     pub fn read(&self) -> BTreeMap<&'static str, u64> {
-        self.0.counts.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.counts.lock().clone()
     }
 
     /// Has somebody told of everything that is dropped from now on. There can be one.

@@ -8,8 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use rollway_core::{AttemptId, BatchKey, BatchKind, BatchState, FailureKind, Over, Status, TaskId};
 use rollway_engine::events::{Seen, What};
-
-use crate::quick::QuickMap;
+use rustc_hash::FxHashMap;
 
 /// How many batches are known at most. Those of a coordinator leave when they are closed; those of
 /// a scheduler's user have no end, and the oldest go first.
@@ -87,7 +86,7 @@ pub(crate) struct Track {
     batches: BTreeMap<BatchKey, Batch>,
     attempts: BTreeMap<AttemptId, Underway>,
     /// When tasks were first given to a runner.
-    first: QuickMap<(BatchKey, TaskId), SystemTime>,
+    first: FxHashMap<(BatchKey, TaskId), SystemTime>,
     open: u64,
     unknown: Arc<str>,
 }
@@ -97,7 +96,7 @@ impl Default for Track {
         Self {
             batches: BTreeMap::new(),
             attempts: BTreeMap::new(),
-            first: QuickMap::default(),
+            first: FxHashMap::default(),
             open: 0,
             unknown: UNKNOWN.into(),
         }

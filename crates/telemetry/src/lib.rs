@@ -18,7 +18,6 @@ mod in_flight;
 pub mod live_job;
 pub mod monitors;
 pub mod prometheus;
-mod quick;
 pub mod recorded_job;
 mod staleness;
 pub mod summary;

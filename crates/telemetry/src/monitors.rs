@@ -75,7 +75,7 @@ pub struct Monitor {
     sender: Option<SyncSender<Told>>,
     dropped: Arc<AtomicU64>,
     drops: Drops,
-    over: std::sync::Mutex<Receiver<()>>,
+    over: parking_lot::Mutex<Receiver<()>>,
 }
 
 /// What the thread is told.
@@ -185,7 +185,7 @@ impl Drop for Monitor {
     fn drop(&mut self) {
         drop(self.sender.take());
         // A disk that hangs keeps nobody from ending.
-        let over = self.over.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let over = self.over.get_mut();
         if over.recv_timeout(FAREWELL) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
             tracing::warn!("the last numbers of the monitor are not written: its disk hangs");
         }

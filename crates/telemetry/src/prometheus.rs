@@ -21,9 +21,10 @@ mod writer;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use parking_lot::{Mutex, MutexGuard};
 use prometheus_client::encoding::text::encode_registry;
 use prometheus_client::registry::Registry;
 use rollway_config::Config;
@@ -159,7 +160,7 @@ impl Meters {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
     }
 }
 

@@ -5,10 +5,11 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::{fs, io};
 
+use parking_lot::{Mutex, MutexGuard};
 use rollway_base::atomic_file::write_atomic;
 use rollway_config::{Config, Mode};
 use rollway_core::BatchResult;
@@ -308,7 +309,7 @@ impl Recorder {
     }
 
     fn lock(&self) -> MutexGuard<'_, Summary> {
-        self.summary.lock().unwrap_or_else(PoisonError::into_inner)
+        self.summary.lock()
     }
 }
 

@@ -24,10 +24,11 @@ mod span_builder;
 use std::io;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
+use parking_lot::Mutex;
 use rollway_config::{ConcurrentMode, Config};
 use rollway_core::{AttemptId, RunId};
 use rollway_engine::events::{Observer, Seen};
@@ -126,7 +127,7 @@ impl Tracer {
             return;
         }
         // A disk that hangs keeps nobody from ending.
-        if lock(&self.over).recv_timeout(FAREWELL) == Err(RecvTimeoutError::Timeout) {
+        if self.over.lock().recv_timeout(FAREWELL) == Err(RecvTimeoutError::Timeout) {
             tracing::warn!("the last of the trace is not written: its disk hangs");
         }
         self.shared.losses.tell();
@@ -157,7 +158,7 @@ impl Observer for Tracer {
         let has_room = shared.queue.has_room();
         let mut marks = Vec::new();
         let ignored = {
-            let mut filter = lock(&shared.filter);
+            let mut filter = shared.filter.lock();
             filter.keep(seen, has_room, &mut marks);
             std::mem::take(&mut filter.ignored)
         };
@@ -168,7 +169,7 @@ impl Observer for Tracer {
     }
 
     fn traceparent(&self, attempt: AttemptId, run: RunId, call: u64) -> Option<String> {
-        let (trace, span) = lock(&self.shared.filter).call(attempt, run, call)?;
+        let (trace, span) = self.shared.filter.lock().call(attempt, run, call)?;
         Some(traceparent(trace, span))
     }
 }
@@ -256,10 +257,6 @@ impl Outlets {
             exporter.send(book.over());
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -13,7 +13,9 @@ mod writer;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
 
 pub(super) use self::index::{Change, Entry, Index};
 pub(super) use self::io::{IoContext, sync_folder};
@@ -82,7 +84,7 @@ impl<S: Store> Buffer for Files<S> {
     }
 
     fn reader(&self, name: &str) -> Result<Box<dyn Reader>> {
-        let mut standings = self.standings.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut standings = self.standings.lock();
         standings.retain(|_, standing| standing.strong_count() > 0);
         let shared = standings.get(name).and_then(Weak::upgrade);
         let standing = match shared {

@@ -7,7 +7,6 @@
 //! `fifo` and `priority` are the two orders, data structures behind `store`; `writer` and `reader`
 //! wait and wake; `line` says who is next; `known` tells what has been here before.
 
-mod chance;
 mod disk;
 mod fifo;
 mod known;
@@ -19,7 +18,9 @@ mod store;
 mod writer;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use self::disk::failed;
 use self::fifo::Fifo;
@@ -156,7 +157,7 @@ impl Buffer for Queue {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Waits until what was stored is durable, so that it can be read.

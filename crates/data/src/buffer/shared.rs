@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::{Ask, Buffer, Queue, Reader, Result, Taken, Usage, Writer, Written, queue};
 use crate::Lot;
@@ -21,7 +23,7 @@ static OPEN: Mutex<Option<HashMap<Key, Weak<Held>>>> = Mutex::new(None);
 static LEFT: Condvar = Condvar::new();
 
 fn lock() -> MutexGuard<'static, Option<HashMap<Key, Weak<Held>>>> {
-    OPEN.lock().unwrap_or_else(PoisonError::into_inner)
+    OPEN.lock()
 }
 
 /// Opens a queue, or returns the one that is open.
@@ -36,7 +38,7 @@ pub(super) fn open(name: &str, options: &queue::Options) -> Result<SharedQueue> 
         if let Some(held) = held.upgrade() {
             return Ok(SharedQueue { held });
         }
-        open = LEFT.wait(open).unwrap_or_else(PoisonError::into_inner);
+        LEFT.wait(&mut open);
     }
     let queue = Queue::open(queue::Options { name: format!("queue:{name}"), ..options.clone() })?;
     let held = Arc::new(Held { queue: Some(queue), key: key.clone() });

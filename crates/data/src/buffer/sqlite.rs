@@ -4,10 +4,11 @@
 //! readers do not wait for the writer. WAL needs all processes on one machine, and a local disk.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use parking_lot::{Condvar, Mutex};
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Connection, ErrorCode, ToSql};
 
@@ -281,19 +282,19 @@ struct Signal {
 
 impl Signal {
     fn raise(&self) {
-        *self.changes.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        *self.changes.lock() += 1;
         self.changed.notify_all();
     }
 
     fn count(&self) -> u64 {
-        *self.changes.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.changes.lock()
     }
 
     /// Waits while the count is the one that was seen, and tells whether it is another now.
     fn wait(&self, seen: u64, time: Duration) -> bool {
-        let changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.changed.wait_timeout_while(changes, time, |changes| *changes == seen);
-        *waited.unwrap_or_else(PoisonError::into_inner).0 != seen
+        let mut changes = self.changes.lock();
+        self.changed.wait_while_for(&mut changes, |changes| *changes == seen, time);
+        *changes != seen
     }
 }
 

@@ -94,7 +94,7 @@ impl Writer {
             && pending.waiters.is_empty()
             && (pending.failing || pending.waiting < EAGER)
         {
-            pending = self.shared.wait(pending);
+            self.shared.wait(&mut pending);
         }
         self.backlog.extend(pending.chunks.drain(..));
         if !pending.tail.is_empty() {

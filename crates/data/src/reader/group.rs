@@ -5,9 +5,9 @@
 //! given out; from that follows what each of them may keep as its position.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use rollway_protocol::reader::proto::Hello;
 use tokio_util::sync::CancellationToken;
 
@@ -63,12 +63,11 @@ impl Drop for Turn<'_> {
 
 impl Group {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
-    fn wait<'a>(&self, state: MutexGuard<'a, State>, until: Instant) -> MutexGuard<'a, State> {
-        let left = until.saturating_duration_since(Instant::now());
-        self.bell.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
+    fn wait(&self, state: &mut MutexGuard<'_, State>, until: Instant) {
+        self.bell.wait_until(state, until);
     }
 
     /// Waits for a turn. Turns are as short as a slice.
@@ -77,7 +76,7 @@ impl Group {
         let ticket = state.tickets;
         state.tickets += 1;
         while state.turn != ticket {
-            state = self.bell.wait(state).unwrap_or_else(PoisonError::into_inner);
+            self.bell.wait(&mut state);
         }
         Turn { group: self }
     }
@@ -103,7 +102,7 @@ impl Group {
                     // Its connection is lost, and it has not noticed.
                     other.cancel();
                     state.sessions.insert(hello.session.clone(), Slot::Live(other));
-                    state = self.wait(state, until);
+                    self.wait(&mut state, until);
                 }
                 Some(Slot::Live(other)) => {
                     state.sessions.insert(hello.session.clone(), Slot::Live(other));
@@ -180,14 +179,14 @@ impl Group {
     /// Waits until something that was left behind may be adopted; returns false if there is
     /// nothing to wait for.
     pub(super) fn await_orphans(&self, until: Instant) -> bool {
-        let state = self.lock();
+        let mut state = self.lock();
         let soonest = state.sessions.values().filter_map(|slot| match slot {
             Slot::Lost(_, until) => Some(*until),
             Slot::Live(_) => None,
         });
         match soonest.min() {
             Some(soonest) => {
-                drop(self.wait(state, soonest.min(until)));
+                self.wait(&mut state, soonest.min(until));
                 true
             }
             None => false,

@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use rollway_base::{Address, Secret};
 use rollway_protocol::reader::proto::{self, buffer_message, trainer_message};
 use rollway_protocol::reader::{Arrival, Gone, Limits, Part, Replies, Server};
@@ -172,11 +173,11 @@ impl std::fmt::Debug for Shared {
 
 impl Shared {
     fn threads(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
-        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+        self.threads.lock()
     }
 
     fn groups(&self) -> MutexGuard<'_, HashMap<String, Arc<Group>>> {
-        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
+        self.groups.lock()
     }
 
     /// Gives a trainer a thread: buffers block.

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use rollway_data::Lot;
 use rollway_data::buffer::BufferError;
+use rollway_testkit::child_test;
 
 use crate::support::{Kind, everything, lot, now, samples};
 
@@ -49,13 +50,8 @@ fn task(
     format!("{kind:?}|{}|{writer}|{first}|{end}|{growth}", folder.display())
 }
 
-fn start(mut command: Command, task: String) -> Child {
-    let arguments = ["crash::child", "--exact", "--nocapture"];
-    command.args(arguments).env(TASK, task).stdout(Stdio::piped()).spawn().unwrap()
-}
-
-fn this_program() -> Command {
-    Command::new(std::env::current_exe().unwrap())
+fn start(task: String) -> Child {
+    child_test("crash::child", TASK, task).spawn().unwrap()
 }
 
 #[test]
@@ -88,7 +84,7 @@ fn a_killed_writer_loses_nothing_and_doubles_nothing() {
 fn write_and_die(kind: Kind, folder: &Path, mut acknowledged: usize, part: f64) -> usize {
     // What was written last is written again.
     let first = acknowledged.saturating_sub(2);
-    let mut child = start(this_program(), task(kind, folder, "w", first, usize::MAX, 100));
+    let mut child = start(task(kind, folder, "w", first, usize::MAX, 100));
     let lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
     let mut written = lines.filter_map(|line| Some(number(line.strip_prefix("written ")?) + 1));
     let until = acknowledged + 2;
@@ -115,8 +111,10 @@ fn a_full_disk_is_an_error_after_which_it_goes_on() {
         // No file may grow beyond 512 or 1024 KiB, whichever the shell counts in.
         let mut shell = Command::new("sh");
         let script = r#"trap "" XFSZ; ulimit -f 1024; exec "$0" "$@""#;
-        shell.args(["-c", script]).arg(std::env::current_exe().unwrap());
-        let mut child = start(shell, task(kind, folder.path(), "w", 0, 100, 8_000));
+        let task = task(kind, folder.path(), "w", 0, 100, 8_000);
+        let child = child_test("crash::child", TASK, &task);
+        shell.args(["-c", script]).arg(child.get_program()).args(child.get_args());
+        let mut child = shell.env(TASK, task).stdout(Stdio::piped()).spawn().unwrap();
         let mut told = String::new();
         child.stdout.take().unwrap().read_to_string(&mut told).unwrap();
         assert!(child.wait().unwrap().success(), "{told}");
@@ -139,9 +137,8 @@ fn writers_in_several_processes_do_not_disturb_each_other() {
     for kind in Kind::BOTH {
         let folder = tempfile::tempdir().unwrap();
         // Both bring lots 5 to 9.
-        let mut children = [("a", 0, 10), ("b", 5, 15)].map(|(writer, first, end)| {
-            start(this_program(), task(kind, folder.path(), writer, first, end, 10))
-        });
+        let mut children = [("a", 0, 10), ("b", 5, 15)]
+            .map(|(writer, first, end)| start(task(kind, folder.path(), writer, first, end, 10)));
         for child in &mut children {
             std::io::copy(&mut child.stdout.take().unwrap(), &mut std::io::sink()).unwrap();
             assert!(child.wait().unwrap().success());

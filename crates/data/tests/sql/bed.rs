@@ -7,9 +7,8 @@ use std::time::Duration;
 use rollway_data::buffer::sql::Options;
 use rollway_data::buffer::{Ask, Buffer, BufferError, Postgres, Reader, Sqlite, Taken, Written};
 use rollway_data::{Lot, Sample};
+use rollway_testkit::postgres::Server;
 use tempfile::TempDir;
-
-use crate::server::Server;
 
 /// Longer than anything takes that is expected to happen.
 pub(crate) const LONG: Duration = Duration::from_secs(60);

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use rollway_data::buffer::sql::Options;
 use rollway_data::buffer::{BufferError, End};
+use rollway_testkit::postgres::address;
 
 use crate::bed::{Bed, LONG, ask, lot, numbers, open, postgres_sql, server, take, written};
 use crate::proxy::{Plan, Proxy};
-use crate::server::address;
 
 /// Faults are met without a second attempt, so that they can be seen.
 fn once(bed: &Bed) -> Options {

@@ -2,7 +2,8 @@
 
 use std::env;
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Command, Stdio};
+
+use rollway_testkit::child_test;
 
 use crate::bed::{Bed, lot, numbers, open, take};
 
@@ -36,12 +37,9 @@ fn a_killed_writer_loses_and_doubles_nothing() {
 
 /// Starts a child that goes on from a lot, kills it and returns how many lots it said were stored.
 fn write_until_killed(bed: &Bed, from: u64, kill: u64) -> u64 {
-    let mut child = Command::new(env::current_exe().expect("this program"))
-        .args(["--exact", "kill::child", "--nocapture"])
-        .env(CHILD, format!("{from} {} {}", bed.table, bed.address))
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("this program starts again");
+    let told = format!("{from} {} {}", bed.table, bed.address);
+    let child = child_test("kill::child", CHILD, told).spawn();
+    let mut child = child.expect("this program starts again");
     let lines =
         BufReader::new(child.stdout.take().expect("it is piped")).lines().map_while(Result::ok);
     let mut stored = lines.filter_map(|line| line.strip_prefix("stored ")?.parse::<u64>().ok());

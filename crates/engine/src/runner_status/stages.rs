@@ -1,9 +1,10 @@
 //! What the runs of a runner in this process are at, in their own words.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::SystemTime;
 
+use parking_lot::{Mutex, MutexGuard};
 use rollway_core::RunId;
 
 /// The longest name of a stage, in bytes.
@@ -41,6 +42,6 @@ impl Stages {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<RunId, Stage>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
+use parking_lot::Mutex;
 use rollway_core::{AttemptId, Life, RunnerId};
 use rollway_gateway::gateway::UnderWay;
 
@@ -62,7 +63,7 @@ struct States {
 impl RunnerStates {
     /// Returns the state of every runner of which one is known.
     pub fn get(&self) -> BTreeMap<RunnerId, BTreeMap<String, String>> {
-        let states = lock(&self.states);
+        let states = self.states.lock();
         let mut all: BTreeMap<_, _> =
             states.told.iter().map(|(runner, told)| (*runner, told.state.clone())).collect();
         for (runner, (_, known)) in &states.known {
@@ -83,13 +84,13 @@ impl RunnerStates {
         attempt: Option<AttemptId>,
         state: BTreeMap<String, String>,
     ) {
-        lock(&self.states).told.insert(runner, Told { life, attempt, state });
+        self.states.lock().told.insert(runner, Told { life, attempt, state });
     }
 
     /// Returns where a life of a runner in this process keeps what its runs are at.
     pub(crate) fn stages(&self, runner: RunnerId, life: Life) -> Stages {
         let stages = Stages::default();
-        lock(&self.states).stages.insert(runner, (life, stages.clone()));
+        self.states.lock().stages.insert(runner, (life, stages.clone()));
         stages
     }
 
@@ -115,7 +116,7 @@ impl RunnerStates {
         life: Life,
         attempt: Option<AttemptId>,
     ) -> BTreeMap<String, String> {
-        let states = lock(&self.states);
+        let states = self.states.lock();
         let mut said = BTreeMap::new();
         if let Some(told) = states.told.get(&runner).filter(|told| told.life == life) {
             said = told.state.clone();
@@ -140,7 +141,7 @@ impl RunnerStates {
 
     /// Records the location of a runner's incarnation, or the reason why it has none yet.
     pub(crate) fn locate(&self, runner: RunnerId, life: Life, known: &Known) {
-        let mut states = lock(&self.states);
+        let mut states = self.states.lock();
         let observers = states.observers.clone();
         let before = states.known.insert(runner, (life, known.clone()));
         drop(states);
@@ -154,18 +155,14 @@ impl RunnerStates {
 
     /// Has these told where runners are from now on.
     pub(crate) fn observed(&self, observers: &Observers) {
-        lock(&self.states).observers = observers.clone();
+        self.states.lock().observers = observers.clone();
     }
 
     /// A life of a runner is nowhere any more.
     pub(crate) fn forget(&self, runner: RunnerId, life: Life) {
-        let mut states = lock(&self.states);
+        let mut states = self.states.lock();
         if states.known.get(&runner).is_some_and(|(current, _)| *current == life) {
             states.known.remove(&runner);
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

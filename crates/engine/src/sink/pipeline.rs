@@ -9,10 +9,11 @@ use std::fmt;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use rollway_base::error_chain;
 use rollway_config::Config;
 use rollway_core::metrics::{Metrics, PassRates};
@@ -146,7 +147,7 @@ impl fmt::Debug for PipelineSink {
 
 impl Shared {
     fn feedback(&self) -> MutexGuard<'_, Feedback> {
-        self.feedback.lock().unwrap_or_else(PoisonError::into_inner)
+        self.feedback.lock()
     }
 }
 

@@ -26,9 +26,10 @@ use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rollway_base::address_file::AddressFile;
 use rollway_base::net::host_port;
 use rollway_base::{Address, Secret};
@@ -152,12 +153,12 @@ impl Shared {
 
     fn take_seat(&self, reporter: &Reporter, host: &Arc<Host>) {
         let seat = (reporter.life(), Arc::clone(host));
-        lock(&self.seats).insert(reporter.runner(), seat);
+        self.seats.lock().insert(reporter.runner(), seat);
     }
 
     /// Returns where a life of a runner is.
     fn seat_of(&self, runner: RunnerId, life: Life) -> Option<Arc<Host>> {
-        let seats = lock(&self.seats);
+        let seats = self.seats.lock();
         let (_, host) = seats.get(&runner).filter(|(current, _)| *current == life)?;
         Some(Arc::clone(host))
     }
@@ -165,7 +166,7 @@ impl Shared {
     /// Takes the seat of a life of a runner away; returns where it was.
     fn leave_seat(&self, runner: RunnerId, life: Life) -> Option<Arc<Host>> {
         let host = self.seat_of(runner, life)?;
-        lock(&self.seats).remove(&runner);
+        self.seats.lock().remove(&runner);
         Some(host)
     }
 
@@ -346,7 +347,7 @@ impl Drop for Children {
     fn drop(&mut self) {
         // Those that came by themselves are told to go, by whoever listens to them.
         if self.shared.by_hand().is_none() {
-            for (_, host) in lock(&self.shared.seats).values() {
+            for (_, host) in self.shared.seats.lock().values() {
                 host.end();
             }
         }
@@ -362,9 +363,4 @@ fn reached(address: &Address, host: Option<&str>) -> Address {
         }
         _ => address.clone(),
     }
-}
-
-/// Locks what no panic can leave half-done.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -4,16 +4,15 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod job;
-#[path = "../../../data/tests/sql/server.rs"]
-mod server;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use rollway_data::buffer::{Ask, End};
+use rollway_testkit::child_test;
+use rollway_testkit::postgres::Server;
 
 use self::job::{BATCHES, Plan};
 
@@ -41,7 +40,7 @@ fn a_killed_job_with_sqlite_loses_and_doubles_nothing() {
 
 #[test]
 fn a_killed_job_with_postgresql_loses_and_doubles_nothing() {
-    let server = server::Server::start(&["fsync=off"]);
+    let server = Server::start(&["fsync=off"]);
     survive(|job| format!("{}#job{job}", server.address("postgres")));
 }
 
@@ -104,13 +103,8 @@ impl Promised {
 /// Starts the job, which goes on where it was, and kills it after a while. Returns what it said.
 fn live(folder: &Path, address: &str, promised: &Promised, moment: Duration) -> String {
     let submitted: Vec<_> = promised.submitted.iter().map(i64::to_string).collect();
-    let mut child = Command::new(env::current_exe().unwrap())
-        .args(["--exact", "child", "--nocapture", "--test-threads=1"])
-        .env(CHILD, format!("{} {address} {}", folder.display(), submitted.join(",")))
-        .stdout(Stdio::piped())
-        .stderr(Stdio::inherit())
-        .spawn()
-        .unwrap();
+    let given = format!("{} {address} {}", folder.display(), submitted.join(","));
+    let mut child = child_test("child", CHILD, given).spawn().unwrap();
     // The moment of a kill is a moment, and not an event.
     std::thread::sleep(moment);
     child.kill().unwrap();

@@ -6,9 +6,10 @@
 //! history.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use axum::http::HeaderMap;
+use parking_lot::{Mutex, MutexGuard};
 use rollway_model_api::ModelCall;
 use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
@@ -109,7 +110,7 @@ impl Guests {
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock()
     }
 }
 

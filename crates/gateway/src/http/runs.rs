@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use parking_lot::{Mutex, MutexGuard};
 use rollway_model_api::replay::SavedResponse;
 use rollway_model_api::{CallError, ErrorKind, ModelCall, ModelResponse};
 use tokio::sync::Notify;
@@ -40,13 +41,13 @@ impl Runs {
     /// Lets the runs of an attempt in, beside those that are in already.
     pub(super) fn open(&self, attempt: u64, first_run: u32, runs: u32) {
         let first = u64::from(first_run);
-        let mut open = lock(&self.open);
+        let mut open = self.open.lock();
         open.entry(attempt).or_default().runs.push(first..first + u64::from(runs));
     }
 
     /// Ends an attempt. What its runs have under way notices that by itself.
     pub(super) fn close(&self, attempt: u64) {
-        let closed = lock(&self.open).remove(&attempt);
+        let closed = self.open.lock().remove(&attempt);
         for session in closed.into_iter().flat_map(|attempt| attempt.sessions.into_values()) {
             session.cancelled.cancel();
         }
@@ -54,7 +55,7 @@ impl Runs {
 
     /// Returns the session of a run that is open.
     pub(super) fn session(&self, name: RunName) -> Result<Arc<Session>, CallError> {
-        let mut open = lock(&self.open);
+        let mut open = self.open.lock();
         let attempt = open.get_mut(&name.attempt).filter(|attempt| attempt.has(name.run));
         let attempt = attempt.ok_or_else(|| over(name))?;
         let session = attempt.sessions.entry(name.run).or_insert_with(|| {
@@ -72,19 +73,19 @@ impl Runs {
 
     /// Returns the session of a run, if it has called.
     pub(super) fn existing(&self, name: RunName) -> Option<Arc<Session>> {
-        lock(&self.open).get(&name.attempt)?.sessions.get(&name.run).cloned()
+        self.open.lock().get(&name.attempt)?.sessions.get(&name.run).cloned()
     }
 
     /// Checks that a run is open, without making a session of it.
     pub(super) fn check(&self, name: RunName) -> Result<(), CallError> {
-        let open = lock(&self.open);
+        let open = self.open.lock();
         let known = open.get(&name.attempt).is_some_and(|attempt| attempt.has(name.run));
         if known { Ok(()) } else { Err(over(name)) }
     }
 
     /// How many runs are open that have called.
     pub(super) fn sessions(&self) -> usize {
-        lock(&self.open).values().map(|attempt| attempt.sessions.len()).sum()
+        self.open.lock().values().map(|attempt| attempt.sessions.len()).sum()
     }
 }
 
@@ -171,7 +172,7 @@ impl Session {
 
     /// What was recorded.
     pub(super) fn recorder(&self) -> MutexGuard<'_, Recorder> {
-        lock(&self.recorder)
+        self.recorder.lock()
     }
 }
 
@@ -265,8 +266,4 @@ impl Drop for Receipt {
             self.session.recorder().undelivered(self.number);
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,11 +1,12 @@
 //! Calls of runs that are under way now: what somebody who looks at a run wants to know.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use crate::access::RunName;
 use crate::call_observer::{CallEnded, CallWatcher};
+use parking_lot::{Mutex, MutexGuard};
 
 /// A call that has not ended.
 #[derive(Clone, Debug)]
@@ -41,7 +42,7 @@ impl CallBoard {
     }
 
     fn calls(&self) -> MutexGuard<'_, HashMap<u64, Vec<(u64, UnderWay)>>> {
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+        self.calls.lock()
     }
 }
 

@@ -1,9 +1,10 @@
 //! Calls as somebody outside sees them: that they began, where they were sent, how they ended.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::http::HeaderValue;
+use parking_lot::Mutex;
 use rollway_model_api::ModelResponse;
 
 use super::upstream::Failure;
@@ -87,14 +88,14 @@ impl Watched {
 
     fn note(&self, change: impl FnOnce(&mut CallEnded)) {
         if let Some(inner) = &self.0 {
-            change(&mut inner.ended.lock().unwrap_or_else(PoisonError::into_inner));
+            change(&mut inner.ended.lock());
         }
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        let ended = *self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let ended = *self.ended.get_mut();
         self.watcher.ended(self.run, self.call, ended);
     }
 }

@@ -1,10 +1,11 @@
 //! What all clones of the models share, and what happens to it.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use parking_lot::{Mutex, MutexGuard};
 use rollway_model_api::{CallError, ErrorKind};
 use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -144,7 +145,7 @@ impl Table {
 
 impl Inner {
     pub(super) fn lock(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock()
     }
 
     pub(super) fn with<T>(&self, f: impl FnOnce(&mut Table) -> T) -> T {
@@ -290,7 +291,7 @@ impl Drop for Inner {
 
 impl Handle {
     pub(super) fn told(&self) -> MutexGuard<'_, Told> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+        self.told.lock()
     }
 
     /// The server was heard of.

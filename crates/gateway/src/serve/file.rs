@@ -1,10 +1,9 @@
 //! The file of the database: one process at a time, the tables in it, and how it is written.
 
-use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rollway_base::{FileLock, FileLockError};
 use rusqlite::Connection;
 
 use super::store::StoreError;
@@ -62,31 +61,15 @@ pub(super) fn prepare(path: &Path) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
-/// Makes sure that no other process commits the same feedback. The system releases the lock when
-/// the process dies, however it dies.
-pub(super) fn lock(path: &Path) -> Result<File, StoreError> {
+/// Locks the file, so that no other process commits the same feedback.
+pub(super) fn lock(path: &Path) -> Result<FileLock, StoreError> {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
     let name = PathBuf::from(name);
-    let fail = |error: std::io::Error| failed(&name, &error);
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false);
-    let mut file = options.open(&name).map_err(fail)?;
-    match file.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => {
-            let mut holder = String::new();
-            let _ = file.read_to_string(&mut holder);
-            let holder = match holder.trim() {
-                "" => "another process".to_owned(),
-                pid => format!("process {pid}"),
-            };
-            return Err(StoreError::Locked { path: path.display().to_string(), holder });
+    FileLock::acquire(&name).map_err(|error| match error {
+        FileLockError::Io(error) => failed(&name, &error),
+        held @ FileLockError::Held { .. } => {
+            StoreError::Locked { path: path.display().to_string(), holder: held.to_string() }
         }
-        Err(TryLockError::Error(error)) => return Err(fail(error)),
-    }
-    // A help for people, and no reason not to open.
-    let written = file.set_len(0).and_then(|()| file.rewind());
-    let _ = written.and_then(|()| write!(file, "{}", std::process::id()));
-    Ok(file)
+    })
 }

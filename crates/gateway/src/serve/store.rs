@@ -5,10 +5,11 @@
 //! transaction has ended.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use super::feedback::{Feedback, Outcome};
@@ -123,7 +124,7 @@ impl Store {
         let path = options.path.display().to_string();
         let work = move || match Tables::open(&options) {
             Ok(tables) => {
-                *lock(&counts) = tables.totals().counts();
+                *counts.lock() = tables.totals().counts();
                 let _ = opened.send(Ok(()));
                 Work { tables, counts }.run(inbox);
             }
@@ -187,7 +188,7 @@ impl Store {
 
     /// What is known of the store.
     pub(super) fn counts(&self) -> Counts {
-        *lock(&self.shared)
+        *self.shared.lock()
     }
 
     async fn ask<T: Send + 'static>(
@@ -282,13 +283,9 @@ impl Work {
         let acted = group.iter_mut().try_for_each(|job| job.act(&mut self.tables));
         let ended = acted.and_then(|()| self.tables.prune()).and_then(|()| self.tables.commit());
         match ended {
-            Ok(()) => *lock(&self.counts) = self.tables.totals().counts(),
+            Ok(()) => *self.counts.lock() = self.tables.totals().counts(),
             Err(_) => self.tables.roll_back(before),
         }
         ended
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -5,10 +5,11 @@
 //! done; a step is a row of `proxy_step`. `proxy_state` holds what the file is called and counts.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use rollway_base::FileLock;
 use rollway_base::Secret;
 use rollway_experience::IdPart;
 use rusqlite::{Connection, OptionalExtension, Row as SqlRow, params};
@@ -111,7 +112,7 @@ pub(super) struct Tables {
     name: String,
     totals: Totals,
     pruned: Option<Instant>,
-    _lock: File,
+    _lock: FileLock,
 }
 
 impl Tables {

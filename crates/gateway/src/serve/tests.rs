@@ -1,10 +1,10 @@
 //! What serve mode promises, through its public face.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use proptest::prelude::*;
 use rollway_core::metrics::Metrics;
 use rollway_experience::{Experience, IdPart, ModelVersions, VersionRun, deserialize_many};
@@ -28,7 +28,7 @@ impl Committer for Trainer {
             }
             let decode = |payload| deserialize_many(payload).unwrap();
             let experiences: Vec<_> = step.payloads.into_iter().flat_map(decode).collect();
-            let mut taken = self.taken.lock().unwrap();
+            let mut taken = self.taken.lock();
             let known = taken.entry(step.key).or_insert_with(|| experiences.clone());
             assert_eq!(*known, experiences, "a key names one content");
             if self.fails_after.load(Ordering::Relaxed) {
@@ -41,7 +41,7 @@ impl Committer for Trainer {
 
 impl Trainer {
     fn all(&self) -> Vec<Experience> {
-        self.taken.lock().unwrap().values().flatten().cloned().collect()
+        self.taken.lock().values().flatten().cloned().collect()
     }
 }
 

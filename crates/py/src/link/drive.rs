@@ -4,15 +4,16 @@
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, TryLockError};
+use std::sync::{Arc, OnceLock};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::yield_now;
 
+use super::Inbox;
 use super::outbox::Outbox;
-use super::{Inbox, lock};
 
 /// How long the event loop may stay away while something waits to be sent.
 const WAITS: Duration = Duration::from_millis(5);
@@ -39,17 +40,15 @@ impl Drive {
 
     /// Does something at the connection. Whoever else is at it is waited for, which is short.
     pub(super) fn turn<T>(&self, work: impl Future<Output = T>) -> T {
-        let done = lock(&self.runtime).block_on(work);
+        let done = self.runtime.lock().block_on(work);
         self.turns.fetch_add(1, Ordering::Release);
         done
     }
 
     /// As [`turn`](Self::turn), if nobody is at it.
     fn try_turn(&self, work: impl Future<Output = ()>) {
-        match self.runtime.try_lock() {
-            Ok(runtime) => runtime.block_on(work),
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner().block_on(work),
-            Err(TryLockError::WouldBlock) => {}
+        if let Some(runtime) = self.runtime.try_lock() {
+            runtime.block_on(work);
         }
     }
 

@@ -1,13 +1,11 @@
 //! What a worker has said and not sent yet.
 
 use std::collections::VecDeque;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use parking_lot::Mutex;
 use rollway_protocol::WorkerMessage;
 use rollway_protocol::worker_client::{SendError, Sender};
-
-use super::lock;
 
 /// What is to be said.
 pub(super) struct Outbox {
@@ -31,7 +29,7 @@ impl Outbox {
 
     /// Keeps a message until it is sent with others. Tells whether nobody watches yet.
     pub(super) fn gather(&self, message: WorkerMessage) -> bool {
-        lock(&self.words).push_back(message);
+        self.words.lock().push_back(message);
         !self.watched.swap(true, Ordering::AcqRel)
     }
 
@@ -43,13 +41,13 @@ impl Outbox {
 
     /// Tells whether something waits to be sent.
     pub(super) fn waits(&self) -> bool {
-        !lock(&self.words).is_empty()
+        !self.words.lock().is_empty()
     }
 
     /// Sends everything that has gathered, then `last`.
     pub(super) async fn send(&self, last: Option<WorkerMessage>) -> Result<(), SendError> {
         let _turn = self.turn.lock().await;
-        let words = std::mem::take(&mut *lock(&self.words));
+        let words = std::mem::take(&mut *self.words.lock());
         for message in words.into_iter().chain(last) {
             self.sender.send(message).await?;
         }
@@ -61,7 +59,7 @@ impl Outbox {
         let Ok(_turn) = self.turn.try_lock() else {
             return Ok(false);
         };
-        let mut words = lock(&self.words);
+        let mut words = self.words.lock();
         while let Some(message) = words.pop_front() {
             if let Some(message) = self.sender.try_send(message)? {
                 words.push_front(message);

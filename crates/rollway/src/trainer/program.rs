@@ -8,9 +8,10 @@ use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io;
 use std::process::{ExitStatus, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rollway_engine::process::lines;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::AsyncRead;
@@ -124,7 +125,7 @@ impl Program {
     }
 
     fn failed(&self, status: io::Result<ExitStatus>) -> TrainerError {
-        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = self.last.lock();
         let last: Vec<String> = last.iter().map(|line| format!("\n  | {line}")).collect();
         TrainerError::Ended {
             program: self.name.clone(),
@@ -152,7 +153,7 @@ fn relay(
     tokio::spawn(async move {
         let log = |line: &str| {
             tracing::info!(target: "rollway::trainer", stream, "{line}");
-            let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut last = last.lock();
             if last.len() == LAST_LINES {
                 last.pop_front();
             }

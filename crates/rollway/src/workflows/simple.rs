@@ -1,8 +1,9 @@
 //! `simple_workflow`: asks the question of the row once, and has the answer judged.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rollway_config::Args;
 use rollway_core::FailureKind;
 use rollway_engine::{RunContext, RunError, RunResult, Running, Workflow};
@@ -64,7 +65,7 @@ impl Simple {
     fn reward(&self, name: Option<&str>, args: &Args) -> Result<Arc<Reward>, RunError> {
         let name = name.ok_or_else(|| wrong("the task names no reward function".to_owned()))?;
         let key = format!("{name} {}", Value::Object(args.clone()));
-        let mut rewards = self.rewards.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rewards = self.rewards.lock();
         if let Some(reward) = rewards.get(&key) {
             return Ok(Arc::clone(reward));
         }

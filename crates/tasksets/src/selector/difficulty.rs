@@ -5,8 +5,11 @@
 //! row has a beta distribution of its pass rate, which what is observed and what is expected both
 //! move.
 
+use rand::RngExt;
+use rand_chacha::ChaCha8Rng;
+use rand_distr::{Beta, Gumbel};
+
 use super::arguments::Arguments;
-use crate::chance::Chance;
 use crate::state::EstimateState;
 
 /// How much of the last estimate of the model is kept.
@@ -37,16 +40,19 @@ impl Estimates {
     }
 
     /// Returns different rows whose pass rate is near the one that is looked for.
-    pub(super) fn choose(&self, chance: &mut Chance, count: u32) -> Vec<u32> {
+    pub(super) fn choose(&self, rng: &mut ChaCha8Rng, count: u32) -> Vec<u32> {
         let Arguments { target_reward, tau, do_sample, .. } = self.arguments;
-        let rates = self.alphas.iter().zip(&self.betas).map(|(alpha, beta)| match do_sample {
-            true => chance.beta(*alpha, *beta),
-            false => alpha / (alpha + beta),
+        let rates = self.alphas.iter().zip(&self.betas).map(|(alpha, beta)| {
+            let mean = alpha / (alpha + beta);
+            // Parameters that define no distribution are those of a rate that is certain.
+            let distribution = do_sample.then(|| Beta::new(*alpha, *beta).ok()).flatten();
+            distribution.map_or(mean, |beta| rng.sample(beta))
         });
         let mut scores: Vec<f64> = rates.map(|rate| -(target_reward - rate).abs()).collect();
-        if tau > 0.0 {
+        if let (true, Ok(noise)) = (tau > 0.0, Gumbel::new(0.0, 1.0)) {
+            // The largest scores with such noise are a sample without repetition of their softmax.
             for score in &mut scores {
-                *score = *score / tau + chance.gumbel();
+                *score = *score / tau + rng.sample(noise);
             }
         }
         let better = |one: &u32, other: &u32| {
@@ -122,6 +128,8 @@ mod tests {
     use super::*;
     use rollway_config::Args;
 
+    use crate::rng::rng;
+
     fn arguments(pairs: &[(&str, serde_json::Value)]) -> Arguments {
         let args: Args = pairs.iter().map(|(k, v)| ((*k).to_owned(), v.clone())).collect();
         arguments::read(&args).unwrap()
@@ -167,6 +175,6 @@ mod tests {
         let pairs = [("tau", 0.into()), ("target_reward", 0.5.into())];
         let mut estimates = Estimates::new(features, arguments(&pairs));
         estimates.update(&[(0, 1.0), (1, 0.5), (2, 0.0), (3, 0.6)]);
-        assert_eq!(estimates.choose(&mut Chance::of(1, 1), 2), [1, 3]);
+        assert_eq!(estimates.choose(&mut rng(1, 1), 2), [1, 3]);
     }
 }

@@ -11,13 +11,13 @@ use rollway_core::{
 };
 use rollway_engine::RunEnd;
 use rollway_engine::events::{Call, Seen, What};
+use rustc_hash::FxHashMap;
 
 use super::names::Names;
 use super::notes::Notes;
 use super::out::Out;
 use super::record::{Note, Totals};
 use super::row::{Batch, Counts, LiveAttempt, LiveRun, Row, TaskRow};
-use crate::quick::QuickMap;
 
 /// What was seen, as far as it is needed later.
 #[derive(Debug)]
@@ -167,11 +167,11 @@ pub(super) struct State {
     pub(super) batches: BTreeMap<u32, Batch>,
     next_batch: u32,
     /// Batches of this process by key.
-    pub(super) keys: QuickMap<BatchKey, u32>,
-    pub(super) attempts: QuickMap<AttemptId, LiveAttempt>,
-    pub(super) live: QuickMap<u64, LiveRun>,
+    pub(super) keys: FxHashMap<BatchKey, u32>,
+    pub(super) attempts: FxHashMap<AttemptId, LiveAttempt>,
+    pub(super) live: FxHashMap<u64, LiveRun>,
     /// Where runners are, in which life of theirs.
-    pub(super) places: QuickMap<RunnerId, (Life, Arc<str>)>,
+    pub(super) places: FxHashMap<RunnerId, (Life, Arc<str>)>,
     pub(super) messages: Names,
     pub(super) workflows: Names,
     pub(super) notes: Notes,
@@ -192,10 +192,10 @@ impl State {
             max_runs: max_runs.max(1),
             batches: BTreeMap::new(),
             next_batch: 0,
-            keys: QuickMap::default(),
-            attempts: QuickMap::default(),
-            live: QuickMap::default(),
-            places: QuickMap::default(),
+            keys: FxHashMap::default(),
+            attempts: FxHashMap::default(),
+            live: FxHashMap::default(),
+            places: FxHashMap::default(),
             messages: Names::new(),
             workflows: Names::new(),
             notes: Notes::default(),

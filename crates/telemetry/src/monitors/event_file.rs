@@ -1,25 +1,7 @@
 //! Records of an event file: a length, its checksum, the bytes, their checksum.
 
+use crc32c::crc32c;
 use prost::Message;
-
-/// The polynomial of CRC-32C, its bits in reverse.
-const POLYNOMIAL: u32 = 0x82f6_3b78;
-
-const TABLE: [u32; 256] = {
-    let mut table = [0; 256];
-    let mut byte = 0;
-    while byte < 256 {
-        let mut value = byte as u32;
-        let mut bit = 0;
-        while bit < 8 {
-            value = if value & 1 == 1 { (value >> 1) ^ POLYNOMIAL } else { value >> 1 };
-            bit += 1;
-        }
-        table[byte] = value;
-        byte += 1;
-    }
-    table
-};
 
 /// Adds a message as one record.
 pub(super) fn append(message: &impl Message, to: &mut Vec<u8>) {
@@ -37,11 +19,6 @@ pub(super) fn append(message: &impl Message, to: &mut Vec<u8>) {
 /// bytes that contain checksums is weak.
 fn masked(bytes: &[u8]) -> u32 {
     crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
-}
-
-fn crc32c(bytes: &[u8]) -> u32 {
-    let step = |sum: u32, byte: &u8| TABLE[((sum ^ u32::from(*byte)) & 0xff) as usize] ^ (sum >> 8);
-    !bytes.iter().fold(!0, step)
 }
 
 #[cfg(test)]

@@ -7,11 +7,12 @@ use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, channel, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rollway_config::{Config, Mode, MonitorType};
 use rollway_engine::job_event::{Event, Watcher};
 use rollway_engine::process::python;
@@ -119,7 +120,7 @@ impl Outside {
 
     /// Ends the process, and everything that it has started.
     fn kill(&self) {
-        let process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
+        let process = self.process.lock();
         if let Some(child) = &*process {
             let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
         }
@@ -159,7 +160,7 @@ impl Watcher for Outside {
 impl Drop for Outside {
     fn drop(&mut self) {
         drop(self.sender.take());
-        let over = self.over.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let over = self.over.get_mut();
         if over.recv_timeout(FAREWELL) == Err(RecvTimeoutError::Timeout) {
             tracing::warn!(
                 "the monitor {} did not send its last numbers within {} s, and is ended",
@@ -176,7 +177,7 @@ fn work(start: Start, told: &Receiver<String>, process: &Mutex<Option<Child>>, d
     let Start { name, command, log, begin } = start;
     let mut stdin = match spawn(command, &log) {
         Ok((child, stdin, stdout)) => {
-            *process.lock().unwrap_or_else(PoisonError::into_inner) = Some(child);
+            *process.lock() = Some(child);
             let listening = thread::Builder::new().name(format!("monitor-{name}-says"));
             let heard = listening.spawn(move || listen(name, stdout)).ok();
             Some((stdin, heard))
@@ -210,7 +211,7 @@ fn work(start: Start, told: &Receiver<String>, process: &Mutex<Option<Child>>, d
         // It says nothing more when it has ended.
         heard.map(thread::JoinHandle::join);
     }
-    if let Some(child) = &mut *process.lock().unwrap_or_else(PoisonError::into_inner) {
+    if let Some(child) = &mut *process.lock() {
         let _ = child.wait();
     }
 }

@@ -357,13 +357,12 @@ fn by_workflow<'a>(
 
 /// Returns a histogram with bounds that stay, from 16 µs to about a minute.
 fn lag(lag: &Lag) -> Spread {
-    let bounds = (2..=13).map(|power| Duration::from_micros(4_u64.pow(power)));
+    let bounds = (2..=13).map(|power| 4_u64.pow(power));
     let mut buckets: Vec<(f64, u64)> = Vec::new();
     let mut below = 0;
     for bound in bounds {
-        let reached = lag.steps.iter().take_while(|(step, _)| *step <= bound).last();
-        let count = reached.map_or(0, |(_, count)| *count);
-        buckets.push((bound.as_secs_f64(), count - below));
+        let count = lag.below(bound);
+        buckets.push((Duration::from_micros(bound).as_secs_f64(), count - below));
         below = count;
     }
     buckets.push((f64::INFINITY, lag.messages.saturating_sub(below)));

@@ -2,11 +2,10 @@
 //! would cost more than the mark.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::event::Mark;
-use super::lock;
+use parking_lot::{Condvar, Mutex};
 
 /// How many marks may wait for the thread. No task is begun to be traced once half are there, so
 /// that those that were have the other half.
@@ -42,7 +41,7 @@ impl Queue {
     /// Puts marks behind the others, if there is room for them; returns how many were left out.
     pub(super) fn push(&self, marks: Vec<Mark>) -> usize {
         let count = marks.len();
-        let mut inner = lock(&self.inner);
+        let mut inner = self.inner.lock();
         // Nobody traces any more.
         if inner.is_closed {
             return 0;
@@ -68,24 +67,23 @@ impl Queue {
         marks.clear();
         marks.shrink_to(MANY);
         let idle = |inner: &mut Inner| inner.marks.is_empty() && !inner.is_closed;
-        let inner = self.wake.wait_while(lock(&self.inner), idle);
-        let inner = inner.unwrap_or_else(PoisonError::into_inner);
+        let mut inner = self.inner.lock();
+        self.wake.wait_while(&mut inner, idle);
         // More is sure to come.
         let few = |inner: &mut Inner| inner.marks.len() < MANY && !inner.is_closed;
-        let waited = self.wake.wait_timeout_while(inner, LINGER, few);
-        let mut inner = waited.unwrap_or_else(PoisonError::into_inner).0;
+        self.wake.wait_while_for(&mut inner, few, LINGER);
         std::mem::swap(&mut inner.marks, marks);
         !marks.is_empty()
     }
 
     /// Lets nothing more in; tells whether that is new.
     pub(super) fn close(&self) -> bool {
-        let was_closed = std::mem::replace(&mut lock(&self.inner).is_closed, true);
+        let was_closed = std::mem::replace(&mut self.inner.lock().is_closed, true);
         self.wake.notify_all();
         !was_closed
     }
 
     pub(super) fn is_closed(&self) -> bool {
-        lock(&self.inner).is_closed
+        self.inner.lock().is_closed
     }
 }

@@ -6,13 +6,15 @@
 
 use std::collections::BTreeMap;
 
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 use rollway_core::{AttemptId, BatchId, BatchKey, BatchState, RunId, TaskId};
 use rollway_engine::events::{Moment, Seen, What};
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::event::{Fact, Mark, nanos};
 use super::ids::{Names, SpanId, TraceId};
 use super::span::Nanos;
-use crate::quick::{QuickMap, QuickSet, mixed};
 
 /// How many tasks a second are traced in the long run. Rollouts take seconds: only work that does
 /// nothing comes faster than this, and then looking must not cost more than the work.
@@ -48,9 +50,9 @@ pub(super) struct Filter {
     is_bounded: bool,
     batches: BTreeMap<BatchKey, Batch>,
     /// The attempts of traced tasks that are under way.
-    attempts: QuickMap<AttemptId, (BatchKey, TaskId)>,
+    attempts: FxHashMap<AttemptId, (BatchKey, TaskId)>,
     /// Their calls that are under way. A call may outlive its attempt by a little.
-    calls: QuickSet<u64>,
+    calls: FxHashSet<u64>,
     /// Tasks that may be taken now, in millionths.
     purse: u64,
     filled: Nanos,
@@ -65,8 +67,8 @@ impl Filter {
             sample,
             is_bounded: true,
             batches: BTreeMap::new(),
-            attempts: QuickMap::default(),
-            calls: QuickSet::default(),
+            attempts: FxHashMap::default(),
+            calls: FxHashSet::default(),
             purse: BURST * 1_000_000,
             filled: 0,
             ignored: 0,
@@ -166,8 +168,11 @@ impl Filter {
             batch.fates.resize(place + 1, Fate::Undecided);
         }
         if batch.fates[place] == Fate::Undecided {
-            let drawn = mixed(batch.seed ^ u64::from(task.0)) as f64 / (u64::MAX as f64);
-            let is_drawn = self.sample >= 1.0 || drawn < self.sample;
+            let is_drawn = self.sample >= 1.0 || {
+                let mut rng = ChaCha8Rng::seed_from_u64(batch.seed);
+                rng.set_stream(task.0.into());
+                rng.random::<f64>() < self.sample
+            };
             let is_taken = is_drawn && has_room && (!self.is_bounded || self.pay(at()));
             self.ignored += u64::from(is_drawn && !is_taken);
             let fate = if is_taken { Fate::Traced } else { Fate::Ignored };

@@ -7,9 +7,10 @@ mod board;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 
+use parking_lot::Mutex;
 use rollway_tiny_model::{Request, Weights};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
@@ -145,7 +146,7 @@ impl Brain {
     }
 
     pub(super) fn counts(&self) -> Counts {
-        *self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.counts.lock()
     }
 
     /// Says something to the thread. One that has ended has nobody waiting for it.

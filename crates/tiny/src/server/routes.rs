@@ -1,8 +1,8 @@
 //! The endpoints, as vLLM has them.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Query, State};
@@ -10,6 +10,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use parking_lot::Mutex;
 use rollway_tiny_model::Weights;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -37,13 +38,13 @@ impl Shared {
     }
 
     pub(super) fn version(&self) -> Arc<str> {
-        Arc::clone(&self.version.lock().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.version.lock())
     }
 
     fn rename(&self, version: &str) {
         let version: Arc<str> = version.into();
         // In the lock, so that the two are not called by different names in the end.
-        let mut known = self.version.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.version.lock();
         self.brain.rename(Arc::clone(&version));
         *known = version;
     }

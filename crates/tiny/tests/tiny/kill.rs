@@ -2,9 +2,9 @@
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Command, Stdio};
 
 use rollway_data::buffer::{Buffer as _, JsonLines};
+use rollway_testkit::child_test;
 use rollway_tiny::trainer::{self, Options, Summary, TinyTrainer};
 use rollway_tiny_model::{Chance, arithmetic};
 
@@ -74,12 +74,8 @@ fn a_killed_trainer_ends_where_one_that_is_left_alone_does() {
     fill(killed.path());
     let mut kills = 0;
     loop {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["kill::train_until_killed", "--exact", "--nocapture", "--test-threads=1"])
-            .env(FOLDER, killed.path())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let child = child_test("kill::train_until_killed", FOLDER, killed.path()).spawn();
+        let mut child = child.unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
         // Far enough to get on, at a moment that is another one every time.
         let steps = lines.filter(|line| line.contains("made step"));

@@ -3,10 +3,11 @@
 use std::fs::File;
 use std::io::{Seek, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
+use parking_lot::{Condvar, Mutex};
 
 use super::IoContext;
 use crate::buffer::{BufferError, Result};
@@ -55,7 +56,7 @@ impl Ears {
         // Reading the file is no news; an error is a reason to look.
         let hear = move |event: notify::Result<notify::Event>| {
             if event.map_or(true, |event| !event.kind.is_access()) {
-                *heard.times.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+                *heard.times.lock() += 1;
                 heard.changed.notify_all();
             }
         };
@@ -66,16 +67,14 @@ impl Ears {
 
     /// Returns how often it was rung.
     pub(super) fn times(&self) -> u64 {
-        *self.rung.times.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.rung.times.lock()
     }
 
     /// Waits until it was rung more often than that. Returns whether it was.
     pub(super) fn wait(&self, times: u64, until: Instant) -> bool {
-        let heard = self.rung.times.lock().unwrap_or_else(PoisonError::into_inner);
-        let left = until.saturating_duration_since(Instant::now());
-        let quiet = |heard: &mut u64| *heard == times;
-        let waited = self.rung.changed.wait_timeout_while(heard, left, quiet);
-        *waited.unwrap_or_else(PoisonError::into_inner).0 != times
+        let mut heard = self.rung.times.lock();
+        self.rung.changed.wait_while_until(&mut heard, |heard| *heard == times, until);
+        *heard != times
     }
 }
 

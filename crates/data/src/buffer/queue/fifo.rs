@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::disk::{Disk, Found, failed};
 use super::known::{Known, Name, sample_name};
 use super::options::{Options, WhenFull};
-use super::store::{Fresh, Offer, ReaderId, Step, Store, Usage, weight};
+use super::store::{Fresh, Offer, ReaderId, Step, Store, Usage, check_seek, weight};
 use crate::Sample;
 use crate::buffer::Result;
 use crate::log::{Log, Position};
@@ -376,15 +376,7 @@ impl Store for Fifo {
 
     fn seek(&mut self, position: u64, known: &mut Known) -> std::result::Result<(), String> {
         let oldest = self.oldest();
-        if position > self.next {
-            return Err(format!("it lies ahead of the last one, {}", self.next));
-        }
-        if position < oldest.min(self.acknowledged) {
-            return Err(format!(
-                "what was read there is acknowledged, the first one is {oldest}; \
-                 read with keep to be able to return"
-            ));
-        }
+        check_seek(position, oldest..=self.next, self.acknowledged)?;
         for number in std::mem::take(&mut self.held).into_values().flatten() {
             self.release(number);
         }

@@ -2,8 +2,10 @@
 //! woken.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, MutexGuard};
 
 /// The line. It is part of what a mutex guards; the bells ring for threads that wait on that mutex.
 #[derive(Debug, Default)]
@@ -68,16 +70,16 @@ impl Deadline {
     }
 
     /// Waits for the bell, until the deadline or for `most`, whichever is sooner.
-    pub(super) fn wait<'a, T>(
+    pub(super) fn wait<T>(
         self,
         bell: &Condvar,
-        guard: MutexGuard<'a, T>,
+        guard: &mut MutexGuard<'_, T>,
         most: Option<Duration>,
-    ) -> MutexGuard<'a, T> {
+    ) {
         let left = self.0.map(|at| at.saturating_duration_since(Instant::now()));
         match left.into_iter().chain(most).min() {
-            Some(time) => bell.wait_timeout(guard, time).unwrap_or_else(PoisonError::into_inner).0,
-            None => bell.wait(guard).unwrap_or_else(PoisonError::into_inner),
+            Some(time) => drop(bell.wait_for(guard, time)),
+            None => bell.wait(guard),
         }
     }
 }

@@ -4,7 +4,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::chance::Chance;
+use rand::RngExt;
+use rand_chacha::ChaCha8Rng;
+use rand_distr::StandardNormal;
+
 use crate::buffer::{BufferError, Result};
 
 /// What memory one sample takes beside its payload and its id: its entry in the queue and among
@@ -158,10 +161,12 @@ impl Priority {
     }
 
     /// Returns the priority of a lot.
-    pub(super) fn of(self, version: u64, uses: u64, chance: &mut Chance) -> f64 {
+    pub(super) fn of(self, version: u64, uses: u64, rng: &mut ChaCha8Rng) -> f64 {
         let (decay, noise) = match self {
             Self::LinearDecay { decay } => (decay, 0.0),
-            Self::DecayLimitRandomization { decay, sigma, .. } => (decay, sigma * chance.normal()),
+            Self::DecayLimitRandomization { decay, sigma, .. } => {
+                (decay, sigma * rng.sample::<f64, _>(StandardNormal))
+            }
         };
         version as f64 - decay * uses as f64 + noise
     }

@@ -6,10 +6,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::chance::Chance;
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+
 use super::known::{Known, Name};
 use super::options::{Options, Replay};
-use super::store::{Fresh, Offer, ReaderId, Step, Store, Usage, weight};
+use super::store::{Fresh, Offer, ReaderId, Step, Store, Usage, check_seek, weight};
 use crate::Sample;
 use crate::buffer::Result;
 
@@ -19,7 +21,7 @@ pub(super) struct Ranked {
     capacity: usize,
     bytes_max: usize,
     replay: Replay,
-    chance: Chance,
+    rng: ChaCha8Rng,
     /// By the order in which they came.
     lots: BTreeMap<u64, Entry>,
     next: u64,
@@ -115,7 +117,7 @@ impl Ranked {
             capacity: options.capacity,
             bytes_max: options.bytes_max,
             replay: replay.clone(),
-            chance: Chance::new(replay.seed),
+            rng: ChaCha8Rng::seed_from_u64(replay.seed),
             lots: BTreeMap::new(),
             next: 0,
             ranks: BTreeSet::new(),
@@ -180,7 +182,7 @@ impl Ranked {
     fn set_uses(&mut self, lot: u64, uses: u64) {
         let Some(entry) = self.lots.get_mut(&lot) else { return };
         entry.uses = uses;
-        entry.rank = Rank(self.replay.priority.of(entry.version(), uses, &mut self.chance));
+        entry.rank = Rank(self.replay.priority.of(entry.version(), uses, &mut self.rng));
     }
 
     /// Decides what becomes of a lot all of which has been given out.
@@ -281,7 +283,7 @@ impl Store for Ranked {
             return Ok(Offer::TooLarge(message));
         }
         let version = lot.samples.iter().map(|(_, sample)| sample.model_version).min();
-        let rank = Rank(self.replay.priority.of(version.unwrap_or(0), 0, &mut self.chance));
+        let rank = Rank(self.replay.priority.of(version.unwrap_or(0), 0, &mut self.rng));
         let victims = match self.victims(rank, lot.weight) {
             Ok(victims) => victims,
             Err(reason) => {
@@ -372,15 +374,7 @@ impl Store for Ranked {
 
     fn seek(&mut self, position: u64, known: &mut Known) -> std::result::Result<(), String> {
         let oldest = self.given.first_key_value().map_or(self.position, |(number, _)| *number);
-        if position > self.position {
-            return Err(format!("it lies ahead of the last one, {}", self.position));
-        }
-        if position < oldest.min(self.acknowledged) {
-            return Err(format!(
-                "what was read there is acknowledged, the first one is {oldest}; \
-                 read with keep to be able to return"
-            ));
-        }
+        check_seek(position, oldest..=self.position, self.acknowledged)?;
         let later = self.given.split_off(&position);
         for (number, given) in std::mem::replace(&mut self.given, later) {
             self.acknowledged = self.acknowledged.max(number + 1);

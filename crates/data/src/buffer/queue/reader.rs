@@ -1,6 +1,8 @@
 //! The reading end: batches across lots, nothing lost by a short read.
 
-use std::sync::{Arc, Condvar, MutexGuard};
+use std::sync::Arc;
+
+use parking_lot::{Condvar, MutexGuard};
 
 use super::line::Deadline;
 use super::store::{ReaderId, Step};
@@ -79,7 +81,7 @@ impl QueueReader {
             if deadline.is_past() {
                 break;
             }
-            state = deadline.wait(&self.bell, state, rest);
+            deadline.wait(&self.bell, &mut state, rest);
         }
         (state, Ok(taken))
     }

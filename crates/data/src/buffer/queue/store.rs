@@ -1,6 +1,7 @@
 //! What the two kinds of queue have in common, seen from the side that waits and wakes.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -122,4 +123,23 @@ pub struct Usage {
     pub bytes_peak: usize,
     /// Bytes in files.
     pub disk_bytes: u64,
+}
+
+/// Refuses a position before the oldest that is held or after the newest.
+pub(super) fn check_seek(
+    position: u64,
+    held: RangeInclusive<u64>,
+    acknowledged: u64,
+) -> std::result::Result<(), String> {
+    let (oldest, newest) = held.into_inner();
+    if position > newest {
+        return Err(format!("it lies ahead of the last one, {newest}"));
+    }
+    if position < oldest.min(acknowledged) {
+        return Err(format!(
+            "what was read there is acknowledged, the first one is {oldest}; \
+             read with keep to be able to return"
+        ));
+    }
+    Ok(())
 }

@@ -1,8 +1,10 @@
 //! The writing end: whole lots, back-pressure, nothing twice.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Condvar};
+use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::Condvar;
 
 use super::known::{Name, lot_name, sample_name};
 use super::line::Deadline;
@@ -110,7 +112,7 @@ impl Writer for QueueWriter {
             if deadline.is_past() {
                 break Err(self.shared.full(format!("{limit}, also after {timeout:?}")));
             }
-            state = deadline.wait(&self.bell, state, None);
+            deadline.wait(&self.bell, &mut state, None);
         };
         state.waiting_writers.leave(ticket);
         let written = outcome?;

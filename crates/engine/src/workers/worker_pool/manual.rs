@@ -11,19 +11,20 @@
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rollway_core::{Life, RunnerId};
 use rollway_protocol::worker_server::{Greeting, LeftReason};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
+use super::Shared;
 use super::launcher::Ended;
 use super::reports::Route;
 use super::worker_process::Host;
-use super::{Shared, lock};
 use crate::runner_status::Known;
 use crate::workers::{Reporter, Said};
 
@@ -48,7 +49,7 @@ struct State {
 impl ByHand {
     /// Finds a seat for a runner, or has it wait for one.
     pub(super) fn seat(&self, shared: &Shared, reporter: Reporter) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let found = state.hosts.iter().find(|host| host.seat(shared, &reporter));
         if let Some(host) = found {
             shared.take_seat(&reporter, host);
@@ -64,7 +65,7 @@ impl ByHand {
     /// Ends a life of a runner, wherever it is.
     pub(super) fn leave(&self, shared: &Shared, runner: RunnerId, life: Life) {
         // Locked first, so that nobody gives it a seat meanwhile.
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if state.open.get(&runner).is_some_and(|reporter| reporter.life() == life) {
             state.open.remove(&runner);
             shared.states.forget(runner, life);
@@ -77,7 +78,7 @@ impl ByHand {
     /// Takes a worker in, with as many of the runners that wait as it has seats for. One for which
     /// there is none stays for those that come later.
     pub(super) fn greet(&self, shared: &Arc<Shared>, greeting: Greeting) -> Route {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let number = state.next_host;
         state.next_host += 1;
         let host = Arc::new(Host::by_hand(number, greeting.hello().runners));
@@ -104,7 +105,7 @@ impl ByHand {
             let ended = async { gone.await.map_or_else(|_| lost(), |why| described(&why)) };
             Arc::clone(&lived).live(&shared, ended).await;
             if let Some(by_hand) = shared.by_hand() {
-                lock(&by_hand.state).hosts.retain(|host| !Arc::ptr_eq(host, &lived));
+                by_hand.state.lock().hosts.retain(|host| !Arc::ptr_eq(host, &lived));
             }
         });
         Route { host, left }
@@ -113,7 +114,7 @@ impl ByHand {
     /// Tells all workers that they are not needed any more. What is returned ends when they are
     /// gone, or have had the time.
     pub(super) fn dismiss(&self) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        for host in &lock(&self.state).hosts {
+        for host in &self.state.lock().hosts {
             host.dismiss(FAREWELL);
         }
         let tracker = self.tracker.clone();

@@ -16,9 +16,10 @@ use std::io;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::process::Stdio;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rollway_config::{Cluster, Config, Placement};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -30,7 +31,6 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::ChildOptions;
 use super::launcher::{Blame, ClusterError, Ended, Launched, Launcher, Ticket, Whereabouts};
-use super::lock;
 use crate::process::lines;
 use crate::process::python;
 
@@ -209,7 +209,7 @@ impl Launcher for Ray {
         let whereabouts = ticket.whereabouts.clone();
         let order = Some(self.shared.options.start(ticket));
         let mut worker = Worker { whereabouts, ended, order, is_placed: false };
-        let mut desk = lock(&self.shared.desk);
+        let mut desk = self.shared.desk.lock();
         desk.tell(&mut worker);
         desk.workers.insert(number, worker);
         drop(desk);
@@ -248,7 +248,7 @@ impl Launched for Placed {
 
 impl Drop for Placed {
     fn drop(&mut self) {
-        let mut desk = lock(&self.shared.desk);
+        let mut desk = self.shared.desk.lock();
         let known = desk.workers.remove(&self.number);
         if known.is_some_and(|worker| worker.order.is_none())
             && let Ok(orders) = &desk.placer
@@ -365,7 +365,7 @@ impl Shared {
 
     /// There is a placer: it is told of everybody who waits for one.
     fn gain(&self, orders: &mpsc::UnboundedSender<Value>) {
-        let mut desk = lock(&self.desk);
+        let mut desk = self.desk.lock();
         desk.placer = Ok(orders.clone());
         let mut workers = std::mem::take(&mut desk.workers);
         workers.values_mut().for_each(|worker| desk.tell(worker));
@@ -374,7 +374,7 @@ impl Shared {
 
     /// There is no placer any more, and none of its workers: Ray ends them with it.
     fn lose(&self, what: &str, why: &str) {
-        let mut desk = lock(&self.desk);
+        let mut desk = self.desk.lock();
         desk.placer = Err(why.to_owned());
         let (told, waiting) =
             desk.workers.drain().partition(|(_, worker): &(u64, Worker)| worker.order.is_none());
@@ -391,7 +391,7 @@ impl Shared {
 
     /// Passes on what the placer says.
     fn hear(&self, event: Event) {
-        let mut desk = lock(&self.desk);
+        let mut desk = self.desk.lock();
         // Of those that are not known any more nobody wants to hear.
         match event {
             Event::Waits { id, why } => {

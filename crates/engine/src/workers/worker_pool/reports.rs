@@ -10,9 +10,9 @@ use rollway_protocol::{Outcome, Refusal, RefusalCode, RunnerReport, StopCause, W
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
+use super::Shared;
 use super::log_relay;
 use super::worker_process::Host;
-use super::{Shared, lock};
 use crate::run_outcome::RunEnd;
 use crate::workers::{Reporter, Said};
 
@@ -73,7 +73,7 @@ async fn attend(server: &mut Server, shared: &Arc<Shared>) {
             match event {
                 ServerEvent::Hello(greeting) => greet(shared, greeting),
                 ServerEvent::Message { conn, message } => {
-                    let routes = lock(&shared.routes);
+                    let routes = shared.routes.lock();
                     let Some(route) = routes.connected.get(&conn) else { continue };
                     translate(shared, conn, &route.host, message, &mut words);
                 }
@@ -84,7 +84,7 @@ async fn attend(server: &mut Server, shared: &Arc<Shared>) {
             reporter.say_since(came, said).await;
         }
         for (conn, reason) in left {
-            if let Some(route) = lock(&shared.routes).connected.remove(&conn) {
+            if let Some(route) = shared.routes.lock().connected.remove(&conn) {
                 let _ = route.left.send(reason);
             }
         }
@@ -93,7 +93,7 @@ async fn attend(server: &mut Server, shared: &Arc<Shared>) {
 
 /// Takes a worker in if it was started here, or if any may come; anybody else is refused.
 fn greet(shared: &Arc<Shared>, greeting: Greeting) {
-    let mut routes = lock(&shared.routes);
+    let mut routes = shared.routes.lock();
     let conn = greeting.conn();
     let token = &greeting.hello().token;
     if let Some(by_hand) = shared.by_hand().filter(|_| token.is_empty()) {

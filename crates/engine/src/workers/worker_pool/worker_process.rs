@@ -1,9 +1,10 @@
 //! One worker process and the runners that have a seat in it.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rollway_core::{FailureKind, Life, RunnerId};
 use rollway_protocol::worker_server::{Connection, Greeting, SendError};
 use rollway_protocol::{EngineMessage, StartAttempt};
@@ -11,9 +12,9 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use super::Shared;
 use super::launcher::{Blame, Ended, Launcher, Whereabouts};
 use super::reports::Expected;
-use super::{Shared, lock};
 use crate::run_outcome::RunEnd;
 use crate::runner_status::Known;
 use crate::workers::{Attempt, Command, Reporter, Said};
@@ -67,7 +68,7 @@ impl Host {
 
     /// Gives a runner a seat, unless it is too late.
     pub(super) fn seat(&self, shared: &Shared, reporter: &Reporter) -> bool {
-        let mut seats = lock(&self.seats);
+        let mut seats = self.seats.lock();
         let is_full = self.room.is_some_and(|room| seats.taken.len() >= room as usize);
         if seats.closed || is_full {
             return false;
@@ -89,7 +90,7 @@ impl Host {
     /// not begun is forgotten: nobody else has to suffer for it, but it may be that the process
     /// does not come round to it, so that the next one goes elsewhere.
     pub(super) fn leave(&self, runner: RunnerId, life: Life) {
-        let mut seats = lock(&self.seats);
+        let mut seats = self.seats.lock();
         if seats.taken.get(&runner).is_none_or(|seat| seat.reporter.life() != life) {
             return;
         }
@@ -107,13 +108,13 @@ impl Host {
 
     /// Ends the process.
     pub(super) fn end(&self) {
-        lock(&self.seats).closed = true;
+        self.seats.lock().closed = true;
         self.end.cancel();
     }
 
     /// Tells the process that it is not needed any more.
     pub(super) fn dismiss(&self, deadline: Duration) {
-        let mut seats = lock(&self.seats);
+        let mut seats = self.seats.lock();
         seats.closed = true;
         if let Some(connection) = &seats.connection {
             let _ = connection.send(EngineMessage::Shutdown { deadline });
@@ -122,12 +123,12 @@ impl Host {
 
     /// Returns where it is, for people.
     pub(super) fn place(&self) -> String {
-        lock(&self.seats).known.place.clone().unwrap_or_default()
+        self.seats.lock().known.place.clone().unwrap_or_default()
     }
 
     /// Takes the process in, with all runners that have a seat.
     pub(super) fn welcome(&self, shared: &Shared, greeting: Greeting) {
-        let mut seats = lock(&self.seats);
+        let mut seats = self.seats.lock();
         let hello = greeting.hello();
         let known = Known { place: Some(place(&hello.host, hello.pid)), waits: None };
         let waited = std::mem::replace(&mut seats.known, known).waits.is_some();
@@ -155,7 +156,7 @@ impl Host {
 
     /// Notes what a runner says, and returns who speaks for it; none: that life is over.
     pub(super) fn heard(&self, runner: RunnerId, life: Life, said: &Said) -> Option<Reporter> {
-        let mut seats = lock(&self.seats);
+        let mut seats = self.seats.lock();
         let seat = seats.taken.get_mut(&runner).filter(|seat| seat.reporter.life() == life)?;
         let reporter = seat.reporter.clone();
         match said {
@@ -181,7 +182,7 @@ impl Host {
         life: Life,
         command: Command,
     ) -> Option<(Reporter, Vec<Said>)> {
-        let mut seats = lock(&self.seats);
+        let mut seats = self.seats.lock();
         let Seats { taken, connection, .. } = &mut *seats;
         let connection = connection.as_ref()?;
         let seat = taken.get_mut(&runner).filter(|seat| seat.reporter.life() == life)?;
@@ -228,7 +229,7 @@ impl Host {
         };
         let ordered = self.end.is_cancelled();
         let taken = {
-            let mut seats = lock(&self.seats);
+            let mut seats = self.seats.lock();
             seats.closed = true;
             seats.connection = None;
             std::mem::take(&mut seats.taken)
@@ -254,7 +255,7 @@ impl Host {
 
     /// Passes on what is known of a process that has not said hello.
     fn note(&self, shared: &Shared, known: Known) {
-        let mut seats = lock(&self.seats);
+        let mut seats = self.seats.lock();
         for seat in seats.taken.values() {
             let reporter = &seat.reporter;
             shared.states.locate(reporter.runner(), reporter.life(), &known);
@@ -273,7 +274,7 @@ impl Host {
         let token = format!("w{}", self.number);
         let (greeted, mut greeting) = oneshot::channel();
         let expected = Expected { host: Arc::clone(&self), greeted };
-        lock(&shared.routes).expected.insert(token.clone(), expected);
+        shared.routes.lock().expected.insert(token.clone(), expected);
         let _forget = Forget { shared, token: &token };
         let whereabouts = Whereabouts::new();
         let mut known = whereabouts.watch();
@@ -329,7 +330,7 @@ fn unheard(ended: Ended) -> Ended {
 }
 
 fn start(shared: &Shared, runner: RunnerId, life: Life, attempt: Attempt) -> StartAttempt {
-    let definition = lock(&shared.definitions).of(&attempt);
+    let definition = shared.definitions.lock().of(&attempt);
     let Attempt { id, batch, kind, task_id, task, runs, timeout, kills, models } = attempt;
     StartAttempt {
         runner,
@@ -355,6 +356,6 @@ struct Forget<'a> {
 
 impl Drop for Forget<'_> {
     fn drop(&mut self) {
-        lock(&self.shared.routes).expected.remove(self.token);
+        self.shared.routes.lock().expected.remove(self.token);
     }
 }

@@ -1,8 +1,9 @@
 //! What is under way in the thread that thinks, and what waits.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rollway_tiny_model::{Generator, Sampled, Stop, Weights};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
@@ -70,7 +71,7 @@ impl Board {
     }
 
     fn count(&self, change: impl FnOnce(&mut Counts)) {
-        change(&mut self.counts.lock().unwrap_or_else(PoisonError::into_inner));
+        change(&mut self.counts.lock());
     }
 
     /// Whether the next step gives anybody a token.

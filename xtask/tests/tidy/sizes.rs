@@ -1,11 +1,17 @@
-//! How wide a line and how long a file may be, and what a file begins with.
+//! Width of lines, length of files and of crates, and the heads of files.
 
+use std::collections::BTreeMap;
+
+use crate::debt;
 use crate::tree::Tree;
 
 const COLUMNS_MAX: usize = 100;
 
 /// Beyond this a file does not pass; 500 lines is what we want.
 const LINES_MAX: usize = 700;
+
+/// Maximum number of lines in the `src` of a crate.
+const CRATE_LINES_MAX: usize = 12_000;
 
 /// Longer files that stay whole: the path, how many lines it may have, and why.
 const EXCEPTIONS: &[(&str, usize, &str)] = &[];
@@ -38,12 +44,39 @@ pub(crate) fn length_of_files(tree: &Tree) -> Vec<String> {
     found
 }
 
+pub(crate) fn size_of_crates(tree: &Tree) -> Vec<String> {
+    let (found, listed) = (large_crates(tree), debt::numbers(tree, "lines"));
+    let mut violations = Vec::new();
+    for (folder, lines) in &found {
+        let max = listed.get(folder.as_str()).copied().unwrap_or(CRATE_LINES_MAX);
+        if *lines > max {
+            violations.push(format!("{folder}/src: {lines} lines, more than {max}; split it"));
+        }
+    }
+    for (folder, max) in listed.iter().filter(|(folder, _)| !found.contains_key(**folder)) {
+        let path = debt::PATH;
+        violations
+            .push(format!("{path}: remove the line, the limit is kept: lines {folder} {max}"));
+    }
+    violations
+}
+
+/// Returns the crates above the limit with their lines.
+pub(crate) fn large_crates(tree: &Tree) -> BTreeMap<String, usize> {
+    let mut lines: BTreeMap<String, usize> = BTreeMap::new();
+    for file in tree.with_extension(&["rs"]) {
+        if let Some((folder, _)) = file.in_source() {
+            *lines.entry(folder.into()).or_default() += file.text.lines().count();
+        }
+    }
+    lines.retain(|_, count| *count > CRATE_LINES_MAX);
+    lines
+}
+
 pub(crate) fn heads_of_files(tree: &Tree) -> Vec<String> {
     let mut found = Vec::new();
     for file in tree.with_extension(&["rs"]) {
-        let path: Vec<&str> = file.path.split('/').collect();
-        let is_source = matches!(path[..], ["crates", _, "src", ..] | ["xtask", "src", ..]);
-        if is_source && !file.text.starts_with("//!") {
+        if file.in_source().is_some() && !file.text.starts_with("//!") {
             let path = &file.path;
             found.push(format!("{path}:1: no `//!` head that says what the file owns"));
         }

@@ -3,8 +3,6 @@
 //!
 //! The programs are looked for in the folder that `ROLLWAY_POSTGRES` names, on the PATH, where
 //! Debian puts them, and below the target directory, where `cargo xtask postgres` installs them.
-//! This file needs nothing but `std`, so that other tests and benchmarks can include it by its
-//! path.
 
 use std::env;
 use std::fs;
@@ -32,15 +30,18 @@ cd /; rm -rf "$folder"
 
 /// A running server.
 #[derive(Debug)]
-pub(crate) struct Server {
+pub struct Server {
     /// Where it listens on 127.0.0.1.
-    pub(crate) port: u16,
+    pub port: u16,
     watch: Child,
 }
 
 impl Server {
     /// Starts a server with settings like `fsync=off`, and waits until it takes connections.
-    pub(crate) fn start(settings: &[&str]) -> Self {
+    ///
+    /// # Panics
+    /// If there is no server to start, or if it does not start.
+    pub fn start(settings: &[&str]) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let folder = env::temp_dir().join(format!("rollway-pg-{}-{number}", std::process::id()));
@@ -99,7 +100,7 @@ impl Server {
         let mut said = Vec::new();
         for line in log.by_ref().map_while(Result::ok) {
             if line.contains("database system is ready to accept connections") {
-                // Somebody must read on, or the server would wait for it.
+                // The pipe must be read on, or the server would block on it.
                 std::thread::spawn(move || log.for_each(drop));
                 return Some(Self { port, watch });
             }
@@ -118,7 +119,7 @@ impl Server {
     }
 
     /// Returns the address of a database.
-    pub(crate) fn address(&self, database: &str) -> String {
+    pub fn address(&self, database: &str) -> String {
         address(self.port, database)
     }
 }
@@ -142,7 +143,7 @@ impl Drop for Swept<'_> {
 }
 
 /// Returns the address of a database behind a port, which may be a proxy's.
-pub(crate) fn address(port: u16, database: &str) -> String {
+pub fn address(port: u16, database: &str) -> String {
     format!("postgresql://rollway:secret@127.0.0.1:{port}/{database}")
 }
 

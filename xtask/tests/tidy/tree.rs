@@ -4,13 +4,24 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
+use cargo_metadata::{DependencyKind, MetadataCommand};
+
 /// Folders with a leading dot that belong to the repository; all others are left to the tools that
 /// made them.
 const DOT_FOLDERS: &[&str] = &[".cargo", ".ci", ".github"];
 
-/// Files in ascending order of their paths.
+/// Files in ascending order of their paths, and packages in ascending order of their folders.
 pub(crate) struct Tree {
     pub(crate) files: Vec<File>,
+    pub(crate) packages: Vec<Package>,
+}
+
+/// A package of the workspace.
+pub(crate) struct Package {
+    /// Folder of its manifest, from the root.
+    pub(crate) folder: String,
+    /// Packages that it depends on, to build or to run. Dependencies of tests make no arrow.
+    pub(crate) dependencies: Vec<String>,
 }
 
 pub(crate) struct File {
@@ -23,7 +34,16 @@ impl Tree {
     /// Makes a tree of paths and texts.
     pub(crate) fn of(files: &[(&str, &str)]) -> Self {
         let file = |&(path, text): &(&str, &str)| File { path: path.into(), text: text.into() };
-        Self { files: files.iter().map(file).collect() }
+        Self { files: files.iter().map(file).collect(), packages: Vec::new() }
+    }
+
+    /// Makes a tree of packages: their folders and what they depend on.
+    pub(crate) fn of_packages(packages: &[(&str, &[&str])]) -> Self {
+        let package = |&(folder, dependencies): &(&str, &[&str])| Package {
+            folder: folder.into(),
+            dependencies: dependencies.iter().map(|name| (*name).into()).collect(),
+        };
+        Self { files: Vec::new(), packages: packages.iter().map(package).collect() }
     }
 
     /// Reads every text file below the root that `.gitignore` does not exclude.
@@ -32,7 +52,7 @@ impl Tree {
         let mut files = Vec::new();
         walk(root, "", &Ignore::parse(&ignore), &mut files);
         files.sort_by(|a, b| a.path.cmp(&b.path));
-        Self { files }
+        Self { files, packages: packages(root) }
     }
 
     pub(crate) fn get(&self, path: &str) -> Option<&str> {
@@ -54,10 +74,40 @@ impl File {
         name.rsplit_once('.').map_or("", |(_, extension)| extension)
     }
 
+    /// Returns the folder of the crate whose `src` the file is in, and the path below `src`.
+    pub(crate) fn in_source(&self) -> Option<(&str, &str)> {
+        let (folder, path) = self.path.split_once("/src/")?;
+        let is_crate = match folder.strip_prefix("crates/") {
+            Some(name) => !name.contains('/'),
+            None => folder == "xtask",
+        };
+        is_crate.then_some((folder, path))
+    }
+
     /// Iterates over the lines with their numbers, which begin with one.
     pub(crate) fn lines(&self) -> impl Iterator<Item = (usize, &str)> {
         (1..).zip(self.text.lines())
     }
+}
+
+/// Asks cargo for the packages of the workspace.
+fn packages(root: &Path) -> Vec<Package> {
+    let mut command = MetadataCommand::new();
+    command.manifest_path(root.join("Cargo.toml")).no_deps();
+    let metadata = command.exec().expect("`cargo metadata` reads the workspace");
+    let package = |package: cargo_metadata::Package| {
+        let folder = package.manifest_path.parent().expect("a manifest is in a folder");
+        let folder = folder.strip_prefix(&metadata.workspace_root).expect("it is in the workspace");
+        let counts = |kind| kind != DependencyKind::Development;
+        let dependencies = package.dependencies.into_iter().filter(|it| counts(it.kind));
+        Package {
+            folder: folder.to_string(),
+            dependencies: dependencies.map(|it| it.name).collect(),
+        }
+    };
+    let mut packages: Vec<_> = metadata.packages.into_iter().map(package).collect();
+    packages.sort_by(|a, b| a.folder.cmp(&b.folder));
+    packages
 }
 
 fn walk(root: &Path, folder: &str, ignore: &Ignore, files: &mut Vec<File>) {

@@ -6,7 +6,7 @@
 use std::env;
 use std::path::{Path, PathBuf};
 
-use crate::apt::{self, Apt};
+use super::apt::{self, Apt};
 use crate::shell::{Failure, Shell};
 
 /// The browser, and fonts like those that people have: pictures are the same everywhere.

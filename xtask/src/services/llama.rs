@@ -8,8 +8,8 @@ use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::apt::{self, Apt, create, entries};
-use crate::gguf;
+use super::apt::{self, Apt, create, entries};
+use super::gguf;
 use crate::shell::{Failure, Shell};
 
 /// The releases of Debian that are tried, in order.

@@ -1,5 +1,6 @@
 //! Small made-up repositories, with and without violations, and what each check finds in them.
 
+use crate::debt;
 use crate::tree::Tree;
 
 pub(crate) struct Plant {
@@ -11,66 +12,115 @@ pub(crate) struct Plant {
 }
 
 pub(crate) fn all() -> Vec<Plant> {
-    [arrows(), closed(), firewall(), sizes(), words(), commands()].into_iter().flatten().collect()
+    [arrows(), modules(), firewall(), sizes(), names(), words(), commands()]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 fn plant(check: &'static str, files: &[(&str, &str)], found: &'static [&'static str]) -> Plant {
     Plant { check, tree: Tree::of(files), found }
 }
 
+fn packages(
+    check: &'static str,
+    packages: &[(&str, &[&str])],
+    found: &'static [&'static str],
+) -> Plant {
+    Plant { check, tree: Tree::of_packages(packages), found }
+}
+
 fn arrows() -> Vec<Plant> {
     vec![
-        plant(
+        packages(
             "arrows between crates",
             &[
-                ("crates/core/Cargo.toml", "[dependencies]\nrollway-sim.workspace = true\n"),
-                ("crates/cli/Cargo.toml", "[dependencies]\nrollway = { path = \"../engine\" }\n"),
-                ("crates/sync/Cargo.toml", "[dependencies]\nx = { package = \"rollway-cli\" }\n"),
-                (
-                    "crates/tiny-model/Cargo.toml",
-                    "[dependencies.rollway-core]\npath = \"../core\"\n",
-                ),
-                ("xtask/Cargo.toml", "[build-dependencies]\nrollway-core.workspace = true\n"),
+                ("crates/cli", &["rollway"]),
+                ("crates/core", &["rollway-sim"]),
+                ("crates/sim", &["rollway-core", "serde"]),
+                ("crates/util", &[]),
+                ("xtask", &["rollway-core"]),
             ],
             &[
-                "crates/core/Cargo.toml:2: an arrow from crates/core to rollway-sim",
-                "crates/sync/Cargo.toml:2: an arrow from crates/sync to rollway-cli",
-                "crates/tiny-model/Cargo.toml:1: an arrow from crates/tiny-model to rollway-core",
-                "xtask/Cargo.toml:2: an arrow from xtask to rollway-core",
+                "crates/core/Cargo.toml: undeclared arrow to rollway-sim",
+                "crates/util/Cargo.toml: undeclared crate",
+                "xtask/Cargo.toml: undeclared arrow to rollway-core",
             ],
         ),
-        plant(
-            "arrows between crates",
-            &[("crates/util/Cargo.toml", "[package]\nname = \"rollway-util\"\n")],
-            &["crates/util/Cargo.toml: a crate that nobody declared"],
-        ),
-        plant(
-            "arrows between crates",
-            &[
-                (
-                    "Cargo.toml",
-                    "[workspace.dependencies]\nrollway-core = { path = \"crates/core\" }\n",
-                ),
-                ("crates/core/Cargo.toml", "[dev-dependencies]\nrollway-sim = \"1\"\n"),
-                (
-                    "crates/sim/Cargo.toml",
-                    "[dependencies]\nrollway-core.workspace = true\ntoml = \"1\"\n",
-                ),
-            ],
-            &[],
+        packages(
+            "closed dependencies",
+            &[("crates/core", &["smallvec"]), ("crates/sim", &["smallvec"])],
+            &["crates/core/Cargo.toml: smallvec is not in the closed list"],
         ),
     ]
 }
 
-fn closed() -> Vec<Plant> {
-    vec![plant(
-        "closed dependencies",
-        &[
-            ("crates/core/Cargo.toml", "[dependencies]\nsmallvec = \"1\"\n"),
-            ("crates/sim/Cargo.toml", "[dependencies]\nsmallvec = \"1\"\n"),
-        ],
-        &["crates/core/Cargo.toml:2: smallvec is not in the closed list"],
-    )]
+fn modules() -> Vec<Plant> {
+    vec![
+        plant(
+            "cycles between modules",
+            &[
+                ("crates/a/src/lib.rs", "mod one; mod two;\n"),
+                ("crates/a/src/one.rs", "use crate::{fmt, two::X};\n"),
+                ("crates/a/src/two/deep.rs", "use crate::three::Y;\n"),
+                ("crates/a/src/three.rs", "fn f() { crate::one::g() }\n"),
+                ("crates/a/src/four.rs", "use crate::one::X; // crate::five\n"),
+                ("crates/a/src/five.rs", "use crate::four::X;\n"),
+                ("crates/b/src/one.rs", "use crate::two::X;\n"),
+                ("crates/b/src/two.rs", "use crate::one::X;\n"),
+                (debt::PATH, "cycle crates/b one two\ncycle crates/c six seven\n"),
+            ],
+            &[
+                "crates/a/src: modules that depend on each other: one three two",
+                "xtask/tests/tidy/debt.txt: remove the line, it is no longer true: cycle crates/c",
+            ],
+        ),
+        plant(
+            "layers of modules",
+            &[
+                ("crates/data/src/log/file.rs", "use crate::buffer::X;\nuse crate::arrow::Y;\n"),
+                ("crates/data/src/arrow.rs", ""),
+                ("crates/data/src/buffer.rs", "use crate::log::X;\n"),
+                ("crates/data/src/other.rs", "use crate::log::X;\n"),
+            ],
+            &[
+                "crates/data/src: `log` uses `buffer` of a higher layer",
+                "crates/data/src: `other` is in no layer",
+            ],
+        ),
+    ]
+}
+
+fn names() -> Vec<Plant> {
+    vec![
+        plant(
+            "vague names",
+            &[
+                (
+                    "crates/a/src/book.rs",
+                    "struct TensorBoardFile;\n    const MOST: usize = 1;\nconst fn told() {}\n",
+                ),
+                ("crates/b/src/b.rs", "pub(crate) enum RunWay {}\npub type World = u8;\n"),
+                ("crates/b/tests/b.rs", "struct Said;\n"),
+                ("crates/sim/src/world.rs", "struct World;\n"),
+                (debt::PATH, "names crates/b 2\nnames crates/sim 1\n"),
+            ],
+            &[
+                "crates/a: 2 vague names, more than 0; name the thing instead: book.rs: book",
+                "xtask/tests/tidy/debt.txt: only 0 are left: names crates/sim 1",
+            ],
+        ),
+        plant(
+            "types defined twice",
+            &[
+                ("crates/a/src/a.rs", "struct State;\nstruct Once;\n"),
+                ("crates/b/src/b.rs", "    pub enum State {}\ntrait Shared {}\n"),
+                ("crates/b/src/c.rs", "pub(super) struct Shared(u8);\n"),
+                (debt::PATH, "types all 1\n"),
+            ],
+            &["2 type names are defined in several files, more than 1: Shared (2), State (2)"],
+        ),
+    ]
 }
 
 fn firewall() -> Vec<Plant> {
@@ -115,6 +165,7 @@ fn firewall() -> Vec<Plant> {
 fn sizes() -> Vec<Plant> {
     let wide = &"x".repeat(101);
     let long = &"x\n".repeat(701);
+    let huge = &"x\n".repeat(12_001);
     vec![
         plant(
             "width of lines",
@@ -125,6 +176,20 @@ fn sizes() -> Vec<Plant> {
             "length of files",
             &[("a.md", long), ("b.rs", long), ("c.rs", "//! Short.\n"), ("d.js", long)],
             &["b.rs: 701 lines", "d.js: 701 lines"],
+        ),
+        plant(
+            "size of crates",
+            &[
+                ("crates/a/src/a.rs", huge),
+                ("crates/b/src/b.rs", huge),
+                ("crates/c/src/c.rs", long),
+                ("crates/c/tests/c.rs", huge),
+                (debt::PATH, "lines crates/b 12001\nlines crates/c 12001\n"),
+            ],
+            &[
+                "crates/a/src: 12001 lines, more than 12000",
+                "xtask/tests/tidy/debt.txt: remove the line, the limit is kept: lines crates/c",
+            ],
         ),
         plant(
             "heads of files",

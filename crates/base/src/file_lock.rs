@@ -1,0 +1,80 @@
+//! Locks on files that name the process which holds them.
+
+use std::fmt;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::path::Path;
+
+/// An exclusive lock on a file. Dropping it releases the lock; so does the end of the process,
+/// however it ends.
+#[derive(Debug)]
+pub struct FileLock {
+    _file: File,
+}
+
+/// Reason why a file could not be locked.
+#[derive(Debug)]
+pub enum FileLockError {
+    /// Another process holds the lock.
+    Held {
+        /// Its process id, if it could be read.
+        pid: Option<u32>,
+    },
+    /// The file could not be opened or locked.
+    Io(io::Error),
+}
+
+impl FileLock {
+    /// Creates the file if needed, locks it and writes the id of this process into it. Does not
+    /// wait for another process.
+    ///
+    /// # Errors
+    /// If another process holds the lock, or if the file cannot be opened.
+    pub fn acquire(path: &Path) -> Result<Self, FileLockError> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false);
+        let mut file = options.open(path).map_err(FileLockError::Io)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let mut holder = String::new();
+                let _ = (&mut file).take(32).read_to_string(&mut holder);
+                return Err(FileLockError::Held { pid: holder.trim().parse().ok() });
+            }
+            Err(TryLockError::Error(error)) => return Err(FileLockError::Io(error)),
+        }
+        // The id only serves error messages: a full disk must not prevent the lock.
+        let written = file.set_len(0).and_then(|()| file.rewind());
+        let _ = written.and_then(|()| write!(file, "{}", std::process::id()));
+        Ok(Self { _file: file })
+    }
+}
+
+/// Shows the holder of a lock: `process 42`, or `another process`.
+impl fmt::Display for FileLockError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Held { pid: Some(pid) } => write!(f, "process {pid}"),
+            Self::Held { pid: None } => f.write_str("another process"),
+            Self::Io(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for FileLockError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn second_lock_names_the_holder_until_the_first_is_dropped() {
+        let path = std::env::temp_dir().join(format!("rollway-lock-{}", std::process::id()));
+        let lock = FileLock::acquire(&path).unwrap();
+        let error = FileLock::acquire(&path).unwrap_err();
+        assert_eq!(error.to_string(), format!("process {}", std::process::id()));
+        drop(lock);
+        FileLock::acquire(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+    }
+}

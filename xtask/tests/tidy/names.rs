@@ -1,0 +1,130 @@
+//! Names of types, files and constants: words that say nothing, and names that are used twice.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::debt;
+use crate::tree::{File, Tree};
+
+/// Words that may not be whole words of a name.
+const VAGUE: &[&str] = &[
+    "said", "told", "asked", "known", "heard", "given", "taken", "place", "seat", "board", "book",
+    "card", "way", "ticket", "glance", "pulse", "beat", "eyes", "hands", "lookout", "scene",
+    "ahead", "eager", "usual", "farewell", "patience", "most", "words", "world",
+];
+
+/// Words that have a meaning in one crate.
+const MEANT: &[(&str, &str)] = &[("crates/sim", "world")];
+
+/// Names of others, whose words are not ours.
+const PROPER: &[&str] = &["TensorBoard"];
+
+pub(crate) fn no_vague_names(tree: &Tree) -> Vec<String> {
+    let (found, listed) = (vague(tree), debt::numbers(tree, "names"));
+    let mut violations = Vec::new();
+    for (folder, names) in &found {
+        let (count, max) = (names.len(), listed.get(folder.as_str()).copied().unwrap_or(0));
+        if count > max {
+            violations.push(format!(
+                "{folder}: {count} vague names, more than {max}; name the thing instead: {}",
+                names.join(", ")
+            ));
+        }
+    }
+    for (folder, max) in listed {
+        let count = found.get(folder).map_or(0, Vec::len);
+        if count < max {
+            let path = debt::PATH;
+            violations.push(format!("{path}: only {count} are left: names {folder} {max}"));
+        }
+    }
+    violations
+}
+
+pub(crate) fn types_are_defined_once(tree: &Tree) -> Vec<String> {
+    let found = types_with_several_files(tree);
+    let max = debt::numbers(tree, "types").get("all").copied().unwrap_or(0);
+    if found.len() <= max {
+        return Vec::new();
+    }
+    let names: Vec<String> =
+        found.iter().map(|(name, files)| format!("{name} ({})", files.len())).collect();
+    let (count, names) = (found.len(), names.join(", "));
+    vec![format!("{count} type names are defined in several files, more than {max}: {names}")]
+}
+
+/// Returns the vague names of each crate as `path: name`.
+pub(crate) fn vague(tree: &Tree) -> BTreeMap<String, Vec<String>> {
+    let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for file in tree.with_extension(&["rs"]) {
+        let Some((folder, path)) = file.in_source() else { continue };
+        let stem = path.rsplit('/').next().unwrap_or_default().trim_end_matches(".rs");
+        let defined = definitions(file, &["struct", "enum", "trait", "type", "const", "static"]);
+        for name in [stem].into_iter().chain(defined) {
+            if words(name).any(|word| is_vague(folder, &word)) {
+                found.entry(folder.into()).or_default().push(format!("{path}: {name}"));
+            }
+        }
+    }
+    found
+}
+
+/// Returns the type names that are defined in more than one file, with the files.
+pub(crate) fn types_with_several_files(tree: &Tree) -> BTreeMap<&str, BTreeSet<&str>> {
+    let mut types: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for file in tree.with_extension(&["rs"]).filter(|file| file.in_source().is_some()) {
+        for name in definitions(file, &["struct", "enum", "trait"]) {
+            types.entry(name).or_default().insert(&file.path);
+        }
+    }
+    types.retain(|_, files| files.len() > 1);
+    types
+}
+
+fn is_vague(folder: &str, word: &str) -> bool {
+    VAGUE.contains(&word) && !MEANT.contains(&(folder, word))
+}
+
+/// Returns the names that a file defines with one of the keywords.
+fn definitions<'a>(file: &'a File, keywords: &'a [&str]) -> impl Iterator<Item = &'a str> {
+    file.lines().filter_map(|(_, line)| {
+        let mut line = line.trim_start();
+        if let Some(rest) = line.strip_prefix("pub") {
+            line = match rest.strip_prefix('(') {
+                Some(scope) => scope.split_once(')')?.1,
+                None => rest,
+            };
+        }
+        let (keyword, rest) = line.trim_start().split_once(' ')?;
+        let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
+        let name = &rest[..end];
+        let is_name = name.starts_with(|c: char| c.is_uppercase() || c == '_');
+        (keywords.contains(&keyword) && is_name).then_some(name)
+    })
+}
+
+/// Returns the words of a name in `CamelCase`, `snake_case` or capitals, in small letters.
+fn words(name: &str) -> impl Iterator<Item = String> {
+    let name = PROPER.iter().fold(name.to_owned(), |name, proper| name.replace(proper, "_"));
+    let mut split = String::new();
+    let mut before = '_';
+    for c in name.chars() {
+        if c.is_uppercase() && before.is_lowercase() {
+            split.push('_');
+        }
+        split.extend(c.to_lowercase());
+        before = c;
+    }
+    split.split('_').map(str::to_owned).collect::<Vec<_>>().into_iter()
+}
+
+#[test]
+fn names_are_split_into_words() {
+    for (name, expected) in [
+        ("RunCardFile", "run card file"),
+        ("LAST_WORDS", "last words"),
+        ("by_hand", "by hand"),
+        ("HeartbeatTimeout", "heartbeat timeout"),
+    ] {
+        assert_eq!(words(name).collect::<Vec<_>>().join(" "), expected);
+    }
+}
