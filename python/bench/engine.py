@@ -82,15 +82,17 @@ def row(name: str, values: list[float], unit: str, best: Callable = max, against
 def transport(echo: str, runners: int) -> list[float]:
     """A worker in Rust behind the same scheduler: what no worker can exceed."""
     with_echo = scheduler(runners)
-    _program, _arguments, env = with_echo._pool.spawn
-    with_echo._pool.spawn = (echo, [str(runners)], env)
+    _program, _arguments, env = with_echo._launch_setup.spawn
+    with_echo._launch_setup.spawn = (echo, [str(runners)], env)
     packed = [("rollway.conformance.succeed", None, 1, True, b"")] * TASKS
     rates = []
     with with_echo:
         engine = with_echo._started()
         for batch in range(REPEATS + 1):
             began = time.perf_counter()
-            PendingResult("schedule", lambda: engine.schedule(packed, batch), identity).result()  # noqa: B023
+            # Called before the next iteration changes `batch`.
+            begin = lambda: engine.schedule(packed, batch)  # noqa: B023, E731
+            PendingResult("schedule", begin, identity).result()
             with_echo.get_statuses(batch).result()
             rates.append(TASKS / (time.perf_counter() - began))
     return rates[1:]

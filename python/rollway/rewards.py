@@ -129,8 +129,11 @@ class RewardEvaluator:
                     + (f" as {name}" if isinstance(returned, Mapping) else "")
                     + "; a number was expected"
                 )
-        told = {str(name): float(value) for name, value in parts.items()}
-        return {**told, "reward": told["reward"] if "reward" in told else sum(told.values())}
+        numbers = {str(name): float(value) for name, value in parts.items()}
+        return {
+            **numbers,
+            "reward": numbers["reward"] if "reward" in numbers else sum(numbers.values()),
+        }
 
 
 def _parameters(function: Any, given: Mapping[str, Any]) -> tuple[int, list[str]]:
@@ -262,8 +265,8 @@ class MathReward:
         gold = gold or checker.parse(f"${text}$", parsing_timeout=limit)
         if not gold:
             raise InvalidRewardFn(f"the expected answer is no mathematics: {text!r}")
-        said = checker.parse(response, parsing_timeout=limit)
-        return float(checker.verify(gold, said, timeout_seconds=limit))
+        answer = checker.parse(response, parsing_timeout=limit)
+        return float(checker.verify(gold, answer, timeout_seconds=limit))
 
 
 def _math_verify() -> Any:

@@ -136,10 +136,14 @@ class Task:
     def messages(self) -> list[dict[str, Any]]:
         """Initial messages: system prompt and question, or the row's messages."""
         listed = self._of_row("messages_key")
-        said = self.task_desc if listed is None else _parsed(listed)
-        if said is None:
+        initial = self.task_desc if listed is None else _parsed(listed)
+        if initial is None:
             return []
-        messages = said if isinstance(said, list) else [{"role": "user", "content": text_of(said)}]
+        messages = (
+            initial
+            if isinstance(initial, list)
+            else [{"role": "user", "content": text_of(initial)}]
+        )
         for message in messages:
             if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
                 raise ValueError(f"a message has no role: {message!r}")

@@ -157,16 +157,18 @@ class MultiTurnWorkflow(SimpleWorkflow):
             "messages": messages,
             "task": self.task,
         }
-        said = turns.feedback(reply.text, **{name: offered[name] for name in turns.offered})
-        said = await said if inspect.isawaitable(said) else said
+        next_messages = turns.feedback(
+            reply.text, **{name: offered[name] for name in turns.offered}
+        )
+        next_messages = await next_messages if inspect.isawaitable(next_messages) else next_messages
         if has_reward:
-            return said, rewards
-        if not isinstance(said, tuple) or len(said) != 2:
+            return next_messages, rewards
+        if not isinstance(next_messages, tuple) or len(next_messages) != 2:
             raise InvalidOutput(
                 "the task has no reward function, so feedback must return a pair of the next "
-                f"messages and the reward, not {type(said).__name__}"
+                f"messages and the reward, not {type(next_messages).__name__}"
             )
-        return said[0], {"reward": float(said[1])}
+        return next_messages[0], {"reward": float(next_messages[1])}
 
     async def run_async(self) -> Any:
         messages = list(self.format_messages())
@@ -176,10 +178,10 @@ class MultiTurnWorkflow(SimpleWorkflow):
             reply = await self.ask(messages)
             messages.append(_answer(reply))
             with stage(REWARDING):
-                said, rewards = await self.feedback(reply, turn, messages)
-            if said is None or turn >= self._turns.max_turns:
+                next_messages, rewards = await self.feedback(reply, turn, messages)
+            if next_messages is None or turn >= self._turns.max_turns:
                 break
-            messages.extend(_messages(said))
+            messages.extend(_messages(next_messages))
         reward = rewards["reward"] * self._turns.turn_discount ** (turn - 1)
         return {**rewards, "reward": reward, "turns": turn}
 
@@ -198,7 +200,7 @@ class _Turns:
             self.feedback = _registry.imported(self.feedback)
         if needs_feedback and not callable(self.feedback):
             raise InvalidWorkflow(
-                "nobody judges the answers: name a reward function, or a feedback function that "
+                "the task has no reward: set a reward function, or a feedback function that "
                 "returns the reward too"
             )
         self.offered: list[str] = []
@@ -232,15 +234,16 @@ def _answer(reply: Reply) -> dict[str, Any]:
     return {"role": "assistant", "content": reply.text}
 
 
-def _messages(said: Any) -> list[dict[str, Any]]:
-    if isinstance(said, str):
-        return [{"role": "user", "content": said}]
-    if isinstance(said, Mapping):
-        return [dict(said)]
-    if isinstance(said, (list, tuple)) and said:
-        return [message for one in said for message in _messages(one)]
+def _messages(next_messages: Any) -> list[dict[str, Any]]:
+    if isinstance(next_messages, str):
+        return [{"role": "user", "content": next_messages}]
+    if isinstance(next_messages, Mapping):
+        return [dict(next_messages)]
+    if isinstance(next_messages, (list, tuple)) and next_messages:
+        return [message for one in next_messages for message in _messages(one)]
     raise InvalidOutput(
-        f"feedback returns a text, a message, a list of messages or none, not {type(said).__name__}"
+        "feedback must return a text, a message, a list of messages or None, not "
+        f"{type(next_messages).__name__}"
     )
 
 

@@ -50,5 +50,5 @@ def test_a_wrong_value_is_noticed_before_anything_starts(config):
     with pytest.raises(rw.ConfigError):
         config.check()
     config.explorer.max_timeout = object()
-    with pytest.raises(rw.ConfigError, match="no plain data"):
+    with pytest.raises(rw.ConfigError, match="must be plain data"):
         config.check()

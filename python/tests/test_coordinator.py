@@ -132,5 +132,5 @@ def test_states_are_texts():
 def test_a_full_memory_refuses_instead_of_dropping():
     sink = rw.MemorySink(max_bytes=10)
     assert sink(1, [b"x" * 8]) == {"pipeline/payload_count": 1.0}
-    with pytest.raises(BufferError, match="take them"):
+    with pytest.raises(BufferError, match="remove them"):
         sink(2, [b"x" * 8])

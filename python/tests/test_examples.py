@@ -101,8 +101,9 @@ def test_an_agent_with_functions():
 
 
 def test_an_external_server(tmp_path):
-    fast = ["--first-token", "0", "--tokens-per-second", "0", "--length", "3-9"]
-    process, url = start("imitate", "openai", "--port", "0", *fast)
+    fast = ["--first-token-seconds", "0", "--tokens-per-second", "0"]
+    fast += ["--completion-tokens", "3-9"]
+    process, url = start("mock-server", "openai", "--port", "0", *fast)
     try:
         printed = run(
             *rollway("run", "examples/external.yaml", f"checkpoint_root_dir={tmp_path}"),

@@ -1,8 +1,4 @@
-"""Monitors of others, offline, through the engine and with the packages themselves.
-
-cargo build -p rollway-telemetry --example monitor
-ROLLWAY_MONITOR_BIN=target/debug/examples/monitor pytest python/tests/test_monitors.py
-"""
+"""Monitor backends, offline, through the engine and with the real packages."""
 
 import io
 import json

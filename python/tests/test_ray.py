@@ -272,8 +272,8 @@ SCRIPT = """
     with rw.Scheduler(config, [rw.models.Echo()]) as scheduler:
         scheduler.schedule([rw.Task(workflow=solve, is_eval=True) for _ in range(4)], 1)
         assert all(status.ok for status in scheduler.get_statuses(1).result())
-        print("pids", *{state["location"].split()[-1] for state in scheduler.get_all_state().values()},
-              flush=True)
+        states = scheduler.get_all_state().values()
+        print("pids", *{state["location"].split()[-1] for state in states}, flush=True)
         sys.stdin.read()
 """
 

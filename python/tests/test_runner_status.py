@@ -70,7 +70,6 @@ async def until(look, states):
 
 
 async def test_runs_that_hang_are_shown_with_stage_and_place(config, mute):
-    pytest.importorskip("openai")
     config.explorer.runner_per_model = 3
     config.explorer.max_timeout = 1000
     model = rw.models.OpenAI(base_url=mute, model="mute", api_key="none")
@@ -80,7 +79,7 @@ async def test_runs_that_hang_are_shown_with_stage_and_place(config, mute):
         await coordinator.submit_batch(batch_id=3, tasks=tasks, batch_type="train")
 
         def hang(states):
-            placed = sum("place" in state for state in states.values())
+            placed = sum("code_location" in state for state in states.values())
             return placed == len(hanging) and any("server" in state for state in states.values())
 
         states = await until(hang, coordinator.get_all_state)

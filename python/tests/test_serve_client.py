@@ -45,8 +45,9 @@ def end(process):
 
 @pytest.fixture(scope="module")
 def model():
-    options = ["--port", "0", "--first-token", "0", "--tokens-per-second", "0", "--length", "3-9"]
-    process, url = start("imitate", "vllm", *options)
+    options = ["--port", "0", "--first-token-seconds", "0", "--tokens-per-second", "0"]
+    options += ["--completion-tokens", "3-9"]
+    process, url = start("mock-server", "vllm", *options)
     yield url
     assert end(process) == 0
 

@@ -23,7 +23,7 @@ class Link:
         self.messages = []
         self.reader, self.writer = os.pipe()
         os.set_blocking(self.reader, False)
-        self.ears = (self.reader, os.dup(self.reader))
+        self.file_descriptors = (self.reader, os.dup(self.reader))
         self.full = False
         self.too_large = False
 
@@ -240,7 +240,7 @@ async def test_runners_come_and_go_and_the_engine_has_the_last_word():
     link.give("shutdown", 1.0)
     # Nothing begins after a shutdown.
     link.give("start", Start(answers))
-    await link.heard(("ready",), ("goodbye", "told to"))
+    await link.heard(("ready",), ("goodbye", "dismissed by the engine"))
     link.give("ended", "the engine has heard")
     assert await asyncio.wait_for(work, 20) == "the engine has heard"
     assert link.said.empty()
@@ -252,7 +252,7 @@ async def reads(task, model):
 
 
 async def test_a_run_that_keeps_the_loop_to_itself_is_still_told_of(monkeypatch):
-    monkeypatch.setattr("rollway.stages.PLACE_AFTER", 0)
+    monkeypatch.setattr("rollway.stages.LOCATION_AFTER", 0)
     reader, writer = os.pipe()
     async with working() as link:
 

@@ -1,4 +1,4 @@
-//! The table of mode `bench`: checkpoints by sets, with the difference to the first checkpoint.
+//! Result table of mode `bench`: scores by checkpoint and evaluation set.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,19 +6,19 @@ use std::sync::{Mutex, PoisonError};
 
 use rollway::explorer::{Event, Watcher};
 
-/// Scores as they come.
+/// Observer that collects scores and formats them.
 #[derive(Debug, Default)]
-pub(crate) struct Table(Mutex<Scores>);
+pub(crate) struct BenchTable(Mutex<Scores>);
 
 #[derive(Debug, Default)]
 struct Scores {
-    /// Sets in the order in which they came.
+    /// Evaluation sets in order of arrival.
     sets: Vec<String>,
-    /// By checkpoint and set.
+    /// Scores by checkpoint and set.
     rows: BTreeMap<u64, BTreeMap<String, Option<f64>>>,
 }
 
-impl Watcher for Table {
+impl Watcher for BenchTable {
     fn saw(&self, event: &Event) {
         let Event::Evaluated { step, set, score, .. } = event else { return };
         let mut scores = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -29,7 +29,7 @@ impl Watcher for Table {
     }
 }
 
-impl fmt::Display for Table {
+impl fmt::Display for BenchTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scores = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(first) = scores.rows.values().next() else { return Ok(()) };

@@ -1,18 +1,18 @@
-//! `rollway check`: everything that can be known without running anything.
+//! `rollway check`: preflight checks without running anything.
 
-#![expect(clippy::print_stderr, reason = "what is said is for people")]
+#![expect(clippy::print_stderr, reason = "the result goes to standard error")]
 
 use rollway::config::Config;
 use rollway::job::{self, JobError};
 
-use crate::{Failure, Source, runtime};
+use crate::{CliError, ConfigArgs, runtime};
 
-/// Looks at what a checked configuration names: files, workflows, programs.
-pub(crate) fn check(config: &Config, source: &Source) -> Result<(), Failure> {
-    let troubles = runtime()?.block_on(job::check(config));
-    if !troubles.is_empty() {
-        return Err(JobError::NotStarted(troubles).into());
+/// Checks that the files, workflows and programs of a configuration exist.
+pub(crate) fn check(config: &Config, source: &ConfigArgs) -> Result<(), CliError> {
+    let errors = runtime()?.block_on(job::check(config));
+    if !errors.is_empty() {
+        return Err(JobError::NotStarted(errors).into());
     }
-    eprintln!("{}: sound", source.config.display());
+    eprintln!("{}: valid", source.config.display());
     Ok(())
 }

@@ -1,103 +1,106 @@
-//! `rollway debug`: one task, once, everything shown.
+//! `rollway debug`: runs one task once and shows messages, tokens, reward and timing.
 
-#![expect(clippy::print_stdout, reason = "what was asked for goes to standard output")]
+#![expect(clippy::print_stdout, reason = "the result goes to standard output")]
 
 use rollway::config::Config;
 use rollway::job::{self, Debugged};
-use rollway_cli::log::{self, Form};
-use rollway_cli::output::Output;
+use rollway_cli::log;
+use rollway_cli::output::{LogFormat, Output};
 use rollway_core::BatchKind;
 use rollway_experience::Experience;
 use serde_json::Value;
 
-use crate::{Failure, runtime};
+use crate::{CliError, runtime};
 
-/// Runs the first task of a checked configuration once, and shows everything.
-pub(crate) fn debug(config: &Config) -> Result<(), Failure> {
-    log::install(config.log.level, &Output::stderr(Form::Plain), None);
+/// Runs the first task of a checked configuration once and prints the result.
+pub(crate) fn debug(config: &Config) -> Result<(), CliError> {
+    log::install(config.log.level, &Output::stderr(LogFormat::Plain), None);
     let runtime = runtime()?;
     let debugged = runtime.block_on(job::debug(config))?;
-    show(&debugged);
+    print_result(&debugged);
     let status = &debugged.status;
     if status.ok() {
         return Ok(());
     }
     let failure = status.first_error.as_ref().map(ToString::to_string);
     let failure = failure.or_else(|| status.message()).unwrap_or_default();
-    Err(Failure::Job(format!("the run failed: {failure}")))
+    Err(CliError::Job(format!("the run failed: {failure}")))
 }
 
-fn show(debugged: &Debugged) {
+fn print_result(debugged: &Debugged) {
     heading("task");
     println!("{:#}", debugged.task);
     for (number, experience) in debugged.experiences.iter().enumerate() {
         heading(&format!("experience {} of {}", number + 1, debugged.experiences.len()));
-        show_experience(experience);
+        print_experience(experience);
     }
     heading("metrics of the run");
     for (key, value) in debugged.status.metrics(BatchKind::Train).iter() {
         println!("  {key:<40} {value}");
     }
-    heading("where time went");
+    heading("timing");
     for phase in &debugged.phases {
         println!("  {:<40} {:>9.1} ms", phase.name, 1e3 * phase.took.as_secs_f64());
     }
     let calls = debugged.calls;
     println!(
-        "  of it {} model calls{:<26} {:>9.1} ms, {:.1} ms of which are the gateway's",
+        "  of it {} model calls{:<26} {:>9.1} ms, {:.1} ms of them in the gateway",
         calls.count,
         "",
         1e3 * calls.seconds,
         1e3 * calls.gateway_seconds
     );
     println!();
-    println!("experiences and profile are in {}", debugged.folder.display());
+    println!("experiences and profile: {}", debugged.folder.display());
 }
 
-fn heading(words: &str) {
-    println!("\n── {words} ──");
+fn heading(text: &str) {
+    println!("\n── {text} ──");
 }
 
-fn show_experience(experience: &Experience) {
+fn print_experience(experience: &Experience) {
     println!("  id      {}", experience.eid.uid());
     let reward = experience.reward.map_or_else(|| "none".to_owned(), |reward| reward.to_string());
     println!("  reward  {reward}");
-    show_messages(experience);
+    print_messages(experience);
     let (prompt, length) = (experience.prompt_length, experience.response_length());
-    println!("  tokens  {prompt} of the prompt, {length} of the response");
-    println!("  {:>6} {:>8} {:>10} {:>6} {:>8}", "place", "token", "log-prob", "mask", "version");
-    let logprobs = experience.logprobs.as_ref().map(|them| them.to_vec()).unwrap_or_default();
-    let mask = experience.action_mask.as_ref().map(|them| them.to_vec()).unwrap_or_default();
-    let versions: Vec<Option<u64>> =
-        experience.model_versions.as_ref().map(|them| them.iter().collect()).unwrap_or_default();
-    for (place, token) in experience.tokens.iter().enumerate() {
-        let at = place.checked_sub(prompt);
+    println!("  tokens  {prompt} prompt, {length} response");
+    println!("  {:>6} {:>8} {:>10} {:>6} {:>8}", "index", "token", "log-prob", "mask", "version");
+    let logprobs = experience.logprobs.as_ref().map(|values| values.to_vec()).unwrap_or_default();
+    let mask = experience.action_mask.as_ref().map(|values| values.to_vec()).unwrap_or_default();
+    let versions: Vec<Option<u64>> = experience
+        .model_versions
+        .as_ref()
+        .map(|values| values.iter().collect())
+        .unwrap_or_default();
+    for (index, token) in experience.tokens.iter().enumerate() {
+        let offset = index.checked_sub(prompt);
         let shown = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
-        let logprob = at.and_then(|at| logprobs.get(at)).map(|it| format!("{it:.4}"));
-        let own = at.and_then(|at| mask.get(at)).map(ToString::to_string);
-        let version = at.and_then(|at| versions.get(at).copied().flatten());
+        let logprob = offset.and_then(|offset| logprobs.get(offset)).map(|it| format!("{it:.4}"));
+        let mask = offset.and_then(|offset| mask.get(offset)).map(ToString::to_string);
+        let version = offset.and_then(|offset| versions.get(offset).copied().flatten());
         println!(
-            "  {place:>6} {token:>8} {:>10} {:>6} {:>8}",
+            "  {index:>6} {token:>8} {:>10} {:>6} {:>8}",
             shown(logprob),
-            shown(own),
+            shown(mask),
             shown(version.map(|it| it.to_string()))
         );
     }
     if let Some(status) = &experience.truncate_status {
-        println!("  cut     {status:?}");
+        println!("  truncated {status:?}");
     }
 }
 
-/// The conversation, or else the texts.
-fn show_messages(experience: &Experience) {
+/// Prints the messages, else prompt and response text.
+fn print_messages(experience: &Experience) {
     let messages = experience.messages.as_ref().map(|messages| messages.to_string());
     let messages = messages.and_then(|text| serde_json::from_str::<Value>(&text).ok());
     let Some(Value::Array(messages)) = messages else {
         for (name, text) in
-            [("prompt", &experience.prompt_text), ("answer", &experience.response_text)]
+            [("prompt", &experience.prompt_text), ("response", &experience.response_text)]
         {
             if let Some(text) = text {
-                println!("  {name:<7} {text}");
+                println!("  {name:<8} {text}");
             }
         }
         return;

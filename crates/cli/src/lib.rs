@@ -1,9 +1,10 @@
-//! What a job looks like from outside: log lines, the progress view and `rollway top`. They stand
-//! apart from the command so that examples and tests can look at them too.
+//! Presentation of a job: log lines, the progress view and `rollway top`. A library of its own, so
+//! that examples and tests can use it without the command.
 
-pub mod drain;
-pub mod line;
+pub mod background_writer;
 pub mod log;
+pub mod log_line;
 pub mod output;
+pub mod progress;
+pub mod styled_line;
 pub mod top;
-pub mod view;

@@ -1,17 +1,18 @@
-//! The `rollway` command: arguments in, an honest exit code out.
+//! The `rollway` command: parses arguments, runs a subcommand, returns its exit code.
 
-#![expect(clippy::print_stderr, reason = "errors are for people, and people read standard error")]
+#![expect(clippy::print_stderr, reason = "warnings and errors go to standard error")]
 
 mod bench;
 mod check;
 mod debug;
-mod imitate;
-mod look;
+mod mock_server;
+mod renamed;
 mod run;
 mod serve;
 mod signals;
 mod simulate;
 mod trace;
+mod view;
 mod worker;
 
 use std::path::PathBuf;
@@ -20,8 +21,8 @@ use std::process::ExitCode;
 use clap::{Args as Arguments, Parser, Subcommand};
 use rollway::config::{Config, ConfigError, Resolved};
 use rollway::job::JobError;
-use rollway_cli::log::Form;
-use rollway_cli::output::Output;
+use rollway_base::error_chain;
+use rollway_cli::output::{LogFormat, Output};
 use tokio::runtime::{Builder, Runtime};
 
 /// Rollout engine for reinforcement fine-tuning of language models and agents.
@@ -35,116 +36,118 @@ struct Args {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run the job that a configuration describes
-    Run(Run),
-    /// Say whether a configuration is sound, without running anything
-    Check(Source),
-    /// Run one task once and show everything: messages, tokens, reward, where time went
-    Debug(Source),
-    /// Run a simulated inference server, to try a configuration without a GPU
-    Imitate(imitate::Imitation),
-    /// Run workers on this machine for a job on another one
-    Worker(worker::Workers),
-    /// Make a file for Perfetto (ui.perfetto.dev) from the history of a job
-    Trace(trace::Trace),
-    /// Watch the runners of a running job, those that are stuck first, and cancel what hangs
-    Top(Top),
-    /// Show a job in a browser: a running one live, a finished one as it was recorded
-    View(look::Look),
+    Run(RunArgs),
+    /// Check a configuration without running anything
+    Check(ConfigArgs),
+    /// Run one task once and show messages, tokens, reward and timing
+    Debug(ConfigArgs),
+    /// Run a mock inference server, to try a configuration without a GPU
+    MockServer(mock_server::MockServerArgs),
+    /// Run workers on this machine for a job on another machine
+    Worker(worker::WorkerArgs),
+    /// Export the history of a job for Perfetto (ui.perfetto.dev)
+    Trace(trace::TraceArgs),
+    /// Show the runners of a running job, stuck ones first, and cancel runs
+    Top(TopArgs),
+    /// Show a job in a browser, live or from its recorded history
+    View(view::ViewArgs),
     /// Print the JSON Schema of the configuration, for editors
     Schema,
 }
 
 #[derive(Debug, Arguments)]
-struct Top {
-    /// The job's folder
+struct TopArgs {
+    /// Folder of the job
     #[arg(value_name = "JOB_DIR")]
     job: PathBuf,
-    /// Print it once and end, as when standard output is no terminal
+    /// Print the table once and exit; the default when standard output is not a terminal
     #[arg(long)]
     once: bool,
 }
 
 #[derive(Debug, Arguments)]
-struct Run {
+struct RunArgs {
     #[command(flatten)]
-    source: Source,
-    /// What standard error looks like
+    source: ConfigArgs,
+    /// Format of standard error
     #[arg(long, value_enum, default_value_t)]
-    log: Form,
+    log: LogFormat,
 }
 
 #[derive(Debug, Arguments)]
-struct Source {
-    /// The configuration, in YAML
+struct ConfigArgs {
+    /// Configuration file (YAML)
     config: PathBuf,
-    /// Values that replace those of the file, such as `explorer.max_timeout=60`
+    /// Overrides of the file, such as `explorer.max_timeout=60`
     #[arg(value_name = "KEY=VALUE")]
     overrides: Vec<String>,
 }
 
-/// What the user's input and the job came to.
+/// Error of a subcommand.
 #[derive(Debug)]
-enum Failure {
-    /// The input is at fault: nothing was started.
+enum CliError {
+    /// Invalid input: nothing was started. Exit code 2.
     Input(String),
-    /// The job did not do what it should.
+    /// The job failed. Exit code 1.
     Job(String),
-    /// Somebody ended it; the words were said already.
+    /// Interrupted by a signal; reported already. Exit code 130.
     Interrupted,
 }
 
-impl From<JobError> for Failure {
+impl From<JobError> for CliError {
     fn from(error: JobError) -> Self {
-        if error.is_input() { Self::Input(error.to_string()) } else { Self::Job(error.to_string()) }
+        let message = error_chain(&error);
+        if error.is_input() { Self::Input(message) } else { Self::Job(message) }
     }
 }
 
-impl From<ConfigError> for Failure {
+impl From<ConfigError> for CliError {
     fn from(error: ConfigError) -> Self {
-        Self::Input(error.to_string())
+        Self::Input(error_chain(&error))
     }
 }
 
 fn main() -> ExitCode {
-    let done = match Args::parse().command {
-        Command::Run(Run { source, log }) => {
+    let args = Args::try_parse().unwrap_or_else(|error| renamed::exit(&error));
+    let done = match args.command {
+        Command::Run(RunArgs { source, log }) => {
             load(&source).and_then(|config| run::run(config, &source, log))
         }
         Command::Check(source) => load(&source).and_then(|config| check::check(&config, &source)),
         Command::Debug(source) => load(&source).and_then(|config| debug::debug(&config)),
-        Command::Imitate(imitation) => imitate::imitate(&imitation),
-        Command::Worker(workers) => worker::work(&workers),
-        Command::Trace(wanted) => trace::trace(&wanted),
-        Command::Top(Top { job, once }) => runtime().and_then(|runtime| {
+        Command::MockServer(args) => mock_server::mock_server(&args),
+        Command::Worker(args) => worker::run_workers(&args),
+        Command::Trace(args) => trace::trace(&args),
+        Command::Top(TopArgs { job, once }) => runtime().and_then(|runtime| {
             let done = runtime.block_on(rollway_cli::top::top(&job, once));
-            // Nobody waits for a key that is not pressed.
+            // A request in flight does not delay the exit.
             runtime.shutdown_background();
-            done.map_err(Failure::Input)
+            done.map_err(CliError::Input)
         }),
-        Command::View(look) => look::look(&look),
+        Command::View(args) => view::view(&args),
         Command::Schema => {
             run::print_schema();
             Ok(())
         }
     };
-    Output::finish();
+    Output::flush_at_exit();
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(Failure::Input(message)) => {
-            Output::conclude(&format!("error: {message}"));
+        Err(CliError::Input(message)) => {
+            Output::write_final(&format!("error: {message}"));
             ExitCode::from(2)
         }
-        Err(Failure::Job(message)) => {
-            Output::conclude(&format!("error: {message}"));
+        Err(CliError::Job(message)) => {
+            Output::write_final(&format!("error: {message}"));
             ExitCode::FAILURE
         }
-        // As shells say it of a program that Ctrl-C has ended.
-        Err(Failure::Interrupted) => ExitCode::from(130),
+        // 128 + SIGINT, as shells report it.
+        Err(CliError::Interrupted) => ExitCode::from(130),
     }
 }
 
-/// Reads and checks a configuration; what there is to know about it goes to standard error.
-fn load(source: &Source) -> Result<Config, Failure> {
+/// Reads and checks a configuration; warnings go to standard error.
+fn load(source: &ConfigArgs) -> Result<Config, CliError> {
     let config = Config::load(&source.config)?.with_overrides(&source.overrides)?;
     let Resolved { config, warnings } = config.resolve()?;
     for warning in warnings {
@@ -153,8 +156,10 @@ fn load(source: &Source) -> Result<Config, Failure> {
     Ok(config)
 }
 
-/// Returns threads for everything that waits.
-fn runtime() -> Result<Runtime, Failure> {
+/// Returns the tokio runtime of a subcommand.
+fn runtime() -> Result<Runtime, CliError> {
     let runtime = Builder::new_multi_thread().enable_all().build();
-    runtime.map_err(|error| Failure::Job(format!("no threads could be started: {error}")))
+    runtime.map_err(|error| {
+        CliError::Job(format!("cannot start threads: {error}; check the limits of this user"))
+    })
 }

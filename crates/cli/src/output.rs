@@ -1,30 +1,44 @@
-//! Standard error as one place that lines and the live view share: a line is printed above the
-//! view, and the view stays where it is.
+//! Standard error, shared by log lines and the live view: lines scroll above the view, which stays
+//! at the bottom.
 //!
-//! The cursor is never hidden and no mode of the terminal is changed for longer than one write, so
-//! that there is nothing to restore when the process is killed.
+//! The cursor is never hidden and terminal modes change only within one write, so there is nothing
+//! to restore when the process is killed.
 
 use std::fmt::{self, Debug};
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use crate::drain::Drain;
-use crate::line::Line;
-use crate::log::{self, Form};
+use clap::ValueEnum;
 
-/// The size of a terminal.
+use crate::background_writer::BackgroundWriter;
+use crate::log_line;
+use crate::styled_line::StyledLine;
+
+/// Value of `--log`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// A live view on a terminal, lines of text elsewhere
+    #[default]
+    Auto,
+    /// Lines of text
+    Plain,
+    /// One JSON object per line
+    Json,
+}
+
+/// Size of a terminal in character cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Size {
-    /// Characters of a line.
+pub struct TerminalSize {
+    /// Cells of a row.
     pub columns: usize,
-    /// Lines.
+    /// Number of rows.
     pub rows: usize,
 }
 
-/// What somebody reads.
+/// Form of an output, as resolved from [`LogFormat`] and the terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum OutputKind {
     /// A terminal with a view that is drawn in place.
     Live,
     /// Lines of text.
@@ -33,88 +47,88 @@ pub enum Kind {
     Json,
 }
 
-/// Standard error, once it is used as an output.
-static STDERR: OnceLock<Drain> = OnceLock::new();
+/// Writer of standard error, set by the first [`Output::stderr`].
+static STDERR: OnceLock<BackgroundWriter> = OnceLock::new();
 
-/// Where lines and the view go. Clones are the same place.
+/// Destination of log lines and the live view. Cheap to clone; clones share state.
 #[derive(Clone)]
 pub struct Output(Arc<Shared>);
 
 struct Shared {
-    kind: Kind,
+    kind: OutputKind,
     colors: bool,
-    size: Box<dyn Fn() -> Size + Send + Sync>,
-    state: Mutex<State>,
+    size: Box<dyn Fn() -> TerminalSize + Send + Sync>,
+    state: Mutex<OutputState>,
 }
 
-struct State {
-    to: Box<dyn Write + Send>,
-    /// The view as it stands on the terminal, above the cursor.
-    shown: Vec<Line>,
+struct OutputState {
+    target: Box<dyn Write + Send>,
+    /// Lines of the view that are on the terminal, above the cursor.
+    shown: Vec<StyledLine>,
 }
 
 impl Output {
-    /// Returns standard error: with `auto` live if it is a terminal that can move its cursor.
-    pub fn stderr(form: Form) -> Self {
+    /// Returns standard error. With `auto`, it is live if it is a terminal that can move its cursor.
+    pub fn stderr(format: LogFormat) -> Self {
         let stderr = io::stderr();
         let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         let is_terminal = stderr.is_terminal();
         let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
-        let kind = match form {
-            Form::Json => Kind::Json,
-            Form::Auto if is_terminal && !is_dumb => Kind::Live,
-            Form::Auto | Form::Plain => Kind::Plain,
+        let kind = match format {
+            LogFormat::Json => OutputKind::Json,
+            LogFormat::Auto if is_terminal && !is_dumb => OutputKind::Live,
+            LogFormat::Auto | LogFormat::Plain => OutputKind::Plain,
         };
         let colors = is_terminal && !is_dumb && !is_set("NO_COLOR");
-        let instead = match kind {
-            Kind::Json => log::left_out_json,
-            Kind::Plain | Kind::Live => log::left_out,
+        let dropped_notice = match kind {
+            OutputKind::Json => log_line::dropped_json,
+            OutputKind::Plain | OutputKind::Live => log_line::dropped_text,
         };
-        let drain = STDERR.get_or_init(|| Drain::to(stderr, instead));
-        Self::new(kind, colors, Box::new(drain.clone()), Box::new(terminal_size))
+        let writer = STDERR.get_or_init(|| BackgroundWriter::start(stderr, dropped_notice));
+        Self::new(kind, colors, Box::new(writer.clone()), Box::new(stderr_size))
     }
 
-    /// Waits until everything is on standard error, or nobody seems to read it.
-    pub fn finish() {
-        STDERR.get().into_iter().for_each(Drain::finish);
+    /// Waits until queued text is on standard error, or the reader is too slow.
+    pub fn flush_at_exit() {
+        STDERR.get().into_iter().for_each(BackgroundWriter::flush_at_exit);
     }
 
-    /// Writes the last words of a process to standard error, after everything else.
-    pub fn conclude(words: &str) {
-        let words = format!("{words}\n");
-        // There is nobody to tell that it did not work.
+    /// Writes the final message of the process to standard error, after all queued text.
+    pub fn write_final(message: &str) {
+        let message = format!("{message}\n");
+        // A failure to write has no other place to be reported.
         let _ = match STDERR.get() {
-            Some(drain) => drain.clone().write_all(words.as_bytes()),
-            None => io::stderr().write_all(words.as_bytes()),
+            Some(writer) => writer.clone().write_all(message.as_bytes()),
+            None => io::stderr().write_all(message.as_bytes()),
         };
-        Self::finish();
+        Self::flush_at_exit();
     }
 
-    /// Returns an output to anywhere.
+    /// Returns an output that writes to `target`.
     pub fn new(
-        kind: Kind,
+        kind: OutputKind,
         colors: bool,
-        to: Box<dyn Write + Send>,
-        size: Box<dyn Fn() -> Size + Send + Sync>,
+        target: Box<dyn Write + Send>,
+        size: Box<dyn Fn() -> TerminalSize + Send + Sync>,
     ) -> Self {
-        let state = Mutex::new(State { to, shown: Vec::new() });
+        let state = Mutex::new(OutputState { target, shown: Vec::new() });
         Self(Arc::new(Shared { kind, colors, size, state }))
     }
 
-    /// Returns what is written here.
-    pub fn kind(&self) -> Kind {
+    /// Returns the form of this output.
+    pub fn kind(&self) -> OutputKind {
         self.0.kind
     }
 
-    /// Returns how large the terminal is now.
-    pub fn size(&self) -> Size {
+    /// Returns the current size of the terminal.
+    pub fn size(&self) -> TerminalSize {
         (self.0.size)()
     }
 
-    /// Writes lines that stay, above the view.
-    pub fn print(&self, lines: &[Line]) {
+    /// Writes permanent lines above the view.
+    pub fn print(&self, lines: &[StyledLine]) {
         self.write(|state, size| {
-            // Cleared first: behind a line that fills its row, the cursor still is in that row.
+            // Clear first: after a line that fills its row the cursor is still in that row.
             let mut text = state.rewind(size) + CLEAR_BELOW;
             for line in lines {
                 text.push_str(&line.encode(self.0.colors));
@@ -124,15 +138,14 @@ impl Output {
         });
     }
 
-    /// Writes a line of text as it is, for programs.
+    /// Writes a line of text unchanged, for programs.
     pub fn raw(&self, line: &str) {
         self.write(|_, _| format!("{line}\n"));
     }
 
-    /// Draws a view over the one before.
-    pub fn show(&self, lines: Vec<Line>) {
+    /// Replaces the view.
+    pub fn show(&self, lines: Vec<StyledLine>) {
         self.write(|state, size| {
-            // What looks the same needs no drawing, unless the terminal has moved it.
             if state.shown == lines {
                 return String::new();
             }
@@ -142,30 +155,32 @@ impl Output {
         });
     }
 
-    /// Takes the view away and writes what stays in its place.
-    pub fn end(&self, lines: &[Line]) {
+    /// Removes the view and writes permanent lines in its place.
+    pub fn end(&self, lines: &[StyledLine]) {
         self.show(Vec::new());
         self.print(lines);
     }
 
-    fn frame(&self, lines: &[Line]) -> String {
-        let line = |line: &Line| line.encode(self.0.colors) + CLEAR_REST + "\n";
+    fn frame(&self, lines: &[StyledLine]) -> String {
+        let line = |line: &StyledLine| line.encode(self.0.colors) + CLEAR_REST + "\n";
         lines.iter().map(line).collect()
     }
 
-    /// Writes everything at once, so that a terminal never shows half of it.
-    fn write(&self, text: impl FnOnce(&mut State, Size) -> String) {
+    /// Writes in one call, so that a terminal never shows a partial frame.
+    fn write(&self, text: impl FnOnce(&mut OutputState, TerminalSize) -> String) {
         let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
         let text = text(&mut state, self.size());
         if text.is_empty() {
             return;
         }
         let text = match self.0.kind {
-            Kind::Live => format!("{HOLD}{text}{RELEASE}"),
-            Kind::Plain | Kind::Json => text.replace(CLEAR_REST, "").replace(CLEAR_BELOW, ""),
+            OutputKind::Live => format!("{BEGIN_UPDATE}{text}{END_UPDATE}"),
+            OutputKind::Plain | OutputKind::Json => {
+                text.replace(CLEAR_REST, "").replace(CLEAR_BELOW, "")
+            }
         };
-        // A log that cannot be written to is no reason to stop.
-        let _ = state.to.write_all(text.as_bytes()).and_then(|()| state.to.flush());
+        // A log that cannot be written is no reason to stop the job.
+        let _ = state.target.write_all(text.as_bytes()).and_then(|()| state.target.flush());
     }
 }
 
@@ -173,15 +188,15 @@ impl Output {
 const CLEAR_REST: &str = "\x1b[K";
 /// Clears from the cursor to the end of the terminal.
 const CLEAR_BELOW: &str = "\x1b[J";
-/// Asks terminals that can to show nothing until [`RELEASE`]; others ignore it.
-const HOLD: &str = "\x1b[?2026h";
-const RELEASE: &str = "\x1b[?2026l";
+/// Begins a synchronized update: the terminal shows nothing until [`END_UPDATE`].
+const BEGIN_UPDATE: &str = "\x1b[?2026h";
+const END_UPDATE: &str = "\x1b[?2026l";
 
-impl State {
-    /// Returns what moves the cursor to the first line of the view.
-    fn rewind(&self, size: Size) -> String {
-        // A terminal that became narrower has broken longer lines into several.
-        let rows = |line: &Line| line.width().div_ceil(size.columns.max(1)).max(1);
+impl OutputState {
+    /// Returns the escape sequence that moves the cursor to the first line of the view.
+    fn rewind(&self, size: TerminalSize) -> String {
+        // A terminal that became narrower has wrapped long lines.
+        let rows = |line: &StyledLine| line.width().div_ceil(size.columns.max(1)).max(1);
         match self.shown.iter().map(rows).sum::<usize>().min(size.rows) {
             0 => String::new(),
             rows => format!("\r\x1b[{rows}A"),
@@ -195,20 +210,20 @@ impl Debug for Output {
     }
 }
 
-fn terminal_size() -> Size {
+fn stderr_size() -> TerminalSize {
     size_of(io::stderr())
 }
 
-/// Asks a terminal for its size.
-pub fn size_of(terminal: impl AsFd) -> Size {
+/// Returns the size of a terminal, else that of `COLUMNS` and `LINES`, else 80 × 24.
+pub fn size_of(terminal: impl AsFd) -> TerminalSize {
     let size = rustix::termios::tcgetwinsize(terminal).ok();
     let number = |name| std::env::var(name).ok()?.parse().ok();
-    let told = |cells: Option<u16>, name, usual| {
+    let resolve = |cells: Option<u16>, name, default| {
         let cells = cells.filter(|cells| *cells > 0).map(usize::from);
-        cells.or_else(|| number(name)).unwrap_or(usual)
+        cells.or_else(|| number(name)).unwrap_or(default)
     };
-    Size {
-        columns: told(size.map(|size| size.ws_col), "COLUMNS", 80),
-        rows: told(size.map(|size| size.ws_row), "LINES", 24),
+    TerminalSize {
+        columns: resolve(size.map(|size| size.ws_col), "COLUMNS", 80),
+        rows: resolve(size.map(|size| size.ws_row), "LINES", 24),
     }
 }

@@ -1,6 +1,6 @@
-//! `rollway run`: runs the job of a configuration, shows it, and ends it when somebody wants that.
+//! `rollway run`: runs the job of a configuration, shows its progress and stops it on a signal.
 
-#![expect(clippy::print_stdout, reason = "what was asked for goes to standard output")]
+#![expect(clippy::print_stdout, reason = "the result goes to standard output")]
 
 use std::sync::Arc;
 
@@ -8,19 +8,19 @@ use rollway::config::{Config, Mode, schema};
 use rollway::explorer::{Watcher, Watchers};
 use rollway::job::{Job, JobError, State, Summary};
 use rollway::trace;
-use rollway_cli::log::{self, Form};
-use rollway_cli::output::{Kind, Output};
-use rollway_cli::view::summary::Account;
-use rollway_cli::view::{Ending, Title, View};
+use rollway_cli::log;
+use rollway_cli::output::{LogFormat, Output, OutputKind};
+use rollway_cli::progress::summary::FinalSummary;
+use rollway_cli::progress::{JobTitle, ProgressEnd, ProgressView};
 use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
 use tracing::Level;
 
-use crate::bench::Table;
+use crate::bench::BenchTable;
 use crate::serve::serve;
 use crate::signals::Signals;
 use crate::simulate::simulate;
-use crate::{Failure, Source, runtime};
+use crate::{CliError, ConfigArgs, runtime};
 
 /// Prints the JSON Schema of the configuration.
 pub(crate) fn print_schema() {
@@ -28,69 +28,74 @@ pub(crate) fn print_schema() {
 }
 
 /// Runs the job of a checked configuration to its end.
-pub(crate) fn run(config: Config, source: &Source, form: Form) -> Result<(), Failure> {
+pub(crate) fn run(config: Config, source: &ConfigArgs, format: LogFormat) -> Result<(), CliError> {
     match config.mode {
         Mode::Simulate => simulate(&config),
         Mode::Serve => serve(&config),
-        Mode::Both | Mode::Explore | Mode::Train | Mode::Bench => job(config, source, form),
+        Mode::Both | Mode::Explore | Mode::Train | Mode::Bench => job(config, source, format),
     }
 }
 
-/// Runs a job, and shows it.
-fn job(config: Config, source: &Source, form: Form) -> Result<(), Failure> {
+/// Runs a job and shows its progress.
+fn job(config: Config, source: &ConfigArgs, format: LogFormat) -> Result<(), CliError> {
     let config = config.named();
-    let output = Output::stderr(form);
+    let output = Output::stderr(format);
     let names = trace::is_wanted(&config).then(|| trace::Names::of(&config));
     log::install(config.log.level, &output, names);
     if let Some(summary) = Job::finished(&config)? {
-        log::say(&output, Level::INFO, &finished(&summary, &config, source));
+        log::emit(&output, Level::INFO, &finished_message(&summary, &config, source));
         return Ok(());
     }
     let runtime = runtime()?;
-    let table = Arc::new(Table::default());
-    let view = View::start(Title::new(&config, Some(source.config.clone())), &output);
+    let table = Arc::new(BenchTable::default());
+    let view = ProgressView::start(JobTitle::new(&config, Some(source.config.clone())), &output);
     let mut watchers: Vec<Arc<dyn Watcher>> = vec![Arc::clone(&view) as _];
     if config.mode == Mode::Bench {
         watchers.push(Arc::clone(&table) as _);
     }
-    let ended = runtime.block_on(follow(config, Watchers::new(watchers), &output));
-    // Whoever did not end in time is not waited for again.
+    let ended = runtime.block_on(run_to_end(config, Watchers::new(watchers), &output));
+    // Tasks that did not end in time are not awaited again.
     runtime.shutdown_background();
     let summary = match ended? {
         Some(Ok(Ok(summary))) => summary,
-        // What was not started has no end.
+        // A job that was not started has no summary.
         Some(Ok(Err(error))) if error.is_input() => return Err(error.into()),
         Some(Ok(Err(error))) => {
-            view.end(Ending::Failed, None);
+            view.end(ProgressEnd::Failed, None);
             return Err(error.into());
         }
         Some(Err(error)) => {
-            view.end(Ending::Failed, None);
-            return Err(Failure::Job(format!("the job broke: {error}")));
+            view.end(ProgressEnd::Failed, None);
+            return Err(CliError::Job(format!(
+                "internal error: {error}; run the same command to resume"
+            )));
         }
         None => {
-            view.end(Ending::Stopped, None);
-            return Err(Failure::Interrupted);
+            view.end(ProgressEnd::Stopped, None);
+            return Err(CliError::Interrupted);
         }
     };
     let stopped = summary.state == State::Stopped;
-    let account = Account::from(&summary);
-    view.end(if stopped { Ending::Stopped } else { Ending::Done }, Some(&account));
-    if output.kind() != Kind::Json {
-        // What goes to the same terminal otherwise is there before.
-        Output::finish();
+    let totals = FinalSummary::from(&summary);
+    view.end(if stopped { ProgressEnd::Stopped } else { ProgressEnd::Done }, Some(&totals));
+    if output.kind() != OutputKind::Json {
+        // Log lines on the same terminal come first.
+        Output::flush_at_exit();
         print!("{table}");
     }
-    if stopped { Err(Failure::Interrupted) } else { Ok(()) }
+    if stopped { Err(CliError::Interrupted) } else { Ok(()) }
 }
 
-/// What a job came to; none: it was ended at once.
-type Outcome = Option<Result<Result<Summary, JobError>, JoinError>>;
+/// Result of a job. `None`: stopped immediately.
+type JobOutcome = Option<Result<Result<Summary, JobError>, JoinError>>;
 
-/// Follows a job to its end. The first signal ends it cleanly, the second at once.
-async fn follow(config: Config, watchers: Watchers, output: &Output) -> Result<Outcome, Failure> {
-    let failed = |error| Failure::Job(format!("signals cannot be waited for: {error}"));
-    let mut signals = Signals::new().map_err(failed)?;
+/// Runs a job to its end. The first signal stops it gracefully, the second immediately.
+async fn run_to_end(
+    config: Config,
+    watchers: Watchers,
+    output: &Output,
+) -> Result<JobOutcome, CliError> {
+    let mut signals = Signals::new()?;
     let stop = CancellationToken::new();
     let mut running = tokio::spawn(Job::run(config, watchers, stop.clone()));
     loop {
@@ -98,19 +103,20 @@ async fn follow(config: Config, watchers: Watchers, output: &Output) -> Result<O
             ended = &mut running => return Ok(Some(ended)),
             () = signals.next() => {
                 if stop.is_cancelled() {
-                    log::say(output, Level::WARN, "ended at once; the same command goes on");
+                    log::emit(output, Level::WARN, "stopped immediately; run the same command to resume");
                     return Ok(None);
                 }
                 stop.cancel();
-                let words = "ending cleanly; the same command goes on. Once more ends it at once";
-                log::say(output, Level::INFO, words);
+                let message = "stopping; press Ctrl-C again to stop immediately. Run the same command to \
+                               resume";
+                log::emit(output, Level::INFO, message);
             }
         }
     }
 }
 
-/// Says that there is nothing to do, and what could be done.
-fn finished(summary: &Summary, config: &Config, source: &Source) -> String {
+/// Returns the message for a job that is finished already, with possible next commands.
+fn finished_message(summary: &Summary, config: &Config, source: &ConfigArgs) -> String {
     let percent = |score: Option<f64>| score.map(|score| format!("{:.1} %", 100.0 * score));
     let scores = match (percent(summary.first_eval), percent(summary.last_eval)) {
         (Some(first), Some(last)) => format!(", evaluations {first} → {last}"),
@@ -121,8 +127,8 @@ fn finished(summary: &Summary, config: &Config, source: &Source) -> String {
         _ => ("buffer.total_steps", summary.steps),
     };
     format!(
-        "the job `{}` is finished: {steps} steps{scores}\nfolder: {}\nto go on: rollway run {} \
-         {key}={}\nto begin anew: rollway run {} name={}-2",
+        "the job `{}` is finished: {steps} steps{scores}\nfolder: {}\nto continue: rollway run {} \
+         {key}={}\nto start over: rollway run {} name={}-2",
         config.name,
         config.job_dir().display(),
         source.config.display(),

@@ -1,55 +1,54 @@
-//! `rollway run` in mode `serve`: serves until it is told to end.
+//! `rollway run` in mode `serve`: serves until a signal stops it.
 
-#![expect(clippy::print_stdout, reason = "where the server is, is what was asked for")]
+#![expect(clippy::print_stdout, reason = "the address of the server is the result")]
 
-use std::io;
 use std::sync::Arc;
 
 use rollway::config::Config;
 use rollway::serve::{Checkpoints, ServeError, Server};
-use rollway_cli::log::{self, Form};
-use rollway_cli::output::Output;
+use rollway_base::error_chain;
+use rollway_cli::log;
+use rollway_cli::output::{LogFormat, Output};
 
 use crate::signals::Signals;
-use crate::{Failure, runtime};
+use crate::{CliError, runtime};
 
-/// Serves the models of a checked configuration until a signal ends it.
-pub(crate) fn serve(config: &Config) -> Result<(), Failure> {
-    log::install(config.log.level, &Output::stderr(Form::Plain), None);
-    let failed = |what: &str, error: io::Error| Failure::Job(format!("{what}: {error}"));
+/// Serves the models of a checked configuration until a signal stops it.
+pub(crate) fn serve(config: &Config) -> Result<(), CliError> {
+    log::install(config.log.level, &Output::stderr(LogFormat::Plain), None);
     runtime()?.block_on(async {
-        let mut signals =
-            Signals::new().map_err(|error| failed("signals cannot be waited for", error))?;
+        let mut signals = Signals::new()?;
         let weights = Arc::new(Checkpoints::new(config.job_dir()));
         let server = tokio::select! {
             server = Server::start(config, weights) => server?,
             () = signals.next() => return Ok(()),
         };
-        print_where(config, &server);
+        print_address(config, &server);
         signals.next().await;
-        println!("ending; a second signal ends it at once");
+        println!("stopping; press Ctrl-C again to stop immediately");
         tokio::select! {
             stopped = server.stop() => stopped?,
             () = signals.next() => {
-                return Err(Failure::Job("ended before everything was closed".to_owned()));
+                let message = "stopped before requests in flight finished; their turns may be lost";
+                return Err(CliError::Job(message.to_owned()));
             }
         }
-        println!("ended");
+        println!("stopped");
         Ok(())
     })
 }
 
-impl From<ServeError> for Failure {
+impl From<ServeError> for CliError {
     fn from(error: ServeError) -> Self {
         match error {
             ServeError::Config(error) => error.into(),
-            ServeError::Sink(error) => Self::Input(error.to_string()),
-            error => Self::Job(error.to_string()),
+            ServeError::Sink(error) => Self::Input(error_chain(&error)),
+            error => Self::Job(error_chain(&error)),
         }
     }
 }
 
-fn print_where(config: &Config, server: &Server) {
+fn print_address(config: &Config, server: &Server) {
     let counts = server.counts();
     println!("serving {} at {}", rollway::gateway_options::trained_model(config), server.url());
     println!("  address in  {}", server.url_file().display());
@@ -59,13 +58,13 @@ fn print_where(config: &Config, server: &Server) {
             let variable = config.explorer.proxy_key_env.as_deref().unwrap_or_default();
             println!("  key in      ${variable}");
         }
-        None => println!("  key         none: whoever reaches the address may use it"),
+        None => println!("  key         none: every client that reaches the address has access"),
     }
     if let Some((url, secret)) = server.reader() {
         println!("  trainers    {url}, secret in {}", secret.display());
     }
     println!(
-        "  so far      {} recorded, {} wait for a commit, step {}",
+        "  so far      {} recorded, {} waiting for a commit, step {}",
         counts.recorded, counts.ready, counts.step
     );
 }

@@ -1,10 +1,10 @@
-//! Ctrl-C, and what service managers send.
-
-use std::io;
+//! SIGINT and SIGTERM as requests to stop.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Signals that ask the command to end.
+use crate::CliError;
+
+/// Stream of stop signals.
 #[derive(Debug)]
 pub(crate) struct Signals {
     interrupt: Signal,
@@ -12,13 +12,17 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Takes them from here on: they no longer end the process by themselves.
-    pub(crate) fn new() -> io::Result<Self> {
-        let interrupt = signal(SignalKind::interrupt())?;
-        Ok(Self { interrupt, terminate: signal(SignalKind::terminate())? })
+    /// Installs the handlers; from then on the signals no longer end the process.
+    pub(crate) fn new() -> Result<Self, CliError> {
+        let handler = |kind| {
+            signal(kind)
+                .map_err(|error| CliError::Job(format!("cannot install a signal handler: {error}")))
+        };
+        let interrupt = handler(SignalKind::interrupt())?;
+        Ok(Self { interrupt, terminate: handler(SignalKind::terminate())? })
     }
 
-    /// Waits for the next one.
+    /// Waits for the next signal.
     pub(crate) async fn next(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}

@@ -1,28 +1,31 @@
-//! Mode `simulate`: from the configuration to a job in virtual time, and what came of it.
+//! `rollway run` in mode `simulate`: runs the job of a configuration in virtual time.
 
-#![expect(clippy::print_stdout, reason = "the result of a job is data for standard output")]
+#![expect(clippy::print_stdout, reason = "the result goes to standard output")]
 
 use rollway::config::{Config, Faults};
 use rollway_core::CancelReason;
 use rollway_sim::dice::Rate;
 use rollway_sim::job::{Faults as Rates, Job, JobReport, StepReport, run_job};
 
-use crate::Failure;
+use crate::CliError;
 
 /// Runs the job of a checked configuration to its end.
-pub(crate) fn simulate(config: &Config) -> Result<(), Failure> {
+pub(crate) fn simulate(config: &Config) -> Result<(), CliError> {
     let job = job(config);
     println!(
         "{} steps of {} tasks × {} runs on {} simulated runners, seed {}",
         job.steps, job.batch_size, job.repeat_times, job.config.runners, job.seed
     );
-    println!(" step    time     ok  partial  failed  cut   delivered  dropped");
-    let report = run_job(&job, print_step).map_err(Failure::Job)?;
+    println!(" step    time     ok  partial  failed  canc  delivered  dropped");
+    let report = run_job(&job, print_step).map_err(CliError::Job)?;
     print_summary(&report);
     if report.counters.balanced() {
         return Ok(());
     }
-    Err(Failure::Job(format!("the counters do not add up: {:?}", report.counters)))
+    Err(CliError::Job(format!(
+        "internal error: counters do not balance: {:?}; report it with the configuration",
+        report.counters
+    )))
 }
 
 fn print_step(step: StepReport) {
@@ -59,12 +62,12 @@ fn print_summary(report: &JobReport) {
         runs.cancelled.total(),
     );
     let failed = runs.failed.nonzero().map(|(kind, count)| format!("{count} {kind}"));
-    print_list("failed for good", failed);
+    print_list("failed after all retries", failed);
     let retried = counters.retries.nonzero().map(|(kind, count)| format!("{count} {kind}"));
-    print_list("tried again after", retried);
+    print_list("retried after", retried);
     let over = runs.cancelled[CancelReason::OverRollout];
     if over > 0 {
-        println!("  cut because enough others had finished: {over}");
+        println!("  cancelled because enough others finished: {over}");
     }
     println!(
         "payloads: {} received = {} delivered + {} dropped",
@@ -77,10 +80,10 @@ fn print_summary(report: &JobReport) {
     println!("runners lost and replaced: {}", counters.runners_lost);
 }
 
-fn print_list(what: &str, items: impl Iterator<Item = String>) {
+fn print_list(label: &str, items: impl Iterator<Item = String>) {
     let items: Vec<String> = items.collect();
     if !items.is_empty() {
-        println!("  {what}: {}", items.join(", "));
+        println!("  {label}: {}", items.join(", "));
     }
 }
 

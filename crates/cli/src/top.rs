@@ -1,106 +1,112 @@
-//! `rollway top`: the runners of a running job on a terminal, those that are stuck first.
+//! `rollway top`: live table of a running job's runners, stuck ones first.
 //!
 //! ```text
-//! dashboard of the job ─► ask ─► News ─┐
-//! terminal ─► screen ─► keys ──────────┴─► board ─► draw ─► screen
+//! dashboard of the job ─► client ─► TopSnapshot ─┐
+//! terminal ─► key events ────────────────────────┴─► model ─► draw ─► terminal
 //! ```
 //!
-//! [`board`] knows what is shown and what keys do, and [`draw`] turns it into lines, both without a
-//! clock, a terminal or a job.
+//! [`model`] and [`draw`] use no clock, terminal or job.
 
-pub mod ask;
-pub mod board;
+pub mod client;
+mod columns;
 pub mod draw;
-pub mod keys;
-pub mod screen;
+pub mod model;
+pub mod terminal;
 
 use std::io;
 use std::path::Path;
 use std::time::Duration;
 
+use crossterm::event::{Event, EventStream, KeyEventKind};
+use futures_util::StreamExt as _;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
-use self::ask::{Asker, News};
-use self::board::{Board, Deed};
-use self::screen::Screen;
+use self::client::{TopClient, TopSnapshot};
+use self::model::{CancelTarget, TopAction, TopModel};
+use self::terminal::RawTerminal;
 use crate::output::size_of;
 
-/// How often the job is asked.
-const INTERVAL: Duration = Duration::from_secs(1);
+/// Time between two snapshots.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The width of what is printed to something that is no terminal.
-const WIDTH: usize = 160;
+/// Columns of the table when standard output is not a terminal.
+const PIPE_COLUMNS: usize = 160;
 
-/// Shows a job until somebody has seen enough; or once, if that is wanted or there is no terminal.
+/// Shows a job until the user quits; prints it once if `once` is set or there is no terminal.
 ///
 /// # Errors
-/// In words, if there is no such job, or it does not answer.
+/// A message, if the job is not running or does not respond.
 pub async fn top(job: &Path, once: bool) -> Result<(), String> {
-    let asker = Asker::find(job)?;
-    let news = asker.news().await.map_err(|words| {
+    let client = TopClient::open(job)?;
+    let snapshot = client.snapshot().await.map_err(|error| {
         let job = job.display();
-        format!("{words}; if the job is over, look at it with `rollway view {job}`")
+        format!("{error}; if the job has ended, open it with `rollway view {job}`")
     })?;
-    let mut board = Board::default();
-    board.hear(Ok(news));
-    let shown = if once || !screen::is_there() { print(&board) } else { live(asker, board).await };
+    let mut model = TopModel::default();
+    model.on_snapshot(Ok(snapshot));
+    let is_live = !once && terminal::is_interactive();
+    let shown = if is_live { run_live(client, model).await } else { print(&model) };
     match shown {
-        // Whoever was to read it has gone.
+        // The reader of the pipe has seen enough.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        shown => shown.map_err(|error| format!("the terminal does not work: {error}")),
+        shown => shown.map_err(|error| {
+            format!("cannot use the terminal: {error}; `--once` prints the table without it")
+        }),
     }
 }
 
-/// Prints everything once.
-fn print(board: &Board) -> io::Result<()> {
+/// Prints the whole table once.
+fn print(model: &TopModel) -> io::Result<()> {
     use io::IsTerminal as _;
-    let colors = screen::colors();
+    let colors = terminal::has_colors();
     let is_terminal = io::stdout().is_terminal();
-    let columns = if is_terminal { size_of(io::stdout()).columns } else { WIDTH };
-    let lines = draw::once(board, columns);
+    let columns = if is_terminal { size_of(io::stdout()).columns } else { PIPE_COLUMNS };
+    let lines = draw::full_table(model, columns);
     let text: String =
         lines.iter().map(|line| line.encode(colors).trim_end().to_owned() + "\n").collect();
-    screen::write(&text)
+    terminal::print(&text)
 }
 
-/// What comes in while the view is up.
-enum Heard {
-    News(Box<Result<News, String>>),
-    /// What became of a cancel.
-    Done(String),
+/// Message from a request task to the event loop.
+enum TopMessage {
+    Snapshot(Box<Result<TopSnapshot, String>>),
+    /// Result of a cancel request.
+    Notice(String),
 }
 
-async fn live(asker: Asker, mut board: Board) -> io::Result<()> {
+async fn run_live(client: TopClient, mut model: TopModel) -> io::Result<()> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut hangup = signal(SignalKind::hangup())?;
-    let mut resized = signal(SignalKind::window_change())?;
-    let (sender, mut heard) = mpsc::channel(16);
-    tokio::spawn(follow(asker.clone(), sender.clone()));
-    let screen = Screen::take()?;
-    let mut keys = screen::keys();
+    let (sender, mut messages) = mpsc::channel(16);
+    tokio::spawn(poll(client.clone(), sender.clone()));
+    let mut terminal = RawTerminal::enter()?;
+    let mut events = EventStream::new();
     loop {
-        screen.show(&draw::draw(&mut board, screen.size()))?;
+        terminal.draw(&mut model)?;
         tokio::select! {
-            Some(pressed) = keys.recv() => {
-                for key in pressed {
-                    match board.press(key) {
-                        Deed::None => {}
-                        Deed::Quit => return Ok(()),
-                        Deed::Cancel(target) => {
-                            board.note = Some("cancelling …".to_owned());
-                            tokio::spawn(cancel(asker.clone(), target, sender.clone()));
+            event = events.next() => match event {
+                Some(Ok(Event::Key(key))) if key.kind == KeyEventKind::Press => {
+                    match model.on_key(key) {
+                        TopAction::None => {}
+                        TopAction::Quit => return Ok(()),
+                        TopAction::Cancel(target) => {
+                            model.notice = Some("cancelling …".to_owned());
+                            tokio::spawn(cancel(client.clone(), target, sender.clone()));
                         }
                     }
                 }
-            }
-            Some(heard) = heard.recv() => match heard {
-                Heard::News(news) => board.hear(*news),
-                Heard::Done(words) => board.note = Some(words),
+                // Among them a resize: the next frame has the new size.
+                Some(Ok(_)) => {}
+                Some(Err(error)) => return Err(error),
+                None => return Ok(()),
             },
-            _ = resized.recv() => {}
+            Some(message) = messages.recv() => match message {
+                TopMessage::Snapshot(snapshot) => model.on_snapshot(*snapshot),
+                TopMessage::Notice(notice) => model.notice = Some(notice),
+            },
             _ = interrupt.recv() => return Ok(()),
             _ = terminate.recv() => return Ok(()),
             _ = hangup.recv() => return Ok(()),
@@ -108,22 +114,21 @@ async fn live(asker: Asker, mut board: Board) -> io::Result<()> {
     }
 }
 
-/// Asks again and again; whoever does not listen any more ends it.
-async fn follow(asker: Asker, to: mpsc::Sender<Heard>) {
+/// Sends snapshots until the receiver is closed.
+async fn poll(client: TopClient, sender: mpsc::Sender<TopMessage>) {
     loop {
-        sleep(INTERVAL).await;
-        if to.send(Heard::News(Box::new(asker.news().await))).await.is_err() {
+        sleep(POLL_INTERVAL).await;
+        if sender.send(TopMessage::Snapshot(Box::new(client.snapshot().await))).await.is_err() {
             return;
         }
     }
 }
 
-async fn cancel(asker: Asker, target: board::Target, to: mpsc::Sender<Heard>) {
-    let done = asker.cancel(&target.batch, target.task, target.run).await;
-    let words = match done {
+async fn cancel(client: TopClient, target: CancelTarget, sender: mpsc::Sender<TopMessage>) {
+    let notice = match client.cancel(&target.batch, target.task, target.run).await {
         Ok(done) => done.message,
-        Err(words) => format!("not cancelled: {words}"),
+        Err(error) => format!("not cancelled: {error}"),
     };
-    let _ = to.send(Heard::Done(words)).await;
-    let _ = to.send(Heard::News(Box::new(asker.news().await))).await;
+    let _ = sender.send(TopMessage::Notice(notice)).await;
+    let _ = sender.send(TopMessage::Snapshot(Box::new(client.snapshot().await))).await;
 }

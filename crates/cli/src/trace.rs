@@ -1,43 +1,44 @@
-//! `rollway trace`: a file for Perfetto from the history of a job.
+//! `rollway trace`: exports the history of a job for Perfetto.
 
-#![expect(clippy::print_stdout, reason = "what was asked for goes to standard output")]
+#![expect(clippy::print_stdout, reason = "the result goes to standard output")]
 
 use std::path::PathBuf;
 
 use clap::Args;
 use rollway::{recorded_job, trace};
 
-use crate::Failure;
+use crate::CliError;
 
-/// How large the file may become, unless somebody says otherwise.
-const MOST: u64 = 2 << 30;
+/// Default of `--max-bytes`.
+const MAX_TRACE_BYTES: u64 = 2 << 30;
 
 #[derive(Debug, Args)]
-pub(crate) struct Trace {
-    /// The folder of the job
+pub(crate) struct TraceArgs {
+    /// Folder of the job
     job_dir: PathBuf,
-    /// The file to write; without it `trace-from-history.json` in the job's folder
+    /// File to write; default: `trace-from-history.json` in the job's folder
     #[arg(short, long)]
     output: Option<PathBuf>,
-    /// How many bytes it may have
-    #[arg(long, default_value_t = MOST)]
+    /// Maximum size of the file in bytes
+    #[arg(long, default_value_t = MAX_TRACE_BYTES)]
     max_bytes: u64,
 }
 
-/// Writes the file.
-pub(crate) fn trace(wanted: &Trace) -> Result<(), Failure> {
-    let Trace { job_dir, output, max_bytes } = wanted;
+/// Writes the trace file.
+pub(crate) fn trace(args: &TraceArgs) -> Result<(), CliError> {
+    let TraceArgs { job_dir, output, max_bytes } = args;
     if !job_dir.is_dir() {
         let job = job_dir.display();
-        return Err(Failure::Input(format!("{job} is no folder; name the folder of a job")));
+        return Err(CliError::Input(format!("no such folder: {job}; pass the folder of a job")));
     }
-    let scene = recorded_job::open(job_dir).map_err(|error| Failure::Input(error.to_string()))?;
+    let scene = recorded_job::open(job_dir).map_err(|error| CliError::Input(error.to_string()))?;
     let path = output.clone().unwrap_or_else(|| job_dir.join("trace-from-history.json"));
-    let (runs, untraced) = trace::draw(&*scene, &path, *max_bytes)
-        .map_err(|error| Failure::Job(format!("{}: {error}", path.display())))?;
+    let (runs, untraced) = trace::draw(&*scene, &path, *max_bytes).map_err(|error| {
+        CliError::Job(format!("cannot write {}: {error}; choose another --output", path.display()))
+    })?;
     println!("{}: {runs} runs; open it at https://ui.perfetto.dev", path.display());
     if untraced.events > 0 {
-        println!("{} events did not fit: see --max-bytes", untraced.events);
+        println!("{} events left out; raise --max-bytes to include them", untraced.events);
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
-//! `rollway worker`: workers on this machine for a job on another.
+//! `rollway worker`: worker processes on this machine for a job on another one.
 
-#![expect(clippy::print_stderr, reason = "what happens to workers is for whoever started them")]
+#![expect(clippy::print_stderr, reason = "worker messages go to standard error")]
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,62 +9,63 @@ use std::time::Duration;
 use clap::Args;
 use rollway::supervisor::{self, Options, StationError, Way};
 use rollway::workflow_runtime;
+use rollway_base::error_chain;
 use tokio_util::sync::CancellationToken;
 
 use crate::signals::Signals;
-use crate::{Failure, runtime};
+use crate::{CliError, runtime};
 
-/// Where the job is, and what is started for it.
+// A doc comment here would replace the description of the command in its help.
 #[derive(Debug, Args)]
-pub(crate) struct Workers {
-    /// Where the job is: HOST:PORT, or the `cluster.json` in its folder
+pub(crate) struct WorkerArgs {
+    /// Address of the job: HOST:PORT, or the `cluster.json` in its folder
     #[arg(long, value_name = "HOST:PORT|FILE")]
     connect: String,
-    /// File with the secret of the job, or its `cluster.json`; else the environment has it
+    /// File with the secret of the job, or its `cluster.json`; default: ROLLWAY_WORKER_SECRET
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
-    /// How many runners each process has
+    /// Number of runners of each process
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1024))]
     runners: u32,
-    /// How many processes there are
+    /// Number of worker processes
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     processes: u32,
-    /// The Python of the workers
+    /// Python interpreter of the workers
     #[arg(long, env = "ROLLWAY_PYTHON", default_value = "python3", value_name = "PROGRAM")]
     python: PathBuf,
-    /// How many seconds to wait for a job that is not there, or not any more
+    /// Seconds to wait for the job to become reachable
     #[arg(long, default_value_t = 600, value_name = "SECONDS")]
-    patience: u64,
+    connect_timeout: u64,
 }
 
-/// Keeps workers until the job needs no more, or a signal ends them.
-pub(crate) fn work(workers: &Workers) -> Result<(), Failure> {
-    let (program, args) = workflow_runtime::worker_command(workers.python.clone());
+/// Keeps workers running until the job ends or a signal stops them.
+pub(crate) fn run_workers(args: &WorkerArgs) -> Result<(), CliError> {
+    let (program, program_args) = workflow_runtime::worker_command(args.python.clone());
     let options = Options {
-        way: Way::given(&workers.connect, workers.secret_file.as_deref())?,
+        way: Way::given(&args.connect, args.secret_file.as_deref())?,
         program,
-        args,
-        processes: workers.processes,
-        runners: workers.runners,
-        patience: Duration::from_secs(workers.patience),
+        args: program_args,
+        processes: args.processes,
+        runners: args.runners,
+        patience: Duration::from_secs(args.connect_timeout),
     };
     runtime()?.block_on(async {
-        let no_signals = |error| Failure::Job(format!("signals cannot be waited for: {error}"));
-        let mut signals = Signals::new().map_err(no_signals)?;
+        let mut signals = Signals::new()?;
         let stop = CancellationToken::new();
-        let told = stop.clone();
+        let stopped = stop.clone();
         tokio::spawn(async move {
             signals.next().await;
-            eprintln!("leaves; what is under way begins again elsewhere");
-            told.cancel();
+            eprintln!("stopping; attempts in flight are retried on other workers");
+            stopped.cancel();
         });
-        let tell = Arc::new(|words: &str| eprintln!("{words}"));
-        supervisor::run(options, stop, tell).await.map_err(Failure::from)
+        let print = Arc::new(|message: &str| eprintln!("{message}"));
+        supervisor::run(options, stop, print).await.map_err(CliError::from)
     })
 }
 
-impl From<StationError> for Failure {
+impl From<StationError> for CliError {
     fn from(error: StationError) -> Self {
-        if error.is_input() { Self::Input(error.to_string()) } else { Self::Job(error.to_string()) }
+        let message = error_chain(&error);
+        if error.is_input() { Self::Input(message) } else { Self::Job(message) }
     }
 }

@@ -1,6 +1,6 @@
-//! Mode `serve` as a process that is killed again and again, in the middle of everything.
+//! Mode `serve` as a process that is killed repeatedly.
 
-#![expect(clippy::unwrap_used, reason = "what goes wrong here fails the test, and says where")]
+#![expect(clippy::unwrap_used, reason = "a panic fails the test and names the line")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -15,13 +15,13 @@ use tokio::process::{Child, Command};
 use tokio::sync::{Mutex, Notify};
 use tokio::task::JoinSet;
 
-/// After how many finished requests each life ends.
-const LIVES: [u64; 12] = [1, 2, 3, 5, 8, 13, 21, 30, 7, 4, 17, 26];
+/// Number of finished requests after which each process is killed.
+const KILL_AFTER: [u64; 12] = [1, 2, 3, 5, 8, 13, 21, 30, 7, 4, 17, 26];
 
-/// How many agents talk at once.
+/// Number of concurrent agents.
 const AGENTS: u64 = 6;
 
-/// A job's folder, and the server that it asks.
+/// Folder of a job and its inference server.
 struct Job {
     folder: tempfile::TempDir,
     _model: MockServer,
@@ -65,7 +65,7 @@ data_processor: {{experience_pipeline: {{save_input: false}}}}
         self.folder.path().join("jobs/Rollway/killed").join(name)
     }
 
-    async fn start(&self) -> Life {
+    async fn start(&self) -> ServeProcess {
         let mut child = Command::new(env!("CARGO_BIN_EXE_rollway"))
             .arg("run")
             .arg(&self.config)
@@ -75,20 +75,20 @@ data_processor: {{experience_pipeline: {{save_input: false}}}}
             .unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let url = loop {
-            let line = lines.next_line().await.unwrap().expect("it says where it is");
+            let line = lines.next_line().await.unwrap().expect("a line with the address");
             if let Some((_, url)) = line.split_once(" at http") {
                 break format!("http{url}");
             }
         };
-        // The rest is nobody's concern, but must go somewhere.
+        // Drain the rest, so that the process does not block on its output.
         tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
         assert_eq!(read(&self.path("explorer_server_url.txt")), url);
         let key = read(&self.path("explorer_server_key.txt"));
         let client = reqwest::Client::builder().no_proxy().build().unwrap();
-        Life { child, caller: Caller { client, url, key } }
+        ServeProcess { child, caller: Caller { client, url, key } }
     }
 
-    /// The ids of the messages in the buffer, one list for each experience.
+    /// Returns the message ids in the buffer, one list per experience.
     fn stored(&self) -> Vec<Vec<String>> {
         let text = std::fs::read_to_string(self.folder.path().join("out.jsonl")).unwrap();
         let ids = |line: &str| {
@@ -104,7 +104,7 @@ fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap().trim().to_owned()
 }
 
-/// Finds a field, wherever it is; objects may be written as texts.
+/// Finds a field at any depth, also in JSON inside of strings.
 fn find(value: &Value, name: &str) -> Option<Value> {
     match value {
         Value::Object(fields) => match fields.get(name) {
@@ -119,7 +119,7 @@ fn find(value: &Value, name: &str) -> Option<Value> {
     }
 }
 
-struct Life {
+struct ServeProcess {
     child: Child,
     caller: Caller,
 }
@@ -138,7 +138,7 @@ impl Caller {
         Ok((response.status().as_u16(), response.text().await?))
     }
 
-    /// Talks to the model; returns the id of a message that was received to its end.
+    /// Calls the model; returns the id of a response that was received completely.
     async fn chat(&self, agent: u64, number: u64) -> reqwest::Result<Option<String>> {
         let stream = number.is_multiple_of(2);
         let content = format!("{agent} says {number}");
@@ -148,7 +148,7 @@ impl Caller {
             "user": agent.to_string(),
         });
         let (status, text) = self.post("/v1/chat/completions", &body).await?;
-        // What a gateway that is about to die says in its last moment does not matter.
+        // Responses of a process that is being killed do not count.
         if status != 200 || (stream && !text.contains("data: [DONE]")) {
             return Ok(None);
         }
@@ -157,46 +157,46 @@ impl Caller {
         Ok(Some(first["id"].as_str().unwrap().to_owned()))
     }
 
-    /// Gives feedback for an answer that was received: it must be known, and counts once.
+    /// Sends feedback for a received response; returns whether it was accepted or a duplicate.
     async fn feedback(&self, id: &str) -> reqwest::Result<Option<bool>> {
         let body = json!({ "reward": 1.0, "msg_ids": [id], "task_id": "t" });
         let (status, text) = self.post("/feedback", &body).await?;
         if status == 503 {
             return Ok(None);
         }
-        let said: Value = serde_json::from_str(&text).unwrap();
-        let counts = ["accepted", "already", "unknown"].map(|name| said[name].as_u64());
+        let reply: Value = serde_json::from_str(&text).unwrap();
+        let counts = ["accepted", "already", "unknown"].map(|name| reply[name].as_u64());
         match counts {
             [Some(1), Some(0), Some(0)] => Ok(Some(true)),
             [Some(0), Some(1), Some(0)] => Ok(Some(false)),
-            _ => panic!("{id} was answered, and its feedback came to {status}: {text}"),
+            _ => panic!("feedback for {id} failed with {status}: {text}"),
         }
     }
 }
 
-/// What the agents know, over all lives.
+/// Results of the agents, over all processes.
 #[derive(Default)]
-struct Known {
-    /// Messages that were received to the end, and how often their feedback was accepted.
+struct Results {
+    /// Received responses and how often their feedback was accepted.
     answered: BTreeMap<String, u64>,
-    /// Those whose feedback was acknowledged, one way or the other.
+    /// Responses whose feedback was acknowledged.
     acknowledged: BTreeSet<String>,
     step: u64,
 }
 
-struct World {
-    known: Mutex<Known>,
+struct Agents {
+    results: Mutex<Results>,
     finished: AtomicU64,
     enough: Notify,
 }
 
-impl World {
-    /// Talks, judges and commits until the server is gone.
+impl Agents {
+    /// Calls the model, sends feedback and commits until the server is killed.
     async fn agent(self: Arc<Self>, caller: Caller, agent: u64, limit: u64) {
         for number in agent.. {
             let done = match number % 4 {
-                0 | 1 => self.talk(&caller, agent, number).await,
-                2 => self.judge(&caller).await,
+                0 | 1 => self.call_model(&caller, agent, number).await,
+                2 => self.send_feedback(&caller).await,
                 _ => self.commit(&caller).await,
             };
             if done.is_err() {
@@ -208,23 +208,23 @@ impl World {
         }
     }
 
-    async fn talk(&self, caller: &Caller, agent: u64, number: u64) -> reqwest::Result<()> {
+    async fn call_model(&self, caller: &Caller, agent: u64, number: u64) -> reqwest::Result<()> {
         if let Some(id) = caller.chat(agent, number).await? {
-            let before = self.known.lock().await.answered.insert(id, 0);
-            assert_eq!(before, None, "two answers have one id");
+            let before = self.results.lock().await.answered.insert(id, 0);
+            assert_eq!(before, None, "two responses with one id");
         }
         Ok(())
     }
 
-    async fn judge(&self, caller: &Caller) -> reqwest::Result<()> {
-        let known = self.known.lock().await;
-        let open = known.answered.keys().find(|id| !known.acknowledged.contains(*id)).cloned();
-        drop(known);
+    async fn send_feedback(&self, caller: &Caller) -> reqwest::Result<()> {
+        let results = self.results.lock().await;
+        let open = results.answered.keys().find(|id| !results.acknowledged.contains(*id)).cloned();
+        drop(results);
         let Some(id) = open else { return Ok(()) };
         if let Some(is_accepted) = caller.feedback(&id).await? {
-            let mut known = self.known.lock().await;
-            *known.answered.get_mut(&id).unwrap() += u64::from(is_accepted);
-            known.acknowledged.insert(id);
+            let mut results = self.results.lock().await;
+            *results.answered.get_mut(&id).unwrap() += u64::from(is_accepted);
+            results.acknowledged.insert(id);
         }
         Ok(())
     }
@@ -232,66 +232,66 @@ impl World {
     async fn commit(&self, caller: &Caller) -> reqwest::Result<()> {
         let (status, text) = caller.post("/commit", &Value::Null).await?;
         if status == 200 {
-            let said: Value = serde_json::from_str(&text).unwrap();
-            let mut known = self.known.lock().await;
-            known.step = known.step.max(said["step"].as_u64().unwrap());
+            let reply: Value = serde_json::from_str(&text).unwrap();
+            let mut results = self.results.lock().await;
+            results.step = results.step.max(reply["step"].as_u64().unwrap());
         }
         Ok(())
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_server_loses_nothing_and_counts_nothing_twice() {
+async fn killed_server_loses_no_turn_and_counts_none_twice() {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let job = Job::new();
-    let known = Mutex::new(Known::default());
-    let world = Arc::new(World { known, finished: AtomicU64::new(0), enough: Notify::new() });
-    for limit in LIVES {
-        let mut life = job.start().await;
-        world.finished.store(0, Ordering::Relaxed);
+    let results = Mutex::new(Results::default());
+    let shared = Arc::new(Agents { results, finished: AtomicU64::new(0), enough: Notify::new() });
+    for limit in KILL_AFTER {
+        let mut process = job.start().await;
+        shared.finished.store(0, Ordering::Relaxed);
         let mut agents = JoinSet::new();
         for agent in 0..AGENTS {
-            agents.spawn(Arc::clone(&world).agent(life.caller.clone(), agent, limit));
+            agents.spawn(Arc::clone(&shared).agent(process.caller.clone(), agent, limit));
         }
-        world.enough.notified().await;
-        life.child.kill().await.unwrap();
+        shared.enough.notified().await;
+        process.child.kill().await.unwrap();
         while let Some(ended) = agents.join_next().await {
             ended.unwrap();
         }
     }
 
-    let mut life = job.start().await;
-    let answered: Vec<String> = world.known.lock().await.answered.keys().cloned().collect();
+    let mut process = job.start().await;
+    let answered: Vec<String> = shared.results.lock().await.answered.keys().cloned().collect();
     for id in &answered {
-        // It has feedback now, from this life or from another.
-        while life.caller.feedback(id).await.unwrap().is_none() {}
-        assert_eq!(life.caller.feedback(id).await.unwrap(), Some(false));
+        // After this it has feedback, from this process or an earlier one.
+        while process.caller.feedback(id).await.unwrap().is_none() {}
+        assert_eq!(process.caller.feedback(id).await.unwrap(), Some(false));
     }
-    let (status, text) = life.caller.post("/commit", &Value::Null).await.unwrap();
+    let (status, text) = process.caller.post("/commit", &Value::Null).await.unwrap();
     assert_eq!(status, 200, "{text}");
     let step = serde_json::from_str::<Value>(&text).unwrap()["step"].as_u64().unwrap();
-    let (_, text) = life.caller.post("/commit", &Value::Null).await.unwrap();
+    let (_, text) = process.caller.post("/commit", &Value::Null).await.unwrap();
     assert_eq!(serde_json::from_str::<Value>(&text).unwrap()["status"], "empty", "{text}");
-    let pid = life.child.id().unwrap().to_string();
+    let pid = process.child.id().unwrap().to_string();
     assert!(StdCommand::new("kill").args(["-TERM", &pid]).status().unwrap().success());
-    assert!(life.child.wait().await.unwrap().success(), "it ends well when it is asked to");
+    assert!(process.child.wait().await.unwrap().success(), "SIGTERM ends it with exit code 0");
     assert!(!job.path("explorer_server_url.txt").exists());
 
-    let known = world.known.lock().await;
-    assert!(known.answered.values().all(|accepted| *accepted <= 1), "{:?}", known.answered);
-    assert!(step >= known.step, "step {step} comes after {}", known.step);
+    let results = shared.results.lock().await;
+    assert!(results.answered.values().all(|accepted| *accepted <= 1), "{:?}", results.answered);
+    assert!(step >= results.step, "step {step} after {}", results.step);
     let mut stored: Vec<String> = job.stored().into_iter().flatten().collect();
     stored.sort_unstable();
     assert_eq!(stored, answered, "each answered message is in the buffer exactly once");
-    assert!(answered.len() > LIVES.len(), "enough has happened: {}", answered.len());
+    assert!(answered.len() > KILL_AFTER.len(), "too few responses: {}", answered.len());
 }
 
 #[tokio::test]
-async fn new_weights_are_found_and_reach_the_server() {
+async fn new_checkpoint_is_loaded_into_the_server() {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let job = Job::new();
-    let life = job.start().await;
-    let Caller { client, url, key } = &life.caller;
+    let process = job.start().await;
+    let Caller { client, url, key } = &process.caller;
     let version = async || {
         let body = json!({ "messages": [{ "role": "user", "content": "hello" }] });
         let request = client.post(format!("{url}/v1/chat/completions")).bearer_auth(key);
@@ -309,7 +309,7 @@ async fn new_weights_are_found_and_reach_the_server() {
 }
 
 #[test]
-fn mistakes_give_one_clear_message() {
+fn input_errors_have_one_message() {
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("serve.yaml");
     let text = format!(
@@ -326,17 +326,21 @@ buffer: {{trainer_input: {{experience_buffer: {{storage_type: sql}}}}}}
         let output = command.arg("run").arg(&config).args(set.split(' ')).output().unwrap();
         (output.status.code(), String::from_utf8(output.stderr).unwrap())
     };
-    let (code, said) = run("explorer.rollout_model.api_key_env=ROLLWAY_NO_SUCH_KEY");
-    assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("ROLLWAY_NO_SUCH_KEY is not set"), "{said}");
-    let (code, said) = run("explorer.rollout_model.engine_type=openai");
-    assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("tells no token ids"), "{said}");
-    let (code, said) = run("explorer.db_url=postgresql://me:secret@host/db");
-    assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("records in SQLite") && !said.contains("secret"), "{said}");
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let (code, said) = run(&format!("explorer.proxy_port={}", taken.local_addr().unwrap().port()));
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("cannot listen at 127.0.0.1") && said.contains("proxy_port"), "{said}");
+    let (code, reply) = run("explorer.rollout_model.api_key_env=ROLLWAY_NO_SUCH_KEY");
+    assert_eq!(code, Some(2), "{reply}");
+    assert!(reply.contains("ROLLWAY_NO_SUCH_KEY is not set"), "{reply}");
+    let (code, reply) = run("explorer.rollout_model.engine_type=openai");
+    assert_eq!(code, Some(2), "{reply}");
+    assert!(reply.contains("tells no token ids"), "{reply}");
+    let (code, reply) = run("explorer.db_url=postgresql://me:secret@host/db");
+    assert_eq!(code, Some(2), "{reply}");
+    assert!(reply.contains("records in SQLite") && !reply.contains("secret"), "{reply}");
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let (code, reply) =
+        run(&format!("explorer.proxy_port={}", listener.local_addr().unwrap().port()));
+    assert_eq!(code, Some(1), "{reply}");
+    assert!(
+        reply.contains("cannot listen at 127.0.0.1") && reply.contains("proxy_port"),
+        "{reply}"
+    );
 }

@@ -1,7 +1,6 @@
-//! `rollway worker` as whoever starts workers meets it: a script stands for the worker, and a port
-//! for the job.
+//! `rollway worker` with a script as worker and a listener as job.
 
-#![expect(clippy::unwrap_used, reason = "what goes wrong here fails the test, and says where")]
+#![expect(clippy::unwrap_used, reason = "a panic fails the test and names the line")]
 
 use std::fs;
 use std::net::TcpListener;
@@ -9,14 +8,14 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
-/// A folder with a worker, and what it leaves there.
-struct Bench {
+/// Folder with a worker script and its output.
+struct Fixture {
     folder: tempfile::TempDir,
     job: TcpListener,
 }
 
-impl Bench {
-    /// Makes a worker of a script, which finds its folder in `$HERE`.
+impl Fixture {
+    /// Creates a worker from a script that finds its folder in `$HERE`.
     fn new(script: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("worker");
@@ -48,74 +47,75 @@ impl Bench {
 }
 
 #[test]
-fn a_worker_that_dies_is_started_again_and_one_that_is_not_needed_ends_it() {
-    let bench = Bench::new(
+fn killed_worker_is_restarted_and_exit_0_ends_the_command() {
+    let fixture = Fixture::new(
         "echo $ROLLWAY_WORKER_ADDRESS $ROLLWAY_WORKER_SECRET $ROLLWAY_WORKER_RUNNERS >> $HERE/seen
          [ -s \"$ROLLWAY_WORKER_EXECUTION_MARKS\" ] && [ -z \"$ROLLWAY_WORKER_TOKEN\" ] || exit 9
          [ $(wc -l < $HERE/seen) -ge 2 ] || kill -9 $$",
     );
-    fs::write(bench.path("secret"), "quite secret\n").unwrap();
-    let (address, secret) = (bench.address(), bench.path("secret"));
+    fs::write(fixture.path("secret"), "quite secret\n").unwrap();
+    let (address, secret) = (fixture.address(), fixture.path("secret"));
     let secret = secret.to_str().unwrap();
-    let given = ["--connect", &address, "--secret-file", secret, "--runners", "3"];
-    let (code, words) = bench.run(&given);
-    assert_eq!(code, Some(0), "{words}");
-    assert!(words.contains("worker 0 ended: signal: 9"), "{words}");
-    let seen = fs::read_to_string(bench.path("seen")).unwrap();
+    let arguments = ["--connect", &address, "--secret-file", secret, "--runners", "3"];
+    let (code, stderr) = fixture.run(&arguments);
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(stderr.contains("worker 0 ended: signal: 9"), "{stderr}");
+    let seen = fs::read_to_string(fixture.path("seen")).unwrap();
     assert_eq!(seen, format!("{address} quite secret 3\n").repeat(2));
 }
 
 #[test]
-fn a_file_of_the_job_has_all_that_is_needed() {
-    let bench = Bench::new("echo $ROLLWAY_WORKER_SECRET > $HERE/seen");
-    let card = format!("{{\"address\": \"{}\", \"secret\": \"x\"}}", bench.address());
-    fs::write(bench.path("cluster.json"), card).unwrap();
-    let (code, words) = bench.run(&["--connect", bench.path("cluster.json").to_str().unwrap()]);
-    assert_eq!(code, Some(0), "{words}");
-    assert_eq!(fs::read_to_string(bench.path("seen")).unwrap(), "x\n");
+fn cluster_json_has_address_and_secret() {
+    let fixture = Fixture::new("echo $ROLLWAY_WORKER_SECRET > $HERE/seen");
+    let address_file = format!("{{\"address\": \"{}\", \"secret\": \"x\"}}", fixture.address());
+    fs::write(fixture.path("cluster.json"), address_file).unwrap();
+    let (code, stderr) =
+        fixture.run(&["--connect", fixture.path("cluster.json").to_str().unwrap()]);
+    assert_eq!(code, Some(0), "{stderr}");
+    assert_eq!(fs::read_to_string(fixture.path("seen")).unwrap(), "x\n");
 }
 
 #[test]
-fn what_cannot_work_is_said_and_not_tried_for_ever() {
-    let bench = Bench::new("echo 'the secret is not the engine''s' >&2; exit 2");
-    let address = bench.address();
-    let (code, words) = bench.run(&["--connect", &address]);
-    assert_eq!(code, Some(2), "{words}");
-    assert!(words.contains("secret of the job is missing"), "{words}");
+fn input_errors_and_timeouts_end_the_command() {
+    let fixture = Fixture::new("echo 'the secret is not the engine''s' >&2; exit 2");
+    let address = fixture.address();
+    let (code, stderr) = fixture.run(&["--connect", &address]);
+    assert_eq!(code, Some(2), "{stderr}");
+    assert!(stderr.contains("secret of the job is missing"), "{stderr}");
 
-    let (code, words) = bench.run(&["--connect", "nonsense"]);
-    assert_eq!(code, Some(2), "{words}");
-    assert!(words.contains("neither HOST:PORT nor"), "{words}");
+    let (code, stderr) = fixture.run(&["--connect", "nonsense"]);
+    assert_eq!(code, Some(2), "{stderr}");
+    assert!(stderr.contains("neither HOST:PORT nor"), "{stderr}");
 
-    fs::write(bench.path("secret"), "wrong").unwrap();
-    let secret = bench.path("secret");
+    fs::write(fixture.path("secret"), "wrong").unwrap();
+    let secret = fixture.path("secret");
     let secret = secret.to_str().unwrap();
-    let (code, words) = bench.run(&["--connect", &address, "--secret-file", secret]);
-    assert_eq!(code, Some(2), "{words}");
-    assert!(words.contains("does not take these workers in"), "{words}");
+    let (code, stderr) = fixture.run(&["--connect", &address, "--secret-file", secret]);
+    assert_eq!(code, Some(2), "{stderr}");
+    assert!(stderr.contains("does not take these workers in"), "{stderr}");
 
-    drop(bench.job);
-    let bench = Bench { job: TcpListener::bind("127.0.0.1:0").unwrap(), ..bench };
-    let given = ["--connect", &address, "--secret-file", secret, "--patience", "0"];
-    let (code, words) = bench.run(&given);
-    assert_eq!(code, Some(1), "{words}");
-    assert!(words.contains(&format!("nobody answers at {address}")), "{words}");
+    drop(fixture.job);
+    let fixture = Fixture { job: TcpListener::bind("127.0.0.1:0").unwrap(), ..fixture };
+    let arguments = ["--connect", &address, "--secret-file", secret, "--connect-timeout", "0"];
+    let (code, stderr) = fixture.run(&arguments);
+    assert_eq!(code, Some(1), "{stderr}");
+    assert!(stderr.contains(&format!("nobody answers at {address}")), "{stderr}");
 }
 
 #[test]
-fn told_to_end_it_has_workers_say_goodbye() {
-    let bench = Bench::new(
-        "trap 'echo goodbye > $HERE/said; exit 0' TERM; echo $$ > $HERE/begun.new
+fn sigterm_is_forwarded_to_workers() {
+    let fixture = Fixture::new(
+        "trap 'echo goodbye > $HERE/output; exit 0' TERM; echo $$ > $HERE/begun.new
          mv $HERE/begun.new $HERE/begun; while :; do sleep 0.05; done",
     );
-    let address = bench.address();
-    let mut command = bench.command(&["--connect", &address]);
+    let address = fixture.address();
+    let mut command = fixture.command(&["--connect", &address]);
     let mut child = command.env("ROLLWAY_WORKER_SECRET", "x").spawn().unwrap();
-    while !bench.path("begun").exists() {
+    while !fixture.path("begun").exists() {
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
     let pid = rustix::process::Pid::from_raw(child.id().cast_signed()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     assert!(child.wait().unwrap().success());
-    assert_eq!(fs::read_to_string(bench.path("said")).unwrap(), "goodbye\n");
+    assert_eq!(fs::read_to_string(fixture.path("output")).unwrap(), "goodbye\n");
 }

@@ -1,4 +1,4 @@
-//! What the engine logs, and what workers print, goes to Python's `logging`.
+//! `tracing` events of the engine and output of workers as records of Python's `logging`.
 
 use std::fmt::{self, Write as _};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,40 +6,42 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Level, Metadata, Subscriber};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
+use tracing_subscriber::registry;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::runtime;
 
-/// How many lines may wait for Python; more are counted and dropped.
-const WAITING_MAX: usize = 10_000;
+/// Maximum number of records that wait for Python; further ones are dropped and counted.
+const QUEUE_CAPACITY: usize = 10_000;
 
-static WAITING: AtomicUsize = AtomicUsize::new(0);
+static QUEUED: AtomicUsize = AtomicUsize::new(0);
 static DROPPED: AtomicUsize = AtomicUsize::new(0);
 
-/// Begins to pass on what is logged, unless somebody else in the process listens already.
+/// Installs the process-wide subscriber. A subscriber that is installed already stays.
 pub(crate) fn install() {
-    let _ = tracing::subscriber::set_global_default(Logger);
+    // Only crates of this workspace: libraries log details of every message. The second target is
+    // this crate.
+    let filter =
+        Targets::new().with_target("rollway", Level::INFO).with_target("_rollway", Level::INFO);
+    let _ = registry().with(filter).with(PythonLayer).try_init();
 }
 
-struct Logger;
+/// Layer that passes each event to Python.
+struct PythonLayer;
 
-impl Subscriber for Logger {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        // Libraries below have much to say about every message.
-        metadata.target().trim_start_matches('_').starts_with("rollway")
-            && *metadata.level() <= Level::INFO
-    }
-
-    fn event(&self, event: &Event<'_>) {
-        if WAITING.fetch_add(1, Ordering::Relaxed) >= WAITING_MAX {
-            WAITING.fetch_sub(1, Ordering::Relaxed);
+impl<S: Subscriber> Layer<S> for PythonLayer {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        if QUEUED.fetch_add(1, Ordering::Relaxed) >= QUEUE_CAPACITY {
+            QUEUED.fetch_sub(1, Ordering::Relaxed);
             DROPPED.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        let mut line = Line::default();
-        event.record(&mut line);
-        let name = logger_name(event.metadata().target());
+        let mut record = LogRecord::default();
+        event.record(&mut record);
+        let logger = logger_name(event.metadata().target());
         let level = match *event.metadata().level() {
             Level::ERROR => 40,
             Level::WARN => 30,
@@ -47,31 +49,20 @@ impl Subscriber for Logger {
             Level::DEBUG | Level::TRACE => 10,
         };
         runtime::in_python(move |py| {
-            WAITING.fetch_sub(1, Ordering::Relaxed);
+            QUEUED.fetch_sub(1, Ordering::Relaxed);
             let dropped = DROPPED.swap(0, Ordering::Relaxed);
-            let mut text = line.text();
+            let mut text = record.text();
             if dropped > 0 {
-                let _ = write!(text, " ({dropped} lines were dropped before this one)");
+                let _ = write!(text, " ({dropped} log lines dropped before this one)");
             }
-            // A log that cannot be written to is no reason to stop.
-            let _ = log(py, &name, level, &text, &line.names);
+            // A log that cannot be written is no reason to stop the job.
+            let _ = log(py, &logger, level, &text, &record.attributes);
         });
     }
-
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-
-    fn enter(&self, _: &Id) {}
-
-    fn exit(&self, _: &Id) {}
 }
 
-/// Returns the Python logger of a tracing target: those of all our crates are below `rollway`.
+/// Returns the Python logger of a tracing target: those of all crates are below `rollway`. The name
+/// of this crate is that of a private Python module.
 fn logger_name(target: &str) -> String {
     let target = target.trim_start_matches('_').replace("::", ".");
     match target.strip_prefix("rollway_") {
@@ -82,34 +73,33 @@ fn logger_name(target: &str) -> String {
 
 fn log(
     py: Python<'_>,
-    name: &str,
+    logger: &str,
     level: i32,
     text: &str,
-    names: &[(&'static str, String)],
+    attributes: &[(&'static str, String)],
 ) -> PyResult<()> {
-    let logger = py.import("logging")?.call_method1("getLogger", (name,))?;
+    let logger = py.import("logging")?.call_method1("getLogger", (logger,))?;
     let extra = PyDict::new(py);
-    for (name, value) in names {
+    for (name, value) in attributes {
         extra.set_item(format!("rollway_{name}"), value)?;
     }
-    let how = PyDict::new(py);
-    how.set_item("extra", extra)?;
-    logger.call_method("log", (level, "%s", text), Some(&how)).map(|_| ())
+    let keywords = PyDict::new(py);
+    keywords.set_item("extra", extra)?;
+    logger.call_method("log", (level, "%s", text), Some(&keywords)).map(|_| ())
 }
 
-/// An event in words: the fields, then the message.
+/// Message, fields and attributes of an event.
 #[derive(Default)]
-struct Line {
+struct LogRecord {
     fields: String,
     message: String,
-    /// The names of the run that it is about.
-    names: Vec<(&'static str, String)>,
+    attributes: Vec<(&'static str, String)>,
 }
 
-/// Fields that become attributes of a record, as `rollway_batch` and so on.
-const NAMES: [&str; 5] = ["batch", "task", "run", "attempt", "logger"];
+/// Fields that become attributes of the Python record, such as `rollway_batch`.
+const ATTRIBUTE_FIELDS: [&str; 5] = ["batch", "task", "run", "attempt", "logger"];
 
-impl Line {
+impl LogRecord {
     fn text(&self) -> String {
         if self.fields.is_empty() {
             self.message.clone()
@@ -119,14 +109,14 @@ impl Line {
     }
 }
 
-impl Visit for Line {
+impl Visit for LogRecord {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         // Writing to a string cannot fail.
         let _ = if field.name() == "message" {
             write!(self.message, "{value:?}")
         } else {
-            if NAMES.contains(&field.name()) {
-                self.names.push((field.name(), format!("{value:?}")));
+            if ATTRIBUTE_FIELDS.contains(&field.name()) {
+                self.attributes.push((field.name(), format!("{value:?}")));
             }
             let gap = if self.fields.is_empty() { "" } else { " " };
             write!(self.fields, "{gap}{}={value:?}", field.name())

@@ -395,7 +395,8 @@ pub(crate) fn payload_to_arrow<'py>(
     Ok(PyBytes::new(py, &columns.map_err(|fault| fault.raise(py))?))
 }
 
-/// Writes the experiences of a payload into a buffer, as one write batch; returns the number of new ones.
+/// Writes the experiences of a payload into a buffer as one write batch; returns the number of new
+/// ones.
 #[pyfunction]
 pub(crate) fn write_batch(
     py: Python<'_>,

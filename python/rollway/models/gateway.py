@@ -96,8 +96,8 @@ class GatewayRunModel(RunModel):
         return await self._generate(prompt, n, arguments)
 
     def _chat(self, messages: Messages, n: int, arguments: dict[str, Any]) -> PendingResult[Any]:
-        said = list(messages)
-        body = self._body({"messages": said}, n, arguments)
+        sent = list(messages)
+        body = self._body({"messages": sent}, n, arguments)
         wanted = body.get("logprobs")
         if wanted is not None and not isinstance(wanted, bool):
             # A number of alternatives, as in other engines.
@@ -114,7 +114,7 @@ class GatewayRunModel(RunModel):
             for choice in _choices(answer):
                 message = choice.get("message") or {}
                 reply = self._reply(answer, choice, message.get("content"), version)
-                reply.messages = [*said, message]
+                reply.messages = [*sent, message]
                 found.append(reply)
             return found if n != 1 else found[0]
 
@@ -144,14 +144,14 @@ class GatewayRunModel(RunModel):
             raise ValueError(
                 "for a stream use model.openai_client() or model.async_openai_client()"
             )
-        said = {name: value for name, value in arguments.items() if value is not None}
-        return {"model": self.model.name, **what, "n": n, **said}
+        given = {name: value for name, value in arguments.items() if value is not None}
+        return {"model": self.model.name, **what, "n": n, **given}
 
     def _reply(
         self, answer: dict[str, Any], choice: dict[str, Any], text: Any, version: int | None
     ) -> Reply:
         index = choice.get("index") or 0
-        tokens, prompt, logprobs = turns.told(answer, choice)
+        tokens, prompt, logprobs = turns.token_data(answer, choice)
         reply = GatewayReply(
             text=text if isinstance(text, str) else "",
             tokens=tokens,

@@ -12,7 +12,7 @@ from rollway.experience import Experience
 if TYPE_CHECKING:
     from rollway.models.base import Reply
 
-Told = tuple["list[int] | None", "list[int] | None", "list[float] | None"]
+TokenData = tuple["list[int] | None", "list[int] | None", "list[float] | None"]
 
 
 def not_recorded(name: str | None, trained: bool) -> str:
@@ -26,15 +26,15 @@ def not_recorded(name: str | None, trained: bool) -> str:
     )
 
 
-def told(answer: dict[str, Any], choice: dict[str, Any]) -> Told:
+def token_data(answer: dict[str, Any], choice: dict[str, Any]) -> TokenData:
     """Returns tokens, prompt tokens and log-probabilities of a response, if present."""
     prompt = answer.get("prompt_token_ids") or choice.get("prompt_token_ids")
     tokens = choice.get("token_ids")
-    told = choice.get("logprobs") or {}
-    if "token_logprobs" in told:
-        logprobs = told["token_logprobs"]
+    logprob_data = choice.get("logprobs") or {}
+    if "token_logprobs" in logprob_data:
+        logprobs = logprob_data["token_logprobs"]
     else:
-        entries = told.get("content")
+        entries = logprob_data.get("content")
         logprobs = None if entries is None else [entry.get("logprob") for entry in entries]
         if tokens is None and entries and all("id" in entry for entry in entries):
             tokens = [entry["id"] for entry in entries]
@@ -91,7 +91,7 @@ def _extent(whole: Experience, position: int, count: int, reply: Reply) -> tuple
     mask = np.concatenate([[False], np.asarray(whole.action_mask, dtype=bool), [False]])
     edges = np.flatnonzero(mask[1:] != mask[:-1])
     if len(edges) != 2 * count:
-        raise Error("the turn cannot be told from the next: take experiences from the history")
+        raise Error("the turn cannot be separated from the next: take experiences from the history")
     begin, end = edges[2 * position], edges[2 * position + 1]
     return whole.prompt_length + int(begin), whole.prompt_length + int(end)
 

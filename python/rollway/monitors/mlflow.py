@@ -21,8 +21,8 @@ PARAM_LENGTH = 500
 class Run:
     """A run of MLflow."""
 
-    def __init__(self, told: dict[str, Any]) -> None:
-        args = dict(told["args"])
+    def __init__(self, job: dict[str, Any]) -> None:
+        args = dict(job["args"])
         if username := args.pop("username", None):
             os.environ["MLFLOW_TRACKING_USERNAME"] = username
         if password := secret(args, "password"):
@@ -30,16 +30,16 @@ class Run:
         if token := secret(args, "token"):
             os.environ["MLFLOW_TRACKING_TOKEN"] = token
         self.client = MlflowClient(tracking_uri=args.pop("uri", None))
-        experiment = args.pop("experiment", told["project"])
-        name = args.pop("run_name", told["name"])
+        experiment = args.pop("experiment", job["project"])
+        name = args.pop("run_name", job["name"])
         if args:
             raise ValueError(f"MLflow has no argument {', '.join(map(repr, args))}")
-        known = self.known(told["run"])
+        known = self.known(job["run"])
         if known is None:
-            tags = {"group": told["group"], "mode": told["mode"]}
+            tags = {"group": job["group"], "mode": job["mode"]}
             tags = {key: value for key, value in tags.items() if value}
             known = self.client.create_run(self.experiment(experiment), run_name=name, tags=tags)
-            self.describe(known.info.run_id, told["config"])
+            self.describe(known.info.run_id, job["config"])
         self.run = known.info.run_id
         where = f"experiment {experiment}, run {self.run}"
         self.place = f"{where} at {self.client.tracking_uri}"
@@ -92,6 +92,6 @@ def flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
         yield prefix, value
 
 
-def open(told: dict[str, Any]) -> Run:
+def open(job: dict[str, Any]) -> Run:
     """Begins a run, or goes on with the one that the job had."""
-    return Run(told)
+    return Run(job)

@@ -19,8 +19,8 @@ LENGTH = 21
 class Run:
     """A run of SwanLab."""
 
-    def __init__(self, told: dict[str, Any]) -> None:
-        args = dict(told["args"])
+    def __init__(self, job: dict[str, Any]) -> None:
+        args = dict(job["args"])
         if api_key := secret(args, "api_key"):
             os.environ["SWANLAB_API_KEY"] = api_key
         if name := args.pop("experiment_name", None):
@@ -28,20 +28,20 @@ class Run:
         if folder := args.pop("logdir", None):
             args["log_dir"] = folder
         fixed = {
-            "project": told["project"],
-            "name": told["name"],
-            "group": told["group"] or None,
-            "job_type": told["mode"],
-            "log_dir": told["folder"],
-            "config": told["config"],
+            "project": job["project"],
+            "name": job["name"],
+            "group": job["group"] or None,
+            "job_type": job["mode"],
+            "log_dir": job["folder"],
+            "config": job["config"],
         }
         mode = args.get("mode") or os.environ.get("SWANLAB_MODE") or "online"
-        self.run = told["run"] or "".join(secrets.choice(LETTERS) for _ in range(LENGTH))
+        self.run = job["run"] or "".join(secrets.choice(LETTERS) for _ in range(LENGTH))
         if mode == "online":
             # Elsewhere nothing remembers a run: every start has one of its own.
             fixed.update(id=self.run, resume="allow")
         self.inner = swanlab.init(**{**fixed, **args})
-        self.place = self.inner.url if mode == "online" else told["folder"]
+        self.place = self.inner.url if mode == "online" else job["folder"]
 
     def log(self, role: str, step: int, at: float, numbers: dict[str, float]) -> None:
         swanlab.log(numbers, step=step)
@@ -50,6 +50,6 @@ class Run:
         swanlab.finish()
 
 
-def open(told: dict[str, Any]) -> Run:
+def open(job: dict[str, Any]) -> Run:
     """Begins a run, or goes on with the one that the job had."""
-    return Run(told)
+    return Run(job)

@@ -23,23 +23,23 @@ CURVES = {
 class Run:
     """A run of `wandb`."""
 
-    def __init__(self, told: dict[str, Any]) -> None:
-        args = dict(told["args"])
+    def __init__(self, job: dict[str, Any]) -> None:
+        args = dict(job["args"])
         if base_url := args.pop("base_url", None):
             os.environ["WANDB_BASE_URL"] = base_url
         if api_key := secret(args, "api_key"):
             os.environ["WANDB_API_KEY"] = api_key
-        self.run = told["run"] or secrets.token_hex(4)
+        self.run = job["run"] or secrets.token_hex(4)
         settings = {"console": "off", **args.pop("settings", {})}
         fixed = {
-            "project": told["project"],
-            "group": told["group"] or None,
-            "name": told["name"],
-            "job_type": told["mode"],
+            "project": job["project"],
+            "group": job["group"] or None,
+            "name": job["name"],
+            "job_type": job["mode"],
             "id": self.run,
             "resume": "allow",
-            "dir": told["folder"],
-            "config": told["config"],
+            "dir": job["folder"],
+            "config": job["config"],
             "settings": wandb.Settings(**settings),
         }
         self.inner = wandb.init(**{**fixed, **args})
@@ -58,6 +58,6 @@ class Run:
         self.inner.finish()
 
 
-def open(told: dict[str, Any]) -> Run:
+def open(job: dict[str, Any]) -> Run:
     """Begins a run, or goes on with the one that the job had."""
-    return Run(told)
+    return Run(job)

@@ -168,13 +168,13 @@ class RayLauncher:
         """Reports the nodes that joined or left since the last call."""
         alive = {node["NodeID"]: node["NodeManagerAddress"] for node in nodes if node["Alive"]}
         gone = {node["NodeID"]: node for node in nodes if not node["Alive"]}
-        said = [f"{alive[node]} came" for node in sorted(alive.keys() - self.nodes)]
+        changes = [f"{alive[node]} joined" for node in sorted(alive.keys() - self.nodes)]
         for node in sorted(self.nodes - alive.keys()):
             known = gone.get(node, {})
-            why = messages.clipped(str(known.get("DeathReasonMessage") or "it was not said why"))
-            said.append(f"{known.get('NodeManagerAddress', node)} left: {why}")
-        if said and self.nodes:
-            self.say("nodes", nodes=len(alive), said=said)
+            why = messages.clipped(str(known.get("DeathReasonMessage") or "reason unknown"))
+            changes.append(f"{known.get('NodeManagerAddress', node)} left: {why}")
+        if changes and self.nodes:
+            self.say("nodes", nodes=len(alive), said=changes)
         self.nodes = set(alive)
 
 

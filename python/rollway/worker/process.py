@@ -24,15 +24,13 @@ from collections import OrderedDict
 from functools import partial
 from typing import Any, Protocol
 
-from rollway import _rollway
-from rollway import _serialization as travel
+from rollway import _rollway, _serialization
 from rollway.errors import Closed, Error
 from rollway.experience.payload import encode
 from rollway.task import Task
 from rollway.worker import execution_marks as marks
-from rollway.worker import log_relay as said
+from rollway.worker import log_relay, supervisor
 from rollway.worker import setup as setups
-from rollway.worker import supervisor
 from rollway.worker.run_outcome import RunFailure, RunOutput, failure
 from rollway.worker.runner import WorkflowRunner
 from rollway.workflow import Executable
@@ -146,7 +144,7 @@ class Worker:
                 loop.remove_reader(descriptor)
 
     def _turn(self) -> None:
-        """Sends what was said and does what the engine says."""
+        """Sends the collected reports and executes the received commands."""
         self.turning = True
         try:
             received = self._take()
@@ -162,7 +160,7 @@ class Worker:
             self._watch_room()
 
     def _take(self) -> bool:
-        """Does what the engine says; returns whether it has said anything."""
+        """Executes the received commands; returns whether there were any."""
         messages = self.link.turn()
         for message in messages:
             if message[0] == "start":
@@ -249,7 +247,7 @@ class Worker:
 
     async def _execute(self, start: Any, name: Name) -> None:
         """Executes an attempt and reports every run."""
-        said.attempt.set(name[2])
+        log_relay.attempt.set(name[2])
         try:
             self.link.began(*name)
             runs, is_eval = start.runs, start.is_eval
@@ -258,7 +256,7 @@ class Worker:
                 executable = self._workflow(start)
                 task = Task.restored(
                     executable.source,
-                    travel.decode_task(start.task, start.task_encoding),
+                    _serialization.decode_task(start.task, start.task_encoding),
                     batch_id=start.batch_id,
                     task_id=start.task_id,
                     is_eval=is_eval,
@@ -314,7 +312,7 @@ class Worker:
         if key in self.workflows:
             self.workflows.move_to_end(key)
             return self.workflows[key]
-        executable = travel.load(*start.definition)
+        executable = _serialization.load(*start.definition)
         self.workflows[key] = executable
         while len(self.workflows) > MAX_WORKFLOWS:
             self.workflows.popitem(last=False)
@@ -368,7 +366,7 @@ def work() -> tuple[str, bool]:
         )
     except Closed as error:
         return f"connection refused: {error}", False
-    said.install(link)
+    log_relay.install(link)
     try:
         setup = _prepare(link, given)
     except Exception as error:
@@ -403,7 +401,7 @@ def main() -> None:
         # The process exits below, before Python would print the traceback.
         traceback.print_exc()
     finally:
-        said.finish()
+        log_relay.finish()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

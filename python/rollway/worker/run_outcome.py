@@ -16,9 +16,10 @@ from rollway.experience import Experience
 from rollway.models.base import RunModel
 from rollway.models.gateway import GatewayRunModel
 from rollway.models.turns import not_recorded
+from rollway.worker.setup import PACKAGE
 
 #: Maximum length of a failure message, in characters; the end of a traceback is kept.
-MESSAGE_MAX = 12 * 1024
+MAX_MESSAGE_CHARS = 12 * 1024
 
 
 @dataclass(slots=True)
@@ -35,12 +36,14 @@ class RunOutput:
     def of(
         cls,
         experiences: list[Experience],
-        told: dict[str, float] | None,
+        reported: dict[str, float] | None,
         seconds: float,
         model: RunModel | None = None,
     ) -> RunOutput:
         """Builds the output of a run, with its metrics."""
-        return cls(experiences, _metrics(experiences, told, seconds), told is not None, model)
+        return cls(
+            experiences, _metrics(experiences, reported, seconds), reported is not None, model
+        )
 
     @property
     def nothing(self) -> str:
@@ -58,16 +61,16 @@ class RunOutput:
 
 
 def _metrics(
-    experiences: list[Experience], told: dict[str, float] | None, seconds: float
+    experiences: list[Experience], reported: dict[str, float] | None, seconds: float
 ) -> dict[str, float]:
     """Combines the metrics of the experiences and of the workflow."""
-    if not experiences and told is not None and len(told) == 1:
+    if not experiences and reported is not None and len(reported) == 1:
         # Fast path: a reward alone needs no combination.
-        return {**told, _SECONDS: seconds}
-    carried = [experience.metrics for experience in experiences]
-    if told is not None:
-        carried = [{**metrics, **told} for metrics in carried] or [told]
-    return _rollway.run_metrics(carried, seconds)
+        return {**reported, _SECONDS: seconds}
+    combined = [experience.metrics for experience in experiences]
+    if reported is not None:
+        combined = [{**metrics, **reported} for metrics in combined] or [reported]
+    return _rollway.run_metrics(combined, seconds)
 
 
 @dataclass
@@ -89,19 +92,19 @@ async def outputs(
     if isinstance(returned, Experience):
         return [returned], None
     # Common types first: checks against abstract classes are slow.
-    told = None
+    reported = None
     if isinstance(returned, (float, int, np.bool_, numbers.Real)):
-        told = {"reward": float(returned)}
+        reported = {"reward": float(returned)}
     elif isinstance(returned, dict):
-        told = _numbers(returned)
-    if told is not None or returned is None:
+        reported = _numbers(returned)
+    if reported is not None or returned is None:
         turns = _recorded_turns(model, is_eval)
         if turns is None:
             turns = await model.extract_experience_from_history_async(False)
-        if told is not None:
+        if reported is not None:
             for turn in turns:
-                turn.reward = told["reward"]
-        return turns, told
+                turn.reward = reported["reward"]
+        return turns, reported
     if isinstance(returned, (list, tuple)):
         for item in returned:
             if not isinstance(item, Experience):
@@ -180,12 +183,9 @@ def describe(error: BaseException) -> str:
         return f"{summary}: the workflow cancelled itself"
     # Omits the frames of this package, which come first.
     frames = traceback.extract_tb(error.__traceback__)
-    while frames and frames[0].filename.startswith(_HERE):
+    while frames and frames[0].filename.startswith(PACKAGE):
         frames.pop(0)
     if not frames:
-        return summary[:MESSAGE_MAX]
+        return summary[:MAX_MESSAGE_CHARS]
     where = "".join(traceback.format_list(frames))
-    return f"{summary[: MESSAGE_MAX // 2]}\n{where[-MESSAGE_MAX // 2 :]}".rstrip()
-
-
-_HERE = __file__.rpartition("/")[0] + "/"
+    return f"{summary[: MAX_MESSAGE_CHARS // 2]}\n{where[-MAX_MESSAGE_CHARS // 2 :]}".rstrip()

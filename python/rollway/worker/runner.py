@@ -192,15 +192,15 @@ class WorkflowRunner:
         self._keys = keys or {}
         # Evaluation needs no experiences.
         late = None if task.is_eval else _Late(emit)
-        told = emit if late is None else late.emit
+        report = emit if late is None else late.emit
         try:
             if executable.can_repeat:
-                await self._repeat(executable, task, runs, told)
+                await self._repeat(executable, task, runs, report)
             elif self.concurrent_mode == "sequential":
                 for run in runs:
-                    await self._one(executable, task, run, told)
+                    await self._one(executable, task, run, report)
             else:
-                await _all([self._one(executable, task, run, told) for run in runs])
+                await _all([self._one(executable, task, run, report) for run in runs])
         finally:
             self._terminate_time = time.time()
         if late is not None:
@@ -218,12 +218,12 @@ class WorkflowRunner:
                 instance, returned = await self._perform(executable, mine, [run], at)
                 self._keep(instance)
                 at.set(ENCODING)
-                experiences, told = await outputs(returned, instance.model, task.is_eval)
+                experiences, reported = await outputs(returned, instance.model, task.is_eval)
                 for experience in experiences:
                     experience.eid.run = run
                 self._stamp(mine, instance.model, experiences)
                 seconds = time.perf_counter() - began
-                end = RunOutput.of(experiences, told, seconds, instance.model)
+                end = RunOutput.of(experiences, reported, seconds, instance.model)
             except BaseException as error:
                 _let_cancel_through(error)
                 end = failure(error)
@@ -250,14 +250,14 @@ class WorkflowRunner:
             instance, returned = await self._perform(executable, mine, runs, at)
             self._keep(instance)
             at.set(ENCODING)
-            experiences, told = await outputs(returned, instance.model, task.is_eval)
-            if told is not None or returned is None:
+            experiences, reported = await outputs(returned, instance.model, task.is_eval)
+            if reported is not None or returned is None:
                 _tell_apart(experiences, runs)
             groups = _by_run(experiences, runs)
             self._stamp(mine, instance.model, experiences)
             seconds = time.perf_counter() - began
             model = instance.model
-            ends = {run: RunOutput.of(groups[run], told, seconds, model) for run in runs}
+            ends = {run: RunOutput.of(groups[run], reported, seconds, model) for run in runs}
         except BaseException as error:
             _let_cancel_through(error)
             for run in runs:
@@ -409,7 +409,7 @@ def _tell_apart(turns: list[Experience], runs: Sequence[int]) -> None:
     if len(turns) != len(runs) or (len(calls) > 1 and None not in calls):
         raise InvalidOutput(
             f"the workflow performs {len(runs)} runs in one call and returned no experiences: its "
-            f"{len(turns)} recorded turns cannot be told apart by run, unless they are the samples "
+            f"{len(turns)} recorded turns cannot be assigned to runs, unless they are the samples "
             f"of one call with n={len(runs)}; return experiences with eid.run, or leave out "
             "can_repeat"
         )

@@ -20,8 +20,11 @@ SETUP = "ROLLWAY_WORKER_SETUP"
 #: Variable with the setup as JSON, if the engine alone started the worker.
 SETUP_JSON = "ROLLWAY_WORKER_SETUP_JSON"
 
+#: Folder of this package, with a separator at the end.
+PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
+
 #: Folder that contains this package.
-_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_ROOT = os.path.dirname(os.path.dirname(PACKAGE))
 
 
 def start_arguments(module: str = "rollway.worker.process") -> list[str]:

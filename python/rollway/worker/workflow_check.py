@@ -46,8 +46,8 @@ def main(questions: dict[str, Any]) -> dict[str, Any]:
             _check(one)
         except _Problem as problem:
             what = f"{one['place']}: {problem.what}"
-            told = {"kind": problem.kind, "what": what, "hint": problem.hint}
-            problems.setdefault(problem.what, told)
+            row = {"kind": problem.kind, "what": what, "hint": problem.hint}
+            problems.setdefault(problem.what, row)
     return {"version": _rollway.version(), "problems": list(problems.values())}
 
 
@@ -130,7 +130,7 @@ def _no_attribute(sort: str, name: str, error: AttributeError) -> _Problem:
     there = sys.modules.get(module)
     frames = traceback.extract_tb(error.__traceback__)
     # Only if the lookup of the name failed, not code inside the module.
-    if there is None or not frames or not frames[-1].filename.startswith(_HERE):
+    if there is None or not frames or not frames[-1].filename.startswith(setup.PACKAGE):
         return _broken(sort, name, error)
     public = [one for one in vars(there) if not one.startswith("_") and callable(vars(there)[one])]
     near = difflib.get_close_matches(path, public, 1)
@@ -147,7 +147,7 @@ def _broken(sort: str, name: str, error: BaseException) -> _Problem:
     own = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith((_HERE, "<frozen"))
+        if not frame.filename.startswith((setup.PACKAGE, "<frozen"))
         and f"{os.sep}importlib{os.sep}" not in frame.filename
     ]
     words = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
@@ -157,6 +157,3 @@ def _broken(sort: str, name: str, error: BaseException) -> _Problem:
         f"the {sort} `{name}` could not be imported: {words}{where}",
         f"to see all of it: `{sys.executable} -c 'import {module}'`, where the module is",
     )
-
-
-_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep

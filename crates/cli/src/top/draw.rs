@@ -1,199 +1,187 @@
-//! The lines of `rollway top`, for a terminal of any size.
+//! Layout of `rollway top` for any terminal size.
 
+use ratatui::Frame;
+use ratatui::text::{Line, Text};
 use rollway::view::{Beat, JobState, Runner};
 
-use super::board::{Board, Mode, Target};
-use crate::line::{Line, Look, width};
-use crate::output::Size;
-use crate::view::words::{count, short};
+use super::columns::{COLUMNS, cell_style, elapsed, fit_columns};
+use super::model::{CancelTarget, InputMode, TopModel};
+use crate::progress::format::{count, short};
+use crate::styled_line::{StyledLine, TextStyle, sanitize};
 
-/// How far back the throughput reaches, in seconds.
-const WINDOW: f64 = 30.0;
+/// Seconds that the throughput is averaged over.
+const THROUGHPUT_WINDOW: f64 = 30.0;
 
-/// How many alarms are shown.
-const ALARMS_MAX: usize = 3;
+/// Maximum number of alarms in the header.
+const MAX_ALARMS: usize = 3;
 
-/// The keys, for those who ask.
+/// Help: keys and their effect.
 const HELP: [(&str, &str); 9] = [
     ("up, down, k, j", "move the cursor"),
     ("page up, page down", "move by a page"),
     ("home, end", "to the first, to the last"),
-    ("s", "another order: stuck, age, work, stage, number"),
-    ("/", "only runners with these words; escape shows all"),
-    ("c", "cancel the run under the cursor; it is asked first"),
-    ("h, ?", "this"),
+    ("s", "change the order: stuck, age, work, stage, number"),
+    ("/", "filter runners by text; escape shows all"),
+    ("c", "cancel the run under the cursor, after a confirmation"),
+    ("h, ?", "this help"),
     ("q, escape, Ctrl-C", "quit"),
-    ("", "! has been at one thing for much longer than others, or than it may."),
+    ("", "! stuck: in one stage much longer than usual, or than its timeout."),
 ];
 
-/// Returns the whole screen, as many lines as there are rows at most. Says the board how many rows
-/// of the table are seen.
-pub fn draw(board: &mut Board, size: Size) -> Vec<Line> {
-    let mut lines = header(board);
-    lines.push(Line::new());
-    if board.mode == Mode::Help {
-        lines.extend(HELP.iter().map(|(keys, what)| {
-            let mut line = Line::new().with(format!("  {keys}"), Look::Bold);
-            line.pad(if keys.is_empty() { 2 } else { 24 });
-            line.text(*what)
-        }));
-        lines.push(Line::new().with("  any key goes back", Look::Faint));
-    } else {
-        // Headings and the last line need room too.
-        let room = size.rows.saturating_sub(lines.len() + 2);
-        board.resize(room);
-        lines.extend(table(board, size.columns, Some(room)));
-    }
-    lines.truncate(size.rows.saturating_sub(1));
-    while lines.len() + 1 < size.rows {
-        lines.push(Line::new());
-    }
-    lines.push(footer(board));
-    lines.into_iter().map(|line| line.fit(size.columns)).collect()
+/// Renders the screen: header, table or help, and footer.
+pub fn render(model: &mut TopModel, frame: &mut Frame<'_>, colors: bool) {
+    let area = frame.area();
+    let lines = screen(model, area.width.into(), area.height.into());
+    let lines: Vec<Line<'_>> = lines.iter().map(|line| line.to_ratatui(colors)).collect();
+    frame.render_widget(Text::from(lines), area);
 }
 
-/// Returns everything once, for a file or a pipe.
-pub fn once(board: &Board, columns: usize) -> Vec<Line> {
-    let mut lines = header(board);
-    lines.push(Line::new());
-    lines.extend(table(board, columns, None));
+/// Returns the lines of the screen and sets the model's number of visible rows.
+fn screen(model: &mut TopModel, columns: usize, rows: usize) -> Vec<StyledLine> {
+    let mut lines = header(model);
+    lines.push(StyledLine::new());
+    if model.mode == InputMode::Help {
+        lines.extend(HELP.iter().map(|(keys, effect)| {
+            let mut line = StyledLine::new().with(format!("  {keys}"), TextStyle::Bold);
+            line.pad(if keys.is_empty() { 2 } else { 24 });
+            line.text(*effect)
+        }));
+        lines.push(StyledLine::new().with("  any key closes the help", TextStyle::Faint));
+    } else {
+        let heading_and_footer = 2;
+        let page_rows = rows.saturating_sub(lines.len() + heading_and_footer);
+        model.resize(page_rows);
+        lines.extend(table(model, columns, Some(page_rows)));
+    }
+    lines.resize(rows.saturating_sub(1), StyledLine::new());
+    lines.push(footer(model));
+    lines.into_iter().map(|line| line.fit(columns)).collect()
+}
+
+/// Returns header and all rows of the table, for a file or a pipe.
+pub fn full_table(model: &TopModel, columns: usize) -> Vec<StyledLine> {
+    let mut lines = header(model);
+    lines.push(StyledLine::new());
+    lines.extend(table(model, columns, None));
     lines
 }
 
-/// Returns what there is to say about the job.
-fn header(board: &Board) -> Vec<Line> {
-    let (job, overview) = (&board.news.job, &board.news.overview);
-    let mut first = Line::new().with(&job.name, Look::Bold);
-    let (state, look) = match job.state {
-        JobState::Running => ("running", Look::Green),
-        JobState::Finished => ("finished", Look::Green),
-        JobState::Failed => ("failed", Look::Red),
-        JobState::Stopped => ("stopped", Look::Yellow),
-        JobState::Unknown => ("unknown", Look::Yellow),
+/// Returns state, counts and alarms of the job.
+fn header(model: &TopModel) -> Vec<StyledLine> {
+    let (job, overview) = (&model.snapshot.job, &model.snapshot.overview);
+    let mut first = StyledLine::new().with(&job.name, TextStyle::Bold);
+    let (state, style) = match job.state {
+        JobState::Running => ("running", TextStyle::Green),
+        JobState::Finished => ("finished", TextStyle::Green),
+        JobState::Failed => ("failed", TextStyle::Red),
+        JobState::Stopped => ("stopped", TextStyle::Yellow),
+        JobState::Unknown => ("unknown", TextStyle::Yellow),
     };
-    first = first.text("  ").with(state, look).text(format!("  {}", job.mode));
+    first = first.text("  ").with(state, style).text(format!("  {}", job.mode));
     let step = count(job.step);
     first.push(
         job.total_steps.map_or_else(
             || format!("  step {step}"),
             |total| format!("  step {step} of {}", count(total)),
         ),
-        Look::Plain,
+        TextStyle::Plain,
     );
-    first.push(format!("  weights {}", job.version), Look::Faint);
+    first.push(format!("  weights {}", job.version), TextStyle::Faint);
     if let Some(started) = job.started {
-        first.push(format!("  up {}", age(job.now - started)), Look::Faint);
+        first.push(format!("  up {}", elapsed(job.now - started)), TextStyle::Faint);
     }
     let runs = &overview.runs;
     let total = |counts: &std::collections::BTreeMap<String, u64>| counts.values().sum::<u64>();
     let (failed, cancelled) = (total(&runs.failed), total(&runs.cancelled));
-    let second = Line::new()
-        .with("runs    ", Look::Faint)
-        .with(format!("{} running", count(runs.running)), Look::Yellow)
+    let second = StyledLine::new()
+        .with("runs    ", TextStyle::Faint)
+        .with(format!("{} running", count(runs.running)), TextStyle::Yellow)
         .text(format!("  {} waiting  ", count(runs.pending)))
-        .with(format!("{} done", count(runs.succeeded)), Look::Green)
+        .with(format!("{} done", count(runs.succeeded)), TextStyle::Green)
         .text("  ")
-        .with(format!("{} failed", count(failed)), if failed > 0 { Look::Red } else { Look::Plain })
+        .with(
+            format!("{} failed", count(failed)),
+            if failed > 0 { TextStyle::Red } else { TextStyle::Plain },
+        )
         .text(format!("  {} cancelled", count(cancelled)));
-    let mut lines = vec![first, second, runners(board)];
-    for alarm in overview.alarms.iter().take(ALARMS_MAX) {
-        let words = format!("  {}", alarm.words);
-        lines.push(Line::new().with("alarm ", Look::Red).text(words.trim_start()));
+    let mut lines = vec![first, second, runners(model)];
+    for alarm in overview.alarms.iter().take(MAX_ALARMS) {
+        lines.push(StyledLine::new().with("alarm ", TextStyle::Red).text(&alarm.words));
     }
     if let Some(message) = job.message.as_ref().filter(|message| !message.is_empty()) {
-        lines.push(Line::new().with(message, Look::Yellow));
+        lines.push(StyledLine::new().with(message, TextStyle::Yellow));
     }
     lines
 }
 
-fn runners(board: &Board) -> Line {
-    let counts = &board.news.overview.runners;
-    let stuck = board.news.runners.iter().filter(|runner| runner.stuck).count();
-    let mut line = Line::new().with("runners ", Look::Faint);
-    line.push(format!("{} busy", counts.busy), Look::Plain);
+fn runners(model: &TopModel) -> StyledLine {
+    let counts = &model.snapshot.overview.runners;
+    let stuck = model.snapshot.runners.iter().filter(|runner| runner.stuck).count();
+    let mut line = StyledLine::new().with("runners ", TextStyle::Faint);
+    line.push(format!("{} busy", counts.busy), TextStyle::Plain);
     if stuck > 0 {
-        line.push(format!(" ({stuck} stuck)"), Look::Red);
+        line.push(format!(" ({stuck} stuck)"), TextStyle::Red);
     }
-    line.push(format!("  {} idle", counts.idle), Look::Plain);
+    line.push(format!("  {} idle", counts.idle), TextStyle::Plain);
     let rest = [
-        (counts.starting, "starting", Look::Plain),
-        (counts.cancelling, "cancelling", Look::Yellow),
-        (counts.broken, "broken", Look::Red),
-        (counts.gone, "gone", Look::Plain),
+        (counts.starting, "starting", TextStyle::Plain),
+        (counts.cancelling, "cancelling", TextStyle::Yellow),
+        (counts.broken, "broken", TextStyle::Red),
+        (counts.gone, "gone", TextStyle::Plain),
     ];
-    for (number, name, look) in rest.into_iter().filter(|(number, ..)| *number > 0) {
-        line.push("  ", Look::Plain);
-        line.push(format!("{number} {name}"), look);
+    for (number, name, style) in rest.into_iter().filter(|(number, ..)| *number > 0) {
+        line.push("  ", TextStyle::Plain);
+        line.push(format!("{number} {name}"), style);
     }
-    if let Some((runs, tokens)) = speed(&board.news.overview.beats) {
-        line.push(format!("   {runs:.1} runs/s  {} tokens/s", short(tokens)), Look::Plain);
+    if let Some((runs, tokens)) = throughput(&model.snapshot.overview.beats) {
+        line.push(format!("   {runs:.1} runs/s  {} tokens/s", short(tokens)), TextStyle::Plain);
     }
     line
 }
 
-/// Returns runs and tokens a second, lately.
-fn speed(beats: &[Beat]) -> Option<(f64, f64)> {
+/// Returns current runs and tokens per second.
+fn throughput(beats: &[Beat]) -> Option<(f64, f64)> {
     let last = beats.last()?;
-    let first = beats.iter().find(|beat| beat.at >= last.at - WINDOW)?;
+    let first = beats.iter().find(|beat| beat.at >= last.at - THROUGHPUT_WINDOW)?;
     let seconds = last.at - first.at;
-    let more = |now: u64, then: u64| now.saturating_sub(then) as f64 / seconds;
-    let runs = more(last.done + last.failed, first.done + first.failed);
-    (seconds > 0.5).then(|| (runs, more(last.answer_tokens, first.answer_tokens)))
+    let rate = |now: u64, then: u64| now.saturating_sub(then) as f64 / seconds;
+    let runs = rate(last.done + last.failed, first.done + first.failed);
+    (seconds > 0.5).then(|| (runs, rate(last.answer_tokens, first.answer_tokens)))
 }
 
-/// A column: its heading, how wide it is to be, the least it is cut to, and how soon it goes when
-/// there is no room: first those with the highest number; 0: never.
-struct Column {
-    name: &'static str,
-    good: usize,
-    least: usize,
-    goes: u8,
-    show: fn(&Runner) -> String,
-}
-
-const COLUMNS: [Column; 9] = [
-    Column { name: "runner", good: 7, least: 6, goes: 0, show: number },
-    Column { name: "state", good: 10, least: 5, goes: 0, show: |one| one.state.clone() },
-    Column { name: "for", good: 6, least: 5, goes: 2, show: |one| age(one.age) },
-    Column { name: "work", good: 14, least: 6, goes: 0, show: work },
-    Column { name: "stage", good: 24, least: 12, goes: 0, show: stage },
-    Column { name: "since", good: 6, least: 5, goes: 0, show: since },
-    Column { name: "place", good: 24, least: 10, goes: 1, show: place },
-    Column { name: "model", good: 16, least: 6, goes: 3, show: model },
-    Column { name: "node", good: 10, least: 6, goes: 4, show: |one| said(&one.node) },
-];
-
-/// Returns the rows of the table that are seen, or all, below their headings.
-fn table(board: &Board, columns: usize, room: Option<usize>) -> Vec<Line> {
-    let rows = board.rows();
+/// Returns the heading and the visible rows of the table, or all of them.
+fn table(model: &TopModel, columns: usize, page_rows: Option<usize>) -> Vec<StyledLine> {
+    let rows = model.rows();
     if rows.is_empty() {
-        let words = match (board.news.runners.is_empty(), board.filter.is_empty()) {
+        let text = match (model.snapshot.runners.is_empty(), model.filter.is_empty()) {
             (true, _) => "no runners".to_owned(),
-            (false, _) => format!("no runner has `{}`", board.filter),
+            (false, _) => format!("no runner matches `{}`", model.filter),
         };
-        return vec![Line::new().with(words, Look::Faint)];
+        return vec![StyledLine::new().with(text, TextStyle::Faint)];
     }
-    let cursor = room.map(|_| board.position(&rows));
-    let (top, most) = room.map_or((0, usize::MAX), |room| (board.top, room));
-    let seen: Vec<&Runner> = rows.iter().skip(top).take(most).copied().collect();
-    let cells: Vec<Vec<String>> =
-        seen.iter().map(|runner| COLUMNS.iter().map(|it| (it.show)(runner)).collect()).collect();
-    let widths = fit(&cells, columns.saturating_sub(2));
+    let cursor = page_rows.map(|_| model.cursor_index(&rows));
+    let (first, count) = page_rows.map_or((0, usize::MAX), |count| (model.first_row, count));
+    let visible: Vec<&Runner> = rows.iter().skip(first).take(count).copied().collect();
+    let cells: Vec<Vec<String>> = visible
+        .iter()
+        .map(|runner| COLUMNS.iter().map(|it| sanitize(&(it.text)(runner))).collect())
+        .collect();
+    let widths = fit_columns(&cells, columns.saturating_sub(2));
     let last = widths.iter().rposition(|wide| *wide > 0).unwrap_or(0);
-    let mut head = Line::new().text("  ");
+    let mut heading = StyledLine::new().text("  ");
     for (column, (name, wide)) in COLUMNS.iter().map(|it| it.name).zip(&widths).enumerate() {
         if *wide > 0 {
-            head.append(cell(name, *wide, Look::Faint, column == last));
+            heading.append(cell(name, *wide, TextStyle::Faint, column == last));
         }
     }
-    let mut lines = vec![head];
-    for (at, (runner, row)) in seen.iter().zip(&cells).enumerate() {
-        let here = cursor == Some(top + at);
-        let mut line = Line::new().with(if here { "> " } else { "  " }, Look::Cyan);
+    let mut lines = vec![heading];
+    for (index, (runner, row)) in visible.iter().zip(&cells).enumerate() {
+        let is_cursor = cursor == Some(first + index);
+        let mut line = StyledLine::new().with(if is_cursor { "> " } else { "  " }, TextStyle::Cyan);
         for (column, (text, wide)) in row.iter().zip(&widths).enumerate() {
             if *wide > 0 {
-                let look = look(runner, COLUMNS[column].name, here);
-                line.append(cell(text, *wide, look, column == last));
+                let style = cell_style(runner, COLUMNS[column].name, is_cursor);
+                line.append(cell(text, *wide, style, column == last));
             }
         }
         lines.push(line);
@@ -201,147 +189,165 @@ fn table(board: &Board, columns: usize, room: Option<usize>) -> Vec<Line> {
     lines
 }
 
-fn cell(text: &str, wide: usize, look: Look, is_last: bool) -> Line {
-    let mut line = Line::new().with(text, look).fit(wide);
+fn cell(text: &str, wide: usize, style: TextStyle, is_last: bool) -> StyledLine {
+    let mut line = StyledLine::new().with(text, style).fit(wide);
     if !is_last {
         line.pad(wide + 2);
     }
     line
 }
 
-fn look(runner: &Runner, column: &str, here: bool) -> Look {
-    match (column, runner.state.as_str()) {
-        ("runner" | "stage" | "since", _) if runner.stuck => Look::Red,
-        ("state" | "stage", "broken") => Look::Red,
-        ("state", "cancelling" | "starting") => Look::Yellow,
-        ("state", "busy") => Look::Green,
-        (_, "idle" | "gone") => Look::Faint,
-        _ if here => Look::Bold,
-        _ => Look::Plain,
-    }
-}
-
-/// Returns how wide every column is; 0: there is no room for it, or nothing in it.
-fn fit(cells: &[Vec<String>], columns: usize) -> Vec<usize> {
-    let mut widths: Vec<usize> = (0..COLUMNS.len())
-        .map(|at| {
-            let widest = cells.iter().map(|row| width(&row[at])).max().unwrap_or(0);
-            if widest == 0 { 0 } else { widest.max(width(COLUMNS[at].name)) }
-        })
-        .collect();
-    loop {
-        let shown = widths.iter().filter(|wide| **wide > 0).count();
-        let taken = widths.iter().sum::<usize>() + 2 * shown.saturating_sub(1);
-        if taken <= columns {
-            return widths;
-        }
-        let all = || (0..COLUMNS.len()).filter(|at| widths[*at] > 0);
-        let wider = |than: fn(&Column) -> usize| {
-            let over = |at: &usize| widths[*at].saturating_sub(than(&COLUMNS[*at]));
-            all().filter(|at| over(at) > 0).max_by_key(over)
-        };
-        // What is unusually wide is cut first. Then columns go, and what is left is cut further.
-        let goes = all().filter(|at| COLUMNS[*at].goes > 0).max_by_key(|at| COLUMNS[*at].goes);
-        if let Some(wide) = wider(|column| column.good) {
-            widths[wide] -= 1;
-        } else if let Some(last) = goes.filter(|at| last_to_go(*at, widths[*at])) {
-            widths[last] -= 1;
-        } else if let Some(goes) = goes {
-            widths[goes] = 0;
-        } else if let Some(wide) = wider(|column| column.least) {
-            widths[wide] -= 1;
-        } else {
-            return widths;
-        }
-    }
-}
-
-/// Tells whether a column is the last that goes, and can be cut before.
-fn last_to_go(at: usize, wide: usize) -> bool {
-    COLUMNS[at].goes == 1 && wide > COLUMNS[at].least
-}
-
-fn number(runner: &Runner) -> String {
-    format!("{}{}", runner.runner, if runner.stuck { " !" } else { "" })
-}
-
-fn work(runner: &Runner) -> String {
-    let number = |number: Option<u32>| number.map_or_else(|| "-".to_owned(), |it| it.to_string());
-    match &runner.batch {
-        Some(batch) => format!("{batch}/{}/{}", number(runner.task), number(runner.run)),
-        None => String::new(),
-    }
-}
-
-fn stage(runner: &Runner) -> String {
-    said(if runner.stage.is_some() { &runner.stage } else { &runner.message })
-}
-
-fn since(runner: &Runner) -> String {
-    runner.stage_for.map(age).unwrap_or_default()
-}
-
-/// Returns where it is, without the folders of the file.
-fn place(runner: &Runner) -> String {
-    let place = said(&runner.place);
-    let file = place.find(':').unwrap_or(0);
-    let name = place[..file].rfind('/').map_or(0, |slash| slash + 1);
-    place[name..].to_owned()
-}
-
-fn model(runner: &Runner) -> String {
-    match (&runner.model, &runner.server) {
-        (model, Some(server)) => format!("{} at {server}", said(model)).trim_start().to_owned(),
-        (model, None) => said(model),
-    }
-}
-
-fn said(text: &Option<String>) -> String {
-    text.clone().unwrap_or_default()
-}
-
-/// Returns seconds in short: `0.4s`, `12s`, `3m05s`, `2h10m`, `3d04h`.
-fn age(seconds: f64) -> String {
-    if seconds < 9.95 {
-        return format!("{:.1}s", seconds.max(0.0));
-    }
-    match seconds as u64 {
-        whole @ 0..60 => format!("{whole}s"),
-        whole @ 60..3600 => format!("{}m{:02}s", whole / 60, whole % 60),
-        whole @ 3600..86_400 => format!("{}h{:02}m", whole / 3600, whole % 3600 / 60),
-        whole => format!("{}d{:02}h", whole / 86_400, whole % 86_400 / 3600),
-    }
-}
-
-/// Returns the last line: what is asked, typed or possible.
-fn footer(board: &Board) -> Line {
-    match &board.mode {
-        Mode::Confirm(Target { batch, task, run }) => Line::new()
-            .with(format!("cancel run {run} of task {task} of batch {batch}? "), Look::Red)
-            .with("y", Look::Bold)
+/// Returns the last line: a confirmation, the filter, an error, a notice or the keys.
+fn footer(model: &TopModel) -> StyledLine {
+    match &model.mode {
+        InputMode::Confirm(CancelTarget { batch, task, run }) => StyledLine::new()
+            .with(format!("cancel run {run} of task {task} of batch {batch}? "), TextStyle::Red)
+            .with("y", TextStyle::Bold)
             .text(" cancels it, any other key does not"),
-        Mode::Filter => Line::new().with("/", Look::Bold).text(&board.filter).text("_"),
-        Mode::Table | Mode::Help => {
-            if let Some(trouble) = &board.trouble {
-                return Line::new().with(trouble, Look::Red);
+        InputMode::Filter => {
+            StyledLine::new().with("/", TextStyle::Bold).text(&model.filter).text("_")
+        }
+        InputMode::Table | InputMode::Help => {
+            if let Some(error) = &model.error {
+                return StyledLine::new().with(error, TextStyle::Red);
             }
-            if let Some(note) = &board.note {
-                return Line::new().with(note, Look::Yellow);
+            if let Some(notice) = &model.notice {
+                return StyledLine::new().with(notice, TextStyle::Yellow);
             }
-            let rows = board.rows().len();
-            let mut line = Line::new().with("q", Look::Bold).text(" quit  ");
-            line = line.with("c", Look::Bold).text(" cancel  ").with("/", Look::Bold);
-            line = line.text(" filter  ").with("s", Look::Bold);
-            line = line.text(format!(" {}  ", board.order.name())).with("h", Look::Bold);
+            let rows = model.rows().len();
+            let mut line = StyledLine::new().with("q", TextStyle::Bold).text(" quit  ");
+            line = line.with("c", TextStyle::Bold).text(" cancel  ").with("/", TextStyle::Bold);
+            line = line.text(" filter  ").with("s", TextStyle::Bold);
+            line = line.text(format!(" {}  ", model.sort.name())).with("h", TextStyle::Bold);
             line = line.text(" help");
-            if board.top > 0 || board.top + board.page < rows {
-                let last = (board.top + board.page).min(rows);
-                line.push(format!("   {}-{last} of {rows}", board.top + 1), Look::Faint);
+            if model.first_row > 0 || model.first_row + model.page_rows < rows {
+                let last = (model.first_row + model.page_rows).min(rows);
+                line.push(format!("   {}-{last} of {rows}", model.first_row + 1), TextStyle::Faint);
             }
-            if !board.filter.is_empty() {
-                line.push(format!("   only `{}`", board.filter), Look::Cyan);
+            if !model.filter.is_empty() {
+                line.push(format!("   only `{}`", model.filter), TextStyle::Cyan);
             }
             line
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+    use ratatui::style::Color;
+
+    use super::*;
+    use crate::top::client::TopSnapshot;
+    use crate::top::model::TopAction;
+
+    fn model(runners: u32) -> TopModel {
+        let mut snapshot = TopSnapshot::default();
+        snapshot.job.name = "arithmetic".to_owned();
+        snapshot.runners = (0..runners)
+            .map(|runner| Runner {
+                runner,
+                state: "busy".to_owned(),
+                stuck: runner == 7,
+                age: f64::from(runner),
+                batch: Some("12/eval".to_owned()),
+                task: Some(runner),
+                run: Some(2),
+                stage: Some(format!("stage of\n{runner}")),
+                ..Runner::default()
+            })
+            .collect();
+        let mut model = TopModel::default();
+        model.on_snapshot(Ok(snapshot));
+        model
+    }
+
+    fn press(model: &mut TopModel, code: KeyCode) -> TopAction {
+        model.on_key(KeyEvent::new(code, KeyModifiers::NONE))
+    }
+
+    fn type_text(model: &mut TopModel, text: &str) {
+        for c in text.chars() {
+            assert_eq!(press(model, KeyCode::Char(c)), TopAction::None);
+        }
+    }
+
+    /// Renders into a terminal and returns its rows.
+    fn rows(terminal: &mut Terminal<TestBackend>, model: &mut TopModel) -> Vec<String> {
+        terminal.draw(|frame| render(model, frame, true)).unwrap();
+        let buffer = terminal.backend().buffer();
+        let row = |row: &[ratatui::buffer::Cell]| row.iter().map(|cell| cell.symbol()).collect();
+        let columns = usize::from(buffer.area.width).max(1);
+        let rows: Vec<String> = buffer.content.chunks(columns).map(row).collect();
+        rows.iter().map(|row| row.trim_end().to_owned()).collect()
+    }
+
+    #[test]
+    fn stuck_runner_is_first_marked_and_red() {
+        let mut terminal = Terminal::new(TestBackend::new(80, 10)).unwrap();
+        let mut model = model(20);
+        let rows = rows(&mut terminal, &mut model);
+        assert!(rows[0].starts_with("arithmetic"), "{rows:#?}");
+        assert_eq!(rows[4], "  runner  state  for   work         stage", "{rows:#?}");
+        assert_eq!(rows[5], "> 7 !     busy   7.0s  12/eval/7/2  stage of 7", "{rows:#?}");
+        assert!(rows[9].contains("stuck first") && rows[9].ends_with("1-4 of 20"), "{rows:#?}");
+        assert_eq!(terminal.backend().buffer()[(2, 5)].fg, Color::Red);
+        assert!(!terminal.backend().cursor_visible());
+    }
+
+    #[test]
+    fn keys_scroll_sort_filter_and_cancel_after_confirmation() {
+        let mut terminal = Terminal::new(TestBackend::new(80, 10)).unwrap();
+        let mut model = model(20);
+        rows(&mut terminal, &mut model);
+        press(&mut model, KeyCode::End);
+        let shown = rows(&mut terminal, &mut model);
+        assert!(shown[8].starts_with("> 19 "), "{shown:#?}");
+        assert!(shown[9].ends_with("17-20 of 20"), "{shown:#?}");
+        type_text(&mut model, "s");
+        press(&mut model, KeyCode::Home);
+        let shown = rows(&mut terminal, &mut model);
+        assert!(shown[5].contains(" 19 ") && shown[9].contains("by age"), "{shown:#?}");
+        type_text(&mut model, "/eval/13");
+        let shown = rows(&mut terminal, &mut model);
+        assert_eq!(shown[9], "/eval/13_", "{shown:#?}");
+        press(&mut model, KeyCode::Enter);
+        type_text(&mut model, "c");
+        let shown = rows(&mut terminal, &mut model);
+        assert!(shown[9].starts_with("cancel run 2 of task 13 of batch 12/eval?"), "{shown:#?}");
+        type_text(&mut model, "n");
+        let shown = rows(&mut terminal, &mut model);
+        assert_eq!(shown[9], "nothing was cancelled", "{shown:#?}");
+        type_text(&mut model, "c");
+        let target = CancelTarget { batch: "12/eval".to_owned(), task: 13, run: 2 };
+        assert_eq!(press(&mut model, KeyCode::Char('y')), TopAction::Cancel(target));
+        type_text(&mut model, "h");
+        let shown = rows(&mut terminal, &mut model);
+        assert!(shown.iter().any(|row| row.contains("page up, page down")), "{shown:#?}");
+        press(&mut model, KeyCode::Esc);
+        press(&mut model, KeyCode::Esc);
+        assert_eq!(rows(&mut terminal, &mut model)[9].matches("only").count(), 0);
+        assert_eq!(press(&mut model, KeyCode::Esc), TopAction::Quit);
+        let ctrl_c = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
+        assert_eq!(model.on_key(ctrl_c), TopAction::Quit);
+    }
+
+    #[test]
+    fn every_terminal_size_is_filled_and_keeps_its_footer() {
+        let mut terminal = Terminal::new(TestBackend::new(80, 10)).unwrap();
+        let mut model = model(20);
+        for columns in [1, 7, 20, 39, 60, 120] {
+            for height in [1, 2, 5, 9, 40] {
+                terminal.backend_mut().resize(columns, height);
+                let rows = rows(&mut terminal, &mut model);
+                assert_eq!(rows.len(), usize::from(height));
+                assert!(rows[rows.len() - 1].starts_with(['q', '…']), "{columns}: {rows:#?}");
+                if columns >= 20 && height >= 9 {
+                    assert!(rows[5].starts_with("> 7 !"), "{columns} × {height}: {rows:#?}");
+                }
+            }
         }
     }
 }

@@ -1,18 +1,18 @@
-//! `rollway debug`: one task, once, everything shown.
+//! `rollway debug`.
 
 use serde_json::Value;
 
-use crate::place::{Place, read};
+use crate::workspace::{Workspace, read};
 
 #[test]
-fn one_task_is_shown_whole() {
-    let place = Place::new();
-    let ran = place.run("debug", &[]);
+fn one_task_is_run_and_shown() {
+    let workspace = Workspace::new();
+    let ran = workspace.run("debug", &[]);
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
-    for words in ["user", "log-prob", "reward", "where time went"] {
-        assert!(ran.stdout.contains(words), "no {words:?} in\n{}", ran.stdout);
+    for text in ["user", "log-prob", "reward", "timing"] {
+        assert!(ran.stdout.contains(text), "no {text:?} in\n{}", ran.stdout);
     }
-    let folder = place.job().join("debug");
+    let folder = workspace.job().join("debug");
     let text = std::fs::read_to_string(folder.join("experiences.jsonl")).unwrap();
     let experience: Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
     assert_eq!(experience["prompt_length"], 7, "{experience}");
@@ -21,15 +21,15 @@ fn one_task_is_shown_whole() {
     let events = profile["traceEvents"].as_array().unwrap();
     let total: f64 = events.iter().filter_map(|event| event["dur"].as_f64()).sum();
     assert!(events.len() > 3 && total > 0.0, "{profile}");
-    assert!(!place.job().join("ledger").exists(), "the job itself is not touched");
+    assert!(!workspace.job().join("ledger").exists(), "the job itself is not touched");
 }
 
 #[test]
-fn a_failure_is_shown_whole() {
-    let place = Place::new();
-    // The embedded model knows no such option, and says so.
+fn failure_is_exit_code_1_with_its_message() {
+    let workspace = Workspace::new();
+    // The embedded model rejects this option.
     let key = "buffer.explorer_input.taskset.rollout_args={top_p: 0.5}";
-    let ran = place.run("debug", &[key]);
+    let ran = workspace.run("debug", &[key]);
     assert_eq!(ran.code, Some(1), "{}", ran.stderr);
     assert!(ran.stderr.contains("top_p"), "{}", ran.stderr);
 }

@@ -1,17 +1,17 @@
-//! `kill -9` at ten moments: every task is trained exactly once all the same.
+//! `kill -9` at ten points of a job: every task is trained exactly once.
 
 use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::place::Place;
+use crate::workspace::Workspace;
 
 const STEPS: u64 = 24;
 const TASKS: u64 = 4;
 const RUNS: u64 = 8;
 
-/// After what each life ends: the kind of event, and how many of them.
-const LIVES: [(&str, usize); 10] = [
+/// Event and its count after which each process is killed.
+const KILL_POINTS: [(&str, usize); 10] = [
     ("began", 1),
     ("step_begun", 1),
     ("evaluated", 1),
@@ -25,9 +25,9 @@ const LIVES: [(&str, usize); 10] = [
 ];
 
 #[test]
-fn ten_kills_lose_nothing_and_train_nothing_twice() {
-    let place = Place::new();
-    let rows = place.path().join("rows.jsonl");
+fn ten_kills_lose_no_task_and_train_none_twice() {
+    let workspace = Workspace::new();
+    let rows = workspace.path().join("rows.jsonl");
     let (steps, path) =
         (format!("buffer.total_steps={STEPS}"), format!("{BUFFER}.path={}", rows.display()));
     let keys = [
@@ -37,21 +37,21 @@ fn ten_kills_lose_nothing_and_train_nothing_twice() {
         "buffer.batch_size=4",
         "explorer.eval_interval=4",
     ];
-    let mut told = BTreeSet::new();
-    for (kind, count) in LIVES {
-        let mut life = place.start(&keys);
+    let mut done = BTreeSet::new();
+    for (kind, count) in KILL_POINTS {
+        let mut process = workspace.start(&keys);
         for _ in 0..count {
-            let event = life.wait_for(kind);
-            told.extend(event["step"].as_u64().filter(|_| kind == "step_done"));
+            let event = process.wait_for(kind);
+            done.extend(event["step"].as_u64().filter(|_| kind == "step_done"));
         }
-        life.kill();
+        process.kill();
     }
-    let (code, events) = place.start(&keys).finish();
+    let (code, events) = workspace.start(&keys).finish();
     assert_eq!(code, Some(0), "{events:#?}");
 
-    let summary = place.summary();
+    let summary = workspace.summary();
     assert_eq!((&summary["state"], &summary["steps"]), (&"finished".into(), &STEPS.into()));
-    assert_eq!(summary["restarts"], LIVES.len());
+    assert_eq!(summary["restarts"], KILL_POINTS.len());
     assert_eq!(summary["tasks_submitted"], STEPS * TASKS);
     assert_eq!(summary["tasks_finished"], STEPS * TASKS);
     assert_eq!(summary["experiences_delivered"], STEPS * TASKS * RUNS);
@@ -69,7 +69,7 @@ fn ten_kills_lose_nothing_and_train_nothing_twice() {
         assert!(names.insert(name), "twice: {eid}");
     }
     assert_eq!(names.len() as u64, STEPS * TASKS * RUNS);
-    let meta = crate::place::read(&place.job().join("trainer_meta.json"));
+    let meta = crate::workspace::read(&workspace.job().join("trainer_meta.json"));
     assert_eq!(meta["latest_iteration"], STEPS);
     // Batches are as large as steps: so many steps have read so many rows.
     let tasks: BTreeSet<&[String]> = names.iter().map(|name| &name[..2]).collect();

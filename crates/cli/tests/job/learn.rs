@@ -1,8 +1,8 @@
-//! The first command of the README learns, and says what it did.
+//! The first command of the README: learning, resuming, comparing checkpoints.
 
 use serde_json::Value;
 
-use crate::place::{Place, read};
+use crate::workspace::{Workspace, read};
 
 /// The example with fewer steps.
 const SHORT: [&str; 4] = [
@@ -18,11 +18,11 @@ fn scores(summary: &Value) -> Vec<(u64, f64)> {
 }
 
 #[test]
-fn it_learns_goes_on_and_has_its_checkpoints_compared() {
-    let place = Place::new();
-    let ran = place.run("run", &SHORT);
+fn job_learns_resumes_and_compares_checkpoints() {
+    let workspace = Workspace::new();
+    let ran = workspace.run("run", &SHORT);
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
-    let summary = place.summary();
+    let summary = workspace.summary();
     let expected = [
         ("mode", "both".into()),
         ("state", "finished".into()),
@@ -49,23 +49,23 @@ fn it_learns_goes_on_and_has_its_checkpoints_compared() {
     assert_eq!(summary["last_eval"].as_f64(), Some(last));
     assert!(first < 0.4 && last > first + 0.1, "{curve:?}");
 
-    // A finished job says so, and what to do.
-    let again = place.run("run", &SHORT);
+    // A finished job prints the next commands.
+    let again = workspace.run("run", &SHORT);
     assert_eq!(again.code, Some(0));
     assert!(again.stderr.contains("is finished: 8 steps"), "{}", again.stderr);
     assert!(again.stderr.contains("buffer.total_steps=16"), "{}", again.stderr);
-    assert_eq!(place.summary(), summary, "nothing has happened");
+    assert_eq!(workspace.summary(), summary, "nothing has happened");
 
-    // With more to do it goes on.
-    let more = place.run("run", &[&["buffer.total_steps=9"], &SHORT[1..]].concat());
+    // More steps resume the job.
+    let more = workspace.run("run", &[&["buffer.total_steps=9"], &SHORT[1..]].concat());
     assert_eq!(more.code, Some(0), "{}", more.stderr);
-    let summary = place.summary();
+    let summary = workspace.summary();
     assert_eq!(summary["steps"], 9);
     assert_eq!(summary["restarts"], 1);
     assert_eq!(summary["experiences_delivered"], 9 * 16 * 8);
 
-    // Checkpoints side by side.
-    let bench = place.run("run", &["mode=bench"]);
+    // Mode `bench` compares checkpoints.
+    let bench = workspace.run("run", &["mode=bench"]);
     assert_eq!(bench.code, Some(0), "{}", bench.stderr);
     let rows: Vec<Vec<&str>> =
         bench.stdout.lines().map(|line| line.split_whitespace().collect()).collect();
@@ -74,23 +74,23 @@ fn it_learns_goes_on_and_has_its_checkpoints_compared() {
     assert_eq!(checkpoints, ["0", "4", "7", "8", "9"], "those that stay, and the last two");
     let gain: f64 = rows[5].last().unwrap().parse().unwrap();
     assert!(gain > 10.0, "{}", bench.stdout);
-    assert_eq!(place.summary(), summary, "the job's own summary stays");
-    let benched = read(&place.job().join("bench_summary.json"));
+    assert_eq!(workspace.summary(), summary, "the job's own summary stays");
+    let benched = read(&workspace.job().join("bench_summary.json"));
     assert_eq!((&benched["mode"], &benched["state"]), (&"bench".into(), &"finished".into()));
     assert_eq!(scores(&benched).len(), 5);
 }
 
 #[test]
-fn the_same_seed_gives_the_same_curve() {
+fn same_seed_gives_the_same_scores() {
     let curve = |seed: &str| {
-        let place = Place::new();
+        let workspace = Workspace::new();
         let seed = format!("explorer.rollout_model.seed={seed}");
-        let ran = place.run(
+        let ran = workspace.run(
             "run",
             &["buffer.total_steps=3", "buffer.batch_size=4", "explorer.eval_interval=1", &seed],
         );
         assert_eq!(ran.code, Some(0), "{}", ran.stderr);
-        scores(&place.summary())
+        scores(&workspace.summary())
     };
     let first = curve("1");
     assert_eq!(first, curve("1"));

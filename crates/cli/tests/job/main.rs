@@ -1,15 +1,15 @@
-//! `rollway run`, `check`, `debug`, `top` as their users meet them: the real command on the example
-//! of the README, with fewer steps, or on a job that is made up.
+//! `rollway run`, `check`, `debug`, `top` and `view` as processes: on the README's example with fewer
+//! steps, or on a fake job.
 
-#![expect(clippy::unwrap_used, reason = "what goes wrong here fails the test, and says where")]
+#![expect(clippy::unwrap_used, reason = "a panic fails the test and names the line")]
 
-mod apart;
 mod debug;
+mod input_errors;
 mod kill;
 mod learn;
-mod look;
-mod mistakes;
-mod place;
-mod program;
 mod stop;
 mod top;
+mod trainer_program;
+mod two_processes;
+mod view;
+mod workspace;

@@ -1,32 +1,32 @@
-//! Ctrl-C, and whoever comes second.
+//! Ctrl-C, a second process in the same folder, and a log that is not read.
 
 use std::io::Write;
 
-use crate::place::Place;
+use crate::workspace::Workspace;
 
 const KEYS: [&str; 3] = ["buffer.total_steps=6", "buffer.batch_size=4", "explorer.eval_interval=6"];
 
 #[test]
-fn ctrl_c_ends_it_cleanly_and_the_same_command_goes_on() {
-    let place = Place::new();
-    let mut running = place.start(&KEYS);
+fn ctrl_c_stops_gracefully_and_the_same_command_resumes() {
+    let workspace = Workspace::new();
+    let mut running = workspace.start(&KEYS);
     running.wait_for("step_done");
-    // Nobody else may work in the folder meanwhile.
-    let second = place.run("run", &KEYS);
+    // A second process in the same folder is refused.
+    let second = workspace.run("run", &KEYS);
     assert_eq!(second.code, Some(2), "{}", second.stderr);
     assert!(second.stderr.contains("is running already (process "), "{}", second.stderr);
     running.signal("INT");
     let (code, events) = running.finish();
     assert_eq!(code, Some(130));
     let last = events.last().unwrap();
-    assert_eq!((&last["event"], &last["ending"]), (&"ended".into(), &"stopped".into()));
-    let summary = place.summary();
+    assert_eq!((&last["event"], &last["outcome"]), (&"ended".into(), &"stopped".into()));
+    let summary = workspace.summary();
     assert_eq!(summary["state"], "stopped", "{summary:#}");
     assert!(summary["steps"].as_u64().unwrap() < 6, "{summary:#}");
 
-    let ran = place.run("run", &KEYS);
+    let ran = workspace.run("run", &KEYS);
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
-    let summary = place.summary();
+    let summary = workspace.summary();
     assert_eq!((&summary["state"], &summary["steps"]), (&"finished".into(), &6.into()));
     assert_eq!(summary["tasks_submitted"], 6 * 4);
     assert_eq!(summary["experiences_delivered"], 6 * 4 * 8);
@@ -34,14 +34,14 @@ fn ctrl_c_ends_it_cleanly_and_the_same_command_goes_on() {
 }
 
 #[test]
-fn a_log_that_nobody_reads_does_not_hold_up_the_job() {
-    let place = Place::new();
+fn unread_log_does_not_block_the_job() {
+    let workspace = Workspace::new();
     let (unread, mut full) = std::io::pipe().unwrap();
-    // As much as a pipe takes: nothing of the job will ever fit.
+    // Fill the pipe, so that nothing the job writes fits.
     full.write_all(&[b'.'; 64 << 10]).unwrap();
-    let mut command = place.command("run", &["buffer.total_steps=2"]);
+    let mut command = workspace.command("run", &["buffer.total_steps=2"]);
     let status = command.args(["--log", "json"]).stderr(full).status().unwrap();
     assert!(status.success(), "{status}");
-    assert_eq!(place.summary()["state"], "finished");
+    assert_eq!(workspace.summary()["state"], "finished");
     drop(unread);
 }

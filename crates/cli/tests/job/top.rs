@@ -1,5 +1,4 @@
-//! `rollway top` on a job that a few lines of this file make up, in a terminal and without one, and
-//! on one that really runs.
+//! `rollway top` on a fake job, in a terminal and without one, and on a running job.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,41 +13,41 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::place::{Place, signal};
+use crate::workspace::{Workspace, signal};
 
-/// How long anything may take before a test gives up.
-const LIMIT: Duration = Duration::from_secs(60);
+/// Maximum wait for any condition.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 const TOKEN: &str = "open-sesame";
 
-/// Serves a job with a run that hangs, until it is cancelled, and leaves the card in a folder.
-fn pretend(job: &Path) -> Arc<AtomicBool> {
+/// Serves the dashboard of a fake job with a run that hangs until it is cancelled.
+fn serve_fake_job(job: &Path) -> Arc<AtomicBool> {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
-    let card = json!({ "url": url, "token": TOKEN, "pid": 1 });
-    fs::write(job.join("dashboard.json"), card.to_string()).unwrap();
+    let address_file = json!({ "url": url, "token": TOKEN, "pid": 1 });
+    fs::write(job.join("dashboard.json"), address_file.to_string()).unwrap();
     let cancelled = Arc::new(AtomicBool::new(false));
     let shared = Arc::clone(&cancelled);
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
-            answer(stream, &shared);
+            respond(stream, &shared);
         }
     });
     cancelled
 }
 
-/// Answers one request.
-fn answer(mut stream: TcpStream, cancelled: &AtomicBool) {
+/// Responds to one request.
+fn respond(mut stream: TcpStream, cancelled: &AtomicBool) {
     let mut lines = BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok);
     let Some(first) = lines.next() else { return };
     let headers: Vec<String> =
         lines.take_while(|line| !line.is_empty()).map(|line| line.to_lowercase()).collect();
     let has = |header: &str| headers.iter().any(|line| line == header);
-    let mut words = first.split(' ');
-    let (method, path) = (words.next().unwrap(), words.next().unwrap());
-    let known = has(&format!("authorization: bearer {TOKEN}"));
+    let mut parts = first.split(' ');
+    let (method, path) = (parts.next().unwrap(), parts.next().unwrap());
+    let is_authenticated = has(&format!("authorization: bearer {TOKEN}"));
     let (status, body) = match (method, path) {
-        _ if !known => ("401 Unauthorized", json!({ "error": "the token is missing" })),
+        _ if !is_authenticated => ("401 Unauthorized", json!({ "error": "the token is missing" })),
         ("GET", "/api/job") => ("200 OK", job()),
         ("GET", "/api/overview") => ("200 OK", overview()),
         ("GET", "/api/runners") => ("200 OK", runners(cancelled.load(Ordering::SeqCst))),
@@ -105,9 +104,9 @@ fn rollway() -> Command {
 }
 
 #[test]
-fn without_a_terminal_it_is_printed_once_and_who_is_stuck_comes_first() {
+fn without_a_terminal_the_table_is_printed_once_stuck_runners_first() {
     let job = tempfile::tempdir().unwrap();
-    pretend(job.path());
+    serve_fake_job(job.path());
     let ran = rollway().arg("top").arg(job.path()).output().unwrap();
     let text = String::from_utf8(ran.stdout).unwrap();
     assert_eq!(ran.status.code(), Some(0), "{text}");
@@ -122,7 +121,7 @@ fn without_a_terminal_it_is_printed_once_and_who_is_stuck_comes_first() {
         ("work", "12/eval/1/2"),
         ("stage", "compiling the tests"),
         ("since", "2m05s"),
-        ("place", "solve.py:41 compile"),
+        ("code", "solve.py:41 compile"),
         ("model", "policy at http://127.0.0.1:8000"),
     ] {
         assert_eq!(heading.find(name), first.find(value), "{name}\n{text}");
@@ -133,30 +132,33 @@ fn without_a_terminal_it_is_printed_once_and_who_is_stuck_comes_first() {
 }
 
 #[test]
-fn a_job_that_cannot_be_watched_is_told_in_words() {
+fn job_without_a_dashboard_is_an_input_error() {
     let job = tempfile::tempdir().unwrap();
     let ran = rollway().arg("top").arg(job.path()).output().unwrap();
-    let words = String::from_utf8(ran.stderr).unwrap();
-    assert_eq!(ran.status.code(), Some(2), "{words}");
-    assert!(words.contains("has no dashboard.json") && words.contains("rollway view"), "{words}");
-    // One that was killed leaves its card behind.
-    let card = json!({ "url": "http://127.0.0.1:9", "token": TOKEN, "pid": 1 });
-    fs::write(job.path().join("dashboard.json"), card.to_string()).unwrap();
+    let stderr = String::from_utf8(ran.stderr).unwrap();
+    assert_eq!(ran.status.code(), Some(2), "{stderr}");
+    assert!(
+        stderr.contains("has no dashboard.json") && stderr.contains("rollway view"),
+        "{stderr}"
+    );
+    // A killed job leaves its address file behind.
+    let address_file = json!({ "url": "http://127.0.0.1:9", "token": TOKEN, "pid": 1 });
+    fs::write(job.path().join("dashboard.json"), address_file.to_string()).unwrap();
     let ran = rollway().arg("top").arg(job.path()).output().unwrap();
-    let words = String::from_utf8(ran.stderr).unwrap();
-    assert_eq!(ran.status.code(), Some(2), "{words}");
-    assert!(words.contains("does not answer") && words.contains("rollway view"), "{words}");
+    let stderr = String::from_utf8(ran.stderr).unwrap();
+    assert_eq!(ran.status.code(), Some(2), "{stderr}");
+    assert!(stderr.contains("does not answer") && stderr.contains("rollway view"), "{stderr}");
 }
 
-/// The command in a terminal that `script` makes.
-struct Terminal {
+/// The command in a terminal that `script` creates, with its screen as `vt100` sees it.
+struct TerminalSession {
     child: Child,
     keys: ChildStdin,
     bytes: mpsc::Receiver<Vec<u8>>,
-    seen: String,
+    parser: vt100::Parser,
 }
 
-impl Terminal {
+impl TerminalSession {
     fn start(job: &Path) -> Self {
         let command = format!("{} top '{}'", env!("CARGO_BIN_EXE_rollway"), job.display());
         let mut child = Command::new("script")
@@ -176,20 +178,31 @@ impl Terminal {
                 let _ = sender.send(buffer[..count].to_vec());
             }
         });
-        Self { child, keys, bytes, seen: String::new() }
+        Self { child, keys, bytes, parser: vt100::Parser::new(16, 100, 0) }
     }
 
-    /// Waits until something is shown.
-    fn shows(&mut self, words: &str) {
-        let until = Instant::now() + LIMIT;
-        while !self.seen.contains(words) {
-            match self.bytes.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                Ok(bytes) => self.seen.push_str(&String::from_utf8_lossy(&bytes)),
-                Err(_) => panic!("`{words}` is not shown: {:?}", self.seen),
+    /// Waits until the screen satisfies a condition.
+    fn wait_until(&mut self, what: &str, condition: impl Fn(&vt100::Screen) -> bool) {
+        let deadline = Instant::now() + TIMEOUT;
+        while !condition(self.parser.screen()) {
+            match self.bytes.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(bytes) => self.parser.process(&bytes),
+                Err(_) => panic!("not shown: {what}\n{}", self.parser.screen().contents()),
             }
         }
-        // What was shown before is no answer to the next key.
-        self.seen.clear();
+    }
+
+    /// Waits until the screen contains a text.
+    fn wait_for(&mut self, text: &str) {
+        self.wait_until(text, |screen| screen.contents().contains(text));
+    }
+
+    /// Waits until the terminal is as before the command, and the command has ended.
+    fn wait_for_exit(&mut self) {
+        self.wait_until("restored terminal", |screen| {
+            !screen.alternate_screen() && !screen.hide_cursor()
+        });
+        assert_eq!(self.child.wait().unwrap().code(), Some(0));
     }
 
     fn press(&mut self, keys: &str) {
@@ -198,7 +211,7 @@ impl Terminal {
     }
 }
 
-impl Drop for Terminal {
+impl Drop for TerminalSession {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -206,47 +219,59 @@ impl Drop for Terminal {
 }
 
 #[test]
-fn in_a_terminal_keys_find_and_cancel_a_run_and_the_terminal_is_left_as_it_was() {
+fn keys_find_and_cancel_a_run_and_the_terminal_is_restored() {
     let job = tempfile::tempdir().unwrap();
-    let cancelled = pretend(job.path());
-    let mut terminal = Terminal::start(job.path());
-    terminal.shows("compiling the tests");
+    let cancelled = serve_fake_job(job.path());
+    let mut terminal = TerminalSession::start(job.path());
+    terminal.wait_for("compiling the tests");
+    assert!(terminal.parser.screen().alternate_screen());
     terminal.press("h");
-    terminal.shows("any key goes back");
+    terminal.wait_for("any key closes the help");
     terminal.press(" ");
-    terminal.shows("stuck first");
+    terminal.wait_for("stuck first");
     terminal.press("\x1b[6~");
-    terminal.shows(" of 40");
+    terminal.wait_until("second page", |screen| !screen.contents().contains("1-"));
     terminal.press("/compil\r");
-    terminal.shows("only `compil`");
+    terminal.wait_for("only `compil`");
     terminal.press("c");
-    terminal.shows("cancel run 2 of task 1 of batch 12/eval?");
+    terminal.wait_for("cancel run 2 of task 1 of batch 12/eval?");
     terminal.press("n");
-    terminal.shows("nothing was cancelled");
+    terminal.wait_for("nothing was cancelled");
     assert!(!cancelled.load(Ordering::SeqCst));
     terminal.press("cy");
-    terminal.shows("the run is cancelled");
+    terminal.wait_for("the run is cancelled");
     assert!(cancelled.load(Ordering::SeqCst));
-    // Nobody is left who compiles.
-    terminal.shows("no runner has `compil`");
+    terminal.wait_for("no runner matches `compil`");
     terminal.press("\x03");
-    terminal.shows("\x1b[?25h\x1b[?1049l");
-    assert_eq!(terminal.child.wait().unwrap().code(), Some(0));
+    terminal.wait_for_exit();
 }
 
 #[test]
-fn of_a_job_that_runs_it_shows_step_and_runners_until_somebody_has_seen_enough() {
-    let place = Place::new();
-    // It lasts for as long as it is looked at.
-    let mut running = place.start(&[
+fn sigterm_restores_the_terminal() {
+    let job = tempfile::tempdir().unwrap();
+    serve_fake_job(job.path());
+    let mut terminal = TerminalSession::start(job.path());
+    terminal.wait_for("stuck first");
+    let script = terminal.child.id().to_string();
+    let found = Command::new("pgrep").args(["-P", &script]).output().unwrap();
+    let id = String::from_utf8(found.stdout).unwrap().trim().parse().unwrap();
+    signal(id, "TERM");
+    terminal.wait_for_exit();
+}
+
+#[test]
+fn running_job_is_shown_until_the_user_quits() {
+    let workspace = Workspace::new();
+    // Enough steps to outlast the test.
+    let mut running = workspace.start(&[
         "buffer.total_steps=100000",
         "buffer.batch_size=4",
         "explorer.eval_interval=100000",
     ]);
     let runners = running.wait_for("began")["runners"].as_u64().unwrap();
     running.wait_for("step_done");
-    let (id, running) = running.aside();
-    let ran = rollway().arg("top").arg(place.job()).output().unwrap();
+    let (id, running) = running.into_background();
+    let ran = rollway().arg("top").arg(workspace.job()).output().unwrap();
     let text = String::from_utf8(ran.stdout).unwrap();
     assert_eq!(ran.status.code(), Some(0), "{text}");
     assert!(text.starts_with("arithmetic  running  both  step "), "{text}");
@@ -256,20 +281,22 @@ fn of_a_job_that_runs_it_shows_step_and_runners_until_somebody_has_seen_enough()
         rows.map(|row| row.split_whitespace().next().unwrap().parse().unwrap()).collect();
     assert_eq!(shown, (0..runners).collect(), "{text}");
 
-    let mut terminal = Terminal::start(&place.job());
-    // Again and again, while the job goes on.
-    for _ in 0..3 {
-        terminal.shows("  both  step ");
-        terminal.shows("stuck first");
+    let mut terminal = TerminalSession::start(&workspace.job());
+    terminal.wait_for("  both  step ");
+    terminal.wait_for("stuck first");
+    // The view follows the job.
+    let first_line = |screen: &vt100::Screen| screen.rows(0, 100).next();
+    for _ in 0..2 {
+        let before = first_line(terminal.parser.screen());
+        terminal.wait_until("a change", |screen| first_line(screen) != before);
     }
     terminal.press("q");
-    terminal.shows("\x1b[?25h\x1b[?1049l");
-    assert_eq!(terminal.child.wait().unwrap().code(), Some(0));
+    terminal.wait_for_exit();
 
-    // Whoever watches does not end the job, and is told when it has ended.
+    // The job goes on, and after its end `rollway top` is an error.
     assert!(!running.is_finished());
     signal(id, "INT");
     assert_eq!(running.join().unwrap().0, Some(130));
-    let ran = rollway().arg("top").arg(place.job()).output().unwrap();
+    let ran = rollway().arg("top").arg(workspace.job()).output().unwrap();
     assert_eq!(ran.status.code(), Some(2));
 }

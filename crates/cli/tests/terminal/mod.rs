@@ -1,14 +1,14 @@
-//! A terminal that knows what the view makes use of, and refuses everything else.
+//! Terminal emulator for the escape sequences of the progress view; panics on any other.
 
 use std::io;
 use std::sync::{Arc, Mutex};
 
-/// All rows from the first to that of the cursor or below, those that have scrolled away included.
+/// Rows including those that have scrolled away.
 pub(crate) struct Terminal {
     pub(crate) rows: Vec<String>,
     columns: usize,
     height: usize,
-    /// Where the cursor is.
+    /// Position of the cursor.
     row: usize,
     column: usize,
 }

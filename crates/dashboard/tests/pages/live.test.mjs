@@ -44,8 +44,8 @@ let browser;
 before(async () => {
   folder = await mkdtemp(`${tmpdir()}/rollway-pages-`);
   let model;
-  [server, model] = await start(["imitate", "openai", "--port", "0", "--first-token", "100000"],
-    "stdout", (line) => line.match(/http:\S+/)?.[0]);
+  [server, model] = await start(["mock-server", "openai", "--port", "0",
+    "--first-token-seconds", "100000"], "stdout", (line) => line.match(/http:\S+/)?.[0]);
   [job, url] = await start(["run", "examples/external.yaml", `checkpoint_root_dir=${folder}`,
     `explorer.rollout_model.base_url=${model}/v1`, "explorer.runner_per_model=3", "--log", "json"],
   "stderr", (line) => line.match(/dashboard: (http:[^"]+)/)?.[1]);

@@ -184,7 +184,7 @@ async fn servers(config: &Config) -> Vec<Trouble> {
                 format!("the server of `{}` at {}: {}", server.model, server.url, reached.err()?);
             let hint = format!(
                 "start it, or correct `explorer.{key}`: `base_url`, `api_key_env`; without a GPU, \
-             `rollway imitate` stands in for one"
+             `rollway mock-server` stands in for one"
             );
             Some(Trouble::new(what, hint))
         };

@@ -1,10 +1,9 @@
-//! A trainer that is a program: what it is told, how its death is seen, and that it never outlives
-//! the job.
+//! External trainer program: its environment, its failure, and its end with the job.
 
 use std::io::Read as _;
 use std::process::Command;
 
-use crate::place::Place;
+use crate::workspace::Workspace;
 
 /// Keys that make a shell script the trainer.
 fn keys(script: &str) -> [String; 4] {
@@ -21,10 +20,10 @@ fn borrowed(keys: &[String]) -> Vec<&str> {
 }
 
 #[test]
-fn one_that_dies_ends_the_job_with_its_last_words() {
-    let place = Place::new();
+fn failed_trainer_ends_the_job_with_its_last_output() {
+    let workspace = Workspace::new();
     let script = "env | grep ^ROLLWAY_ | sort; echo out of memory >&2; exit 3";
-    let ran = place.run("run", &borrowed(&keys(script)));
+    let ran = workspace.run("run", &borrowed(&keys(script)));
     assert_eq!(ran.code, Some(1), "{}", ran.stderr);
     let (_, error) = ran.stderr.rsplit_once("\nerror: ").unwrap();
     assert!(error.contains("`sh` ended with an error: exit status: 3"), "{error}");
@@ -38,23 +37,23 @@ fn one_that_dies_ends_the_job_with_its_last_words() {
     ] {
         assert!(error.contains(variable), "{variable} is not in {error}");
     }
-    let summary = place.summary();
+    let summary = workspace.summary();
     assert_eq!(summary["state"], "failed");
     assert!(summary["error"].as_str().unwrap().contains("exit status: 3"), "{summary:#}");
 }
 
 #[test]
-fn one_that_never_ends_is_ended_with_everything_it_started() {
+fn trainer_and_its_children_are_killed_with_the_job() {
     for signal in ["INT", "KILL"] {
-        let place = Place::new();
-        // Whoever is alive holds the pipe open.
-        let pipe = place.path().join("alive");
+        let workspace = Workspace::new();
+        // Processes that are alive hold the pipe open.
+        let pipe = workspace.path().join("alive");
         assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
         let script = format!(
             "trap '' TERM; exec 9> {}; sleep 600 & while :; do sleep 1; done",
             pipe.display()
         );
-        let running = place.start(&borrowed(&keys(&script)));
+        let running = workspace.start(&borrowed(&keys(&script)));
         // Opens when the program has opened its end.
         let mut alive = std::fs::File::open(&pipe).unwrap();
         running.signal(signal);

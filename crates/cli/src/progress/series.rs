@@ -1,22 +1,22 @@
-//! A curve over steps that is kept whole in little space, and drawn in one line.
+//! Curve over steps in bounded memory, drawn in one line.
 
-/// Points that are kept; twice as many are made into these.
-const POINTS: usize = 512;
+/// Number of points after merging; merging starts at twice as many.
+const MERGED_POINTS: usize = 512;
 
-/// Numbers on each side that a trend is made of.
-const TREND: usize = 8;
+/// Number of values on each side of a trend.
+const TREND_VALUES: usize = 8;
 
-/// What a bar of each height looks like.
+/// Bars by height.
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// Numbers of steps, in the order of steps. Neighbours in a long series are kept as their mean.
+/// Values by step. Neighbours in a long series are merged into their mean.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Series {
     points: Vec<Point>,
-    /// How many numbers a point is made of.
+    /// Number of values that a point merges.
     merged: u32,
     first: Option<(u64, f64)>,
-    /// The last numbers as they came.
+    /// Last values, unmerged.
     recent: Vec<(u64, f64)>,
 }
 
@@ -28,13 +28,13 @@ struct Point {
 }
 
 impl Series {
-    /// Adds the number of a step; what is no number is left out.
+    /// Adds the value of a step; NaN and infinity are ignored.
     pub fn push(&mut self, step: u64, value: f64) {
         if !value.is_finite() {
             return;
         }
         self.first.get_or_insert((step, value));
-        if self.recent.len() == 2 * TREND {
+        if self.recent.len() == 2 * TREND_VALUES {
             self.recent.remove(0);
         }
         self.recent.push((step, value));
@@ -42,29 +42,29 @@ impl Series {
             Some(point) if point.count < self.merged => point.merge(step, value, 1),
             _ => self.points.push(Point { step, sum: value, count: 1 }),
         }
-        if self.points.len() == 2 * POINTS {
-            self.points = self.points.chunks(2).map(Point::of).collect();
+        if self.points.len() == 2 * MERGED_POINTS {
+            self.points = self.points.chunks(2).map(Point::merged).collect();
             self.merged = self.merged.max(1) * 2;
         }
     }
 
-    /// Tells whether there was no number yet.
+    /// Returns whether there is no value yet.
     pub const fn is_empty(&self) -> bool {
         self.first.is_none()
     }
 
-    /// Returns the first number and its step.
+    /// Returns the first step and its value.
     pub const fn first(&self) -> Option<(u64, f64)> {
         self.first
     }
 
-    /// Returns the last number and its step.
+    /// Returns the last step and its value.
     pub fn last(&self) -> Option<(u64, f64)> {
         self.recent.last().copied()
     }
 
-    /// Returns how far the mean of the last numbers is from that of as many before; none while
-    /// there are too few to tell.
+    /// Returns the difference between the mean of the last values and of as many before. `None`:
+    /// too few values.
     pub fn trend(&self) -> Option<f64> {
         let half = self.recent.len() / 2;
         let mean = |part: &[(u64, f64)]| {
@@ -75,7 +75,7 @@ impl Series {
     }
 
     /// Returns the curve between two steps: a column for each step, or for several if there are
-    /// more than `width`. A column without a number shows the one before.
+    /// more than `width`. A column without a value repeats the previous one.
     pub fn spark(&self, from: u64, to: u64, width: usize) -> String {
         let columns = ((to - from.min(to)).saturating_add(1)).min(width as u64);
         let mut points = self.points.iter().skip_while(|point| point.step < from).peekable();
@@ -95,7 +95,7 @@ impl Series {
 }
 
 impl Point {
-    fn of(points: &[Self]) -> Self {
+    fn merged(points: &[Self]) -> Self {
         let mut all = Self { step: 0, sum: 0.0, count: 0 };
         points.iter().for_each(|point| all.add(point));
         all
@@ -120,11 +120,11 @@ impl Point {
 fn bars(levels: &[Option<f64>]) -> String {
     let known = || levels.iter().flatten().copied();
     let (low, high) = (known().fold(f64::MAX, f64::min), known().fold(f64::MIN, f64::max));
-    // Zero is the ground unless the curve is far above it.
+    // The baseline is zero unless the curve is far above it.
     let low = if low > 0.0 && low < high / 2.0 { 0.0 } else { low };
     let bar = |level: f64| {
         let height = (level - low) / (high - low);
-        // All equal: neither high nor low.
+        // All equal: half height.
         let height = if height.is_finite() { height } else { 0.5 };
         BARS[((height * 8.0) as usize).min(7)]
     };
@@ -144,19 +144,19 @@ mod tests {
     }
 
     #[test]
-    fn a_curve_is_drawn_whole_however_long_it_is() {
+    fn long_curves_are_merged_without_losing_values() {
         let line = |count: u64| series((1..=count).map(|step| (step, (step - 1) as f64)));
         assert_eq!(line(8).spark(1, 8, 50), RISING);
         let long = line(100_000);
         assert_eq!(long.spark(1, 100_000, 8), RISING);
         assert_eq!(long.first().zip(long.last()), Some(((1, 0.0), (100_000, 99_999.0))));
-        assert!(long.points.len() < 2 * POINTS);
+        assert!(long.points.len() < 2 * MERGED_POINTS);
         let sum: f64 = long.points.iter().map(|point| point.sum).sum();
-        assert_eq!(sum, 4_999_950_000.0, "no number is lost");
+        assert_eq!(sum, 4_999_950_000.0, "no value is lost");
     }
 
     #[test]
-    fn curves_with_few_points_stand_under_those_with_many() {
+    fn sparse_curves_are_aligned_with_dense_ones() {
         let evals = series([(0, 0.0), (4, 0.5), (8, 1.0)]);
         assert_eq!(evals.spark(0, 9, 50), "▁▁▁▁▅▅▅▅██");
         assert_eq!(evals.spark(0, 9, 5), "▁▁▅▅█");
@@ -164,21 +164,21 @@ mod tests {
     }
 
     #[test]
-    fn there_is_something_to_see_from_the_first_number_on() {
+    fn short_and_flat_curves_are_visible() {
         let spark = |values: &[f64]| {
             let steps = 1..=values.len() as u64;
             series(steps.zip(values.iter().copied())).spark(1, values.len() as u64, 8)
         };
         assert_eq!(spark(&[0.5]), "▅");
         assert_eq!(spark(&[0.5, f64::NAN, 0.5]), "▅▅▅");
-        assert_eq!(spark(&[0.9, 1.0]), "▁█", "far above zero, the ground rises");
+        assert_eq!(spark(&[0.9, 1.0]), "▁█", "far above zero, the baseline rises");
         assert_eq!(spark(&[0.2, 1.0]), "▂█");
         assert_eq!(series([]).spark(1, 3, 8), "   ");
         assert_eq!(series([(1, 2.0)]).spark(1, 1, 0), "");
     }
 
     #[test]
-    fn a_trend_compares_what_is_last_with_what_was_before() {
+    fn trend_compares_the_last_values_with_those_before() {
         let trend = |values: &[f64]| series((1..).zip(values.iter().copied())).trend();
         assert_eq!(trend(&[1.0, 2.0, 3.0]), None);
         assert_eq!(trend(&[1.0, 1.0, 2.0, 2.0]), Some(1.0));

@@ -1,8 +1,8 @@
-//! What the view looks like, as text, and that it and log lines do not tear each other.
+//! Layout of the progress view as text, and its interplay with log lines on one terminal.
 //!
-//! `view/screens.txt` holds every screen; `UPDATE_EXPECT=1` rewrites it.
+//! `progress/screens.txt` has all screens; `UPDATE_EXPECT=1` rewrites it.
 
-#![expect(clippy::unwrap_used, reason = "what goes wrong here fails the test, and says where")]
+#![expect(clippy::unwrap_used, reason = "a panic fails the test and names the line")]
 
 mod terminal;
 
@@ -12,12 +12,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rollway::config::Mode;
 use rollway::explorer::{Beat, Event};
-use rollway_cli::line::{Line, Look, width};
-use rollway_cli::output::{Kind, Output, Size};
-use rollway_cli::view::draw::draw;
-use rollway_cli::view::screen::Screen;
-use rollway_cli::view::summary::block;
-use rollway_cli::view::{Ending, Title, json, plain};
+use rollway_cli::output::{Output, OutputKind, TerminalSize};
+use rollway_cli::progress::draw::draw;
+use rollway_cli::progress::model::ProgressModel;
+use rollway_cli::progress::summary::block;
+use rollway_cli::progress::{JobTitle, ProgressEnd, json, plain};
+use rollway_cli::styled_line::{StyledLine, TextStyle, width};
 use rollway_core::metrics::Metrics;
 use rollway_core::{
     BatchId, BatchKey, BatchKind, BatchResult, BatchState, ByDrop, FailureKind, RunTally, TaskTally,
@@ -25,8 +25,8 @@ use rollway_core::{
 
 use self::terminal::Terminal;
 
-fn screen(name: &str, total: u64) -> Screen {
-    let mut screen = Screen::new(Title {
+fn model(name: &str, total: u64) -> ProgressModel {
+    let mut model = ProgressModel::new(JobTitle {
         name: name.to_owned(),
         mode: Mode::Both,
         model: "tiny".to_owned(),
@@ -34,8 +34,8 @@ fn screen(name: &str, total: u64) -> Screen {
         curves: Some(PathBuf::from("/jobs/first/monitor/tensorboard")),
         source: Some(PathBuf::from("first.yaml")),
     });
-    screen.see(&began(total), Duration::from_secs(1));
-    screen
+    model.on_event(&began(total), Duration::from_secs(1));
+    model
 }
 
 fn began(total: u64) -> Event {
@@ -88,25 +88,25 @@ fn evaluated(step: u64, set: &str, score: Option<f64>) -> Event {
     }
 }
 
-/// Plays steps of two seconds each, the model doing better all the time.
-fn play(screen: &mut Screen, steps: u64, sets: &[&str], failed: u64) {
-    let total = screen.total.unwrap();
+/// Plays steps of two seconds each with rising rewards.
+fn play(model: &mut ProgressModel, steps: u64, sets: &[&str], failed: u64) {
+    let total = model.total_steps.unwrap();
     let skill = |step: u64| 0.3 + 0.65 * step as f64 / total as f64;
     for set in sets {
-        screen.see(&evaluated(0, set, Some(skill(0))), Duration::from_secs(2));
+        model.on_event(&evaluated(0, set, Some(skill(0))), Duration::from_secs(2));
     }
     for number in 1..=steps {
         let now = Duration::from_secs(2 * number);
-        screen.see(&Event::StepBegun { step: number, tasks: 10, runs: 80 }, now);
+        model.on_event(&Event::StepBegun { step: number, tasks: 10, runs: 80 }, now);
         let now = now + Duration::from_secs(2);
         let noise = [0.02, -0.03, 0.0][number as usize % 3];
-        screen.see(&step(number, skill(number) + noise, failed), now);
+        model.on_event(&step(number, skill(number) + noise, failed), now);
         let (waited, loading) = (Duration::from_millis(310), Duration::from_millis(42));
-        screen.see(&Event::Synced { step: number, version: number, waited, loading }, now);
-        screen.see(&Event::Trained { step: number, metrics: Metrics::new() }, now);
+        model.on_event(&Event::Synced { step: number, version: number, waited, loading }, now);
+        model.on_event(&Event::Trained { step: number, metrics: Metrics::new() }, now);
         if number % (total / 10).max(1) == 0 {
             for set in sets {
-                screen.see(&evaluated(number, set, Some(skill(number))), now);
+                model.on_event(&evaluated(number, set, Some(skill(number))), now);
             }
         }
     }
@@ -120,34 +120,34 @@ fn play(screen: &mut Screen, steps: u64, sets: &[&str], failed: u64) {
         answer_tokens: 1_000_000,
         ..Beat::default()
     };
-    let now = screen.now;
+    let now = model.now;
     for tenths in 0..20 {
         let answer_tokens = 1_000_000 + 2450 * tenths;
         let now = now + Duration::from_millis(100 * tenths);
-        screen.beat(Beat { answer_tokens, ..beat }, now);
+        model.on_sample(Beat { answer_tokens, ..beat }, now);
     }
 }
 
-fn shown(lines: &[Line]) -> String {
+fn shown(lines: &[StyledLine]) -> String {
     lines.iter().map(|line| format!("|{line}\n")).collect()
 }
 
-/// All screens that are worth a look.
+/// Returns all screens.
 fn gallery() -> String {
-    let mut ready = screen("first", 60);
-    ready.has_begun = false;
-    let mut early = screen("first", 60);
+    let mut ready = model("first", 60);
+    ready.has_started = false;
+    let mut early = model("first", 60);
     play(&mut early, 1, &["held_out"], 0);
-    let mut half = screen("first", 60);
+    let mut half = model("first", 60);
     play(&mut half, 30, &["held_out"], 1);
-    let mut whole = screen("first", 60);
+    let mut whole = model("first", 60);
     play(&mut whole, 60, &["held_out"], 1);
     let long = "a-job-with-a-name-that-is-much-longer-than-anybody-would-want-to-read-it";
-    let mut many = screen(long, 10_000);
+    let mut many = model(long, 10_000);
     play(&mut many, 7321, &["held_out", "harder", "other", "words", "more"], 0);
-    let mut bare = screen("仕事", 8);
+    let mut bare = model("仕事", 8);
     play(&mut bare, 3, &[], 0);
-    bare.beat = None;
+    bare.sample = None;
     let screens = [
         ("before the loop begins", &ready),
         ("after the first step", &early),
@@ -156,22 +156,23 @@ fn gallery() -> String {
         ("nothing to evaluate on, no live numbers", &bare),
     ];
     let mut text = String::new();
-    for (what, screen) in screens {
+    for (what, model) in screens {
         for (columns, rows) in [(100, 30), (80, 24), (60, 20), (30, 6)] {
             text += &format!("{what}, {columns} × {rows}\n");
-            text += &(shown(&draw(screen, Size { columns, rows })) + "\n");
+            text += &(shown(&draw(model, TerminalSize { columns, rows })) + "\n");
         }
     }
-    for ending in [Ending::Done, Ending::Stopped, Ending::Failed] {
-        text += &format!("{ending:?}\n{}\n", shown(&block(&whole, &whole.account, ending, 80)));
+    for ending in [ProgressEnd::Done, ProgressEnd::Stopped, ProgressEnd::Failed] {
+        text += &format!("{ending:?}\n{}\n", shown(&block(&whole, &whole.summary, ending, 80)));
     }
-    text += &format!("Done, narrow\n{}", shown(&block(&many, &many.account, Ending::Done, 60)));
+    text +=
+        &format!("Done, narrow\n{}", shown(&block(&many, &many.summary, ProgressEnd::Done, 60)));
     text
 }
 
 #[test]
-fn screens_look_as_they_should() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/view/screens.txt");
+fn screens_match_the_expected_file() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/progress/screens.txt");
     let text = gallery();
     if std::env::var_os("UPDATE_EXPECT").is_some() {
         std::fs::write(&path, &text).unwrap();
@@ -181,44 +182,44 @@ fn screens_look_as_they_should() {
 }
 
 #[test]
-fn every_screen_fits_every_terminal() {
-    let mut screen = screen("a rather long name for a job, but not too long", 500);
-    play(&mut screen, 321, &["one", "two", "three", "four"], 2);
+fn screens_fit_every_terminal_size() {
+    let mut model = model("a rather long name for a job, but not too long", 500);
+    play(&mut model, 321, &["one", "two", "three", "four"], 2);
     for columns in 1..130 {
         for rows in 1..16 {
-            let lines = draw(&screen, Size { columns, rows });
+            let lines = draw(&model, TerminalSize { columns, rows });
             assert!(lines.len() <= 12.min(rows.saturating_sub(2).max(1)), "{columns} × {rows}");
-            let widest = lines.iter().map(Line::width).max().unwrap();
+            let widest = lines.iter().map(StyledLine::width).max().unwrap();
             assert!(widest < columns.max(2), "{columns} × {rows}: {widest}");
         }
     }
 }
 
 #[test]
-fn the_time_left_follows_the_pace() {
-    let mut screen = screen("first", 100);
-    assert_eq!(screen.left(), None, "nobody knows yet");
+fn remaining_time_follows_the_pace_of_the_last_steps() {
+    let mut model = model("first", 100);
+    assert_eq!(model.time_left(), None, "unknown before the first step");
     let mut now = 500;
     for number in 1..=50 {
         let begun = Event::StepBegun { step: number, tasks: 10, runs: 80 };
-        screen.see(&begun, Duration::from_secs(now));
+        model.on_event(&begun, Duration::from_secs(now));
         // A long beginning and one slow step are no reason to expect more of them.
         now += if number == 40 { 90 } else { 4 };
-        screen.see(&step(number, 0.5, 0), Duration::from_secs(now));
+        model.on_event(&step(number, 0.5, 0), Duration::from_secs(now));
     }
-    let left = screen.left().unwrap().as_secs();
+    let left = model.time_left().unwrap().as_secs();
     assert!((200..=400).contains(&left), "50 steps of 4 s, or a little more: {left}");
     let begun = Event::StepBegun { step: 51, tasks: 10, runs: 80 };
-    screen.see(&begun, Duration::from_secs(now + 1));
-    assert!(screen.left().unwrap().as_secs() < left, "time passes between steps");
-    screen.pass(Duration::from_secs(now + 10_000));
-    let stuck = screen.left().unwrap().as_secs();
+    model.on_event(&begun, Duration::from_secs(now + 1));
+    assert!(model.time_left().unwrap().as_secs() < left, "time passes between steps");
+    model.advance_clock(Duration::from_secs(now + 10_000));
+    let stuck = model.time_left().unwrap().as_secs();
     assert!(stuck >= left * 48 / 50, "what is stuck makes nothing else faster: {stuck}");
 }
 
 #[test]
-fn steps_evaluations_and_exchanges_are_one_line_each() {
-    let mut screen = screen("first", 3);
+fn steps_evaluations_and_syncs_are_one_line_each() {
+    let mut model = model("first", 3);
     let events = [
         began(3),
         evaluated(0, "held_out", None),
@@ -235,8 +236,8 @@ fn steps_evaluations_and_exchanges_are_one_line_each() {
     ];
     let mut lines = Vec::new();
     for (event, at) in events.iter().zip(1..) {
-        screen.see(event, Duration::from_secs(at));
-        lines.extend(plain::event(&screen, event));
+        model.on_event(event, Duration::from_secs(at));
+        lines.extend(plain::event(&model, event));
     }
     let expected = [
         "first: mode both, 3 steps, 10 tasks a step, 16 runners, in /jobs/first",
@@ -249,54 +250,54 @@ fn steps_evaluations_and_exchanges_are_one_line_each() {
 }
 
 #[test]
-fn programs_get_objects_with_names_that_stay() {
+fn json_events_have_stable_names() {
     let at = UNIX_EPOCH + Duration::from_secs(1);
     let expected = serde_json::json!({
         "time": "1970-01-01T00:00:01Z",
         "event": "step_done",
         "step": 4,
-        "tasks": { "ok": 9, "partial": 0, "failed": 1, "cut": 0 },
+        "tasks": { "ok": 9, "partial": 0, "failed": 1, "cancelled": 0 },
         "runs_failed": { "timeout": 1 },
         "delivered": 79,
         "waited": 1.5,
         "metrics": { "rollout/reward/mean": null },
     });
     assert_eq!(json::event(&step(4, f64::NAN, 1), at), expected);
-    let mut screen = screen("first", 2);
-    play(&mut screen, 2, &["held_out"], 1);
-    let ended = json::ended(&screen, &screen.account, Ending::Done, SystemTime::now());
+    let mut model = model("first", 2);
+    play(&mut model, 2, &["held_out"], 1);
+    let ended = json::ended(&model, &model.summary, ProgressEnd::Done, SystemTime::now());
     assert_eq!(ended["scores"]["held_out"]["last"]["step"], 2);
-    assert_eq!((&ended["ending"], &ended["tasks_failed"]), (&"done".into(), &2.into()));
+    assert_eq!((&ended["outcome"], &ended["tasks_failed"]), (&"done".into(), &2.into()));
 }
 
 #[test]
-fn lines_scroll_above_the_view_and_nothing_is_left_of_old_frames() {
+fn lines_scroll_above_the_view_and_old_frames_are_erased() {
     let terminal = Arc::new(Mutex::new(Terminal::new(24, 12)));
-    let size = || Size { columns: 24, rows: 12 };
+    let size = || TerminalSize { columns: 24, rows: 12 };
     let writer = terminal::Writer(Arc::clone(&terminal));
-    let output = Output::new(Kind::Live, true, Box::new(writer), Box::new(size));
-    let line = |text: &str| Line::new().with(text, Look::Green);
+    let output = Output::new(OutputKind::Live, true, Box::new(writer), Box::new(size));
+    let line = |text: &str| StyledLine::new().with(text, TextStyle::Green);
     output.print(&[line("before")]);
     for frame in 0..30 {
         let height = 1 + frame % 4;
         let rows = (0..height).map(|row| line(&format!("frame {frame} row {row}")));
         output.show(rows.collect());
         if frame % 3 == 0 {
-            output.print(&[line(&format!("said {frame}")), line(&"long ".repeat(8))]);
+            output.print(&[line(&format!("line {frame}")), line(&"long ".repeat(8))]);
         }
         let terminal = terminal.lock().unwrap();
-        let (said, view) = terminal.rows.split_at(terminal.rows.len() - height - 1);
+        let (logged, view) = terminal.rows.split_at(terminal.rows.len() - height - 1);
         let expected = (0..height).map(|row| format!("frame {frame} row {row}"));
         assert_eq!(view[..height], expected.collect::<Vec<_>>(), "{:#?}", terminal.rows);
-        assert!(said.iter().all(|row| !row.starts_with("frame")), "{:#?}", terminal.rows);
+        assert!(logged.iter().all(|row| !row.starts_with("frame")), "{:#?}", terminal.rows);
     }
     output.end(&[line("the end")]);
     let terminal = terminal.lock().unwrap();
     let mut expected = vec!["before".to_owned()];
     for frame in (0..30).step_by(3) {
-        let said = format!("said {frame}");
+        let logged = format!("line {frame}");
         expected.extend([
-            said,
+            logged,
             "long long long long long".to_owned(),
             " long long long".to_owned(),
         ]);

@@ -1,4 +1,4 @@
-//! The dashboard of a job: while it runs, and when it is over.
+//! `rollway view`: the dashboard of a running and of an ended job.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
-use crate::place::{Place, read};
+use crate::workspace::{Workspace, read};
 
 const KEYS: [&str; 3] = ["buffer.total_steps=6", "buffer.batch_size=4", "explorer.eval_interval=6"];
 
@@ -22,14 +22,14 @@ fn view(job: &Path) -> (Child, String) {
     (child, line.trim().to_owned())
 }
 
-/// Asks the dashboard at an address that was printed.
-fn ask(address: &str, path: &str) -> Value {
+/// Requests a path of the dashboard at a printed address.
+fn request(address: &str, path: &str) -> Value {
     let (url, token) = address.split_once("/?token=").unwrap();
-    let place = url.strip_prefix("http://").unwrap();
-    let mut stream = TcpStream::connect(place).unwrap();
+    let workspace = url.strip_prefix("http://").unwrap();
+    let mut stream = TcpStream::connect(workspace).unwrap();
     write!(
         stream,
-        "GET /api/{path} HTTP/1.1\r\nHost: {place}\r\nAuthorization: Bearer {token}\r\n\
+        "GET /api/{path} HTTP/1.1\r\nHost: {workspace}\r\nAuthorization: Bearer {token}\r\n\
          Connection: close\r\n\r\n"
     )
     .unwrap();
@@ -41,41 +41,41 @@ fn ask(address: &str, path: &str) -> Value {
 }
 
 #[test]
-fn a_job_can_be_looked_at_while_it_runs_and_afterwards() {
-    let place = Place::new();
-    let mut running = place.start(&KEYS);
+fn dashboard_of_a_job_is_live_and_later_recorded() {
+    let workspace = Workspace::new();
+    let mut running = workspace.start(&KEYS);
     let address = loop {
-        let note = running.wait_for("note")["message"].as_str().unwrap().to_owned();
-        if let Some(address) = note.strip_prefix("dashboard: ") {
+        let info = running.wait_for("info")["message"].as_str().unwrap().to_owned();
+        if let Some(address) = info.strip_prefix("dashboard: ") {
             break address.to_owned();
         }
     };
-    let card = place.job().join("dashboard.json");
+    let card = workspace.job().join("dashboard.json");
     assert_eq!(std::fs::metadata(&card).unwrap().permissions().mode() & 0o777, 0o600);
     assert!(address.starts_with(read(&card)["url"].as_str().unwrap()));
     running.wait_for("step_done");
-    let job = ask(&address, "job");
+    let job = request(&address, "job");
     assert_eq!((&job["state"], &job["live"]), (&"running".into(), &true.into()), "{job:#}");
-    assert!(ask(&address, "runs")["total"].as_u64().unwrap() >= 4 * 8);
-    // Whoever wants to see it is sent there.
-    let (mut shown, found) = view(&place.job());
+    assert!(request(&address, "runs")["total"].as_u64().unwrap() >= 4 * 8);
+    // `rollway view` prints the same address.
+    let (mut shown, found) = view(&workspace.job());
     assert_eq!((found, shown.wait().unwrap().code()), (address, Some(0)));
 
     running.signal("INT");
     assert_eq!(running.finish().0, Some(130));
     assert!(!card.exists());
-    let (mut shown, address) = view(&place.job());
-    let job = ask(&address, "job");
+    let (mut shown, address) = view(&workspace.job());
+    let job = request(&address, "job");
     assert_eq!((&job["state"], &job["live"]), (&"stopped".into(), &false.into()), "{job:#}");
     assert!(!job.to_string().contains("token="), "{job:#}");
-    let page = ask(&address, "runs?state=succeeded&kind=train&limit=8");
+    let page = request(&address, "runs?state=succeeded&kind=train&limit=8");
     let details: Vec<Value> = page["runs"]
         .as_array()
         .unwrap()
         .iter()
         .map(|run| {
             let batch = run["batch"].as_str().unwrap();
-            ask(&address, &format!("runs/{batch}/{}/{}", run["task"], run["run"]))
+            request(&address, &format!("runs/{batch}/{}/{}", run["task"], run["run"]))
         })
         .collect();
     assert!(details.iter().all(|run| run["attempts"][0]["outcome"] == "succeeded"), "{details:#?}");
@@ -87,24 +87,24 @@ fn a_job_can_be_looked_at_while_it_runs_and_afterwards() {
 }
 
 #[test]
-fn a_folder_that_is_no_job_is_said_to_be_none() {
+fn folder_without_a_job_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     for path in [folder.path().to_owned(), folder.path().join("nowhere")] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_rollway"));
         let ran = command.arg("view").arg(&path).output().unwrap();
         assert_eq!(ran.status.code(), Some(2));
-        let said = String::from_utf8_lossy(&ran.stderr);
-        assert!(said.contains(&*path.to_string_lossy()) && said.contains("folder"), "{said}");
+        let stderr = String::from_utf8_lossy(&ran.stderr);
+        assert!(stderr.contains(&*path.to_string_lossy()) && stderr.contains("folder"), "{stderr}");
     }
 }
 
 #[test]
-fn a_busy_port_does_not_keep_a_job_from_running() {
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let listen = format!("dashboard.listen={}", taken.local_addr().unwrap());
-    let place = Place::new();
+fn job_runs_without_a_dashboard_if_the_port_is_busy() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listen = format!("dashboard.listen={}", listener.local_addr().unwrap());
+    let workspace = Workspace::new();
     let keys = ["buffer.total_steps=1", "buffer.batch_size=2", "explorer.eval_interval=9", &listen];
-    let ran = place.run("run", &keys);
+    let ran = workspace.run("run", &keys);
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
     assert!(ran.stderr.contains("the job goes on without it"), "{}", ran.stderr);
 }

@@ -1,4 +1,4 @@
-//! A job as JSON lines: one object for each event, with names that stay.
+//! Events of a job as JSON lines: one object each, with stable names.
 
 use std::time::SystemTime;
 
@@ -7,17 +7,17 @@ use rollway_core::BatchResult;
 use rollway_core::metrics::Metrics;
 use serde_json::{Map, Value, json};
 
-use super::screen::Screen;
-use super::summary::Account;
-use super::{Ending, words};
-use crate::log::stamp;
+use super::model::ProgressModel;
+use super::summary::FinalSummary;
+use super::{ProgressEnd, format};
+use crate::log_line::timestamp;
 
 /// Returns the object of an event.
-pub fn event(event: &Event, at: SystemTime) -> Value {
+pub fn event(event: &Event, time: SystemTime) -> Value {
     let mut object = match event {
         Event::Began { mode, job_dir, done_steps, total_steps, tasks_per_step, runners } => json!({
             "event": "began",
-            "mode": words::mode(*mode),
+            "mode": format::mode(*mode),
             "job_dir": job_dir,
             "done_steps": done_steps,
             "total_steps": total_steps,
@@ -62,46 +62,51 @@ pub fn event(event: &Event, at: SystemTime) -> Value {
             "raised": alarm.raised,
             "message": alarm.words,
         }),
-        Event::Note(message) => json!({ "event": "note", "message": message }),
+        Event::Note(message) => json!({ "event": "info", "message": message }),
         Event::Pulse(_) => json!({ "event": "ready" }),
     };
-    object["time"] = stamp(at).into();
+    object["time"] = timestamp(time).into();
     object
 }
 
-/// Returns the object of a job's end.
-pub fn ended(screen: &Screen, account: &Account, ending: Ending, at: SystemTime) -> Value {
-    let ending = match ending {
-        Ending::Done => "done",
-        Ending::Stopped => "stopped",
-        Ending::Failed => "failed",
+/// Returns the object of the end of a job.
+pub fn ended(
+    model: &ProgressModel,
+    summary: &FinalSummary,
+    end: ProgressEnd,
+    time: SystemTime,
+) -> Value {
+    let outcome = match end {
+        ProgressEnd::Done => "done",
+        ProgressEnd::Stopped => "stopped",
+        ProgressEnd::Failed => "failed",
     };
     let score = |(step, score): (u64, f64)| json!({ "step": step, "score": score });
-    let scores = account.scores.iter().map(|(set, [first, last])| {
+    let scores = summary.scores.iter().map(|(set, [first, last])| {
         (set.to_string(), json!({ "first": score(*first), "last": score(*last) }))
     });
     json!({
-        "time": stamp(at),
+        "time": timestamp(time),
         "event": "ended",
-        "ending": ending,
-        "job_dir": screen.title.job_dir,
-        "steps": account.steps,
-        "trained": account.trained,
-        "tasks": account.tasks,
-        "tasks_failed": account.failed,
-        "tasks_cut": account.cut,
-        "runs_failed": account.failures,
-        "experiences": account.experiences,
+        "outcome": outcome,
+        "job_dir": model.title.job_dir,
+        "steps": summary.steps,
+        "trained": summary.trained,
+        "tasks": summary.tasks,
+        "tasks_failed": summary.failed,
+        "tasks_cancelled": summary.cancelled,
+        "runs_failed": summary.failures,
+        "experiences": summary.experiences,
         "scores": scores.collect::<Map<_, _>>(),
-        "tokens": account.tokens,
-        "seconds": account.seconds,
+        "tokens": summary.tokens,
+        "seconds": summary.seconds,
     })
 }
 
 fn tasks(result: &BatchResult) -> Value {
     let tasks = result.tasks;
     json!({
-        "ok": tasks.ok, "partial": tasks.partial, "failed": tasks.failed, "cut": tasks.cancelled,
+        "ok": tasks.ok, "partial": tasks.partial, "failed": tasks.failed, "cancelled": tasks.cancelled,
     })
 }
 
@@ -110,7 +115,7 @@ fn failures(result: &BatchResult) -> Value {
     kinds.map(|(kind, count)| (kind.name().to_owned(), count.into())).collect::<Map<_, _>>().into()
 }
 
-/// What is no number, or without end, is null: JSON has no word for it.
+/// Returns metrics as an object; NaN and infinity are null.
 fn numbers(metrics: &Metrics) -> Value {
     metrics.iter().map(|(key, value)| (key.to_string(), value.into())).collect::<Map<_, _>>().into()
 }

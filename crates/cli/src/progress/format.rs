@@ -1,12 +1,12 @@
-//! Numbers and times as people say them.
+//! Human-readable numbers and durations.
 
 use std::time::Duration;
 
 use rollway::config::Mode;
-pub use rollway_base::human::duration as time;
+use rollway_base::human;
 
-/// Returns a time to come, no more exact than it can be known: `40 s`, `3 min`, `2 h 5 min`.
-pub fn roughly(time: Duration) -> String {
+/// Returns an estimated duration, rounded by its size: `40 s`, `3 min`, `2 h 5 min`.
+pub fn estimate(time: Duration) -> String {
     let seconds = time.as_secs();
     let step = match seconds {
         0..20 => 1,
@@ -16,10 +16,11 @@ pub fn roughly(time: Duration) -> String {
         3600..86_400 => 300,
         _ => 3600,
     };
-    self::time(Duration::from_secs((seconds.div_ceil(step) * step).max(1))).replace(".0 s", " s")
+    let rounded = Duration::from_secs((seconds.div_ceil(step) * step).max(1));
+    human::duration(rounded).replace(".0 s", " s")
 }
 
-/// Returns time that has passed like a clock: `0:07`, `12:05`, `1:02:05`.
+/// Returns an elapsed time like a clock: `0:07`, `12:05`, `1:02:05`.
 pub fn clock(time: Duration) -> String {
     let seconds = time.as_secs();
     match seconds / 3600 {
@@ -28,7 +29,7 @@ pub fn clock(time: Duration) -> String {
     }
 }
 
-/// Returns a large number in short: `999`, `1.2k`, `34k`, `5.6M`.
+/// Returns a large number in short form: `999`, `1.2k`, `34k`, `5.6M`.
 pub fn short(number: f64) -> String {
     let scaled = |number: f64, unit| match number {
         number if number < 9.95 => format!("{number:.1}{unit}"),
@@ -42,7 +43,7 @@ pub fn short(number: f64) -> String {
     }
 }
 
-/// Returns a count with its thousands apart: `12,345`.
+/// Returns a count with thousands separators: `12,345`.
 pub fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -91,27 +92,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_short() {
-        let all = |say: fn(Duration) -> String, seconds: &[f64]| {
-            let say = |seconds: &f64| say(Duration::from_secs_f64(*seconds));
-            seconds.iter().map(say).collect::<Vec<_>>().join(", ")
+    fn durations_are_short() {
+        let all = |format: fn(Duration) -> String, seconds: &[f64]| {
+            let format = |seconds: &f64| format(Duration::from_secs_f64(*seconds));
+            seconds.iter().map(format).collect::<Vec<_>>().join(", ")
         };
         let seconds = [0.0, 0.02, 1.25, 9.4, 59.6, 60.0, 200.0, 7500.0, 90_000.0];
-        let said = "0 ms, 20 ms, 1.2 s, 9.4 s, 1 min, 1 min, 3 min 20 s, 2 h 5 min, 1 d 1 h";
-        assert_eq!(all(time, &seconds), said);
+        let expected = "0 ms, 20 ms, 1.2 s, 9.4 s, 1 min, 1 min, 3 min 20 s, 2 h 5 min, 1 d 1 h";
+        assert_eq!(all(human::duration, &seconds), expected);
         let seconds = [0.0, 0.9, 7.0, 21.0, 61.0, 130.0, 601.0, 4000.0, 90_001.0];
-        let said = "1 s, 1 s, 7 s, 25 s, 1 min 5 s, 2 min 15 s, 11 min, 1 h 10 min, 1 d 2 h";
-        assert_eq!(all(roughly, &seconds), said);
+        let expected = "1 s, 1 s, 7 s, 25 s, 1 min 5 s, 2 min 15 s, 11 min, 1 h 10 min, 1 d 2 h";
+        assert_eq!(all(estimate, &seconds), expected);
         assert_eq!(all(clock, &[0.0, 67.0, 3725.0]), "0:00, 1:07, 1:02:05");
     }
 
     #[test]
     fn numbers_are_short() {
-        let said: Vec<String> = [0.0, 999.0, 1234.0, 34_000.0, 999_999.0, 5e9].map(short).into();
-        assert_eq!(said, ["0", "999", "1.2k", "34k", "1.0M", "5.0G"]);
+        let shown: Vec<String> = [0.0, 999.0, 1234.0, 34_000.0, 999_999.0, 5e9].map(short).into();
+        assert_eq!(shown, ["0", "999", "1.2k", "34k", "1.0M", "5.0G"]);
         assert_eq!([1, 1234, 1_234_567].map(count), ["1", "1,234", "1,234,567"]);
         assert_eq!([1, 2].map(|number| counted(number, "step")), ["1 step", "2 steps"]);
-        let said: Vec<String> = [0.5, -0.0001, -12.0, 123.45, -4321.0].map(score).into();
-        assert_eq!(said, ["0.500", "0.000", "-12.000", "123.5", "-4.3k"]);
+        let shown: Vec<String> = [0.5, -0.0001, -12.0, 123.45, -4321.0].map(score).into();
+        assert_eq!(shown, ["0.500", "0.000", "-12.000", "123.5", "-4.3k"]);
     }
 }

@@ -1,4 +1,4 @@
-//! A place for jobs, and the command in it.
+//! Temporary folder for jobs, and the command on the example in it.
 
 use std::io::{BufRead, BufReader, Lines};
 use std::path::{Path, PathBuf};
@@ -7,31 +7,31 @@ use std::thread::{self, JoinHandle};
 
 use serde_json::Value;
 
-/// From where commands are run.
+/// Working directory of commands.
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
-/// The example.
+/// Configuration of the example.
 const EXAMPLE: &str = "examples/arithmetic.yaml";
 
-/// A folder for jobs.
-pub(crate) struct Place(tempfile::TempDir);
+/// Temporary folder for jobs.
+pub(crate) struct Workspace(tempfile::TempDir);
 
-/// What a command came to.
+/// Exit code and output of a command.
 #[derive(Debug)]
-pub(crate) struct Ran {
+pub(crate) struct CommandOutput {
     pub(crate) code: Option<i32>,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
 }
 
-impl Place {
+impl Workspace {
     pub(crate) fn new() -> Self {
-        let place = Self(tempfile::tempdir().unwrap());
-        // Fewer sums are measured sooner.
+        let workspace = Self(tempfile::tempdir().unwrap());
+        // Fewer evaluation tasks are faster.
         let all = std::fs::read_to_string(format!("{ROOT}/examples/arithmetic/held_out.jsonl"));
         let some: Vec<String> = all.unwrap().lines().take(100).map(str::to_owned).collect();
-        std::fs::write(place.held_out(), some.join("\n")).unwrap();
-        place
+        std::fs::write(workspace.held_out(), some.join("\n")).unwrap();
+        workspace
     }
 
     fn held_out(&self) -> PathBuf {
@@ -42,7 +42,7 @@ impl Place {
         self.0.path()
     }
 
-    /// The folder of the example's job.
+    /// Returns the folder of the example's job.
     pub(crate) fn job(&self) -> PathBuf {
         self.path().join("examples/arithmetic")
     }
@@ -51,7 +51,7 @@ impl Place {
         read(&self.job().join("summary.json"))
     }
 
-    /// The command on the example, in a smaller form, with keys on top.
+    /// Returns the command on a smaller example, with overrides.
     pub(crate) fn command(&self, name: &str, keys: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_rollway"));
         command
@@ -69,53 +69,53 @@ impl Place {
     }
 
     /// Runs a command to its end.
-    pub(crate) fn run(&self, name: &str, keys: &[&str]) -> Ran {
+    pub(crate) fn run(&self, name: &str, keys: &[&str]) -> CommandOutput {
         let output = self.command(name, keys).output().unwrap();
-        Ran {
+        CommandOutput {
             code: output.status.code(),
             stdout: String::from_utf8(output.stdout).unwrap(),
             stderr: String::from_utf8(output.stderr).unwrap(),
         }
     }
 
-    /// Starts a job whose events can be followed.
-    pub(crate) fn start(&self, keys: &[&str]) -> Running {
+    /// Starts a job with `--log json`.
+    pub(crate) fn start(&self, keys: &[&str]) -> RunningJob {
         let mut command = self.command("run", keys);
         let mut child = command.args(["--log", "json"]).stderr(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        Running { child, lines }
+        RunningJob { child, lines }
     }
 }
 
-/// How a job ended, and everything that it told before.
-pub(crate) type Heard = (Option<i32>, Vec<Value>);
+/// Exit code and events of a job.
+pub(crate) type JobResult = (Option<i32>, Vec<Value>);
 
-/// A job that runs. It is killed when it is dropped.
-pub(crate) struct Running {
+/// Running job. Dropping it kills the process.
+pub(crate) struct RunningJob {
     child: Child,
     lines: Lines<BufReader<ChildStderr>>,
 }
 
-impl Running {
-    /// Waits for the next thing that happens; none at the end.
+impl RunningJob {
+    /// Waits for the next event. `None`: the job has ended.
     pub(crate) fn event(&mut self) -> Option<Value> {
         loop {
             let line = self.lines.next()?.unwrap();
-            // What is said before the job runs is for people.
+            // Warnings before the job starts are text.
             if let Ok(event) = serde_json::from_str(&line) {
                 return Some(event);
             }
         }
     }
 
-    /// Waits until something of a kind has happened.
+    /// Waits for the next event of a kind.
     pub(crate) fn wait_for(&mut self, kind: &str) -> Value {
         let is_it = |event: &Value| event["event"] == kind;
         std::iter::from_fn(|| self.event()).find(is_it).unwrap_or_else(|| panic!("no {kind}"))
     }
 
-    /// Goes on in a thread of its own, which hears everything; returns its process id, too.
-    pub(crate) fn aside(self) -> (u32, JoinHandle<Heard>) {
+    /// Reads events in a background thread; returns the process id, too.
+    pub(crate) fn into_background(self) -> (u32, JoinHandle<JobResult>) {
         (self.child.id(), thread::spawn(move || self.finish()))
     }
 
@@ -129,14 +129,14 @@ impl Running {
         self.child.wait().unwrap();
     }
 
-    /// Waits for its end; returns its code and everything that happened on the way.
-    pub(crate) fn finish(mut self) -> Heard {
+    /// Waits for the end of the job.
+    pub(crate) fn finish(mut self) -> JobResult {
         let events = std::iter::from_fn(|| self.event()).collect();
         (self.child.wait().unwrap().code(), events)
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningJob {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -1,7 +1,7 @@
-//! Plays a made-up job, to look at the view without one.
+//! Plays a scripted job, to see the progress view without a real one.
 //!
 //! ```text
-//! cargo run -p rollway-cli --example view -- [--steps 60] [--seconds 20] [--log auto|plain|json]
+//! cargo run -p rollway-cli --example progress -- [--steps 60] [--seconds 20] [--log auto|plain|json]
 //!     [--sets 1] [--name …] [--fail] [--stop]
 //! ```
 
@@ -13,9 +13,9 @@ use std::time::Duration;
 use clap::Parser;
 use rollway::config::{LogLevel, Mode};
 use rollway::explorer::{Beat, Event, Watcher};
-use rollway_cli::log::{self, Form};
-use rollway_cli::output::Output;
-use rollway_cli::view::{Ending, Title, View};
+use rollway_cli::log;
+use rollway_cli::output::{LogFormat, Output};
+use rollway_cli::progress::{JobTitle, ProgressEnd, ProgressView};
 use rollway_core::{
     BatchId, BatchKey, BatchKind, BatchResult, BatchState, ByCancel, ByDrop, ByFailure,
     FailureKind, RunTally, TaskTally,
@@ -35,33 +35,33 @@ struct Args {
     /// Steps of the job
     #[arg(long, default_value_t = 60)]
     steps: u64,
-    /// How long it takes
+    /// Duration in seconds
     #[arg(long, default_value_t = 20.0)]
     seconds: f64,
-    /// What standard error looks like
+    /// Format of standard error
     #[arg(long, value_enum, default_value_t)]
-    log: Form,
-    /// Sets to evaluate on
+    log: LogFormat,
+    /// Number of evaluation sets
     #[arg(long, default_value_t = 1)]
     sets: usize,
-    /// The job's name
+    /// Name of the job
     #[arg(long, default_value = "arithmetic")]
     name: String,
     /// Whether runs fail
     #[arg(long)]
     fail: bool,
-    /// Whether it is stopped half-way
+    /// Whether the job is stopped half-way
     #[arg(long)]
     stop: bool,
 }
 
-/// The job as it goes.
-struct Play {
+/// State of the scripted job.
+struct Playback {
     args: Args,
-    view: Arc<View>,
-    beat: Beat,
-    /// The last random number.
-    chance: u64,
+    view: Arc<ProgressView>,
+    sample: Beat,
+    /// State of the random number generator.
+    rng: u64,
 }
 
 fn main() {
@@ -69,7 +69,7 @@ fn main() {
     let output = Output::stderr(args.log);
     log::install(LogLevel::Info, &output, None);
     let job_dir = PathBuf::from("checkpoints/Rollway").join(&args.name);
-    let title = Title {
+    let title = JobTitle {
         name: args.name.clone(),
         mode: Mode::Both,
         model: "tiny".to_owned(),
@@ -77,8 +77,8 @@ fn main() {
         job_dir: job_dir.clone(),
         source: Some(PathBuf::from("examples/arithmetic.yaml")),
     };
-    let view = View::start(title, &output);
-    let mut play = Play { view, args, beat: Beat::default(), chance: 7 };
+    let view = ProgressView::start(title, &output);
+    let mut play = Playback { view, args, sample: Beat::default(), rng: 7 };
     sleep(Duration::from_millis(600));
     play.view.saw(&Event::Began {
         mode: Mode::Both,
@@ -88,22 +88,22 @@ fn main() {
         tasks_per_step: TASKS,
         runners: RUNNERS as u32,
     });
-    play.beat.runners = RUNNERS as u32;
+    play.sample.runners = RUNNERS as u32;
     play.evaluate(0);
     let steps = if play.args.stop { play.args.steps / 2 } else { play.args.steps };
     for step in 1..=steps {
         play.step(step);
     }
-    play.view.end(if play.args.stop { Ending::Stopped } else { Ending::Done }, None);
+    play.view.end(if play.args.stop { ProgressEnd::Stopped } else { ProgressEnd::Done }, None);
 }
 
-impl Play {
+impl Playback {
     fn random(&mut self) -> f64 {
-        self.chance = self.chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        (self.chance >> 40) as f64 / (1 << 24) as f64
+        self.rng = self.rng.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (self.rng >> 40) as f64 / (1 << 24) as f64
     }
 
-    /// How well the model does after some steps, from 0 to 1.
+    /// Returns the skill of the model after some steps, from 0 to 1.
     fn skill(&self, step: u64) -> f64 {
         let part = step as f64 / self.args.steps as f64;
         0.31 + 0.65 / (1.0 + (-9.0 * (part - 0.45)).exp())
@@ -112,7 +112,7 @@ impl Play {
     fn step(&mut self, step: u64) {
         let runs = TASKS * REPEAT;
         self.view.saw(&Event::StepBegun { step, tasks: TASKS, runs });
-        self.beat.pending += runs;
+        self.sample.pending += runs;
         let slices = (self.args.seconds * 16.0 / self.args.steps as f64).ceil().max(1.0) as u64;
         let pause = self.args.seconds / self.args.steps as f64 / slices as f64;
         let mut failed = 0;
@@ -120,14 +120,14 @@ impl Play {
             let ended = runs * slice / slices - runs * (slice - 1) / slices;
             let bad = u64::from(self.args.fail && self.random() < 0.3).min(ended);
             failed += bad;
-            self.beat.pending = self.beat.pending.saturating_sub(ended);
-            self.beat.running = self.beat.pending.min(RUNNERS);
-            self.beat.busy = self.beat.running as u32;
-            self.beat.done += ended - bad;
-            self.beat.failed += bad;
-            self.beat.answer_tokens += ended * 37;
-            let shown = Beat { pending: self.beat.pending - self.beat.running, ..self.beat };
-            self.view.beat(shown);
+            self.sample.pending = self.sample.pending.saturating_sub(ended);
+            self.sample.running = self.sample.pending.min(RUNNERS);
+            self.sample.busy = self.sample.running as u32;
+            self.sample.done += ended - bad;
+            self.sample.failed += bad;
+            self.sample.answer_tokens += ended * 37;
+            let shown = Beat { pending: self.sample.pending - self.sample.running, ..self.sample };
+            self.view.on_sample(shown);
             sleep(Duration::from_secs_f64(pause));
         }
         let reward = self.skill(step) + 0.12 * (self.random() - 0.5);
@@ -165,7 +165,7 @@ impl Play {
                 result: Arc::new(result(100, 100, 0)),
                 metrics: [("eval/held_out/reward", score)].into_iter().collect(),
             });
-            self.beat.done += 100;
+            self.sample.done += 100;
         }
     }
 }

@@ -1,0 +1,224 @@
+//! Progress of a running job: a live view on a terminal, plain or JSON lines elsewhere.
+//!
+//! [`ProgressModel`] is the state and [`draw`](draw::draw) its layout, both without a clock or a
+//! terminal. [`ProgressView`] observes a job, updates the model and draws it several times a
+//! second.
+
+pub mod draw;
+pub mod format;
+pub mod json;
+pub mod model;
+pub mod plain;
+pub mod series;
+pub mod summary;
+
+use std::fmt::{self, Debug};
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use rollway::config::{Config, Mode};
+use rollway::explorer::{Beat, Event, Pulse, Watcher};
+use rollway::gateway_options::trained_model;
+use tokio::runtime::Handle;
+use tracing::Level;
+
+use self::model::ProgressModel;
+use self::summary::FinalSummary;
+use crate::log;
+use crate::output::{Output, OutputKind};
+
+/// Time between two frames of the live view.
+const FRAME_INTERVAL: Duration = Duration::from_millis(125);
+
+/// Columns of the final summary when standard error is not a terminal.
+const PLAIN_COLUMNS: usize = 100;
+
+/// Identity of a job, as the view shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobTitle {
+    pub name: String,
+    pub mode: Mode,
+    /// Name of the trained model.
+    pub model: String,
+    /// Folder of the job.
+    pub job_dir: PathBuf,
+    /// Folder of the TensorBoard files, if they are written.
+    pub curves: Option<PathBuf>,
+    /// Configuration file of the job.
+    pub source: Option<PathBuf>,
+}
+
+impl JobTitle {
+    /// Returns the title of a checked configuration; `source` is its file.
+    pub fn new(config: &Config, source: Option<PathBuf>) -> Self {
+        Self {
+            name: config.name.clone(),
+            mode: config.mode,
+            model: trained_model(config),
+            job_dir: config.job_dir(),
+            curves: rollway::monitors::folder(config),
+            source,
+        }
+    }
+}
+
+/// Outcome of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProgressEnd {
+    /// All steps are done.
+    Done,
+    /// Stopped on request; the same command resumes it.
+    Stopped,
+    /// Failed; the caller reports the error.
+    Failed,
+}
+
+/// Observer that shows a job until [`end`](Self::end) or until it is dropped.
+pub struct ProgressView {
+    this: Weak<Self>,
+    output: Output,
+    started: Instant,
+    state: Mutex<ViewState>,
+    ended: Condvar,
+}
+
+struct ViewState {
+    model: ProgressModel,
+    is_over: bool,
+}
+
+impl ProgressView {
+    /// Starts showing a job.
+    pub fn start(title: JobTitle, output: &Output) -> Arc<Self> {
+        let state = ViewState { model: ProgressModel::new(title), is_over: false };
+        let view = Arc::new_cyclic(|this| Self {
+            this: Weak::clone(this),
+            output: output.clone(),
+            started: Instant::now(),
+            state: Mutex::new(state),
+            ended: Condvar::new(),
+        });
+        if output.kind() == OutputKind::Live {
+            let weak = Arc::downgrade(&view);
+            let drawing_thread = thread::Builder::new().name("view".to_owned());
+            // Without the thread, log lines and the final summary are still shown.
+            let _ = drawing_thread.spawn(move || keep_drawing(&weak));
+        }
+        view
+    }
+
+    /// Applies a sample of the live statistics.
+    pub fn on_sample(&self, sample: Beat) {
+        let mut state = self.lock();
+        state.model.on_sample(sample, self.started.elapsed());
+    }
+
+    /// Ends the view and prints a summary of the whole job. `None`: of what this view observed.
+    pub fn end(&self, end: ProgressEnd, summary: Option<&FinalSummary>) {
+        let mut state = self.lock();
+        if state.is_over {
+            return;
+        }
+        state.is_over = true;
+        state.model.now = self.started.elapsed();
+        let model = &state.model;
+        let mut summary = summary.unwrap_or(&model.summary).clone();
+        summary.tokens = summary.tokens.max(model.summary.tokens);
+        match self.output.kind() {
+            OutputKind::Live => {
+                let width = self.output.size().columns;
+                self.output.end(&summary::block(model, &summary, end, width));
+            }
+            OutputKind::Plain => {
+                let lines = summary::block(model, &summary, end, PLAIN_COLUMNS);
+                self.output.print(&lines);
+            }
+            OutputKind::Json => {
+                let ended = json::ended(model, &summary, end, SystemTime::now());
+                self.output.raw(&ended.to_string());
+            }
+        }
+        drop(state);
+        self.ended.notify_all();
+    }
+
+    /// Samples the live statistics periodically.
+    fn poll_stats(&self, pulse: &Pulse) {
+        // Without a runtime there is no explorer.
+        let Ok(runtime) = Handle::try_current() else { return };
+        let (view, pulse) = (self.this.clone(), pulse.clone());
+        runtime.spawn(async move {
+            loop {
+                let sample = pulse.beat().await;
+                // A weak reference: the task does not keep the view alive.
+                match view.upgrade() {
+                    Some(view) if !view.lock().is_over => view.on_sample(sample),
+                    _ => return,
+                }
+                tokio::time::sleep(FRAME_INTERVAL).await;
+            }
+        });
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ViewState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Watcher for ProgressView {
+    fn saw(&self, event: &Event) {
+        if let Event::Pulse(pulse) = event {
+            self.poll_stats(pulse);
+        }
+        let mut state = self.lock();
+        let now = self.started.elapsed();
+        state.model.on_event(event, now);
+        let model = &state.model;
+        match (self.output.kind(), event) {
+            (OutputKind::Json, event) => {
+                self.output.raw(&json::event(event, SystemTime::now()).to_string());
+            }
+            (_, Event::Note(note)) => log::emit(&self.output, Level::INFO, note),
+            (_, Event::Alarm(alarm)) => {
+                let level = if alarm.raised { Level::WARN } else { Level::INFO };
+                log::emit(&self.output, level, &alarm.words);
+            }
+            (OutputKind::Plain, event) => {
+                if let Some(line) = plain::event(model, event) {
+                    log::emit(&self.output, Level::INFO, &line);
+                }
+            }
+            (OutputKind::Live, _) => {}
+        }
+    }
+}
+
+impl Drop for ProgressView {
+    fn drop(&mut self) {
+        if !self.lock().is_over && self.output.kind() == OutputKind::Live {
+            self.output.end(&[]);
+        }
+    }
+}
+
+impl Debug for ProgressView {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProgressView").field("output", &self.output).finish_non_exhaustive()
+    }
+}
+
+/// Draws frames until the view ends or is dropped.
+fn keep_drawing(view: &Weak<ProgressView>) {
+    while let Some(view) = view.upgrade() {
+        let mut state = view.lock();
+        if state.is_over {
+            return;
+        }
+        state.model.advance_clock(view.started.elapsed());
+        view.output.show(draw::draw(&state.model, view.output.size()));
+        // Frames are periodic: elapsed time changes without an event.
+        let _ = view.ended.wait_timeout(state, FRAME_INTERVAL);
+    }
+}

@@ -1,0 +1,217 @@
+//! State of the progress view: accumulates events and samples. Has no clock.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rollway::explorer::{Beat, Event};
+use rollway_core::metrics::Metrics;
+use rollway_core::{BatchResult, RunTally};
+
+use super::JobTitle;
+use super::series::Series;
+use super::summary::FinalSummary;
+
+/// Metric with the mean reward of a step.
+pub const REWARD_METRIC: &str = "rollout/reward/mean";
+
+/// Metric with the number of experiences of a step.
+const EXPERIENCES_METRIC: &str = "experience_pipeline/experience_count";
+
+/// Time that the token rate is averaged over.
+const TOKEN_RATE_WINDOW: Duration = Duration::from_secs(10);
+
+/// Maximum number of finished steps that the remaining time is estimated from.
+const MAX_PACE_MARKS: usize = 64;
+
+/// Accumulated state of a job.
+#[derive(Clone, Debug)]
+pub struct ProgressModel {
+    /// Identity of the job.
+    pub title: JobTitle,
+    /// Time since the view started.
+    pub now: Duration,
+    /// Whether the explorer loop has started.
+    pub has_started: bool,
+    /// Last finalized step.
+    pub done_steps: u64,
+    /// Steps of the whole job, if known.
+    pub total_steps: Option<u64>,
+    /// Number of runners.
+    pub runners: u64,
+    /// Tasks and runs of each step in flight.
+    pub in_flight: BTreeMap<u64, (u64, u64)>,
+    /// Mean rewards of steps.
+    pub rewards: Series,
+    /// Scores by evaluation set.
+    pub evals: BTreeMap<Arc<str>, Series>,
+    /// Model version of the servers.
+    pub version: Option<u64>,
+    /// Last weight sync: time waiting for the trainer, time loading.
+    pub last_sync: Option<(Duration, Duration)>,
+    /// Last step of the trainer.
+    pub train_step: Option<u64>,
+    /// Last sample of the live statistics.
+    pub sample: Option<Beat>,
+    /// Messages of raised alarms, by kind.
+    pub alarms: BTreeMap<&'static str, String>,
+    /// Totals since the view started.
+    pub summary: FinalSummary,
+    /// Runs of finalized steps and evaluations.
+    settled: RunTally,
+    /// Times at which steps were finalized.
+    pace_marks: VecDeque<(Duration, u64)>,
+    /// Recent token counts.
+    tokens: VecDeque<(Duration, u64)>,
+}
+
+impl ProgressModel {
+    /// Returns the state before the first event.
+    pub fn new(title: JobTitle) -> Self {
+        Self {
+            title,
+            now: Duration::ZERO,
+            has_started: false,
+            done_steps: 0,
+            total_steps: None,
+            runners: 0,
+            in_flight: BTreeMap::new(),
+            rewards: Series::default(),
+            evals: BTreeMap::new(),
+            version: None,
+            last_sync: None,
+            train_step: None,
+            sample: None,
+            alarms: BTreeMap::new(),
+            settled: RunTally::default(),
+            summary: FinalSummary::default(),
+            pace_marks: VecDeque::new(),
+            tokens: VecDeque::new(),
+        }
+    }
+
+    /// Applies an event.
+    pub fn on_event(&mut self, event: &Event, now: Duration) {
+        self.advance_clock(now);
+        match event {
+            Event::Began { done_steps, total_steps, runners, .. } => {
+                self.has_started = true;
+                self.done_steps = *done_steps;
+                self.total_steps = *total_steps;
+                self.runners = u64::from(*runners);
+            }
+            Event::StepBegun { step, tasks, runs } => {
+                // Time before the first step, such as an evaluation, does not count as pace.
+                if self.pace_marks.is_empty() {
+                    self.pace_marks.push_back((now, self.done_steps));
+                }
+                self.in_flight.insert(*step, (*tasks, *runs));
+            }
+            Event::StepDone { step, result, metrics, .. } => self.step_done(*step, result, metrics),
+            Event::Evaluated { step, version, set, score, result, .. } => {
+                self.version = Some(*version);
+                self.summary.add_batch(result);
+                self.settled.add(&result.runs);
+                if let Some(score) = score {
+                    self.evals.entry(Arc::clone(set)).or_default().push(*step, *score);
+                    self.summary.add_score(set, *step, *score);
+                }
+            }
+            Event::Synced { version, waited, loading, .. } => {
+                self.last_sync = Some((*waited, *loading));
+                self.version = Some(*version);
+            }
+            Event::Trained { step, .. } => {
+                self.train_step = Some(*step);
+                self.summary.trained += 1;
+            }
+            Event::Alarm(alarm) => {
+                if alarm.raised {
+                    self.alarms.insert(alarm.kind, alarm.words.clone());
+                } else {
+                    self.alarms.remove(alarm.kind);
+                }
+            }
+            Event::Note(_) | Event::Pulse(_) => {}
+        }
+    }
+
+    fn step_done(&mut self, step: u64, result: &BatchResult, metrics: &Metrics) {
+        self.done_steps = self.done_steps.max(step);
+        self.in_flight.retain(|started, _| *started > step);
+        if let Some(reward) = metrics.get(REWARD_METRIC) {
+            self.rewards.push(step, reward);
+        }
+        let experiences =
+            metrics.get(EXPERIENCES_METRIC).map_or(result.delivered, |count| count as u64);
+        self.summary.add_step(result, experiences);
+        self.settled.add(&result.runs);
+        // Steps that are finalized together are one mark.
+        match self.pace_marks.back_mut() {
+            Some(last) if self.now.saturating_sub(last.0) < Duration::from_millis(50) => {
+                last.1 = self.done_steps;
+            }
+            _ => self.pace_marks.push_back((self.now, self.done_steps)),
+        }
+        if self.pace_marks.len() > MAX_PACE_MARKS {
+            self.pace_marks.pop_front();
+        }
+    }
+
+    /// Applies a sample of the live statistics.
+    pub fn on_sample(&mut self, sample: Beat, now: Duration) {
+        self.advance_clock(now);
+        self.sample = Some(sample);
+        self.summary.tokens = sample.answer_tokens;
+        let is_due = |last: &(Duration, u64)| now >= last.0 + TOKEN_RATE_WINDOW / 20;
+        if self.tokens.back().is_none_or(is_due) {
+            self.tokens.push_back((now, sample.answer_tokens));
+        }
+        while self.tokens.front().is_some_and(|first| first.0 + TOKEN_RATE_WINDOW < now) {
+            self.tokens.pop_front();
+        }
+    }
+
+    /// Sets the current time.
+    pub fn advance_clock(&mut self, now: Duration) {
+        self.now = now;
+        self.summary.seconds = now.as_secs_f64();
+    }
+
+    /// Returns the succeeded and failed runs of the steps in flight.
+    pub fn ended_runs(&self) -> (u64, u64) {
+        let sample = self.sample.unwrap_or_default();
+        let done = sample.done.saturating_sub(self.settled.succeeded);
+        (done, sample.failed.saturating_sub(self.settled.failed.total()))
+    }
+
+    /// Returns the current tokens per second.
+    pub fn token_rate(&self) -> Option<f64> {
+        let ((from, few), (to, many)) = (self.tokens.front()?, self.tokens.back()?);
+        let seconds = to.saturating_sub(*from).as_secs_f64();
+        (seconds >= 0.5).then(|| many.saturating_sub(*few) as f64 / seconds)
+    }
+
+    /// Returns the estimated remaining time at the pace of the last steps.
+    pub fn time_left(&self) -> Option<Duration> {
+        let total = self.total_steps?;
+        let last = self.pace_marks.back()?;
+        // The later half: follows a change of pace and smooths single outliers.
+        let from = self.pace_marks.get((self.pace_marks.len() - 1) / 2)?;
+        let steps = last.1.checked_sub(from.1).filter(|steps| *steps > 0)?;
+        let seconds = last.0.saturating_sub(from.0).as_secs_f64() / steps as f64;
+        let left = total.saturating_sub(self.done_steps);
+        // Time since the last step counts, but a step that hangs does not speed up the others.
+        let least = left.saturating_sub((self.in_flight.len() as u64).max(1)) as f64 * seconds;
+        let since = self.now.saturating_sub(last.0).as_secs_f64();
+        Duration::try_from_secs_f64((left as f64 * seconds - since).max(least)).ok()
+    }
+
+    /// Returns the first and last step of all curves.
+    pub fn step_range(&self) -> (u64, u64) {
+        let curves = || self.evals.values().chain([&self.rewards]);
+        let first = curves().filter_map(|curve| Some(curve.first()?.0)).min();
+        let last = curves().filter_map(|curve| Some(curve.last()?.0)).max();
+        (first.unwrap_or(0), last.unwrap_or(0).max(first.unwrap_or(0)))
+    }
+}

@@ -1,0 +1,126 @@
+//! HTTP client of `rollway top` for the dashboard of a job.
+
+use std::path::Path;
+use std::time::Duration;
+
+use rollway::Client;
+use rollway::dashboard::Card;
+use rollway::view::{Done, Job, Overview, Runner};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokio::time::timeout;
+
+/// Maximum wait for a response.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// State of a job at one time.
+#[derive(Clone, Debug, Default)]
+pub struct TopSnapshot {
+    /// Identity and progress of the job.
+    pub job: Job,
+    /// Its counters and alarms.
+    pub overview: Overview,
+    /// Its runners.
+    pub runners: Vec<Runner>,
+}
+
+/// Client of the dashboard of one job.
+#[derive(Clone, Debug)]
+pub struct TopClient {
+    client: Client,
+    card: Card,
+}
+
+impl TopClient {
+    /// Reads the address of a job's dashboard from the job's folder.
+    ///
+    /// # Errors
+    /// A message, if the folder names no dashboard.
+    pub fn open(job: &Path) -> Result<Self, String> {
+        let shown = job.display();
+        if !job.is_dir() {
+            return Err(format!("no such folder: {shown}; pass the folder of a job"));
+        }
+        let card = Card::read(job).map_err(|error| {
+            format!("cannot read the dashboard address in {shown}: {error}; check permissions")
+        })?;
+        let card = card.ok_or_else(|| {
+            format!(
+                "{shown} has no dashboard.json: the job has ended, has not started yet, or runs \
+                 with `dashboard.enable=false`; open an ended job with `rollway view {shown}`"
+            )
+        })?;
+        Ok(Self { client: Client::default(), card })
+    }
+
+    /// Requests a snapshot.
+    ///
+    /// # Errors
+    /// A message, if one of its requests fails.
+    pub async fn snapshot(&self) -> Result<TopSnapshot, String> {
+        let (job, overview, runners) =
+            tokio::try_join!(self.get("job"), self.get("overview"), self.get("runners"))?;
+        Ok(TopSnapshot { job, overview, runners })
+    }
+
+    /// Cancels a run.
+    ///
+    /// # Errors
+    /// A message, if the request fails.
+    pub async fn cancel(&self, batch: &str, task: u32, run: u32) -> Result<Done, String> {
+        let path = format!("runs/{}/{task}/{run}/cancel", percent_encode(batch));
+        self.request(&path, true).await
+    }
+
+    async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, String> {
+        self.request(path, false).await
+    }
+
+    async fn request<T: DeserializeOwned>(&self, path: &str, is_post: bool) -> Result<T, String> {
+        let Card { url, token, .. } = &self.card;
+        let endpoint = format!("{url}/api/{path}");
+        let response = async {
+            match is_post {
+                true => self.client.act(&endpoint, token, "{}".into()).await,
+                false => self.client.call(&endpoint, token, None).await,
+            }
+        };
+        let late = |_| {
+            let seconds = REQUEST_TIMEOUT.as_secs();
+            format!("no response from {url} within {seconds} s; check that the job is running")
+        };
+        let response = timeout(REQUEST_TIMEOUT, response).await.map_err(late)??;
+        if response.status != 200 {
+            let message = error_message(&response.body);
+            return Err(format!("{message} (status {} from {endpoint})", response.status));
+        }
+        serde_json::from_slice(&response.body).map_err(|error| {
+            format!(
+                "invalid response from {endpoint}: {error}; check that the job and this command \
+                 are of the same version"
+            )
+        })
+    }
+}
+
+/// Returns the `error` field of a response body, else the body as text.
+fn error_message(body: &[u8]) -> String {
+    let body: Value = serde_json::from_slice(body)
+        .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(body).into_owned()));
+    match body.get("error").unwrap_or(&body) {
+        Value::String(message) => message.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// Encodes text as one segment of a URL path.
+fn percent_encode(text: &str) -> String {
+    let mut path = String::new();
+    for byte in text.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' => path.push(byte.into()),
+            _ => path.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    path
+}

@@ -1,0 +1,73 @@
+//! Errors of the input: one message with a remedy, before anything is started.
+
+use std::net::TcpListener;
+
+use crate::workspace::Workspace;
+
+/// Runs the example with overrides and returns standard error.
+fn refused(workspace: &Workspace, keys: &[&str]) -> String {
+    let ran = workspace.run("run", keys);
+    assert_eq!(ran.code, Some(2), "{keys:?}: {}", ran.stderr);
+    assert!(!workspace.job().join("ledger").exists(), "{keys:?}: something was started");
+    ran.stderr
+}
+
+#[test]
+fn every_input_error_has_its_message_and_code_2() {
+    let workspace = Workspace::new();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("synchronizer.address={}", listener.local_addr().unwrap());
+    let server = [
+        "mode=explore",
+        "explorer.rollout_model.engine_type=vllm",
+        "explorer.rollout_model.base_url=http://127.0.0.1:1/v1",
+    ];
+    let cases: [(&[&str], &[&str]); 8] = [
+        (&["explorer.max_timout=3"], &["max_timout", "did you mean `max_timeout`?"]),
+        (&["buffer.explorer_input.taskset.path=nowhere.jsonl"], &["nowhere.jsonl", "hint"]),
+        (
+            &["buffer.explorer_input.default_workflow_type=simple_workflo"],
+            &["simple_workflo", "hint"],
+        ),
+        (&["buffer.explorer_input.default_reward_fn_type=exact"], &["exact", "hint"]),
+        (&server, &["http://127.0.0.1:1", "no connection", "start it"]),
+        (&[&address], &[&address["synchronizer.address=".len()..], "another port"]),
+        (
+            &["trainer.command=[no-such-program]"],
+            &["no program `no-such-program`", "give its whole path"],
+        ),
+        (&["mode=bench"], &["no checkpoints", "train first"]),
+    ];
+    for (keys, expected) in cases {
+        let stderr = refused(&workspace, keys);
+        for text in expected {
+            assert!(stderr.contains(text), "{keys:?}: no {text:?} in\n{stderr}");
+        }
+        assert_eq!(stderr.matches("error: ").count(), 1, "{keys:?}: one message\n{stderr}");
+    }
+}
+
+#[test]
+fn error_names_the_folder_that_cannot_be_created() {
+    let workspace = Workspace::new();
+    std::fs::write(workspace.path().join("file"), "").unwrap();
+    let root = format!("checkpoint_root_dir={}", workspace.path().join("file").display());
+    let stderr = refused(&workspace, &[&root]);
+    assert!(stderr.contains("cannot be written to") && stderr.contains("hint"), "{stderr}");
+}
+
+#[test]
+fn check_reports_all_errors_without_creating_files() {
+    let workspace = Workspace::new();
+    let valid = workspace.run("check", &[]);
+    assert_eq!((valid.code, valid.stderr.trim()), (Some(0), "examples/arithmetic.yaml: valid"));
+    let wrong = [
+        "buffer.explorer_input.taskset.path=nowhere.jsonl",
+        "buffer.explorer_input.default_reward_fn_type=exact",
+    ];
+    let checked = workspace.run("check", &wrong);
+    assert_eq!(checked.code, Some(2));
+    assert!(checked.stderr.contains("nowhere.jsonl"), "{}", checked.stderr);
+    assert!(checked.stderr.contains("exact"), "all at once: {}", checked.stderr);
+    assert!(!workspace.job().exists(), "nothing is made");
+}
