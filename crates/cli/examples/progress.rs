@@ -1,8 +1,8 @@
 //! Plays a scripted job, to see the progress view without a real one.
 //!
 //! ```text
-//! cargo run -p rollway-cli --example progress -- [--steps 60] [--seconds 20] [--log auto|plain|json]
-//!     [--sets 1] [--name …] [--fail] [--stop]
+//! cargo run -p rollway-cli --example progress -- [--steps 60] [--seconds 20]
+//!     [--log auto|plain|json] [--sets 1] [--name …] [--fail] [--stop]
 //! ```
 
 use std::path::PathBuf;

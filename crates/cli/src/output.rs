@@ -68,7 +68,7 @@ struct OutputState {
 }
 
 impl Output {
-    /// Returns standard error. With `auto`, it is live if it is a terminal that can move its cursor.
+    /// Returns standard error. With `auto`, it is live on a terminal that can move its cursor.
     pub fn stderr(format: LogFormat) -> Self {
         let stderr = io::stderr();
         let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());

@@ -89,6 +89,13 @@ fn job(config: Config, source: &ConfigArgs, format: LogFormat) -> Result<(), Cli
 /// Result of a job. `None`: stopped immediately.
 type JobOutcome = Option<Result<Result<Summary, JobError>, JoinError>>;
 
+/// Message after the first signal.
+const STOPPING: &str =
+    "stopping; press Ctrl-C again to stop immediately. Run the same command to resume";
+
+/// Message after the second signal.
+const STOPPED_IMMEDIATELY: &str = "stopped immediately; run the same command to resume";
+
 /// Runs a job to its end. The first signal stops it gracefully, the second immediately.
 async fn run_to_end(
     config: Config,
@@ -103,13 +110,11 @@ async fn run_to_end(
             ended = &mut running => return Ok(Some(ended)),
             () = signals.next() => {
                 if stop.is_cancelled() {
-                    log::emit(output, Level::WARN, "stopped immediately; run the same command to resume");
+                    log::emit(output, Level::WARN, STOPPED_IMMEDIATELY);
                     return Ok(None);
                 }
                 stop.cancel();
-                let message = "stopping; press Ctrl-C again to stop immediately. Run the same command to \
-                               resume";
-                log::emit(output, Level::INFO, message);
+                log::emit(output, Level::INFO, STOPPING);
             }
         }
     }

@@ -24,7 +24,7 @@ enum Standing {
 
 impl Core {
     fn standing(&self, runner: RunnerId, attempt: AttemptId) -> Standing {
-        match &self.runners[runner.0 as usize].phase {
+        match &self.pool.runners[runner.0 as usize].phase {
             Phase::Busy(current) if current.id == attempt => Standing::Current,
             Phase::Cancelling(current, _) if current.id == attempt => Standing::Cancelling,
             Phase::Busy(_)
@@ -43,7 +43,7 @@ impl Core {
             Standing::Cancelling => return self.disbelieve(Disbelief::Cancelling),
             Standing::NotCurrent => return self.disbelieve(Disbelief::NotCurrent),
         }
-        let slot = &mut self.runners[runner.0 as usize];
+        let slot = &mut self.pool.runners[runner.0 as usize];
         let Phase::Busy(attempt) = &mut slot.phase else { return };
         if attempt.began.is_some() {
             return self.disbelieve(Disbelief::Repeated);
@@ -51,7 +51,7 @@ impl Core {
         attempt.began = Some(self.now);
         let deadline = self.now.after(attempt.timeout);
         self.timers.set(Wake::Runner(runner), &mut slot.timer, Some(deadline));
-        self.last_progress = self.now;
+        self.progress.last = self.now;
     }
 
     pub(crate) fn run_finished(
@@ -74,7 +74,7 @@ impl Core {
         match (disbelief, outcome) {
             (Some((why, reason)), RunOutcome::Succeeded { payload, .. }) => {
                 self.disbelieve(why);
-                let about = self.runners[runner.0 as usize].attempt();
+                let about = self.pool.runners[runner.0 as usize].attempt();
                 let batch = about.filter(|about| about.id == attempt).map(|about| about.batch);
                 self.drop_stray(batch, payload, reason, actions);
             }
@@ -85,7 +85,9 @@ impl Core {
             }
             (None, RunOutcome::Failed { kind, message }) => {
                 self.count_down(runner);
-                let Phase::Busy(attempt) = &self.runners[runner.0 as usize].phase else { return };
+                let Phase::Busy(attempt) = &self.pool.runners[runner.0 as usize].phase else {
+                    return;
+                };
                 let (batch, task) = (attempt.batch, attempt.task);
                 self.fail_runs(batch, task, &[run], kind, message, runner, actions);
             }
@@ -95,7 +97,7 @@ impl Core {
     /// Notes that one more run of an attempt was reported. With the last one the attempt has taken
     /// its time, whenever its runner is done tidying up: the task may end right now.
     fn count_down(&mut self, runner: RunnerId) {
-        let Phase::Busy(attempt) = &mut self.runners[runner.0 as usize].phase else { return };
+        let Phase::Busy(attempt) = &mut self.pool.runners[runner.0 as usize].phase else { return };
         attempt.left -= 1;
         if attempt.left == 0 {
             let attempt = attempt.clone();
@@ -113,7 +115,7 @@ impl Core {
 
     /// Tells whether the run is part of the attempt and has not been reported.
     fn outstanding(&self, runner: RunnerId, attempt: AttemptId, run: RunId) -> bool {
-        let Some(current) = self.runners[runner.0 as usize].attempt() else { return false };
+        let Some(current) = self.pool.runners[runner.0 as usize].attempt() else { return false };
         let batch = self.batches.get(&current.batch);
         let run = batch.and_then(|batch| batch.work(current.task)?.runs.get(run.0 as usize));
         run.is_some_and(|run| run.state == RunState::InFlight(attempt))
@@ -127,7 +129,7 @@ impl Core {
         mut metrics: crate::metrics::Metrics,
         actions: &mut Vec<Action>,
     ) {
-        let Phase::Busy(attempt) = &mut self.runners[runner.0 as usize].phase else { return };
+        let Phase::Busy(attempt) = &mut self.pool.runners[runner.0 as usize].phase else { return };
         let (key, id) = (attempt.batch, attempt.task);
         let most = self.config.limits.payload_bytes_per_run;
         if let Some(large) = payload.filter(|payload| payload.bytes > most) {
@@ -174,7 +176,7 @@ impl Core {
 
     /// A runner with an attempt said that it is idle: the attempt is over.
     pub(crate) fn runner_free(&mut self, runner: RunnerId, actions: &mut Vec<Action>) {
-        let slot = &mut self.runners[runner.0 as usize];
+        let slot = &mut self.pool.runners[runner.0 as usize];
         let Some((attempt, cancel)) = slot.work() else { return };
         slot.fruitful = true;
         slot.fruitless = 0;
@@ -282,7 +284,7 @@ impl Core {
         unresponsive: Unresponsive,
         actions: &mut Vec<Action>,
     ) {
-        let slot = &self.runners[runner.0 as usize];
+        let slot = &self.pool.runners[runner.0 as usize];
         let Phase::Busy(attempt) = &slot.phase else { return };
         let attempt = attempt.clone();
         actions.push(Action::CancelAttempt {
@@ -299,7 +301,7 @@ impl Core {
             }
         };
         self.enter(runner, Phase::Cancelling(attempt, cancel));
-        let slot = &mut self.runners[runner.0 as usize];
+        let slot = &mut self.pool.runners[runner.0 as usize];
         self.timers.set(Wake::Runner(runner), &mut slot.timer, Some(from.after(grace)));
     }
 }

@@ -56,7 +56,7 @@ impl Core {
         let Some(batch) = self.batches.get_mut(&key) else { return };
         batch.retries.retain(|retry| (retry.task, retry.run) != (task, run));
         if batch.retries.is_empty() {
-            self.retrying.remove(&batch.rank());
+            self.queues.retrying.remove(&batch.rank());
         }
     }
 
@@ -65,9 +65,9 @@ impl Core {
         let theirs = |slot: &crate::runner::Slot| {
             slot.attempt().is_some_and(|current| current.id == attempt)
         };
-        let Some(at) = self.runners.iter().position(theirs) else { return };
+        let Some(at) = self.pool.runners.iter().position(theirs) else { return };
         let requested = Cancel::Runs(CancelReason::Requested);
-        match &self.runners[at].phase {
+        match &self.pool.runners[at].phase {
             Phase::Busy(_) => {
                 let runner = RunnerId(at as u32);
                 self.cancel_attempt(runner, requested, Unresponsive::Replace, actions);
@@ -76,7 +76,7 @@ impl Core {
             Phase::Cancelling(current, _)
                 if self.config.runs_in_turn && self.left_behind(current).first() == Some(&run) =>
             {
-                if let Phase::Cancelling(_, why) = &mut self.runners[at].phase {
+                if let Phase::Cancelling(_, why) = &mut self.pool.runners[at].phase {
                     *why = requested;
                 }
             }

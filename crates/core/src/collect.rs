@@ -88,7 +88,7 @@ impl Core {
     ) {
         let Some(batch) = self.batches.get_mut(&key) else { return };
         batch.waiters.push(Waiter { request, wants, patience, enough_since: None, timer: None });
-        self.waiting.insert(request, Waiting::Batch(key));
+        self.waiters.requests.insert(request, Waiting::Batch(key));
         self.changed.insert(key);
     }
 
@@ -104,7 +104,7 @@ impl Core {
 
     /// A waiter's time may be up.
     pub(crate) fn waiter_due(&mut self, request: RequestId) {
-        match self.waiting.get(&request) {
+        match self.waiters.requests.get(&request) {
             Some(Waiting::Batch(key)) => {
                 let key = *key;
                 let waiters = self.batches.get_mut(&key).map(|batch| &mut batch.waiters);
@@ -148,7 +148,7 @@ impl Core {
 
     fn look_at_collector(&mut self, key: BatchKey, request: RequestId, actions: &mut Vec<Action>) {
         let grace = self.config.over_rollout.wait_after_min;
-        let (now, last_progress) = (self.now, self.last_progress);
+        let (now, last_progress) = (self.now, self.progress.last);
         let Some(batch) = self.batches.get_mut(&key) else { return };
         let (open, have) = (batch.open, batch.results.len() as u64);
         let failed = batch.failed.as_ref().map(|(kind, _)| *kind);
@@ -241,7 +241,7 @@ impl Core {
             return;
         }
         self.count_step(key);
-        self.order.remove(&self.batches[&key].rank());
+        self.queues.order.remove(&self.batches[&key].rank());
         if let Some(batch) = self.batches.remove(&key)
             && self.ids.get(&batch.id) == Some(&key)
         {

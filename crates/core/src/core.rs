@@ -52,61 +52,108 @@ pub struct Core {
 
     /// Active and remembered batches.
     pub(crate) batches: Batches,
-    /// The latest life of every batch id.
+    /// The latest use of every batch id.
     pub(crate) ids: BTreeMap<BatchId, BatchKey>,
-    /// Active batches, in the order of service.
-    pub(crate) order: BTreeSet<(Priority, BatchKey)>,
-    /// Those of them with runs that were never dispatched.
-    pub(crate) fresh: BTreeSet<(Priority, BatchKey)>,
-    /// Those of them with runs that may be tried again now.
-    pub(crate) retrying: BTreeSet<(Priority, BatchKey)>,
     /// Finalized and aborted batches, oldest first.
     pub(crate) terminal: VecDeque<BatchKey>,
     /// Batches whose waiters are to be looked at before `apply` returns.
     pub(crate) changed: BTreeSet<BatchKey>,
-    /// Retries whose pause is not over.
+    pub(crate) leases: BTreeMap<LeaseId, Lease>,
+    pub(crate) queues: Queues,
+    pub(crate) pool: Pool,
+    pub(crate) waiters: Waiters,
+    pub(crate) usual: Usual,
+    pub(crate) progress: Progress,
+    pub(crate) serials: Serials,
+    /// What was noticed and not yet asked for; none: nobody wants to know.
+    pub(crate) notices: Option<Vec<Notice>>,
+}
+
+/// Batches with runs that can be dispatched, and runs that wait.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Queues {
+    /// Active batches, in the order of service.
+    pub(crate) order: BTreeSet<(Priority, BatchKey)>,
+    /// Batches with runs that were never dispatched.
+    pub(crate) fresh: BTreeSet<(Priority, BatchKey)>,
+    /// Batches with runs that may be retried now.
+    pub(crate) retrying: BTreeSet<(Priority, BatchKey)>,
+    /// Retries whose backoff is not over.
     pub(crate) paused: BTreeMap<u64, (BatchKey, Retry)>,
     /// Tasks that have not ended.
     pub(crate) open_tasks: u64,
+    /// Number of slices that were never dispatched, over all batches.
+    pub(crate) slices: u64,
+    /// When retries may next go back to the runner they failed on.
+    pub(crate) elsewhere: Option<Time>,
+}
 
+/// Runners and their number.
+#[derive(Clone, Debug)]
+pub(crate) struct Pool {
     pub(crate) runners: Vec<Slot>,
-    /// Idle runners, the one that has been idle longest first.
+    /// Idle runners, the longest idle one first.
     pub(crate) idle: BTreeSet<(u64, RunnerId)>,
-    /// Slots of runners that are not wanted any more.
+    /// Slots of retired runners.
     pub(crate) free: BTreeSet<RunnerId>,
-    /// How many runners are alive.
+    /// Number of runners that are alive.
     pub(crate) alive: u32,
-    /// How many runners have an attempt.
+    /// Number of runners with an attempt.
     pub(crate) working: u32,
-    /// So many slots from the first on keep nobody waiting for the start.
+    /// Number of slots, from the first on, that no start waits for.
     pub(crate) settled: usize,
     /// Number of runners to keep.
     pub(crate) wanted: u32,
-    /// Decides that, if it follows the work.
+    /// Decides `wanted`, if the pool follows the work.
     pub(crate) scaler: Option<Scaler>,
     pub(crate) scale_timer: Option<Time>,
-    /// Whether a part of its quiet time has just ended.
+    /// Whether a part of the scaler's quiet time has just ended.
     pub(crate) part_over: bool,
-    /// How many slices were never dispatched, over all batches.
-    pub(crate) slices: u64,
+}
 
-    pub(crate) waiting: BTreeMap<RequestId, Waiting>,
-    pub(crate) all_waiters: Vec<AllWaiter>,
-    pub(crate) start_waiters: Vec<RequestId>,
-    pub(crate) leases: BTreeMap<LeaseId, Lease>,
-    pub(crate) usual: Usual,
+/// Requests that wait for something.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Waiters {
+    pub(crate) requests: BTreeMap<RequestId, Waiting>,
+    pub(crate) all: Vec<AllWaiter>,
+    pub(crate) start: Vec<RequestId>,
+}
+
+/// Instants from which timeouts that restart on progress count.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Progress {
     /// When a run last ended or an attempt last began.
-    pub(crate) last_progress: Time,
+    pub(crate) last: Time,
     /// When a task last ended.
     pub(crate) last_task_end: Time,
-    /// When retries may next go back to the runner they failed on.
-    pub(crate) elsewhere: Option<Time>,
-    pub(crate) next_batch: u64,
-    pub(crate) next_attempt: u64,
-    pub(crate) next_lease: u64,
-    pub(crate) next_serial: u64,
-    /// What was noticed and not yet asked for; none: nobody wants to know.
-    pub(crate) notices: Option<Vec<Notice>>,
+}
+
+/// The next numbers to be used.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Serials {
+    pub(crate) batch: u64,
+    pub(crate) attempt: u64,
+    pub(crate) lease: u64,
+    /// Place in queues, and names of timers.
+    pub(crate) other: u64,
+}
+
+impl Pool {
+    fn new(config: &Config) -> Self {
+        let wanted = config.scaling.map_or(config.runners, |bounds| bounds.fit(config.runners));
+        Self {
+            runners: Vec::new(),
+            idle: BTreeSet::new(),
+            free: BTreeSet::new(),
+            alive: 0,
+            working: 0,
+            settled: 0,
+            wanted: wanted.min(config.limits.runners),
+            scaler: config.scaling.map(Scaler::new),
+            scale_timer: None,
+            part_over: false,
+        }
+    }
 }
 
 /// Bits for the attempts and deliveries of one epoch; the epoch stands above them.
@@ -125,15 +172,9 @@ impl Core {
     /// Returns a core in which nothing has happened. It takes tasks, and works on them once it is
     /// asked to [`Start`](Request::Start).
     pub fn new(config: Config) -> Self {
-        let next_attempt = u64::from(config.epoch) << NUMBERS_PER_EPOCH;
-        let wanted = config.scaling.map_or(config.runners, |bounds| bounds.fit(config.runners));
+        let first = u64::from(config.epoch) << NUMBERS_PER_EPOCH;
         Self {
-            wanted: wanted.min(config.limits.runners),
-            scaler: config.scaling.map(Scaler::new),
-            scale_timer: None,
-            part_over: false,
-            slices: 0,
-            settled: 0,
+            pool: Pool::new(&config),
             config,
             now: Time::ZERO,
             phase: Phase::New,
@@ -142,30 +183,14 @@ impl Core {
             timers: Timers::default(),
             batches: Batches::default(),
             ids: BTreeMap::new(),
-            order: BTreeSet::new(),
-            fresh: BTreeSet::new(),
-            retrying: BTreeSet::new(),
             terminal: VecDeque::new(),
             changed: BTreeSet::new(),
-            paused: BTreeMap::new(),
-            open_tasks: 0,
-            runners: Vec::new(),
-            idle: BTreeSet::new(),
-            free: BTreeSet::new(),
-            alive: 0,
-            working: 0,
-            waiting: BTreeMap::new(),
-            all_waiters: Vec::new(),
-            start_waiters: Vec::new(),
             leases: BTreeMap::new(),
+            queues: Queues::default(),
+            waiters: Waiters::default(),
             usual: Usual::default(),
-            last_progress: Time::ZERO,
-            last_task_end: Time::ZERO,
-            elsewhere: None,
-            next_batch: 0,
-            next_attempt,
-            next_lease: next_attempt,
-            next_serial: 0,
+            progress: Progress::default(),
+            serials: Serials { attempt: first, lease: first, ..Serials::default() },
             notices: None,
         }
     }
@@ -190,7 +215,7 @@ impl Core {
     }
 
     fn request(&mut self, request: RequestId, what: Request, actions: &mut Vec<Action>) {
-        if self.waiting.contains_key(&request) {
+        if self.waiters.requests.contains_key(&request) {
             self.disbelieve(Disbelief::RepeatedRequest);
             return;
         }
@@ -201,8 +226,8 @@ impl Core {
             what,
             Request::Collect { .. } | Request::Finalize { .. } | Request::WaitAll { .. }
         );
-        if may_wait && self.waiting.len() as u64 >= most {
-            let value = self.waiting.len() as u64 + 1;
+        if may_wait && self.waiters.requests.len() as u64 >= most {
+            let value = self.waiters.requests.len() as u64 + 1;
             self.refuse(request, Refusal::Limit { limit: "waiters", value, max: most }, actions);
             return;
         }
@@ -234,7 +259,7 @@ impl Core {
     }
 
     fn withdraw(&mut self, request: RequestId) {
-        let Some(waiting) = self.waiting.remove(&request) else {
+        let Some(waiting) = self.waiters.requests.remove(&request) else {
             // It was answered while the word was under way.
             return;
         };
@@ -243,7 +268,7 @@ impl Core {
             // An abort that waits for a sink is carried out all the same.
             Waiting::Batch(key) => self.forget_waiter(key, request),
             Waiting::All => self.forget_all_waiter(request),
-            Waiting::Start => self.start_waiters.retain(|waiter| *waiter != request),
+            Waiting::Start => self.waiters.start.retain(|waiter| *waiter != request),
             Waiting::Stop => {
                 if let Some(stopping) = &mut self.stopping {
                     stopping.waiters.retain(|waiter| *waiter != request);
@@ -259,7 +284,7 @@ impl Core {
                 Wake::Silence(runner) => self.silence_due(runner, actions),
                 Wake::Waiter(request) => self.waiter_due(request),
                 Wake::Retry(serial) => self.retry_due(serial),
-                Wake::Elsewhere => self.elsewhere = None,
+                Wake::Elsewhere => self.queues.elsewhere = None,
                 Wake::Delivery(lease) => self.delivery_due(lease, actions),
                 Wake::Stop => self.stop_due(actions),
                 Wake::Scaling => self.scaling_due(),
@@ -287,7 +312,7 @@ impl Core {
 
     /// Answers a request.
     pub(crate) fn answer(&mut self, request: RequestId, answer: Answer, actions: &mut Vec<Action>) {
-        self.waiting.remove(&request);
+        self.waiters.requests.remove(&request);
         self.counters.answers += 1;
         actions.push(Action::Answer { request, answer });
     }
@@ -306,7 +331,7 @@ impl Core {
     }
 
     pub(crate) fn serial(&mut self) -> u64 {
-        self.next_serial += 1;
-        self.next_serial
+        self.serials.other += 1;
+        self.serials.other
     }
 }

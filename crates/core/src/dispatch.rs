@@ -36,7 +36,7 @@ impl Core {
         if self.phase != Phase::Running {
             return;
         }
-        while !self.idle.is_empty() {
+        while !self.pool.idle.is_empty() {
             self.give_up_for_lack_of_room(actions);
             let fresh = self.first_fresh();
             let found = match (self.next_retry(fresh), fresh) {
@@ -53,7 +53,7 @@ impl Core {
 
     /// Finds the first batch with fresh work that there is room for.
     pub(crate) fn first_fresh(&self) -> Option<Rank> {
-        self.fresh.iter().take(LOOK_AHEAD).find(|rank| self.room_for(rank.1)).copied()
+        self.queues.fresh.iter().take(LOOK_AHEAD).find(|rank| self.room_for(rank.1)).copied()
     }
 
     /// Returns the most runs of one task that go out at once.
@@ -63,21 +63,21 @@ impl Core {
 
     /// Counts the retries of the first batches that could go out now.
     pub(crate) fn retries_at_hand(&self) -> u64 {
-        let batches = self.retrying.iter().take(LOOK_AHEAD);
+        let batches = self.queues.retrying.iter().take(LOOK_AHEAD);
         let batches = batches.filter(|rank| self.room_for(rank.1));
         batches.map(|rank| self.batches[&rank.1].retries.len() as u64).sum()
     }
 
     /// Takes the next slice of a batch with fresh work.
     fn take_fresh(&mut self, rank: Rank) -> Option<Match> {
-        let runner = self.idle.first()?.1;
+        let runner = self.pool.idle.first()?.1;
         let most = self.most_at_once();
         let batch = self.batches.get_mut(&rank.1)?;
         let before = batch.slices;
         let found = batch.next_fresh(most);
-        self.slices -= before - batch.slices;
+        self.queues.slices -= before - batch.slices;
         if !batch.has_fresh() {
-            self.fresh.remove(&rank);
+            self.queues.fresh.remove(&rank);
         }
         let (task, runs) = found?;
         Some(Match { batch: rank.1, task, runs, runner })
@@ -85,7 +85,7 @@ impl Core {
 
     /// Finds a retry of a batch up to the one whose fresh work is next.
     fn next_retry(&mut self, fresh: Option<Rank>) -> Option<Match> {
-        let ranks: Vec<Rank> = self.retrying.iter().take(LOOK_AHEAD).copied().collect();
+        let ranks: Vec<Rank> = self.queues.retrying.iter().take(LOOK_AHEAD).copied().collect();
         let mut earliest: Option<Time> = None;
         for rank in ranks {
             if fresh.is_some_and(|fresh| fresh < rank) {
@@ -99,7 +99,7 @@ impl Core {
             }
         }
         if let Some(at) = earliest {
-            self.timers.set(Wake::Elsewhere, &mut self.elsewhere, Some(at));
+            self.timers.set(Wake::Elsewhere, &mut self.queues.elsewhere, Some(at));
         }
         None
     }
@@ -107,7 +107,7 @@ impl Core {
     /// Cancels the unsent runs of the first batch if there is no room for what they yield: waiting
     /// could not bring any.
     fn give_up_for_lack_of_room(&mut self, actions: &mut Vec<Action>) {
-        let Some((_, key)) = self.order.first().copied() else { return };
+        let Some((_, key)) = self.queues.order.first().copied() else { return };
         if self.batches[&key].runs.pending > 0 && !self.room_for(key) {
             self.cancel_unsent(key, CancelReason::NoRoom, actions);
         }
@@ -115,14 +115,14 @@ impl Core {
 
     /// Finds a retry and an idle runner other than the one it failed on.
     fn match_retry(&mut self, key: BatchKey, earliest: &mut Option<Time>) -> Option<Match> {
-        let (now, alive) = (self.now, self.alive);
+        let (now, alive) = (self.now, self.pool.alive);
         let batch = self.batches.get_mut(&key)?;
         let mut found = None;
         for (at, retry) in batch.retries.iter().enumerate().take(LOOK_AHEAD) {
-            let mut idle = self.idle.iter().take(LOOK_AHEAD).map(|(_, runner)| *runner);
+            let mut idle = self.pool.idle.iter().take(LOOK_AHEAD).map(|(_, runner)| *runner);
             let (avoid, until) = retry.avoid;
             let another = idle.find(|runner| *runner != avoid);
-            let alone = alive <= u32::from(self.runners[avoid.0 as usize].alive());
+            let alone = alive <= u32::from(self.pool.runners[avoid.0 as usize].alive());
             if let Some(runner) = another {
                 found = Some((at, runner));
                 break;
@@ -137,7 +137,7 @@ impl Core {
         let Retry { task, run, .. } = batch.retries.remove(at)?;
         let runs = Runs { first: run.0, count: 1 };
         if batch.retries.is_empty() {
-            self.retrying.remove(&batch.rank());
+            self.queues.retrying.remove(&batch.rank());
         }
         Some(Match { batch: key, task, runs, runner })
     }
@@ -150,7 +150,9 @@ impl Core {
         let (budget, held) = (self.config.limits.payload_bytes, self.counters.payload_bytes_held);
         match batch.kind {
             BatchKind::Eval => true,
-            BatchKind::Train if self.order.first().is_some_and(|(_, first)| *first == key) => {
+            BatchKind::Train
+                if self.queues.order.first().is_some_and(|(_, first)| *first == key) =>
+            {
                 held < budget || batch.held_bytes < budget / 2
             }
             BatchKind::Train => held < budget / 2,
@@ -159,7 +161,7 @@ impl Core {
 
     fn start_attempt(&mut self, found: Match, actions: &mut Vec<Action>) {
         let Match { batch: key, task: id, runs, runner } = found;
-        let attempt = AttemptId(self.next_attempt);
+        let attempt = AttemptId(self.serials.attempt);
         let Some(batch) = self.batches.get_mut(&key) else { return };
         let task = &mut batch.tasks[id.0 as usize];
         if matches!(task.body, Body::Fresh) {
@@ -184,9 +186,9 @@ impl Core {
             tally.running += count;
         }
         batch.attempts += 1;
-        self.next_attempt += 1;
+        self.serials.attempt += 1;
         self.counters.attempts_started += 1;
-        let life = self.runners[runner.0 as usize].life;
+        let life = self.pool.runners[runner.0 as usize].life;
         actions.push(Action::StartAttempt {
             runner,
             life,

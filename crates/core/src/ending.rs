@@ -117,7 +117,7 @@ impl Core {
         for tally in [&mut batch.runs, all, of_kind] {
             book(tally, from, to);
         }
-        self.last_progress = self.now;
+        self.progress.last = self.now;
         if let Some(how) = over {
             self.note(|| Notice::Over { batch: key, task, run, how });
         }
@@ -199,7 +199,7 @@ impl Core {
         let waiting = |run: &u32| work.runs[*run as usize].state == RunState::Pending;
         let runs: Vec<u32> = (0..work.runs.len() as u32).filter(waiting).collect();
         if batch.retries.is_empty() {
-            self.retrying.remove(&batch.rank());
+            self.queues.retrying.remove(&batch.rank());
         }
         for run in runs {
             let ending = Ending::Failed { kind, message: Arc::clone(message) };
@@ -232,29 +232,29 @@ impl Core {
                 tally.running -= 1;
                 tally.pending += 1;
             }
-            self.last_progress = self.now;
+            self.progress.last = self.now;
             let retry = Retry { task, run: *run, avoid: (runner, until) };
             if pause.is_zero() {
                 batch.retries.push_back(retry);
-                self.retrying.insert(batch.rank());
+                self.queues.retrying.insert(batch.rank());
                 continue;
             }
             let serial = self.serial();
             let mut timer = None;
             self.timers.set(Wake::Retry(serial), &mut timer, Some(self.now.after(pause)));
-            self.paused.insert(serial, (key, retry));
+            self.queues.paused.insert(serial, (key, retry));
         }
     }
 
     /// The pause of a retry is over.
     pub(crate) fn retry_due(&mut self, serial: u64) {
-        let Some((key, retry)) = self.paused.remove(&serial) else { return };
+        let Some((key, retry)) = self.queues.paused.remove(&serial) else { return };
         let Some(batch) = self.batches.get_mut(&key) else { return };
         let Some(work) = batch.work(retry.task) else { return };
         // What was cancelled meanwhile is not tried again.
         if work.runs[retry.run.0 as usize].state == RunState::Pending {
             batch.retries.push_back(retry);
-            self.retrying.insert(batch.rank());
+            self.queues.retrying.insert(batch.rank());
         }
     }
 
@@ -332,9 +332,9 @@ impl Core {
             // What is left in the queue has ended without being sent.
             self.clear_queue(key);
         }
-        self.open_tasks -= 1;
-        self.last_task_end = self.now;
-        self.last_progress = self.now;
+        self.queues.open_tasks -= 1;
+        self.progress.last_task_end = self.now;
+        self.progress.last = self.now;
         self.changed.insert(key);
     }
 
@@ -353,9 +353,9 @@ impl Core {
             return;
         }
         if batch.attempts > 0 {
-            for at in 0..self.runners.len() {
+            for at in 0..self.pool.runners.len() {
                 let theirs = matches!(
-                    &self.runners[at].phase,
+                    &self.pool.runners[at].phase,
                     // One that has reported all its runs is about to end by itself.
                     RunnerPhase::Busy(attempt) if attempt.batch == key && attempt.left > 0
                 );
@@ -487,10 +487,10 @@ impl Core {
 
     pub(crate) fn clear_queue(&mut self, key: BatchKey) {
         let Some(batch) = self.batches.get_mut(&key) else { return };
-        self.slices -= batch.slices;
+        self.queues.slices -= batch.slices;
         batch.clear_queue();
-        self.fresh.remove(&batch.rank());
-        self.retrying.remove(&batch.rank());
+        self.queues.fresh.remove(&batch.rank());
+        self.queues.retrying.remove(&batch.rank());
     }
 
     /// Drops a payload that a batch holds.

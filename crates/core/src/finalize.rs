@@ -110,7 +110,7 @@ impl Core {
 
     fn verdict(&mut self, key: BatchKey, request: RequestId) -> Verdict {
         let grace = self.config.over_rollout.wait_after_min;
-        let (now, last_progress, serving) = (self.now, self.last_progress, self.serving());
+        let (now, last_progress, serving) = (self.now, self.progress.last, self.serving());
         let (train, eval) = (self.config.train, self.config.eval);
         let Some(batch) = self.batches.get_mut(&key) else { return Verdict::Wait };
         let Owner::Coordinator(state) = batch.owner else { return Verdict::Wait };
@@ -162,7 +162,7 @@ impl Core {
 
     /// Lets a finalizer wait on if it has time and tasks under way could still go well.
     fn may_hope(&mut self, key: BatchKey, request: RequestId) -> bool {
-        let (now, last_progress) = (self.now, self.last_progress);
+        let (now, last_progress) = (self.now, self.progress.last);
         let Some(batch) = self.batches.get_mut(&key).filter(|batch| batch.open > 0) else {
             return false;
         };
@@ -287,7 +287,7 @@ impl Core {
         let mut taken = Vec::with_capacity(waiters.len());
         for mut waiter in waiters {
             self.timers.set(Wake::Waiter(waiter.request), &mut waiter.timer, None);
-            self.waiting.remove(&waiter.request);
+            self.waiters.requests.remove(&waiter.request);
             taken.push((waiter.request, waiter.wants));
         }
         taken
@@ -326,7 +326,7 @@ impl Core {
         });
         batch.result = Some(Arc::clone(&result));
         batch.results = Vec::new();
-        self.order.remove(&batch.rank());
+        self.queues.order.remove(&batch.rank());
         self.clear_queue(key);
         self.record(key, actions, || Record::Ended(Arc::clone(&result)));
         self.terminal.push_back(key);
@@ -358,7 +358,7 @@ impl Core {
 
     /// Returns how many runners are up.
     fn serving(&self) -> u32 {
-        self.idle.len() as u32 + self.working
+        self.pool.idle.len() as u32 + self.pool.working
     }
 }
 

@@ -42,11 +42,12 @@ impl Core {
             let found = self.batches.get(key).is_some_and(|found| found.key == *key);
             require!(found, "batch {name} is not found under {key}");
             let rank = batch.rank();
-            let active = self.order.contains(&rank);
+            let active = self.queues.order.contains(&rank);
             require!(active != batch.terminal(), "batch {name} is in the wrong set");
             require!(
-                self.fresh.contains(&rank) == (active && batch.has_fresh())
-                    && self.retrying.contains(&rank) == (active && !batch.retries.is_empty()),
+                self.queues.fresh.contains(&rank) == (active && batch.has_fresh())
+                    && self.queues.retrying.contains(&rank)
+                        == (active && !batch.retries.is_empty()),
                 "batch {name} is to be dispatched or not, contrary to its queue"
             );
             require!(
@@ -66,8 +67,16 @@ impl Core {
             let right = self.batches.get(key).is_some_and(|batch| batch.id == *id);
             require!(right, "the name {id} points to {key}, which is another batch or none");
         }
-        require!(open == self.open_tasks, "{open} tasks are open, not {}", self.open_tasks);
-        require!(slices == self.slices, "{slices} slices are left, not {}", self.slices);
+        require!(
+            open == self.queues.open_tasks,
+            "{open} tasks are open, not {}",
+            self.queues.open_tasks
+        );
+        require!(
+            slices == self.queues.slices,
+            "{slices} slices are left, not {}",
+            self.queues.slices
+        );
         let counters = &self.counters;
         require!(held == counters.payloads_held, "{held} payloads are held");
         require!(bytes == counters.payload_bytes_held, "{bytes} bytes are held");
@@ -110,7 +119,7 @@ impl Core {
         let ended = batch.ended.total();
         require!(ended + open == batch.tasks.len() as u64, "batch {name}: {ended} tasks ended");
         check_life_cycle(batch)?;
-        let attempts = self.runners.iter().filter_map(|slot| slot.attempt());
+        let attempts = self.pool.runners.iter().filter_map(|slot| slot.attempt());
         let attempts = attempts.filter(|attempt| attempt.batch == batch.key).count() as u32;
         require!(attempts == batch.attempts, "batch {name} has {attempts} attempts");
         Ok(held)
@@ -150,7 +159,7 @@ impl Core {
                 RunState::InFlight(attempt) => {
                     unfinished += 1;
                     tally.running += 1;
-                    let on = self.runners.iter().filter_map(|slot| slot.attempt());
+                    let on = self.pool.runners.iter().filter_map(|slot| slot.attempt());
                     let on = on.filter(|current| current.id == attempt).count();
                     require!(on == 1, "run {name}/{run} is in flight on {on} runners");
                 }
@@ -166,7 +175,7 @@ impl Core {
 
     /// Counts the queues in which a pending run stands.
     fn places(&self, batch: &Batch, task: u32, run: u32) -> usize {
-        let paused = self.paused.values().filter(|(key, _)| *key == batch.key);
+        let paused = self.queues.paused.values().filter(|(key, _)| *key == batch.key);
         let retries = batch.retries.iter().chain(paused.map(|(_, retry)| retry));
         let again = retries.filter(|retry| retry.task.0 == task && retry.run.0 == run).count();
         usize::from(batch.is_fresh(task, run)) + again
@@ -174,17 +183,17 @@ impl Core {
 
     fn check_runners(&self) -> Result<(), String> {
         let (mut alive, mut working) = (0, 0);
-        for (at, slot) in self.runners.iter().enumerate() {
+        for (at, slot) in self.pool.runners.iter().enumerate() {
             let runner = RunnerId(at as u32);
             alive += u32::from(slot.alive());
             working += u32::from(slot.attempt().is_some());
-            let idle = self.idle.contains(&(slot.idle_since, runner));
+            let idle = self.pool.idle.contains(&(slot.idle_since, runner));
             require!(
                 idle == matches!(slot.phase, RunnerPhase::Idle),
                 "runner {runner} is among the idle or not, contrary to its state"
             );
             require!(
-                self.free.contains(&runner) == matches!(slot.phase, RunnerPhase::Retired),
+                self.pool.free.contains(&runner) == matches!(slot.phase, RunnerPhase::Retired),
                 "runner {runner} is free or not, contrary to its state"
             );
             for (why, at) in
@@ -200,16 +209,20 @@ impl Core {
             let starting = matches!(slot.phase, RunnerPhase::Starting);
             require!(starting || !slot.waits, "runner {runner} waits for a start that is over");
         }
-        require!(alive == self.alive, "{alive} runners are alive, not {}", self.alive);
-        require!(working == self.working, "{working} runners work, not {}", self.working);
+        require!(alive == self.pool.alive, "{alive} runners are alive, not {}", self.pool.alive);
+        require!(working == self.pool.working, "{working} runners work, not {}", self.pool.working);
         if self.phase == Phase::Running {
-            let counted = self.runners.iter().filter(|slot| slot.counted()).count() as u32;
-            require!(counted == self.wanted, "{counted} runners are kept, not {}", self.wanted);
+            let counted = self.pool.runners.iter().filter(|slot| slot.counted()).count() as u32;
+            require!(
+                counted == self.pool.wanted,
+                "{counted} runners are kept, not {}",
+                self.pool.wanted
+            );
         }
         let half = self.config.limits.payload_bytes / 2;
         let room = self.counters.payload_bytes_held < half;
-        let waiting = !self.fresh.is_empty();
-        let stuck = self.phase == Phase::Running && room && waiting && !self.idle.is_empty();
+        let waiting = !self.queues.fresh.is_empty();
+        let stuck = self.phase == Phase::Running && room && waiting && !self.pool.idle.is_empty();
         require!(!stuck, "a runner is idle while runs that were never tried wait");
         Ok(())
     }
@@ -217,13 +230,17 @@ impl Core {
     fn check_waiters(&self) -> Result<(), String> {
         let in_batches: usize = self.batches.iter().map(|batch| batch.waiters.len()).sum();
         let stops = self.stopping.as_ref().map_or(0, |stopping| stopping.waiters.len());
-        let kept = in_batches + self.all_waiters.len() + self.start_waiters.len() + stops;
-        require!(kept == self.waiting.len(), "{} requests wait, {kept} kept", self.waiting.len());
+        let kept = in_batches + self.waiters.all.len() + self.waiters.start.len() + stops;
+        require!(
+            kept == self.waiters.requests.len(),
+            "{} requests wait, {kept} kept",
+            self.waiters.requests.len()
+        );
         let open = self.counters.requests - self.counters.answers - self.counters.withdrawn;
-        require!(open == self.waiting.len() as u64, "{open} requests are unanswered");
+        require!(open == self.waiters.requests.len() as u64, "{open} requests are unanswered");
         let in_batches = self.batches.iter().flat_map(|batch| &batch.waiters);
         let timers = in_batches.map(|waiter| (waiter.request, waiter.timer));
-        let all = self.all_waiters.iter().map(|waiter| (waiter.request, waiter.timer));
+        let all = self.waiters.all.iter().map(|waiter| (waiter.request, waiter.timer));
         for (request, timer) in timers.chain(all) {
             let set = timer.is_none_or(|at| self.timers.contains(Wake::Waiter(request), at));
             require!(set, "request {request} believes in a timer that is not set");
@@ -246,7 +263,8 @@ impl Core {
                 require!(right, "delivery {id} claims task {}/{task}", batch.id);
             }
         }
-        let most = self.runners.len() * 2 + self.waiting.len() + self.paused.len();
+        let most =
+            self.pool.runners.len() * 2 + self.waiters.requests.len() + self.queues.paused.len();
         let most = most + self.leases.len() + 3;
         require!(self.timers.len() <= most, "{} timers, at most {most}", self.timers.len());
         Ok(())

@@ -42,8 +42,8 @@ impl Core {
         if batch.results.is_empty() {
             return None;
         }
-        let lease = LeaseId(self.next_lease);
-        self.next_lease += 1;
+        let lease = LeaseId(self.serials.lease);
+        self.serials.lease += 1;
         let mut tasks = std::mem::take(&mut batch.results);
         tasks.sort_unstable();
         let mut results = Vec::with_capacity(tasks.len());

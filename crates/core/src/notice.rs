@@ -93,7 +93,7 @@ impl Core {
     /// have ended: a core that was told what happened before a crash knows of some.
     pub fn notice(&mut self) {
         let mut notices = self.notices.take().unwrap_or_default();
-        let active = self.order.iter().filter_map(|(_, key)| self.batches.get(key));
+        let active = self.queues.order.iter().filter_map(|(_, key)| self.batches.get(key));
         for batch in active {
             for (at, task) in batch.tasks.iter().enumerate() {
                 ended(batch.key, TaskId(at as u32), task, &mut notices);

@@ -20,7 +20,7 @@ impl Core {
         report: Report,
         actions: &mut Vec<Action>,
     ) {
-        let Some(slot) = self.runners.get_mut(runner.0 as usize) else {
+        let Some(slot) = self.pool.runners.get_mut(runner.0 as usize) else {
             self.disbelieve(Disbelief::UnknownRunner);
             self.drop_unheard(report, actions);
             return;
@@ -51,7 +51,7 @@ impl Core {
         after: Option<AttemptId>,
         actions: &mut Vec<Action>,
     ) {
-        let slot = &mut self.runners[runner.0 as usize];
+        let slot = &mut self.pool.runners[runner.0 as usize];
         match (&slot.phase, after) {
             (Phase::Starting, None) => {
                 slot.settled = true;
@@ -73,13 +73,13 @@ impl Core {
     pub(crate) fn enter(&mut self, runner: RunnerId, phase: Phase) {
         let serial = self.serial();
         let supervision = self.config.supervision;
-        let slot = &mut self.runners[runner.0 as usize];
+        let slot = &mut self.pool.runners[runner.0 as usize];
         let (was_alive, was_working) = (slot.alive(), slot.attempt().is_some());
         if matches!(slot.phase, Phase::Idle) {
-            self.idle.remove(&(slot.idle_since, runner));
+            self.pool.idle.remove(&(slot.idle_since, runner));
         }
         if matches!(slot.phase, Phase::Retired) {
-            self.free.remove(&runner);
+            self.pool.free.remove(&runner);
         }
         slot.phase = phase;
         slot.waits = false;
@@ -92,11 +92,11 @@ impl Core {
             Phase::Cancelling(..) => slot.timer,
             Phase::Idle => {
                 slot.idle_since = serial;
-                self.idle.insert((serial, runner));
+                self.pool.idle.insert((serial, runner));
                 None
             }
             Phase::Retired => {
-                self.free.insert(runner);
+                self.pool.free.insert(runner);
                 None
             }
         };
@@ -109,15 +109,15 @@ impl Core {
             (None, _) => None,
         };
         self.timers.set(Wake::Silence(runner), &mut slot.silence, silence);
-        let slot = &self.runners[runner.0 as usize];
-        self.alive = self.alive + u32::from(slot.alive()) - u32::from(was_alive);
+        let slot = &self.pool.runners[runner.0 as usize];
+        self.pool.alive = self.pool.alive + u32::from(slot.alive()) - u32::from(was_alive);
         let works = slot.attempt().is_some();
-        self.working = self.working + u32::from(works) - u32::from(was_working);
+        self.pool.working = self.pool.working + u32::from(works) - u32::from(was_working);
     }
 
     /// A runner is idle: it stays, unless it is not wanted any more.
     pub(crate) fn enter_idle_or_retire(&mut self, runner: RunnerId, actions: &mut Vec<Action>) {
-        if self.runners[runner.0 as usize].retiring {
+        if self.pool.runners[runner.0 as usize].retiring {
             self.retire(runner, actions);
         } else {
             self.enter(runner, Phase::Idle);
@@ -126,7 +126,7 @@ impl Core {
 
     /// Begins a life.
     pub(crate) fn start_runner(&mut self, runner: RunnerId, actions: &mut Vec<Action>) {
-        let slot = &mut self.runners[runner.0 as usize];
+        let slot = &mut self.pool.runners[runner.0 as usize];
         slot.life = Life(slot.life.0.wrapping_add(1));
         slot.fruitful = false;
         slot.last_heard = self.now;
@@ -137,17 +137,17 @@ impl Core {
     }
 
     fn order_stop(&mut self, runner: RunnerId, actions: &mut Vec<Action>) {
-        let life = self.runners[runner.0 as usize].life;
+        let life = self.pool.runners[runner.0 as usize].life;
         self.counters.runners_stopped += 1;
         actions.push(Action::StopRunner { runner, life });
     }
 
     /// Lets a runner go for good.
     pub(crate) fn retire(&mut self, runner: RunnerId, actions: &mut Vec<Action>) {
-        if self.runners[runner.0 as usize].alive() {
+        if self.pool.runners[runner.0 as usize].alive() {
             self.order_stop(runner, actions);
         }
-        let slot = &mut self.runners[runner.0 as usize];
+        let slot = &mut self.pool.runners[runner.0 as usize];
         slot.retiring = false;
         slot.settled = true;
         self.enter(runner, Phase::Retired);
@@ -156,7 +156,7 @@ impl Core {
     /// A start waits for something outside, or does not any more. Nobody else has to wait with it.
     fn start_waits(&mut self, runner: RunnerId, why: Option<Arc<str>>) {
         let why = why.map(|why| self.clip(why));
-        let slot = &mut self.runners[runner.0 as usize];
+        let slot = &mut self.pool.runners[runner.0 as usize];
         if !matches!(slot.phase, Phase::Starting) {
             return self.disbelieve(Disbelief::NotCurrent);
         }
@@ -164,7 +164,7 @@ impl Core {
         slot.settled = slot.waits;
         if !slot.settled {
             // Whoever waits for the start waits for it again.
-            self.settled = self.settled.min(runner.0 as usize);
+            self.pool.settled = self.pool.settled.min(runner.0 as usize);
         }
         slot.message = why;
         let due = self.now.after(self.config.supervision.start_timeout);
@@ -174,7 +174,7 @@ impl Core {
 
     fn start_failed(&mut self, runner: RunnerId, message: Arc<str>, actions: &mut Vec<Action>) {
         let message = self.clip(message);
-        let slot = &mut self.runners[runner.0 as usize];
+        let slot = &mut self.pool.runners[runner.0 as usize];
         if !matches!(slot.phase, Phase::Starting) {
             return self.disbelieve(Disbelief::NotCurrent);
         }
@@ -200,7 +200,7 @@ impl Core {
         actions: &mut Vec<Action>,
     ) {
         let message = self.clip(message);
-        let slot = &mut self.runners[runner.0 as usize];
+        let slot = &mut self.pool.runners[runner.0 as usize];
         if matches!(slot.phase, Phase::Starting) {
             return self.start_failed(runner, message, actions);
         }
@@ -231,7 +231,7 @@ impl Core {
             }
             None => {}
         }
-        if restarts && self.runners[runner.0 as usize].timer == Some(self.now) {
+        if restarts && self.pool.runners[runner.0 as usize].timer == Some(self.now) {
             self.start_runner(runner, actions);
         }
     }
@@ -245,7 +245,7 @@ impl Core {
 
     /// A runner has taken too long, or has rested long enough.
     pub(crate) fn runner_due(&mut self, runner: RunnerId, actions: &mut Vec<Action>) {
-        let slot = &mut self.runners[runner.0 as usize];
+        let slot = &mut self.pool.runners[runner.0 as usize];
         slot.timer = None;
         match &slot.phase {
             Phase::Starting => {
@@ -254,7 +254,7 @@ impl Core {
             Phase::Busy(attempt) => {
                 let late = attempt.began.is_some();
                 // Something moves: whoever waits as long as anything does can go on waiting.
-                self.last_progress = self.now;
+                self.progress.last = self.now;
                 let cancel = if late { Cancel::Timeout } else { Cancel::NotBegun };
                 self.cancel_attempt(runner, cancel, Unresponsive::Replace, actions);
             }
@@ -271,7 +271,7 @@ impl Core {
 
     /// A runner may have fallen silent.
     pub(crate) fn silence_due(&mut self, runner: RunnerId, actions: &mut Vec<Action>) {
-        let slot = &mut self.runners[runner.0 as usize];
+        let slot = &mut self.pool.runners[runner.0 as usize];
         slot.silence = None;
         let Some(silence) = self.config.supervision.silence_timeout else { return };
         let at = slot.last_heard.after(silence);
@@ -285,24 +285,24 @@ impl Core {
 
     /// Starts the runners that are missing and lets go those that are too many.
     pub(crate) fn fit_pool(&mut self, actions: &mut Vec<Action>) {
-        self.settled = 0;
-        let mut counted = self.runners.iter().filter(|slot| slot.counted()).count() as u32;
-        for at in 0..self.runners.len() {
-            if counted < self.wanted && self.runners[at].retiring {
-                self.runners[at].retiring = false;
+        self.pool.settled = 0;
+        let mut counted = self.pool.runners.iter().filter(|slot| slot.counted()).count() as u32;
+        for at in 0..self.pool.runners.len() {
+            if counted < self.pool.wanted && self.pool.runners[at].retiring {
+                self.pool.runners[at].retiring = false;
                 counted += 1;
             }
         }
-        while counted < self.wanted {
+        while counted < self.pool.wanted {
             let runner = self.new_slot();
             self.start_runner(runner, actions);
             counted += 1;
         }
-        for at in (0..self.runners.len()).rev() {
-            if counted > self.wanted && self.runners[at].counted() {
+        for at in (0..self.pool.runners.len()).rev() {
+            if counted > self.pool.wanted && self.pool.runners[at].counted() {
                 let runner = RunnerId(at as u32);
-                if self.runners[at].attempt().is_some() {
-                    self.runners[at].retiring = true;
+                if self.pool.runners[at].attempt().is_some() {
+                    self.pool.runners[at].retiring = true;
                 } else {
                     self.retire(runner, actions);
                 }
@@ -313,12 +313,12 @@ impl Core {
 
     fn new_slot(&mut self) -> RunnerId {
         let fresh = Slot::new(self.config.epoch);
-        if let Some(runner) = self.free.first().copied() {
-            let slot = &mut self.runners[runner.0 as usize];
+        if let Some(runner) = self.pool.free.first().copied() {
+            let slot = &mut self.pool.runners[runner.0 as usize];
             *slot = Slot { life: slot.life, ..fresh };
             return runner;
         }
-        self.runners.push(fresh);
-        RunnerId(self.runners.len() as u32 - 1)
+        self.pool.runners.push(fresh);
+        RunnerId(self.pool.runners.len() as u32 - 1)
     }
 }

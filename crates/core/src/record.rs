@@ -203,7 +203,7 @@ impl Core {
         batch.min_wait_num = min_wait_num;
         let rank = batch.rank();
         self.put_back(batch)?;
-        self.order.insert(rank);
+        self.queues.order.insert(rank);
         self.add_tasks(key, tasks);
         self.counters.batches_restored += 1;
         Some(())
@@ -216,7 +216,7 @@ impl Core {
         if !self.batches.insert(batch) {
             return None;
         }
-        self.next_batch = self.next_batch.max(next);
+        self.serials.batch = self.serials.batch.max(next);
         // The name means the latest life that it was given to.
         let latest = self.ids.entry(id).or_insert(key);
         *latest = key.max(*latest);

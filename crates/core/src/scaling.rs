@@ -112,42 +112,42 @@ impl Scaler {
 impl Core {
     /// Returns the number of runners to keep.
     pub const fn wanted(&self) -> u32 {
-        self.wanted
+        self.pool.wanted
     }
 
     /// Lets the number of runners follow the work, if it is to.
     pub(crate) fn scale(&mut self, actions: &mut Vec<Action>) {
-        if self.phase != Phase::Running || self.scaler.is_none() {
+        if self.phase != Phase::Running || self.pool.scaler.is_none() {
             return;
         }
         let load = self.load();
         // With what this input has led to: time that passed may have brought work.
-        let is_over = std::mem::take(&mut self.part_over);
-        let Some(scaler) = &mut self.scaler else { return };
-        let mut wanted = scaler.look(load, self.wanted);
+        let is_over = std::mem::take(&mut self.pool.part_over);
+        let Some(scaler) = &mut self.pool.scaler else { return };
+        let mut wanted = scaler.look(load, self.pool.wanted);
         if is_over {
             wanted = scaler.part_over(load, wanted);
         }
         self.want(wanted, actions);
         if let Some(bounds) = self.config.scaling
-            && self.wanted > bounds.min
-            && self.scale_timer.is_none()
+            && self.pool.wanted > bounds.min
+            && self.pool.scale_timer.is_none()
         {
             let at = self.now.after(bounds.part());
-            self.timers.set(Wake::Scaling, &mut self.scale_timer, Some(at));
+            self.timers.set(Wake::Scaling, &mut self.pool.scale_timer, Some(at));
         }
     }
 
     /// A part of the quiet time is over; [`scale`](Self::scale) sees to it.
     pub(crate) fn scaling_due(&mut self) {
-        self.scale_timer = None;
-        self.part_over = true;
+        self.pool.scale_timer = None;
+        self.pool.part_over = true;
     }
 
     fn want(&mut self, wanted: u32, actions: &mut Vec<Action>) {
         let wanted = wanted.min(self.config.limits.runners);
-        if wanted != self.wanted {
-            self.wanted = wanted;
+        if wanted != self.pool.wanted {
+            self.pool.wanted = wanted;
             self.fit_pool(actions);
         }
     }
@@ -155,10 +155,10 @@ impl Core {
     /// Returns how much there is to do for runners. What cannot go out although
     /// somebody is idle is not waiting for runners.
     fn load(&self) -> Load {
-        let held_back = !self.idle.is_empty() || self.first_fresh().is_none();
-        let fresh = if held_back { 0 } else { self.slices };
-        let retries = if self.idle.is_empty() { self.retries_at_hand() } else { 0 };
-        let working = self.working;
+        let held_back = !self.pool.idle.is_empty() || self.first_fresh().is_none();
+        let fresh = if held_back { 0 } else { self.queues.slices };
+        let retries = if self.pool.idle.is_empty() { self.retries_at_hand() } else { 0 };
+        let working = self.pool.working;
         // Runs may have ended before they were dispatched.
         let waiting = (fresh + retries).min(self.counters.runs.pending);
         Load { working, waiting }

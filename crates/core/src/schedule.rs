@@ -108,23 +108,23 @@ impl Core {
             }
             over("runs_per_task", task.repeat_times.into(), limits.runs_per_task.into())?;
         }
-        over("open_tasks", self.open_tasks + tasks.len() as u64, limits.open_tasks)?;
+        over("open_tasks", self.queues.open_tasks + tasks.len() as u64, limits.open_tasks)?;
         let before = batch.map_or(0, |key| self.batches[&key].tasks.len());
         // Task ids are 32 bits wide.
         over("open_tasks", (before + tasks.len()) as u64, u32::MAX.into())?;
         if batch.is_none() {
-            over("batches", self.order.len() as u64 + 1, limits.batches.into())?;
+            over("batches", self.queues.order.len() as u64 + 1, limits.batches.into())?;
         }
         Ok(())
     }
 
     fn open_batch(&mut self, id: BatchId, kind: BatchKind, owner: Owner) -> BatchKey {
-        let key = BatchKey(self.next_batch);
-        self.next_batch += 1;
+        let key = BatchKey(self.serials.batch);
+        self.serials.batch += 1;
         // An earlier life under this name has ended; from now on the name means the new one.
         self.ids.insert(id.clone(), key);
         let batch = Batch::new(id, key, kind, owner);
-        self.order.insert(batch.rank());
+        self.queues.order.insert(batch.rank());
         self.batches.push(batch);
         key
     }
@@ -144,9 +144,9 @@ impl Core {
             });
         }
         batch.slices += fresh;
-        self.slices += fresh;
+        self.queues.slices += fresh;
         batch.open += tasks.len() as u64;
-        self.open_tasks += tasks.len() as u64;
+        self.queues.open_tasks += tasks.len() as u64;
         let count = &mut self.counters.of_mut(batch.kind).tasks;
         count.submitted += tasks.len() as u64;
         count.open += tasks.len() as u64;
@@ -156,7 +156,7 @@ impl Core {
             tally.pending += runs;
         }
         if batch.has_fresh() {
-            self.fresh.insert(batch.rank());
+            self.queues.fresh.insert(batch.rank());
         }
         self.changed.insert(key);
     }

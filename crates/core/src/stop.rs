@@ -48,31 +48,31 @@ impl Core {
                 self.fit_pool(actions);
             }
         }
-        self.settled = 0;
-        self.start_waiters.push(request);
-        self.waiting.insert(request, Waiting::Start);
+        self.pool.settled = 0;
+        self.waiters.start.push(request);
+        self.waiters.requests.insert(request, Waiting::Start);
     }
 
     /// Answers whoever waits for the start once every runner is ready, has failed to start, or
     /// waits for something outside. If none is ready and some wait, there is nothing to begin with.
     pub(crate) fn look_at_start(&mut self, actions: &mut Vec<Action>) {
-        if self.start_waiters.is_empty() {
+        if self.waiters.start.is_empty() {
             return;
         }
         let waits = |slot: &Slot| slot.counted() && !slot.settled;
         // Looked at from where it stopped the last time: not all of them with every input.
-        while let Some(slot) = self.runners.get(self.settled) {
+        while let Some(slot) = self.pool.runners.get(self.pool.settled) {
             if waits(slot) {
                 return;
             }
-            self.settled += 1;
+            self.pool.settled += 1;
         }
-        let (ready, wanted) = ((self.idle.len() as u32) + self.working, self.wanted);
+        let (ready, wanted) = ((self.pool.idle.len() as u32) + self.pool.working, self.pool.wanted);
         let waits_outside = |slot: &Slot| slot.counted() && slot.waits;
-        if ready == 0 && self.runners.iter().any(waits_outside) {
+        if ready == 0 && self.pool.runners.iter().any(waits_outside) {
             return;
         }
-        for request in std::mem::take(&mut self.start_waiters) {
+        for request in std::mem::take(&mut self.waiters.start) {
             self.answer(request, Answer::Started { ready, wanted }, actions);
         }
     }
@@ -91,7 +91,7 @@ impl Core {
             Phase::New | Phase::Running => self.begin_stop(actions),
             Phase::Stopping => {}
         }
-        self.waiting.insert(request, Waiting::Stop);
+        self.waiters.requests.insert(request, Waiting::Stop);
         let at = self.now.after(timeout);
         let Some(stopping) = &mut self.stopping else { return };
         stopping.waiters.push(request);
@@ -101,7 +101,7 @@ impl Core {
 
     fn begin_stop(&mut self, actions: &mut Vec<Action>) {
         self.phase = Phase::Stopping;
-        self.timers.set(Wake::Scaling, &mut self.scale_timer, None);
+        self.timers.set(Wake::Scaling, &mut self.pool.scale_timer, None);
         let pending_runs = self.counters.runs.pending;
         let mut report = StopReport { pending_runs, ..StopReport::default() };
         for key in self.active_keys() {
@@ -119,11 +119,11 @@ impl Core {
                 self.refuse(request, Refusal::Stopped, actions);
             }
         }
-        for mut waiter in std::mem::take(&mut self.all_waiters) {
+        for mut waiter in std::mem::take(&mut self.waiters.all) {
             self.timers.set(Wake::Waiter(waiter.request), &mut waiter.timer, None);
             self.refuse(waiter.request, Refusal::Stopped, actions);
         }
-        for request in std::mem::take(&mut self.start_waiters) {
+        for request in std::mem::take(&mut self.waiters.start) {
             self.refuse(request, Refusal::Stopped, actions);
         }
         self.stopping = Some(Stopping { waiters: Vec::new(), timer: None, report });
@@ -131,7 +131,7 @@ impl Core {
 
     /// Completes a stop once nothing is under way any more.
     pub(crate) fn look_at_stop(&mut self, actions: &mut Vec<Action>) {
-        if self.phase != Phase::Stopping || self.working > 0 {
+        if self.phase != Phase::Stopping || self.pool.working > 0 {
             return;
         }
         if !self.leases.values().any(|lease| lease.to == Recipient::Sink) {
@@ -176,9 +176,9 @@ impl Core {
     }
 
     fn stop_runners(&mut self, actions: &mut Vec<Action>) {
-        for at in 0..self.runners.len() {
+        for at in 0..self.pool.runners.len() {
             let runner = RunnerId(at as u32);
-            let work = self.runners[at].work();
+            let work = self.pool.runners[at].work();
             self.retire(runner, actions);
             if let Some((attempt, _)) = work {
                 // Its runs are cancelled with the rest of their batch.
@@ -215,6 +215,6 @@ impl Core {
     }
 
     fn active_keys(&self) -> Vec<BatchKey> {
-        self.order.iter().map(|(_, key)| *key).collect()
+        self.queues.order.iter().map(|(_, key)| *key).collect()
     }
 }

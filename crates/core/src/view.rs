@@ -182,12 +182,12 @@ impl Core {
 
     /// Returns where a runner stands.
     pub fn runner_state(&self, runner: RunnerId) -> Option<RunnerState> {
-        self.runners.get(runner.0 as usize).map(Slot::state)
+        self.pool.runners.get(runner.0 as usize).map(Slot::state)
     }
 
     /// Returns a runner.
     pub fn runner(&self, runner: RunnerId) -> Option<RunnerView> {
-        let slot = self.runners.get(runner.0 as usize)?;
+        let slot = self.pool.runners.get(runner.0 as usize)?;
         Some(RunnerView {
             runner,
             life: slot.life,
@@ -209,7 +209,7 @@ impl Core {
 
     /// Iterates over all runners.
     pub fn runners(&self) -> impl Iterator<Item = RunnerView> + '_ {
-        (0..self.runners.len()).filter_map(|at| self.runner(RunnerId(at as u32)))
+        (0..self.pool.runners.len()).filter_map(|at| self.runner(RunnerId(at as u32)))
     }
 
     /// Returns how long a train attempt may last at the moment: the longest over all workflows,

@@ -38,12 +38,12 @@ impl Core {
         let mut waiter = AllWaiter { request, since: self.now, timeout, clear, timer: None };
         let at = Some(self.now.after(timeout));
         self.timers.set(Wake::Waiter(request), &mut waiter.timer, at);
-        self.all_waiters.push(waiter);
-        self.waiting.insert(request, Waiting::All);
+        self.waiters.all.push(waiter);
+        self.waiters.requests.insert(request, Waiting::All);
     }
 
     pub(crate) fn forget_all_waiter(&mut self, request: RequestId) {
-        let waiters = &mut self.all_waiters;
+        let waiters = &mut self.waiters.all;
         if let Some(at) = waiters.iter().position(|waiter| waiter.request == request) {
             let mut waiter = waiters.remove(at);
             self.timers.set(Wake::Waiter(request), &mut waiter.timer, None);
@@ -53,8 +53,8 @@ impl Core {
     /// Sets the timer again if a task has ended since; otherwise the time is up, which
     /// [`look_at_all_waiters`](Self::look_at_all_waiters) sees.
     pub(crate) fn all_waiter_due(&mut self, request: RequestId) {
-        let last = self.last_task_end;
-        let waiter = self.all_waiters.iter_mut().find(|waiter| waiter.request == request);
+        let last = self.progress.last_task_end;
+        let waiter = self.waiters.all.iter_mut().find(|waiter| waiter.request == request);
         let Some(waiter) = waiter else { return };
         waiter.timer = None;
         let at = waiter.since.max(last).after(waiter.timeout);
@@ -64,19 +64,19 @@ impl Core {
     }
 
     pub(crate) fn look_at_all_waiters(&mut self, actions: &mut Vec<Action>) {
-        if self.all_waiters.is_empty() {
+        if self.waiters.all.is_empty() {
             return;
         }
-        if self.open_tasks == 0 {
-            for mut waiter in std::mem::take(&mut self.all_waiters) {
+        if self.queues.open_tasks == 0 {
+            for mut waiter in std::mem::take(&mut self.waiters.all) {
                 self.timers.set(Wake::Waiter(waiter.request), &mut waiter.timer, None);
                 self.answer(waiter.request, Answer::AllEnded, actions);
             }
             return;
         }
         // A timer that is not set has run out.
-        while let Some(at) = self.all_waiters.iter().position(|waiter| waiter.timer.is_none()) {
-            let waiter = self.all_waiters.remove(at);
+        while let Some(at) = self.waiters.all.iter().position(|waiter| waiter.timer.is_none()) {
+            let waiter = self.waiters.all.remove(at);
             let runs = &self.counters.runs;
             let refusal = Refusal::StillBusy { pending: runs.pending, running: runs.running };
             if waiter.clear {
@@ -87,7 +87,7 @@ impl Core {
     }
 
     fn cut_everything(&mut self, actions: &mut Vec<Action>) {
-        let keys: Vec<BatchKey> = self.order.iter().map(|(_, key)| *key).collect();
+        let keys: Vec<BatchKey> = self.queues.order.iter().map(|(_, key)| *key).collect();
         for key in keys {
             let why = CancelReason::TimedOut;
             self.cut(key, why, Partial::Drop, Unresponsive::Replace, actions);

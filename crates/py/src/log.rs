@@ -41,6 +41,7 @@ impl<S: Subscriber> Layer<S> for PythonLayer {
         }
         let mut record = LogRecord::default();
         event.record(&mut record);
+        // The name of this crate is that of a private Python module.
         let logger = logger_name(event.metadata().target());
         let level = match *event.metadata().level() {
             Level::ERROR => 40,
@@ -58,16 +59,6 @@ impl<S: Subscriber> Layer<S> for PythonLayer {
             // A log that cannot be written is no reason to stop the job.
             let _ = log(py, &logger, level, &text, &record.attributes);
         });
-    }
-}
-
-/// Returns the Python logger of a tracing target: those of all crates are below `rollway`. The name
-/// of this crate is that of a private Python module.
-fn logger_name(target: &str) -> String {
-    let target = target.trim_start_matches('_').replace("::", ".");
-    match target.strip_prefix("rollway_") {
-        Some(rest) => format!("rollway.{rest}"),
-        None => target,
     }
 }
 
@@ -125,5 +116,14 @@ impl Visit for LogRecord {
 
     fn record_str(&mut self, field: &Field, value: &str) {
         self.record_debug(field, &format_args!("{value}"));
+    }
+}
+
+/// Returns the Python logger of a tracing target: those of all crates are below `rollway`.
+fn logger_name(target: &str) -> String {
+    let target = target.trim_start_matches('_').replace("::", ".");
+    match target.strip_prefix("rollway_") {
+        Some(rest) => format!("rollway.{rest}"),
+        None => target,
     }
 }

@@ -106,7 +106,10 @@ pub fn ended(
 fn tasks(result: &BatchResult) -> Value {
     let tasks = result.tasks;
     json!({
-        "ok": tasks.ok, "partial": tasks.partial, "failed": tasks.failed, "cancelled": tasks.cancelled,
+        "ok": tasks.ok,
+        "partial": tasks.partial,
+        "failed": tasks.failed,
+        "cancelled": tasks.cancelled,
     })
 }
 

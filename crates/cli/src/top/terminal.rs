@@ -2,6 +2,7 @@
 //! panic.
 
 use std::io::{self, IsTerminal, Write, stdout};
+use std::thread;
 
 use crossterm::execute;
 use crossterm::terminal::{BeginSynchronizedUpdate, EndSynchronizedUpdate, EnterAlternateScreen};
@@ -55,7 +56,11 @@ impl Drop for RawTerminal {
     fn drop(&mut self) {
         // A terminal that is closed cannot be restored.
         let _ = self.terminal.show_cursor();
-        let _ = ratatui::try_restore();
+        // On panic the hook has restored it already. Leaving the alternate screen a second time
+        // would move the cursor back over the panic message.
+        if !thread::panicking() {
+            let _ = ratatui::try_restore();
+        }
     }
 }
 

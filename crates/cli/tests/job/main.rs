@@ -1,5 +1,5 @@
-//! `rollway run`, `check`, `debug`, `top` and `view` as processes: on the README's example with fewer
-//! steps, or on a fake job.
+//! `rollway run`, `check`, `debug`, `top` and `view` as processes: on the README's example with
+//! fewer steps, or on a fake job.
 
 #![expect(clippy::unwrap_used, reason = "a panic fails the test and names the line")]
 
