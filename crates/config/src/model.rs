@@ -1,5 +1,6 @@
 //! `explorer.rollout_model` and `explorer.auxiliary_models`: which inference servers to talk to.
 
+use rollway_base::ServerKind;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -106,11 +107,19 @@ pub enum EngineType {
 }
 
 impl EngineType {
+    /// Returns the kind of the inference server; none for embedded models.
+    pub const fn server_kind(self) -> Option<ServerKind> {
+        match self {
+            Self::Vllm => Some(ServerKind::Vllm),
+            Self::Sglang => Some(ServerKind::Sglang),
+            Self::LlamaCpp => Some(ServerKind::LlamaCpp),
+            Self::Openai => Some(ServerKind::Openai),
+            Self::Tiny | Self::Echo => None,
+        }
+    }
+
     /// Tells whether the model lives in a server outside of Rollway.
     pub const fn is_server(self) -> bool {
-        match self {
-            Self::Vllm | Self::Sglang | Self::LlamaCpp | Self::Openai => true,
-            Self::Tiny | Self::Echo => false,
-        }
+        self.server_kind().is_some()
     }
 }

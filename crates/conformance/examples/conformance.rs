@@ -1,6 +1,6 @@
 //! Checks whether a worker keeps to the protocol.
 //!
-//! `cargo run -p rollway-conformance --example conformance -- [--address ADDRESS] [COMMAND [ARGUMENT]...]`
+//! `cargo run -p rollway-conformance --example conformance -- [OPTIONS] [COMMAND [ARGUMENT]...]`
 //!
 //! With a command, the worker is started as often as needed. Without, it is started by hand, once.
 

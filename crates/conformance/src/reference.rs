@@ -10,17 +10,17 @@ use std::time::Duration;
 use bytes::Bytes;
 use rollway_core::metrics::Metrics;
 use rollway_core::{AttemptId, BatchKind, FailureKind, Life, RunId, RunnerId};
-use tokio::sync::Semaphore;
-use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
-
-use super::{FAIL, Invitation, SUCCEED, WAIT};
 use rollway_protocol::worker_client::{
     self, ConnectError, Connected, Ended, Receiver, SendError, Sender,
 };
 use rollway_protocol::{
     DefinitionId, EngineMessage, Hello, Outcome, RunnerReport, StartAttempt, StopCause,
 };
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::{FAIL, Invitation, SUCCEED, WAIT};
 
 /// Something that a worker must not do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,19 +6,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use rollway_base::Address;
+use rollway_base::Secret;
 use rollway_core::{
     AttemptId, BatchId, BatchKind, Cancel, CancelReason, Life, RunnerId, Runs, TaskId,
 };
-
-use super::target::{Invitation, Running, Target};
-use super::watch::Watch;
-use super::{Check, FAIL, Options, SUCCEED, WAIT};
-use rollway_base::Address;
-use rollway_base::Secret;
 use rollway_protocol::worker_server::{
     self, Connection, Greeting, LeftReason, Limits, Server, ServerEvent,
 };
 use rollway_protocol::{Definition, DefinitionId, EngineMessage, StartAttempt, Versions};
+
+use super::target::{Invitation, Running, Target};
+use super::watch::Watch;
+use super::{Check, FAIL, Options, SUCCEED, WAIT};
 
 /// The kit keeps fewer definitions alive than it uses, so that some are forgotten and sent again.
 const DEFINITIONS: usize = 2;

@@ -5,15 +5,15 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use prost::Message as _;
 use rollway_core::{AttemptId, BatchKind, Life};
+use rollway_protocol::RefusalCode;
+use rollway_protocol::proto;
+use rollway_protocol::worker_server::LeftReason;
+use rollway_protocol::{EngineMessage, Outcome, Versions};
 
 use super::report::{Check, Report, Verdict};
 use super::session::{Session, Stage, Twist, words};
 use super::target::{End, Target};
 use super::{FAIL, Options, SUCCEED, WAIT};
-use rollway_protocol::RefusalCode;
-use rollway_protocol::proto;
-use rollway_protocol::worker_server::LeftReason;
-use rollway_protocol::{EngineMessage, Outcome, Versions};
 
 /// Field 1999, which nobody will ever assign, with a number in it.
 const UNKNOWN_FIELD: [u8; 3] = [0xf8, 0x7c, 0x2a];

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use rollway_core::{AttemptId, Life, RunId, RunnerId, Runs};
+use rollway_protocol::worker_server::LeftReason;
+use rollway_protocol::{Outcome, RunnerReport, RunnerState, WorkerMessage};
 use tokio::time::Instant;
 
 use super::Check;
-use rollway_protocol::worker_server::LeftReason;
-use rollway_protocol::{Outcome, RunnerReport, RunnerState, WorkerMessage};
 
 /// An attempt that the kit started.
 #[derive(Debug)]

@@ -1,7 +1,5 @@
 //! The kit against a worker that is well, and against every flaw that a worker may have.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
-
 use std::time::Duration;
 
 use rollway_conformance::reference::{Flaw, ReferenceWorker};

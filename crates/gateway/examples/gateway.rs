@@ -17,7 +17,6 @@ use std::error::Error;
 use std::time::Duration;
 
 use rollway_base::Secret;
-use rollway_gateway::dialect::Engine;
 use rollway_gateway::gateway::{Gateway, Limits, Options};
 use rollway_gateway::models::{self, ServerSpec};
 use rollway_gateway::record;
@@ -112,13 +111,7 @@ fn simulate(engine: &str, options: &MockServerOptions) -> Result<MockServer, Fai
 }
 
 fn spec(number: usize, engine: &str, url: String) -> Result<ServerSpec, Failure> {
-    let engine = match engine {
-        "vllm" => Engine::Vllm,
-        "sglang" => Engine::Sglang,
-        "llama_cpp" => Engine::LlamaCpp,
-        "openai" => Engine::OpenAi,
-        _ => return Err(format!("unknown engine: {engine}").into()),
-    };
+    let engine = engine.parse()?;
     let trained = number == 0;
     let model = if trained { "policy".to_owned() } else { format!("judge-{number}") };
     Ok(ServerSpec { model, trained, engine, url, api_key: None, server_model: None })

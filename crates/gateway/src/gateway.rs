@@ -1,87 +1,19 @@
 //! The gateway as whoever starts it sees it.
 
-use std::fmt;
-use std::future::Future;
 use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rollway_base::Secret;
-use serde_json::{Map, Value};
-
 use crate::access::RunName;
+pub use crate::call_observer::{CallEnded, CallWatcher};
+pub use crate::http::UnderWay;
 use crate::http::{App, History, Listening, listen, router};
-pub use crate::http::{CallEnded, CallWatcher, UnderWay};
-use crate::models::{self, Models, ServerSpec};
-use crate::record::{self, RecordError};
+use crate::models::{Models, ServerSpec};
+pub use crate::options::{FurtherMetrics, Limits, Options, Tokens};
+use crate::record::RecordError;
 
 /// How long the last words of a gateway that stops may take.
 const LAST_WORDS: Duration = Duration::from_secs(2);
-
-/// How a gateway behaves.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Where to listen, as `host:port`; port 0 means any that is free.
-    pub listen: String,
-    /// What clients call this machine; none: the address that is listened on.
-    pub host: Option<String>,
-    /// Opens everything that is not a run's own: models, metrics, calls of agents in serve mode.
-    pub admin_key: Secret,
-    /// What a request may be.
-    pub limits: Limits,
-    /// What is kept of a run.
-    pub record: record::Limits,
-    /// How servers are watched and chosen.
-    pub models: models::Options,
-    /// Sampling arguments (`temperature`, `top_p`, ...) for calls of the trained model.
-    pub sampling: Map<String, Value>,
-    /// Whether `sampling` also replaces what clients say, instead of filling in what they leave
-    /// out.
-    pub force_sampling: bool,
-    /// Who sees the calls of runs; none: nobody.
-    pub watcher: Option<Arc<dyn CallWatcher>>,
-}
-
-/// What a request may be.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// The largest body of a request, in bytes.
-    pub max_body_bytes: usize,
-    /// The largest answer of a server, in bytes as it says it; of a stream, all events together.
-    pub max_answer_bytes: usize,
-    /// How many calls may be under way.
-    pub max_in_flight: usize,
-    /// How many calls of one run may be under way.
-    pub max_in_flight_per_run: usize,
-    /// How many connections may be open; further ones wait to be accepted.
-    pub max_connections: usize,
-    /// How long a client may take for the head of a request, and for its body.
-    pub request_timeout: Duration,
-    /// How long a call may take, from its first byte to the last of its answer.
-    pub call_timeout: Duration,
-    /// How long a server may say nothing in the middle of a stream.
-    pub idle_timeout: Duration,
-    /// How often a call is sent to another server when one could not be reached or failed before
-    /// the first byte of its answer.
-    pub max_retries: u32,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            max_body_bytes: 32 << 20,
-            max_answer_bytes: 64 << 20,
-            max_in_flight: 32_768,
-            max_in_flight_per_run: 256,
-            max_connections: 65_536,
-            request_timeout: Duration::from_secs(60),
-            call_timeout: Duration::from_secs(1800),
-            idle_timeout: Duration::from_secs(300),
-            max_retries: 2,
-        }
-    }
-}
 
 /// Why a gateway did not start.
 #[derive(Debug, thiserror::Error)]
@@ -108,22 +40,6 @@ pub struct Gateway {
     handle: Handle,
     listening: Listening,
     url: String,
-}
-
-/// Tokens that went through a gateway, as its servers told them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tokens {
-    /// Of prompts.
-    pub prompt: u64,
-    /// Of answers.
-    pub answer: u64,
-}
-
-/// Whoever has numbers that `GET /metrics` shows below the gateway's own.
-pub trait FurtherMetrics: fmt::Debug + Send + Sync + 'static {
-    /// Returns them as OpenMetrics, without the line that ends them. No name begins with
-    /// `rollway_gateway_`.
-    fn metrics(&self) -> Pin<Box<dyn Future<Output = String> + Send + '_>>;
 }
 
 /// What the engine says to its gateway. Clones are the same.

@@ -7,7 +7,6 @@
 //! `delivery` notices whether the client has got it all.
 
 mod admin;
-mod again;
 mod app;
 mod calls;
 mod delivery;
@@ -17,7 +16,9 @@ mod intake;
 mod listen;
 mod metrics;
 mod openapi;
+mod prompt_tokens;
 mod relay;
+mod replay;
 mod respond;
 mod runs;
 mod servers;
@@ -33,24 +34,27 @@ use axum::extract::{Request, State};
 use axum::middleware::{self, Next};
 use axum::response::Response;
 use axum::routing::{delete, get, post};
+use rollway_model_api::client_api::{self, CLIENT_APIS};
+use rollway_model_api::{CallError, ErrorKind};
 
 pub(crate) use self::app::App;
 pub use self::history::{History, KeepFuture};
 pub(crate) use self::intake::body as read_body;
 pub(crate) use self::listen::{Listening, listen};
 pub use self::under_way::UnderWay;
-pub use self::watched::{CallEnded, CallWatcher};
 use crate::access::{self, Caller};
-use crate::error::{CallError, ErrorKind};
 
 /// The one path that needs no key.
 const HEALTH: &str = "/health";
 
 /// Returns everything that the gateway answers to.
 pub(crate) fn router(app: &Arc<App>) -> Router {
-    let routes = Router::new()
-        .route("/v1/chat/completions", post(calls::chat))
-        .route("/v1/completions", post(calls::completion))
+    let mut routes = Router::new();
+    for api in CLIENT_APIS.iter().copied() {
+        let call = move |state, caller, request| calls::call(state, caller, api, request);
+        routes = routes.route(api.path(), post(call));
+    }
+    let routes = routes
         .route("/v1/models", get(admin::list_names))
         .route("/v1/models/{*id}", get(admin::one_name))
         .route("/rollway/v1/run/experiences", get(calls::experiences))
@@ -82,7 +86,10 @@ async fn doorkeeper(State(app): State<Arc<App>>, mut request: Request, next: Nex
             }
             next.run(request).await
         }
-        Err(error) => respond::error(&error),
+        Err(error) => match client_api::at_path(request.uri().path()) {
+            Some(api) => respond::client_error(api, &error),
+            None => respond::error(&error),
+        },
     };
     entry.answered(response.status());
     response

@@ -28,6 +28,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rollway_base::Secret;
+use rollway_base::ServerKind;
+use rollway_model_api::{CallError, ErrorKind};
 use tokio::sync::{Notify, oneshot};
 
 pub use self::address::connections;
@@ -39,8 +41,6 @@ pub use self::reach::reach;
 pub use self::removal::Removed;
 pub use self::update::{InFlight, Outcome, ServerReport, Update, UpdateReport, Weights};
 pub use self::view::{ModelView, SeatCounts, ServerView, State};
-use crate::dialect::Engine;
-use crate::error::{CallError, ErrorKind};
 
 /// How long a server may take to abort a request.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -58,7 +58,7 @@ pub struct ServerSpec {
     /// whose weights are updated, and whose answers are recorded. Others are judges and the like.
     pub trained: bool,
     /// What kind of server it is.
-    pub engine: Engine,
+    pub engine: ServerKind,
     /// Its root, without `/v1`.
     pub url: String,
     /// What it wants to be shown.

@@ -10,8 +10,9 @@ mod tokens;
 mod trie;
 mod turn;
 
-use bytes::Bytes;
 use rollway_experience::Experience;
+use rollway_model_api::replay::SavedResponse;
+use rollway_model_api::{ModelCall, ModelResponse, ResponseEnd};
 
 use self::calls::{Asked, Calls, Fingerprint};
 use self::plan::Plan;
@@ -20,8 +21,6 @@ use self::turn::{Told, told, turn_id};
 
 pub use self::merge::{Merged, merge};
 pub use self::turn::Turn;
-use crate::answer::{Answer, End};
-use crate::call::Call;
 
 /// Keeps the calls of one run, each once.
 #[derive(Debug)]
@@ -71,16 +70,7 @@ pub enum Begun {
     /// It is new: ask a server, then say how it went.
     New(CallNumber),
     /// The client has asked before and is given the same answer: it is no second sample.
-    Again(CallNumber, Kept),
-}
-
-/// An answer as the client got it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Kept {
-    /// Whether `parts` are the data of events, without the final `[DONE]`, or the one body.
-    pub stream: bool,
-    /// What the client got.
-    pub parts: Vec<Bytes>,
+    Again(CallNumber, SavedResponse),
 }
 
 /// Why there are no experiences. It is an error of the run.
@@ -158,14 +148,14 @@ impl Recorder {
     ///
     /// Once the recording has failed there is nothing to begin: the error is that of the failure.
     /// That a server tells no token ids is no reason to refuse a call.
-    pub fn begin(&mut self, call: &Call, attempted: &Attempted) -> Result<Begun, RecordError> {
+    pub fn begin(&mut self, call: &ModelCall, attempted: &Attempted) -> Result<Begun, RecordError> {
         self.begin_as(call.fingerprint(), call, attempted)
     }
 
     fn begin_as(
         &mut self,
         fingerprint: Fingerprint,
-        call: &Call,
+        call: &ModelCall,
         attempted: &Attempted,
     ) -> Result<Begun, RecordError> {
         self.check_going()?;
@@ -187,14 +177,14 @@ impl Recorder {
     pub fn answered(
         &mut self,
         number: CallNumber,
-        answer: Answer,
-        kept: Kept,
+        answer: ModelResponse,
+        kept: SavedResponse,
     ) -> Result<(), RecordError> {
         self.check_going()?;
         let CallNumber(number) = number;
         let Some(said) = self.calls.said(number) else { return Ok(()) };
-        let Answer { id, model, prompt, choices, end } = answer;
-        let is_aborted = end == End::Aborted;
+        let ModelResponse { id, model, prompt, choices, end } = answer;
+        let is_aborted = end == ResponseEnd::Aborted;
         self.counts.aborted += u64::from(is_aborted);
         if self.calls.is_replaced(number) {
             self.counts.calls += 1;

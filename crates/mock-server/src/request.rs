@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use http::{HeaderMap, StatusCode};
+use rollway_base::ServerKind;
 use serde_json::{Map, Value};
 
 use super::api_error::ApiError;
@@ -10,7 +11,6 @@ use super::faults::chance;
 use super::generation_state::GenerationState;
 use super::script::{Script, ToolCall, mix};
 use super::tools;
-use rollway_base::ServerKind;
 
 /// What a request asks for.
 #[derive(Clone, Debug)]

@@ -7,12 +7,12 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
 use http::{StatusCode, header};
+use rollway_base::ServerKind;
 use serde_json::{Value, json};
 
 use super::api_error::ApiError;
 use super::generation_state::GenerationState;
 use super::{openai, sglang, vllm};
-use rollway_base::ServerKind;
 
 /// How large a body may be.
 const MAX_BODY: usize = 64 << 20;

@@ -1,5 +1,6 @@
 //! The shape of vLLM's answers, and, without what vLLM adds, of OpenAI's.
 
+use rollway_base::ServerKind;
 use serde_json::{Value, json};
 
 use super::format::{
@@ -7,7 +8,6 @@ use super::format::{
     text_logprobs, told, usage,
 };
 use super::generation::{Generation, Step};
-use rollway_base::ServerKind;
 
 /// Answers of `/v1/chat/completions`.
 #[derive(Debug)]

@@ -10,6 +10,7 @@ mod sender;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rollway_base::Address;
 use tonic::client::Grpc;
 use tonic::transport::Endpoint;
 use tonic::{Request, Status};
@@ -24,7 +25,6 @@ use crate::message::{Hello, Welcome};
 use crate::proto::{self, engine_message::Kind, worker_message};
 use crate::refusal::Refusal;
 use crate::status_message::status_message;
-use rollway_base::Address;
 
 /// How to connect.
 #[derive(Clone, Debug, PartialEq, Eq)]

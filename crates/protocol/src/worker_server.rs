@@ -20,6 +20,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use rollway_base::Address;
+use rollway_base::Secret;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio_util::sync::DropGuard;
 
@@ -30,8 +32,6 @@ use crate::byte_budget::Room;
 use crate::message::{Versions, WorkerMessage};
 use crate::refusal::{Refusal, RefusalCode};
 use listen::{Gate, Listener};
-use rollway_base::Address;
-use rollway_base::Secret;
 
 /// Where and for whom to listen.
 #[derive(Clone, Debug)]

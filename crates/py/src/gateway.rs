@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use rollway::GatewayKeys;
 use rollway_base::Secret;
-use rollway_gateway::dialect::Engine;
+use rollway_base::ServerKind;
 use rollway_gateway::gateway::{Gateway, Handle};
 use rollway_gateway::models::{
     InFlight, Outcome, ServerReport, ServerSpec, Update, UpdateReport, Weights,
@@ -156,14 +156,15 @@ impl Drop for PyGateway {
     }
 }
 
+/// Returns the names of all kinds of inference servers.
+#[pyfunction]
+pub(crate) fn server_kinds() -> Vec<&'static str> {
+    ServerKind::ALL.into_iter().map(ServerKind::name).collect()
+}
+
 fn spec((model, trained, engine, url, api_key, server_model): Server) -> PyResult<ServerSpec> {
-    let engine = match engine.as_str() {
-        "vllm" => Engine::Vllm,
-        "sglang" => Engine::Sglang,
-        "llama_cpp" => Engine::LlamaCpp,
-        "openai" => Engine::OpenAi,
-        other => return Err(PyValueError::new_err(format!("`{other}` is no kind of server"))),
-    };
+    let engine = engine.parse::<ServerKind>();
+    let engine = engine.map_err(|error| PyValueError::new_err(error.to_string()))?;
     let api_key = api_key.map(Secret::new).transpose();
     let api_key = api_key.map_err(|error| PyValueError::new_err(format!("{url}: {error}")))?;
     Ok(ServerSpec { model, trained, engine, url, api_key, server_model })

@@ -42,7 +42,7 @@ mod _rollway {
     #[pymodule_export]
     use crate::explorer::PyExplorer;
     #[pymodule_export]
-    use crate::gateway::PyGateway;
+    use crate::gateway::{PyGateway, server_kinds};
     #[pymodule_export]
     use crate::json::plain_json;
     #[pymodule_export]

@@ -14,9 +14,9 @@ use rollway::taskset::{Drawn, Opener};
 use rollway::tiny::{self, TinyServer};
 use rollway::workflow_runtime::Fleet;
 use rollway::{Collect, Scheduler, gateway_options};
+use rollway_base::ServerKind;
 use rollway_core::BatchKind;
 use rollway_experience::deserialize_many;
-use rollway_gateway::dialect::Engine;
 use rollway_gateway::gateway::Gateway;
 use rollway_gateway::models::ServerSpec;
 use rollway_mock_server::{MockServer, MockServerOptions};
@@ -54,7 +54,7 @@ async fn batch(path: &str) -> Result<Value, Failure> {
         servers.push(ServerSpec {
             model: name.unwrap_or_default(),
             trained: at == 0,
-            engine: Engine::Vllm,
+            engine: ServerKind::Vllm,
             url: match model.engine_type {
                 EngineType::Tiny => tiny.url(),
                 _ => simulated.url(),

@@ -5,9 +5,8 @@ use std::time::Duration;
 use rollway_base::Secret;
 use rollway_base::net::host_port;
 use rollway_config::secrets::api_key;
-use rollway_config::{Config, ConfigError, EngineType, Mode, Model, Problem};
+use rollway_config::{Config, ConfigError, Mode, Model, Problem};
 use rollway_engine::cluster::Site;
-use rollway_gateway::dialect::Engine;
 use rollway_gateway::gateway::{Limits, Options};
 use rollway_gateway::models::{self, ServerSpec};
 use rollway_gateway::record;
@@ -89,7 +88,7 @@ fn servers(config: &Config) -> Result<Vec<ServerSpec>, ConfigError> {
 
 /// Returns the servers of one model, without its name.
 fn of_model(key: &str, model: &Model, problems: &mut Vec<Problem>) -> Vec<ServerSpec> {
-    let Some(engine) = engine(model.engine_type) else { return Vec::new() };
+    let Some(engine) = model.engine_type.server_kind() else { return Vec::new() };
     let api_key = match api_key(&format!("{key}.api_key_env"), model.api_key_env.as_deref()) {
         Ok(api_key) => api_key,
         Err(problem) => {
@@ -107,16 +106,6 @@ fn of_model(key: &str, model: &Model, problems: &mut Vec<Problem>) -> Vec<Server
         server_model: server_model.clone(),
     };
     model.base_url.iter().map(server).collect()
-}
-
-const fn engine(kind: EngineType) -> Option<Engine> {
-    match kind {
-        EngineType::Vllm => Some(Engine::Vllm),
-        EngineType::Sglang => Some(Engine::Sglang),
-        EngineType::LlamaCpp => Some(Engine::LlamaCpp),
-        EngineType::Openai => Some(Engine::OpenAi),
-        EngineType::Tiny | EngineType::Echo => None,
-    }
 }
 
 /// Returns the arguments of every call of the trained model. Those that replace what a client says
@@ -144,6 +133,8 @@ fn root(url: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use rollway_base::ServerKind;
+
     use super::*;
 
     fn read(text: &str) -> Result<(Options, Vec<ServerSpec>), ConfigError> {
@@ -183,9 +174,9 @@ synchronizer: {sync_timeout: 60}",
         assert_eq!(
             named,
             [
-                ("Qwen/Qwen3", true, Engine::LlamaCpp, "http://a:1"),
-                ("Qwen/Qwen3", true, Engine::LlamaCpp, "http://b:2"),
-                ("judge", false, Engine::OpenAi, "https://c/x"),
+                ("Qwen/Qwen3", true, ServerKind::LlamaCpp, "http://a:1"),
+                ("Qwen/Qwen3", true, ServerKind::LlamaCpp, "http://b:2"),
+                ("judge", false, ServerKind::Openai, "https://c/x"),
             ]
         );
         assert_eq!(servers[0].server_model.as_deref(), Some("Qwen/Qwen3"));

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Literal
 
+from rollway._rollway import server_kinds
 from rollway.errors import Error
 from rollway.models.base import Model, RunModel
 
 Engine = Literal["openai", "vllm", "sglang", "llama_cpp"]
 
-ENGINES = ("openai", "vllm", "sglang", "llama_cpp")
+ENGINES = tuple(server_kinds())
 
 
 class OpenAI(Model):

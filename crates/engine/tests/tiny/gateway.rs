@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use rollway::tiny::{Options, TinyServer};
 use rollway_base::Secret;
+use rollway_base::ServerKind;
 use rollway_experience::{Experience, deserialize_many};
 use rollway_gateway::access::RunName;
-use rollway_gateway::dialect::Engine;
 use rollway_gateway::gateway::{self, Gateway, Limits};
 use rollway_gateway::models::{self, InFlight, ServerSpec, Update};
 use rollway_gateway::record;
@@ -28,7 +28,7 @@ impl World {
         let spec = ServerSpec {
             model: "trained".to_owned(),
             trained: true,
-            engine: Engine::Vllm,
+            engine: ServerKind::Vllm,
             url: server.url(),
             api_key: None,
             server_model: None,

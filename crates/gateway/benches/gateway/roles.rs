@@ -9,9 +9,9 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use axum::serve::ListenerExt as _;
 use rollway_base::Secret;
+use rollway_base::ServerKind;
 use rollway_experience::deserialize_many;
 use rollway_gateway::access::RunName;
-use rollway_gateway::dialect::Engine;
 use rollway_gateway::gateway::{Gateway, Handle, Limits, Options};
 use rollway_gateway::models::{self, ServerSpec};
 use rollway_gateway::record;
@@ -75,7 +75,7 @@ async fn gateway(words: &[String]) -> Gateway {
     let spec = ServerSpec {
         model: "policy".to_owned(),
         trained: true,
-        engine: Engine::Vllm,
+        engine: ServerKind::Vllm,
         url: words[0].clone(),
         api_key: None,
         server_model: None,

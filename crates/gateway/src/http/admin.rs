@@ -10,14 +10,14 @@ use axum::extract::{Path, Query, Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use rollway_base::Secret;
-use serde::Deserialize;
+use rollway_base::ServerKind;
+use rollway_model_api::{CallError, ErrorKind};
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, de};
 use serde_json::{Value, json};
 
 use super::app::App;
 use super::{intake, respond};
-use crate::dialect::Engine;
-use crate::error::{CallError, ErrorKind};
 use crate::models::{
     InFlight, ModelView, Outcome, ServerId, ServerSpec, ServerView, Update, UpdateReport, Weights,
 };
@@ -76,7 +76,7 @@ pub(super) async fn list(State(app): State<Arc<App>>) -> Response {
 fn server(server: &ServerView) -> Value {
     json!({
         "id": server.id.0,
-        "engine": engine_name(server.engine),
+        "engine": server.engine.name(),
         "url": server.url,
         "server_model": server.server_model,
         "state": server.state.name(),
@@ -99,39 +99,16 @@ struct NewServer {
     model: String,
     #[serde(default)]
     trained: bool,
-    engine: EngineName,
+    #[serde(deserialize_with = "server_kind")]
+    engine: ServerKind,
     url: String,
     api_key: Option<String>,
     server_model: Option<String>,
 }
 
-#[derive(Clone, Copy, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum EngineName {
-    Vllm,
-    Sglang,
-    LlamaCpp,
-    Openai,
-}
-
-impl From<EngineName> for Engine {
-    fn from(name: EngineName) -> Self {
-        match name {
-            EngineName::Vllm => Self::Vllm,
-            EngineName::Sglang => Self::Sglang,
-            EngineName::LlamaCpp => Self::LlamaCpp,
-            EngineName::Openai => Self::OpenAi,
-        }
-    }
-}
-
-fn engine_name(engine: Engine) -> &'static str {
-    match engine {
-        Engine::Vllm => "vllm",
-        Engine::Sglang => "sglang",
-        Engine::LlamaCpp => "llama_cpp",
-        Engine::OpenAi => "openai",
-    }
+fn server_kind<'de, D: Deserializer<'de>>(from: D) -> Result<ServerKind, D::Error> {
+    let name = String::deserialize(from)?;
+    name.parse().map_err(de::Error::custom)
 }
 
 /// Adds a server.
@@ -144,7 +121,7 @@ pub(super) async fn add(State(app): State<Arc<App>>, request: Request) -> Respon
         app.models.add(ServerSpec {
             model: new.model,
             trained: new.trained,
-            engine: new.engine.into(),
+            engine: new.engine,
             url: new.url,
             api_key,
             server_model: new.server_model,

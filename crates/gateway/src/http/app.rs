@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use rollway_base::Secret;
 use rollway_experience::{Experience, serialize_many};
+use rollway_model_api::ClientApi;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -16,11 +17,10 @@ use super::history::History;
 use super::metrics::{self, Metrics};
 use super::runs::Runs;
 use super::under_way::CallBoard;
-use super::watched::CallWatcher;
 use crate::access::{Keys, RunName};
-use crate::call::Kind;
-use crate::gateway::{FurtherMetrics, Options, Tokens};
+use crate::call_observer::CallWatcher;
 use crate::models::Models;
+use crate::options::{FurtherMetrics, Options, Tokens};
 use crate::record::RecordError;
 
 /// The gateway behind the router.
@@ -80,13 +80,9 @@ impl App {
     }
 
     /// Returns an id that no other answer has.
-    pub(super) fn new_id(&self, kind: Kind) -> String {
+    pub(super) fn new_id(&self, api: &dyn ClientApi) -> String {
         let number = self.next_id.fetch_add(1, Ordering::Relaxed);
-        let kind = match kind {
-            Kind::Chat => "chatcmpl",
-            Kind::Completion => "cmpl",
-        };
-        format!("{kind}-{}{number:08x}", self.prefix)
+        format!("{}-{}{number:08x}", api.id_prefix(), self.prefix)
     }
 
     /// Lets the runs of an attempt in.

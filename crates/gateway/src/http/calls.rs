@@ -9,27 +9,25 @@ use axum::extract::{Extension, Query, Request, State};
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::Response;
+use rollway_model_api::replay::{SavedResponse, StreamCapture};
+use rollway_model_api::{CallError, ClientApi, ErrorKind, ModelCall, ResponseEnd, TokenSource};
 use serde::Deserialize;
 use serde_json::Map;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::again::{self, Gathered};
 use super::app::App;
 use super::delivery::Stream;
 use super::metrics::{Metrics, Timed};
 use super::relay::Relay;
+use super::replay;
 use super::runs::{Place, Session, Started};
 use super::settle::{Keeping, senseless, unrecorded};
 use super::upstream::{Asked, Failure, Question, Said};
 use super::watched::Watched;
 use super::{intake, respond};
 use crate::access::Caller;
-use crate::answer::End;
-use crate::call::{Call, Kind};
-use crate::dialect::Source;
-use crate::error::{CallError, ErrorKind};
 use crate::models::Lease;
-use crate::record::{Attempted, Kept, RecordError};
+use crate::record::{Attempted, RecordError};
 
 /// The header that says which span of which trace a request is part of.
 const TRACE_PARENT: &str = "traceparent";
@@ -37,28 +35,19 @@ const TRACE_PARENT: &str = "traceparent";
 /// Fields of a call that sampling arguments do not reach.
 const NOT_SAMPLING: [&str; 5] = ["model", "messages", "prompt", "stream", "n"];
 
-pub(super) async fn chat(
+/// Executes a model call of a client API.
+pub(super) async fn call(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
+    api: &'static dyn ClientApi,
     request: Request,
 ) -> Response {
-    call(app, caller, Kind::Chat, request).await
-}
-
-pub(super) async fn completion(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    request: Request,
-) -> Response {
-    call(app, caller, Kind::Completion, request).await
-}
-
-async fn call(app: Arc<App>, caller: Caller, kind: Kind, request: Request) -> Response {
-    let outcome = Box::pin(take_in(&app, caller, kind, request)).await;
+    let outcome = Box::pin(take_in(&app, caller, api, request)).await;
     match outcome {
         Ok(response) => response,
-        Err(Failure::Ours(error)) => respond::error(&error),
+        Err(Failure::Ours(error)) => respond::client_error(api, &error),
         Err(Failure::Theirs { status, body, retry_after }) => {
+            let body = api.render_server_error(status, body);
             let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY);
             let mut response = respond::json(status, Body::from(body));
             if let Some(seconds) = retry_after {
@@ -67,7 +56,7 @@ async fn call(app: Arc<App>, caller: Caller, kind: Kind, request: Request) -> Re
             response
         }
         Err(Failure::Unrecordable(misread)) => {
-            respond::error(&CallError::new(ErrorKind::Upstream, misread.0))
+            respond::client_error(api, &CallError::new(ErrorKind::Upstream, misread.0))
         }
     }
 }
@@ -82,10 +71,10 @@ pub(super) struct Places {
 async fn take_in(
     app: &Arc<App>,
     caller: Caller,
-    kind: Kind,
+    api: &'static dyn ClientApi,
     request: Request,
 ) -> Result<Response, Failure> {
-    let mut timed = Metrics::call(app, kind);
+    let mut timed = Metrics::call(app, api);
     let limits = &app.options.limits;
     let session = match caller {
         Caller::Admin => None,
@@ -95,13 +84,13 @@ async fn take_in(
     let headers = request.headers().clone();
     let attempted = intake::attempted(&headers)?;
     let body = intake::body(request, limits.max_body_bytes, limits.request_timeout).await?;
-    let call = Call::parse(kind, &body)?;
+    let call = api.parse(&body)?;
     drop(body);
 
     let name = session.as_ref().and_then(|_| caller.run());
     let watched = Watched::begin(app.options.watcher.as_ref(), name, call.model());
     timed.watched = watched.clone();
-    let asked = take_up(app, session, call, &headers, &attempted, (timed, places)).await;
+    let asked = take_up(app, session, (api, call), &headers, &attempted, (timed, places)).await;
     if let Err(failure) = &asked {
         watched.failed(failure);
     }
@@ -112,7 +101,7 @@ async fn take_in(
 async fn take_up(
     app: &Arc<App>,
     session: Option<Arc<Session>>,
-    mut call: Call,
+    (api, mut call): (&'static dyn ClientApi, ModelCall),
     headers: &HeaderMap,
     attempted: &Attempted,
     (timed, places): (Timed, Places),
@@ -129,7 +118,7 @@ async fn take_up(
     let routing = session.as_ref().map(|session| session.routing);
     let question = Question {
         app: Arc::clone(app),
-        id: app.new_id(call.kind),
+        id: app.new_id(api),
         session: routing.or_else(|| guest.as_ref().map(|guest| guest.routing)),
         is_recorded: is_trained && (session.is_some() || guest.is_some()),
         deadline: tokio::time::Instant::from_std(timed.began) + limits.call_timeout,
@@ -138,6 +127,7 @@ async fn take_up(
             .map_or_else(|| app.stopping.clone(), |session| session.cancelled.clone()),
         traces: traces(headers, &timed.watched),
         watched: timed.watched.clone(),
+        api,
         call,
     };
     let recording = session.as_ref().or_else(|| guest.as_ref().map(|guest| &guest.session));
@@ -150,7 +140,7 @@ async fn take_up(
                 Started::Again(receipt, kept) => {
                     app.metrics.answered_again();
                     question.watched.status(StatusCode::OK.as_u16());
-                    return Ok(again::response(&question.call, kept, receipt));
+                    return Ok(replay::saved(api, &question.call, kept, receipt));
                 }
             };
             match (guest, &app.history) {
@@ -175,7 +165,7 @@ fn enter(app: &App, session: Option<&Arc<Session>>) -> Result<Places, CallError>
 }
 
 /// Fills in how to sample, or insists on it.
-fn sample(app: &App, call: &mut Call) {
+fn sample(app: &App, call: &mut ModelCall) {
     for (name, value) in &app.options.sampling {
         if NOT_SAMPLING.contains(&name.as_str()) {
             continue;
@@ -223,25 +213,28 @@ async fn ask(
     let marks = Marks::new(&question.id, under_way.lease());
     let mut response = match said {
         Said::Whole(body) => {
-            let source = Source { version: under_way.lease().version() };
+            let source = TokenSource { version: under_way.lease().version() };
             let mut reader = reader;
-            let parts = reader.whole(&body, source);
+            let parts = reader.parse_full(&body, source);
             match &parts {
                 Ok(_) => under_way.lease().went_well(),
                 Err(misread) => under_way.lease().went_wrong(&misread.0),
             }
             under_way.ended();
-            let heard = parts.map(|parts| (parts, reader.finish(End::Complete)));
+            let heard = parts.map(|parts| (parts, reader.finish(ResponseEnd::Complete)));
             let call = &question.call;
             let outcome = match heard {
                 Ok((parts, Ok(answer))) => {
                     question.watched.heard(&answer, source.version);
-                    let kept = Kept { stream: call.stream, parts: parts.clone() };
+                    let kept = SavedResponse { stream: call.stream, parts: parts.clone() };
                     let kept = keeping.keep(&question.app, call, answer, kept).await;
-                    let given = kept.map(|receipt| again::complete(call, parts, receipt));
+                    let given =
+                        kept.map(|receipt| replay::complete(question.api, call, parts, receipt));
                     given.map_err(|error| unrecorded(&error))
                 }
-                Ok((parts, Err(_))) if !keeping.is_kept() => Ok(again::complete(call, parts, None)),
+                Ok((parts, Err(_))) if !keeping.is_kept() => {
+                    Ok(replay::complete(question.api, call, parts, None))
+                }
                 Ok((_, Err(misread))) | Err(misread) => {
                     let error = senseless(&misread, keeping.is_kept());
                     if keeping.is_kept() {
@@ -256,14 +249,16 @@ async fn ask(
         }
         Said::Events(response) => {
             let (pieces, body) = Stream::new();
-            let gathered = Gathered::new(&question.call);
+            let gathered = StreamCapture::new(&question.call);
+            let renderer = question.api.stream_renderer(&question.call);
             if !matches!(keeping, Keeping::Guest(..)) {
                 // Long prompts need not stay in memory for as long as their answers take.
                 question.call.body = Map::new();
             }
             let tasks = question.app.tasks.clone();
             let held = (timed, places);
-            let relay = Relay { question, under_way, reader, keeping, pieces, held, gathered };
+            let relay =
+                Relay { question, under_way, reader, keeping, pieces, held, gathered, renderer };
             tasks.spawn(relay.run(response));
             respond::events(Body::new(body))
         }

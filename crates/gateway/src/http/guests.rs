@@ -9,11 +9,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::http::HeaderMap;
+use rollway_model_api::ModelCall;
 use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 
 use super::runs::Session;
-use crate::call::Call;
 use crate::record::{Attempted, Limits};
 
 /// Headers that name a session, the first that is there counts.
@@ -71,7 +71,12 @@ impl Guests {
     }
 
     /// Returns what belongs to a call.
-    pub(super) fn guest(&self, headers: &HeaderMap, call: &Call, attempted: &Attempted) -> Guest {
+    pub(super) fn guest(
+        &self,
+        headers: &HeaderMap,
+        call: &ModelCall,
+        attempted: &Attempted,
+    ) -> Guest {
         let session = named(headers, call);
         let mut hash = Sha256::new();
         hash.update(session.unwrap_or_default());
@@ -152,7 +157,7 @@ impl Table {
 }
 
 /// Returns the name that the client gives its session, in a header or as the `user` of the call.
-fn named<'a>(headers: &'a HeaderMap, call: &'a Call) -> Option<&'a str> {
+fn named<'a>(headers: &'a HeaderMap, call: &'a ModelCall) -> Option<&'a str> {
     let header = HEADERS.iter().find_map(|name| headers.get(*name)?.to_str().ok());
     let name = header.or_else(|| call.body.get("user")?.as_str());
     name.filter(|name| !name.is_empty())
@@ -160,7 +165,7 @@ fn named<'a>(headers: &'a HeaderMap, call: &'a Call) -> Option<&'a str> {
 
 /// Returns what a call is routed by: its session, or else the beginning of its conversation, whose
 /// turns a server has in its prefix cache.
-fn routing(session: Option<&str>, call: &Call) -> u64 {
+fn routing(session: Option<&str>, call: &ModelCall) -> u64 {
     let mut hash = Sha256::new();
     match session {
         Some(name) => hash.update(name),
@@ -185,10 +190,11 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::call::Kind;
+    use rollway_model_api::{CallKind, client_api};
 
-    fn call(body: &serde_json::Value) -> Call {
-        Call::parse(Kind::Chat, body.to_string().as_bytes()).unwrap()
+    fn call(body: &serde_json::Value) -> ModelCall {
+        let api = client_api::at_path(CallKind::Chat.path()).unwrap();
+        api.parse(body.to_string().as_bytes()).unwrap()
     }
 
     #[test]

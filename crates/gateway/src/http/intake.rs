@@ -7,9 +7,9 @@ use axum::http::header::CONTENT_LENGTH;
 use axum::http::{HeaderMap, Request};
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
+use rollway_model_api::{CallError, ErrorKind};
 use tokio::time::timeout;
 
-use crate::error::{CallError, ErrorKind};
 use crate::record::Attempted;
 
 /// Reads the body of a request, and no more of it than allowed.

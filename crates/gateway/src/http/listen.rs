@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::gateway::Limits;
+use crate::options::Limits;
 
 /// How many connections may wait to be accepted; the kernel may allow fewer.
 const BACKLOG: u32 = 16_384;

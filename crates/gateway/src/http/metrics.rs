@@ -15,6 +15,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
+use rollway_model_api::{CallError, ClientApi, ErrorKind, ModelResponse, ResponseEnd, client_api};
 
 use super::app::App;
 use super::history::History;
@@ -22,11 +23,8 @@ use super::respond;
 use super::runs::Counted;
 use super::servers::Servers;
 use super::watched::Watched;
-use crate::answer::{Answer, End};
-use crate::call::Kind;
-use crate::error::{CallError, ErrorKind};
-use crate::gateway::Tokens;
 use crate::models::Models;
+use crate::options::Tokens;
 
 /// All numbers.
 #[derive(Debug)]
@@ -165,11 +163,8 @@ impl Metrics {
     }
 
     /// A call begins.
-    pub(super) fn call(app: &Arc<App>, kind: Kind) -> Timed {
-        let endpoint = match kind {
-            Kind::Chat => "chat",
-            Kind::Completion => "completions",
-        };
+    pub(super) fn call(app: &Arc<App>, api: &dyn ClientApi) -> Timed {
+        let endpoint = api.name();
         app.metrics.in_flight.inc();
         let app = Arc::clone(app);
         let (began, upstream) = (Instant::now(), Duration::ZERO);
@@ -183,7 +178,7 @@ impl Metrics {
     }
 
     /// A server has answered.
-    pub(super) fn answered(&self, answer: &Answer) {
+    pub(super) fn answered(&self, answer: &ModelResponse) {
         if let Some(prompt) = &answer.prompt {
             let count = u64::try_from(prompt.len()).unwrap_or(u64::MAX);
             self.tokens.get_or_create(&Token { kind: "prompt" }).inc_by(count);
@@ -191,7 +186,7 @@ impl Metrics {
         let said = answer.choices.iter().filter_map(|choice| choice.tokens.as_ref());
         let count = u64::try_from(said.map(Vec::len).sum::<usize>()).unwrap_or(u64::MAX);
         self.tokens.get_or_create(&Token { kind: "completion" }).inc_by(count);
-        self.aborted.inc_by(u64::from(answer.end == End::Aborted));
+        self.aborted.inc_by(u64::from(answer.end == ResponseEnd::Aborted));
     }
 
     /// Returns how many tokens were counted.
@@ -307,9 +302,10 @@ impl Drop for Waiting<'_> {
 
 /// A few names, whatever clients ask for.
 fn endpoint(path: &str) -> &'static str {
+    if let Some(api) = client_api::at_path(path) {
+        return api.name();
+    }
     match path {
-        "/v1/chat/completions" => "chat",
-        "/v1/completions" => "completions",
         "/rollway/v1/run/experiences" => "experiences",
         "/health" => "health",
         "/metrics" => "metrics",

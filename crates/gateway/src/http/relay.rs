@@ -7,34 +7,33 @@ use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use reqwest::Response;
+use rollway_model_api::replay::{SavedResponse, StreamCapture};
+use rollway_model_api::sse::SseParser;
+use rollway_model_api::{
+    CallError, ErrorKind, ResponseEnd, ResponseParseError, ResponseParser, StreamRenderer,
+    TokenSource,
+};
 use tokio::sync::mpsc;
 
-use super::again::Gathered;
 use super::calls::Places;
 use super::delivery::Piece;
 use super::metrics::Timed;
 use super::settle::{Keeping, senseless, unrecorded};
 use super::upstream::{Question, UnderWay, taken};
 use super::watched::Watched;
-use crate::answer::End;
-use crate::dialect::{Misread, Reader, Source};
-use crate::error::{CallError, ErrorKind};
-use crate::record::{Kept, RecordError};
-use crate::sse::Parser;
-
-/// The last words of a good stream.
-const DONE: &[u8] = b"data: [DONE]\n\n";
+use crate::record::RecordError;
 
 /// A stream under way.
 pub(super) struct Relay {
     pub(super) question: Question,
     pub(super) under_way: UnderWay,
-    pub(super) reader: Box<dyn Reader>,
+    pub(super) reader: Box<dyn ResponseParser>,
     pub(super) keeping: Keeping,
     pub(super) pieces: mpsc::Sender<Piece>,
     /// What ends with the call, and is over before the client knows that.
     pub(super) held: (Timed, Places),
-    pub(super) gathered: Gathered,
+    pub(super) gathered: StreamCapture,
+    pub(super) renderer: StreamRenderer,
 }
 
 /// How a stream ended.
@@ -46,7 +45,7 @@ enum Outcome {
     /// The client is told why it got no more.
     Failed(CallError),
     /// What the server says makes no sense.
-    Misread(Misread),
+    Misread(ResponseParseError),
 }
 
 impl Relay {
@@ -67,7 +66,7 @@ impl Relay {
     /// Passes on what may be passed on before the answer was recorded; returns the rest.
     async fn pump(&mut self, response: &mut Response) -> Result<BytesMut, Outcome> {
         let limit = self.question.app.options.limits.max_answer_bytes;
-        let mut parser = Parser::default();
+        let mut parser = SseParser::default();
         let mut bytes = 0;
         loop {
             let Some(chunk) = self.next(response).await? else {
@@ -88,8 +87,8 @@ impl Relay {
                     out.unsplit(self.gathered.take_held());
                     return Ok(out);
                 }
-                let source = Source { version: self.under_way.lease().version() };
-                let parts = match self.reader.event(&event, source) {
+                let source = TokenSource { version: self.under_way.lease().version() };
+                let parts = match self.reader.parse_event(&event, source) {
                     Ok(parts) => parts,
                     // It has failed and says so, which is no fault of the recording.
                     Err(misread) if self.reader.server_error().is_some() => {
@@ -98,7 +97,7 @@ impl Relay {
                     Err(misread) => return Err(Outcome::Misread(misread)),
                 };
                 for part in parts {
-                    self.gathered.take(part, &mut out);
+                    self.gathered.take(part, &mut self.renderer, &mut out);
                 }
             }
             if !out.is_empty() {
@@ -161,18 +160,19 @@ impl Relay {
 
     /// Records the whole answer, and only then lets the client know that it was all.
     async fn complete(self, mut rest: BytesMut) {
-        let Self { mut question, under_way, reader, keeping, pieces, held, gathered } = self;
+        let Self { mut question, under_way, reader, keeping, pieces, held, .. } = self;
+        let (gathered, mut renderer) = (self.gathered, self.renderer);
         under_way.lease().went_well();
         let version = under_way.lease().version();
         under_way.ended();
         let app = &question.app;
-        let outcome = match reader.finish(End::Complete) {
+        let outcome = match reader.finish(ResponseEnd::Complete) {
             Ok(answer) => {
                 question.watched.heard(&answer, version);
                 let kept = if keeping.keeps_answers() {
-                    gathered.kept(&question.call, &answer)
+                    gathered.into_saved(&question.call, &answer)
                 } else {
-                    Kept { stream: true, parts: Vec::new() }
+                    SavedResponse { stream: true, parts: Vec::new() }
                 };
                 keeping.keep(app, &question.call, answer, kept).await
             }
@@ -189,10 +189,10 @@ impl Relay {
         drop(held);
         let last = match outcome {
             Ok(receipt) => {
-                rest.extend_from_slice(DONE);
+                renderer.finish(&mut rest);
                 Piece::Last(rest.freeze(), receipt)
             }
-            Err(error) => Piece::Last(event_of(&unrecorded(&error)), None),
+            Err(error) => Piece::Last(renderer.error(&unrecorded(&error)), None),
         };
         // A client that is gone by now finds its answer when it asks again.
         let _ = question.within(pieces.send(last)).await;
@@ -200,7 +200,7 @@ impl Relay {
 
     /// Records what there is of the answer, if it is for somebody who may still want it.
     async fn aborted(self, why: Option<CallError>) {
-        let Self { question, under_way, reader, keeping, pieces, held, .. } = self;
+        let Self { question, under_way, reader, keeping, pieces, held, mut renderer, .. } = self;
         if let Some(error) = &why {
             question.watched.status(error.kind.status());
         }
@@ -210,10 +210,10 @@ impl Relay {
         let app = &question.app;
         let is_wanted = !question.cancelled.is_cancelled() || app.stopping.is_cancelled();
         if keeping.is_kept() && is_wanted {
-            match reader.finish(End::Aborted) {
+            match reader.finish(ResponseEnd::Aborted) {
                 Ok(answer) => {
                     question.watched.heard(&answer, version);
-                    let kept = Kept { stream: true, parts: Vec::new() };
+                    let kept = SavedResponse { stream: true, parts: Vec::new() };
                     // What could not be kept was counted, and is an error of the run.
                     let _ = keeping.keep(app, &question.call, answer, kept).await;
                 }
@@ -223,12 +223,12 @@ impl Relay {
         drop(held);
         if let Some(error) = why {
             // A client that does not read is not waited for.
-            let _ = pieces.try_send(Piece::Last(event_of(&error), None));
+            let _ = pieces.try_send(Piece::Last(renderer.error(&error), None));
         }
     }
 
-    fn misread(self, misread: Misread) {
-        let Self { question, under_way, keeping, pieces, held, .. } = self;
+    fn misread(self, misread: ResponseParseError) {
+        let Self { question, under_way, keeping, pieces, held, mut renderer, .. } = self;
         under_way.lease().went_wrong(&misread.0);
         let error = senseless(&misread, keeping.is_kept());
         question.watched.status(error.kind.status());
@@ -237,11 +237,6 @@ impl Relay {
         if keeping.is_kept() {
             keeping.fail(&question.app, RecordError::Misread(misread.0));
         }
-        let _ = pieces.try_send(Piece::Last(event_of(&error), None));
+        let _ = pieces.try_send(Piece::Last(renderer.error(&error), None));
     }
-}
-
-/// Returns an error as an event.
-fn event_of(error: &CallError) -> Bytes {
-    format!("data: {}\n\n", error.body()).into()
 }

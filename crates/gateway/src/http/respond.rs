@@ -4,9 +4,10 @@ use axum::body::Body;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::Response;
+use bytes::Bytes;
 use serde_json::Value;
 
-use crate::error::CallError;
+use rollway_model_api::{CallError, ClientApi};
 
 /// Says that the gateway lives, and nothing else.
 pub(super) async fn well() -> Response {
@@ -28,11 +29,19 @@ pub(super) fn value(value: &Value) -> Response {
     json(StatusCode::OK, value.to_string())
 }
 
-/// Returns an error in the form of OpenAI's API.
+/// Returns an error in the form of the OpenAI API.
 pub(super) fn error(error: &CallError) -> Response {
+    error_body(error, error.body().to_string().into())
+}
+
+/// Returns an error in the form of a client API.
+pub(super) fn client_error(api: &dyn ClientApi, error: &CallError) -> Response {
+    error_body(error, api.render_error(error))
+}
+
+fn error_body(error: &CallError, body: Bytes) -> Response {
     let status = StatusCode::from_u16(error.kind.status());
-    let mut response =
-        json(status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), error.body().to_string());
+    let mut response = json(status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), body);
     if let Some(seconds) = error.retry_after {
         response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
     }

@@ -5,15 +5,14 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use rollway_model_api::replay::SavedResponse;
+use rollway_model_api::{CallError, ErrorKind, ModelCall, ModelResponse};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::RunName;
-use crate::answer::Answer;
-use crate::call::Call;
-use crate::error::{CallError, ErrorKind};
 use crate::record::{
-    Attempted, Begun, CallNumber, Counts, Kept, Limits as RecordLimits, RecordError, Recorder,
+    Attempted, Begun, CallNumber, Counts, Limits as RecordLimits, RecordError, Recorder,
 };
 
 /// All runs whose attempts are open.
@@ -147,7 +146,7 @@ impl Session {
     /// Begins a call. If the same call is under way, waits until that has ended.
     pub(super) async fn begin(
         self: &Arc<Self>,
-        call: &Call,
+        call: &ModelCall,
         attempted: &Attempted,
     ) -> Result<Started, RecordError> {
         loop {
@@ -192,7 +191,7 @@ pub(super) enum Started {
     /// A server is to be asked.
     New(Pending),
     /// The client has asked before.
-    Again(Receipt, Kept),
+    Again(Receipt, SavedResponse),
 }
 
 /// A call that is to be recorded. Dropped without a word, it was not answered.
@@ -207,8 +206,8 @@ impl Pending {
     /// Records the answer; returns what to sign when the client has it, and what was counted.
     pub(super) fn answered(
         mut self,
-        answer: Answer,
-        kept: Kept,
+        answer: ModelResponse,
+        kept: SavedResponse,
     ) -> (Receipt, Counted, Result<(), RecordError>) {
         self.is_settled = true;
         let (session, number) = (Arc::clone(&self.session), self.number);

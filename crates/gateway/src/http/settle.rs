@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
+use rollway_model_api::replay::SavedResponse;
+use rollway_model_api::{
+    CallError, ErrorKind, ModelCall, ModelResponse, ResponseEnd, ResponseParseError,
+};
+
 use super::app::App;
 use super::guests::Guest;
 use super::history::History;
 use super::runs::{Pending, Receipt};
-use crate::answer::{Answer, End};
-use crate::call::Call;
-use crate::dialect::Misread;
-use crate::error::{CallError, ErrorKind};
-use crate::record::{Kept, RecordError, Turn};
+use crate::record::{RecordError, Turn};
 
 /// Where an answer is kept.
 #[derive(Debug)]
@@ -38,13 +39,13 @@ impl Keeping {
     pub(super) async fn keep(
         self,
         app: &Arc<App>,
-        call: &Call,
-        mut answer: Answer,
-        kept: Kept,
+        call: &ModelCall,
+        mut answer: ModelResponse,
+        kept: SavedResponse,
     ) -> Result<Option<Receipt>, RecordError> {
         if answer.choices.iter().any(|choice| choice.finish_reason.as_deref() == Some("abort")) {
             // The server has ended it early, and says so in a whole answer.
-            answer.end = End::Aborted;
+            answer.end = ResponseEnd::Aborted;
         }
         app.metrics.answered(&answer);
         match self {
@@ -108,7 +109,7 @@ async fn keep_in_history(
 }
 
 /// What the client is told when what a server says makes no sense; whether it was to be recorded.
-pub(super) fn senseless(misread: &Misread, is_recorded: bool) -> CallError {
+pub(super) fn senseless(misread: &ResponseParseError, is_recorded: bool) -> CallError {
     if is_recorded {
         return unrecorded(&RecordError::Misread(misread.0.clone()));
     }

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use super::watched::{CallEnded, CallWatcher};
 use crate::access::RunName;
+use crate::call_observer::{CallEnded, CallWatcher};
 
 /// A call that has not ended.
 #[derive(Clone, Debug)]

@@ -8,14 +8,16 @@ use axum::http::HeaderValue;
 use bytes::Bytes;
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER};
 use reqwest::{Response, StatusCode};
-use serde_json::{Value, json};
+use rollway_model_api::server_api::server_api;
+use rollway_model_api::{
+    CallError, CallKind, ClientApi, ErrorKind, ModelCall, ResponseParseError, ResponseParser,
+    UpstreamBody, openai_error,
+};
 use tokio_util::sync::CancellationToken;
 
 use super::app::App;
+use super::prompt_tokens::prompt_tokens;
 use super::watched::Watched;
-use crate::call::{Call, Kind};
-use crate::dialect::{Misread, Outgoing, Reader};
-use crate::error::{CallError, ErrorKind};
 use crate::models::{Lease, ServerId, Wanted};
 
 /// The largest error of a server that is read.
@@ -28,7 +30,8 @@ const ABORT_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(super) struct Question {
     pub(super) app: Arc<App>,
-    pub(super) call: Call,
+    pub(super) api: &'static dyn ClientApi,
+    pub(super) call: ModelCall,
     /// What the client and the server know it by.
     pub(super) id: String,
     /// What it is routed by.
@@ -49,7 +52,7 @@ pub(super) struct Question {
 pub(super) struct Asked {
     pub(super) under_way: UnderWay,
     pub(super) said: Said,
-    pub(super) reader: Box<dyn Reader>,
+    pub(super) reader: Box<dyn ResponseParser>,
     /// How long others took until now.
     pub(super) upstream: Duration,
 }
@@ -78,7 +81,7 @@ pub(super) enum Failure {
         retry_after: Option<u32>,
     },
     /// The answer came but cannot be recorded.
-    Unrecordable(Misread),
+    Unrecordable(ResponseParseError),
 }
 
 impl From<CallError> for Failure {
@@ -164,21 +167,24 @@ impl Question {
     async fn try_with(&self, lease: Lease, failures: usize) -> Result<Trial, Failure> {
         let server = lease.server();
         let server_id = server.id;
-        let dialect = server.spec.engine.dialect();
+        let api = server_api(server.spec.engine);
         // A server may still be busy with an earlier try, and must not take this for the same.
         let id = match failures {
             0 => self.id.clone(),
             failures => format!("{}-{failures}", self.id),
         };
-        let outgoing = dialect.outgoing(&self.call, lease.server_model(), &id);
+        let outgoing = api.upstream_body(&self.call, lease.server_model(), &id);
         let name = self.call.model().unwrap_or(&server.spec.model);
-        let mut reader = dialect.reader(&self.call, &self.id, name);
+        let mut reader = api.response_parser(&self.call, &self.id, name);
         self.watched.sent(&server.spec.url);
         let under_way = UnderWay::new(self, lease, id);
         let lease = under_way.lease();
         let prompt = async {
             let is_needed = self.is_recorded;
-            if is_needed { dialect.prompt(lease.server(), &self.call).await } else { Ok(None) }
+            match is_needed.then(|| api.prompt_lookup(&self.call)).flatten() {
+                Some(lookup) => prompt_tokens(lease.server(), lookup).await.map(Some),
+                None => Ok(None),
+            }
         };
         let both = async { tokio::join!(self.exchange(&under_way, &outgoing), prompt) };
         let (answer, prompt) = tokio::select! {
@@ -194,7 +200,7 @@ impl Question {
             }
         };
         match prompt {
-            Ok(Some(tokens)) => reader.prompt(tokens),
+            Ok(Some(tokens)) => reader.set_prompt(tokens),
             Ok(None) => {}
             Err(misread) => return Ok(Trial::Done(Err(Failure::Unrecordable(misread)))),
         }
@@ -202,7 +208,7 @@ impl Question {
     }
 
     /// Sends the request; returns what the server says if it is an answer.
-    async fn exchange(&self, at: &UnderWay, outgoing: &Outgoing) -> Result<Said, Box<Trial>> {
+    async fn exchange(&self, at: &UnderWay, outgoing: &UpstreamBody) -> Result<Said, Box<Trial>> {
         let lease = at.lease();
         let server = lease.server().id;
         let elsewhere = |message: String| {
@@ -234,7 +240,7 @@ impl Question {
         }
     }
 
-    async fn post(&self, at: &UnderWay, outgoing: &Outgoing) -> reqwest::Result<Response> {
+    async fn post(&self, at: &UnderWay, outgoing: &UpstreamBody) -> reqwest::Result<Response> {
         let server = at.lease().server();
         let url = format!("{}{}", server.spec.url, outgoing.path);
         let accept = if outgoing.stream { "text/event-stream" } else { "application/json" };
@@ -289,7 +295,7 @@ async fn refused(lease: &Lease, response: Response) -> Trial {
         }
         _ if status.is_client_error() => {
             lease.went_well();
-            let body = in_form(&body).unwrap_or_else(|| {
+            let body = openai_error(&body).unwrap_or_else(|| {
                 let message = format!("server {} refused the call: {said}", server.0);
                 CallError::new(ErrorKind::InvalidRequest, message).body().to_string().into()
             });
@@ -297,17 +303,6 @@ async fn refused(lease: &Lease, response: Response) -> Trial {
         }
         _ => Trial::Done(Err(ours(ErrorKind::Upstream, "answered what it should not"))),
     }
-}
-
-/// Brings an error into the form of OpenAI's API, if it can be understood.
-fn in_form(body: &Bytes) -> Option<Bytes> {
-    let error: Value = serde_json::from_slice(body).ok()?;
-    if error.get("error").is_some_and(Value::is_object) {
-        return Some(body.clone());
-    }
-    // SGLang leaves out what is around it.
-    error.get("message")?.as_str()?;
-    Some(json!({ "error": error }).to_string().into())
 }
 
 /// A request must end because its server is updated or removed.
@@ -338,7 +333,7 @@ enum Unread {
 pub(super) struct UnderWay {
     app: Arc<App>,
     lease: Arc<Lease>,
-    kind: Kind,
+    kind: CallKind,
     id: String,
     has_ended: bool,
 }
@@ -368,16 +363,16 @@ impl Drop for UnderWay {
         self.app.metrics.given_up.inc();
         // Every server ends a request whose connection is closed, but some only when they next
         // write to it. Those also take a word.
-        let dialect = self.lease.server().spec.engine.dialect();
+        let api = server_api(self.lease.server().spec.engine);
         let is_running = tokio::runtime::Handle::try_current().is_ok();
-        if is_running && let Some(outgoing) = dialect.abort(self.kind, &self.id) {
+        if is_running && let Some(outgoing) = api.abort_body(self.kind, &self.id) {
             let lease = Arc::clone(&self.lease);
             self.app.tasks.spawn(async move { abort(&lease, &outgoing).await });
         }
     }
 }
 
-async fn abort(lease: &Lease, outgoing: &Outgoing) {
+async fn abort(lease: &Lease, outgoing: &UpstreamBody) {
     let server = lease.server();
     let request = server
         .client

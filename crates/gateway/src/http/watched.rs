@@ -1,47 +1,17 @@
 //! Calls as somebody outside sees them: that they began, where they were sent, how they ended.
 
-use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::http::HeaderValue;
+use rollway_model_api::ModelResponse;
 
 use super::upstream::Failure;
 use crate::access::RunName;
-use crate::answer::Answer;
+use crate::call_observer::{CallEnded, CallWatcher};
 
 /// What a call is said to have ended with if its client left before it was answered.
 const CLIENT_LEFT: u16 = 499;
-
-/// Sees the calls of runs. Must be quick, and must not wait.
-pub trait CallWatcher: Debug + Send + Sync + 'static {
-    /// A call came in that asks for this model; none: the trained one.
-    fn began(&self, run: RunName, call: u64, model: Option<&str>);
-
-    /// Returns the header `traceparent` that the call carries to its server, if it is traced and
-    /// its client did not send one.
-    fn traceparent(&self, run: RunName, call: u64) -> Option<String>;
-
-    /// It was sent to the server at this address.
-    fn sent(&self, run: RunName, call: u64, server: &str);
-
-    /// It ended. Told exactly once of every call that began.
-    fn ended(&self, run: RunName, call: u64, ended: CallEnded);
-}
-
-/// How a call ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CallEnded {
-    /// The status that the client saw; 499 if it did not wait for one. Of a stream that broke off
-    /// the status that it would have had.
-    pub status: u16,
-    /// Tokens of the prompt, if the server told them.
-    pub prompt_tokens: Option<u64>,
-    /// Tokens of the answer, if the server told them.
-    pub answer_tokens: Option<u64>,
-    /// The version of the weights, if it is known.
-    pub version: Option<u64>,
-}
 
 /// A call that is watched, or not. Clones are the same; with the last of them it has ended.
 #[derive(Clone, Debug, Default)]
@@ -91,7 +61,7 @@ impl Watched {
     }
 
     /// A server has answered.
-    pub(super) fn heard(&self, answer: &Answer, version: Option<u64>) {
+    pub(super) fn heard(&self, answer: &ModelResponse, version: Option<u64>) {
         self.note(|ended| {
             let count = |tokens: usize| u64::try_from(tokens).unwrap_or(u64::MAX);
             ended.prompt_tokens = answer.prompt.as_ref().map(|prompt| count(prompt.len()));

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use reqwest::{Client, Url};
+use rollway_model_api::{CallError, ErrorKind};
 
 use super::ServerSpec;
-use crate::error::{CallError, ErrorKind};
 
 /// How many connections to one server are kept open while nobody uses them.
 const IDLE_CONNECTIONS: usize = 8192;

@@ -1,19 +1,16 @@
-//! How a kind of server is looked after, besides being asked for answers: is it well, what is its
-//! model called, which weights has it.
-
-mod plain;
-mod sglang;
-mod vllm;
+//! Control requests to servers: health, name of the model, version of the weights, weight updates,
+//! aborts. The requests of each kind of server come from its `ServerApi`.
 
 use std::error::Error as _;
 use std::io;
 use std::time::Duration;
 
 use reqwest::{Method, StatusCode};
+use rollway_base::ServerKind;
+use rollway_model_api::server_api::{ControlStep, PauseMode, WeightControl, server_api};
 use serde_json::Value;
 
 use super::Server;
-use crate::dialect::Engine;
 use rollway_core::rendezvous::TransferGroup;
 
 /// The largest answer to any of these questions.
@@ -44,12 +41,9 @@ impl ControlError {
     }
 }
 
-/// Asks whether a server is well.
+/// Checks that a server is healthy.
 pub(super) async fn check(server: &Server, timeout: Duration) -> Result<(), ControlError> {
-    let path = match server.spec.engine {
-        Engine::Vllm | Engine::Sglang | Engine::LlamaCpp => "/health",
-        Engine::OpenAi => "/v1/models",
-    };
+    let path = server_api(server.spec.engine).health_path();
     request(server, Method::GET, path, None, timeout).await.map(|_| ())
 }
 
@@ -81,87 +75,66 @@ pub(super) async fn model_name(server: &Server, timeout: Duration) -> Result<Cal
     Ok(Called { name, root: root.map(str::to_owned) })
 }
 
-/// Asks for the version of the server's weights; none if servers of its kind do not tell.
+/// Returns the version of the server's weights; none if the server does not report it.
 pub(super) async fn version(
     server: &Server,
     timeout: Duration,
 ) -> Result<Option<u64>, ControlError> {
-    match server.spec.engine {
-        Engine::Vllm => vllm::version(server, timeout).await,
-        Engine::Sglang => sglang::version(server, timeout).await,
-        // The version is what we were told.
-        Engine::LlamaCpp | Engine::OpenAi => Ok(None),
+    let api = server_api(server.spec.engine);
+    for path in api.version_paths() {
+        match request(server, Method::GET, path, None, timeout).await {
+            Ok(reply) => {
+                if let Some(name) = api.version_name(&reply) {
+                    return parse_version(name).map(Some);
+                }
+            }
+            Err(error) if error.kind == Wrong::Refused => {}
+            Err(error) => return Err(error),
+        }
     }
+    Ok(None)
 }
 
-/// How a server is halted for an update.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Halt {
-    /// It has nothing of ours under way.
-    Empty,
-    /// What is under way stays, and goes on afterwards.
-    Keep,
-    /// What is under way is aborted.
-    Abort,
+/// Returns the reason why servers of a kind cannot be given other weights, if so.
+pub(super) fn cannot_update(kind: ServerKind) -> Option<&'static str> {
+    server_api(kind).weight_control().err()
 }
 
-/// Says why servers of a kind cannot be given other weights, if so.
-pub(super) const fn cannot_update(engine: Engine) -> Option<&'static str> {
-    match engine {
-        Engine::Vllm | Engine::Sglang => None,
-        Engine::LlamaCpp => Some(
-            "llama-server cannot be given other weights while it runs: start it anew, or train \
-             with vllm or sglang",
-        ),
-        Engine::OpenAi => Some(
-            "a plain OpenAI-compatible server cannot be given other weights: train with vllm or \
-             sglang",
-        ),
-    }
+fn weight_control(server: &Server) -> Result<&'static dyn WeightControl, ControlError> {
+    let control = server_api(server.spec.engine).weight_control();
+    control.map_err(|reason| ControlError::new(Wrong::Refused, reason))
 }
 
-/// Halts a server. Once this returns it produces nothing.
+/// Pauses a server. After the return it generates nothing.
 pub(super) async fn halt(
     server: &Server,
-    halt: Halt,
+    mode: PauseMode,
     timeout: Duration,
 ) -> Result<(), ControlError> {
-    match server.spec.engine {
-        Engine::Vllm => vllm::halt(server, halt, timeout).await,
-        Engine::Sglang => sglang::halt(server, halt, timeout).await,
-        Engine::LlamaCpp | Engine::OpenAi => plain::refuse(server.spec.engine),
-    }
+    execute(server, weight_control(server)?.pause(mode), timeout).await
 }
 
-/// Lets a halted server go on.
+/// Resumes a paused server.
 pub(super) async fn go_on(
     server: &Server,
-    halt: Halt,
+    mode: PauseMode,
     timeout: Duration,
 ) -> Result<(), ControlError> {
-    match server.spec.engine {
-        Engine::Vllm => vllm::go_on(server, timeout).await,
-        Engine::Sglang => sglang::go_on(server, halt, timeout).await,
-        Engine::LlamaCpp | Engine::OpenAi => plain::refuse(server.spec.engine),
-    }
+    execute(server, weight_control(server)?.resume(mode), timeout).await
 }
 
-/// Lets a halted server load weights from a directory, and call them by their version.
+/// Loads weights from a directory into a paused server, and sets their version.
 pub(super) async fn load(
     server: &Server,
     path: &str,
     version: u64,
     timeout: Duration,
 ) -> Result<(), ControlError> {
-    match server.spec.engine {
-        Engine::Vllm => vllm::load(server, path, version, timeout).await,
-        Engine::Sglang => sglang::load(server, path, version, timeout).await,
-        Engine::LlamaCpp | Engine::OpenAi => plain::refuse(server.spec.engine),
-    }
+    execute(server, weight_control(server)?.load(path, version), timeout).await
 }
 
-/// Lets a halted server receive weights over a group, as the member that is `index` servers behind
-/// the first, and call them by their version.
+/// Receives weights over a group into a paused server, which is the `index`th of the group, and
+/// sets their version.
 pub(super) async fn receive(
     server: &Server,
     group: &TransferGroup,
@@ -170,23 +143,42 @@ pub(super) async fn receive(
     timeout: Duration,
 ) -> Result<(), ControlError> {
     let rank = 1 + index * group.ranks_per_server;
-    match server.spec.engine {
-        Engine::Vllm => vllm::receive(server, group, version, rank, timeout).await,
-        Engine::Sglang => sglang::receive(server, group, version, rank, timeout).await,
-        Engine::LlamaCpp | Engine::OpenAi => plain::refuse(server.spec.engine),
-    }
+    execute(server, weight_control(server)?.receive(group, version, rank), timeout).await
 }
 
-/// Aborts a request. Servers that have no way to say so end it when its connection is closed.
+/// Aborts a request. Servers without an endpoint for it end it when its connection is closed.
 pub(super) async fn abort(
     server: &Server,
     request_id: &str,
     timeout: Duration,
 ) -> Result<(), ControlError> {
-    match server.spec.engine {
-        Engine::Vllm => vllm::abort(server, request_id, timeout).await,
-        Engine::Sglang => sglang::abort(server, request_id, timeout).await,
-        Engine::LlamaCpp | Engine::OpenAi => Ok(()),
+    let steps = server_api(server.spec.engine).abort_steps(request_id);
+    execute(server, steps, timeout).await
+}
+
+/// Executes the steps of a control operation in order, until one fails.
+async fn execute(
+    server: &Server,
+    steps: Vec<ControlStep>,
+    timeout: Duration,
+) -> Result<(), ControlError> {
+    for step in steps {
+        match post(server, step.path, &step.body, timeout).await {
+            Ok(()) => {}
+            Err(error) if error.kind == Wrong::Refused && step.is_optional => {}
+            Err(error) => return Err(failed_step(error, &step)),
+        }
+    }
+    Ok(())
+}
+
+fn failed_step(error: ControlError, step: &ControlStep) -> ControlError {
+    match step.hint {
+        _ if step.after_change => ControlError { kind: Wrong::Failed, ..error },
+        Some(hint) if error.kind == Wrong::Refused => {
+            ControlError { message: format!("{error}: {hint}"), ..error }
+        }
+        _ => error,
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use rollway_model_api::{CallError, ErrorKind};
 use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
@@ -12,7 +13,6 @@ use super::board::{Board, Health, Seat, Ticket};
 use super::{
     Lease, Options, Server, ServerId, ServerSpec, ServerView, State, Update, rolling, watch,
 };
-use crate::error::{CallError, ErrorKind};
 
 #[derive(Debug)]
 pub(super) struct Inner {

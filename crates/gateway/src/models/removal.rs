@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rollway_model_api::{CallError, ErrorKind};
+
 use super::board::Duty;
 use super::replace::drained;
 use super::{Handle, Inner, ServerId};
-use crate::error::{CallError, ErrorKind};
 
 /// What became of a server that was taken out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use rollway_model_api::server_api::PauseMode;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::board::Duty;
-use super::control::{self, ControlError, Halt, Wrong};
+
+use super::control::{self, ControlError, Wrong};
 use super::rolling::text;
 use super::update::{InFlight, Outcome, ServerReport, Update, Weights};
 use super::{Handle, Inner};
@@ -114,9 +116,9 @@ async fn exchange(
         return Outcome::PutBack("it is being removed".to_owned());
     }
     let halt = match update.in_flight {
-        InFlight::Drain { .. } => Halt::Empty,
-        InFlight::Keep => Halt::Keep,
-        InFlight::Abort => Halt::Abort,
+        InFlight::Drain { .. } => PauseMode::Empty,
+        InFlight::Keep => PauseMode::Keep,
+        InFlight::Abort => PauseMode::Abort,
     };
     // Counted before: what the server aborts may be gone by the time that it says so.
     let under_way = in_flight(inner, handle);
@@ -124,7 +126,7 @@ async fn exchange(
     let outcome = match halted {
         Err(error) => Outcome::PutBack(error.message),
         Ok(()) => {
-            if halt == Halt::Abort {
+            if halt == PauseMode::Abort {
                 *aborted += under_way;
                 abort_rest(inner, handle).await;
             }

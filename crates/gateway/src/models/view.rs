@@ -3,9 +3,10 @@
 use std::fmt;
 use std::time::Duration;
 
+use rollway_base::ServerKind;
+
 use super::ServerId;
 use super::board::{Duty, Health, Seat};
-use crate::dialect::Engine;
 
 pub use super::board::SeatCounts;
 
@@ -28,7 +29,7 @@ pub struct ServerView {
     /// Its name here.
     pub id: ServerId,
     /// What kind of server it is.
-    pub engine: Engine,
+    pub engine: ServerKind,
     /// Its root.
     pub url: String,
     /// The name that it knows its model by, once it was heard of.

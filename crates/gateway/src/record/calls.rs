@@ -6,8 +6,10 @@
 use std::collections::{HashMap, VecDeque};
 use std::mem;
 
+use rollway_model_api::replay::SavedResponse;
+
 use super::store::Said;
-use super::{Attempted, Kept, RecordError};
+use super::{Attempted, RecordError};
 
 /// What identifies the words of a call.
 pub(super) type Fingerprint = [u8; 32];
@@ -25,7 +27,7 @@ pub(super) struct Calls {
     calls: HashMap<u64, Known>,
     keys: HashMap<String, u64>,
     alike: HashMap<Fingerprint, Alike>,
-    kept: HashMap<u64, Kept>,
+    kept: HashMap<u64, SavedResponse>,
     /// The numbers of the answers that are kept, the oldest first.
     order: VecDeque<u64>,
     bytes: usize,
@@ -84,7 +86,7 @@ impl State {
 #[derive(Debug)]
 pub(super) enum Asked {
     New(u64),
-    Again(u64, Kept),
+    Again(u64, SavedResponse),
 }
 
 impl Calls {
@@ -283,7 +285,7 @@ impl Calls {
     }
 
     /// Keeps an answer for a client that asks again.
-    pub(super) fn keep(&mut self, number: u64, kept: Kept) {
+    pub(super) fn keep(&mut self, number: u64, kept: SavedResponse) {
         if !self.calls.contains_key(&number) {
             return;
         }
@@ -434,6 +436,6 @@ struct Earlier {
     claims: bool,
 }
 
-fn kept_bytes(kept: &Kept) -> usize {
+fn kept_bytes(kept: &SavedResponse) -> usize {
     kept.parts.iter().map(|part| part.len() + size_of_val(part)).sum()
 }

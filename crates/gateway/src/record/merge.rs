@@ -7,13 +7,13 @@ use std::iter::repeat_n;
 use rollway_experience::{
     Array, Eid, Experience, FieldError, Fields, Json, ModelVersions, TruncateStatus, VersionRun,
 };
+use rollway_model_api::ResponseChoice;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use super::plan::{Plan, PlanCounts};
 use super::store::{Origin, Store, Stored, value};
 use super::{RecordError, Turn};
-use crate::answer::Choice;
 
 /// What turns make.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -41,7 +41,7 @@ pub fn merge<T: Borrow<Turn>>(turns: impl IntoIterator<Item = T>) -> Result<Merg
         let said = store.said(turn.messages.as_ref(), turn.tools.as_ref())?;
         let (id, aborted) = (turn.id.clone(), turn.aborted);
         let origin = Origin { id, model: &turn.model, aborted };
-        let choice = Choice {
+        let choice = ResponseChoice {
             tokens: Some(turn.tokens.clone()),
             logprobs: turn.told_logprobs().map(<[f32]>::to_vec),
             versions: turn.versions.clone(),

@@ -1,5 +1,6 @@
 //! The turns of a run, in little room.
 
+use rollway_model_api::ResponseChoice;
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -8,7 +9,6 @@ use super::plan::MARKS_BYTES;
 use super::tokens::{Sequence, Tokens};
 use super::trie::{Node, ROOT, Trie};
 use super::{RecordError, Turn};
-use crate::answer::Choice;
 
 /// What a turn takes beside its content.
 const TURN_BYTES: usize = size_of::<Option<Stored>>() + MARKS_BYTES;
@@ -93,7 +93,7 @@ impl Store {
         origin: Origin<'_>,
         said: Said,
         prompt: &[i32],
-        choice: Choice,
+        choice: ResponseChoice,
     ) -> Result<usize, RecordError> {
         let tokens = choice.tokens.unwrap_or_default();
         check(prompt, &tokens, choice.logprobs.as_deref(), choice.versions.tokens())?;

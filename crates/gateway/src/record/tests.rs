@@ -5,17 +5,17 @@ mod retries;
 
 use bytes::Bytes;
 use rollway_experience::{Experience, Kind, ModelVersions, TruncateStatus, VersionRun};
+use rollway_model_api::ResponseChoice;
+use rollway_model_api::replay::SavedResponse;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::answer::Choice;
-use crate::call;
 
-fn chat(messages: Value) -> Call {
+fn chat(messages: Value) -> ModelCall {
     let Value::Object(body) = json!({"messages": messages, "tools": [{"type": "function"}]}) else {
         unreachable!()
     };
-    Call { kind: call::Kind::Chat, body, stream: false, choices: 1 }
+    ModelCall { kind: rollway_model_api::CallKind::Chat, body, stream: false, choices: 1 }
 }
 
 fn versions(version: u64, tokens: usize) -> ModelVersions {
@@ -24,8 +24,8 @@ fn versions(version: u64, tokens: usize) -> ModelVersions {
     ModelVersions::from_runs(runs).unwrap()
 }
 
-fn choice(tokens: &[i32], text: &str) -> Choice {
-    Choice {
+fn choice(tokens: &[i32], text: &str) -> ResponseChoice {
+    ResponseChoice {
         tokens: Some(tokens.to_vec()),
         logprobs: Some(tokens.iter().map(|&token| -(token as f32)).collect()),
         versions: versions(3, tokens.len()),
@@ -34,13 +34,13 @@ fn choice(tokens: &[i32], text: &str) -> Choice {
     }
 }
 
-fn answer(id: &str, prompt: &[i32], choices: Vec<Choice>) -> Answer {
+fn answer(id: &str, prompt: &[i32], choices: Vec<ResponseChoice>) -> ModelResponse {
     let (id, model) = (id.to_owned(), "m".to_owned());
-    Answer { id, model, prompt: Some(prompt.to_vec()), choices, end: End::Complete }
+    ModelResponse { id, model, prompt: Some(prompt.to_vec()), choices, end: ResponseEnd::Complete }
 }
 
-fn kept(text: &str) -> Kept {
-    Kept { stream: false, parts: vec![Bytes::copy_from_slice(text.as_bytes())] }
+fn kept(text: &str) -> SavedResponse {
+    SavedResponse { stream: false, parts: vec![Bytes::copy_from_slice(text.as_bytes())] }
 }
 
 fn retry() -> Attempted {
@@ -48,7 +48,12 @@ fn retry() -> Attempted {
 }
 
 /// Begins a call that must be new.
-fn begin(recorder: &mut Recorder, words: u8, call: &Call, attempted: &Attempted) -> CallNumber {
+fn begin(
+    recorder: &mut Recorder,
+    words: u8,
+    call: &ModelCall,
+    attempted: &Attempted,
+) -> CallNumber {
     match recorder.begin_as([words; 32], call, attempted) {
         Ok(Begun::New(number)) => number,
         other => panic!("not new: {other:?}"),
@@ -56,7 +61,7 @@ fn begin(recorder: &mut Recorder, words: u8, call: &Call, attempted: &Attempted)
 }
 
 /// Makes a call that goes well.
-fn ask(recorder: &mut Recorder, call: &Call, answer: Answer) {
+fn ask(recorder: &mut Recorder, call: &ModelCall, answer: ModelResponse) {
     let words = u8::try_from(recorder.turns()).unwrap();
     let number = begin(recorder, words, call, &Attempted::default());
     recorder.answered(number, answer, kept("")).unwrap();
@@ -205,7 +210,7 @@ fn what_cannot_be_trained_on_is_said() {
     let call = chat(json!([]));
     let mut recorder = Recorder::new(Limits::default());
     let number = begin(&mut recorder, 0, &call, &Attempted::default());
-    let mut silent = answer("a", &[], vec![Choice::default()]);
+    let mut silent = answer("a", &[], vec![ResponseChoice::default()]);
     silent.prompt = None;
     recorder.answered(number, silent.clone(), kept("text")).unwrap();
     assert_eq!(recorder.experiences(0), Err(RecordError::NoTokens("m".to_owned())));
@@ -215,7 +220,7 @@ fn what_cannot_be_trained_on_is_said() {
     // One that was aborted before anything was told is no reason.
     let mut recorder = Recorder::new(Limits::default());
     let number = begin(&mut recorder, 0, &call, &Attempted::default());
-    silent.end = End::Aborted;
+    silent.end = ResponseEnd::Aborted;
     recorder.answered(number, silent, kept("")).unwrap();
     assert_eq!(recorder.experiences(0), Ok(Vec::new()));
     assert_eq!((recorder.counts().aborted, recorder.counts().untold), (1, 1));

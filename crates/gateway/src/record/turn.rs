@@ -1,12 +1,11 @@
 //! One turn: a prompt, and what the model said to it.
 
 use rollway_experience::ModelVersions;
+use rollway_model_api::{ModelCall, ModelResponse, ResponseEnd};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::RecordError;
-use crate::answer::{Answer, End};
-use crate::call::Call;
 
 /// One choice of one answer, with everything that a trainer needs of it.
 ///
@@ -46,14 +45,14 @@ pub struct Turn {
 impl Turn {
     /// Returns the turns of an answer that are worth keeping: all choices of a complete one, and of
     /// an aborted one those with tokens.
-    pub fn of(call: &Call, answer: Answer) -> Result<Vec<Self>, RecordError> {
-        let is_aborted = answer.end == End::Aborted;
+    pub fn of(call: &ModelCall, answer: ModelResponse) -> Result<Vec<Self>, RecordError> {
+        let is_aborted = answer.end == ResponseEnd::Aborted;
         let Told { prompt, choices } = match told(answer.prompt, answer.choices, is_aborted) {
             Some(told) => told,
             None if is_aborted => return Ok(Vec::new()),
             None => return Err(RecordError::NoTokens(answer.model)),
         };
-        let turn = |(index, choice): (usize, crate::answer::Choice)| Self {
+        let turn = |(index, choice): (usize, rollway_model_api::ResponseChoice)| Self {
             id: turn_id(&answer.id, index),
             model: answer.model.clone(),
             prompt: prompt.clone(),
@@ -81,13 +80,13 @@ pub(super) struct Told {
     /// The ids of the prompt's tokens.
     pub(super) prompt: Vec<i32>,
     /// The choices that are worth keeping, with their indices.
-    pub(super) choices: Vec<(usize, crate::answer::Choice)>,
+    pub(super) choices: Vec<(usize, rollway_model_api::ResponseChoice)>,
 }
 
 /// Returns what is worth keeping of an answer; none if the tokens were not told.
 pub(super) fn told(
     prompt: Option<Vec<i32>>,
-    choices: Vec<crate::answer::Choice>,
+    choices: Vec<rollway_model_api::ResponseChoice>,
     is_aborted: bool,
 ) -> Option<Told> {
     let prompt = prompt?;

@@ -3,7 +3,7 @@
 use rollway_experience::IdPart;
 use serde_json::{Map, Value, json};
 
-use crate::error::{CallError, ErrorKind};
+use rollway_model_api::{CallError, ErrorKind};
 
 /// How many message ids one feedback may name.
 const IDS_MAX: usize = 65_536;

@@ -10,12 +10,12 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::Response;
 use axum::routing::post;
+use rollway_model_api::{CallError, ErrorKind};
 use serde_json::Value;
 
 use super::Inner;
 use super::commit::CommitError;
 use super::feedback::{Feedback, Outcome};
-use crate::error::{CallError, ErrorKind};
 use crate::http::read_body;
 
 /// The largest feedback.

@@ -6,7 +6,6 @@ use rollway_base::Secret;
 use rollway_base::ServerKind;
 use rollway_experience::{Experience, deserialize_many};
 use rollway_gateway::access::RunName;
-use rollway_gateway::dialect::Engine;
 use rollway_gateway::gateway::{Gateway, Handle, Limits, Options};
 use rollway_gateway::models::{self, ServerSpec};
 use rollway_gateway::record;
@@ -51,12 +50,7 @@ pub(crate) fn spec(server: &MockServer, kind: ServerKind) -> ServerSpec {
     ServerSpec {
         model: MODEL.to_owned(),
         trained: true,
-        engine: match kind {
-            ServerKind::Vllm => Engine::Vllm,
-            ServerKind::Sglang => Engine::Sglang,
-            ServerKind::LlamaCpp => Engine::LlamaCpp,
-            ServerKind::Openai => Engine::OpenAi,
-        },
+        engine: kind,
         url: server.url(),
         api_key: None,
         server_model: None,

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use axum::Router;
 use axum::http::{HeaderMap, Method};
+use rollway_base::ServerKind;
 use rollway_gateway::access::RunName;
-use rollway_gateway::dialect::Engine;
 use rollway_gateway::gateway::{CallEnded, CallWatcher, Gateway};
 use rollway_gateway::models::ServerSpec;
 use serde_json::json;
@@ -48,7 +48,7 @@ async fn a_call_carries_the_trace_of_its_client_or_of_its_run() {
     tokio::spawn(async move { axum::serve(listener, app).await });
     let mut options = options();
     options.watcher = Some(Arc::new(Tracer));
-    let (engine, model) = (Engine::OpenAi, MODEL.to_owned());
+    let (engine, model) = (ServerKind::Openai, MODEL.to_owned());
     let spec = ServerSpec { model, trained: false, engine, url, api_key: None, server_model: None };
     let gateway = Gateway::start(options, vec![spec]).await.unwrap();
     let run = |attempt| Run {

@@ -4,7 +4,6 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use rollway_base::ServerKind;
-use rollway_gateway::dialect::Engine;
 use rollway_gateway::models::{InFlight, Models, Options, Outcome, State, Update, Wanted, Weights};
 use rollway_mock_server::MockServer;
 use serde_json::{Value, json};
@@ -129,7 +128,7 @@ async fn liar(said: &'static str) -> (StandIn, Models) {
     })
     .await;
     let models = Models::new(options());
-    models.add(server.spec("trained", Engine::Vllm)).unwrap();
+    models.add(server.spec("trained", ServerKind::Vllm)).unwrap();
     // It is running once it gives a place.
     models.pick(Wanted::default()).await.unwrap();
     (server, models)

@@ -6,7 +6,6 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use reqwest::Response;
 use rollway_base::ServerKind;
-use rollway_gateway::dialect::Engine;
 use rollway_gateway::models::{
     InFlight, Lease, Models, Options, Outcome, ServerSpec, ServerView, State, Update, UpdateReport,
     Wanted, Weights,
@@ -111,13 +110,7 @@ impl Fleet {
     }
 }
 
-pub(crate) fn spec(kind: ServerKind, url: String) -> ServerSpec {
-    let engine = match kind {
-        ServerKind::Vllm => Engine::Vllm,
-        ServerKind::Sglang => Engine::Sglang,
-        ServerKind::LlamaCpp => Engine::LlamaCpp,
-        ServerKind::Openai => Engine::OpenAi,
-    };
+pub(crate) fn spec(engine: ServerKind, url: String) -> ServerSpec {
     let model = "trained".to_owned();
     ServerSpec { model, trained: true, engine, url, api_key: None, server_model: None }
 }

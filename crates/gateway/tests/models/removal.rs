@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use rollway_base::ServerKind;
-use rollway_gateway::error::ErrorKind;
 use rollway_gateway::models::{Removed, State, Wanted};
+use rollway_model_api::ErrorKind;
 
 use crate::fleet::{DRAIN, Fleet, held_streams};
 use crate::stand_in::options;

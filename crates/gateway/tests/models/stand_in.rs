@@ -8,7 +8,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::Response;
-use rollway_gateway::dialect::Engine;
+use rollway_base::ServerKind;
 use rollway_gateway::models::{Models, Options, ServerSpec};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -69,7 +69,7 @@ impl StandIn {
     }
 
     /// How to reach it.
-    pub(crate) fn spec(&self, model: &str, engine: Engine) -> ServerSpec {
+    pub(crate) fn spec(&self, model: &str, engine: ServerKind) -> ServerSpec {
         spec(self.address, model, engine)
     }
 }
@@ -95,7 +95,7 @@ pub(crate) fn well(name: &'static str) -> impl Fn(&Asked) -> (u16, Value) + Send
 }
 
 /// A server at an address, as the trained model if it is called `trained`.
-pub(crate) fn spec(address: SocketAddr, model: &str, engine: Engine) -> ServerSpec {
+pub(crate) fn spec(address: SocketAddr, model: &str, engine: ServerKind) -> ServerSpec {
     ServerSpec {
         model: model.to_owned(),
         trained: model == "trained",

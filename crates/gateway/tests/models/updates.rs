@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use rollway_base::ServerKind;
 use rollway_core::rendezvous::{TensorSpec, TransferGroup};
-use rollway_gateway::dialect::Engine;
 use rollway_gateway::models::{InFlight, Options, Outcome, State, Update, Wanted, Weights};
 
 use crate::fleet::{DRAIN, Fleet, Stream, held_streams, outcomes, versions};
@@ -213,7 +212,7 @@ async fn whoever_comes_late_or_back_gets_the_weights_of_the_others() {
 async fn servers_that_keep_their_weights_say_so() {
     let llama = StandIn::start(well("m")).await;
     let mut fleet = Fleet::start(ServerKind::Vllm, 0, options()).await;
-    fleet.models.add(llama.spec("trained", Engine::LlamaCpp)).unwrap();
+    fleet.models.add(llama.spec("trained", ServerKind::LlamaCpp)).unwrap();
     fleet.wait_for(|servers| servers[0].state == State::Running).await;
     let report = fleet.update(1, DRAIN).await;
     let Outcome::Skipped(why) = &report.servers[0].outcome else { panic!("{report:?}") };

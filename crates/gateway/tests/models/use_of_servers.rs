@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use rollway_base::ServerKind;
-use rollway_gateway::dialect::Engine;
-use rollway_gateway::error::ErrorKind;
 use rollway_gateway::models::{Lease, Models, Options, ServerId, ServerSpec, State, Wanted};
+use rollway_model_api::ErrorKind;
 
 use crate::fleet::Fleet;
 use crate::stand_in::{StandIn, models, options, spec, well};
@@ -14,8 +13,8 @@ use crate::stand_in::{StandIn, models, options, spec, well};
 async fn a_call_gets_a_server_of_its_model() {
     let (one, two) = (StandIn::start(well("weights")).await, StandIn::start(well("judge")).await);
     let models = models();
-    models.add(one.spec("trained", Engine::LlamaCpp)).unwrap();
-    let judge = models.add(two.spec("judge", Engine::OpenAi)).unwrap();
+    models.add(one.spec("trained", ServerKind::LlamaCpp)).unwrap();
+    let judge = models.add(two.spec("judge", ServerKind::Openai)).unwrap();
     let lease = models.pick(Wanted::default()).await.unwrap();
     assert_eq!(lease.server().spec.model, "trained");
     assert_eq!(lease.server_model(), "weights");
@@ -38,7 +37,7 @@ async fn without_models_that_is_what_is_said() {
 async fn places_are_limited_and_given_in_order() {
     let one = StandIn::start(well("m")).await;
     let models = Models::new(Options { max_in_flight: 1, ..options() });
-    models.add(one.spec("trained", Engine::LlamaCpp)).unwrap();
+    models.add(one.spec("trained", ServerKind::LlamaCpp)).unwrap();
     let first = models.pick(Wanted::default()).await.unwrap();
     let mut waiting = Vec::new();
     for _ in 0..3 {
@@ -63,7 +62,7 @@ async fn places_are_limited_and_given_in_order() {
 async fn whoever_gets_no_server_hears_why() {
     let address = StandIn::start(well("m")).await.stop().await;
     let models = Models::new(Options { max_wait: Duration::from_millis(50), ..options() });
-    models.add(spec(address, "trained", Engine::LlamaCpp)).unwrap();
+    models.add(spec(address, "trained", ServerKind::LlamaCpp)).unwrap();
     let error = models.pick(Wanted::default()).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Unavailable);
     let start = r#"no server of model "trained" could take the call within 0.05 s: "#;
@@ -75,7 +74,7 @@ async fn whoever_gets_no_server_hears_why() {
 async fn a_server_that_dies_is_left_out_until_it_is_back() {
     let one = StandIn::start(well("m")).await;
     let models = Models::new(Options { health_interval: Duration::from_secs(3600), ..options() });
-    models.add(one.spec("trained", Engine::LlamaCpp)).unwrap();
+    models.add(one.spec("trained", ServerKind::LlamaCpp)).unwrap();
     let lease = models.pick(Wanted::default()).await.unwrap();
     let address = one.stop().await;
     lease.unreachable("connection refused");
@@ -112,7 +111,7 @@ async fn requests_that_fail_make_a_server_unusable_one_that_goes_well_forgives()
     let hour = Duration::from_secs(3600);
     let max_wait = Duration::from_millis(20);
     let models = Models::new(Options { health_interval: hour, max_wait, ..options() });
-    models.add(one.spec("trained", Engine::LlamaCpp)).unwrap();
+    models.add(one.spec("trained", ServerKind::LlamaCpp)).unwrap();
     let lease = pick_patiently(&models).await;
     for _ in 0..2 {
         lease.went_wrong("answered 500");
@@ -169,7 +168,7 @@ async fn sessions_stay_at_their_server_and_calls_avoid_who_failed_them() {
 async fn ten_thousand_who_wait_are_all_served() {
     let one = StandIn::start(well("m")).await;
     let models = Models::new(Options { max_in_flight: 16, ..options() });
-    models.add(one.spec("trained", Engine::LlamaCpp)).unwrap();
+    models.add(one.spec("trained", ServerKind::LlamaCpp)).unwrap();
     let calls = (0..10_000_u64).map(|session| {
         let models = models.clone();
         tokio::spawn(async move {
@@ -191,7 +190,7 @@ async fn ten_thousand_who_wait_are_all_served() {
 async fn servers_that_are_described_wrongly_are_refused_in_words() {
     let models = models();
     let address = "127.0.0.1:1".parse().unwrap();
-    let good = || spec(address, "trained", Engine::Vllm);
+    let good = || spec(address, "trained", ServerKind::Vllm);
     let with_url = |url: &str| ServerSpec { url: url.into(), ..good() };
     for (spec, why) in [
         (with_url("localhost:80"), "must begin with http:// or https://"),

@@ -46,7 +46,8 @@ proptest! {
             Script::new(Tokenizer::new(10), lengths, seed, &[1], None, 0).content()
         };
         prop_assert_eq!(length(CompletionLengths::Fixed(low)), low);
-        prop_assert!((low..=low + more).contains(&length(CompletionLengths::Uniform(low, low + more))));
+        let uniform = CompletionLengths::Uniform(low, low + more);
+        prop_assert!((low..=low + more).contains(&length(uniform)));
         let max = low + more;
         let geometric = CompletionLengths::Geometric { mean: low.into(), max };
         prop_assert!((1..=max).contains(&length(geometric)));

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rollway_base::Secret;
 use rollway_core::{
     AttemptId, BatchId, BatchKind, Cancel, CancelReason, Life, RunnerId, Runs, TaskId,
 };
@@ -12,7 +13,6 @@ use super::{compact, to_ms};
 use crate::field_error::Invalid;
 use crate::message::{Definition, DefinitionId, EngineMessage, StartAttempt, Welcome};
 use crate::proto::{self, engine_message::Kind, start_attempt::Batch};
-use rollway_base::Secret;
 
 /// The definitions that a worker was sent, and so the way from what the engine sends to what the
 /// worker has to do.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use rollway_base::Secret;
 use rollway_core::{AttemptId, FailureKind, Life, RunId, RunnerId};
 
 use super::{compact, cut, text};
@@ -11,7 +12,6 @@ use crate::message::{
     WorkerMessage,
 };
 use crate::proto::{self, run_finished, worker_message::Kind};
-use rollway_base::Secret;
 
 /// More runners in one process are a mistake.
 const MAX_RUNNERS: u32 = 65_536;

@@ -5,6 +5,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_core::Stream;
+use rollway_base::Address;
+use rollway_base::Secret;
 use tokio::sync::mpsc;
 use tonic::client::Grpc;
 use tonic::{Request, Status, Streaming};
@@ -15,8 +17,6 @@ use crate::codec::{Decoded, Outgoing, WireCodec};
 use crate::refusal::{Refusal, RefusalCode};
 use crate::status_message::status_message;
 use crate::worker_client;
-use rollway_base::Address;
-use rollway_base::Secret;
 
 /// Requests that wait to be sent: one at a time, and a goodbye.
 const OUTGOING: usize = 4;

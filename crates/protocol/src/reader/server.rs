@@ -11,6 +11,8 @@ use bytes::{BufMut as _, Bytes, BytesMut};
 use futures_core::Stream;
 use prost::Message as _;
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
+use rollway_base::Address;
+use rollway_base::Secret;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -26,8 +28,6 @@ use crate::refusal::{Refusal, RefusalCode};
 use crate::status_message::status_message;
 use crate::worker_server::BindError;
 use crate::worker_server::listen::{Gate, Listener, Socket};
-use rollway_base::Address;
-use rollway_base::Secret;
 
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 type Messages = Streaming<Decoded<proto::TrainerMessage>>;

@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
 use hyper_util::rt::TokioIo;
+use rollway_base::Address;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tonic::transport::{Channel, Endpoint, Uri};
 use tower_service::Service;
 
 use super::{ConnectError, Options, endpoint};
-use rollway_base::Address;
 
 /// The socket below a connection, to be watched and nothing else.
 #[derive(Debug)]

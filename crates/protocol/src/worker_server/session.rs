@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
 use futures_core::Stream;
+use rollway_base::Secret;
 use tokio::sync::{mpsc, oneshot};
 use tonic::server::{Grpc, StreamingService};
 use tonic::{Code, Request, Response, Status, Streaming, body};
@@ -20,7 +21,6 @@ use crate::message::{Hello, WorkerMessage};
 use crate::proto::{self, engine_message, worker_message::Kind};
 use crate::refusal::{Refusal, RefusalCode};
 use crate::status_message::status_message;
-use rollway_base::Secret;
 
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 

@@ -4,7 +4,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::common::{self, *};
 use rollway_base::{Address, Secret};
 use rollway_core::metrics::Metrics;
 use rollway_core::{AttemptId, Cancel, Life, RunId, RunnerId};
@@ -16,6 +15,8 @@ use rollway_protocol::{
     EngineMessage, Hello, LogLevel, LogLine, LogSource, Outcome, Refusal, RefusalCode,
     RunnerReport, Versions, WorkerMessage, proto,
 };
+
+use crate::common::{self, *};
 
 async fn joined(server: &mut Server) -> (rollway_protocol::worker_server::Connection, Connected) {
     let address = server.address().clone();

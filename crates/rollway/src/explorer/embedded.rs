@@ -3,10 +3,10 @@
 
 use std::path::PathBuf;
 
+use rollway_base::ServerKind;
 use rollway_config::{Config, EngineType, Model};
 use rollway_engine::tiny::trainer::MODEL;
 use rollway_engine::tiny::{Options, TinyServer};
-use rollway_gateway::dialect::Engine;
 use rollway_gateway::models::ServerSpec;
 use rollway_mock_server::{MockServer, MockServerOptions};
 use rollway_tiny::Weights;
@@ -64,7 +64,7 @@ impl Embedded {
             specs.push(ServerSpec {
                 model: name.to_owned(),
                 trained: false,
-                engine: Engine::Vllm,
+                engine: ServerKind::Vllm,
                 url: url.unwrap_or_default(),
                 api_key: None,
                 server_model: Some(name.to_owned()),

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rollway_config::{Config, EngineType, Model};
+use rollway_base::ServerKind;
+use rollway_config::{Config, Model};
 use rollway_engine::ChildOptions;
 use rollway_engine::process::python;
 use rollway_protocol::env;
@@ -67,14 +68,9 @@ fn modules(config: &Config) -> BTreeSet<&str> {
 }
 
 fn served(name: &str, model: &Model) -> Value {
-    let engine = match model.engine_type {
-        // Those that are embedded speak like vLLM.
-        EngineType::Vllm | EngineType::Tiny | EngineType::Echo => "vllm",
-        EngineType::Sglang => "sglang",
-        EngineType::LlamaCpp => "llama_cpp",
-        EngineType::Openai => "openai",
-    };
-    json!({ "name": name, "engine": engine })
+    // Embedded models have the API of vLLM.
+    let kind = model.engine_type.server_kind().unwrap_or(ServerKind::Vllm);
+    json!({ "name": name, "engine": kind.name() })
 }
 
 /// Returns where modules are looked for before anywhere else: beside the configuration, and where

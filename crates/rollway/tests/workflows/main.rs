@@ -7,10 +7,10 @@ mod world;
 use std::collections::BTreeSet;
 
 use rollway::workflow_runtime::{Fleet, FleetErrorKind, TASK_ENCODING};
+use rollway_base::ServerKind;
 use rollway_core::FailureKind;
 use rollway_core::metrics::Metrics;
 use rollway_experience::{Experience, deserialize_many};
-use rollway_gateway::dialect::Engine;
 use serde_json::{Value, json};
 
 use crate::world::{World, drawn, failed, run};
@@ -25,7 +25,7 @@ async fn a_job_without_python_asks_judges_and_labels() {
         let fleet = Fleet::choose(&config).unwrap();
         fleet.check(&config).await.unwrap();
         assert!(fleet.needs_prompts());
-        let gateway = world.gateway(&config, Engine::Vllm).await;
+        let gateway = world.gateway(&config, ServerKind::Vllm).await;
         let (train, _) = drawn(&config);
         let tasks = train.iter().map(|one| fleet.task(one).unwrap()).collect();
         let collected = run(&fleet, &config, &gateway, tasks).await;
@@ -64,7 +64,7 @@ async fn an_eval_yields_rewards_and_no_payloads() {
     let input = "default_workflow_type: simple_workflow, default_reward_fn_type: contains,";
     let config = world.config(input, "");
     let fleet = Fleet::choose(&config).unwrap();
-    let gateway = world.gateway(&config, Engine::Vllm).await;
+    let gateway = world.gateway(&config, ServerKind::Vllm).await;
     let (_, evals) = drawn(&config);
     let tasks = evals.iter().map(|one| {
         let mut one = one.clone();
@@ -93,14 +93,14 @@ async fn what_the_machinery_does_wrong_is_no_reward() {
     let tasks: Vec<_> = train.iter().map(|one| fleet.task(one).unwrap()).collect();
 
     // A server that tells no token ids: its answers cannot be recorded.
-    let gateway = world.gateway(&config, Engine::OpenAi).await;
+    let gateway = world.gateway(&config, ServerKind::Openai).await;
     let collected = run(&fleet, &config, &gateway, tasks.clone()).await;
     assert!(collected.payloads.is_empty());
     assert_eq!(failed(&collected, FailureKind::InvalidOutput), 6, "{:?}", collected.statuses);
 
     // No server at all, and no retries of what that costs.
     let config = world.config(SIMPLE, "failures: {model_unavailable: {retries: 0}},");
-    let gateway = world.gateway(&config, Engine::Vllm).await;
+    let gateway = world.gateway(&config, ServerKind::Vllm).await;
     world.server.stop().await;
     let collected = run(&fleet, &config, &gateway, tasks).await;
     assert!(collected.payloads.is_empty());
@@ -112,7 +112,7 @@ async fn an_answer_that_nobody_expects_fails_the_run() {
     let world = World::new();
     let config = world.config(SIMPLE, "");
     let fleet = Fleet::choose(&config).unwrap();
-    let gateway = world.gateway(&config, Engine::Vllm).await;
+    let gateway = world.gateway(&config, ServerKind::Vllm).await;
     let (mut train, _) = drawn(&config);
     train[0].task.response = None;
     train[1].task.messages.clear();

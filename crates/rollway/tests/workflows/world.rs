@@ -7,8 +7,8 @@ use rollway::taskset::{Drawn, Opener};
 use rollway::tiny::{self, TinyServer};
 use rollway::workflow_runtime::Fleet;
 use rollway::{Collect, Collected, Scheduler, Task, gateway_options};
+use rollway_base::ServerKind;
 use rollway_core::FailureKind;
-use rollway_gateway::dialect::Engine;
 use rollway_gateway::gateway::Gateway;
 use rollway_gateway::models::ServerSpec;
 use tempfile::TempDir;
@@ -52,7 +52,7 @@ explorer: {{{explorer} rollout_model: {{engine_type: tiny}}, max_timeout: 20, ma
     }
 
     /// Returns a gateway before the model.
-    pub(crate) async fn gateway(&self, config: &Config, engine: Engine) -> Gateway {
+    pub(crate) async fn gateway(&self, config: &Config, engine: ServerKind) -> Gateway {
         let (mut options, mut servers) = gateway_options::options(config).unwrap();
         options.models.health_interval = Duration::from_millis(50);
         options.models.max_wait = Duration::from_millis(500);

@@ -21,11 +21,15 @@ const ARROWS: &[Arrows] = &[
     only("crates/protocol", &["rollway-base", "rollway-core", "rollway-experience"]),
     only("crates/conformance", &["rollway-base", "rollway-core", "rollway-protocol"]),
     only("crates/mock-server", &["rollway-base"]),
+    only("crates/model-api", &["rollway-base", "rollway-core", "rollway-experience"]),
     only("crates/config", &["rollway-base", "rollway-core"]),
     only("crates/tasksets", &["rollway-base", "rollway-core", "rollway-config"]),
     only("crates/sync", &["rollway-base", "rollway-core", "rollway-config"]),
     Arrows { folder: "crates/data", to: To::Anything },
-    Arrows { folder: "crates/gateway", to: To::Anything },
+    only(
+        "crates/gateway",
+        &["rollway-base", "rollway-core", "rollway-experience", "rollway-model-api"],
+    ),
     Arrows { folder: "crates/tiny", to: To::Anything },
     only(
         "crates/engine",

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use reqwest::header::HeaderMap;
 use rollway_base::Secret;
+use rollway_base::ServerKind;
 use rollway_core::BatchKind;
 use rollway_engine::events::Observers;
 use rollway_engine::{Gated, GatewayKeys, Local, Registry, RunContext, RunOutput};
-use rollway_gateway::dialect::Engine;
 use rollway_gateway::gateway::{self, Gateway};
 use rollway_gateway::models::{self, ServerSpec};
 use rollway_gateway::record;
@@ -36,7 +36,7 @@ async fn start(server: &MockServer, observers: &Observers) -> Gateway {
     let server = ServerSpec {
         model: "policy".to_owned(),
         trained: true,
-        engine: Engine::Vllm,
+        engine: ServerKind::Vllm,
         url: server.url(),
         api_key: None,
         server_model: None,

@@ -233,7 +233,7 @@ proptest! {
             let call = chat(turn.messages.clone().unwrap());
             let words = u8::try_from(at).unwrap();
             let number = begin(&mut recorder, words, &call, &Attempted::default());
-            let said = Choice {
+            let said = ResponseChoice {
                 tokens: Some(turn.tokens.clone()),
                 logprobs: Some(turn.logprobs.clone()),
                 versions: turn.versions.clone(),
@@ -242,7 +242,7 @@ proptest! {
             };
             let mut answer = answer(&turn.id, &turn.prompt, vec![said]);
             if turn.aborted && !turn.tokens.is_empty() {
-                answer.end = End::Aborted;
+                answer.end = ResponseEnd::Aborted;
             }
             recorder.answered(number, answer, kept("")).unwrap();
             let of = recorder.turns_of(number);

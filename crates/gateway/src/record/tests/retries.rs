@@ -22,7 +22,7 @@ fn complete(recorder: &mut Recorder, number: CallNumber, id: &str) {
 
 fn abort(recorder: &mut Recorder, number: CallNumber, id: &str) {
     let mut answer = answer(id, &[1], vec![choice(&[2], "")]);
-    answer.end = End::Aborted;
+    answer.end = ResponseEnd::Aborted;
     recorder.answered(number, answer, kept("")).unwrap();
 }
 

@@ -1,0 +1,92 @@
+//! Options and limits of the gateway.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rollway_base::Secret;
+use serde_json::{Map, Value};
+
+use crate::call_observer::CallWatcher;
+use crate::{models, record};
+
+/// Options of a gateway.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Address to listen on, as `host:port`; port 0 means any free port.
+    pub listen: String,
+    /// Host name in the URL for clients; none: the address that is listened on.
+    pub host: Option<String>,
+    /// Admin key: servers, metrics, calls of agents in serve mode.
+    pub admin_key: Secret,
+    /// Limits of requests.
+    pub limits: Limits,
+    /// Limits of the recording of a run.
+    pub record: record::Limits,
+    /// Options of health checks and routing.
+    pub models: models::Options,
+    /// Sampling arguments (`temperature`, `top_p`, ...) for calls of the trained model.
+    pub sampling: Map<String, Value>,
+    /// Whether `sampling` also replaces arguments of clients, instead of filling in missing ones.
+    pub force_sampling: bool,
+    /// Observer of the calls of runs.
+    pub watcher: Option<Arc<dyn CallWatcher>>,
+}
+
+/// Limits of requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Maximum size of a request body, in bytes.
+    pub max_body_bytes: usize,
+    /// Maximum size of a server's response, in bytes; of a stream, all events together.
+    pub max_answer_bytes: usize,
+    /// Maximum number of calls in flight.
+    pub max_in_flight: usize,
+    /// Maximum number of calls in flight per run.
+    pub max_in_flight_per_run: usize,
+    /// Maximum number of open connections; further ones wait to be accepted.
+    pub max_connections: usize,
+    /// Timeout of the head of a request, and again of its body.
+    pub request_timeout: Duration,
+    /// Timeout of a call, from its first byte to the last byte of its response.
+    pub call_timeout: Duration,
+    /// Timeout between two chunks of a server's stream.
+    pub idle_timeout: Duration,
+    /// Maximum number of times that a call is sent to another server because one was unreachable
+    /// or failed before the first byte of its response.
+    pub max_retries: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            max_body_bytes: 32 << 20,
+            max_answer_bytes: 64 << 20,
+            max_in_flight: 32_768,
+            max_in_flight_per_run: 256,
+            max_connections: 65_536,
+            request_timeout: Duration::from_secs(60),
+            call_timeout: Duration::from_secs(1800),
+            idle_timeout: Duration::from_secs(300),
+            max_retries: 2,
+        }
+    }
+}
+
+/// Tokens of the calls of a gateway, as reported by its servers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tokens {
+    /// Prompt tokens.
+    pub prompt: u64,
+    /// Completion tokens.
+    pub answer: u64,
+}
+
+/// Metrics that `GET /metrics` appends to the gateway's own.
+pub trait FurtherMetrics: fmt::Debug + Send + Sync + 'static {
+    /// Returns the metrics as OpenMetrics, without the final line. No name begins with
+    /// `rollway_gateway_`.
+    fn metrics(&self) -> Pin<Box<dyn Future<Output = String> + Send + '_>>;
+}

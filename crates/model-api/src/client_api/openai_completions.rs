@@ -1,0 +1,75 @@
+//! The OpenAI Completions API.
+
+use serde_json::Value;
+
+use super::ClientApi;
+use super::request_fields::{RequestFields, a, parse, refusal};
+use crate::error::CallError;
+use crate::model_call::{CallKind, ModelCall};
+
+/// `POST /v1/completions`.
+#[derive(Debug)]
+pub struct OpenaiCompletions;
+
+impl ClientApi for OpenaiCompletions {
+    fn name(&self) -> &'static str {
+        "completions"
+    }
+
+    fn path(&self) -> &'static str {
+        CallKind::Completion.path()
+    }
+
+    fn id_prefix(&self) -> &'static str {
+        "cmpl"
+    }
+
+    fn parse(&self, body: &[u8]) -> Result<ModelCall, CallError> {
+        parse(CallKind::Completion, body, check_prompt, check_logprobs)
+    }
+}
+
+/// Checks that there is exactly one prompt: the choices of a recorded response share it.
+fn check_prompt(fields: &RequestFields<'_>) -> Result<(), CallError> {
+    let at = "prompt";
+    let prompts = match fields.get(at) {
+        Some(Value::String(_)) => return Ok(()),
+        Some(Value::Array(prompts)) => prompts,
+        Some(other) => {
+            let wanted = "a string or a list of token ids";
+            return Err(refusal(format!("prompt must be {wanted}, not {}", a(other))).at(at));
+        }
+        None => return Err(refusal("prompt is missing").at(at)),
+    };
+    match prompts.as_slice() {
+        [] => Err(refusal("prompt is empty: it needs at least one token id").at(at)),
+        [Value::String(_)] => Ok(()),
+        [Value::Array(ids)] => token_ids(ids),
+        [Value::String(_) | Value::Array(_), ..] => Err(refusal(format!(
+            "prompt has {} prompts, but one call takes one: make a call for each",
+            prompts.len()
+        ))
+        .at(at)),
+        ids => token_ids(ids),
+    }
+}
+
+fn token_ids(ids: &[Value]) -> Result<(), CallError> {
+    let at = "prompt";
+    if ids.is_empty() {
+        return Err(refusal("prompt is empty: it needs at least one token id").at(at));
+    }
+    for (number, id) in ids.iter().enumerate() {
+        if id.as_u64().is_none_or(|id| id > i32::MAX.cast_unsigned().into()) {
+            let told = if id.is_number() { id.to_string() } else { a(id).to_owned() };
+            return Err(refusal(format!("prompt[{number}] must be a token id, not {told}")).at(at));
+        }
+    }
+    Ok(())
+}
+
+fn check_logprobs(fields: &RequestFields<'_>) -> Result<(), CallError> {
+    let most = i64::from(i32::MAX);
+    fields.integer("top_logprobs", -1, most)?;
+    fields.integer("logprobs", -1, most).map(drop)
+}

@@ -1,0 +1,217 @@
+//! Full responses from streams and streams from full responses, for clients that repeat a call.
+//!
+//! A stream is saved as the equivalent full response, because its hundreds of events are larger
+//! than their content; unless the client requested token ids or log-probabilities, which the full
+//! response would have to be assembled from. Then the events are saved.
+
+use bytes::{Bytes, BytesMut};
+use serde_json::{Map, Value, json};
+
+use crate::client_api::StreamRenderer;
+use crate::model_call::{CallKind, ModelCall};
+use crate::response::ModelResponse;
+
+/// A response in the internal form, saved for a client that repeats its call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SavedResponse {
+    /// Whether the parts are the data of events, and not the body of a full response.
+    pub stream: bool,
+    /// The body, or the data of each event without the final `[DONE]`.
+    pub parts: Vec<Bytes>,
+}
+
+/// State of a stream as far as it was forwarded.
+#[derive(Debug)]
+pub struct StreamCapture {
+    /// Number of choices.
+    choices: u32,
+    /// Number of ended choices.
+    finished: u32,
+    /// Rendered events from the end of the last choice on: sent after the response was recorded.
+    held: BytesMut,
+    /// Data of all events, if they are saved.
+    parts: Option<Vec<Bytes>>,
+    first: Option<Bytes>,
+    usage: Option<Bytes>,
+}
+
+impl StreamCapture {
+    /// Returns the state at the beginning of a stream.
+    pub fn new(call: &ModelCall) -> Self {
+        let is_verbatim = call.wants_logprobs() || call.wants_token_ids();
+        Self {
+            choices: call.choices,
+            finished: 0,
+            held: BytesMut::new(),
+            parts: is_verbatim.then(Vec::new),
+            first: None,
+            usage: None,
+        }
+    }
+
+    /// Takes the data of an event, and renders it to `out` unless it must wait for the recording.
+    pub fn take(&mut self, part: Bytes, renderer: &mut StreamRenderer, out: &mut BytesMut) {
+        self.finished += count_finished(&part);
+        renderer.event(&part, if self.is_finished() { &mut self.held } else { out });
+        if contains(&part, b"\"usage\":{") {
+            self.usage = Some(part.clone());
+        }
+        if self.first.is_none() {
+            self.first = Some(part.clone());
+        }
+        if let Some(parts) = &mut self.parts {
+            parts.push(part);
+        }
+    }
+
+    /// Whether every choice has ended.
+    pub fn is_finished(&self) -> bool {
+        self.finished >= self.choices
+    }
+
+    /// Returns the rendered events that wait for the recording.
+    pub fn take_held(&mut self) -> BytesMut {
+        self.held.split()
+    }
+
+    /// Returns the response to save.
+    pub fn into_saved(self, call: &ModelCall, response: &ModelResponse) -> SavedResponse {
+        if let Some(parts) = self.parts {
+            return SavedResponse { stream: true, parts };
+        }
+        let full = full_response(call.kind, response, self.first.as_deref(), self.usage.as_deref());
+        SavedResponse { stream: false, parts: vec![full.to_string().into()] }
+    }
+}
+
+impl SavedResponse {
+    /// Returns the id of the response.
+    pub fn id(&self) -> Option<String> {
+        self.first()?.get("id")?.as_str().map(str::to_owned)
+    }
+
+    /// Returns the parts in the form that a call requests: the body, or the data of events.
+    pub fn into_parts(self, call: &ModelCall) -> Vec<Bytes> {
+        match (self.stream, call.stream) {
+            (false, true) => stream_events(call, &self.first().unwrap_or_default()),
+            _ => self.parts,
+        }
+    }
+
+    fn first(&self) -> Option<Value> {
+        serde_json::from_slice(self.parts.first()?).ok()
+    }
+}
+
+/// Returns the full response that is equivalent to a stream.
+fn full_response(
+    kind: CallKind,
+    response: &ModelResponse,
+    first: Option<&[u8]>,
+    usage: Option<&[u8]>,
+) -> Value {
+    let field = |part: Option<&[u8]>, name: &str| {
+        let part: Map<String, Value> = serde_json::from_slice(part?).ok()?;
+        part.get(name).cloned()
+    };
+    let choices: Vec<Value> = response
+        .choices
+        .iter()
+        .enumerate()
+        .map(|(index, choice)| {
+            let name = match kind {
+                CallKind::Chat => "message",
+                CallKind::Completion => "text",
+            };
+            json!({
+                "index": index,
+                name: choice.reply,
+                "logprobs": null,
+                "finish_reason": choice.finish_reason,
+            })
+        })
+        .collect();
+    json!({
+        "id": response.id,
+        "object": match kind {
+            CallKind::Chat => "chat.completion",
+            CallKind::Completion => "text_completion",
+        },
+        "created": field(first, "created"),
+        "model": response.model,
+        "choices": choices,
+        "usage": field(usage, "usage"),
+    })
+}
+
+/// Returns the data of the events of a stream that is equivalent to a full response.
+fn stream_events(call: &ModelCall, full: &Value) -> Vec<Bytes> {
+    let object = match call.kind {
+        CallKind::Chat => "chat.completion.chunk",
+        CallKind::Completion => "text_completion",
+    };
+    let event = |choices: Value, usage: Option<&Value>| {
+        let mut event = json!({
+            "id": full["id"],
+            "object": object,
+            "created": full["created"],
+            "model": full["model"],
+            "choices": choices,
+        });
+        if let Some(usage) = usage {
+            event["usage"] = usage.clone();
+        }
+        Bytes::from(event.to_string())
+    };
+    let none = Vec::new();
+    let mut parts = Vec::new();
+    for choice in full["choices"].as_array().unwrap_or(&none) {
+        let (index, reason) = (&choice["index"], &choice["finish_reason"]);
+        let (name, said, nothing) = match call.kind {
+            CallKind::Chat => ("delta", delta(&choice["message"]), json!({})),
+            CallKind::Completion => ("text", choice["text"].clone(), json!("")),
+        };
+        let said = json!({ "index": index, name: said, "finish_reason": null });
+        let ended = json!({ "index": index, name: nothing, "finish_reason": reason });
+        parts.push(event(json!([said]), None));
+        parts.push(event(json!([ended]), None));
+    }
+    if call.wants_usage() && full["usage"].is_object() {
+        parts.push(event(json!([]), Some(&full["usage"])));
+    }
+    parts
+}
+
+/// Returns the message as a delta: tool calls have an index there.
+fn delta(message: &Value) -> Value {
+    let mut delta = message.clone();
+    if let Some(calls) = delta.get_mut("tool_calls").and_then(Value::as_array_mut) {
+        for (index, call) in calls.iter_mut().enumerate() {
+            if let Some(call) = call.as_object_mut() {
+                call.insert("index".to_owned(), index.into());
+            }
+        }
+    }
+    delta
+}
+
+/// Returns the number of choices that end in an event. Within a text the quotes are escaped.
+fn count_finished(data: &[u8]) -> u32 {
+    const NAME: &[u8] = b"\"finish_reason\":";
+    let mut count = 0;
+    let mut rest = data;
+    while let Some(at) = find(rest, NAME) {
+        rest = &rest[at + NAME.len()..];
+        let value = rest.iter().find(|byte| !byte.is_ascii_whitespace());
+        count += u32::from(value == Some(&b'"'));
+    }
+    count
+}
+
+fn contains(data: &[u8], what: &[u8]) -> bool {
+    find(data, what).is_some()
+}
+
+fn find(data: &[u8], what: &[u8]) -> Option<usize> {
+    data.windows(what.len()).position(|window| window == what)
+}

@@ -1,0 +1,86 @@
+//! The tokens of a call's prompt, which `llama-server` returns only by separate requests.
+
+use serde_json::{Map, Value, json};
+
+use crate::model_call::{CallKind, ModelCall};
+use crate::server_api::{LookupStep, PromptLookup, ResponseParseError, UpstreamBody};
+
+const APPLY_TEMPLATE: &str = "/apply-template";
+const TOKENIZE: &str = "/tokenize";
+
+/// Renders the template of a chat, then tokenizes the text, as the server does for the call itself.
+pub(super) struct LlamaPromptLookup {
+    kind: CallKind,
+    /// Fields of the call that determine the prompt.
+    body: Map<String, Value>,
+    /// Path of the last request.
+    path: &'static str,
+}
+
+impl LlamaPromptLookup {
+    pub(super) fn new(call: &ModelCall) -> Self {
+        let mut body = call.body.clone();
+        match call.kind {
+            CallKind::Chat => {
+                for name in ["stream", "stream_options", "logprobs", "top_logprobs", "n"] {
+                    body.remove(name);
+                }
+            }
+            CallKind::Completion => body.retain(|name, _| name == "prompt"),
+        }
+        Self { kind: call.kind, body, path: APPLY_TEMPLATE }
+    }
+
+    fn request(&mut self, path: &'static str, body: Value) -> LookupStep {
+        self.path = path;
+        LookupStep::Request(UpstreamBody { path, body, stream: false })
+    }
+
+    fn tokenize(&mut self, text: &str) -> LookupStep {
+        let body = json!({ "content": text, "add_special": true, "parse_special": true });
+        self.request(TOKENIZE, body)
+    }
+}
+
+impl PromptLookup for LlamaPromptLookup {
+    fn start(&mut self) -> Result<LookupStep, ResponseParseError> {
+        let body = std::mem::take(&mut self.body);
+        match self.kind {
+            CallKind::Chat => Ok(self.request(APPLY_TEMPLATE, Value::Object(body))),
+            CallKind::Completion => match body.get("prompt") {
+                Some(Value::String(text)) => Ok(self.tokenize(text)),
+                Some(Value::Array(ids)) => numbers(ids).map(LookupStep::Tokens).ok_or_else(several),
+                _ => Err(several()),
+            },
+        }
+    }
+
+    fn reply(&mut self, reply: &Value) -> Result<LookupStep, ResponseParseError> {
+        if self.path == APPLY_TEMPLATE {
+            let text = reply.get("prompt").and_then(Value::as_str);
+            let text = text.ok_or_else(|| odd(APPLY_TEMPLATE, reply))?;
+            return Ok(self.tokenize(text));
+        }
+        let tokens = reply.get("tokens").and_then(Value::as_array);
+        let tokens = tokens.and_then(|tokens| numbers(tokens));
+        tokens.map(LookupStep::Tokens).ok_or_else(|| odd(TOKENIZE, reply))
+    }
+}
+
+/// Reads token ids. A list within the list is another prompt.
+fn numbers(list: &[Value]) -> Option<Vec<i32>> {
+    let number = |value: &Value| value.as_i64().and_then(|id| i32::try_from(id).ok());
+    match list {
+        [Value::Array(only)] => only.iter().map(number).collect(),
+        _ => list.iter().map(number).collect(),
+    }
+}
+
+fn several() -> ResponseParseError {
+    ResponseParseError("a recorded completion has one prompt, as a text or as token ids".into())
+}
+
+fn odd(path: &str, answer: &Value) -> ResponseParseError {
+    let shown: String = answer.to_string().chars().take(200).collect();
+    ResponseParseError(format!("llama-server answers {path} with {shown}"))
+}

@@ -1,0 +1,206 @@
+//! SGLang: token ids in `meta_info`.
+//!
+//! - Chat: `return_meta_info` and `logprobs` bring `output_token_logprobs` in the `meta_info` of
+//!   every choice, as `[log-probability, token id, text or null]`, and the versions of the weights;
+//!   `return_prompt_token_ids` brings the prompt's tokens, in every choice. The server refuses all
+//!   of them for streams, so that it is always asked for a whole answer; a client who wants a
+//!   stream gets events that are made from it: who speaks, what is said, which tools are called,
+//!   the end. It waits for the first of them until the server has said everything.
+//! - Completions: `return_token_ids` brings `token_ids` and `prompt_token_ids` in every choice, and
+//!   in streams too. Versions are told by whole answers alone, at the top (`metadata`), of the
+//!   first choice.
+//! - A server that tells one `weight_version` and no spans of tokens (`weight_versions`) means the
+//!   one at the end of the answer. It is believed of all tokens if the gateway knows of no other
+//!   since the request; otherwise the tokens have no known version.
+//! - What was not asked for is left out, except for `logprobs`, which are null then.
+//! - The request's id is the body's `rid`, by which `/abort_request` knows it.
+
+use rollway_core::rendezvous::TransferGroup;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::{Value, json};
+
+use super::chunk_parser::{
+    ChunkParser, ResponseFields, StripPlan, ask_logprobs, ask_usage, forward, logprobs, outgoing,
+};
+use super::control::tensor_column;
+use super::json_fields::JsonFields;
+use super::response_builder::{ChoiceDelta, ReportedVersion, VersionSpan};
+use super::{ControlStep, PauseMode, ResponseParser, ServerApi, UpstreamBody, WeightControl};
+use crate::model_call::{CallKind, ModelCall};
+
+/// The dialect of SGLang.
+#[derive(Debug)]
+pub(super) struct SglangApi;
+
+impl ServerApi for SglangApi {
+    fn upstream_body(&self, call: &ModelCall, model: &str, request_id: &str) -> UpstreamBody {
+        let mut body = forward(call, model);
+        body.insert("rid".to_owned(), request_id.into());
+        ask_logprobs(call, &mut body);
+        match call.kind {
+            CallKind::Chat => {
+                body.insert("return_meta_info".to_owned(), true.into());
+                body.insert("return_prompt_token_ids".to_owned(), true.into());
+                body.insert("stream".to_owned(), false.into());
+                body.remove("stream_options");
+                outgoing(call, body, false)
+            }
+            CallKind::Completion => {
+                body.insert("return_token_ids".to_owned(), true.into());
+                if call.stream {
+                    ask_usage(&mut body);
+                }
+                outgoing(call, body, call.stream)
+            }
+        }
+    }
+
+    fn response_parser(&self, call: &ModelCall, id: &str, model: &str) -> Box<dyn ResponseParser> {
+        Box::new(ChunkParser::new(&Self, StripPlan::stripping(call), call, id, model))
+    }
+
+    fn abort_body(&self, _: CallKind, request_id: &str) -> Option<UpstreamBody> {
+        let body = json!({ "rid": request_id });
+        Some(UpstreamBody { path: "/abort_request", body, stream: false })
+    }
+
+    /// Newer servers first.
+    fn version_paths(&self) -> &'static [&'static str] {
+        &["/model_info", "/get_weight_version", "/get_model_info"]
+    }
+
+    fn abort_steps(&self, request_id: &str) -> Vec<ControlStep> {
+        vec![ControlStep::new("/abort_request", json!({ "rid": request_id }))]
+    }
+
+    fn weight_control(&self) -> Result<&'static dyn WeightControl, &'static str> {
+        Ok(&Self)
+    }
+}
+
+impl WeightControl for SglangApi {
+    /// An empty server is not paused: it loads weights between requests.
+    fn pause(&self, mode: PauseMode) -> Vec<ControlStep> {
+        let mode = match mode {
+            PauseMode::Empty => return Vec::new(),
+            // Kept requests return to the queue, so that the caches of the old weights can be
+            // cleared; they are recomputed from their tokens.
+            PauseMode::Keep => "retract",
+            PauseMode::Abort => "abort",
+        };
+        vec![ControlStep::new("/pause_generation", json!({ "mode": mode }))]
+    }
+
+    fn resume(&self, mode: PauseMode) -> Vec<ControlStep> {
+        match mode {
+            PauseMode::Empty => Vec::new(),
+            PauseMode::Keep | PauseMode::Abort => {
+                vec![ControlStep::new("/continue_generation", json!({}))]
+            }
+        }
+    }
+
+    /// The server itself rolls a failed load back, and refuses it.
+    fn load(&self, path: &str, version: u64) -> Vec<ControlStep> {
+        let load = json!({
+            "model_path": path,
+            "abort_all_requests": false,
+            "weight_version": version.to_string(),
+            "flush_cache": true,
+        });
+        vec![ControlStep::new("/update_weights_from_disk", load)]
+    }
+
+    fn receive(&self, group: &TransferGroup, version: u64, rank: u32) -> Vec<ControlStep> {
+        let mut steps = Vec::new();
+        if group.join {
+            let init = json!({
+                "master_address": group.master_address,
+                "master_port": group.master_port,
+                "rank_offset": rank,
+                "world_size": group.world_size,
+                "group_name": group.name,
+                "backend": group.backend,
+            });
+            steps.push(ControlStep::new("/init_weights_update_group", init));
+        }
+        let update = json!({
+            "names": tensor_column(group, |tensor| json!(tensor.name)),
+            "dtypes": tensor_column(group, |tensor| json!(tensor.dtype)),
+            "shapes": tensor_column(group, |tensor| json!(tensor.shape)),
+            "group_name": group.name,
+            "abort_all_requests": false,
+            "weight_version": version.to_string(),
+            "flush_cache": true,
+        });
+        // Some of the tensors may have arrived before the refusal.
+        steps.push(ControlStep::after_change("/update_weights_from_distributed", update));
+        steps
+    }
+}
+
+/// What the server knows about a choice.
+#[derive(Deserialize)]
+struct MetaInfo {
+    output_token_logprobs: Option<Vec<(Option<f32>, i32, IgnoredAny)>>,
+    weight_version: Option<Value>,
+    weight_versions: Option<Vec<VersionSpan>>,
+}
+
+impl ResponseFields for SglangApi {
+    fn top(&self, plan: &StripPlan, fields: &mut JsonFields<'_>) -> Result<ChoiceDelta, String> {
+        // In a chat every choice has a `meta_info` of its own, which says the same and more.
+        if plan.kind == CallKind::Chat {
+            return Ok(ChoiceDelta::default());
+        }
+        let mut part = ChoiceDelta::default();
+        if let Some(told) = fields.get::<MetaInfo>("metadata")? {
+            told.versions(&mut part);
+        }
+        Ok(part)
+    }
+
+    fn choice(&self, plan: &StripPlan, fields: &mut JsonFields<'_>) -> Result<ChoiceDelta, String> {
+        let mut part =
+            ChoiceDelta { prompt: fields.get("prompt_token_ids")?, ..ChoiceDelta::default() };
+        match plan.kind {
+            CallKind::Chat => {
+                if let Some(mut told) = fields.get::<MetaInfo>("meta_info")? {
+                    if let Some(entries) = told.output_token_logprobs.take() {
+                        part.logprobs = Some(entries.iter().map(|entry| entry.0).collect());
+                        part.tokens = Some(entries.iter().map(|entry| entry.1).collect());
+                    }
+                    told.versions(&mut part);
+                }
+            }
+            CallKind::Completion => {
+                part.tokens = fields.get("token_ids")?;
+                part.logprobs = logprobs(plan.kind, fields)?;
+            }
+        }
+        if !plan.keeps_token_ids {
+            fields.remove("token_ids");
+        }
+        if !plan.keeps_meta_info {
+            fields.remove("meta_info");
+        }
+        if !(plan.keeps_prompt_token_ids || plan.keeps_token_ids) {
+            fields.remove("prompt_token_ids");
+        }
+        if !plan.keeps_logprobs {
+            fields.blank("logprobs");
+        }
+        Ok(part)
+    }
+}
+
+impl MetaInfo {
+    /// Tells the versions of the tokens.
+    fn versions(self, part: &mut ChoiceDelta) {
+        match self.weight_versions {
+            Some(spans) => part.spans = Some(spans),
+            None => part.last_version = self.weight_version.as_ref().map(ReportedVersion::read),
+        }
+    }
+}

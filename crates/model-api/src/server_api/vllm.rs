@@ -1,0 +1,173 @@
+//! vLLM: token ids by `return_token_ids`.
+//!
+//! - Chat: `prompt_token_ids` at the top of a whole answer and of the first event of each choice;
+//!   `token_ids` and `logprobs.content` in every choice and every piece of one, token by token.
+//! - Completions: `prompt_token_ids` in every choice, or in the first piece of each.
+//! - What was not asked for is null there, so that is what is put in its place. An empty `delta`
+//!   is sent only for the sake of its token ids, and left out for clients who did not want them.
+//! - Weight versions are told by some versions of the server, as spans of tokens
+//!   (`weight_versions`), with the last piece of a choice.
+//! - The request's id is the body's `request_id` (a header `X-Request-Id` would go before it),
+//!   of which the server makes a name of its own, with the endpoint and, for completions, the
+//!   number of the prompt in it. `/abort_requests` wants that name, and is not open everywhere.
+//!
+//! A stream's `system_fingerprint` comes with the number of tokens, which we ask for: a client who
+//! did not gets neither.
+
+use rollway_core::rendezvous::TransferGroup;
+use serde_json::{Value, json};
+
+use super::chunk_parser::{
+    ChunkParser, ResponseFields, StripPlan, ask_logprobs, ask_usage, forward, logprobs, outgoing,
+};
+use super::control::tensor_column;
+use super::json_fields::JsonFields;
+use super::response_builder::{ChoiceDelta, ReportedVersion, VersionSpan};
+use super::{ControlStep, PauseMode, ResponseParser, ServerApi, UpstreamBody, WeightControl};
+use crate::model_call::{CallKind, ModelCall};
+
+/// The dialect of vLLM.
+#[derive(Debug)]
+pub(super) struct VllmApi;
+
+impl ServerApi for VllmApi {
+    fn upstream_body(&self, call: &ModelCall, model: &str, request_id: &str) -> UpstreamBody {
+        let mut body = forward(call, model);
+        body.insert("request_id".to_owned(), request_id.into());
+        body.insert("return_token_ids".to_owned(), true.into());
+        ask_logprobs(call, &mut body);
+        if call.stream {
+            ask_usage(&mut body);
+        }
+        outgoing(call, body, call.stream)
+    }
+
+    fn response_parser(&self, call: &ModelCall, id: &str, model: &str) -> Box<dyn ResponseParser> {
+        Box::new(ChunkParser::new(&Self, StripPlan::stripping(call), call, id, model))
+    }
+
+    fn abort_body(&self, kind: CallKind, request_id: &str) -> Option<UpstreamBody> {
+        let id = match kind {
+            CallKind::Chat => format!("chatcmpl-{request_id}"),
+            CallKind::Completion => format!("cmpl-{request_id}-0"),
+        };
+        let body = json!({ "request_ids": [id] });
+        Some(UpstreamBody { path: "/abort_requests", body, stream: false })
+    }
+
+    fn version_paths(&self) -> &'static [&'static str] {
+        &["/weight_info"]
+    }
+
+    fn version_name<'a>(&self, reply: &'a Value) -> Option<&'a str> {
+        Some(reply.get("weight_version").and_then(Value::as_str).unwrap_or_default())
+    }
+
+    /// The server knows a request by the given id or by one that it derives from it. Servers
+    /// without the endpoint end a request only when its connection is closed.
+    fn abort_steps(&self, request_id: &str) -> Vec<ControlStep> {
+        let ids = [
+            request_id.to_owned(),
+            format!("chatcmpl-{request_id}"),
+            format!("cmpl-{request_id}"),
+            format!("cmpl-{request_id}-0"),
+        ];
+        let step = ControlStep::new("/abort_requests", json!({ "request_ids": ids }));
+        vec![ControlStep { is_optional: true, ..step }]
+    }
+
+    fn weight_control(&self) -> Result<&'static dyn WeightControl, &'static str> {
+        Ok(&Self)
+    }
+}
+
+/// Endpoints that the server has when started with `VLLM_SERVER_DEV_MODE=1`.
+impl WeightControl for VllmApi {
+    /// Pauses the scheduler and clears the prefix cache of the old weights. This happens before the
+    /// new weights are loaded, so that a failure has changed nothing. Kept requests are recomputed
+    /// from their tokens.
+    fn pause(&self, mode: PauseMode) -> Vec<ControlStep> {
+        let path = match mode {
+            // Requests that bypass the gateway are not aborted.
+            PauseMode::Empty | PauseMode::Keep => "/pause?mode=keep",
+            PauseMode::Abort => "/pause?mode=abort",
+        };
+        let hint = Some("start vLLM with VLLM_SERVER_DEV_MODE=1 to update its weights");
+        let reset = "/reset_prefix_cache?reset_running_requests=true";
+        vec![
+            ControlStep { hint, ..ControlStep::new(path, json!({})) },
+            ControlStep::new(reset, json!({})),
+        ]
+    }
+
+    fn resume(&self, _: PauseMode) -> Vec<ControlStep> {
+        vec![ControlStep::new("/resume", json!({}))]
+    }
+
+    fn load(&self, path: &str, version: u64) -> Vec<ControlStep> {
+        let reload = json!({ "method": "reload_weights", "kwargs": { "weights_path": path } });
+        let name = json!({ "new_version": version.to_string() });
+        vec![
+            ControlStep::new("/collective_rpc", reload),
+            ControlStep::after_change("/update_weight_version", name),
+        ]
+    }
+
+    fn receive(&self, group: &TransferGroup, version: u64, rank: u32) -> Vec<ControlStep> {
+        let mut steps = Vec::new();
+        if group.join {
+            let init = json!({ "init_info": {
+                "master_address": group.master_address,
+                "master_port": group.master_port,
+                "rank_offset": rank,
+                "world_size": group.world_size,
+            }});
+            steps.push(ControlStep::new("/init_weight_transfer_engine", init));
+        }
+        let update = json!({ "update_info": {
+            "names": tensor_column(group, |tensor| json!(tensor.name)),
+            "dtype_names": tensor_column(group, |tensor| json!(tensor.dtype)),
+            "shapes": tensor_column(group, |tensor| json!(tensor.shape)),
+        }});
+        let finish = json!({ "weight_version": version.to_string() });
+        steps.push(ControlStep::new("/start_weight_update", json!({})));
+        steps.push(ControlStep::after_change("/update_weights", update));
+        steps.push(ControlStep::after_change("/finish_weight_update", finish));
+        steps
+    }
+}
+
+impl ResponseFields for VllmApi {
+    fn top(&self, plan: &StripPlan, fields: &mut JsonFields<'_>) -> Result<ChoiceDelta, String> {
+        let prompt = fields.get("prompt_token_ids")?;
+        if !plan.keeps_token_ids {
+            fields.blank("prompt_token_ids");
+        }
+        Ok(ChoiceDelta { prompt, ..ChoiceDelta::default() })
+    }
+
+    fn choice(&self, plan: &StripPlan, fields: &mut JsonFields<'_>) -> Result<ChoiceDelta, String> {
+        let part = ChoiceDelta {
+            tokens: fields.get("token_ids")?,
+            logprobs: logprobs(plan.kind, fields)?,
+            prompt: fields.get("prompt_token_ids")?,
+            version: fields.get::<Value>("weight_version")?.as_ref().map(ReportedVersion::read),
+            spans: fields.get::<Vec<VersionSpan>>("weight_versions")?,
+            ..ChoiceDelta::default()
+        };
+        if !plan.keeps_token_ids {
+            fields.blank("token_ids");
+            fields.blank("prompt_token_ids");
+        }
+        if !plan.keeps_logprobs {
+            fields.blank("logprobs");
+        }
+        if let Some(tokens) = part.tokens.as_ref().map(Vec::len) {
+            let logprobs = part.logprobs.as_ref().map_or(0, Vec::len);
+            if tokens != logprobs {
+                return Err(format!("{tokens} tokens came with {logprobs} log-probabilities"));
+            }
+        }
+        Ok(part)
+    }
+}

@@ -1,0 +1,229 @@
+//! Server-sent events: incremental parser and writer.
+
+use std::mem;
+
+use bytes::{BufMut, BytesMut};
+
+/// Appends an event with its data.
+pub fn write_event(data: &[u8], out: &mut BytesMut) {
+    out.reserve(data.len() + 8);
+    out.put_slice(b"data: ");
+    out.put_slice(data);
+    out.put_slice(b"\n\n");
+}
+
+/// Finds the events in a stream of bytes, wherever it is cut.
+///
+/// Every byte is looked at once: a line is kept until its end has come, the data of an event until
+/// the empty line after it.
+#[derive(Debug, Default)]
+pub struct SseParser {
+    /// The beginning of a line whose end has not come.
+    line: Vec<u8>,
+    /// The data of the event so far.
+    data: Vec<u8>,
+    /// Whether the event has data; it may be empty.
+    has_data: bool,
+    /// Whether the last byte was a CR: an LF now belongs to it.
+    after_cr: bool,
+    /// Whether a line has ended: only the first may begin with a byte order mark.
+    begun: bool,
+}
+
+/// The stream is no stream of events, or an event is larger than allowed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct SseError(pub String);
+
+impl SseParser {
+    /// Takes the next bytes and returns the data of every event that they complete, without the
+    /// final `[DONE]` being treated specially. Comments and other fields are skipped. An event of
+    /// more than `limit` bytes is refused.
+    pub fn feed(&mut self, bytes: &[u8], limit: usize) -> Result<Vec<String>, SseError> {
+        let mut events = Vec::new();
+        if bytes.is_empty() {
+            return Ok(events);
+        }
+        let mut rest = bytes;
+        if mem::take(&mut self.after_cr) {
+            rest = rest.strip_prefix(b"\n").unwrap_or(rest);
+        }
+        while let Some(end) = rest.iter().position(|&byte| byte == b'\n' || byte == b'\r') {
+            let (line, ending) = rest.split_at(end);
+            self.after_cr = ending == b"\r";
+            rest = &ending[if ending.starts_with(b"\r\n") { 2 } else { 1 }..];
+            self.check(line.len(), limit)?;
+            if self.line.is_empty() {
+                self.end_line(line, &mut events)?;
+            } else {
+                let mut whole = mem::take(&mut self.line);
+                whole.extend_from_slice(line);
+                self.end_line(&whole, &mut events)?;
+                whole.clear();
+                self.line = whole;
+            }
+        }
+        self.check(rest.len(), limit)?;
+        self.line.extend_from_slice(rest);
+        Ok(events)
+    }
+
+    /// Whether the bytes ended in the middle of an event.
+    pub fn is_torn(&self) -> bool {
+        !self.line.is_empty() || self.has_data
+    }
+
+    /// Refuses an event that `more` bytes would make too large.
+    fn check(&self, more: usize, limit: usize) -> Result<(), SseError> {
+        if self.data.len() + self.line.len() + more > limit {
+            return Err(SseError(format!("an event has more than {limit} bytes")));
+        }
+        Ok(())
+    }
+
+    /// Takes a line without its end.
+    fn end_line(&mut self, line: &[u8], events: &mut Vec<String>) -> Result<(), SseError> {
+        let line = match line.strip_prefix(b"\xEF\xBB\xBF") {
+            Some(line) if !self.begun => line,
+            _ => line,
+        };
+        self.begun = true;
+        if line.is_empty() {
+            return self.end_event(events);
+        }
+        let (name, value) = match line.iter().position(|&byte| byte == b':') {
+            Some(colon) => {
+                let value = &line[colon + 1..];
+                (&line[..colon], value.strip_prefix(b" ").unwrap_or(value))
+            }
+            None => (line, &[][..]),
+        };
+        if name == b"data" {
+            if mem::replace(&mut self.has_data, true) {
+                self.data.push(b'\n');
+            }
+            self.data.extend_from_slice(value);
+        }
+        Ok(())
+    }
+
+    /// Takes the empty line after an event.
+    fn end_event(&mut self, events: &mut Vec<String>) -> Result<(), SseError> {
+        if !mem::take(&mut self.has_data) {
+            return Ok(());
+        }
+        match String::from_utf8(mem::take(&mut self.data)) {
+            Ok(data) => events.push(data),
+            Err(error) => {
+                return Err(SseError(format!("an event is no UTF-8: {}", error.utf8_error())));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Reads a whole text as the specification words it, line by line.
+    fn read_whole(text: &str) -> Vec<String> {
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        let text = text.replace("\r\n", "\n").replace('\r', "\n");
+        let mut lines: Vec<&str> = text.split('\n').collect();
+        lines.pop();
+        let mut events = Vec::new();
+        let mut data: Vec<&str> = Vec::new();
+        for line in lines {
+            if line.is_empty() {
+                if !data.is_empty() {
+                    events.push(data.join("\n"));
+                }
+                data.clear();
+            } else if line == "data" {
+                data.push("");
+            } else if let Some(value) = line.strip_prefix("data:") {
+                data.push(value.strip_prefix(' ').unwrap_or(value));
+            }
+        }
+        events
+    }
+
+    fn piece() -> impl Strategy<Value = String> {
+        let field = prop_oneof![
+            4 => Just("data"),
+            1 => Just("data:"),
+            4 => Just("data: "),
+            1 => Just("data:  "),
+            1 => Just(": "),
+            1 => Just("event: "),
+            1 => Just("id:"),
+            1 => Just(""),
+        ];
+        let end = prop_oneof![4 => Just("\n"), 2 => Just("\r\n"), 1 => Just("\r")];
+        let text = prop_oneof!["", "[a:é€😀{}\" ]{0,8}"];
+        (field, text, end, 0..3_usize)
+            .prop_map(|(field, text, end, ends)| format!("{field}{text}{end}{}", end.repeat(ends)))
+    }
+
+    proptest! {
+        #[test]
+        fn any_cut_gives_the_events_of_the_whole_text(
+            bom in any::<bool>(),
+            pieces in prop::collection::vec(piece(), 0..12),
+            cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..12),
+        ) {
+            let text = format!("{}{}", if bom { "\u{feff}" } else { "" }, pieces.concat());
+            let bytes = text.as_bytes();
+            let end = bytes.len();
+            let mut places: Vec<usize> = cuts.iter().map(|cut| cut.index(end + 1)).collect();
+            places.push(end);
+            places.sort_unstable();
+            let (mut parser, mut events, mut from) = (SseParser::default(), Vec::new(), 0);
+            for to in places {
+                events.extend(parser.feed(&bytes[from..to], 4096).unwrap());
+                from = to;
+            }
+            prop_assert_eq!(events, read_whole(&text));
+        }
+
+        #[test]
+        fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+            let mut parser = SseParser::default();
+            for byte in bytes {
+                if parser.feed(&[byte], 16).is_err() {
+                    break;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_torn_stream_is_noticed() {
+        let mut parser = SseParser::default();
+        assert!(!parser.is_torn());
+        parser.feed(b"data: a", 64).unwrap();
+        assert!(parser.is_torn());
+        parser.feed(b"\r", 64).unwrap();
+        assert!(parser.is_torn());
+        assert_eq!(parser.feed(b"\n\r", 64), Ok(vec!["a".to_owned()]));
+        assert_eq!(parser.feed(b"\n: well\n", 64), Ok(vec![]));
+        assert!(!parser.is_torn());
+    }
+
+    #[test]
+    fn an_event_that_is_too_large_is_refused_however_it_comes() {
+        let fed = |pieces: &[&[u8]]| {
+            let mut parser = SseParser::default();
+            pieces.iter().try_for_each(|piece| parser.feed(piece, 12).map(drop))
+        };
+        assert_eq!(fed(&[b"data: 12", b"3456\n\n", b"data: 123456\n\n"]), Ok(()));
+        assert!(fed(&[b"data: 1234567\n\n"]).is_err());
+        assert!(fed(&[b"data: 123", b"4567\n\n"]).is_err());
+        assert!(fed(&[b"data: 123\n", b"data: 4567\n\n"]).is_err());
+        assert!(fed(&[b": a comment", b" without end"]).is_err());
+        assert!(fed(&[b"data: \xff\n\n"]).is_err());
+    }
+}
