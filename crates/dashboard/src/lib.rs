@@ -1,9 +1,9 @@
 //! The dashboard: pages that show a job, served by the job itself or by `rollway view`.
 //!
 //! ```text
-//! browser ─► guard (host, token, origin) ─► routes ─► Scene
-//!    ▲                                        └─► assets (embedded, no build step)
-//!    └── events: what changed, put together, twice a second at most
+//! browser ─► auth (host, token, origin) ─► routes ─► Scene
+//!    ▲                                       └─► assets (embedded, no build step)
+//!    └── event_stream: what changed, put together, twice a second at most
 //! ```
 //!
 //! Owns the HTTP server and the pages; both read a job through `rollway_telemetry::view` alone, and

@@ -1,6 +1,7 @@
 //! The one owner of the core: takes in what happens, in batches, and performs what is ordered.
 //!
-//! Everybody else holds a cheap handle. Nothing here decides anything, and nothing here waits: what takes time (sinks, runners) is spawned or queued.
+//! Requests come from cheap handles. The driver decides nothing and waits for nothing: what takes
+//! time (sinks, runners) is spawned or queued.
 
 mod event_collector;
 mod inbox;

@@ -1,7 +1,8 @@
 //! Where the results of finalized batches go.
 //!
-//! [`PipelineSink`] is what jobs use: the pipeline and the buffer of a configuration. `buffer_target.rs`
-//! says where experiences go, `operators.rs` what is done to them, `delivery_key.rs` what lots are called.
+//! [`PipelineSink`] is what jobs use: the pipeline and the buffer of a configuration.
+//! `buffer_target.rs` names the buffer, `operators.rs` the pipeline's operators, `delivery_key.rs`
+//! the idempotency keys of deliveries.
 
 mod buffer_target;
 mod delivery_key;

@@ -3,15 +3,15 @@
 //! `rollway_core::explore` decides, [`Explorer`] acts, watchers see every [`Event`].
 //!
 //! ```text
-//!  Plan ── orders ──► turn.rs ──► begin.rs     draw tasks, submit
-//!   ▲                    │    ├─► finalize.rs  wait, deliver, run what is missing again
-//!   └──── facts ─────────┤    ├─► evals.rs     submit and finish evaluations
-//!                        │    └─► weights.rs   wait for weights, load them
-//!                        └─► saved.rs          what a restart needs, after every fact
+//!  Plan ── orders ──► run_loop.rs ──► submit.rs    draw tasks, submit
+//!   ▲                    │        ├─► finalize.rs  wait, deliver, run what is missing again
+//!   └──── facts ─────────┤        ├─► evals.rs     submit and finish evaluations
+//!                        │        └─► weights.rs   wait for weights, load them
+//!                        └─► checkpoint.rs         what a restart needs, after every fact
 //! ```
 //!
-//! `resources.rs` opens everything that this takes, and closes it again. `docs/explorer.md` says it for
-//! people.
+//! `resources.rs` opens everything that this takes, and closes it again. `docs/explorer.md`
+//! describes the loop.
 
 mod bench;
 mod checkpoint;

@@ -5,7 +5,8 @@
 //! ```
 //!
 //! `preflight.rs` says what is wrong before anything long is started, `lock.rs` keeps two processes
-//! apart, `run.rs` starts, watches and ends explorer and trainer; `summary` writes the result. `docs/run.md` says it for people.
+//! apart, `run.rs` starts, watches and ends explorer and trainer, `telemetry.rs` opens the
+//! observers. `docs/run.md` describes a job.
 
 mod debug;
 mod lock;

@@ -1,12 +1,12 @@
 //! Traces: what was done when, and inside of what, for OpenTelemetry and as a file for Perfetto.
 //!
 //! ```text
-//! Seen ───► filter ─┐                              ┌─► book ─► otlp ─► collector
-//! Event ────────────┴─► queue ─► thread ─► marks ──┴─► chrome ─► trace.json
+//! Seen ───► sampling ─┐                              ┌─► span_builder ─► otlp ─► collector
+//! Event ──────────────┴─► queue ─► thread ─► marks ──┴─► perfetto ─► trace.json
 //! ```
 //!
-//! `sampling.rs` decides in the caller's thread which tasks are traced, `span_builder.rs` makes spans,
-//! `ids.rs` names them. `docs/tracing.md` says it for people.
+//! `sampling.rs` decides in the caller's thread which tasks are traced, `span_builder.rs` makes
+//! spans, `ids.rs` names them. `docs/tracing.md` describes the output.
 
 mod call_spans;
 mod dropped;

@@ -48,7 +48,7 @@ pub struct Ticket {
     /// Its arguments.
     pub args: Vec<String>,
     /// What is to be in its environment: address, secret, token, number of runners, and what the
-    /// options add (`rollway_protocol::env`). Whoever starts it on a machine where it can read a file
+    /// options add (`rollway_protocol::env`). A launcher on a machine where it can read a file
     /// later that the process has written adds `env::EXECUTION_MARKS`.
     pub env: Vec<(String, String)>,
     /// Where the launcher tells what it knows while the process has not said hello.
