@@ -2,17 +2,17 @@
 
 use std::fmt::Write as _;
 
-use crate::test::{STEPS, Step};
+use crate::test::{STEPS, TestStep};
 
 const COMMANDS: &[&str] =
     &["test", "bench", "chromium", "llama", "postgres", "shots", "wheel", "help"];
 
 /// What a person asked for.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Request {
+pub(crate) enum XtaskRequest {
     Help,
     /// The steps to run, in the order of the table and without repetition.
-    Test(Vec<&'static Step>),
+    Test(Vec<&'static TestStep>),
     Bench {
         filter: Option<String>,
     },
@@ -29,21 +29,21 @@ pub(crate) enum Request {
 }
 
 /// Returns the request that the words make, or a message about the word that makes none.
-pub(crate) fn parse(words: &[String]) -> Result<Request, String> {
+pub(crate) fn parse(words: &[String]) -> Result<XtaskRequest, String> {
     if words.iter().any(|word| word == "--help" || word == "-h") {
-        return Ok(Request::Help);
+        return Ok(XtaskRequest::Help);
     }
     let Some((command, rest)) = words.split_first() else {
         return Err("a command is missing".into());
     };
     match command.as_str() {
-        "help" => no_more(rest).map(|()| Request::Help),
-        "test" => steps(rest).map(Request::Test),
-        "chromium" => no_more(rest).map(|()| Request::Chromium),
-        "shots" => no_more(rest).map(|()| Request::Shots),
-        "llama" => no_more(rest).map(|()| Request::Llama),
-        "postgres" => no_more(rest).map(|()| Request::Postgres),
-        "wheel" => no_more(rest).map(|()| Request::Wheel),
+        "help" => no_more(rest).map(|()| XtaskRequest::Help),
+        "test" => steps(rest).map(XtaskRequest::Test),
+        "chromium" => no_more(rest).map(|()| XtaskRequest::Chromium),
+        "shots" => no_more(rest).map(|()| XtaskRequest::Shots),
+        "llama" => no_more(rest).map(|()| XtaskRequest::Llama),
+        "postgres" => no_more(rest).map(|()| XtaskRequest::Postgres),
+        "wheel" => no_more(rest).map(|()| XtaskRequest::Wheel),
         "bench" => {
             let (filter, rest) = match rest.split_first() {
                 Some((flag, _)) if flag.starts_with('-') => {
@@ -52,7 +52,7 @@ pub(crate) fn parse(words: &[String]) -> Result<Request, String> {
                 Some((filter, rest)) => (Some(filter.clone()), rest),
                 None => (None, rest),
             };
-            no_more(rest).map(|()| Request::Bench { filter })
+            no_more(rest).map(|()| XtaskRequest::Bench { filter })
         }
         other => Err(unknown("command", other, COMMANDS.iter().copied())),
     }
@@ -101,12 +101,12 @@ Exit codes: 0 all passed, 1 something failed, 2 the command line was not underst
     text
 }
 
-fn steps(names: &[String]) -> Result<Vec<&'static Step>, String> {
+fn steps(names: &[String]) -> Result<Vec<&'static TestStep>, String> {
     let known = || STEPS.iter().map(|step| step.name);
     if let Some(name) = names.iter().find(|name| !known().any(|step| step == *name)) {
         return Err(unknown("step of `test`", name, known()));
     }
-    let wanted = |step: &&Step| names.is_empty() || names.iter().any(|name| name == step.name);
+    let wanted = |step: &&TestStep| names.is_empty() || names.iter().any(|name| name == step.name);
     Ok(STEPS.iter().filter(wanted).collect())
 }
 
@@ -149,13 +149,13 @@ fn distance(from: &str, to: &str) -> usize {
 mod tests {
     use super::*;
 
-    fn parse_line(line: &str) -> Result<Request, String> {
+    fn parse_line(line: &str) -> Result<XtaskRequest, String> {
         parse(&line.split_whitespace().map(String::from).collect::<Vec<_>>())
     }
 
     fn step_names(line: &str) -> Vec<&'static str> {
         match parse_line(line) {
-            Ok(Request::Test(steps)) => steps.iter().map(|step| step.name).collect(),
+            Ok(XtaskRequest::Test(steps)) => steps.iter().map(|step| step.name).collect(),
             other => panic!("not a test request: {other:?}"),
         }
     }
@@ -172,8 +172,11 @@ mod tests {
 
     #[test]
     fn bench_takes_one_filter() {
-        assert_eq!(parse_line("bench"), Ok(Request::Bench { filter: None }));
-        assert_eq!(parse_line("bench core"), Ok(Request::Bench { filter: Some("core".into()) }));
+        assert_eq!(parse_line("bench"), Ok(XtaskRequest::Bench { filter: None }));
+        assert_eq!(
+            parse_line("bench core"),
+            Ok(XtaskRequest::Bench { filter: Some("core".into()) })
+        );
         assert_eq!(parse_line("bench core sim"), Err("unexpected word: sim".into()));
         assert_eq!(parse_line("bench --all"), Err("unknown option: --all".into()));
     }
@@ -181,7 +184,7 @@ mod tests {
     #[test]
     fn help_is_found_wherever_one_would_look() {
         for line in ["help", "--help", "-h", "test --help"] {
-            assert_eq!(parse_line(line), Ok(Request::Help), "{line}");
+            assert_eq!(parse_line(line), Ok(XtaskRequest::Help), "{line}");
         }
         let help = help();
         for name in COMMANDS.iter().copied().chain(STEPS.iter().map(|step| step.name)) {

@@ -24,9 +24,9 @@ mod wheel;
 use std::env;
 use std::process::ExitCode;
 
-use args::Request;
+use args::XtaskRequest;
 use services::{chromium, llama, postgres};
-use shell::{Failure, Shell};
+use shell::{CommandFailure, Shell};
 
 /// The exit code of a command line that was not understood.
 const USAGE: u8 = 2;
@@ -50,18 +50,18 @@ fn main() -> ExitCode {
     }
 }
 
-fn perform(request: Request) -> Result<ExitCode, Failure> {
+fn perform(request: XtaskRequest) -> Result<ExitCode, CommandFailure> {
     match request {
-        Request::Help => print!("{}", args::help()),
-        Request::Test(steps) => return Ok(test::run(&Shell::from_env()?, &steps)),
-        Request::Bench { filter } => bench(&Shell::from_env()?, filter.as_deref())?,
-        Request::Llama => llama::ready(&Shell::from_env()?).map(show)?,
-        Request::Postgres => postgres::ready(&Shell::from_env()?)?,
-        Request::Chromium => {
+        XtaskRequest::Help => print!("{}", args::help()),
+        XtaskRequest::Test(steps) => return Ok(test::run(&Shell::from_env()?, &steps)),
+        XtaskRequest::Bench { filter } => bench(&Shell::from_env()?, filter.as_deref())?,
+        XtaskRequest::Llama => llama::ready(&Shell::from_env()?).map(show)?,
+        XtaskRequest::Postgres => postgres::ready(&Shell::from_env()?)?,
+        XtaskRequest::Chromium => {
             println!("{}", chromium::ready(&Shell::from_env()?)?.display());
         }
-        Request::Shots => pages::shots(&Shell::from_env()?)?,
-        Request::Wheel => wheel::build(&Shell::from_env()?).map(drop)?,
+        XtaskRequest::Shots => pages::shots(&Shell::from_env()?)?,
+        XtaskRequest::Wheel => wheel::build(&Shell::from_env()?).map(drop)?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -96,14 +96,16 @@ const PYTHON: &str = "python";
 const PAGES: &str = "pages";
 
 /// Runs the benchmarks whose names contain `filter`, or all of them.
-fn bench(shell: &Shell, filter: Option<&str>) -> Result<(), Failure> {
+fn bench(shell: &Shell, filter: Option<&str>) -> Result<(), CommandFailure> {
     let chosen = |name: &str| filter.is_none_or(|filter| name.contains(filter));
     let benches: Vec<_> = BENCHES.iter().filter(|(_, name)| chosen(name)).collect();
     if benches.is_empty() && !chosen(PYTHON) && !chosen(PAGES) {
         let names = BENCHES.iter().map(|(_, name)| *name);
         let names: Vec<&str> = names.chain([PYTHON, PAGES]).collect();
         let names = names.join(", ");
-        return Err(Failure::new("no benchmark has such a name").hint(format!("there is {names}")));
+        return Err(
+            CommandFailure::new("no benchmark has such a name").hint(format!("there is {names}"))
+        );
     }
     if benches.iter().any(|(_, name)| *name == "buffers") {
         postgres::ready(shell)?;
@@ -129,7 +131,7 @@ fn bench(shell: &Shell, filter: Option<&str>) -> Result<(), Failure> {
 
 /// Measures payloads in Python, and the engine with workers in Python, right after the bare
 /// transport that they go through.
-fn bench_python(shell: &Shell) -> Result<(), Failure> {
+fn bench_python(shell: &Shell) -> Result<(), CommandFailure> {
     let python = wheel::installed(shell)?;
     shell.program(&python).words("python/bench/payload.py").run()?;
     shell.cargo("build --release --locked -p rollway-conformance --example echo_worker").run()?;

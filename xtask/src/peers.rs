@@ -4,12 +4,12 @@
 use std::env;
 use std::path::PathBuf;
 
-use crate::shell::{Failure, Shell};
+use crate::shell::{CommandFailure, Shell};
 
 const PACKAGE: &str = "litellm[proxy]==1.106.2";
 
 /// Returns the program, if it is asked for or already there.
-pub(crate) fn litellm(shell: &Shell) -> Result<Option<PathBuf>, Failure> {
+pub(crate) fn litellm(shell: &Shell) -> Result<Option<PathBuf>, CommandFailure> {
     let home = shell.target.join("peers");
     let program = home.join("bin/litellm");
     if program.exists() {

@@ -19,7 +19,7 @@ pub(crate) struct Shell {
 }
 
 impl Shell {
-    pub(crate) fn from_env() -> Result<Self, Failure> {
+    pub(crate) fn from_env() -> Result<Self, CommandFailure> {
         let manifest =
             env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
         let root = Path::new(&manifest).parent().expect("xtask is a folder of the repository");
@@ -27,7 +27,7 @@ impl Shell {
             // A relative path counts from where the person stands, as it did for the cargo that
             // started this program.
             Some(dir) => std::path::absolute(dir)
-                .map_err(|cause| Failure::new(format!("no current directory: {cause}")))?,
+                .map_err(|cause| CommandFailure::new(format!("no current directory: {cause}")))?,
             None => root.join("target"),
         };
         Ok(Self {
@@ -105,7 +105,7 @@ impl Cmd {
     }
 
     /// Shows the command and runs it to its end with our own output.
-    pub(crate) fn run(mut self) -> Result<(), Failure> {
+    pub(crate) fn run(mut self) -> Result<(), CommandFailure> {
         println!("    $ {self}");
         let status = self.inner.status();
         let status =
@@ -118,7 +118,7 @@ impl Cmd {
     }
 
     /// Runs the command in silence and returns what it wrote to its standard output.
-    pub(crate) fn output(mut self) -> Result<String, Failure> {
+    pub(crate) fn output(mut self) -> Result<String, CommandFailure> {
         let output = self.inner.stdin(Stdio::null()).output();
         let output =
             output.map_err(|cause| self.failure(format!("the command did not start: {cause}")))?;
@@ -131,8 +131,8 @@ impl Cmd {
         }
     }
 
-    fn failure(&self, what: String) -> Failure {
-        Failure { what, command: Some(self.to_string()), hint: None }
+    fn failure(&self, what: String) -> CommandFailure {
+        CommandFailure { what, command: Some(self.to_string()), hint: None }
     }
 }
 
@@ -144,13 +144,13 @@ impl Display for Cmd {
 
 /// Why something did not work, for a person to read.
 #[derive(Debug)]
-pub(crate) struct Failure {
+pub(crate) struct CommandFailure {
     what: String,
     command: Option<String>,
     hint: Option<String>,
 }
 
-impl Failure {
+impl CommandFailure {
     pub(crate) fn new(what: impl Into<String>) -> Self {
         Self { what: what.into(), command: None, hint: None }
     }
@@ -166,7 +166,7 @@ impl Failure {
     }
 }
 
-impl Display for Failure {
+impl Display for CommandFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.what)?;
         if let Some(command) = &self.command {

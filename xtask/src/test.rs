@@ -11,42 +11,46 @@ use crate::pages;
 use crate::services::llama;
 use crate::services::node;
 use crate::services::postgres;
-use crate::shell::{Failure, Shell};
+use crate::shell::{CommandFailure, Shell};
 use crate::wheel;
 
 /// One part of the test command, which can also run alone.
 #[derive(Debug)]
-pub(crate) struct Step {
+pub(crate) struct TestStep {
     pub(crate) name: &'static str,
     /// What the step does, as a line of the help.
     pub(crate) about: &'static str,
-    run: fn(&Shell) -> Result<(), Failure>,
+    run: fn(&Shell) -> Result<(), CommandFailure>,
 }
 
 /// Names are unique, so they tell steps apart; addresses of functions would not.
-impl PartialEq for Step {
+impl PartialEq for TestStep {
     fn eq(&self, other: &Self) -> bool {
         self.name == other.name
     }
 }
 
-pub(crate) const STEPS: &[Step] = &[
-    Step { name: "fmt", about: "check the formatting of all Rust files", run: fmt },
-    Step { name: "clippy", about: "lint all Rust code; a warning is a failure", run: clippy },
-    Step { name: "doc", about: "build the documentation; a warning is a failure", run: doc },
-    Step { name: "rust", about: "run every Rust test, scenario and tidy check", run: rust },
-    Step { name: "sim", about: "run the simulator on seeds and on its mutants", run: sim },
-    Step {
+pub(crate) const STEPS: &[TestStep] = &[
+    TestStep { name: "fmt", about: "check the formatting of all Rust files", run: fmt },
+    TestStep { name: "clippy", about: "lint all Rust code; a warning is a failure", run: clippy },
+    TestStep { name: "doc", about: "build the documentation; a warning is a failure", run: doc },
+    TestStep { name: "rust", about: "run every Rust test, scenario and tidy check", run: rust },
+    TestStep { name: "sim", about: "run the simulator on seeds and on its mutants", run: sim },
+    TestStep {
         name: "python",
         about: "install the wheel into an environment of its own and test it there",
         run: python,
     },
-    Step { name: "pages", about: "drive the dashboard in a real Chromium", run: pages::test },
-    Step { name: "run", about: "run the example of the README, and a simulation", run: example },
+    TestStep { name: "pages", about: "drive the dashboard in a real Chromium", run: pages::test },
+    TestStep {
+        name: "run",
+        about: "run the example of the README, and a simulation",
+        run: example,
+    },
 ];
 
 /// Runs the steps, stops at the first failure, and ends with the line `test: N passed, M failed`.
-pub(crate) fn run(shell: &Shell, steps: &[&Step]) -> ExitCode {
+pub(crate) fn run(shell: &Shell, steps: &[&TestStep]) -> ExitCode {
     let report = perform(shell, steps);
     println!("\n{report}");
     if let Some((step, failure)) = &report.failure {
@@ -56,16 +60,17 @@ pub(crate) fn run(shell: &Shell, steps: &[&Step]) -> ExitCode {
     if report.failure.is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn perform(shell: &Shell, steps: &[&Step]) -> Report {
+fn perform(shell: &Shell, steps: &[&TestStep]) -> Report {
     let mut report = Report { rows: Vec::new(), failure: None };
     for (index, step) in steps.iter().enumerate() {
-        let mut row = Row { step: step.name, outcome: Outcome::NotRun, took: Duration::ZERO };
+        let mut row =
+            ReportRow { step: step.name, outcome: StepOutcome::NotRun, took: Duration::ZERO };
         if report.failure.is_none() {
             println!("\n==> {} ({} of {}): {}", step.name, index + 1, steps.len(), step.about);
             let begin = Instant::now();
             let result = (step.run)(shell);
             row.took = begin.elapsed();
-            row.outcome = if result.is_ok() { Outcome::Passed } else { Outcome::Failed };
+            row.outcome = if result.is_ok() { StepOutcome::Passed } else { StepOutcome::Failed };
             println!("<== {}: {} in {:.1} s", step.name, row.outcome, row.took.as_secs_f64());
             report.failure = result.err().map(|failure| (step.name, failure));
         }
@@ -74,26 +79,26 @@ fn perform(shell: &Shell, steps: &[&Step]) -> Report {
     report
 }
 
-fn fmt(shell: &Shell) -> Result<(), Failure> {
+fn fmt(shell: &Shell) -> Result<(), CommandFailure> {
     component(shell, "fmt", "rustfmt")?;
     shell.cargo("fmt --all --check").run()
 }
 
-fn clippy(shell: &Shell) -> Result<(), Failure> {
+fn clippy(shell: &Shell) -> Result<(), CommandFailure> {
     component(shell, "clippy", "clippy")?;
     shell.cargo("clippy --workspace --all-targets --locked -- -D warnings").run()
 }
 
-fn doc(shell: &Shell) -> Result<(), Failure> {
+fn doc(shell: &Shell) -> Result<(), CommandFailure> {
     shell.cargo("doc --workspace --no-deps --locked").env("RUSTDOCFLAGS", "-D warnings").run()
 }
 
-fn rust(shell: &Shell) -> Result<(), Failure> {
+fn rust(shell: &Shell) -> Result<(), CommandFailure> {
     postgres::ready(shell)?;
     shell.cargo("test --workspace --locked").run()
 }
 
-fn sim(shell: &Shell) -> Result<(), Failure> {
+fn sim(shell: &Shell) -> Result<(), CommandFailure> {
     let sim = "run --release --locked -p rollway-sim --";
     shell.cargo(sim).words("--seeds 400").run()?;
     shell.cargo(sim).words("--mutants").run()?;
@@ -101,7 +106,7 @@ fn sim(shell: &Shell) -> Result<(), Failure> {
     shell.cargo(sim).words("--explorers --mutants").run()
 }
 
-fn python(shell: &Shell) -> Result<(), Failure> {
+fn python(shell: &Shell) -> Result<(), CommandFailure> {
     let python = wheel::installed(shell)?;
     // As the tests in Rust have built them: another profile would build all they need once more.
     shell.cargo("build --workspace --examples --locked").run()?;
@@ -126,12 +131,12 @@ fn python(shell: &Shell) -> Result<(), Failure> {
         .run()
 }
 
-fn example(shell: &Shell) -> Result<(), Failure> {
+fn example(shell: &Shell) -> Result<(), CommandFailure> {
     let job = shell.target.join("example");
     // From its beginning, and not where the last time ended.
     match std::fs::remove_dir_all(&job) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            return Err(Failure::file(&job, &error));
+            return Err(CommandFailure::file(&job, &error));
         }
         _ => {}
     }
@@ -141,7 +146,7 @@ fn example(shell: &Shell) -> Result<(), Failure> {
 }
 
 /// Tells how to get a component of the toolchain that is not there.
-fn component(shell: &Shell, command: &str, component: &str) -> Result<(), Failure> {
+fn component(shell: &Shell, command: &str, component: &str) -> Result<(), CommandFailure> {
     shell.cargo(command).words("--version").output().map(drop).map_err(|failure| {
         failure.hint(format!(
             "the toolchain lacks {component}: `rustup component add {component}` installs it"
@@ -152,19 +157,19 @@ fn component(shell: &Shell, command: &str, component: &str) -> Result<(), Failur
 /// What became of each step.
 #[derive(Debug)]
 struct Report {
-    rows: Vec<Row>,
-    failure: Option<(&'static str, Failure)>,
+    rows: Vec<ReportRow>,
+    failure: Option<(&'static str, CommandFailure)>,
 }
 
 #[derive(Debug)]
-struct Row {
+struct ReportRow {
     step: &'static str,
-    outcome: Outcome,
+    outcome: StepOutcome,
     took: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Outcome {
+enum StepOutcome {
     Passed,
     Failed,
     NotRun,
@@ -174,7 +179,11 @@ impl Report {
     /// Returns the closing line, whose form other programs read.
     fn closing(&self) -> String {
         let count = |outcome| self.rows.iter().filter(|row| row.outcome == outcome).count();
-        format!("test: {} passed, {} failed", count(Outcome::Passed), count(Outcome::Failed))
+        format!(
+            "test: {} passed, {} failed",
+            count(StepOutcome::Passed),
+            count(StepOutcome::Failed)
+        )
     }
 }
 
@@ -183,8 +192,10 @@ impl Display for Report {
         writeln!(f, "{:<10}{:>9}", "step", "seconds")?;
         for row in &self.rows {
             let seconds = match row.outcome {
-                Outcome::Passed | Outcome::Failed => format!("{:.1}", row.took.as_secs_f64()),
-                Outcome::NotRun => "-".into(),
+                StepOutcome::Passed | StepOutcome::Failed => {
+                    format!("{:.1}", row.took.as_secs_f64())
+                }
+                StepOutcome::NotRun => "-".into(),
             };
             writeln!(f, "{:<10}{seconds:>9}  {}", row.step, row.outcome)?;
         }
@@ -192,7 +203,7 @@ impl Display for Report {
     }
 }
 
-impl Display for Outcome {
+impl Display for StepOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Passed => "passed",
@@ -206,14 +217,15 @@ impl Display for Outcome {
 mod tests {
     use super::*;
 
-    const GOOD: Step = Step { name: "good", about: "passes", run: |_| Ok(()) };
-    const BAD: Step = Step { name: "bad", about: "fails", run: |_| Err(Failure::new("broken")) };
+    const GOOD: TestStep = TestStep { name: "good", about: "passes", run: |_| Ok(()) };
+    const BAD: TestStep =
+        TestStep { name: "bad", about: "fails", run: |_| Err(CommandFailure::new("broken")) };
 
     #[test]
     fn the_first_failure_stops_the_rest_and_is_counted() {
         let report = perform(&Shell::from_env().unwrap(), &[&GOOD, &BAD, &GOOD]);
         let outcomes: Vec<_> = report.rows.iter().map(|row| row.outcome).collect();
-        assert_eq!(outcomes, [Outcome::Passed, Outcome::Failed, Outcome::NotRun]);
+        assert_eq!(outcomes, [StepOutcome::Passed, StepOutcome::Failed, StepOutcome::NotRun]);
         assert_eq!(report.closing(), "test: 1 passed, 1 failed");
         assert_eq!(report.failure.map(|(step, _)| step), Some("bad"));
     }

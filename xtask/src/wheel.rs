@@ -3,19 +3,19 @@
 use std::fs;
 use std::path::PathBuf;
 
-use crate::shell::{Failure, Shell};
+use crate::shell::{CommandFailure, Shell};
 use crate::venv;
 
 /// What the environment needs to build and test the package.
 const REQUIREMENTS: &str = "python/requirements-test.txt";
 
 /// Builds the wheel and returns where it is.
-pub(crate) fn build(shell: &Shell) -> Result<PathBuf, Failure> {
+pub(crate) fn build(shell: &Shell) -> Result<PathBuf, CommandFailure> {
     let python = venv::ready(shell, REQUIREMENTS)?;
     let out = shell.target.join("wheels");
     // An older wheel must not be taken for the new one.
     if out.exists() {
-        fs::remove_dir_all(&out).map_err(|cause| Failure::file(&out, &cause))?;
+        fs::remove_dir_all(&out).map_err(|cause| CommandFailure::file(&out, &cause))?;
     }
     // The builder reads the project file of the folder it runs in.
     shell
@@ -24,13 +24,13 @@ pub(crate) fn build(shell: &Shell) -> Result<PathBuf, Failure> {
         .args([&out])
         .dir("python")
         .run()?;
-    let entries = fs::read_dir(&out).map_err(|cause| Failure::file(&out, &cause))?;
+    let entries = fs::read_dir(&out).map_err(|cause| CommandFailure::file(&out, &cause))?;
     let wheel = entries.flatten().map(|entry| entry.path()).next();
-    wheel.ok_or_else(|| Failure::new("the builder made no wheel"))
+    wheel.ok_or_else(|| CommandFailure::new("the builder made no wheel"))
 }
 
 /// Builds the wheel, installs it into the environment of the tests and returns its interpreter.
-pub(crate) fn installed(shell: &Shell) -> Result<PathBuf, Failure> {
+pub(crate) fn installed(shell: &Shell) -> Result<PathBuf, CommandFailure> {
     let wheel = build(shell)?;
     let python = venv::ready(shell, REQUIREMENTS)?;
     shell

@@ -1,10 +1,10 @@
 //! Suggestions for misspelled names.
 
 /// Distance of a word from a name that contains it or that it contains.
-const CONTAINED: usize = 100;
+const CONTAINED_DISTANCE: usize = 100;
 
 /// Maximum number of names listed if none is similar.
-const LISTED: usize = 12;
+const MAX_LISTED: usize = 12;
 
 /// Returns the most similar name.
 pub fn nearest<'a>(word: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
@@ -19,14 +19,16 @@ pub fn instead<'a>(word: &str, names: impl Iterator<Item = &'a str> + Clone) -> 
     let all: Vec<&str> = names.collect();
     match all.len() {
         0 => "none is available".to_owned(),
-        count if count <= LISTED => format!("available: {}", all.join(", ")),
-        count => format!("available: {} and {} more", all[..LISTED].join(", "), count - LISTED),
+        count if count <= MAX_LISTED => format!("available: {}", all.join(", ")),
+        count => {
+            format!("available: {} and {} more", all[..MAX_LISTED].join(", "), count - MAX_LISTED)
+        }
     }
 }
 
 /// Tells whether a word can be a misspelling of a name.
 pub fn is_misspelled(word: &str, name: &str) -> bool {
-    distance(word, name).is_some_and(|distance| distance < CONTAINED)
+    distance(word, name).is_some_and(|distance| distance < CONTAINED_DISTANCE)
 }
 
 /// Returns the distance of a word from a name. `None`: they are not similar.
@@ -38,7 +40,8 @@ fn distance(word: &str, name: &str) -> Option<usize> {
         return Some(edits);
     }
     let shortest = word.len().min(name.len());
-    (shortest >= 4 && (name.contains(&word) || word.contains(&name))).then_some(CONTAINED + edits)
+    (shortest >= 4 && (name.contains(&word) || word.contains(&name)))
+        .then_some(CONTAINED_DISTANCE + edits)
 }
 
 /// Normalizes case and separators: `maxTimeout`, `max-timeout` and `max_timeout` are the same.

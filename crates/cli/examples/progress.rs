@@ -12,13 +12,13 @@ use std::time::Duration;
 
 use clap::Parser;
 use rollway::config::{LogLevel, Mode};
-use rollway::explorer::{Beat, Event, Watcher};
+use rollway::explorer::{JobEvent, JobObserver, StatsSample};
 use rollway_cli::log;
 use rollway_cli::output::{LogFormat, Output};
 use rollway_cli::progress::{JobTitle, ProgressEnd, ProgressView};
 use rollway_core::{
-    BatchId, BatchKey, BatchKind, BatchResult, BatchState, ByCancel, ByDrop, ByFailure,
-    FailureKind, RunTally, TaskTally,
+    BatchId, BatchKey, BatchResult, BatchState, BatchType, ByCancelReason, ByDropReason,
+    ByFailureKind, FailureKind, RunTally, TaskTally,
 };
 
 /// Runs of a task.
@@ -59,7 +59,7 @@ struct Args {
 struct Playback {
     args: Args,
     view: Arc<ProgressView>,
-    sample: Beat,
+    sample: StatsSample,
     /// State of the random number generator.
     rng: u64,
 }
@@ -78,9 +78,9 @@ fn main() {
         source: Some(PathBuf::from("examples/arithmetic.yaml")),
     };
     let view = ProgressView::start(title, &output);
-    let mut play = Playback { view, args, sample: Beat::default(), rng: 7 };
+    let mut play = Playback { view, args, sample: StatsSample::default(), rng: 7 };
     sleep(Duration::from_millis(600));
-    play.view.saw(&Event::Began {
+    play.view.on_event(&JobEvent::Began {
         mode: Mode::Both,
         job_dir,
         done_steps: 0,
@@ -111,7 +111,7 @@ impl Playback {
 
     fn step(&mut self, step: u64) {
         let runs = TASKS * REPEAT;
-        self.view.saw(&Event::StepBegun { step, tasks: TASKS, runs });
+        self.view.on_event(&JobEvent::StepBegun { step, tasks: TASKS, runs });
         self.sample.pending += runs;
         let slices = (self.args.seconds * 16.0 / self.args.steps as f64).ceil().max(1.0) as u64;
         let pause = self.args.seconds / self.args.steps as f64 / slices as f64;
@@ -126,20 +126,23 @@ impl Playback {
             self.sample.done += ended - bad;
             self.sample.failed += bad;
             self.sample.answer_tokens += ended * 37;
-            let shown = Beat { pending: self.sample.pending - self.sample.running, ..self.sample };
+            let shown =
+                StatsSample { pending: self.sample.pending - self.sample.running, ..self.sample };
             self.view.on_sample(shown);
             sleep(Duration::from_secs_f64(pause));
         }
         let reward = self.skill(step) + 0.12 * (self.random() - 0.5);
-        self.view.saw(&Event::StepDone {
+        self.view.on_event(&JobEvent::StepDone {
             step,
             result: Arc::new(result(TASKS, runs, failed)),
             metrics: [("rollout/reward/mean", reward)].into_iter().collect(),
             waited: Duration::from_secs_f64(pause),
         });
-        self.view
-            .saw(&Event::Trained { step, metrics: [("trainer/loss", 0.1)].into_iter().collect() });
-        self.view.saw(&Event::Synced {
+        self.view.on_event(&JobEvent::Trained {
+            step,
+            metrics: [("trainer/loss", 0.1)].into_iter().collect(),
+        });
+        self.view.on_event(&JobEvent::Synced {
             step,
             version: step,
             waited: Duration::from_millis(310),
@@ -157,7 +160,7 @@ impl Playback {
         for set in 0..self.args.sets {
             let score = self.skill(step) - 0.07 * set as f64 + 0.03 * (self.random() - 0.5);
             let names = ["held_out", "harder", "other_numbers", "words", "long"];
-            self.view.saw(&Event::Evaluated {
+            self.view.on_event(&JobEvent::Evaluated {
                 step,
                 version: step,
                 set: names[set % names.len()].into(),
@@ -171,13 +174,13 @@ impl Playback {
 }
 
 fn result(tasks: u64, runs: u64, failed: u64) -> BatchResult {
-    let mut kinds = ByFailure::default();
+    let mut kinds = ByFailureKind::default();
     kinds[FailureKind::Workflow] = failed;
     let bad = u64::from(failed > 3);
     BatchResult {
         batch: BatchId::Number(1),
         key: BatchKey(1),
-        kind: BatchKind::Train,
+        kind: BatchType::Train,
         state: BatchState::Finalized,
         reason: None,
         tasks: TaskTally { ok: tasks - bad, failed: bad, ..TaskTally::default() },
@@ -185,11 +188,11 @@ fn result(tasks: u64, runs: u64, failed: u64) -> BatchResult {
             submitted: runs,
             succeeded: runs - failed,
             failed: kinds,
-            cancelled: ByCancel::default(),
+            cancelled: ByCancelReason::default(),
             ..RunTally::default()
         },
         delivered: runs - failed,
-        dropped: ByDrop::default(),
+        dropped: ByDropReason::default(),
         uncertain: 0,
         statuses: Vec::new(),
         sink_metrics: rollway_core::metrics::Metrics::new(),

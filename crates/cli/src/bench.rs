@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
-use rollway::explorer::{Event, Watcher};
+use rollway::explorer::{JobEvent, JobObserver};
 
 /// Observer that collects scores and formats them.
 #[derive(Debug, Default)]
@@ -18,9 +18,9 @@ struct Scores {
     rows: BTreeMap<u64, BTreeMap<String, Option<f64>>>,
 }
 
-impl Watcher for BenchTable {
-    fn saw(&self, event: &Event) {
-        let Event::Evaluated { step, set, score, .. } = event else { return };
+impl JobObserver for BenchTable {
+    fn on_event(&self, event: &JobEvent) {
+        let JobEvent::Evaluated { step, set, score, .. } = event else { return };
         let mut scores = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if !scores.sets.iter().any(|known| **known == **set) {
             scores.sets.push(set.to_string());

@@ -3,10 +3,10 @@
 #![expect(clippy::print_stdout, reason = "the result goes to standard output")]
 
 use rollway::config::Config;
-use rollway::job::{self, Debugged};
+use rollway::job::{self, DebugReport};
 use rollway_cli::log;
 use rollway_cli::output::{LogFormat, Output};
-use rollway_core::BatchKind;
+use rollway_core::BatchType;
 use rollway_experience::Experience;
 use serde_json::Value;
 
@@ -27,7 +27,7 @@ pub(crate) fn debug(config: &Config) -> Result<(), CliError> {
     Err(CliError::Job(format!("the run failed: {failure}")))
 }
 
-fn print_result(debugged: &Debugged) {
+fn print_result(debugged: &DebugReport) {
     heading("task");
     println!("{:#}", debugged.task);
     for (number, experience) in debugged.experiences.iter().enumerate() {
@@ -35,7 +35,7 @@ fn print_result(debugged: &Debugged) {
         print_experience(experience);
     }
     heading("metrics of the run");
-    for (key, value) in debugged.status.metrics(BatchKind::Train).iter() {
+    for (key, value) in debugged.status.metrics(BatchType::Train).iter() {
         println!("  {key:<40} {value}");
     }
     heading("timing");

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::SystemTime;
 
 use rollway::config::LogLevel;
-use rollway::trace::Names;
+use rollway::trace::SpanNamer;
 use rollway_core::{AttemptId, BatchId, RunId, TaskId};
 use serde_json::{Map, Value};
 use tracing::field::{Field, Visit};
@@ -20,7 +20,7 @@ use crate::output::{Output, OutputKind};
 /// Installs the process-wide subscriber. `names`: the job's span names, if it is traced.
 ///
 /// A subscriber that is installed already stays.
-pub fn install(level: LogLevel, output: &Output, names: Option<Names>) {
+pub fn install(level: LogLevel, output: &Output, names: Option<SpanNamer>) {
     let level = match level {
         LogLevel::Trace => Level::TRACE,
         LogLevel::Debug => Level::DEBUG,
@@ -53,7 +53,7 @@ fn write(output: &Output, level: Level, message: &str, fields: Map<String, Value
 /// Layer that writes each event to an output.
 struct OutputLayer {
     output: Output,
-    names: Option<Names>,
+    names: Option<SpanNamer>,
 }
 
 impl<S: Subscriber> Layer<S> for OutputLayer {
@@ -76,7 +76,7 @@ struct LogRecord {
 
 impl LogRecord {
     /// Adds trace and span id of the run that the event names, if it names one.
-    fn add_span_ids(&mut self, names: &Names) {
+    fn add_span_ids(&mut self, names: &SpanNamer) {
         let number = |name: &str| self.fields.get(name).and_then(Value::as_u64);
         let small = |name: &str| number(name).and_then(|number| u32::try_from(number).ok());
         let batch = self.fields.get("batch").and_then(Value::as_str).map(BatchId::from);
@@ -137,13 +137,13 @@ mod tests {
     fn log_line_about_a_run_has_trace_and_span_id() {
         let mut record = LogRecord::default();
         record.fields.insert("batch".to_owned(), "3/math".into());
-        record.add_span_ids(&Names::new("p/j"));
+        record.add_span_ids(&SpanNamer::new("p/j"));
         assert_eq!(record.fields.len(), 1, "a batch alone names no task");
         for (name, number) in [("task", 5), ("run", 1), ("attempt", 9)] {
             record.fields.insert(name.to_owned(), number.into());
         }
-        record.add_span_ids(&Names::new("p/j"));
-        let names = Names::new("p/j");
+        record.add_span_ids(&SpanNamer::new("p/j"));
+        let names = SpanNamer::new("p/j");
         let trace = names.task_trace(&"3/math".into(), TaskId(5)).to_string();
         let span = names.attempt(AttemptId(9), RunId(1)).to_string();
         assert_eq!(record.fields["trace_id"], trace);

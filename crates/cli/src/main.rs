@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args as Arguments, Parser, Subcommand};
-use rollway::config::{Config, ConfigError, Resolved};
+use rollway::config::{Config, ConfigError, ResolvedConfig};
 use rollway::job::JobError;
 use rollway_base::error_chain;
 use rollway_cli::output::{LogFormat, Output};
@@ -149,7 +149,7 @@ fn main() -> ExitCode {
 /// Reads and checks a configuration; warnings go to standard error.
 fn load(source: &ConfigArgs) -> Result<Config, CliError> {
     let config = Config::load(&source.config)?.with_overrides(&source.overrides)?;
-    let Resolved { config, warnings } = config.resolve()?;
+    let ResolvedConfig { config, warnings } = config.resolve()?;
     for warning in warnings {
         eprintln!("warning: {warning}");
     }

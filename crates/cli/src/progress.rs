@@ -19,7 +19,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use rollway::config::{Config, Mode};
-use rollway::explorer::{Beat, Event, Pulse, Watcher};
+use rollway::explorer::{JobEvent, JobObserver, LiveStats, StatsSample};
 use rollway::gateway_options::trained_model;
 use tokio::runtime::Handle;
 use tracing::Level;
@@ -110,7 +110,7 @@ impl ProgressView {
     }
 
     /// Applies a sample of the live statistics.
-    pub fn on_sample(&self, sample: Beat) {
+    pub fn on_sample(&self, sample: StatsSample) {
         let mut state = self.lock();
         state.model.on_sample(sample, self.started.elapsed());
     }
@@ -145,13 +145,13 @@ impl ProgressView {
     }
 
     /// Samples the live statistics periodically.
-    fn poll_stats(&self, pulse: &Pulse) {
+    fn poll_stats(&self, pulse: &LiveStats) {
         // Without a runtime there is no explorer.
         let Ok(runtime) = Handle::try_current() else { return };
         let (view, pulse) = (self.this.clone(), pulse.clone());
         runtime.spawn(async move {
             loop {
-                let sample = pulse.beat().await;
+                let sample = pulse.sample().await;
                 // A weak reference: the task does not keep the view alive.
                 match view.upgrade() {
                     Some(view) if !view.lock().is_over => view.on_sample(sample),
@@ -167,9 +167,9 @@ impl ProgressView {
     }
 }
 
-impl Watcher for ProgressView {
-    fn saw(&self, event: &Event) {
-        if let Event::Pulse(pulse) = event {
+impl JobObserver for ProgressView {
+    fn on_event(&self, event: &JobEvent) {
+        if let JobEvent::Ready(pulse) = event {
             self.poll_stats(pulse);
         }
         let mut state = self.lock();
@@ -180,8 +180,8 @@ impl Watcher for ProgressView {
             (OutputKind::Json, event) => {
                 self.output.raw(&json::event(event, SystemTime::now()).to_string());
             }
-            (_, Event::Note(note)) => log::emit(&self.output, Level::INFO, note),
-            (_, Event::Alarm(alarm)) => {
+            (_, JobEvent::Info(note)) => log::emit(&self.output, Level::INFO, note),
+            (_, JobEvent::Alarm(alarm)) => {
                 let level = if alarm.raised { Level::WARN } else { Level::INFO };
                 log::emit(&self.output, level, &alarm.words);
             }

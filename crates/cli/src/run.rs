@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use rollway::config::{Config, Mode, schema};
-use rollway::explorer::{Watcher, Watchers};
-use rollway::job::{Job, JobError, State, Summary};
+use rollway::explorer::{JobObserver, JobObservers};
+use rollway::job::{Job, JobError, Summary, SummaryState};
 use rollway::trace;
 use rollway_cli::log;
 use rollway_cli::output::{LogFormat, Output, OutputKind};
@@ -40,7 +40,7 @@ pub(crate) fn run(config: Config, source: &ConfigArgs, format: LogFormat) -> Res
 fn job(config: Config, source: &ConfigArgs, format: LogFormat) -> Result<(), CliError> {
     let config = config.named();
     let output = Output::stderr(format);
-    let names = trace::is_wanted(&config).then(|| trace::Names::of(&config));
+    let names = trace::is_wanted(&config).then(|| trace::SpanNamer::of(&config));
     log::install(config.log.level, &output, names);
     if let Some(summary) = Job::finished(&config)? {
         log::emit(&output, Level::INFO, &finished_message(&summary, &config, source));
@@ -49,11 +49,11 @@ fn job(config: Config, source: &ConfigArgs, format: LogFormat) -> Result<(), Cli
     let runtime = runtime()?;
     let table = Arc::new(BenchTable::default());
     let view = ProgressView::start(JobTitle::new(&config, Some(source.config.clone())), &output);
-    let mut watchers: Vec<Arc<dyn Watcher>> = vec![Arc::clone(&view) as _];
+    let mut watchers: Vec<Arc<dyn JobObserver>> = vec![Arc::clone(&view) as _];
     if config.mode == Mode::Bench {
         watchers.push(Arc::clone(&table) as _);
     }
-    let ended = runtime.block_on(run_to_end(config, Watchers::new(watchers), &output));
+    let ended = runtime.block_on(run_to_end(config, JobObservers::new(watchers), &output));
     // Tasks that did not end in time are not awaited again.
     runtime.shutdown_background();
     let summary = match ended? {
@@ -75,7 +75,7 @@ fn job(config: Config, source: &ConfigArgs, format: LogFormat) -> Result<(), Cli
             return Err(CliError::Interrupted);
         }
     };
-    let stopped = summary.state == State::Stopped;
+    let stopped = summary.state == SummaryState::Stopped;
     let totals = FinalSummary::from(&summary);
     view.end(if stopped { ProgressEnd::Stopped } else { ProgressEnd::Done }, Some(&totals));
     if output.kind() != OutputKind::Json {
@@ -99,7 +99,7 @@ const STOPPED_IMMEDIATELY: &str = "stopped immediately; run the same command to 
 /// Runs a job to its end. The first signal stops it gracefully, the second immediately.
 async fn run_to_end(
     config: Config,
-    watchers: Watchers,
+    watchers: JobObservers,
     output: &Output,
 ) -> Result<JobOutcome, CliError> {
     let mut signals = Signals::new()?;

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use rollway::config::Config;
-use rollway::serve::{Checkpoints, ServeError, Server};
+use rollway::serve::{CheckpointFolder, ServeJob, ServeJobError};
 use rollway_base::error_chain;
 use rollway_cli::log;
 use rollway_cli::output::{LogFormat, Output};
@@ -18,9 +18,9 @@ pub(crate) fn serve(config: &Config) -> Result<(), CliError> {
     log::install(config.log.level, &Output::stderr(LogFormat::Plain), None);
     runtime()?.block_on(async {
         let mut signals = Signals::new()?;
-        let weights = Arc::new(Checkpoints::new(config.job_dir()));
+        let weights = Arc::new(CheckpointFolder::new(config.job_dir()));
         let server = tokio::select! {
-            server = Server::start(config, weights) => server?,
+            server = ServeJob::start(config, weights) => server?,
             () = signals.next() => return Ok(()),
         };
         print_address(config, &server);
@@ -38,17 +38,17 @@ pub(crate) fn serve(config: &Config) -> Result<(), CliError> {
     })
 }
 
-impl From<ServeError> for CliError {
-    fn from(error: ServeError) -> Self {
+impl From<ServeJobError> for CliError {
+    fn from(error: ServeJobError) -> Self {
         match error {
-            ServeError::Config(error) => error.into(),
-            ServeError::Sink(error) => Self::Input(error_chain(&error)),
+            ServeJobError::Config(error) => error.into(),
+            ServeJobError::Sink(error) => Self::Input(error_chain(&error)),
             error => Self::Job(error_chain(&error)),
         }
     }
 }
 
-fn print_address(config: &Config, server: &Server) {
+fn print_address(config: &Config, server: &ServeJob) {
     let counts = server.counts();
     println!("serving {} at {}", rollway::gateway_options::trained_model(config), server.url());
     println!("  address in  {}", server.url_file().display());

@@ -2,10 +2,10 @@
 
 #![expect(clippy::print_stdout, reason = "the result goes to standard output")]
 
-use rollway::config::{Config, Faults};
+use rollway::config::{Config, SimulationFaults};
 use rollway_core::CancelReason;
-use rollway_sim::dice::Rate;
-use rollway_sim::job::{Faults as Rates, Job, JobReport, StepReport, run_job};
+use rollway_sim::dice::FaultRate;
+use rollway_sim::job::{JobFaults as Rates, JobReport, SimStepReport, SimulatedJob, run_job};
 
 use crate::CliError;
 
@@ -28,8 +28,8 @@ pub(crate) fn simulate(config: &Config) -> Result<(), CliError> {
     )))
 }
 
-fn print_step(step: StepReport) {
-    let StepReport { step, at, result } = step;
+fn print_step(step: SimStepReport) {
+    let SimStepReport { step, at, result } = step;
     let seconds = at.as_nanos() / 1_000_000_000;
     let tasks = result.tasks;
     println!(
@@ -88,10 +88,10 @@ fn print_list(label: &str, items: impl Iterator<Item = String>) {
 }
 
 /// Returns the simulated job that a checked configuration describes.
-fn job(config: &Config) -> Job {
-    let Faults { raise, hang, crash, model_unavailable } = config.simulation.faults;
+fn job(config: &Config) -> SimulatedJob {
+    let SimulationFaults { raise, hang, crash, model_unavailable } = config.simulation.faults;
     let buffer = &config.buffer;
-    Job {
+    SimulatedJob {
         seed: config.simulation.seed,
         config: config.to_core(config.explorer.runner_per_model),
         steps: buffer.total_steps.unwrap_or(1),
@@ -109,6 +109,6 @@ fn job(config: &Config) -> Job {
     }
 }
 
-fn rate(percent: f64) -> Rate {
-    Rate((percent * 100.0).round() as u32)
+fn rate(percent: f64) -> FaultRate {
+    FaultRate((percent * 100.0).round() as u32)
 }

@@ -33,7 +33,7 @@ pub(crate) fn trace(args: &TraceArgs) -> Result<(), CliError> {
     }
     let scene = recorded_job::open(job_dir).map_err(|error| CliError::Input(error.to_string()))?;
     let path = output.clone().unwrap_or_else(|| job_dir.join("trace-from-history.json"));
-    let (runs, untraced) = trace::draw(&*scene, &path, *max_bytes).map_err(|error| {
+    let (runs, untraced) = trace::write_trace(&*scene, &path, *max_bytes).map_err(|error| {
         CliError::Job(format!("cannot write {}: {error}; choose another --output", path.display()))
     })?;
     println!("{}: {runs} runs; open it at https://ui.perfetto.dev", path.display());

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use clap::Args;
-use rollway::dashboard::{Card, Dashboard, DashboardError, Options};
+use rollway::dashboard::{Dashboard, DashboardAddress, DashboardError, DashboardOptions};
 use rollway::recorded_job;
 use rollway_base::error_chain;
 
@@ -44,7 +44,8 @@ pub(crate) fn view(args: &ViewArgs) -> Result<(), CliError> {
             return Ok(());
         }
         let scene = recorded_job::open(job).map_err(|error| CliError::Input(error.to_string()))?;
-        let options = Options { listen: args.listen.clone(), token: None, scene, metrics: None };
+        let options =
+            DashboardOptions { listen: args.listen.clone(), token: None, scene, metrics: None };
         let dashboard = Dashboard::open(options).await?;
         let mut signals = Signals::new()?;
         println!("{}", dashboard.address());
@@ -56,8 +57,8 @@ pub(crate) fn view(args: &ViewArgs) -> Result<(), CliError> {
 }
 
 /// Returns the address of the job's own dashboard, if it responds.
-async fn running_dashboard(job: &Path) -> Option<Card> {
-    let card = Card::read(job).ok().flatten()?;
+async fn running_dashboard(job: &Path) -> Option<DashboardAddress> {
+    let card = DashboardAddress::read(job).ok().flatten()?;
     card.is_served().await.then_some(card)
 }
 

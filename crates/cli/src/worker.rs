@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use rollway::supervisor::{self, Options, StationError, Way};
+use rollway::supervisor::{self, JobLocator, SupervisorError, SupervisorOptions};
 use rollway::workflow_runtime;
 use rollway_base::error_chain;
 use tokio_util::sync::CancellationToken;
@@ -41,8 +41,8 @@ pub(crate) struct WorkerArgs {
 /// Keeps workers running until the job ends or a signal stops them.
 pub(crate) fn run_workers(args: &WorkerArgs) -> Result<(), CliError> {
     let (program, program_args) = workflow_runtime::worker_command(args.python.clone());
-    let options = Options {
-        way: Way::given(&args.connect, args.secret_file.as_deref())?,
+    let options = SupervisorOptions {
+        way: JobLocator::given(&args.connect, args.secret_file.as_deref())?,
         program,
         args: program_args,
         processes: args.processes,
@@ -63,8 +63,8 @@ pub(crate) fn run_workers(args: &WorkerArgs) -> Result<(), CliError> {
     })
 }
 
-impl From<StationError> for CliError {
-    fn from(error: StationError) -> Self {
+impl From<SupervisorError> for CliError {
+    fn from(error: SupervisorError) -> Self {
         let message = error_chain(&error);
         if error.is_input() { Self::Input(message) } else { Self::Job(message) }
     }

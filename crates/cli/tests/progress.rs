@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rollway::config::Mode;
-use rollway::explorer::{Beat, Event};
+use rollway::explorer::{JobEvent, StatsSample};
 use rollway_cli::output::{Output, OutputKind, TerminalSize};
 use rollway_cli::progress::draw::draw;
 use rollway_cli::progress::model::ProgressModel;
@@ -20,7 +20,8 @@ use rollway_cli::progress::{JobTitle, ProgressEnd, json, plain};
 use rollway_cli::styled_line::{StyledLine, TextStyle, width};
 use rollway_core::metrics::Metrics;
 use rollway_core::{
-    BatchId, BatchKey, BatchKind, BatchResult, BatchState, ByDrop, FailureKind, RunTally, TaskTally,
+    BatchId, BatchKey, BatchResult, BatchState, BatchType, ByDropReason, FailureKind, RunTally,
+    TaskTally,
 };
 
 use self::terminal::Terminal;
@@ -38,8 +39,8 @@ fn model(name: &str, total: u64) -> ProgressModel {
     model
 }
 
-fn began(total: u64) -> Event {
-    Event::Began {
+fn began(total: u64) -> JobEvent {
+    JobEvent::Began {
         mode: Mode::Both,
         job_dir: PathBuf::from("/jobs/first"),
         done_steps: 0,
@@ -55,21 +56,21 @@ fn result(failed: u64) -> Arc<BatchResult> {
     Arc::new(BatchResult {
         batch: BatchId::Number(1),
         key: BatchKey(1),
-        kind: BatchKind::Train,
+        kind: BatchType::Train,
         state: BatchState::Finalized,
         reason: None,
         tasks: TaskTally { ok: 10 - failed, failed, ..TaskTally::default() },
         runs,
         delivered: 80 - failed,
-        dropped: ByDrop::default(),
+        dropped: ByDropReason::default(),
         uncertain: 0,
         statuses: Vec::new(),
         sink_metrics: Metrics::new(),
     })
 }
 
-fn step(step: u64, reward: f64, failed: u64) -> Event {
-    Event::StepDone {
+fn step(step: u64, reward: f64, failed: u64) -> JobEvent {
+    JobEvent::StepDone {
         step,
         result: result(failed),
         metrics: [("rollout/reward/mean", reward)].into_iter().collect(),
@@ -77,8 +78,8 @@ fn step(step: u64, reward: f64, failed: u64) -> Event {
     }
 }
 
-fn evaluated(step: u64, set: &str, score: Option<f64>) -> Event {
-    Event::Evaluated {
+fn evaluated(step: u64, set: &str, score: Option<f64>) -> JobEvent {
+    JobEvent::Evaluated {
         step,
         version: step,
         set: set.into(),
@@ -97,20 +98,20 @@ fn play(model: &mut ProgressModel, steps: u64, sets: &[&str], failed: u64) {
     }
     for number in 1..=steps {
         let now = Duration::from_secs(2 * number);
-        model.on_event(&Event::StepBegun { step: number, tasks: 10, runs: 80 }, now);
+        model.on_event(&JobEvent::StepBegun { step: number, tasks: 10, runs: 80 }, now);
         let now = now + Duration::from_secs(2);
         let noise = [0.02, -0.03, 0.0][number as usize % 3];
         model.on_event(&step(number, skill(number) + noise, failed), now);
         let (waited, loading) = (Duration::from_millis(310), Duration::from_millis(42));
-        model.on_event(&Event::Synced { step: number, version: number, waited, loading }, now);
-        model.on_event(&Event::Trained { step: number, metrics: Metrics::new() }, now);
+        model.on_event(&JobEvent::Synced { step: number, version: number, waited, loading }, now);
+        model.on_event(&JobEvent::Trained { step: number, metrics: Metrics::new() }, now);
         if number % (total / 10).max(1) == 0 {
             for set in sets {
                 model.on_event(&evaluated(number, set, Some(skill(number))), now);
             }
         }
     }
-    let beat = Beat {
+    let beat = StatsSample {
         pending: 40,
         running: 16,
         done: (steps + sets.len() as u64) * 80 + 1020,
@@ -118,13 +119,13 @@ fn play(model: &mut ProgressModel, steps: u64, sets: &[&str], failed: u64) {
         runners: 16,
         busy: 15,
         answer_tokens: 1_000_000,
-        ..Beat::default()
+        ..StatsSample::default()
     };
     let now = model.now;
     for tenths in 0..20 {
         let answer_tokens = 1_000_000 + 2450 * tenths;
         let now = now + Duration::from_millis(100 * tenths);
-        model.on_sample(Beat { answer_tokens, ..beat }, now);
+        model.on_sample(StatsSample { answer_tokens, ..beat }, now);
     }
 }
 
@@ -201,7 +202,7 @@ fn remaining_time_follows_the_pace_of_the_last_steps() {
     assert_eq!(model.time_left(), None, "unknown before the first step");
     let mut now = 500;
     for number in 1..=50 {
-        let begun = Event::StepBegun { step: number, tasks: 10, runs: 80 };
+        let begun = JobEvent::StepBegun { step: number, tasks: 10, runs: 80 };
         model.on_event(&begun, Duration::from_secs(now));
         // A long beginning and one slow step are no reason to expect more of them.
         now += if number == 40 { 90 } else { 4 };
@@ -209,7 +210,7 @@ fn remaining_time_follows_the_pace_of_the_last_steps() {
     }
     let left = model.time_left().unwrap().as_secs();
     assert!((200..=400).contains(&left), "50 steps of 4 s, or a little more: {left}");
-    let begun = Event::StepBegun { step: 51, tasks: 10, runs: 80 };
+    let begun = JobEvent::StepBegun { step: 51, tasks: 10, runs: 80 };
     model.on_event(&begun, Duration::from_secs(now + 1));
     assert!(model.time_left().unwrap().as_secs() < left, "time passes between steps");
     model.advance_clock(Duration::from_secs(now + 10_000));
@@ -223,15 +224,15 @@ fn steps_evaluations_and_syncs_are_one_line_each() {
     let events = [
         began(3),
         evaluated(0, "held_out", None),
-        Event::StepBegun { step: 1, tasks: 10, runs: 80 },
+        JobEvent::StepBegun { step: 1, tasks: 10, runs: 80 },
         step(1, 0.25, 1),
-        Event::Synced {
+        JobEvent::Synced {
             step: 1,
             version: 7,
             waited: Duration::from_secs(75),
             loading: Duration::from_millis(20),
         },
-        Event::Trained { step: 1, metrics: Metrics::new() },
+        JobEvent::Trained { step: 1, metrics: Metrics::new() },
         evaluated(1, "held_out", Some(0.5)),
     ];
     let mut lines = Vec::new();

@@ -8,7 +8,7 @@ use super::Args;
 /// What the trainer does with experiences, as far as rollouts depend on it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Algorithm {
+pub struct AlgorithmConfig {
     /// Name of the algorithm. Decides which advantages the pipeline computes (`grpo`: those of runs
     /// against the other runs of their task; others: none) and what the embedded trainer does.
     pub algorithm_type: String,
@@ -22,7 +22,7 @@ pub struct Algorithm {
     pub advantage_fn_args: Args,
 }
 
-impl Default for Algorithm {
+impl Default for AlgorithmConfig {
     fn default() -> Self {
         Self {
             algorithm_type: "grpo".to_owned(),

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// What becomes of a batch that is short when time is up.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Batch {
+pub struct BatchConfig {
     /// Batches to train on.
     pub train: TrainBatch,
     /// Batches to evaluate.

@@ -5,13 +5,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Args;
-use super::seconds::Seconds;
+use super::seconds::ConfigSeconds;
 use super::taskset::Taskset;
 
 /// How much is read and trained at a time, where tasks come from and where experiences go.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Buffer {
+pub struct BufferConfig {
     /// Tasks per explore step.
     #[schemars(range(min = 1))]
     pub batch_size: u32,
@@ -29,10 +29,10 @@ pub struct Buffer {
     /// Where tasks come from.
     pub explorer_input: ExplorerInput,
     /// Where the trainer reads.
-    pub trainer_input: TrainerInput,
+    pub trainer_input: TrainerInputConfig,
 }
 
-impl Default for Buffer {
+impl Default for BufferConfig {
     fn default() -> Self {
         Self {
             batch_size: 1,
@@ -41,7 +41,7 @@ impl Default for Buffer {
             total_steps: None,
             cache_dir: None,
             explorer_input: ExplorerInput::default(),
-            trainer_input: TrainerInput::default(),
+            trainer_input: TrainerInputConfig::default(),
         }
     }
 }
@@ -87,7 +87,7 @@ impl ExplorerInput {
 /// Where the trainer reads.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct TrainerInput {
+pub struct TrainerInputConfig {
     /// The buffer between explorer and trainer.
     pub experience_buffer: ExperienceBuffer,
 }
@@ -121,13 +121,13 @@ pub struct ExperienceBuffer {
     pub on_full: WhenFull,
     /// How long a writer waits for room before it gives up; the batch is kept and can be finalized
     /// again.
-    pub max_write_timeout: Seconds,
+    pub max_write_timeout: ConfigSeconds,
     /// How long a reader waits for experiences before it gives up.
-    pub max_read_timeout: Seconds,
+    pub max_read_timeout: ConfigSeconds,
     /// How often a failed access to a database is repeated.
     pub max_retry_times: u32,
     /// How long to wait before an access is repeated.
-    pub max_retry_interval: Seconds,
+    pub max_retry_interval: ConfigSeconds,
     /// Whether and how experiences are used more than once.
     pub replay_buffer: ReplayBuffer,
 }
@@ -142,10 +142,10 @@ impl Default for ExperienceBuffer {
             max_bytes: 1 << 30,
             max_disk_bytes: None,
             on_full: WhenFull::default(),
-            max_write_timeout: Seconds::new(300),
-            max_read_timeout: Seconds::new(1800),
+            max_write_timeout: ConfigSeconds::new(300),
+            max_read_timeout: ConfigSeconds::new(1800),
             max_retry_times: 3,
-            max_retry_interval: Seconds::new(1),
+            max_retry_interval: ConfigSeconds::new(1),
             replay_buffer: ReplayBuffer::default(),
         }
     }
@@ -189,7 +189,7 @@ pub struct ReplayBuffer {
     /// What decides which experiences come first.
     pub priority_fn: PriorityFn,
     /// How long an experience rests before it can be read again. Absent: it is read once.
-    pub reuse_cooldown_time: Option<Seconds>,
+    pub reuse_cooldown_time: Option<ConfigSeconds>,
     /// Arguments of `priority_fn`: `decay`, and for `decay_limit_randomization` also `sigma` and
     /// `use_count_limit`.
     pub priority_fn_args: Args,

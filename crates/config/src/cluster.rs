@@ -6,15 +6,15 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Args;
-use super::seconds::Seconds;
+use super::seconds::ConfigSeconds;
 
 /// On which machines workers run. `cluster: ray` is short for `cluster: {backend: ray}`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schemars(extend("x-shorthand" = "backend"))]
-pub struct Cluster {
+pub struct ClusterConfig {
     /// Who places workers.
-    pub backend: Backend,
+    pub backend: ClusterBackend,
     /// Address of a running Ray cluster. Absent: the one that Ray finds by itself.
     pub address: Option<String>,
     /// Ray namespace of the job. Absent: `project/name`.
@@ -51,13 +51,13 @@ pub struct Cluster {
     /// For how long a worker must not have been needed before it goes, if their number follows the
     /// work.
     #[schemars(extend("exclusiveMinimum" = 0))]
-    pub idle_timeout: Seconds,
+    pub idle_timeout: ConfigSeconds,
 }
 
-impl Default for Cluster {
+impl Default for ClusterConfig {
     fn default() -> Self {
         Self {
-            backend: Backend::default(),
+            backend: ClusterBackend::default(),
             address: None,
             namespace: None,
             cpus_per_worker: 1.0,
@@ -70,12 +70,12 @@ impl Default for Cluster {
             secret_file: None,
             min_workers: None,
             max_workers: None,
-            idle_timeout: Seconds::new(60),
+            idle_timeout: ConfigSeconds::new(60),
         }
     }
 }
 
-impl Cluster {
+impl ClusterConfig {
     /// Returns the host and the port of a text like that of `listen`; 0 for a port that is left
     /// out, and nothing for a text that is none.
     pub fn host_and_port(text: &str) -> Option<(String, u16)> {
@@ -98,7 +98,7 @@ impl Cluster {
 /// Who places workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Backend {
+pub enum ClusterBackend {
     /// Workers are processes on this machine.
     #[default]
     Local,

@@ -1,12 +1,12 @@
 //! What the core is told of a configuration.
 
 use rollway_core::{
-    Config as Core, DynamicTimeout as CoreTimeout, OverRollout as CoreOver, Scaling,
+    CoreConfig as Core, DynamicTimeout as CoreTimeout, OverRollout as CoreOver, ScalingBounds,
 };
 
 use super::Config;
-use super::cluster::Backend;
-use super::explorer::{ConcurrentMode, DynamicTimeout, OverRollout};
+use super::cluster::ClusterBackend;
+use super::explorer::{ConcurrentMode, DynamicTimeoutConfig, OverRolloutConfig};
 
 impl Config {
     /// Returns the configuration of the core for this many supervised runners. Whoever waits
@@ -31,28 +31,33 @@ impl Config {
             supervision: explorer.supervision.to_core(),
             delivery_timeout: explorer.delivery_timeout.into(),
             limits: explorer.limits.to_core(),
-            records: false,
+            ledger: false,
             epoch: 0,
         }
     }
 
     /// Returns the bounds between which the number of runners follows the work, if it does: whole
     /// workers, and for so many runners if nothing else is said.
-    fn scaling(&self, runners: u32) -> Option<Scaling> {
+    fn scaling(&self, runners: u32) -> Option<ScalingBounds> {
         let cluster = &self.cluster;
         let (least, most) = (cluster.min_workers, cluster.max_workers);
-        if cluster.backend != Backend::Ray || least.or(most).is_none() {
+        if cluster.backend != ClusterBackend::Ray || least.or(most).is_none() {
             return None;
         }
         let together = self.explorer.runner_per_worker.max(1);
         let runners_of = |workers: u32| workers.saturating_mul(together);
         let max = most.map_or(runners, runners_of);
         let min = runners_of(least.unwrap_or(1)).min(max);
-        Some(Scaling { min, max, together, quiet: cluster.idle_timeout.into() })
+        Some(ScalingBounds {
+            min,
+            max,
+            runners_per_worker: together,
+            idle_timeout: cluster.idle_timeout.into(),
+        })
     }
 }
 
-impl OverRollout {
+impl OverRolloutConfig {
     fn to_core(&self) -> CoreOver {
         // How many tasks are enough is said with each batch: see `min_wait_num`.
         let Self { ratio: _, wait_after_min, return_partial_tasks } = *self;
@@ -60,7 +65,7 @@ impl OverRollout {
     }
 }
 
-impl DynamicTimeout {
+impl DynamicTimeoutConfig {
     fn to_core(&self) -> CoreTimeout {
         let Self { enable, warmup_min_steps, ratio, min_samples, window, floor } = *self;
         CoreTimeout { enable, warmup_min_steps, min_samples, window, ratio, floor: floor.into() }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// The pages on which a job is looked at.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Dashboard {
+pub struct DashboardConfig {
     /// Whether a job serves them itself while it runs. What it keeps in its folder can be looked at
     /// with `rollway view` in any case.
     pub enable: bool,
@@ -25,7 +25,7 @@ pub struct Dashboard {
     pub max_trajectory_bytes: u64,
 }
 
-impl Default for Dashboard {
+impl Default for DashboardConfig {
     fn default() -> Self {
         Self {
             enable: true,

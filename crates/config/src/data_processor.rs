@@ -8,7 +8,7 @@ use super::Args;
 /// What happens to experiences between the workflow and the buffer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct DataProcessor {
+pub struct DataProcessorConfig {
     /// The way of the experiences of a batch.
     pub experience_pipeline: ExperiencePipeline,
 }
@@ -18,7 +18,7 @@ pub struct DataProcessor {
 #[serde(default, deny_unknown_fields)]
 pub struct ExperiencePipeline {
     /// What is done to them, in this order; then come the advantages of `algorithm`.
-    pub operators: Vec<Operator>,
+    pub operators: Vec<OperatorConfig>,
     /// Whether experiences are also kept as they came from the workflows.
     pub save_input: bool,
     /// Where they are kept: a `.json` or `.jsonl` file, a folder of Parquet files that ends with
@@ -36,7 +36,7 @@ impl Default for ExperiencePipeline {
 /// One operator of the pipeline.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Operator {
+pub struct OperatorConfig {
     /// Registered name, such as `reward_filter`, or `package.module:name`. Required.
     pub name: String,
     /// Arguments of the operator.

@@ -1,13 +1,13 @@
 //! Environment variables in values: `${oc.env:NAME}`, `${oc.env:NAME,default}`, and the same with
 //! `env` for `oc.env`.
 
-use super::error::Problem;
+use super::error::ConfigProblem;
 
 /// Replaces the variables in a text.
 pub(super) fn substitute(
     text: &str,
     variable: impl Fn(&str) -> Option<String>,
-) -> Result<String, Problem> {
+) -> Result<String, ConfigProblem> {
     let mut done = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(start) = rest.find("${") {
@@ -26,7 +26,7 @@ pub(super) fn substitute(
                 let what = format!("`${{{inner}}}` refers to another key, which is not possible");
                 let hint = "write the value out, or mark the other one `&name` and write `*name` \
                             here; environment variables are `${oc.env:NAME,default}`";
-                return Err(Problem::new("", what).hint(hint));
+                return Err(ConfigProblem::new("", what).hint(hint));
             }
             done.push_str(&format!("${{{inner}}}"));
             continue;
@@ -40,7 +40,7 @@ pub(super) fn substitute(
             None => {
                 let what = format!("the environment variable `{name}` is not set");
                 let hint = format!("set it, or give a default: `${{oc.env:{name},value}}`");
-                return Err(Problem::new("", what).hint(hint));
+                return Err(ConfigProblem::new("", what).hint(hint));
             }
         }
     }

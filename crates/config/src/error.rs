@@ -6,33 +6,33 @@ use std::sync::Arc;
 /// A configuration that cannot be used, with everything that is wrong with it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ConfigError {
-    problems: Vec<Problem>,
+    problems: Vec<ConfigProblem>,
 }
 
 impl ConfigError {
     /// Returns the error for these problems, in the order in which they stand in the file. What is
     /// found later about a key that is wrong already is left out.
-    pub fn new(found: Vec<Problem>) -> Self {
+    pub fn new(found: Vec<ConfigProblem>) -> Self {
         assert!(!found.is_empty(), "an error has a reason");
-        let mut problems: Vec<Problem> = Vec::new();
+        let mut problems: Vec<ConfigProblem> = Vec::new();
         for problem in found {
-            let is_same = |one: &Problem| !one.key.is_empty() && one.key == problem.key;
+            let is_same = |one: &ConfigProblem| !one.key.is_empty() && one.key == problem.key;
             if !problems.iter().any(is_same) {
                 problems.push(problem);
             }
         }
-        problems.sort_by_key(|problem| Place::order(problem.place.as_ref()));
+        problems.sort_by_key(|problem| SourceSpan::order(problem.place.as_ref()));
         Self { problems }
     }
 
     /// Returns what is wrong; there is at least one problem.
-    pub fn problems(&self) -> &[Problem] {
+    pub fn problems(&self) -> &[ConfigProblem] {
         &self.problems
     }
 }
 
-impl From<Problem> for ConfigError {
-    fn from(problem: Problem) -> Self {
+impl From<ConfigProblem> for ConfigError {
+    fn from(problem: ConfigProblem) -> Self {
         Self::new(vec![problem])
     }
 }
@@ -51,25 +51,25 @@ impl fmt::Display for ConfigError {
 
 /// One thing that is wrong.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Problem {
+pub struct ConfigProblem {
     /// The key, such as `explorer.max_timeout`. Empty where the file as a whole is meant.
     pub key: String,
     /// The value, as far as there is one that can be shown.
     pub value: Option<String>,
     /// Where it stands. None where it does not come from a file.
-    pub place: Option<Place>,
+    pub place: Option<SourceSpan>,
     /// What is wrong.
     pub what: String,
     /// What to do.
     pub hint: Option<String>,
 }
 
-impl Problem {
+impl ConfigProblem {
     pub fn new(key: impl Into<String>, what: impl Into<String>) -> Self {
         Self { key: key.into(), value: None, place: None, what: what.into(), hint: None }
     }
 
-    pub fn at(mut self, place: Option<&Place>) -> Self {
+    pub fn at(mut self, place: Option<&SourceSpan>) -> Self {
         self.place = place.cloned();
         self
     }
@@ -93,7 +93,7 @@ impl Problem {
     }
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for ConfigProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         block(f, self.place.as_ref(), &self.key, &self.what)?;
         match &self.hint {
@@ -105,18 +105,18 @@ impl fmt::Display for Problem {
 
 /// Something that is not wrong and may still surprise.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Warning {
+pub struct ConfigWarning {
     /// The key, such as `synchronizer.sync_method`.
     pub key: String,
     /// Where it stands. None where it does not come from a file.
-    pub place: Option<Place>,
+    pub place: Option<SourceSpan>,
     /// What is unusual.
     pub what: String,
     /// What happens instead.
     pub note: String,
 }
 
-impl fmt::Display for Warning {
+impl fmt::Display for ConfigWarning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         block(f, self.place.as_ref(), &self.key, &self.what)?;
         write!(f, "\nnote: {}", self.note)
@@ -125,15 +125,15 @@ impl fmt::Display for Warning {
 
 /// A place in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
-    pub source: Arc<Source>,
+pub struct SourceSpan {
+    pub source: Arc<SourceFile>,
     pub line: u32,
     pub column: u32,
     /// How many characters are meant. 0: the line is not to be shown.
     pub width: u32,
 }
 
-impl Place {
+impl SourceSpan {
     /// Returns what to sort by: first things first, and last what has no place.
     pub fn order(place: Option<&Self>) -> (u32, u32) {
         place.map_or((u32::MAX, 0), |place| (place.line, place.column))
@@ -162,18 +162,23 @@ impl Place {
 
 /// A file as it was read.
 #[derive(PartialEq, Eq)]
-pub struct Source {
+pub struct SourceFile {
     pub name: String,
     pub text: String,
 }
 
-impl fmt::Debug for Source {
+impl fmt::Debug for SourceFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name)
     }
 }
 
-fn block(f: &mut fmt::Formatter<'_>, place: Option<&Place>, key: &str, what: &str) -> fmt::Result {
+fn block(
+    f: &mut fmt::Formatter<'_>,
+    place: Option<&SourceSpan>,
+    key: &str,
+    what: &str,
+) -> fmt::Result {
     if let Some(place) = place {
         write!(f, "{}:{}:{}: ", place.file(), place.line, place.column)?;
     }
@@ -183,12 +188,12 @@ fn block(f: &mut fmt::Formatter<'_>, place: Option<&Place>, key: &str, what: &st
 }
 
 /// Shows the line, with the place underlined.
-fn excerpt(f: &mut fmt::Formatter<'_>, place: &Place) -> fmt::Result {
-    const LONGEST: usize = 120;
+fn excerpt(f: &mut fmt::Formatter<'_>, place: &SourceSpan) -> fmt::Result {
+    const MAX_SHOWN_CHARS: usize = 120;
     let text = place.text();
     let before = place.column.saturating_sub(1) as usize;
     let width = text.chars().count();
-    if place.width == 0 || text.trim().is_empty() || width > LONGEST || before > width {
+    if place.width == 0 || text.trim().is_empty() || width > MAX_SHOWN_CHARS || before > width {
         return Ok(());
     }
     let number = place.line.to_string();

@@ -5,18 +5,18 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::batch::Batch;
-use super::failures::Failures;
-use super::history::History;
-use super::limits::Limits;
-use super::model::Model;
-use super::seconds::Seconds;
-use super::supervision::Supervision;
+use super::batch::BatchConfig;
+use super::failures::FailuresConfig;
+use super::history::HistoryConfig;
+use super::limits::LimitsConfig;
+use super::model::ModelConfig;
+use super::seconds::ConfigSeconds;
+use super::supervision::SupervisionConfig;
 
 /// Runners, attempts, evaluation and serving.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Explorer {
+pub struct ExplorerConfig {
     /// Name of this explorer in logs, metrics and file names.
     pub name: String,
     /// Runners for each model of `rollout_model`.
@@ -28,7 +28,7 @@ pub struct Explorer {
     pub runner_per_worker: u32,
     /// How long one attempt may last, from the moment the runner says it has begun.
     #[schemars(extend("exclusiveMinimum" = 0))]
-    pub max_timeout: Seconds,
+    pub max_timeout: ConfigSeconds,
     /// How often a run that raised, took too long or returned rubbish is tried again.
     /// `explorer.failures` can say otherwise for each kind of failure.
     pub max_retry_times: u32,
@@ -43,9 +43,9 @@ pub struct Explorer {
     #[schemars(range(min = 1))]
     pub max_repeat_times_per_runner: Option<u32>,
     /// The models that are trained. Rollway talks to servers that run already.
-    pub rollout_model: Model,
+    pub rollout_model: ModelConfig,
     /// Further models for workflows and operators, such as a judge. They are not trained.
-    pub auxiliary_models: Vec<Model>,
+    pub auxiliary_models: Vec<ModelConfig>,
     /// Steps between two evaluations, rounded down to a multiple of
     /// `synchronizer.sync_interval`.
     #[schemars(range(min = 1))]
@@ -57,23 +57,23 @@ pub struct Explorer {
     /// Whether mode `bench` evaluates the latest checkpoint only, and not each of them.
     pub bench_on_latest_checkpoint: bool,
     /// When a batch is good enough although tasks are missing.
-    pub over_rollout: OverRollout,
+    pub over_rollout: OverRolloutConfig,
     /// Shorter attempt timeouts, learned from what attempts usually take.
-    pub dynamic_timeout: DynamicTimeout,
+    pub dynamic_timeout: DynamicTimeoutConfig,
     /// What follows when runs fail.
-    pub failures: Failures,
+    pub failures: FailuresConfig,
     /// What becomes of a batch that is short when time is up.
-    pub batch: Batch,
+    pub batch: BatchConfig,
     /// How runners are looked after.
-    pub supervision: Supervision,
+    pub supervision: SupervisionConfig,
     /// The bounds of everything that is kept.
-    pub limits: Limits,
+    pub limits: LimitsConfig,
     /// How long the pipeline and the buffer may take to acknowledge a batch before the delivery
     /// counts as failed. The results stay and are delivered again.
     #[schemars(extend("exclusiveMinimum" = 0))]
-    pub delivery_timeout: Seconds,
+    pub delivery_timeout: ConfigSeconds,
     /// How often the state of every runner is written to the log. 0: never.
-    pub runner_state_report_interval: Seconds,
+    pub runner_state_report_interval: ConfigSeconds,
     /// Train batches in flight with `sync_style: fully_async`.
     #[schemars(range(min = 1))]
     pub max_inflight_batches: u32,
@@ -88,51 +88,51 @@ pub struct Explorer {
     pub proxy_key_env: Option<String>,
     /// How often mode `serve` looks for new weights.
     #[schemars(extend("exclusiveMinimum" = 0))]
-    pub service_status_check_interval: Seconds,
+    pub service_status_check_interval: ConfigSeconds,
     /// Models that keep serving while others load new weights.
     pub min_running_model_num: u32,
     /// Address of the SQLite database in which mode `serve` records: `sqlite:///PATH`, or a path.
     /// Absent: `proxy_history.db` in `buffer.cache_dir`.
     pub db_url: Option<String>,
     /// How much of what it records mode `serve` keeps.
-    pub serve_retention: History,
+    pub serve_retention: HistoryConfig,
 }
 
-impl Default for Explorer {
+impl Default for ExplorerConfig {
     fn default() -> Self {
         Self {
             name: "explorer".to_owned(),
             runner_per_model: 8,
             runner_per_worker: 4,
-            max_timeout: Seconds::new(1800),
+            max_timeout: ConfigSeconds::new(1800),
             max_retry_times: 2,
             python: None,
             env_vars: BTreeMap::new(),
             concurrent_mode: ConcurrentMode::default(),
             max_repeat_times_per_runner: None,
-            rollout_model: Model::default(),
+            rollout_model: ModelConfig::default(),
             auxiliary_models: Vec::new(),
             eval_interval: 100,
             eval_on_startup: true,
             eval_at_end: true,
             bench_on_latest_checkpoint: false,
-            over_rollout: OverRollout::default(),
-            dynamic_timeout: DynamicTimeout::default(),
-            failures: Failures::default(),
-            batch: Batch::default(),
-            supervision: Supervision::default(),
-            limits: Limits::default(),
-            delivery_timeout: Seconds::new(600),
-            runner_state_report_interval: Seconds::new(0),
+            over_rollout: OverRolloutConfig::default(),
+            dynamic_timeout: DynamicTimeoutConfig::default(),
+            failures: FailuresConfig::default(),
+            batch: BatchConfig::default(),
+            supervision: SupervisionConfig::default(),
+            limits: LimitsConfig::default(),
+            delivery_timeout: ConfigSeconds::new(600),
+            runner_state_report_interval: ConfigSeconds::new(0),
             max_inflight_batches: 2,
             proxy_port: 8010,
             listen_address: "127.0.0.1".to_owned(),
             authentication: true,
             proxy_key_env: None,
-            service_status_check_interval: Seconds::new(60),
+            service_status_check_interval: ConfigSeconds::new(60),
             min_running_model_num: 1,
             db_url: None,
-            serve_retention: History::default(),
+            serve_retention: HistoryConfig::default(),
         }
     }
 }
@@ -153,19 +153,19 @@ pub enum ConcurrentMode {
 /// When a batch is good enough although tasks are missing.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct OverRollout {
+pub struct OverRolloutConfig {
     /// Share of a train batch that may be missing. 0: none. Needs a `sync_style` other than
     /// `fixed`.
     #[schemars(extend("minimum" = 0, "exclusiveMaximum" = 1))]
     pub ratio: f64,
     /// How long stragglers get once enough tasks have finished.
-    pub wait_after_min: Seconds,
+    pub wait_after_min: ConfigSeconds,
     /// Whether the finished runs of a task that is cut are kept. Needs a `sync_style` other than
     /// `fixed`.
     pub return_partial_tasks: bool,
 }
 
-impl OverRollout {
+impl OverRolloutConfig {
     /// Returns how many tasks of a batch of this size are enough; none: all of them, always.
     pub fn min_wait_num(&self, batch_size: u32) -> Option<u32> {
         let least = (f64::from(batch_size) * (1.0 - self.ratio)).ceil() as u32;
@@ -173,9 +173,9 @@ impl OverRollout {
     }
 }
 
-impl Default for OverRollout {
+impl Default for OverRolloutConfig {
     fn default() -> Self {
-        Self { ratio: 0.0, wait_after_min: Seconds::new(30), return_partial_tasks: false }
+        Self { ratio: 0.0, wait_after_min: ConfigSeconds::new(30), return_partial_tasks: false }
     }
 }
 
@@ -183,7 +183,7 @@ impl Default for OverRollout {
 /// of the same workflow took.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct DynamicTimeout {
+pub struct DynamicTimeoutConfig {
     /// Off: attempts may always last `explorer.max_timeout`.
     pub enable: bool,
     /// How many train batches must have been seen whole before anything is shortened.
@@ -198,10 +198,10 @@ pub struct DynamicTimeout {
     #[schemars(range(min = 1))]
     pub window: u32,
     /// No attempt gets less than this.
-    pub floor: Seconds,
+    pub floor: ConfigSeconds,
 }
 
-impl Default for DynamicTimeout {
+impl Default for DynamicTimeoutConfig {
     fn default() -> Self {
         let core = rollway_core::DynamicTimeout::default();
         Self {

@@ -1,27 +1,29 @@
 //! `explorer.failures`: what follows when runs fail, declared for each kind of failure.
 
-use rollway_core::{FailurePolicy, Groups as CoreGroups, Rule as CoreRule, Then as CoreThen};
+use rollway_core::{
+    FailurePolicy, FailureRule as CoreRule, GroupPolicy as CoreGroups, OnExhausted as CoreThen,
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::seconds::Seconds;
+use super::seconds::ConfigSeconds;
 
 /// What follows when runs fail, for each kind of failure.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Failures {
+pub struct FailuresConfig {
     /// The user's code raised. Usually `explorer.max_retry_times` retries at once.
-    pub workflow: Rule,
+    pub workflow: FailureRuleConfig,
     /// The attempt lasted longer than it may. Usually `explorer.max_retry_times` retries at once.
-    pub timeout: Rule,
+    pub timeout: FailureRuleConfig,
     /// The runner died or fell silent, and it was not the task that killed it. Usually 10 retries
     /// at once.
-    pub runner_lost: Rule,
+    pub runner_lost: FailureRuleConfig,
     /// No inference server answered. Usually 10 retries, the first after a second.
-    pub model_unavailable: Rule,
+    pub model_unavailable: FailureRuleConfig,
     /// The workflow returned what cannot be an experience, or too much of it. Usually
     /// `explorer.max_retry_times` retries at once.
-    pub invalid_output: Rule,
+    pub invalid_output: FailureRuleConfig,
     /// After how many lost runners a task that is suspected each time is failed.
     #[schemars(range(min = 1))]
     pub poison_limit: u32,
@@ -29,7 +31,7 @@ pub struct Failures {
     pub group_policy: Groups,
 }
 
-impl Failures {
+impl FailuresConfig {
     /// Returns the policy of the core, in which `retries` stands where nothing else is said.
     pub(super) fn to_core(&self, retries: u32) -> FailurePolicy {
         let Self {
@@ -54,15 +56,15 @@ impl Failures {
     }
 }
 
-impl Default for Failures {
+impl Default for FailuresConfig {
     fn default() -> Self {
         let core = FailurePolicy::default();
         Self {
-            workflow: Rule::default(),
-            timeout: Rule::default(),
-            runner_lost: Rule::default(),
-            model_unavailable: Rule::default(),
-            invalid_output: Rule::default(),
+            workflow: FailureRuleConfig::default(),
+            timeout: FailureRuleConfig::default(),
+            runner_lost: FailureRuleConfig::default(),
+            model_unavailable: FailureRuleConfig::default(),
+            invalid_output: FailureRuleConfig::default(),
             poison_limit: core.poison_limit,
             group_policy: Groups::default(),
         }
@@ -72,18 +74,18 @@ impl Default for Failures {
 /// What follows a failure of one kind.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Rule {
+pub struct FailureRuleConfig {
     /// How many failures of this kind one run may have and still be tried again. Absent: as usual
     /// for the kind.
     pub retries: Option<u32>,
     /// How long to wait before the first retry; doubles with each, up to a minute. Absent: as
     /// usual for the kind.
-    pub backoff: Option<Seconds>,
+    pub backoff: Option<ConfigSeconds>,
     /// What happens when the retries are used up.
     pub on_exhausted: Then,
 }
 
-impl Rule {
+impl FailureRuleConfig {
     fn over(&self, usual: CoreRule) -> CoreRule {
         let Self { retries, backoff, on_exhausted } = self;
         CoreRule {

@@ -1,12 +1,12 @@
 //! What files written for Trinity-RFT say that Rollway does otherwise: other spellings, and keys
 //! that are accepted, have no effect, and come with a word about what happens instead.
 
-use super::error::Warning;
-use super::node::{Entry, Scalar, Tree};
+use super::error::ConfigWarning;
+use super::node::{NodeEntry, Scalar, Tree};
 use super::shape::PATHS;
 
 /// Keys that are accepted and have no effect.
-pub(super) struct Unused {
+pub(super) struct UnusedKey {
     /// The sections in which the keys stand; the empty one is the top.
     pub(super) sections: &'static [&'static str],
     pub(super) keys: &'static [&'static str],
@@ -26,8 +26,8 @@ const FORMATS: &[&str] = &[
     "buffer.explorer_input.eval_tasksets.format",
 ];
 
-pub(super) const UNUSED: &[Unused] = &[
-    Unused {
+pub(super) const UNUSED: &[UnusedKey] = &[
+    UnusedKey {
         sections: &["trainer"],
         keys: &[
             "actor_grad_clip",
@@ -45,38 +45,38 @@ pub(super) const UNUSED: &[Unused] = &[
         ],
         note: "the trainer is a program of its own and has its own configuration",
     },
-    Unused {
+    UnusedKey {
         sections: &[""],
         keys: &["model"],
         note: "models are loaded by inference servers and by the trainer; \
                `explorer.rollout_model` says which servers to talk to",
     },
-    Unused {
+    UnusedKey {
         sections: &[""],
         keys: &["ray_namespace"],
         note: "the namespace is `cluster.namespace`",
     },
-    Unused {
+    UnusedKey {
         sections: &[""],
         keys: &["service"],
         note: "services are not started; an operator of the pipeline can call one that runs",
     },
-    Unused {
+    UnusedKey {
         sections: &[""],
         keys: &["stages"],
         note: "only this file is run; give every stage a file and run one after the other",
     },
-    Unused {
+    UnusedKey {
         sections: &[""],
         keys: &["global_config"],
         note: "every key is given in its own section",
     },
-    Unused {
+    UnusedKey {
         sections: &["cluster"],
         keys: &["node_num", "gpu_per_node"],
         note: "Ray and the inference servers know their own machines",
     },
-    Unused {
+    UnusedKey {
         sections: MODELS,
         keys: &[
             "bundle_indices",
@@ -106,64 +106,64 @@ pub(super) const UNUSED: &[Unused] = &[
         ],
         note: "Rollway does not start inference servers: give it to the server when you start it",
     },
-    Unused {
+    UnusedKey {
         sections: MODELS,
         keys: &["ignore_eos", "logprobs", "min_response_tokens", "n", "repetition_penalty"],
         note: "sampling options that not every server has go into `rollout_args` of the taskset",
     },
-    Unused {
+    UnusedKey {
         sections: MODELS,
         keys: &["enable_history", "enable_openai_api"],
         note: "every model has an OpenAI API, and every call of the trained model is recorded",
     },
-    Unused {
+    UnusedKey {
         sections: &["explorer"],
         keys: &["runner_num"],
         note: "the number of runners is `explorer.runner_per_model` for each model",
     },
-    Unused {
+    UnusedKey {
         sections: &["explorer"],
         keys: &["api_port"],
         note: "the port of mode `serve` is `explorer.proxy_port`",
     },
-    Unused {
+    UnusedKey {
         sections: &["explorer"],
         keys: &["runner_prepare_concurrency"],
         note: "all workers are started at once",
     },
-    Unused {
+    UnusedKey {
         sections: &["explorer"],
         keys: &["runner_prepare_max_retries"],
         note: "a runner that does not start is tried again for ever, with pauses; \
                `explorer.supervision.max_start_failures` says when it is shown as broken",
     },
-    Unused {
+    UnusedKey {
         sections: &["buffer"],
         keys: &["max_retry_times", "max_retry_interval"],
         note: "it belongs to `buffer.trainer_input.experience_buffer`",
     },
-    Unused {
+    UnusedKey {
         sections: &["buffer"],
         keys: &["pad_token_id", "tokenizer_path"],
         note: "experiences hold token ids without padding; tokenizers belong to the servers",
     },
-    Unused {
+    UnusedKey {
         sections: &["buffer.explorer_input"],
         keys: &["reply_prefix", "system_prompt"],
         note: "the system prompt is `format.system_prompt` of each taskset; a prefix of the reply \
                is the workflow's business",
     },
-    Unused {
+    UnusedKey {
         sections: TASKSETS,
         keys: &["enable_progress_bar", "reply_prefix", "system_prompt", "wrap_in_ray"],
         note: "the system prompt is `format.system_prompt`; the rest is not needed",
     },
-    Unused {
+    UnusedKey {
         sections: TASKSETS,
         keys: &["batch_size", "total_epochs", "total_steps"],
         note: "the sizes of a job stand in `buffer` and hold for all tasksets",
     },
-    Unused {
+    UnusedKey {
         sections: FORMATS,
         keys: &[
             "chat_template",
@@ -175,28 +175,28 @@ pub(super) const UNUSED: &[Unused] = &[
         ],
         note: "it concerns the trainer's own data; tasks need `prompt_key` or `messages_key`",
     },
-    Unused {
+    UnusedKey {
         sections: &["buffer.trainer_input"],
         keys: &["auxiliary_buffers", "sft_warmup_dataset", "sft_warmup_steps"],
         note: "the trainer reads its other data by itself",
     },
-    Unused {
+    UnusedKey {
         sections: &["buffer.trainer_input.experience_buffer"],
         keys: &["format", "schema_type", "tokenizer_path", "wrap_in_ray"],
         note: "experiences have one format, and every trainer can reach the buffer",
     },
-    Unused {
+    UnusedKey {
         sections: &["data_processor"],
         keys: &["task_pipeline"],
         note: "tasks are taken as they stand in the taskset",
     },
-    Unused {
+    UnusedKey {
         sections: &["data_processor.experience_pipeline"],
         keys: &["inputs", "output"],
         note: "experiences come from the workflows and go to \
                `buffer.trainer_input.experience_buffer`",
     },
-    Unused {
+    UnusedKey {
         sections: &["algorithm"],
         keys: &[
             "compute_advantage_in_trainer",
@@ -214,29 +214,37 @@ pub(super) const UNUSED: &[Unused] = &[
         ],
         note: "losses and optimizers belong to the trainer",
     },
-    Unused {
+    UnusedKey {
         sections: &["algorithm"],
         keys: &["sample_strategy", "sample_strategy_args"],
         note: "the trainer reads experiences in the order of the buffer; \
                `synchronizer.max_staleness` bounds their staleness, and \
                `experience_buffer.replay_buffer` their reuse",
     },
-    Unused {
+    UnusedKey {
         sections: &["synchronizer"],
         keys: &["explorer_world_size", "ray_namespace", "wait_for_checkpoint"],
         note: "Rollway finds it out by itself",
     },
-    Unused {
+    UnusedKey {
         sections: &["monitor"],
         keys: &["cache_dir", "enable_ray_timeline"],
         note: "monitor files are in the job's folder",
     },
-    Unused { sections: &["log"], keys: &["save_dir"], note: "log files are in the job's folder" },
-    Unused { sections: &["log"], keys: &["group_by_node"], note: "logs are not split by machine" },
+    UnusedKey {
+        sections: &["log"],
+        keys: &["save_dir"],
+        note: "log files are in the job's folder",
+    },
+    UnusedKey {
+        sections: &["log"],
+        keys: &["group_by_node"],
+        note: "logs are not split by machine",
+    },
 ];
 
 /// Another spelling of a value.
-pub(super) struct Spelling {
+pub(super) struct ValueAlias {
     pub(super) key: &'static str,
     pub(super) from: &'static str,
     pub(super) to: &'static str,
@@ -244,16 +252,16 @@ pub(super) struct Spelling {
     pub(super) note: Option<&'static str>,
 }
 
-const fn same(key: &'static str, from: &'static str, to: &'static str) -> Spelling {
-    Spelling { key, from, to, note: None }
+const fn same(key: &'static str, from: &'static str, to: &'static str) -> ValueAlias {
+    ValueAlias { key, from, to, note: None }
 }
 
-pub(super) const SPELLINGS: &[Spelling] = &[
+pub(super) const SPELLINGS: &[ValueAlias] = &[
     same("synchronizer.sync_method", "online", "nccl"),
     same("synchronizer.sync_method", "offline", "checkpoint"),
     same("synchronizer.sync_style", "dynamic_by_explorer", "explorer_driven"),
     same("synchronizer.sync_style", "dynamic_by_trainer", "trainer_driven"),
-    Spelling {
+    ValueAlias {
         key: "trainer.trainer_type",
         from: "verl",
         to: "command",
@@ -265,7 +273,7 @@ pub(super) const SPELLINGS: &[Spelling] = &[
     same("explorer.auxiliary_models.engine_type", "external", "openai"),
     same("log.level", "warn", "WARNING"),
     same("log.level", "critical", "ERROR"),
-    Spelling {
+    ValueAlias {
         key: "mode",
         from: "colocate",
         to: "both",
@@ -316,7 +324,11 @@ const EXPORT_TABLE: &str = "tasks are not read from databases: export the table 
 
 /// Returns what to say about a key that is accepted and has no effect; none where the key is
 /// simply unknown.
-pub(super) fn warnings(entry: &Entry, shown: &str, pattern: &str) -> Option<Vec<Warning>> {
+pub(super) fn warnings(
+    entry: &NodeEntry,
+    shown: &str,
+    pattern: &str,
+) -> Option<Vec<ConfigWarning>> {
     let (section, key) = pattern.rsplit_once('.').unwrap_or(("", pattern));
     let unused = UNUSED
         .iter()
@@ -338,14 +350,14 @@ pub(super) fn warnings(entry: &Entry, shown: &str, pattern: &str) -> Option<Vec<
 /// Returns what a value of another spelling is here, and what to say about it.
 pub(super) fn replaced(
     scalar: &Scalar,
-    entry: &Entry,
+    entry: &NodeEntry,
     shown: &str,
     pattern: &str,
-) -> Option<(&'static str, Option<Warning>)> {
+) -> Option<(&'static str, Option<ConfigWarning>)> {
     let spelling = SPELLINGS.iter().find(|spelling| {
         spelling.key == pattern && spelling.from.eq_ignore_ascii_case(&scalar.text)
     })?;
-    let warning = spelling.note.map(|note| Warning {
+    let warning = spelling.note.map(|note| ConfigWarning {
         key: shown.to_owned(),
         place: entry.node.place.clone(),
         what: format!("`{}` is taken as `{}`", spelling.from, spelling.to),
@@ -392,8 +404,8 @@ pub(super) fn value_hint(pattern: &str, text: &str) -> Option<&'static str> {
     REFUSED_VALUES.iter().find(is_it).map(|(_, _, hint)| *hint)
 }
 
-fn unused_warning(entry: &Entry, shown: &str, note: String) -> Warning {
-    Warning {
+fn unused_warning(entry: &NodeEntry, shown: &str, note: String) -> ConfigWarning {
+    ConfigWarning {
         key: shown.to_owned(),
         place: entry.place.clone(),
         what: "not used by Rollway".to_owned(),

@@ -10,7 +10,7 @@ use super::Config;
 /// What survives the death of a job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Ledger {
+pub struct LedgerConfig {
     /// Whether batches and finished runs are kept on disk before they are acknowledged, so that a
     /// job that dies goes on where it was.
     pub enable: bool,
@@ -22,7 +22,7 @@ pub struct Ledger {
     pub max_bytes: u64,
 }
 
-impl Default for Ledger {
+impl Default for LedgerConfig {
     fn default() -> Self {
         Self { enable: true, path: None, max_bytes: 64 << 30 }
     }

@@ -54,32 +54,32 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-pub use self::alarms::{Alarms, OnFailures};
-pub use self::algorithm::Algorithm;
-pub use self::batch::{Batch, EvalBatch, TrainBatch, WhenShort};
+pub use self::alarms::{AlarmsConfig, OnConsecutiveFailures};
+pub use self::algorithm::AlgorithmConfig;
+pub use self::batch::{BatchConfig, EvalBatch, TrainBatch, WhenShort};
 pub use self::buffer::{
-    Buffer, ExperienceBuffer, ExplorerInput, PriorityFn, ReplayBuffer, StorageType, TrainerInput,
-    WhenFull,
+    BufferConfig, ExperienceBuffer, ExplorerInput, PriorityFn, ReplayBuffer, StorageType,
+    TrainerInputConfig, WhenFull,
 };
-pub use self::cluster::{Backend, Cluster, Placement};
-pub use self::dashboard::Dashboard;
-pub use self::data_processor::{DataProcessor, ExperiencePipeline, Operator};
-pub use self::error::{ConfigError, Place, Problem, Warning};
-pub use self::explorer::{ConcurrentMode, DynamicTimeout, Explorer, OverRollout};
-pub use self::failures::{Failures, Groups, Rule, Then};
-pub use self::history::History;
-pub use self::ledger::Ledger;
-pub use self::limits::Limits;
-pub use self::model::{EngineType, Model};
-pub use self::monitor::{Log, LogLevel, Monitor, MonitorType};
+pub use self::cluster::{ClusterBackend, ClusterConfig, Placement};
+pub use self::dashboard::DashboardConfig;
+pub use self::data_processor::{DataProcessorConfig, ExperiencePipeline, OperatorConfig};
+pub use self::error::{ConfigError, ConfigProblem, ConfigWarning, SourceSpan};
+pub use self::explorer::{ConcurrentMode, DynamicTimeoutConfig, ExplorerConfig, OverRolloutConfig};
+pub use self::failures::{FailureRuleConfig, FailuresConfig, Groups, Then};
+pub use self::history::HistoryConfig;
+pub use self::ledger::LedgerConfig;
+pub use self::limits::LimitsConfig;
+pub use self::model::{EngineType, ModelConfig};
+pub use self::monitor::{Log, LogLevel, MonitorConfig, MonitorType};
 pub use self::reference::{reference, schema};
-pub use self::seconds::Seconds;
-pub use self::simulation::{Faults, Simulation};
-pub use self::supervision::Supervision;
-pub use self::synchronizer::{SyncMethod, SyncStyle, Synchronizer};
+pub use self::seconds::ConfigSeconds;
+pub use self::simulation::{SimulationConfig, SimulationFaults};
+pub use self::supervision::SupervisionConfig;
+pub use self::synchronizer::{SyncMethod, SyncStyle, SynchronizerConfig};
 pub use self::taskset::{DataSelector, Format, SelectorType, Taskset, TasksetStorage};
-pub use self::trace::Trace;
-pub use self::trainer::{Trainer, TrainerType};
+pub use self::trace::TraceConfig;
+pub use self::trainer::{TrainerConfig, TrainerType};
 
 use self::load::Loaded;
 
@@ -105,33 +105,33 @@ pub struct Config {
     /// name.
     pub continue_from_checkpoint: bool,
     /// When a person is told that something goes wrong.
-    pub alarms: Alarms,
+    pub alarms: AlarmsConfig,
     /// What the trainer does with experiences, as far as rollouts depend on it.
-    pub algorithm: Algorithm,
+    pub algorithm: AlgorithmConfig,
     /// How much is read and trained at a time, where tasks come from and where experiences go.
-    pub buffer: Buffer,
+    pub buffer: BufferConfig,
     /// On which machines workers run. `cluster: ray` is short for `cluster: {backend: ray}`.
-    pub cluster: Cluster,
+    pub cluster: ClusterConfig,
     /// The pages on which a job is looked at.
-    pub dashboard: Dashboard,
+    pub dashboard: DashboardConfig,
     /// What happens to experiences between the workflow and the buffer.
-    pub data_processor: DataProcessor,
+    pub data_processor: DataProcessorConfig,
     /// Runners, attempts, evaluation and serving.
-    pub explorer: Explorer,
+    pub explorer: ExplorerConfig,
     /// What survives the death of a job.
-    pub ledger: Ledger,
+    pub ledger: LedgerConfig,
     /// Where the words about a job go.
     pub log: Log,
     /// Where the numbers about a job go.
-    pub monitor: Monitor,
+    pub monitor: MonitorConfig,
     /// The made-up world of mode `simulate`.
-    pub simulation: Simulation,
+    pub simulation: SimulationConfig,
     /// How new weights come from the trainer to the models.
-    pub synchronizer: Synchronizer,
+    pub synchronizer: SynchronizerConfig,
     /// Where the spans of a job go: what was done when, and inside of what.
-    pub trace: Trace,
+    pub trace: TraceConfig,
     /// Who learns from the experiences in modes `both` and `train`.
-    pub trainer: Trainer,
+    pub trainer: TrainerConfig,
     #[serde(skip)]
     loaded: Loaded,
 }
@@ -145,20 +145,20 @@ impl Default for Config {
             name: "rft".to_owned(),
             checkpoint_root_dir: String::new(),
             continue_from_checkpoint: true,
-            alarms: Alarms::default(),
-            algorithm: Algorithm::default(),
-            buffer: Buffer::default(),
-            cluster: Cluster::default(),
-            dashboard: Dashboard::default(),
-            data_processor: DataProcessor::default(),
-            explorer: Explorer::default(),
-            ledger: Ledger::default(),
+            alarms: AlarmsConfig::default(),
+            algorithm: AlgorithmConfig::default(),
+            buffer: BufferConfig::default(),
+            cluster: ClusterConfig::default(),
+            dashboard: DashboardConfig::default(),
+            data_processor: DataProcessorConfig::default(),
+            explorer: ExplorerConfig::default(),
+            ledger: LedgerConfig::default(),
             log: Log::default(),
-            monitor: Monitor::default(),
-            simulation: Simulation::default(),
-            synchronizer: Synchronizer::default(),
-            trace: Trace::default(),
-            trainer: Trainer::default(),
+            monitor: MonitorConfig::default(),
+            simulation: SimulationConfig::default(),
+            synchronizer: SynchronizerConfig::default(),
+            trace: TraceConfig::default(),
+            trainer: TrainerConfig::default(),
             loaded: Loaded::default(),
         }
     }
@@ -166,7 +166,7 @@ impl Default for Config {
 
 impl Config {
     /// Returns what to know about how the configuration was read: keys that have no effect here.
-    pub fn warnings(&self) -> &[Warning] {
+    pub fn warnings(&self) -> &[ConfigWarning] {
         &self.loaded.warnings
     }
 
@@ -178,24 +178,24 @@ impl Config {
 
     /// Checks the rules between keys, and every value once more, because values may have been set
     /// since the configuration was read. The warnings include those of reading.
-    pub fn check(&self) -> Result<Vec<Warning>, ConfigError> {
+    pub fn check(&self) -> Result<Vec<ConfigWarning>, ConfigError> {
         Ok(self.resolve()?.warnings)
     }
 
     /// Checks the configuration and returns what is run: names given, sizes reckoned, and keys that
     /// do not go together changed, each with a warning.
-    pub fn resolve(&self) -> Result<Resolved, ConfigError> {
+    pub fn resolve(&self) -> Result<ResolvedConfig, ConfigError> {
         rules::resolve(self)
     }
 }
 
 /// A configuration that has been checked.
 #[derive(Clone, Debug)]
-pub struct Resolved {
+pub struct ResolvedConfig {
     /// What is run.
     pub config: Config,
     /// What may surprise.
-    pub warnings: Vec<Warning>,
+    pub warnings: Vec<ConfigWarning>,
 }
 
 /// What a job does.

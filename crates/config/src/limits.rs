@@ -1,13 +1,13 @@
 //! `explorer.limits`: the bounds of everything that is kept.
 
-use rollway_core::Limits as Core;
+use rollway_core::CoreLimits as Core;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The bounds of everything that is kept. What exceeds them is refused or dropped, and counted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Limits {
+pub struct LimitsConfig {
     /// Batches that are neither finalized nor aborted.
     #[schemars(range(min = 1))]
     pub batches: u32,
@@ -42,7 +42,7 @@ pub struct Limits {
     pub workflows: u32,
 }
 
-impl Limits {
+impl LimitsConfig {
     pub(super) fn to_core(&self) -> Core {
         let Self {
             batches,
@@ -74,7 +74,7 @@ impl Limits {
     }
 }
 
-impl Default for Limits {
+impl Default for LimitsConfig {
     fn default() -> Self {
         let Core {
             batches,

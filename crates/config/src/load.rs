@@ -5,21 +5,21 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use super::Config;
-use super::error::{ConfigError, Problem, Warning};
-use super::node::Node;
-use super::read::{Origins, Reader};
-use super::shape::{SHAPE, Shape};
+use super::error::{ConfigError, ConfigProblem, ConfigWarning};
+use super::node::ConfigNode;
+use super::read::{ConfigReader, Origins};
+use super::shape::{KeySchema, SHAPE};
 use super::yaml;
 
 /// The longest file that is read.
-const BYTES_MAX: u64 = 4 << 20;
+const MAX_BYTES: u64 = 4 << 20;
 
 /// How a configuration was read.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Loaded {
     /// The folder of the file; none if it was no file.
     pub(super) folder: Option<PathBuf>,
-    pub(super) warnings: Vec<Warning>,
+    pub(super) warnings: Vec<ConfigWarning>,
     pub(super) origins: Origins,
 }
 
@@ -56,7 +56,7 @@ impl Config {
 
     /// Reads a dictionary, such as one that was made in Python.
     pub fn from_value(value: &Value) -> Result<Self, ConfigError> {
-        Self::from_node(Some(Node::from(value)), Vec::new())
+        Self::from_node(Some(ConfigNode::from(value)), Vec::new())
     }
 
     /// Returns the configuration with every key.
@@ -71,14 +71,14 @@ impl Config {
         overrides: impl IntoIterator<Item = T>,
     ) -> Result<Self, ConfigError> {
         let mut problems = Vec::new();
-        let mut all = Node::map(Vec::new());
+        let mut all = ConfigNode::map(Vec::new());
         for text in overrides {
             match parse_override(text.as_ref(), &mut problems) {
                 Some(node) => all.merge(node),
                 None => continue,
             }
         }
-        let mut reader = Reader { problems, ..Reader::default() };
+        let mut reader = ConfigReader { problems, ..ConfigReader::default() };
         let changes = reader.root(&all);
         if !reader.problems.is_empty() {
             return Err(ConfigError::new(reader.problems));
@@ -97,13 +97,16 @@ impl Config {
         Ok(Self { loaded, ..typed(value)? })
     }
 
-    fn from_node(node: Option<Node>, problems: Vec<Problem>) -> Result<Self, ConfigError> {
-        let mut reader = Reader { problems, ..Reader::default() };
+    fn from_node(
+        node: Option<ConfigNode>,
+        problems: Vec<ConfigProblem>,
+    ) -> Result<Self, ConfigError> {
+        let mut reader = ConfigReader { problems, ..ConfigReader::default() };
         let value = node.map_or(Value::Null, |node| reader.root(&node));
         if !reader.problems.is_empty() {
             return Err(ConfigError::new(reader.problems));
         }
-        let Reader { warnings, origins, .. } = reader;
+        let ConfigReader { warnings, origins, .. } = reader;
         Ok(Self { loaded: Loaded { folder: None, warnings, origins }, ..typed(value)? })
     }
 }
@@ -115,32 +118,33 @@ fn read_file(path: &Path, name: &str) -> Result<String, ConfigError> {
             std::io::ErrorKind::IsADirectory => "this is a folder".to_owned(),
             _ => error.to_string(),
         };
-        Problem::new(name, what).hint("give the path of a YAML file, from where you are")
+        ConfigProblem::new(name, what).hint("give the path of a YAML file, from where you are")
     };
     let length = std::fs::metadata(path).map_err(failed)?.len();
-    if length > BYTES_MAX {
+    if length > MAX_BYTES {
         let what = format!("{length} bytes are too many for a configuration");
-        return Err(Problem::new(name, what).hint("is it the right file?").into());
+        return Err(ConfigProblem::new(name, what).hint("is it the right file?").into());
     }
     let bytes = std::fs::read(path).map_err(failed)?;
     String::from_utf8(bytes).map_err(|error| {
         let before = error.as_bytes().iter().take(error.utf8_error().valid_up_to());
         let line = before.filter(|byte| **byte == b'\n').count() + 1;
-        let problem = Problem::new(name, format!("line {line} is not UTF-8 text"));
+        let problem = ConfigProblem::new(name, format!("line {line} is not UTF-8 text"));
         problem.hint("save the file with the encoding UTF-8").into()
     })
 }
 
-fn parse_override(text: &str, problems: &mut Vec<Problem>) -> Option<Node> {
+fn parse_override(text: &str, problems: &mut Vec<ConfigProblem>) -> Option<ConfigNode> {
     let Some((key, value)) = text.split_once('=') else {
         let hint = "write it like `explorer.max_timeout=60`";
-        problems.push(Problem::new("", format!("`{text}` is not `key=value`")).hint(hint));
+        problems.push(ConfigProblem::new("", format!("`{text}` is not `key=value`")).hint(hint));
         return None;
     };
     let key = key.trim();
     if key.split('.').any(str::is_empty) {
         let hint = "write it like `explorer.max_timeout=60`";
-        problems.push(Problem::new("", format!("`{text}` does not begin with a key")).hint(hint));
+        problems
+            .push(ConfigProblem::new("", format!("`{text}` does not begin with a key")).hint(hint));
         return None;
     }
     let before = problems.len();
@@ -150,28 +154,28 @@ fn parse_override(text: &str, problems: &mut Vec<Problem>) -> Option<Node> {
         problem.place = None;
     }
     if value.trim().is_empty() {
-        node = Some(Node::scalar("", true));
+        node = Some(ConfigNode::scalar("", true));
     }
     node.map(|mut node| {
         node.forget_places();
-        Node::nest(key, node)
+        ConfigNode::nest(key, node)
     })
 }
 
 /// Puts the changes into a configuration with every key.
-fn apply(value: &mut Value, changes: Value, shape: &Shape) {
+fn apply(value: &mut Value, changes: Value, shape: &KeySchema) {
     match (shape, changes) {
-        (Shape::Section { keys, .. }, Value::Object(changes)) => {
+        (KeySchema::Section { keys, .. }, Value::Object(changes)) => {
             if !value.is_object() {
                 *value = Value::Object(Map::new());
             }
             for (name, change) in changes {
-                let any = Shape::Any;
+                let any = KeySchema::Any;
                 let shape = keys.get(&name).map_or(&any, |key| &key.shape);
                 apply(&mut value[name.as_str()], change, shape);
             }
         }
-        (Shape::Map(_), Value::Object(changes)) if value.is_object() && !changes.is_empty() => {
+        (KeySchema::Map(_), Value::Object(changes)) if value.is_object() && !changes.is_empty() => {
             for (name, change) in changes {
                 value[name.as_str()] = change;
             }
@@ -183,5 +187,5 @@ fn apply(value: &mut Value, changes: Value, shape: &Shape) {
 /// Returns the configuration that a tree of values describes. The reader has seen every value, so
 /// that only what the types know better can be refused.
 fn typed(value: Value) -> Result<Config, ConfigError> {
-    serde_json::from_value(value).map_err(|error| Problem::new("", error.to_string()).into())
+    serde_json::from_value(value).map_err(|error| ConfigProblem::new("", error.to_string()).into())
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// One model and the servers that serve it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Model {
+pub struct ModelConfig {
     /// Name in metrics, and under which workflows find an auxiliary model. Absent: its number.
     pub name: Option<String>,
     /// What the server calls the model: usually the path or the hub name it was started with.
@@ -44,7 +44,7 @@ pub struct Model {
     pub max_response_tokens: Option<u32>,
 }
 
-impl Model {
+impl ModelConfig {
     /// Returns how many engines serve the model.
     pub fn engines(&self) -> u32 {
         match u32::try_from(self.base_url.len()) {
@@ -54,7 +54,7 @@ impl Model {
     }
 }
 
-impl Default for Model {
+impl Default for ModelConfig {
     fn default() -> Self {
         Self {
             name: None,

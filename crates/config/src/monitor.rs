@@ -9,7 +9,7 @@ use super::Args;
 /// Where the numbers about a job go.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Monitor {
+pub struct MonitorConfig {
     /// Kinds of monitor: `tensorboard` (event files in the job's folder), `wandb`, `mlflow` and
     /// `swanlab` (through their Python packages), or `none`. One needs no list.
     #[schemars(extend("x-one-or-many" = true))]
@@ -23,7 +23,7 @@ pub struct Monitor {
     pub prometheus: Option<String>,
 }
 
-impl Default for Monitor {
+impl Default for MonitorConfig {
     fn default() -> Self {
         Self {
             monitor_type: vec![MonitorType::Tensorboard],
@@ -34,7 +34,7 @@ impl Default for Monitor {
     }
 }
 
-impl Monitor {
+impl MonitorConfig {
     /// Returns the arguments of one of the monitors.
     pub fn args(&self, monitor: MonitorType) -> Args {
         match self.monitor_args.get(monitor.name()) {

@@ -3,27 +3,27 @@
 
 use serde_json::Value;
 
-use super::error::Place;
+use super::error::SourceSpan;
 
 /// A value and its place.
 #[derive(Clone, Debug)]
-pub(super) struct Node {
+pub(super) struct ConfigNode {
     pub(super) tree: Tree,
-    pub(super) place: Option<Place>,
+    pub(super) place: Option<SourceSpan>,
 }
 
 #[derive(Clone, Debug)]
 pub(super) enum Tree {
     Scalar(Scalar),
-    List(Vec<Node>),
-    Map(Vec<Entry>),
+    List(Vec<ConfigNode>),
+    Map(Vec<NodeEntry>),
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Entry {
+pub(super) struct NodeEntry {
     pub(super) key: String,
-    pub(super) place: Option<Place>,
-    pub(super) node: Node,
+    pub(super) place: Option<SourceSpan>,
+    pub(super) node: ConfigNode,
 }
 
 /// A single value: the text, and whether it stands without quotes and so may be more than text.
@@ -33,19 +33,19 @@ pub(super) struct Scalar {
     pub(super) plain: bool,
 }
 
-impl Node {
+impl ConfigNode {
     pub(super) fn scalar(text: impl Into<String>, plain: bool) -> Self {
         Self { tree: Tree::Scalar(Scalar { text: text.into(), plain }), place: None }
     }
 
-    pub(super) fn map(entries: Vec<Entry>) -> Self {
+    pub(super) fn map(entries: Vec<NodeEntry>) -> Self {
         Self { tree: Tree::Map(entries), place: None }
     }
 
     /// Returns the node that holds another under a dotted path.
     pub(super) fn nest(path: &str, node: Self) -> Self {
         path.rsplit('.').fold(node, |inner, key| {
-            Self::map(vec![Entry { key: key.to_owned(), place: None, node: inner }])
+            Self::map(vec![NodeEntry { key: key.to_owned(), place: None, node: inner }])
         })
     }
 
@@ -92,7 +92,7 @@ impl Node {
     }
 }
 
-impl From<&Value> for Node {
+impl From<&Value> for ConfigNode {
     fn from(value: &Value) -> Self {
         match value {
             Value::Null => Self::scalar("null", true),
@@ -105,7 +105,7 @@ impl From<&Value> for Node {
             Value::Object(entries) => Self::map(
                 entries
                     .iter()
-                    .map(|(key, value)| Entry {
+                    .map(|(key, value)| NodeEntry {
                         key: key.clone(),
                         place: None,
                         node: Self::from(value),
@@ -185,11 +185,11 @@ impl Scalar {
 
     /// Returns the value, with quotes where they make a difference.
     pub(super) fn shown(&self) -> String {
-        const LONGEST: usize = 60;
+        const MAX_SHOWN_CHARS: usize = 60;
         if self.is_null() {
             return "nothing".to_owned();
         }
-        let mut text: String = self.text.chars().take(LONGEST).collect();
+        let mut text: String = self.text.chars().take(MAX_SHOWN_CHARS).collect();
         if text.len() < self.text.len() {
             text.push('…');
         }

@@ -5,17 +5,17 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use super::error::{Place, Problem, Warning};
+use super::error::{ConfigProblem, ConfigWarning, SourceSpan};
 use super::foreign;
-use super::node::{Entry, Node, Scalar, Tree};
-use super::shape::{Bounds, Choice, Key, PATHS, SHAPE, Shape, join};
+use super::node::{ConfigNode, NodeEntry, Scalar, Tree};
+use super::shape::{Bounds, KeySchema, PATHS, SHAPE, SchemaKey, ValueChoice, join};
 use rollway_base::suggest::{is_misspelled, nearest};
 
 /// What was read.
 #[derive(Default)]
-pub(super) struct Reader {
-    pub(super) problems: Vec<Problem>,
-    pub(super) warnings: Vec<Warning>,
+pub(super) struct ConfigReader {
+    pub(super) problems: Vec<ConfigProblem>,
+    pub(super) warnings: Vec<ConfigWarning>,
     pub(super) origins: Origins,
 }
 
@@ -25,7 +25,7 @@ pub(super) type Origins = BTreeMap<String, Origin>;
 /// Where a key stands, and what it said when it was read; none for sections and lists.
 #[derive(Clone, Debug)]
 pub(super) struct Origin {
-    pub(super) place: Option<Place>,
+    pub(super) place: Option<SourceSpan>,
     pub(super) value: Option<Value>,
 }
 
@@ -37,7 +37,7 @@ struct Path {
 }
 
 impl Path {
-    fn key(&self, key: &str) -> Self {
+    fn agent_key(&self, key: &str) -> Self {
         Self { shown: join(&self.shown, key), pattern: join(&self.pattern, key) }
     }
 
@@ -46,9 +46,9 @@ impl Path {
     }
 }
 
-impl Reader {
+impl ConfigReader {
     /// Reads a whole configuration. Where there are problems the value is incomplete.
-    pub(super) fn root(&mut self, node: &Node) -> Value {
+    pub(super) fn root(&mut self, node: &ConfigNode) -> Value {
         let path = Path::default();
         match &node.tree {
             Tree::Scalar(scalar) if scalar.is_null() => Value::Object(Map::new()),
@@ -56,50 +56,54 @@ impl Reader {
             Tree::Scalar(_) | Tree::List(_) => {
                 let what = format!("expected keys and values, got {}", node.shown());
                 let hint = "a configuration begins with lines like `mode: explore`";
-                self.problems.push(Problem::new("", what).at(node.place.as_ref()).hint(hint));
+                self.problems.push(ConfigProblem::new("", what).at(node.place.as_ref()).hint(hint));
                 Value::Null
             }
         }
     }
 
-    fn value(&mut self, node: &Node, shape: &Shape, path: &Path) -> Value {
+    fn value(&mut self, node: &ConfigNode, shape: &KeySchema, path: &Path) -> Value {
         match (shape, &node.tree) {
-            (Shape::Section { keys, .. }, Tree::Map(entries)) => self.section(entries, keys, path),
-            (Shape::Section { shorthand: Some(key), .. }, Tree::Scalar(scalar))
+            (KeySchema::Section { keys, .. }, Tree::Map(entries)) => {
+                self.section(entries, keys, path)
+            }
+            (KeySchema::Section { shorthand: Some(key), .. }, Tree::Scalar(scalar))
                 if !scalar.is_null() =>
             {
-                let entry = Entry { key: key.clone(), place: None, node: node.clone() };
-                self.value(&Node::map(vec![entry]), shape, path)
+                let entry = NodeEntry { key: key.clone(), place: None, node: node.clone() };
+                self.value(&ConfigNode::map(vec![entry]), shape, path)
             }
-            (Shape::Map(inner), Tree::Map(entries)) => entries
+            (KeySchema::Map(inner), Tree::Map(entries)) => entries
                 .iter()
                 .map(|entry| {
-                    let value = self.value(&entry.node, inner, &path.key(&entry.key));
+                    let value = self.value(&entry.node, inner, &path.agent_key(&entry.key));
                     (entry.key.clone(), value)
                 })
                 .collect::<Map<_, _>>()
                 .into(),
-            (Shape::List { item, .. }, Tree::List(nodes)) => nodes
+            (KeySchema::List { item, .. }, Tree::List(nodes)) => nodes
                 .iter()
                 .enumerate()
                 .map(|(index, node)| self.item(node, item, &path.item(index)))
                 .collect(),
             // A section, map or list whose content is commented out.
-            (Shape::Section { .. } | Shape::Map(_), Tree::Scalar(scalar)) if scalar.is_null() => {
+            (KeySchema::Section { .. } | KeySchema::Map(_), Tree::Scalar(scalar))
+                if scalar.is_null() =>
+            {
                 Value::Object(Map::new())
             }
-            (Shape::List { .. }, Tree::Scalar(scalar)) if scalar.is_null() => {
+            (KeySchema::List { .. }, Tree::Scalar(scalar)) if scalar.is_null() => {
                 Value::Array(Vec::new())
             }
-            (Shape::List { item, one_or_many: true }, Tree::Scalar(_)) => {
+            (KeySchema::List { item, one_or_many: true }, Tree::Scalar(_)) => {
                 Value::Array(vec![self.value(node, item, path)])
             }
-            (Shape::Any, Tree::Map(entries)) => entries
+            (KeySchema::Any, Tree::Map(entries)) => entries
                 .iter()
                 .map(|entry| (entry.key.clone(), self.value(&entry.node, shape, path)))
                 .collect::<Map<_, _>>()
                 .into(),
-            (Shape::Any, Tree::List(nodes)) => {
+            (KeySchema::Any, Tree::List(nodes)) => {
                 nodes.iter().map(|node| self.value(node, shape, path)).collect()
             }
             (shape, Tree::Scalar(scalar)) => self.scalar(scalar, node, shape, path),
@@ -107,16 +111,21 @@ impl Reader {
         }
     }
 
-    fn item(&mut self, node: &Node, shape: &Shape, path: &Path) -> Value {
+    fn item(&mut self, node: &ConfigNode, shape: &KeySchema, path: &Path) -> Value {
         let origin = Origin { place: node.place.clone(), value: None };
         self.origins.insert(path.shown.clone(), origin);
         self.value(node, shape, path)
     }
 
-    fn section(&mut self, entries: &[Entry], keys: &BTreeMap<String, Key>, path: &Path) -> Value {
+    fn section(
+        &mut self,
+        entries: &[NodeEntry],
+        keys: &BTreeMap<String, SchemaKey>,
+        path: &Path,
+    ) -> Value {
         let mut section = Map::new();
         for entry in entries {
-            let path = path.key(&entry.key);
+            let path = path.agent_key(&entry.key);
             if let Some(key) = keys.get(&entry.key) {
                 let before = self.problems.len();
                 let value = self.keyed(entry, key, &path);
@@ -133,7 +142,7 @@ impl Reader {
         section.into()
     }
 
-    fn keyed(&mut self, entry: &Entry, key: &Key, path: &Path) -> Value {
+    fn keyed(&mut self, entry: &NodeEntry, key: &SchemaKey, path: &Path) -> Value {
         let Tree::Scalar(scalar) = &entry.node.tree else {
             return self.value(&entry.node, &key.shape, path);
         };
@@ -148,19 +157,19 @@ impl Reader {
         }
         let is_single = !matches!(
             key.shape,
-            Shape::Section { .. } | Shape::Map(_) | Shape::List { .. } | Shape::Any
+            KeySchema::Section { .. } | KeySchema::Map(_) | KeySchema::List { .. } | KeySchema::Any
         );
         if scalar.is_null() && is_single {
             let what = format!("no value given; expected {}", key.shape.expected());
             let hint = format!("give one, or remove the key to have {}", shown(&key.default));
-            let problem = Problem::new(&path.shown, what).at(entry.place.as_ref()).hint(hint);
+            let problem = ConfigProblem::new(&path.shown, what).at(entry.place.as_ref()).hint(hint);
             self.problems.push(problem);
             return Value::Null;
         }
         self.value(&entry.node, &key.shape, path)
     }
 
-    fn remember(&mut self, entry: &Entry, path: &Path, value: &Value) {
+    fn remember(&mut self, entry: &NodeEntry, path: &Path, value: &Value) {
         let is_leaf = !value.is_object() && !value.is_array();
         let value = is_leaf.then(|| value.clone());
         // Problems with a value point at the value, those with a section at its name.
@@ -169,30 +178,42 @@ impl Reader {
         self.origins.insert(path.shown.clone(), Origin { place, value });
     }
 
-    fn scalar(&mut self, scalar: &Scalar, node: &Node, shape: &Shape, path: &Path) -> Value {
+    fn scalar(
+        &mut self,
+        scalar: &Scalar,
+        node: &ConfigNode,
+        shape: &KeySchema,
+        path: &Path,
+    ) -> Value {
         let value = match shape {
-            Shape::Any => Some(scalar.any()),
-            Shape::Text => Some(scalar.text.as_str().into()),
-            Shape::Flag => scalar.flag().map(Value::from),
-            Shape::Choice(choices) => return self.choice(scalar, node, choices, path),
-            Shape::Integer(bounds) => scalar.integer().and_then(|number| {
+            KeySchema::Any => Some(scalar.any()),
+            KeySchema::Text => Some(scalar.text.as_str().into()),
+            KeySchema::Flag => scalar.flag().map(Value::from),
+            KeySchema::Choice(choices) => return self.choice(scalar, node, choices, path),
+            KeySchema::Integer(bounds) => scalar.integer().and_then(|number| {
                 self.bounded(number as f64, bounds, node, path);
                 u64::try_from(number).map_or_else(
                     |_| i64::try_from(number).ok().map(Value::from),
                     |number| Some(Value::from(number)),
                 )
             }),
-            Shape::Number(bounds) => scalar.number().map(|number| {
+            KeySchema::Number(bounds) => scalar.number().map(|number| {
                 self.bounded(number, bounds, node, path);
                 scalar.any()
             }),
-            Shape::Section { .. } | Shape::Map(_) | Shape::List { .. } => None,
+            KeySchema::Section { .. } | KeySchema::Map(_) | KeySchema::List { .. } => None,
         };
         value.unwrap_or_else(|| self.mismatch(node, shape, path))
     }
 
-    fn choice(&mut self, scalar: &Scalar, node: &Node, choices: &[Choice], path: &Path) -> Value {
-        let same = |choice: &&Choice| choice.name.eq_ignore_ascii_case(&scalar.text);
+    fn choice(
+        &mut self,
+        scalar: &Scalar,
+        node: &ConfigNode,
+        choices: &[ValueChoice],
+        path: &Path,
+    ) -> Value {
+        let same = |choice: &&ValueChoice| choice.name.eq_ignore_ascii_case(&scalar.text);
         if let Some(choice) = choices.iter().find(same) {
             return choice.name.as_str().into();
         }
@@ -206,10 +227,10 @@ impl Reader {
             (None, None) => format!("the choices are {all}"),
         };
         let what = format!("{} is not a choice", scalar.shown());
-        self.refuse(Problem::new(&path.shown, what).hint(hint), node)
+        self.refuse(ConfigProblem::new(&path.shown, what).hint(hint), node)
     }
 
-    fn bounded(&mut self, number: f64, bounds: &Bounds, node: &Node, path: &Path) {
+    fn bounded(&mut self, number: f64, bounds: &Bounds, node: &ConfigNode, path: &Path) {
         if bounds.allow(number) {
             return;
         }
@@ -222,42 +243,42 @@ impl Reader {
         let what = format!("{} is {side}", node.shown());
         let unit = if bounds.seconds { "number of seconds" } else { "number" };
         let hint = format!("give a {unit}, {allowed}");
-        self.refuse(Problem::new(&path.shown, what).hint(hint), node);
+        self.refuse(ConfigProblem::new(&path.shown, what).hint(hint), node);
     }
 
-    fn mismatch(&mut self, node: &Node, shape: &Shape, path: &Path) -> Value {
+    fn mismatch(&mut self, node: &ConfigNode, shape: &KeySchema, path: &Path) -> Value {
         let what = format!("expected {}, got {}", shape.expected(), node.shown());
-        let mut problem = Problem::new(&path.shown, what);
+        let mut problem = ConfigProblem::new(&path.shown, what);
         problem.hint = remedy(node, shape, &path.shown);
         self.refuse(problem, node)
     }
 
-    fn refuse(&mut self, problem: Problem, node: &Node) -> Value {
+    fn refuse(&mut self, problem: ConfigProblem, node: &ConfigNode) -> Value {
         self.problems.push(problem.at(node.place.as_ref()).value(node.shown()));
         Value::Null
     }
 }
 
 /// Returns what to write instead of a value of the wrong kind, where that can be guessed.
-fn remedy(node: &Node, shape: &Shape, path: &str) -> Option<String> {
+fn remedy(node: &ConfigNode, shape: &KeySchema, path: &str) -> Option<String> {
     let Tree::Scalar(scalar) = &node.tree else {
         return match (shape, &node.tree) {
-            (Shape::List { .. }, _) => Some("begin each item with `- `".to_owned()),
-            (Shape::Section { .. } | Shape::Map(_), Tree::List(_)) => {
+            (KeySchema::List { .. }, _) => Some("begin each item with `- `".to_owned()),
+            (KeySchema::Section { .. } | KeySchema::Map(_), Tree::List(_)) => {
                 Some("remove the `- ` before the keys".to_owned())
             }
-            (Shape::Section { .. } | Shape::Map(_), _) => None,
+            (KeySchema::Section { .. } | KeySchema::Map(_), _) => None,
             _ => Some("write a single value, without keys or `- `".to_owned()),
         };
     };
     let unquoted = Scalar { text: scalar.text.clone(), plain: true };
     match shape {
-        Shape::Number(bounds) if bounds.seconds => match seconds(&scalar.text) {
+        KeySchema::Number(bounds) if bounds.seconds => match seconds(&scalar.text) {
             Some(seconds) => Some(format!("durations are numbers of seconds: write {seconds}")),
             None if unquoted.number().is_some() => Some("remove the quotes".to_owned()),
             None => Some("write a number, such as 30 or 0.5".to_owned()),
         },
-        Shape::Number(_) | Shape::Integer(_) => {
+        KeySchema::Number(_) | KeySchema::Integer(_) => {
             let hint = if scalar.number().is_some() {
                 "write it without a fraction"
             } else if unquoted.number().is_some() {
@@ -267,18 +288,18 @@ fn remedy(node: &Node, shape: &Shape, path: &str) -> Option<String> {
             };
             Some(hint.to_owned())
         }
-        Shape::Flag if unquoted.flag().is_some() => Some("remove the quotes".to_owned()),
-        Shape::Flag => Some("write true or false".to_owned()),
-        Shape::List { .. } => {
+        KeySchema::Flag if unquoted.flag().is_some() => Some("remove the quotes".to_owned()),
+        KeySchema::Flag => Some("write true or false".to_owned()),
+        KeySchema::List { .. } => {
             Some(format!("write `[{}]`, or one item to a line after `- `", scalar.text))
         }
-        Shape::Section { keys, .. } => {
+        KeySchema::Section { keys, .. } => {
             let some: Vec<&str> = keys.keys().map(String::as_str).take(3).collect();
             let some = some.join(", ");
             Some(format!("write the keys of `{path}` on the lines below, indented: {some} …"))
         }
-        Shape::Map(_) => Some("write `name: value` on the lines below, indented".to_owned()),
-        Shape::Choice(_) | Shape::Text | Shape::Any => None,
+        KeySchema::Map(_) => Some("write `name: value` on the lines below, indented".to_owned()),
+        KeySchema::Choice(_) | KeySchema::Text | KeySchema::Any => None,
     }
 }
 
@@ -297,16 +318,16 @@ fn seconds(text: &str) -> Option<f64> {
     Some(number * unit)
 }
 
-fn unknown(entry: &Entry, keys: &BTreeMap<String, Key>, path: &Path) -> Problem {
+fn unknown(entry: &NodeEntry, keys: &BTreeMap<String, SchemaKey>, path: &Path) -> ConfigProblem {
     let word = entry.key.as_str();
     let section = path.shown.strip_suffix(word).unwrap_or_default().trim_end_matches('.');
     let what = "there is no such key".to_owned();
-    let problem = Problem::new(&path.shown, what).at(entry.place.as_ref());
+    let problem = ConfigProblem::new(&path.shown, what).at(entry.place.as_ref());
     if let Some(hint) = foreign::hint(&path.pattern) {
         return problem.without_line().hint(hint);
     }
     if let Some(name) = foreign::renamed(&path.pattern) {
-        return Problem { what: format!("the key is called `{name}`"), ..problem }
+        return ConfigProblem { what: format!("the key is called `{name}`"), ..problem }
             .hint(format!("write `{name}` instead of `{word}`"));
     }
     let here = nearest(word, keys.keys().map(String::as_str));
@@ -340,7 +361,7 @@ fn belongs(paths: &[&str]) -> String {
 }
 
 /// Returns the hint for a key that is neither here nor, in this spelling, anywhere else.
-fn far(word: &str, section: &str, keys: &BTreeMap<String, Key>) -> String {
+fn far(word: &str, section: &str, keys: &BTreeMap<String, SchemaKey>) -> String {
     let last = |path: &'static String| path.rsplit('.').next().unwrap_or_default();
     let near = nearest(word, PATHS.iter().map(last));
     let near = near.and_then(|name| PATHS.iter().find(|path| last(path) == name));

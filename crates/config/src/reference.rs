@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::foreign::{SPELLINGS, UNUSED};
 use super::read::shown;
-use super::shape::{Bounds, Key, SCHEMA, SHAPE, Shape, join};
+use super::shape::{Bounds, KeySchema, SCHEMA, SHAPE, SchemaKey, join};
 
 /// Returns the JSON Schema of the configuration.
 pub fn schema() -> Value {
@@ -18,7 +18,7 @@ pub fn schema() -> Value {
 
 /// Returns the reference of all keys as Markdown.
 pub fn reference() -> String {
-    let mut page = Page { text: HEAD.to_owned(), sections: Vec::new() };
+    let mut page = ReferencePage { text: HEAD.to_owned(), sections: Vec::new() };
     page.section("", &SHAPE);
     page.foreign();
     page.text
@@ -41,15 +41,15 @@ what was probably meant. `rollway check FILE` names everything that is wrong at 
 This page is generated from the types in `crates/config`.
 ";
 
-struct Page<'a> {
+struct ReferencePage<'a> {
     text: String,
     /// The sections that are described already, so that equal ones are described once.
-    sections: Vec<(String, &'a Shape)>,
+    sections: Vec<(String, &'a KeySchema)>,
 }
 
-impl<'a> Page<'a> {
-    fn section(&mut self, path: &str, shape: &'a Shape) {
-        let Shape::Section { keys, .. } = shape else { return };
+impl<'a> ReferencePage<'a> {
+    fn section(&mut self, path: &str, shape: &'a KeySchema) {
+        let KeySchema::Section { keys, .. } = shape else { return };
         let title = if path.is_empty() { "The job".to_owned() } else { format!("`{path}`") };
         let _ = write!(self.text, "\n## {title}\n\n");
         if let Some((same, _)) = self.sections.iter().find(|(_, one)| *one == shape) {
@@ -59,34 +59,34 @@ impl<'a> Page<'a> {
         self.sections.push((path.to_owned(), shape));
         self.text.push_str("| key | type | default | meaning |\n|---|---|---|---|\n");
         let mut keys: Vec<_> = keys.iter().collect();
-        keys.sort_by_key(|(_, key)| Rank::of(key));
+        keys.sort_by_key(|(_, key)| KeyRank::of(key));
         for (name, key) in &keys {
             self.row(path, name, key);
         }
         for (name, key) in keys {
             let path = join(path, name);
             match &key.shape {
-                Shape::List { item, .. } => self.section(&format!("{path}[]"), item),
+                KeySchema::List { item, .. } => self.section(&format!("{path}[]"), item),
                 shape => self.section(&path, shape),
             }
         }
     }
 
-    fn row(&mut self, path: &str, name: &str, key: &Key) {
+    fn row(&mut self, path: &str, name: &str, key: &SchemaKey) {
         let path = join(path, name);
         let (kind, default) = match &key.shape {
-            Shape::Section { .. } if key.nullable => {
+            KeySchema::Section { .. } if key.nullable => {
                 (format!("[section](#{})", anchor(&path)), "`null`".to_owned())
             }
-            Shape::Section { .. } => (format!("[section](#{})", anchor(&path)), String::new()),
-            Shape::List { item, .. } if matches!(**item, Shape::Section { .. }) => {
+            KeySchema::Section { .. } => (format!("[section](#{})", anchor(&path)), String::new()),
+            KeySchema::List { item, .. } if matches!(**item, KeySchema::Section { .. }) => {
                 let path = format!("{path}[]");
                 (format!("list of [sections](#{})", anchor(&path)), "`[]`".to_owned())
             }
             shape => (kind(shape), format!("`{}`", shown(&key.default))),
         };
         let mut about = key.about.clone();
-        if let Shape::Choice(choices) = &key.shape {
+        if let KeySchema::Choice(choices) = &key.shape {
             for choice in choices {
                 let _ = write!(about, "<br>`{}`: {}", choice.name, choice.about);
             }
@@ -127,34 +127,36 @@ impl<'a> Page<'a> {
 
 /// In which order keys are described: single values come first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Rank {
+enum KeyRank {
     Value,
     Section,
     List,
 }
 
-impl Rank {
-    fn of(key: &Key) -> Self {
+impl KeyRank {
+    fn of(key: &SchemaKey) -> Self {
         match &key.shape {
-            Shape::Section { .. } => Self::Section,
-            Shape::List { item, .. } if matches!(**item, Shape::Section { .. }) => Self::List,
+            KeySchema::Section { .. } => Self::Section,
+            KeySchema::List { item, .. } if matches!(**item, KeySchema::Section { .. }) => {
+                Self::List
+            }
             _ => Self::Value,
         }
     }
 }
 
-fn kind(shape: &Shape) -> String {
+fn kind(shape: &KeySchema) -> String {
     match shape {
-        Shape::Section { .. } => "section".to_owned(),
-        Shape::Map(inner) => format!("map of {}", kind(inner)),
-        Shape::List { item, .. } => format!("list of {}", kind(item)),
-        Shape::Choice(_) => "choice".to_owned(),
-        Shape::Integer(bounds) => number("integer", bounds),
-        Shape::Number(bounds) if bounds.seconds => number("seconds", bounds),
-        Shape::Number(bounds) => number("number", bounds),
-        Shape::Text => "text".to_owned(),
-        Shape::Flag => "true or false".to_owned(),
-        Shape::Any => "any values".to_owned(),
+        KeySchema::Section { .. } => "section".to_owned(),
+        KeySchema::Map(inner) => format!("map of {}", kind(inner)),
+        KeySchema::List { item, .. } => format!("list of {}", kind(item)),
+        KeySchema::Choice(_) => "choice".to_owned(),
+        KeySchema::Integer(bounds) => number("integer", bounds),
+        KeySchema::Number(bounds) if bounds.seconds => number("seconds", bounds),
+        KeySchema::Number(bounds) => number("number", bounds),
+        KeySchema::Text => "text".to_owned(),
+        KeySchema::Flag => "true or false".to_owned(),
+        KeySchema::Any => "any values".to_owned(),
     }
 }
 

@@ -11,20 +11,20 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::buffer::StorageType;
-use super::error::{ConfigError, Place, Problem, Warning};
+use super::error::{ConfigError, ConfigProblem, ConfigWarning, SourceSpan};
 use super::explorer::ConcurrentMode;
-use super::model::{EngineType, Model};
-use super::node::Node;
-use super::read::{Reader, shown};
+use super::model::{EngineType, ModelConfig};
+use super::node::ConfigNode;
+use super::read::{ConfigReader, shown};
 use super::synchronizer::SyncStyle;
 use super::taskset::{SelectorType, Taskset};
-use super::{Config, Mode, Resolved};
+use super::{Config, Mode, ResolvedConfig};
 
 /// Checks a configuration and makes of it what is run.
-pub(super) fn resolve(config: &Config) -> Result<Resolved, ConfigError> {
+pub(super) fn resolve(config: &Config) -> Result<ResolvedConfig, ConfigError> {
     let value = config.to_value();
-    let mut reader = Reader::default();
-    reader.root(&Node::from(&value));
+    let mut reader = ConfigReader::default();
+    reader.root(&ConfigNode::from(&value));
     let mut check = Check {
         given: config,
         value,
@@ -50,9 +50,9 @@ pub(super) fn resolve(config: &Config) -> Result<Resolved, ConfigError> {
     check.simulation();
     check.cluster();
     check.monitors();
-    check.warnings.sort_by_key(|warning| Place::order(warning.place.as_ref()));
+    check.warnings.sort_by_key(|warning| SourceSpan::order(warning.place.as_ref()));
     if check.problems.is_empty() {
-        Ok(Resolved { config: check.config, warnings: check.warnings })
+        Ok(ResolvedConfig { config: check.config, warnings: check.warnings })
     } else {
         Err(ConfigError::new(check.problems))
     }
@@ -65,8 +65,8 @@ struct Check<'a> {
     value: Value,
     /// What will be run.
     config: Config,
-    problems: Vec<Problem>,
-    warnings: Vec<Warning>,
+    problems: Vec<ConfigProblem>,
+    warnings: Vec<ConfigWarning>,
 }
 
 impl Check<'_> {
@@ -268,7 +268,7 @@ impl Check<'_> {
         }
     }
 
-    fn model(&mut self, key: &str, model: &Model) {
+    fn model(&mut self, key: &str, model: &ModelConfig) {
         for (index, url) in model.base_url.iter().enumerate() {
             if !url.starts_with("http://") && !url.starts_with("https://") {
                 let what = format!("`{url}` is not an address");
@@ -413,7 +413,7 @@ impl Check<'_> {
             // The address of a server may hold a password, so it is not repeated.
             let what = "mode `serve` records in SQLite, on this machine";
             let hint = "write sqlite:///PATH, or leave it out";
-            let problem = Problem::new("explorer.db_url", what)
+            let problem = ConfigProblem::new("explorer.db_url", what)
                 .at(self.place("explorer.db_url").as_ref())
                 .without_line()
                 .hint(hint);
@@ -435,9 +435,14 @@ impl Check<'_> {
         self.problems.push(problem);
     }
 
-    fn problem(&self, key: &str, what: impl Into<String>, hint: impl Into<String>) -> Problem {
+    fn problem(
+        &self,
+        key: &str,
+        what: impl Into<String>,
+        hint: impl Into<String>,
+    ) -> ConfigProblem {
         let place = self.place(key);
-        let problem = Problem::new(key, what).at(place.as_ref()).hint(hint);
+        let problem = ConfigProblem::new(key, what).at(place.as_ref()).hint(hint);
         match self.current(key) {
             Some(value) if !value.is_object() && !value.is_array() => problem.value(shown(value)),
             _ => problem,
@@ -447,7 +452,7 @@ impl Check<'_> {
     fn warn(&mut self, key: &str, what: impl Into<String>, note: &str) {
         let place = self.place(key);
         let (key, what, note) = (key.to_owned(), what.into(), note.to_owned());
-        self.warnings.push(Warning { key, place, what, note });
+        self.warnings.push(ConfigWarning { key, place, what, note });
     }
 
     /// Tells whether somebody chose the value of a key. A default that nobody chose is changed
@@ -460,7 +465,7 @@ impl Check<'_> {
 
     /// Returns where a key stands, or the section in which it is missing; none where the value
     /// has been changed since it was read.
-    fn place(&self, key: &str) -> Option<Place> {
+    fn place(&self, key: &str) -> Option<SourceSpan> {
         let mut key = key;
         loop {
             if let Some(origin) = self.given.loaded.origins.get(key) {

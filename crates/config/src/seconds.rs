@@ -11,9 +11,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// A duration that is written as a number of seconds. It is never negative and never endless, so
 /// that it can be used without a check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Seconds(pub Duration);
+pub struct ConfigSeconds(pub Duration);
 
-impl Seconds {
+impl ConfigSeconds {
     /// The longest duration that a file can name: about thirty years.
     pub const MAX: f64 = 1e9;
 
@@ -23,25 +23,25 @@ impl Seconds {
     }
 }
 
-impl From<Duration> for Seconds {
+impl From<Duration> for ConfigSeconds {
     fn from(duration: Duration) -> Self {
         Self(duration)
     }
 }
 
-impl From<Seconds> for Duration {
-    fn from(seconds: Seconds) -> Self {
+impl From<ConfigSeconds> for Duration {
+    fn from(seconds: ConfigSeconds) -> Self {
         seconds.0
     }
 }
 
-impl fmt::Display for Seconds {
+impl fmt::Display for ConfigSeconds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0.as_secs_f64())
     }
 }
 
-impl Serialize for Seconds {
+impl Serialize for ConfigSeconds {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         if self.0.subsec_nanos() == 0 {
             serializer.serialize_u64(self.0.as_secs())
@@ -51,7 +51,7 @@ impl Serialize for Seconds {
     }
 }
 
-impl<'de> Deserialize<'de> for Seconds {
+impl<'de> Deserialize<'de> for ConfigSeconds {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let number = f64::deserialize(deserializer)?;
         if !(0.0..=Self::MAX).contains(&number) {
@@ -61,7 +61,7 @@ impl<'de> Deserialize<'de> for Seconds {
     }
 }
 
-impl JsonSchema for Seconds {
+impl JsonSchema for ConfigSeconds {
     fn schema_name() -> Cow<'static, str> {
         "Seconds".into()
     }

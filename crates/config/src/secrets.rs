@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use rollway_base::Secret;
 use rollway_base::atomic_file::{FileError, load_or_create_secret};
 
-use super::{Config, Problem};
+use super::{Config, ConfigProblem};
 
 /// Reasons why there is no agent key.
 #[derive(Debug)]
@@ -13,7 +13,7 @@ pub enum AgentKeyError {
     /// The file of the key cannot be read or created.
     File(FileError),
     /// The environment variable that the configuration names holds no key.
-    Config(Problem),
+    Config(ConfigProblem),
 }
 
 /// Returns the agent key of serve mode and its file. No file: the key comes from the environment.
@@ -30,12 +30,12 @@ pub fn agent_key(config: &Config, job: &Path) -> Result<(Secret, Option<PathBuf>
 
 /// Returns the secret in the environment variable that the configuration key names. `None`: the
 /// key names no variable.
-pub fn api_key(key: &str, variable: Option<&str>) -> Result<Option<Secret>, Problem> {
+pub fn api_key(key: &str, variable: Option<&str>) -> Result<Option<Secret>, ConfigProblem> {
     let Some(variable) = variable.filter(|name| !name.is_empty()) else { return Ok(None) };
     let text = std::env::var(variable).unwrap_or_default();
     Secret::new(text.trim()).map(Some).map_err(|_| {
         let what = format!("the environment variable {variable} is not set, or empty");
         let hint = format!("export {variable} where the job is started, or leave the key out");
-        Problem::new(key, what).hint(hint)
+        ConfigProblem::new(key, what).hint(hint)
     })
 }

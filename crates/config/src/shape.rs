@@ -7,14 +7,14 @@ use std::sync::LazyLock;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value};
 
-use super::seconds::Seconds;
+use super::seconds::ConfigSeconds;
 
 /// What a value may be.
 #[derive(Debug, PartialEq)]
-pub(super) enum Shape {
+pub(super) enum KeySchema {
     /// A closed set of keys.
     Section {
-        keys: BTreeMap<String, Key>,
+        keys: BTreeMap<String, SchemaKey>,
         shorthand: Option<String>,
     },
     /// Any keys, all with values of one shape.
@@ -23,7 +23,7 @@ pub(super) enum Shape {
         item: Box<Self>,
         one_or_many: bool,
     },
-    Choice(Vec<Choice>),
+    Choice(Vec<ValueChoice>),
     Integer(Bounds),
     Number(Bounds),
     Text,
@@ -33,8 +33,8 @@ pub(super) enum Shape {
 
 /// A key of a section.
 #[derive(Debug, PartialEq)]
-pub(super) struct Key {
-    pub(super) shape: Shape,
+pub(super) struct SchemaKey {
+    pub(super) shape: KeySchema,
     pub(super) nullable: bool,
     pub(super) default: Value,
     pub(super) about: String,
@@ -42,7 +42,7 @@ pub(super) struct Key {
 
 /// One of several values.
 #[derive(Debug, PartialEq)]
-pub(super) struct Choice {
+pub(super) struct ValueChoice {
     pub(super) name: String,
     pub(super) about: String,
 }
@@ -58,7 +58,7 @@ pub(super) struct Bounds {
 }
 
 /// The shape of a whole configuration.
-pub(super) static SHAPE: LazyLock<Shape> = LazyLock::new(|| Shape::read(&SCHEMA).0);
+pub(super) static SHAPE: LazyLock<KeySchema> = LazyLock::new(|| KeySchema::read(&SCHEMA).0);
 
 /// Every key of the configuration as a dotted path, those inside of lists without their number.
 pub(super) static PATHS: LazyLock<Vec<String>> = LazyLock::new(|| {
@@ -74,7 +74,7 @@ pub(super) static SCHEMA: LazyLock<Value> = LazyLock::new(|| {
     settings.into_generator().into_root_schema_for::<super::Config>().to_value()
 });
 
-impl Shape {
+impl KeySchema {
     /// Returns the shape that a schema describes, and whether there may be no value.
     fn read(schema: &Value) -> (Self, bool) {
         let Some(object) = schema.as_object() else { return (Self::Any, true) };
@@ -86,7 +86,7 @@ impl Shape {
         }
         if let Some(choices) = list(object, "oneOf") {
             let choice =
-                |one: &Value| Some(Choice { name: text(one, "const")?, about: about(one) });
+                |one: &Value| Some(ValueChoice { name: text(one, "const")?, about: about(one) });
             return (Self::Choice(choices.iter().filter_map(choice).collect()), false);
         }
         let (kind, nullable) = match object.get("type") {
@@ -118,7 +118,7 @@ impl Shape {
         let key = |schema: &Value| {
             let (shape, nullable) = Self::read(schema);
             let default = schema.get("default").cloned().unwrap_or_default();
-            Key { shape, nullable, default, about: about(schema) }
+            SchemaKey { shape, nullable, default, about: about(schema) }
         };
         Self::Section {
             keys: properties.iter().map(|(name, schema)| (name.clone(), key(schema))).collect(),
@@ -189,7 +189,7 @@ impl Bounds {
     /// Returns what is allowed, for people; empty where everything is. Bounds that are only there
     /// because numbers end somewhere are left out.
     pub(super) fn described(&self) -> String {
-        let technical = if self.seconds { Seconds::MAX } else { f64::from(u32::MAX) };
+        let technical = if self.seconds { ConfigSeconds::MAX } else { f64::from(u32::MAX) };
         let max = self.max.filter(|max| *max < technical);
         Self { max, ..*self }.described_all()
     }

@@ -4,38 +4,38 @@ use rollway_core::Supervision as Core;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::seconds::Seconds;
+use super::seconds::ConfigSeconds;
 
 /// How runners are looked after.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Supervision {
+pub struct SupervisionConfig {
     /// How long a runner may take to say that it is ready.
     #[schemars(extend("exclusiveMinimum" = 0))]
-    pub start_timeout: Seconds,
+    pub start_timeout: ConfigSeconds,
     /// How long a runner may take to say that it has begun an attempt.
     #[schemars(extend("exclusiveMinimum" = 0))]
-    pub begin_timeout: Seconds,
+    pub begin_timeout: ConfigSeconds,
     /// Time without a heartbeat after which a runner counts as lost. `null`: no limit.
     #[schemars(extend("exclusiveMinimum" = 0))]
-    pub heartbeat_timeout: Option<Seconds>,
+    pub heartbeat_timeout: Option<ConfigSeconds>,
     /// How long a runner has to acknowledge a cancel before it is replaced.
-    pub cancel_grace: Seconds,
+    pub cancel_grace: ConfigSeconds,
     /// The pause before a runner is started again after a life that finished no attempt; doubles
     /// with each such life.
-    pub restart_backoff: Seconds,
+    pub restart_backoff: ConfigSeconds,
     /// Maximum delay before a runner is started again.
-    pub max_restart_backoff: Seconds,
+    pub max_restart_backoff: ConfigSeconds,
     /// After how many failed starts in a row a runner is shown as broken.
     #[schemars(range(min = 1))]
     pub max_start_failures: u32,
     /// Delay before a broken runner is started again.
-    pub broken_retry_delay: Seconds,
+    pub broken_retry_delay: ConfigSeconds,
     /// How long a retry waits for a runner other than the one it failed on, while there is one.
-    pub other_runner_wait: Seconds,
+    pub other_runner_wait: ConfigSeconds,
 }
 
-impl Supervision {
+impl SupervisionConfig {
     pub(super) fn to_core(&self) -> Core {
         let Self {
             start_timeout,
@@ -62,7 +62,7 @@ impl Supervision {
     }
 }
 
-impl Default for Supervision {
+impl Default for SupervisionConfig {
     fn default() -> Self {
         let core = Core::default();
         Self {

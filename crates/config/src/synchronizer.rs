@@ -3,12 +3,12 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::seconds::Seconds;
+use super::seconds::ConfigSeconds;
 
 /// How new weights come from the trainer to the models.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Synchronizer {
+pub struct SynchronizerConfig {
     /// The way that weights take.
     pub sync_method: SyncMethod,
     /// Who decides when weights are exchanged.
@@ -28,10 +28,10 @@ pub struct Synchronizer {
     pub address: Option<String>,
     /// How long either side waits for the other.
     #[schemars(extend("exclusiveMinimum" = 0))]
-    pub sync_timeout: Seconds,
+    pub sync_timeout: ConfigSeconds,
 }
 
-impl Default for Synchronizer {
+impl Default for SynchronizerConfig {
     fn default() -> Self {
         Self {
             sync_method: SyncMethod::default(),
@@ -40,7 +40,7 @@ impl Default for Synchronizer {
             sync_offset: 0,
             max_staleness: None,
             address: None,
-            sync_timeout: Seconds::new(3600),
+            sync_timeout: ConfigSeconds::new(3600),
         }
     }
 }

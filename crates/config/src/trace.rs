@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// Where the spans of a job go: what was done when, and inside of what.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Trace {
+pub struct TraceConfig {
     /// Whether the job's folder gets a `trace.json` that Perfetto and Chrome show.
     pub file: bool,
     /// How large that file may become, in bytes; what comes later is dropped and counted.
@@ -24,7 +24,7 @@ pub struct Trace {
     pub sample: f64,
 }
 
-impl Default for Trace {
+impl Default for TraceConfig {
     fn default() -> Self {
         Self {
             file: false,

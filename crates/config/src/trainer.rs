@@ -3,12 +3,12 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::seconds::Seconds;
+use super::seconds::ConfigSeconds;
 
 /// Who learns from the experiences in modes `both` and `train`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Trainer {
+pub struct TrainerConfig {
     /// Name of the trainer in logs and file names.
     pub name: String,
     /// Kind of trainer.
@@ -25,10 +25,10 @@ pub struct Trainer {
     #[schemars(extend("exclusiveMinimum" = 0))]
     pub learning_rate: Option<f64>,
     /// How long a trainer that was told to end may take.
-    pub grace: Seconds,
+    pub grace: ConfigSeconds,
 }
 
-impl Default for Trainer {
+impl Default for TrainerConfig {
     fn default() -> Self {
         Self {
             name: "trainer".to_owned(),
@@ -37,7 +37,7 @@ impl Default for Trainer {
             total_steps: None,
             save_interval: 100,
             learning_rate: None,
-            grace: Seconds::new(30),
+            grace: ConfigSeconds::new(30),
         }
     }
 }

@@ -7,22 +7,26 @@ use std::sync::Arc;
 use granit_parser::{ErrorKind, Event, Parser, ScalarStyle, ScanError, Span, Tag, options};
 
 use super::environment;
-use super::error::{Place, Problem, Source};
-use super::node::{Entry, Node, Scalar, Tree};
+use super::error::{ConfigProblem, SourceFile, SourceSpan};
+use super::node::{ConfigNode, NodeEntry, Scalar, Tree};
 
 /// How many values a file may have, those that anchors repeat included.
-const NODES_MAX: usize = 100_000;
+const MAX_NODES: usize = 100_000;
 
 /// How deep values may be nested.
-const DEPTH_MAX: usize = 64;
+const MAX_DEPTH: usize = 64;
 
 /// Reads a text. Problems are added to the list; without a node there is at least one.
-pub(super) fn parse(name: &str, text: &str, problems: &mut Vec<Problem>) -> Option<Node> {
-    let source = Arc::new(Source { name: name.to_owned(), text: text.to_owned() });
+pub(super) fn parse(
+    name: &str,
+    text: &str,
+    problems: &mut Vec<ConfigProblem>,
+) -> Option<ConfigNode> {
+    let source = Arc::new(SourceFile { name: name.to_owned(), text: text.to_owned() });
     let options = options! {
         emit_comments: false,
-        block_nesting_limit: DEPTH_MAX,
-        flow_nesting_limit: DEPTH_MAX,
+        block_nesting_limit: MAX_DEPTH,
+        flow_nesting_limit: MAX_DEPTH,
     };
     let mut loader = Loader {
         parser: Parser::new_from_str_with_options(text, options),
@@ -42,21 +46,21 @@ pub(super) fn parse(name: &str, text: &str, problems: &mut Vec<Problem>) -> Opti
 }
 
 /// A problem after which nothing more can be read.
-struct Stop(Problem);
+struct Stop(ConfigProblem);
 
 struct Loader<'a> {
     parser: Parser<'a, granit_parser::StrInput<'a>>,
-    source: Arc<Source>,
+    source: Arc<SourceFile>,
     /// Nodes that have a name, and how many values each of them has.
-    anchors: BTreeMap<usize, (Node, usize)>,
+    anchors: BTreeMap<usize, (ConfigNode, usize)>,
     nodes: usize,
     /// The keys that lead to where the loader is.
     path: Vec<String>,
-    problems: &'a mut Vec<Problem>,
+    problems: &'a mut Vec<ConfigProblem>,
 }
 
 impl<'a> Loader<'a> {
-    fn document(&mut self) -> Result<Node, Stop> {
+    fn document(&mut self) -> Result<ConfigNode, Stop> {
         let mut document = None;
         loop {
             let (event, span) = self.next()?;
@@ -65,7 +69,7 @@ impl<'a> Loader<'a> {
                 Event::StreamStart | Event::DocumentEnd => {}
                 Event::DocumentStart(..) if document.is_some() => {
                     let place = self.place(span);
-                    let problem = Problem::new("", "a second document begins here");
+                    let problem = ConfigProblem::new("", "a second document begins here");
                     let hint = "a configuration is one document: remove the `---` in the middle";
                     return Err(Stop(problem.at(Some(&place)).hint(hint)));
                 }
@@ -74,15 +78,15 @@ impl<'a> Loader<'a> {
             }
         }
         // An empty file is a configuration that says nothing.
-        Ok(document.unwrap_or_else(|| Node::map(Vec::new())))
+        Ok(document.unwrap_or_else(|| ConfigNode::map(Vec::new())))
     }
 
-    fn node(&mut self) -> Result<Node, Stop> {
+    fn node(&mut self) -> Result<ConfigNode, Stop> {
         let (event, span) = self.next()?;
         self.node_of(event, span)
     }
 
-    fn node_of(&mut self, event: Event<'a>, span: Span) -> Result<Node, Stop> {
+    fn node_of(&mut self, event: Event<'a>, span: Span) -> Result<ConfigNode, Stop> {
         let before = self.nodes;
         self.count(1, span)?;
         let place = Some(self.place(span));
@@ -90,7 +94,7 @@ impl<'a> Loader<'a> {
             Event::Alias(id) => {
                 let Some((node, size)) = self.anchors.get(&id).cloned() else {
                     let what = "this value contains itself";
-                    return Err(Stop(Problem::new("", what).at(place.as_ref())));
+                    return Err(Stop(ConfigProblem::new("", what).at(place.as_ref())));
                 };
                 self.count(size, span)?;
                 return Ok(node);
@@ -110,14 +114,14 @@ impl<'a> Loader<'a> {
             }
             _ => return Err(self.unexpected(span)),
         };
-        let node = Node { tree, place };
+        let node = ConfigNode { tree, place };
         if anchor != 0 {
             self.anchors.insert(anchor, (node.clone(), self.nodes - before));
         }
         Ok(node)
     }
 
-    fn list(&mut self) -> Result<Vec<Node>, Stop> {
+    fn list(&mut self) -> Result<Vec<ConfigNode>, Stop> {
         let mut items = Vec::new();
         loop {
             let (event, span) = self.next()?;
@@ -128,8 +132,8 @@ impl<'a> Loader<'a> {
         }
     }
 
-    fn entries(&mut self) -> Result<Vec<Entry>, Stop> {
-        let mut entries: Vec<Entry> = Vec::new();
+    fn entries(&mut self) -> Result<Vec<NodeEntry>, Stop> {
+        let mut entries: Vec<NodeEntry> = Vec::new();
         let mut merged = Vec::new();
         loop {
             let (event, span) = self.next()?;
@@ -141,7 +145,8 @@ impl<'a> Loader<'a> {
             let place = Some(self.place(span));
             let key = self.node_of(event, span)?;
             let Tree::Scalar(Scalar { text: key, .. }) = key.tree else {
-                let problem = Problem::new("", "a key has to be a word, not a list or a mapping");
+                let problem =
+                    ConfigProblem::new("", "a key has to be a word, not a list or a mapping");
                 self.problems.push(problem.at(place.as_ref()));
                 self.node()?;
                 continue;
@@ -154,10 +159,11 @@ impl<'a> Loader<'a> {
                 self.merge(node, place.as_ref(), &mut merged);
             } else if let Some(first) = entries.iter().find(|entry| entry.key == key) {
                 let line = first.place.as_ref().map_or(0, |place| place.line);
-                let problem = Problem::new(path, format!("given twice, first in line {line}"));
+                let problem =
+                    ConfigProblem::new(path, format!("given twice, first in line {line}"));
                 self.problems.push(problem.at(place.as_ref()).hint("keep one of them"));
             } else {
-                entries.push(Entry { key, place, node });
+                entries.push(NodeEntry { key, place, node });
             }
         }
         for entry in merged {
@@ -169,14 +175,14 @@ impl<'a> Loader<'a> {
     }
 
     /// Collects what `<<` brings: the keys of one mapping or of several.
-    fn merge(&mut self, node: Node, place: Option<&Place>, merged: &mut Vec<Entry>) {
+    fn merge(&mut self, node: ConfigNode, place: Option<&SourceSpan>, merged: &mut Vec<NodeEntry>) {
         match node.tree {
             Tree::Map(entries) => merged.extend(entries),
             Tree::List(nodes) if nodes.iter().all(|node| matches!(node.tree, Tree::Map(_))) => {
                 nodes.into_iter().for_each(|node| self.merge(node, place, merged));
             }
             Tree::List(_) | Tree::Scalar(_) => {
-                let problem = Problem::new("<<", "there are no keys to merge in this value");
+                let problem = ConfigProblem::new("<<", "there are no keys to merge in this value");
                 let hint = "`<<: *name` takes over the keys of a mapping that is marked `&name`";
                 self.problems.push(problem.at(place).hint(hint));
             }
@@ -191,13 +197,13 @@ impl<'a> Loader<'a> {
         }
         if tag.core_suffix().is_none() {
             let place = self.place(span);
-            let problem = Problem::new("", format!("the tag `{tag}` means nothing here"));
+            let problem = ConfigProblem::new("", format!("the tag `{tag}` means nothing here"));
             self.problems.push(problem.at(Some(&place)).hint("remove it"));
         }
         true
     }
 
-    fn substituted(&mut self, text: &str, place: Option<&Place>) -> String {
+    fn substituted(&mut self, text: &str, place: Option<&SourceSpan>) -> String {
         match environment::substitute(text, |name| std::env::var(name).ok()) {
             Ok(text) => text,
             Err(mut problem) => {
@@ -211,25 +217,25 @@ impl<'a> Loader<'a> {
 
     fn count(&mut self, nodes: usize, span: Span) -> Result<(), Stop> {
         self.nodes = self.nodes.saturating_add(nodes);
-        if self.nodes <= NODES_MAX {
+        if self.nodes <= MAX_NODES {
             return Ok(());
         }
-        let what = format!("more than {NODES_MAX} values, those that anchors repeat included");
-        Err(Stop(Problem::new("", what).at(Some(&self.place(span)))))
+        let what = format!("more than {MAX_NODES} values, those that anchors repeat included");
+        Err(Stop(ConfigProblem::new("", what).at(Some(&self.place(span)))))
     }
 
     fn next(&mut self) -> Result<(Event<'a>, Span), Stop> {
         match self.parser.next() {
             Some(Ok(next)) => Ok(next),
             Some(Err(error)) => Err(Stop(self.syntax(&error))),
-            None => Err(Stop(Problem::new("", "the file ends too early"))),
+            None => Err(Stop(ConfigProblem::new("", "the file ends too early"))),
         }
     }
 
     /// Says in our words what the parser does not like.
-    fn syntax(&self, error: &ScanError) -> Problem {
+    fn syntax(&self, error: &ScanError) -> ConfigProblem {
         let mark = error.marker();
-        let place = Place {
+        let place = SourceSpan {
             source: Arc::clone(&self.source),
             line: mark.line() as u32,
             column: mark.col() as u32 + 1,
@@ -264,11 +270,11 @@ impl<'a> Loader<'a> {
                 (what, hint)
             }
         };
-        Problem::new("", what).at(Some(&place)).hint(hint)
+        ConfigProblem::new("", what).at(Some(&place)).hint(hint)
     }
 
     /// Explains a colon where none can be: mostly the line before is to blame.
-    fn stray_colon(&self, mut place: Place) -> Problem {
+    fn stray_colon(&self, mut place: SourceSpan) -> ConfigProblem {
         let this = place.text().to_owned();
         let indent = |line: &str| line.len() - line.trim_start().len();
         if let Some((line, number)) = self.last_before(&place, |line| !line.trim().is_empty()) {
@@ -278,47 +284,47 @@ impl<'a> Loader<'a> {
                 place.line = number;
                 place.column = line[..at].chars().count() as u32 + 1;
                 let what = "there has to be a space after this `:`";
-                return Problem::new("", what).at(Some(&place)).hint("write `key: value`");
+                return ConfigProblem::new("", what).at(Some(&place)).hint("write `key: value`");
             }
             let has_value = !line.split(" #").next().unwrap_or_default().trim_end().ends_with(':');
             if has_value && indent(&this) > indent(line) {
                 place.column = indent(&this) as u32 + 1;
                 let what = "indented more than the line before, which has a value already";
                 let hint = "give keys of one section the same indentation";
-                return Problem::new("", what).at(Some(&place)).hint(hint);
+                return ConfigProblem::new("", what).at(Some(&place)).hint(hint);
             }
         }
         let hint = "one key to a line; put a value that contains `: ` in quotes";
-        Problem::new("", "this `:` cannot stand here").at(Some(&place)).hint(hint)
+        ConfigProblem::new("", "this `:` cannot stand here").at(Some(&place)).hint(hint)
     }
 
     /// Explains a quote that is not closed where its value has to end.
-    fn open_quote(&self, mut place: Place) -> Problem {
+    fn open_quote(&self, mut place: SourceSpan) -> ConfigProblem {
         let is_quote = |c: char| matches!(c, '"' | '\'');
         if let Some((line, number)) = self.last_before(&place, |line| line.contains(is_quote)) {
             place.line = number;
             place.column = line.chars().take_while(|c| !is_quote(*c)).count() as u32 + 1;
         }
-        let problem = Problem::new("", "this quote is never closed").at(Some(&place));
+        let problem = ConfigProblem::new("", "this quote is never closed").at(Some(&place));
         problem.hint("close it on the same line")
     }
 
     /// Returns the last line before a place that is as asked for, and its number.
-    fn last_before(&self, place: &Place, is_it: impl Fn(&str) -> bool) -> Option<(&str, u32)> {
+    fn last_before(&self, place: &SourceSpan, is_it: impl Fn(&str) -> bool) -> Option<(&str, u32)> {
         let lines = self.source.text.lines().zip(1..);
         lines.take_while(|(_, number)| *number < place.line).filter(|(line, _)| is_it(line)).last()
     }
 
     /// Stops where the parser yields what cannot follow.
     fn unexpected(&self, span: Span) -> Stop {
-        Stop(Problem::new("", "this is not YAML").at(Some(&self.place(span))))
+        Stop(ConfigProblem::new("", "this is not YAML").at(Some(&self.place(span))))
     }
 
-    fn place(&self, span: Span) -> Place {
+    fn place(&self, span: Span) -> SourceSpan {
         let (start, end) = (span.start, span.end);
         let width =
             if start.line() == end.line() { end.col().saturating_sub(start.col()) } else { 1 };
-        Place {
+        SourceSpan {
             source: Arc::clone(&self.source),
             line: start.line() as u32,
             column: start.col() as u32 + 1,

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use rollway_config::{
-    Backend, Config, Mode, Seconds, SyncMethod, SyncStyle, Taskset, Then, TrainerType, reference,
-    schema,
+    ClusterBackend, Config, ConfigSeconds, Mode, SyncMethod, SyncStyle, Taskset, Then, TrainerType,
+    reference, schema,
 };
 use serde_json::{Value, json};
 
@@ -158,7 +158,7 @@ fn a_configuration_survives_being_written_and_read() {
 #[test]
 fn the_core_is_told_what_it_would_assume() {
     let core = Config::default().to_core(8);
-    assert_eq!(core, rollway_core::Config::default());
+    assert_eq!(core, rollway_core::CoreConfig::default());
 }
 
 #[test]
@@ -186,10 +186,10 @@ fn the_core_is_told_what_the_file_says() {
     assert_eq!(core.default_timeout, Duration::from_secs(50));
     assert_eq!(core.failures.workflow.retries, 4);
     assert_eq!(core.failures.timeout.retries, 0);
-    assert_eq!(core.failures.timeout.then, rollway_core::Then::FailBatch);
+    assert_eq!(core.failures.timeout.then, rollway_core::OnExhausted::FailBatch);
     assert_eq!(core.failures.model_unavailable.retries, 10);
     assert_eq!(core.failures.model_unavailable.backoff, Duration::from_millis(2500));
-    assert_eq!(core.failures.groups, rollway_core::Groups::Whole);
+    assert_eq!(core.failures.groups, rollway_core::GroupPolicy::Whole);
     assert_eq!(core.train.quorum_percent, Some(80));
     assert_eq!((core.eval.quorum_percent, core.eval.success_min_percent), (Some(0), 10));
     assert_eq!(core.supervision.silence_timeout, None);
@@ -252,7 +252,7 @@ cluster: ray
     );
     let explorer = &config.explorer;
     assert_eq!(config.mode, Mode::Explore);
-    assert_eq!(explorer.max_timeout, Seconds::new(1000));
+    assert_eq!(explorer.max_timeout, ConfigSeconds::new(1000));
     assert!(!explorer.eval_on_startup);
     assert_eq!(explorer.max_repeat_times_per_runner, None);
     let variables: Vec<&str> = explorer.env_vars.values().map(String::as_str).collect();
@@ -262,7 +262,7 @@ cluster: ray
     let taskset = config.buffer.explorer_input.taskset.as_ref().unwrap();
     let args = json!({ "rate": 1e-6, "flag": true, "word": "on" });
     assert_eq!(Value::from(taskset.workflow_args.clone()), args);
-    assert_eq!(config.cluster.backend, Backend::Ray);
+    assert_eq!(config.cluster.backend, ClusterBackend::Ray);
 }
 
 #[test]
@@ -280,7 +280,7 @@ fn single_keys_go_on_top() {
             "cluster=ray",
         ])
         .unwrap();
-    assert_eq!(config.explorer.max_timeout, Seconds(Duration::from_millis(7500)));
+    assert_eq!(config.explorer.max_timeout, ConfigSeconds(Duration::from_millis(7500)));
     assert_eq!(config.explorer.env_vars.len(), 2);
     assert_eq!(config.mode, Mode::Bench);
     assert_eq!(config.explorer.failures.timeout.on_exhausted, Then::FailBatch);

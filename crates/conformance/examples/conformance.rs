@@ -7,7 +7,7 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use rollway_conformance::{Invitation, Options, Target};
+use rollway_conformance::{ConformanceOptions, ConformanceTarget, TargetEnv};
 use rollway_protocol::env;
 
 const USAGE: &str = "usage: conformance [--address ADDRESS] [COMMAND [ARGUMENT]...]";
@@ -28,8 +28,8 @@ async fn main() -> ExitCode {
     }
 }
 
-fn parse() -> Result<(Target, Options), String> {
-    let mut options = Options::default();
+fn parse() -> Result<(ConformanceTarget, ConformanceOptions), String> {
+    let mut options = ConformanceOptions::default();
     let mut arguments = std::env::args_os().skip(1).peekable();
     if arguments.next_if(|argument| argument == "--address").is_some() {
         let address = arguments.next().ok_or("--address needs an address")?;
@@ -38,17 +38,17 @@ fn parse() -> Result<(Target, Options), String> {
     }
     let command: Vec<OsString> = arguments.collect();
     if command.is_empty() {
-        return Ok((Target::ByHand(Box::new(invite)), options));
+        return Ok((ConformanceTarget::ByHand(Box::new(invite)), options));
     }
     if command[0].to_string_lossy().starts_with('-') {
         return Err(format!("unknown option {}", command[0].display()));
     }
-    Ok((Target::Command(command), options))
+    Ok((ConformanceTarget::Command(command), options))
 }
 
 #[expect(clippy::print_stderr, reason = "somebody has to start the worker")]
-fn invite(invitation: &Invitation) {
-    let Invitation { address, secret, token } = invitation;
+fn invite(invitation: &TargetEnv) {
+    let TargetEnv { address, secret, token } = invitation;
     eprintln!("start the worker now, with");
     eprintln!("  {}={address}", env::ADDRESS);
     eprintln!("  {}={}", env::SECRET, secret.reveal());

@@ -5,7 +5,7 @@
 use std::process::ExitCode;
 
 use rollway_base::Secret;
-use rollway_conformance::Invitation;
+use rollway_conformance::TargetEnv;
 use rollway_conformance::reference::ReferenceWorker;
 use rollway_protocol::env;
 
@@ -27,7 +27,7 @@ async fn run() -> Result<(), Box<dyn std::error::Error>> {
         None => 2,
     };
     let variable = |name| std::env::var(name).map_err(|_| format!("{name} is not set"));
-    let invitation = Invitation {
+    let invitation = TargetEnv {
         address: variable(env::ADDRESS)?.parse()?,
         secret: Secret::new(variable(env::SECRET)?)?,
         token: variable(env::TOKEN).unwrap_or_default(),

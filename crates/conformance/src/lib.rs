@@ -17,8 +17,8 @@ mod watch;
 
 use std::time::Duration;
 
-pub use report::{Check, Report, Verdict};
-pub use target::{Invitation, Target};
+pub use report::{Check, CheckResult, ConformanceReport};
+pub use target::{ConformanceTarget, TargetEnv};
 
 use rollway_base::Address;
 
@@ -31,7 +31,7 @@ pub const WAIT: &str = "rollway.conformance.wait";
 
 /// How to check.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Options {
+pub struct ConformanceOptions {
     /// Where to listen. A number is appended to the path of a Unix socket.
     pub address: Address,
     /// How long the worker may take to start, to answer and to end.
@@ -42,7 +42,7 @@ pub struct Options {
     pub heartbeat_interval: Duration,
 }
 
-impl Default for Options {
+impl Default for ConformanceOptions {
     fn default() -> Self {
         Self {
             address: Address::loopback(),
@@ -54,6 +54,6 @@ impl Default for Options {
 }
 
 /// Runs all checks against a worker.
-pub async fn run(target: &Target, options: &Options) -> Report {
-    steps::Run::new(target, options).all().await
+pub async fn run(target: &ConformanceTarget, options: &ConformanceOptions) -> ConformanceReport {
+    steps::StepRun::new(target, options).all().await
 }

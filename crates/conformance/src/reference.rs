@@ -9,18 +9,19 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rollway_core::metrics::Metrics;
-use rollway_core::{AttemptId, BatchKind, FailureKind, Life, RunId, RunnerId};
+use rollway_core::{AttemptId, BatchType, FailureKind, Incarnation, RunId, RunnerId};
 use rollway_protocol::worker_client::{
-    self, ConnectError, Connected, Ended, Receiver, SendError, Sender,
+    self, ConnectedWorker, EngineReceiver, EngineSender, StreamEnd, WorkerConnectError,
+    WorkerSendError,
 };
 use rollway_protocol::{
-    DefinitionId, EngineMessage, Hello, Outcome, RunnerReport, StartAttempt, StopCause,
+    DefinitionId, EngineMessage, Hello, MessageOutcome, RunnerReport, StartAttempt, StopCause,
 };
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::{FAIL, Invitation, SUCCEED, WAIT};
+use super::{FAIL, SUCCEED, TargetEnv, WAIT};
 
 /// Something that a worker must not do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,22 +81,25 @@ pub struct ReferenceWorker {
 
 impl ReferenceWorker {
     /// Joins an engine and does what it is told, until it is told to leave.
-    pub async fn run(self, invitation: Invitation) -> Result<(), String> {
-        let Invitation { address, secret, token } = invitation;
+    pub async fn run(self, invitation: TargetEnv) -> Result<(), String> {
+        let TargetEnv { address, secret, token } = invitation;
         let token = if self.flaw == Some(Flaw::WrongToken) { "mine".to_owned() } else { token };
         let hello = Hello::new(secret, token, self.runners);
         let heartbeats = self.flaw != Some(Flaw::NoHeartbeat);
-        let options = worker_client::Options { heartbeats, ..worker_client::Options::default() };
+        let options = worker_client::WorkerClientOptions {
+            heartbeats,
+            ..worker_client::WorkerClientOptions::default()
+        };
         let connected = loop {
             match worker_client::connect(&address, hello.clone(), options.clone()).await {
                 Ok(connected) => break connected,
-                Err(ConnectError::Refused(_)) if self.flaw == Some(Flaw::IgnoresRefusal) => {
+                Err(WorkerConnectError::Refused(_)) if self.flaw == Some(Flaw::IgnoresRefusal) => {
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
                 Err(error) => return Err(error.to_string()),
             }
         };
-        let Connected { welcome, sender, mut receiver } = connected;
+        let ConnectedWorker { welcome, sender, mut receiver } = connected;
         let turns = if self.flaw == Some(Flaw::OneAtATime) { 1 } else { self.runners as usize };
         let mut host = Host {
             flaw: self.flaw,
@@ -117,21 +121,21 @@ impl ReferenceWorker {
 /// What the worker is doing.
 struct Host {
     flaw: Option<Flaw>,
-    sender: Sender,
+    sender: EngineSender,
     turns: Arc<Semaphore>,
-    busy: BTreeMap<RunnerId, Task>,
+    busy: BTreeMap<RunnerId, ReferenceTask>,
     defined: Vec<DefinitionId>,
 }
 
 /// An attempt under way, or over.
-struct Task {
+struct ReferenceTask {
     attempt: AttemptId,
     cancel: CancellationToken,
     handle: JoinHandle<()>,
 }
 
 impl Host {
-    async fn obey(&mut self, receiver: &mut Receiver) -> Result<(), String> {
+    async fn obey(&mut self, receiver: &mut EngineReceiver) -> Result<(), String> {
         let mut orders = Vec::new();
         loop {
             match receiver.recv_many(&mut orders, 64).await {
@@ -152,7 +156,7 @@ impl Host {
     }
 
     async fn perform(&mut self, order: EngineMessage) -> Result<(), String> {
-        let words = |error: SendError| error.to_string();
+        let words = |error: WorkerSendError| error.to_string();
         match order {
             EngineMessage::StartAttempt(start) => self.start(start),
             EngineMessage::CancelAttempt { runner, attempt, .. } => {
@@ -169,7 +173,7 @@ impl Host {
                     return Ok(());
                 }
                 self.stop(runner).await;
-                let stopped = RunnerReport::Stopped(StopCause::Ordered);
+                let stopped = RunnerReport::Stopped(StopCause::Requested);
                 self.sender.report(runner, life, stopped).await.map_err(words)?;
             }
             EngineMessage::StartRunner { runner, life } => {
@@ -200,7 +204,7 @@ impl Host {
             // A worker that cannot say anything is about to end.
             let _ = execution.run().await;
         });
-        self.busy.insert(runner, Task { attempt, cancel, handle });
+        self.busy.insert(runner, ReferenceTask { attempt, cancel, handle });
     }
 
     /// Makes sure that a runner does nothing more.
@@ -212,7 +216,7 @@ impl Host {
         }
     }
 
-    async fn leave(&mut self, receiver: &mut Receiver) -> Result<(), String> {
+    async fn leave(&mut self, receiver: &mut EngineReceiver) -> Result<(), String> {
         let busy: Vec<RunnerId> = self.busy.keys().copied().collect();
         for runner in busy {
             self.stop(runner).await;
@@ -225,7 +229,7 @@ impl Host {
         loop {
             match receiver.recv_many(&mut ignored, 64).await {
                 Ok(_) => ignored.clear(),
-                Err(Ended::Closed) => return Ok(()),
+                Err(StreamEnd::Closed) => return Ok(()),
                 Err(ended) => return Err(ended.to_string()),
             }
         }
@@ -235,7 +239,7 @@ impl Host {
 /// The execution of one attempt.
 struct Execution {
     flaw: Option<Flaw>,
-    sender: Sender,
+    sender: EngineSender,
     cancel: CancellationToken,
     turns: Arc<Semaphore>,
     forgotten: bool,
@@ -243,7 +247,7 @@ struct Execution {
 }
 
 impl Execution {
-    async fn run(self) -> Result<(), SendError> {
+    async fn run(self) -> Result<(), WorkerSendError> {
         let attempt = self.start.attempt;
         let _turn = self.turns.acquire().await;
         if self.flaw != Some(Flaw::NeverBegins) {
@@ -268,16 +272,16 @@ impl Execution {
         let late = self.flaw == Some(Flaw::ResultAfterEnd) && !cancelled
             || self.flaw == Some(Flaw::ResultAfterCancel) && cancelled;
         if late {
-            let outcome = Outcome::Succeeded { payload: None, metrics: Metrics::new() };
+            let outcome = MessageOutcome::Succeeded { payload: None, metrics: Metrics::new() };
             self.finished(RunId(self.start.runs.first), outcome).await?;
         }
         Ok(())
     }
 
     /// Returns how a run ended; none: it was given up.
-    async fn outcome(&self) -> Option<Outcome> {
+    async fn outcome(&self) -> Option<MessageOutcome> {
         let failed = |message: &str| {
-            Some(Outcome::Failed { kind: FailureKind::Workflow, message: message.into() })
+            Some(MessageOutcome::Failed { kind: FailureKind::Workflow, message: message.into() })
         };
         if self.forgotten {
             return failed("the workflow is not known");
@@ -295,22 +299,22 @@ impl Execution {
         }
     }
 
-    fn success(&self) -> Outcome {
+    fn success(&self) -> MessageOutcome {
         let wanted = match self.start.kind {
-            BatchKind::Train => self.flaw != Some(Flaw::NoPayload),
-            BatchKind::Eval => self.flaw == Some(Flaw::PayloadInEval),
+            BatchType::Train => self.flaw != Some(Flaw::NoPayload),
+            BatchType::Eval => self.flaw == Some(Flaw::PayloadInEval),
         };
         let payload = wanted.then(|| Bytes::from_static(b"an experience"));
-        Outcome::Succeeded { payload, metrics: [("reward", 1.0)].into_iter().collect() }
+        MessageOutcome::Succeeded { payload, metrics: [("reward", 1.0)].into_iter().collect() }
     }
 
-    async fn finished(&self, run: RunId, outcome: Outcome) -> Result<(), SendError> {
+    async fn finished(&self, run: RunId, outcome: MessageOutcome) -> Result<(), WorkerSendError> {
         let attempt = self.start.attempt;
         self.say(RunnerReport::RunFinished { attempt, run, outcome }).await
     }
 
-    async fn say(&self, report: RunnerReport) -> Result<(), SendError> {
-        let (runner, life): (RunnerId, Life) = (self.start.runner, self.start.life);
+    async fn say(&self, report: RunnerReport) -> Result<(), WorkerSendError> {
+        let (runner, life): (RunnerId, Incarnation) = (self.start.runner, self.start.life);
         self.sender.report(runner, life, report).await
     }
 }

@@ -50,7 +50,7 @@ checks! {
 
 /// How a check went.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum CheckResult {
     /// As it should.
     Passed,
     /// Not as it should.
@@ -61,12 +61,12 @@ pub enum Verdict {
 
 /// How all checks went.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
+pub struct ConformanceReport {
     /// Every check, in order.
-    pub verdicts: Vec<(Check, Verdict)>,
+    pub verdicts: Vec<(Check, CheckResult)>,
 }
 
-impl Report {
+impl ConformanceReport {
     /// Tells whether nothing failed.
     pub fn ok(&self) -> bool {
         self.failed().is_empty()
@@ -74,26 +74,26 @@ impl Report {
 
     /// Returns what failed.
     pub fn failed(&self) -> Vec<Check> {
-        let failed = self.verdicts.iter().filter(|(_, v)| matches!(v, Verdict::Failed(_)));
+        let failed = self.verdicts.iter().filter(|(_, v)| matches!(v, CheckResult::Failed(_)));
         failed.map(|(check, _)| *check).collect()
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for ConformanceReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (mut passed, mut failed, mut skipped) = (0, 0, 0);
         for (check, verdict) in &self.verdicts {
             let (name, title) = (check.name(), check.title());
             match verdict {
-                Verdict::Passed => {
+                CheckResult::Passed => {
                     passed += 1;
                     writeln!(f, "passed   {name:12} {title}")?;
                 }
-                Verdict::Failed(why) => {
+                CheckResult::Failed(why) => {
                     failed += 1;
                     writeln!(f, "FAILED   {name:12} {title}\n         {:12} {why}", "")?;
                 }
-                Verdict::Skipped(why) => {
+                CheckResult::Skipped(why) => {
                     skipped += 1;
                     writeln!(f, "skipped  {name:12} {title} ({why})")?;
                 }

@@ -9,27 +9,31 @@ use bytes::Bytes;
 use rollway_base::Address;
 use rollway_base::Secret;
 use rollway_core::{
-    AttemptId, BatchId, BatchKind, Cancel, CancelReason, Life, RunnerId, Runs, TaskId,
+    AttemptCancelReason, AttemptId, BatchId, BatchType, CancelReason, Incarnation, RunRange,
+    RunnerId, TaskId,
 };
 use rollway_protocol::worker_server::{
-    self, Connection, Greeting, LeftReason, Limits, Server, ServerEvent,
+    self, DisconnectReason, PendingHandshake, WorkerConnection, WorkerServer, WorkerServerEvent,
+    WorkerServerLimits,
 };
-use rollway_protocol::{Definition, DefinitionId, EngineMessage, StartAttempt, Versions};
+use rollway_protocol::{
+    DefinitionId, EngineMessage, StartAttempt, VersionRange, WorkflowDefinition,
+};
 
-use super::target::{Invitation, Running, Target};
-use super::watch::Watch;
-use super::{Check, FAIL, Options, SUCCEED, WAIT};
+use super::target::{ConformanceTarget, RunningTarget, TargetEnv};
+use super::watch::MessageLog;
+use super::{Check, ConformanceOptions, FAIL, SUCCEED, WAIT};
 
 /// The kit keeps fewer definitions alive than it uses, so that some are forgotten and sent again.
 const DEFINITIONS: usize = 2;
 
 /// The runs of an attempt, in the middle of a task.
-const RUNS: Runs = Runs { first: 2, count: 3 };
+const RUNS: RunRange = RunRange { first: 2, count: 3 };
 
 /// A server, and the worker that was started for it.
 pub(super) struct Stage {
-    pub(super) server: Server,
-    pub(super) running: Running,
+    pub(super) server: WorkerServer,
+    pub(super) running: RunningTarget,
     token: String,
     patience: Duration,
 }
@@ -37,34 +41,37 @@ pub(super) struct Stage {
 /// How a stage differs from the usual.
 #[derive(Default)]
 pub(super) struct Twist {
-    pub(super) versions: Option<Versions>,
+    pub(super) versions: Option<VersionRange>,
     pub(super) wrong_secret: bool,
 }
 
 impl Stage {
     pub(super) async fn set(
-        target: &Target,
-        options: &Options,
+        target: &ConformanceTarget,
+        options: &ConformanceOptions,
         number: u32,
         twist: Twist,
     ) -> Result<Self, String> {
         let secret = Secret::random().map_err(|error| error.to_string())?;
-        let limits =
-            Limits { definitions: DEFINITIONS, linger: options.grace, ..Limits::default() };
-        let server = worker_server::Options {
+        let limits = WorkerServerLimits {
+            definitions: DEFINITIONS,
+            linger: options.grace,
+            ..WorkerServerLimits::default()
+        };
+        let server = worker_server::WorkerServerOptions {
             address: numbered(&options.address, number),
             secret: secret.clone(),
-            versions: twist.versions.unwrap_or(Versions::SUPPORTED),
+            versions: twist.versions.unwrap_or(VersionRange::SUPPORTED),
             limits,
         };
-        let server = Server::bind(server).await.map_err(|error| error.to_string())?;
+        let server = WorkerServer::bind(server).await.map_err(|error| error.to_string())?;
         let invited = match twist.wrong_secret {
             true => Secret::random().map_err(|error| error.to_string())?,
             false => secret,
         };
         let token = format!("conformance-{number}");
         let invitation =
-            Invitation { address: server.address().clone(), secret: invited, token: token.clone() };
+            TargetEnv { address: server.address().clone(), secret: invited, token: token.clone() };
         let running = target
             .start(invitation)
             .map_err(|error| format!("the worker cannot be started: {error}"))?;
@@ -72,10 +79,10 @@ impl Stage {
     }
 
     /// Waits for a hello and checks it.
-    pub(super) async fn greeting(&mut self) -> Result<Greeting, String> {
+    pub(super) async fn greeting(&mut self) -> Result<PendingHandshake, String> {
         let deadline = self.patience;
         let event = tokio::time::timeout(deadline, self.server.recv()).await;
-        let Ok(ServerEvent::Hello(greeting)) = event else {
+        let Ok(WorkerServerEvent::Hello(greeting)) = event else {
             let refused = self.server.refused();
             let refused = refused.iter().map(|(code, count)| format!(", refused {code}: {count}"));
             let refused: String = refused.collect();
@@ -101,27 +108,30 @@ fn numbered(address: &Address, number: u32) -> Address {
 }
 
 /// A worker that was taken in.
-pub(super) struct Session {
+pub(super) struct ConformanceSession {
     pub(super) stage: Stage,
-    pub(super) connection: Connection,
-    pub(super) watch: Watch,
-    pub(super) runners: Vec<(RunnerId, Life)>,
+    pub(super) connection: WorkerConnection,
+    pub(super) watch: MessageLog,
+    pub(super) runners: Vec<(RunnerId, Incarnation)>,
     grace: Duration,
     next: u64,
 }
 
-impl Session {
+impl ConformanceSession {
     /// Takes a worker in, with two runners if it has them.
-    pub(super) async fn open(mut stage: Stage, options: &Options) -> Result<Self, (Check, String)> {
+    pub(super) async fn open(
+        mut stage: Stage,
+        options: &ConformanceOptions,
+    ) -> Result<Self, (Check, String)> {
         let greeting = stage.greeting().await.map_err(|why| (Check::Hello, why))?;
         // The ids are not what a worker could guess by counting.
         let offered = greeting.hello().runners.min(2);
-        let runners: Vec<_> = (0..offered).map(|n| (RunnerId(40 + n), Life(7))).collect();
+        let runners: Vec<_> = (0..offered).map(|n| (RunnerId(40 + n), Incarnation(7))).collect();
         // What it does not know what to do with must not bother it.
         let env = [("ROLLWAY_CONFORMANCE".to_owned(), "of no use".to_owned())];
         let env = BTreeMap::from(env);
-        let connection = greeting.welcome_with(&runners, options.heartbeat_interval, env);
-        let watch = Watch::default();
+        let connection = greeting.accept(&runners, options.heartbeat_interval, env);
+        let watch = MessageLog::default();
         let grace = options.grace;
         let mut session =
             Self { stage, connection, watch, runners: runners.clone(), grace, next: 100 };
@@ -138,7 +148,7 @@ impl Session {
     pub(super) async fn until(
         &mut self,
         what: &str,
-        done: impl Fn(&Watch) -> bool,
+        done: impl Fn(&MessageLog) -> bool,
     ) -> Result<(), String> {
         self.within(self.stage.patience, what, done).await
     }
@@ -147,7 +157,7 @@ impl Session {
     pub(super) async fn in_grace(
         &mut self,
         what: &str,
-        done: impl Fn(&Watch) -> bool,
+        done: impl Fn(&MessageLog) -> bool,
     ) -> Result<(), String> {
         self.within(self.grace, what, done).await
     }
@@ -156,7 +166,7 @@ impl Session {
         &mut self,
         time: Duration,
         what: &str,
-        done: impl Fn(&Watch) -> bool,
+        done: impl Fn(&MessageLog) -> bool,
     ) -> Result<(), String> {
         let watching = async {
             while !done(&self.watch) {
@@ -164,9 +174,11 @@ impl Session {
                     return Err(format!("the worker left before {what}: {}", words(reason)));
                 }
                 match self.stage.server.recv().await {
-                    ServerEvent::Message { message, .. } => self.watch.observe(message),
-                    ServerEvent::Left { reason, .. } => self.watch.left = Some(reason),
-                    ServerEvent::Hello(_) => return Err("it connected a second time".to_owned()),
+                    WorkerServerEvent::Message { message, .. } => self.watch.observe(message),
+                    WorkerServerEvent::Left { reason, .. } => self.watch.left = Some(reason),
+                    WorkerServerEvent::Hello(_) => {
+                        return Err("it connected a second time".to_owned());
+                    }
                 }
             }
             Ok(())
@@ -176,7 +188,7 @@ impl Session {
     }
 
     /// Prepares an attempt on a runner and watches it.
-    pub(super) fn prepare(&mut self, at: usize, workflow: &str, kind: BatchKind) -> StartAttempt {
+    pub(super) fn prepare(&mut self, at: usize, workflow: &str, kind: BatchType) -> StartAttempt {
         self.next += 1;
         let attempt = AttemptId(self.next);
         let (runner, life) = self.runners[at];
@@ -202,7 +214,7 @@ impl Session {
         &mut self,
         at: usize,
         workflow: &str,
-        kind: BatchKind,
+        kind: BatchType,
     ) -> Result<AttemptId, String> {
         let start = self.prepare(at, workflow, kind);
         let attempt = start.attempt;
@@ -213,7 +225,7 @@ impl Session {
     pub(super) fn cancel(&mut self, at: usize, attempt: AttemptId) -> Result<(), String> {
         let (runner, life) = self.runners[at];
         self.watch.cancelled(attempt);
-        let reason = Cancel::Runs(CancelReason::OverRollout);
+        let reason = AttemptCancelReason::Runs(CancelReason::OverRollout);
         self.send(EngineMessage::CancelAttempt { runner, life, attempt, reason })
     }
 
@@ -222,18 +234,18 @@ impl Session {
     }
 }
 
-pub(super) fn words(reason: &LeftReason) -> String {
+pub(super) fn words(reason: &DisconnectReason) -> String {
     match reason {
-        LeftReason::Goodbye => "goodbye".to_owned(),
-        LeftReason::Lost { message } => format!("lost, {message}"),
-        LeftReason::Refused(refusal) => format!("refused, {refusal}"),
-        LeftReason::Dropped => "dropped".to_owned(),
+        DisconnectReason::Goodbye => "goodbye".to_owned(),
+        DisconnectReason::Lost { message } => format!("lost, {message}"),
+        DisconnectReason::Refused(refusal) => format!("refused, {refusal}"),
+        DisconnectReason::Dropped => "dropped".to_owned(),
     }
 }
 
-fn definition(workflow: &str) -> Arc<Definition> {
+fn definition(workflow: &str) -> Arc<WorkflowDefinition> {
     let id = [SUCCEED, FAIL, WAIT].iter().position(|name| *name == workflow).unwrap_or(3);
-    Arc::new(Definition {
+    Arc::new(WorkflowDefinition {
         id: DefinitionId(500 + id as u64),
         name: workflow.into(),
         encoding: "name".into(),

@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use prost::Message as _;
-use rollway_core::{AttemptId, BatchKind, Life};
+use rollway_core::{AttemptId, BatchType, Incarnation};
 use rollway_protocol::RefusalCode;
 use rollway_protocol::proto;
-use rollway_protocol::worker_server::LeftReason;
-use rollway_protocol::{EngineMessage, Outcome, Versions};
+use rollway_protocol::worker_server::DisconnectReason;
+use rollway_protocol::{EngineMessage, MessageOutcome, VersionRange};
 
-use super::report::{Check, Report, Verdict};
-use super::session::{Session, Stage, Twist, words};
-use super::target::{End, Target};
-use super::{FAIL, Options, SUCCEED, WAIT};
+use super::report::{Check, CheckResult, ConformanceReport};
+use super::session::{ConformanceSession, Stage, Twist, words};
+use super::target::{ConformanceTarget, TargetEnd};
+use super::{ConformanceOptions, FAIL, SUCCEED, WAIT};
 
 /// Field 1999, which nobody will ever assign, with a number in it.
 const UNKNOWN_FIELD: [u8; 3] = [0xf8, 0x7c, 0x2a];
@@ -21,32 +21,32 @@ const UNKNOWN_FIELD: [u8; 3] = [0xf8, 0x7c, 0x2a];
 const UNKNOWN_MESSAGE: [u8; 3] = [0xf2, 0x7c, 0x00];
 
 /// A step says what went wrong, or that it could not be tried.
-enum Trouble {
+enum StepError {
     Failed(String),
     Skipped(String),
 }
 
-impl From<String> for Trouble {
+impl From<String> for StepError {
     fn from(why: String) -> Self {
         Self::Failed(why)
     }
 }
 
-type Tried = Result<(), Trouble>;
+type Tried = Result<(), StepError>;
 
 /// All checks against one worker.
-pub(super) struct Run<'a> {
-    target: &'a Target,
-    options: &'a Options,
+pub(super) struct StepRun<'a> {
+    target: &'a ConformanceTarget,
+    options: &'a ConformanceOptions,
     stages: u32,
-    session: Option<Session>,
+    session: Option<ConformanceSession>,
     /// Whether the worker cannot even be taken in.
     hopeless: bool,
-    verdicts: BTreeMap<Check, Verdict>,
+    verdicts: BTreeMap<Check, CheckResult>,
 }
 
-impl<'a> Run<'a> {
-    pub(super) fn new(target: &'a Target, options: &'a Options) -> Self {
+impl<'a> StepRun<'a> {
+    pub(super) fn new(target: &'a ConformanceTarget, options: &'a ConformanceOptions) -> Self {
         Self {
             target,
             options,
@@ -57,7 +57,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    pub(super) async fn all(mut self) -> Report {
+    pub(super) async fn all(mut self) -> ConformanceReport {
         self.step(Check::Success, &[Check::Began, Check::Runs], async |s| work(s).await).await;
         self.step(Check::Define, &[Check::Ended], async |s| define_once(s).await).await;
         self.step(Check::Failure, &[], async |s| failure(s).await).await;
@@ -75,17 +75,17 @@ impl<'a> Run<'a> {
         self.refusal(Check::Secret, RefusalCode::BadSecret).await;
         self.refusal(Check::Version, RefusalCode::Version).await;
         self.step(Check::EngineGone, &[], async |s| {
-            let attempt = s.start(0, WAIT, BatchKind::Train)?;
+            let attempt = s.start(0, WAIT, BatchType::Train)?;
             Ok(s.until("the attempt began", |watch| watch.began(attempt)).await?)
         })
         .await;
         self.engine_gone().await;
-        let skipped = || Verdict::Skipped("not reached".to_owned());
+        let skipped = || CheckResult::Skipped("not reached".to_owned());
         let verdicts = Check::ALL.iter().map(|check| {
             let verdict = self.verdicts.remove(check).unwrap_or_else(skipped);
             (*check, verdict)
         });
-        Report { verdicts: verdicts.collect() }
+        ConformanceReport { verdicts: verdicts.collect() }
     }
 
     /// Tries one thing, with a worker that is well. Besides its own check, others are passed
@@ -94,7 +94,7 @@ impl<'a> Run<'a> {
         &mut self,
         check: Check,
         others: &[Check],
-        step: impl AsyncFnOnce(&mut Session) -> Tried,
+        step: impl AsyncFnOnce(&mut ConformanceSession) -> Tried,
     ) {
         if self.session.is_none() {
             if self.hopeless {
@@ -102,24 +102,24 @@ impl<'a> Run<'a> {
             }
             if self.stages > 0 && !self.target.is_ours() {
                 let why = "the worker would have to be started again".to_owned();
-                return self.judge(check, Verdict::Skipped(why));
+                return self.judge(check, CheckResult::Skipped(why));
             }
             if let Err((check, why)) = self.open().await {
                 // It would be the same every time.
                 self.hopeless = true;
-                return self.judge(check, Verdict::Failed(why));
+                return self.judge(check, CheckResult::Failed(why));
             }
         }
         let Some(session) = &mut self.session else { return };
         match step(session).await {
             Ok(()) => {
                 for passed in others.iter().chain([&check]) {
-                    self.judge(*passed, Verdict::Passed);
+                    self.judge(*passed, CheckResult::Passed);
                 }
             }
-            Err(Trouble::Skipped(why)) => self.judge(check, Verdict::Skipped(why)),
-            Err(Trouble::Failed(why)) => {
-                self.judge(check, Verdict::Failed(why));
+            Err(StepError::Skipped(why)) => self.judge(check, CheckResult::Skipped(why)),
+            Err(StepError::Failed(why)) => {
+                self.judge(check, CheckResult::Failed(why));
                 self.close();
             }
         }
@@ -127,9 +127,9 @@ impl<'a> Run<'a> {
     }
 
     /// Notes a verdict. A failure is not taken back.
-    fn judge(&mut self, check: Check, verdict: Verdict) {
+    fn judge(&mut self, check: Check, verdict: CheckResult) {
         let noted = self.verdicts.entry(check).or_insert_with(|| verdict.clone());
-        if !matches!(noted, Verdict::Failed(_)) {
+        if !matches!(noted, CheckResult::Failed(_)) {
             *noted = verdict;
         }
     }
@@ -137,7 +137,7 @@ impl<'a> Run<'a> {
     fn collect_faults(&mut self) {
         let faults = self.session.iter_mut().flat_map(|session| session.watch.faults.drain(..));
         for (check, what) in faults.collect::<Vec<_>>() {
-            self.judge(check, Verdict::Failed(what));
+            self.judge(check, CheckResult::Failed(what));
         }
     }
 
@@ -154,10 +154,10 @@ impl<'a> Run<'a> {
 
     async fn open(&mut self) -> Result<(), (Check, String)> {
         let stage = self.stage(Twist::default()).await.map_err(|why| (Check::Hello, why))?;
-        let session = Session::open(stage, self.options).await?;
+        let session = ConformanceSession::open(stage, self.options).await?;
         self.session = Some(session);
-        self.judge(Check::Hello, Verdict::Passed);
-        self.judge(Check::Ready, Verdict::Passed);
+        self.judge(Check::Hello, CheckResult::Passed);
+        self.judge(Check::Ready, CheckResult::Passed);
         Ok(())
     }
 
@@ -168,24 +168,28 @@ impl<'a> Run<'a> {
         }
         if !self.target.is_ours() {
             let why = "its end cannot be seen".to_owned();
-            return self.judge(check, Verdict::Skipped(why));
+            return self.judge(check, CheckResult::Skipped(why));
         }
-        let alien = Versions { min: 1_000_000, max: 1_000_000 };
+        let alien = VersionRange { min: 1_000_000, max: 1_000_000 };
         let twist = Twist {
             versions: (code == RefusalCode::Version).then_some(alien),
             wrong_secret: code == RefusalCode::BadSecret,
         };
         let verdict = match self.stage(twist).await {
-            Err(why) => Verdict::Failed(why),
+            Err(why) => CheckResult::Failed(why),
             Ok(mut stage) => {
                 let end = stage.running.ended(self.options.patience).await;
                 let tried = stage.server.refused().iter().any(|(refused, _)| *refused == code);
                 match end {
-                    _ if !tried => Verdict::Failed(format!("it was never refused: {end:?}")),
-                    End::Badly(_) => Verdict::Passed,
-                    End::Well => Verdict::Failed("it ended as if all were well".to_owned()),
-                    End::StillRunning => Verdict::Failed("it does not give up".to_owned()),
-                    End::Unseen => Verdict::Skipped("its end cannot be seen".to_owned()),
+                    _ if !tried => CheckResult::Failed(format!("it was never refused: {end:?}")),
+                    TargetEnd::Badly(_) => CheckResult::Passed,
+                    TargetEnd::Well => {
+                        CheckResult::Failed("it ended as if all were well".to_owned())
+                    }
+                    TargetEnd::StillRunning => {
+                        CheckResult::Failed("it does not give up".to_owned())
+                    }
+                    TargetEnd::Unseen => CheckResult::Skipped("its end cannot be seen".to_owned()),
                 }
             }
         };
@@ -195,12 +199,15 @@ impl<'a> Run<'a> {
     /// Drops the server under a busy worker.
     async fn engine_gone(&mut self) {
         let Some(session) = self.session.take() else { return };
-        let Session { stage: Stage { server, mut running, .. }, connection, .. } = session;
+        let ConformanceSession { stage: Stage { server, mut running, .. }, connection, .. } =
+            session;
         drop((server, connection));
         let verdict = match running.ended(self.options.patience).await {
-            End::Well | End::Badly(_) => Verdict::Passed,
-            End::StillRunning => Verdict::Failed("it goes on without an engine".to_owned()),
-            End::Unseen => Verdict::Skipped("its end cannot be seen".to_owned()),
+            TargetEnd::Well | TargetEnd::Badly(_) => CheckResult::Passed,
+            TargetEnd::StillRunning => {
+                CheckResult::Failed("it goes on without an engine".to_owned())
+            }
+            TargetEnd::Unseen => CheckResult::Skipped("its end cannot be seen".to_owned()),
         };
         self.verdicts.insert(Check::EngineGone, verdict);
     }
@@ -208,10 +215,10 @@ impl<'a> Run<'a> {
 
 /// Executes an attempt and returns when it is over.
 async fn execute(
-    session: &mut Session,
+    session: &mut ConformanceSession,
     at: usize,
     workflow: &str,
-    kind: BatchKind,
+    kind: BatchType,
 ) -> Result<AttemptId, String> {
     let attempt = session.start(at, workflow, kind)?;
     session.until("the attempt ended", |watch| watch.ended(attempt)).await?;
@@ -219,17 +226,19 @@ async fn execute(
 }
 
 /// Executes an attempt whose runs have to succeed, with experiences.
-async fn succeed(session: &mut Session, at: usize) -> Result<(), String> {
-    let attempt = execute(session, at, SUCCEED, BatchKind::Train).await?;
+async fn succeed(session: &mut ConformanceSession, at: usize) -> Result<(), String> {
+    let attempt = execute(session, at, SUCCEED, BatchType::Train).await?;
     succeeded(session, attempt)
 }
 
-fn succeeded(session: &Session, attempt: AttemptId) -> Result<(), String> {
+fn succeeded(session: &ConformanceSession, attempt: AttemptId) -> Result<(), String> {
     for (run, outcome) in &session.watch.attempts[&attempt].results {
         match outcome {
-            Outcome::Succeeded { payload: Some(payload), .. } if !payload.is_empty() => {}
-            Outcome::Succeeded { .. } => return Err(format!("run {run} has no experiences")),
-            Outcome::Failed { kind, message } => {
+            MessageOutcome::Succeeded { payload: Some(payload), .. } if !payload.is_empty() => {}
+            MessageOutcome::Succeeded { .. } => {
+                return Err(format!("run {run} has no experiences"));
+            }
+            MessageOutcome::Failed { kind, message } => {
                 return Err(format!("run {run} failed: {kind}: {message}"));
             }
         }
@@ -237,28 +246,28 @@ fn succeeded(session: &Session, attempt: AttemptId) -> Result<(), String> {
     Ok(())
 }
 
-async fn work(session: &mut Session) -> Tried {
+async fn work(session: &mut ConformanceSession) -> Tried {
     Ok(succeed(session, 0).await?)
 }
 
-async fn define_once(session: &mut Session) -> Tried {
+async fn define_once(session: &mut ConformanceSession) -> Tried {
     for at in 0..session.runners.len() {
         succeed(session, at).await?;
     }
     // Other workflows push this one out of the worker's memory; it is defined again.
-    execute(session, 0, FAIL, BatchKind::Train).await?;
-    let attempt = session.start(0, WAIT, BatchKind::Train)?;
+    execute(session, 0, FAIL, BatchType::Train).await?;
+    let attempt = session.start(0, WAIT, BatchType::Train)?;
     session.until("the attempt began", |watch| watch.began(attempt)).await?;
     session.cancel(0, attempt)?;
     session.until("the attempt ended", |watch| watch.ended(attempt)).await?;
     Ok(succeed(session, 0).await?)
 }
 
-async fn failure(session: &mut Session) -> Tried {
-    let attempt = execute(session, 0, FAIL, BatchKind::Train).await?;
+async fn failure(session: &mut ConformanceSession) -> Tried {
+    let attempt = execute(session, 0, FAIL, BatchType::Train).await?;
     for (run, outcome) in &session.watch.attempts[&attempt].results {
         match outcome {
-            Outcome::Failed { kind: rollway_core::FailureKind::Workflow, message }
+            MessageOutcome::Failed { kind: rollway_core::FailureKind::Workflow, message }
                 if !message.is_empty() => {}
             other => return Err(format!("run {run} raised, and was reported as {other:?}").into()),
         }
@@ -266,49 +275,53 @@ async fn failure(session: &mut Session) -> Tried {
     Ok(())
 }
 
-async fn eval(session: &mut Session) -> Tried {
-    let attempt = execute(session, 0, SUCCEED, BatchKind::Eval).await?;
+async fn eval(session: &mut ConformanceSession) -> Tried {
+    let attempt = execute(session, 0, SUCCEED, BatchType::Eval).await?;
     for (run, outcome) in &session.watch.attempts[&attempt].results {
-        if !matches!(outcome, Outcome::Succeeded { payload: None, .. }) {
+        if !matches!(outcome, MessageOutcome::Succeeded { payload: None, .. }) {
             return Err(format!("run {run} of an eval was reported as {outcome:?}").into());
         }
     }
     Ok(())
 }
 
-async fn wait(session: &mut Session, at: usize) -> Result<AttemptId, String> {
-    let attempt = session.start(at, WAIT, BatchKind::Train)?;
+async fn wait(session: &mut ConformanceSession, at: usize) -> Result<AttemptId, String> {
+    let attempt = session.start(at, WAIT, BatchType::Train)?;
     session.until("the attempt began", |watch| watch.began(attempt)).await?;
     Ok(attempt)
 }
 
-async fn give_up(session: &mut Session, at: usize, attempt: AttemptId) -> Result<(), String> {
+async fn give_up(
+    session: &mut ConformanceSession,
+    at: usize,
+    attempt: AttemptId,
+) -> Result<(), String> {
     session.cancel(at, attempt)?;
     session.in_grace("the cancel was acknowledged", |watch| watch.ended(attempt)).await
 }
 
-async fn cancel(session: &mut Session) -> Tried {
+async fn cancel(session: &mut ConformanceSession) -> Tried {
     let attempt = wait(session, 0).await?;
     give_up(session, 0, attempt).await?;
     // And at once, when it may not even have begun.
-    let attempt = session.start(0, WAIT, BatchKind::Train)?;
+    let attempt = session.start(0, WAIT, BatchType::Train)?;
     Ok(give_up(session, 0, attempt).await?)
 }
 
-async fn late_cancel(session: &mut Session) -> Tried {
-    let attempt = execute(session, 0, SUCCEED, BatchKind::Train).await?;
+async fn late_cancel(session: &mut ConformanceSession) -> Tried {
+    let attempt = execute(session, 0, SUCCEED, BatchType::Train).await?;
     session.cancel(0, attempt)?;
     Ok(succeed(session, 0).await?)
 }
 
-async fn heartbeat(session: &mut Session, interval: std::time::Duration) -> Tried {
-    const BEATS: usize = 4;
+async fn heartbeat(session: &mut ConformanceSession, interval: std::time::Duration) -> Tried {
+    const HEARTBEATS: usize = 4;
     let attempt = wait(session, 0).await?;
     session.watch.beats.clear();
-    session.until("some heartbeats came", |watch| watch.beats.len() >= BEATS).await?;
+    session.until("some heartbeats came", |watch| watch.beats.len() >= HEARTBEATS).await?;
     let beats = &session.watch.beats;
-    let took = beats[BEATS - 1].at - beats[0].at;
-    let mean = took / (BEATS as u32 - 1);
+    let took = beats[HEARTBEATS - 1].at - beats[0].at;
+    let mean = took / (HEARTBEATS as u32 - 1);
     // Generous: a machine under load is no fault of the worker.
     if mean > interval * 4 {
         return Err(format!("every {mean:?} instead of every {interval:?}").into());
@@ -316,7 +329,7 @@ async fn heartbeat(session: &mut Session, interval: std::time::Duration) -> Trie
     if mean < interval / 4 {
         return Err(format!("every {mean:?}, which is far too often for {interval:?}").into());
     }
-    let last = &beats[BEATS - 1].states;
+    let last = &beats[HEARTBEATS - 1].states;
     for (at, (runner, life)) in session.runners.iter().enumerate() {
         let Some(state) = last.iter().find(|state| (state.runner, state.life) == (*runner, *life))
         else {
@@ -331,12 +344,12 @@ async fn heartbeat(session: &mut Session, interval: std::time::Duration) -> Trie
     Ok(give_up(session, 0, attempt).await?)
 }
 
-async fn parallel(session: &mut Session) -> Tried {
+async fn parallel(session: &mut ConformanceSession) -> Tried {
     if session.runners.len() < 2 {
-        return Err(Trouble::Skipped("it offers one runner".to_owned()));
+        return Err(StepError::Skipped("it offers one runner".to_owned()));
     }
-    let first = session.start(0, WAIT, BatchKind::Train)?;
-    let second = session.start(1, WAIT, BatchKind::Train)?;
+    let first = session.start(0, WAIT, BatchType::Train)?;
+    let second = session.start(1, WAIT, BatchType::Train)?;
     let both = "both attempts began";
     session.until(both, |watch| watch.began(first) && watch.began(second)).await?;
     give_up(session, 1, second).await?;
@@ -348,33 +361,33 @@ async fn parallel(session: &mut Session) -> Tried {
     Ok(give_up(session, 0, first).await?)
 }
 
-async fn restart(session: &mut Session) -> Tried {
+async fn restart(session: &mut ConformanceSession) -> Tried {
     wait(session, 0).await?;
     let (runner, life) = session.runners[0];
     session.send(EngineMessage::StopRunner { runner, life })?;
     session.in_grace("the runner stopped", |watch| watch.is_stopped(runner, life)).await?;
-    let next = Life(life.0 + 1);
+    let next = Incarnation(life.0 + 1);
     session.send(EngineMessage::StartRunner { runner, life: next })?;
     session.until("the new life is ready", |watch| watch.is_ready(runner, next)).await?;
     session.runners[0] = (runner, next);
     Ok(succeed(session, 0).await?)
 }
 
-async fn unknown(session: &mut Session) -> Tried {
+async fn unknown(session: &mut ConformanceSession) -> Tried {
     // So that the worker has the definition that the next attempt refers to.
     succeed(session, 0).await?;
-    let send = |session: &Session, bytes: Vec<u8>| {
+    let send = |session: &ConformanceSession, bytes: Vec<u8>| {
         session.connection.send_raw(Bytes::from(bytes)).map_err(|error| error.to_string())
     };
     send(session, UNKNOWN_MESSAGE.to_vec())?;
-    let start = session.prepare(0, SUCCEED, BatchKind::Train);
+    let start = session.prepare(0, SUCCEED, BatchType::Train);
     let attempt = start.attempt;
     let mut inner = proto::StartAttempt::from(start).encode_to_vec();
     inner.extend(UNKNOWN_FIELD);
     // Field 4 of the outer message, and an unknown one behind it.
     let mut outer = vec![0x22];
     prost::encode_length_delimiter(inner.len(), &mut outer)
-        .map_err(|error| Trouble::Failed(error.to_string()))?;
+        .map_err(|error| StepError::Failed(error.to_string()))?;
     outer.extend(inner);
     outer.extend(UNKNOWN_FIELD);
     send(session, outer)?;
@@ -382,18 +395,18 @@ async fn unknown(session: &mut Session) -> Tried {
     Ok(succeeded(session, attempt)?)
 }
 
-async fn goodbye(session: &mut Session, options: &Options) -> Tried {
+async fn goodbye(session: &mut ConformanceSession, options: &ConformanceOptions) -> Tried {
     wait(session, 0).await?;
     session.send(EngineMessage::Shutdown { deadline: options.grace })?;
     session.in_grace("the worker left", |watch| watch.left.is_some()).await?;
     match &session.watch.left {
-        Some(LeftReason::Goodbye) => {}
+        Some(DisconnectReason::Goodbye) => {}
         Some(reason) => return Err(format!("it left otherwise: {}", words(reason)).into()),
         None => {}
     }
     match session.stage.running.ended(options.patience).await {
-        End::Well | End::Unseen => Ok(()),
-        End::Badly(how) => Err(format!("it said goodbye and ended badly: {how}").into()),
-        End::StillRunning => Err("it said goodbye and did not end".to_owned().into()),
+        TargetEnd::Well | TargetEnd::Unseen => Ok(()),
+        TargetEnd::Badly(how) => Err(format!("it said goodbye and ended badly: {how}").into()),
+        TargetEnd::StillRunning => Err("it said goodbye and did not end".to_owned().into()),
     }
 }

@@ -16,7 +16,7 @@ use rollway_protocol::env;
 
 /// What a worker has to know in order to join.
 #[derive(Clone, Debug)]
-pub struct Invitation {
+pub struct TargetEnv {
     /// Where the engine listens.
     pub address: Address,
     /// The engine's secret.
@@ -25,19 +25,19 @@ pub struct Invitation {
     pub token: String,
 }
 
-type Task = dyn Fn(Invitation) -> Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
+type Task = dyn Fn(TargetEnv) -> Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
 
 /// The worker under test.
-pub enum Target {
+pub enum ConformanceTarget {
     /// A program and its arguments. The invitation is in its environment.
     Command(Vec<OsString>),
     /// Something in this process.
     Task(Box<Task>),
     /// Somebody starts it by hand, once, when told.
-    ByHand(Box<dyn Fn(&Invitation)>),
+    ByHand(Box<dyn Fn(&TargetEnv)>),
 }
 
-impl fmt::Debug for Target {
+impl fmt::Debug for ConformanceTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Command(command) => f.debug_tuple("Command").field(command).finish(),
@@ -47,13 +47,13 @@ impl fmt::Debug for Target {
     }
 }
 
-impl Target {
+impl ConformanceTarget {
     /// Tells whether it can be started as often as needed.
     pub(super) fn is_ours(&self) -> bool {
         !matches!(self, Self::ByHand(_))
     }
 
-    pub(super) fn start(&self, invitation: Invitation) -> io::Result<Running> {
+    pub(super) fn start(&self, invitation: TargetEnv) -> io::Result<RunningTarget> {
         match self {
             Self::Command(command) => {
                 let Some((program, arguments)) = command.split_first() else {
@@ -69,19 +69,19 @@ impl Target {
                     .stdout(io::stderr())
                     .kill_on_drop(true)
                     .spawn()?;
-                Ok(Running::Child(child))
+                Ok(RunningTarget::Child(child))
             }
-            Self::Task(task) => Ok(Running::Task(tokio::spawn(task(invitation)))),
+            Self::Task(task) => Ok(RunningTarget::Task(tokio::spawn(task(invitation)))),
             Self::ByHand(tell) => {
                 tell(&invitation);
-                Ok(Running::Unseen)
+                Ok(RunningTarget::Unseen)
             }
         }
     }
 }
 
 /// A worker that was started. Dropping it kills it, if it can be killed.
-pub(super) enum Running {
+pub(super) enum RunningTarget {
     Child(Child),
     Task(JoinHandle<Result<(), String>>),
     Unseen,
@@ -89,36 +89,36 @@ pub(super) enum Running {
 
 /// How a worker ended.
 #[derive(Debug)]
-pub(super) enum End {
+pub(super) enum TargetEnd {
     Well,
     Badly(String),
     StillRunning,
     Unseen,
 }
 
-impl Running {
+impl RunningTarget {
     /// Waits for its end, for a while.
-    pub(super) async fn ended(&mut self, patience: Duration) -> End {
+    pub(super) async fn ended(&mut self, patience: Duration) -> TargetEnd {
         let ended = async {
             match self {
                 Self::Child(child) => match child.wait().await {
-                    Ok(status) if status.success() => End::Well,
-                    Ok(status) => End::Badly(status.to_string()),
-                    Err(error) => End::Badly(error.to_string()),
+                    Ok(status) if status.success() => TargetEnd::Well,
+                    Ok(status) => TargetEnd::Badly(status.to_string()),
+                    Err(error) => TargetEnd::Badly(error.to_string()),
                 },
                 Self::Task(task) => match task.await {
-                    Ok(Ok(())) => End::Well,
-                    Ok(Err(error)) => End::Badly(error),
-                    Err(error) => End::Badly(error.to_string()),
+                    Ok(Ok(())) => TargetEnd::Well,
+                    Ok(Err(error)) => TargetEnd::Badly(error),
+                    Err(error) => TargetEnd::Badly(error.to_string()),
                 },
-                Self::Unseen => End::Unseen,
+                Self::Unseen => TargetEnd::Unseen,
             }
         };
-        tokio::time::timeout(patience, ended).await.unwrap_or(End::StillRunning)
+        tokio::time::timeout(patience, ended).await.unwrap_or(TargetEnd::StillRunning)
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningTarget {
     fn drop(&mut self) {
         if let Self::Task(task) = self {
             task.abort();

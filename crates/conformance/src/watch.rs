@@ -3,23 +3,23 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-use rollway_core::{AttemptId, Life, RunId, RunnerId, Runs};
-use rollway_protocol::worker_server::LeftReason;
-use rollway_protocol::{Outcome, RunnerReport, RunnerState, WorkerMessage};
+use rollway_core::{AttemptId, Incarnation, RunId, RunRange, RunnerId};
+use rollway_protocol::worker_server::DisconnectReason;
+use rollway_protocol::{MessageOutcome, RunnerHeartbeat, RunnerReport, WorkerMessage};
 use tokio::time::Instant;
 
 use super::Check;
 
 /// An attempt that the kit started.
 #[derive(Debug)]
-pub(super) struct Attempt {
+pub(super) struct AttemptLog {
     runner: RunnerId,
-    life: Life,
-    runs: Runs,
+    life: Incarnation,
+    runs: RunRange,
     pub(super) began: bool,
     pub(super) ended: bool,
     pub(super) cancelled: bool,
-    pub(super) results: BTreeMap<RunId, Outcome>,
+    pub(super) results: BTreeMap<RunId, MessageOutcome>,
 }
 
 /// What is known of a life of a runner.
@@ -31,25 +31,31 @@ struct LifeWatch {
 
 /// A heartbeat.
 #[derive(Debug)]
-pub(super) struct Beat {
+pub(super) struct HeartbeatSeen {
     pub(super) at: Instant,
-    pub(super) states: Vec<RunnerState>,
+    pub(super) states: Vec<RunnerHeartbeat>,
 }
 
 /// Everything that a worker said on one stream.
 #[derive(Debug, Default)]
-pub(super) struct Watch {
-    pub(super) attempts: BTreeMap<AttemptId, Attempt>,
-    lives: BTreeMap<(RunnerId, Life), LifeWatch>,
-    pub(super) beats: Vec<Beat>,
-    pub(super) left: Option<LeftReason>,
+pub(super) struct MessageLog {
+    pub(super) attempts: BTreeMap<AttemptId, AttemptLog>,
+    lives: BTreeMap<(RunnerId, Incarnation), LifeWatch>,
+    pub(super) beats: Vec<HeartbeatSeen>,
+    pub(super) left: Option<DisconnectReason>,
     pub(super) faults: Vec<(Check, String)>,
 }
 
-impl Watch {
+impl MessageLog {
     /// Notes that the kit started an attempt.
-    pub(super) fn started(&mut self, id: AttemptId, runner: RunnerId, life: Life, runs: Runs) {
-        let attempt = Attempt {
+    pub(super) fn started(
+        &mut self,
+        id: AttemptId,
+        runner: RunnerId,
+        life: Incarnation,
+        runs: RunRange,
+    ) {
+        let attempt = AttemptLog {
             runner,
             life,
             runs,
@@ -68,11 +74,11 @@ impl Watch {
         }
     }
 
-    pub(super) fn is_ready(&self, runner: RunnerId, life: Life) -> bool {
+    pub(super) fn is_ready(&self, runner: RunnerId, life: Incarnation) -> bool {
         self.lives.get(&(runner, life)).is_some_and(|life| life.ready)
     }
 
-    pub(super) fn is_stopped(&self, runner: RunnerId, life: Life) -> bool {
+    pub(super) fn is_stopped(&self, runner: RunnerId, life: Incarnation) -> bool {
         self.lives.get(&(runner, life)).is_some_and(|life| life.stopped)
     }
 
@@ -88,7 +94,7 @@ impl Watch {
         match message {
             WorkerMessage::Runner { runner, life, report } => self.report(runner, life, report),
             WorkerMessage::Heartbeat(states) => {
-                self.beats.push(Beat { at: Instant::now(), states });
+                self.beats.push(HeartbeatSeen { at: Instant::now(), states });
             }
             WorkerMessage::Log(_) | WorkerMessage::Goodbye { .. } => {}
         }
@@ -98,7 +104,7 @@ impl Watch {
         self.faults.push((check, what));
     }
 
-    fn report(&mut self, runner: RunnerId, life: Life, report: RunnerReport) {
+    fn report(&mut self, runner: RunnerId, life: Incarnation, report: RunnerReport) {
         if self.is_stopped(runner, life) {
             let what = format!("{report:?} about {runner} in life {life}, which is over");
             return self.fault(Check::Restart, what);
@@ -131,10 +137,10 @@ impl Watch {
     fn current(
         &mut self,
         runner: RunnerId,
-        life: Life,
+        life: Incarnation,
         id: AttemptId,
         said: &str,
-    ) -> Option<&mut Attempt> {
+    ) -> Option<&mut AttemptLog> {
         let fault = match self.attempts.get(&id) {
             None => (Check::Runs, format!("{said} of attempt {id}, which was never started")),
             Some(attempt) if (attempt.runner, attempt.life) != (runner, life) => {
@@ -154,7 +160,7 @@ impl Watch {
         None
     }
 
-    fn attempt_began(&mut self, runner: RunnerId, life: Life, id: AttemptId) {
+    fn attempt_began(&mut self, runner: RunnerId, life: Incarnation, id: AttemptId) {
         let Some(attempt) = self.current(runner, life, id, "the begin") else { return };
         if attempt.began {
             self.fault(Check::Began, format!("attempt {id} began twice"));
@@ -166,10 +172,10 @@ impl Watch {
     fn run_finished(
         &mut self,
         runner: RunnerId,
-        life: Life,
+        life: Incarnation,
         id: AttemptId,
         run: RunId,
-        outcome: Outcome,
+        outcome: MessageOutcome,
     ) {
         let Some(attempt) = self.current(runner, life, id, "a result") else { return };
         let began = attempt.began;
@@ -192,7 +198,7 @@ impl Watch {
         }
     }
 
-    fn attempt_ended(&mut self, runner: RunnerId, life: Life, id: AttemptId) {
+    fn attempt_ended(&mut self, runner: RunnerId, life: Incarnation, id: AttemptId) {
         let Some(attempt) = self.current(runner, life, id, "the end") else { return };
         attempt.ended = true;
         if attempt.cancelled {

@@ -3,33 +3,35 @@
 use std::time::Duration;
 
 use rollway_conformance::reference::{Flaw, ReferenceWorker};
-use rollway_conformance::{Check, Options, Report, Target, Verdict, run};
+use rollway_conformance::{
+    Check, CheckResult, ConformanceOptions, ConformanceReport, ConformanceTarget, run,
+};
 
 use rollway_base::Address;
 
 /// A healthy worker answers at once; on a busy machine it may take a while.
-fn patient() -> Options {
-    Options {
+fn patient() -> ConformanceOptions {
+    ConformanceOptions {
         patience: Duration::from_secs(20),
         grace: Duration::from_secs(10),
         heartbeat_interval: Duration::from_millis(100),
-        ..Options::default()
+        ..ConformanceOptions::default()
     }
 }
 
 /// A broken worker is waited for in vain, so not for long. What a busy machine fails in addition
 /// does no harm.
-fn hasty() -> Options {
-    Options {
+fn hasty() -> ConformanceOptions {
+    ConformanceOptions {
         patience: Duration::from_millis(1000),
         grace: Duration::from_millis(500),
         heartbeat_interval: Duration::from_millis(25),
-        ..Options::default()
+        ..ConformanceOptions::default()
     }
 }
 
-fn target(runners: u32, flaw: Option<Flaw>) -> Target {
-    Target::Task(Box::new(move |invitation| {
+fn target(runners: u32, flaw: Option<Flaw>) -> ConformanceTarget {
+    ConformanceTarget::Task(Box::new(move |invitation| {
         let worker = ReferenceWorker { runners, flaw };
         Box::pin(worker.run(invitation))
     }))
@@ -41,8 +43,8 @@ async fn check(flaw: Flaw, expected: &[Check]) {
     assert!(expected.iter().all(|check| failed.contains(check)), "{flaw:?}:\n{report}");
 }
 
-fn skipped(report: &Report) -> Vec<Check> {
-    let skipped = report.verdicts.iter().filter(|(_, v)| matches!(v, Verdict::Skipped(_)));
+fn skipped(report: &ConformanceReport) -> Vec<Check> {
+    let skipped = report.verdicts.iter().filter(|(_, v)| matches!(v, CheckResult::Skipped(_)));
     skipped.map(|(check, _)| *check).collect()
 }
 
@@ -54,7 +56,7 @@ async fn the_reference_worker_passes_over_tcp_and_over_a_unix_socket() {
     assert!(report.to_string().ends_with(&format!("\n{count} passed, 0 failed")), "{report}");
     let dir = tempfile::tempdir().unwrap();
     let address = Address::Unix(dir.path().join("engine.sock"));
-    let report = run(&target(2, None), &Options { address, ..patient() }).await;
+    let report = run(&target(2, None), &ConformanceOptions { address, ..patient() }).await;
     assert!(report.ok(), "{report}");
 }
 
@@ -107,10 +109,10 @@ async fn flaws_of_the_rest_are_found() {
 
 #[tokio::test]
 async fn a_program_that_is_no_worker_is_told_apart() {
-    let command = Target::Command(vec!["true".into()]);
+    let command = ConformanceTarget::Command(vec!["true".into()]);
     let report = run(&command, &hasty()).await;
     assert_eq!(report.failed(), [Check::Hello], "{report}");
-    let missing = Target::Command(vec!["there is no such program".into()]);
+    let missing = ConformanceTarget::Command(vec!["there is no such program".into()]);
     let report = run(&missing, &hasty()).await;
     assert_eq!(report.failed(), [Check::Hello], "{report}");
 }

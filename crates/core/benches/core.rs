@@ -13,8 +13,9 @@ use std::time::{Duration, Instant};
 
 use rollway_core::metrics::{Metrics, Purpose, calculate_task_level_metrics};
 use rollway_core::{
-    Action, Answer, BatchId, BatchKind, Config, Core, Delivery, Input, Life, Payload, PayloadId,
-    Report, Request, RequestId, RunOutcome, RunnerId, TaskSpec, Time, WorkflowId,
+    Action, BatchId, BatchType, Core, CoreConfig, DeliveryOutcome, Incarnation, Input, Payload,
+    PayloadId, Request, RequestId, Response, RunOutcome, RunnerId, RunnerReport, TaskSpec, Time,
+    WorkflowId,
 };
 
 const BATCHES: u64 = 1_000;
@@ -38,7 +39,7 @@ struct World {
 
 impl World {
     fn new(runners: u32, pending: u64) -> Self {
-        let config = Config { runners, ..Config::default() };
+        let config = CoreConfig { runners, ..CoreConfig::default() };
         let mut world = Self {
             core: Core::new(config),
             now: Time::ZERO,
@@ -54,8 +55,12 @@ impl World {
         };
         world.ask(Request::Start);
         for runner in 0..runners {
-            let report = Report::Ready { after: None };
-            world.queue.push(Input::Reported { runner: RunnerId(runner), life: Life(1), report });
+            let report = RunnerReport::Ready { after: None };
+            world.queue.push(Input::Report {
+                runner: RunnerId(runner),
+                life: Incarnation(1),
+                report,
+            });
         }
         world
     }
@@ -78,11 +83,11 @@ impl World {
         let tasks = vec![spec; self.tasks_per_batch];
         self.ask(Request::Submit {
             batch: batch.clone(),
-            kind: BatchKind::Train,
+            kind: BatchType::Train,
             tasks,
             min_wait_num: None,
         });
-        self.ask(Request::Finalize { batch, kind: BatchKind::Train, timeout: None });
+        self.ask(Request::Finalize { batch, kind: BatchType::Train, timeout: None });
     }
 
     /// Applies what is queued and performs what is ordered; returns whether there was anything.
@@ -108,22 +113,22 @@ impl World {
         match action {
             Action::StartAttempt { runner, life, attempt, runs, .. } => {
                 let queue = self.held.as_mut().unwrap_or(&mut self.queue);
-                let mut say = |report| queue.push(Input::Reported { runner, life, report });
-                say(Report::AttemptBegan { attempt });
+                let mut say = |report| queue.push(Input::Report { runner, life, report });
+                say(RunnerReport::AttemptBegan { attempt });
                 for run in runs.iter() {
                     self.payload += 1;
                     let payload = Some(Payload { id: PayloadId(self.payload), bytes: 1_000 });
                     let outcome = RunOutcome::Succeeded { payload, metrics: Metrics::new() };
-                    say(Report::RunFinished { attempt, run, outcome });
+                    say(RunnerReport::RunFinished { attempt, run, outcome });
                 }
-                say(Report::AttemptEnded { attempt });
+                say(RunnerReport::AttemptEnded { attempt });
             }
             Action::Deliver { lease, .. } => {
-                let delivery = Delivery::Acknowledged { metrics: Metrics::new() };
-                self.queue.push(Input::Delivered { lease, delivery });
+                let delivery = DeliveryOutcome::Acknowledged { metrics: Metrics::new() };
+                self.queue.push(Input::DeliveryDone { lease, delivery });
             }
-            Action::Answer { answer: Answer::Finalized(_), .. } => self.submit(),
-            Action::Answer { answer: Answer::Refused(refusal), .. } => {
+            Action::Respond { answer: Response::Finalized(_), .. } => self.submit(),
+            Action::Respond { answer: Response::Refused(refusal), .. } => {
                 panic!("the benchmark asked for too much: {refusal:?}")
             }
             _ => {}
@@ -308,21 +313,21 @@ fn at_once(runners: u32, runs: u32, before: Option<u64>) {
         let bytes = after.saturating_sub(before) as f64 / f64::from(runners);
         println!("  memory of the core, with {} pending tasks: {bytes:.0} bytes a runner", 100_000);
     }
-    let all = |world: &mut World, report: &Report| {
+    let all = |world: &mut World, report: &RunnerReport| {
         let views: Vec<_> = world.core.runners().map(|view| (view.runner, view.life)).collect();
         let inputs = views.into_iter().map(|(runner, life)| {
             let report = report.clone();
-            Input::Reported { runner, life, report }
+            Input::Report { runner, life, report }
         });
         world.queue.extend(inputs);
     };
     let start = Stopwatch::start();
     for _ in 0..TIMES {
-        all(&mut world, &Report::Alive);
+        all(&mut world, &RunnerReport::Heartbeat);
         world.settle();
     }
     each("all of them say they are alive:", &start, TIMES);
-    let lost = Report::Lost { message: "its machine is gone".into(), suspect: false };
+    let lost = RunnerReport::Lost { message: "its machine is gone".into(), suspect: false };
     let start = Stopwatch::start();
     all(&mut world, &lost);
     world.settle();

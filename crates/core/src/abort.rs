@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use crate::Core;
-use crate::action::{Action, Answer, Outcome, Refusal};
-use crate::batch::{Abort, Owner, Patience, Wants};
+use crate::action::{Action, CollectOutcome, Refusal, Response};
+use crate::batch::{AbortSpec, BatchOwner, WaitGoal, WaitTimeout};
 use crate::batch_id::BatchId;
-use crate::ending::Partial;
+use crate::ending::PartialPolicy;
 use crate::failure::CancelReason;
 use crate::ids::{BatchKey, RequestId};
-use crate::input::Unresponsive;
-use crate::lease::Recipient;
+use crate::input::UnresponsivePolicy;
+use crate::lease::LeaseRecipient;
 use crate::metrics::Metrics;
-use crate::record::Record;
+use crate::record::LedgerRecord;
 use crate::status::{BatchState, DropReason};
 use crate::time::Time;
 
@@ -23,29 +23,29 @@ impl Core {
         id: &BatchId,
         reason: Arc<str>,
         keep: bool,
-        unresponsive: Unresponsive,
+        unresponsive: UnresponsivePolicy,
         actions: &mut Vec<Action>,
     ) {
         let Some(key) = self.ids.get(id).copied() else {
-            return self.answer(request, Answer::Aborted(None), actions);
+            return self.answer(request, Response::Aborted(None), actions);
         };
         let batch = &self.batches[&key];
         if let Some(result) = &batch.result {
             let aborted = (result.state == BatchState::Aborted).then(|| Arc::clone(result));
-            return self.answer(request, Answer::Aborted(aborted), actions);
+            return self.answer(request, Response::Aborted(aborted), actions);
         }
-        if batch.owner == Owner::Scheduler {
+        if batch.owner == BatchOwner::Scheduler {
             return self.abort_scheduled(request, key, keep, unresponsive, actions);
         }
         let reason = self.clip(reason);
         if let Some(batch) = self.batches.get_mut(&key) {
-            let wanted = Abort { reason, keep, unresponsive };
+            let wanted = AbortSpec { reason, keep, unresponsive };
             // While it has not been carried out, whoever wants to keep something has his way.
             let earlier = batch.abort.get_or_insert(wanted);
-            let undone = batch.owner != Owner::Coordinator(BatchState::Aborted);
+            let undone = batch.owner != BatchOwner::Coordinator(BatchState::Aborted);
             earlier.keep = keep || (undone && earlier.keep);
         }
-        self.wait(key, request, Wants::Abort, Patience::Until(Time::MAX));
+        self.wait(key, request, WaitGoal::Abort, WaitTimeout::Until(Time::MAX));
         // What the sink is being handed may be trained on already. Whether the batch is finalized
         // or can still be given up is known when the sink has answered.
         if self.batches[&key].leases.is_empty() {
@@ -58,15 +58,15 @@ impl Core {
         request: RequestId,
         key: BatchKey,
         keep: bool,
-        unresponsive: Unresponsive,
+        unresponsive: UnresponsivePolicy,
         actions: &mut Vec<Action>,
     ) {
-        let partial = if keep { Partial::Keep } else { Partial::Drop };
-        self.cut(key, CancelReason::Aborted, partial, unresponsive, actions);
+        let partial = if keep { PartialPolicy::Keep } else { PartialPolicy::Drop };
+        self.truncate(key, CancelReason::Aborted, partial, unresponsive, actions);
         for (waiter, _) in self.take_waiters(key) {
-            self.hand_over(key, waiter, Outcome::Aborted, actions);
+            self.hand_over(key, waiter, CollectOutcome::Aborted, actions);
         }
-        self.answer(request, Answer::Aborted(None), actions);
+        self.answer(request, Response::Aborted(None), actions);
         self.changed.insert(key);
     }
 
@@ -74,18 +74,18 @@ impl Core {
     pub(crate) fn carry_out_abort(&mut self, key: BatchKey, actions: &mut Vec<Action>) {
         let batch = &self.batches[&key];
         let (id, Some(abort)) = (batch.id.clone(), batch.abort.clone()) else { return };
-        let Abort { reason, keep, unresponsive } = abort;
+        let AbortSpec { reason, keep, unresponsive } = abort;
         self.set_state(key, BatchState::Aborted);
-        let partial = if keep { Partial::Keep } else { Partial::Drop };
-        self.cut(key, CancelReason::Aborted, partial, unresponsive, actions);
+        let partial = if keep { PartialPolicy::Keep } else { PartialPolicy::Drop };
+        self.truncate(key, CancelReason::Aborted, partial, unresponsive, actions);
         self.record(key, actions, || {
             let reason = Arc::clone(&reason);
-            Record::GivenUp { batch: key, reason }
+            LedgerRecord::Aborting { batch: key, reason }
         });
         for (waiter, wants) in self.take_waiters(key) {
             match wants {
-                Wants::Abort => self.wait(key, waiter, wants, Patience::Until(Time::MAX)),
-                Wants::Finalize | Wants::Collect { .. } => {
+                WaitGoal::Abort => self.wait(key, waiter, wants, WaitTimeout::Until(Time::MAX)),
+                WaitGoal::Finalize | WaitGoal::Collect { .. } => {
                     let refusal =
                         Refusal::Aborted { batch: id.clone(), reason: Arc::clone(&reason) };
                     self.refuse(waiter, refusal, actions);
@@ -93,8 +93,10 @@ impl Core {
             }
         }
         if keep && self.holds_payloads(key) {
-            let Some((lease, results)) = self.lease_results(key, Recipient::Sink) else { return };
-            self.record(key, actions, || Record::Offered { batch: key });
+            let Some((lease, results)) = self.lease_results(key, LeaseRecipient::Sink) else {
+                return;
+            };
+            self.record(key, actions, || LedgerRecord::DeliveryStarted { batch: key });
             return actions.push(Action::Deliver { lease, batch: key, results });
         }
         if !keep {
@@ -113,7 +115,7 @@ impl Core {
         let waiters = self.take_waiters(key);
         let result = self.close(key, BatchState::Aborted, metrics, actions);
         for (request, _) in waiters {
-            self.answer(request, Answer::Aborted(Some(Arc::clone(&result))), actions);
+            self.answer(request, Response::Aborted(Some(Arc::clone(&result))), actions);
         }
     }
 }

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use crate::batch_id::BatchId;
 use crate::failure::{CancelReason, FailureKind};
-use crate::ids::{AttemptId, BatchKey, LeaseId, Life, RequestId, RunId, RunnerId, TaskId};
-use crate::record::Record;
-use crate::status::{BatchKind, BatchResult, BatchState, DropReason, Payload, TaskResult};
+use crate::ids::{AttemptId, BatchKey, Incarnation, LeaseId, RequestId, RunId, RunnerId, TaskId};
+use crate::record::LedgerRecord;
+use crate::status::{BatchResult, BatchState, BatchType, DropReason, Payload, TaskResult};
 
 /// One order.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,21 +17,21 @@ pub enum Action {
         /// Which slot.
         runner: RunnerId,
         /// The life that begins.
-        life: Life,
+        life: Incarnation,
     },
     /// Make sure that a life of a runner is over, by force if need be.
     StopRunner {
         /// Which slot.
         runner: RunnerId,
         /// The life that ends.
-        life: Life,
+        life: Incarnation,
     },
     /// Have a runner execute runs of a task.
     StartAttempt {
         /// Where.
         runner: RunnerId,
         /// In which life of the runner.
-        life: Life,
+        life: Incarnation,
         /// Under which number.
         attempt: AttemptId,
         /// The batch of the task.
@@ -39,23 +39,23 @@ pub enum Action {
         /// The task.
         task: TaskId,
         /// The runs.
-        runs: Runs,
+        runs: RunRange,
         /// How long it may last once it has begun. The core watches this itself; the runner is
         /// told so that it can do its own part.
         timeout: Duration,
         /// How many runners were lost under suspicion of this task.
-        kills: u32,
+        suspected_losses: u32,
     },
     /// Have a runner give up an attempt and say so.
     CancelAttempt {
         /// Where.
         runner: RunnerId,
         /// In which life of the runner.
-        life: Life,
+        life: Incarnation,
         /// Which attempt.
         attempt: AttemptId,
         /// Why.
-        reason: Cancel,
+        reason: AttemptCancelReason,
     },
     /// Forget a payload: nobody will ask for it any more.
     DropPayload {
@@ -75,17 +75,17 @@ pub enum Action {
         results: Vec<TaskResult>,
     },
     /// Answer a request.
-    Answer {
+    Respond {
         /// Which.
         request: RequestId,
         /// The answer.
-        answer: Answer,
+        answer: Response,
     },
     /// Append a fact to the ledger, if the configuration says that there is one. Deliveries and
     /// answers that are ordered after it wait until it is safe.
-    Record(Record),
+    AppendRecord(LedgerRecord),
     /// A batch has come to its end: its tasks are not needed any more.
-    ForgetTasks {
+    DropTasks {
         /// Which.
         batch: BatchKey,
     },
@@ -93,25 +93,25 @@ pub enum Action {
 
 /// Why an attempt is cancelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cancel {
+pub enum AttemptCancelReason {
     /// Its runs were cancelled.
     Runs(CancelReason),
     /// It has lasted too long.
     Timeout,
     /// The runner never said that it had begun.
-    NotBegun,
+    BeginTimeout,
 }
 
 /// The runs of an attempt: `count` of them, from `first` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Runs {
+pub struct RunRange {
     /// The first.
     pub first: u32,
     /// How many.
     pub count: u32,
 }
 
-impl Runs {
+impl RunRange {
     /// Iterates over them.
     pub fn iter(&self) -> impl Iterator<Item = RunId> + use<> {
         (self.first..self.first + self.count).map(RunId)
@@ -120,7 +120,7 @@ impl Runs {
 
 /// The answer to a request.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Answer {
+pub enum Response {
     /// The tasks were taken in.
     Scheduled {
         /// Into which batch; none if there were no tasks.
@@ -134,7 +134,7 @@ pub enum Answer {
         batch: BatchKey,
     },
     /// Here are results.
-    Collected(Collected),
+    Collected(CollectedResults),
     /// The results were dropped, if there were any.
     Discarded,
     /// The batch is finalized.
@@ -160,9 +160,9 @@ pub enum Answer {
 
 /// Results of a batch of the scheduler, handed to whoever asked.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Collected {
+pub struct CollectedResults {
     /// Why now.
-    pub outcome: Outcome,
+    pub outcome: CollectOutcome,
     /// What to report back when the results have arrived; none: there are none. Until then they
     /// belong to nobody else, and if they do not arrive they can be collected again.
     pub lease: Option<LeaseId>,
@@ -174,7 +174,7 @@ pub struct Collected {
 
 /// Why a collecting request was answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum CollectOutcome {
     /// Every task has ended.
     Complete,
     /// The minimum has finished and the grace time is over.
@@ -222,13 +222,13 @@ pub enum Refusal {
         batch: BatchId,
     },
     /// The batch is of the other kind.
-    WrongKind {
+    WrongBatchType {
         /// Which batch.
         batch: BatchId,
         /// Its kind.
-        kind: BatchKind,
+        kind: BatchType,
         /// The kind that was asked for.
-        expected: BatchKind,
+        expected: BatchType,
     },
     /// The batch was submitted: it is finalized, not collected.
     NotCollectable {
@@ -271,7 +271,7 @@ pub enum Refusal {
     /// Every task has ended, but too many were cancelled on somebody else's account: by a stop, by
     /// a wait for everything that cleared what was left, or for lack of room. The batch can be
     /// aborted, keeping what it has.
-    CutShort {
+    TasksCancelled {
         /// Which batch.
         batch: BatchId,
         /// How many tasks have finished.
@@ -282,7 +282,7 @@ pub enum Refusal {
         expected: u64,
     },
     /// Time is up for whoever waited for everything.
-    StillBusy {
+    WaitAllTimedOut {
         /// How many runs wait.
         pending: u64,
         /// How many are running.

@@ -3,54 +3,56 @@
 use std::sync::Arc;
 
 use crate::Core;
-use crate::action::{Action, Cancel};
-use crate::counters::Disbelief;
+use crate::action::{Action, AttemptCancelReason};
+use crate::counters::IgnoreReason;
 use crate::failure::FailureKind;
 use crate::ids::{AttemptId, RunId, RunnerId};
-use crate::input::{RunOutcome, Unresponsive};
-use crate::record::Ending;
-use crate::runner::{Attempt, Phase};
-use crate::status::{BatchKind, DropReason, Payload};
-use crate::task::RunState;
+use crate::input::{RunOutcome, UnresponsivePolicy};
+use crate::record::RecordedEnd;
+use crate::runner::{RunnerPhase, SlotAttempt};
+use crate::status::{BatchType, DropReason, Payload};
+use crate::task::RunPhase;
 use crate::time::Time;
-use crate::view::Wake;
+use crate::view::DeadlineReason;
 
 /// What a report has to say about an attempt, measured by what the core knows.
-enum Standing {
+enum ReportValidity {
     Current,
     Cancelling,
     NotCurrent,
 }
 
 impl Core {
-    fn standing(&self, runner: RunnerId, attempt: AttemptId) -> Standing {
+    fn standing(&self, runner: RunnerId, attempt: AttemptId) -> ReportValidity {
         match &self.pool.runners[runner.0 as usize].phase {
-            Phase::Busy(current) if current.id == attempt => Standing::Current,
-            Phase::Cancelling(current, _) if current.id == attempt => Standing::Cancelling,
-            Phase::Busy(_)
-            | Phase::Cancelling(..)
-            | Phase::Starting
-            | Phase::Idle
-            | Phase::Broken
-            | Phase::Resting
-            | Phase::Retired => Standing::NotCurrent,
+            RunnerPhase::Busy(current) if current.id == attempt => ReportValidity::Current,
+            RunnerPhase::Cancelling(current, _) if current.id == attempt => {
+                ReportValidity::Cancelling
+            }
+            RunnerPhase::Busy(_)
+            | RunnerPhase::Cancelling(..)
+            | RunnerPhase::Starting
+            | RunnerPhase::Idle
+            | RunnerPhase::Broken
+            | RunnerPhase::Resting
+            | RunnerPhase::Retired => ReportValidity::NotCurrent,
         }
     }
 
     pub(crate) fn attempt_began(&mut self, runner: RunnerId, attempt: AttemptId) {
         match self.standing(runner, attempt) {
-            Standing::Current => {}
-            Standing::Cancelling => return self.disbelieve(Disbelief::Cancelling),
-            Standing::NotCurrent => return self.disbelieve(Disbelief::NotCurrent),
+            ReportValidity::Current => {}
+            ReportValidity::Cancelling => return self.ignore_report(IgnoreReason::Cancelling),
+            ReportValidity::NotCurrent => return self.ignore_report(IgnoreReason::NotCurrent),
         }
         let slot = &mut self.pool.runners[runner.0 as usize];
-        let Phase::Busy(attempt) = &mut slot.phase else { return };
+        let RunnerPhase::Busy(attempt) = &mut slot.phase else { return };
         if attempt.began.is_some() {
-            return self.disbelieve(Disbelief::Repeated);
+            return self.ignore_report(IgnoreReason::Repeated);
         }
         attempt.began = Some(self.now);
         let deadline = self.now.after(attempt.timeout);
-        self.timers.set(Wake::Runner(runner), &mut slot.timer, Some(deadline));
+        self.timers.set(DeadlineReason::Runner(runner), &mut slot.timer, Some(deadline));
         self.progress.last = self.now;
     }
 
@@ -66,26 +68,26 @@ impl Core {
             self.counters.payloads_received += 1;
         }
         let disbelief = match self.standing(runner, attempt) {
-            Standing::Current if self.outstanding(runner, attempt, run) => None,
-            Standing::Current => Some((Disbelief::NotOutstanding, DropReason::Duplicate)),
-            Standing::Cancelling => Some((Disbelief::Cancelling, DropReason::Late)),
-            Standing::NotCurrent => Some((Disbelief::NotCurrent, DropReason::Late)),
+            ReportValidity::Current if self.outstanding(runner, attempt, run) => None,
+            ReportValidity::Current => Some((IgnoreReason::RunNotOpen, DropReason::Duplicate)),
+            ReportValidity::Cancelling => Some((IgnoreReason::Cancelling, DropReason::Late)),
+            ReportValidity::NotCurrent => Some((IgnoreReason::NotCurrent, DropReason::Late)),
         };
         match (disbelief, outcome) {
             (Some((why, reason)), RunOutcome::Succeeded { payload, .. }) => {
-                self.disbelieve(why);
+                self.ignore_report(why);
                 let about = self.pool.runners[runner.0 as usize].attempt();
                 let batch = about.filter(|about| about.id == attempt).map(|about| about.batch);
-                self.drop_stray(batch, payload, reason, actions);
+                self.drop_unheld_payload(batch, payload, reason, actions);
             }
-            (Some((why, _)), RunOutcome::Failed { .. }) => self.disbelieve(why),
+            (Some((why, _)), RunOutcome::Failed { .. }) => self.ignore_report(why),
             (None, RunOutcome::Succeeded { payload, metrics }) => {
                 self.count_down(runner);
                 self.run_succeeded(runner, run, payload, metrics, actions);
             }
             (None, RunOutcome::Failed { kind, message }) => {
                 self.count_down(runner);
-                let Phase::Busy(attempt) = &self.pool.runners[runner.0 as usize].phase else {
+                let RunnerPhase::Busy(attempt) = &self.pool.runners[runner.0 as usize].phase else {
                     return;
                 };
                 let (batch, task) = (attempt.batch, attempt.task);
@@ -97,7 +99,9 @@ impl Core {
     /// Notes that one more run of an attempt was reported. With the last one the attempt has taken
     /// its time, whenever its runner is done tidying up: the task may end right now.
     fn count_down(&mut self, runner: RunnerId) {
-        let Phase::Busy(attempt) = &mut self.pool.runners[runner.0 as usize].phase else { return };
+        let RunnerPhase::Busy(attempt) = &mut self.pool.runners[runner.0 as usize].phase else {
+            return;
+        };
         attempt.left -= 1;
         if attempt.left == 0 {
             let attempt = attempt.clone();
@@ -105,7 +109,7 @@ impl Core {
         }
     }
 
-    fn note_seconds(&mut self, attempt: &Attempt) {
+    fn note_seconds(&mut self, attempt: &SlotAttempt) {
         let batch = self.batches.get_mut(&attempt.batch);
         if let Some(work) = batch.and_then(|batch| batch.work_mut(attempt.task)) {
             let took = self.now.since(attempt.began.unwrap_or(attempt.sent));
@@ -118,7 +122,7 @@ impl Core {
         let Some(current) = self.pool.runners[runner.0 as usize].attempt() else { return false };
         let batch = self.batches.get(&current.batch);
         let run = batch.and_then(|batch| batch.work(current.task)?.runs.get(run.0 as usize));
-        run.is_some_and(|run| run.state == RunState::InFlight(attempt))
+        run.is_some_and(|run| run.state == RunPhase::InFlight(attempt))
     }
 
     fn run_succeeded(
@@ -129,12 +133,14 @@ impl Core {
         mut metrics: crate::metrics::Metrics,
         actions: &mut Vec<Action>,
     ) {
-        let Phase::Busy(attempt) = &mut self.pool.runners[runner.0 as usize].phase else { return };
+        let RunnerPhase::Busy(attempt) = &mut self.pool.runners[runner.0 as usize].phase else {
+            return;
+        };
         let (key, id) = (attempt.batch, attempt.task);
         let most = self.config.limits.payload_bytes_per_run;
         if let Some(large) = payload.filter(|payload| payload.bytes > most) {
             let message = format!("payload of {} bytes exceeds the limit of {most}", large.bytes);
-            self.drop_stray(Some(key), payload, DropReason::TooLarge, actions);
+            self.drop_unheld_payload(Some(key), payload, DropReason::TooLarge, actions);
             let kind = FailureKind::InvalidOutput;
             self.fail_runs(key, id, &[run], kind, message.into(), runner, actions);
             return;
@@ -147,9 +153,9 @@ impl Core {
         let dropped = metrics.truncate(self.config.limits.metrics_per_run as usize);
         self.counters.metrics_dropped += dropped as u64;
         let kept = match self.batches[&key].kind {
-            BatchKind::Train => payload,
-            BatchKind::Eval => {
-                self.drop_stray(Some(key), payload, DropReason::Eval, actions);
+            BatchType::Train => payload,
+            BatchType::Eval => {
+                self.drop_unheld_payload(Some(key), payload, DropReason::Eval, actions);
                 None
             }
         };
@@ -157,7 +163,7 @@ impl Core {
         if self.batches[&key].state().is_some() && !self.batches[&key].waiters.is_empty() {
             self.changed.insert(key);
         }
-        let ending = Ending::Succeeded { payload: kept, metrics };
+        let ending = RecordedEnd::Succeeded { payload: kept, metrics };
         self.end_run(key, id, run, ending, actions);
         self.end_task_if_done(key, id, actions);
     }
@@ -169,8 +175,10 @@ impl Core {
         actions: &mut Vec<Action>,
     ) {
         match self.standing(runner, attempt) {
-            Standing::Current | Standing::Cancelling => self.runner_free(runner, actions),
-            Standing::NotCurrent => self.disbelieve(Disbelief::NotCurrent),
+            ReportValidity::Current | ReportValidity::Cancelling => {
+                self.runner_free(runner, actions)
+            }
+            ReportValidity::NotCurrent => self.ignore_report(IgnoreReason::NotCurrent),
         }
     }
 
@@ -190,16 +198,16 @@ impl Core {
     }
 
     /// Lets the dynamic timeout learn from an attempt all of whose runs have succeeded.
-    fn learn(&mut self, attempt: &Attempt) {
+    fn learn(&mut self, attempt: &SlotAttempt) {
         let Some(batch) = self.batches.get(&attempt.batch) else { return };
         let Some(task) = batch.tasks.get(attempt.task.0 as usize) else { return };
-        let Some(began) = attempt.began.filter(|_| batch.kind == BatchKind::Train) else {
+        let Some(began) = attempt.began.filter(|_| batch.kind == BatchType::Train) else {
             return;
         };
         let work = (task.workflow, attempt.runs.count);
         let took = self.now.since(began);
         let kinds_max = self.config.limits.workflows;
-        if !self.usual.observe(work, took, &self.config.dynamic_timeout, kinds_max) {
+        if !self.durations.observe(work, took, &self.config.dynamic_timeout, kinds_max) {
             self.counters.durations_dropped += 1;
         }
     }
@@ -207,7 +215,7 @@ impl Core {
     /// Ends an attempt: the runs that it leaves behind have failed in the given way.
     pub(crate) fn settle(
         &mut self,
-        attempt: &Attempt,
+        attempt: &SlotAttempt,
         kind: FailureKind,
         message: Arc<str>,
         runner: RunnerId,
@@ -223,7 +231,7 @@ impl Core {
     /// way, and the others are tried again.
     fn end_attempt(
         &mut self,
-        attempt: &Attempt,
+        attempt: &SlotAttempt,
         most: usize,
         failure: Option<(FailureKind, Arc<str>)>,
         runner: RunnerId,
@@ -248,31 +256,33 @@ impl Core {
     /// Ends an attempt that was cancelled, now that it is certain that nobody works on it.
     pub(crate) fn settle_cancelled(
         &mut self,
-        attempt: &Attempt,
-        cancel: Cancel,
+        attempt: &SlotAttempt,
+        cancel: AttemptCancelReason,
         runner: RunnerId,
         actions: &mut Vec<Action>,
     ) {
         let (kind, message) = match cancel {
             // What was cancelled ended then. Whatever else was given with it is innocent.
-            Cancel::Runs(_) => return self.end_attempt(attempt, 0, None, runner, actions),
-            Cancel::Timeout => {
+            AttemptCancelReason::Runs(_) => {
+                return self.end_attempt(attempt, 0, None, runner, actions);
+            }
+            AttemptCancelReason::Timeout => {
                 let seconds = attempt.timeout.as_secs_f64();
                 (FailureKind::Timeout, format!("attempt lasted longer than {seconds} s"))
             }
-            Cancel::NotBegun => {
+            AttemptCancelReason::BeginTimeout => {
                 (FailureKind::RunnerLost, format!("runner {runner} did not begin in time"))
             }
         };
         self.settle(attempt, kind, message.into(), runner, actions);
     }
 
-    pub(crate) fn left_behind(&self, attempt: &Attempt) -> Vec<RunId> {
+    pub(crate) fn left_behind(&self, attempt: &SlotAttempt) -> Vec<RunId> {
         let batch = self.batches.get(&attempt.batch);
         let Some(work) = batch.and_then(|batch| batch.work(attempt.task)) else {
             return Vec::new();
         };
-        let theirs = RunState::InFlight(attempt.id);
+        let theirs = RunPhase::InFlight(attempt.id);
         attempt.runs.iter().filter(|run| work.runs[run.0 as usize].state == theirs).collect()
     }
 
@@ -280,12 +290,12 @@ impl Core {
     pub(crate) fn cancel_attempt(
         &mut self,
         runner: RunnerId,
-        cancel: Cancel,
-        unresponsive: Unresponsive,
+        cancel: AttemptCancelReason,
+        unresponsive: UnresponsivePolicy,
         actions: &mut Vec<Action>,
     ) {
         let slot = &self.pool.runners[runner.0 as usize];
-        let Phase::Busy(attempt) = &slot.phase else { return };
+        let RunnerPhase::Busy(attempt) = &slot.phase else { return };
         let attempt = attempt.clone();
         actions.push(Action::CancelAttempt {
             runner,
@@ -295,13 +305,13 @@ impl Core {
         });
         let grace = self.config.supervision.cancel_grace;
         let from: Time = match unresponsive {
-            Unresponsive::Replace => self.now,
-            Unresponsive::Wait => {
+            UnresponsivePolicy::Replace => self.now,
+            UnresponsivePolicy::Wait => {
                 self.now.max(attempt.began.unwrap_or(attempt.sent).after(attempt.timeout))
             }
         };
-        self.enter(runner, Phase::Cancelling(attempt, cancel));
+        self.enter(runner, RunnerPhase::Cancelling(attempt, cancel));
         let slot = &mut self.pool.runners[runner.0 as usize];
-        self.timers.set(Wake::Runner(runner), &mut slot.timer, Some(from.after(grace)));
+        self.timers.set(DeadlineReason::Runner(runner), &mut slot.timer, Some(from.after(grace)));
     }
 }

@@ -4,31 +4,31 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::action::Runs;
-use crate::batch_id::{BatchId, Priority};
+use crate::action::RunRange;
+use crate::batch_id::{BatchId, BatchPriority};
 use crate::counters::RunTally;
 use crate::failure::FailureKind;
 use crate::ids::{BatchKey, LeaseId, RequestId, RunId, RunnerId, TaskId};
-use crate::input::Unresponsive;
-use crate::status::{BatchKind, BatchResult, BatchState, ByDrop, TaskTally};
-use crate::task::{Body, RunState, Task, Work};
+use crate::input::UnresponsivePolicy;
+use crate::status::{BatchResult, BatchState, BatchType, ByDropReason, TaskTally};
+use crate::task::{CoreTask, RunPhase, TaskPhase, TaskRuns};
 use crate::time::Time;
 
 /// A batch, active or remembered.
 #[derive(Clone, Debug)]
-pub(crate) struct Batch {
+pub(crate) struct CoreBatch {
     pub(crate) id: BatchId,
     pub(crate) key: BatchKey,
-    pub(crate) kind: BatchKind,
-    pub(crate) owner: Owner,
+    pub(crate) kind: BatchType,
+    pub(crate) owner: BatchOwner,
     pub(crate) min_wait_num: Option<u32>,
-    pub(crate) tasks: Vec<Task>,
+    pub(crate) tasks: Vec<CoreTask>,
     /// The next task and run that were never dispatched.
     fresh: (u32, u32),
     /// How many slices that makes, if no run ends before it is dispatched.
     pub(crate) slices: u64,
     /// Runs that failed and may be tried again now.
-    pub(crate) retries: VecDeque<Retry>,
+    pub(crate) retries: VecDeque<PendingRetry>,
     /// Tasks that have not ended.
     pub(crate) open: u64,
     /// Tasks whose result was handed out and not given back.
@@ -38,12 +38,12 @@ pub(crate) struct Batch {
     pub(crate) runs: RunTally,
     pub(crate) ended: TaskTally,
     pub(crate) delivered: u64,
-    pub(crate) dropped: ByDrop,
+    pub(crate) dropped: ByDropReason,
     pub(crate) uncertain: u64,
     pub(crate) held_bytes: u64,
     /// Attempts of this batch that have not ended.
     pub(crate) attempts: u32,
-    pub(crate) waiters: Vec<Waiter>,
+    pub(crate) waiters: Vec<BatchWaiter>,
     /// Deliveries that are under way.
     pub(crate) leases: Vec<LeaseId>,
     /// Whether the sink was offered the results and has not said that it did not take them.
@@ -53,14 +53,14 @@ pub(crate) struct Batch {
     /// The failure that failed the batch.
     pub(crate) failed: Option<(FailureKind, Arc<str>)>,
     /// That it is to be given up, or was.
-    pub(crate) abort: Option<Abort>,
+    pub(crate) abort: Option<AbortSpec>,
     /// What is remembered once nothing else is left.
     pub(crate) result: Option<Arc<BatchResult>>,
 }
 
 /// Whom a batch belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Owner {
+pub(crate) enum BatchOwner {
     /// The scheduler's user: results are collected.
     Scheduler,
     /// The coordinator's user: the batch has a life cycle and a sink.
@@ -70,7 +70,7 @@ pub(crate) enum Owner {
 /// A run that is to be tried again: by itself, so that a run that hangs or kills its runner cannot
 /// take its siblings along a second time.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Retry {
+pub(crate) struct PendingRetry {
     pub(crate) task: TaskId,
     pub(crate) run: RunId,
     /// The runner it failed on, to be avoided until then.
@@ -79,10 +79,10 @@ pub(crate) struct Retry {
 
 /// A request that waits for something of a batch.
 #[derive(Clone, Debug)]
-pub(crate) struct Waiter {
+pub(crate) struct BatchWaiter {
     pub(crate) request: RequestId,
-    pub(crate) wants: Wants,
-    pub(crate) patience: Patience,
+    pub(crate) wants: WaitGoal,
+    pub(crate) patience: WaitTimeout,
     /// Since when enough has been there.
     pub(crate) enough_since: Option<Time>,
     pub(crate) timer: Option<Time>,
@@ -90,7 +90,7 @@ pub(crate) struct Waiter {
 
 /// What a waiter waits for.
 #[derive(Clone, Debug)]
-pub(crate) enum Wants {
+pub(crate) enum WaitGoal {
     Collect {
         min_num: Option<u32>,
         clear: bool,
@@ -103,21 +103,21 @@ pub(crate) enum Wants {
 
 /// How a batch is given up.
 #[derive(Clone, Debug)]
-pub(crate) struct Abort {
+pub(crate) struct AbortSpec {
     pub(crate) reason: Arc<str>,
     pub(crate) keep: bool,
-    pub(crate) unresponsive: Unresponsive,
+    pub(crate) unresponsive: UnresponsivePolicy,
 }
 
 /// How long a waiter waits.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Patience {
+pub(crate) enum WaitTimeout {
     Until(Time),
     /// This long without progress, counted from the later of then and the last progress.
     Stall(Time, Duration),
 }
 
-impl Patience {
+impl WaitTimeout {
     pub(crate) fn new(now: Time, timeout: Option<Duration>, default: Duration) -> Self {
         match timeout {
             Some(timeout) => Self::Until(now.after(timeout)),
@@ -133,8 +133,8 @@ impl Patience {
     }
 }
 
-impl Batch {
-    pub(crate) fn new(id: BatchId, key: BatchKey, kind: BatchKind, owner: Owner) -> Self {
+impl CoreBatch {
+    pub(crate) fn new(id: BatchId, key: BatchKey, kind: BatchType, owner: BatchOwner) -> Self {
         Self {
             id,
             key,
@@ -151,7 +151,7 @@ impl Batch {
             runs: RunTally::default(),
             ended: TaskTally::default(),
             delivered: 0,
-            dropped: ByDrop::default(),
+            dropped: ByDropReason::default(),
             uncertain: 0,
             held_bytes: 0,
             attempts: 0,
@@ -165,7 +165,7 @@ impl Batch {
         }
     }
 
-    pub(crate) fn rank(&self) -> (Priority, BatchKey) {
+    pub(crate) fn rank(&self) -> (BatchPriority, BatchKey) {
         (self.id.priority(), self.key)
     }
 
@@ -176,8 +176,8 @@ impl Batch {
 
     pub(crate) const fn state(&self) -> Option<BatchState> {
         match self.owner {
-            Owner::Scheduler => None,
-            Owner::Coordinator(state) => Some(state),
+            BatchOwner::Scheduler => None,
+            BatchOwner::Coordinator(state) => Some(state),
         }
     }
 
@@ -193,31 +193,31 @@ impl Batch {
 
     /// Returns the runs of a task under way. None: it has not been begun, or has ended, be it that
     /// its whole batch has while a cancelled attempt was still on its way out.
-    pub(crate) fn work(&self, task: TaskId) -> Option<&Work> {
+    pub(crate) fn work(&self, task: TaskId) -> Option<&TaskRuns> {
         match &self.tasks.get(task.0 as usize)?.body {
-            Body::Working(work) => Some(work),
-            Body::Fresh | Body::Ended(_) | Body::Gone => None,
+            TaskPhase::Working(work) => Some(work),
+            TaskPhase::Fresh | TaskPhase::Ended(_) | TaskPhase::Gone => None,
         }
     }
 
     /// As [`work`](Self::work), to be changed.
-    pub(crate) fn work_mut(&mut self, task: TaskId) -> Option<&mut Work> {
+    pub(crate) fn work_mut(&mut self, task: TaskId) -> Option<&mut TaskRuns> {
         match &mut self.tasks.get_mut(task.0 as usize)?.body {
-            Body::Working(work) => Some(work),
-            Body::Fresh | Body::Ended(_) | Body::Gone => None,
+            TaskPhase::Working(work) => Some(work),
+            TaskPhase::Fresh | TaskPhase::Ended(_) | TaskPhase::Gone => None,
         }
     }
 
     /// Takes out the next slice that was never dispatched, of at most `most` runs.
-    pub(crate) fn next_fresh(&mut self, most: u32) -> Option<(TaskId, Runs)> {
+    pub(crate) fn next_fresh(&mut self, most: u32) -> Option<(TaskId, RunRange)> {
         loop {
             let (at, from) = self.fresh;
             let task = self.tasks.get(at as usize)?;
             // Runs may have ended before they were dispatched: their task was given up.
             let pending = |run: &u32| match &task.body {
-                Body::Fresh => true,
-                Body::Working(work) => work.runs[*run as usize].state == RunState::Pending,
-                Body::Ended(_) | Body::Gone => false,
+                TaskPhase::Fresh => true,
+                TaskPhase::Working(work) => work.runs[*run as usize].state == RunPhase::Pending,
+                TaskPhase::Ended(_) | TaskPhase::Gone => false,
             };
             let Some(first) = (from..task.total).find(pending) else {
                 self.slices -= slices(task.total - from, most);
@@ -229,7 +229,7 @@ impl Batch {
             let next = first + count;
             self.slices -= slices(task.total - from, most) - slices(task.total - next, most);
             self.fresh = if next < task.total { (at, next) } else { (at + 1, 0) };
-            return Some((TaskId(at), Runs { first, count }));
+            return Some((TaskId(at), RunRange { first, count }));
         }
     }
 

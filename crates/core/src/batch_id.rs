@@ -20,18 +20,20 @@ impl BatchId {
     ///
     /// A number comes before the texts that begin with it, these before the next number, and texts
     /// without a number come last. Batches of the same priority are served as they came.
-    pub fn priority(&self) -> Priority {
+    pub fn priority(&self) -> BatchPriority {
         match self {
-            Self::Number(number) => Priority { step: Step::At(i128::from(*number)), text: false },
+            Self::Number(number) => {
+                BatchPriority { step: BatchStep::At(i128::from(*number)), text: false }
+            }
             Self::Text(text) => {
                 let digits =
                     text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
                 let step = match &text[..digits] {
-                    "" => Step::Last,
+                    "" => BatchStep::Last,
                     // More digits than fit are later than anything that is ever counted.
-                    number => Step::At(number.parse().unwrap_or(i128::MAX)),
+                    number => BatchStep::At(number.parse().unwrap_or(i128::MAX)),
                 };
-                Priority { step, text: true }
+                BatchPriority { step, text: true }
             }
         }
     }
@@ -70,23 +72,23 @@ impl From<&str> for BatchId {
 
 /// The sort key of a batch id; see [`BatchId::priority`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Priority {
+pub struct BatchPriority {
     /// The step the batch belongs to.
-    pub step: Step,
+    pub step: BatchStep,
     /// Texts come after the number they begin with.
     pub text: bool,
 }
 
 /// The number in front of a batch id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Step {
+pub enum BatchStep {
     /// This number.
     At(i128),
     /// None: after all numbers.
     Last,
 }
 
-impl Ord for Step {
+impl Ord for BatchStep {
     fn cmp(&self, other: &Self) -> Ordering {
         match (self, other) {
             (Self::At(a), Self::At(b)) => a.cmp(b),
@@ -97,7 +99,7 @@ impl Ord for Step {
     }
 }
 
-impl PartialOrd for Step {
+impl PartialOrd for BatchStep {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }

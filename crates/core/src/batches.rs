@@ -4,25 +4,25 @@
 use std::collections::VecDeque;
 use std::ops::Index;
 
-use crate::batch::Batch;
+use crate::batch::CoreBatch;
 use crate::ids::BatchKey;
 
 /// How far apart the oldest and the newest batch may be that are put back: their places in between
 /// take memory, and a key that is too far away can only be wrong.
-const SPAN_MAX: u64 = 1 << 24;
+const MAX_SPAN: u64 = 1 << 24;
 
 /// Batches from the oldest one on; what has ended in between leaves an empty place of one word
 /// until everything older has ended too.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Batches {
+pub(crate) struct BatchTable {
     /// The key of the first place.
     first: u64,
-    places: VecDeque<Option<Box<Batch>>>,
+    places: VecDeque<Option<Box<CoreBatch>>>,
 }
 
-impl Batches {
+impl BatchTable {
     /// Adds a batch; its key must be the next one.
-    pub(crate) fn push(&mut self, batch: Batch) {
+    pub(crate) fn push(&mut self, batch: CoreBatch) {
         if self.places.is_empty() {
             self.first = batch.key.0;
         }
@@ -31,14 +31,14 @@ impl Batches {
     }
 
     /// Puts a batch back in its place; tells whether that was free and near enough to the others.
-    pub(crate) fn insert(&mut self, batch: Batch) -> bool {
+    pub(crate) fn insert(&mut self, batch: CoreBatch) -> bool {
         let key = batch.key.0;
         if self.places.is_empty() {
             self.first = key;
         }
         let last = self.first + self.places.len() as u64;
         let (first, end) = (self.first.min(key), last.max(key.saturating_add(1)));
-        if end - first > SPAN_MAX || self.get(&batch.key).is_some() {
+        if end - first > MAX_SPAN || self.get(&batch.key).is_some() {
             return false;
         }
         while self.first > first {
@@ -54,16 +54,16 @@ impl Batches {
         usize::try_from(key.0.checked_sub(self.first)?).ok()
     }
 
-    pub(crate) fn get(&self, key: &BatchKey) -> Option<&Batch> {
+    pub(crate) fn get(&self, key: &BatchKey) -> Option<&CoreBatch> {
         self.places.get(self.place(*key)?)?.as_deref()
     }
 
-    pub(crate) fn get_mut(&mut self, key: &BatchKey) -> Option<&mut Batch> {
+    pub(crate) fn get_mut(&mut self, key: &BatchKey) -> Option<&mut CoreBatch> {
         let place = self.place(*key)?;
         self.places.get_mut(place)?.as_deref_mut()
     }
 
-    pub(crate) fn remove(&mut self, key: &BatchKey) -> Option<Box<Batch>> {
+    pub(crate) fn remove(&mut self, key: &BatchKey) -> Option<Box<CoreBatch>> {
         let place = self.place(*key)?;
         let batch = self.places.get_mut(place)?.take();
         while let Some(None) = self.places.front() {
@@ -74,15 +74,15 @@ impl Batches {
     }
 
     /// Iterates from the oldest to the newest.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Batch> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &CoreBatch> {
         self.places.iter().filter_map(|place| place.as_deref())
     }
 }
 
-impl Index<&BatchKey> for Batches {
-    type Output = Batch;
+impl Index<&BatchKey> for BatchTable {
+    type Output = CoreBatch;
 
-    fn index(&self, key: &BatchKey) -> &Batch {
+    fn index(&self, key: &BatchKey) -> &CoreBatch {
         self.get(key).expect("whoever names a batch has looked it up")
     }
 }

@@ -5,14 +5,14 @@
 //! them. The task goes on without the run, as it would if the run had failed for good.
 
 use crate::Core;
-use crate::action::{Action, Answer, Cancel};
+use crate::action::{Action, AttemptCancelReason, Response};
 use crate::batch_id::BatchId;
 use crate::failure::CancelReason;
 use crate::ids::{AttemptId, BatchKey, RequestId, RunId, RunnerId, TaskId};
-use crate::input::Unresponsive;
-use crate::record::Ending;
-use crate::runner::Phase;
-use crate::task::{Body, RunState, Work};
+use crate::input::UnresponsivePolicy;
+use crate::record::RecordedEnd;
+use crate::runner::RunnerPhase;
+use crate::task::{RunPhase, TaskPhase, TaskRuns};
 
 impl Core {
     pub(crate) fn cancel_run(
@@ -26,27 +26,27 @@ impl Core {
         let found = key.and_then(|key| Some((key, self.open_run(key, task, run)?)));
         if let Some((key, state)) = found {
             match state {
-                RunState::InFlight(attempt) => self.give_up_attempt(attempt, run, actions),
-                RunState::Pending => self.unqueue(key, task, run),
-                RunState::Succeeded | RunState::Failed(_) | RunState::Cancelled(_) => {}
+                RunPhase::InFlight(attempt) => self.give_up_attempt(attempt, run, actions),
+                RunPhase::Pending => self.unqueue(key, task, run),
+                RunPhase::Succeeded | RunPhase::Failed(_) | RunPhase::Cancelled(_) => {}
             }
-            let ending = Ending::Cancelled { reason: CancelReason::Requested };
+            let ending = RecordedEnd::Cancelled { reason: CancelReason::Requested };
             self.end_run(key, task, run, ending, actions);
             self.end_task_if_done(key, task, actions);
         }
-        self.answer(request, Answer::RunCancelled(found.is_some()), actions);
+        self.answer(request, Response::RunCancelled(found.is_some()), actions);
     }
 
     /// Returns where a run is that has not ended; none: there is no such run.
-    fn open_run(&mut self, key: BatchKey, task: TaskId, run: RunId) -> Option<RunState> {
+    fn open_run(&mut self, key: BatchKey, task: TaskId, run: RunId) -> Option<RunPhase> {
         let task = self.batches.get_mut(&key)?.tasks.get_mut(task.0 as usize)?;
         if run.0 >= task.total {
             return None;
         }
-        if matches!(task.body, Body::Fresh) {
-            task.body = Body::Working(Box::new(Work::new(task.total)));
+        if matches!(task.body, TaskPhase::Fresh) {
+            task.body = TaskPhase::Working(Box::new(TaskRuns::new(task.total)));
         }
-        let Body::Working(work) = &task.body else { return None };
+        let TaskPhase::Working(work) = &task.body else { return None };
         Some(work.runs[run.0 as usize].state).filter(|state| state.open())
     }
 
@@ -62,30 +62,30 @@ impl Core {
 
     /// Has whoever executes a run stop. Who has been told to already is not told again.
     fn give_up_attempt(&mut self, attempt: AttemptId, run: RunId, actions: &mut Vec<Action>) {
-        let theirs = |slot: &crate::runner::Slot| {
+        let theirs = |slot: &crate::runner::RunnerSlot| {
             slot.attempt().is_some_and(|current| current.id == attempt)
         };
         let Some(at) = self.pool.runners.iter().position(theirs) else { return };
-        let requested = Cancel::Runs(CancelReason::Requested);
+        let requested = AttemptCancelReason::Runs(CancelReason::Requested);
         match &self.pool.runners[at].phase {
-            Phase::Busy(_) => {
+            RunnerPhase::Busy(_) => {
                 let runner = RunnerId(at as u32);
-                self.cancel_attempt(runner, requested, Unresponsive::Replace, actions);
+                self.cancel_attempt(runner, requested, UnresponsivePolicy::Replace, actions);
             }
             // Of runs that are executed in turn this one alone would have been blamed.
-            Phase::Cancelling(current, _)
+            RunnerPhase::Cancelling(current, _)
                 if self.config.runs_in_turn && self.left_behind(current).first() == Some(&run) =>
             {
-                if let Phase::Cancelling(_, why) = &mut self.pool.runners[at].phase {
+                if let RunnerPhase::Cancelling(_, why) = &mut self.pool.runners[at].phase {
                     *why = requested;
                 }
             }
-            Phase::Cancelling(..)
-            | Phase::Starting
-            | Phase::Idle
-            | Phase::Broken
-            | Phase::Resting
-            | Phase::Retired => {}
+            RunnerPhase::Cancelling(..)
+            | RunnerPhase::Starting
+            | RunnerPhase::Idle
+            | RunnerPhase::Broken
+            | RunnerPhase::Resting
+            | RunnerPhase::Retired => {}
         }
     }
 }

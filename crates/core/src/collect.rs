@@ -1,21 +1,21 @@
 //! Waiting for batches: who waits for what, and when the wait is over.
 
 use crate::Core;
-use crate::action::{Action, Answer, Collected, Outcome, Refusal};
-use crate::batch::{Batch, Owner, Patience, Waiter, Wants};
+use crate::action::{Action, CollectOutcome, CollectedResults, Refusal, Response};
+use crate::batch::{BatchOwner, BatchWaiter, CoreBatch, WaitGoal, WaitTimeout};
 use crate::batch_id::BatchId;
-use crate::core::Waiting;
-use crate::ending::Partial;
+use crate::core::WaiterLocation;
+use crate::ending::PartialPolicy;
 use crate::failure::CancelReason;
 use crate::ids::{BatchKey, RequestId};
-use crate::input::{Request, Unresponsive};
-use crate::lease::Recipient;
+use crate::input::{Request, UnresponsivePolicy};
+use crate::lease::LeaseRecipient;
 use crate::status::DropReason;
-use crate::stop::Phase;
-use crate::task::Body;
+use crate::stop::CorePhase;
+use crate::task::TaskPhase;
 use crate::time::Time;
 use crate::timers::Timers;
-use crate::view::Wake;
+use crate::view::DeadlineReason;
 
 impl Core {
     pub(crate) fn collect(&mut self, request: RequestId, what: Request, actions: &mut Vec<Action>) {
@@ -29,24 +29,26 @@ impl Core {
         else {
             return;
         };
-        let Some(key) = self.collectable(request, &id, Outcome::Complete, actions) else { return };
-        if self.phase == Phase::Stopping && self.batches[&key].open > 0 {
+        let Some(key) = self.collectable(request, &id, CollectOutcome::Complete, actions) else {
+            return;
+        };
+        if self.phase == CorePhase::Stopping && self.batches[&key].open > 0 {
             return self.refuse(request, Refusal::Stopped, actions);
         }
-        let wants = Wants::Collect { min_num, clear, partial };
-        let patience = Patience::new(self.now, timeout, self.config.default_timeout);
+        let wants = WaitGoal::Collect { min_num, clear, partial };
+        let patience = WaitTimeout::new(self.now, timeout, self.config.default_timeout);
         self.wait(key, request, wants, patience);
     }
 
     pub(crate) fn drain(&mut self, request: RequestId, id: &BatchId, actions: &mut Vec<Action>) {
-        if let Some(key) = self.collectable(request, id, Outcome::Polled, actions) {
-            self.hand_over(key, request, Outcome::Polled, actions);
+        if let Some(key) = self.collectable(request, id, CollectOutcome::Polled, actions) {
+            self.hand_over(key, request, CollectOutcome::Polled, actions);
         }
     }
 
     pub(crate) fn discard(&mut self, request: RequestId, id: &BatchId, actions: &mut Vec<Action>) {
         if let Some(key) = self.active(id) {
-            if self.batches[&key].owner != Owner::Scheduler {
+            if self.batches[&key].owner != BatchOwner::Scheduler {
                 let refusal = Refusal::NotCollectable { batch: id.clone() };
                 return self.refuse(request, refusal, actions);
             }
@@ -54,7 +56,7 @@ impl Core {
             self.forget_if_empty(key, actions);
             self.changed.insert(key);
         }
-        self.answer(request, Answer::Discarded, actions);
+        self.answer(request, Response::Discarded, actions);
     }
 
     /// Returns the batch if results can be collected from it; otherwise answers the request.
@@ -62,18 +64,19 @@ impl Core {
         &mut self,
         request: RequestId,
         id: &BatchId,
-        outcome: Outcome,
+        outcome: CollectOutcome,
         actions: &mut Vec<Action>,
     ) -> Option<BatchKey> {
         let key = self.active(id);
         match key.map(|key| self.batches[&key].owner) {
-            Some(Owner::Scheduler) => return key,
-            Some(Owner::Coordinator(_)) => {
+            Some(BatchOwner::Scheduler) => return key,
+            Some(BatchOwner::Coordinator(_)) => {
                 self.refuse(request, Refusal::NotCollectable { batch: id.clone() }, actions);
             }
             None => {
-                let none = Collected { outcome, lease: None, expected: 0, results: Vec::new() };
-                self.answer(request, Answer::Collected(none), actions);
+                let none =
+                    CollectedResults { outcome, lease: None, expected: 0, results: Vec::new() };
+                self.answer(request, Response::Collected(none), actions);
             }
         }
         None
@@ -83,12 +86,18 @@ impl Core {
         &mut self,
         key: BatchKey,
         request: RequestId,
-        wants: Wants,
-        patience: Patience,
+        wants: WaitGoal,
+        patience: WaitTimeout,
     ) {
         let Some(batch) = self.batches.get_mut(&key) else { return };
-        batch.waiters.push(Waiter { request, wants, patience, enough_since: None, timer: None });
-        self.waiters.requests.insert(request, Waiting::Batch(key));
+        batch.waiters.push(BatchWaiter {
+            request,
+            wants,
+            patience,
+            enough_since: None,
+            timer: None,
+        });
+        self.waiters.requests.insert(request, WaiterLocation::Batch(key));
         self.changed.insert(key);
     }
 
@@ -99,13 +108,13 @@ impl Core {
             return;
         };
         let mut waiter = batch.waiters.remove(at);
-        self.timers.set(Wake::Waiter(request), &mut waiter.timer, None);
+        self.timers.set(DeadlineReason::Waiter(request), &mut waiter.timer, None);
     }
 
     /// A waiter's time may be up.
     pub(crate) fn waiter_due(&mut self, request: RequestId) {
         match self.waiters.requests.get(&request) {
-            Some(Waiting::Batch(key)) => {
+            Some(WaiterLocation::Batch(key)) => {
                 let key = *key;
                 let waiters = self.batches.get_mut(&key).map(|batch| &mut batch.waiters);
                 for waiter in waiters.into_iter().flatten() {
@@ -115,8 +124,8 @@ impl Core {
                 }
                 self.changed.insert(key);
             }
-            Some(Waiting::All) => self.all_waiter_due(request),
-            Some(Waiting::Start | Waiting::Stop) | None => {}
+            Some(WaiterLocation::All) => self.all_waiter_due(request),
+            Some(WaiterLocation::Start | WaiterLocation::Stop) | None => {}
         }
     }
 
@@ -125,7 +134,7 @@ impl Core {
         let Some(batch) = self.batches.get(&key) else { return };
         if batch.failed.is_some() && batch.open > 0 {
             let why = CancelReason::BatchFailed;
-            self.cut(key, why, Partial::Keep, Unresponsive::Replace, actions);
+            self.truncate(key, why, PartialPolicy::Keep, UnresponsivePolicy::Replace, actions);
         }
         let mut at = 0;
         while let Some(batch) = self.batches.get(&key)
@@ -133,9 +142,9 @@ impl Core {
         {
             let request = waiter.request;
             match waiter.wants {
-                Wants::Collect { .. } => self.look_at_collector(key, request, actions),
-                Wants::Finalize => self.look_at_finalizer(key, request, actions),
-                Wants::Abort => {}
+                WaitGoal::Collect { .. } => self.look_at_collector(key, request, actions),
+                WaitGoal::Finalize => self.look_at_finalizer(key, request, actions),
+                WaitGoal::Abort => {}
             }
             // Whoever was answered has left, and the next one has moved up.
             let waiters = self.batches.get(&key).map(|batch| &batch.waiters);
@@ -153,35 +162,35 @@ impl Core {
         let (open, have) = (batch.open, batch.results.len() as u64);
         let failed = batch.failed.as_ref().map(|(kind, _)| *kind);
         let Some(waiter) = waiter_mut(batch, request) else { return };
-        let Wants::Collect { min_num, clear, partial } = waiter.wants else { return };
+        let WaitGoal::Collect { min_num, clear, partial } = waiter.wants else { return };
         let enough = min_num.is_some_and(|min| have >= u64::from(min).min(open + have));
         let deadline = waiter.patience.deadline(last_progress);
         let over = waiter.enough_for(enough, grace, now);
         let outcome = if let Some(kind) = failed {
-            Outcome::BatchFailed(kind)
+            CollectOutcome::BatchFailed(kind)
         } else if open == 0 {
-            Outcome::Complete
+            CollectOutcome::Complete
         } else if over.is_some_and(|over| now >= over) {
-            Outcome::Minimum
+            CollectOutcome::Minimum
         } else if now >= deadline {
-            Outcome::TimedOut
+            CollectOutcome::TimedOut
         } else {
             let at = over.map_or(deadline, |over| over.min(deadline));
             return waiter.wake_by(at, &mut self.timers);
         };
         let cut = match outcome {
-            Outcome::Minimum if clear => Some(CancelReason::OverRollout),
-            Outcome::TimedOut if clear => Some(CancelReason::TimedOut),
-            Outcome::Complete
-            | Outcome::Minimum
-            | Outcome::TimedOut
-            | Outcome::Aborted
-            | Outcome::BatchFailed(_)
-            | Outcome::Polled => None,
+            CollectOutcome::Minimum if clear => Some(CancelReason::OverRollout),
+            CollectOutcome::TimedOut if clear => Some(CancelReason::TimedOut),
+            CollectOutcome::Complete
+            | CollectOutcome::Minimum
+            | CollectOutcome::TimedOut
+            | CollectOutcome::Aborted
+            | CollectOutcome::BatchFailed(_)
+            | CollectOutcome::Polled => None,
         };
         if let Some(why) = cut {
-            let partial = if partial { Partial::Keep } else { Partial::Drop };
-            self.cut(key, why, partial, Unresponsive::Replace, actions);
+            let partial = if partial { PartialPolicy::Keep } else { PartialPolicy::Drop };
+            self.truncate(key, why, partial, UnresponsivePolicy::Replace, actions);
         }
         self.forget_waiter(key, request);
         self.hand_over(key, request, outcome, actions);
@@ -192,15 +201,15 @@ impl Core {
         &mut self,
         key: BatchKey,
         request: RequestId,
-        outcome: Outcome,
+        outcome: CollectOutcome,
         actions: &mut Vec<Action>,
     ) {
         let expected = self.batches[&key].expected();
-        let leased = self.lease_results(key, Recipient::Collector);
+        let leased = self.lease_results(key, LeaseRecipient::Collector);
         let (lease, results) =
             leased.map_or((None, Vec::new()), |(lease, results)| (Some(lease), results));
-        let collected = Collected { outcome, lease, expected, results };
-        self.answer(request, Answer::Collected(collected), actions);
+        let collected = CollectedResults { outcome, lease, expected, results };
+        self.answer(request, Response::Collected(collected), actions);
         self.changed.insert(key);
     }
 
@@ -212,16 +221,16 @@ impl Core {
         actions: &mut Vec<Action>,
     ) {
         let Some(batch) = self.batches.get_mut(&key) else { return };
-        if batch.owner == Owner::Scheduler {
+        if batch.owner == BatchOwner::Scheduler {
             batch.handed += batch.results.len() as u64;
         }
         for id in std::mem::take(&mut batch.results) {
             let Some(batch) = self.batches.get_mut(&key) else { return };
             let body = &mut batch.tasks[id.0 as usize].body;
-            let Body::Ended(ended) = body else { continue };
+            let TaskPhase::Ended(ended) = body else { continue };
             let payloads = std::mem::take(&mut ended.payloads);
-            if batch.owner == Owner::Scheduler {
-                *body = Body::Gone;
+            if batch.owner == BatchOwner::Scheduler {
+                *body = TaskPhase::Gone;
             }
             for payload in payloads {
                 self.drop_payload(key, payload, reason, actions);
@@ -232,7 +241,7 @@ impl Core {
     /// Forgets a batch of the scheduler that has nothing left.
     pub(crate) fn forget_if_empty(&mut self, key: BatchKey, actions: &mut Vec<Action>) {
         let Some(batch) = self.batches.get(&key) else { return };
-        let empty = batch.owner == Owner::Scheduler
+        let empty = batch.owner == BatchOwner::Scheduler
             && batch.open == 0
             && batch.results.is_empty()
             && batch.leases.is_empty()
@@ -247,16 +256,16 @@ impl Core {
         {
             self.ids.remove(&batch.id);
         }
-        actions.push(Action::ForgetTasks { batch: key });
+        actions.push(Action::DropTasks { batch: key });
     }
 }
 
-impl Waiter {
+impl BatchWaiter {
     /// Sees to it that the waiter is looked at again at that time, or before. A deadline that moves
     /// with every progress is not followed step by step: it is looked at when it was first due.
     pub(crate) fn wake_by(&mut self, at: Time, timers: &mut Timers) {
         if at < Time::MAX && self.timer.is_none_or(|set| at < set) {
-            timers.set(Wake::Waiter(self.request), &mut self.timer, Some(at));
+            timers.set(DeadlineReason::Waiter(self.request), &mut self.timer, Some(at));
         }
     }
 
@@ -276,6 +285,6 @@ impl Waiter {
     }
 }
 
-pub(crate) fn waiter_mut(batch: &mut Batch, request: RequestId) -> Option<&mut Waiter> {
+pub(crate) fn waiter_mut(batch: &mut CoreBatch, request: RequestId) -> Option<&mut BatchWaiter> {
     batch.waiters.iter_mut().find(|waiter| waiter.request == request)
 }

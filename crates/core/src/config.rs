@@ -3,16 +3,16 @@
 use std::time::Duration;
 
 use crate::failure::FailurePolicy;
-use crate::scaling::Scaling;
+use crate::scaling::ScalingBounds;
 
 /// The configuration of a [`Core`](crate::Core).
 #[derive(Clone, Debug, PartialEq)]
-pub struct Config {
+pub struct CoreConfig {
     /// Number of runners to keep.
     pub runners: u32,
     /// Whether and between which bounds the number of runners follows the work; it begins with
     /// `runners`, as far as the bounds allow.
-    pub scaling: Option<Scaling>,
+    pub scaling: Option<ScalingBounds>,
     /// The most runs of one task that one runner gets at once; none: all of them.
     pub max_repeat_times_per_runner: Option<u32>,
     /// Whether runners execute the runs of an attempt one after another, in their order. Then only
@@ -40,15 +40,15 @@ pub struct Config {
     /// stay, and the next finalize delivers them again.
     pub delivery_timeout: Duration,
     /// The bounds of everything that is kept.
-    pub limits: Limits,
+    pub limits: CoreLimits,
     /// Whether what must survive a crash is ordered as [`Record`](crate::Action::Record)s.
-    pub records: bool,
+    pub ledger: bool,
     /// Which core this is of all that follow one another on one ledger: each has attempts, lives
     /// and deliveries with numbers of its own, so that no late word can be taken for a new one.
     pub epoch: u16,
 }
 
-impl Default for Config {
+impl Default for CoreConfig {
     fn default() -> Self {
         let max_timeout = Duration::from_secs(1800);
         let retries = 2;
@@ -66,8 +66,8 @@ impl Default for Config {
             dynamic_timeout: DynamicTimeout::default(),
             supervision: Supervision::default(),
             delivery_timeout: Duration::from_secs(600),
-            limits: Limits::default(),
-            records: false,
+            limits: CoreLimits::default(),
+            ledger: false,
             epoch: 0,
         }
     }
@@ -171,7 +171,7 @@ impl Default for Supervision {
 
 /// The bounds of everything that is kept. What exceeds them is refused or dropped under a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct CoreLimits {
     /// Batches that are not finalized or aborted.
     pub batches: u32,
     /// Tasks that have not ended, over all batches.
@@ -198,7 +198,7 @@ pub struct Limits {
     pub workflows: u32,
 }
 
-impl Default for Limits {
+impl Default for CoreLimits {
     fn default() -> Self {
         Self {
             batches: 100_000,

@@ -2,24 +2,24 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use crate::action::{Action, Answer, Refusal};
-use crate::batch::Retry;
-use crate::batch_id::{BatchId, Priority};
-use crate::batches::Batches;
-use crate::config::Config;
-use crate::counters::{Counters, Disbelief};
+use crate::action::{Action, Refusal, Response};
+use crate::batch::PendingRetry;
+use crate::batch_id::{BatchId, BatchPriority};
+use crate::batches::BatchTable;
+use crate::config::CoreConfig;
+use crate::counters::{Counters, IgnoreReason};
 use crate::ids::{BatchKey, LeaseId, RequestId, RunnerId};
 use crate::input::{Input, Request};
 use crate::lease::Lease;
-use crate::notice::Notice;
-use crate::runner::Slot;
+use crate::notice::CoreEvent;
+use crate::runner::RunnerSlot;
 use crate::scaling::Scaler;
-use crate::stop::{Phase, Stopping};
+use crate::stop::{CorePhase, StopProgress};
 use crate::time::Time;
 use crate::timers::Timers;
-use crate::usual::Usual;
-use crate::view::Wake;
-use crate::wait_all::AllWaiter;
+use crate::usual::DurationStats;
+use crate::view::DeadlineReason;
+use crate::wait_all::WaitAllWaiter;
 
 /// The scheduler and the batches as one deterministic state machine.
 ///
@@ -43,15 +43,15 @@ use crate::wait_all::AllWaiter;
 /// - A payload leaves through exactly one of: a lease that is acknowledged, `drop_payload`.
 #[derive(Clone, Debug)]
 pub struct Core {
-    pub(crate) config: Config,
+    pub(crate) config: CoreConfig,
     pub(crate) now: Time,
-    pub(crate) phase: Phase,
-    pub(crate) stopping: Option<Stopping>,
+    pub(crate) phase: CorePhase,
+    pub(crate) stopping: Option<StopProgress>,
     pub(crate) counters: Counters,
     pub(crate) timers: Timers,
 
     /// Active and remembered batches.
-    pub(crate) batches: Batches,
+    pub(crate) batches: BatchTable,
     /// The latest use of every batch id.
     pub(crate) ids: BTreeMap<BatchId, BatchKey>,
     /// Finalized and aborted batches, oldest first.
@@ -62,40 +62,40 @@ pub struct Core {
     pub(crate) queues: Queues,
     pub(crate) pool: Pool,
     pub(crate) waiters: Waiters,
-    pub(crate) usual: Usual,
+    pub(crate) durations: DurationStats,
     pub(crate) progress: Progress,
     pub(crate) serials: Serials,
     /// What was noticed and not yet asked for; none: nobody wants to know.
-    pub(crate) notices: Option<Vec<Notice>>,
+    pub(crate) notices: Option<Vec<CoreEvent>>,
 }
 
 /// Batches with runs that can be dispatched, and runs that wait.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Queues {
     /// Active batches, in the order of service.
-    pub(crate) order: BTreeSet<(Priority, BatchKey)>,
+    pub(crate) order: BTreeSet<(BatchPriority, BatchKey)>,
     /// Batches with runs that were never dispatched.
-    pub(crate) fresh: BTreeSet<(Priority, BatchKey)>,
+    pub(crate) fresh: BTreeSet<(BatchPriority, BatchKey)>,
     /// Batches with runs that may be retried now.
-    pub(crate) retrying: BTreeSet<(Priority, BatchKey)>,
+    pub(crate) retrying: BTreeSet<(BatchPriority, BatchKey)>,
     /// Retries whose backoff is not over.
-    pub(crate) paused: BTreeMap<u64, (BatchKey, Retry)>,
+    pub(crate) paused: BTreeMap<u64, (BatchKey, PendingRetry)>,
     /// Tasks that have not ended.
     pub(crate) open_tasks: u64,
     /// Number of slices that were never dispatched, over all batches.
     pub(crate) slices: u64,
     /// When retries may next go back to the runner they failed on.
-    pub(crate) elsewhere: Option<Time>,
+    pub(crate) other_runner_until: Option<Time>,
 }
 
 /// Runners and their number.
 #[derive(Clone, Debug)]
 pub(crate) struct Pool {
-    pub(crate) runners: Vec<Slot>,
+    pub(crate) runners: Vec<RunnerSlot>,
     /// Idle runners, the longest idle one first.
     pub(crate) idle: BTreeSet<(u64, RunnerId)>,
     /// Slots of retired runners.
-    pub(crate) free: BTreeSet<RunnerId>,
+    pub(crate) retired_slots: BTreeSet<RunnerId>,
     /// Number of runners that are alive.
     pub(crate) alive: u32,
     /// Number of runners with an attempt.
@@ -103,7 +103,7 @@ pub(crate) struct Pool {
     /// Number of slots, from the first on, that no start waits for.
     pub(crate) settled: usize,
     /// Number of runners to keep.
-    pub(crate) wanted: u32,
+    pub(crate) target_runners: u32,
     /// Decides `wanted`, if the pool follows the work.
     pub(crate) scaler: Option<Scaler>,
     pub(crate) scale_timer: Option<Time>,
@@ -114,8 +114,8 @@ pub(crate) struct Pool {
 /// Requests that wait for something.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Waiters {
-    pub(crate) requests: BTreeMap<RequestId, Waiting>,
-    pub(crate) all: Vec<AllWaiter>,
+    pub(crate) requests: BTreeMap<RequestId, WaiterLocation>,
+    pub(crate) all: Vec<WaitAllWaiter>,
     pub(crate) start: Vec<RequestId>,
 }
 
@@ -139,16 +139,16 @@ pub(crate) struct Serials {
 }
 
 impl Pool {
-    fn new(config: &Config) -> Self {
+    fn new(config: &CoreConfig) -> Self {
         let wanted = config.scaling.map_or(config.runners, |bounds| bounds.fit(config.runners));
         Self {
             runners: Vec::new(),
             idle: BTreeSet::new(),
-            free: BTreeSet::new(),
+            retired_slots: BTreeSet::new(),
             alive: 0,
             working: 0,
             settled: 0,
-            wanted: wanted.min(config.limits.runners),
+            target_runners: wanted.min(config.limits.runners),
             scaler: config.scaling.map(Scaler::new),
             scale_timer: None,
             part_over: false,
@@ -161,7 +161,7 @@ const NUMBERS_PER_EPOCH: u32 = 40;
 
 /// Where a waiting request is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Waiting {
+pub(crate) enum WaiterLocation {
     Batch(BatchKey),
     All,
     Start,
@@ -171,24 +171,24 @@ pub(crate) enum Waiting {
 impl Core {
     /// Returns a core in which nothing has happened. It takes tasks, and works on them once it is
     /// asked to [`Start`](Request::Start).
-    pub fn new(config: Config) -> Self {
+    pub fn new(config: CoreConfig) -> Self {
         let first = u64::from(config.epoch) << NUMBERS_PER_EPOCH;
         Self {
             pool: Pool::new(&config),
             config,
             now: Time::ZERO,
-            phase: Phase::New,
+            phase: CorePhase::New,
             stopping: None,
             counters: Counters::default(),
             timers: Timers::default(),
-            batches: Batches::default(),
+            batches: BatchTable::default(),
             ids: BTreeMap::new(),
             terminal: VecDeque::new(),
             changed: BTreeSet::new(),
             leases: BTreeMap::new(),
             queues: Queues::default(),
             waiters: Waiters::default(),
-            usual: Usual::default(),
+            durations: DurationStats::default(),
             progress: Progress::default(),
             serials: Serials { attempt: first, lease: first, ..Serials::default() },
             notices: None,
@@ -202,21 +202,21 @@ impl Core {
         self.now = self.now.max(now);
         self.counters.inputs += 1;
         match input {
-            Input::Recorded(record) => return self.take_up(record, actions),
+            Input::Restore(record) => return self.restore(record, actions),
             Input::Requested { request, what } => self.request(request, what, actions),
-            Input::Withdrawn { request } => self.withdraw(request),
-            Input::Reported { runner, life, report } => {
+            Input::RequestAbandoned { request } => self.withdraw(request),
+            Input::Report { runner, life, report } => {
                 self.report(runner, life, report, actions);
             }
-            Input::Delivered { lease, delivery } => self.delivered(lease, delivery, actions),
+            Input::DeliveryDone { lease, delivery } => self.delivered(lease, delivery, actions),
             Input::TimePassed => self.pass_time(actions),
         }
-        self.draw_consequences(actions);
+        self.advance(actions);
     }
 
     fn request(&mut self, request: RequestId, what: Request, actions: &mut Vec<Action>) {
         if self.waiters.requests.contains_key(&request) {
-            self.disbelieve(Disbelief::RepeatedRequest);
+            self.ignore_report(IgnoreReason::RepeatedRequest);
             return;
         }
         self.counters.requests += 1;
@@ -263,13 +263,13 @@ impl Core {
             // It was answered while the word was under way.
             return;
         };
-        self.counters.withdrawn += 1;
+        self.counters.abandoned += 1;
         match waiting {
             // An abort that waits for a sink is carried out all the same.
-            Waiting::Batch(key) => self.forget_waiter(key, request),
-            Waiting::All => self.forget_all_waiter(request),
-            Waiting::Start => self.waiters.start.retain(|waiter| *waiter != request),
-            Waiting::Stop => {
+            WaiterLocation::Batch(key) => self.forget_waiter(key, request),
+            WaiterLocation::All => self.forget_all_waiter(request),
+            WaiterLocation::Start => self.waiters.start.retain(|waiter| *waiter != request),
+            WaiterLocation::Stop => {
                 if let Some(stopping) = &mut self.stopping {
                     stopping.waiters.retain(|waiter| *waiter != request);
                 }
@@ -280,21 +280,21 @@ impl Core {
     fn pass_time(&mut self, actions: &mut Vec<Action>) {
         while let Some(why) = self.timers.pop_due(self.now) {
             match why {
-                Wake::Runner(runner) => self.runner_due(runner, actions),
-                Wake::Silence(runner) => self.silence_due(runner, actions),
-                Wake::Waiter(request) => self.waiter_due(request),
-                Wake::Retry(serial) => self.retry_due(serial),
-                Wake::Elsewhere => self.queues.elsewhere = None,
-                Wake::Delivery(lease) => self.delivery_due(lease, actions),
-                Wake::Stop => self.stop_due(actions),
-                Wake::Scaling => self.scaling_due(),
+                DeadlineReason::Runner(runner) => self.runner_due(runner, actions),
+                DeadlineReason::HeartbeatTimeout(runner) => self.silence_due(runner, actions),
+                DeadlineReason::Waiter(request) => self.waiter_due(request),
+                DeadlineReason::Retry(serial) => self.retry_due(serial),
+                DeadlineReason::AnyRunner => self.queues.other_runner_until = None,
+                DeadlineReason::Delivery(lease) => self.delivery_due(lease, actions),
+                DeadlineReason::Stop => self.stop_due(actions),
+                DeadlineReason::Scaling => self.scaling_due(),
             }
         }
     }
 
     /// Brings everything into line with what was just taken in: waiters that can be answered are,
     /// runs that can go out do.
-    fn draw_consequences(&mut self, actions: &mut Vec<Action>) {
+    fn advance(&mut self, actions: &mut Vec<Action>) {
         loop {
             while let Some(key) = self.changed.pop_first() {
                 self.look(key, actions);
@@ -311,10 +311,15 @@ impl Core {
     }
 
     /// Answers a request.
-    pub(crate) fn answer(&mut self, request: RequestId, answer: Answer, actions: &mut Vec<Action>) {
+    pub(crate) fn answer(
+        &mut self,
+        request: RequestId,
+        answer: Response,
+        actions: &mut Vec<Action>,
+    ) {
         self.waiters.requests.remove(&request);
         self.counters.answers += 1;
-        actions.push(Action::Answer { request, answer });
+        actions.push(Action::Respond { request, answer });
     }
 
     pub(crate) fn refuse(
@@ -323,11 +328,11 @@ impl Core {
         refusal: Refusal,
         actions: &mut Vec<Action>,
     ) {
-        self.answer(request, Answer::Refused(refusal), actions);
+        self.answer(request, Response::Refused(refusal), actions);
     }
 
-    pub(crate) fn disbelieve(&mut self, why: Disbelief) {
-        self.counters.disbelieved[why] += 1;
+    pub(crate) fn ignore_report(&mut self, why: IgnoreReason) {
+        self.counters.ignored_reports[why] += 1;
     }
 
     pub(crate) fn serial(&mut self) -> u64 {

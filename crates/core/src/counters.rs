@@ -1,7 +1,7 @@
 //! Conservation counters: what came in, where it is, and what became of it.
 
-use crate::failure::{ByCancel, ByFailure, names};
-use crate::status::{BatchKind, ByDrop, TaskTally};
+use crate::failure::{ByCancelReason, ByFailureKind, names};
+use crate::status::{BatchType, ByDropReason, TaskTally};
 
 /// Where runs are. [`RunTally::balanced`] holds at any moment, for every task, batch and in total.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,9 +15,9 @@ pub struct RunTally {
     /// Runs that ended well.
     pub succeeded: u64,
     /// Runs that failed, by kind.
-    pub failed: ByFailure,
+    pub failed: ByFailureKind,
     /// Runs that were cancelled, by reason.
-    pub cancelled: ByCancel,
+    pub cancelled: ByCancelReason,
 }
 
 impl RunTally {
@@ -58,7 +58,7 @@ impl TaskCount {
 
 /// Where the runs and tasks of one kind of batch are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct KindTally {
+pub struct BatchTypeTally {
     /// Its runs.
     pub runs: RunTally,
     /// Its tasks.
@@ -67,7 +67,7 @@ pub struct KindTally {
 
 names!(
     /// Why something that was reported was not believed.
-    Disbelief, ByDisbelief {
+    IgnoreReason, ByIgnoreReason {
         /// There is no such runner.
         UnknownRunner = "unknown_runner",
         /// It comes from an earlier life of the runner.
@@ -77,7 +77,7 @@ names!(
         /// The attempt is being cancelled.
         Cancelling = "cancelling",
         /// It is about a run that is not part of the attempt, or was reported already.
-        NotOutstanding = "not_outstanding",
+        RunNotOpen = "not_outstanding",
         /// It says again what is known.
         Repeated = "repeated",
         /// It names a delivery that is over.
@@ -85,7 +85,7 @@ names!(
         /// It uses a request's number again.
         RepeatedRequest = "repeated_request",
         /// It was recorded before a crash, and is told when the core has been asked to start.
-        RecordedLate = "recorded_late",
+        RecordAfterStart = "recorded_late",
         /// It was recorded before a crash, and contradicts what is known: of no batch or task, or
         /// said before in another way.
         Contradiction = "contradiction",
@@ -99,9 +99,9 @@ pub struct Counters {
     /// All runs of all batches, also of those that are forgotten.
     pub runs: RunTally,
     /// What of it belongs to train batches.
-    pub train: KindTally,
+    pub train: BatchTypeTally,
     /// What of it belongs to eval batches.
-    pub eval: KindTally,
+    pub eval: BatchTypeTally,
     /// Inputs applied.
     pub inputs: u64,
     /// Attempts sent to runners.
@@ -109,9 +109,9 @@ pub struct Counters {
     /// Attempts that ended in any way.
     pub attempts_ended: u64,
     /// Runs that were sent again, by the kind of failure.
-    pub retries: ByFailure,
+    pub retries: ByFailureKind,
     /// Reports that were ignored, by reason.
-    pub disbelieved: ByDisbelief,
+    pub ignored_reports: ByIgnoreReason,
     /// Batches that were taken up again after a crash.
     pub batches_restored: u64,
     /// Runs of them that had ended before.
@@ -123,7 +123,7 @@ pub struct Counters {
     /// Payloads whose delivery was acknowledged.
     pub payloads_delivered: u64,
     /// Payloads that were dropped, by reason.
-    pub payloads_dropped: ByDrop,
+    pub payloads_dropped: ByDropReason,
     /// Payloads held now.
     pub payloads_held: u64,
     /// Bytes of payloads held now.
@@ -133,7 +133,7 @@ pub struct Counters {
     /// Requests that were answered.
     pub answers: u64,
     /// Requests whose asker went away.
-    pub withdrawn: u64,
+    pub abandoned: u64,
     /// Runners ordered to start.
     pub runners_started: u64,
     /// Runners ordered to stop.
@@ -141,7 +141,7 @@ pub struct Counters {
     /// Runners that were lost or replaced while they should have been alive.
     pub runners_lost: u64,
     /// Error messages that were cut to their limit.
-    pub messages_cut: u64,
+    pub messages_truncated: u64,
     /// Metrics that were dropped because a run had too many.
     pub metrics_dropped: u64,
     /// Successful attempts from which the dynamic timeout did not learn because it knows too many
@@ -151,25 +151,25 @@ pub struct Counters {
 
 impl Counters {
     /// Returns what belongs to one kind of batch.
-    pub const fn of(&self, kind: BatchKind) -> &KindTally {
+    pub const fn of(&self, kind: BatchType) -> &BatchTypeTally {
         match kind {
-            BatchKind::Train => &self.train,
-            BatchKind::Eval => &self.eval,
+            BatchType::Train => &self.train,
+            BatchType::Eval => &self.eval,
         }
     }
 
-    pub(crate) const fn of_mut(&mut self, kind: BatchKind) -> &mut KindTally {
+    pub(crate) const fn of_mut(&mut self, kind: BatchType) -> &mut BatchTypeTally {
         match kind {
-            BatchKind::Train => &mut self.train,
-            BatchKind::Eval => &mut self.eval,
+            BatchType::Train => &mut self.train,
+            BatchType::Eval => &mut self.eval,
         }
     }
 
     /// Returns the books that a run of a kind of batch stands in.
-    pub(crate) const fn books(&mut self, kind: BatchKind) -> [&mut RunTally; 2] {
+    pub(crate) const fn books(&mut self, kind: BatchType) -> [&mut RunTally; 2] {
         let of_kind = match kind {
-            BatchKind::Train => &mut self.train,
-            BatchKind::Eval => &mut self.eval,
+            BatchType::Train => &mut self.train,
+            BatchType::Eval => &mut self.eval,
         };
         [&mut self.runs, &mut of_kind.runs]
     }
@@ -184,7 +184,7 @@ impl Counters {
             && self.train.tasks.balanced()
             && self.eval.tasks.balanced()
             && self.payloads_received + self.payloads_restored == self.payloads_held + gone
-            && self.answers + self.withdrawn <= self.requests
+            && self.answers + self.abandoned <= self.requests
             && self.attempts_ended <= self.attempts_started
     }
 }

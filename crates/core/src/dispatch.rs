@@ -1,17 +1,17 @@
 //! Which runs go out next, and to whom.
 
 use crate::Core;
-use crate::action::{Action, Runs};
-use crate::batch::Retry;
-use crate::batch_id::Priority;
+use crate::action::{Action, RunRange};
+use crate::batch::PendingRetry;
+use crate::batch_id::BatchPriority;
 use crate::failure::CancelReason;
 use crate::ids::{AttemptId, BatchKey, RunnerId, TaskId};
-use crate::runner::{Attempt, Phase as RunnerPhase};
-use crate::status::BatchKind;
-use crate::stop::Phase;
-use crate::task::{Body, RunState, Work};
+use crate::runner::{RunnerPhase, SlotAttempt};
+use crate::status::BatchType;
+use crate::stop::CorePhase;
+use crate::task::{RunPhase, TaskPhase, TaskRuns};
 use crate::time::Time;
-use crate::view::Wake;
+use crate::view::DeadlineReason;
 
 /// How many retries, idle runners and batches are looked at for one that fits. More would make the
 /// cost of a dispatch depend on how much is pending; what is passed over is found again when
@@ -19,13 +19,13 @@ use crate::view::Wake;
 const LOOK_AHEAD: usize = 8;
 
 /// The place of a batch in the order of service.
-type Rank = (Priority, BatchKey);
+type BatchRank = (BatchPriority, BatchKey);
 
 /// A slice that can go out, and where.
-struct Match {
+struct DispatchMatch {
     batch: BatchKey,
     task: TaskId,
-    runs: Runs,
+    runs: RunRange,
     runner: RunnerId,
 }
 
@@ -33,7 +33,7 @@ impl Core {
     /// Sends out everything that can go: batches in order, and inside a batch retries before what
     /// was never tried, each first come first served.
     pub(crate) fn dispatch(&mut self, actions: &mut Vec<Action>) {
-        if self.phase != Phase::Running {
+        if self.phase != CorePhase::Running {
             return;
         }
         while !self.pool.idle.is_empty() {
@@ -52,7 +52,7 @@ impl Core {
     }
 
     /// Finds the first batch with fresh work that there is room for.
-    pub(crate) fn first_fresh(&self) -> Option<Rank> {
+    pub(crate) fn first_fresh(&self) -> Option<BatchRank> {
         self.queues.fresh.iter().take(LOOK_AHEAD).find(|rank| self.room_for(rank.1)).copied()
     }
 
@@ -69,7 +69,7 @@ impl Core {
     }
 
     /// Takes the next slice of a batch with fresh work.
-    fn take_fresh(&mut self, rank: Rank) -> Option<Match> {
+    fn take_fresh(&mut self, rank: BatchRank) -> Option<DispatchMatch> {
         let runner = self.pool.idle.first()?.1;
         let most = self.most_at_once();
         let batch = self.batches.get_mut(&rank.1)?;
@@ -80,12 +80,12 @@ impl Core {
             self.queues.fresh.remove(&rank);
         }
         let (task, runs) = found?;
-        Some(Match { batch: rank.1, task, runs, runner })
+        Some(DispatchMatch { batch: rank.1, task, runs, runner })
     }
 
     /// Finds a retry of a batch up to the one whose fresh work is next.
-    fn next_retry(&mut self, fresh: Option<Rank>) -> Option<Match> {
-        let ranks: Vec<Rank> = self.queues.retrying.iter().take(LOOK_AHEAD).copied().collect();
+    fn next_retry(&mut self, fresh: Option<BatchRank>) -> Option<DispatchMatch> {
+        let ranks: Vec<BatchRank> = self.queues.retrying.iter().take(LOOK_AHEAD).copied().collect();
         let mut earliest: Option<Time> = None;
         for rank in ranks {
             if fresh.is_some_and(|fresh| fresh < rank) {
@@ -99,7 +99,11 @@ impl Core {
             }
         }
         if let Some(at) = earliest {
-            self.timers.set(Wake::Elsewhere, &mut self.queues.elsewhere, Some(at));
+            self.timers.set(
+                DeadlineReason::AnyRunner,
+                &mut self.queues.other_runner_until,
+                Some(at),
+            );
         }
         None
     }
@@ -114,7 +118,7 @@ impl Core {
     }
 
     /// Finds a retry and an idle runner other than the one it failed on.
-    fn match_retry(&mut self, key: BatchKey, earliest: &mut Option<Time>) -> Option<Match> {
+    fn match_retry(&mut self, key: BatchKey, earliest: &mut Option<Time>) -> Option<DispatchMatch> {
         let (now, alive) = (self.now, self.pool.alive);
         let batch = self.batches.get_mut(&key)?;
         let mut found = None;
@@ -134,12 +138,12 @@ impl Core {
             *earliest = Some(earliest.map_or(until, |earliest| earliest.min(until)));
         }
         let (at, runner) = found?;
-        let Retry { task, run, .. } = batch.retries.remove(at)?;
-        let runs = Runs { first: run.0, count: 1 };
+        let PendingRetry { task, run, .. } = batch.retries.remove(at)?;
+        let runs = RunRange { first: run.0, count: 1 };
         if batch.retries.is_empty() {
             self.queues.retrying.remove(&batch.rank());
         }
-        Some(Match { batch: key, task, runs, runner })
+        Some(DispatchMatch { batch: key, task, runs, runner })
     }
 
     /// Tells whether a batch may add to the payloads that are held. Those behind the first may
@@ -149,35 +153,35 @@ impl Core {
         let batch = &self.batches[&key];
         let (budget, held) = (self.config.limits.payload_bytes, self.counters.payload_bytes_held);
         match batch.kind {
-            BatchKind::Eval => true,
-            BatchKind::Train
+            BatchType::Eval => true,
+            BatchType::Train
                 if self.queues.order.first().is_some_and(|(_, first)| *first == key) =>
             {
                 held < budget || batch.held_bytes < budget / 2
             }
-            BatchKind::Train => held < budget / 2,
+            BatchType::Train => held < budget / 2,
         }
     }
 
-    fn start_attempt(&mut self, found: Match, actions: &mut Vec<Action>) {
-        let Match { batch: key, task: id, runs, runner } = found;
+    fn start_attempt(&mut self, found: DispatchMatch, actions: &mut Vec<Action>) {
+        let DispatchMatch { batch: key, task: id, runs, runner } = found;
         let attempt = AttemptId(self.serials.attempt);
         let Some(batch) = self.batches.get_mut(&key) else { return };
         let task = &mut batch.tasks[id.0 as usize];
-        if matches!(task.body, Body::Fresh) {
-            task.body = Body::Working(Box::new(Work::new(task.total)));
+        if matches!(task.body, TaskPhase::Fresh) {
+            task.body = TaskPhase::Working(Box::new(TaskRuns::new(task.total)));
         }
-        let Body::Working(work) = &mut task.body else { return };
+        let TaskPhase::Working(work) = &mut task.body else { return };
         for run in runs.iter() {
-            work.runs[run.0 as usize].state = RunState::InFlight(attempt);
+            work.runs[run.0 as usize].state = RunPhase::InFlight(attempt);
         }
         let kills = work.kills;
         let cap = self.config.max_timeout;
         let timeout = match batch.kind {
-            BatchKind::Train => {
-                self.usual.timeout(task.workflow, runs.count, &self.config.dynamic_timeout, cap)
+            BatchType::Train => {
+                self.durations.timeout(task.workflow, runs.count, &self.config.dynamic_timeout, cap)
             }
-            BatchKind::Eval => cap,
+            BatchType::Eval => cap,
         };
         let count = u64::from(runs.count);
         let [all, of_kind] = self.counters.books(batch.kind);
@@ -197,9 +201,9 @@ impl Core {
             task: id,
             runs,
             timeout,
-            kills,
+            suspected_losses: kills,
         });
-        let attempt = Attempt {
+        let attempt = SlotAttempt {
             id: attempt,
             batch: key,
             task: id,

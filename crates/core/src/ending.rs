@@ -4,23 +4,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::Core;
-use crate::action::{Action, Cancel};
-use crate::batch::Retry;
+use crate::action::{Action, AttemptCancelReason};
+use crate::batch::PendingRetry;
 use crate::counters::RunTally;
-use crate::failure::{CancelReason, FailureKind, Groups, Then};
+use crate::failure::{CancelReason, FailureKind, GroupPolicy, OnExhausted};
 use crate::ids::{BatchKey, RunId, RunnerId, TaskId};
-use crate::input::{Report, RunOutcome, Unresponsive};
-use crate::notice::{Notice, Over};
-use crate::record::{Ending, Record};
-use crate::runner::Phase as RunnerPhase;
+use crate::input::{RunOutcome, RunnerReport, UnresponsivePolicy};
+use crate::notice::{CoreEvent, RunEnd};
+use crate::record::{LedgerRecord, RecordedEnd};
+use crate::runner::RunnerPhase;
 use crate::status::{DropReason, Payload, Status, TaskTally};
-use crate::stop::Phase;
-use crate::task::{Body, Ended, RunState};
-use crate::view::Wake;
+use crate::stop::CorePhase;
+use crate::task::{EndedTask, RunPhase, TaskPhase};
+use crate::view::DeadlineReason;
 
 /// What becomes of the finished runs of a task that is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Partial {
+pub(crate) enum PartialPolicy {
     Keep,
     Drop,
 }
@@ -29,18 +29,18 @@ pub(crate) enum Partial {
 type How = fn(&mut TaskTally) -> &mut u64;
 
 /// Books the end of one run.
-fn book(tally: &mut RunTally, from: RunState, to: RunState) {
+fn book(tally: &mut RunTally, from: RunPhase, to: RunPhase) {
     match from {
-        RunState::Pending => tally.pending -= 1,
-        RunState::InFlight(_) => tally.running -= 1,
-        RunState::Succeeded | RunState::Failed(_) | RunState::Cancelled(_) => {}
+        RunPhase::Pending => tally.pending -= 1,
+        RunPhase::InFlight(_) => tally.running -= 1,
+        RunPhase::Succeeded | RunPhase::Failed(_) | RunPhase::Cancelled(_) => {}
     }
     match to {
-        RunState::Pending => tally.pending += 1,
-        RunState::InFlight(_) => tally.running += 1,
-        RunState::Succeeded => tally.succeeded += 1,
-        RunState::Failed(kind) => tally.failed[kind] += 1,
-        RunState::Cancelled(reason) => tally.cancelled[reason] += 1,
+        RunPhase::Pending => tally.pending += 1,
+        RunPhase::InFlight(_) => tally.running += 1,
+        RunPhase::Succeeded => tally.succeeded += 1,
+        RunPhase::Failed(kind) => tally.failed[kind] += 1,
+        RunPhase::Cancelled(reason) => tally.cancelled[reason] += 1,
     }
 }
 
@@ -52,24 +52,29 @@ impl Core {
         key: BatchKey,
         task: TaskId,
         run: RunId,
-        ending: Ending,
+        ending: RecordedEnd,
         actions: &mut Vec<Action>,
     ) {
         let record = self.recorded(key).then(|| ending.clone());
-        if self.leave(key, task, run, ending)
+        if self.close_run(key, task, run, ending)
             && let Some(ending) = record
         {
-            actions.push(Action::Record(Record::RunEnded { batch: key, task, run, ending }));
+            actions.push(Action::AppendRecord(LedgerRecord::RunEnded {
+                batch: key,
+                task,
+                run,
+                ending,
+            }));
         }
     }
 
     /// Takes a run that is pending or in flight out of the books; tells whether it was.
-    pub(crate) fn leave(
+    pub(crate) fn close_run(
         &mut self,
         key: BatchKey,
         task: TaskId,
         run: RunId,
-        ending: Ending,
+        ending: RecordedEnd,
     ) -> bool {
         let Some(batch) = self.batches.get_mut(&key) else { return false };
         let Some(work) = batch.work_mut(task) else { return false };
@@ -78,20 +83,20 @@ impl Core {
         if !from.open() {
             return false;
         }
-        let over = self.notices.is_some().then(|| Over::of(&ending));
+        let over = self.notices.is_some().then(|| RunEnd::of(&ending));
         let (mut held, mut failed) = (None, None);
         record.state = match ending {
-            Ending::Succeeded { payload, metrics } => {
+            RecordedEnd::Succeeded { payload, metrics } => {
                 record.payload = payload;
                 record.metrics = metrics;
                 held = payload;
-                RunState::Succeeded
+                RunPhase::Succeeded
             }
-            Ending::Failed { kind, message } => {
+            RecordedEnd::Failed { kind, message } => {
                 failed = Some((kind, message));
-                RunState::Failed(kind)
+                RunPhase::Failed(kind)
             }
-            Ending::Cancelled { reason } => RunState::Cancelled(reason),
+            RecordedEnd::Cancelled { reason } => RunPhase::Cancelled(reason),
         };
         let to = record.state;
         work.unfinished -= 1;
@@ -99,10 +104,10 @@ impl Core {
             && work.first_error.as_ref().is_none_or(|first| run < first.run)
         {
             let (kind, message) = (*kind, Arc::clone(message));
-            work.first_error = Some(crate::status::Failure { run, kind, message });
+            work.first_error = Some(crate::status::FailedRun { run, kind, message });
         }
         if let Some((kind, message)) = failed
-            && self.config.failures.rule(kind).then == Then::FailBatch
+            && self.config.failures.rule(kind).then == OnExhausted::FailBatch
             && batch.failed.is_none()
         {
             batch.failed = Some((kind, message));
@@ -119,7 +124,7 @@ impl Core {
         }
         self.progress.last = self.now;
         if let Some(how) = over {
-            self.note(|| Notice::Over { batch: key, task, run, how });
+            self.note(|| CoreEvent::Over { batch: key, task, run, how });
         }
         true
     }
@@ -144,13 +149,13 @@ impl Core {
         for run in runs {
             let Some(failures) = self.charge(key, id, *run, kind) else { continue };
             if failures > rule.retries || self.poisoned(key, id, kind) {
-                let ending = Ending::Failed { kind, message: Arc::clone(&message) };
+                let ending = RecordedEnd::Failed { kind, message: Arc::clone(&message) };
                 self.end_run(key, id, *run, ending, actions);
             } else {
                 self.counters.retries[kind] += 1;
                 self.note(|| {
                     let message = Arc::clone(&message);
-                    Notice::Retried { batch: key, task: id, run: *run, kind, message }
+                    CoreEvent::Retried { batch: key, task: id, run: *run, kind, message }
                 });
                 self.requeue(key, id, &[*run], rule.wait(failures), runner, actions);
             }
@@ -165,7 +170,7 @@ impl Core {
     /// the machinery's.
     fn charge(&mut self, key: BatchKey, id: TaskId, run: RunId, kind: FailureKind) -> Option<u32> {
         let run = &mut self.batches.get_mut(&key)?.work_mut(id)?.runs[run.0 as usize];
-        if !matches!(run.state, RunState::InFlight(_)) {
+        if !matches!(run.state, RunPhase::InFlight(_)) {
             return None;
         }
         let failures = match kind {
@@ -196,13 +201,13 @@ impl Core {
         let Some(batch) = self.batches.get_mut(&key) else { return };
         batch.retries.retain(|retry| retry.task != id);
         let Some(work) = batch.work(id) else { return };
-        let waiting = |run: &u32| work.runs[*run as usize].state == RunState::Pending;
+        let waiting = |run: &u32| work.runs[*run as usize].state == RunPhase::Pending;
         let runs: Vec<u32> = (0..work.runs.len() as u32).filter(waiting).collect();
         if batch.retries.is_empty() {
             self.queues.retrying.remove(&batch.rank());
         }
         for run in runs {
-            let ending = Ending::Failed { kind, message: Arc::clone(message) };
+            let ending = RecordedEnd::Failed { kind, message: Arc::clone(message) };
             self.end_run(key, id, RunId(run), ending, actions);
         }
     }
@@ -219,21 +224,21 @@ impl Core {
     ) {
         let until = self.now.after(pause).after(self.config.supervision.elsewhere_wait);
         for run in runs {
-            if self.phase != Phase::Running {
-                let ending = Ending::Cancelled { reason: CancelReason::Stopped };
+            if self.phase != CorePhase::Running {
+                let ending = RecordedEnd::Cancelled { reason: CancelReason::Stopped };
                 self.end_run(key, task, *run, ending, actions);
                 continue;
             }
             let Some(batch) = self.batches.get_mut(&key) else { return };
             let Some(work) = batch.work_mut(task) else { return };
-            work.runs[run.0 as usize].state = RunState::Pending;
+            work.runs[run.0 as usize].state = RunPhase::Pending;
             let [all, of_kind] = self.counters.books(batch.kind);
             for tally in [&mut batch.runs, all, of_kind] {
                 tally.running -= 1;
                 tally.pending += 1;
             }
             self.progress.last = self.now;
-            let retry = Retry { task, run: *run, avoid: (runner, until) };
+            let retry = PendingRetry { task, run: *run, avoid: (runner, until) };
             if pause.is_zero() {
                 batch.retries.push_back(retry);
                 self.queues.retrying.insert(batch.rank());
@@ -241,7 +246,7 @@ impl Core {
             }
             let serial = self.serial();
             let mut timer = None;
-            self.timers.set(Wake::Retry(serial), &mut timer, Some(self.now.after(pause)));
+            self.timers.set(DeadlineReason::Retry(serial), &mut timer, Some(self.now.after(pause)));
             self.queues.paused.insert(serial, (key, retry));
         }
     }
@@ -252,7 +257,7 @@ impl Core {
         let Some(batch) = self.batches.get_mut(&key) else { return };
         let Some(work) = batch.work(retry.task) else { return };
         // What was cancelled meanwhile is not tried again.
-        if work.runs[retry.run.0 as usize].state == RunState::Pending {
+        if work.runs[retry.run.0 as usize].state == RunPhase::Pending {
             batch.retries.push_back(retry);
             self.queues.retrying.insert(batch.rank());
         }
@@ -267,7 +272,7 @@ impl Core {
     ) {
         let work = self.batches.get(&key).and_then(|batch| batch.work(id));
         if work.is_some_and(|work| work.unfinished == 0) {
-            self.end_task(key, id, Partial::Keep, DropReason::PartialTask, actions);
+            self.end_task(key, id, PartialPolicy::Keep, DropReason::PartialTask, actions);
         }
     }
 
@@ -276,13 +281,15 @@ impl Core {
         &mut self,
         key: BatchKey,
         id: TaskId,
-        partial: Partial,
+        partial: PartialPolicy,
         reason: DropReason,
         actions: &mut Vec<Action>,
     ) {
         let Some(batch) = self.batches.get_mut(&key) else { return };
         let task = &mut batch.tasks[id.0 as usize];
-        let Body::Working(work) = std::mem::replace(&mut task.body, Body::Gone) else { return };
+        let TaskPhase::Working(work) = std::mem::replace(&mut task.body, TaskPhase::Gone) else {
+            return;
+        };
         let mut ended = work.into_ended(task.total);
         let status = &ended.status;
         // A run that somebody had cancelled ended for good: its task was not cut for that.
@@ -290,11 +297,11 @@ impl Core {
         let mut dropped = None;
         let how: How = if status.ok() {
             |tally| &mut tally.ok
-        } else if cut && (status.completed_runs == 0 || partial == Partial::Drop) {
+        } else if cut && (status.completed_runs == 0 || partial == PartialPolicy::Drop) {
             dropped = Some(reason);
             |tally| &mut tally.cancelled
         } else if status.completed_runs > 0 {
-            dropped = (self.config.failures.groups == Groups::Whole)
+            dropped = (self.config.failures.groups == GroupPolicy::Whole)
                 .then_some(DropReason::IncompleteGroup);
             |tally| &mut tally.partial
         } else {
@@ -303,7 +310,7 @@ impl Core {
         let payloads = dropped.map(|_| std::mem::take(&mut ended.payloads));
         self.note(|| {
             let status = Arc::clone(&ended.status);
-            Notice::Ended { batch: key, task: id, status, dropped }
+            CoreEvent::Ended { batch: key, task: id, status, dropped }
         });
         if dropped != Some(reason) {
             self.keep_ended(key, id, ended);
@@ -314,9 +321,9 @@ impl Core {
         self.close_task(key, how);
     }
 
-    fn keep_ended(&mut self, key: BatchKey, id: TaskId, ended: Ended) {
+    fn keep_ended(&mut self, key: BatchKey, id: TaskId, ended: EndedTask) {
         let Some(batch) = self.batches.get_mut(&key) else { return };
-        batch.tasks[id.0 as usize].body = Body::Ended(Box::new(ended));
+        batch.tasks[id.0 as usize].body = TaskPhase::Ended(Box::new(ended));
         batch.results.push(id);
     }
 
@@ -340,12 +347,12 @@ impl Core {
 
     /// Cuts a batch: everything that has not ended is cancelled, at once. Runners that work on it
     /// are told, and what they say about it does not count any more.
-    pub(crate) fn cut(
+    pub(crate) fn truncate(
         &mut self,
         key: BatchKey,
         why: CancelReason,
-        partial: Partial,
-        unresponsive: Unresponsive,
+        partial: PartialPolicy,
+        unresponsive: UnresponsivePolicy,
         actions: &mut Vec<Action>,
     ) {
         let Some(batch) = self.batches.get(&key) else { return };
@@ -361,12 +368,17 @@ impl Core {
                 );
                 if theirs {
                     let runner = RunnerId(at as u32);
-                    self.cancel_attempt(runner, Cancel::Runs(why), unresponsive, actions);
+                    self.cancel_attempt(
+                        runner,
+                        AttemptCancelReason::Runs(why),
+                        unresponsive,
+                        actions,
+                    );
                 }
             }
         }
-        let keep = partial == Partial::Keep;
-        self.record(key, actions, || Record::Cut { batch: key, reason: why, keep });
+        let keep = partial == PartialPolicy::Keep;
+        self.record(key, actions, || LedgerRecord::Truncated { batch: key, reason: why, keep });
         self.cut_tasks(key, why, partial, actions);
     }
 
@@ -375,7 +387,7 @@ impl Core {
         &mut self,
         key: BatchKey,
         why: CancelReason,
-        partial: Partial,
+        partial: PartialPolicy,
         actions: &mut Vec<Action>,
     ) {
         let reason = match why {
@@ -398,22 +410,22 @@ impl Core {
         key: BatchKey,
         id: TaskId,
         why: CancelReason,
-        (partial, reason): (Partial, DropReason),
+        (partial, reason): (PartialPolicy, DropReason),
         actions: &mut Vec<Action>,
     ) {
         let Some(batch) = self.batches.get_mut(&key) else { return };
         let task = &mut batch.tasks[id.0 as usize];
         let total = task.total;
         match task.body {
-            Body::Fresh => self.cancel_fresh(key, id, why),
-            Body::Working(_) => {
+            TaskPhase::Fresh => self.cancel_fresh(key, id, why),
+            TaskPhase::Working(_) => {
                 for run in 0..total {
                     // Recorded as one cut.
-                    self.leave(key, id, RunId(run), Ending::Cancelled { reason: why });
+                    self.close_run(key, id, RunId(run), RecordedEnd::Cancelled { reason: why });
                 }
                 self.end_task(key, id, partial, reason, actions);
             }
-            Body::Ended(_) | Body::Gone => {}
+            TaskPhase::Ended(_) | TaskPhase::Gone => {}
         }
     }
 
@@ -421,7 +433,7 @@ impl Core {
     fn cancel_fresh(&mut self, key: BatchKey, id: TaskId, why: CancelReason) {
         let Some(batch) = self.batches.get_mut(&key) else { return };
         let task = &mut batch.tasks[id.0 as usize];
-        task.body = Body::Gone;
+        task.body = TaskPhase::Gone;
         let total = u64::from(task.total);
         let [all, of_kind] = self.counters.books(batch.kind);
         for tally in [&mut batch.runs, all, of_kind] {
@@ -436,13 +448,13 @@ impl Core {
 
     fn note_fresh_cut(&mut self, batch: BatchKey, task: TaskId, reason: CancelReason, runs: u32) {
         for run in (0..runs).map(RunId) {
-            let how = Over::Cancelled { reason };
-            self.note(|| Notice::Over { batch, task, run, how });
+            let how = RunEnd::Cancelled { reason };
+            self.note(|| CoreEvent::Over { batch, task, run, how });
         }
         let mut status = Status { total_runs: runs, ..Status::default() };
         status.cancelled_runs[reason] += u64::from(runs);
         let status = Arc::new(status);
-        self.note(|| Notice::Ended { batch, task, status, dropped: None });
+        self.note(|| CoreEvent::Ended { batch, task, status, dropped: None });
     }
 
     /// Cancels the runs of a batch that wait for a runner; those that are running go on.
@@ -460,26 +472,31 @@ impl Core {
             let id = TaskId(at as u32);
             let task = &self.batches[&key].tasks[at];
             match &task.body {
-                Body::Fresh => {
+                TaskPhase::Fresh => {
                     let runs = if self.recorded(key) { task.total } else { 0 };
                     let ended = |run| {
-                        let ending = Ending::Cancelled { reason: why };
-                        Action::Record(Record::RunEnded { batch: key, task: id, run, ending })
+                        let ending = RecordedEnd::Cancelled { reason: why };
+                        Action::AppendRecord(LedgerRecord::RunEnded {
+                            batch: key,
+                            task: id,
+                            run,
+                            ending,
+                        })
                     };
                     actions.extend((0..runs).map(RunId).map(ended));
                     self.cancel_fresh(key, id, why);
                 }
-                Body::Working(work) => {
+                TaskPhase::Working(work) => {
                     let pending: Vec<RunId> = (0..task.total)
-                        .filter(|run| work.runs[*run as usize].state == RunState::Pending)
+                        .filter(|run| work.runs[*run as usize].state == RunPhase::Pending)
                         .map(RunId)
                         .collect();
                     for run in pending {
-                        self.end_run(key, id, run, Ending::Cancelled { reason: why }, actions);
+                        self.end_run(key, id, run, RecordedEnd::Cancelled { reason: why }, actions);
                     }
                     self.end_task_if_done(key, id, actions);
                 }
-                Body::Ended(_) | Body::Gone => {}
+                TaskPhase::Ended(_) | TaskPhase::Gone => {}
             }
         }
         self.clear_queue(key);
@@ -515,7 +532,7 @@ impl Core {
     }
 
     /// Drops a payload that was never held; `key` is the batch it was meant for, if known.
-    pub(crate) fn drop_stray(
+    pub(crate) fn drop_unheld_payload(
         &mut self,
         key: Option<BatchKey>,
         payload: Option<Payload>,
@@ -531,10 +548,13 @@ impl Core {
     }
 
     /// Drops what came with a report that is not even looked at.
-    pub(crate) fn drop_unheard(&mut self, report: Report, actions: &mut Vec<Action>) {
-        if let Report::RunFinished { outcome: RunOutcome::Succeeded { payload, .. }, .. } = report {
+    pub(crate) fn drop_ignored_payload(&mut self, report: RunnerReport, actions: &mut Vec<Action>) {
+        if let RunnerReport::RunFinished {
+            outcome: RunOutcome::Succeeded { payload, .. }, ..
+        } = report
+        {
             self.counters.payloads_received += u64::from(payload.is_some());
-            self.drop_stray(None, payload, DropReason::Late, actions);
+            self.drop_unheld_payload(None, payload, DropReason::Late, actions);
         }
     }
 
@@ -544,7 +564,7 @@ impl Core {
         if message.len() <= most {
             return message;
         }
-        self.counters.messages_cut += 1;
+        self.counters.messages_truncated += 1;
         message[..message.floor_char_boundary(most)].into()
     }
 }

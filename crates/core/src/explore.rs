@@ -18,13 +18,13 @@ mod pace;
 mod plan;
 mod progress;
 
-pub use self::pace::{Pace, Style};
+pub use self::pace::{PlanConfig, PlanStyle};
 pub use self::plan::Plan;
-pub use self::progress::Progress;
+pub use self::progress::PlanProgress;
 
 /// What happened. Orders are answered by facts; the others come of themselves.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fact {
+pub enum PlanInput {
     /// A step's tasks were submitted. Answers [`Order::Begin`].
     Begun(u64),
     /// There are no more tasks. Answers [`Order::Begin`] too, and may come of itself.
@@ -41,7 +41,7 @@ pub enum Fact {
     /// The evaluations of a step were finished. Answers [`Order::FinishEval`].
     EvalFinished(u64),
     /// The exchange that was ordered is over. Answers [`Order::Sync`] and [`Order::Close`].
-    Synced(Exchange),
+    Synced(SyncResult),
     /// Weights of this version were published. Of interest with [`Style::FullyAsync`] alone, where
     /// an [`Order::Load`] follows as soon as no evaluation is under way.
     Published(u64),
@@ -51,7 +51,7 @@ pub enum Fact {
     Loaded(u64),
     /// Other explorers of the job have submitted so many experiences in all. They count for the
     /// staleness, since the trainer trains on them too.
-    Elsewhere(u64),
+    OthersSubmitted(u64),
     /// The trainer is done, as it said without being asked: nothing new is begun, and the job
     /// comes to its end.
     TrainerDone,
@@ -63,7 +63,7 @@ pub enum Fact {
 /// What came of an exchange. That a trainer failed, or a wait timed out, is no fact but the end of
 /// the process; a restart goes on from [`Plan::progress`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Exchange {
+pub enum SyncResult {
     /// The servers have weights of this version.
     Version(u64),
     /// The trainer has nothing newer, and will not have until it gets more experiences.
@@ -75,12 +75,12 @@ pub enum Exchange {
 /// What is to be done. At most one order of each kind is unanswered; different kinds are carried
 /// out side by side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum PlanAction {
     /// Draw the tasks of a step and submit them. After a crash it can be given for a step whose
     /// tasks are submitted already, if [`Fact::Begun`] was not kept; so can [`Order::Evaluate`].
-    Begin(u64),
+    BeginStep(u64),
     /// Wait for a step and finalize it. Given for one step at a time, in order.
-    Finalize(u64),
+    FinalizeStep(u64),
     /// Submit the evaluations of a step; of step 0 before anything else. Behind the last exchange
     /// it is the final evaluation: of the last step, or of the one after it if the last one was
     /// evaluated with older weights already, because nobody knew that it was the last.
@@ -102,7 +102,7 @@ pub enum Order {
     Load,
     /// All experiences are delivered: tell the trainer that no more come, wait for its last
     /// weights, and load them. Answered by [`Fact::Synced`]; at once if the trainer is done.
-    Close,
+    FinishTraining,
     /// Everything is done. It has no answer.
     End,
 }

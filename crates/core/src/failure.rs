@@ -72,7 +72,7 @@ pub(crate) use names;
 
 names!(
     /// Why a run failed.
-    FailureKind, ByFailure {
+    FailureKind, ByFailureKind {
         /// The user's code raised.
         Workflow = "workflow",
         /// The attempt lasted longer than it may.
@@ -88,7 +88,7 @@ names!(
 
 names!(
     /// Why a run was cancelled.
-    CancelReason, ByCancel {
+    CancelReason, ByCancelReason {
         /// Its batch was aborted.
         Aborted = "aborted",
         /// Enough other tasks of its batch had finished.
@@ -112,25 +112,25 @@ names!(
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailurePolicy {
     /// When the user's code raised.
-    pub workflow: Rule,
+    pub workflow: FailureRule,
     /// When the attempt lasted too long.
-    pub timeout: Rule,
+    pub timeout: FailureRule,
     /// When the runner was lost while it was not the task that killed it. A task that is suspected
     /// of killing runners is bounded by [`poison_limit`](Self::poison_limit) instead.
-    pub runner_lost: Rule,
+    pub runner_lost: FailureRule,
     /// When no inference server answered.
-    pub model_unavailable: Rule,
+    pub model_unavailable: FailureRule,
     /// When the output could not be used.
-    pub invalid_output: Rule,
+    pub invalid_output: FailureRule,
     /// After how many lost runners a task that is suspected each time is failed.
     pub poison_limit: u32,
     /// What becomes of the good runs of a task some of whose runs failed.
-    pub groups: Groups,
+    pub groups: GroupPolicy,
 }
 
 impl FailurePolicy {
     /// Returns the rule for a kind.
-    pub const fn rule(&self, kind: FailureKind) -> &Rule {
+    pub const fn rule(&self, kind: FailureKind) -> &FailureRule {
         match kind {
             FailureKind::Workflow => &self.workflow,
             FailureKind::Timeout => &self.timeout,
@@ -143,16 +143,16 @@ impl FailurePolicy {
     /// Returns the policy in which a task may fail `retries` more times of its own, and in which
     /// what the machinery does wrong has a larger budget of its own.
     pub fn with_retries(retries: u32) -> Self {
-        let own = Rule { retries, backoff: Duration::ZERO, then: Then::FailRun };
-        let machinery = Rule { retries: 10, ..own };
+        let own = FailureRule { retries, backoff: Duration::ZERO, then: OnExhausted::FailRun };
+        let machinery = FailureRule { retries: 10, ..own };
         Self {
             workflow: own,
             timeout: own,
             runner_lost: machinery,
-            model_unavailable: Rule { backoff: Duration::from_secs(1), ..machinery },
+            model_unavailable: FailureRule { backoff: Duration::from_secs(1), ..machinery },
             invalid_output: own,
             poison_limit: 3,
-            groups: Groups::Partial,
+            groups: GroupPolicy::Partial,
         }
     }
 }
@@ -165,7 +165,7 @@ impl Default for FailurePolicy {
 
 /// What follows a failure of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rule {
+pub struct FailureRule {
     /// A run that has failed in this way is tried again if it has had at most this many failures
     /// of the same sort: of its own (workflow, timeout, invalid output), or of the machinery around
     /// it (lost runners, absent models).
@@ -173,21 +173,21 @@ pub struct Rule {
     /// How long to wait before the first retry; doubles with each, up to a minute.
     pub backoff: Duration,
     /// What happens when the retries are used up.
-    pub then: Then,
+    pub then: OnExhausted,
 }
 
-impl Rule {
+impl FailureRule {
     /// Returns how long to wait before the retry that follows the `failures`-th failure.
     pub fn wait(&self, failures: u32) -> Duration {
-        const LONGEST: Duration = Duration::from_secs(60);
+        const MAX_BACKOFF: Duration = Duration::from_secs(60);
         let doublings = failures.saturating_sub(1).min(16);
-        self.backoff.saturating_mul(1 << doublings).min(LONGEST.max(self.backoff))
+        self.backoff.saturating_mul(1 << doublings).min(MAX_BACKOFF.max(self.backoff))
     }
 }
 
 /// What happens when the retries of a run are used up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Then {
+pub enum OnExhausted {
     /// The run has failed; its task and batch go on without it.
     FailRun,
     /// The batch has failed: the rest is cancelled and whoever waits is told.
@@ -196,7 +196,7 @@ pub enum Then {
 
 /// What becomes of the good runs of a task some of whose runs failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Groups {
+pub enum GroupPolicy {
     /// They are delivered.
     Partial,
     /// They are dropped, and counted as dropped: a group is trained whole or not at all.

@@ -4,26 +4,26 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::Core;
-use crate::action::{Action, Answer, Refusal};
-use crate::batch::{Owner, Patience, Wants};
+use crate::action::{Action, Refusal, Response};
+use crate::batch::{BatchOwner, WaitGoal, WaitTimeout};
 use crate::batch_id::BatchId;
 use crate::collect::waiter_mut;
-use crate::ending::Partial;
+use crate::ending::PartialPolicy;
 use crate::failure::CancelReason;
 use crate::ids::{BatchKey, RequestId, TaskId};
-use crate::input::Unresponsive;
-use crate::lease::Recipient;
+use crate::input::UnresponsivePolicy;
+use crate::lease::LeaseRecipient;
 use crate::metrics::Metrics;
-use crate::notice::Notice;
-use crate::record::Record;
-use crate::status::{BatchKind, BatchResult, BatchState};
-use crate::stop::Phase;
-use crate::task::{Body, RunState, Task};
+use crate::notice::CoreEvent;
+use crate::record::LedgerRecord;
+use crate::status::{BatchResult, BatchState, BatchType};
+use crate::stop::CorePhase;
+use crate::task::{CoreTask, RunPhase, TaskPhase};
 use crate::time::Time;
-use crate::view::Wake;
+use crate::view::DeadlineReason;
 
 /// What a finalizer finds.
-enum Verdict {
+enum FinalizeCheck {
     Wait,
     /// Enough has ended; what has not is cut for this reason.
     Close(CancelReason),
@@ -35,7 +35,7 @@ impl Core {
         &mut self,
         request: RequestId,
         id: BatchId,
-        expected: BatchKind,
+        expected: BatchType,
         timeout: Option<Duration>,
         actions: &mut Vec<Action>,
     ) {
@@ -43,29 +43,31 @@ impl Core {
             return self.refuse(request, Refusal::NotRegistered { batch: id }, actions);
         };
         let batch = &self.batches[&key];
-        let Owner::Coordinator(state) = batch.owner else {
+        let BatchOwner::Coordinator(state) = batch.owner else {
             return self.refuse(request, Refusal::NotRegistered { batch: id }, actions);
         };
         let kind = batch.kind;
         if kind != expected {
-            let refusal = Refusal::WrongKind { batch: id, kind, expected };
+            let refusal = Refusal::WrongBatchType { batch: id, kind, expected };
             return self.refuse(request, refusal, actions);
         }
         match (state, &batch.result, &batch.abort) {
             (BatchState::Finalized, Some(result), _) => {
-                let answer = Answer::Finalized(Arc::clone(result));
+                let answer = Response::Finalized(Arc::clone(result));
                 self.answer(request, answer, actions);
             }
             (BatchState::Aborted, _, Some(abort)) => {
                 let reason = Arc::clone(&abort.reason);
                 self.refuse(request, Refusal::Aborted { batch: id, reason }, actions);
             }
-            (BatchState::Running, ..) if self.phase == Phase::Stopping && self.unfinished(key) => {
+            (BatchState::Running, ..)
+                if self.phase == CorePhase::Stopping && self.unfinished(key) =>
+            {
                 self.refuse(request, Refusal::Stopped, actions);
             }
             _ => {
-                let patience = Patience::new(self.now, timeout, self.config.default_timeout);
-                self.wait(key, request, Wants::Finalize, patience);
+                let patience = WaitTimeout::new(self.now, timeout, self.config.default_timeout);
+                self.wait(key, request, WaitGoal::Finalize, patience);
             }
         }
     }
@@ -83,14 +85,14 @@ impl Core {
         actions: &mut Vec<Action>,
     ) {
         match self.verdict(key, request) {
-            Verdict::Wait => {}
-            Verdict::Refuse(refusal) => {
+            FinalizeCheck::Wait => {}
+            FinalizeCheck::Refuse(refusal) => {
                 self.forget_waiter(key, request);
                 self.refuse(request, refusal, actions);
             }
-            Verdict::Close(why) => {
+            FinalizeCheck::Close(why) => {
                 let keep = self.config.over_rollout.return_partial_tasks;
-                let partial = if keep { Partial::Keep } else { Partial::Drop };
+                let partial = if keep { PartialPolicy::Keep } else { PartialPolicy::Drop };
                 // Before anything is cut: a refusal changes nothing.
                 if let Some(refusal) = self.too_few(key, partial) {
                     if self.may_hope(key, request) {
@@ -99,7 +101,7 @@ impl Core {
                     self.forget_waiter(key, request);
                     return self.refuse(request, refusal, actions);
                 }
-                self.cut(key, why, partial, Unresponsive::Replace, actions);
+                self.truncate(key, why, partial, UnresponsivePolicy::Replace, actions);
                 if let Some(batch) = self.batches.get_mut(&key) {
                     batch.accepted = true;
                 }
@@ -108,24 +110,24 @@ impl Core {
         }
     }
 
-    fn verdict(&mut self, key: BatchKey, request: RequestId) -> Verdict {
+    fn verdict(&mut self, key: BatchKey, request: RequestId) -> FinalizeCheck {
         let grace = self.config.over_rollout.wait_after_min;
         let (now, last_progress, serving) = (self.now, self.progress.last, self.serving());
         let (train, eval) = (self.config.train, self.config.eval);
-        let Some(batch) = self.batches.get_mut(&key) else { return Verdict::Wait };
-        let Owner::Coordinator(state) = batch.owner else { return Verdict::Wait };
+        let Some(batch) = self.batches.get_mut(&key) else { return FinalizeCheck::Wait };
+        let BatchOwner::Coordinator(state) = batch.owner else { return FinalizeCheck::Wait };
         let running = state != BatchState::Finalizing;
         if let (Some((kind, message)), true) = (&batch.failed, running) {
             let (kind, message) = (*kind, Arc::clone(message));
-            return Verdict::Refuse(Refusal::BatchFailed {
+            return FinalizeCheck::Refuse(Refusal::BatchFailed {
                 batch: batch.id.clone(),
                 kind,
                 message,
             });
         }
         let policy = match batch.kind {
-            BatchKind::Train => train,
-            BatchKind::Eval => eval,
+            BatchType::Train => train,
+            BatchType::Eval => eval,
         };
         let expected = batch.tasks.len() as u64;
         let finished = expected - batch.open - batch.ended.cancelled;
@@ -137,27 +139,34 @@ impl Core {
         if running && batch.open == 0 {
             // What was cancelled was cancelled by a finalizer before, or by somebody else.
             if batch.accepted || batch.ended.cancelled == 0 || enough || quorum {
-                return Verdict::Close(CancelReason::OverRollout);
+                return FinalizeCheck::Close(CancelReason::OverRollout);
             }
-            let refusal = Refusal::CutShort { batch: id, finished, needed, expected };
-            return Verdict::Refuse(refusal);
+            let refusal = Refusal::TasksCancelled { batch: id, finished, needed, expected };
+            return FinalizeCheck::Refuse(refusal);
         }
-        let Some(waiter) = waiter_mut(batch, request) else { return Verdict::Wait };
+        let Some(waiter) = waiter_mut(batch, request) else { return FinalizeCheck::Wait };
         let deadline = waiter.patience.deadline(last_progress);
         let over = waiter.enough_for(enough, grace, now);
         if over.is_some_and(|over| now >= over) || (enough && now >= deadline) {
-            return Verdict::Close(CancelReason::OverRollout);
+            return FinalizeCheck::Close(CancelReason::OverRollout);
         }
         if now < deadline {
             let at = over.map_or(deadline, |over| over.min(deadline));
             waiter.wake_by(at, &mut self.timers);
-            return Verdict::Wait;
+            return FinalizeCheck::Wait;
         }
         if quorum {
-            return Verdict::Close(CancelReason::TimedOut);
+            return FinalizeCheck::Close(CancelReason::TimedOut);
         }
         let batch = id;
-        Verdict::Refuse(Refusal::TimedOut { batch, state, finished, needed, expected, serving })
+        FinalizeCheck::Refuse(Refusal::TimedOut {
+            batch,
+            state,
+            finished,
+            needed,
+            expected,
+            serving,
+        })
     }
 
     /// Lets a finalizer wait on if it has time and tasks under way could still go well.
@@ -176,18 +185,20 @@ impl Core {
     }
 
     /// Looks at how many tasks would have a good run if the batch were closed now.
-    fn too_few(&self, key: BatchKey, partial: Partial) -> Option<Refusal> {
+    fn too_few(&self, key: BatchKey, partial: PartialPolicy) -> Option<Refusal> {
         let batch = &self.batches[&key];
         let policy = match batch.kind {
-            BatchKind::Train => self.config.train,
-            BatchKind::Eval => self.config.eval,
+            BatchType::Train => self.config.train,
+            BatchType::Eval => self.config.eval,
         };
-        let begun = |task: &&Task| match &task.body {
-            Body::Working(work) => work.runs.iter().any(|run| run.state == RunState::Succeeded),
-            Body::Fresh | Body::Ended(_) | Body::Gone => false,
+        let begun = |task: &&CoreTask| match &task.body {
+            TaskPhase::Working(work) => {
+                work.runs.iter().any(|run| run.state == RunPhase::Succeeded)
+            }
+            TaskPhase::Fresh | TaskPhase::Ended(_) | TaskPhase::Gone => false,
         };
         let mut succeeded = batch.ended.ok + batch.ended.partial;
-        if partial == Partial::Keep && policy.success_min_percent > 0 {
+        if partial == PartialPolicy::Keep && policy.success_min_percent > 0 {
             succeeded += batch.tasks.iter().filter(begun).count() as u64;
         }
         let needed = share(batch.tasks.len() as u64, policy.success_min_percent);
@@ -201,15 +212,15 @@ impl Core {
         if !self.holds_payloads(key) {
             return self.finish_finalize(key, Metrics::new(), actions);
         }
-        let Some((lease, results)) = self.lease_results(key, Recipient::Sink) else { return };
+        let Some((lease, results)) = self.lease_results(key, LeaseRecipient::Sink) else { return };
         self.set_state(key, BatchState::Finalizing);
         // Whoever has waited for this gets the sink's answer, which has a deadline of its own.
         let waiters = self.batches.get_mut(&key).map(|batch| &mut batch.waiters);
         for waiter in waiters.into_iter().flatten() {
-            waiter.patience = Patience::Until(Time::MAX);
-            self.timers.set(Wake::Waiter(waiter.request), &mut waiter.timer, None);
+            waiter.patience = WaitTimeout::Until(Time::MAX);
+            self.timers.set(DeadlineReason::Waiter(waiter.request), &mut waiter.timer, None);
         }
-        self.record(key, actions, || Record::Offered { batch: key });
+        self.record(key, actions, || LedgerRecord::DeliveryStarted { batch: key });
         actions.push(Action::Deliver { lease, batch: key, results });
         self.changed.insert(key);
     }
@@ -218,16 +229,16 @@ impl Core {
     pub(crate) fn holds_payloads(&self, key: BatchKey) -> bool {
         let batch = &self.batches[&key];
         batch.results.iter().any(|id| match &batch.tasks[id.0 as usize].body {
-            Body::Ended(ended) => !ended.payloads.is_empty(),
-            Body::Fresh | Body::Working(_) | Body::Gone => false,
+            TaskPhase::Ended(ended) => !ended.payloads.is_empty(),
+            TaskPhase::Fresh | TaskPhase::Working(_) | TaskPhase::Gone => false,
         })
     }
 
     pub(crate) fn set_state(&mut self, key: BatchKey, state: BatchState) {
         if let Some(batch) = self.batches.get_mut(&key) {
-            batch.owner = Owner::Coordinator(state);
+            batch.owner = BatchOwner::Coordinator(state);
         }
-        self.note(|| Notice::Batch { batch: key, state });
+        self.note(|| CoreEvent::Batch { batch: key, state });
     }
 
     /// The sink has the results, or there were none: the batch is finalized.
@@ -243,8 +254,10 @@ impl Core {
         for (request, wants) in waiters {
             let answer = match wants {
                 // It came too late: what it would have given up has been delivered.
-                Wants::Abort => Answer::Aborted(None),
-                Wants::Finalize | Wants::Collect { .. } => Answer::Finalized(Arc::clone(&result)),
+                WaitGoal::Abort => Response::Aborted(None),
+                WaitGoal::Finalize | WaitGoal::Collect { .. } => {
+                    Response::Finalized(Arc::clone(&result))
+                }
             };
             self.answer(request, answer, actions);
         }
@@ -266,9 +279,9 @@ impl Core {
             self.set_state(key, if none { BatchState::Pending } else { BatchState::Running });
         }
         for (request, wants) in self.take_waiters(key) {
-            if !aborted && matches!(wants, Wants::Abort) {
+            if !aborted && matches!(wants, WaitGoal::Abort) {
                 // It waited for the delivery to come to an end, one way or the other.
-                self.wait(key, request, wants, Patience::Until(Time::MAX));
+                self.wait(key, request, wants, WaitTimeout::Until(Time::MAX));
                 continue;
             }
             let message = Arc::clone(&message);
@@ -281,12 +294,12 @@ impl Core {
     }
 
     /// Takes all waiters of a batch out, with their timers.
-    pub(crate) fn take_waiters(&mut self, key: BatchKey) -> Vec<(RequestId, Wants)> {
+    pub(crate) fn take_waiters(&mut self, key: BatchKey) -> Vec<(RequestId, WaitGoal)> {
         let batch = self.batches.get_mut(&key);
         let waiters = batch.map(|batch| std::mem::take(&mut batch.waiters)).unwrap_or_default();
         let mut taken = Vec::with_capacity(waiters.len());
         for mut waiter in waiters {
-            self.timers.set(Wake::Waiter(waiter.request), &mut waiter.timer, None);
+            self.timers.set(DeadlineReason::Waiter(waiter.request), &mut waiter.timer, None);
             self.waiters.requests.remove(&waiter.request);
             taken.push((waiter.request, waiter.wants));
         }
@@ -305,7 +318,7 @@ impl Core {
         let batch = self.batches.get_mut(&key).expect("only a registered batch is closed");
         let mut statuses = Vec::new();
         for (at, task) in std::mem::take(&mut batch.tasks).into_iter().enumerate() {
-            if let Body::Ended(ended) = task.body {
+            if let TaskPhase::Ended(ended) = task.body {
                 statuses.push((TaskId(at as u32), ended.status));
             }
         }
@@ -328,10 +341,10 @@ impl Core {
         batch.results = Vec::new();
         self.queues.order.remove(&batch.rank());
         self.clear_queue(key);
-        self.record(key, actions, || Record::Ended(Arc::clone(&result)));
+        self.record(key, actions, || LedgerRecord::Closed(Arc::clone(&result)));
         self.terminal.push_back(key);
         self.forget_oldest();
-        actions.push(Action::ForgetTasks { batch: key });
+        actions.push(Action::DropTasks { batch: key });
         result
     }
 
@@ -351,8 +364,8 @@ impl Core {
     pub(crate) fn count_step(&mut self, key: BatchKey) {
         let batch = &self.batches[&key];
         let whole = batch.ended.total() > 0 && batch.ended.cancelled == 0;
-        if whole && batch.kind == BatchKind::Train {
-            self.usual.steps = self.usual.steps.saturating_add(1);
+        if whole && batch.kind == BatchType::Train {
+            self.durations.steps = self.durations.steps.saturating_add(1);
         }
     }
 

@@ -44,7 +44,7 @@ id!(
 id!(
     /// One life of a runner: every start of the slot is a new life, and reports of an earlier life
     /// are refused.
-    Life(u32), "l"
+    Incarnation(u32), "l"
 );
 id!(
     /// The experiences of one run, held by the caller; the core only decides how long.

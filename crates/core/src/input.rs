@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use crate::batch_id::BatchId;
 use crate::failure::FailureKind;
-use crate::ids::{AttemptId, LeaseId, Life, RequestId, RunId, RunnerId, TaskId, WorkflowId};
+use crate::ids::{AttemptId, Incarnation, LeaseId, RequestId, RunId, RunnerId, TaskId, WorkflowId};
 use crate::metrics::Metrics;
-use crate::record::Record;
-use crate::status::{BatchKind, Payload};
+use crate::record::LedgerRecord;
+use crate::status::{BatchType, Payload};
 
 /// One thing that happened.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,31 +21,31 @@ pub enum Input {
         what: Request,
     },
     /// Whoever asked went away; the request is not answered any more.
-    Withdrawn {
+    RequestAbandoned {
         /// Which request.
         request: RequestId,
     },
     /// A runner, or whoever watches it, reported something.
-    Reported {
+    Report {
         /// Which runner.
         runner: RunnerId,
         /// Which life of it.
-        life: Life,
+        life: Incarnation,
         /// What.
-        report: Report,
+        report: RunnerReport,
     },
     /// Results that were on their way out arrived, or did not.
-    Delivered {
+    DeliveryDone {
         /// Which results.
         lease: LeaseId,
         /// Whether they arrived.
-        delivery: Delivery,
+        delivery: DeliveryOutcome,
     },
     /// Something that was [recorded](crate::Action::Record) before a crash: told in the same order,
     /// to a core that has not been asked to start. What contradicts the rest is ignored, and
     /// counted; a payload that it names is not held. Of a batch that has ended nothing but that is
     /// told.
-    Recorded(Record),
+    Restore(LedgerRecord),
     /// Time went by. Due whenever [`next_deadline`](crate::Core::next_deadline) is reached; what
     /// has arrived by then is applied first, so that a result wins over its deadline.
     TimePassed,
@@ -60,7 +60,7 @@ pub enum Request {
         /// The batch.
         batch: BatchId,
         /// What kind of batch, if it is new.
-        kind: BatchKind,
+        kind: BatchType,
         /// The tasks. None: nothing happens.
         tasks: Vec<TaskSpec>,
     },
@@ -92,7 +92,7 @@ pub enum Request {
         /// The batch; its id must not be in use.
         batch: BatchId,
         /// What kind of batch.
-        kind: BatchKind,
+        kind: BatchType,
         /// Its tasks; may be none.
         tasks: Vec<TaskSpec>,
         /// How many tasks are enough, after a grace time; none: all.
@@ -103,7 +103,7 @@ pub enum Request {
         /// The batch.
         batch: BatchId,
         /// What kind of batch the asker takes it for.
-        kind: BatchKind,
+        kind: BatchType,
         /// How long to wait for enough tasks; none: as long as anything moves. Once the results
         /// are on their way to the sink its answer is waited for, which has a deadline of its own.
         timeout: Option<Duration>,
@@ -119,7 +119,7 @@ pub enum Request {
         /// be collected in any case, and with this also the good runs of others.
         keep_partial_results: bool,
         /// What happens to runners that do not acknowledge the cancel.
-        unresponsive: Unresponsive,
+        unresponsive: UnresponsivePolicy,
     },
     /// Cancel one run, whoever its batch belongs to. Its task goes on without it; other runs that
     /// its runner was given with it are tried again, and not charged.
@@ -151,7 +151,7 @@ pub enum Request {
 
 /// What happens to a runner that does not acknowledge a cancel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unresponsive {
+pub enum UnresponsivePolicy {
     /// It is replaced after the grace time.
     Replace,
     /// It may take as long as its attempt could have taken.
@@ -169,14 +169,14 @@ pub struct TaskSpec {
 
 /// What is known about a runner, from itself unless said otherwise.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Report {
+pub enum RunnerReport {
     /// It is idle. May be said again at any time.
     Ready {
         /// The last attempt it was given; none: it has just started.
         after: Option<AttemptId>,
     },
     /// It is alive.
-    Alive,
+    Heartbeat,
     /// It cannot be started yet, for a reason that lies outside: no machine has room for it, or
     /// nobody has come (from whoever starts it). While it waits no time is counted.
     Waits {
@@ -237,7 +237,7 @@ pub enum RunOutcome {
 
 /// What became of a delivery.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Delivery {
+pub enum DeliveryOutcome {
     /// It arrived and is safe.
     Acknowledged {
         /// What the sink had to say.

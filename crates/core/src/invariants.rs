@@ -1,14 +1,14 @@
 //! Everything that must be true at any moment, looked at from outside the code that keeps it true.
 
 use crate::Core;
-use crate::batch::{Batch, Owner};
+use crate::batch::{BatchOwner, CoreBatch};
 use crate::counters::RunTally;
 use crate::ids::RunnerId;
-use crate::runner::Phase as RunnerPhase;
+use crate::runner::RunnerPhase;
 use crate::status::BatchState;
-use crate::stop::Phase;
-use crate::task::{Body, RunState, Task};
-use crate::view::Wake;
+use crate::stop::CorePhase;
+use crate::task::{CoreTask, RunPhase, TaskPhase};
+use crate::view::DeadlineReason;
 
 /// Fails with words unless a condition holds.
 macro_rules! require {
@@ -85,13 +85,13 @@ impl Core {
         require!(open == counted, "{open} tasks are open, not {counted}");
         require!(running == counters.runs.running, "{running} runs are running");
         // What was recorded is looked at when all of it is known.
-        let looked = self.changed.is_empty() || self.phase == Phase::New;
+        let looked = self.changed.is_empty() || self.phase == CorePhase::New;
         require!(looked, "changes were left unlooked at");
         Ok(())
     }
 
     /// Returns how many payloads the batch holds.
-    fn check_batch(&self, batch: &Batch) -> Result<u64, String> {
+    fn check_batch(&self, batch: &CoreBatch) -> Result<u64, String> {
         let name = &batch.id;
         require!(batch.runs.balanced(), "runs of batch {name} do not add up: {:?}", batch.runs);
         if batch.terminal() {
@@ -108,13 +108,14 @@ impl Core {
             let payloads = self.check_task(batch, at as u32, task, &mut tally)?;
             held += payloads.0;
             bytes += payloads.1;
-            free += u64::from(matches!(&task.body, Body::Ended(ended) if ended.lease.is_none()));
+            free +=
+                u64::from(matches!(&task.body, TaskPhase::Ended(ended) if ended.lease.is_none()));
         }
         require!(open == batch.open, "batch {name} has {open} open tasks, not {}", batch.open);
         require!(bytes == batch.held_bytes, "batch {name} holds {bytes} bytes");
         require!(tally.pending == batch.runs.pending, "batch {name}: {tally:?} {:?}", batch.runs);
         require!(tally.running == batch.runs.running, "batch {name}: {tally:?} {:?}", batch.runs);
-        let taken = batch.delivered > 0 && matches!(batch.owner, Owner::Coordinator(_));
+        let taken = batch.delivered > 0 && matches!(batch.owner, BatchOwner::Coordinator(_));
         require!(taken || free == batch.results.len() as u64, "batch {name}: {free} results");
         let ended = batch.ended.total();
         require!(ended + open == batch.tasks.len() as u64, "batch {name}: {ended} tasks ended");
@@ -128,42 +129,42 @@ impl Core {
     /// Returns how many payloads the task holds, and their bytes.
     fn check_task(
         &self,
-        batch: &Batch,
+        batch: &CoreBatch,
         at: u32,
-        task: &Task,
+        task: &CoreTask,
         tally: &mut RunTally,
     ) -> Result<(u64, u64), String> {
         let name = format!("{}/{at}", batch.id);
         let work = match &task.body {
-            Body::Fresh => {
+            TaskPhase::Fresh => {
                 tally.pending += u64::from(task.total);
                 require!(batch.is_fresh(at, 0), "task {name} waits but was passed over");
                 return Ok((0, 0));
             }
-            Body::Ended(ended) => {
+            TaskPhase::Ended(ended) => {
                 let bytes = ended.payloads.iter().map(|payload| payload.bytes).sum();
                 return Ok((ended.payloads.len() as u64, bytes));
             }
-            Body::Gone => return Ok((0, 0)),
-            Body::Working(work) => work,
+            TaskPhase::Gone => return Ok((0, 0)),
+            TaskPhase::Working(work) => work,
         };
         let (mut unfinished, mut held, mut bytes) = (0, 0, 0);
         for (run, state) in work.runs.iter().enumerate() {
             match state.state {
-                RunState::Pending => {
+                RunPhase::Pending => {
                     unfinished += 1;
                     tally.pending += 1;
                     let places = self.places(batch, at, run as u32);
                     require!(places == 1, "run {name}/{run} waits in {places} places");
                 }
-                RunState::InFlight(attempt) => {
+                RunPhase::InFlight(attempt) => {
                     unfinished += 1;
                     tally.running += 1;
                     let on = self.pool.runners.iter().filter_map(|slot| slot.attempt());
                     let on = on.filter(|current| current.id == attempt).count();
                     require!(on == 1, "run {name}/{run} is in flight on {on} runners");
                 }
-                RunState::Succeeded | RunState::Failed(_) | RunState::Cancelled(_) => {}
+                RunPhase::Succeeded | RunPhase::Failed(_) | RunPhase::Cancelled(_) => {}
             }
             held += u64::from(state.payload.is_some());
             bytes += state.payload.map_or(0, |payload| payload.bytes);
@@ -174,7 +175,7 @@ impl Core {
     }
 
     /// Counts the queues in which a pending run stands.
-    fn places(&self, batch: &Batch, task: u32, run: u32) -> usize {
+    fn places(&self, batch: &CoreBatch, task: u32, run: u32) -> usize {
         let paused = self.queues.paused.values().filter(|(key, _)| *key == batch.key);
         let retries = batch.retries.iter().chain(paused.map(|(_, retry)| retry));
         let again = retries.filter(|retry| retry.task.0 == task && retry.run.0 == run).count();
@@ -193,36 +194,39 @@ impl Core {
                 "runner {runner} is among the idle or not, contrary to its state"
             );
             require!(
-                self.pool.free.contains(&runner) == matches!(slot.phase, RunnerPhase::Retired),
+                self.pool.retired_slots.contains(&runner)
+                    == matches!(slot.phase, RunnerPhase::Retired),
                 "runner {runner} is free or not, contrary to its state"
             );
-            for (why, at) in
-                [(Wake::Runner(runner), slot.timer), (Wake::Silence(runner), slot.silence)]
-            {
+            for (why, at) in [
+                (DeadlineReason::Runner(runner), slot.timer),
+                (DeadlineReason::HeartbeatTimeout(runner), slot.silence),
+            ] {
                 let set = at.is_none_or(|at| self.timers.contains(why, at));
                 require!(set, "runner {runner} believes in a timer that is not set");
             }
             let timed = slot.timer.is_some();
             let idle = matches!(slot.phase, RunnerPhase::Idle | RunnerPhase::Retired);
-            let stopped = self.phase != Phase::Running;
+            let stopped = self.phase != CorePhase::Running;
             require!(timed || idle || stopped || slot.waits, "runner {runner} could wait for ever");
             let starting = matches!(slot.phase, RunnerPhase::Starting);
             require!(starting || !slot.waits, "runner {runner} waits for a start that is over");
         }
         require!(alive == self.pool.alive, "{alive} runners are alive, not {}", self.pool.alive);
         require!(working == self.pool.working, "{working} runners work, not {}", self.pool.working);
-        if self.phase == Phase::Running {
+        if self.phase == CorePhase::Running {
             let counted = self.pool.runners.iter().filter(|slot| slot.counted()).count() as u32;
             require!(
-                counted == self.pool.wanted,
+                counted == self.pool.target_runners,
                 "{counted} runners are kept, not {}",
-                self.pool.wanted
+                self.pool.target_runners
             );
         }
         let half = self.config.limits.payload_bytes / 2;
         let room = self.counters.payload_bytes_held < half;
         let waiting = !self.queues.fresh.is_empty();
-        let stuck = self.phase == Phase::Running && room && waiting && !self.pool.idle.is_empty();
+        let stuck =
+            self.phase == CorePhase::Running && room && waiting && !self.pool.idle.is_empty();
         require!(!stuck, "a runner is idle while runs that were never tried wait");
         Ok(())
     }
@@ -236,13 +240,14 @@ impl Core {
             "{} requests wait, {kept} kept",
             self.waiters.requests.len()
         );
-        let open = self.counters.requests - self.counters.answers - self.counters.withdrawn;
+        let open = self.counters.requests - self.counters.answers - self.counters.abandoned;
         require!(open == self.waiters.requests.len() as u64, "{open} requests are unanswered");
         let in_batches = self.batches.iter().flat_map(|batch| &batch.waiters);
         let timers = in_batches.map(|waiter| (waiter.request, waiter.timer));
         let all = self.waiters.all.iter().map(|waiter| (waiter.request, waiter.timer));
         for (request, timer) in timers.chain(all) {
-            let set = timer.is_none_or(|at| self.timers.contains(Wake::Waiter(request), at));
+            let set =
+                timer.is_none_or(|at| self.timers.contains(DeadlineReason::Waiter(request), at));
             require!(set, "request {request} believes in a timer that is not set");
         }
         Ok(())
@@ -257,8 +262,8 @@ impl Core {
             };
             for task in &lease.tasks {
                 let right = match &batch.tasks[task.0 as usize].body {
-                    Body::Ended(ended) => ended.lease == Some(*id),
-                    Body::Fresh | Body::Working(_) | Body::Gone => false,
+                    TaskPhase::Ended(ended) => ended.lease == Some(*id),
+                    TaskPhase::Fresh | TaskPhase::Working(_) | TaskPhase::Gone => false,
                 };
                 require!(right, "delivery {id} claims task {}/{task}", batch.id);
             }
@@ -271,9 +276,9 @@ impl Core {
     }
 }
 
-fn check_life_cycle(batch: &Batch) -> Result<(), String> {
+fn check_life_cycle(batch: &CoreBatch) -> Result<(), String> {
     let name = &batch.id;
-    if let Owner::Coordinator(state) = batch.owner {
+    if let BatchOwner::Coordinator(state) = batch.owner {
         let delivering = state == BatchState::Finalizing || state == BatchState::Aborted;
         require!(delivering || batch.leases.is_empty(), "batch {name} delivers while {state}");
         let empty = batch.tasks.is_empty();

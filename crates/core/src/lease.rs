@@ -4,27 +4,27 @@ use std::sync::Arc;
 
 use crate::Core;
 use crate::action::Action;
-use crate::counters::Disbelief;
+use crate::counters::IgnoreReason;
 use crate::ids::{BatchKey, LeaseId, TaskId};
-use crate::input::Delivery;
+use crate::input::DeliveryOutcome;
 use crate::metrics::Metrics;
 use crate::status::{BatchState, TaskResult};
-use crate::task::Body;
+use crate::task::TaskPhase;
 use crate::time::Time;
-use crate::view::Wake;
+use crate::view::DeadlineReason;
 
 /// Results that were handed out and not yet acknowledged.
 #[derive(Clone, Debug)]
 pub(crate) struct Lease {
     pub(crate) batch: BatchKey,
     pub(crate) tasks: Vec<TaskId>,
-    pub(crate) to: Recipient,
+    pub(crate) to: LeaseRecipient,
     pub(crate) timer: Option<Time>,
 }
 
 /// To whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Recipient {
+pub(crate) enum LeaseRecipient {
     /// Whoever collected.
     Collector,
     /// The sink, to finalize the batch or to keep what an aborted one has.
@@ -36,7 +36,7 @@ impl Core {
     pub(crate) fn lease_results(
         &mut self,
         key: BatchKey,
-        to: Recipient,
+        to: LeaseRecipient,
     ) -> Option<(LeaseId, Vec<TaskResult>)> {
         let batch = self.batches.get_mut(&key)?;
         if batch.results.is_empty() {
@@ -48,7 +48,7 @@ impl Core {
         tasks.sort_unstable();
         let mut results = Vec::with_capacity(tasks.len());
         for task in &tasks {
-            let Body::Ended(ended) = &mut batch.tasks[task.0 as usize].body else { continue };
+            let TaskPhase::Ended(ended) = &mut batch.tasks[task.0 as usize].body else { continue };
             ended.lease = Some(lease);
             results.push(TaskResult {
                 task: *task,
@@ -59,33 +59,38 @@ impl Core {
         batch.handed += tasks.len() as u64;
         batch.leases.push(lease);
         let mut timer = None;
-        if to == Recipient::Sink {
+        if to == LeaseRecipient::Sink {
             batch.offered = true;
             let at = self.now.after(self.config.delivery_timeout);
-            self.timers.set(Wake::Delivery(lease), &mut timer, Some(at));
+            self.timers.set(DeadlineReason::Delivery(lease), &mut timer, Some(at));
         }
         self.leases.insert(lease, Lease { batch: key, tasks, to, timer });
         Some((lease, results))
     }
 
-    pub(crate) fn delivered(&mut self, id: LeaseId, delivery: Delivery, actions: &mut Vec<Action>) {
+    pub(crate) fn delivered(
+        &mut self,
+        id: LeaseId,
+        delivery: DeliveryOutcome,
+        actions: &mut Vec<Action>,
+    ) {
         let Some(lease) = self.close_lease(id) else {
-            return self.disbelieve(Disbelief::UnknownLease);
+            return self.ignore_report(IgnoreReason::UnknownLease);
         };
         let key = lease.batch;
         match delivery {
-            Delivery::Acknowledged { metrics } => {
+            DeliveryOutcome::Acknowledged { metrics } => {
                 self.take_results(&lease);
                 match lease.to {
-                    Recipient::Collector => self.forget_if_empty(key, actions),
-                    Recipient::Sink => self.sink_acknowledged(key, metrics, actions),
+                    LeaseRecipient::Collector => self.forget_if_empty(key, actions),
+                    LeaseRecipient::Sink => self.sink_acknowledged(key, metrics, actions),
                 }
             }
-            Delivery::Failed { message } => {
+            DeliveryOutcome::Failed { message } => {
                 self.give_back(&lease);
                 match lease.to {
-                    Recipient::Collector => {}
-                    Recipient::Sink => self.sink_failed(key, message, actions),
+                    LeaseRecipient::Collector => {}
+                    LeaseRecipient::Sink => self.sink_failed(key, message, actions),
                 }
             }
         }
@@ -96,12 +101,12 @@ impl Core {
     pub(crate) fn delivery_due(&mut self, id: LeaseId, actions: &mut Vec<Action>) {
         let seconds = self.config.delivery_timeout.as_secs_f64();
         let message = format!("no acknowledgement within {seconds} s").into();
-        self.delivered(id, Delivery::Failed { message }, actions);
+        self.delivered(id, DeliveryOutcome::Failed { message }, actions);
     }
 
     pub(crate) fn close_lease(&mut self, id: LeaseId) -> Option<Lease> {
         let mut lease = self.leases.remove(&id)?;
-        self.timers.set(Wake::Delivery(id), &mut lease.timer, None);
+        self.timers.set(DeadlineReason::Delivery(id), &mut lease.timer, None);
         if let Some(batch) = self.batches.get_mut(&lease.batch) {
             batch.leases.retain(|other| *other != id);
         }
@@ -112,7 +117,7 @@ impl Core {
         let Some(batch) = self.batches.get_mut(&lease.batch) else { return };
         for task in &lease.tasks {
             let task = &mut batch.tasks[task.0 as usize];
-            let Body::Ended(ended) = &mut task.body else { continue };
+            let TaskPhase::Ended(ended) = &mut task.body else { continue };
             for payload in ended.payloads.drain(..) {
                 batch.held_bytes -= payload.bytes;
                 batch.delivered += 1;
@@ -121,11 +126,11 @@ impl Core {
                 self.counters.payloads_delivered += 1;
             }
             ended.lease = None;
-            if lease.to == Recipient::Collector {
-                task.body = Body::Gone;
+            if lease.to == LeaseRecipient::Collector {
+                task.body = TaskPhase::Gone;
             }
         }
-        if lease.to == Recipient::Sink {
+        if lease.to == LeaseRecipient::Sink {
             batch.offered = false;
         }
     }
@@ -134,7 +139,7 @@ impl Core {
     pub(crate) fn give_back(&mut self, lease: &Lease) {
         let Some(batch) = self.batches.get_mut(&lease.batch) else { return };
         for id in &lease.tasks {
-            if let Body::Ended(ended) = &mut batch.tasks[id.0 as usize].body {
+            if let TaskPhase::Ended(ended) = &mut batch.tasks[id.0 as usize].body {
                 ended.lease = None;
                 batch.handed -= 1;
                 batch.results.push(*id);

@@ -47,24 +47,35 @@ mod usual;
 mod view;
 mod wait_all;
 
-pub use crate::action::{Action, Answer, Cancel, Collected, Outcome, Refusal, Runs, StopReport};
-pub use crate::batch_id::{BatchId, Priority, Step};
-pub use crate::config::{BatchPolicy, Config, DynamicTimeout, Limits, OverRollout, Supervision};
+pub use crate::action::{
+    Action, AttemptCancelReason, CollectOutcome, CollectedResults, Refusal, Response, RunRange,
+    StopReport,
+};
+pub use crate::batch_id::{BatchId, BatchPriority, BatchStep};
+pub use crate::config::{
+    BatchPolicy, CoreConfig, CoreLimits, DynamicTimeout, OverRollout, Supervision,
+};
 pub use crate::core::Core;
-pub use crate::counters::{ByDisbelief, Counters, Disbelief, KindTally, RunTally, TaskCount};
+pub use crate::counters::{
+    BatchTypeTally, ByIgnoreReason, Counters, IgnoreReason, RunTally, TaskCount,
+};
 pub use crate::failure::{
-    ByCancel, ByFailure, CancelReason, FailureKind, FailurePolicy, Groups, Rule, Then,
+    ByCancelReason, ByFailureKind, CancelReason, FailureKind, FailurePolicy, FailureRule,
+    GroupPolicy, OnExhausted,
 };
 pub use crate::ids::{
-    AttemptId, BatchKey, LeaseId, Life, PayloadId, RequestId, RunId, RunnerId, TaskId, WorkflowId,
+    AttemptId, BatchKey, Incarnation, LeaseId, PayloadId, RequestId, RunId, RunnerId, TaskId,
+    WorkflowId,
 };
-pub use crate::input::{Delivery, Input, Report, Request, RunOutcome, TaskSpec, Unresponsive};
-pub use crate::notice::{Notice, Over};
-pub use crate::record::{Ending, Record};
-pub use crate::scaling::{Load, Scaler, Scaling};
+pub use crate::input::{
+    DeliveryOutcome, Input, Request, RunOutcome, RunnerReport, TaskSpec, UnresponsivePolicy,
+};
+pub use crate::notice::{CoreEvent, RunEnd};
+pub use crate::record::{LedgerRecord, RecordedEnd};
+pub use crate::scaling::{PoolLoad, Scaler, ScalingBounds};
 pub use crate::status::{
-    BatchKind, BatchResult, BatchState, ByDrop, DropReason, Failure, Payload, Status, TaskResult,
-    TaskTally,
+    BatchResult, BatchState, BatchType, ByDropReason, DropReason, FailedRun, Payload, Status,
+    TaskResult, TaskTally,
 };
 pub use crate::time::Time;
-pub use crate::view::{BatchView, Deadline, RunnerState, RunnerView, Wake};
+pub use crate::view::{BatchView, Deadline, DeadlineReason, RunnerState, RunnerView};

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use crate::Core;
 use crate::failure::{CancelReason, FailureKind};
 use crate::ids::{BatchKey, RunId, TaskId};
-use crate::record::Ending;
+use crate::record::RecordedEnd;
 use crate::status::{BatchState, DropReason, Status};
-use crate::task::{Body, RunState, Task};
+use crate::task::{CoreTask, RunPhase, TaskPhase};
 
 /// Something that became of a run, a task or a batch.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Notice {
+pub enum CoreEvent {
     /// A run failed and will be tried again.
     Retried {
         /// Of which batch.
@@ -35,7 +35,7 @@ pub enum Notice {
         /// Which run.
         run: RunId,
         /// How.
-        how: Over,
+        how: RunEnd,
     },
     /// A task ended for good.
     Ended {
@@ -59,7 +59,7 @@ pub enum Notice {
 
 /// How a run ended for good.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Over {
+pub enum RunEnd {
     /// Well.
     Succeeded,
     /// Badly, with no retry left.
@@ -76,14 +76,14 @@ pub enum Over {
     },
 }
 
-impl Over {
-    pub(crate) fn of(ending: &Ending) -> Self {
+impl RunEnd {
+    pub(crate) fn of(ending: &RecordedEnd) -> Self {
         match ending {
-            Ending::Succeeded { .. } => Self::Succeeded,
-            Ending::Failed { kind, message } => {
+            RecordedEnd::Succeeded { .. } => Self::Succeeded,
+            RecordedEnd::Failed { kind, message } => {
                 Self::Failed { kind: *kind, message: Arc::clone(message) }
             }
-            Ending::Cancelled { reason } => Self::Cancelled { reason: *reason },
+            RecordedEnd::Cancelled { reason } => Self::Cancelled { reason: *reason },
         }
     }
 }
@@ -91,7 +91,7 @@ impl Over {
 impl Core {
     /// Has everything noticed from now on, beginning with the runs and tasks of active batches that
     /// have ended: a core that was told what happened before a crash knows of some.
-    pub fn notice(&mut self) {
+    pub fn enable_events(&mut self) {
         let mut notices = self.notices.take().unwrap_or_default();
         let active = self.queues.order.iter().filter_map(|(_, key)| self.batches.get(key));
         for batch in active {
@@ -103,11 +103,11 @@ impl Core {
     }
 
     /// Gives what was noticed since it was last asked, in order, and keeps the room for more.
-    pub fn noticed(&mut self) -> impl Iterator<Item = Notice> + '_ {
+    pub fn drain_events(&mut self) -> impl Iterator<Item = CoreEvent> + '_ {
         self.notices.iter_mut().flat_map(|notices| notices.drain(..))
     }
 
-    pub(crate) fn note(&mut self, notice: impl FnOnce() -> Notice) {
+    pub(crate) fn note(&mut self, notice: impl FnOnce() -> CoreEvent) {
         if let Some(notices) = &mut self.notices {
             notices.push(notice());
         }
@@ -115,28 +115,29 @@ impl Core {
 }
 
 /// Notices what has ended of a task.
-fn ended(batch: BatchKey, task: TaskId, of: &Task, notices: &mut Vec<Notice>) {
+fn ended(batch: BatchKey, task: TaskId, of: &CoreTask, notices: &mut Vec<CoreEvent>) {
     match &of.body {
-        Body::Working(work) => {
+        TaskPhase::Working(work) => {
             for (run, state) in work.runs.iter().map(|run| run.state).enumerate() {
                 let how = match state {
-                    RunState::Succeeded => Over::Succeeded,
-                    RunState::Cancelled(reason) => Over::Cancelled { reason },
-                    RunState::Failed(kind) => {
-                        let of_run = |error: &&crate::status::Failure| error.run.0 as usize == run;
+                    RunPhase::Succeeded => RunEnd::Succeeded,
+                    RunPhase::Cancelled(reason) => RunEnd::Cancelled { reason },
+                    RunPhase::Failed(kind) => {
+                        let of_run =
+                            |error: &&crate::status::FailedRun| error.run.0 as usize == run;
                         let error = work.first_error.as_ref().filter(of_run);
                         let message = error.map(|error| Arc::clone(&error.message));
-                        Over::Failed { kind, message: message.unwrap_or_default() }
+                        RunEnd::Failed { kind, message: message.unwrap_or_default() }
                     }
-                    RunState::Pending | RunState::InFlight(_) => continue,
+                    RunPhase::Pending | RunPhase::InFlight(_) => continue,
                 };
-                notices.push(Notice::Over { batch, task, run: RunId(run as u32), how });
+                notices.push(CoreEvent::Over { batch, task, run: RunId(run as u32), how });
             }
         }
-        Body::Ended(ended) => {
+        TaskPhase::Ended(ended) => {
             let status = Arc::clone(&ended.status);
-            notices.push(Notice::Ended { batch, task, status, dropped: None });
+            notices.push(CoreEvent::Ended { batch, task, status, dropped: None });
         }
-        Body::Fresh | Body::Gone => {}
+        TaskPhase::Fresh | TaskPhase::Gone => {}
     }
 }

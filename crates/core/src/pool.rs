@@ -3,45 +3,45 @@
 use std::sync::Arc;
 
 use crate::Core;
-use crate::action::{Action, Cancel};
-use crate::counters::Disbelief;
+use crate::action::{Action, AttemptCancelReason};
+use crate::counters::IgnoreReason;
 use crate::failure::FailureKind;
-use crate::ids::{AttemptId, Life, RunnerId};
-use crate::input::{Report, Unresponsive};
-use crate::runner::{Attempt, Phase, Slot};
-use crate::stop::Phase as CorePhase;
-use crate::view::Wake;
+use crate::ids::{AttemptId, Incarnation, RunnerId};
+use crate::input::{RunnerReport, UnresponsivePolicy};
+use crate::runner::{RunnerPhase, RunnerSlot, SlotAttempt};
+use crate::stop::CorePhase;
+use crate::view::DeadlineReason;
 
 impl Core {
     pub(crate) fn report(
         &mut self,
         runner: RunnerId,
-        life: Life,
-        report: Report,
+        life: Incarnation,
+        report: RunnerReport,
         actions: &mut Vec<Action>,
     ) {
         let Some(slot) = self.pool.runners.get_mut(runner.0 as usize) else {
-            self.disbelieve(Disbelief::UnknownRunner);
-            self.drop_unheard(report, actions);
+            self.ignore_report(IgnoreReason::UnknownRunner);
+            self.drop_ignored_payload(report, actions);
             return;
         };
         if slot.life != life || !slot.alive() {
-            self.disbelieve(Disbelief::EarlierLife);
-            self.drop_unheard(report, actions);
+            self.ignore_report(IgnoreReason::EarlierLife);
+            self.drop_ignored_payload(report, actions);
             return;
         }
         slot.last_heard = self.now;
         match report {
-            Report::Alive => {}
-            Report::Ready { after } => self.runner_ready(runner, after, actions),
-            Report::Waits { why } => self.start_waits(runner, why),
-            Report::StartFailed { message } => self.start_failed(runner, message, actions),
-            Report::Lost { message, suspect } => self.lose(runner, message, suspect, actions),
-            Report::AttemptBegan { attempt } => self.attempt_began(runner, attempt),
-            Report::RunFinished { attempt, run, outcome } => {
+            RunnerReport::Heartbeat => {}
+            RunnerReport::Ready { after } => self.runner_ready(runner, after, actions),
+            RunnerReport::Waits { why } => self.start_waits(runner, why),
+            RunnerReport::StartFailed { message } => self.start_failed(runner, message, actions),
+            RunnerReport::Lost { message, suspect } => self.lose(runner, message, suspect, actions),
+            RunnerReport::AttemptBegan { attempt } => self.attempt_began(runner, attempt),
+            RunnerReport::RunFinished { attempt, run, outcome } => {
                 self.run_finished(runner, attempt, run, outcome, actions);
             }
-            Report::AttemptEnded { attempt } => self.attempt_ended(runner, attempt, actions),
+            RunnerReport::AttemptEnded { attempt } => self.attempt_ended(runner, attempt, actions),
         }
     }
 
@@ -53,62 +53,62 @@ impl Core {
     ) {
         let slot = &mut self.pool.runners[runner.0 as usize];
         match (&slot.phase, after) {
-            (Phase::Starting, None) => {
+            (RunnerPhase::Starting, None) => {
                 slot.settled = true;
                 slot.start_failures = 0;
                 self.enter_idle_or_retire(runner, actions);
             }
             // Its word that the attempt had ended was lost on the way.
-            (Phase::Busy(attempt) | Phase::Cancelling(attempt, _), Some(after))
+            (RunnerPhase::Busy(attempt) | RunnerPhase::Cancelling(attempt, _), Some(after))
                 if attempt.id == after =>
             {
                 self.runner_free(runner, actions);
             }
-            (Phase::Idle, _) => self.disbelieve(Disbelief::Repeated),
-            _ => self.disbelieve(Disbelief::NotCurrent),
+            (RunnerPhase::Idle, _) => self.ignore_report(IgnoreReason::Repeated),
+            _ => self.ignore_report(IgnoreReason::NotCurrent),
         }
     }
 
     /// Moves a slot into a phase, and with it the idle set, the counts and the timers.
-    pub(crate) fn enter(&mut self, runner: RunnerId, phase: Phase) {
+    pub(crate) fn enter(&mut self, runner: RunnerId, phase: RunnerPhase) {
         let serial = self.serial();
         let supervision = self.config.supervision;
         let slot = &mut self.pool.runners[runner.0 as usize];
         let (was_alive, was_working) = (slot.alive(), slot.attempt().is_some());
-        if matches!(slot.phase, Phase::Idle) {
+        if matches!(slot.phase, RunnerPhase::Idle) {
             self.pool.idle.remove(&(slot.idle_since, runner));
         }
-        if matches!(slot.phase, Phase::Retired) {
-            self.pool.free.remove(&runner);
+        if matches!(slot.phase, RunnerPhase::Retired) {
+            self.pool.retired_slots.remove(&runner);
         }
         slot.phase = phase;
         slot.waits = false;
         slot.since = self.now;
         let timer = match &slot.phase {
-            Phase::Starting => Some(self.now.after(supervision.start_timeout)),
-            Phase::Busy(_) => Some(self.now.after(supervision.begin_timeout)),
-            Phase::Broken => Some(self.now.after(supervision.broken_rest)),
-            Phase::Resting => Some(self.now.after(slot.rest(&supervision))),
-            Phase::Cancelling(..) => slot.timer,
-            Phase::Idle => {
+            RunnerPhase::Starting => Some(self.now.after(supervision.start_timeout)),
+            RunnerPhase::Busy(_) => Some(self.now.after(supervision.begin_timeout)),
+            RunnerPhase::Broken => Some(self.now.after(supervision.broken_rest)),
+            RunnerPhase::Resting => Some(self.now.after(slot.rest(&supervision))),
+            RunnerPhase::Cancelling(..) => slot.timer,
+            RunnerPhase::Idle => {
                 slot.idle_since = serial;
                 self.pool.idle.insert((serial, runner));
                 None
             }
-            Phase::Retired => {
-                self.pool.free.insert(runner);
+            RunnerPhase::Retired => {
+                self.pool.retired_slots.insert(runner);
                 None
             }
         };
-        self.timers.set(Wake::Runner(runner), &mut slot.timer, timer);
-        let watched = slot.alive() && !matches!(slot.phase, Phase::Starting);
+        self.timers.set(DeadlineReason::Runner(runner), &mut slot.timer, timer);
+        let watched = slot.alive() && !matches!(slot.phase, RunnerPhase::Starting);
         let silence = match (supervision.silence_timeout.filter(|_| watched), slot.silence) {
             // Set for an earlier moment: it will look and set itself again.
             (Some(_), Some(at)) => Some(at),
             (Some(silence), None) => Some(slot.last_heard.after(silence)),
             (None, _) => None,
         };
-        self.timers.set(Wake::Silence(runner), &mut slot.silence, silence);
+        self.timers.set(DeadlineReason::HeartbeatTimeout(runner), &mut slot.silence, silence);
         let slot = &self.pool.runners[runner.0 as usize];
         self.pool.alive = self.pool.alive + u32::from(slot.alive()) - u32::from(was_alive);
         let works = slot.attempt().is_some();
@@ -120,18 +120,18 @@ impl Core {
         if self.pool.runners[runner.0 as usize].retiring {
             self.retire(runner, actions);
         } else {
-            self.enter(runner, Phase::Idle);
+            self.enter(runner, RunnerPhase::Idle);
         }
     }
 
     /// Begins a life.
     pub(crate) fn start_runner(&mut self, runner: RunnerId, actions: &mut Vec<Action>) {
         let slot = &mut self.pool.runners[runner.0 as usize];
-        slot.life = Life(slot.life.0.wrapping_add(1));
+        slot.life = Incarnation(slot.life.0.wrapping_add(1));
         slot.fruitful = false;
         slot.last_heard = self.now;
         let life = slot.life;
-        self.enter(runner, Phase::Starting);
+        self.enter(runner, RunnerPhase::Starting);
         self.counters.runners_started += 1;
         actions.push(Action::StartRunner { runner, life });
     }
@@ -150,15 +150,15 @@ impl Core {
         let slot = &mut self.pool.runners[runner.0 as usize];
         slot.retiring = false;
         slot.settled = true;
-        self.enter(runner, Phase::Retired);
+        self.enter(runner, RunnerPhase::Retired);
     }
 
     /// A start waits for something outside, or does not any more. Nobody else has to wait with it.
     fn start_waits(&mut self, runner: RunnerId, why: Option<Arc<str>>) {
         let why = why.map(|why| self.clip(why));
         let slot = &mut self.pool.runners[runner.0 as usize];
-        if !matches!(slot.phase, Phase::Starting) {
-            return self.disbelieve(Disbelief::NotCurrent);
+        if !matches!(slot.phase, RunnerPhase::Starting) {
+            return self.ignore_report(IgnoreReason::NotCurrent);
         }
         slot.waits = why.is_some();
         slot.settled = slot.waits;
@@ -169,14 +169,14 @@ impl Core {
         slot.message = why;
         let due = self.now.after(self.config.supervision.start_timeout);
         let timer = (!slot.waits).then_some(due);
-        self.timers.set(Wake::Runner(runner), &mut slot.timer, timer);
+        self.timers.set(DeadlineReason::Runner(runner), &mut slot.timer, timer);
     }
 
     fn start_failed(&mut self, runner: RunnerId, message: Arc<str>, actions: &mut Vec<Action>) {
         let message = self.clip(message);
         let slot = &mut self.pool.runners[runner.0 as usize];
-        if !matches!(slot.phase, Phase::Starting) {
-            return self.disbelieve(Disbelief::NotCurrent);
+        if !matches!(slot.phase, RunnerPhase::Starting) {
+            return self.ignore_report(IgnoreReason::NotCurrent);
         }
         slot.message = Some(message);
         slot.settled = true;
@@ -187,7 +187,7 @@ impl Core {
             return self.retire(runner, actions);
         }
         self.order_stop(runner, actions);
-        self.enter(runner, if broken { Phase::Broken } else { Phase::Resting });
+        self.enter(runner, if broken { RunnerPhase::Broken } else { RunnerPhase::Resting });
     }
 
     /// A runner is no more, or must not be any more: its attempt is over, and a new life begins
@@ -201,7 +201,7 @@ impl Core {
     ) {
         let message = self.clip(message);
         let slot = &mut self.pool.runners[runner.0 as usize];
-        if matches!(slot.phase, Phase::Starting) {
+        if matches!(slot.phase, RunnerPhase::Starting) {
             return self.start_failed(runner, message, actions);
         }
         self.counters.runners_lost += 1;
@@ -214,7 +214,7 @@ impl Core {
         let work = slot.work();
         if stays {
             self.order_stop(runner, actions);
-            self.enter(runner, Phase::Resting);
+            self.enter(runner, RunnerPhase::Resting);
         } else {
             self.retire(runner, actions);
         }
@@ -236,7 +236,7 @@ impl Core {
         }
     }
 
-    fn suspect(&mut self, attempt: &Attempt) {
+    fn suspect(&mut self, attempt: &SlotAttempt) {
         let batch = self.batches.get_mut(&attempt.batch);
         if let Some(work) = batch.and_then(|batch| batch.work_mut(attempt.task)) {
             work.kills += 1;
@@ -248,24 +248,31 @@ impl Core {
         let slot = &mut self.pool.runners[runner.0 as usize];
         slot.timer = None;
         match &slot.phase {
-            Phase::Starting => {
+            RunnerPhase::Starting => {
                 self.start_failed(runner, "did not become ready in time".into(), actions);
             }
-            Phase::Busy(attempt) => {
+            RunnerPhase::Busy(attempt) => {
                 let late = attempt.began.is_some();
                 // Something moves: whoever waits as long as anything does can go on waiting.
                 self.progress.last = self.now;
-                let cancel = if late { Cancel::Timeout } else { Cancel::NotBegun };
-                self.cancel_attempt(runner, cancel, Unresponsive::Replace, actions);
+                let cancel = if late {
+                    AttemptCancelReason::Timeout
+                } else {
+                    AttemptCancelReason::BeginTimeout
+                };
+                self.cancel_attempt(runner, cancel, UnresponsivePolicy::Replace, actions);
             }
-            Phase::Cancelling(..) => {
+            RunnerPhase::Cancelling(..) => {
                 self.lose(runner, "did not acknowledge a cancel in time".into(), false, actions);
             }
             // A pool that is being stopped is not mended.
-            Phase::Broken | Phase::Resting if self.phase == CorePhase::Running => {
+            RunnerPhase::Broken | RunnerPhase::Resting if self.phase == CorePhase::Running => {
                 self.start_runner(runner, actions);
             }
-            Phase::Broken | Phase::Resting | Phase::Idle | Phase::Retired => {}
+            RunnerPhase::Broken
+            | RunnerPhase::Resting
+            | RunnerPhase::Idle
+            | RunnerPhase::Retired => {}
         }
     }
 
@@ -276,7 +283,7 @@ impl Core {
         let Some(silence) = self.config.supervision.silence_timeout else { return };
         let at = slot.last_heard.after(silence);
         if at > self.now {
-            self.timers.set(Wake::Silence(runner), &mut slot.silence, Some(at));
+            self.timers.set(DeadlineReason::HeartbeatTimeout(runner), &mut slot.silence, Some(at));
             return;
         }
         let message = format!("not heard for {} s", silence.as_secs_f64());
@@ -288,18 +295,18 @@ impl Core {
         self.pool.settled = 0;
         let mut counted = self.pool.runners.iter().filter(|slot| slot.counted()).count() as u32;
         for at in 0..self.pool.runners.len() {
-            if counted < self.pool.wanted && self.pool.runners[at].retiring {
+            if counted < self.pool.target_runners && self.pool.runners[at].retiring {
                 self.pool.runners[at].retiring = false;
                 counted += 1;
             }
         }
-        while counted < self.pool.wanted {
+        while counted < self.pool.target_runners {
             let runner = self.new_slot();
             self.start_runner(runner, actions);
             counted += 1;
         }
         for at in (0..self.pool.runners.len()).rev() {
-            if counted > self.pool.wanted && self.pool.runners[at].counted() {
+            if counted > self.pool.target_runners && self.pool.runners[at].counted() {
                 let runner = RunnerId(at as u32);
                 if self.pool.runners[at].attempt().is_some() {
                     self.pool.runners[at].retiring = true;
@@ -312,10 +319,10 @@ impl Core {
     }
 
     fn new_slot(&mut self) -> RunnerId {
-        let fresh = Slot::new(self.config.epoch);
-        if let Some(runner) = self.pool.free.first().copied() {
+        let fresh = RunnerSlot::new(self.config.epoch);
+        if let Some(runner) = self.pool.retired_slots.first().copied() {
             let slot = &mut self.pool.runners[runner.0 as usize];
-            *slot = Slot { life: slot.life, ..fresh };
+            *slot = RunnerSlot { life: slot.life, ..fresh };
             return runner;
         }
         self.pool.runners.push(fresh);

@@ -16,21 +16,21 @@ use std::sync::Arc;
 
 use crate::Core;
 use crate::action::Action;
-use crate::batch::{Abort, Batch, Owner};
+use crate::batch::{AbortSpec, BatchOwner, CoreBatch};
 use crate::batch_id::BatchId;
-use crate::counters::Disbelief;
-use crate::ending::Partial;
+use crate::counters::IgnoreReason;
+use crate::ending::PartialPolicy;
 use crate::failure::{CancelReason, FailureKind};
 use crate::ids::{BatchKey, RunId, TaskId};
-use crate::input::{TaskSpec, Unresponsive};
+use crate::input::{TaskSpec, UnresponsivePolicy};
 use crate::metrics::Metrics;
-use crate::status::{BatchKind, BatchResult, BatchState, DropReason, Payload};
-use crate::stop::Phase;
-use crate::task::{Body, Work};
+use crate::status::{BatchResult, BatchState, BatchType, DropReason, Payload};
+use crate::stop::CorePhase;
+use crate::task::{TaskPhase, TaskRuns};
 
 /// One fact about a submitted batch that must survive.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Record {
+pub enum LedgerRecord {
     /// It was taken in.
     Submitted {
         /// Under which key, which it keeps.
@@ -38,7 +38,7 @@ pub enum Record {
         /// The user's name of it.
         id: BatchId,
         /// What kind.
-        kind: BatchKind,
+        kind: BatchType,
         /// How many tasks are enough; none: all.
         min_wait_num: Option<u32>,
         /// Its tasks, by id.
@@ -53,10 +53,10 @@ pub enum Record {
         /// Which run.
         run: RunId,
         /// How.
-        ending: Ending,
+        ending: RecordedEnd,
     },
     /// Every run of it that had not ended was cancelled.
-    Cut {
+    Truncated {
         /// Which batch.
         batch: BatchKey,
         /// Why.
@@ -65,38 +65,38 @@ pub enum Record {
         keep: bool,
     },
     /// It was given up; what is to be kept of it has not arrived yet.
-    GivenUp {
+    Aborting {
         /// Which batch.
         batch: BatchKey,
         /// In the words of whoever gave it up.
         reason: Arc<str>,
     },
     /// Its results are about to be offered to the sink, which may take them unseen.
-    Offered {
+    DeliveryStarted {
         /// Which batch.
         batch: BatchKey,
     },
     /// It was finalized or aborted: nothing else about it is needed any more.
-    Ended(Arc<BatchResult>),
+    Closed(Arc<BatchResult>),
 }
 
-impl Record {
+impl LedgerRecord {
     /// Returns the batch that it is about.
     pub fn batch(&self) -> BatchKey {
         match self {
             Self::Submitted { batch, .. }
             | Self::RunEnded { batch, .. }
-            | Self::Cut { batch, .. }
-            | Self::GivenUp { batch, .. }
-            | Self::Offered { batch } => *batch,
-            Self::Ended(result) => result.key,
+            | Self::Truncated { batch, .. }
+            | Self::Aborting { batch, .. }
+            | Self::DeliveryStarted { batch } => *batch,
+            Self::Closed(result) => result.key,
         }
     }
 }
 
 /// How a run ended, once and for all.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Ending {
+pub enum RecordedEnd {
     /// Well.
     Succeeded {
         /// Its experiences; none in eval.
@@ -121,8 +121,8 @@ pub enum Ending {
 impl Core {
     /// Tells whether what happens to a batch is recorded.
     pub(crate) fn recorded(&self, key: BatchKey) -> bool {
-        self.config.records
-            && self.batches.get(&key).is_some_and(|batch| batch.owner != Owner::Scheduler)
+        self.config.ledger
+            && self.batches.get(&key).is_some_and(|batch| batch.owner != BatchOwner::Scheduler)
     }
 
     /// Orders a record about a batch, if there are any about it.
@@ -130,66 +130,69 @@ impl Core {
         &self,
         key: BatchKey,
         actions: &mut Vec<Action>,
-        record: impl FnOnce() -> Record,
+        record: impl FnOnce() -> LedgerRecord,
     ) {
         if self.recorded(key) {
-            actions.push(Action::Record(record()));
+            actions.push(Action::AppendRecord(record()));
         }
     }
 
     /// Takes up what was recorded before a crash. Consequences are drawn when all of it is known,
     /// with the first input that is something else.
-    pub(crate) fn take_up(&mut self, record: Record, actions: &mut Vec<Action>) {
-        if self.phase != Phase::New {
-            return self.disbelieve(Disbelief::RecordedLate);
+    pub(crate) fn restore(&mut self, record: LedgerRecord, actions: &mut Vec<Action>) {
+        if self.phase != CorePhase::New {
+            return self.ignore_report(IgnoreReason::RecordAfterStart);
         }
-        if self.believe(record, actions).is_none() {
-            self.disbelieve(Disbelief::Contradiction);
+        if self.apply_record(record, actions).is_none() {
+            self.ignore_report(IgnoreReason::Contradiction);
         }
     }
 
     /// Does again what a record says. None: it contradicts what is known, and changes nothing.
-    fn believe(&mut self, record: Record, actions: &mut Vec<Action>) -> Option<()> {
+    fn apply_record(&mut self, record: LedgerRecord, actions: &mut Vec<Action>) -> Option<()> {
         match record {
-            Record::Submitted { batch, id, kind, min_wait_num, tasks } => {
+            LedgerRecord::Submitted { batch, id, kind, min_wait_num, tasks } => {
                 self.submit_again(batch, id, kind, min_wait_num, &tasks)
             }
-            Record::RunEnded { batch, task, run, ending } => {
+            LedgerRecord::RunEnded { batch, task, run, ending } => {
                 self.end_again(batch, task, run, ending, actions)
             }
-            Record::Cut { batch, reason, keep } => {
+            LedgerRecord::Truncated { batch, reason, keep } => {
                 self.survivor(batch).filter(|batch| batch.open > 0)?;
-                let partial = if keep { Partial::Keep } else { Partial::Drop };
+                let partial = if keep { PartialPolicy::Keep } else { PartialPolicy::Drop };
                 self.cut_tasks(batch, reason, partial, actions);
                 Some(())
             }
-            Record::GivenUp { batch, reason } => {
+            LedgerRecord::Aborting { batch, reason } => {
                 let reason = self.clip(reason);
                 let batch = self.survivor(batch).filter(|batch| batch.open == 0)?;
-                batch.abort =
-                    Some(Abort { reason, keep: false, unresponsive: Unresponsive::Replace });
-                batch.owner = Owner::Coordinator(BatchState::Aborted);
+                batch.abort = Some(AbortSpec {
+                    reason,
+                    keep: false,
+                    unresponsive: UnresponsivePolicy::Replace,
+                });
+                batch.owner = BatchOwner::Coordinator(BatchState::Aborted);
                 Some(())
             }
-            Record::Offered { batch } => {
+            LedgerRecord::DeliveryStarted { batch } => {
                 self.survivor(batch).filter(|batch| batch.open == 0)?.offered = true;
                 Some(())
             }
-            Record::Ended(result) => self.remember(result),
+            LedgerRecord::Closed(result) => self.remember(result),
         }
     }
 
     /// Returns a submitted batch that has not ended.
-    fn survivor(&mut self, key: BatchKey) -> Option<&mut Batch> {
+    fn survivor(&mut self, key: BatchKey) -> Option<&mut CoreBatch> {
         let batch = self.batches.get_mut(&key)?;
-        (batch.owner != Owner::Scheduler && !batch.terminal()).then_some(batch)
+        (batch.owner != BatchOwner::Scheduler && !batch.terminal()).then_some(batch)
     }
 
     fn submit_again(
         &mut self,
         key: BatchKey,
         id: BatchId,
-        kind: BatchKind,
+        kind: BatchType,
         min_wait_num: Option<u32>,
         tasks: &[TaskSpec],
     ) -> Option<()> {
@@ -199,7 +202,7 @@ impl Core {
             return None;
         }
         let state = if tasks.is_empty() { BatchState::Pending } else { BatchState::Running };
-        let mut batch = Batch::new(id, key, kind, Owner::Coordinator(state));
+        let mut batch = CoreBatch::new(id, key, kind, BatchOwner::Coordinator(state));
         batch.min_wait_num = min_wait_num;
         let rank = batch.rank();
         self.put_back(batch)?;
@@ -210,7 +213,7 @@ impl Core {
     }
 
     /// Puts a batch where it was. None: there is one already, or its place is out of reach.
-    fn put_back(&mut self, batch: Batch) -> Option<()> {
+    fn put_back(&mut self, batch: CoreBatch) -> Option<()> {
         let (id, key) = (batch.id.clone(), batch.key);
         let next = key.0.checked_add(1)?;
         if !self.batches.insert(batch) {
@@ -228,7 +231,7 @@ impl Core {
         key: BatchKey,
         id: TaskId,
         run: RunId,
-        mut ending: Ending,
+        mut ending: RecordedEnd,
         actions: &mut Vec<Action>,
     ) -> Option<()> {
         let (most, kind) = (self.config.limits.metrics_per_run as usize, self.survivor(key)?.kind);
@@ -237,23 +240,23 @@ impl Core {
             return None;
         }
         match &task.body {
-            Body::Fresh => task.body = Body::Working(Box::new(Work::new(task.total))),
-            Body::Working(work) if work.runs[run.0 as usize].state.open() => {}
-            Body::Working(_) | Body::Ended(_) | Body::Gone => return None,
+            TaskPhase::Fresh => task.body = TaskPhase::Working(Box::new(TaskRuns::new(task.total))),
+            TaskPhase::Working(work) if work.runs[run.0 as usize].state.open() => {}
+            TaskPhase::Working(_) | TaskPhase::Ended(_) | TaskPhase::Gone => return None,
         }
         match &mut ending {
-            Ending::Succeeded { payload, metrics } => {
+            RecordedEnd::Succeeded { payload, metrics } => {
                 self.counters.payloads_restored += u64::from(payload.is_some());
                 self.counters.metrics_dropped += metrics.truncate(most) as u64;
-                if kind == BatchKind::Eval {
-                    self.drop_stray(Some(key), payload.take(), DropReason::Eval, actions);
+                if kind == BatchType::Eval {
+                    self.drop_unheld_payload(Some(key), payload.take(), DropReason::Eval, actions);
                 }
             }
-            Ending::Failed { message, .. } => *message = self.clip(Arc::clone(message)),
-            Ending::Cancelled { .. } => {}
+            RecordedEnd::Failed { message, .. } => *message = self.clip(Arc::clone(message)),
+            RecordedEnd::Cancelled { .. } => {}
         }
         self.counters.runs_restored += 1;
-        self.leave(key, id, run, ending);
+        self.close_run(key, id, run, ending);
         self.end_task_if_done(key, id, actions);
         Some(())
     }
@@ -266,14 +269,14 @@ impl Core {
         if !over || left > 0 || earlier || !result.runs.balanced() {
             return None;
         }
-        let owner = Owner::Coordinator(result.state);
-        let mut batch = Batch::new(result.batch.clone(), result.key, result.kind, owner);
+        let owner = BatchOwner::Coordinator(result.state);
+        let mut batch = CoreBatch::new(result.batch.clone(), result.key, result.kind, owner);
         batch.runs = result.runs;
         batch.ended = result.tasks;
-        batch.abort = (result.state == BatchState::Aborted).then(|| Abort {
+        batch.abort = (result.state == BatchState::Aborted).then(|| AbortSpec {
             reason: result.reason.clone().unwrap_or_default(),
             keep: false,
-            unresponsive: Unresponsive::Replace,
+            unresponsive: UnresponsivePolicy::Replace,
         });
         let key = result.key;
         batch.result = Some(result);

@@ -25,11 +25,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::Time;
+use crate::rendezvous::member::{AnyMember, MemberPresence as _, MemberRecord, TrainerSlot};
 pub use crate::rendezvous::member::{
-    Beat, Entered, ExplorerState, ExplorerView, Left, Refused, Role, SeatId, TrainerState,
-    TrainerView, View,
+    ExplorerMember, ExplorerPresence, HeartbeatReply, JoinRefusal, Joined, LeaveReason, MemberId,
+    MemberRole, SyncView, TrainerMember, TrainerPresence,
 };
-use crate::rendezvous::member::{Member, Presence as _, Seated, Trainer};
 pub use crate::rendezvous::transfer::{TensorSpec, TransferGroup};
 
 /// How many explorers a board remembers, and how many waits are open at once.
@@ -38,11 +38,11 @@ const MAX_WAITS: usize = 16_384;
 
 /// The number of a wait. Later ones have larger numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Ask(pub u64);
+pub struct WaitId(pub u64);
 
 /// What an explorer waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Want {
+pub struct WeightWait {
     /// Its name.
     pub explorer: String,
     /// The version that it has.
@@ -58,14 +58,14 @@ pub struct Want {
     pub waited: Duration,
 }
 
-impl Want {
+impl WeightWait {
     /// Asks for the last weights of a trainer, whatever it is at meanwhile.
     pub const LAST: u64 = u64::MAX;
 }
 
 /// What came of a wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum WaitOutcome {
     /// There are weights of this version.
     New(u64),
     /// The trainer has nothing newer, and waits for experiences itself.
@@ -80,9 +80,9 @@ pub enum Outcome {
 
 /// What the trainer should know of those who wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Asked {
+pub struct WaitSummary {
     /// The last wait that began.
-    pub ask: Ask,
+    pub ask: WaitId,
     /// How many waits are open.
     pub waiting: usize,
     /// The smallest version that would satisfy one who demands weights; none if nobody does.
@@ -91,15 +91,15 @@ pub struct Asked {
 
 /// An open wait.
 #[derive(Clone, Debug)]
-struct Wait {
-    want: Want,
+struct ActiveWait {
+    want: WeightWait,
     began: Time,
     until: Time,
 }
 
 /// Who is there, which weights are the newest, and who waits.
 #[derive(Clone, Debug)]
-pub struct Board {
+pub struct SyncCore {
     /// How long somebody who says nothing is believed to be there.
     lease: Duration,
     /// Seats and waits have numbers after this one,
@@ -107,18 +107,18 @@ pub struct Board {
     /// up to this one.
     last: u64,
     /// The last wait that began.
-    ask: Ask,
+    ask: WaitId,
     newest: Option<u64>,
-    explorers: BTreeMap<String, Member<ExplorerState>>,
+    explorers: BTreeMap<String, MemberRecord<ExplorerPresence>>,
     /// How many experiences explorers have submitted, by name.
     submitted: BTreeMap<String, u64>,
-    trainer: Option<Trainer>,
-    waits: BTreeMap<Ask, Wait>,
+    trainer: Option<TrainerSlot>,
+    waits: BTreeMap<WaitId, ActiveWait>,
     /// Waits that are over, and that nobody has been told of.
-    over: Vec<(Ask, Outcome)>,
+    over: Vec<(WaitId, WaitOutcome)>,
 }
 
-impl Board {
+impl SyncCore {
     /// Returns an empty board. `first` is below every number that it gives out: boards of the same
     /// job have different ones, so that nobody takes a number of one for that of another.
     pub fn new(lease: Duration, first: u64) -> Self {
@@ -126,7 +126,7 @@ impl Board {
             lease,
             first,
             last: first,
-            ask: Ask(first),
+            ask: WaitId(first),
             newest: None,
             explorers: BTreeMap::new(),
             submitted: BTreeMap::new(),
@@ -145,65 +145,65 @@ impl Board {
     ///
     /// # Errors
     /// Another trainer is there, or there are too many explorers.
-    pub fn enter(&mut self, now: Time, role: Role, name: &str) -> Result<Entered, Refused> {
+    pub fn join(&mut self, now: Time, role: MemberRole, name: &str) -> Result<Joined, JoinRefusal> {
         self.tick(now);
         let until = now.after(self.lease);
         let takes_over = match role {
-            Role::Explorer => {
+            MemberRole::Explorer => {
                 let is_known = self.explorers.contains_key(name);
                 if !is_known && self.explorers.len() >= MAX_EXPLORERS {
-                    return Err(Refused::TooMany(MAX_EXPLORERS));
+                    return Err(JoinRefusal::TooMany(MAX_EXPLORERS));
                 }
                 is_known
             }
-            Role::Trainer => match &self.trainer {
+            MemberRole::Trainer => match &self.trainer {
                 Some(there) if there.name != name && there.seated.state.is_there() => {
-                    return Err(Refused::OtherTrainer(there.name.clone()));
+                    return Err(JoinRefusal::OtherTrainer(there.name.clone()));
                 }
                 there => there.is_some(),
             },
         };
         self.last += 1;
-        let seat = SeatId(self.last);
+        let seat = MemberId(self.last);
         match role {
-            Role::Explorer => {
-                let member = Member { seat, until, state: ExplorerState::Here };
+            MemberRole::Explorer => {
+                let member = MemberRecord { seat, until, state: ExplorerPresence::Present };
                 self.explorers.insert(name.to_owned(), member);
             }
-            Role::Trainer => {
-                let seated = Member { seat, until, state: TrainerState::Here };
-                self.trainer = Some(Trainer { name: name.to_owned(), seated });
+            MemberRole::Trainer => {
+                let seated = MemberRecord { seat, until, state: TrainerPresence::Here };
+                self.trainer = Some(TrainerSlot { name: name.to_owned(), seated });
             }
         }
         self.settle();
-        Ok(Entered { seat, takes_over })
+        Ok(Joined { seat, takes_over })
     }
 
     /// Hears that somebody is still there.
-    pub fn beat(&mut self, now: Time, seat: SeatId) -> Beat {
+    pub fn heartbeat(&mut self, now: Time, seat: MemberId) -> HeartbeatReply {
         let until = now.after(self.lease);
         let heard = self.seats().find(|member| member.seat() == seat).map(|it| it.beat(until));
         self.tick(now);
         match heard {
-            Some(true) => Beat::Known,
-            None if (self.first + 1..=self.last).contains(&seat.0) => Beat::Replaced,
-            Some(false) | None => Beat::Unknown,
+            Some(true) => HeartbeatReply::Known,
+            None if (self.first + 1..=self.last).contains(&seat.0) => HeartbeatReply::Replaced,
+            Some(false) | None => HeartbeatReply::Unknown,
         }
     }
 
     /// Hears that somebody leaves, and how. Who has left already has.
-    pub fn leave(&mut self, now: Time, seat: SeatId, how: &Left) {
+    pub fn leave(&mut self, now: Time, seat: MemberId, how: &LeaveReason) {
         self.seats().filter(|member| member.seat() == seat).for_each(|it| it.leave(now, how));
         self.settle();
     }
 
-    fn seats(&mut self) -> impl Iterator<Item = &mut dyn Seated> {
-        let explorers = self.explorers.values_mut().map(|member| member as &mut dyn Seated);
-        explorers.chain(self.trainer.iter_mut().map(|it| &mut it.seated as &mut dyn Seated))
+    fn seats(&mut self) -> impl Iterator<Item = &mut dyn AnyMember> {
+        let explorers = self.explorers.values_mut().map(|member| member as &mut dyn AnyMember);
+        explorers.chain(self.trainer.iter_mut().map(|it| &mut it.seated as &mut dyn AnyMember))
     }
 
     /// Hears from the trainer what it is at. False: it is not the trainer.
-    pub fn trainer(&mut self, now: Time, seat: SeatId, state: TrainerState) -> bool {
+    pub fn set_trainer_state(&mut self, now: Time, seat: MemberId, state: TrainerPresence) -> bool {
         let until = now.after(self.lease);
         let Some(trainer) = self.trainer.as_mut().filter(|it| it.seated.seat == seat) else {
             return false;
@@ -233,9 +233,9 @@ impl Board {
     ///
     /// # Errors
     /// They are older: versions never go backwards.
-    pub fn published(&mut self, version: u64) -> Result<bool, Refused> {
+    pub fn published(&mut self, version: u64) -> Result<bool, JoinRefusal> {
         match self.newest {
-            Some(newest) if version < newest => Err(Refused::Older { version, newest }),
+            Some(newest) if version < newest => Err(JoinRefusal::Older { version, newest }),
             Some(newest) if version == newest => Ok(false),
             _ => {
                 self.newest = Some(version);
@@ -247,23 +247,23 @@ impl Board {
 
     /// Begins a wait. It is over when [`Board::outcomes`] has it: at once, if there is nothing to
     /// wait for.
-    pub fn wait(&mut self, now: Time, want: Want) -> Ask {
+    pub fn wait(&mut self, now: Time, want: WeightWait) -> WaitId {
         self.last += 1;
-        let ask = Ask(self.last);
+        let ask = WaitId(self.last);
         self.ask = ask;
         if self.waits.len() >= MAX_WAITS {
             let words = format!("{MAX_WAITS} waits are open already; nothing more is waited for");
-            self.over.push((ask, Outcome::TimedOut(words)));
+            self.over.push((ask, WaitOutcome::TimedOut(words)));
             return ask;
         }
         let until = now.after(want.timeout);
-        self.waits.insert(ask, Wait { want, began: now, until });
+        self.waits.insert(ask, ActiveWait { want, began: now, until });
         self.settle();
         ask
     }
 
     /// Gives a wait up. Nothing is left of it.
-    pub fn abandon(&mut self, ask: Ask) {
+    pub fn abandon(&mut self, ask: WaitId) {
         self.waits.remove(&ask);
         self.over.retain(|(over, _)| *over != ask);
     }
@@ -273,12 +273,12 @@ impl Board {
         let lease = self.lease;
         self.seats().for_each(|member| member.tick(now, lease));
         self.settle();
-        let due: Vec<Ask> =
+        let due: Vec<WaitId> =
             self.waits.iter().filter(|(_, wait)| wait.until <= now).map(|(ask, _)| *ask).collect();
         for ask in due {
             if let Some(wait) = self.waits.remove(&ask) {
                 let words = self.in_vain(&wait, now);
-                self.over.push((ask, Outcome::TimedOut(words)));
+                self.over.push((ask, WaitOutcome::TimedOut(words)));
             }
         }
     }
@@ -291,7 +291,7 @@ impl Board {
     }
 
     /// Returns what waits came to since it was asked last.
-    pub fn outcomes(&mut self) -> Vec<(Ask, Outcome)> {
+    pub fn outcomes(&mut self) -> Vec<(WaitId, WaitOutcome)> {
         std::mem::take(&mut self.over)
     }
 
@@ -301,38 +301,39 @@ impl Board {
     }
 
     /// What the trainer should know of those who wait.
-    pub fn asked(&self) -> Asked {
+    pub fn asked(&self) -> WaitSummary {
         let demands = self.waits.values().filter(|wait| wait.want.demand);
         // Nobody is helped by the version that they have.
         let wanted =
             demands.map(|wait| wait.want.at_least.max(wait.want.have.saturating_add(1))).min();
-        Asked { ask: self.ask, waiting: self.waits.len(), wanted }
+        WaitSummary { ask: self.ask, waiting: self.waits.len(), wanted }
     }
 
     /// Tells whether every explorer that ever came has left for good. Whoever is lost may come
     /// again for as long as a lease is.
     pub fn explorers_left(&self) -> bool {
-        let has_left = |member: &Member<ExplorerState>| member.state.has_left();
+        let has_left = |member: &MemberRecord<ExplorerPresence>| member.state.has_left();
         !self.explorers.is_empty() && self.explorers.values().all(has_left)
     }
 
     /// What an explorer is at; none if it never came.
-    pub fn explorer(&self, name: &str) -> Option<&ExplorerState> {
+    pub fn explorer(&self, name: &str) -> Option<&ExplorerPresence> {
         self.explorers.get(name).map(|member| &member.state)
     }
 
     /// Everybody, and what they are at.
-    pub fn view(&self) -> View {
-        let explorer = |(name, member): (&String, &Member<ExplorerState>)| ExplorerView {
-            name: name.clone(),
-            state: member.state.clone(),
-            waiting: self.waits.values().filter(|wait| wait.want.explorer == *name).count(),
-        };
-        let trainer = self.trainer.as_ref().map(|trainer| TrainerView {
+    pub fn view(&self) -> SyncView {
+        let explorer =
+            |(name, member): (&String, &MemberRecord<ExplorerPresence>)| ExplorerMember {
+                name: name.clone(),
+                state: member.state.clone(),
+                waiting: self.waits.values().filter(|wait| wait.want.explorer == *name).count(),
+            };
+        let trainer = self.trainer.as_ref().map(|trainer| TrainerMember {
             name: trainer.name.clone(),
             state: trainer.seated.state.clone(),
         });
-        View {
+        SyncView {
             newest: self.newest,
             explorers: self.explorers.iter().map(explorer).collect(),
             trainer,
@@ -342,7 +343,7 @@ impl Board {
 
     /// Ends the waits that have nothing to wait for.
     fn settle(&mut self) {
-        let decided: Vec<(Ask, Outcome)> = self
+        let decided: Vec<(WaitId, WaitOutcome)> = self
             .waits
             .iter()
             .filter_map(|(ask, wait)| Some((*ask, self.decide(*ask, &wait.want)?)))
@@ -352,23 +353,25 @@ impl Board {
     }
 
     /// Returns what a wait comes to; none while it goes on.
-    fn decide(&self, ask: Ask, want: &Want) -> Option<Outcome> {
+    fn decide(&self, ask: WaitId, want: &WeightWait) -> Option<WaitOutcome> {
         let newer = self.newest.filter(|version| *version > want.have);
         if let Some(version) = newer.filter(|version| *version >= want.at_least) {
-            return Some(Outcome::New(version));
+            return Some(WaitOutcome::New(version));
         }
         let trainer = self.trainer.as_ref()?;
         match &trainer.seated.state {
-            TrainerState::Here | TrainerState::Training | TrainerState::Lost => None,
+            TrainerPresence::Here | TrainerPresence::Training | TrainerPresence::Lost => None,
             // It looked for experiences after this wait had begun, and found too few.
-            TrainerState::Idle { seen }
-                if (ask..=self.ask).contains(seen) && want.at_least < Want::LAST =>
+            TrainerPresence::Idle { seen }
+                if (ask..=self.ask).contains(seen) && want.at_least < WeightWait::LAST =>
             {
-                Some(newer.map_or(Outcome::NothingNew, Outcome::New))
+                Some(newer.map_or(WaitOutcome::NothingNew, WaitOutcome::New))
             }
-            TrainerState::Idle { .. } => None,
-            TrainerState::Done => Some(Outcome::TrainerDone(newer)),
-            TrainerState::Failed(why) => Some(Outcome::TrainerFailed(words::failed(trainer, why))),
+            TrainerPresence::Idle { .. } => None,
+            TrainerPresence::Done => Some(WaitOutcome::TrainerDone(newer)),
+            TrainerPresence::Failed(why) => {
+                Some(WaitOutcome::TrainerFailed(words::failed(trainer, why)))
+            }
         }
     }
 }

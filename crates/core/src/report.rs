@@ -7,20 +7,20 @@ use crate::metrics::{
     BATCH_STATS, EvalDetail, Metrics, Purpose, TASK_SECONDS, calculate_task_level_metrics,
     gather_eval_metrics, gather_metrics,
 };
-use crate::status::{BatchKind, BatchResult, Status};
+use crate::status::{BatchResult, BatchType, Status};
 
 impl Status {
     /// Returns the metrics of the task, which depend on its runs and not on the order in which
     /// they ended.
-    pub fn metrics(&self, kind: BatchKind) -> Metrics {
+    pub fn metrics(&self, kind: BatchType) -> Metrics {
         let seconds = self.attempt_seconds.iter().map(|seconds| {
             let pair: [(&str, f64); 1] = [(TASK_SECONDS, *seconds)];
             pair.into_iter().collect()
         });
         let runs: Vec<Metrics> = self.run_metrics.iter().cloned().chain(seconds).collect();
         let purpose = match kind {
-            BatchKind::Train => Purpose::Train,
-            BatchKind::Eval => Purpose::Eval { planned: Some(self.total_runs as usize) },
+            BatchType::Train => Purpose::Train,
+            BatchType::Eval => Purpose::Eval { planned: Some(self.total_runs as usize) },
         };
         calculate_task_level_metrics(&runs, purpose)
     }
@@ -33,10 +33,10 @@ impl BatchResult {
         let tasks: Vec<Metrics> =
             self.statuses.iter().map(|(_, status)| status.metrics(self.kind)).collect();
         let (prefix, gathered) = match self.kind {
-            BatchKind::Train => {
+            BatchType::Train => {
                 ("rollout".to_owned(), gather_metrics(&tasks, "rollout", &BATCH_STATS))
             }
-            BatchKind::Eval => {
+            BatchType::Eval => {
                 let prefix = format!("eval/{}", self.batch.eval_name());
                 let gathered = gather_eval_metrics(&tasks, &prefix, detail);
                 (prefix, gathered)
@@ -85,9 +85,9 @@ mod tests {
             ..Status::default()
         };
         status.failed_runs[FailureKind::Timeout] = 1;
-        let train = status.metrics(BatchKind::Train);
+        let train = status.metrics(BatchType::Train);
         assert_eq!((train.get("reward"), train.get(TASK_SECONDS)), (Some(0.5), Some(3.0)));
-        let eval = status.metrics(BatchKind::Eval);
+        let eval = status.metrics(BatchType::Eval);
         assert_eq!(eval.get("reward/mean@3"), Some(0.5));
         assert_eq!(eval.get(TASK_SECONDS), Some(3.0));
         assert!(status.message().is_some_and(|words| words.starts_with("2/3 runs completed")));

@@ -3,17 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::action::{Cancel, Runs};
+use crate::action::{AttemptCancelReason, RunRange};
 use crate::config::Supervision;
-use crate::ids::{AttemptId, BatchKey, Life, TaskId};
+use crate::ids::{AttemptId, BatchKey, Incarnation, TaskId};
 use crate::time::Time;
 use crate::view::RunnerState;
 
 /// A slot. Its transitions are in `pool.rs` and `attempt.rs`.
 #[derive(Clone, Debug)]
-pub(crate) struct Slot {
-    pub(crate) life: Life,
-    pub(crate) phase: Phase,
+pub(crate) struct RunnerSlot {
+    pub(crate) life: Incarnation,
+    pub(crate) phase: RunnerPhase,
     pub(crate) since: Time,
     pub(crate) last_heard: Time,
     /// Whether it is to go when it is done with its attempt.
@@ -37,11 +37,11 @@ pub(crate) struct Slot {
 
 /// What a slot does.
 #[derive(Clone, Debug)]
-pub(crate) enum Phase {
+pub(crate) enum RunnerPhase {
     Starting,
     Idle,
-    Busy(Attempt),
-    Cancelling(Attempt, Cancel),
+    Busy(SlotAttempt),
+    Cancelling(SlotAttempt, AttemptCancelReason),
     Broken,
     /// Waits to be started again.
     Resting,
@@ -51,11 +51,11 @@ pub(crate) enum Phase {
 
 /// Runs of one task on one runner.
 #[derive(Clone, Debug)]
-pub(crate) struct Attempt {
+pub(crate) struct SlotAttempt {
     pub(crate) id: AttemptId,
     pub(crate) batch: BatchKey,
     pub(crate) task: TaskId,
-    pub(crate) runs: Runs,
+    pub(crate) runs: RunRange,
     /// Runs that were not reported.
     pub(crate) left: u32,
     pub(crate) succeeded: u32,
@@ -64,12 +64,12 @@ pub(crate) struct Attempt {
     pub(crate) timeout: Duration,
 }
 
-impl Slot {
+impl RunnerSlot {
     pub(crate) fn new(epoch: u16) -> Self {
         Self {
             // Half of the number is left for the lives of one epoch.
-            life: Life(u32::from(epoch) << 16),
-            phase: Phase::Retired,
+            life: Incarnation(u32::from(epoch) << 16),
+            phase: RunnerPhase::Retired,
             since: Time::ZERO,
             last_heard: Time::ZERO,
             retiring: false,
@@ -87,39 +87,53 @@ impl Slot {
 
     pub(crate) const fn state(&self) -> RunnerState {
         match &self.phase {
-            Phase::Starting => RunnerState::Starting,
-            Phase::Idle => RunnerState::Idle,
-            Phase::Busy(attempt) => RunnerState::Busy(attempt.id),
-            Phase::Cancelling(attempt, _) => RunnerState::Cancelling(attempt.id),
-            Phase::Broken => RunnerState::Broken,
-            Phase::Resting | Phase::Retired => RunnerState::Gone,
+            RunnerPhase::Starting => RunnerState::Starting,
+            RunnerPhase::Idle => RunnerState::Idle,
+            RunnerPhase::Busy(attempt) => RunnerState::Busy(attempt.id),
+            RunnerPhase::Cancelling(attempt, _) => RunnerState::Cancelling(attempt.id),
+            RunnerPhase::Broken => RunnerState::Broken,
+            RunnerPhase::Resting | RunnerPhase::Retired => RunnerState::Stopped,
         }
     }
 
-    pub(crate) const fn attempt(&self) -> Option<&Attempt> {
+    pub(crate) const fn attempt(&self) -> Option<&SlotAttempt> {
         match &self.phase {
-            Phase::Busy(attempt) | Phase::Cancelling(attempt, _) => Some(attempt),
-            Phase::Starting | Phase::Idle | Phase::Broken | Phase::Resting | Phase::Retired => None,
+            RunnerPhase::Busy(attempt) | RunnerPhase::Cancelling(attempt, _) => Some(attempt),
+            RunnerPhase::Starting
+            | RunnerPhase::Idle
+            | RunnerPhase::Broken
+            | RunnerPhase::Resting
+            | RunnerPhase::Retired => None,
         }
     }
 
     /// Returns the attempt, and why it is being cancelled if it is.
-    pub(crate) fn work(&self) -> Option<(Attempt, Option<Cancel>)> {
+    pub(crate) fn work(&self) -> Option<(SlotAttempt, Option<AttemptCancelReason>)> {
         match &self.phase {
-            Phase::Busy(attempt) => Some((attempt.clone(), None)),
-            Phase::Cancelling(attempt, cancel) => Some((attempt.clone(), Some(*cancel))),
-            Phase::Starting | Phase::Idle | Phase::Broken | Phase::Resting | Phase::Retired => None,
+            RunnerPhase::Busy(attempt) => Some((attempt.clone(), None)),
+            RunnerPhase::Cancelling(attempt, cancel) => Some((attempt.clone(), Some(*cancel))),
+            RunnerPhase::Starting
+            | RunnerPhase::Idle
+            | RunnerPhase::Broken
+            | RunnerPhase::Resting
+            | RunnerPhase::Retired => None,
         }
     }
 
     /// Tells whether there is, or should be, a living runner behind the slot.
     pub(crate) const fn alive(&self) -> bool {
-        matches!(self.phase, Phase::Starting | Phase::Idle | Phase::Busy(_) | Phase::Cancelling(..))
+        matches!(
+            self.phase,
+            RunnerPhase::Starting
+                | RunnerPhase::Idle
+                | RunnerPhase::Busy(_)
+                | RunnerPhase::Cancelling(..)
+        )
     }
 
     /// Tells whether the core has counted it in: a slot that is to stay.
     pub(crate) const fn counted(&self) -> bool {
-        !self.retiring && !matches!(self.phase, Phase::Retired)
+        !self.retiring && !matches!(self.phase, RunnerPhase::Retired)
     }
 
     /// Returns how long to rest before the next life.

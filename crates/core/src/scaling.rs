@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use crate::Core;
 use crate::action::Action;
-use crate::stop::Phase;
-use crate::view::Wake;
+use crate::stop::CorePhase;
+use crate::view::DeadlineReason;
 
 /// Into how many parts the quiet time is divided; its end is known to a part.
 const PARTS: u32 = 4;
@@ -25,42 +25,42 @@ const SHARE: u32 = 8;
 
 /// Between which numbers the pool of runners follows the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Scaling {
+pub struct ScalingBounds {
     /// The fewest runners.
     pub min: u32,
     /// The most runners.
     pub max: u32,
     /// How many runners come and go together: those of one worker.
-    pub together: u32,
+    pub runners_per_worker: u32,
     /// For how long a runner must not have been needed before it goes.
-    pub quiet: Duration,
+    pub idle_timeout: Duration,
 }
 
-impl Scaling {
+impl ScalingBounds {
     /// Returns the number of whole workers that offers at least this many runners, as far as the
     /// bounds allow. If they contradict each other, the most counts.
     pub fn fit(&self, runners: u32) -> u32 {
-        let together = self.together.max(1);
+        let together = self.runners_per_worker.max(1);
         let whole = runners.div_ceil(together).saturating_mul(together);
         whole.max(self.min).min(self.max)
     }
 
     /// Returns how often it is looked whether there are too many.
     pub fn part(&self) -> Duration {
-        (self.quiet / PARTS).max(Duration::from_millis(1))
+        (self.idle_timeout / PARTS).max(Duration::from_millis(1))
     }
 }
 
 /// How much there is to do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Load {
+pub struct PoolLoad {
     /// Runners that work.
     pub working: u32,
     /// Further runners that what waits could keep busy now.
     pub waiting: u64,
 }
 
-impl Load {
+impl PoolLoad {
     /// Returns how many runners would have something to do.
     pub fn needed(self) -> u32 {
         u32::try_from(u64::from(self.working) + self.waiting).unwrap_or(u32::MAX)
@@ -70,20 +70,20 @@ impl Load {
 /// Decides how many runners are wanted.
 #[derive(Clone, Debug)]
 pub struct Scaler {
-    bounds: Scaling,
+    bounds: ScalingBounds,
     /// The most that were needed in each part of the quiet time, the current one first.
     peaks: [u32; PARTS as usize],
 }
 
 impl Scaler {
     /// Returns a scaler that has seen nothing.
-    pub const fn new(bounds: Scaling) -> Self {
+    pub const fn new(bounds: ScalingBounds) -> Self {
         Self { bounds, peaks: [0; PARTS as usize] }
     }
 
     /// Looks at what there is to do, whenever that may have changed. Returns how many runners are
     /// wanted: never fewer than before.
-    pub fn look(&mut self, load: Load, wanted: u32) -> u32 {
+    pub fn look(&mut self, load: PoolLoad, wanted: u32) -> u32 {
         let needed = load.needed();
         self.peaks[0] = self.peaks[0].max(needed);
         let more = load.waiting > 0 && needed > wanted;
@@ -92,7 +92,7 @@ impl Scaler {
 
     /// A part of the quiet time is over. Returns how many runners are wanted: never more than
     /// before.
-    pub fn part_over(&mut self, load: Load, wanted: u32) -> u32 {
+    pub fn part_over(&mut self, load: PoolLoad, wanted: u32) -> u32 {
         self.peaks[0] = self.peaks[0].max(load.needed());
         let most = self.peaks.iter().copied().max().unwrap_or_default();
         self.peaks.rotate_right(1);
@@ -101,7 +101,7 @@ impl Scaler {
         if enough >= wanted {
             return wanted;
         }
-        let together = self.bounds.together.max(1);
+        let together = self.bounds.runners_per_worker.max(1);
         let workers = (wanted - enough).div_ceil(together);
         let step = (workers / SHARE).max(1).saturating_mul(together);
         // Whole workers go, also if the pool did not consist of such.
@@ -112,29 +112,29 @@ impl Scaler {
 impl Core {
     /// Returns the number of runners to keep.
     pub const fn wanted(&self) -> u32 {
-        self.pool.wanted
+        self.pool.target_runners
     }
 
     /// Lets the number of runners follow the work, if it is to.
     pub(crate) fn scale(&mut self, actions: &mut Vec<Action>) {
-        if self.phase != Phase::Running || self.pool.scaler.is_none() {
+        if self.phase != CorePhase::Running || self.pool.scaler.is_none() {
             return;
         }
         let load = self.load();
         // With what this input has led to: time that passed may have brought work.
         let is_over = std::mem::take(&mut self.pool.part_over);
         let Some(scaler) = &mut self.pool.scaler else { return };
-        let mut wanted = scaler.look(load, self.pool.wanted);
+        let mut wanted = scaler.look(load, self.pool.target_runners);
         if is_over {
             wanted = scaler.part_over(load, wanted);
         }
         self.want(wanted, actions);
         if let Some(bounds) = self.config.scaling
-            && self.pool.wanted > bounds.min
+            && self.pool.target_runners > bounds.min
             && self.pool.scale_timer.is_none()
         {
             let at = self.now.after(bounds.part());
-            self.timers.set(Wake::Scaling, &mut self.pool.scale_timer, Some(at));
+            self.timers.set(DeadlineReason::Scaling, &mut self.pool.scale_timer, Some(at));
         }
     }
 
@@ -146,22 +146,22 @@ impl Core {
 
     fn want(&mut self, wanted: u32, actions: &mut Vec<Action>) {
         let wanted = wanted.min(self.config.limits.runners);
-        if wanted != self.pool.wanted {
-            self.pool.wanted = wanted;
+        if wanted != self.pool.target_runners {
+            self.pool.target_runners = wanted;
             self.fit_pool(actions);
         }
     }
 
     /// Returns how much there is to do for runners. What cannot go out although
     /// somebody is idle is not waiting for runners.
-    fn load(&self) -> Load {
+    fn load(&self) -> PoolLoad {
         let held_back = !self.pool.idle.is_empty() || self.first_fresh().is_none();
         let fresh = if held_back { 0 } else { self.queues.slices };
         let retries = if self.pool.idle.is_empty() { self.retries_at_hand() } else { 0 };
         let working = self.pool.working;
         // Runs may have ended before they were dispatched.
         let waiting = (fresh + retries).min(self.counters.runs.pending);
-        Load { working, waiting }
+        PoolLoad { working, waiting }
     }
 }
 
@@ -169,11 +169,15 @@ impl Core {
 mod tests {
     use super::*;
 
-    const BOUNDS: Scaling =
-        Scaling { min: 4, max: 64, together: 4, quiet: Duration::from_secs(60) };
+    const BOUNDS: ScalingBounds = ScalingBounds {
+        min: 4,
+        max: 64,
+        runners_per_worker: 4,
+        idle_timeout: Duration::from_secs(60),
+    };
 
-    fn busy(working: u32, waiting: u64) -> Load {
-        Load { working, waiting }
+    fn busy(working: u32, waiting: u64) -> PoolLoad {
+        PoolLoad { working, waiting }
     }
 
     #[test]
@@ -216,7 +220,7 @@ mod tests {
 
     #[test]
     fn many_go_faster_than_few() {
-        let bounds = Scaling { min: 1, max: 10_000, together: 1, ..BOUNDS };
+        let bounds = ScalingBounds { min: 1, max: 10_000, runners_per_worker: 1, ..BOUNDS };
         let mut scaler = Scaler::new(bounds);
         let mut wanted = scaler.look(busy(0, 10_000), 1);
         let mut parts = 0;

@@ -1,43 +1,44 @@
 //! How work comes in: batches of the scheduler and of the coordinator.
 
 use crate::Core;
-use crate::action::{Action, Answer, Refusal};
-use crate::batch::{Batch, Owner, slices};
+use crate::action::{Action, Refusal, Response};
+use crate::batch::{BatchOwner, CoreBatch, slices};
 use crate::batch_id::BatchId;
 use crate::ids::{BatchKey, RequestId, TaskId};
 use crate::input::TaskSpec;
-use crate::record::Record;
-use crate::status::{BatchKind, BatchState};
-use crate::stop::Phase;
-use crate::task::{Body, Task};
+use crate::record::LedgerRecord;
+use crate::status::{BatchState, BatchType};
+use crate::stop::CorePhase;
+use crate::task::{CoreTask, TaskPhase};
 
 impl Core {
     pub(crate) fn schedule(
         &mut self,
         request: RequestId,
         id: BatchId,
-        kind: BatchKind,
+        kind: BatchType,
         tasks: &[TaskSpec],
         actions: &mut Vec<Action>,
     ) {
         if tasks.is_empty() {
-            let answer = Answer::Scheduled { batch: None, first: TaskId(0) };
+            let answer = Response::Scheduled { batch: None, first: TaskId(0) };
             self.answer(request, answer, actions);
             return;
         }
-        if matches!(self.phase, Phase::Stopping | Phase::Stopped) {
+        if matches!(self.phase, CorePhase::Stopping | CorePhase::Stopped) {
             self.refuse(request, Refusal::Stopped, actions);
             return;
         }
         let active = self.active(&id);
         if let Some(key) = active {
             let batch = &self.batches[&key];
-            if batch.owner != Owner::Scheduler {
+            if batch.owner != BatchOwner::Scheduler {
                 self.refuse(request, Refusal::AlreadyActive { batch: id }, actions);
                 return;
             }
             if batch.kind != kind {
-                let refusal = Refusal::WrongKind { batch: id, kind: batch.kind, expected: kind };
+                let refusal =
+                    Refusal::WrongBatchType { batch: id, kind: batch.kind, expected: kind };
                 self.refuse(request, refusal, actions);
                 return;
             }
@@ -50,44 +51,44 @@ impl Core {
             self.refuse(request, refusal, actions);
             return;
         }
-        let key = active.unwrap_or_else(|| self.open_batch(id, kind, Owner::Scheduler));
+        let key = active.unwrap_or_else(|| self.open_batch(id, kind, BatchOwner::Scheduler));
         let first = TaskId(self.batches[&key].tasks.len() as u32);
         self.add_tasks(key, tasks);
-        self.answer(request, Answer::Scheduled { batch: Some(key), first }, actions);
+        self.answer(request, Response::Scheduled { batch: Some(key), first }, actions);
     }
 
     pub(crate) fn submit(
         &mut self,
         request: RequestId,
         id: BatchId,
-        kind: BatchKind,
+        kind: BatchType,
         tasks: &[TaskSpec],
         min_wait_num: Option<u32>,
         actions: &mut Vec<Action>,
     ) {
         let refusal = match self.phase {
-            Phase::New => Some(Refusal::NotStarted),
-            Phase::Stopping | Phase::Stopped => Some(Refusal::Stopped),
-            Phase::Running if self.active(&id).is_some() => {
+            CorePhase::New => Some(Refusal::NotStarted),
+            CorePhase::Stopping | CorePhase::Stopped => Some(Refusal::Stopped),
+            CorePhase::Running if self.active(&id).is_some() => {
                 Some(Refusal::AlreadyActive { batch: id.clone() })
             }
-            Phase::Running => self.admit(tasks, None).err(),
+            CorePhase::Running => self.admit(tasks, None).err(),
         };
         if let Some(refusal) = refusal {
             self.refuse(request, refusal, actions);
             return;
         }
         let state = if tasks.is_empty() { BatchState::Pending } else { BatchState::Running };
-        let key = self.open_batch(id.clone(), kind, Owner::Coordinator(state));
+        let key = self.open_batch(id.clone(), kind, BatchOwner::Coordinator(state));
         self.record(key, actions, || {
             let tasks = tasks.to_vec();
-            Record::Submitted { batch: key, id, kind, min_wait_num, tasks }
+            LedgerRecord::Submitted { batch: key, id, kind, min_wait_num, tasks }
         });
         if let Some(batch) = self.batches.get_mut(&key) {
             batch.min_wait_num = min_wait_num;
         }
         self.add_tasks(key, tasks);
-        self.answer(request, Answer::Submitted { batch: key }, actions);
+        self.answer(request, Response::Submitted { batch: key }, actions);
     }
 
     /// Returns the batch of that id that is in use.
@@ -118,12 +119,12 @@ impl Core {
         Ok(())
     }
 
-    fn open_batch(&mut self, id: BatchId, kind: BatchKind, owner: Owner) -> BatchKey {
+    fn open_batch(&mut self, id: BatchId, kind: BatchType, owner: BatchOwner) -> BatchKey {
         let key = BatchKey(self.serials.batch);
         self.serials.batch += 1;
         // An earlier life under this name has ended; from now on the name means the new one.
         self.ids.insert(id.clone(), key);
-        let batch = Batch::new(id, key, kind, owner);
+        let batch = CoreBatch::new(id, key, kind, owner);
         self.queues.order.insert(batch.rank());
         self.batches.push(batch);
         key
@@ -137,10 +138,10 @@ impl Core {
         for task in tasks {
             runs += u64::from(task.repeat_times);
             fresh += slices(task.repeat_times, most);
-            batch.tasks.push(Task {
+            batch.tasks.push(CoreTask {
                 total: task.repeat_times,
                 workflow: task.workflow,
-                body: Body::Fresh,
+                body: TaskPhase::Fresh,
             });
         }
         batch.slices += fresh;

@@ -5,20 +5,20 @@ use std::sync::Arc;
 
 use crate::batch_id::BatchId;
 use crate::counters::RunTally;
-use crate::failure::{ByCancel, ByFailure, FailureKind, names};
+use crate::failure::{ByCancelReason, ByFailureKind, FailureKind, names};
 use crate::ids::{BatchKey, PayloadId, RunId, TaskId};
 use crate::metrics::Metrics;
 
 /// Whether a batch is trained on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum BatchKind {
+pub enum BatchType {
     /// Its experiences go to the sink.
     Train,
     /// Only its metrics are of interest.
     Eval,
 }
 
-impl fmt::Display for BatchKind {
+impl fmt::Display for BatchType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Train => "train",
@@ -64,7 +64,7 @@ impl fmt::Display for BatchState {
 
 names!(
     /// Why a payload was dropped instead of delivered.
-    DropReason, ByDrop {
+    DropReason, ByDropReason {
         /// Its attempt was no longer the current one.
         Late = "late",
         /// The run had been reported already, or is not part of the attempt.
@@ -103,11 +103,11 @@ pub struct Status {
     /// Runs that were asked for.
     pub total_runs: u32,
     /// Runs that failed, by kind.
-    pub failed_runs: ByFailure,
+    pub failed_runs: ByFailureKind,
     /// Runs that were cancelled, by reason.
-    pub cancelled_runs: ByCancel,
+    pub cancelled_runs: ByCancelReason,
     /// The failed run with the lowest number.
-    pub first_error: Option<Failure>,
+    pub first_error: Option<FailedRun>,
     /// The metrics of the successful runs, in the order of runs.
     pub run_metrics: Vec<Metrics>,
     /// The seconds that the ended attempts took, in the order of their first runs.
@@ -136,7 +136,7 @@ impl Status {
 
 /// A run that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
+pub struct FailedRun {
     /// Which run.
     pub run: RunId,
     /// In what way.
@@ -145,7 +145,7 @@ pub struct Failure {
     pub message: Arc<str>,
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for FailedRun {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.kind, self.message)
     }
@@ -170,7 +170,7 @@ pub struct BatchResult {
     /// Which life of that name.
     pub key: BatchKey,
     /// Whether it was trained on.
-    pub kind: BatchKind,
+    pub kind: BatchType,
     /// Finalized or aborted.
     pub state: BatchState,
     /// Why it was aborted.
@@ -182,7 +182,7 @@ pub struct BatchResult {
     /// Payloads that the sink acknowledged.
     pub delivered: u64,
     /// Payloads that were dropped, by reason.
-    pub dropped: ByDrop,
+    pub dropped: ByDropReason,
     /// Payloads among the dropped ones that may have reached the sink all the same: they were
     /// offered to it, and it never said whether it took them.
     pub uncertain: u64,

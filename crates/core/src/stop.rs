@@ -3,24 +3,24 @@
 use std::time::Duration;
 
 use crate::Core;
-use crate::action::{Action, Answer, Refusal, StopReport};
-use crate::batch::{Abort, Owner};
+use crate::action::{Action, Refusal, Response, StopReport};
+use crate::batch::{AbortSpec, BatchOwner};
 use crate::batch_id::BatchId;
-use crate::core::Waiting;
-use crate::ending::Partial;
+use crate::core::WaiterLocation;
+use crate::ending::PartialPolicy;
 use crate::failure::CancelReason;
 use crate::ids::{BatchKey, RequestId, RunnerId};
-use crate::input::Unresponsive;
-use crate::lease::Recipient;
+use crate::input::UnresponsivePolicy;
+use crate::lease::LeaseRecipient;
 use crate::metrics::Metrics;
-use crate::runner::Slot;
+use crate::runner::RunnerSlot;
 use crate::status::{BatchState, DropReason};
 use crate::time::Time;
-use crate::view::Wake;
+use crate::view::DeadlineReason;
 
 /// What the core as a whole is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Phase {
+pub(crate) enum CorePhase {
     /// Never started: takes tasks of the scheduler, dispatches nothing.
     New,
     Running,
@@ -32,7 +32,7 @@ pub(crate) enum Phase {
 
 /// A stop under way.
 #[derive(Clone, Debug)]
-pub(crate) struct Stopping {
+pub(crate) struct StopProgress {
     pub(crate) waiters: Vec<RequestId>,
     pub(crate) timer: Option<Time>,
     report: StopReport,
@@ -41,16 +41,16 @@ pub(crate) struct Stopping {
 impl Core {
     pub(crate) fn start(&mut self, request: RequestId, actions: &mut Vec<Action>) {
         match self.phase {
-            Phase::Stopping => return self.refuse(request, Refusal::Stopped, actions),
-            Phase::Running => {}
-            Phase::New | Phase::Stopped => {
-                self.phase = Phase::Running;
+            CorePhase::Stopping => return self.refuse(request, Refusal::Stopped, actions),
+            CorePhase::Running => {}
+            CorePhase::New | CorePhase::Stopped => {
+                self.phase = CorePhase::Running;
                 self.fit_pool(actions);
             }
         }
         self.pool.settled = 0;
         self.waiters.start.push(request);
-        self.waiters.requests.insert(request, Waiting::Start);
+        self.waiters.requests.insert(request, WaiterLocation::Start);
     }
 
     /// Answers whoever waits for the start once every runner is ready, has failed to start, or
@@ -59,7 +59,7 @@ impl Core {
         if self.waiters.start.is_empty() {
             return;
         }
-        let waits = |slot: &Slot| slot.counted() && !slot.settled;
+        let waits = |slot: &RunnerSlot| slot.counted() && !slot.settled;
         // Looked at from where it stopped the last time: not all of them with every input.
         while let Some(slot) = self.pool.runners.get(self.pool.settled) {
             if waits(slot) {
@@ -67,13 +67,14 @@ impl Core {
             }
             self.pool.settled += 1;
         }
-        let (ready, wanted) = ((self.pool.idle.len() as u32) + self.pool.working, self.pool.wanted);
-        let waits_outside = |slot: &Slot| slot.counted() && slot.waits;
+        let (ready, wanted) =
+            ((self.pool.idle.len() as u32) + self.pool.working, self.pool.target_runners);
+        let waits_outside = |slot: &RunnerSlot| slot.counted() && slot.waits;
         if ready == 0 && self.pool.runners.iter().any(waits_outside) {
             return;
         }
         for request in std::mem::take(&mut self.waiters.start) {
-            self.answer(request, Answer::Started { ready, wanted }, actions);
+            self.answer(request, Response::Started { ready, wanted }, actions);
         }
     }
 
@@ -84,24 +85,24 @@ impl Core {
         actions: &mut Vec<Action>,
     ) {
         match self.phase {
-            Phase::Stopped => {
+            CorePhase::Stopped => {
                 let report = StopReport::default();
-                return self.answer(request, Answer::Stopped(report), actions);
+                return self.answer(request, Response::Stopped(report), actions);
             }
-            Phase::New | Phase::Running => self.begin_stop(actions),
-            Phase::Stopping => {}
+            CorePhase::New | CorePhase::Running => self.begin_stop(actions),
+            CorePhase::Stopping => {}
         }
-        self.waiters.requests.insert(request, Waiting::Stop);
+        self.waiters.requests.insert(request, WaiterLocation::Stop);
         let at = self.now.after(timeout);
         let Some(stopping) = &mut self.stopping else { return };
         stopping.waiters.push(request);
         let at = stopping.timer.map_or(at, |sooner| sooner.min(at));
-        self.timers.set(Wake::Stop, &mut stopping.timer, Some(at));
+        self.timers.set(DeadlineReason::Stop, &mut stopping.timer, Some(at));
     }
 
     fn begin_stop(&mut self, actions: &mut Vec<Action>) {
-        self.phase = Phase::Stopping;
-        self.timers.set(Wake::Scaling, &mut self.pool.scale_timer, None);
+        self.phase = CorePhase::Stopping;
+        self.timers.set(DeadlineReason::Scaling, &mut self.pool.scale_timer, None);
         let pending_runs = self.counters.runs.pending;
         let mut report = StopReport { pending_runs, ..StopReport::default() };
         for key in self.active_keys() {
@@ -112,7 +113,7 @@ impl Core {
             self.cancel_unsent(key, CancelReason::Stopped, actions);
             // A delivery under way may come to its end; nobody else has to wait.
             let batch = &self.batches[&key];
-            if batch.owner != Owner::Scheduler && !batch.leases.is_empty() {
+            if batch.owner != BatchOwner::Scheduler && !batch.leases.is_empty() {
                 continue;
             }
             for (request, _) in self.take_waiters(key) {
@@ -120,21 +121,21 @@ impl Core {
             }
         }
         for mut waiter in std::mem::take(&mut self.waiters.all) {
-            self.timers.set(Wake::Waiter(waiter.request), &mut waiter.timer, None);
+            self.timers.set(DeadlineReason::Waiter(waiter.request), &mut waiter.timer, None);
             self.refuse(waiter.request, Refusal::Stopped, actions);
         }
         for request in std::mem::take(&mut self.waiters.start) {
             self.refuse(request, Refusal::Stopped, actions);
         }
-        self.stopping = Some(Stopping { waiters: Vec::new(), timer: None, report });
+        self.stopping = Some(StopProgress { waiters: Vec::new(), timer: None, report });
     }
 
     /// Completes a stop once nothing is under way any more.
     pub(crate) fn look_at_stop(&mut self, actions: &mut Vec<Action>) {
-        if self.phase != Phase::Stopping || self.pool.working > 0 {
+        if self.phase != CorePhase::Stopping || self.pool.working > 0 {
             return;
         }
-        if !self.leases.values().any(|lease| lease.to == Recipient::Sink) {
+        if !self.leases.values().any(|lease| lease.to == LeaseRecipient::Sink) {
             self.complete_stop(actions);
         }
     }
@@ -148,16 +149,22 @@ impl Core {
 
     fn complete_stop(&mut self, actions: &mut Vec<Action>) {
         let Some(mut stopping) = self.stopping.take() else { return };
-        self.timers.set(Wake::Stop, &mut stopping.timer, None);
+        self.timers.set(DeadlineReason::Stop, &mut stopping.timer, None);
         let mut report = stopping.report;
         report.running_runs = self.counters.runs.running;
         self.stop_runners(actions);
         for key in self.active_keys() {
-            let partial = Partial::Keep;
-            self.cut(key, CancelReason::Stopped, partial, Unresponsive::Replace, actions);
+            let partial = PartialPolicy::Keep;
+            self.truncate(
+                key,
+                CancelReason::Stopped,
+                partial,
+                UnresponsivePolicy::Replace,
+                actions,
+            );
             match self.batches[&key].owner {
-                Owner::Scheduler => {}
-                Owner::Coordinator(_) => {
+                BatchOwner::Scheduler => {}
+                BatchOwner::Coordinator(_) => {
                     let id = self.batches[&key].id.clone();
                     let undelivered = self.give_up(key, actions);
                     report.undelivered += undelivered;
@@ -169,9 +176,9 @@ impl Core {
             }
         }
         report.batches.sort_by_key(BatchId::priority);
-        self.phase = Phase::Stopped;
+        self.phase = CorePhase::Stopped;
         for request in stopping.waiters {
-            self.answer(request, Answer::Stopped(report.clone()), actions);
+            self.answer(request, Response::Stopped(report.clone()), actions);
         }
     }
 
@@ -201,10 +208,10 @@ impl Core {
         self.drop_results(key, DropReason::Stopped, actions);
         let undelivered = self.counters.payloads_dropped.total() - before;
         if let Some(batch) = self.batches.get_mut(&key) {
-            batch.abort.get_or_insert_with(|| Abort {
+            batch.abort.get_or_insert_with(|| AbortSpec {
                 reason: "stopped".into(),
                 keep: false,
-                unresponsive: Unresponsive::Replace,
+                unresponsive: UnresponsivePolicy::Replace,
             });
         }
         for (request, _) in self.take_waiters(key) {

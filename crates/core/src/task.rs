@@ -5,54 +5,54 @@ use std::sync::Arc;
 use crate::failure::{CancelReason, FailureKind};
 use crate::ids::{AttemptId, LeaseId, WorkflowId};
 use crate::metrics::Metrics;
-use crate::status::{Failure, Payload, Status};
+use crate::status::{FailedRun, Payload, Status};
 
 /// A task. Small while it waits: a batch may have a million of them.
 #[derive(Clone, Debug)]
-pub(crate) struct Task {
+pub(crate) struct CoreTask {
     pub(crate) total: u32,
     pub(crate) workflow: WorkflowId,
-    pub(crate) body: Body,
+    pub(crate) body: TaskPhase,
 }
 
 /// How far a task has come.
 #[derive(Clone, Debug)]
-pub(crate) enum Body {
+pub(crate) enum TaskPhase {
     /// None of its runs has been dispatched.
     Fresh,
     /// Some have, and some have not ended.
-    Working(Box<Work>),
+    Working(Box<TaskRuns>),
     /// All have ended, and the result waits to be taken.
-    Ended(Box<Ended>),
+    Ended(Box<EndedTask>),
     /// Nothing is left: it was cut, or its result was taken.
     Gone,
 }
 
-impl Task {
+impl CoreTask {
     /// Tells whether some run has not ended.
     pub(crate) const fn open(&self) -> bool {
-        matches!(self.body, Body::Fresh | Body::Working(_))
+        matches!(self.body, TaskPhase::Fresh | TaskPhase::Working(_))
     }
 }
 
 /// The runs of a task under way.
 #[derive(Clone, Debug)]
-pub(crate) struct Work {
-    pub(crate) runs: Vec<Run>,
+pub(crate) struct TaskRuns {
+    pub(crate) runs: Vec<TaskRun>,
     /// Runs that have not ended.
     pub(crate) unfinished: u32,
     /// Runners that were lost under suspicion of this task.
     pub(crate) kills: u32,
     /// The failed run with the lowest number.
-    pub(crate) first_error: Option<Failure>,
+    pub(crate) first_error: Option<FailedRun>,
     /// First run, attempt and seconds of every attempt that ended.
     pub(crate) attempts: Vec<(u32, AttemptId, f64)>,
 }
 
-impl Work {
+impl TaskRuns {
     pub(crate) fn new(total: u32) -> Self {
         Self {
-            runs: vec![Run::default(); total as usize],
+            runs: vec![TaskRun::default(); total as usize],
             unfinished: total,
             kills: 0,
             first_error: None,
@@ -61,32 +61,32 @@ impl Work {
     }
 
     /// Turns the ended runs into a status and payloads, both in the order of runs.
-    pub(crate) fn into_ended(mut self, total: u32) -> Ended {
+    pub(crate) fn into_ended(mut self, total: u32) -> EndedTask {
         let mut status = Status { total_runs: total, ..Status::default() };
         let mut payloads = Vec::new();
         for run in self.runs {
             match run.state {
-                RunState::Succeeded => {
+                RunPhase::Succeeded => {
                     status.completed_runs += 1;
                     status.run_metrics.push(run.metrics);
                     payloads.extend(run.payload);
                 }
-                RunState::Failed(kind) => status.failed_runs[kind] += 1,
-                RunState::Cancelled(reason) => status.cancelled_runs[reason] += 1,
-                RunState::Pending | RunState::InFlight(_) => {}
+                RunPhase::Failed(kind) => status.failed_runs[kind] += 1,
+                RunPhase::Cancelled(reason) => status.cancelled_runs[reason] += 1,
+                RunPhase::Pending | RunPhase::InFlight(_) => {}
             }
         }
         self.attempts.sort_by_key(|(first, attempt, _)| (*first, *attempt));
         status.attempt_seconds = self.attempts.into_iter().map(|(.., seconds)| seconds).collect();
         status.first_error = self.first_error;
-        Ended { status: Arc::new(status), payloads, lease: None }
+        EndedTask { status: Arc::new(status), payloads, lease: None }
     }
 }
 
 /// One run.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Run {
-    pub(crate) state: RunState,
+pub(crate) struct TaskRun {
+    pub(crate) state: RunPhase,
     /// Failures that are the task's own.
     pub(crate) own_failures: u32,
     /// Failures of the machinery around it.
@@ -97,7 +97,7 @@ pub(crate) struct Run {
 
 /// Where a run is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum RunState {
+pub(crate) enum RunPhase {
     #[default]
     Pending,
     InFlight(AttemptId),
@@ -106,7 +106,7 @@ pub(crate) enum RunState {
     Cancelled(CancelReason),
 }
 
-impl RunState {
+impl RunPhase {
     /// Tells whether the run has not ended.
     pub(crate) const fn open(self) -> bool {
         matches!(self, Self::Pending | Self::InFlight(_))
@@ -115,7 +115,7 @@ impl RunState {
 
 /// The result of a task, kept until it is taken.
 #[derive(Clone, Debug)]
-pub(crate) struct Ended {
+pub(crate) struct EndedTask {
     pub(crate) status: Arc<Status>,
     pub(crate) payloads: Vec<Payload>,
     /// The delivery it is part of at the moment.

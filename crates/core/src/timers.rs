@@ -3,16 +3,16 @@
 use std::collections::BTreeSet;
 
 use crate::time::Time;
-use crate::view::Wake;
+use crate::view::DeadlineReason;
 
 /// All timers, earliest first. Each has an owner that remembers when it is set, in an
 /// `Option<Time>` of its own: so that a timer is moved without being searched for.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Timers(BTreeSet<(Time, Wake)>);
+pub(crate) struct Timers(BTreeSet<(Time, DeadlineReason)>);
 
 impl Timers {
     /// Moves a timer from where its owner has it to `at`.
-    pub(crate) fn set(&mut self, why: Wake, owned: &mut Option<Time>, at: Option<Time>) {
+    pub(crate) fn set(&mut self, why: DeadlineReason, owned: &mut Option<Time>, at: Option<Time>) {
         if *owned == at {
             return;
         }
@@ -26,12 +26,12 @@ impl Timers {
     }
 
     /// Returns the earliest.
-    pub(crate) fn first(&self) -> Option<(Time, Wake)> {
+    pub(crate) fn first(&self) -> Option<(Time, DeadlineReason)> {
         self.0.first().copied()
     }
 
     /// Takes the earliest out if it is due. Its owner still believes it to be set.
-    pub(crate) fn pop_due(&mut self, now: Time) -> Option<Wake> {
+    pub(crate) fn pop_due(&mut self, now: Time) -> Option<DeadlineReason> {
         let (at, why) = self.first()?;
         if at > now {
             return None;
@@ -46,7 +46,7 @@ impl Timers {
     }
 
     /// Tells whether this one is set.
-    pub(crate) fn contains(&self, why: Wake, at: Time) -> bool {
+    pub(crate) fn contains(&self, why: DeadlineReason, at: Time) -> bool {
         self.0.contains(&(at, why))
     }
 }

@@ -10,7 +10,7 @@ use crate::ids::WorkflowId;
 ///
 /// Failures teach nothing: fast ones would shorten the timeout until healthy attempts fail too.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Usual {
+pub(crate) struct DurationStats {
     /// Train batches that were seen whole.
     pub(crate) steps: u32,
     recent: BTreeMap<(WorkflowId, u32), Recent>,
@@ -23,7 +23,7 @@ struct Recent {
     sum: u128,
 }
 
-impl Usual {
+impl DurationStats {
     /// Learns from one attempt; returns false if there are too many kinds of work to learn another.
     pub(crate) fn observe(
         &mut self,
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn follows_recent_work_between_floor_and_cap() {
-        let (mut usual, config) = (Usual::default(), config());
+        let (mut usual, config) = (DurationStats::default(), config());
         let cap = Duration::from_secs(100);
         for _ in 0..4 {
             usual.observe((SOLVE, 8), Duration::from_secs(2), &config, 16);
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn what_attempts_took_lately_is_known_from_the_first_and_guessed_from_neighbours() {
-        let (mut usual, config) = (Usual::default(), config());
+        let (mut usual, config) = (DurationStats::default(), config());
         assert_eq!(usual.lately(SOLVE, 2), None);
         for (runs, seconds) in [(2, 1), (2, 3), (8, 10)] {
             usual.observe((SOLVE, runs), Duration::from_secs(seconds), &config, 16);
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn knows_a_bounded_number_of_kinds() {
-        let (mut usual, config) = (Usual::default(), config());
+        let (mut usual, config) = (DurationStats::default(), config());
         assert!(usual.observe((SOLVE, 1), Duration::ZERO, &config, 1));
         assert!(!usual.observe((WorkflowId(1), 1), Duration::ZERO, &config, 1));
         assert!(usual.observe((SOLVE, 1), Duration::ZERO, &config, 1));

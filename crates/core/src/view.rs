@@ -6,9 +6,9 @@ use std::time::Duration;
 use crate::Core;
 use crate::batch_id::BatchId;
 use crate::counters::{Counters, RunTally};
-use crate::ids::{AttemptId, BatchKey, Life, RequestId, RunId, RunnerId, TaskId};
-use crate::runner::{Attempt, Slot};
-use crate::status::{BatchKind, BatchState, TaskTally};
+use crate::ids::{AttemptId, BatchKey, Incarnation, RequestId, RunId, RunnerId, TaskId};
+use crate::runner::{RunnerSlot, SlotAttempt};
+use crate::status::{BatchState, BatchType, TaskTally};
 use crate::time::Time;
 
 /// Where a runner stands. It is idle only when it said so itself.
@@ -35,7 +35,7 @@ pub enum RunnerState {
     /// It failed to start again and again, and rests.
     Broken,
     /// It is not there: waiting to be started again, or not wanted any more.
-    Gone,
+    Stopped,
 }
 
 impl RunnerState {
@@ -47,7 +47,7 @@ impl RunnerState {
             Self::Busy(_) => "busy",
             Self::Cancelling(_) => "cancelling",
             Self::Broken => "broken",
-            Self::Gone => "gone",
+            Self::Stopped => "gone",
         }
     }
 }
@@ -58,13 +58,13 @@ pub struct RunnerView {
     /// Which.
     pub runner: RunnerId,
     /// Its current or last life.
-    pub life: Life,
+    pub life: Incarnation,
     /// Where it stands.
     pub state: RunnerState,
     /// Since when it has stood there.
     pub since: Time,
     /// When it was last heard.
-    pub last_heard: Time,
+    pub last_report: Time,
     /// What it works on, with the moment it said that it had begun.
     pub work: Option<(BatchKey, TaskId, Option<Time>)>,
     /// Those of the runs it was given that have not ended.
@@ -72,7 +72,7 @@ pub struct RunnerView {
     /// How long its attempt may last.
     pub timeout: Option<Duration>,
     /// How long attempts like its own have taken lately; none: none has succeeded yet.
-    pub usual: Option<Duration>,
+    pub typical_duration: Option<Duration>,
     /// Why it was last lost or could not be started.
     pub message: Option<Arc<str>>,
 }
@@ -85,7 +85,7 @@ pub struct BatchView {
     /// Which life of that name.
     pub key: BatchKey,
     /// What kind of batch.
-    pub kind: BatchKind,
+    pub kind: BatchType,
     /// Where it stands; none: it belongs to the scheduler and has no life cycle.
     pub state: Option<BatchState>,
     /// Where its runs are.
@@ -108,23 +108,23 @@ pub struct Deadline {
     /// When.
     pub at: Time,
     /// What for.
-    pub why: Wake,
+    pub why: DeadlineReason,
 }
 
 /// What happens at a deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Wake {
+pub enum DeadlineReason {
     /// A runner has taken too long: to start, to begin, to end, to acknowledge; or its pause is
     /// over.
     Runner(RunnerId),
     /// A runner may have fallen silent.
-    Silence(RunnerId),
+    HeartbeatTimeout(RunnerId),
     /// A request has waited long enough, or should be looked at again.
     Waiter(RequestId),
     /// A retry's pause is over.
     Retry(u64),
     /// A retry has waited long enough for another runner.
-    Elsewhere,
+    AnyRunner,
     /// A sink has taken too long.
     Delivery(crate::ids::LeaseId),
     /// A stop has waited long enough.
@@ -182,7 +182,7 @@ impl Core {
 
     /// Returns where a runner stands.
     pub fn runner_state(&self, runner: RunnerId) -> Option<RunnerState> {
-        self.pool.runners.get(runner.0 as usize).map(Slot::state)
+        self.pool.runners.get(runner.0 as usize).map(RunnerSlot::state)
     }
 
     /// Returns a runner.
@@ -193,18 +193,18 @@ impl Core {
             life: slot.life,
             state: slot.state(),
             since: slot.since,
-            last_heard: slot.last_heard,
+            last_report: slot.last_heard,
             work: slot.attempt().map(|attempt| (attempt.batch, attempt.task, attempt.began)),
             runs: slot.attempt().map_or_else(Vec::new, |attempt| self.left_behind(attempt)),
             timeout: slot.attempt().map(|attempt| attempt.timeout),
-            usual: slot.attempt().and_then(|attempt| self.usual_of(attempt)),
+            typical_duration: slot.attempt().and_then(|attempt| self.usual_of(attempt)),
             message: slot.message.clone(),
         })
     }
 
-    fn usual_of(&self, attempt: &Attempt) -> Option<Duration> {
+    fn usual_of(&self, attempt: &SlotAttempt) -> Option<Duration> {
         let task = self.batches.get(&attempt.batch)?.tasks.get(attempt.task.0 as usize)?;
-        self.usual.lately(task.workflow, attempt.runs.count)
+        self.durations.lately(task.workflow, attempt.runs.count)
     }
 
     /// Iterates over all runners.
@@ -216,6 +216,6 @@ impl Core {
     /// and never more than `timeout`, or `max_timeout` if none is given.
     pub fn dynamic_timeout(&self, timeout: Option<Duration>) -> Duration {
         let cap = timeout.unwrap_or(self.config.max_timeout);
-        self.usual.longest(&self.config.dynamic_timeout, cap)
+        self.durations.longest(&self.config.dynamic_timeout, cap)
     }
 }

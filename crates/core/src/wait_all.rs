@@ -3,19 +3,19 @@
 use std::time::Duration;
 
 use crate::Core;
-use crate::action::{Action, Answer, Refusal};
-use crate::core::Waiting;
-use crate::ending::Partial;
+use crate::action::{Action, Refusal, Response};
+use crate::core::WaiterLocation;
+use crate::ending::PartialPolicy;
 use crate::failure::CancelReason;
 use crate::ids::{BatchKey, RequestId};
-use crate::input::Unresponsive;
-use crate::stop::Phase;
+use crate::input::UnresponsivePolicy;
+use crate::stop::CorePhase;
 use crate::time::Time;
-use crate::view::Wake;
+use crate::view::DeadlineReason;
 
 /// A request that waits for everything. Its time starts anew whenever a task ends.
 #[derive(Clone, Debug)]
-pub(crate) struct AllWaiter {
+pub(crate) struct WaitAllWaiter {
     pub(crate) request: RequestId,
     since: Time,
     timeout: Duration,
@@ -31,22 +31,22 @@ impl Core {
         clear: bool,
         actions: &mut Vec<Action>,
     ) {
-        if self.phase == Phase::Stopping {
+        if self.phase == CorePhase::Stopping {
             return self.refuse(request, Refusal::Stopped, actions);
         }
         let timeout = timeout.unwrap_or(self.config.default_timeout);
-        let mut waiter = AllWaiter { request, since: self.now, timeout, clear, timer: None };
+        let mut waiter = WaitAllWaiter { request, since: self.now, timeout, clear, timer: None };
         let at = Some(self.now.after(timeout));
-        self.timers.set(Wake::Waiter(request), &mut waiter.timer, at);
+        self.timers.set(DeadlineReason::Waiter(request), &mut waiter.timer, at);
         self.waiters.all.push(waiter);
-        self.waiters.requests.insert(request, Waiting::All);
+        self.waiters.requests.insert(request, WaiterLocation::All);
     }
 
     pub(crate) fn forget_all_waiter(&mut self, request: RequestId) {
         let waiters = &mut self.waiters.all;
         if let Some(at) = waiters.iter().position(|waiter| waiter.request == request) {
             let mut waiter = waiters.remove(at);
-            self.timers.set(Wake::Waiter(request), &mut waiter.timer, None);
+            self.timers.set(DeadlineReason::Waiter(request), &mut waiter.timer, None);
         }
     }
 
@@ -59,7 +59,7 @@ impl Core {
         waiter.timer = None;
         let at = waiter.since.max(last).after(waiter.timeout);
         if at > self.now {
-            self.timers.set(Wake::Waiter(request), &mut waiter.timer, Some(at));
+            self.timers.set(DeadlineReason::Waiter(request), &mut waiter.timer, Some(at));
         }
     }
 
@@ -69,8 +69,8 @@ impl Core {
         }
         if self.queues.open_tasks == 0 {
             for mut waiter in std::mem::take(&mut self.waiters.all) {
-                self.timers.set(Wake::Waiter(waiter.request), &mut waiter.timer, None);
-                self.answer(waiter.request, Answer::AllEnded, actions);
+                self.timers.set(DeadlineReason::Waiter(waiter.request), &mut waiter.timer, None);
+                self.answer(waiter.request, Response::AllEnded, actions);
             }
             return;
         }
@@ -78,7 +78,7 @@ impl Core {
         while let Some(at) = self.waiters.all.iter().position(|waiter| waiter.timer.is_none()) {
             let waiter = self.waiters.all.remove(at);
             let runs = &self.counters.runs;
-            let refusal = Refusal::StillBusy { pending: runs.pending, running: runs.running };
+            let refusal = Refusal::WaitAllTimedOut { pending: runs.pending, running: runs.running };
             if waiter.clear {
                 self.cut_everything(actions);
             }
@@ -90,7 +90,7 @@ impl Core {
         let keys: Vec<BatchKey> = self.queues.order.iter().map(|(_, key)| *key).collect();
         for key in keys {
             let why = CancelReason::TimedOut;
-            self.cut(key, why, Partial::Drop, Unresponsive::Replace, actions);
+            self.truncate(key, why, PartialPolicy::Drop, UnresponsivePolicy::Replace, actions);
         }
         while let Some(key) = self.changed.pop_first() {
             self.look(key, actions);

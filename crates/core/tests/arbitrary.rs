@@ -7,10 +7,11 @@ use std::time::Duration;
 use proptest::prelude::*;
 use rollway_core::metrics::Metrics;
 use rollway_core::{
-    Action, AttemptId, BatchId, BatchKey, BatchKind, BatchPolicy, CancelReason, Config, Core,
-    Delivery, Ending, FailureKind, FailurePolicy, Groups, Input, LeaseId, Life, Limits, Notice,
-    OverRollout, Payload, PayloadId, Record, Report, Request, RequestId, RunId, RunOutcome,
-    RunnerId, Supervision, TaskId, TaskSpec, Then, Time, Unresponsive, WorkflowId,
+    Action, AttemptId, BatchId, BatchKey, BatchPolicy, BatchType, CancelReason, Core, CoreConfig,
+    CoreEvent, CoreLimits, DeliveryOutcome, FailureKind, FailurePolicy, GroupPolicy, Incarnation,
+    Input, LeaseId, LedgerRecord, OnExhausted, OverRollout, Payload, PayloadId, RecordedEnd,
+    Request, RequestId, RunId, RunOutcome, RunnerId, RunnerReport, Supervision, TaskId, TaskSpec,
+    Time, UnresponsivePolicy, WorkflowId,
 };
 
 fn seconds(most: u64) -> impl Strategy<Value = Duration> {
@@ -24,8 +25,8 @@ fn batch_id() -> impl Strategy<Value = BatchId> {
     ]
 }
 
-fn kind() -> impl Strategy<Value = BatchKind> {
-    prop::sample::select(vec![BatchKind::Train, BatchKind::Train, BatchKind::Eval])
+fn kind() -> impl Strategy<Value = BatchType> {
+    prop::sample::select(vec![BatchType::Train, BatchType::Train, BatchType::Eval])
 }
 
 fn tasks() -> impl Strategy<Value = Vec<TaskSpec>> {
@@ -57,7 +58,7 @@ fn request() -> impl Strategy<Value = Request> {
         1 => batch_id().prop_map(|batch| Request::Drain { batch }),
         1 => batch_id().prop_map(|batch| Request::Discard { batch }),
         1 => (batch_id(), any::<bool>(), any::<bool>()).prop_map(|(batch, keep, wait)| {
-            let unresponsive = if wait { Unresponsive::Wait } else { Unresponsive::Replace };
+            let unresponsive = if wait { UnresponsivePolicy::Wait } else { UnresponsivePolicy::Replace };
             Request::Abort {
                 batch, reason: "because".into(), keep_partial_results: keep, unresponsive
             }
@@ -110,7 +111,7 @@ enum Told {
     },
     Delivered {
         lease_back: u64,
-        delivery: Delivery,
+        delivery: DeliveryOutcome,
     },
     /// All that was recorded so far, or not quite, is told to a new core.
     Crash {
@@ -120,46 +121,46 @@ enum Told {
 }
 
 /// A record of a batch that there may be or not.
-fn record() -> impl Strategy<Value = Record> {
+fn record() -> impl Strategy<Value = LedgerRecord> {
     let key = || prop_oneof![9 => 0..6u64, 1 => any::<u64>()].prop_map(BatchKey);
     let ending = prop_oneof![
-        3 => (0..120u64).prop_map(|bytes| Ending::Succeeded {
+        3 => (0..120u64).prop_map(|bytes| RecordedEnd::Succeeded {
             payload: (bytes > 5).then_some(Payload { id: PayloadId(0), bytes }),
             metrics: [("a", 1.0), ("b", 2.0), ("c", 3.0)].into_iter().collect(),
         }),
-        1 => failure_kind().prop_map(|kind| Ending::Failed {
+        1 => failure_kind().prop_map(|kind| RecordedEnd::Failed {
             kind, message: "a rather long message".into()
         }),
-        1 => Just(Ending::Cancelled { reason: CancelReason::NoRoom }),
+        1 => Just(RecordedEnd::Cancelled { reason: CancelReason::NoRoom }),
     ];
     prop_oneof![
         2 => (key(), batch_id(), kind(), tasks(), prop::option::of(0..4u32)).prop_map(
-            |(batch, id, kind, tasks, min_wait_num)| Record::Submitted {
+            |(batch, id, kind, tasks, min_wait_num)| LedgerRecord::Submitted {
                 batch, id, kind, tasks, min_wait_num
             }
         ),
         4 => (key(), 0..3u32, 0..3u32, ending).prop_map(|(batch, task, run, ending)| {
-            Record::RunEnded { batch, task: TaskId(task), run: RunId(run), ending }
+            LedgerRecord::RunEnded { batch, task: TaskId(task), run: RunId(run), ending }
         }),
         1 => (key(), any::<bool>()).prop_map(|(batch, keep)| {
-            Record::Cut { batch, reason: CancelReason::Aborted, keep }
+            LedgerRecord::Truncated { batch, reason: CancelReason::Aborted, keep }
         }),
-        1 => key().prop_map(|batch| Record::GivenUp { batch, reason: "because".into() }),
-        1 => key().prop_map(|batch| Record::Offered { batch }),
+        1 => key().prop_map(|batch| LedgerRecord::Aborting { batch, reason: "because".into() }),
+        1 => key().prop_map(|batch| LedgerRecord::DeliveryStarted { batch }),
     ]
 }
 
 fn told() -> impl Strategy<Value = Told> {
     let delivery = prop_oneof![
-        2 => Just(Delivery::Acknowledged { metrics: Metrics::new() }),
-        1 => Just(Delivery::Failed { message: "disk full".into() }),
+        2 => Just(DeliveryOutcome::Acknowledged { metrics: Metrics::new() }),
+        1 => Just(DeliveryOutcome::Failed { message: "disk full".into() }),
     ];
     prop_oneof![
         6 => (any::<u8>(), request()).prop_map(|(request, what)| {
             Told::Input(Input::Requested { request: RequestId(u64::from(request)), what })
         }),
         1 => any::<u8>().prop_map(|request| {
-            Told::Input(Input::Withdrawn { request: RequestId(u64::from(request)) })
+            Told::Input(Input::RequestAbandoned { request: RequestId(u64::from(request)) })
         }),
         4 => Just(Told::Input(Input::TimePassed)),
         12 => (0..6u32, 0..3u32, outcome()).prop_map(|(runner, run, outcome)| {
@@ -170,7 +171,7 @@ fn told() -> impl Strategy<Value = Told> {
                 runner, life_back, attempt_back, what, run, outcome
             }
         ),
-        1 => record().prop_map(|record| Told::Input(Input::Recorded(record))),
+        1 => record().prop_map(|record| Told::Input(Input::Restore(record))),
         1 => (0..4usize, 0..20usize).prop_map(|(lost, twice)| Told::Crash { lost, twice }),
         3 => (0..2u64, delivery).prop_map(|(lease_back, delivery)| Told::Delivered {
             lease_back, delivery
@@ -178,7 +179,7 @@ fn told() -> impl Strategy<Value = Told> {
     ]
 }
 
-fn config() -> impl Strategy<Value = Config> {
+fn config() -> impl Strategy<Value = CoreConfig> {
     let rule = (0..3u32, 0..2u64, 0..8u8);
     (0..5u32, prop::option::of(1..3u32), rule, any::<bool>(), 0..3u64, prop::option::of(0..100u8))
         .prop_map(|(runners, slice, (retries, backoff, then), whole, grace, quorum)| {
@@ -186,11 +187,11 @@ fn config() -> impl Strategy<Value = Config> {
             failures.runner_lost.retries = 2;
             failures.workflow.backoff = Duration::from_secs(backoff);
             failures.poison_limit = 2;
-            failures.groups = if whole { Groups::Whole } else { Groups::Partial };
+            failures.groups = if whole { GroupPolicy::Whole } else { GroupPolicy::Partial };
             if then == 0 {
-                failures.timeout.then = Then::FailBatch;
+                failures.timeout.then = OnExhausted::FailBatch;
             }
-            Config {
+            CoreConfig {
                 runners,
                 max_repeat_times_per_runner: slice,
                 max_timeout: Duration::from_secs(15),
@@ -208,7 +209,7 @@ fn config() -> impl Strategy<Value = Config> {
                     ..Supervision::default()
                 },
                 delivery_timeout: Duration::from_secs(8),
-                limits: Limits {
+                limits: CoreLimits {
                     batches: 5,
                     open_tasks: 12,
                     waiters: 6,
@@ -219,10 +220,10 @@ fn config() -> impl Strategy<Value = Config> {
                     metrics_per_run: 2,
                     terminal_batches: 2,
                     workflows: 2,
-                    ..Limits::default()
+                    ..CoreLimits::default()
                 },
-                records: true,
-                ..Config::default()
+                ledger: true,
+                ..CoreConfig::default()
             }
         })
 }
@@ -235,7 +236,7 @@ struct Memory {
     payloads: u64,
     asked: BTreeSet<RequestId>,
     held: BTreeSet<PayloadId>,
-    records: Vec<Record>,
+    records: Vec<LedgerRecord>,
 }
 
 impl Memory {
@@ -252,9 +253,10 @@ impl Memory {
     }
 
     /// Gives the payload of an invented record a number of its own.
-    fn numbered(&mut self, mut record: Record) -> Record {
-        if let Record::RunEnded {
-            ending: Ending::Succeeded { payload: Some(payload), .. }, ..
+    fn numbered(&mut self, mut record: LedgerRecord) -> LedgerRecord {
+        if let LedgerRecord::RunEnded {
+            ending: RecordedEnd::Succeeded { payload: Some(payload), .. },
+            ..
         } = &mut record
         {
             self.payloads += 1;
@@ -265,20 +267,23 @@ impl Memory {
     }
 
     /// Forgets what a crash forgets; returns what the next core is told.
-    fn crash(&mut self, lost: usize, twice: usize) -> Vec<Record> {
+    fn crash(&mut self, lost: usize, twice: usize) -> Vec<LedgerRecord> {
         self.asked.clear();
         self.held.clear();
         self.records.truncate(self.records.len().saturating_sub(lost));
         let ended = |key| {
-            let end = |record: &Record| matches!(record, Record::Ended(_)) && record.batch() == key;
+            let end = |record: &LedgerRecord| {
+                matches!(record, LedgerRecord::Closed(_)) && record.batch() == key
+            };
             self.records.iter().any(end)
         };
-        let needed =
-            |record: &&Record| matches!(record, Record::Ended(_)) || !ended(record.batch());
-        let mut told: Vec<Record> = self.records.iter().filter(needed).cloned().collect();
+        let needed = |record: &&LedgerRecord| {
+            matches!(record, LedgerRecord::Closed(_)) || !ended(record.batch())
+        };
+        let mut told: Vec<LedgerRecord> = self.records.iter().filter(needed).cloned().collect();
         for record in &told {
-            if let Record::RunEnded {
-                ending: Ending::Succeeded { payload: Some(payload), .. },
+            if let LedgerRecord::RunEnded {
+                ending: RecordedEnd::Succeeded { payload: Some(payload), .. },
                 ..
             } = record
             {
@@ -293,31 +298,33 @@ impl Memory {
 
     fn input(&mut self, core: &Core, told: Told) -> Input {
         match told {
-            Told::Input(Input::Recorded(record)) => Input::Recorded(self.numbered(record)),
+            Told::Input(Input::Restore(record)) => Input::Restore(self.numbered(record)),
             Told::Input(input) => input,
             Told::Crash { .. } => Input::TimePassed,
             Told::Delivered { lease_back, delivery } => {
                 let lease = LeaseId(self.leases.saturating_sub(lease_back));
-                Input::Delivered { lease, delivery }
+                Input::DeliveryDone { lease, delivery }
             }
             Told::Reported { runner, life_back, attempt_back, what, run, outcome } => {
                 let runner = RunnerId(runner);
                 let life = core.runner(runner).map_or(0, |view| view.life.0);
                 let attempt = AttemptId(self.attempts.saturating_sub(attempt_back));
                 let report = match what {
-                    0 => Report::Ready { after: None },
-                    1 => Report::Ready { after: Some(attempt) },
-                    2 => Report::StartFailed { message: "no such file or directory".into() },
-                    3 => Report::Lost { message: "killed".into(), suspect: run == 0 },
-                    4 => Report::AttemptBegan { attempt },
-                    5 => Report::AttemptEnded { attempt },
-                    6 => Report::Waits { why: (run == 0).then(|| "no machine has room".into()) },
+                    0 => RunnerReport::Ready { after: None },
+                    1 => RunnerReport::Ready { after: Some(attempt) },
+                    2 => RunnerReport::StartFailed { message: "no such file or directory".into() },
+                    3 => RunnerReport::Lost { message: "killed".into(), suspect: run == 0 },
+                    4 => RunnerReport::AttemptBegan { attempt },
+                    5 => RunnerReport::AttemptEnded { attempt },
+                    6 => RunnerReport::Waits {
+                        why: (run == 0).then(|| "no machine has room".into()),
+                    },
                     _ => {
                         let outcome = self.outcome(outcome);
-                        Report::RunFinished { attempt, run: RunId(run), outcome }
+                        RunnerReport::RunFinished { attempt, run: RunId(run), outcome }
                     }
                 };
-                Input::Reported { runner, life: Life(life.saturating_sub(life_back)), report }
+                Input::Report { runner, life: Incarnation(life.saturating_sub(life_back)), report }
             }
             Told::Truth { runner, run, outcome } => {
                 self.truth(core, RunnerId(runner), run, outcome)
@@ -331,16 +338,16 @@ impl Memory {
             return Input::TimePassed;
         };
         let report = match (view.state, view.work) {
-            (Starting, _) => Report::Ready { after: None },
-            (Busy(attempt), Some((_, _, None))) => Report::AttemptBegan { attempt },
+            (Starting, _) => RunnerReport::Ready { after: None },
+            (Busy(attempt), Some((_, _, None))) => RunnerReport::AttemptBegan { attempt },
             (Busy(attempt), _) if run < 2 => {
                 let outcome = self.outcome(outcome);
-                Report::RunFinished { attempt, run: RunId(run), outcome }
+                RunnerReport::RunFinished { attempt, run: RunId(run), outcome }
             }
-            (Busy(attempt) | Cancelling(attempt), _) => Report::AttemptEnded { attempt },
-            _ => Report::Alive,
+            (Busy(attempt) | Cancelling(attempt), _) => RunnerReport::AttemptEnded { attempt },
+            _ => RunnerReport::Heartbeat,
         };
-        Input::Reported { runner, life: view.life, report }
+        Input::Report { runner, life: view.life, report }
     }
 
     /// Notes what was ordered, and that every request is answered once and every payload dropped
@@ -350,13 +357,13 @@ impl Memory {
             match action {
                 Action::StartAttempt { attempt, .. } => self.attempts = attempt.0,
                 Action::Deliver { lease, .. } => self.leases = lease.0,
-                Action::Record(record) => self.records.push(record.clone()),
+                Action::AppendRecord(record) => self.records.push(record.clone()),
                 Action::DropPayload { payload, .. } => {
                     assert!(self.held.remove(&payload.id), "dropped twice: {payload:?}");
                 }
-                Action::Answer { request, answer } => {
+                Action::Respond { request, answer } => {
                     assert!(self.asked.remove(request), "answered unasked: {request} {answer:?}");
-                    if let rollway_core::Answer::Collected(collected) = answer {
+                    if let rollway_core::Response::Collected(collected) = answer {
                         self.leases = collected.lease.map_or(self.leases, |lease| lease.0);
                     }
                 }
@@ -382,7 +389,7 @@ proptest! {
         let start = Input::Requested { request: RequestId(1000), what: Request::Start };
         memory.asked.insert(RequestId(1000));
         core.apply(now, start, &mut actions);
-        core.notice();
+        core.enable_events();
         let mut noticed = 0;
         for (told, pause) in steps {
             now = now.after(Duration::from_secs(pause));
@@ -391,7 +398,7 @@ proptest! {
                 core = Core::new(config.clone());
                 actions.clear();
                 for record in memory.crash(lost, twice) {
-                    core.apply(now, Input::Recorded(record), &mut actions);
+                    core.apply(now, Input::Restore(record), &mut actions);
                     memory.note(&actions);
                     actions.clear();
                     if let Err(words) = core.check() {
@@ -399,8 +406,8 @@ proptest! {
                     }
                 }
                 // What ended before is told of active batches alone, and not run by run.
-                core.notice();
-                core.noticed().for_each(drop);
+                core.enable_events();
+                core.drain_events().for_each(drop);
                 let runs = &core.counters().runs;
                 noticed = runs.succeeded + runs.failed.total() + runs.cancelled.total();
                 continue;
@@ -409,14 +416,14 @@ proptest! {
             if let Input::Requested { request, .. } = &input {
                 memory.asked.insert(*request);
             }
-            if let Input::Withdrawn { request } = &input {
+            if let Input::RequestAbandoned { request } = &input {
                 memory.asked.remove(request);
             }
             core.apply(now, input.clone(), &mut actions);
             memory.note(&actions);
             actions.clear();
-            let over = |notice: &Notice| matches!(notice, Notice::Over { .. });
-            noticed += core.noticed().filter(over).count() as u64;
+            let over = |notice: &CoreEvent| matches!(notice, CoreEvent::Over { .. });
+            noticed += core.drain_events().filter(over).count() as u64;
             let runs = &core.counters().runs;
             let ended = runs.succeeded + runs.failed.total() + runs.cancelled.total();
             prop_assert_eq!(noticed, ended, "every run that ended is noticed once");

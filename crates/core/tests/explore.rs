@@ -6,13 +6,15 @@ mod drive;
 
 use drive::Drive;
 use proptest::prelude::*;
-use rollway_core::explore::{Exchange, Fact, Order, Pace, Plan, Progress, Style};
+use rollway_core::explore::{
+    Plan, PlanAction, PlanConfig, PlanInput, PlanProgress, PlanStyle, SyncResult,
+};
 
-const STYLES: [Style; 4] =
-    [Style::Fixed, Style::ExplorerDriven, Style::TrainerDriven, Style::FullyAsync];
+const STYLES: [PlanStyle; 4] =
+    [PlanStyle::Fixed, PlanStyle::ExplorerDriven, PlanStyle::TrainerDriven, PlanStyle::FullyAsync];
 
-fn pace(style: Style) -> Pace {
-    Pace {
+fn pace(style: PlanStyle) -> PlanConfig {
+    PlanConfig {
         style,
         sync_interval: 2,
         sync_offset: 0,
@@ -28,14 +30,14 @@ fn pace(style: Style) -> Pace {
 }
 
 /// All paces that differ in something that matters.
-fn paces() -> Vec<Pace> {
+fn paces() -> Vec<PlanConfig> {
     let mut paces = Vec::new();
     for style in STYLES {
         for (sync_interval, sync_offset) in [(1, 0), (1, 1), (2, 0), (2, 1), (3, 2)] {
             for eval_interval in [None, Some(1), Some(2), Some(3)] {
                 for (eval_on_startup, eval_at_end) in [(true, true), (false, true), (true, false)] {
                     for total_steps in [0, 1, 5] {
-                        paces.push(Pace {
+                        paces.push(PlanConfig {
                             sync_interval,
                             sync_offset,
                             eval_interval,
@@ -74,7 +76,7 @@ fn a_crash_after_any_fact_changes_nothing() {
 
 #[test]
 fn a_period_is_begun_together_and_finalized_in_order() {
-    let mut drive = Drive::new(pace(Style::Fixed));
+    let mut drive = Drive::new(pace(PlanStyle::Fixed));
     let mut said = Vec::new();
     while let Some(order) = drive.open.first() {
         said.push(format!("{order:?}"));
@@ -103,69 +105,71 @@ fn a_period_is_begun_together_and_finalized_in_order() {
 
 #[test]
 fn the_first_evaluation_does_not_keep_steps_from_being_begun() {
-    let mut drive = Drive::new(pace(Style::Fixed));
+    let mut drive = Drive::new(pace(PlanStyle::Fixed));
     drive.answer(0);
-    assert_eq!(drive.open, [Order::FinishEval(0), Order::Begin(1)]);
+    assert_eq!(drive.open, [PlanAction::FinishEval(0), PlanAction::BeginStep(1)]);
     drive.answer(1);
     drive.answer(1);
     drive.answer(1);
-    assert_eq!(drive.open, [Order::FinishEval(0), Order::Finalize(1)]);
+    assert_eq!(drive.open, [PlanAction::FinishEval(0), PlanAction::FinalizeStep(1)]);
 }
 
 #[test]
 fn what_was_expected_of_the_trainer_depends_on_who_drives() {
-    let syncs = |style: Style, sync_offset, lost| {
-        let pace = Pace { sync_offset, eval_interval: None, total_steps: 8, ..pace(style) };
+    let syncs = |style: PlanStyle, sync_offset, lost| {
+        let pace = PlanConfig { sync_offset, eval_interval: None, total_steps: 8, ..pace(style) };
         let mut drive = Drive::new(pace);
         drive.lost = lost;
         let mut syncs = Vec::new();
         while let Some(order) = drive.open.first() {
-            if let Order::Sync { step, at_least } = *order {
+            if let PlanAction::Sync { step, at_least } = *order {
                 syncs.push((step, at_least));
             }
             drive.answer(0);
         }
         syncs
     };
-    assert_eq!(syncs(Style::Fixed, 0, 0), [(2, 2), (4, 4), (6, 6)]);
-    assert_eq!(syncs(Style::Fixed, 1, 0), [(3, 2), (5, 4), (7, 6)], "one step ahead");
-    assert_eq!(syncs(Style::Fixed, 0, 1), [(2, 0), (4, 2), (6, 4)], "seven of eight came");
-    assert_eq!(syncs(Style::ExplorerDriven, 0, 0), [(2, 1), (4, 3), (6, 5)], "anything newer");
-    assert_eq!(syncs(Style::ExplorerDriven, 0, 7), [(2, 0), (4, 0), (6, 0)], "nothing to make");
-    assert_eq!(syncs(Style::TrainerDriven, 0, 0), [(2, 0), (4, 0), (6, 0)]);
-    assert_eq!(syncs(Style::FullyAsync, 0, 0), [], "nobody stops");
+    assert_eq!(syncs(PlanStyle::Fixed, 0, 0), [(2, 2), (4, 4), (6, 6)]);
+    assert_eq!(syncs(PlanStyle::Fixed, 1, 0), [(3, 2), (5, 4), (7, 6)], "one step ahead");
+    assert_eq!(syncs(PlanStyle::Fixed, 0, 1), [(2, 0), (4, 2), (6, 4)], "seven of eight came");
+    assert_eq!(syncs(PlanStyle::ExplorerDriven, 0, 0), [(2, 1), (4, 3), (6, 5)], "anything newer");
+    assert_eq!(syncs(PlanStyle::ExplorerDriven, 0, 7), [(2, 0), (4, 0), (6, 0)], "nothing to make");
+    assert_eq!(syncs(PlanStyle::TrainerDriven, 0, 0), [(2, 0), (4, 0), (6, 0)]);
+    assert_eq!(syncs(PlanStyle::FullyAsync, 0, 0), [], "nobody stops");
 }
 
 #[test]
 fn published_weights_wait_for_the_evaluation_and_the_next_one_for_them() {
-    let mut drive = Drive::new(Pace { eval_interval: Some(1), ..pace(Style::FullyAsync) });
+    let mut drive =
+        Drive::new(PlanConfig { eval_interval: Some(1), ..pace(PlanStyle::FullyAsync) });
     drive.answer(0);
-    assert_eq!(drive.open, [Order::FinishEval(0), Order::Begin(1)]);
-    drive.tell(Fact::Published(1));
+    assert_eq!(drive.open, [PlanAction::FinishEval(0), PlanAction::BeginStep(1)]);
+    drive.tell(PlanInput::Published(1));
     drive.answer(1);
-    let open = [Order::FinishEval(0), Order::Finalize(1), Order::Begin(2)];
+    let open = [PlanAction::FinishEval(0), PlanAction::FinalizeStep(1), PlanAction::BeginStep(2)];
     assert_eq!(drive.open, open, "step 1 is evaluated with the new weights");
     drive.answer(2);
-    assert_eq!(drive.open, [Order::FinishEval(0), Order::Finalize(1)]);
+    assert_eq!(drive.open, [PlanAction::FinishEval(0), PlanAction::FinalizeStep(1)]);
     drive.answer(0);
-    assert_eq!(drive.open, [Order::Finalize(1), Order::Load]);
-    drive.tell(Fact::Loaded(1));
-    assert!(drive.open.contains(&Order::Evaluate(1)), "{:?}", drive.open);
+    assert_eq!(drive.open, [PlanAction::FinalizeStep(1), PlanAction::Load]);
+    drive.tell(PlanInput::Loaded(1));
+    assert!(drive.open.contains(&PlanAction::Evaluate(1)), "{:?}", drive.open);
 }
 
 #[test]
 fn a_step_that_would_be_stale_waits_for_weights_and_for_nothing_else() {
-    let pace = Pace { max_staleness: Some(1), eval_interval: None, ..pace(Style::FullyAsync) };
+    let pace =
+        PlanConfig { max_staleness: Some(1), eval_interval: None, ..pace(PlanStyle::FullyAsync) };
     let mut drive = Drive::new(pace);
     drive.answer(0);
     drive.answer(1);
-    assert_eq!(drive.open, [Order::Finalize(1)], "the window is full");
+    assert_eq!(drive.open, [PlanAction::FinalizeStep(1)], "the window is full");
     drive.answer(0);
-    assert_eq!(drive.open, [Order::Finalize(2)], "the third would be two versions behind");
-    drive.tell(Fact::Published(1));
-    assert_eq!(drive.open, [Order::Finalize(2), Order::Load]);
-    drive.tell(Fact::Loaded(1));
-    assert!(drive.open.contains(&Order::Begin(3)), "{:?}", drive.open);
+    assert_eq!(drive.open, [PlanAction::FinalizeStep(2)], "the third would be two versions behind");
+    drive.tell(PlanInput::Published(1));
+    assert_eq!(drive.open, [PlanAction::FinalizeStep(2), PlanAction::Load]);
+    drive.tell(PlanInput::Loaded(1));
+    assert!(drive.open.contains(&PlanAction::BeginStep(3)), "{:?}", drive.open);
     drive.finish();
     drive.ended();
     assert_eq!(drive.plan.forced(), 0);
@@ -173,7 +177,8 @@ fn a_step_that_would_be_stale_waits_for_weights_and_for_nothing_else() {
 
 #[test]
 fn the_bound_gives_way_only_to_a_trainer_that_cannot_go_on() {
-    let pace = Pace { max_staleness: Some(0), eval_interval: None, ..pace(Style::FullyAsync) };
+    let pace =
+        PlanConfig { max_staleness: Some(0), eval_interval: None, ..pace(PlanStyle::FullyAsync) };
     let mut drive = Drive::new(pace.clone());
     drive.finish();
     drive.ended();
@@ -187,24 +192,32 @@ fn the_bound_gives_way_only_to_a_trainer_that_cannot_go_on() {
 
 #[test]
 fn what_others_submit_makes_steps_staler() {
-    let pace = Pace { max_staleness: Some(1), eval_interval: None, ..pace(Style::FullyAsync) };
-    let orders = |facts: &[Fact]| {
-        let mut plan = Plan::new(pace.clone(), Progress::default());
-        plan.apply(Fact::Elsewhere(0));
+    let pace =
+        PlanConfig { max_staleness: Some(1), eval_interval: None, ..pace(PlanStyle::FullyAsync) };
+    let orders = |facts: &[PlanInput]| {
+        let mut plan = Plan::new(pace.clone(), PlanProgress::default());
+        plan.apply(PlanInput::OthersSubmitted(0));
         facts.iter().for_each(|fact| plan.apply(fact.clone()));
         plan.orders()
     };
-    assert_eq!(orders(&[]), [Order::Begin(1)]);
-    assert_eq!(orders(&[Fact::Elsewhere(8)]), [Order::Begin(1)]);
-    let sync = [Order::Sync { step: 0, at_least: 1 }];
-    assert_eq!(orders(&[Fact::Elsewhere(9)]), sync, "its last would be trained on third");
-    assert_eq!(orders(&[Fact::Elsewhere(9), Fact::Loaded(1)]), [Order::Begin(1)]);
+    assert_eq!(orders(&[]), [PlanAction::BeginStep(1)]);
+    assert_eq!(orders(&[PlanInput::OthersSubmitted(8)]), [PlanAction::BeginStep(1)]);
+    let sync = [PlanAction::Sync { step: 0, at_least: 1 }];
+    assert_eq!(
+        orders(&[PlanInput::OthersSubmitted(9)]),
+        sync,
+        "its last would be trained on third"
+    );
+    assert_eq!(
+        orders(&[PlanInput::OthersSubmitted(9), PlanInput::Loaded(1)]),
+        [PlanAction::BeginStep(1)]
+    );
     // Whoever made the experiences of these versions, it was not this explorer.
-    let mut plan = Plan::new(pace, Progress::default());
-    plan.apply(Fact::Loaded(5));
-    assert_eq!(plan.orders(), [Order::Begin(1)]);
-    plan.apply(Fact::Begun(1));
-    assert_eq!(plan.orders(), [Order::Finalize(1), Order::Begin(2)]);
+    let mut plan = Plan::new(pace, PlanProgress::default());
+    plan.apply(PlanInput::Loaded(5));
+    assert_eq!(plan.orders(), [PlanAction::BeginStep(1)]);
+    plan.apply(PlanInput::Begun(1));
+    assert_eq!(plan.orders(), [PlanAction::FinalizeStep(1), PlanAction::BeginStep(2)]);
     assert_eq!(plan.forced(), 0);
 }
 
@@ -225,15 +238,15 @@ fn common_divisor(mut one: u64, mut other: u64) -> u64 {
 #[test]
 fn the_least_staleness_is_the_least_that_can_be_kept() {
     for (step_experiences, train_batch_size) in [(8, 8), (8, 16), (16, 8), (6, 4), (7, 3), (3, 7)] {
-        let pace = Pace {
+        let pace = PlanConfig {
             step_experiences,
             train_batch_size,
             eval_interval: None,
             total_steps: 30,
-            ..pace(Style::FullyAsync)
+            ..pace(PlanStyle::FullyAsync)
         };
         let forced = |max_staleness| {
-            let mut drive = Drive::new(Pace { max_staleness, ..pace.clone() });
+            let mut drive = Drive::new(PlanConfig { max_staleness, ..pace.clone() });
             drive.finish();
             drive.ended();
             drive.plan.forced()
@@ -248,7 +261,7 @@ fn the_least_staleness_is_the_least_that_can_be_kept() {
 #[test]
 fn tasks_that_run_out_and_trainers_that_are_done_end_the_job_in_order() {
     for style in STYLES {
-        let pace = Pace { total_steps: 100, ..pace(style) };
+        let pace = PlanConfig { total_steps: 100, ..pace(style) };
         let mut drive = Drive::new(pace.clone());
         drive.tasks = 6;
         drive.finish();
@@ -260,14 +273,14 @@ fn tasks_that_run_out_and_trainers_that_are_done_end_the_job_in_order() {
         drive.train_steps = 4;
         drive.finish();
         drive.ended();
-        if style != Style::FullyAsync {
+        if style != PlanStyle::FullyAsync {
             assert_eq!(drive.finalized, 4, "{style:?}");
         }
 
         let mut drive = Drive::new(pace);
         drive.answer(0);
         drive.answer(1);
-        drive.tell(Fact::TrainerDone);
+        drive.tell(PlanInput::TrainerDone);
         drive.finish();
         drive.ended();
         assert!(drive.finalized <= 2, "{style:?}: {}", drive.finalized);
@@ -276,9 +289,9 @@ fn tasks_that_run_out_and_trainers_that_are_done_end_the_job_in_order() {
 
 #[test]
 fn a_stop_waits_for_nothing_but_what_is_being_submitted() {
-    let mut drive = Drive::new(pace(Style::Fixed));
+    let mut drive = Drive::new(pace(PlanStyle::Fixed));
     drive.answer(0);
-    drive.tell(Fact::Stopped);
+    drive.tell(PlanInput::Stopped);
     assert!(!drive.plan.is_over(), "step 1 is being submitted");
     drive.answer(1);
     assert!(drive.plan.is_over());
@@ -286,7 +299,7 @@ fn a_stop_waits_for_nothing_but_what_is_being_submitted() {
     assert_eq!((progress.begun, progress.evals.as_slice()), (1, [0].as_slice()));
     drive.stopped = false;
     drive.crash();
-    assert_eq!(drive.open, [Order::FinishEval(0), Order::Begin(2)]);
+    assert_eq!(drive.open, [PlanAction::FinishEval(0), PlanAction::BeginStep(2)]);
     drive.finish();
     drive.ended();
 }
@@ -294,18 +307,22 @@ fn a_stop_waits_for_nothing_but_what_is_being_submitted() {
 #[test]
 fn what_may_be_half_submitted_is_submitted_whatever_comes_after() {
     for style in STYLES {
-        let mut plan = Plan::new(pace(style), Progress::default());
-        assert_eq!(plan.orders(), [Order::Evaluate(0)]);
+        let mut plan = Plan::new(pace(style), PlanProgress::default());
+        assert_eq!(plan.orders(), [PlanAction::Evaluate(0)]);
         let mut plan = Plan::new(pace(style), plan.progress().clone());
-        plan.apply(Fact::Published(3));
-        assert_eq!(plan.orders(), [Order::Evaluate(0)], "before any weights, as it was");
-        plan.apply(Fact::EvalBegun(0));
-        assert_eq!(plan.orders(), [Order::FinishEval(0), Order::Begin(1)]);
+        plan.apply(PlanInput::Published(3));
+        assert_eq!(plan.orders(), [PlanAction::Evaluate(0)], "before any weights, as it was");
+        plan.apply(PlanInput::EvalBegun(0));
+        assert_eq!(plan.orders(), [PlanAction::FinishEval(0), PlanAction::BeginStep(1)]);
         let mut plan = Plan::new(pace(style), plan.progress().clone());
-        plan.apply(Fact::TrainerDone);
-        assert_eq!(plan.orders(), [Order::FinishEval(0), Order::Begin(1)], "{style:?}");
-        plan.apply(Fact::Begun(1));
-        assert_eq!(plan.orders(), [Order::Finalize(1)], "{style:?}");
+        plan.apply(PlanInput::TrainerDone);
+        assert_eq!(
+            plan.orders(),
+            [PlanAction::FinishEval(0), PlanAction::BeginStep(1)],
+            "{style:?}"
+        );
+        plan.apply(PlanInput::Begun(1));
+        assert_eq!(plan.orders(), [PlanAction::FinalizeStep(1)], "{style:?}");
     }
 }
 
@@ -325,12 +342,12 @@ fn a_job_that_is_made_longer_goes_on() {
     }
 }
 
-fn any_pace() -> impl Strategy<Value = Pace> {
+fn any_pace() -> impl Strategy<Value = PlanConfig> {
     let steps = (1..4u64, 0..3u64, 1..4u64, 0..12u64);
     let evals = (prop::option::of(1..4u64), any::<bool>(), any::<bool>());
     let sizes = (prop::option::of(0..3u64), 1..20u64, 1..20u64);
     (prop::sample::select(STYLES.to_vec()), steps, evals, sizes).prop_map(
-        |(style, steps, evals, sizes)| Pace {
+        |(style, steps, evals, sizes)| PlanConfig {
             style,
             sync_interval: steps.0,
             sync_offset: steps.1,
@@ -385,21 +402,21 @@ proptest! {
         for one in moves {
             match one {
                 Move::Answer(choice) if !drive.open.is_empty() => drive.answer(choice),
-                Move::Publish if drive.pace.style == Style::FullyAsync => {
+                Move::Publish if drive.pace.style == PlanStyle::FullyAsync => {
                     // Weights are not announced twice, nor those that the servers have.
                     let reached = drive.reached();
-                    drive.plan.apply(Fact::Published(reached));
+                    drive.plan.apply(PlanInput::Published(reached));
                     drive.take();
                 }
-                Move::Elsewhere(more) => drive.tell(Fact::Elsewhere(drive.elsewhere + more)),
+                Move::Elsewhere(more) => drive.tell(PlanInput::OthersSubmitted(drive.elsewhere + more)),
                 Move::TrainerDone if drive.plan.progress().last.is_none() => {
-                    drive.tell(Fact::TrainerDone);
+                    drive.tell(PlanInput::TrainerDone);
                 }
                 Move::Crash => drive.crash(),
                 Move::Stop => {
-                    drive.tell(Fact::Stopped);
+                    drive.tell(PlanInput::Stopped);
                     while let Some(at) = drive.open.iter().position(|order| {
-                        matches!(order, Order::Begin(_) | Order::Evaluate(_))
+                        matches!(order, PlanAction::BeginStep(_) | PlanAction::Evaluate(_))
                     }) {
                         drive.answer(at);
                     }
@@ -432,12 +449,12 @@ proptest! {
     }
 }
 
-fn any_progress() -> impl Strategy<Value = Progress> {
+fn any_progress() -> impl Strategy<Value = PlanProgress> {
     let number = prop_oneof![19 => 0..12u64, 1 => Just(u64::MAX)];
     let numbers = prop::collection::vec(number, 8);
     let evals = prop::collection::vec(0..12u64, 0..4);
     let options = (prop::option::of(0..12u64), prop::option::of(0..12u64));
-    (numbers, evals, options).prop_map(|(numbers, evals, (last, closed))| Progress {
+    (numbers, evals, options).prop_map(|(numbers, evals, (last, closed))| PlanProgress {
         begun: numbers[0],
         beginning: last,
         evaluating: closed,
@@ -455,21 +472,21 @@ fn any_progress() -> impl Strategy<Value = Progress> {
     })
 }
 
-fn any_fact() -> impl Strategy<Value = Fact> {
+fn any_fact() -> impl Strategy<Value = PlanInput> {
     let step = || prop_oneof![9 => 0..12u64, 1 => Just(u64::MAX)];
     prop_oneof![
-        step().prop_map(Fact::Begun),
-        Just(Fact::Exhausted),
-        (step(), step()).prop_map(|(step, delivered)| Fact::Finalized { step, delivered }),
-        step().prop_map(Fact::EvalBegun),
-        step().prop_map(Fact::EvalFinished),
-        step().prop_map(|version| Fact::Synced(Exchange::Version(version))),
-        Just(Fact::Synced(Exchange::NothingNew)),
-        step().prop_map(|version| Fact::Synced(Exchange::TrainerDone(version))),
-        step().prop_map(Fact::Published),
-        step().prop_map(Fact::Loaded),
-        step().prop_map(Fact::Elsewhere),
-        Just(Fact::TrainerDone),
-        Just(Fact::Stopped),
+        step().prop_map(PlanInput::Begun),
+        Just(PlanInput::Exhausted),
+        (step(), step()).prop_map(|(step, delivered)| PlanInput::Finalized { step, delivered }),
+        step().prop_map(PlanInput::EvalBegun),
+        step().prop_map(PlanInput::EvalFinished),
+        step().prop_map(|version| PlanInput::Synced(SyncResult::Version(version))),
+        Just(PlanInput::Synced(SyncResult::NothingNew)),
+        step().prop_map(|version| PlanInput::Synced(SyncResult::TrainerDone(version))),
+        step().prop_map(PlanInput::Published),
+        step().prop_map(PlanInput::Loaded),
+        step().prop_map(PlanInput::OthersSubmitted),
+        Just(PlanInput::TrainerDone),
+        Just(PlanInput::Stopped),
     ]
 }

@@ -8,16 +8,19 @@ use std::time::{Duration, Instant};
 
 use rollway_base::Secret;
 use rollway_config::Config as JobConfig;
-use rollway_core::Config;
+use rollway_core::CoreConfig;
 use rollway_dashboard::Dashboard;
-use rollway_engine::events::{Observer, Observers, Seen};
-use rollway_engine::job_event::Watchers;
-use rollway_engine::{Collect, Local, Registry, RunContext, RunOutput, RunResult, Scheduler, Task};
-use rollway_telemetry::alarms::Alarms;
-use rollway_telemetry::history::{self, History};
-use rollway_telemetry::prometheus::Meters;
+use rollway_engine::events::{RunEvent, RunObserver, RunObservers};
+use rollway_engine::job_event::JobObservers;
+use rollway_engine::{
+    CollectOptions, LocalRunners, RunContext, RunOutcome, RunOutput, Scheduler, Task,
+    WorkflowRegistry,
+};
+use rollway_telemetry::alarms::AlarmObserver;
+use rollway_telemetry::history::{self, RunHistory};
+use rollway_telemetry::prometheus::PrometheusExporter;
 use rollway_telemetry::trace::Tracer;
-use rollway_telemetry::{Drops, live_job, view};
+use rollway_telemetry::{DropCounters, live_job, view};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
@@ -32,7 +35,7 @@ const WARM: usize = 2;
 /// Runners.
 const RUNNERS: u32 = 8;
 
-async fn nothing(_: RunContext) -> RunResult {
+async fn nothing(_: RunContext) -> RunOutcome {
     Ok(RunOutput::default())
 }
 
@@ -40,8 +43,8 @@ async fn nothing(_: RunContext) -> RunResult {
 #[derive(Debug)]
 struct Deaf;
 
-impl Observer for Deaf {
-    fn observe(&self, seen: &[Seen]) {
+impl RunObserver for Deaf {
+    fn observe(&self, seen: &[RunEvent]) {
         std::hint::black_box(seen);
     }
 }
@@ -59,12 +62,12 @@ struct Setting {
 impl Setting {
     async fn new(
         name: &'static str,
-        observers: Vec<Arc<dyn Observer>>,
+        observers: Vec<Arc<dyn RunObserver>>,
         kept: Vec<Box<dyn std::any::Any>>,
     ) -> Self {
-        let config = Config { runners: RUNNERS, ..Config::default() };
-        let workers = Local::new(Registry::default().with("nothing", nothing));
-        let scheduler = Scheduler::new(config, workers).observed(Observers::new(observers));
+        let config = CoreConfig { runners: RUNNERS, ..CoreConfig::default() };
+        let workers = LocalRunners::new(WorkflowRegistry::default().with("nothing", nothing));
+        let scheduler = Scheduler::new(config, workers).observed(RunObservers::new(observers));
         scheduler.start().await.expect("local runners start");
         Self { name, scheduler, times: Vec::new(), processor: Vec::new(), _kept: kept }
     }
@@ -75,7 +78,8 @@ impl Setting {
         let tasks = vec![Task::new("nothing", ""); TASKS];
         let (start, used) = (Instant::now(), processor_time());
         self.scheduler.schedule(tasks, batch).await.expect("a fresh batch");
-        let got = self.scheduler.get_statuses(batch, Collect::default()).await.expect("it ends");
+        let got =
+            self.scheduler.get_statuses(batch, CollectOptions::default()).await.expect("it ends");
         assert_eq!(got.len(), TASKS);
         self.times.push(start.elapsed());
         drop(got);
@@ -112,7 +116,7 @@ impl On {
         let folder = tempfile::tempdir().expect("a folder");
         let mut config = JobConfig::default();
         config.checkpoint_root_dir = folder.path().display().to_string();
-        let mut observers: Vec<Arc<dyn Observer>> = Vec::new();
+        let mut observers: Vec<Arc<dyn RunObserver>> = Vec::new();
         let mut kept: Vec<Box<dyn std::any::Any>> = Vec::new();
         if self.trace {
             config.trace.file = true;
@@ -121,16 +125,16 @@ impl On {
             observers.push(tracer);
         }
         if self.meters {
-            observers.push(Meters::new(&config, Drops::default()));
+            observers.push(PrometheusExporter::new(&config, DropCounters::default()));
         }
         if self.alarms {
             let stop = CancellationToken::new();
-            let (watchers, drops) = (Watchers::default(), Drops::default());
-            observers.push(Alarms::start(&config.alarms, watchers, &drops, stop));
+            let (watchers, drops) = (JobObservers::default(), DropCounters::default());
+            observers.push(AlarmObserver::start(&config.alarms, watchers, &drops, stop));
         }
         if self.history {
-            let options = history::Options::of(&config).expect("a history is kept");
-            let history = History::open(&options).expect("it can be written");
+            let options = history::HistoryOptions::of(&config).expect("a history is kept");
+            let history = RunHistory::open(&options).expect("it can be written");
             if self.dashboard {
                 kept.push(Box::new(look(live_job::live(Arc::clone(&history))).await));
             }
@@ -142,11 +146,12 @@ impl On {
 }
 
 /// Serves pages, and follows their events as a browser does.
-async fn look(scene: Arc<dyn view::Scene>) -> Dashboard {
+async fn look(scene: Arc<dyn view::JobView>) -> Dashboard {
     let token = "token";
     let secret = Some(Secret::new(token).expect("a token"));
     let listen = "127.0.0.1:0".to_owned();
-    let options = rollway_dashboard::Options { listen, token: secret, scene, metrics: None };
+    let options =
+        rollway_dashboard::DashboardOptions { listen, token: secret, scene, metrics: None };
     let dashboard = Dashboard::open(options).await.expect("a port");
     let address = dashboard.address();
     let host = address.trim_start_matches("http://");

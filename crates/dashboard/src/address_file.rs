@@ -14,11 +14,11 @@ use tokio::net::TcpStream;
 pub const CARD: &str = "dashboard.json";
 
 /// How long an answer is waited for.
-const PATIENCE: Duration = Duration::from_secs(5);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Where a dashboard is.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Card {
+pub struct DashboardAddress {
     /// Its address, without the token.
     pub url: String,
     /// What opens it.
@@ -27,13 +27,13 @@ pub struct Card {
     pub pid: u32,
 }
 
-impl std::fmt::Debug for Card {
+impl std::fmt::Debug for DashboardAddress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Card").field("url", &self.url).field("pid", &self.pid).finish()
     }
 }
 
-impl Card {
+impl DashboardAddress {
     /// The address with the token, for a browser.
     pub fn address(&self) -> String {
         format!("{}/?token={}", self.url, self.token)
@@ -54,7 +54,7 @@ impl Card {
 
     /// Tells whether somebody is there who knows the token.
     pub async fn is_served(&self) -> bool {
-        let asked = tokio::time::timeout(PATIENCE, self.ask()).await;
+        let asked = tokio::time::timeout(REQUEST_TIMEOUT, self.ask()).await;
         matches!(asked, Ok(Ok(true)))
     }
 
@@ -73,26 +73,26 @@ impl Card {
     }
 
     /// Leaves the card in a job's folder, for its owner alone.
-    pub(crate) fn leave(&self, job: &Path) -> Result<Left, FileError> {
+    pub(crate) fn leave(&self, job: &Path) -> Result<DashboardAddressFile, FileError> {
         let path = job.join(CARD);
         let text = serde_json::to_string(self).unwrap_or_default();
         atomic_file::write_line(&path, &text, true)?;
-        Ok(Left { path: path.into(), card: self.clone() })
+        Ok(DashboardAddressFile { path: path.into(), card: self.clone() })
     }
 }
 
 /// A card that lies in a job's folder; dropping this takes it away again.
 #[derive(Debug)]
-pub(crate) struct Left {
+pub(crate) struct DashboardAddressFile {
     path: Box<Path>,
-    card: Card,
+    card: DashboardAddress,
 }
 
-impl Drop for Left {
+impl Drop for DashboardAddressFile {
     fn drop(&mut self) {
         // Somebody else's is left alone; what cannot be removed is out of date and harmless.
         let job = self.path.parent().unwrap_or(&self.path);
-        if matches!(Card::read(job), Ok(Some(card)) if card == self.card) {
+        if matches!(DashboardAddress::read(job), Ok(Some(card)) if card == self.card) {
             let _ = fs::remove_file(&self.path);
         }
     }

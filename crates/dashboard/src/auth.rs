@@ -10,7 +10,7 @@ pub(super) const MARK: &str = "x-rollway";
 
 /// Knows the token, and under which names this server can be called.
 #[derive(Debug)]
-pub(super) struct Guard {
+pub(super) struct DashboardAuth {
     token: Secret,
     /// Whether only this machine can reach it.
     is_private: bool,
@@ -20,7 +20,7 @@ pub(super) struct Guard {
 
 /// Why somebody is not let in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stranger {
+pub(super) enum AuthError {
     /// The server was called by a name that is not its own.
     Host,
     /// There was no token, or another one.
@@ -29,7 +29,7 @@ pub(super) enum Stranger {
     Site,
 }
 
-impl Guard {
+impl DashboardAuth {
     pub(super) fn new(token: Secret, address: SocketAddr) -> Self {
         let is_private = address.ip().is_loopback();
         Self { token, is_private, cookie: format!("rollway_{}", address.port()) }
@@ -41,7 +41,7 @@ impl Guard {
 
     /// Refuses names that a foreign page could have pointed at this machine: such a page would be
     /// of the same origin as ours in the eyes of a browser.
-    pub(super) fn host(&self, headers: &HeaderMap) -> Result<(), Stranger> {
+    pub(super) fn host(&self, headers: &HeaderMap) -> Result<(), AuthError> {
         if !self.is_private {
             return Ok(());
         }
@@ -51,7 +51,7 @@ impl Guard {
             _ => host,
         };
         let is_ours = matches!(name, "localhost" | "127.0.0.1" | "[::1]");
-        if is_ours { Ok(()) } else { Err(Stranger::Host) }
+        if is_ours { Ok(()) } else { Err(AuthError::Host) }
     }
 
     /// Tells whether this is the token.
@@ -60,7 +60,7 @@ impl Guard {
     }
 
     /// Wants the token: in the header of a program, or in the cookie of a browser.
-    pub(super) fn token(&self, headers: &HeaderMap) -> Result<(), Stranger> {
+    pub(super) fn token(&self, headers: &HeaderMap) -> Result<(), AuthError> {
         let shown = headers.get(header::AUTHORIZATION).and_then(|it| it.to_str().ok());
         let shown = shown.and_then(|it| it.strip_prefix("Bearer "));
         let cookies = headers.get_all(header::COOKIE).into_iter();
@@ -72,18 +72,18 @@ impl Guard {
             .map(|(_, token)| token);
         let is_known =
             shown.is_some_and(|token| self.opens(token)) || cookies.any(|token| self.opens(token));
-        if is_known { Ok(()) } else { Err(Stranger::Token) }
+        if is_known { Ok(()) } else { Err(AuthError::Token) }
     }
 
     /// Wants that an act comes from our own pages, or from a program.
-    pub(super) fn act(&self, headers: &HeaderMap) -> Result<(), Stranger> {
+    pub(super) fn act(&self, headers: &HeaderMap) -> Result<(), AuthError> {
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
         let is_own_site = text("sec-fetch-site").is_none_or(|site| site == "same-origin");
         let host = text("host").unwrap_or("");
         let is_own_origin = text("origin")
             .is_none_or(|origin| origin.split_once("://").is_some_and(|(_, place)| place == host));
         let is_ours = headers.contains_key(MARK) && is_own_site && is_own_origin;
-        if is_ours { Ok(()) } else { Err(Stranger::Site) }
+        if is_ours { Ok(()) } else { Err(AuthError::Site) }
     }
 
     /// Returns the cookie for whoever came with the token in the address.

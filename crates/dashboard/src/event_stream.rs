@@ -13,7 +13,7 @@ use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
 use futures_util::stream;
 use parking_lot::{Mutex, MutexGuard};
-use rollway_telemetry::view::{Job, Overview, Scene, Timeline};
+use rollway_telemetry::view::{JobInfo, JobView, Overview, Timeline};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, mpsc};
@@ -37,7 +37,7 @@ const SILENCE: u32 = 30;
 /// What a page wants to be told of, and what it has.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Follow {
+pub(super) struct EventQuery {
     /// Parts beside the job and its numbers, parted by commas.
     watch: String,
     /// The moment of the last beat that it has.
@@ -46,14 +46,14 @@ pub(super) struct Follow {
 
 /// Everybody who follows.
 #[derive(Debug)]
-pub(super) struct Hub {
-    clients: Mutex<Vec<Client>>,
+pub(super) struct EventHub {
+    clients: Mutex<Vec<EventSubscriber>>,
     came: Notify,
     slow: AtomicU64,
 }
 
 #[derive(Debug)]
-struct Client {
+struct EventSubscriber {
     sender: mpsc::Sender<Bytes>,
     watch: Vec<&'static str>,
     /// The tags of what it was told.
@@ -66,8 +66,8 @@ struct Client {
 /// Parts whose content pages fetch themselves when they are told that it is another.
 const PARTS: [&str; 3] = ["batches", "runners", "timeline"];
 
-impl Hub {
-    pub(super) fn start(scene: Arc<dyn Scene>, over: CancellationToken) -> Arc<Self> {
+impl EventHub {
+    pub(super) fn start(scene: Arc<dyn JobView>, over: CancellationToken) -> Arc<Self> {
         let hub = Arc::new(Self {
             clients: Mutex::default(),
             came: Notify::new(),
@@ -82,10 +82,10 @@ impl Hub {
     }
 
     /// Begins to tell a page; none if there are too many already.
-    pub(super) fn follow(&self, query: &Follow) -> Option<Response> {
+    pub(super) fn follow(&self, query: &EventQuery) -> Option<Response> {
         let (sender, receiver) = mpsc::channel(1);
         let wants = |part: &&str| query.watch.split(',').any(|wanted| wanted == *part);
-        let client = Client {
+        let client = EventSubscriber {
             sender,
             watch: PARTS.into_iter().filter(wants).collect(),
             told: BTreeMap::new(),
@@ -109,7 +109,7 @@ impl Hub {
         Some((kind, Body::from_stream(messages)).into_response())
     }
 
-    fn clients(&self) -> MutexGuard<'_, Vec<Client>> {
+    fn clients(&self) -> MutexGuard<'_, Vec<EventSubscriber>> {
         self.clients.lock()
     }
 
@@ -126,9 +126,9 @@ impl Hub {
 
     /// Tells everybody, or only those who have just come: the others have heard something less than
     /// a frame ago.
-    fn tell(&self, now: &Snapshot, newcomers: bool) {
+    fn tell(&self, now: &EventSnapshot, newcomers: bool) {
         let mut clients = self.clients();
-        let is_left_out = |client: &Client| newcomers && !client.told.is_empty();
+        let is_left_out = |client: &EventSubscriber| newcomers && !client.told.is_empty();
         clients.retain_mut(|client| match client {
             client if is_left_out(client) => true,
             client => self.keeps(client.tell(now)),
@@ -136,11 +136,11 @@ impl Hub {
     }
 
     /// Tells whether a page is kept, after it was told something.
-    fn keeps(&self, told: Told) -> bool {
+    fn keeps(&self, told: EventMessage) -> bool {
         match told {
-            Told::Heard => true,
-            Told::Gone => false,
-            Told::Slow => {
+            EventMessage::Heard => true,
+            EventMessage::Gone => false,
+            EventMessage::Slow => {
                 self.slow.fetch_add(1, Ordering::Relaxed);
                 tracing::debug!("a page that followed the dashboard does not listen: let go");
                 false
@@ -151,7 +151,7 @@ impl Hub {
 
 /// Tells everybody what has changed, for as long as there is a dashboard. Nothing is looked at
 /// while nobody is there, nor again and again where nothing can change any more.
-async fn keep_telling(hub: Arc<Hub>, scene: Arc<dyn Scene>, over: CancellationToken) {
+async fn keep_telling(hub: Arc<EventHub>, scene: Arc<dyn JobView>, over: CancellationToken) {
     let mut last = Instant::now() - FRAME;
     loop {
         let Some(wanted) = hub.wanted() else {
@@ -166,7 +166,7 @@ async fn keep_telling(hub: Arc<Hub>, scene: Arc<dyn Scene>, over: CancellationTo
             () = hub.came.notified() => true,
         };
         last = if came { last } else { Instant::now() };
-        let Some(now) = Snapshot::take(&scene, wanted).await else { continue };
+        let Some(now) = EventSnapshot::take(&scene, wanted).await else { continue };
         let is_live = now.job.live;
         hub.tell(&now, came);
         if !is_live {
@@ -178,7 +178,7 @@ async fn keep_telling(hub: Arc<Hub>, scene: Arc<dyn Scene>, over: CancellationTo
     }
     // The last thing that pages see is how it ended.
     if let Some(wanted) = hub.wanted()
-        && let Some(now) = Snapshot::take(&scene, wanted).await
+        && let Some(now) = EventSnapshot::take(&scene, wanted).await
     {
         hub.tell(&now, false);
     }
@@ -187,15 +187,15 @@ async fn keep_telling(hub: Arc<Hub>, scene: Arc<dyn Scene>, over: CancellationTo
 
 /// How everything stands at a moment.
 #[derive(Debug)]
-struct Snapshot {
-    job: Job,
+struct EventSnapshot {
+    job: JobInfo,
     overview: Overview,
     stuck: usize,
     tags: BTreeMap<&'static str, u64>,
 }
 
-impl Snapshot {
-    async fn take(scene: &Arc<dyn Scene>, wanted: Vec<&'static str>) -> Option<Self> {
+impl EventSnapshot {
+    async fn take(scene: &Arc<dyn JobView>, wanted: Vec<&'static str>) -> Option<Self> {
         let runners = scene.runners().await;
         let stuck = runners.iter().filter(|runner| runner.stuck).count();
         let scene = Arc::clone(scene);
@@ -224,22 +224,22 @@ impl Snapshot {
     }
 }
 
-enum Told {
+enum EventMessage {
     Heard,
     Slow,
     Gone,
 }
 
-impl Client {
+impl EventSubscriber {
     /// Sends what has changed since the last message. Whoever has not taken that one yet gets all
     /// of it later, in one.
-    fn tell(&mut self, now: &Snapshot) -> Told {
+    fn tell(&mut self, now: &EventSnapshot) -> EventMessage {
         let Ok(place) = self.sender.try_reserve() else {
             self.missed += 1;
             return match (self.sender.is_closed(), self.missed > MAX_MISSED) {
-                (true, _) => Told::Gone,
-                (false, true) => Told::Slow,
-                (false, false) => Told::Heard,
+                (true, _) => EventMessage::Gone,
+                (false, true) => EventMessage::Slow,
+                (false, false) => EventMessage::Heard,
             };
         };
         self.missed = 0;
@@ -250,7 +250,7 @@ impl Client {
                 self.silent = 0;
                 place.send(Bytes::from_static(b":\n\n"));
             }
-            return Told::Heard;
+            return EventMessage::Heard;
         };
         self.silent = 0;
         for (part, tag) in &now.tags {
@@ -262,13 +262,13 @@ impl Client {
             self.since = Some(beat.at);
         }
         place.send(Bytes::from(format!("data: {message}\n\n")));
-        Told::Heard
+        EventMessage::Heard
     }
 }
 
 /// Returns what has changed; none if nothing has.
 fn message(
-    now: &Snapshot,
+    now: &EventSnapshot,
     watch: &[&'static str],
     since: Option<f64>,
     is_new: &dyn Fn(&&str) -> bool,
@@ -315,8 +315,8 @@ fn numbers(overview: &Overview, since: Option<f64>, is_new: &dyn Fn(&&str) -> bo
 }
 
 /// The tag of a job, whatever the time.
-pub(super) fn of_job(job: &Job) -> u64 {
-    tag(&Job { now: 0.0, ..job.clone() })
+pub(super) fn of_job(job: &JobInfo) -> u64 {
+    tag(&JobInfo { now: 0.0, ..job.clone() })
 }
 
 /// The tag of the numbers, whatever the time.

@@ -27,35 +27,35 @@ use rollway_base::Secret;
 use rollway_base::net::advertised_url;
 use rollway_config::Config;
 use rollway_config::secrets::api_key;
-use rollway_telemetry::prometheus::Meters;
-use rollway_telemetry::view::Scene;
+use rollway_telemetry::prometheus::PrometheusExporter;
+use rollway_telemetry::view::JobView;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-pub use self::address_file::{CARD, Card};
-use self::auth::Guard;
-use self::event_stream::Hub;
-pub use self::job_dashboard::Shown;
+pub use self::address_file::{CARD, DashboardAddress};
+use self::auth::DashboardAuth;
+use self::event_stream::EventHub;
+pub use self::job_dashboard::JobDashboard;
 
 /// Where the dashboard is, and what it shows.
 #[derive(Clone)]
-pub struct Options {
+pub struct DashboardOptions {
     /// Where, as `host:port`; port 0 means any that is free.
     pub listen: String,
     /// What opens it; absent: a new token.
     pub token: Option<Secret>,
     /// What is looked at.
-    pub scene: Arc<dyn Scene>,
+    pub scene: Arc<dyn JobView>,
     /// What `/metrics` says; absent: there is no such page.
-    pub metrics: Option<Arc<Meters>>,
+    pub metrics: Option<Arc<PrometheusExporter>>,
 }
 
-impl Options {
+impl DashboardOptions {
     /// Returns the options of a configuration.
     ///
     /// # Errors
     /// The token's variable is not set.
-    pub fn new(config: &Config, scene: Arc<dyn Scene>) -> Result<Self, DashboardError> {
+    pub fn new(config: &Config, scene: Arc<dyn JobView>) -> Result<Self, DashboardError> {
         let variable = config.dashboard.token_env.as_deref();
         let token = api_key("dashboard.token_env", variable)
             .map_err(|problem| DashboardError::Token(problem.to_string()))?;
@@ -63,7 +63,7 @@ impl Options {
     }
 }
 
-impl fmt::Debug for Options {
+impl fmt::Debug for DashboardOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { listen, scene, .. } = self;
         f.debug_struct("Options").field("listen", listen).field("scene", scene).finish()
@@ -99,8 +99,8 @@ fn remedy(error: &io::Error) -> &'static str {
 /// A dashboard that is served. It ends when this is dropped.
 #[derive(Debug)]
 pub struct Dashboard {
-    card: Card,
-    hub: Arc<Hub>,
+    card: DashboardAddress,
+    hub: Arc<EventHub>,
     over: CancellationToken,
 }
 
@@ -109,7 +109,7 @@ impl Dashboard {
     ///
     /// # Errors
     /// Nobody can listen there, or no token can be made.
-    pub async fn open(options: Options) -> Result<Self, DashboardError> {
+    pub async fn open(options: DashboardOptions) -> Result<Self, DashboardError> {
         let unheard = |source| DashboardError::Listen { address: options.listen.clone(), source };
         let listener = TcpListener::bind(&options.listen).await.map_err(unheard)?;
         let address = listener.local_addr().map_err(unheard)?;
@@ -118,9 +118,10 @@ impl Dashboard {
             None => Secret::random().map_err(|error| DashboardError::Token(error.to_string()))?,
         };
         let over = CancellationToken::new();
-        let hub = Hub::start(Arc::clone(&options.scene), over.clone());
-        let guard = Guard::new(token.clone(), address);
-        let shared = routes::Shared::new(options.scene, options.metrics, guard, Arc::clone(&hub));
+        let hub = EventHub::start(Arc::clone(&options.scene), over.clone());
+        let guard = DashboardAuth::new(token.clone(), address);
+        let shared =
+            routes::DashboardState::new(options.scene, options.metrics, guard, Arc::clone(&hub));
         let listener = listener.tap_io(|stream| {
             let _ = stream.set_nodelay(true);
         });
@@ -131,7 +132,8 @@ impl Dashboard {
             let _ = serving.await;
         });
         let url = advertised_url(&format!("http://{address}"));
-        let card = Card { url, token: token.reveal().to_owned(), pid: std::process::id() };
+        let card =
+            DashboardAddress { url, token: token.reveal().to_owned(), pid: std::process::id() };
         Ok(Self { card, hub, over })
     }
 
@@ -141,7 +143,7 @@ impl Dashboard {
     }
 
     /// What others on this machine need to find it.
-    pub const fn card(&self) -> &Card {
+    pub const fn card(&self) -> &DashboardAddress {
         &self.card
     }
 

@@ -9,15 +9,15 @@ use axum::middleware::{self, Next};
 use axum::response::{Html, IntoResponse as _, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use rollway_telemetry::prometheus::{Form, Meters};
-use rollway_telemetry::view::{Done, RunKey, RunQuery, Scene};
+use rollway_telemetry::prometheus::{ExpositionFormat, PrometheusExporter};
+use rollway_telemetry::view::{ActionResult, JobView, RunKey, RunQuery};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::Semaphore;
 
 use super::assets::{ASSETS, ENTER, INDEX};
-use super::auth::{Guard, Stranger};
-use super::event_stream::{self, Hub};
+use super::auth::{AuthError, DashboardAuth};
+use super::event_stream::{self, EventHub};
 use super::json_response::{self, refusal, tag};
 
 /// The longest body that is taken: acts are short.
@@ -27,35 +27,35 @@ const MAX_BODY: usize = 4096;
 const MAX_PAGE: usize = 500;
 
 /// How many questions are worked out at once; others wait.
-const LOOKS: usize = 4;
+const CONCURRENT_QUERIES: usize = 4;
 
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
                       connect-src 'self'; base-uri 'none'; form-action 'self'; \
                       frame-ancestors 'none'";
 
 /// What every call needs.
-pub(super) struct Shared {
-    scene: Arc<dyn Scene>,
-    metrics: Option<Arc<Meters>>,
-    guard: Guard,
-    hub: Arc<Hub>,
+pub(super) struct DashboardState {
+    scene: Arc<dyn JobView>,
+    metrics: Option<Arc<PrometheusExporter>>,
+    guard: DashboardAuth,
+    hub: Arc<EventHub>,
     looks: Semaphore,
 }
 
-impl Shared {
+impl DashboardState {
     pub(super) fn new(
-        scene: Arc<dyn Scene>,
-        metrics: Option<Arc<Meters>>,
-        guard: Guard,
-        hub: Arc<Hub>,
+        scene: Arc<dyn JobView>,
+        metrics: Option<Arc<PrometheusExporter>>,
+        guard: DashboardAuth,
+        hub: Arc<EventHub>,
     ) -> Arc<Self> {
-        Arc::new(Self { scene, metrics, guard, hub, looks: Semaphore::new(LOOKS) })
+        Arc::new(Self { scene, metrics, guard, hub, looks: Semaphore::new(CONCURRENT_QUERIES) })
     }
 
     /// Looks at the scene on a thread that may take its time.
     async fn look<T: Send + 'static>(
         &self,
-        look: impl FnOnce(&dyn Scene) -> T + Send + 'static,
+        look: impl FnOnce(&dyn JobView) -> T + Send + 'static,
     ) -> Result<T, Response> {
         let broken =
             || refusal(StatusCode::INTERNAL_SERVER_ERROR, "the answer could not be worked out");
@@ -65,10 +65,10 @@ impl Shared {
     }
 }
 
-type Shares = State<Arc<Shared>>;
+type Shares = State<Arc<DashboardState>>;
 type Reply = Result<Response, Response>;
 
-pub(super) fn router(shared: Arc<Shared>) -> Router {
+pub(super) fn router(shared: Arc<DashboardState>) -> Router {
     let api = Router::new()
         .route("/job", get(job))
         .route("/overview", get(overview))
@@ -83,19 +83,19 @@ pub(super) fn router(shared: Arc<Shared>) -> Router {
         .route("/alarms", get(alarms))
         .route("/events", get(follow))
         .fallback(async || refusal(StatusCode::NOT_FOUND, "there is no such question"))
-        .layer(middleware::from_fn_with_state(Arc::clone(&shared), known))
+        .layer(middleware::from_fn_with_state(Arc::clone(&shared), token_check))
         .layer(DefaultBodyLimit::max(MAX_BODY));
     Router::new()
         .nest("/api", api)
         .route("/assets/{name}", get(asset))
         .route("/metrics", get(metrics))
         .fallback(page)
-        .layer(middleware::from_fn_with_state(Arc::clone(&shared), called))
+        .layer(middleware::from_fn_with_state(Arc::clone(&shared), host_check))
         .with_state(shared)
 }
 
 /// Turns names away that are not ours, and has every answer say what a browser may do with it.
-async fn called(State(shared): Shares, request: Request, next: Next) -> Response {
+async fn host_check(State(shared): Shares, request: Request, next: Next) -> Response {
     let mut answer = match shared.guard.host(request.headers()) {
         Ok(()) => next.run(request).await,
         Err(stranger) => turned_away(stranger),
@@ -115,7 +115,7 @@ async fn called(State(shared): Shares, request: Request, next: Next) -> Response
 }
 
 /// Lets nobody ask or act without the token, and no other site act at all.
-async fn known(State(shared): Shares, request: Request, next: Next) -> Response {
+async fn token_check(State(shared): Shares, request: Request, next: Next) -> Response {
     let headers = request.headers();
     let mut allowed = shared.guard.token(headers);
     if request.method() != Method::GET && request.method() != Method::HEAD {
@@ -127,18 +127,18 @@ async fn known(State(shared): Shares, request: Request, next: Next) -> Response 
     }
 }
 
-fn turned_away(stranger: Stranger) -> Response {
+fn turned_away(stranger: AuthError) -> Response {
     let (status, words) = match stranger {
-        Stranger::Host => (
+        AuthError::Host => (
             StatusCode::MISDIRECTED_REQUEST,
             "this dashboard is for this machine: call it by 127.0.0.1 or localhost",
         ),
-        Stranger::Token => (
+        AuthError::Token => (
             StatusCode::UNAUTHORIZED,
             "the token of this dashboard is missing or is another one: it is printed with the \
              address, and is in dashboard.json in the job's folder",
         ),
-        Stranger::Site => (
+        AuthError::Site => (
             StatusCode::FORBIDDEN,
             "acts need the header X-Rollway, and come from the dashboard's own pages",
         ),
@@ -186,7 +186,7 @@ async fn metrics(State(shared): Shares, headers: HeaderMap) -> Reply {
     let missing = || refusal(StatusCode::NOT_FOUND, "no metrics are kept");
     let meters = shared.metrics.as_ref().ok_or_else(missing)?;
     let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
-    let form = Form::accepted(accept);
+    let form = ExpositionFormat::accepted(accept);
     let text = meters.render(form).await;
     Ok(([(header::CONTENT_TYPE, form.content_type())], text).into_response())
 }
@@ -217,9 +217,9 @@ async fn runners(State(shared): Shares, headers: HeaderMap) -> Reply {
 }
 
 /// A query in the address; what cannot be read is said in words.
-struct Asked<T>(T);
+struct ViewQuery<T>(T);
 
-impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for Asked<T> {
+impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for ViewQuery<T> {
     type Rejection = Response;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Response> {
@@ -232,7 +232,7 @@ impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for Asked<T> {
 async fn runs(
     State(shared): Shares,
     headers: HeaderMap,
-    Asked(mut query): Asked<RunQuery>,
+    ViewQuery(mut query): ViewQuery<RunQuery>,
 ) -> Reply {
     query.limit = query.limit.min(MAX_PAGE);
     let page = shared.look(move |scene| scene.runs(&query)).await?;
@@ -260,7 +260,10 @@ async fn alarms(State(shared): Shares, headers: HeaderMap) -> Reply {
     Ok(json_response::json(&headers, tag(&alarms), &alarms))
 }
 
-async fn follow(State(shared): Shares, Asked(query): Asked<event_stream::Follow>) -> Response {
+async fn follow(
+    State(shared): Shares,
+    ViewQuery(query): ViewQuery<event_stream::EventQuery>,
+) -> Response {
     shared.hub.follow(&query).unwrap_or_else(|| {
         let words = "too many pages follow this job already: close some of them";
         refusal(StatusCode::SERVICE_UNAVAILABLE, words)
@@ -272,7 +275,7 @@ async fn cancel(State(shared): Shares, Path((batch, task, run)): Which) -> Respo
 }
 
 #[derive(Deserialize)]
-struct Abort {
+struct AbortRequest {
     #[serde(default)]
     keep_partial: bool,
 }
@@ -280,12 +283,12 @@ struct Abort {
 async fn abort(
     State(shared): Shares,
     Path(batch): Path<String>,
-    Json(how): Json<Abort>,
+    Json(how): Json<AbortRequest>,
 ) -> Response {
     done(&shared.scene.abort_batch(&batch, how.keep_partial).await)
 }
 
-fn done(done: &Done) -> Response {
+fn done(done: &ActionResult) -> Response {
     if done.done {
         return Json(done).into_response();
     }

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use rollway_base::Secret;
 use rollway_config::Config;
-use rollway_dashboard::{CARD, Card, Dashboard, DashboardError, Options};
-use rollway_telemetry::Drops;
-use rollway_telemetry::prometheus::Meters;
+use rollway_dashboard::{CARD, Dashboard, DashboardAddress, DashboardError, DashboardOptions};
+use rollway_telemetry::DropCounters;
+use rollway_telemetry::prometheus::PrometheusExporter;
 use rollway_telemetry::view::{
-    Alarm, Batch, Bias, Done, Job, JobState, Overview, RunDetail, RunKey, RunPage, RunQuery,
-    Runner, Scene, Soon, Timeline,
+    ActionResult, AlarmRow, BatchRow, BiasReport, JobInfo, JobState, JobView, Overview, RunDetail,
+    RunKey, RunPage, RunQuery, RunnerRow, Timeline, ViewFuture,
 };
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
@@ -27,10 +27,16 @@ struct Stage {
     asked: Mutex<Vec<String>>,
 }
 
-impl Scene for Stage {
-    fn job(&self) -> Job {
+impl JobView for Stage {
+    fn job(&self) -> JobInfo {
         let step = *self.step.lock().unwrap();
-        Job { name: "test".into(), state: JobState::Running, live: true, step, ..Job::default() }
+        JobInfo {
+            name: "test".into(),
+            state: JobState::Running,
+            live: true,
+            step,
+            ..JobInfo::default()
+        }
     }
 
     fn overview(&self) -> Overview {
@@ -41,12 +47,12 @@ impl Scene for Stage {
         Timeline::default()
     }
 
-    fn batches(&self) -> Vec<Batch> {
+    fn batches(&self) -> Vec<BatchRow> {
         Vec::new()
     }
 
-    fn runners(&self) -> Soon<'_, Vec<Runner>> {
-        Box::pin(async { vec![Runner { stuck: true, ..Runner::default() }] })
+    fn runners(&self) -> ViewFuture<'_, Vec<RunnerRow>> {
+        Box::pin(async { vec![RunnerRow { stuck: true, ..RunnerRow::default() }] })
     }
 
     fn runs(&self, query: &RunQuery) -> RunPage {
@@ -58,22 +64,26 @@ impl Scene for Stage {
         None
     }
 
-    fn bias(&self) -> Bias {
-        Bias::default()
+    fn bias(&self) -> BiasReport {
+        BiasReport::default()
     }
 
-    fn alarms(&self) -> Vec<Alarm> {
+    fn alarms(&self) -> Vec<AlarmRow> {
         Vec::new()
     }
 
-    fn cancel_run<'a>(&'a self, key: &'a RunKey) -> Soon<'a, Done> {
+    fn cancel_run<'a>(&'a self, key: &'a RunKey) -> ViewFuture<'a, ActionResult> {
         self.asked.lock().unwrap().push(format!("cancel {}/{}/{}", key.batch, key.task, key.run));
-        Box::pin(async { Done { done: true, message: "done".into() } })
+        Box::pin(async { ActionResult { done: true, message: "done".into() } })
     }
 
-    fn abort_batch<'a>(&'a self, batch: &'a str, keep_partial: bool) -> Soon<'a, Done> {
+    fn abort_batch<'a>(
+        &'a self,
+        batch: &'a str,
+        keep_partial: bool,
+    ) -> ViewFuture<'a, ActionResult> {
         self.asked.lock().unwrap().push(format!("abort {batch} {keep_partial}"));
-        Box::pin(async { Done { done: false, message: "it is over".into() } })
+        Box::pin(async { ActionResult { done: false, message: "it is over".into() } })
     }
 }
 
@@ -85,11 +95,11 @@ struct World {
 
 async fn world() -> World {
     let stage = Arc::new(Stage::default());
-    let options = Options {
+    let options = DashboardOptions {
         listen: "127.0.0.1:0".into(),
         token: Some(Secret::new(TOKEN).unwrap()),
         scene: Arc::clone(&stage) as _,
-        metrics: Some(Meters::new(&Config::default(), Drops::default())),
+        metrics: Some(PrometheusExporter::new(&Config::default(), DropCounters::default())),
     };
     let dashboard = Dashboard::open(options).await.unwrap();
     let place = dashboard.card().url.strip_prefix("http://").unwrap().to_owned();
@@ -271,7 +281,7 @@ async fn so_many_may_follow_and_no_more() {
 #[tokio::test]
 async fn a_busy_port_is_said_with_a_remedy() {
     let world = world().await;
-    let options = Options {
+    let options = DashboardOptions {
         listen: world.place.clone(),
         token: None,
         scene: Arc::new(Stage::default()),
@@ -288,13 +298,13 @@ async fn a_card_is_believed_only_if_somebody_answers() {
     let world = world().await;
     let folder = tempfile::tempdir().unwrap();
     let card = world.dashboard.card().clone();
-    assert_eq!(Card::read(folder.path()).unwrap(), None);
+    assert_eq!(DashboardAddress::read(folder.path()).unwrap(), None);
     let text = serde_json::to_string(&card).unwrap();
     std::fs::write(folder.path().join(CARD), text).unwrap();
-    let read = Card::read(folder.path()).unwrap().unwrap();
+    let read = DashboardAddress::read(folder.path()).unwrap().unwrap();
     assert_eq!(read, card);
     assert!(read.is_served().await);
-    assert!(!Card { token: "another".into(), ..read.clone() }.is_served().await);
+    assert!(!DashboardAddress { token: "another".into(), ..read.clone() }.is_served().await);
     assert!(!format!("{read:?}").contains(TOKEN));
     drop(world.dashboard);
     while TcpStream::connect(&world.place).await.is_ok() {

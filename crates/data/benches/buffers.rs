@@ -13,9 +13,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use rollway_data::buffer::sql::Options;
-use rollway_data::buffer::{Ask, Buffer, Postgres, Sqlite};
-use rollway_data::{Lot, Sample};
+use rollway_data::buffer::sql::SqlOptions;
+use rollway_data::buffer::{Buffer, PostgresBuffer, ReadRequest, SqliteBuffer};
+use rollway_data::{Sample, WriteBatch};
 use rollway_testkit::postgres::Server;
 
 const PER_LOT: usize = 256;
@@ -32,14 +32,14 @@ fn main() {
         println!("{:40} {:>14} {:>10}", "", "experiences/s", "MB/s");
         work.show("disk: write and fsync (limit)", disk(&work, folder.path()));
 
-        let table = || Options { table: format!("of_{size}"), ..Options::default() };
+        let table = || SqlOptions { table: format!("of_{size}"), ..SqlOptions::default() };
         let path = folder.path().join(format!("of_{size}.db")).display().to_string();
-        let sqlite = Sqlite::open(&path, table()).expect("a new file");
+        let sqlite = SqliteBuffer::open(&path, table()).expect("a new file");
         work.through("SQLite", &sqlite);
         work.python("SQLite", &format!("sqlite:///{path}.plain"));
 
         let address = server.address("postgres");
-        let postgres = Postgres::open(&address, table()).expect("the server is there");
+        let postgres = PostgresBuffer::open(&address, table()).expect("the server is there");
         work.through("PostgreSQL", &postgres);
         work.python("PostgreSQL", &address.replace("postgresql:", "postgresql+psycopg:"));
     }
@@ -52,7 +52,7 @@ struct Work {
 }
 
 impl Work {
-    fn lots(&self) -> impl Iterator<Item = Lot> {
+    fn lots(&self) -> impl Iterator<Item = WriteBatch> {
         // Bytes that nobody can compress.
         let mut state = 7_u64;
         let payload: Vec<u8> = std::iter::repeat_with(|| {
@@ -69,7 +69,10 @@ impl Work {
                 reward: Some(0.5),
                 payload: payload.clone(),
             };
-            Lot { key: format!("lot-{lot}").into(), samples: (0..PER_LOT).map(sample).collect() }
+            WriteBatch {
+                key: format!("lot-{lot}").into(),
+                samples: (0..PER_LOT).map(sample).collect(),
+            }
         })
     }
 
@@ -85,8 +88,12 @@ impl Work {
         }
         self.show(&format!("{name}: write"), took);
         let mut reader = buffer.reader("bench").expect("a reader");
-        let ask =
-            Ask { count: PER_LOT, timeout: Duration::ZERO, min_model_version: 0, keep: false };
+        let ask = ReadRequest {
+            count: PER_LOT,
+            timeout: Duration::ZERO,
+            min_model_version: 0,
+            keep: false,
+        };
         let begin = Instant::now();
         for _ in 0..self.lots {
             assert_eq!(reader.read(&ask).expect("a read").samples.len(), PER_LOT);

@@ -11,9 +11,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rollway_data::arrow::{from_batch, to_batch, to_ipc};
-use rollway_data::buffer::{Ask, Buffer, End, JsonLines, Parquet};
-use rollway_data::{Lot, Sample};
-use rollway_experience::{Eid, Experience, Fields, Json, serialize_many};
+use rollway_data::buffer::{Buffer, JsonlBuffer, ParquetBuffer, ReadEnd, ReadRequest};
+use rollway_data::{Sample, WriteBatch};
+use rollway_experience::{Eid, Experience, ExperienceFields, Json, serialize_many};
 
 const LOT: usize = 256;
 /// Tokens of an experience of about 1 kB, and of about 32 kB; how many lots of them.
@@ -33,12 +33,12 @@ fn main() {
 
         let folder = folder.path().join(tokens.to_string());
         fs::create_dir(&folder).expect("a folder");
-        let lots: Vec<Lot> = (0..lots).map(|number| lot(number, tokens)).collect();
+        let lots: Vec<WriteBatch> = (0..lots).map(|number| lot(number, tokens)).collect();
         store(&folder, &lots);
     }
 }
 
-fn store(folder: &Path, lots: &[Lot]) {
+fn store(folder: &Path, lots: &[WriteBatch]) {
     let raw: Vec<Vec<u8>> = lots
         .iter()
         .map(|lot| lot.samples.iter().flat_map(|sample| sample.payload.to_vec()).collect())
@@ -48,8 +48,8 @@ fn store(folder: &Path, lots: &[Lot]) {
     each("write + fsync (limit)", lots, |number, _| {
         file.write_all(&raw[number]).and_then(|()| file.sync_all()).expect("a disk");
     });
-    let parquet = Parquet::open(folder.join("lots.parquet")).expect("a folder");
-    let lines = JsonLines::open(folder.join("lots.jsonl")).expect("a file");
+    let parquet = ParquetBuffer::open(folder.join("lots.parquet")).expect("a folder");
+    let lines = JsonlBuffer::open(folder.join("lots.jsonl")).expect("a file");
     for (name, buffer) in [("Parquet", &parquet as &dyn Buffer), ("JSON lines", &lines)] {
         let mut writer = buffer.writer("bench").expect("a writer");
         each(&format!("{name}, write"), lots, |_, lot| {
@@ -60,10 +60,11 @@ fn store(folder: &Path, lots: &[Lot]) {
         });
         writer.close().expect("a disk");
         let mut reader = buffer.reader("bench").expect("a reader");
-        let ask = Ask { count: LOT, timeout: Duration::ZERO, min_model_version: 0, keep: false };
+        let ask =
+            ReadRequest { count: LOT, timeout: Duration::ZERO, min_model_version: 0, keep: false };
         each(&format!("{name}, read"), lots, |_, _| {
             let taken = reader.read(&ask).expect("a disk");
-            assert_eq!(taken.end, End::Full);
+            assert_eq!(taken.end, ReadEnd::Full);
         });
     }
     let size = |path: &Path| fs::metadata(path).map_or(0, |file| file.len());
@@ -74,7 +75,7 @@ fn store(folder: &Path, lots: &[Lot]) {
 }
 
 /// Prints the median of the lots.
-fn each(name: &str, lots: &[Lot], mut work: impl FnMut(usize, &Lot)) {
+fn each(name: &str, lots: &[WriteBatch], mut work: impl FnMut(usize, &WriteBatch)) {
     let mut times: Vec<Duration> = lots
         .iter()
         .enumerate()
@@ -116,9 +117,9 @@ fn convert<R>(name: &str, bytes: usize, mut work: impl FnMut() -> R) {
     );
 }
 
-fn lot(number: usize, tokens: usize) -> Lot {
+fn lot(number: usize, tokens: usize) -> WriteBatch {
     let sample = |row| Sample::new(&experience(number, row, tokens)).expect("a payload");
-    Lot { key: format!("bench/{number}").into(), samples: (0..LOT).map(sample).collect() }
+    WriteBatch { key: format!("bench/{number}").into(), samples: (0..LOT).map(sample).collect() }
 }
 
 fn experience(number: usize, row: usize, tokens: usize) -> Experience {
@@ -128,7 +129,7 @@ fn experience(number: usize, row: usize, tokens: usize) -> Experience {
         random >> 8
     };
     let prompt = tokens / 4;
-    Experience::new(Fields {
+    Experience::new(ExperienceFields {
         eid: Eid {
             batch: (number as i64).into(),
             task: (row as i64 / 8).into(),
@@ -144,7 +145,7 @@ fn experience(number: usize, row: usize, tokens: usize) -> Experience {
             .expect("JSON"),
         metrics: [("accuracy".to_owned(), 0.5)].into(),
         response_text: Some("word ".repeat(tokens / 2)),
-        ..Fields::default()
+        ..ExperienceFields::default()
     })
     .expect("fields that keep to the rules")
 }

@@ -10,8 +10,8 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use rollway_core::{BatchId, BatchKey, BatchKind, RunId, TaskId};
-use rollway_data::ledger::{Ledger, Options, Record, RunEnd, TaskRecord};
+use rollway_core::{BatchId, BatchKey, BatchType, RunId, TaskId};
+use rollway_data::ledger::{Ledger, LedgerEntry, LedgerOptions, LedgerRunEnd, TaskEntry};
 use rustix::time::{ClockId, clock_gettime};
 
 const TASKS: u32 = 1000;
@@ -36,8 +36,8 @@ fn now(clock: ClockId) -> Duration {
 }
 
 fn open(dir: &std::path::Path, runs: u32) -> Ledger {
-    let (ledger, _) = Ledger::open(dir, Options::new("bench")).expect("an empty folder");
-    let task = TaskRecord {
+    let (ledger, _) = Ledger::open(dir, LedgerOptions::new("bench")).expect("an empty folder");
+    let task = TaskEntry {
         workflow: "noop".into(),
         common: None,
         repeat_times: runs,
@@ -45,17 +45,17 @@ fn open(dir: &std::path::Path, runs: u32) -> Ledger {
     };
     let tasks = vec![task; TASKS as usize];
     let batch = BatchId::from(1);
-    let kind = BatchKind::Train;
+    let kind = BatchType::Train;
     let submitted =
-        Record::Submitted { key: KEY, batch: &batch, kind, min_wait_num: None, tasks: &tasks };
+        LedgerEntry::Submitted { key: KEY, batch: &batch, kind, min_wait_num: None, tasks: &tasks };
     ledger.append(submitted).expect("there is room");
     ledger.sync().expect("a disk that works");
     ledger
 }
 
-fn payload(bytes: usize) -> RunEnd {
+fn payload(bytes: usize) -> LedgerRunEnd {
     let metrics = [("reward", 1.0), ("time/run_execution", 0.5)].into_iter().collect();
-    RunEnd::Succeeded { payload: Some(Bytes::from(vec![7; bytes])), metrics }
+    LedgerRunEnd::Succeeded { payload: Some(Bytes::from(vec![7; bytes])), metrics }
 }
 
 /// Appends, and asks for a commit after every `every` records, as a loop does that takes in
@@ -71,7 +71,7 @@ fn appended(bytes: usize, runs: u32, every: u32) {
         for run in 0..runs {
             let (task, run) = (TaskId(task), RunId(run));
             ledger
-                .append(Record::RunEnded { key: KEY, task, run, end: &end })
+                .append(LedgerEntry::RunEnded { key: KEY, task, run, end: &end })
                 .expect("a run that has not ended");
             count += 1;
             if count % every == 0 {
@@ -124,7 +124,7 @@ fn alone() {
         let begin = Instant::now();
         let (task, run) = (TaskId(0), RunId(run));
         ledger
-            .append(Record::RunEnded { key: KEY, task, run, end: &end })
+            .append(LedgerEntry::RunEnded { key: KEY, task, run, end: &end })
             .expect("a run that has not ended");
         ledger.sync().expect("a disk that works");
         ours.push(begin.elapsed());

@@ -8,10 +8,12 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use rollway_data::buffer::{Result, Writer, Written};
-use rollway_data::pipeline::{Operator, Pipeline, Registry};
-use rollway_data::{Lot, Sample};
-use rollway_experience::{Eid, Experience, Fields, Json, deserialize_many, serialize_many};
+use rollway_data::buffer::{ExperienceWriter, Result, WriteResult};
+use rollway_data::pipeline::{Operator, OperatorRegistry, Pipeline};
+use rollway_data::{Sample, WriteBatch};
+use rollway_experience::{
+    Eid, Experience, ExperienceFields, Json, deserialize_many, serialize_many,
+};
 use serde_json::{Value, json};
 
 const TASKS: u32 = 64;
@@ -23,9 +25,9 @@ const ROUNDS: usize = 50;
 /// Takes everything and keeps nothing, so that only the pipeline is measured.
 struct Sink;
 
-impl Writer for Sink {
-    fn write(&mut self, lot: &Lot) -> Result<Written> {
-        Ok(Written { stored: black_box(lot).samples.len(), ..Written::default() })
+impl ExperienceWriter for Sink {
+    fn write(&mut self, lot: &WriteBatch) -> Result<WriteResult> {
+        Ok(WriteResult { stored: black_box(lot).samples.len(), ..WriteResult::default() })
     }
 
     fn close(&mut self) -> Result<()> {
@@ -61,7 +63,7 @@ fn main() {
         ("pipeline: filters, pass rate, grpo", all.concat(), false),
         ("pipeline: the same, input saved", all.concat(), true),
     ] {
-        let input = saves_input.then(|| Box::new(Sink) as Box<dyn Writer>);
+        let input = saves_input.then(|| Box::new(Sink) as Box<dyn ExperienceWriter>);
         let mut pipeline = Pipeline::new(build(&operators), input, Box::new(Sink));
         pipeline.prepare().expect("operators without needs");
         measure(name, || {
@@ -73,7 +75,7 @@ fn main() {
 }
 
 fn build(operators: &[(&str, Value)]) -> Vec<Box<dyn Operator>> {
-    let registry = Registry::built_in();
+    let registry = OperatorRegistry::built_in();
     let build = |(name, args): &(&str, Value)| registry.build(name, args).expect("valid arguments");
     operators.iter().map(build).collect()
 }
@@ -114,7 +116,7 @@ fn experience(number: u32) -> Experience {
     let info = json!({
         "model_version": 7, "use_count": 0, "task_index": {"taskset_id": 0, "index": task},
     });
-    Experience::new(Fields {
+    Experience::new(ExperienceFields {
         eid: Eid {
             batch: 7.into(),
             task: i64::from(task).into(),
@@ -128,7 +130,7 @@ fn experience(number: u32) -> Experience {
         action_mask: Some((0..response).map(|position| position % 7 != 0).collect()),
         reward: Some(f64::from(number * 7 % 5) / 4.0),
         info: Json::from_value(&info).expect("an object"),
-        ..Fields::default()
+        ..ExperienceFields::default()
     })
     .expect("an experience that keeps to the rules")
 }

@@ -11,15 +11,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use rollway_data::buffer::queue::Options;
-use rollway_data::buffer::{Ask, Buffer, End, Queue};
-use rollway_data::{Lot, Sample};
+use rollway_data::buffer::queue::QueueOptions;
+use rollway_data::buffer::{Buffer, ExperienceQueue, ReadEnd, ReadRequest};
+use rollway_data::{Sample, WriteBatch};
 
 /// Samples in a lot, and in a read.
 const LOT: usize = 16;
 
 /// Makes the lots: what a payload costs to make is part of every figure.
-fn lots(count: usize, bytes: usize) -> impl Iterator<Item = Lot> {
+fn lots(count: usize, bytes: usize) -> impl Iterator<Item = WriteBatch> {
     (0..count).map(move |number| {
         let sample = |at: usize| Sample {
             id: format!("{number}/{at}").into(),
@@ -27,12 +27,12 @@ fn lots(count: usize, bytes: usize) -> impl Iterator<Item = Lot> {
             reward: None,
             payload: Bytes::from(vec![at as u8; bytes]),
         };
-        Lot { key: number.to_string().into(), samples: (0..LOT).map(sample).collect() }
+        WriteBatch { key: number.to_string().into(), samples: (0..LOT).map(sample).collect() }
     })
 }
 
-fn through_queue(options: Options, count: usize, bytes: usize) -> Duration {
-    let queue = Queue::open(options).unwrap();
+fn through_queue(options: QueueOptions, count: usize, bytes: usize) -> Duration {
+    let queue = ExperienceQueue::open(options).unwrap();
     let mut writer = queue.writer("explorer").unwrap();
     let mut reader = queue.reader("trainer").unwrap();
     let start = Instant::now();
@@ -43,12 +43,12 @@ fn through_queue(options: Options, count: usize, bytes: usize) -> Duration {
         writer.close().unwrap();
     });
     let timeout = Duration::from_secs(60);
-    let ask = Ask { count: LOT, timeout, min_model_version: 0, keep: false };
+    let ask = ReadRequest { count: LOT, timeout, min_model_version: 0, keep: false };
     let mut read = 0;
     loop {
         let taken = reader.read(&ask).unwrap();
         read += taken.samples.len();
-        if taken.end == End::Finished {
+        if taken.end == ReadEnd::Finished {
             break;
         }
     }
@@ -99,13 +99,14 @@ fn show(what: &str, count: usize, bytes: usize, time: Duration) {
 
 fn main() {
     for (bytes, count) in [(1 << 10, 20_000), (32 << 10, 4_000)] {
-        show("queue", count, bytes, through_queue(Options::default(), count, bytes));
+        show("queue", count, bytes, through_queue(QueueOptions::default(), count, bytes));
         show("std::sync::mpsc, same lots", count, bytes, through_channel(count, bytes));
         show("copy of the same bytes", count, bytes, copied(count, bytes));
     }
     for (bytes, count) in [(1 << 10, 1_000), (32 << 10, 500)] {
         let folder = tempfile::tempdir().unwrap();
-        let options = Options { path: Some(folder.path().to_owned()), ..Options::default() };
+        let options =
+            QueueOptions { path: Some(folder.path().to_owned()), ..QueueOptions::default() };
         show("durable queue", count, bytes, through_queue(options, count, bytes));
         show("write and sync of every lot", count, bytes, written_and_synced(count, bytes));
     }

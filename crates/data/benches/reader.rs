@@ -10,10 +10,12 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use rollway_base::Address;
-use rollway_data::buffer::queue::Options as QueueOptions;
-use rollway_data::buffer::{Ask, Buffer, End, Queue, Reader, Sqlite, sql};
-use rollway_data::reader::{Options, Patience, Served, connect, serve};
-use rollway_data::{Lot, Sample};
+use rollway_data::buffer::queue::QueueOptions;
+use rollway_data::buffer::{
+    Buffer, ExperienceQueue, ExperienceReader, ReadEnd, ReadRequest, SqliteBuffer, sql,
+};
+use rollway_data::reader::{ReaderServer, ReaderServerOptions, RetryTimeouts, connect, serve};
+use rollway_data::{Sample, WriteBatch};
 
 /// Samples in a lot.
 const LOT: usize = 16;
@@ -31,39 +33,42 @@ fn fill(buffer: &dyn Buffer, count: usize, bytes: usize) {
             payload: Bytes::from(vec![at as u8; bytes]),
         };
         let samples = (0..LOT).map(sample).collect();
-        writer.write(&Lot { key: number.to_string().into(), samples }).unwrap();
+        writer.write(&WriteBatch { key: number.to_string().into(), samples }).unwrap();
     }
     writer.close().unwrap();
 }
 
 fn queue(count: usize, bytes: usize) -> Arc<dyn Buffer> {
     let options = QueueOptions { bytes_max: 4 << 30, capacity: count, ..QueueOptions::default() };
-    let queue = Queue::open(options).unwrap();
+    let queue = ExperienceQueue::open(options).unwrap();
     fill(&*queue, count, bytes);
     queue
 }
 
 fn sqlite(folder: &Path, count: usize, bytes: usize) -> Arc<dyn Buffer> {
     let path = folder.join(format!("{bytes}.db"));
-    let database = Sqlite::open(path.to_str().unwrap(), sql::Options::default()).unwrap();
+    let database = SqliteBuffer::open(path.to_str().unwrap(), sql::SqlOptions::default()).unwrap();
     fill(&database, count, bytes);
     Arc::new(database)
 }
 
-fn unix(folder: &Path) -> Options {
-    Options { address: Address::Unix(folder.join("reader.sock")), ..Options::default() }
+fn unix(folder: &Path) -> ReaderServerOptions {
+    ReaderServerOptions {
+        address: Address::Unix(folder.join("reader.sock")),
+        ..ReaderServerOptions::default()
+    }
 }
 
 /// Reads everything. Payloads are not looked at: in one process they are handed over, not copied.
-fn read(reader: &mut dyn Reader, count: usize) -> Duration {
+fn read(reader: &mut dyn ExperienceReader, count: usize) -> Duration {
     let timeout = Duration::from_secs(60);
-    let ask = Ask { count: BATCH, timeout, min_model_version: 0, keep: false };
+    let ask = ReadRequest { count: BATCH, timeout, min_model_version: 0, keep: false };
     let (mut read, start) = (0, Instant::now());
     loop {
         let taken = reader.read(&ask).unwrap();
         read += taken.samples.len();
         black_box(&taken.samples);
-        if taken.end == End::Finished {
+        if taken.end == ReadEnd::Finished {
             break;
         }
     }
@@ -71,9 +76,9 @@ fn read(reader: &mut dyn Reader, count: usize) -> Duration {
     start.elapsed()
 }
 
-fn read_from(served: &Served, name: &str, count: usize) -> Duration {
+fn read_from(served: &ReaderServer, name: &str, count: usize) -> Duration {
     let secret = served.secret().clone();
-    read(&mut connect(&served.url(), secret, name, Patience::default()).unwrap(), count)
+    read(&mut connect(&served.url(), secret, name, RetryTimeouts::default()).unwrap(), count)
 }
 
 /// Copies as many samples, each from where it lies to memory of its own.
@@ -101,12 +106,12 @@ fn main() {
         drop(reader);
         let served = serve(queue(count, bytes), unix(folder.path())).unwrap();
         show("queue, Unix socket", count, bytes, read_from(&served, "trainer", count));
-        let served = serve(queue(count, bytes), Options::default()).unwrap();
+        let served = serve(queue(count, bytes), ReaderServerOptions::default()).unwrap();
         show("queue, TCP on loopback", count, bytes, read_from(&served, "trainer", count));
         let database = sqlite(folder.path(), count, bytes);
         let mut reader = database.reader("trainer").unwrap();
         show("SQLite, same process", count, bytes, read(&mut *reader, count));
-        let served = serve(database, Options::default()).unwrap();
+        let served = serve(database, ReaderServerOptions::default()).unwrap();
         show("SQLite, TCP on loopback", count, bytes, read_from(&served, "other", count));
     }
 }

@@ -18,15 +18,15 @@ mod sqlite;
 
 use std::time::Duration;
 
-pub use self::address::{Address, AddressError};
+pub use self::address::{BufferAddress, BufferAddressError};
 pub use self::error::BufferError;
-pub use self::jsonl::JsonLines;
-pub use self::open::{Options, open, table};
-pub use self::parquet::Parquet;
-pub use self::postgres::Postgres;
-pub use self::queue::{Queue, Usage};
-pub use self::sqlite::Sqlite;
-use crate::{Lot, Sample};
+pub use self::jsonl::JsonlBuffer;
+pub use self::open::{BufferOptions, open, table};
+pub use self::parquet::ParquetBuffer;
+pub use self::postgres::PostgresBuffer;
+pub use self::queue::{ExperienceQueue, QueueUsage};
+pub use self::sqlite::SqliteBuffer;
+use crate::{Sample, WriteBatch};
 
 /// What every access to a buffer returns.
 pub type Result<T, E = BufferError> = std::result::Result<T, E>;
@@ -35,21 +35,21 @@ pub type Result<T, E = BufferError> = std::result::Result<T, E>;
 pub trait Buffer: Send + Sync {
     /// Opens a writer. Writers are counted by name: data ends when every writer that was ever
     /// opened has been closed. A writer that died opens again under its name and is counted once.
-    fn writer(&self, name: &str) -> Result<Box<dyn Writer>>;
+    fn writer(&self, name: &str) -> Result<Box<dyn ExperienceWriter>>;
 
     /// Opens a reader. Readers of one name share one position.
-    fn reader(&self, name: &str) -> Result<Box<dyn Reader>>;
+    fn reader(&self, name: &str) -> Result<Box<dyn ExperienceReader>>;
 
     /// Returns how much it holds, if it knows without looking for long.
-    fn usage(&self) -> Option<Usage> {
+    fn usage(&self) -> Option<QueueUsage> {
         None
     }
 }
 
 /// Puts experiences into a buffer.
-pub trait Writer: Send {
+pub trait ExperienceWriter: Send {
     /// Stores a lot, whole or not at all. Samples whose ids are known are not stored again.
-    fn write(&mut self, lot: &Lot) -> Result<Written>;
+    fn write(&mut self, lot: &WriteBatch) -> Result<WriteResult>;
 
     /// Says that this writer brings no more.
     fn close(&mut self) -> Result<()>;
@@ -57,7 +57,7 @@ pub trait Writer: Send {
 
 /// What became of a lot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Written {
+pub struct WriteResult {
     /// Samples that are in the buffer now and were not before.
     pub stored: usize,
     /// Samples that the buffer knew already.
@@ -67,11 +67,11 @@ pub struct Written {
 }
 
 /// Takes experiences out of a buffer.
-pub trait Reader: Send {
+pub trait ExperienceReader: Send {
     /// Waits for samples. Returns early when there are `ask.count` of them, short when time is up
     /// or data has ended, and loses nothing in either case. Acknowledges what was read before,
     /// unless `ask.keep` says otherwise.
-    fn read(&mut self, ask: &Ask) -> Result<Taken>;
+    fn read(&mut self, ask: &ReadRequest) -> Result<ReadResult>;
 
     /// Returns where this reader stands, as text to be kept with the trainer's own state.
     fn position(&self) -> String;
@@ -82,7 +82,7 @@ pub trait Reader: Send {
 
 /// What a reader wants.
 #[derive(Clone, Debug)]
-pub struct Ask {
+pub struct ReadRequest {
     /// How many samples at most.
     pub count: usize,
     /// How long to wait for them.
@@ -95,18 +95,18 @@ pub struct Ask {
 
 /// What a reader got.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Taken {
+pub struct ReadResult {
     /// The samples, `ask.count` at most.
     pub samples: Vec<Sample>,
     /// Samples that were passed over because they were too old.
     pub stale: usize,
     /// Why it is not more.
-    pub end: End,
+    pub end: ReadEnd,
 }
 
 /// Why a read returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum ReadEnd {
     /// There were as many as asked for.
     Full,
     /// Time was up.

@@ -32,17 +32,17 @@ use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use rollway_core::{BatchId, BatchKey, BatchResult, BatchState};
 
-use self::book::{Book, Runs};
+use self::book::{EndedRuns, LiveRecords};
 pub use self::error::LedgerError;
-pub use self::record::{Note, Record, RunEnd, TaskRecord};
+pub use self::record::{BatchMark, LedgerEntry, LedgerRunEnd, TaskEntry};
 use self::record::{put_batch_ended, put_noted, put_run_ended, put_state, put_submitted};
-use self::recover::Recovery;
-pub use self::recover::{Recovered, RecoveredBatch};
-use crate::log::{self, Log, LogError, Part, Then};
+use self::recover::LedgerRecovery;
+pub use self::recover::{RecoveredBatch, RecoveredLedger};
+use crate::log::{self, DurableCallback, FramePart, LogError, SegmentLog};
 
 /// How a ledger is to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Options {
+pub struct LedgerOptions {
     /// The name of the job. The ledger of another job is not opened.
     pub job: String,
     /// A batch is refused when the records that matter would grow beyond this.
@@ -57,10 +57,10 @@ pub struct Options {
     pub unsynced_bytes: u64,
 }
 
-impl Options {
+impl LedgerOptions {
     /// Returns the usual limits.
     pub fn new(job: impl Into<String>) -> Self {
-        let log = log::Options::new("ledger", job);
+        let log = log::LogOptions::new("ledger", job);
         Self {
             job: log.identity,
             bytes_max: 64 << 30,
@@ -75,20 +75,20 @@ impl Options {
 /// A ledger that is open.
 #[derive(Debug)]
 pub struct Ledger {
-    inner: Arc<Inner>,
+    inner: Arc<LedgerShared>,
     compactor: Mutex<Option<JoinHandle<()>>>,
 }
 
 #[derive(Debug)]
-struct Inner {
-    options: Options,
-    log: Log,
-    book: Mutex<Book>,
+struct LedgerShared {
+    options: LedgerOptions,
+    log: SegmentLog,
+    book: Mutex<LiveRecords>,
     closing: AtomicBool,
 }
 
-impl Inner {
-    fn book(&self) -> MutexGuard<'_, Book> {
+impl LedgerShared {
+    fn book(&self) -> MutexGuard<'_, LiveRecords> {
         self.book.lock()
     }
 }
@@ -97,15 +97,18 @@ impl Ledger {
     /// Opens the ledger in a folder, which is made if there is none, and returns what it holds. A
     /// tail that a crash tore was never acknowledged; it is cut off and reported. Anything else
     /// that is wrong is an error. Blocks; the payloads of active batches are in memory once.
-    pub fn open(dir: &Path, options: Options) -> Result<(Self, Recovered), LedgerError> {
-        let mut recovery = Recovery::new(options.results_kept);
-        let log = log::Options {
+    pub fn open(
+        dir: &Path,
+        options: LedgerOptions,
+    ) -> Result<(Self, RecoveredLedger), LedgerError> {
+        let mut recovery = LedgerRecovery::new(options.results_kept);
+        let log = log::LogOptions {
             segment_bytes: options.segment_bytes,
             unsynced_bytes: options.unsynced_bytes,
-            ..log::Options::new("ledger", &*options.job)
+            ..log::LogOptions::new("ledger", &*options.job)
         };
         let mut visit = |position, bytes: &[u8]| recovery.visit(position, bytes);
-        let (log, torn) = Log::open(dir, log, &mut visit)?;
+        let (log, torn) = SegmentLog::open(dir, log, &mut visit)?;
         let wrong =
             |(offset, found)| LedgerError::Record { dir: PathBuf::from(dir), offset, found };
         if let Some(error) = recovery.error.take() {
@@ -113,14 +116,17 @@ impl Ledger {
         }
         let (recovered, book) = recovery.finish().map_err(|found| wrong((log.end(), found)))?;
         let epoch = recovered.epoch + 1;
-        let recovered = Recovered { torn, epoch, ..recovered };
-        let book = Mutex::new(Book { state: record::State { epoch, ..book.state }, ..book });
-        let inner = Arc::new(Inner { options, log, book, closing: AtomicBool::new(false) });
+        let recovered = RecoveredLedger { torn, epoch, ..recovered };
+        let book = Mutex::new(LiveRecords {
+            state: record::LedgerCounters { epoch, ..book.state },
+            ..book
+        });
+        let inner = Arc::new(LedgerShared { options, log, book, closing: AtomicBool::new(false) });
         let ledger = Self { inner, compactor: Mutex::new(None) };
         // Numbers of this epoch must never be given out again.
         let mut state = Vec::new();
         put_state(&mut state, ledger.inner.book().state);
-        ledger.inner.log.append(&[Part::Copy(&state)])?;
+        ledger.inner.log.append(&[FramePart::Copy(&state)])?;
         ledger.sync()?;
         Ok((ledger, recovered))
     }
@@ -146,22 +152,22 @@ impl Ledger {
 
     /// Appends a record in memory; it never blocks on the disk. A record that is refused has no
     /// effect.
-    pub fn append(&self, record: Record<'_>) -> Result<(), LedgerError> {
+    pub fn append(&self, record: LedgerEntry<'_>) -> Result<(), LedgerError> {
         let mut book = self.inner.book();
         let book = &mut *book;
         let mut buffer = std::mem::take(&mut book.buffer);
         buffer.clear();
         let done = match record {
-            Record::Submitted { key, batch, kind, min_wait_num, tasks } => {
+            LedgerEntry::Submitted { key, batch, kind, min_wait_num, tasks } => {
                 let head = (batch, kind, min_wait_num);
                 self.submitted(book, &mut buffer, key, head, tasks)
             }
-            Record::RunEnded { key, task, run, end } => {
+            LedgerEntry::RunEnded { key, task, run, end } => {
                 self.run_ended(book, &mut buffer, key, (task, run), end)
             }
-            Record::Noted { key, note } => self.noted(book, &mut buffer, key, note),
-            Record::BatchEnded(result) => self.batch_ended(book, &mut buffer, result),
-            Record::Version(version) => self.version(book, &mut buffer, version),
+            LedgerEntry::Noted { key, note } => self.noted(book, &mut buffer, key, note),
+            LedgerEntry::BatchEnded(result) => self.batch_ended(book, &mut buffer, result),
+            LedgerEntry::Version(version) => self.version(book, &mut buffer, version),
         };
         book.buffer = buffer;
         done
@@ -169,7 +175,7 @@ impl Ledger {
 
     /// Has `then` called, from a thread of the ledger's own and in the order of calls, once
     /// everything that was appended before is durable; see [`Log::commit`].
-    pub fn commit(&self, then: Then) {
+    pub fn commit(&self, then: DurableCallback) {
         self.inner.log.commit(then);
     }
 
@@ -193,15 +199,15 @@ impl Ledger {
         self.inner.log.end() - self.inner.log.first()
     }
 
-    fn write(&self, head: &[u8], rest: &[Part<'_>]) -> Result<u64, LedgerError> {
+    fn write(&self, head: &[u8], rest: &[FramePart<'_>]) -> Result<u64, LedgerError> {
         let position = match rest {
-            [] => self.inner.log.append(&[Part::Copy(head)])?,
-            [Part::Share(payload)] => {
-                self.inner.log.append(&[Part::Copy(head), Part::Share(payload)])?
+            [] => self.inner.log.append(&[FramePart::Copy(head)])?,
+            [FramePart::Share(payload)] => {
+                self.inner.log.append(&[FramePart::Copy(head), FramePart::Share(payload)])?
             }
             rest => {
                 let mut parts = Vec::with_capacity(rest.len() + 1);
-                parts.push(Part::Copy(head));
+                parts.push(FramePart::Copy(head));
                 parts.extend_from_slice(rest);
                 self.inner.log.append(&parts)?
             }
@@ -211,11 +217,11 @@ impl Ledger {
 
     fn submitted(
         &self,
-        book: &mut Book,
+        book: &mut LiveRecords,
         buffer: &mut Vec<u8>,
         key: BatchKey,
-        head: (&BatchId, rollway_core::BatchKind, Option<u32>),
-        tasks: &[TaskRecord],
+        head: (&BatchId, rollway_core::BatchType, Option<u32>),
+        tasks: &[TaskEntry],
     ) -> Result<(), LedgerError> {
         let batch = head.0;
         if book.active.contains_key(&key.0)
@@ -225,28 +231,28 @@ impl Ledger {
         }
         let parts = put_submitted(buffer, key.0, head, tasks);
         let bytes = self.write(buffer, &parts)?;
-        let runs = Runs::new(tasks.iter().map(|task| task.repeat_times));
+        let runs = EndedRuns::new(tasks.iter().map(|task| task.repeat_times));
         book.activate(batch.clone(), key.0, bytes, runs);
         Ok(())
     }
 
     fn run_ended(
         &self,
-        book: &mut Book,
+        book: &mut LiveRecords,
         buffer: &mut Vec<u8>,
         key: BatchKey,
         (task, run): (rollway_core::TaskId, rollway_core::RunId),
-        end: &RunEnd,
+        end: &LedgerRunEnd,
     ) -> Result<(), LedgerError> {
         let active = book.active.get_mut(&key.0).ok_or(LedgerError::NotActive { key })?;
         active.check(task, run)?;
         put_run_ended(buffer, key.0, (task, run), end);
         let payload: Option<&Bytes> = match end {
-            RunEnd::Succeeded { payload, .. } => payload.as_ref(),
-            RunEnd::Failed { .. } | RunEnd::Cancelled(_) => None,
+            LedgerRunEnd::Succeeded { payload, .. } => payload.as_ref(),
+            LedgerRunEnd::Failed { .. } | LedgerRunEnd::Cancelled(_) => None,
         };
         let bytes = match payload {
-            Some(payload) => self.write(buffer, &[Part::Share(payload)])?,
+            Some(payload) => self.write(buffer, &[FramePart::Share(payload)])?,
             None => self.write(buffer, &[])?,
         };
         active.end_run(task, run, bytes);
@@ -256,10 +262,10 @@ impl Ledger {
 
     fn noted(
         &self,
-        book: &mut Book,
+        book: &mut LiveRecords,
         buffer: &mut Vec<u8>,
         key: BatchKey,
-        note: &Note,
+        note: &BatchMark,
     ) -> Result<(), LedgerError> {
         let active = book.active.get_mut(&key.0).ok_or(LedgerError::NotActive { key })?;
         put_noted(buffer, key.0, note);
@@ -271,7 +277,7 @@ impl Ledger {
 
     fn batch_ended(
         &self,
-        book: &mut Book,
+        book: &mut LiveRecords,
         buffer: &mut Vec<u8>,
         result: &BatchResult,
     ) -> Result<(), LedgerError> {
@@ -294,7 +300,7 @@ impl Ledger {
 
     fn version(
         &self,
-        book: &mut Book,
+        book: &mut LiveRecords,
         buffer: &mut Vec<u8>,
         version: u64,
     ) -> Result<(), LedgerError> {
@@ -303,7 +309,7 @@ impl Ledger {
             return Err(LedgerError::Version { version, newest });
         }
         if version > newest {
-            put_state(buffer, record::State { version, ..book.state });
+            put_state(buffer, record::LedgerCounters { version, ..book.state });
             self.write(buffer, &[])?;
             book.state.version = version;
             self.compact_if_worth_it(book);

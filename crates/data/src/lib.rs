@@ -14,4 +14,4 @@ pub mod pipeline;
 pub mod reader;
 mod sample;
 
-pub use self::sample::{Lot, Sample, model_version};
+pub use self::sample::{Sample, WriteBatch, model_version};

@@ -33,21 +33,21 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use rollway_base::FileLock;
 
 pub use self::error::LogError;
-use self::format::{END, FRAME, HEAD, Head};
+use self::format::{END, FRAME, FrameHead, HEAD};
 use self::open::Segment;
-pub use self::open::Torn;
-use self::scan::Scan;
-use self::writer::{Chunk, Writer};
+pub use self::open::TornTail;
+use self::scan::LogScan;
+use self::writer::{Chunk, LogWriter};
 
 /// Shared parts up to this size are copied: a part of its own costs more than that.
-const COPIED: usize = 16 * 1024;
+const MAX_COPIED_BYTES: usize = 16 * 1024;
 
 /// What is called once everything that was appended before is durable, or could not be made so.
-pub type Then = Box<dyn FnOnce(Result<(), Arc<LogError>>) + Send>;
+pub type DurableCallback = Box<dyn FnOnce(Result<(), Arc<LogError>>) + Send>;
 
 /// How a log is to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Options {
+pub struct LogOptions {
     /// What the log is for: `ledger`, `queue`. A log of another kind is not opened.
     pub kind: &'static str,
     /// Whose it is, such as the name of a job; 65,535 bytes at most. A log of somebody else is not
@@ -61,7 +61,7 @@ pub struct Options {
     pub unsynced_bytes: u64,
 }
 
-impl Options {
+impl LogOptions {
     /// Returns the usual limits.
     pub fn new(kind: &'static str, identity: impl Into<String>) -> Self {
         Self {
@@ -76,14 +76,14 @@ impl Options {
 
 /// Where a frame stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Position {
+pub struct LogPosition {
     /// The bytes of all frames ever appended before it.
     pub offset: u64,
     /// How many bytes are in it.
     pub length: u32,
 }
 
-impl Position {
+impl LogPosition {
     /// Returns the offset of the next frame.
     pub const fn end(self) -> u64 {
         self.offset + FRAME + self.length as u64
@@ -92,14 +92,14 @@ impl Position {
 
 /// A piece of a frame.
 #[derive(Clone, Debug)]
-pub enum Part<'a> {
+pub enum FramePart<'a> {
     /// Bytes that are copied.
     Copy(&'a [u8]),
     /// Bytes that are kept as they are until they are written, if they are many.
     Share(&'a Bytes),
 }
 
-impl Part<'_> {
+impl FramePart<'_> {
     /// Returns its bytes.
     pub fn bytes(&self) -> &[u8] {
         match self {
@@ -111,16 +111,16 @@ impl Part<'_> {
 
 /// A log that is open. Closing it, by dropping, writes what is left.
 #[derive(Debug)]
-pub struct Log {
-    shared: Arc<Shared>,
+pub struct SegmentLog {
+    shared: Arc<LogShared>,
     writer: Option<JoinHandle<()>>,
     // Released last.
     _lock: FileLock,
 }
 
-struct Shared {
+struct LogShared {
     dir: PathBuf,
-    options: Options,
+    options: LogOptions,
     header: u64,
     pending: Mutex<Pending>,
     wake: Condvar,
@@ -145,12 +145,12 @@ struct Pending {
     end: u64,
     /// Where its durable part ends.
     durable: u64,
-    waiters: Vec<Then>,
+    waiters: Vec<DurableCallback>,
     failing: bool,
     closing: bool,
 }
 
-impl Shared {
+impl LogShared {
     fn pending(&self) -> MutexGuard<'_, Pending> {
         self.pending.lock()
     }
@@ -176,21 +176,21 @@ impl Shared {
     }
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for LogShared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Shared").field("dir", &self.dir).finish_non_exhaustive()
     }
 }
 
-impl Log {
+impl SegmentLog {
     /// Opens the log in a folder, which is made if there is none, and visits its frames in order.
     /// A tail that a crash tore is cut off and returned; anything else that is not as it was
     /// written is an error, and nothing is changed then.
     pub fn open(
         dir: &Path,
-        options: Options,
-        visit: &mut dyn FnMut(Position, &[u8]),
-    ) -> Result<(Self, Option<Torn>), LogError> {
+        options: LogOptions,
+        visit: &mut dyn FnMut(LogPosition, &[u8]),
+    ) -> Result<(Self, Option<TornTail>), LogError> {
         assert!(options.identity.len() <= usize::from(u16::MAX), "the identity is too long");
         folder::create(dir)?;
         let lock = lock::acquire(dir)?;
@@ -203,7 +203,7 @@ impl Log {
             durable: found.end,
             ..Pending::default()
         };
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(LogShared {
             dir: dir.to_owned(),
             header,
             options,
@@ -213,7 +213,7 @@ impl Log {
             #[cfg(test)]
             syncs_to_fail: 0.into(),
         });
-        let writer = Writer::new(Arc::clone(&shared), last, found.file, found.place);
+        let writer = LogWriter::new(Arc::clone(&shared), last, found.file, found.place);
         let thread = std::thread::Builder::new().name("rollway-log".into());
         let writer = thread.spawn(|| writer.run());
         let writer = writer.map_err(LogError::io("start a thread for", dir))?;
@@ -227,7 +227,7 @@ impl Log {
 
     /// Appends a frame in memory. It never blocks, and refuses nothing but a frame that is too
     /// large.
-    pub fn append(&self, parts: &[Part<'_>]) -> Result<Position, LogError> {
+    pub fn append(&self, parts: &[FramePart<'_>]) -> Result<LogPosition, LogError> {
         let bytes: u64 = parts.iter().map(|part| part.bytes().len() as u64).sum();
         let max = self.shared.options.frame_bytes_max;
         let length = u32::try_from(bytes).ok().filter(|length| *length <= max);
@@ -236,7 +236,7 @@ impl Log {
         for part in parts {
             sum.update(part.bytes());
         }
-        let head = Head { length, sum: sum.finalize() };
+        let head = FrameHead { length, sum: sum.finalize() };
 
         let mut pending = self.shared.pending();
         let pending = &mut *pending;
@@ -245,11 +245,11 @@ impl Log {
         {
             pending.rotate();
         }
-        let position = Position { offset: pending.end, length };
+        let position = LogPosition { offset: pending.end, length };
         pending.tail.extend_from_slice(&head.encode(position.offset));
         for part in parts {
             match part {
-                Part::Share(bytes) if bytes.len() > COPIED => {
+                FramePart::Share(bytes) if bytes.len() > MAX_COPIED_BYTES => {
                     pending.seal();
                     pending.chunks.push(Chunk::Shared(Bytes::clone(bytes)));
                 }
@@ -261,7 +261,7 @@ impl Log {
         pending.in_segment += framed;
         pending.waiting += framed;
         // Nobody has asked for these to be durable; they are written so that they do not pile up.
-        if pending.waiting >= writer::EAGER && !pending.failing {
+        if pending.waiting >= writer::FLUSH_BYTES && !pending.failing {
             self.shared.wake.notify_one();
         }
         Ok(position)
@@ -271,7 +271,7 @@ impl Log {
     /// appended before is durable. If it could not be made durable, `then` is told why, the frames
     /// are kept, and the next commit tries again: once there is room it succeeds, with nothing lost
     /// and nothing doubled. `then` must be quick and must not wait for this log.
-    pub fn commit(&self, then: Then) {
+    pub fn commit(&self, then: DurableCallback) {
         self.shared.pending().waiters.push(then);
         self.shared.wake.notify_one();
     }
@@ -313,10 +313,10 @@ impl Log {
     }
 
     /// Reads a durable frame. Blocks.
-    pub fn read(&self, position: Position) -> Result<Bytes, LogError> {
+    pub fn read(&self, position: LogPosition) -> Result<Bytes, LogError> {
         let segments = self.shared.segments();
         let (first, durable) = (segments[0].base, self.shared.pending().durable);
-        let Position { offset, length } = position;
+        let LogPosition { offset, length } = position;
         if offset < first || position.end() > durable {
             return Err(LogError::NotThere { offset, first, durable });
         }
@@ -328,7 +328,7 @@ impl Log {
         let place = self.shared.header + (offset - segment.base);
         let mut bytes = vec![0; FRAME as usize + length as usize];
         file.read_exact_at(&mut bytes, place).map_err(LogError::io("read", &path))?;
-        match Head::decode(&bytes, offset) {
+        match FrameHead::decode(&bytes, offset) {
             Some(head) if head.length == length && head.fits(&bytes[HEAD as usize..]) => {
                 Ok(Bytes::from(bytes).slice(HEAD as usize..(HEAD + u64::from(length)) as usize))
             }
@@ -337,7 +337,11 @@ impl Log {
     }
 
     /// Visits the durable frames in order, from an offset on. Blocks.
-    pub fn each(&self, from: u64, visit: &mut dyn FnMut(Position, &[u8])) -> Result<(), LogError> {
+    pub fn each(
+        &self,
+        from: u64,
+        visit: &mut dyn FnMut(LogPosition, &[u8]),
+    ) -> Result<(), LogError> {
         let segments = self.shared.segments().clone();
         let durable = self.shared.pending().durable;
         for (at, segment) in segments.iter().enumerate() {
@@ -346,13 +350,13 @@ impl Log {
                 continue;
             }
             let path = folder::segment(&self.shared.dir, segment.number);
-            let mut scan = Scan::new(&path, self.shared.header, segment.base)?;
-            let mut chosen = |position: Position, bytes: &[u8]| {
+            let mut scan = LogScan::new(&path, self.shared.header, segment.base)?;
+            let mut chosen = |position: LogPosition, bytes: &[u8]| {
                 if position.offset >= from {
                     visit(position, bytes);
                 }
             };
-            if scan.run(until, &mut chosen)? != scan::End::Whole || scan.offset() != until {
+            if scan.run(until, &mut chosen)? != scan::ScanEnd::Whole || scan.offset() != until {
                 let found = "frames that were durable are not there";
                 return Err(LogError::damaged(&path, scan.place(), found));
             }
@@ -393,7 +397,7 @@ impl Pending {
     }
 }
 
-impl Drop for Log {
+impl Drop for SegmentLog {
     fn drop(&mut self) {
         self.shared.pending().closing = true;
         self.shared.wake.notify_one();
@@ -410,10 +414,10 @@ mod tests {
 
     use super::*;
 
-    fn open(dir: &Path) -> (Log, Vec<Vec<u8>>) {
+    fn open(dir: &Path) -> (SegmentLog, Vec<Vec<u8>>) {
         let mut frames = Vec::new();
         let mut visit = |_, bytes: &[u8]| frames.push(bytes.to_vec());
-        let (log, torn) = Log::open(dir, Options::new("test", "me"), &mut visit).unwrap();
+        let (log, torn) = SegmentLog::open(dir, LogOptions::new("test", "me"), &mut visit).unwrap();
         assert_eq!(torn, None);
         (log, frames)
     }
@@ -425,14 +429,14 @@ mod tests {
             let dir = tempfile::tempdir().unwrap();
             let (log, _) = open(dir.path());
             for _ in 0..frames_before {
-                log.append(&[Part::Copy(b"before")]).unwrap();
+                log.append(&[FramePart::Copy(b"before")]).unwrap();
             }
             log.sync().unwrap();
             log.shared.syncs_to_fail.store(2, SeqCst);
-            let first = log.append(&[Part::Copy(b"first")]).unwrap();
+            let first = log.append(&[FramePart::Copy(b"first")]).unwrap();
             assert!(log.sync().unwrap_err().to_string().contains("a sync that was to fail"));
             assert!(matches!(log.read(first), Err(LogError::NotThere { .. })));
-            let second = log.append(&[Part::Copy(b"second")]).unwrap();
+            let second = log.append(&[FramePart::Copy(b"second")]).unwrap();
             log.sync().unwrap_err();
             log.sync().unwrap();
             assert_eq!(log.unsynced_bytes(), 0);
@@ -451,10 +455,10 @@ mod tests {
     fn a_tail_that_was_given_up_is_passed_over() {
         let dir = tempfile::tempdir().unwrap();
         let (log, _) = open(dir.path());
-        log.append(&[Part::Copy(b"kept")]).unwrap();
+        log.append(&[FramePart::Copy(b"kept")]).unwrap();
         log.sync().unwrap();
         log.shared.syncs_to_fail.store(1, SeqCst);
-        log.append(&[Part::Copy(b"again")]).unwrap();
+        log.append(&[FramePart::Copy(b"again")]).unwrap();
         log.sync().unwrap_err();
         log.sync().unwrap();
         drop(log);

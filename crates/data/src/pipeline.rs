@@ -23,31 +23,31 @@ use bytes::Bytes;
 use rollway_core::metrics::PassRates;
 use rollway_experience::{Experience, deserialize_many};
 
-pub use self::arguments::{ArgumentError, Arguments};
+pub use self::arguments::{ArgumentError, OperatorArguments};
 pub use self::error::PipelineError;
-pub use self::operator::{Operator, OperatorError, Outcome};
-pub use self::registry::{Constructor, Registry, RegistryError};
-use self::report::{DECODE, DUPLICATE_ID, Numbers, SAVE_INPUT, TOTAL, WRITE};
-pub use self::report::{Dropped, Report};
-use crate::buffer::{Writer, Written};
-use crate::{Lot, Sample};
+pub use self::operator::{Operator, OperatorError, OperatorOutput};
+pub use self::registry::{OperatorConstructor, OperatorRegistry, OperatorRegistryError};
+use self::report::{DECODE, DUPLICATE_ID, MetricsBuilder, SAVE_INPUT, TOTAL, WRITE};
+pub use self::report::{DroppedExperiences, PipelineReport};
+use crate::buffer::{ExperienceWriter, WriteResult};
+use crate::{Sample, WriteBatch};
 
 /// The way of the experiences of a batch. It holds no more than the batch of one call.
 pub struct Pipeline {
-    stages: Vec<Stage>,
-    input: Option<Box<dyn Writer>>,
-    output: Option<Box<dyn Writer>>,
-    state: State,
+    stages: Vec<PipelineStep>,
+    input: Option<Box<dyn ExperienceWriter>>,
+    output: Option<Box<dyn ExperienceWriter>>,
+    state: PipelineState,
 }
 
 /// An operator and what it is called in metrics and errors.
-struct Stage {
+struct PipelineStep {
     label: String,
     operator: Box<dyn Operator>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum PipelineState {
     New,
     Prepared,
     Closed,
@@ -59,38 +59,38 @@ struct Flow {
     experiences: Vec<Experience>,
     /// Their names, as buffers compare them.
     ids: HashSet<String>,
-    numbers: Numbers,
-    report: Report,
+    numbers: MetricsBuilder,
+    report: PipelineReport,
 }
 
 impl Pipeline {
     /// Makes a pipeline. `input`, if given, gets the experiences as they came.
     pub fn new(
         operators: Vec<Box<dyn Operator>>,
-        input: Option<Box<dyn Writer>>,
-        output: Box<dyn Writer>,
+        input: Option<Box<dyn ExperienceWriter>>,
+        output: Box<dyn ExperienceWriter>,
     ) -> Self {
         let labels = report::labels(operators.iter().map(|operator| operator.name()));
         let stages = labels.into_iter().zip(operators);
-        let stages = stages.map(|(label, operator)| Stage { label, operator }).collect();
-        Self { stages, input, output: Some(output), state: State::New }
+        let stages = stages.map(|(label, operator)| PipelineStep { label, operator }).collect();
+        Self { stages, input, output: Some(output), state: PipelineState::New }
     }
 
     /// Gets all operators ready. If one of them fails, those before it are closed again, and it may
     /// be tried once more. Does nothing if they are ready.
     pub fn prepare(&mut self) -> Result<(), PipelineError> {
         match self.state {
-            State::Closed => return Err(PipelineError::Closed),
-            State::Prepared => return Ok(()),
-            State::New => {}
+            PipelineState::Closed => return Err(PipelineError::Closed),
+            PipelineState::Prepared => return Ok(()),
+            PipelineState::New => {}
         }
         for at in 0..self.stages.len() {
             if let Err(error) = self.stages[at].prepare() {
-                self.stages[..at].iter_mut().rev().for_each(Stage::close);
+                self.stages[..at].iter_mut().rev().for_each(PipelineStep::close);
                 return Err(error);
             }
         }
-        self.state = State::Prepared;
+        self.state = PipelineState::Prepared;
         Ok(())
     }
 
@@ -98,11 +98,15 @@ impl Pipeline {
     ///
     /// The key names the batch: the same call again, after an error or a crash, has no further
     /// effect on what is stored. Empty payloads are passed over.
-    pub fn process(&mut self, key: &str, payloads: &[Bytes]) -> Result<Report, PipelineError> {
+    pub fn process(
+        &mut self,
+        key: &str,
+        payloads: &[Bytes],
+    ) -> Result<PipelineReport, PipelineError> {
         match self.state {
-            State::New => return Err(PipelineError::NotPrepared),
-            State::Closed => return Err(PipelineError::Closed),
-            State::Prepared => {}
+            PipelineState::New => return Err(PipelineError::NotPrepared),
+            PipelineState::Closed => return Err(PipelineError::Closed),
+            PipelineState::Prepared => {}
         }
         let mut flow = Flow::decode(payloads)?;
         if let Some(input) = &mut self.input {
@@ -121,10 +125,10 @@ impl Pipeline {
     /// Closes the operators, and then the writers, which tells the readers that no more comes. If a
     /// writer does not close, it may be tried again; the other is closed nevertheless.
     pub fn close(&mut self) -> Result<(), PipelineError> {
-        if self.state == State::Prepared {
-            self.stages.iter_mut().rev().for_each(Stage::close);
+        if self.state == PipelineState::Prepared {
+            self.stages.iter_mut().rev().for_each(PipelineStep::close);
         }
-        self.state = State::Closed;
+        self.state = PipelineState::Closed;
         let input = close(&mut self.input).map_err(PipelineError::Input);
         let output = close(&mut self.output).map_err(PipelineError::Output);
         output.and(input)
@@ -142,14 +146,14 @@ impl fmt::Debug for Pipeline {
     }
 }
 
-impl Stage {
+impl PipelineStep {
     fn prepare(&mut self) -> Result<(), PipelineError> {
         let Self { label, operator } = self;
         guarded(label, || operator.prepare())?
             .map_err(|source| PipelineError::Prepare { operator: label.clone(), source })
     }
 
-    fn process(&mut self, experiences: Vec<Experience>) -> Result<Outcome, PipelineError> {
+    fn process(&mut self, experiences: Vec<Experience>) -> Result<OperatorOutput, PipelineError> {
         let Self { label, operator } = self;
         guarded(label, || operator.process(experiences))?
             .map_err(|source| PipelineError::Operator { operator: label.clone(), source })
@@ -169,7 +173,7 @@ impl Flow {
     /// would hold the others.
     fn decode(payloads: &[Bytes]) -> Result<Self, PipelineError> {
         let begin = Instant::now();
-        let mut report = Report::default();
+        let mut report = PipelineReport::default();
         let mut experiences = Vec::new();
         let mut ids = HashSet::new();
         for (position, payload) in payloads.iter().enumerate() {
@@ -182,7 +186,7 @@ impl Flow {
             report.submitted += decoded.len();
             experiences.extend(decoded.into_iter().filter(|one| ids.insert(one.eid.uid())));
         }
-        let mut flow = Self { begin, experiences, ids, numbers: Numbers::default(), report };
+        let mut flow = Self { begin, experiences, ids, numbers: MetricsBuilder::default(), report };
         flow.drop(DECODE, DUPLICATE_ID, flow.report.submitted - flow.experiences.len());
         flow.numbers.versions(flow.experiences.iter().flat_map(|it| &it.model_versions));
         flow.numbers.time(DECODE, begin.elapsed());
@@ -190,7 +194,7 @@ impl Flow {
     }
 
     /// Sends the experiences through an operator and counts what became of them.
-    fn through(mut self, stage: &mut Stage) -> Result<Self, PipelineError> {
+    fn through(mut self, stage: &mut PipelineStep) -> Result<Self, PipelineError> {
         let begin = Instant::now();
         let outcome = stage.process(std::mem::take(&mut self.experiences))?;
         self.numbers.time(&stage.label, begin.elapsed());
@@ -210,7 +214,7 @@ impl Flow {
         for (reason, count) in outcome.dropped {
             self.drop(label, &reason, count);
         }
-        self.drop(label, Outcome::UNEXPLAINED, found - said);
+        self.drop(label, OperatorOutput::UNEXPLAINED, found - said);
         self.numbers.count(&format!("{label}/filtered_count"), found);
         self.learn(label, &outcome.selector);
         self.numbers.operator(label, stage.operator.name(), &outcome.metrics);
@@ -219,7 +223,11 @@ impl Flow {
     }
 
     /// Writes what remains, and says what became of everything.
-    fn into_output(mut self, key: &str, output: &mut dyn Writer) -> Result<Report, PipelineError> {
+    fn into_output(
+        mut self,
+        key: &str,
+        output: &mut dyn ExperienceWriter,
+    ) -> Result<PipelineReport, PipelineError> {
         let begin = Instant::now();
         let lot = lot(format!("{key}/output"), &self.experiences)?;
         let written = write(output, &lot).map_err(PipelineError::Output)?;
@@ -227,15 +235,21 @@ impl Flow {
         self.numbers.time(TOTAL, self.begin.elapsed());
         self.numbers.count("experience_count", lot.samples.len());
         self.numbers.count("filtered_count", self.report.dropped_count());
-        let Written { stored, known, dropped: displaced } = written;
-        Ok(Report { metrics: self.numbers.finish(), stored, known, displaced, ..self.report })
+        let WriteResult { stored, known, dropped: displaced } = written;
+        Ok(PipelineReport {
+            metrics: self.numbers.finish(),
+            stored,
+            known,
+            displaced,
+            ..self.report
+        })
     }
 
     fn drop(&mut self, label: &str, reason: &str, count: usize) {
         if count > 0 {
             self.numbers.count(&format!("{label}/filtered/{reason}"), count);
             let (operator, reason) = (label.to_owned(), reason.to_owned());
-            self.report.dropped.push(Dropped { operator, reason, count });
+            self.report.dropped.push(DroppedExperiences { operator, reason, count });
         }
     }
 
@@ -261,22 +275,25 @@ fn message(panic: &(dyn Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
 }
 
-fn lot(key: String, experiences: &[Experience]) -> Result<Lot, PipelineError> {
+fn lot(key: String, experiences: &[Experience]) -> Result<WriteBatch, PipelineError> {
     let sample = |experience: &Experience| {
         let refused = |source| PipelineError::Encode { id: experience.eid.uid(), source };
         Sample::new(experience).map_err(refused)
     };
     let samples = experiences.iter().map(sample).collect::<Result<_, _>>()?;
-    Ok(Lot { key: key.into(), samples })
+    Ok(WriteBatch { key: key.into(), samples })
 }
 
 /// Writes a lot, unless there is nothing in it.
-fn write(writer: &mut dyn Writer, lot: &Lot) -> crate::buffer::Result<Written> {
-    if lot.samples.is_empty() { Ok(Written::default()) } else { writer.write(lot) }
+fn write(
+    writer: &mut dyn ExperienceWriter,
+    lot: &WriteBatch,
+) -> crate::buffer::Result<WriteResult> {
+    if lot.samples.is_empty() { Ok(WriteResult::default()) } else { writer.write(lot) }
 }
 
 /// Closes a writer and forgets it; keeps it if it does not close.
-fn close(writer: &mut Option<Box<dyn Writer>>) -> crate::buffer::Result<()> {
+fn close(writer: &mut Option<Box<dyn ExperienceWriter>>) -> crate::buffer::Result<()> {
     if let Some(open) = writer {
         open.close()?;
     }

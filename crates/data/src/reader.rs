@@ -12,10 +12,10 @@ mod remote;
 mod serve;
 mod session;
 
-pub use self::open::{SECRET, Target, open, storage};
+pub use self::open::{ReaderTarget, SECRET, open, storage};
 pub use self::patience::read_until;
-pub use self::remote::{Patience, Remote, connect};
-pub use self::serve::{Options, ServeError, Served, serve};
+pub use self::remote::{RemoteReader, RetryTimeouts, connect};
+pub use self::serve::{ReaderServer, ReaderServerError, ReaderServerOptions, serve};
 
 /// Returns threads for connections, which go on while their owner blocks or computes.
 fn runtime(name: &str, threads: usize) -> std::io::Result<tokio::runtime::Runtime> {

@@ -37,7 +37,7 @@ impl Sample {
 
 /// Samples that are written together: whole, or not at all.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Lot {
+pub struct WriteBatch {
     /// What it is called. The same lot written again, also after a crash, has the same key and no
     /// further effect.
     pub key: Arc<str>,

@@ -13,8 +13,8 @@ use proptest::option::of;
 use proptest::prelude::*;
 use rollway_data::arrow::{ColumnError, from_batch, schema, to_batch, to_ipc};
 use rollway_experience::{
-    Array, CustomField, Dtype, Eid, Experience, Fields, IdPart, Json, ModelVersions, Tensor,
-    TruncateStatus, VersionRun, serialize_many,
+    Array, CustomField, Dtype, Eid, Experience, ExperienceFields, IdPart, Json, ModelVersions,
+    Tensor, TruncateStatus, VersionRun, serialize_many,
 };
 
 proptest! {
@@ -120,12 +120,12 @@ fn with(batch: &RecordBatch, column: &str, array: ArrayRef) -> RecordBatch {
 }
 
 fn plain() -> Experience {
-    Experience::new(Fields {
+    Experience::new(ExperienceFields {
         eid: Eid { batch: 7.into(), task: "t".into(), ..Eid::default() },
         tokens: [1, 2, 3].into(),
         truncate_status: Some(TruncateStatus::ResponseTruncated),
         messages: Json::new("[]").ok(),
-        ..Fields::default()
+        ..ExperienceFields::default()
     })
     .unwrap()
 }
@@ -145,7 +145,7 @@ fn experience() -> impl Strategy<Value = Experience> {
             let [logprobs, token_level_reward, advantages, returns, teacher_logprobs] = floats;
             let (info, metrics, [prompt_text, response_text], json) = words;
             let [messages, tools, chosen_messages, rejected_messages] = json;
-            let fields = Fields {
+            let fields = ExperienceFields {
                 eid,
                 tokens,
                 prompt_length,

@@ -11,8 +11,8 @@ use std::path::Path;
 use bytes::Bytes;
 use ledger_model::{Model, Step, apply, options, result, steps, task};
 use proptest::prelude::*;
-use rollway_core::{BatchId, BatchKey, BatchKind, BatchState, RunId, TaskId};
-use rollway_data::ledger::{Ledger, LedgerError, Options, Record, RunEnd};
+use rollway_core::{BatchId, BatchKey, BatchState, BatchType, RunId, TaskId};
+use rollway_data::ledger::{Ledger, LedgerEntry, LedgerError, LedgerOptions, LedgerRunEnd};
 
 fn check(dir: &Path, model: &Model) -> Ledger {
     let (ledger, recovered) = Ledger::open(dir, options()).unwrap();
@@ -111,25 +111,27 @@ proptest! {
 #[test]
 fn a_ledger_that_is_used_for_long_stays_small() {
     let dir = tempfile::tempdir().unwrap();
-    let few = Options { compact_bytes_min: 20_000, segment_bytes: 10_000, ..options() };
+    let few = LedgerOptions { compact_bytes_min: 20_000, segment_bytes: 10_000, ..options() };
     let (ledger, _) = Ledger::open(dir.path(), few.clone()).unwrap();
     let payload = Bytes::from(vec![1; 1000]);
-    let end =
-        RunEnd::Succeeded { payload: Some(payload), metrics: [("a", 1.0)].into_iter().collect() };
+    let end = LedgerRunEnd::Succeeded {
+        payload: Some(payload),
+        metrics: [("a", 1.0)].into_iter().collect(),
+    };
     let long = BatchId::from("long");
     let tasks = vec![task(300, 1)];
-    let kind = BatchKind::Train;
+    let kind = BatchType::Train;
     let submit = |key, batch: &BatchId| {
         let key = BatchKey(key);
         ledger
-            .append(Record::Submitted { key, batch, kind, min_wait_num: None, tasks: &tasks })
+            .append(LedgerEntry::Submitted { key, batch, kind, min_wait_num: None, tasks: &tasks })
             .unwrap();
     };
     submit(0, &long);
     for number in 0..300 {
         let (key, batch) = (u64::from(number) + 1, BatchId::from(i64::from(number)));
         submit(key, &batch);
-        let ended = |key, run| Record::RunEnded {
+        let ended = |key, run| LedgerEntry::RunEnded {
             key: BatchKey(key),
             task: TaskId(0),
             run: RunId(run),
@@ -139,9 +141,9 @@ fn a_ledger_that_is_used_for_long_stays_small() {
         if number % 30 == 0 {
             ledger.append(ended(0, number)).unwrap();
         }
-        ledger.append(Record::Version(u64::from(number))).unwrap();
+        ledger.append(LedgerEntry::Version(u64::from(number))).unwrap();
         let done = result(key, &batch, BatchState::Finalized, 3);
-        ledger.append(Record::BatchEnded(&done)).unwrap();
+        ledger.append(LedgerEntry::BatchEnded(&done)).unwrap();
         ledger.sync().unwrap();
     }
     let live = ledger.live_bytes();
@@ -159,7 +161,7 @@ fn a_ledger_that_is_used_for_long_stays_small() {
         if ledger.bytes() < 150_000 {
             return;
         }
-        ledger.append(Record::Version(version)).unwrap();
+        ledger.append(LedgerEntry::Version(version)).unwrap();
         ledger.sync().unwrap();
     }
     panic!("{} bytes are left", ledger.bytes());
@@ -168,23 +170,24 @@ fn a_ledger_that_is_used_for_long_stays_small() {
 #[test]
 fn a_full_ledger_refuses_batches_and_takes_the_ends_of_runs() {
     let dir = tempfile::tempdir().unwrap();
-    let small = Options { bytes_max: 1000, ..options() };
+    let small = LedgerOptions { bytes_max: 1000, ..options() };
     let (ledger, _) = Ledger::open(dir.path(), small).unwrap();
     let (a, b, key) = (BatchId::from("a"), BatchId::from("b"), BatchKey(1));
     ledger.admits(&a, 600).unwrap();
     let error = ledger.admits(&a, 2 << 30).unwrap_err();
     assert!(matches!(error, LedgerError::TooLarge { .. }), "{error}");
-    let (kind, tasks) = (BatchKind::Eval, [task(1, 600)]);
-    let submitted = Record::Submitted { key, batch: &a, kind, min_wait_num: None, tasks: &tasks };
+    let (kind, tasks) = (BatchType::Eval, [task(1, 600)]);
+    let submitted =
+        LedgerEntry::Submitted { key, batch: &a, kind, min_wait_num: None, tasks: &tasks };
     ledger.append(submitted).unwrap();
     let error = ledger.admits(&b, 600).unwrap_err();
     assert!(matches!(error, LedgerError::Full { .. }), "{error}");
     assert!(error.to_string().contains("no room for batch b of 6"), "{error}");
     let run = RunId(0);
     let payload = Some(Bytes::from(vec![0; 100_000]));
-    let end = RunEnd::Succeeded { payload, metrics: Default::default() };
-    ledger.append(Record::RunEnded { key, task: TaskId(0), run, end: &end }).unwrap();
-    ledger.append(Record::BatchEnded(&result(1, &a, BatchState::Aborted, 0))).unwrap();
+    let end = LedgerRunEnd::Succeeded { payload, metrics: Default::default() };
+    ledger.append(LedgerEntry::RunEnded { key, task: TaskId(0), run, end: &end }).unwrap();
+    ledger.append(LedgerEntry::BatchEnded(&result(1, &a, BatchState::Aborted, 0))).unwrap();
     ledger.admits(&b, 600).unwrap();
 }
 
@@ -194,19 +197,22 @@ fn what_cannot_be_is_refused_and_has_no_effect() {
     let (ledger, _) = Ledger::open(dir.path(), options()).unwrap();
     let (batch, tasks) = (BatchId::from(1), [task(2, 1)]);
     let key = BatchKey(7);
-    let submitted = Record::Submitted {
+    let submitted = LedgerEntry::Submitted {
         key,
         batch: &batch,
-        kind: BatchKind::Train,
+        kind: BatchType::Train,
         min_wait_num: None,
         tasks: &tasks,
     };
-    let end = RunEnd::Cancelled(rollway_core::CancelReason::NoRoom);
+    let end = LedgerRunEnd::Cancelled(rollway_core::CancelReason::NoRoom);
     let ended =
-        |task, run| Record::RunEnded { key, task: TaskId(task), run: RunId(run), end: &end };
+        |task, run| LedgerEntry::RunEnded { key, task: TaskId(task), run: RunId(run), end: &end };
     let done = result(7, &batch, BatchState::Finalized, 1);
     assert!(matches!(ledger.append(ended(0, 0)), Err(LedgerError::NotActive { .. })));
-    assert!(matches!(ledger.append(Record::BatchEnded(&done)), Err(LedgerError::NotActive { .. })));
+    assert!(matches!(
+        ledger.append(LedgerEntry::BatchEnded(&done)),
+        Err(LedgerError::NotActive { .. })
+    ));
     ledger.append(submitted).unwrap();
     assert!(matches!(ledger.append(submitted), Err(LedgerError::AlreadyActive { .. })));
     ledger.append(ended(0, 1)).unwrap();
@@ -215,12 +221,12 @@ fn what_cannot_be_is_refused_and_has_no_effect() {
     assert!(matches!(ledger.append(ended(1, 0)), Err(LedgerError::NoSuchRun { .. })));
     let running = result(7, &batch, BatchState::Running, 1);
     assert!(matches!(
-        ledger.append(Record::BatchEnded(&running)),
+        ledger.append(LedgerEntry::BatchEnded(&running)),
         Err(LedgerError::NotEnded { .. })
     ));
-    ledger.append(Record::Version(5)).unwrap();
-    ledger.append(Record::Version(5)).unwrap();
-    let error = ledger.append(Record::Version(4)).unwrap_err().to_string();
+    ledger.append(LedgerEntry::Version(5)).unwrap();
+    ledger.append(LedgerEntry::Version(5)).unwrap();
+    let error = ledger.append(LedgerEntry::Version(4)).unwrap_err().to_string();
     assert_eq!(error, "version 4 of the model is older than 5, which the ledger has seen");
     drop(ledger);
     let (_, recovered) = Ledger::open(dir.path(), options()).unwrap();
@@ -232,17 +238,17 @@ fn what_cannot_be_is_refused_and_has_no_effect() {
 fn the_ledger_of_another_job_is_not_opened() {
     let dir = tempfile::tempdir().unwrap();
     drop(Ledger::open(dir.path(), options()).unwrap());
-    let error = Ledger::open(dir.path(), Options::new("other")).unwrap_err().to_string();
+    let error = Ledger::open(dir.path(), LedgerOptions::new("other")).unwrap_err().to_string();
     assert!(error.contains("has the identity \"job\", not \"other\""), "{error}");
 }
 
 #[test]
 fn a_record_of_a_newer_program_is_named() {
-    use rollway_data::log::{self, Log, Part};
+    use rollway_data::log::{self, FramePart, SegmentLog};
     let dir = tempfile::tempdir().unwrap();
-    let log = log::Options::new("ledger", "job");
-    let (log, _) = Log::open(dir.path(), log, &mut |_, _| {}).unwrap();
-    log.append(&[Part::Copy(&[99, 1])]).unwrap();
+    let log = log::LogOptions::new("ledger", "job");
+    let (log, _) = SegmentLog::open(dir.path(), log, &mut |_, _| {}).unwrap();
+    log.append(&[FramePart::Copy(&[99, 1])]).unwrap();
     drop(log);
     let error = Ledger::open(dir.path(), options()).unwrap_err().to_string();
     assert!(error.contains("at offset 0: the unknown kind of record 99"), "{error}");

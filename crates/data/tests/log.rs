@@ -8,18 +8,18 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 use proptest::collection::vec;
 use proptest::prelude::*;
-use rollway_data::log::{Log, LogError, Options, Part, Position, Torn};
+use rollway_data::log::{FramePart, LogError, LogOptions, LogPosition, SegmentLog, TornTail};
 
-type Opened = Result<(Log, Option<Torn>, Vec<(Position, Vec<u8>)>), LogError>;
+type Opened = Result<(SegmentLog, Option<TornTail>, Vec<(LogPosition, Vec<u8>)>), LogError>;
 
-fn options() -> Options {
-    Options { segment_bytes: 300, ..Options::new("test", "me") }
+fn options() -> LogOptions {
+    LogOptions { segment_bytes: 300, ..LogOptions::new("test", "me") }
 }
 
 fn open(dir: &Path) -> Opened {
     let mut frames = Vec::new();
     let mut visit = |position, bytes: &[u8]| frames.push((position, bytes.to_vec()));
-    let (log, torn) = Log::open(dir, options(), &mut visit)?;
+    let (log, torn) = SegmentLog::open(dir, options(), &mut visit)?;
     Ok((log, torn, frames))
 }
 
@@ -61,11 +61,11 @@ fn crash(dir: &Path, offset: u64, filled: bool) {
     }
 }
 
-fn append(log: &Log, bytes: &[u8], share: bool) -> Position {
+fn append(log: &SegmentLog, bytes: &[u8], share: bool) -> LogPosition {
     let (a, b) = bytes.split_at(bytes.len() / 3);
     let shared = Bytes::copy_from_slice(b);
-    let b = if share { Part::Share(&shared) } else { Part::Copy(b) };
-    log.append(&[Part::Copy(a), b]).unwrap()
+    let b = if share { FramePart::Share(&shared) } else { FramePart::Copy(b) };
+    log.append(&[FramePart::Copy(a), b]).unwrap()
 }
 
 #[derive(Clone, Debug)]
@@ -89,7 +89,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 /// Does the steps and returns the frames and where the committed ones end.
-fn run(log: &Log, steps: &[Step]) -> (Vec<(Position, Vec<u8>)>, u64) {
+fn run(log: &SegmentLog, steps: &[Step]) -> (Vec<(LogPosition, Vec<u8>)>, u64) {
     let (mut frames, mut committed) = (Vec::new(), log.end());
     for step in steps {
         match step {
@@ -192,7 +192,7 @@ fn a_bad_frame_is_damage_wherever_it_stands_and_a_cut_one_is_not() {
     fs::write(path, &whole[..whole.len() - 1]).unwrap();
     let (_, torn, frames) = open(dir.path()).unwrap();
     let at = header + positions[2].offset;
-    assert_eq!(torn, Some(Torn { path: path.clone(), at, bytes: 15 }));
+    assert_eq!(torn, Some(TornTail { path: path.clone(), at, bytes: 15 }));
     assert_eq!(frames.len(), 2);
 }
 
@@ -219,10 +219,10 @@ fn a_log_is_opened_by_one_and_by_its_owner() {
     assert!(error(dir.path()).contains(&holder));
     drop(log);
     for (other, said) in [
-        (Options::new("queue", "me"), "has the kind \"test\", not \"queue\""),
-        (Options::new("test", "you"), "has the identity \"me\", not \"you\""),
+        (LogOptions::new("queue", "me"), "has the kind \"test\", not \"queue\""),
+        (LogOptions::new("test", "you"), "has the identity \"me\", not \"you\""),
     ] {
-        let error = Log::open(dir.path(), other, &mut |_, _| {}).unwrap_err().to_string();
+        let error = SegmentLog::open(dir.path(), other, &mut |_, _| {}).unwrap_err().to_string();
         assert!(error.contains(said), "{error}");
     }
     drop(open(dir.path()).unwrap());
@@ -292,9 +292,9 @@ fn segments_are_removed_whole_and_for_good() {
 #[test]
 fn a_frame_has_a_limit_and_the_log_says_when_it_is_behind() {
     let dir = tempfile::tempdir().unwrap();
-    let options = Options { frame_bytes_max: 10, unsynced_bytes: 40, ..options() };
-    let (log, _) = Log::open(dir.path(), options, &mut |_, _| {}).unwrap();
-    let error = log.append(&[Part::Copy(&[0; 11])]).unwrap_err();
+    let options = LogOptions { frame_bytes_max: 10, unsynced_bytes: 40, ..options() };
+    let (log, _) = SegmentLog::open(dir.path(), options, &mut |_, _| {}).unwrap();
+    let error = log.append(&[FramePart::Copy(&[0; 11])]).unwrap_err();
     assert!(matches!(error, LogError::TooLarge { bytes: 11, max: 10 }));
     append(&log, &[0; 10], false);
     assert!(!log.behind());

@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use rollway_data::log::{Log, Options, Part};
+use rollway_data::log::{FramePart, LogOptions, SegmentLog};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
 /// Names the folder to the process that has the limit.
@@ -15,10 +15,10 @@ fn limit(bytes: Option<u64>) {
     setrlimit(Resource::Fsize, Rlimit { current: bytes, maximum: None }).unwrap();
 }
 
-fn frames(dir: &Path) -> (Log, Vec<u8>) {
+fn frames(dir: &Path) -> (SegmentLog, Vec<u8>) {
     let mut frames = Vec::new();
     let mut visit = |_, bytes: &[u8]| frames.push(bytes[0]);
-    let (log, torn) = Log::open(dir, Options::new("test", "me"), &mut visit).unwrap();
+    let (log, torn) = SegmentLog::open(dir, LogOptions::new("test", "me"), &mut visit).unwrap();
     assert_eq!(torn, None);
     (log, frames)
 }
@@ -29,7 +29,7 @@ fn append_beyond_the_limit() {
     let Some(dir) = std::env::var_os(FOLDER) else { return };
     let (log, _) = frames(dir.as_ref());
     limit(Some(4096));
-    let append = |number: u8| log.append(&[Part::Copy(&[number; 1000])]).unwrap();
+    let append = |number: u8| log.append(&[FramePart::Copy(&[number; 1000])]).unwrap();
     let first = append(0);
     log.sync().unwrap();
     (1..6).for_each(|number| {
@@ -52,7 +52,7 @@ fn append_beyond_the_limit() {
     // What could not be written before the log was closed was never acknowledged.
     let (log, _) = frames(dir.as_ref());
     limit(Some(4096));
-    log.append(&[Part::Copy(&[8; 5000])]).unwrap();
+    log.append(&[FramePart::Copy(&[8; 5000])]).unwrap();
     drop(log);
     println!("done");
 }

@@ -5,20 +5,20 @@
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
-use rollway_data::log::{Log, Options, Part};
+use rollway_data::log::{FramePart, LogOptions, SegmentLog};
 use rollway_testkit::child_test;
 
 /// Names the folder to the process that is killed.
 const FOLDER: &str = "ROLLWAY_TEST_LOG_KILL";
 
-fn open(dir: &Path) -> (Log, u64) {
-    let options = Options { segment_bytes: 20_000, ..Options::new("test", "me") };
+fn open(dir: &Path) -> (SegmentLog, u64) {
+    let options = LogOptions { segment_bytes: 20_000, ..LogOptions::new("test", "me") };
     let mut count = 0;
     let mut visit = |_, bytes: &[u8]| {
         assert_eq!(bytes[..8], u64::to_le_bytes(count), "in order, none missing, none twice");
         count += 1;
     };
-    let (log, _) = Log::open(dir, options, &mut visit).unwrap();
+    let (log, _) = SegmentLog::open(dir, options, &mut visit).unwrap();
     (log, count)
 }
 
@@ -31,7 +31,7 @@ fn append_until_killed() {
         let length = 8 + (number as usize * 37) % 500;
         let mut bytes = vec![7; length];
         bytes[..8].copy_from_slice(&number.to_le_bytes());
-        log.append(&[Part::Copy(&bytes)]).unwrap();
+        log.append(&[FramePart::Copy(&bytes)]).unwrap();
         if number % 3 == 0 {
             log.commit(Box::new(move |done| {
                 done.unwrap();

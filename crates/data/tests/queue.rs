@@ -9,11 +9,11 @@ use std::thread;
 use std::time::Duration;
 
 use queue_help::*;
-use rollway_data::buffer::queue::{Options, SAMPLE_COST, WhenFull};
-use rollway_data::buffer::{Ask, Buffer, BufferError, End, Reader};
+use rollway_data::buffer::queue::{QueueFullPolicy, QueueOptions, SAMPLE_COST};
+use rollway_data::buffer::{Buffer, BufferError, ExperienceReader, ReadEnd, ReadRequest};
 
-fn waiting() -> Options {
-    Options { when_full: WhenFull::Wait { timeout: LONG }, ..Options::default() }
+fn waiting() -> QueueOptions {
+    QueueOptions { when_full: QueueFullPolicy::Wait { timeout: LONG }, ..QueueOptions::default() }
 }
 
 #[test]
@@ -24,11 +24,11 @@ fn reads_flatten_lots_and_split_them() {
     writer.write(&lot("2", &["d", "e"])).unwrap();
 
     let taken = reader.read(&now(2)).unwrap();
-    assert_eq!((ids(&taken), taken.end), (vec!["a", "b"], End::Full));
+    assert_eq!((ids(&taken), taken.end), (vec!["a", "b"], ReadEnd::Full));
     let taken = reader.read(&now(2)).unwrap();
-    assert_eq!((ids(&taken), taken.end), (vec!["c", "d"], End::Full));
+    assert_eq!((ids(&taken), taken.end), (vec!["c", "d"], ReadEnd::Full));
     let taken = reader.read(&now(2)).unwrap();
-    assert_eq!((ids(&taken), taken.end), (vec!["e"], End::TimedOut));
+    assert_eq!((ids(&taken), taken.end), (vec!["e"], ReadEnd::TimedOut));
     assert_eq!(queue.usage().held, 1);
     reader.read(&now(0)).unwrap();
     assert_eq!((queue.usage().held, queue.usage().bytes), (0, 0));
@@ -36,7 +36,7 @@ fn reads_flatten_lots_and_split_them() {
 
 #[test]
 fn a_full_queue_refuses_when_time_is_up_and_stores_nothing() {
-    let queue = open(Options { capacity: 2, ..options() });
+    let queue = open(QueueOptions { capacity: 2, ..options() });
     let (mut writer, mut reader) = (writer(&queue), reader(&queue));
     for key in ["1", "2"] {
         writer.write(&lot(key, &[key])).unwrap();
@@ -52,15 +52,15 @@ fn a_full_queue_refuses_when_time_is_up_and_stores_nothing() {
 
 #[test]
 fn a_lot_that_can_never_fit_is_refused_at_once() {
-    let queue = open(Options { bytes_max: 1000, ..waiting() });
-    let big = rollway_data::Lot { key: "1".into(), samples: vec![sample("a", 0, 1000)] };
+    let queue = open(QueueOptions { bytes_max: 1000, ..waiting() });
+    let big = rollway_data::WriteBatch { key: "1".into(), samples: vec![sample("a", 0, 1000)] };
     let error = writer(&queue).write(&big).unwrap_err();
     assert!(error.to_string().contains("bytes_max = 1000"), "{error}");
 }
 
 #[test]
 fn waiting_writers_are_served_in_order_and_woken_by_close() {
-    let queue = open(Options { capacity: 1, ..waiting() });
+    let queue = open(QueueOptions { capacity: 1, ..waiting() });
     let mut reader = reader(&queue);
     writer(&queue).write(&lot("0", &["0"])).unwrap();
     thread::scope(|scope| {
@@ -71,7 +71,7 @@ fn waiting_writers_are_served_in_order_and_woken_by_close() {
             until(|| queue.waiting_writers() == threads.len());
         }
         for id in ["0", "1", "2"] {
-            let ask = Ask { timeout: LONG, ..now(1) };
+            let ask = ReadRequest { timeout: LONG, ..now(1) };
             assert_eq!(ids(&reader.read(&ask).unwrap()), [id]);
         }
         until(|| queue.waiting_writers() == 1);
@@ -81,7 +81,7 @@ fn waiting_writers_are_served_in_order_and_woken_by_close() {
         assert_eq!(written, [true, true, true, false]);
     });
     let taken = reader.read(&now(9)).unwrap();
-    assert_eq!((ids(&taken), taken.end), (vec!["3"], End::Finished));
+    assert_eq!((ids(&taken), taken.end), (vec!["3"], ReadEnd::Finished));
     assert!(matches!(queue.writer("late"), Err(BufferError::Closed(_))));
 }
 
@@ -93,7 +93,7 @@ fn data_ends_with_the_last_writer_also_for_a_blocked_reader() {
     let mut again = queue.writer("two").unwrap();
     let mut reader = reader(&queue);
     let blocked = thread::spawn(move || {
-        let ask = Ask { timeout: LONG, ..now(3) };
+        let ask = ReadRequest { timeout: LONG, ..now(3) };
         (reader.read(&ask).unwrap(), reader.read(&ask).unwrap())
     });
     two.write(&lot("1", &["a"])).unwrap();
@@ -101,8 +101,8 @@ fn data_ends_with_the_last_writer_also_for_a_blocked_reader() {
     again.write(&lot("2", &["b"])).unwrap();
     again.close().unwrap();
     let (rest, nothing) = blocked.join().unwrap();
-    assert_eq!((ids(&rest), rest.end), (vec!["a", "b"], End::Finished));
-    assert_eq!((ids(&nothing), nothing.end), (vec![], End::Finished));
+    assert_eq!((ids(&rest), rest.end), (vec!["a", "b"], ReadEnd::Finished));
+    assert_eq!((ids(&nothing), nothing.end), (vec![], ReadEnd::Finished));
     assert!(matches!(one.write(&lot("3", &["c"])), Err(BufferError::Closed(_))));
 }
 
@@ -124,7 +124,7 @@ fn what_was_there_is_known_by_lot_and_by_sample() {
 
 #[test]
 fn only_the_last_names_that_left_are_known() {
-    let queue = open(Options { known_max: 4, ..options() });
+    let queue = open(QueueOptions { known_max: 4, ..options() });
     let (mut writer, mut reader) = (writer(&queue), reader(&queue));
     for id in ["a", "b", "c"] {
         writer.write(&lot(id, &[id])).unwrap();
@@ -176,14 +176,14 @@ fn readers_share_one_position_and_a_dropped_one_gives_back() {
 
 #[test]
 fn stale_samples_are_gone_for_good_each_judged_by_itself() {
-    let queue = open(Options { max_staleness: Some(4), ..options() });
+    let queue = open(QueueOptions { max_staleness: Some(4), ..options() });
     let (mut writer, mut reader) = (writer(&queue), reader(&queue));
     let mut mixed = lot_of("1", 3, &["a", "b", "c"]);
     mixed.samples[0].model_version = 1;
     mixed.samples[2].model_version = 5;
     writer.write(&mixed).unwrap();
     let start = reader.position();
-    let taken = reader.read(&Ask { min_model_version: 2, ..now(2) }).unwrap();
+    let taken = reader.read(&ReadRequest { min_model_version: 2, ..now(2) }).unwrap();
     assert_eq!((ids(&taken), taken.stale), (vec!["b", "c"], 1));
     reader.seek(&start).unwrap();
     // A newer version makes "b" stale, whatever the reader asks for.
@@ -194,7 +194,8 @@ fn stale_samples_are_gone_for_good_each_judged_by_itself() {
 
 #[test]
 fn replacing_drops_the_oldest_unread_and_says_so() {
-    let queue = open(Options { capacity: 2, when_full: WhenFull::Replace, ..options() });
+    let queue =
+        open(QueueOptions { capacity: 2, when_full: QueueFullPolicy::Replace, ..options() });
     let (mut writer, mut reader) = (writer(&queue), reader(&queue));
     writer.write(&lot("1", &["a", "b"])).unwrap();
     writer.write(&lot("2", &["c"])).unwrap();
@@ -208,9 +209,9 @@ fn replacing_drops_the_oldest_unread_and_says_so() {
 #[test]
 fn a_reader_that_holds_everything_is_not_left_waiting() {
     // Room for two samples.
-    let queue = open(Options { bytes_max: 2 * (9 + SAMPLE_COST), ..waiting() });
+    let queue = open(QueueOptions { bytes_max: 2 * (9 + SAMPLE_COST), ..waiting() });
     let (mut writer, mut reader) = (writer(&queue), reader(&queue));
-    let ask = |keep| Ask { timeout: LONG, keep, ..now(4) };
+    let ask = |keep| ReadRequest { timeout: LONG, keep, ..now(4) };
     thread::scope(|scope| {
         scope.spawn(move || {
             for id in ["a", "b", "c"] {
@@ -219,23 +220,23 @@ fn a_reader_that_holds_everything_is_not_left_waiting() {
             writer.close().unwrap();
         });
         let taken = reader.read(&ask(true)).unwrap();
-        assert_eq!((ids(&taken), taken.end), (vec!["a", "b"], End::TimedOut));
+        assert_eq!((ids(&taken), taken.end), (vec!["a", "b"], ReadEnd::TimedOut));
         let error = reader.read(&ask(true)).unwrap_err().to_string();
         assert!(error.contains("keep"), "{error}");
         let taken = reader.read(&ask(false)).unwrap();
-        assert_eq!((ids(&taken), taken.end), (vec!["c"], End::Finished));
+        assert_eq!((ids(&taken), taken.end), (vec!["c"], ReadEnd::Finished));
     });
 }
 
 #[test]
 fn four_writers_and_four_readers_pass_every_sample_once() {
-    let queue = open(Options { capacity: 8, bytes_max: 20_000, ..waiting() });
-    let read = |mut reader: Box<dyn Reader>| {
+    let queue = open(QueueOptions { capacity: 8, bytes_max: 20_000, ..waiting() });
+    let read = |mut reader: Box<dyn ExperienceReader>| {
         let mut all = Vec::new();
         loop {
-            let taken = reader.read(&Ask { timeout: LONG, ..now(7) }).unwrap();
+            let taken = reader.read(&ReadRequest { timeout: LONG, ..now(7) }).unwrap();
             all.extend(taken.samples.into_iter().map(|sample| sample.id));
-            if taken.end == End::Finished {
+            if taken.end == ReadEnd::Finished {
                 // Dropped without this, the reader would give its last batch to the others.
                 reader.read(&now(0)).unwrap();
                 return all;
@@ -268,8 +269,14 @@ fn four_writers_and_four_readers_pass_every_sample_once() {
 
 #[test]
 fn options_that_cannot_be_are_refused() {
-    let none = Options { capacity: 0, ..options() };
-    assert!(rollway_data::buffer::Queue::open(none).unwrap_err().to_string().contains("capacity"));
-    let forever = Options { when_full: WhenFull::Wait { timeout: Duration::MAX }, ..options() };
+    let none = QueueOptions { capacity: 0, ..options() };
+    assert!(
+        rollway_data::buffer::ExperienceQueue::open(none)
+            .unwrap_err()
+            .to_string()
+            .contains("capacity")
+    );
+    let forever =
+        QueueOptions { when_full: QueueFullPolicy::Wait { timeout: Duration::MAX }, ..options() };
     open(forever);
 }

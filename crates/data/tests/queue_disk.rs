@@ -10,13 +10,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use queue_help::*;
-use rollway_data::Lot;
-use rollway_data::buffer::queue::{Options, WhenFull};
-use rollway_data::buffer::{Ask, BufferError, End, Queue};
+use rollway_data::WriteBatch;
+use rollway_data::buffer::queue::{QueueFullPolicy, QueueOptions};
+use rollway_data::buffer::{BufferError, ExperienceQueue, ReadEnd, ReadRequest};
 use rollway_testkit::child_test;
 
-fn durable(folder: &Path) -> Options {
-    Options { path: Some(folder.to_owned()), ..options() }
+fn durable(folder: &Path) -> QueueOptions {
+    QueueOptions { path: Some(folder.to_owned()), ..options() }
 }
 
 #[test]
@@ -32,7 +32,7 @@ fn what_was_not_acknowledged_comes_again_and_what_was_does_not() {
     assert_eq!(ids(&reader_one.read(&now(1)).unwrap()), ["a"]);
     assert_eq!(ids(&reader_one.read(&now(2)).unwrap()), ["b", "c"]);
     let position = reader_one.position();
-    let error = Queue::open(durable(folder.path())).unwrap_err().to_string();
+    let error = ExperienceQueue::open(durable(folder.path())).unwrap_err().to_string();
     assert!(error.contains("in use"), "{error}");
     drop((writer_one, reader_one, queue));
 
@@ -53,7 +53,7 @@ fn what_was_not_acknowledged_comes_again_and_what_was_does_not() {
 #[test]
 fn files_are_freed_and_names_outlive_them() {
     let folder = tempfile::tempdir().unwrap();
-    let options = || Options {
+    let options = || QueueOptions {
         disk_bytes_max: 1 << 20,
         known_max: 200,
         bytes_max: 100_000,
@@ -63,7 +63,7 @@ fn files_are_freed_and_names_outlive_them() {
     let (mut writer_one, mut reader_one) = (writer(&queue), reader(&queue));
     let lot = |number: usize| {
         let samples = (0..4).map(|at| sample(&format!("{number}/{at}"), 0, 8000)).collect();
-        Lot { key: number.to_string().into(), samples }
+        WriteBatch { key: number.to_string().into(), samples }
     };
     // Ten times the limit of the disk goes through.
     for number in 0..320 {
@@ -118,20 +118,21 @@ fn a_lot_that_a_crash_cut_short_is_not_there() {
 #[test]
 fn what_is_spilled_comes_back_in_order_and_is_removed() {
     let folder = tempfile::tempdir().unwrap();
-    let spill = WhenFull::Spill { folder: folder.path().to_owned(), timeout: Duration::ZERO };
-    let options = || Options {
+    let spill =
+        QueueFullPolicy::Spill { folder: folder.path().to_owned(), timeout: Duration::ZERO };
+    let options = || QueueOptions {
         bytes_max: 100_000,
         disk_bytes_max: 4 << 20,
         when_full: spill.clone(),
         ..options()
     };
     let queue = open(options());
-    let error = Queue::open(options()).unwrap_err().to_string();
+    let error = ExperienceQueue::open(options()).unwrap_err().to_string();
     assert!(error.contains("in use"), "{error}");
     let (mut writer, mut reader) = (writer(&queue), reader(&queue));
     let lot = |number: usize| {
         let samples = (0..2).map(|at| sample(&format!("{number}/{at}"), 0, 5000)).collect();
-        Lot { key: number.to_string().into(), samples }
+        WriteBatch { key: number.to_string().into(), samples }
     };
     let mut written = 0;
     let mut read = 0;
@@ -266,8 +267,8 @@ fn memory(field: &str) -> usize {
 }
 
 /// Offers ten times the budget and says what memory that took.
-fn offer(when_full: WhenFull, consume: bool) {
-    let queue = open(Options { bytes_max: BUDGET, when_full, ..options() });
+fn offer(when_full: QueueFullPolicy, consume: bool) {
+    let queue = open(QueueOptions { bytes_max: BUDGET, when_full, ..options() });
     let before = memory("VmRSS");
     std::thread::scope(|scope| {
         let mut writer = writer(&queue);
@@ -275,14 +276,14 @@ fn offer(when_full: WhenFull, consume: bool) {
             for number in 0..10 * BUDGET / (4 * 32_768) {
                 let sample = |at: usize| sample(&format!("{number}/{at}"), 0, 32_768);
                 let samples = (0..4).map(sample).collect();
-                writer.write(&Lot { key: number.to_string().into(), samples }).unwrap();
+                writer.write(&WriteBatch { key: number.to_string().into(), samples }).unwrap();
             }
             writer.close().unwrap();
         });
         let mut reader = reader(&queue);
-        let ask = Ask { timeout: LONG, ..now(16) };
+        let ask = ReadRequest { timeout: LONG, ..now(16) };
         until(|| !consume || queue.waiting_writers() > 0);
-        while consume && reader.read(&ask).unwrap().end != End::Finished {}
+        while consume && reader.read(&ask).unwrap().end != ReadEnd::Finished {}
     });
     let (grown, usage) = (memory("VmHWM").saturating_sub(before), queue.usage());
     assert!(usage.bytes_peak <= BUDGET, "{usage:?}");
@@ -298,9 +299,9 @@ fn memory_stays_within_the_budget_under_ten_times_as_much() {
     match std::env::var(CHILD).as_deref().map(|words| words.split_once(' ').unwrap()) {
         Ok(("spill", folder)) => {
             let folder = Path::new(folder).to_owned();
-            return offer(WhenFull::Spill { folder, timeout: LONG }, false);
+            return offer(QueueFullPolicy::Spill { folder, timeout: LONG }, false);
         }
-        Ok(_) => return offer(WhenFull::Wait { timeout: LONG }, true),
+        Ok(_) => return offer(QueueFullPolicy::Wait { timeout: LONG }, true),
         Err(_) => {}
     }
     for how in ["spill", "wait"] {

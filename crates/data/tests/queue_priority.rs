@@ -10,16 +10,16 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use queue_help::*;
-use rollway_data::buffer::queue::{Options, Priority, Replay};
-use rollway_data::buffer::{Ask, End};
+use rollway_data::buffer::queue::{QueueOptions, ReplayOptions, ReplayPriority};
+use rollway_data::buffer::{ReadEnd, ReadRequest};
 
-fn replay(replay: Replay) -> Options {
-    Options { replay: Some(replay), ..options() }
+fn replay(replay: ReplayOptions) -> QueueOptions {
+    QueueOptions { replay: Some(replay), ..options() }
 }
 
 #[test]
 fn the_newest_lot_comes_first_and_whole() {
-    let queue = open(replay(Replay::default()));
+    let queue = open(replay(ReplayOptions::default()));
     let (mut writer, mut reader) = (writer(&queue), reader(&queue));
     writer.write(&lot_of("1", 1, &["a", "b"])).unwrap();
     writer.write(&lot_of("2", 3, &["c", "d"])).unwrap();
@@ -31,7 +31,7 @@ fn the_newest_lot_comes_first_and_whole() {
 
 #[test]
 fn a_full_queue_keeps_what_is_more_urgent_and_counts_the_rest() {
-    let queue = open(Options { capacity: 2, ..replay(Replay::default()) });
+    let queue = open(QueueOptions { capacity: 2, ..replay(ReplayOptions::default()) });
     let (mut writer, mut reader) = (writer(&queue), reader(&queue));
     writer.write(&lot_of("1", 2, &["a", "b"])).unwrap();
     writer.write(&lot_of("2", 5, &["c"])).unwrap();
@@ -47,11 +47,12 @@ fn a_full_queue_keeps_what_is_more_urgent_and_counts_the_rest() {
 #[test]
 fn a_lot_comes_back_after_its_rest_until_its_uses_are_up_and_never_after_the_end() {
     let clock = Arc::new(Manual::default());
-    let priority = Priority::DecayLimitRandomization { decay: 2.0, use_count_limit: 2, sigma: 0.0 };
+    let priority =
+        ReplayPriority::DecayLimitRandomization { decay: 2.0, use_count_limit: 2, sigma: 0.0 };
     let rest = Some(Duration::from_secs(10));
-    let queue = open(Options {
+    let queue = open(QueueOptions {
         clock: Arc::clone(&clock) as _,
-        ..replay(Replay { priority, reuse_cooldown_time: rest, seed: 0 })
+        ..replay(ReplayOptions { priority, reuse_cooldown_time: rest, seed: 0 })
     });
     let (mut writer, mut reader) = (writer(&queue), reader(&queue));
     writer.write(&lot_of("1", 5, &["a"])).unwrap();
@@ -68,7 +69,7 @@ fn a_lot_comes_back_after_its_rest_until_its_uses_are_up_and_never_after_the_end
     writer.close().unwrap();
     clock.advance(10);
     let taken = reader.read(&now(9)).unwrap();
-    assert_eq!((ids(&taken), taken.end), (vec![], End::Finished));
+    assert_eq!((ids(&taken), taken.end), (vec![], ReadEnd::Finished));
     assert_eq!(queue.usage().bytes, 0);
 }
 
@@ -76,8 +77,8 @@ fn a_lot_comes_back_after_its_rest_until_its_uses_are_up_and_never_after_the_end
 fn noise_follows_from_the_seed() {
     let order = |seed| {
         let priority =
-            Priority::DecayLimitRandomization { decay: 2.0, use_count_limit: 3, sigma: 5.0 };
-        let queue = open(replay(Replay { priority, reuse_cooldown_time: None, seed }));
+            ReplayPriority::DecayLimitRandomization { decay: 2.0, use_count_limit: 3, sigma: 5.0 };
+        let queue = open(replay(ReplayOptions { priority, reuse_cooldown_time: None, seed }));
         let (mut writer, mut reader) = (writer(&queue), reader(&queue));
         for id in ["a", "b", "c", "d", "e", "f"] {
             writer.write(&lot_of(id, 1, &[id])).unwrap();
@@ -91,7 +92,7 @@ fn noise_follows_from_the_seed() {
 
 #[test]
 fn going_back_brings_a_use_back() {
-    let queue = open(replay(Replay::default()));
+    let queue = open(replay(ReplayOptions::default()));
     let (mut writer, mut reader) = (writer(&queue), reader(&queue));
     writer.write(&lot_of("1", 1, &["a", "b"])).unwrap();
     reader.read(&now(1)).unwrap();
@@ -197,8 +198,8 @@ impl Model {
 
 fn run(steps: Vec<Step>, ranked: bool) {
     let capacity = 3;
-    let replay = ranked.then(Replay::default);
-    let queue = open(Options { capacity, replay, ..options() });
+    let replay = ranked.then(ReplayOptions::default);
+    let queue = open(QueueOptions { capacity, replay, ..options() });
     let (mut writer, mut reader) = (writer(&queue), reader(&queue));
     let mut model = Model { capacity, ranked, ..Model::default() };
     let mut start = reader.position();
@@ -216,7 +217,7 @@ fn run(steps: Vec<Step>, ranked: bool) {
                 if !keep {
                     start = reader.position();
                 }
-                let ask = Ask { min_model_version: floor, keep, ..now(count) };
+                let ask = ReadRequest { min_model_version: floor, keep, ..now(count) };
                 let taken = reader.read(&ask).unwrap();
                 let numbers: Vec<u8> = ids(&taken).iter().map(|id| id.parse().unwrap()).collect();
                 assert_eq!((numbers, taken.stale), model.read(count, keep, floor));

@@ -10,29 +10,32 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rollway_base::{Address, Secret};
-use rollway_data::buffer::queue::Options as QueueOptions;
+use rollway_data::buffer::queue::QueueOptions;
 use rollway_data::buffer::{
-    Ask, Buffer, BufferError, End, JsonLines, Parquet, Queue, Reader, Sqlite, Taken, sql,
+    Buffer, BufferError, ExperienceQueue, ExperienceReader, JsonlBuffer, ParquetBuffer, ReadEnd,
+    ReadRequest, ReadResult, SqliteBuffer, sql,
 };
-use rollway_data::reader::{Options, Patience, Remote, Served, connect, serve};
-use rollway_data::{Lot, Sample};
-use rollway_experience::{Eid, Experience, Fields};
+use rollway_data::reader::{
+    ReaderServer, ReaderServerOptions, RemoteReader, RetryTimeouts, connect, serve,
+};
+use rollway_data::{Sample, WriteBatch};
+use rollway_experience::{Eid, Experience, ExperienceFields};
 use rollway_protocol::RefusalCode;
 use rollway_protocol::reader::proto::{self, buffer_message, trainer_message};
-use rollway_protocol::reader::{Limits, Link};
+use rollway_protocol::reader::{ReaderLimits, ReaderLink};
 
 const LONG: Duration = Duration::from_secs(60);
 
-fn ask(count: usize) -> Ask {
-    Ask { count, timeout: LONG, min_model_version: 0, keep: false }
+fn ask(count: usize) -> ReadRequest {
+    ReadRequest { count, timeout: LONG, min_model_version: 0, keep: false }
 }
 
 fn sample(number: usize) -> Sample {
-    let fields = Fields {
+    let fields = ExperienceFields {
         eid: Eid { run: number as u64, suffix: format!("{number:04}"), ..Eid::default() },
         tokens: vec![1, 2, number as i32].into(),
         prompt_length: 1,
-        ..Fields::default()
+        ..ExperienceFields::default()
     };
     Sample::new(&Experience::new(fields).unwrap()).unwrap()
 }
@@ -46,37 +49,41 @@ fn fill(buffer: &dyn Buffer, count: usize) {
     let mut writer = buffer.writer("explorer").unwrap();
     for first in (0..count).step_by(10) {
         let samples = (first..count.min(first + 10)).map(sample).collect();
-        writer.write(&Lot { key: first.to_string().into(), samples }).unwrap();
+        writer.write(&WriteBatch { key: first.to_string().into(), samples }).unwrap();
     }
     writer.close().unwrap();
 }
 
-fn queue(count: usize) -> Arc<Queue> {
-    let queue = Queue::open(QueueOptions::default()).unwrap();
+fn queue(count: usize) -> Arc<ExperienceQueue> {
+    let queue = ExperienceQueue::open(QueueOptions::default()).unwrap();
     fill(&*queue, count);
     queue
 }
 
-fn unix(folder: &Path) -> Options {
+fn unix(folder: &Path) -> ReaderServerOptions {
     let address = Address::Unix(folder.join("buffer.sock"));
-    Options { address, secret: Some(Secret::new("s").unwrap()), ..Options::default() }
+    ReaderServerOptions {
+        address,
+        secret: Some(Secret::new("s").unwrap()),
+        ..ReaderServerOptions::default()
+    }
 }
 
-fn join(served: &Served, name: &str) -> Remote {
-    connect(&served.url(), served.secret().clone(), name, Patience::default()).unwrap()
+fn join(served: &ReaderServer, name: &str) -> RemoteReader {
+    connect(&served.url(), served.secret().clone(), name, RetryTimeouts::default()).unwrap()
 }
 
-fn ids(taken: &Taken) -> Vec<usize> {
+fn ids(taken: &ReadResult) -> Vec<usize> {
     taken.samples.iter().map(|sample| number_of(&sample.id)).collect()
 }
 
 /// Reads to the end of data.
-fn rest(reader: &mut dyn Reader, count: usize) -> Vec<usize> {
+fn rest(reader: &mut dyn ExperienceReader, count: usize) -> Vec<usize> {
     let mut all = Vec::new();
     loop {
         let taken = reader.read(&ask(count)).unwrap();
         all.extend(ids(&taken));
-        if taken.end == End::Finished {
+        if taken.end == ReadEnd::Finished {
             return all;
         }
     }
@@ -85,20 +92,20 @@ fn rest(reader: &mut dyn Reader, count: usize) -> Vec<usize> {
 #[test]
 fn samples_come_whole_and_in_order_over_both_kinds_of_sockets() {
     let folder = tempfile::tempdir().unwrap();
-    for options in [Options::default(), unix(folder.path())] {
+    for options in [ReaderServerOptions::default(), unix(folder.path())] {
         let served = serve(queue(100), options).unwrap();
         let mut reader = join(&served, "trainer");
         let taken = reader.read(&ask(7)).unwrap();
         let expected: Vec<Sample> = (0..7).map(sample).collect();
-        assert_eq!((taken.samples, taken.stale, taken.end), (expected, 0, End::Full));
+        assert_eq!((taken.samples, taken.stale, taken.end), (expected, 0, ReadEnd::Full));
         assert_eq!(rest(&mut reader, 7), Vec::from_iter(7..100));
-        assert_eq!(reader.read(&ask(7)).unwrap().end, End::Finished);
+        assert_eq!(reader.read(&ask(7)).unwrap().end, ReadEnd::Finished);
     }
 }
 
 #[test]
 fn large_samples_come_in_many_messages() {
-    let queue = Queue::open(QueueOptions::default()).unwrap();
+    let queue = ExperienceQueue::open(QueueOptions::default()).unwrap();
     let large = |number: u8| Sample {
         payload: Bytes::from(vec![number; 700_000]),
         reward: Some(0.5),
@@ -106,17 +113,18 @@ fn large_samples_come_in_many_messages() {
     };
     let samples: Vec<Sample> = (0..9).map(large).collect();
     let mut writer = queue.writer("explorer").unwrap();
-    writer.write(&Lot { key: "large".into(), samples: samples.clone() }).unwrap();
-    let limits = Limits { in_flight_bytes: 1 << 20, ..Limits::default() };
-    let served = serve(queue, Options { limits, ..Options::default() }).unwrap();
+    writer.write(&WriteBatch { key: "large".into(), samples: samples.clone() }).unwrap();
+    let limits = ReaderLimits { in_flight_bytes: 1 << 20, ..ReaderLimits::default() };
+    let served =
+        serve(queue, ReaderServerOptions { limits, ..ReaderServerOptions::default() }).unwrap();
     assert_eq!(join(&served, "trainer").read(&ask(9)).unwrap().samples, samples);
 }
 
 #[test]
 fn strangers_are_refused_and_counted() {
-    let served = serve(queue(1), Options::default()).unwrap();
+    let served = serve(queue(1), ReaderServerOptions::default()).unwrap();
     let wrong = Secret::new("wrong").unwrap();
-    let error = connect(&served.url(), wrong, "trainer", Patience::default()).unwrap_err();
+    let error = connect(&served.url(), wrong, "trainer", RetryTimeouts::default()).unwrap_err();
     assert!(matches!(error, BufferError::Unsupported { .. }), "{error}");
     assert!(error.to_string().contains("secret"), "{error}");
     assert_eq!(served.refused(), [(RefusalCode::BadSecret, 1)]);
@@ -124,16 +132,22 @@ fn strangers_are_refused_and_counted() {
 
 #[test]
 fn there_are_limits() {
-    let limits = Limits { connections: 1, ..Limits::default() };
-    let options = Options { limits, count: 5, names: 1, held_bytes: 0, ..Options::default() };
+    let limits = ReaderLimits { connections: 1, ..ReaderLimits::default() };
+    let options = ReaderServerOptions {
+        limits,
+        count: 5,
+        names: 1,
+        held_bytes: 0,
+        ..ReaderServerOptions::default()
+    };
     let served = serve(queue(20), options).unwrap();
     let mut first = join(&served, "trainer");
-    let once = Patience { reconnect_timeout: Duration::ZERO, ..Patience::default() };
+    let once = RetryTimeouts { reconnect_timeout: Duration::ZERO, ..RetryTimeouts::default() };
     let another = connect(&served.url(), served.secret().clone(), "trainer", once.clone());
     assert!(another.unwrap_err().to_string().contains("1 connections"));
     assert!(matches!(first.read(&ask(6)), Err(BufferError::Unsupported { .. })));
     assert_eq!(ids(&first.read(&ask(5)).unwrap()), [0, 1, 2, 3, 4]);
-    let keep = Ask { keep: true, ..ask(5) };
+    let keep = ReadRequest { keep: true, ..ask(5) };
     assert!(matches!(first.read(&keep), Err(BufferError::Full { .. })));
     assert_eq!(ids(&first.read(&ask(5)).unwrap()), [5, 6, 7, 8, 9]);
     drop(first);
@@ -154,14 +168,16 @@ fn a_reader_goes_on_after_a_restart_of_its_server() {
     let storages: [Open; 4] = [
         |folder| {
             let path = folder.join("x.db");
-            Arc::new(Sqlite::open(path.to_str().unwrap(), sql::Options::default()).unwrap())
+            Arc::new(
+                SqliteBuffer::open(path.to_str().unwrap(), sql::SqlOptions::default()).unwrap(),
+            )
         },
         |folder| {
             let path = Some(folder.join("queue"));
-            Queue::open(QueueOptions { path, ..QueueOptions::default() }).unwrap()
+            ExperienceQueue::open(QueueOptions { path, ..QueueOptions::default() }).unwrap()
         },
-        |folder| Arc::new(JsonLines::open(folder.join("x.jsonl")).unwrap()),
-        |folder| Arc::new(Parquet::open(folder.join("x.parquet")).unwrap()),
+        |folder| Arc::new(JsonlBuffer::open(folder.join("x.jsonl")).unwrap()),
+        |folder| Arc::new(ParquetBuffer::open(folder.join("x.parquet")).unwrap()),
     ];
     for (at, open) in storages.into_iter().enumerate() {
         let folder = tempfile::tempdir().unwrap();
@@ -196,11 +212,11 @@ fn a_reader_goes_on_after_a_restart_of_its_server() {
 /// A trainer that says exactly what a test wants it to say.
 struct Raw {
     runtime: tokio::runtime::Runtime,
-    link: Link,
+    link: ReaderLink,
 }
 
 impl Raw {
-    fn join(served: &Served, session: &str) -> Self {
+    fn join(served: &ReaderServer, session: &str) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.unwrap();
@@ -209,7 +225,7 @@ impl Raw {
             session: session.to_owned(),
             ..proto::Hello::default()
         };
-        let link = Link::connect(served.address(), served.secret(), hello, LONG, 1 << 20);
+        let link = ReaderLink::connect(served.address(), served.secret(), hello, LONG, 1 << 20);
         let (link, _) = runtime.block_on(link).unwrap();
         Self { runtime, link }
     }
@@ -237,7 +253,7 @@ impl Raw {
 
 #[test]
 fn an_answer_that_was_lost_comes_again_and_what_was_acknowledged_does_not() {
-    let served = serve(queue(30), Options::default()).unwrap();
+    let served = serve(queue(30), ReaderServerOptions::default()).unwrap();
     let mut raw = Raw::join(&served, "one");
     assert_eq!(raw.read(1, 4), [0, 1, 2, 3]);
     assert_eq!(raw.read(2, 4), [4, 5, 6, 7]);
@@ -255,11 +271,12 @@ fn an_answer_that_was_lost_comes_again_and_what_was_acknowledged_does_not() {
 fn what_a_lost_trainer_held_goes_to_the_next_of_its_name() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.db");
-    let database = Sqlite::open(path.to_str().unwrap(), sql::Options::default()).unwrap();
+    let database = SqliteBuffer::open(path.to_str().unwrap(), sql::SqlOptions::default()).unwrap();
     fill(&database, 30);
     let buffers: [Arc<dyn Buffer>; 2] = [queue(30), Arc::new(database)];
     for buffer in buffers {
-        let options = Options { grace: Duration::ZERO, ..Options::default() };
+        let options =
+            ReaderServerOptions { grace: Duration::ZERO, ..ReaderServerOptions::default() };
         let served = serve(buffer, options).unwrap();
         let mut raw = Raw::join(&served, "one");
         assert_eq!(raw.read(1, 4), [0, 1, 2, 3]);
@@ -277,7 +294,7 @@ fn what_a_lost_trainer_held_goes_to_the_next_of_its_name() {
 
 #[test]
 fn readers_of_one_name_share() {
-    let served = serve(queue(200), Options::default()).unwrap();
+    let served = serve(queue(200), ReaderServerOptions::default()).unwrap();
     let read = || {
         let mut reader = join(&served, "trainer");
         let all = rest(&mut reader, 3);
@@ -295,10 +312,10 @@ fn readers_of_one_name_share() {
 #[test]
 fn what_any_of_them_acknowledged_does_not_come_again() {
     let folder = tempfile::tempdir().unwrap();
-    let open = || Arc::new(JsonLines::open(folder.path().join("x.jsonl")).unwrap());
+    let open = || Arc::new(JsonlBuffer::open(folder.path().join("x.jsonl")).unwrap());
     let buffer = open();
     fill(&*buffer, 20);
-    let served = serve(buffer, Options::default()).unwrap();
+    let served = serve(buffer, ReaderServerOptions::default()).unwrap();
     let (mut one, mut two) = (join(&served, "trainer"), join(&served, "trainer"));
     assert_eq!(ids(&one.read(&ask(4)).unwrap()), [0, 1, 2, 3]);
     assert_eq!(ids(&two.read(&ask(4)).unwrap()), [4, 5, 6, 7]);
@@ -316,9 +333,9 @@ fn what_any_of_them_acknowledged_does_not_come_again() {
 fn a_position_leaves_out_nothing_that_others_hold() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.db");
-    let database = Sqlite::open(path.to_str().unwrap(), sql::Options::default()).unwrap();
+    let database = SqliteBuffer::open(path.to_str().unwrap(), sql::SqlOptions::default()).unwrap();
     fill(&database, 30);
-    let served = serve(Arc::new(database), Options::default()).unwrap();
+    let served = serve(Arc::new(database), ReaderServerOptions::default()).unwrap();
     let (mut one, mut two) = (join(&served, "trainer"), join(&served, "trainer"));
     assert_eq!(ids(&one.read(&ask(4)).unwrap()), [0, 1, 2, 3]);
     assert_eq!(ids(&two.read(&ask(4)).unwrap()), [4, 5, 6, 7]);
@@ -332,10 +349,10 @@ fn a_position_leaves_out_nothing_that_others_hold() {
 
 #[test]
 fn a_read_that_waits_ends_with_data_and_with_its_trainer() {
-    let queue = Queue::open(QueueOptions::default()).unwrap();
+    let queue = ExperienceQueue::open(QueueOptions::default()).unwrap();
     let mut writer = queue.writer("explorer").unwrap();
-    let shared: Arc<dyn Buffer> = Arc::<Queue>::clone(&queue);
-    let options = Options { grace: Duration::ZERO, ..Options::default() };
+    let shared: Arc<dyn Buffer> = Arc::<ExperienceQueue>::clone(&queue);
+    let options = ReaderServerOptions { grace: Duration::ZERO, ..ReaderServerOptions::default() };
     let served = serve(shared, options).unwrap();
     let mut gone = Raw::join(&served, "gone");
     gone.ask(1, 3);
@@ -347,31 +364,31 @@ fn a_read_that_waits_ends_with_data_and_with_its_trainer() {
         (samples, end)
     });
     // The first to ask is gone before or after it got them; either way they come to the second.
-    writer.write(&Lot { key: "a".into(), samples: (0..3).map(sample).collect() }).unwrap();
+    writer.write(&WriteBatch { key: "a".into(), samples: (0..3).map(sample).collect() }).unwrap();
     writer.close().unwrap();
     let (mut samples, end) = reading.join().unwrap();
     samples.sort_unstable();
-    assert_eq!((samples, end), (vec![0, 1, 2], End::Finished));
+    assert_eq!((samples, end), (vec![0, 1, 2], ReadEnd::Finished));
 }
 
 #[test]
 fn old_versions_are_passed_over_and_counted() {
-    let queue = Queue::open(QueueOptions::default()).unwrap();
+    let queue = ExperienceQueue::open(QueueOptions::default()).unwrap();
     let mut writer = queue.writer("explorer").unwrap();
     let versions = (0..10).map(|n| Sample { model_version: n as u64, ..sample(n) }).collect();
-    writer.write(&Lot { key: "a".into(), samples: versions }).unwrap();
-    let served = serve(queue, Options::default()).unwrap();
+    writer.write(&WriteBatch { key: "a".into(), samples: versions }).unwrap();
+    let served = serve(queue, ReaderServerOptions::default()).unwrap();
     let mut reader = join(&served, "trainer");
-    let taken = reader.read(&Ask { min_model_version: 4, ..ask(3) }).unwrap();
+    let taken = reader.read(&ReadRequest { min_model_version: 4, ..ask(3) }).unwrap();
     assert_eq!((ids(&taken), taken.stale), (vec![4, 5, 6], 4));
-    let short = Ask { timeout: Duration::ZERO, ..ask(9) };
+    let short = ReadRequest { timeout: Duration::ZERO, ..ask(9) };
     let taken = reader.read(&short).unwrap();
-    assert_eq!((ids(&taken), taken.end), (vec![7, 8, 9], End::TimedOut));
+    assert_eq!((ids(&taken), taken.end), (vec![7, 8, 9], ReadEnd::TimedOut));
 }
 
 #[test]
 fn errors_of_the_buffer_arrive_as_what_they_are() {
-    let served = serve(queue(3), Options::default()).unwrap();
+    let served = serve(queue(3), ReaderServerOptions::default()).unwrap();
     let mut reader = join(&served, "trainer");
     let error = reader.seek("nowhere").unwrap_err();
     assert!(matches!(&error, BufferError::Unsupported { storage, .. } if storage == "queue"));
@@ -379,7 +396,7 @@ fn errors_of_the_buffer_arrive_as_what_they_are() {
     let url = served.url();
     let secret = served.secret().clone();
     drop(served);
-    let once = Patience { reconnect_timeout: Duration::ZERO, ..Patience::default() };
+    let once = RetryTimeouts { reconnect_timeout: Duration::ZERO, ..RetryTimeouts::default() };
     let error = connect(&url, secret, "trainer", once).unwrap_err();
     assert!(matches!(error, BufferError::Unavailable { .. }), "{error}");
 }

@@ -9,22 +9,24 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use rollway_core::metrics::Metrics;
-use rollway_core::{BatchKind, Config};
+use rollway_core::{BatchType, CoreConfig};
 use rollway_data::ledger;
 use rollway_engine::{
-    Collect, Local, Parcel, Registry, RolloutCoordinator, RunContext, RunOutput, RunResult,
-    Scheduler, Sink, Stored, Task,
+    BatchDelivery, CollectOptions, DeliveryResult, LocalRunners, RolloutCoordinator, RunContext,
+    RunOutcome, RunOutput, Scheduler, Sink, Task, WorkflowRegistry,
 };
 use tokio::sync::mpsc;
 
-async fn nothing(_: RunContext) -> RunResult {
+async fn nothing(_: RunContext) -> RunOutcome {
     Ok(RunOutput::default())
 }
 
 async fn scheduler(runners: u32) -> Scheduler {
-    let config = Config { runners, ..Config::default() };
-    let scheduler =
-        Scheduler::new(config, Local::new(Registry::default().with("nothing", nothing)));
+    let config = CoreConfig { runners, ..CoreConfig::default() };
+    let scheduler = Scheduler::new(
+        config,
+        LocalRunners::new(WorkflowRegistry::default().with("nothing", nothing)),
+    );
     scheduler.start().await.expect("local runners start");
     scheduler
 }
@@ -68,7 +70,7 @@ async fn throughput(runners: u32) {
     for round in 0..ROUNDS {
         let start = Instant::now();
         scheduler.schedule(tasks(TASKS), round).await.expect("a fresh batch");
-        let got = scheduler.get_statuses(round, Collect::default()).await.expect("it ends");
+        let got = scheduler.get_statuses(round, CollectOptions::default()).await.expect("it ends");
         assert_eq!(got.len(), TASKS);
         times.push(start.elapsed());
     }
@@ -83,7 +85,7 @@ async fn latency() {
     for round in 0..ROUNDS {
         let start = Instant::now();
         scheduler.schedule(tasks(1), round).await.expect("a fresh batch");
-        scheduler.get_statuses(round, Collect::default()).await.expect("it ends");
+        scheduler.get_statuses(round, CollectOptions::default()).await.expect("it ends");
         times.push(start.elapsed());
     }
     times.sort();
@@ -95,11 +97,14 @@ async fn latency() {
 struct Nowhere;
 
 impl Sink for Nowhere {
-    fn deliver(&self, _: Parcel) -> Pin<Box<dyn Future<Output = Stored> + Send + '_>> {
+    fn deliver(
+        &self,
+        _: BatchDelivery,
+    ) -> Pin<Box<dyn Future<Output = DeliveryResult> + Send + '_>> {
         Box::pin(std::future::ready(Ok(Metrics::new())))
     }
 
-    fn process(&self, _: Vec<Bytes>) -> Pin<Box<dyn Future<Output = Stored> + Send + '_>> {
+    fn process(&self, _: Vec<Bytes>) -> Pin<Box<dyn Future<Output = DeliveryResult> + Send + '_>> {
         Box::pin(std::future::ready(Ok(Metrics::new())))
     }
 }
@@ -108,12 +113,12 @@ impl Sink for Nowhere {
 async fn ledger_cost() {
     const TASKS: usize = 100_000;
     const ROUNDS: i64 = 7;
-    let config = || Config { runners: 8, ..Config::default() };
-    let workers = || Local::new(Registry::default().with("little", little));
+    let config = || CoreConfig { runners: 8, ..CoreConfig::default() };
+    let workers = || LocalRunners::new(WorkflowRegistry::default().with("little", little));
     let sink = || Some(Arc::new(Nowhere) as Arc<dyn Sink>);
     let without = RolloutCoordinator::new(config(), workers(), sink());
     let folder = tempfile::tempdir().expect("a folder");
-    let options = ledger::Options::new("bench");
+    let options = ledger::LedgerOptions::new("bench");
     let opened =
         RolloutCoordinator::with_ledger(config(), workers(), sink(), folder.path(), options).await;
     let (with, _) = opened.expect("a new ledger");
@@ -126,7 +131,7 @@ async fn ledger_cost() {
         for (coordinator, times) in [&without, &with].into_iter().zip(&mut times) {
             let tasks = vec![Task::new("little", ""); TASKS];
             let start = Instant::now();
-            let submitted = coordinator.submit_batch(round, tasks, BatchKind::Train, None);
+            let submitted = coordinator.submit_batch(round, tasks, BatchType::Train, None);
             submitted.await.expect("a fresh batch");
             let result = coordinator.finalize_train_batch(round, None).await.expect("it ends");
             assert_eq!(result.delivered, TASKS as u64);
@@ -139,7 +144,7 @@ async fn ledger_cost() {
     println!("  with a ledger:    {with:>9.0} tasks per second, {:.2} of that", with / without);
 }
 
-async fn little(_: RunContext) -> RunResult {
+async fn little(_: RunContext) -> RunOutcome {
     let payload = Some(Bytes::from_static(&[7; 100]));
     Ok(RunOutput { payload, ..RunOutput::default() })
 }

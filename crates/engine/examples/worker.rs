@@ -9,8 +9,12 @@ use futures_util::FutureExt;
 use rollway_base::Secret;
 use rollway_core::metrics::Metrics;
 use rollway_core::{AttemptId, FailureKind, RunId, RunnerId};
-use rollway_protocol::worker_client::{Connected, Options, SendError, Sender, connect};
-use rollway_protocol::{EngineMessage, Hello, Outcome, RunnerReport, StartAttempt, StopCause, env};
+use rollway_protocol::worker_client::{
+    ConnectedWorker, EngineSender, WorkerClientOptions, WorkerSendError, connect,
+};
+use rollway_protocol::{
+    EngineMessage, Hello, MessageOutcome, RunnerReport, StartAttempt, StopCause, env,
+};
 use tokio::task::JoinHandle;
 
 /// How often a silent connection is probed, in milliseconds, if not as usual.
@@ -42,8 +46,9 @@ async fn serve() -> Result<(), Failure> {
     let hello = Hello::new(secret, token, u32::try_from(number(env::RUNNERS, 1)?)?);
     let keepalive = Duration::from_millis(number(KEEPALIVE, 10_000)?);
     let address = variable(env::ADDRESS)?.parse()?;
-    let options = Options { keepalive, ..Options::default() };
-    let Connected { welcome, sender, mut receiver } = connect(&address, hello, options).await?;
+    let options = WorkerClientOptions { keepalive, ..WorkerClientOptions::default() };
+    let ConnectedWorker { welcome, sender, mut receiver } =
+        connect(&address, hello, options).await?;
     let ready = RunnerReport::Ready { after: None };
     let mute = std::env::var(MUTE).ok().and_then(|number| number.parse().ok()).map(RunnerId);
     let speaks = |runner: RunnerId| Some(runner) != mute;
@@ -75,7 +80,7 @@ async fn serve() -> Result<(), Failure> {
                 if let Some((_, task)) = current.remove(&runner) {
                     task.abort();
                 }
-                let stopped = RunnerReport::Stopped(StopCause::Ordered);
+                let stopped = RunnerReport::Stopped(StopCause::Requested);
                 sender.report(runner, life, stopped).await?;
             }
             EngineMessage::StartRunner { .. } => {}
@@ -89,7 +94,7 @@ async fn serve() -> Result<(), Failure> {
     }
 }
 
-async fn execute(start: StartAttempt, sender: Sender) -> Result<(), SendError> {
+async fn execute(start: StartAttempt, sender: EngineSender) -> Result<(), WorkerSendError> {
     let (runner, life, attempt) = (start.runner, start.life, start.attempt);
     sender.report(runner, life, RunnerReport::AttemptBegan { attempt }).await?;
     for run in start.runs.iter() {
@@ -101,11 +106,11 @@ async fn execute(start: StartAttempt, sender: Sender) -> Result<(), SendError> {
 }
 
 #[expect(clippy::exit, reason = "workflows do what they like")]
-async fn execute_run(start: &StartAttempt, run: RunId) -> Outcome {
+async fn execute_run(start: &StartAttempt, run: RunId) -> MessageOutcome {
     match &*start.definition.name {
         "answer" => {
             let payload = format!("{}/{}/{}", start.batch, start.task_id.0, run.0);
-            Outcome::Succeeded { payload: Some(payload.into()), metrics: Metrics::new() }
+            MessageOutcome::Succeeded { payload: Some(payload.into()), metrics: Metrics::new() }
         }
         "exit" => std::process::exit(3),
         "hang" => std::future::pending().await,
@@ -115,7 +120,7 @@ async fn execute_run(start: &StartAttempt, run: RunId) -> Outcome {
             while !std::path::Path::new(&path).exists() {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
-            Outcome::Succeeded { payload: Some("waited".into()), metrics: Metrics::new() }
+            MessageOutcome::Succeeded { payload: Some("waited".into()), metrics: Metrics::new() }
         }
         "deaf" => {
             // Let it be heard that the attempt has begun; then nobody gets a word in.
@@ -126,7 +131,7 @@ async fn execute_run(start: &StartAttempt, run: RunId) -> Outcome {
         }
         name => {
             let message = format!("no workflow is called `{name}`").into();
-            Outcome::Failed { kind: FailureKind::Workflow, message }
+            MessageOutcome::Failed { kind: FailureKind::Workflow, message }
         }
     }
 }

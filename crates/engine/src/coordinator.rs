@@ -7,26 +7,26 @@ use std::time::Duration;
 use bytes::Bytes;
 use rollway_core::metrics::Metrics;
 use rollway_core::{
-    Answer, BatchId, BatchKind, BatchResult, BatchState, BatchView, Config, Core, Counters,
-    Request, RunId, RunnerState, StopReport, TaskId, Unresponsive,
+    BatchId, BatchResult, BatchState, BatchType, BatchView, Core, CoreConfig, Counters, Request,
+    Response, RunId, RunnerState, StopReport, TaskId, UnresponsivePolicy,
 };
 use rollway_data::ledger;
 
-use crate::driver::Reply;
-use crate::driver_handle::Handle;
+use crate::driver::DriverResponse;
+use crate::driver_handle::DriverHandle;
 use crate::error::{Error, Result};
-use crate::events::Observers;
-use crate::ledger_bridge::{Durable, Restored};
-use crate::loop_lag::Lag;
+use crate::events::RunObservers;
+use crate::ledger_bridge::{LedgerBridge, RestoreReport};
+use crate::loop_lag::LoopLag;
 use crate::runner_status::RunnerStatus;
 use crate::sink::Sink;
 use crate::task::Task;
-use crate::workers::Workers;
+use crate::workers::RunnerBackend;
 
 /// Owns batches from submit to finalize. Clones share one pool and one sink.
 #[derive(Clone)]
 pub struct RolloutCoordinator {
-    handle: Handle,
+    handle: DriverHandle,
     sink: Option<Arc<dyn Sink>>,
 }
 
@@ -38,7 +38,7 @@ impl std::fmt::Debug for RolloutCoordinator {
 
 /// The core at one moment.
 #[derive(Clone, Debug, Default)]
-pub struct Glance {
+pub struct CoreSnapshot {
     pub counters: Counters,
     pub runners: Vec<RunnerState>,
     /// Those that are not closed.
@@ -52,8 +52,12 @@ fn is_open(batch: &BatchView) -> bool {
 impl RolloutCoordinator {
     /// Returns a coordinator that does nothing until it is prepared. Without a sink it can only
     /// evaluate. Must be called in a tokio runtime, which it lives in.
-    pub fn new(config: Config, workers: impl Workers, sink: Option<Arc<dyn Sink>>) -> Self {
-        Self { handle: Handle::spawn(config, workers, sink.clone()), sink }
+    pub fn new(
+        config: CoreConfig,
+        workers: impl RunnerBackend,
+        sink: Option<Arc<dyn Sink>>,
+    ) -> Self {
+        Self { handle: DriverHandle::spawn(config, workers, sink.clone()), sink }
     }
 
     /// Returns a coordinator with a ledger in a folder: whatever it acknowledges survives the death
@@ -64,25 +68,25 @@ impl RolloutCoordinator {
     /// If the ledger cannot be opened: it is in use, of another job, damaged or newer than this
     /// program.
     pub async fn with_ledger(
-        config: Config,
-        workers: impl Workers,
+        config: CoreConfig,
+        workers: impl RunnerBackend,
         sink: Option<Arc<dyn Sink>>,
         folder: &Path,
-        options: ledger::Options,
-    ) -> Result<(Self, Restored)> {
+        options: ledger::LedgerOptions,
+    ) -> Result<(Self, RestoreReport)> {
         let folder = folder.to_owned();
-        let opening = tokio::task::spawn_blocking(move || Durable::open(&folder, options));
+        let opening = tokio::task::spawn_blocking(move || LedgerBridge::open(&folder, options));
         let opened = opening.await.map_err(|_| Error::Closed)?;
         let (durable, recovered) = opened.map_err(|error| Error::Ledger(error.to_string()))?;
         let (handle, restored) =
-            Handle::restore(config, workers, sink.clone(), durable, recovered)?;
+            DriverHandle::restore(config, workers, sink.clone(), durable, recovered)?;
         Ok((Self { handle, sink }, restored))
     }
 
     /// Has these see everything that happens, beginning with what there is. To be said before
     /// anything is asked.
     #[must_use]
-    pub fn observed(self, observers: Observers) -> Self {
+    pub fn with_observers(self, observers: RunObservers) -> Self {
         self.handle.observe(observers);
         self
     }
@@ -96,7 +100,7 @@ impl RolloutCoordinator {
     /// are ready and how many there should be.
     pub async fn prepare(&self) -> Result<(u32, u32)> {
         match self.ask(Request::Start).await?.answer {
-            Answer::Started { ready, wanted } => Ok((ready, wanted)),
+            Response::Started { ready, wanted } => Ok((ready, wanted)),
             other => unreachable!("a start is answered by a start: {other:?}"),
         }
     }
@@ -106,7 +110,7 @@ impl RolloutCoordinator {
     /// stay as they are, and go on when it is opened again; it is closed with the answer.
     pub async fn shutdown(&self, timeout: Duration) -> Result<StopReport> {
         match self.ask(Request::Stop { timeout }).await?.answer {
-            Answer::Stopped(report) => Ok(report),
+            Response::Stopped(report) => Ok(report),
             other => unreachable!("a stop is answered by a stop: {other:?}"),
         }
     }
@@ -116,7 +120,7 @@ impl RolloutCoordinator {
         &self,
         batch: impl Into<BatchId>,
         tasks: Vec<Task>,
-        kind: BatchKind,
+        kind: BatchType,
         min_wait_num: Option<u32>,
     ) -> Result<()> {
         let what = Request::Submit { batch: batch.into(), kind, tasks: Vec::new(), min_wait_num };
@@ -131,7 +135,7 @@ impl RolloutCoordinator {
         batch: impl Into<BatchId>,
         timeout: Option<Duration>,
     ) -> Result<Arc<BatchResult>> {
-        self.finalize(batch.into(), BatchKind::Train, timeout).await
+        self.finalize(batch.into(), BatchType::Train, timeout).await
     }
 
     /// Waits for an eval batch and closes it. A batch that is short when time is up is closed as it
@@ -141,17 +145,17 @@ impl RolloutCoordinator {
         batch: impl Into<BatchId>,
         timeout: Option<Duration>,
     ) -> Result<Arc<BatchResult>> {
-        self.finalize(batch.into(), BatchKind::Eval, timeout).await
+        self.finalize(batch.into(), BatchType::Eval, timeout).await
     }
 
     async fn finalize(
         &self,
         batch: BatchId,
-        kind: BatchKind,
+        kind: BatchType,
         timeout: Option<Duration>,
     ) -> Result<Arc<BatchResult>> {
         match self.ask(Request::Finalize { batch, kind, timeout }).await?.answer {
-            Answer::Finalized(result) => Ok(result),
+            Response::Finalized(result) => Ok(result),
             other => unreachable!("finalizing is answered by a result: {other:?}"),
         }
     }
@@ -168,10 +172,10 @@ impl RolloutCoordinator {
             batch: batch.into(),
             reason: reason.into(),
             keep_partial_results,
-            unresponsive: Unresponsive::Replace,
+            unresponsive: UnresponsivePolicy::Replace,
         };
         match self.ask(what).await?.answer {
-            Answer::Aborted(result) => Ok(result),
+            Response::Aborted(result) => Ok(result),
             other => unreachable!("an abort is answered by an abort: {other:?}"),
         }
     }
@@ -215,8 +219,8 @@ impl RolloutCoordinator {
     }
 
     /// Returns everything that metrics show, as it is at one moment.
-    pub async fn glance(&self) -> Result<Glance> {
-        let look = |core: &Core| Glance {
+    pub async fn snapshot(&self) -> Result<CoreSnapshot> {
+        let look = |core: &Core| CoreSnapshot {
             counters: *core.counters(),
             runners: core.runners().map(|runner| runner.state).collect(),
             batches: core.batches().filter(is_open).collect(),
@@ -225,7 +229,7 @@ impl RolloutCoordinator {
     }
 
     /// Returns the conservation counters, and what every runner is at.
-    pub async fn at_a_glance(&self) -> Result<(Counters, Vec<RunnerState>)> {
+    pub async fn counters_and_states(&self) -> Result<(Counters, Vec<RunnerState>)> {
         let look =
             |core: &Core| (*core.counters(), core.runners().map(|runner| runner.state).collect());
         self.handle.look(look).await
@@ -233,11 +237,11 @@ impl RolloutCoordinator {
 
     /// Returns how late the driver is: how long messages wait until they are applied. Asks nobody,
     /// so that it tells the truth of a driver that is stuck too.
-    pub fn lag(&self) -> Lag {
+    pub fn lag(&self) -> LoopLag {
         self.handle.lag()
     }
 
-    async fn ask(&self, what: Request) -> Result<Reply> {
+    async fn ask(&self, what: Request) -> Result<DriverResponse> {
         self.handle.ask(what, Vec::new()).await
     }
 }

@@ -14,53 +14,56 @@ use std::time::Instant as Moment;
 use bytes::Bytes;
 use rollway_core::metrics::Metrics;
 use rollway_core::{
-    Action, Answer, AttemptId, BatchId, BatchKey, BatchKind, BatchResult, Core, Delivery,
-    Disbelief, Input, LeaseId, Life, Payload, PayloadId, Record, Report, Request, RequestId, RunId,
-    RunOutcome, RunnerId, TaskId, TaskResult, TaskSpec, Time, WorkflowId,
+    Action, AttemptId, BatchId, BatchKey, BatchResult, BatchType, Core, DeliveryOutcome,
+    IgnoreReason, Incarnation, Input, LeaseId, LedgerRecord, Payload, PayloadId, Request,
+    RequestId, Response, RunId, RunOutcome, RunnerId, RunnerReport, TaskId, TaskResult, TaskSpec,
+    Time, WorkflowId,
 };
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
-use self::event_collector::Watch;
+use self::event_collector::EventCollector;
 use self::inbox::WeakInbox;
-pub(crate) use self::returns::Returns;
+pub(crate) use self::returns::ReturnQueue;
 use crate::error::{Error, Result};
-use crate::events::Observers;
-use crate::ledger_bridge::{Durable, Survivor};
-use crate::loop_lag::LagMeter;
-use crate::run_outcome::RunEnd;
-use crate::sink::{Delivered, Parcel, Sink};
+use crate::events::RunObservers;
+use crate::ledger_bridge::{LedgerBridge, RestoredCoreBatch};
+use crate::loop_lag::LoopLagMeter;
+use crate::run_outcome::ReportedOutcome;
+use crate::sink::{BatchDelivery, Sink, TaskPayloads};
 use crate::task::Task;
-use crate::workers::{Attempt, Command, Reporter, RunnerInbox, RunnerMessage, Said, Workers};
+use crate::workers::{
+    AttemptSpec, BackendReport, Reporter, RunnerBackend, RunnerCommand, RunnerInbox, RunnerMessage,
+};
 
 /// How many messages are taken in before the orders they led to are performed.
 const BATCH: usize = 1024;
 
 /// What the driver is told.
-pub(crate) enum Message {
+pub(crate) enum DriverMessage {
     /// Somebody asks; `tasks` belong to a request that brings work.
-    Asked {
+    Request {
         at: Moment,
         request: RequestId,
         what: Request,
         tasks: Vec<Arc<Task>>,
-        reply: oneshot::Sender<Result<Reply>>,
+        reply: oneshot::Sender<Result<DriverResponse>>,
     },
     /// Reports of a runner.
     Runner(RunnerMessage),
     /// Somebody wants to look.
-    Look(Box<dyn FnOnce(&Core) + Send>),
+    Inspect(Box<dyn FnOnce(&Core) + Send>),
     /// Somebody wants to see everything from now on.
-    Observe(Observers),
+    AddObservers(RunObservers),
     /// The model has another version.
-    Version { version: u64, reply: oneshot::Sender<Result<()>> },
+    SetModelVersion { version: u64, reply: oneshot::Sender<Result<()>> },
 }
 
 /// An answer, with the bytes that belong to it.
 #[derive(Debug)]
-pub(crate) struct Reply {
-    pub(crate) answer: Answer,
+pub(crate) struct DriverResponse {
+    pub(crate) answer: Response,
     /// For results that were collected: the payloads, in order. Returned unless it is taken.
     pub(crate) payloads: Vec<Vec<Bytes>>,
     pub(crate) lease: Option<LeaseGuard>,
@@ -71,14 +74,15 @@ pub(crate) struct Reply {
 #[derive(Debug)]
 pub(crate) struct LeaseGuard {
     lease: Option<LeaseId>,
-    returns: Arc<Returns>,
+    returns: Arc<ReturnQueue>,
 }
 
 impl LeaseGuard {
     /// The results have arrived.
     pub(crate) fn take(mut self) {
         if let Some(lease) = self.lease.take() {
-            self.returns.delivered(lease, Delivery::Acknowledged { metrics: Metrics::new() });
+            self.returns
+                .delivered(lease, DeliveryOutcome::Acknowledged { metrics: Metrics::new() });
         }
     }
 }
@@ -87,7 +91,7 @@ impl Drop for LeaseGuard {
     fn drop(&mut self) {
         if let Some(lease) = self.lease.take() {
             let message = "whoever collected was gone".into();
-            self.returns.delivered(lease, Delivery::Failed { message });
+            self.returns.delivered(lease, DeliveryOutcome::Failed { message });
         }
     }
 }
@@ -96,39 +100,39 @@ pub(crate) struct Driver<W> {
     core: Core,
     workers: W,
     sink: Option<Arc<dyn Sink>>,
-    durable: Option<Durable>,
+    durable: Option<LedgerBridge>,
     /// Whether there was a ledger that has been closed.
     over: bool,
     /// A batch that the core has just taken in: its answer has the tasks.
-    submitted: Option<Record>,
-    inbox: mpsc::Receiver<Message>,
+    submitted: Option<LedgerRecord>,
+    inbox: mpsc::Receiver<DriverMessage>,
     /// The inbox that runners report to.
     reports: Arc<dyn RunnerInbox>,
-    returns: Arc<Returns>,
+    returns: Arc<ReturnQueue>,
     origin: Instant,
     actions: Vec<Action>,
-    replies: HashMap<RequestId, oneshot::Sender<Result<Reply>>>,
+    replies: HashMap<RequestId, oneshot::Sender<Result<DriverResponse>>>,
     arriving: HashMap<RequestId, Vec<Arc<Task>>>,
-    tasks: BTreeMap<BatchKey, (BatchId, BatchKind, Vec<Arc<Task>>)>,
+    tasks: BTreeMap<BatchKey, (BatchId, BatchType, Vec<Arc<Task>>)>,
     payloads: HashMap<PayloadId, Bytes>,
     next_payload: u64,
     workflows: HashMap<Arc<str>, WorkflowId>,
-    runners: HashMap<RunnerId, Life>,
+    runners: HashMap<RunnerId, Incarnation>,
     /// None: nobody observes.
-    watch: Option<Box<Watch>>,
-    lag: LagMeter,
+    watch: Option<Box<EventCollector>>,
+    lag: LoopLagMeter,
     /// When what is applied in this turn arrived.
     arrived: Vec<Moment>,
 }
 
-impl<W: Workers> Driver<W> {
+impl<W: RunnerBackend> Driver<W> {
     pub(crate) fn new(
         core: Core,
         workers: W,
         sink: Option<Arc<dyn Sink>>,
-        durable: Option<Durable>,
-        (sender, inbox): (mpsc::WeakSender<Message>, mpsc::Receiver<Message>),
-        returns: Arc<Returns>,
+        durable: Option<LedgerBridge>,
+        (sender, inbox): (mpsc::WeakSender<DriverMessage>, mpsc::Receiver<DriverMessage>),
+        returns: Arc<ReturnQueue>,
     ) -> Self {
         Self {
             core,
@@ -150,7 +154,7 @@ impl<W: Workers> Driver<W> {
             workflows: HashMap::new(),
             runners: HashMap::new(),
             watch: None,
-            lag: LagMeter::default(),
+            lag: LoopLagMeter::default(),
             arrived: Vec::with_capacity(BATCH),
         }
     }
@@ -161,7 +165,7 @@ impl<W: Workers> Driver<W> {
     }
 
     /// Returns how late this driver is, for as long as it lasts.
-    pub(crate) fn lag(&self) -> LagMeter {
+    pub(crate) fn lag(&self) -> LoopLagMeter {
         self.lag.clone()
     }
 
@@ -171,11 +175,11 @@ impl<W: Workers> Driver<W> {
     /// If the core finds that it contradicts itself.
     pub(crate) fn restore(
         &mut self,
-        survivors: Vec<Survivor>,
+        survivors: Vec<RestoredCoreBatch>,
         results: Vec<Arc<BatchResult>>,
     ) -> std::result::Result<(), String> {
         for result in results {
-            self.apply(Time::ZERO, Input::Recorded(Record::Ended(result)));
+            self.apply(Time::ZERO, Input::Restore(LedgerRecord::Closed(result)));
         }
         for survivor in survivors {
             let (key, id) = (survivor.batch.key, survivor.batch.batch.clone());
@@ -184,7 +188,7 @@ impl<W: Workers> Driver<W> {
             self.tasks.insert(key, (id, kind, tasks));
             let (mut payloads, mut next) = (std::mem::take(&mut self.payloads), self.next_payload);
             let mut facts = Vec::new();
-            facts.extend(survivor.facts(specs, |bytes| {
+            facts.extend(survivor.restore_inputs(specs, |bytes| {
                 let payload = Payload { id: PayloadId(next), bytes: bytes.len() as u64 };
                 next += 1;
                 payloads.insert(payload.id, bytes);
@@ -192,10 +196,10 @@ impl<W: Workers> Driver<W> {
             }));
             (self.payloads, self.next_payload) = (payloads, next);
             for fact in facts {
-                self.apply(Time::ZERO, Input::Recorded(fact));
+                self.apply(Time::ZERO, Input::Restore(fact));
             }
         }
-        match self.core.counters().disbelieved[Disbelief::Contradiction] {
+        match self.core.counters().ignored_reports[IgnoreReason::Contradiction] {
             0 => Ok(()),
             count => Err(format!("{count} of its records contradict others")),
         }
@@ -257,12 +261,12 @@ impl<W: Workers> Driver<W> {
     }
 
     /// Has everything told from now on, beginning with what there is.
-    fn observe(&mut self, observers: Observers) {
+    fn observe(&mut self, observers: RunObservers) {
         if observers.is_empty() {
             return;
         }
-        self.core.notice();
-        let watch = self.watch.insert(Box::new(Watch::new(observers)));
+        self.core.enable_events();
+        let watch = self.watch.insert(Box::new(EventCollector::new(observers)));
         for (key, (id, kind, tasks)) in &self.tasks {
             watch.began(id.clone(), *key, *kind, TaskId(0), tasks);
         }
@@ -271,16 +275,16 @@ impl<W: Workers> Driver<W> {
 
     fn take_returns(&mut self, now: Time) {
         for input in self.returns.take() {
-            if let Input::Withdrawn { request } = &input {
+            if let Input::RequestAbandoned { request } = &input {
                 self.replies.remove(request);
             }
             self.apply(now, input);
         }
     }
 
-    fn take(&mut self, now: Time, message: Message) {
+    fn take(&mut self, now: Time, message: DriverMessage) {
         match message {
-            Message::Asked { at, request, mut what, tasks, reply } => {
+            DriverMessage::Request { at, request, mut what, tasks, reply } => {
                 self.arrived.push(at);
                 if let (Some(durable), Request::Submit { batch, .. }) = (&self.durable, &what)
                     && let Err(error) = durable.admits(batch, &tasks)
@@ -296,30 +300,30 @@ impl<W: Workers> Driver<W> {
                     let _ = reply.send(Err(Error::Ledger(message.into())));
                     return;
                 }
-                self.specify(&mut what, &tasks);
+                self.fill_tasks(&mut what, &tasks);
                 if !tasks.is_empty() {
                     self.arriving.insert(request, tasks);
                 }
                 self.replies.insert(request, reply);
                 self.apply(now, Input::Requested { request, what });
             }
-            Message::Runner(RunnerMessage { at, runner, life, reports }) => {
+            DriverMessage::Runner(RunnerMessage { at, runner, life, reports }) => {
                 self.arrived.push(at);
                 for said in reports {
-                    if let Said::Finished(AttemptId(attempt), RunId(run), end) = &said
-                        && let RunEnd::Failed { kind, message } = end
+                    if let BackendReport::Finished(AttemptId(attempt), RunId(run), end) = &said
+                        && let ReportedOutcome::Failed { kind, message } = end
                     {
                         let (runner, failure) = (runner.0, kind.name());
                         tracing::debug!(attempt, run, runner, failure, "a run failed: {message}");
                     }
-                    self.workers.heard(runner, life, &said);
+                    self.workers.on_report(runner, life, &said);
                     let report = self.report(said);
-                    self.apply(now, Input::Reported { runner, life, report });
+                    self.apply(now, Input::Report { runner, life, report });
                 }
             }
-            Message::Look(look) => look(&self.core),
-            Message::Observe(observers) => self.observe(observers),
-            Message::Version { version, reply } => match &self.durable {
+            DriverMessage::Inspect(look) => look(&self.core),
+            DriverMessage::AddObservers(observers) => self.observe(observers),
+            DriverMessage::SetModelVersion { version, reply } => match &self.durable {
                 Some(durable) => durable.version(version, reply),
                 None => drop(reply.send(Ok(()))),
             },
@@ -327,7 +331,7 @@ impl<W: Workers> Driver<W> {
     }
 
     /// Tells the core what it needs to know of the tasks that come with a request.
-    fn specify(&mut self, what: &mut Request, tasks: &[Arc<Task>]) {
+    fn fill_tasks(&mut self, what: &mut Request, tasks: &[Arc<Task>]) {
         if let Request::Schedule { tasks: specs, .. } | Request::Submit { tasks: specs, .. } = what
         {
             *specs = self.specs(tasks);
@@ -347,20 +351,24 @@ impl<W: Workers> Driver<W> {
     }
 
     /// Puts the bytes of a report aside and gives the core their number.
-    fn report(&mut self, said: Said) -> Report {
+    fn report(&mut self, said: BackendReport) -> RunnerReport {
         match said {
-            Said::Ready { after } => Report::Ready { after },
-            Said::Alive => Report::Alive,
-            Said::Waits(why) => Report::Waits { why },
-            Said::StartFailed(message) => Report::StartFailed { message },
-            Said::Lost { message, suspect } => Report::Lost { message, suspect },
-            Said::Began(attempt) => Report::AttemptBegan { attempt },
-            Said::Ended(attempt) => Report::AttemptEnded { attempt },
-            Said::Finished(attempt, run, RunEnd::Failed { kind, message }) => {
+            BackendReport::Ready { after } => RunnerReport::Ready { after },
+            BackendReport::Alive => RunnerReport::Heartbeat,
+            BackendReport::Waits(why) => RunnerReport::Waits { why },
+            BackendReport::StartFailed(message) => RunnerReport::StartFailed { message },
+            BackendReport::Lost { message, suspect } => RunnerReport::Lost { message, suspect },
+            BackendReport::Began(attempt) => RunnerReport::AttemptBegan { attempt },
+            BackendReport::Ended(attempt) => RunnerReport::AttemptEnded { attempt },
+            BackendReport::Finished(attempt, run, ReportedOutcome::Failed { kind, message }) => {
                 let outcome = RunOutcome::Failed { kind, message };
-                Report::RunFinished { attempt, run, outcome }
+                RunnerReport::RunFinished { attempt, run, outcome }
             }
-            Said::Finished(attempt, run, RunEnd::Succeeded { payload, metrics }) => {
+            BackendReport::Finished(
+                attempt,
+                run,
+                ReportedOutcome::Succeeded { payload, metrics },
+            ) => {
                 let payload = payload.map(|bytes| {
                     let id = PayloadId(self.next_payload);
                     self.next_payload += 1;
@@ -369,7 +377,7 @@ impl<W: Workers> Driver<W> {
                     payload
                 });
                 let outcome = RunOutcome::Succeeded { payload, metrics };
-                Report::RunFinished { attempt, run, outcome }
+                RunnerReport::RunFinished { attempt, run, outcome }
             }
         }
     }
@@ -386,27 +394,36 @@ impl<W: Workers> Driver<W> {
             }
             for (runner, life) in broken {
                 let message = "does not take commands".into();
-                let report = Report::Lost { message, suspect: false };
-                self.apply(now, Input::Reported { runner, life, report });
+                let report = RunnerReport::Lost { message, suspect: false };
+                self.apply(now, Input::Report { runner, life, report });
             }
         }
     }
 
     /// Returns the runner that could not be told, if there is one.
-    fn perform_one(&mut self, action: Action) -> Option<(RunnerId, Life)> {
+    fn perform_one(&mut self, action: Action) -> Option<(RunnerId, Incarnation)> {
         match action {
             Action::StartRunner { runner, life } => self.start_runner(runner, life),
             Action::StopRunner { runner, life } => {
                 self.runners.remove(&runner);
                 self.workers.stop(runner, life);
             }
-            Action::StartAttempt { runner, life, attempt, batch, task, runs, timeout, kills } => {
+            Action::StartAttempt {
+                runner,
+                life,
+                attempt,
+                batch,
+                task,
+                runs,
+                timeout,
+                suspected_losses: kills,
+            } => {
                 let (id, kind, tasks) = self.tasks.get(&batch)?;
                 tracing::debug!(
                     batch = %id, task = task.0, run = runs.first, runs = runs.count,
                     attempt = attempt.0, runner = runner.0, "an attempt is given to a runner"
                 );
-                let attempt = Attempt {
+                let attempt = AttemptSpec {
                     id: attempt,
                     batch: id.clone(),
                     kind: *kind,
@@ -417,32 +434,34 @@ impl<W: Workers> Driver<W> {
                     kills,
                     models: None,
                 };
-                return self.command(runner, life, Command::Start(Box::new(attempt)));
+                return self.command(runner, life, RunnerCommand::Start(Box::new(attempt)));
             }
             Action::CancelAttempt { runner, life, attempt, reason } => {
-                return self.command(runner, life, Command::Cancel { attempt, reason });
+                return self.command(runner, life, RunnerCommand::Cancel { attempt, reason });
             }
             Action::DropPayload { payload, reason } => {
                 tracing::trace!(payload = payload.id.0, %reason, "payload dropped");
                 self.payloads.remove(&payload.id);
             }
             Action::Deliver { lease, batch, results } => self.deliver(lease, batch, results),
-            Action::Answer { request, answer } => self.answer(request, answer),
+            Action::Respond { request, answer } => self.answer(request, answer),
             // No ledger is kept here, and the core is not asked for records.
-            Action::Record(record @ Record::Submitted { .. }) => self.submitted = Some(record),
-            Action::Record(record) => {
+            Action::AppendRecord(record @ LedgerRecord::Submitted { .. }) => {
+                self.submitted = Some(record)
+            }
+            Action::AppendRecord(record) => {
                 if let Some(durable) = &self.durable {
-                    durable.happened(record, &self.payloads);
+                    durable.append_record(record, &self.payloads);
                 }
             }
-            Action::ForgetTasks { batch } => {
+            Action::DropTasks { batch } => {
                 self.tasks.remove(&batch);
             }
         }
         None
     }
 
-    fn start_runner(&mut self, runner: RunnerId, life: Life) {
+    fn start_runner(&mut self, runner: RunnerId, life: Incarnation) {
         tracing::debug!(%runner, %life, "runner starts");
         self.runners.insert(runner, life);
         self.workers.start(Reporter::new(runner, life, Arc::clone(&self.reports)));
@@ -451,26 +470,26 @@ impl<W: Workers> Driver<W> {
     fn command(
         &mut self,
         runner: RunnerId,
-        life: Life,
-        command: Command,
-    ) -> Option<(RunnerId, Life)> {
-        let heard = self.workers.tell(runner, life, command);
+        life: Incarnation,
+        command: RunnerCommand,
+    ) -> Option<(RunnerId, Incarnation)> {
+        let heard = self.workers.send(runner, life, command);
         (!heard).then_some((runner, life))
     }
 
-    fn answer(&mut self, request: RequestId, answer: Answer) {
+    fn answer(&mut self, request: RequestId, answer: Response) {
         let tasks = self.arriving.remove(&request);
         let mut lease = None;
         let mut payloads = Vec::new();
         match &answer {
-            Answer::Scheduled { batch: Some(key), .. } | Answer::Submitted { batch: key } => {
+            Response::Scheduled { batch: Some(key), .. } | Response::Submitted { batch: key } => {
                 if let (Some(tasks), Some(view)) = (tasks, self.core.batch_by_key(*key)) {
                     let entry = self.tasks.entry(*key);
                     let fresh = || (view.batch, view.kind, Vec::new());
                     entry.or_insert_with(fresh).2.extend(tasks);
                 }
             }
-            Answer::Collected(collected) => {
+            Response::Collected(collected) => {
                 payloads = collected.results.iter().map(|result| self.bytes_of(result)).collect();
                 let returns = Arc::clone(&self.returns);
                 lease = collected.lease.map(|lease| LeaseGuard { lease: Some(lease), returns });
@@ -485,8 +504,8 @@ impl<W: Workers> Driver<W> {
         }
         // Whoever asked may be gone: then the guard gives results back.
         if let Some(reply) = self.replies.remove(&request) {
-            let words = Reply { answer, payloads, lease };
-            if let Answer::Stopped(_) = words.answer {
+            let words = DriverResponse { answer, payloads, lease };
+            if let Response::Stopped(_) = words.answer {
                 return self.stopped(reply, words);
             }
             self.once_safe(move |safe| {
@@ -496,8 +515,8 @@ impl<W: Workers> Driver<W> {
     }
 
     /// Answers a stop: when the ledger is closed, and workers that came by themselves are gone.
-    fn stopped(&mut self, reply: oneshot::Sender<Result<Reply>>, words: Reply) {
-        let (farewell, runtime) = (self.workers.dismiss(), Handle::current());
+    fn stopped(&mut self, reply: oneshot::Sender<Result<DriverResponse>>, words: DriverResponse) {
+        let (farewell, runtime) = (self.workers.shut_down_workers(), Handle::current());
         let tell = move |safe: std::result::Result<(), Arc<str>>| {
             let answer = safe.map(|()| words).map_err(unsafe_yet);
             match farewell {
@@ -520,7 +539,7 @@ impl<W: Workers> Driver<W> {
     /// Does what others will rely on: not before it is safe in the ledger, if there is one.
     fn once_safe(&self, then: impl FnOnce(std::result::Result<(), Arc<str>>) + Send + 'static) {
         match &self.durable {
-            Some(durable) => durable.once_safe(then),
+            Some(durable) => durable.when_durable(then),
             None => then(Ok(())),
         }
     }
@@ -537,27 +556,27 @@ impl<W: Workers> Driver<W> {
         let returns = Arc::clone(&self.returns);
         let Some(sink) = self.sink.clone() else {
             let message = "there is no sink".into();
-            return returns.delivered(lease, Delivery::Failed { message });
+            return returns.delivered(lease, DeliveryOutcome::Failed { message });
         };
         let batch = self.core.batch_by_key(key).map_or_else(|| "".into(), |view| view.batch);
-        let results = results.iter().map(|result| Delivered {
+        let results = results.iter().map(|result| TaskPayloads {
             task_id: result.task,
             status: Arc::clone(&result.status),
             payloads: self.bytes_of(result),
         });
-        let parcel = Parcel { batch, key, results: results.collect() };
+        let parcel = BatchDelivery { batch, key, results: results.collect() };
         let runtime = Handle::current();
         self.once_safe(move |safe| {
             if let Err(message) = safe {
-                return returns.delivered(lease, Delivery::Failed { message });
+                return returns.delivered(lease, DeliveryOutcome::Failed { message });
             }
             runtime.spawn(async move {
                 // A sink that panics has not acknowledged anything.
                 let stored = tokio::spawn(async move { sink.deliver(parcel).await }).await;
                 let delivery = match stored {
-                    Ok(Ok(metrics)) => Delivery::Acknowledged { metrics },
-                    Ok(Err(message)) => Delivery::Failed { message: message.into() },
-                    Err(error) => Delivery::Failed { message: error.to_string().into() },
+                    Ok(Ok(metrics)) => DeliveryOutcome::Acknowledged { metrics },
+                    Ok(Err(message)) => DeliveryOutcome::Failed { message: message.into() },
+                    Err(error) => DeliveryOutcome::Failed { message: error.to_string().into() },
                 };
                 returns.delivered(lease, delivery);
             });

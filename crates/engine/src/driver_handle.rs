@@ -5,41 +5,43 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant as Moment;
 
-use rollway_core::{Answer, BatchId, Config, Core, Input, Request, RequestId, RunId, TaskId, Time};
-use rollway_data::ledger::Recovered;
+use rollway_core::{
+    BatchId, Core, CoreConfig, Input, Request, RequestId, Response, RunId, TaskId, Time,
+};
+use rollway_data::ledger::RecoveredLedger;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use crate::driver::{Driver, Message, Reply, Returns};
+use crate::driver::{Driver, DriverMessage, DriverResponse, ReturnQueue};
 use crate::error::{Error, Result};
-use crate::events::Observers;
-use crate::ledger_bridge::{Durable, Restored, Survivor};
-use crate::loop_lag::{Lag, LagMeter};
-use crate::runner_status::{self, RunnerStates, RunnerStatus};
+use crate::events::RunObservers;
+use crate::ledger_bridge::{LedgerBridge, RestoreReport, RestoredCoreBatch};
+use crate::loop_lag::{LoopLag, LoopLagMeter};
+use crate::runner_status::{self, RunnerStatus, RunnerStatusTable};
 use crate::sink::Sink;
 use crate::task::Task;
-use crate::workers::Workers;
+use crate::workers::RunnerBackend;
 
 /// How many messages may wait for the driver before senders wait too.
 const INBOX: usize = 16 * 1024;
 
 /// A handle on a running driver.
 #[derive(Clone, Debug)]
-pub(crate) struct Handle {
-    inbox: mpsc::Sender<Message>,
-    returns: Arc<Returns>,
+pub(crate) struct DriverHandle {
+    inbox: mpsc::Sender<DriverMessage>,
+    returns: Arc<ReturnQueue>,
     requests: Arc<AtomicU64>,
     /// What runners say about themselves.
-    states: RunnerStates,
+    states: RunnerStatusTable,
     /// The instant that the core calls zero.
     origin: Instant,
-    lag: LagMeter,
+    lag: LoopLagMeter,
 }
 
-impl Handle {
+impl DriverHandle {
     /// Starts a driver in the current runtime. It ends when the last handle is dropped.
-    pub(crate) fn spawn<W: Workers>(
-        config: Config,
+    pub(crate) fn spawn<W: RunnerBackend>(
+        config: CoreConfig,
         workers: W,
         sink: Option<Arc<dyn Sink>>,
     ) -> Self {
@@ -49,33 +51,34 @@ impl Handle {
     }
 
     /// Starts a driver that goes on where a ledger says that another ended.
-    pub(crate) fn restore<W: Workers>(
-        config: Config,
+    pub(crate) fn restore<W: RunnerBackend>(
+        config: CoreConfig,
         workers: W,
         sink: Option<Arc<dyn Sink>>,
-        durable: Durable,
-        recovered: Recovered,
-    ) -> Result<(Self, Restored)> {
-        let Recovered { batches, results, version, epoch, torn } = recovered;
-        let config = Config { records: true, epoch: epoch as u16, ..config };
+        durable: LedgerBridge,
+        recovered: RecoveredLedger,
+    ) -> Result<(Self, RestoreReport)> {
+        let RecoveredLedger { batches, results, version, epoch, torn } = recovered;
+        let config = CoreConfig { ledger: true, epoch: epoch as u16, ..config };
         let (handle, mut driver) = Self::new(config, workers, sink, Some(durable));
-        let survivors = batches.into_iter().map(Survivor::new).collect::<StdResult<Vec<_>, _>>();
+        let survivors =
+            batches.into_iter().map(RestoredCoreBatch::new).collect::<StdResult<Vec<_>, _>>();
         let survivors = survivors.map_err(Error::Ledger)?;
         let results: Vec<_> = results.into_iter().map(|(_, result)| result).collect();
-        let batches = survivors.iter().map(Survivor::summary).collect();
+        let batches = survivors.iter().map(RestoredCoreBatch::summary).collect();
         driver.restore(survivors, results.clone()).map_err(Error::Ledger)?;
         tokio::spawn(driver.run());
-        Ok((handle, Restored { batches, results, version, torn }))
+        Ok((handle, RestoreReport { batches, results, version, torn }))
     }
 
-    fn new<W: Workers>(
-        config: Config,
+    fn new<W: RunnerBackend>(
+        config: CoreConfig,
         workers: W,
         sink: Option<Arc<dyn Sink>>,
-        durable: Option<Durable>,
+        durable: Option<LedgerBridge>,
     ) -> (Self, Driver<W>) {
         let (inbox, receiver) = mpsc::channel(INBOX);
-        let returns = Arc::<Returns>::default();
+        let returns = Arc::<ReturnQueue>::default();
         let channel = (inbox.downgrade(), receiver);
         let core = Core::new(config);
         let states = workers.states();
@@ -85,22 +88,22 @@ impl Handle {
     }
 
     /// Returns how late the driver is. Asks nobody.
-    pub(crate) fn lag(&self) -> Lag {
+    pub(crate) fn lag(&self) -> LoopLag {
         self.lag.read()
     }
 
     /// Asks and waits for the answer. Dropping the future withdraws the request.
-    pub(crate) async fn ask(&self, what: Request, tasks: Vec<Arc<Task>>) -> Result<Reply> {
+    pub(crate) async fn ask(&self, what: Request, tasks: Vec<Arc<Task>>) -> Result<DriverResponse> {
         let request = RequestId(self.requests.fetch_add(1, Ordering::Relaxed));
         let (reply, answer) = oneshot::channel();
-        let message = Message::Asked { at: Moment::now(), request, what, tasks, reply };
+        let message = DriverMessage::Request { at: Moment::now(), request, what, tasks, reply };
         self.inbox.send(message).await.map_err(|_| Error::Closed)?;
         let mut guard = Withdraw { request: Some(request), returns: &self.returns };
         let reply = answer.await.map_err(|_| Error::Closed)?;
         guard.request = None;
         let reply = reply?;
         match reply.answer {
-            Answer::Refused(refusal) => Err(refusal.into()),
+            Response::Refused(refusal) => Err(refusal.into()),
             _ => Ok(reply),
         }
     }
@@ -115,7 +118,7 @@ impl Handle {
     ) -> Result<bool> {
         let what = Request::CancelRun { batch: batch.clone(), task, run };
         match self.ask(what, Vec::new()).await?.answer {
-            Answer::RunCancelled(cancelled) => {
+            Response::RunCancelled(cancelled) => {
                 tracing::info!(%batch, %task, %run, cancelled, reason, "run to be cancelled");
                 Ok(cancelled)
             }
@@ -139,23 +142,23 @@ impl Handle {
         let look = Box::new(move |core: &Core| {
             let _ = send.send(look(core));
         });
-        self.inbox.send(Message::Look(look)).await.map_err(|_| Error::Closed)?;
+        self.inbox.send(DriverMessage::Inspect(look)).await.map_err(|_| Error::Closed)?;
         seen.await.map_err(|_| Error::Closed)
     }
 
     pub(crate) async fn note_version(&self, version: u64) -> Result<()> {
         let (reply, noted) = oneshot::channel();
-        let message = Message::Version { version, reply };
+        let message = DriverMessage::SetModelVersion { version, reply };
         self.inbox.send(message).await.map_err(|_| Error::Closed)?;
         noted.await.map_err(|_| Error::Closed)?
     }
 
     /// Has everything that happens from now on told, beginning with what there is.
-    pub(crate) fn observe(&self, observers: Observers) {
+    pub(crate) fn observe(&self, observers: RunObservers) {
         if !observers.is_empty() {
             // Said before anything else, so that there is room.
             self.states.observed(&observers);
-            let _ = self.inbox.try_send(Message::Observe(observers));
+            let _ = self.inbox.try_send(DriverMessage::AddObservers(observers));
         }
     }
 }
@@ -163,13 +166,13 @@ impl Handle {
 /// Withdraws a request whose asker goes away before it is answered.
 struct Withdraw<'a> {
     request: Option<RequestId>,
-    returns: &'a Returns,
+    returns: &'a ReturnQueue,
 }
 
 impl Drop for Withdraw<'_> {
     fn drop(&mut self) {
         if let Some(request) = self.request {
-            self.returns.push(Input::Withdrawn { request });
+            self.returns.push(Input::RequestAbandoned { request });
         }
     }
 }

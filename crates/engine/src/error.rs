@@ -33,15 +33,15 @@ impl Error {
             Self::Refused(refusal) => match refusal {
                 Refusal::AlreadyActive { .. } => "already_active",
                 Refusal::NotRegistered { .. } => "not_registered",
-                Refusal::WrongKind { .. } => "wrong_batch_type",
+                Refusal::WrongBatchType { .. } => "wrong_batch_type",
                 Refusal::NotCollectable { .. } => "not_collectable",
                 Refusal::NoRuns { .. } => "no_runs",
                 Refusal::Limit { .. } => "limit",
                 Refusal::NotStarted => "not_started",
                 Refusal::Stopped => "stopped",
                 Refusal::TimedOut { .. } => "timed_out",
-                Refusal::CutShort { .. } => "tasks_cancelled",
-                Refusal::StillBusy { .. } => "wait_all_timed_out",
+                Refusal::TasksCancelled { .. } => "tasks_cancelled",
+                Refusal::WaitAllTimedOut { .. } => "wait_all_timed_out",
                 Refusal::Aborted { .. } => "aborted",
                 Refusal::BatchFailed { .. } => "batch_failed",
                 Refusal::SinkFailed { .. } => "sink_failed",
@@ -75,7 +75,7 @@ fn write_refusal(refusal: &Refusal, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     match refusal {
         Refusal::AlreadyActive { batch } => write!(f, "batch {batch} is already active"),
         Refusal::NotRegistered { batch } => write!(f, "batch {batch} is not registered"),
-        Refusal::WrongKind { batch, kind, expected } => {
+        Refusal::WrongBatchType { batch, kind, expected } => {
             write!(f, "batch {batch} is {kind}, expected {expected}")
         }
         Refusal::NotCollectable { batch } => {
@@ -100,11 +100,11 @@ fn write_refusal(refusal: &Refusal, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 _ => f.write_str("; nothing is lost, it can be finalized again"),
             }
         }
-        Refusal::CutShort { batch, finished, needed, expected } => {
+        Refusal::TasksCancelled { batch, finished, needed, expected } => {
             write!(f, "batch {batch} was cut short: {finished} of {expected} tasks finished, ")?;
             write!(f, "{needed} needed; abort it to keep what it has")
         }
-        Refusal::StillBusy { pending, running } => {
+        Refusal::WaitAllTimedOut { pending, running } => {
             write!(f, "timeout waiting for all tasks: {pending} runs pending, {running} running")
         }
         Refusal::Aborted { batch, reason } => write!(f, "batch {batch} was aborted: {reason}"),

@@ -3,4 +3,6 @@
 mod call;
 mod run;
 
-pub use self::run::{Call, Moment, Observer, Observers, Seen, What, now};
+pub use self::run::{
+    CallEvent, CallEventKind, RunEvent, RunEventKind, RunObserver, RunObservers, now,
+};

@@ -10,13 +10,13 @@ use rollway_config::Mode;
 use rollway_core::BatchResult;
 use rollway_core::metrics::Metrics;
 
-use crate::live_stats::Pulse;
+use crate::live_stats::LiveStats;
 
 /// Something that happened to a job.
 #[derive(Clone, Debug)]
-pub enum Event {
+pub enum JobEvent {
     /// Everything is open: from now on there are live numbers.
-    Pulse(Pulse),
+    Ready(LiveStats),
     /// Everything is ready; the loop begins.
     Began {
         /// What the job does.
@@ -86,7 +86,7 @@ pub enum Event {
         metrics: Metrics,
     },
     /// Something that a person should know.
-    Note(String),
+    Info(String),
     /// Something goes wrong that a person should look into, or does no longer.
     Alarm(Alarm),
 }
@@ -105,29 +105,29 @@ pub struct Alarm {
 }
 
 /// Sees events, one after the other. Must be quick: whatever takes long goes elsewhere.
-pub trait Watcher: Debug + Send + Sync + 'static {
+pub trait JobObserver: Debug + Send + Sync + 'static {
     /// Something happened.
-    fn saw(&self, event: &Event);
+    fn on_event(&self, event: &JobEvent);
 }
 
 /// All who watch a job. Clones are the same.
 #[derive(Clone, Debug, Default)]
-pub struct Watchers(Arc<Vec<Arc<dyn Watcher>>>);
+pub struct JobObservers(Arc<Vec<Arc<dyn JobObserver>>>);
 
-impl Watchers {
+impl JobObservers {
     /// Returns these watchers.
-    pub fn new(watchers: Vec<Arc<dyn Watcher>>) -> Self {
+    pub fn new(watchers: Vec<Arc<dyn JobObserver>>) -> Self {
         Self(Arc::new(watchers))
     }
 
     /// Returns these and one more.
     #[must_use]
-    pub fn and(&self, watcher: Arc<dyn Watcher>) -> Self {
+    pub fn with(&self, watcher: Arc<dyn JobObserver>) -> Self {
         Self::new(self.0.iter().cloned().chain([watcher]).collect())
     }
 
     /// Tells everybody.
-    pub fn tell(&self, event: &Event) {
-        self.0.iter().for_each(|watcher| watcher.saw(event));
+    pub fn emit(&self, event: &JobEvent) {
+        self.0.iter().for_each(|watcher| watcher.on_event(event));
     }
 }

@@ -8,21 +8,22 @@ use std::sync::{Arc, OnceLock};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use rollway_config::Config;
 use rollway_core::{
-    BatchId, BatchKey, BatchKind, BatchResult, BatchState, Ending, Payload, PayloadId,
-    Record as Fact, TaskSpec,
+    BatchId, BatchKey, BatchResult, BatchState, BatchType, LedgerRecord as Fact, Payload,
+    PayloadId, RecordedEnd, TaskSpec,
 };
 use rollway_data::ledger::{
-    Ledger, LedgerError, Note, Options, Record, Recovered, RecoveredBatch, RunEnd, TaskRecord,
+    BatchMark, Ledger, LedgerEntry, LedgerError, LedgerOptions, LedgerRunEnd, RecoveredBatch,
+    RecoveredLedger, TaskEntry,
 };
-use rollway_data::log::Torn;
+use rollway_data::log::TornTail;
 use tokio::sync::oneshot;
 
 use crate::error::Error;
-use crate::task::{Definition, Task};
+use crate::task::{Task, WorkflowDefinition};
 
 /// What a coordinator took up again when it was started on its ledger.
 #[derive(Clone, Debug, Default)]
-pub struct Restored {
+pub struct RestoreReport {
     /// The batches that had not ended, in the order of submission.
     pub batches: Vec<RestoredBatch>,
     /// The results of the last batches that had, in the order of their ends.
@@ -30,7 +31,7 @@ pub struct Restored {
     /// The newest version of the model that was noted.
     pub version: u64,
     /// What a crash had left half-written; nobody was ever told that it was safe.
-    pub torn: Option<Torn>,
+    pub torn: Option<TornTail>,
 }
 
 /// A batch that goes on where it was.
@@ -39,7 +40,7 @@ pub struct RestoredBatch {
     /// Its id.
     pub batch: BatchId,
     /// Whether it is trained on.
-    pub kind: BatchKind,
+    pub kind: BatchType,
     /// How many tasks it has.
     pub tasks: usize,
     /// How many of its runs had ended and are not run again.
@@ -47,21 +48,22 @@ pub struct RestoredBatch {
 }
 
 /// Returns the folder and the options of the ledger of a job. `None`: the job has no ledger.
-pub fn ledger_options(config: &Config) -> Option<(PathBuf, Options)> {
-    let options = Options { bytes_max: config.ledger.max_bytes, ..Options::new(config.job()) };
+pub fn ledger_options(config: &Config) -> Option<(PathBuf, LedgerOptions)> {
+    let options =
+        LedgerOptions { bytes_max: config.ledger.max_bytes, ..LedgerOptions::new(config.job()) };
     Some((config.ledger_dir()?, options))
 }
 
 /// A batch from the ledger, as the driver takes it up.
 #[derive(Debug)]
-pub(crate) struct Survivor {
+pub(crate) struct RestoredCoreBatch {
     pub(crate) batch: RecoveredBatch,
     pub(crate) tasks: Vec<Arc<Task>>,
 }
 
 /// A ledger in use.
 #[derive(Debug)]
-pub(crate) struct Durable {
+pub(crate) struct LedgerBridge {
     ledger: Ledger,
     /// A stop cancels and aborts what is unfinished in memory; the ledger keeps it for the next
     /// start.
@@ -70,9 +72,12 @@ pub(crate) struct Durable {
     broken: OnceLock<Arc<str>>,
 }
 
-impl Durable {
+impl LedgerBridge {
     /// Opens a ledger. Blocks.
-    pub(crate) fn open(dir: &Path, options: Options) -> Result<(Self, Recovered), LedgerError> {
+    pub(crate) fn open(
+        dir: &Path,
+        options: LedgerOptions,
+    ) -> Result<(Self, RecoveredLedger), LedgerError> {
         let (ledger, recovered) = Ledger::open(dir, options)?;
         Ok((Self { ledger, stopping: false, broken: OnceLock::new() }, recovered))
     }
@@ -101,7 +106,7 @@ impl Durable {
     pub(crate) fn submitted(&self, fact: &Fact, tasks: &[Arc<Task>]) {
         let Fact::Submitted { batch, id, kind, min_wait_num, .. } = fact else { return };
         let tasks = task_records(tasks);
-        self.append(Record::Submitted {
+        self.append(LedgerEntry::Submitted {
             key: *batch,
             batch: id,
             kind: *kind,
@@ -111,39 +116,41 @@ impl Durable {
     }
 
     /// Writes what happened to a batch later on.
-    pub(crate) fn happened(&self, fact: Fact, payloads: &HashMap<PayloadId, Bytes>) {
+    pub(crate) fn append_record(&self, fact: Fact, payloads: &HashMap<PayloadId, Bytes>) {
         let key = fact.batch();
         match fact {
             // It comes with its tasks: see `submitted`.
             Fact::Submitted { .. } => {}
             Fact::RunEnded { task, run, ending, .. } => {
                 let end = match ending {
-                    Ending::Succeeded { payload, metrics } => {
+                    RecordedEnd::Succeeded { payload, metrics } => {
                         let bytes = |payload: Payload| payloads.get(&payload.id).cloned();
-                        RunEnd::Succeeded { payload: payload.and_then(bytes), metrics }
+                        LedgerRunEnd::Succeeded { payload: payload.and_then(bytes), metrics }
                     }
-                    Ending::Failed { kind, message } => RunEnd::Failed { kind, message },
-                    Ending::Cancelled { .. } if self.stopping => return,
-                    Ending::Cancelled { reason } => RunEnd::Cancelled(reason),
+                    RecordedEnd::Failed { kind, message } => LedgerRunEnd::Failed { kind, message },
+                    RecordedEnd::Cancelled { .. } if self.stopping => return,
+                    RecordedEnd::Cancelled { reason } => LedgerRunEnd::Cancelled(reason),
                 };
-                self.append(Record::RunEnded { key, task, run, end: &end });
+                self.append(LedgerEntry::RunEnded { key, task, run, end: &end });
             }
-            Fact::Cut { .. } | Fact::GivenUp { .. } if self.stopping => {}
-            Fact::Cut { reason, keep, .. } => self.note(key, &Note::Cut { reason, keep }),
-            Fact::GivenUp { reason, .. } => self.note(key, &Note::GivenUp(reason)),
-            Fact::Offered { .. } => self.note(key, &Note::Offered),
-            Fact::Ended(result) if self.stopping && result.state == BatchState::Aborted => {}
-            Fact::Ended(result) => self.append(Record::BatchEnded(&result)),
+            Fact::Truncated { .. } | Fact::Aborting { .. } if self.stopping => {}
+            Fact::Truncated { reason, keep, .. } => {
+                self.note(key, &BatchMark::Cut { reason, keep })
+            }
+            Fact::Aborting { reason, .. } => self.note(key, &BatchMark::GivenUp(reason)),
+            Fact::DeliveryStarted { .. } => self.note(key, &BatchMark::Offered),
+            Fact::Closed(result) if self.stopping && result.state == BatchState::Aborted => {}
+            Fact::Closed(result) => self.append(LedgerEntry::BatchEnded(&result)),
         }
     }
 
     /// Writes the version of the model, and answers when that is safe.
     pub(crate) fn version(&self, version: u64, reply: oneshot::Sender<crate::Result<()>>) {
-        if let Err(error) = self.ledger.append(Record::Version(version)) {
+        if let Err(error) = self.ledger.append(LedgerEntry::Version(version)) {
             let _ = reply.send(Err(Error::Ledger(error.to_string())));
             return;
         }
-        self.once_safe(move |safe| {
+        self.when_durable(move |safe| {
             let _ = reply.send(safe.map_err(|error| Error::Ledger(error.to_string())));
         });
     }
@@ -159,7 +166,7 @@ impl Durable {
 
     /// Calls `then` once everything that was written before is safe, or with what is in the way:
     /// at once, or from another thread, which it must not keep waiting.
-    pub(crate) fn once_safe(&self, then: impl FnOnce(Result<(), Arc<str>>) + Send + 'static) {
+    pub(crate) fn when_durable(&self, then: impl FnOnce(Result<(), Arc<str>>) + Send + 'static) {
         if let Some(message) = self.broken.get() {
             return then(Err(Arc::clone(message)));
         }
@@ -171,11 +178,11 @@ impl Durable {
         }));
     }
 
-    fn note(&self, key: BatchKey, note: &Note) {
-        self.append(Record::Noted { key, note });
+    fn note(&self, key: BatchKey, note: &BatchMark) {
+        self.append(LedgerEntry::Noted { key, note });
     }
 
-    fn append(&self, record: Record<'_>) {
+    fn append(&self, record: LedgerEntry<'_>) {
         // The core does not contradict itself, and batches that are too large are not let in.
         if let Err(error) = self.ledger.append(record) {
             let message = format!("a record is missing, start again: {error}");
@@ -185,7 +192,7 @@ impl Durable {
     }
 }
 
-impl Survivor {
+impl RestoredCoreBatch {
     pub(crate) fn new(mut batch: RecoveredBatch) -> Result<Self, String> {
         let records = std::mem::take(&mut batch.tasks);
         let tasks = tasks(&records, batch.kind)
@@ -204,7 +211,7 @@ impl Survivor {
 
     /// Returns what the core has to be told, in order. `keep` puts the bytes of a payload aside and
     /// returns their number.
-    pub(crate) fn facts(
+    pub(crate) fn restore_inputs(
         self,
         tasks: Vec<TaskSpec>,
         mut keep: impl FnMut(Bytes) -> Payload,
@@ -213,26 +220,26 @@ impl Survivor {
         let submitted = Fact::Submitted { batch: key, id, kind, min_wait_num, tasks };
         let ended = ended.into_iter().map(move |(task, run, end)| {
             let ending = match end {
-                RunEnd::Succeeded { payload, metrics } => {
-                    Ending::Succeeded { payload: payload.map(&mut keep), metrics }
+                LedgerRunEnd::Succeeded { payload, metrics } => {
+                    RecordedEnd::Succeeded { payload: payload.map(&mut keep), metrics }
                 }
-                RunEnd::Failed { kind, message } => Ending::Failed { kind, message },
-                RunEnd::Cancelled(reason) => Ending::Cancelled { reason },
+                LedgerRunEnd::Failed { kind, message } => RecordedEnd::Failed { kind, message },
+                LedgerRunEnd::Cancelled(reason) => RecordedEnd::Cancelled { reason },
             };
             Fact::RunEnded { batch: key, task, run, ending }
         });
         let notes = notes.into_iter().map(move |note| match note {
-            Note::Cut { reason, keep } => Fact::Cut { batch: key, reason, keep },
-            Note::Offered => Fact::Offered { batch: key },
-            Note::GivenUp(reason) => Fact::GivenUp { batch: key, reason },
+            BatchMark::Cut { reason, keep } => Fact::Truncated { batch: key, reason, keep },
+            BatchMark::Offered => Fact::DeliveryStarted { batch: key },
+            BatchMark::GivenUp(reason) => Fact::Aborting { batch: key, reason },
         });
         [submitted].into_iter().chain(ended).chain(notes)
     }
 }
 
 /// Returns tasks as the ledger keeps them; a workflow that neighbours have in common is kept once.
-fn task_records(tasks: &[Arc<Task>]) -> Vec<TaskRecord> {
-    let mut last: Option<(&Definition, Bytes)> = None;
+fn task_records(tasks: &[Arc<Task>]) -> Vec<TaskEntry> {
+    let mut last: Option<(&WorkflowDefinition, Bytes)> = None;
     let mut records = Vec::with_capacity(tasks.len());
     for task in tasks {
         let common = task.definition.as_deref().map(|definition| match &last {
@@ -243,7 +250,7 @@ fn task_records(tasks: &[Arc<Task>]) -> Vec<TaskRecord> {
                 bytes
             }
         });
-        records.push(TaskRecord {
+        records.push(TaskEntry {
             workflow: Arc::clone(&task.workflow),
             common,
             repeat_times: task.repeat_times,
@@ -254,8 +261,8 @@ fn task_records(tasks: &[Arc<Task>]) -> Vec<TaskRecord> {
 }
 
 /// Returns the tasks of a batch; none: a workflow cannot be read.
-fn tasks(records: &[TaskRecord], kind: BatchKind) -> Option<Vec<Arc<Task>>> {
-    let mut last: Option<(&Bytes, Arc<Definition>)> = None;
+fn tasks(records: &[TaskEntry], kind: BatchType) -> Option<Vec<Arc<Task>>> {
+    let mut last: Option<(&Bytes, Arc<WorkflowDefinition>)> = None;
     let mut tasks = Vec::with_capacity(records.len());
     for record in records {
         let definition = match (&record.common, &last) {
@@ -273,7 +280,7 @@ fn tasks(records: &[TaskRecord], kind: BatchKind) -> Option<Vec<Arc<Task>>> {
             workflow: Arc::clone(&record.workflow),
             definition,
             repeat_times: record.repeat_times,
-            is_eval: kind == BatchKind::Eval,
+            is_eval: kind == BatchType::Eval,
             body: record.bytes.clone(),
         }));
     }
@@ -281,7 +288,7 @@ fn tasks(records: &[TaskRecord], kind: BatchKind) -> Option<Vec<Arc<Task>>> {
 }
 
 /// Returns a workflow as bytes: two texts behind their lengths, and the body.
-fn pack(definition: &Definition) -> Bytes {
+fn pack(definition: &WorkflowDefinition) -> Bytes {
     let mut bytes = BytesMut::new();
     for text in [&definition.encoding, &definition.task_encoding] {
         bytes.put_u32_le(text.len() as u32);
@@ -291,14 +298,14 @@ fn pack(definition: &Definition) -> Bytes {
     bytes.freeze()
 }
 
-fn unpack(mut bytes: Bytes) -> Option<Definition> {
+fn unpack(mut bytes: Bytes) -> Option<WorkflowDefinition> {
     let mut text = || {
         let length = bytes.try_get_u32_le().ok()? as usize;
         let text = (length <= bytes.len()).then(|| bytes.split_to(length))?;
         std::str::from_utf8(&text).ok().map(Arc::<str>::from)
     };
     let (encoding, task_encoding) = (text()?, text()?);
-    Some(Definition { encoding, task_encoding, body: bytes })
+    Some(WorkflowDefinition { encoding, task_encoding, body: bytes })
 }
 
 #[cfg(test)]
@@ -310,13 +317,13 @@ mod tests {
     #[test]
     fn nothing_is_safe_once_a_record_is_missing() -> Result<(), Box<dyn std::error::Error>> {
         let folder = tempfile::tempdir()?;
-        let (durable, _) = Durable::open(folder.path(), Options::new("job"))?;
-        durable.once_safe(|safe| assert_eq!(safe, Ok(())));
-        let ending = Ending::Failed { kind: FailureKind::Workflow, message: "x".into() };
+        let (durable, _) = LedgerBridge::open(folder.path(), LedgerOptions::new("job"))?;
+        durable.when_durable(|safe| assert_eq!(safe, Ok(())));
+        let ending = RecordedEnd::Failed { kind: FailureKind::Workflow, message: "x".into() };
         let (batch, task, run) = (BatchKey(7), TaskId(0), RunId(0));
-        durable.happened(Fact::RunEnded { batch, task, run, ending }, &HashMap::new());
+        durable.append_record(Fact::RunEnded { batch, task, run, ending }, &HashMap::new());
         let (send, safe) = std::sync::mpsc::channel();
-        durable.once_safe(move |done| send.send(done).unwrap_or_default());
+        durable.when_durable(move |done| send.send(done).unwrap_or_default());
         assert!(safe.recv()?.is_err_and(|message| message.contains("a record is missing")));
         Ok(())
     }

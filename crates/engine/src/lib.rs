@@ -28,19 +28,22 @@ mod workers;
 
 pub use rollway_config as config;
 
-pub use crate::coordinator::{Glance, RolloutCoordinator};
+pub use crate::coordinator::{CoreSnapshot, RolloutCoordinator};
 pub use crate::error::{Error, Result};
-pub use crate::ledger_bridge::{Restored, RestoredBatch, ledger_options};
-pub use crate::loop_lag::Lag;
-pub use crate::reader_server::{Offer, OfferError};
-pub use crate::run_outcome::RunEnd;
-pub use crate::runner_status::{RunnerStates, RunnerStatus, Stages};
-pub use crate::scheduler::{Collect, Collected, Scheduler};
-pub use crate::sink::{Delivered, Parcel, PipelineSink, Place, Sink, SinkError, Stored};
-pub use crate::task::{Definition, Task};
+pub use crate::ledger_bridge::{RestoreReport, RestoredBatch, ledger_options};
+pub use crate::loop_lag::LoopLag;
+pub use crate::reader_server::{JobReaderServer, JobReaderServerError};
+pub use crate::run_outcome::ReportedOutcome;
+pub use crate::runner_status::{RunStages, RunnerStatus, RunnerStatusTable};
+pub use crate::scheduler::{BatchResults, CollectOptions, Scheduler};
+pub use crate::sink::{
+    BatchDelivery, BufferTarget, DeliveryResult, PipelineSink, Sink, SinkError, TaskPayloads,
+};
+pub use crate::task::{Task, WorkflowDefinition};
 pub use crate::workers::{
-    Attempt, Blame, CallsOf, ChildOptions, Children, Command, Concurrency, Ended, Gated,
-    GatewayKeys, Launched, Launcher, Local, ModelAccess, ModelKeys, Processes, Ray, RayOptions,
-    Registry, Reporter, RunContext, RunError, RunModel, RunOutput, RunResult, Running, Said,
-    Ticket, Whereabouts, Workers, Workflow, cluster, supervisor,
+    AttemptSpec, BackendReport, CallLookupFn, Concurrency, GatewayRunKeys, LaunchSpec,
+    LaunchStatus, LaunchedProcess, Launcher, LocalLauncher, LocalRunners, ModelAccess, ProcessExit,
+    RayLauncher, RayLauncherOptions, Reporter, RunContext, RunError, RunFuture, RunKeyIssuer,
+    RunModel, RunOutcome, RunOutput, RunnerBackend, RunnerCommand, Suspect, WithModelAccess,
+    WorkerPool, WorkerPoolOptions, Workflow, WorkflowRegistry, cluster, supervisor,
 };

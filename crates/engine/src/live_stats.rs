@@ -4,44 +4,44 @@ use std::fmt::{self, Debug};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rollway_core::{BatchId, Counters, RunId, RunnerState, TaskId};
-use rollway_data::buffer::Usage;
-use rollway_gateway::gateway::Handle;
+use rollway_data::buffer::QueueUsage;
+use rollway_gateway::gateway::GatewayHandle;
 
-use crate::coordinator::{Glance, RolloutCoordinator};
-use crate::loop_lag::Lag;
+use crate::coordinator::{CoreSnapshot, RolloutCoordinator};
+use crate::loop_lag::LoopLag;
 use crate::runner_status::RunnerStatus;
 use crate::sink::PipelineSink;
 
 /// Live numbers. Clones are the same; they outlive the explorer, and stand still then.
 #[derive(Clone, Debug)]
-pub struct Pulse(Arc<Mutex<Inner>>);
+pub struct LiveStats(Arc<Mutex<Inner>>);
 
 #[derive(Debug)]
 struct Inner {
     /// None once the explorer is gone: a pulse keeps nothing alive.
-    source: Option<Source>,
-    last: Beat,
-    whole: Arc<Whole>,
+    source: Option<StatsSource>,
+    last: StatsSample,
+    whole: Arc<MetricsSnapshot>,
 }
 
 #[derive(Clone)]
-struct Source {
+struct StatsSource {
     coordinator: RolloutCoordinator,
-    gateway: Handle,
+    gateway: GatewayHandle,
     sink: Option<Arc<PipelineSink>>,
 }
 
 /// Everything that metrics show of an explorer at one moment.
 #[derive(Clone, Debug, Default)]
-pub struct Whole {
-    pub glance: Glance,
-    pub lag: Lag,
-    pub buffer: Option<Usage>,
+pub struct MetricsSnapshot {
+    pub glance: CoreSnapshot,
+    pub lag: LoopLag,
+    pub buffer: Option<QueueUsage>,
     /// Metrics of the gateway, as OpenMetrics without the line that ends them.
     pub gateway: String,
 }
 
-impl Debug for Source {
+impl Debug for StatsSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Source").field("coordinator", &self.coordinator).finish_non_exhaustive()
     }
@@ -49,7 +49,7 @@ impl Debug for Source {
 
 /// The numbers of a moment, since the process was started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Beat {
+pub struct StatsSample {
     /// Runs that wait for a runner.
     pub pending: u64,
     /// Runs under way.
@@ -72,31 +72,31 @@ pub struct Beat {
     pub answer_tokens: u64,
 }
 
-impl Pulse {
+impl LiveStats {
     /// Returns live statistics of a coordinator; without a gateway they stay empty.
     pub fn new(
         coordinator: RolloutCoordinator,
-        gateway: Option<Handle>,
+        gateway: Option<GatewayHandle>,
         sink: Option<Arc<PipelineSink>>,
     ) -> Self {
-        let source = gateway.map(|gateway| Source { coordinator, gateway, sink });
-        let (last, whole) = (Beat::default(), Arc::default());
+        let source = gateway.map(|gateway| StatsSource { coordinator, gateway, sink });
+        let (last, whole) = (StatsSample::default(), Arc::default());
         Self(Arc::new(Mutex::new(Inner { source, last, whole })))
     }
 
     /// Returns the numbers of now; of an explorer that is gone, those of its end.
-    pub async fn beat(&self) -> Beat {
-        let Some(Source { coordinator, gateway, .. }) = self.lock().source.clone() else {
+    pub async fn sample(&self) -> StatsSample {
+        let Some(StatsSource { coordinator, gateway, .. }) = self.lock().source.clone() else {
             return self.lock().last;
         };
-        let Ok((counters, states)) = coordinator.at_a_glance().await else {
+        let Ok((counters, states)) = coordinator.counters_and_states().await else {
             return self.lock().last;
         };
         let tokens = gateway.tokens();
-        let beat = Beat {
+        let beat = StatsSample {
             prompt_tokens: tokens.prompt,
             answer_tokens: tokens.answer,
-            ..Beat::of(&counters, &states)
+            ..StatsSample::of(&counters, &states)
         };
         self.lock().last = beat;
         beat
@@ -132,14 +132,14 @@ impl Pulse {
     }
 
     /// Returns everything that metrics show; of an explorer that is gone, as it was at its end.
-    pub async fn whole(&self) -> Arc<Whole> {
-        let Some(Source { coordinator, gateway, sink }) = self.lock().source.clone() else {
+    pub async fn metrics(&self) -> Arc<MetricsSnapshot> {
+        let Some(StatsSource { coordinator, gateway, sink }) = self.lock().source.clone() else {
             return Arc::clone(&self.lock().whole);
         };
-        let Ok(glance) = coordinator.glance().await else {
+        let Ok(glance) = coordinator.snapshot().await else {
             return Arc::clone(&self.lock().whole);
         };
-        let whole = Arc::new(Whole {
+        let whole = Arc::new(MetricsSnapshot {
             glance,
             lag: coordinator.lag(),
             buffer: sink.and_then(|sink| sink.buffer()?.usage()),
@@ -151,13 +151,13 @@ impl Pulse {
 
     /// Lets go of the explorer, whose end these numbers are then.
     pub async fn freeze(&self) {
-        self.whole().await;
-        self.beat().await;
-        self.let_go();
+        self.metrics().await;
+        self.sample().await;
+        self.detach();
     }
 
     /// Releases the coordinator without a last sample.
-    pub fn let_go(&self) {
+    pub fn detach(&self) {
         let source = self.lock().source.take();
         drop(source);
     }
@@ -167,11 +167,11 @@ impl Pulse {
     }
 }
 
-impl Beat {
+impl StatsSample {
     fn of(counters: &Counters, states: &[RunnerState]) -> Self {
         let is_up = |state: &RunnerState| match state {
             RunnerState::Idle | RunnerState::Busy(_) | RunnerState::Cancelling(_) => true,
-            RunnerState::Starting | RunnerState::Broken | RunnerState::Gone => false,
+            RunnerState::Starting | RunnerState::Broken | RunnerState::Stopped => false,
         };
         let is_busy = |state: &RunnerState| matches!(state, RunnerState::Busy(_));
         let count = |is: &dyn Fn(&RunnerState) -> bool| {

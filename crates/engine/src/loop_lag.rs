@@ -16,7 +16,7 @@ const DIGITS: u8 = 1;
 
 /// Lag of the driver since it was started.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Lag {
+pub struct LoopLag {
     /// Of the oldest message of the last turn; while a turn lasts longer than that, the turn.
     pub last: Duration,
     /// Maximum of all messages.
@@ -35,13 +35,13 @@ pub struct Lag {
     histogram: Histogram<u64>,
 }
 
-impl Default for Lag {
+impl Default for LoopLag {
     fn default() -> Self {
         Totals::default().lag(Duration::ZERO)
     }
 }
 
-impl Lag {
+impl LoopLag {
     /// Returns the lag since `earlier`. The longest times are known only with the precision of the
     /// histogram.
     #[must_use]
@@ -75,7 +75,7 @@ impl Lag {
 
 /// Meter of the driver's lag. Cheap to clone; clones share state.
 #[derive(Clone, Debug)]
-pub(crate) struct LagMeter(Arc<LagMeterState>);
+pub(crate) struct LoopLagMeter(Arc<LagMeterState>);
 
 #[derive(Debug)]
 struct LagMeterState {
@@ -111,8 +111,8 @@ impl Default for Totals {
 
 impl Totals {
     /// Returns the totals while a turn has lasted for `current`.
-    fn lag(&self, current: Duration) -> Lag {
-        let mut lag = Lag {
+    fn lag(&self, current: Duration) -> LoopLag {
+        let mut lag = LoopLag {
             last: self.last.max(current),
             max: self.max.max(current),
             p99: Duration::ZERO,
@@ -127,7 +127,7 @@ impl Totals {
     }
 }
 
-impl Default for LagMeter {
+impl Default for LoopLagMeter {
     fn default() -> Self {
         Self(Arc::new(LagMeterState {
             origin: Instant::now(),
@@ -137,7 +137,7 @@ impl Default for LagMeter {
     }
 }
 
-impl LagMeter {
+impl LoopLagMeter {
     /// Records the begin of a turn.
     pub(crate) fn begin(&self, now: Instant) {
         let since = nanos(now.saturating_duration_since(self.0.origin)).max(1);
@@ -162,7 +162,7 @@ impl LagMeter {
     }
 
     /// Returns the lag up to now.
-    pub(crate) fn read(&self) -> Lag {
+    pub(crate) fn read(&self) -> LoopLag {
         let totals = self.0.totals.lock();
         let current = match self.0.turn.load(Ordering::Relaxed) {
             0 => 0,
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn one_late_message_of_a_hundred_is_the_maximum_and_not_the_p99() {
-        let meter = LagMeter::default();
+        let meter = LoopLagMeter::default();
         let began = meter.0.origin;
         let now = began + Duration::from_secs(1);
         let mut arrived = vec![now - Duration::from_micros(90); 99];

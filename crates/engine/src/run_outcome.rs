@@ -8,7 +8,7 @@ use rollway_core::metrics::Metrics;
 
 /// How a run ended.
 #[derive(Clone, Debug)]
-pub enum RunEnd {
+pub enum ReportedOutcome {
     /// Well.
     Succeeded {
         /// Its experiences; none in eval.

@@ -11,11 +11,11 @@ mod stages;
 mod status;
 mod table;
 
-pub use self::stages::Stages;
+pub use self::stages::RunStages;
 pub use self::status::RunnerStatus;
 pub(crate) use self::status::all;
-pub(crate) use self::table::Known;
-pub use self::table::RunnerStates;
+pub(crate) use self::table::LaunchState;
+pub use self::table::RunnerStatusTable;
 
 /// What a run is at before its workflow says anything.
 pub(crate) const RUNNING: &str = "running";

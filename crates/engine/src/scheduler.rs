@@ -5,22 +5,22 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rollway_core::{
-    Answer, BatchId, BatchKind, BatchView, Config, Counters, Outcome, Request, RunId, RunnerView,
-    Status, StopReport, TaskId, Unresponsive,
+    BatchId, BatchType, BatchView, CollectOutcome, CoreConfig, Counters, Request, Response, RunId,
+    RunnerView, Status, StopReport, TaskId, UnresponsivePolicy,
 };
 
-use crate::driver::Reply;
-use crate::driver_handle::Handle;
+use crate::driver::DriverResponse;
+use crate::driver_handle::DriverHandle;
 use crate::error::{Error, Result};
-use crate::events::Observers;
-use crate::loop_lag::Lag;
+use crate::events::RunObservers;
+use crate::loop_lag::LoopLag;
 use crate::runner_status::RunnerStatus;
 use crate::task::Task;
-use crate::workers::Workers;
+use crate::workers::RunnerBackend;
 
 /// How long to wait for results, and what to do with what is missing then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Collect {
+pub struct CollectOptions {
     /// How many tasks are enough; none: all.
     pub min_num: Option<u32>,
     /// How long to wait; none: as long as anything moves.
@@ -31,7 +31,7 @@ pub struct Collect {
     pub return_partial_tasks: bool,
 }
 
-impl Default for Collect {
+impl Default for CollectOptions {
     fn default() -> Self {
         Self {
             min_num: None,
@@ -44,9 +44,9 @@ impl Default for Collect {
 
 /// Results of a batch.
 #[derive(Clone, Debug)]
-pub struct Collected {
+pub struct BatchResults {
     /// Why now.
-    pub outcome: Outcome,
+    pub outcome: CollectOutcome,
     /// How many tasks were expected.
     pub expected: u64,
     /// How the tasks ended, by task id.
@@ -58,20 +58,20 @@ pub struct Collected {
 /// Runs tasks on a pool of runners. Clones share one pool, which ends with the last of them.
 #[derive(Clone, Debug)]
 pub struct Scheduler {
-    handle: Handle,
+    handle: DriverHandle,
 }
 
 impl Scheduler {
     /// Returns a scheduler that does nothing until it is started. Must be called in a tokio
     /// runtime, which it lives in.
-    pub fn new(config: Config, workers: impl Workers) -> Self {
-        Self { handle: Handle::spawn(config, workers, None) }
+    pub fn new(config: CoreConfig, workers: impl RunnerBackend) -> Self {
+        Self { handle: DriverHandle::spawn(config, workers, None) }
     }
 
     /// Has these see everything that happens, beginning with what there is. To be said before
     /// anything is asked.
     #[must_use]
-    pub fn observed(self, observers: Observers) -> Self {
+    pub fn observed(self, observers: RunObservers) -> Self {
         self.handle.observe(observers);
         self
     }
@@ -80,7 +80,7 @@ impl Scheduler {
     /// are ready and how many there should be.
     pub async fn start(&self) -> Result<(u32, u32)> {
         match self.ask(Request::Start).await?.answer {
-            Answer::Started { ready, wanted } => Ok((ready, wanted)),
+            Response::Started { ready, wanted } => Ok((ready, wanted)),
             other => unreachable!("a start is answered by a start: {other:?}"),
         }
     }
@@ -89,7 +89,7 @@ impl Scheduler {
     /// end. Says what was left behind. Results can still be collected.
     pub async fn stop(&self, timeout: Duration) -> Result<StopReport> {
         match self.ask(Request::Stop { timeout }).await?.answer {
-            Answer::Stopped(report) => Ok(report),
+            Response::Stopped(report) => Ok(report),
             other => unreachable!("a stop is answered by a stop: {other:?}"),
         }
     }
@@ -97,7 +97,7 @@ impl Scheduler {
     /// Adds tasks to a batch. It is an eval batch if its first task is for eval.
     pub async fn schedule(&self, tasks: Vec<Task>, batch: impl Into<BatchId>) -> Result<()> {
         let eval = tasks.first().is_some_and(|task| task.is_eval);
-        let kind = if eval { BatchKind::Eval } else { BatchKind::Train };
+        let kind = if eval { BatchType::Eval } else { BatchType::Train };
         let what = Request::Schedule { batch: batch.into(), kind, tasks: Vec::new() };
         let tasks = tasks.into_iter().map(Arc::new).collect();
         self.handle.ask(what, tasks).await.map(|_| ())
@@ -107,9 +107,9 @@ impl Scheduler {
     pub async fn get_payload_results(
         &self,
         batch: impl Into<BatchId>,
-        how: Collect,
-    ) -> Result<Collected> {
-        let Collect { min_num, timeout, clear_timeout_tasks, return_partial_tasks } = how;
+        how: CollectOptions,
+    ) -> Result<BatchResults> {
+        let CollectOptions { min_num, timeout, clear_timeout_tasks, return_partial_tasks } = how;
         let batch = batch.into();
         let what =
             Request::Collect { batch, min_num, timeout, clear_timeout_tasks, return_partial_tasks };
@@ -120,7 +120,7 @@ impl Scheduler {
     pub async fn get_statuses(
         &self,
         batch: impl Into<BatchId>,
-        how: Collect,
+        how: CollectOptions,
     ) -> Result<Vec<(TaskId, Arc<Status>)>> {
         Ok(self.get_payload_results(batch, how).await?.statuses)
     }
@@ -129,7 +129,7 @@ impl Scheduler {
     pub async fn drain_batch_payload_results(
         &self,
         batch: impl Into<BatchId>,
-    ) -> Result<Collected> {
+    ) -> Result<BatchResults> {
         Ok(receive(self.ask(Request::Drain { batch: batch.into() }).await?))
     }
 
@@ -144,7 +144,7 @@ impl Scheduler {
         &self,
         batch: impl Into<BatchId>,
         return_partial_tasks: bool,
-        unresponsive: Unresponsive,
+        unresponsive: UnresponsivePolicy,
     ) -> Result<()> {
         let what = Request::Abort {
             batch: batch.into(),
@@ -212,25 +212,25 @@ impl Scheduler {
 
     /// Returns how late the driver is: how long messages wait until they are applied. Asks nobody,
     /// so that it tells the truth of a driver that is stuck too.
-    pub fn lag(&self) -> Lag {
+    pub fn lag(&self) -> LoopLag {
         self.handle.lag()
     }
 
-    async fn ask(&self, what: Request) -> Result<Reply> {
+    async fn ask(&self, what: Request) -> Result<DriverResponse> {
         self.handle.ask(what, Vec::new()).await
     }
 }
 
 /// Takes results over: from here on they are the caller's.
-fn receive(reply: Reply) -> Collected {
-    let Reply { answer, payloads, lease } = reply;
-    let Answer::Collected(collected) = answer else {
+fn receive(reply: DriverResponse) -> BatchResults {
+    let DriverResponse { answer, payloads, lease } = reply;
+    let Response::Collected(collected) = answer else {
         unreachable!("collecting is answered by results: {answer:?}")
     };
     if let Some(lease) = lease {
         lease.take();
     }
-    Collected {
+    BatchResults {
         outcome: collected.outcome,
         expected: collected.expected,
         statuses: collected
@@ -246,6 +246,6 @@ impl Error {
     /// Tells whether time was up.
     pub const fn timed_out(&self) -> bool {
         use rollway_core::Refusal;
-        matches!(self, Self::Refused(Refusal::TimedOut { .. } | Refusal::StillBusy { .. }))
+        matches!(self, Self::Refused(Refusal::TimedOut { .. } | Refusal::WaitAllTimedOut { .. }))
     }
 }

@@ -17,23 +17,23 @@ use bytes::Bytes;
 use rollway_core::metrics::Metrics;
 use rollway_core::{BatchId, BatchKey, Status, TaskId};
 
-pub use self::buffer_target::Place;
+pub use self::buffer_target::BufferTarget;
 pub use self::pipeline::PipelineSink;
 
 /// The results of a batch on their way to the sink.
 #[derive(Clone, Debug)]
-pub struct Parcel {
+pub struct BatchDelivery {
     /// The batch.
     pub batch: BatchId,
     /// Which life of that id.
     pub key: BatchKey,
     /// The results, by task id.
-    pub results: Vec<Delivered>,
+    pub results: Vec<TaskPayloads>,
 }
 
 /// The result of one task.
 #[derive(Clone, Debug)]
-pub struct Delivered {
+pub struct TaskPayloads {
     /// Which task.
     pub task_id: TaskId,
     /// How it ended.
@@ -43,16 +43,22 @@ pub struct Delivered {
 }
 
 /// What a sink answers: metrics of its own, or what went wrong.
-pub type Stored = Result<Metrics, String>;
+pub type DeliveryResult = Result<Metrics, String>;
 
 /// Takes experiences, and says so when they are safe.
 pub trait Sink: Send + Sync + 'static {
     /// Stores the results of a batch. A parcel whose outcome nobody learned comes again: taking it
     /// twice must have the effect of taking it once.
-    fn deliver(&self, parcel: Parcel) -> Pin<Box<dyn Future<Output = Stored> + Send + '_>>;
+    fn deliver(
+        &self,
+        parcel: BatchDelivery,
+    ) -> Pin<Box<dyn Future<Output = DeliveryResult> + Send + '_>>;
 
     /// Stores experiences that belong to no batch.
-    fn process(&self, payloads: Vec<Bytes>) -> Pin<Box<dyn Future<Output = Stored> + Send + '_>>;
+    fn process(
+        &self,
+        payloads: Vec<Bytes>,
+    ) -> Pin<Box<dyn Future<Output = DeliveryResult> + Send + '_>>;
 }
 
 /// Why there is no sink for a configuration.

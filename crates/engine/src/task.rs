@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 /// A workflow as it travels to a worker, once, however many tasks refer to it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Definition {
+pub struct WorkflowDefinition {
     /// What the body is: `name`, `cloudpickle` or the like.
     pub encoding: Arc<str>,
     /// What the bodies of its tasks are: `json`, `pickle` or the like.
@@ -21,7 +21,7 @@ pub struct Task {
     /// The name under which the workflow is registered where it runs.
     pub workflow: Arc<str>,
     /// The workflow itself, for workers that do not have it; none: the name says it all.
-    pub definition: Option<Arc<Definition>>,
+    pub definition: Option<Arc<WorkflowDefinition>>,
     /// How many runs are wanted; at least one.
     pub repeat_times: u32,
     /// Whether it is evaluated instead of trained on.

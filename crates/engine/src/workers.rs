@@ -17,14 +17,16 @@ pub mod supervisor;
 mod worker_pool;
 mod workflow;
 
-pub use self::backend::{Attempt, Command, ModelAccess, Reporter, Said, Workers};
+pub use self::backend::{
+    AttemptSpec, BackendReport, ModelAccess, Reporter, RunnerBackend, RunnerCommand,
+};
 pub(crate) use self::backend::{RunnerInbox, RunnerMessage};
-pub use self::local_runners::{Concurrency, Local};
-pub use self::model_access::{CallsOf, Gated, GatewayKeys, ModelKeys};
+pub use self::local_runners::{Concurrency, LocalRunners};
+pub use self::model_access::{CallLookupFn, GatewayRunKeys, RunKeyIssuer, WithModelAccess};
 pub use self::worker_pool::{
-    Blame, ChildOptions, Children, Ended, Launched, Launcher, Processes, Ray, RayOptions, Ticket,
-    Whereabouts,
+    LaunchSpec, LaunchStatus, LaunchedProcess, Launcher, LocalLauncher, ProcessExit, RayLauncher,
+    RayLauncherOptions, Suspect, WorkerPool, WorkerPoolOptions,
 };
 pub use self::workflow::{
-    Registry, RunContext, RunError, RunModel, RunOutput, RunResult, Running, Workflow,
+    RunContext, RunError, RunFuture, RunModel, RunOutcome, RunOutput, Workflow, WorkflowRegistry,
 };

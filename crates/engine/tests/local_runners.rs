@@ -7,33 +7,33 @@ use std::time::Duration;
 
 use rollway_core::metrics::Metrics;
 use rollway_core::{
-    BatchKind, BatchState, CancelReason, Config, FailureKind, Outcome, Refusal, RunId, TaskId,
-    Unresponsive,
+    BatchState, BatchType, CancelReason, CollectOutcome, CoreConfig, FailureKind, Refusal, RunId,
+    TaskId, UnresponsivePolicy,
 };
 use rollway_engine::{
-    Collect, Concurrency, Local, Parcel, Registry, RolloutCoordinator, RunContext, RunError,
-    RunOutput, RunResult, Scheduler, Sink, Stored, Task,
+    BatchDelivery, CollectOptions, Concurrency, DeliveryResult, LocalRunners, RolloutCoordinator,
+    RunContext, RunError, RunOutcome, RunOutput, Scheduler, Sink, Task, WorkflowRegistry,
 };
 use tokio::time::{Instant, sleep, timeout};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-async fn answer(context: RunContext) -> RunResult {
+async fn answer(context: RunContext) -> RunOutcome {
     let payload = format!("{}/{}/{}", context.batch, context.task_id.0, context.run.0);
     let metrics = [("reward", 1.0)].into_iter().collect();
     Ok(RunOutput { payload: Some(payload.into()), metrics })
 }
 
-async fn sleepy(context: RunContext) -> RunResult {
+async fn sleepy(context: RunContext) -> RunOutcome {
     sleep(SECOND).await;
     answer(context).await
 }
 
-async fn hang(_: RunContext) -> RunResult {
+async fn hang(_: RunContext) -> RunOutcome {
     std::future::pending().await
 }
 
-async fn whimsical(context: RunContext) -> RunResult {
+async fn whimsical(context: RunContext) -> RunOutcome {
     match (context.task_id.0 + context.run.0) % 5 {
         0 => Err(RunError::new(FailureKind::Workflow, "not today")),
         1 => panic!("lost my temper"),
@@ -43,25 +43,30 @@ async fn whimsical(context: RunContext) -> RunResult {
     }
 }
 
-fn registry() -> Registry {
-    Registry::default()
+fn registry() -> WorkflowRegistry {
+    WorkflowRegistry::default()
         .with("answer", answer)
         .with("sleepy", sleepy)
         .with("hang", hang)
         .with("whimsical", whimsical)
 }
 
-fn config() -> Config {
+fn config() -> CoreConfig {
     let max_timeout = Duration::from_secs(10);
-    Config { runners: 4, max_timeout, default_timeout: 3 * max_timeout, ..Config::default() }
+    CoreConfig {
+        runners: 4,
+        max_timeout,
+        default_timeout: 3 * max_timeout,
+        ..CoreConfig::default()
+    }
 }
 
 fn tasks(workflow: &str, count: usize, runs: u32) -> Vec<Task> {
     vec![Task::new(workflow, "").repeat(runs); count]
 }
 
-async fn scheduler(config: Config) -> Scheduler {
-    let scheduler = Scheduler::new(config, Local::new(registry()));
+async fn scheduler(config: CoreConfig) -> Scheduler {
+    let scheduler = Scheduler::new(config, LocalRunners::new(registry()));
     assert_eq!(scheduler.start().await, Ok((4, 4)));
     scheduler
 }
@@ -70,8 +75,8 @@ async fn scheduler(config: Config) -> Scheduler {
 async fn results_come_by_task_and_run() {
     let scheduler = scheduler(config()).await;
     scheduler.schedule(tasks("answer", 3, 2), 7).await.unwrap();
-    let got = scheduler.get_payload_results(7, Collect::default()).await.unwrap();
-    assert_eq!(got.outcome, Outcome::Complete);
+    let got = scheduler.get_payload_results(7, CollectOptions::default()).await.unwrap();
+    assert_eq!(got.outcome, CollectOutcome::Complete);
     assert!(got.statuses.iter().all(|(_, status)| status.ok()));
     let payloads: Vec<&[u8]> = got.payloads.iter().map(|payload| &payload[..]).collect();
     assert_eq!(payloads, [&b"7/0/0"[..], b"7/0/1", b"7/1/0", b"7/1/1", b"7/2/0", b"7/2/1"]);
@@ -84,11 +89,11 @@ async fn whatever_the_workflow_does_the_batch_ends() {
     for concurrency in
         [Concurrency::Sequential, Concurrency::Asynchronous, Concurrency::MultiThreading]
     {
-        let local = Local::new(registry()).concurrency(concurrency);
+        let local = LocalRunners::new(registry()).concurrency(concurrency);
         let scheduler = Scheduler::new(config(), local);
         scheduler.start().await.unwrap();
         scheduler.schedule(tasks("whimsical", 20, 3), 1).await.unwrap();
-        let got = scheduler.get_payload_results(1, Collect::default()).await.unwrap();
+        let got = scheduler.get_payload_results(1, CollectOptions::default()).await.unwrap();
         assert_eq!(got.statuses.len(), 20);
         for (task, status) in &got.statuses {
             let ends = |of: u32| (0..3).filter(|run| (task.0 + run) % 5 == of).count() as u32;
@@ -110,11 +115,11 @@ async fn whatever_the_workflow_does_the_batch_ends() {
 async fn a_collector_that_goes_away_takes_nothing_with_it() {
     let scheduler = scheduler(config()).await;
     scheduler.schedule(tasks("sleepy", 2, 1), 1).await.unwrap();
-    let early = scheduler.get_payload_results(1, Collect::default());
+    let early = scheduler.get_payload_results(1, CollectOptions::default());
     assert!(timeout(SECOND / 2, early).await.is_err());
-    let got = scheduler.get_payload_results(1, Collect::default()).await.unwrap();
+    let got = scheduler.get_payload_results(1, CollectOptions::default()).await.unwrap();
     assert_eq!(got.payloads.len(), 2);
-    assert_eq!(scheduler.counters().await.unwrap().withdrawn, 1);
+    assert_eq!(scheduler.counters().await.unwrap().abandoned, 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -122,14 +127,17 @@ async fn a_timeout_is_exact_and_zero_is_zero() {
     let scheduler = scheduler(config()).await;
     scheduler.schedule(tasks("hang", 1, 1), 1).await.unwrap();
     let began = Instant::now();
-    let none =
-        Collect { timeout: Some(Duration::ZERO), clear_timeout_tasks: false, ..Collect::default() };
+    let none = CollectOptions {
+        timeout: Some(Duration::ZERO),
+        clear_timeout_tasks: false,
+        ..CollectOptions::default()
+    };
     let got = scheduler.get_payload_results(1, none).await.unwrap();
-    assert_eq!((got.outcome, began.elapsed()), (Outcome::TimedOut, Duration::ZERO));
-    let some = Collect { timeout: Some(3 * SECOND), ..none };
+    assert_eq!((got.outcome, began.elapsed()), (CollectOutcome::TimedOut, Duration::ZERO));
+    let some = CollectOptions { timeout: Some(3 * SECOND), ..none };
     scheduler.get_payload_results(1, some).await.unwrap();
     assert!(began.elapsed() - 3 * SECOND < Duration::from_millis(5), "{:?}", began.elapsed());
-    scheduler.abort_batch(1, false, Unresponsive::Replace).await.unwrap();
+    scheduler.abort_batch(1, false, UnresponsivePolicy::Replace).await.unwrap();
     assert_eq!(scheduler.wait_all(None, true).await, Ok(()));
 }
 
@@ -137,7 +145,7 @@ async fn a_timeout_is_exact_and_zero_is_zero() {
 async fn an_unknown_workflow_is_named() {
     let scheduler = scheduler(config()).await;
     scheduler.schedule(tasks("awnser", 1, 1), 1).await.unwrap();
-    let got = scheduler.get_statuses(1, Collect::default()).await.unwrap();
+    let got = scheduler.get_statuses(1, CollectOptions::default()).await.unwrap();
     let message = got[0].1.message().unwrap();
     assert!(message.contains("`awnser`; there is answer, hang"), "{message}");
 }
@@ -148,7 +156,7 @@ async fn stop_has_a_deadline_and_says_what_it_left() {
     scheduler.schedule(tasks("hang", 6, 1), 1).await.unwrap();
     let waiting = tokio::spawn({
         let scheduler = scheduler.clone();
-        async move { scheduler.get_statuses(1, Collect::default()).await }
+        async move { scheduler.get_statuses(1, CollectOptions::default()).await }
     });
     tokio::task::yield_now().await;
     sleep(SECOND).await;
@@ -159,7 +167,7 @@ async fn stop_has_a_deadline_and_says_what_it_left() {
     assert_eq!(waiting.await.unwrap().unwrap_err(), Refusal::Stopped.into());
     assert_eq!(scheduler.start().await, Ok((4, 4)));
     scheduler.schedule(tasks("answer", 1, 1), 2).await.unwrap();
-    assert_eq!(scheduler.get_statuses(2, Collect::default()).await.unwrap().len(), 1);
+    assert_eq!(scheduler.get_statuses(2, CollectOptions::default()).await.unwrap().len(), 1);
 }
 
 /// Fails as often as it is told to, and counts what it has.
@@ -172,8 +180,8 @@ struct Store {
 impl Sink for Store {
     fn deliver(
         &self,
-        parcel: Parcel,
-    ) -> std::pin::Pin<Box<dyn Future<Output = Stored> + Send + '_>> {
+        parcel: BatchDelivery,
+    ) -> std::pin::Pin<Box<dyn Future<Output = DeliveryResult> + Send + '_>> {
         let count = parcel.results.iter().map(|result| result.payloads.len() as u32).sum();
         Box::pin(async move {
             match self.failures.load(Ordering::Relaxed) {
@@ -196,7 +204,7 @@ impl Sink for Store {
     fn process(
         &self,
         _: Vec<bytes::Bytes>,
-    ) -> std::pin::Pin<Box<dyn Future<Output = Stored> + Send + '_>> {
+    ) -> std::pin::Pin<Box<dyn Future<Output = DeliveryResult> + Send + '_>> {
         Box::pin(async { Ok(Metrics::new()) })
     }
 }
@@ -205,12 +213,15 @@ impl Sink for Store {
 async fn a_sink_that_fails_costs_nothing_but_another_call() {
     let store = Arc::new(Store::default());
     store.failures.store(2, Ordering::Relaxed);
-    let coordinator =
-        RolloutCoordinator::new(config(), Local::new(registry()), Some(Arc::clone(&store) as _));
-    let early = coordinator.submit_batch(1, tasks("answer", 1, 1), BatchKind::Train, None).await;
+    let coordinator = RolloutCoordinator::new(
+        config(),
+        LocalRunners::new(registry()),
+        Some(Arc::clone(&store) as _),
+    );
+    let early = coordinator.submit_batch(1, tasks("answer", 1, 1), BatchType::Train, None).await;
     assert_eq!(early.unwrap_err(), Refusal::NotStarted.into());
     coordinator.prepare().await.unwrap();
-    coordinator.submit_batch(1, tasks("answer", 4, 2), BatchKind::Train, None).await.unwrap();
+    coordinator.submit_batch(1, tasks("answer", 4, 2), BatchType::Train, None).await.unwrap();
     for words in ["disk full", "panicked"] {
         let error = coordinator.finalize_train_batch(1, None).await.unwrap_err();
         assert_eq!(error.code(), "sink_failed");
@@ -245,7 +256,10 @@ async fn dropping_the_last_handle_ends_the_runners() {
             Ok(RunOutput::default())
         }
     };
-    let scheduler = Scheduler::new(config(), Local::new(Registry::default().with("w", workflow)));
+    let scheduler = Scheduler::new(
+        config(),
+        LocalRunners::new(WorkflowRegistry::default().with("w", workflow)),
+    );
     scheduler.start().await.unwrap();
     scheduler.schedule(tasks("w", 4, 1), 1).await.unwrap();
     sleep(SECOND).await;
@@ -254,7 +268,7 @@ async fn dropping_the_last_handle_ends_the_runners() {
     assert_eq!(dropped.load(Ordering::Relaxed), 4);
 }
 
-async fn says(context: RunContext) -> RunResult {
+async fn says(context: RunContext) -> RunOutcome {
     if context.run.0 == 1 {
         context.stage("compiling the tests");
         return hang(context).await;
@@ -264,8 +278,9 @@ async fn says(context: RunContext) -> RunResult {
 
 #[tokio::test(start_paused = true)]
 async fn a_run_that_hangs_is_shown_with_its_stage_and_cancelled_alone() {
-    let local = Local::new(registry().with("says", says)).concurrency(Concurrency::Asynchronous);
-    let scheduler = Scheduler::new(Config { runners: 2, ..config() }, local);
+    let local =
+        LocalRunners::new(registry().with("says", says)).concurrency(Concurrency::Asynchronous);
+    let scheduler = Scheduler::new(CoreConfig { runners: 2, ..config() }, local);
     scheduler.start().await.unwrap();
     scheduler.schedule(tasks("says", 1, 3), 1).await.unwrap();
     sleep(2 * SECOND).await;
@@ -279,7 +294,7 @@ async fn a_run_that_hangs_is_shown_with_its_stage_and_cancelled_alone() {
 
     assert_eq!(scheduler.cancel_run(1, TaskId(0), RunId(1), "it hangs").await, Ok(true));
     assert_eq!(scheduler.cancel_run(1, TaskId(0), RunId(1), "again").await, Ok(false));
-    let got = scheduler.get_payload_results(1, Collect::default()).await.unwrap();
+    let got = scheduler.get_payload_results(1, CollectOptions::default()).await.unwrap();
     assert_eq!(got.payloads.len(), 2, "what the others yielded stays");
     assert_eq!(got.statuses[0].1.cancelled_runs[CancelReason::Requested], 1);
     // In which case its runner is free again, and says nothing about the past.

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use rollway_base::Secret;
-use rollway_core::{AttemptId, Config, FailureKind, Runs, Supervision, Unresponsive};
+use rollway_core::{AttemptId, CoreConfig, FailureKind, RunRange, Supervision, UnresponsivePolicy};
 use rollway_engine::{
-    ChildOptions, Children, Collect, Concurrency, Gated, Local, ModelKeys, Registry, RunContext,
-    RunError, RunOutput, RunResult, Scheduler, Task,
+    CollectOptions, Concurrency, LocalRunners, RunContext, RunError, RunKeyIssuer, RunOutcome,
+    RunOutput, Scheduler, Task, WithModelAccess, WorkerPool, WorkerPoolOptions, WorkflowRegistry,
 };
 use tokio::time::sleep;
 
@@ -34,12 +34,12 @@ impl Counted {
     }
 }
 
-impl ModelKeys for Counted {
+impl RunKeyIssuer for Counted {
     fn base_url(&self) -> Arc<str> {
         "http://gateway/v1".into()
     }
 
-    fn open(&mut self, attempt: AttemptId, runs: Runs) -> Vec<Secret> {
+    fn open(&mut self, attempt: AttemptId, runs: RunRange) -> Vec<Secret> {
         self.lock().entry(attempt).or_default().0 += 1;
         runs.iter().flat_map(|run| Secret::new(format!("{}/{}", attempt.0, run.0))).collect()
     }
@@ -49,7 +49,7 @@ impl ModelKeys for Counted {
     }
 }
 
-fn output(payload: String) -> RunResult {
+fn output(payload: String) -> RunOutcome {
     Ok(RunOutput {
         payload: Some(payload.into()),
         metrics: [("reward", 1.0)].into_iter().collect(),
@@ -57,12 +57,12 @@ fn output(payload: String) -> RunResult {
 }
 
 /// Shows where the models are and with which key.
-async fn show(context: RunContext) -> RunResult {
+async fn show(context: RunContext) -> RunOutcome {
     let model = context.model.expect("there is a gateway");
     output(format!("{} {} {}", model.base_url, model.api_key.reveal(), context.run.0))
 }
 
-async fn whimsical(context: RunContext) -> RunResult {
+async fn whimsical(context: RunContext) -> RunOutcome {
     match (context.task_id.0 + context.run.0) % 5 {
         0 => return Err(RunError::new(FailureKind::Workflow, "not today")),
         1 => panic!("lost my temper"),
@@ -73,9 +73,14 @@ async fn whimsical(context: RunContext) -> RunResult {
     output(String::from("well"))
 }
 
-fn config() -> Config {
+fn config() -> CoreConfig {
     let max_timeout = Duration::from_secs(10);
-    Config { runners: 4, max_timeout, default_timeout: 3 * max_timeout, ..Config::default() }
+    CoreConfig {
+        runners: 4,
+        max_timeout,
+        default_timeout: 3 * max_timeout,
+        ..CoreConfig::default()
+    }
 }
 
 fn tasks(workflow: &str, count: usize, runs: u32) -> Vec<Task> {
@@ -83,9 +88,9 @@ fn tasks(workflow: &str, count: usize, runs: u32) -> Vec<Task> {
 }
 
 fn local(counted: &Counted, concurrency: Concurrency) -> Scheduler {
-    let registry = Registry::default().with("show", show).with("whimsical", whimsical);
-    let local = Local::new(registry).concurrency(concurrency);
-    Scheduler::new(config(), Gated::new(local, counted.clone()))
+    let registry = WorkflowRegistry::default().with("show", show).with("whimsical", whimsical);
+    let local = LocalRunners::new(registry).concurrency(concurrency);
+    Scheduler::new(config(), WithModelAccess::new(local, counted.clone()))
 }
 
 #[tokio::test(start_paused = true)]
@@ -94,7 +99,7 @@ async fn every_run_has_a_key_of_its_own() {
     let scheduler = local(&counted, Concurrency::Asynchronous);
     scheduler.start().await.unwrap();
     scheduler.schedule(tasks("show", 3, 2), 1).await.unwrap();
-    let got = scheduler.get_payload_results(1, Collect::default()).await.unwrap();
+    let got = scheduler.get_payload_results(1, CollectOptions::default()).await.unwrap();
     let mut shown: Vec<String> =
         got.payloads.iter().map(|bytes| String::from_utf8(bytes.to_vec()).unwrap()).collect();
     for line in &shown {
@@ -119,12 +124,12 @@ async fn whatever_the_workflow_does_its_keys_are_taken_back() {
         // One batch is given up in the middle, another by whoever waits for it.
         scheduler.schedule(tasks("whimsical", 20, 3), 2).await.unwrap();
         scheduler.schedule(tasks("whimsical", 20, 3), 3).await.unwrap();
-        let all = scheduler.get_statuses(1, Collect::default()).await.unwrap();
+        let all = scheduler.get_statuses(1, CollectOptions::default()).await.unwrap();
         assert_eq!(all.len(), 20);
         sleep(SECOND / 2).await;
         assert!(counted.opened().1 > 0, "something is under way");
-        scheduler.abort_batch(2, false, Unresponsive::Replace).await.unwrap();
-        let hasty = Collect { timeout: Some(5 * SECOND), ..Collect::default() };
+        scheduler.abort_batch(2, false, UnresponsivePolicy::Replace).await.unwrap();
+        let hasty = CollectOptions { timeout: Some(5 * SECOND), ..CollectOptions::default() };
         scheduler.get_statuses(3, hasty).await.unwrap();
         assert_eq!(scheduler.wait_all(None, true).await, Ok(()));
         assert_eq!(counted.opened().1, 0, "{concurrency:?}");
@@ -164,8 +169,8 @@ fn program() -> PathBuf {
 #[tokio::test]
 async fn processes_that_die_hang_or_go_deaf_leave_no_keys_behind() {
     let counted = Counted::default();
-    let children = Children::new(ChildOptions::new(program())).await.expect("a port");
-    let config = Config {
+    let children = WorkerPool::new(WorkerPoolOptions::new(program())).await.expect("a port");
+    let config = CoreConfig {
         runners: 3,
         max_timeout: Duration::from_millis(400),
         supervision: Supervision {
@@ -173,15 +178,15 @@ async fn processes_that_die_hang_or_go_deaf_leave_no_keys_behind() {
             restart_backoff: Duration::from_millis(50),
             ..Supervision::default()
         },
-        ..Config::default()
+        ..CoreConfig::default()
     };
-    let scheduler = Scheduler::new(config, Gated::new(children, counted.clone()));
+    let scheduler = Scheduler::new(config, WithModelAccess::new(children, counted.clone()));
     assert_eq!(scheduler.start().await, Ok((3, 3)));
     for (batch, workflow) in [(1, "exit"), (2, "hang"), (3, "deaf"), (4, "answer")] {
         scheduler.schedule(tasks(workflow, 3, 2), batch).await.unwrap();
     }
     for batch in 1..=4 {
-        let ended = scheduler.get_statuses(batch, Collect::default()).await.unwrap();
+        let ended = scheduler.get_statuses(batch, CollectOptions::default()).await.unwrap();
         assert_eq!(ended.len(), 3);
     }
     let (opened, open) = counted.opened();

@@ -8,27 +8,27 @@ use std::time::Duration;
 use bytes::Bytes;
 use rollway_config::Config;
 use rollway_core::{BatchKey, TaskId};
-use rollway_data::buffer::{Ask, End};
-use rollway_data::pipeline::{Operator, OperatorError, Outcome, Registry};
-use rollway_engine::{Delivered, Parcel, PipelineSink, Place, Sink, SinkError};
-use rollway_experience::{Eid, Experience, Fields, Json, serialize};
+use rollway_data::buffer::{ReadEnd, ReadRequest};
+use rollway_data::pipeline::{Operator, OperatorError, OperatorOutput, OperatorRegistry};
+use rollway_engine::{BatchDelivery, BufferTarget, PipelineSink, Sink, SinkError, TaskPayloads};
+use rollway_experience::{Eid, Experience, ExperienceFields, Json, serialize};
 use serde_json::{Value, json};
 
 fn experience(task: i64, run: u64, reward: f64) -> Experience {
-    let fields = Fields {
+    let fields = ExperienceFields {
         eid: Eid { batch: 1.into(), task: task.into(), run, step: 0, suffix: "00000a".into() },
         tokens: [1, 2, 3].into(),
         reward: Some(reward),
         info: Json::from_value(&json!({"task_index": {"taskset_id": 0, "index": task}}))
             .expect("an object"),
-        ..Fields::default()
+        ..ExperienceFields::default()
     };
     Experience::new(fields).expect("an experience")
 }
 
 /// Two tasks of two runs each.
-fn parcel(key: u64) -> Parcel {
-    let results = [0, 1].map(|task| Delivered {
+fn parcel(key: u64) -> BatchDelivery {
+    let results = [0, 1].map(|task| TaskPayloads {
         task_id: TaskId(task),
         status: Arc::default(),
         payloads: [0, 1]
@@ -37,7 +37,7 @@ fn parcel(key: u64) -> Parcel {
             })
             .into(),
     });
-    Parcel { batch: 1.into(), key: BatchKey(key), results: results.into() }
+    BatchDelivery { batch: 1.into(), key: BatchKey(key), results: results.into() }
 }
 
 fn config(folder: &Path, keys: Value) -> Config {
@@ -47,16 +47,17 @@ fn config(folder: &Path, keys: Value) -> Config {
 }
 
 fn sink(config: &Config) -> PipelineSink {
-    PipelineSink::new(config, &Registry::built_in()).expect("a sink")
+    PipelineSink::new(config, &OperatorRegistry::built_in()).expect("a sink")
 }
 
 /// Reads everything that a configuration's buffer has.
 fn read(config: &Config) -> Vec<Experience> {
-    let buffer = Place::of_experiences(config).expect("a place").open().expect("it opens");
+    let buffer = BufferTarget::of_experiences(config).expect("a place").open().expect("it opens");
     let mut reader = buffer.reader("test").expect("a reader");
-    let ask = Ask { count: 100, timeout: Duration::ZERO, min_model_version: 0, keep: false };
+    let ask =
+        ReadRequest { count: 100, timeout: Duration::ZERO, min_model_version: 0, keep: false };
     let taken = reader.read(&ask).expect("an answer");
-    assert_eq!(taken.end, End::Finished);
+    assert_eq!(taken.end, ReadEnd::Finished);
     taken.samples.iter().map(|sample| sample.decode().expect("it decodes")).collect()
 }
 
@@ -139,13 +140,13 @@ impl Operator for Moody {
         "moody"
     }
 
-    fn process(&mut self, experiences: Vec<Experience>) -> Result<Outcome, OperatorError> {
+    fn process(&mut self, experiences: Vec<Experience>) -> Result<OperatorOutput, OperatorError> {
         let thread = std::thread::current().name().unwrap_or_default().to_owned();
         self.1.lock().expect("no panic").push(thread);
         match self.0.fetch_add(1, Ordering::Relaxed) {
             0 => Err(OperatorError::new("not today")),
             1 => panic!("lost my temper"),
-            _ => Ok(Outcome::new(experiences)),
+            _ => Ok(OperatorOutput::new(experiences)),
         }
     }
 }
@@ -158,7 +159,7 @@ async fn what_fails_once_loses_nothing() {
     } });
     let config = config(folder.path(), keys);
     let (calls, threads) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(Vec::new())));
-    let mut registry = Registry::built_in();
+    let mut registry = OperatorRegistry::built_in();
     let seen = Arc::clone(&threads);
     registry
         .register("moody", move |_| Ok(Box::new(Moody(Arc::clone(&calls), Arc::clone(&seen)))))
@@ -195,7 +196,7 @@ async fn a_batch_without_experiences_does_not_touch_the_pipeline() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("missing/out.db").display().to_string();
     let sink = sink(&config(folder.path(), storage("sql", Some(&format!("sqlite:///{path}")))));
-    let parcel = Parcel { results: Vec::new(), ..parcel(0) };
+    let parcel = BatchDelivery { results: Vec::new(), ..parcel(0) };
     assert!(sink.deliver(parcel).await.unwrap().is_empty());
     // Rubbish is named, and nothing of it is stored.
     let sound = serialize(&experience(0, 0, 1.0)).unwrap();
@@ -213,7 +214,7 @@ fn what_cannot_be_is_refused_with_its_key() {
     let folder = tempfile::tempdir().unwrap();
     let refused = |keys: Value| match PipelineSink::new(
         &config(folder.path(), keys),
-        &Registry::built_in(),
+        &OperatorRegistry::built_in(),
     ) {
         Err(SinkError::Config { key, message }) => (key, message),
         other => panic!("{other:?}"),

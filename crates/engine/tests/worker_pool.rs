@@ -6,9 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use rollway_core::{Config, FailureKind, Outcome, RunId, Scaling, Supervision, TaskId};
+use rollway_core::{
+    CollectOutcome, CoreConfig, FailureKind, RunId, ScalingBounds, Supervision, TaskId,
+};
 use rollway_engine::{
-    ChildOptions, Children, Collect, Ended, Launched, Launcher, Processes, Scheduler, Task, Ticket,
+    CollectOptions, LaunchSpec, LaunchedProcess, Launcher, LocalLauncher, ProcessExit, Scheduler,
+    Task, WorkerPool, WorkerPoolOptions,
 };
 
 /// Returns the example worker, which cargo builds beside the tests.
@@ -20,8 +23,8 @@ fn program() -> PathBuf {
     program
 }
 
-fn config(runners: u32) -> Config {
-    Config {
+fn config(runners: u32) -> CoreConfig {
+    CoreConfig {
         runners,
         max_timeout: Duration::from_millis(400),
         supervision: Supervision {
@@ -29,12 +32,12 @@ fn config(runners: u32) -> Config {
             restart_backoff: Duration::from_millis(50),
             ..Supervision::default()
         },
-        ..Config::default()
+        ..CoreConfig::default()
     }
 }
 
 async fn scheduler(runners: u32) -> Scheduler {
-    let children = Children::new(ChildOptions::new(program())).await.expect("a port");
+    let children = WorkerPool::new(WorkerPoolOptions::new(program())).await.expect("a port");
     let scheduler = Scheduler::new(config(runners), children);
     assert_eq!(scheduler.start().await, Ok((runners, runners)));
     scheduler
@@ -53,8 +56,8 @@ async fn pool_is_whole(scheduler: &Scheduler) -> bool {
 async fn processes_answer() {
     let scheduler = scheduler(2).await;
     scheduler.schedule(tasks("answer", 50), 1).await.unwrap();
-    let got = scheduler.get_payload_results(1, Collect::default()).await.unwrap();
-    assert_eq!((got.outcome, got.payloads.len()), (Outcome::Complete, 50));
+    let got = scheduler.get_payload_results(1, CollectOptions::default()).await.unwrap();
+    assert_eq!((got.outcome, got.payloads.len()), (CollectOutcome::Complete, 50));
     assert_eq!(&got.payloads[7][..], b"1/7/0");
     scheduler.stop(Duration::from_secs(1)).await.unwrap();
 }
@@ -68,16 +71,16 @@ async fn processes_that_die_hang_or_go_deaf_are_replaced() {
     for (batch, kind) in
         [(1, FailureKind::RunnerLost), (2, FailureKind::Timeout), (3, FailureKind::Timeout)]
     {
-        let got = scheduler.get_statuses(batch, Collect::default()).await.unwrap();
+        let got = scheduler.get_statuses(batch, CollectOptions::default()).await.unwrap();
         assert_eq!(got[0].1.failed_runs[kind], 1, "{batch}: {:?}", got[0].1);
     }
-    let exit = scheduler.get_payload_results(4, Collect::default()).await.unwrap();
+    let exit = scheduler.get_payload_results(4, CollectOptions::default()).await.unwrap();
     assert_eq!(exit.payloads.len(), 1);
     let counters = scheduler.counters().await.unwrap();
     assert!(counters.balanced() && counters.runners_lost >= 6, "{counters:?}");
     // Three lives of the deaf one and three of the dead one later, everybody is back.
     scheduler.schedule(tasks("answer", 30), 5).await.unwrap();
-    let got = scheduler.get_payload_results(5, Collect::default()).await.unwrap();
+    let got = scheduler.get_payload_results(5, CollectOptions::default()).await.unwrap();
     assert_eq!(got.payloads.len(), 30);
     while !pool_is_whole(&scheduler).await {
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -87,29 +90,29 @@ async fn processes_that_die_hang_or_go_deaf_are_replaced() {
 /// Launches child processes, and counts them.
 #[derive(Debug)]
 struct Counted {
-    inner: Processes,
+    inner: LocalLauncher,
     alive: Arc<AtomicUsize>,
 }
 
-struct Life {
-    inner: Box<dyn Launched>,
+struct Incarnation {
+    inner: Box<dyn LaunchedProcess>,
     alive: Arc<AtomicUsize>,
 }
 
 impl Launcher for Counted {
-    fn launch(&self, ticket: Ticket) -> Box<dyn Launched> {
+    fn launch(&self, ticket: LaunchSpec) -> Box<dyn LaunchedProcess> {
         self.alive.fetch_add(1, Ordering::SeqCst);
-        Box::new(Life { inner: self.inner.launch(ticket), alive: Arc::clone(&self.alive) })
+        Box::new(Incarnation { inner: self.inner.launch(ticket), alive: Arc::clone(&self.alive) })
     }
 }
 
-impl Launched for Life {
-    fn ended(&mut self) -> Pin<Box<dyn Future<Output = Ended> + Send + '_>> {
+impl LaunchedProcess for Incarnation {
+    fn ended(&mut self) -> Pin<Box<dyn Future<Output = ProcessExit> + Send + '_>> {
         self.inner.ended()
     }
 }
 
-impl Drop for Life {
+impl Drop for Incarnation {
     fn drop(&mut self) {
         self.alive.fetch_sub(1, Ordering::SeqCst);
     }
@@ -141,9 +144,9 @@ async fn the_number_of_processes_follows_the_work_between_the_bounds_of_a_job_on
                 cluster: {backend: ray, min_workers: 1, max_workers: 3, idle_timeout: 0.2}}";
     let job = rollway_config::Config::from_yaml(text, "job.yaml").unwrap();
     let alive = Arc::new(AtomicUsize::new(0));
-    let launcher = Counted { inner: Processes::new().unwrap(), alive: Arc::clone(&alive) };
-    let options = ChildOptions { runners_per_worker: 2, ..ChildOptions::new(program()) };
-    let children = Children::with_launcher(options, Arc::new(launcher)).await.unwrap();
+    let launcher = Counted { inner: LocalLauncher::new().unwrap(), alive: Arc::clone(&alive) };
+    let options = WorkerPoolOptions { runners_per_worker: 2, ..WorkerPoolOptions::new(program()) };
+    let children = WorkerPool::with_launcher(options, Arc::new(launcher)).await.unwrap();
     let scheduler = Scheduler::new(job.to_core(8), children);
     assert_eq!(scheduler.start().await, Ok((2, 2)), "the fewest");
     let processes = || alive.load(Ordering::SeqCst);
@@ -156,19 +159,19 @@ async fn the_number_of_processes_follows_the_work_between_the_bounds_of_a_job_on
     // One long task is left when the rest has ended.
     scheduler.schedule(waiting(&last, 1), 2).await.unwrap();
     std::fs::write(&gate, "").unwrap();
-    let got = scheduler.get_payload_results(1, Collect::default()).await.unwrap();
+    let got = scheduler.get_payload_results(1, CollectOptions::default()).await.unwrap();
     assert_eq!(got.payloads.len(), 8);
     let busy = async || states(&scheduler).await.iter().filter(|state| **state == "busy").count();
     until(async || processes() <= 2 && busy().await == 1).await;
     std::fs::write(&last, "").unwrap();
-    let got = scheduler.get_payload_results(2, Collect::default()).await.unwrap();
+    let got = scheduler.get_payload_results(2, CollectOptions::default()).await.unwrap();
     assert_eq!(got.payloads.len(), 1);
     until(async || processes() == 1).await;
     // Whoever worked was left alone, and there is somebody for what comes next.
     let counters = scheduler.counters().await.unwrap();
     assert!(counters.balanced() && counters.runners_lost == 0, "{counters:?}");
     scheduler.schedule(tasks("answer", 20), 3).await.unwrap();
-    let got = scheduler.get_payload_results(3, Collect::default()).await.unwrap();
+    let got = scheduler.get_payload_results(3, CollectOptions::default()).await.unwrap();
     assert_eq!(got.payloads.len(), 20);
 }
 
@@ -176,13 +179,14 @@ async fn the_number_of_processes_follows_the_work_between_the_bounds_of_a_job_on
 async fn a_runner_that_goes_before_it_has_started_leaves_its_neighbour_alone() {
     let folder = tempfile::tempdir().unwrap();
     let gate = folder.path().join("gate");
-    let quiet = Duration::from_millis(100);
-    let scaling = Some(Scaling { min: 1, max: 2, together: 1, quiet });
+    let idle_timeout = Duration::from_millis(100);
+    let scaling = Some(ScalingBounds { min: 1, max: 2, runners_per_worker: 1, idle_timeout });
     // Nobody's time is up before everything is over.
-    let core = Config { runners: 1, scaling, ..Config::default() };
+    let core = CoreConfig { runners: 1, scaling, ..CoreConfig::default() };
     let env = vec![("ROLLWAY_EXAMPLE_MUTE".to_owned(), "1".to_owned())];
-    let options = ChildOptions { runners_per_worker: 2, env, ..ChildOptions::new(program()) };
-    let scheduler = Scheduler::new(core, Children::new(options).await.unwrap());
+    let options =
+        WorkerPoolOptions { runners_per_worker: 2, env, ..WorkerPoolOptions::new(program()) };
+    let scheduler = Scheduler::new(core, WorkerPool::new(options).await.unwrap());
     assert_eq!(scheduler.start().await, Ok((1, 1)));
     scheduler.schedule(waiting(&gate, 1), 1).await.unwrap();
     scheduler.schedule(waiting(&gate, 1), 2).await.unwrap();
@@ -191,15 +195,15 @@ async fn a_runner_that_goes_before_it_has_started_leaves_its_neighbour_alone() {
     assert!(scheduler.cancel_run(2, TaskId(0), RunId(0), "not needed").await.unwrap());
     until(async || states(&scheduler).await == ["busy", "gone"]).await;
     std::fs::write(&gate, "").unwrap();
-    let got = scheduler.get_payload_results(1, Collect::default()).await.unwrap();
-    assert_eq!((got.outcome, got.payloads.len()), (Outcome::Complete, 1));
+    let got = scheduler.get_payload_results(1, CollectOptions::default()).await.unwrap();
+    assert_eq!((got.outcome, got.payloads.len()), (CollectOutcome::Complete, 1));
     let counters = scheduler.counters().await.unwrap();
     assert_eq!((counters.runners_started, counters.runners_lost), (2, 0), "{counters:?}");
 }
 
 #[tokio::test]
 async fn a_program_that_cannot_be_started_says_why() {
-    let children = Children::new(ChildOptions::new("no-such-program")).await.unwrap();
+    let children = WorkerPool::new(WorkerPoolOptions::new("no-such-program")).await.unwrap();
     let scheduler = Scheduler::new(config(1), children);
     assert_eq!(scheduler.start().await, Ok((0, 1)));
     let runners = scheduler.runners().await.unwrap();

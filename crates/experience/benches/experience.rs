@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use rollway_experience::{
-    Array, Eid, Experience, Fields, Json, deserialize_many, payload, serialize_many,
+    Array, Eid, Experience, ExperienceFields, Json, deserialize_many, payload, serialize_many,
 };
 
 const EXPERIENCES: u32 = 1_000;
@@ -66,7 +66,7 @@ fn sum(experience: &Experience) -> f64 {
 
 fn experience(number: u32) -> Experience {
     let response = TOKENS as usize - PROMPT;
-    Experience::new(Fields {
+    Experience::new(ExperienceFields {
         eid: Eid {
             batch: 7.into(),
             task: i64::from(number / 8).into(),
@@ -82,7 +82,7 @@ fn experience(number: u32) -> Experience {
         info: Json::new(r#"{"model_version":7,"use_count":0,"task_index":{"index":3}}"#)
             .expect("JSON"),
         metrics: [("accuracy".to_owned(), 0.5)].into(),
-        ..Fields::default()
+        ..ExperienceFields::default()
     })
     .expect("fields that keep to the rules")
 }

@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use bytes::Bytes;
 
 use super::tensor::check_elements;
-use super::{Dtype, Problem, Tensor};
+use super::{Dtype, FieldProblem, Tensor};
 
 /// An array with one dimension: the bytes of its elements, little endian.
 ///
@@ -32,11 +32,11 @@ pub trait Element: Copy + fmt::Debug + private::Sealed {
 
 impl<T: Element> Array<T> {
     /// Makes an array of the bytes of its elements.
-    pub fn from_bytes(data: Bytes) -> Result<Self, Problem> {
+    pub fn from_bytes(data: Bytes) -> Result<Self, FieldProblem> {
         let found = data.len();
         let spare = found % T::DTYPE.size();
         if spare != 0 {
-            return Err(Problem::DataBytes { found, expected: Some(found - spare) });
+            return Err(FieldProblem::DataBytes { found, expected: Some(found - spare) });
         }
         check_elements(T::DTYPE, &data)?;
         Ok(Self { data, element: PhantomData })
@@ -67,13 +67,13 @@ impl<T: Element> Array<T> {
         &self.data
     }
 
-    fn of_same_type(tensor: Tensor) -> Result<Self, Problem> {
+    fn of_same_type(tensor: Tensor) -> Result<Self, FieldProblem> {
         let (dtype, shape, data) = tensor.into_parts();
         if shape.len() != 1 {
-            return Err(Problem::Rank { found: shape.len(), expected: 1 });
+            return Err(FieldProblem::Rank { found: shape.len(), expected: 1 });
         }
         if dtype != T::DTYPE {
-            return Err(Problem::Dtype { found: dtype, expected: T::DTYPE });
+            return Err(FieldProblem::Dtype { found: dtype, expected: T::DTYPE });
         }
         Ok(Self { data, element: PhantomData })
     }
@@ -81,18 +81,19 @@ impl<T: Element> Array<T> {
 
 impl Array<i32> {
     /// Makes an array of wider numbers, if all of them fit.
-    pub fn narrow(numbers: impl IntoIterator<Item = i64>) -> Result<Self, Problem> {
-        let narrow =
-            |(index, value)| i32::try_from(value).map_err(|_| Problem::OutOfRange { index, value });
+    pub fn narrow(numbers: impl IntoIterator<Item = i64>) -> Result<Self, FieldProblem> {
+        let narrow = |(index, value)| {
+            i32::try_from(value).map_err(|_| FieldProblem::OutOfRange { index, value })
+        };
         numbers.into_iter().enumerate().map(narrow).collect()
     }
 }
 
 /// Takes `int32` as it is and copies `int64`, if all numbers fit.
 impl TryFrom<Tensor> for Array<i32> {
-    type Error = Problem;
+    type Error = FieldProblem;
 
-    fn try_from(tensor: Tensor) -> Result<Self, Problem> {
+    fn try_from(tensor: Tensor) -> Result<Self, FieldProblem> {
         if tensor.dtype() == Dtype::I64 && tensor.shape().len() == 1 {
             let (wide, _) = tensor.data().as_chunks();
             return Self::narrow(wide.iter().map(|&bytes| i64::from_le_bytes(bytes)));
@@ -102,17 +103,17 @@ impl TryFrom<Tensor> for Array<i32> {
 }
 
 impl TryFrom<Tensor> for Array<f32> {
-    type Error = Problem;
+    type Error = FieldProblem;
 
-    fn try_from(tensor: Tensor) -> Result<Self, Problem> {
+    fn try_from(tensor: Tensor) -> Result<Self, FieldProblem> {
         Self::of_same_type(tensor)
     }
 }
 
 impl TryFrom<Tensor> for Array<bool> {
-    type Error = Problem;
+    type Error = FieldProblem;
 
-    fn try_from(tensor: Tensor) -> Result<Self, Problem> {
+    fn try_from(tensor: Tensor) -> Result<Self, FieldProblem> {
         Self::of_same_type(tensor)
     }
 }
@@ -205,7 +206,7 @@ mod tests {
         let tokens = Array::try_from(wide(&[1, -2, 2_147_483_647])).unwrap();
         assert_eq!(tokens, Array::from([1, -2, i32::MAX]));
         let error = Array::<i32>::try_from(wide(&[0, 2_147_483_648])).unwrap_err();
-        assert_eq!(error, Problem::OutOfRange { index: 1, value: 2_147_483_648 });
+        assert_eq!(error, FieldProblem::OutOfRange { index: 1, value: 2_147_483_648 });
     }
 
     #[test]
@@ -214,16 +215,16 @@ mod tests {
         let floats = Tensor::new(Dtype::F32, vec![2], floats).unwrap();
         assert_eq!(Array::<f32>::try_from(floats.clone()).unwrap().to_vec(), [1.5, 2.0]);
         let error = Array::<i32>::try_from(floats).unwrap_err();
-        assert_eq!(error, Problem::Dtype { found: Dtype::F32, expected: Dtype::I32 });
+        assert_eq!(error, FieldProblem::Dtype { found: Dtype::F32, expected: Dtype::I32 });
         let square = Tensor::new(Dtype::F32, vec![1, 1], Bytes::from_static(&[0; 4])).unwrap();
         let error = Array::<f32>::try_from(square).unwrap_err();
-        assert_eq!(error, Problem::Rank { found: 2, expected: 1 });
+        assert_eq!(error, FieldProblem::Rank { found: 2, expected: 1 });
     }
 
     #[test]
     fn bytes_have_to_be_whole_elements() {
         let error = Array::<i32>::from_bytes(Bytes::from_static(&[0; 6])).unwrap_err();
-        assert_eq!(error, Problem::DataBytes { found: 6, expected: Some(4) });
+        assert_eq!(error, FieldProblem::DataBytes { found: 6, expected: Some(4) });
         assert!(Array::<bool>::from_bytes(Bytes::from_static(&[1, 3])).is_err());
     }
 }

@@ -1,6 +1,6 @@
 //! DPO experiences for algorithms that take single-turn ones.
 
-use super::{Array, Experience, FieldError, Fields, Json, Kind, Problem};
+use super::{Array, Experience, ExperienceFields, ExperienceKind, FieldError, FieldProblem, Json};
 
 /// Makes two single-turn experiences of a DPO one: the prompt with the better and with the worse
 /// answer, in this order.
@@ -12,18 +12,18 @@ pub fn split_dpo_experience_to_single_turn(
     suffixes: [String; 2],
 ) -> Result<[Experience; 2], FieldError> {
     let found = experience.kind();
-    if found != Kind::Dpo {
-        return Err(Problem::Kind { found, expected: Kind::Dpo }.at("kind"));
+    if found != ExperienceKind::Dpo {
+        return Err(FieldProblem::Kind { found, expected: ExperienceKind::Dpo }.at("kind"));
     }
     let answer =
         |field: &'static str, tokens: &Option<Array<i32>>, messages: &Option<Json>, suffix| {
-            let answer = tokens.as_ref().ok_or_else(|| Problem::Missing.at(field))?;
+            let answer = tokens.as_ref().ok_or_else(|| FieldProblem::Missing.at(field))?;
             if answer.is_empty() {
-                return Err(Problem::Missing.at(field));
+                return Err(FieldProblem::Missing.at(field));
             }
             let mut eid = experience.eid.clone();
             eid.suffix = suffix;
-            Experience::new(Fields {
+            Experience::new(ExperienceFields {
                 eid,
                 tokens: experience.tokens.iter().chain(answer.iter()).collect(),
                 prompt_length: experience.tokens.len(),
@@ -35,7 +35,7 @@ pub fn split_dpo_experience_to_single_turn(
                 tools: experience.tools.clone(),
                 multi_modal_inputs: experience.multi_modal_inputs.clone(),
                 custom_fields: experience.custom_fields.clone(),
-                ..Fields::default()
+                ..ExperienceFields::default()
             })
         };
     let [first, second] = suffixes;

@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use rollway_core::BatchId;
 
-use super::{Experience, FieldError, Problem};
+use super::{Experience, FieldError, FieldProblem};
 
 /// The name of an experience.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -123,7 +123,7 @@ impl FromStr for GroupBy {
             "task" => Ok(Self::Task),
             "run" => Ok(Self::Run),
             "step" => Ok(Self::Step),
-            _ => Err(Problem::UnknownName(name.to_owned()).at("group_by")),
+            _ => Err(FieldProblem::UnknownName(name.to_owned()).at("group_by")),
         }
     }
 }

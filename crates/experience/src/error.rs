@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::{Dtype, Kind};
+use super::{Dtype, ExperienceKind};
 
 /// A field without a valid value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -11,13 +11,13 @@ pub struct FieldError {
     /// Which field: `tokens`, `multi_modal_inputs.pixel_values`.
     pub field: Cow<'static, str>,
     /// What is wrong with it.
-    pub problem: Problem,
+    pub problem: FieldProblem,
 }
 
 /// What is wrong with a value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Problem {
+pub enum FieldProblem {
     /// It has to be there.
     #[error("missing")]
     Missing,
@@ -28,9 +28,9 @@ pub enum Problem {
     #[error("{} where {} is expected", .found.name(), .expected.name())]
     Kind {
         /// What it is.
-        found: Kind,
+        found: ExperienceKind,
         /// What it has to be.
-        expected: Kind,
+        expected: ExperienceKind,
     },
     /// There are too few tokens.
     #[error("{found} tokens, but there must be more than the {prompt} of the prompt")]
@@ -125,7 +125,7 @@ pub enum Problem {
     NegativeVersion(i64),
 }
 
-impl Problem {
+impl FieldProblem {
     /// Says in which field the problem is.
     pub fn at(self, field: impl Into<Cow<'static, str>>) -> FieldError {
         FieldError { field: field.into(), problem: self }

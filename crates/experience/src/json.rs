@@ -9,7 +9,7 @@ use bytes::Bytes;
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
-use super::Problem;
+use super::FieldProblem;
 
 /// The text of one JSON value, which was checked: UTF-8, nested at most 127 deep.
 ///
@@ -21,19 +21,19 @@ pub struct Json {
 
 impl Json {
     /// Takes a text as it is, if it is JSON.
-    pub fn new(text: impl Into<Bytes>) -> Result<Self, Problem> {
+    pub fn new(text: impl Into<Bytes>) -> Result<Self, FieldProblem> {
         let text = text.into();
-        let refused = |error: serde_json::Error| Problem::Json(error.to_string());
+        let refused = |error: serde_json::Error| FieldProblem::Json(error.to_string());
         // The parser looks at the encoding of strings, but not of what stands between them.
-        std::str::from_utf8(&text).map_err(|error| Problem::Json(error.to_string()))?;
+        std::str::from_utf8(&text).map_err(|error| FieldProblem::Json(error.to_string()))?;
         let mut parser = serde_json::Deserializer::from_slice(&text);
-        Checker.deserialize(&mut parser).map_err(refused)?;
+        JsonChecker.deserialize(&mut parser).map_err(refused)?;
         parser.end().map_err(refused)?;
         Ok(Self { text })
     }
 
     /// Writes a value as text.
-    pub fn from_value(value: &Value) -> Result<Self, Problem> {
+    pub fn from_value(value: &Value) -> Result<Self, FieldProblem> {
         Self::new(value.to_string())
     }
 
@@ -65,15 +65,15 @@ impl Json {
             return None;
         }
         let mut parser = serde_json::Deserializer::from_slice(&self.text);
-        parser.deserialize_map(Entry { key }).ok().flatten()
+        parser.deserialize_map(JsonEntry { key }).ok().flatten()
     }
 
     /// Sets entries of an object. The text is written anew: set several at once.
     pub fn insert(
         &mut self,
         entries: impl IntoIterator<Item = (String, Value)>,
-    ) -> Result<(), Problem> {
-        let Value::Object(mut object) = self.value() else { return Err(Problem::NotObject) };
+    ) -> Result<(), FieldProblem> {
+        let Value::Object(mut object) = self.value() else { return Err(FieldProblem::NotObject) };
         object.extend(entries);
         *self = Self::from_value(&Value::Object(object))?;
         Ok(())
@@ -94,9 +94,9 @@ impl fmt::Debug for Json {
 
 /// Reads a value to its end and keeps nothing. Unlike serde's `IgnoredAny` it looks at numbers and
 /// escapes as closely as whoever builds a tree.
-struct Checker;
+struct JsonChecker;
 
-impl<'de> DeserializeSeed<'de> for Checker {
+impl<'de> DeserializeSeed<'de> for JsonChecker {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -104,7 +104,7 @@ impl<'de> DeserializeSeed<'de> for Checker {
     }
 }
 
-impl<'de> Visitor<'de> for Checker {
+impl<'de> Visitor<'de> for JsonChecker {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -149,11 +149,11 @@ impl<'de> Visitor<'de> for Checker {
 }
 
 /// Finds one entry of an object.
-struct Entry<'a> {
+struct JsonEntry<'a> {
     key: &'a str,
 }
 
-impl<'de> Visitor<'de> for Entry<'_> {
+impl<'de> Visitor<'de> for JsonEntry<'_> {
     type Value = Option<Value>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -196,9 +196,9 @@ mod tests {
     fn what_cannot_be_read_is_refused() {
         let deep = "[".repeat(128) + &"]".repeat(128);
         for text in ["", "{", "NaN", "1e999", "\"\\ud800\"", "1 2", "{\"a\"}", &deep] {
-            assert!(matches!(Json::new(text.to_owned()), Err(Problem::Json(_))), "{text}");
+            assert!(matches!(Json::new(text.to_owned()), Err(FieldProblem::Json(_))), "{text}");
         }
-        assert!(matches!(Json::new(&b"\"\xff\""[..]), Err(Problem::Json(_))));
+        assert!(matches!(Json::new(&b"\"\xff\""[..]), Err(FieldProblem::Json(_))));
     }
 
     #[test]
@@ -215,6 +215,6 @@ mod tests {
         json.insert([("b".to_owned(), json!(2)), ("a".to_owned(), json!(3))]).unwrap();
         assert_eq!(json.to_string(), r#"{"a":3,"b":2}"#);
         let refused = Json::new("[]").unwrap().insert([]);
-        assert_eq!(refused, Err(Problem::NotObject));
+        assert_eq!(refused, Err(FieldProblem::NotObject));
     }
 }

@@ -22,7 +22,7 @@ use std::ops::{Deref, DerefMut};
 pub use self::array::{Array, Element};
 pub use self::dpo::split_dpo_experience_to_single_turn;
 pub use self::eid::{Eid, GroupBy, IdPart, group_by};
-pub use self::error::{FieldError, Problem};
+pub use self::error::{FieldError, FieldProblem};
 pub use self::json::Json;
 pub use self::model_versions::{ModelVersions, VersionRun};
 pub use self::payload::{PayloadError, deserialize, deserialize_many, serialize, serialize_many};
@@ -35,8 +35,8 @@ pub use self::tensor::{Dtype, Tensor};
 /// that one experience keeps the memory of its whole payload.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Experience {
-    kind: Kind,
-    fields: Fields,
+    kind: ExperienceKind,
+    fields: ExperienceFields,
 }
 
 impl Experience {
@@ -45,7 +45,7 @@ impl Experience {
     /// With an action mask it is multi-turn; otherwise with `chosen` and `rejected` it is DPO and
     /// all its tokens are the prompt; otherwise it is single-turn and the mask is filled in: true
     /// for the whole response, or false for all of `logprobs` if the prompt was truncated.
-    pub fn new(fields: Fields) -> Result<Self, FieldError> {
+    pub fn new(fields: ExperienceFields) -> Result<Self, FieldError> {
         let experience = Self::lenient(fields)?;
         experience.check_lengths()?;
         Ok(experience)
@@ -53,25 +53,25 @@ impl Experience {
 
     /// Makes an experience like [`new`](Self::new), but leaves it to the caller whether the arrays
     /// that belong to the response are as long as it.
-    pub fn lenient(mut fields: Fields) -> Result<Self, FieldError> {
+    pub fn lenient(mut fields: ExperienceFields) -> Result<Self, FieldError> {
         let kind = rules::conclude_kind(&fields);
         rules::fill_in(kind, &mut fields);
         Self::with_kind(kind, fields)
     }
 
     /// Makes an experience of a known kind, and fills in nothing.
-    pub fn with_kind(kind: Kind, fields: Fields) -> Result<Self, FieldError> {
+    pub fn with_kind(kind: ExperienceKind, fields: ExperienceFields) -> Result<Self, FieldError> {
         rules::check(kind, &fields)?;
         Ok(Self { kind, fields })
     }
 
     /// Returns how the fields are to be understood.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> ExperienceKind {
         self.kind
     }
 
     /// Returns the fields alone.
-    pub fn into_fields(self) -> Fields {
+    pub fn into_fields(self) -> ExperienceFields {
         self.fields
     }
 
@@ -87,22 +87,22 @@ impl Experience {
 }
 
 impl Deref for Experience {
-    type Target = Fields;
+    type Target = ExperienceFields;
 
-    fn deref(&self) -> &Fields {
+    fn deref(&self) -> &ExperienceFields {
         &self.fields
     }
 }
 
 impl DerefMut for Experience {
-    fn deref_mut(&mut self) -> &mut Fields {
+    fn deref_mut(&mut self) -> &mut ExperienceFields {
         &mut self.fields
     }
 }
 
 /// What an experience consists of. The default has no tokens and is no experience yet.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Fields {
+pub struct ExperienceFields {
     /// What it is called.
     pub eid: Eid,
     /// Prompt and response; not empty.
@@ -153,14 +153,14 @@ pub struct Fields {
     pub custom_fields: Vec<CustomField>,
 }
 
-impl Fields {
+impl ExperienceFields {
     /// Returns how many tokens follow the prompt.
     pub fn response_length(&self) -> usize {
         self.tokens.len().saturating_sub(self.prompt_length)
     }
 }
 
-impl Default for Fields {
+impl Default for ExperienceFields {
     fn default() -> Self {
         Self {
             eid: Eid::default(),
@@ -193,7 +193,7 @@ impl Default for Fields {
 
 /// How an experience is to be understood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum ExperienceKind {
     /// A prompt and a response.
     SingleTurn,
     /// The mask tells which parts of the response are the model's.
@@ -202,7 +202,7 @@ pub enum Kind {
     Dpo,
 }
 
-impl Kind {
+impl ExperienceKind {
     /// Returns its name: `single_turn`, `multi_turn` or `dpo`.
     pub fn name(self) -> &'static str {
         match self {
@@ -239,7 +239,7 @@ impl std::str::FromStr for TruncateStatus {
         match name {
             "prompt_truncated" => Ok(Self::PromptTruncated),
             "response_truncated" => Ok(Self::ResponseTruncated),
-            _ => Err(Problem::UnknownName(name.to_owned()).at("truncate_status")),
+            _ => Err(FieldProblem::UnknownName(name.to_owned()).at("truncate_status")),
         }
     }
 }

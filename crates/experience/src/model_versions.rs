@@ -1,6 +1,6 @@
 //! Which version of the model produced which token.
 
-use super::Problem;
+use super::FieldProblem;
 
 /// The version of the model behind every token of a response, as runs of tokens with the same one.
 ///
@@ -22,7 +22,7 @@ pub struct VersionRun {
 
 impl ModelVersions {
     /// Makes the list of runs of tokens. Neighbours with the same version become one.
-    pub fn from_runs(runs: impl IntoIterator<Item = VersionRun>) -> Result<Self, Problem> {
+    pub fn from_runs(runs: impl IntoIterator<Item = VersionRun>) -> Result<Self, FieldProblem> {
         let mut versions = Self::default();
         for run in runs {
             versions.push(run)?;
@@ -31,19 +31,19 @@ impl ModelVersions {
     }
 
     /// Appends tokens.
-    pub fn push(&mut self, run: VersionRun) -> Result<(), Problem> {
+    pub fn push(&mut self, run: VersionRun) -> Result<(), FieldProblem> {
         if run.tokens == 0 {
-            return Err(Problem::NotPositive);
+            return Err(FieldProblem::NotPositive);
         }
         if let Some(version) = run.version
             && i64::try_from(version).is_err()
         {
-            return Err(Problem::TooLarge(version));
+            return Err(FieldProblem::TooLarge(version));
         }
         match self.runs.last_mut() {
             Some(last) if last.version == run.version => {
                 let tokens = u64::from(last.tokens) + u64::from(run.tokens);
-                last.tokens = u32::try_from(tokens).map_err(|_| Problem::TooLarge(tokens))?;
+                last.tokens = u32::try_from(tokens).map_err(|_| FieldProblem::TooLarge(tokens))?;
             }
             _ => self.runs.push(run),
         }
@@ -90,8 +90,8 @@ mod tests {
         assert_eq!(versions.oldest(), Some(3));
         let each: Vec<Option<u64>> = versions.iter().collect();
         assert_eq!(each, [Some(4), Some(4), Some(4), None, Some(3)]);
-        assert_eq!(ModelVersions::from_runs([run(None, 0)]), Err(Problem::NotPositive));
+        assert_eq!(ModelVersions::from_runs([run(None, 0)]), Err(FieldProblem::NotPositive));
         let huge = ModelVersions::from_runs([run(Some(u64::MAX), 1)]);
-        assert_eq!(huge, Err(Problem::TooLarge(u64::MAX)));
+        assert_eq!(huge, Err(FieldProblem::TooLarge(u64::MAX)));
     }
 }

@@ -16,7 +16,7 @@ use bytes::Bytes;
 pub use self::decode::deserialize_many;
 pub use self::encode::serialize_many;
 pub use self::error::PayloadError;
-pub use self::header::{Header, header};
+pub use self::header::{PayloadHeader, header};
 pub use self::join::{aligned, concat};
 use super::Experience;
 
@@ -33,13 +33,13 @@ mod proto {
 }
 
 /// How many experiences a payload may have.
-pub const ITEMS_MAX: u64 = 1 << 24;
+pub const MAX_ITEMS: u64 = 1 << 24;
 
 /// How many bytes the data section may have.
-pub const DATA_BYTES_MAX: u64 = 1 << 40;
+pub const MAX_DATA_BYTES: u64 = 1 << 40;
 
 /// How many bytes the metadata may have: what protobuf can read in any language.
-pub const METADATA_BYTES_MAX: u64 = (1 << 31) - 1;
+pub const MAX_METADATA_BYTES: u64 = (1 << 31) - 1;
 
 /// Where arrays begin is a multiple of this, so that they can be used where they lie.
 pub const ALIGNMENT: usize = 8;
@@ -65,7 +65,7 @@ pub fn count(payload: &[u8]) -> Result<u64, PayloadError> {
 }
 
 /// Checks that a payload is whole, by its lengths and checksums. Nothing is decoded.
-pub fn verify(payload: &[u8]) -> Result<Header, PayloadError> {
+pub fn verify(payload: &[u8]) -> Result<PayloadHeader, PayloadError> {
     let header = header(payload)?;
     let sections = header.sections(payload)?;
     header.check(sections)?;

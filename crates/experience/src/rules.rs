@@ -1,25 +1,25 @@
 //! What may be an experience, and what follows from what was given.
 
-use super::{Array, FieldError, Fields, Kind, Problem, TruncateStatus};
+use super::{Array, ExperienceFields, ExperienceKind, FieldError, FieldProblem, TruncateStatus};
 
 /// How many entries `metrics`, `multi_modal_inputs` and `custom_fields` may have.
-pub(super) const ENTRIES_MAX: usize = 65_536;
+pub(super) const MAX_ENTRIES: usize = 65_536;
 
 /// Concludes the kind from which fields are given.
-pub(super) fn conclude_kind(fields: &Fields) -> Kind {
+pub(super) fn conclude_kind(fields: &ExperienceFields) -> ExperienceKind {
     if fields.action_mask.is_some() {
-        Kind::MultiTurn
+        ExperienceKind::MultiTurn
     } else if fields.chosen.is_some() && fields.rejected.is_some() {
-        Kind::Dpo
+        ExperienceKind::Dpo
     } else {
-        Kind::SingleTurn
+        ExperienceKind::SingleTurn
     }
 }
 
 /// Fills in what follows from the kind.
-pub(super) fn fill_in(kind: Kind, fields: &mut Fields) {
+pub(super) fn fill_in(kind: ExperienceKind, fields: &mut ExperienceFields) {
     match kind {
-        Kind::SingleTurn => {
+        ExperienceKind::SingleTurn => {
             let (length, value) = if prompt_truncated(fields) {
                 (fields.logprobs.as_ref().map_or(0, Array::len), false)
             } else {
@@ -27,61 +27,61 @@ pub(super) fn fill_in(kind: Kind, fields: &mut Fields) {
             };
             fields.action_mask = Some(std::iter::repeat_n(value, length).collect());
         }
-        Kind::MultiTurn => {}
-        Kind::Dpo => fields.prompt_length = fields.tokens.len(),
+        ExperienceKind::MultiTurn => {}
+        ExperienceKind::Dpo => fields.prompt_length = fields.tokens.len(),
     }
 }
 
 /// Checks what has to hold for every experience of a kind.
-pub(super) fn check(kind: Kind, fields: &Fields) -> Result<(), FieldError> {
+pub(super) fn check(kind: ExperienceKind, fields: &ExperienceFields) -> Result<(), FieldError> {
     if fields.tokens.is_empty() {
-        return Err(Problem::Missing.at("tokens"));
+        return Err(FieldProblem::Missing.at("tokens"));
     }
     match kind {
-        Kind::SingleTurn => check_single_turn(fields)?,
-        Kind::MultiTurn => {
+        ExperienceKind::SingleTurn => check_single_turn(fields)?,
+        ExperienceKind::MultiTurn => {
             if fields.action_mask.is_none() {
-                return Err(Problem::Missing.at("action_mask"));
+                return Err(FieldProblem::Missing.at("action_mask"));
             }
         }
-        Kind::Dpo => check_dpo(fields)?,
+        ExperienceKind::Dpo => check_dpo(fields)?,
     }
     if !fields.info.is_object() {
-        return Err(Problem::NotObject.at("info"));
+        return Err(FieldProblem::NotObject.at("info"));
     }
     for (field, found) in [
         ("metrics", fields.metrics.len()),
         ("multi_modal_inputs", fields.multi_modal_inputs.len()),
         ("custom_fields", fields.custom_fields.len()),
     ] {
-        if found > ENTRIES_MAX {
-            return Err(Problem::TooMany { found, limit: ENTRIES_MAX }.at(field));
+        if found > MAX_ENTRIES {
+            return Err(FieldProblem::TooMany { found, limit: MAX_ENTRIES }.at(field));
         }
     }
     Ok(())
 }
 
-fn check_single_turn(fields: &Fields) -> Result<(), FieldError> {
+fn check_single_turn(fields: &ExperienceFields) -> Result<(), FieldError> {
     let (found, prompt) = (fields.tokens.len(), fields.prompt_length);
     if prompt == 0 {
-        return Err(Problem::NotPositive.at("prompt_length"));
+        return Err(FieldProblem::NotPositive.at("prompt_length"));
     }
     if found <= prompt && !prompt_truncated(fields) {
-        return Err(Problem::NoResponse { found, prompt }.at("tokens"));
+        return Err(FieldProblem::NoResponse { found, prompt }.at("tokens"));
     }
     Ok(())
 }
 
-fn check_dpo(fields: &Fields) -> Result<(), FieldError> {
+fn check_dpo(fields: &ExperienceFields) -> Result<(), FieldError> {
     if fields.chosen.is_none() {
-        return Err(Problem::Missing.at("chosen"));
+        return Err(FieldProblem::Missing.at("chosen"));
     }
     if fields.rejected.is_none() {
-        return Err(Problem::Missing.at("rejected"));
+        return Err(FieldProblem::Missing.at("rejected"));
     }
     if fields.prompt_length != fields.tokens.len() {
         let (found, expected) = (fields.prompt_length as u64, fields.tokens.len() as u64);
-        return Err(Problem::Length { found, expected }.at("prompt_length"));
+        return Err(FieldProblem::Length { found, expected }.at("prompt_length"));
     }
     Ok(())
 }
@@ -90,17 +90,20 @@ fn check_dpo(fields: &Fields) -> Result<(), FieldError> {
 ///
 /// If the prompt was truncated there need not be a response; then the mask sets the length. What a
 /// DPO experience has beside its answers is not measured.
-pub(super) fn check_lengths(kind: Kind, fields: &Fields) -> Result<(), FieldError> {
+pub(super) fn check_lengths(
+    kind: ExperienceKind,
+    fields: &ExperienceFields,
+) -> Result<(), FieldError> {
     let expected = match kind {
-        Kind::Dpo => return Ok(()),
-        Kind::SingleTurn | Kind::MultiTurn if prompt_truncated(fields) => {
+        ExperienceKind::Dpo => return Ok(()),
+        ExperienceKind::SingleTurn | ExperienceKind::MultiTurn if prompt_truncated(fields) => {
             fields.action_mask.as_ref().map_or(0, Array::len)
         }
-        Kind::SingleTurn | Kind::MultiTurn => {
+        ExperienceKind::SingleTurn | ExperienceKind::MultiTurn => {
             let (found, prompt) = (fields.tokens.len(), fields.prompt_length);
             found
                 .checked_sub(prompt)
-                .ok_or_else(|| Problem::NoResponse { found, prompt }.at("tokens"))?
+                .ok_or_else(|| FieldProblem::NoResponse { found, prompt }.at("tokens"))?
         }
     };
     let expected = expected as u64;
@@ -117,12 +120,12 @@ pub(super) fn check_lengths(kind: Kind, fields: &Fields) -> Result<(), FieldErro
         if let Some(found) = found
             && found != expected
         {
-            return Err(Problem::Length { found, expected }.at(field));
+            return Err(FieldProblem::Length { found, expected }.at(field));
         }
     }
     Ok(())
 }
 
-fn prompt_truncated(fields: &Fields) -> bool {
+fn prompt_truncated(fields: &ExperienceFields) -> bool {
     fields.truncate_status == Some(TruncateStatus::PromptTruncated)
 }

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use bytes::Bytes;
 
-use super::{FieldError, Problem};
+use super::{FieldError, FieldProblem};
 
 /// The type of an element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -85,7 +85,7 @@ impl FromStr for Dtype {
 
     fn from_str(name: &str) -> Result<Self, FieldError> {
         let found = Self::ALL.into_iter().find(|dtype| dtype.name() == name);
-        found.ok_or_else(|| Problem::UnknownName(name.to_owned()).at("dtype"))
+        found.ok_or_else(|| FieldProblem::UnknownName(name.to_owned()).at("dtype"))
     }
 }
 
@@ -100,16 +100,16 @@ pub struct Tensor {
 
 impl Tensor {
     /// How many dimensions there may be.
-    pub const RANK_MAX: usize = 32;
+    pub const MAX_RANK: usize = 32;
 
     /// Makes an array of the bytes of its elements.
-    pub fn new(dtype: Dtype, shape: Vec<usize>, data: Bytes) -> Result<Self, Problem> {
-        if shape.len() > Self::RANK_MAX {
-            return Err(Problem::TooMany { found: shape.len(), limit: Self::RANK_MAX });
+    pub fn new(dtype: Dtype, shape: Vec<usize>, data: Bytes) -> Result<Self, FieldProblem> {
+        if shape.len() > Self::MAX_RANK {
+            return Err(FieldProblem::TooMany { found: shape.len(), limit: Self::MAX_RANK });
         }
         let expected = data_bytes(dtype, &shape);
         if expected != Some(data.len()) {
-            return Err(Problem::DataBytes { found: data.len(), expected });
+            return Err(FieldProblem::DataBytes { found: data.len(), expected });
         }
         check_elements(dtype, &data)?;
         Ok(Self { dtype, shape, data })
@@ -148,7 +148,7 @@ pub(super) fn data_bytes(dtype: Dtype, shape: &[usize]) -> Option<usize> {
 }
 
 /// Checks that no element has a forbidden value.
-pub(super) fn check_elements(dtype: Dtype, data: &[u8]) -> Result<(), Problem> {
+pub(super) fn check_elements(dtype: Dtype, data: &[u8]) -> Result<(), FieldProblem> {
     if dtype != Dtype::Bool {
         return Ok(());
     }
@@ -158,7 +158,7 @@ pub(super) fn check_elements(dtype: Dtype, data: &[u8]) -> Result<(), Problem> {
         return Ok(());
     }
     let index = data.iter().position(|&byte| byte > 1).unwrap_or_default();
-    Err(Problem::NotBool { index })
+    Err(FieldProblem::NotBool { index })
 }
 
 #[cfg(test)]
@@ -173,16 +173,16 @@ mod tests {
         assert_eq!(of(&[2, 3], 12), Ok(()));
         assert_eq!(of(&[], 2), Ok(()));
         assert_eq!(of(&[5, 0], 0), Ok(()));
-        assert_eq!(of(&[3], 5), Err(Problem::DataBytes { found: 5, expected: Some(6) }));
+        assert_eq!(of(&[3], 5), Err(FieldProblem::DataBytes { found: 5, expected: Some(6) }));
         let endless = of(&[usize::MAX, 2], 0);
-        assert_eq!(endless, Err(Problem::DataBytes { found: 0, expected: None }));
-        assert_eq!(of(&[1; 33], 2), Err(Problem::TooMany { found: 33, limit: 32 }));
+        assert_eq!(endless, Err(FieldProblem::DataBytes { found: 0, expected: None }));
+        assert_eq!(of(&[1; 33], 2), Err(FieldProblem::TooMany { found: 33, limit: 32 }));
     }
 
     #[test]
     fn truth_values_are_checked() {
         let error = Tensor::new(Dtype::Bool, vec![3], Bytes::from_static(&[0, 1, 2])).unwrap_err();
-        assert_eq!(error, Problem::NotBool { index: 2 });
+        assert_eq!(error, FieldProblem::NotBool { index: 2 });
     }
 
     #[test]

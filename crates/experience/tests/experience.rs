@@ -9,18 +9,22 @@ use proptest::collection::{btree_map, vec};
 use proptest::option::of;
 use proptest::prelude::*;
 use rollway_experience::{
-    Array, CustomField, Dtype, Eid, Experience, FieldError, Fields, GroupBy, IdPart, Json, Kind,
-    ModelVersions, PayloadError, Problem, Tensor, TruncateStatus, VersionRun, deserialize,
-    deserialize_many, group_by, payload, serialize, serialize_many,
+    Array, CustomField, Dtype, Eid, Experience, ExperienceFields, ExperienceKind, FieldError,
+    FieldProblem, GroupBy, IdPart, Json, ModelVersions, PayloadError, Tensor, TruncateStatus,
+    VersionRun, deserialize, deserialize_many, group_by, payload, serialize, serialize_many,
     split_dpo_experience_to_single_turn,
 };
 use serde_json::json;
 
-fn prompt_and_response() -> Fields {
-    Fields { tokens: [5, 6, 7, 8, 9].into(), prompt_length: 2, ..Fields::default() }
+fn prompt_and_response() -> ExperienceFields {
+    ExperienceFields {
+        tokens: [5, 6, 7, 8, 9].into(),
+        prompt_length: 2,
+        ..ExperienceFields::default()
+    }
 }
 
-fn refused(fields: Fields) -> (String, Problem) {
+fn refused(fields: ExperienceFields) -> (String, FieldProblem) {
     let FieldError { field, problem } = Experience::new(fields).unwrap_err();
     (field.into_owned(), problem)
 }
@@ -28,33 +32,34 @@ fn refused(fields: Fields) -> (String, Problem) {
 #[test]
 fn without_a_mask_it_is_single_turn_and_all_of_the_response_counts() {
     let experience = Experience::new(prompt_and_response()).unwrap();
-    assert_eq!(experience.kind(), Kind::SingleTurn);
+    assert_eq!(experience.kind(), ExperienceKind::SingleTurn);
     assert_eq!(experience.action_mask, Some([true; 3].into()));
 }
 
 #[test]
 fn with_a_mask_it_is_multi_turn() {
     let mask = Array::from([true, false, true]);
-    let fields = Fields { action_mask: Some(mask.clone()), ..prompt_and_response() };
+    let fields = ExperienceFields { action_mask: Some(mask.clone()), ..prompt_and_response() };
     let experience = Experience::new(fields).unwrap();
-    assert_eq!(experience.kind(), Kind::MultiTurn);
+    assert_eq!(experience.kind(), ExperienceKind::MultiTurn);
     assert_eq!(experience.action_mask, Some(mask));
 }
 
 #[test]
 fn with_two_answers_it_is_dpo_and_all_tokens_are_the_prompt() {
     let answers = (Some([1].into()), Some([2].into()));
-    let fields = Fields { chosen: answers.0, rejected: answers.1, ..prompt_and_response() };
+    let fields =
+        ExperienceFields { chosen: answers.0, rejected: answers.1, ..prompt_and_response() };
     let experience = Experience::new(fields).unwrap();
-    assert_eq!((experience.kind(), experience.prompt_length), (Kind::Dpo, 5));
+    assert_eq!((experience.kind(), experience.prompt_length), (ExperienceKind::Dpo, 5));
     // One answer is not enough.
-    let fields = Fields { chosen: Some([1].into()), ..prompt_and_response() };
-    assert_eq!(Experience::new(fields).unwrap().kind(), Kind::SingleTurn);
+    let fields = ExperienceFields { chosen: Some([1].into()), ..prompt_and_response() };
+    assert_eq!(Experience::new(fields).unwrap().kind(), ExperienceKind::SingleTurn);
 }
 
 #[test]
 fn a_truncated_prompt_needs_no_response_and_nothing_of_it_counts() {
-    let fields = Fields {
+    let fields = ExperienceFields {
         prompt_length: 9,
         logprobs: Some([0.0].into()),
         truncate_status: Some(TruncateStatus::PromptTruncated),
@@ -68,14 +73,14 @@ fn a_truncated_prompt_needs_no_response_and_nothing_of_it_counts() {
 #[test]
 fn refusals_name_the_field() {
     let base = prompt_and_response;
-    assert_eq!(refused(Fields::default()), ("tokens".into(), Problem::Missing));
-    let no_prompt = Fields { prompt_length: 0, ..base() };
-    assert_eq!(refused(no_prompt), ("prompt_length".into(), Problem::NotPositive));
-    let no_response = Fields { prompt_length: 5, ..base() };
-    let problem = Problem::NoResponse { found: 5, prompt: 5 };
+    assert_eq!(refused(ExperienceFields::default()), ("tokens".into(), FieldProblem::Missing));
+    let no_prompt = ExperienceFields { prompt_length: 0, ..base() };
+    assert_eq!(refused(no_prompt), ("prompt_length".into(), FieldProblem::NotPositive));
+    let no_response = ExperienceFields { prompt_length: 5, ..base() };
+    let problem = FieldProblem::NoResponse { found: 5, prompt: 5 };
     assert_eq!(refused(no_response), ("tokens".into(), problem));
-    let list = Fields { info: Json::new("[]").unwrap(), ..base() };
-    assert_eq!(refused(list), ("info".into(), Problem::NotObject));
+    let list = ExperienceFields { info: Json::new("[]").unwrap(), ..base() };
+    assert_eq!(refused(list), ("info".into(), FieldProblem::NotObject));
     let status = "cut".parse::<TruncateStatus>().unwrap_err();
     assert_eq!(status.to_string(), "truncate_status: unknown name `cut`");
 }
@@ -86,18 +91,18 @@ fn arrays_of_the_response_have_its_length_unless_the_caller_knows_better() {
     let versions = ModelVersions::from_runs([VersionRun { version: Some(1), tokens: 2 }]).unwrap();
     let base = prompt_and_response;
     let cases = [
-        ("logprobs", Fields { logprobs: short(), ..base() }),
-        ("token_level_reward", Fields { token_level_reward: short(), ..base() }),
-        ("advantages", Fields { advantages: short(), ..base() }),
-        ("returns", Fields { returns: short(), ..base() }),
-        ("teacher_logprobs", Fields { teacher_logprobs: short(), ..base() }),
-        ("action_mask", Fields { action_mask: Some([true, true].into()), ..base() }),
-        ("model_versions", Fields { model_versions: Some(versions), ..base() }),
+        ("logprobs", ExperienceFields { logprobs: short(), ..base() }),
+        ("token_level_reward", ExperienceFields { token_level_reward: short(), ..base() }),
+        ("advantages", ExperienceFields { advantages: short(), ..base() }),
+        ("returns", ExperienceFields { returns: short(), ..base() }),
+        ("teacher_logprobs", ExperienceFields { teacher_logprobs: short(), ..base() }),
+        ("action_mask", ExperienceFields { action_mask: Some([true, true].into()), ..base() }),
+        ("model_versions", ExperienceFields { model_versions: Some(versions), ..base() }),
     ];
     for (field, fields) in cases {
         let lenient = Experience::lenient(fields.clone()).unwrap();
         assert_eq!(deserialize(serialize(&lenient).unwrap()).unwrap(), lenient);
-        assert_eq!(refused(fields), (field.into(), Problem::Length { found: 2, expected: 3 }));
+        assert_eq!(refused(fields), (field.into(), FieldProblem::Length { found: 2, expected: 3 }));
     }
 }
 
@@ -129,7 +134,7 @@ fn json_has_everything_but_arrays_and_only_what_is_set() {
 
 #[test]
 fn a_dpo_experience_is_split_into_its_answers() {
-    let dpo = Experience::new(Fields {
+    let dpo = Experience::new(ExperienceFields {
         eid: Eid { batch: 1.into(), task: 2.into(), run: 3, step: 4, suffix: "aaaaaa".into() },
         chosen: Some([1, 2].into()),
         rejected: Some([3].into()),
@@ -146,7 +151,7 @@ fn a_dpo_experience_is_split_into_its_answers() {
     assert_eq!(rejected.eid.uid(), "1/2/3/4/c");
     assert_eq!(rejected.messages, dpo.rejected_messages);
     for answer in [&chosen, &rejected] {
-        assert_eq!((answer.kind(), answer.prompt_length), (Kind::SingleTurn, 5));
+        assert_eq!((answer.kind(), answer.prompt_length), (ExperienceKind::SingleTurn, 5));
         assert_eq!(answer.reward, Some(1.0));
     }
     let error = split_dpo_experience_to_single_turn(&chosen, ["b".into(), "c".into()]).unwrap_err();
@@ -157,7 +162,7 @@ fn a_dpo_experience_is_split_into_its_answers() {
 fn groups_come_in_the_order_of_their_first_members() {
     let named = |task: i64, run, step| {
         let eid = Eid { batch: 1.into(), task: task.into(), run, step, suffix: String::new() };
-        Experience::new(Fields { eid, ..prompt_and_response() }).unwrap()
+        Experience::new(ExperienceFields { eid, ..prompt_and_response() }).unwrap()
     };
     let all = [named(9, 0, 0), named(2, 0, 0), named(9, 1, 0), named(9, 0, 1)];
     let check = |by: &str, expected: &[(&str, usize)]| {
@@ -231,7 +236,7 @@ fn everything() -> Experience {
     let floats = |first: f32| Some(Array::from([first, -0.0, f32::NAN]));
     let run = |version, tokens| VersionRun { version, tokens };
     let pixels = Tensor::new(Dtype::Bf16, vec![1, 3], Bytes::from_static(&[1, 2, 3, 4, 5, 6]));
-    Experience::new(Fields {
+    Experience::new(ExperienceFields {
         eid: Eid { batch: 12.into(), task: "3".into(), run: 1, step: 2, suffix: "0a1b2c".into() },
         tokens: [1, -1, i32::MAX, 4, 5].into(),
         prompt_length: 2,
@@ -338,8 +343,8 @@ prop_compose! {
         action_mask in of(vec(any::<bool>(), 0..20)),
         model_versions in of(any_versions()),
         multi_modal_inputs in btree_map(".{0,4}", any_tensor(), 0..3),
-    ) -> Fields {
-        Fields {
+    ) -> ExperienceFields {
+        ExperienceFields {
             tokens: tokens.into(),
             prompt_length,
             logprobs,
@@ -352,7 +357,7 @@ prop_compose! {
             rejected,
             model_versions,
             multi_modal_inputs,
-            ..Fields::default()
+            ..ExperienceFields::default()
         }
     }
 }
@@ -375,7 +380,7 @@ prop_compose! {
         let custom_fields = custom_fields.into_iter().map(|(source, destination, dtype)| {
             CustomField { source_field: source, destination_field: destination, dtype }
         });
-        Experience::lenient(Fields {
+        Experience::lenient(ExperienceFields {
             eid,
             reward,
             truncate_status: truncated.then_some(TruncateStatus::PromptTruncated),
@@ -403,7 +408,7 @@ proptest! {
         let header = payload::verify(&bytes).unwrap();
         prop_assert_eq!(header.items, experiences.len() as u64);
         prop_assert_eq!(header.payload_bytes(), bytes.len() as u64);
-        let kinds: Vec<Kind> = experiences.iter().map(Experience::kind).collect();
+        let kinds: Vec<ExperienceKind> = experiences.iter().map(Experience::kind).collect();
         let read = deserialize_many(bytes.clone()).unwrap();
         prop_assert_eq!(read.iter().map(Experience::kind).collect::<Vec<_>>(), kinds);
         prop_assert_eq!(&read, &experiences);

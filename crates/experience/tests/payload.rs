@@ -9,10 +9,11 @@ use std::cell::Cell;
 use bytes::Bytes;
 use proptest::collection::vec;
 use proptest::prelude::*;
-use rollway_experience::payload::{self, Header};
+use rollway_experience::payload::{self, PayloadHeader};
 use rollway_experience::{
-    Array, CustomField, Dtype, Eid, Experience, Fields, Json, Kind, ModelVersions, PayloadError,
-    Tensor, TruncateStatus, VersionRun, deserialize_many, serialize_many,
+    Array, CustomField, Dtype, Eid, Experience, ExperienceFields, ExperienceKind, Json,
+    ModelVersions, PayloadError, Tensor, TruncateStatus, VersionRun, deserialize_many,
+    serialize_many,
 };
 
 /// Two experiences as version 1.0 of the format writes them. Never to be changed: a later version
@@ -48,7 +49,10 @@ fn the_golden_payload_stays_readable() {
     let bytes = Bytes::from(unhex(GOLDEN_1_0));
     let read = deserialize_many(bytes.clone()).expect("the golden payload");
     assert_eq!(read, golden());
-    assert_eq!(read.iter().map(Experience::kind).collect::<Vec<_>>(), [Kind::MultiTurn, Kind::Dpo]);
+    assert_eq!(
+        read.iter().map(Experience::kind).collect::<Vec<_>>(),
+        [ExperienceKind::MultiTurn, ExperienceKind::Dpo]
+    );
     // Not a promise, but a change of what is written should be meant.
     let written = serialize_many(&golden()).expect("experiences that keep to the rules");
     assert_eq!(written, bytes, "now written: {}", hex(&written));
@@ -108,7 +112,7 @@ fn errors_say_what_is_wrong() {
         reseal(bytes);
     });
     assert_eq!(flags, "unknown flags 0x1");
-    let data = message(|bytes| bytes[Header::BYTES] ^= 1);
+    let data = message(|bytes| bytes[PayloadHeader::BYTES] ^= 1);
     assert!(data.starts_with("data damaged: checksum "), "{data}");
     let cut = message(|bytes| bytes.truncate(100));
     assert_eq!(cut, format!("100 bytes where the header promises {}", bytes.len()));
@@ -117,8 +121,8 @@ fn errors_say_what_is_wrong() {
 #[test]
 fn fields_of_later_versions_are_skipped() {
     let header = payload::header(&small()).expect("a header");
-    let metadata = &small()[Header::BYTES + header.data_bytes as usize..];
-    let data = &small()[Header::BYTES..Header::BYTES + header.data_bytes as usize];
+    let metadata = &small()[PayloadHeader::BYTES + header.data_bytes as usize..];
+    let data = &small()[PayloadHeader::BYTES..PayloadHeader::BYTES + header.data_bytes as usize];
     // Unknown fields 100: a number, eight bytes, a text and four bytes.
     let unknown = b"\xa0\x06\x07\xa1\x0612345678\xa2\x06\x03abc\xa5\x061234";
     let mut later = seal(1, data, &[&unknown[..], metadata, unknown].concat());
@@ -138,8 +142,8 @@ fn fields_of_later_versions_are_skipped() {
 #[test]
 fn a_header_alone_is_enough_to_count() {
     let bytes = Bytes::from(unhex(GOLDEN_1_0));
-    assert_eq!(payload::count(&bytes[..Header::BYTES]), Ok(2));
-    let found = Header::BYTES - 1;
+    assert_eq!(payload::count(&bytes[..PayloadHeader::BYTES]), Ok(2));
+    let found = PayloadHeader::BYTES - 1;
     assert_eq!(payload::count(&bytes[..found]), Err(PayloadError::NoHeader { found }));
 }
 
@@ -151,7 +155,7 @@ fn joining_skips_what_is_empty_and_refuses_what_is_cut() {
     assert!(matches!(cut, Err(PayloadError::Size { found: 60, .. })), "{cut:?}");
     // Damage does not get a valid checksum on the way.
     let mut damaged = small().to_vec();
-    damaged[Header::BYTES] ^= 1;
+    damaged[PayloadHeader::BYTES] ^= 1;
     let joined = payload::concat(&[small(), damaged.into()]).expect("whole payloads");
     assert!(matches!(read(joined), Err(PayloadError::Checksum { part: "data", .. })));
     assert_eq!(payload::concat::<Bytes>(&[]), serialize_many(&[]));
@@ -257,7 +261,7 @@ fn seal(items: u32, data: &[u8], metadata: &[u8]) -> Vec<u8> {
     bytes.extend(items.to_le_bytes());
     bytes.extend((data.len() as u64).to_le_bytes());
     bytes.extend((metadata.len() as u64).to_le_bytes());
-    bytes.resize(Header::BYTES, 0);
+    bytes.resize(PayloadHeader::BYTES, 0);
     bytes.extend([data, metadata].concat());
     reseal(&mut bytes);
     bytes
@@ -270,7 +274,7 @@ fn reseal(bytes: &mut [u8]) {
             bytes[at..at + 8].iter().rev().fold(0, |sum, &byte| sum << 8 | u64::from(byte));
         usize::try_from(length).unwrap_or(usize::MAX)
     };
-    let data = Header::BYTES..Header::BYTES.saturating_add(length(16));
+    let data = PayloadHeader::BYTES..PayloadHeader::BYTES.saturating_add(length(16));
     let metadata = data.end..data.end.saturating_add(length(24));
     let checksum = |range| crc32fast::hash(bytes.get(range).unwrap_or_default()).to_le_bytes();
     let checksums = [checksum(data), checksum(metadata)].concat();
@@ -289,7 +293,7 @@ fn golden() -> [Experience; 2] {
     let floats = |first: f32| Some(Array::from([first, -0.0]));
     let run = |version, tokens| VersionRun { version, tokens };
     let pixels = Tensor::new(Dtype::Bf16, vec![1, 3], Bytes::from_static(&[1, 2, 3, 4, 5, 6]));
-    let first = Fields {
+    let first = ExperienceFields {
         eid: Eid { batch: 12.into(), task: "3".into(), run: 1, step: 2, suffix: "0a1b2c".into() },
         tokens: [1, -1, i32::MAX].into(),
         prompt_length: 1,
@@ -316,16 +320,16 @@ fn golden() -> [Experience; 2] {
             destination_field: "b".into(),
             dtype: Dtype::F16,
         }],
-        ..Fields::default()
+        ..ExperienceFields::default()
     };
-    let second = Fields {
+    let second = ExperienceFields {
         eid: Eid { batch: "7/eval".into(), task: 0.into(), ..Eid::default() },
         tokens: [1, 2].into(),
         chosen: Some([3].into()),
         rejected: Some([4, 5, 6].into()),
         chosen_messages: Some(json("[1]")),
         rejected_messages: Some(json("[2]")),
-        ..Fields::default()
+        ..ExperienceFields::default()
     };
     [first, second].map(|fields| Experience::new(fields).expect("fields that keep to the rules"))
 }

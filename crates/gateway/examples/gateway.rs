@@ -17,7 +17,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use rollway_base::Secret;
-use rollway_gateway::gateway::{Gateway, Limits, Options};
+use rollway_gateway::gateway::{Gateway, GatewayLimits, GatewayOptions};
 use rollway_gateway::models::{self, ServerSpec};
 use rollway_gateway::record;
 use rollway_mock_server::{MockServer, MockServerOptions};
@@ -54,12 +54,12 @@ async fn main() -> Result<(), Failure> {
     }
     let urls: Vec<String> = specs.iter().map(|spec| spec.url.clone()).collect();
     let admin_key = Secret::random()?;
-    let options = Options {
+    let options = GatewayOptions {
         listen: "127.0.0.1:0".to_owned(),
         admin_key: admin_key.clone(),
-        limits: Limits::default(),
-        record: record::Limits::default(),
-        models: models::Options::default(),
+        limits: GatewayLimits::default(),
+        record: record::RecorderLimits::default(),
+        models: models::RoutingOptions::default(),
         sampling: Map::new(),
         force_sampling: false,
         host: None,

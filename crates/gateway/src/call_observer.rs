@@ -2,22 +2,22 @@
 
 use std::fmt::Debug;
 
-use crate::access::RunName;
+use crate::access::RunRef;
 
 /// Observes the calls of runs. Must not block.
-pub trait CallWatcher: Debug + Send + Sync + 'static {
+pub trait CallObserver: Debug + Send + Sync + 'static {
     /// A call of this model begins; none: the trained model.
-    fn began(&self, run: RunName, call: u64, model: Option<&str>);
+    fn began(&self, run: RunRef, call: u64, model: Option<&str>);
 
     /// Returns the header `traceparent` that the call carries to its server, if it is traced and
     /// its client did not send one.
-    fn traceparent(&self, run: RunName, call: u64) -> Option<String>;
+    fn traceparent(&self, run: RunRef, call: u64) -> Option<String>;
 
     /// The call was sent to the server at this URL.
-    fn sent(&self, run: RunName, call: u64, server: &str);
+    fn sent(&self, run: RunRef, call: u64, server: &str);
 
     /// The call ended. Called exactly once for every call that began.
-    fn ended(&self, run: RunName, call: u64, ended: CallEnded);
+    fn ended(&self, run: RunRef, call: u64, ended: CallEnded);
 }
 
 /// End of a call.

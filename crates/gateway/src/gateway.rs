@@ -4,16 +4,16 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::access::RunName;
-pub use crate::call_observer::{CallEnded, CallWatcher};
-pub use crate::http::UnderWay;
-use crate::http::{App, History, Listening, listen, router};
+use crate::access::RunRef;
+pub use crate::call_observer::{CallEnded, CallObserver};
+pub use crate::http::CallInFlight;
+use crate::http::{GatewayState, HttpListener, TurnStore, listen, router};
 use crate::models::{Models, ServerSpec};
-pub use crate::options::{FurtherMetrics, Limits, Options, Tokens};
+pub use crate::options::{ExtraMetrics, GatewayLimits, GatewayOptions, TokenCounts};
 use crate::record::RecordError;
 
 /// How long the last words of a gateway that stops may take.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Why a gateway did not start.
 #[derive(Debug, thiserror::Error)]
@@ -37,28 +37,31 @@ pub enum StartError {
 /// A gateway that is running. Dropped without being stopped, it cuts everything at once.
 #[derive(Debug)]
 pub struct Gateway {
-    handle: Handle,
-    listening: Listening,
+    handle: GatewayHandle,
+    listening: HttpListener,
     url: String,
 }
 
 /// What the engine says to its gateway. Clones are the same.
 #[derive(Clone, Debug)]
-pub struct Handle {
-    app: Arc<App>,
+pub struct GatewayHandle {
+    app: Arc<GatewayState>,
 }
 
 impl Gateway {
     /// Starts listening. Servers are used as soon as they have said that they are well.
-    pub async fn start(options: Options, servers: Vec<ServerSpec>) -> Result<Self, StartError> {
+    pub async fn start(
+        options: GatewayOptions,
+        servers: Vec<ServerSpec>,
+    ) -> Result<Self, StartError> {
         Self::start_with(options, servers, None).await
     }
 
     /// Starts listening, with what serve mode adds.
     pub async fn start_with(
-        options: Options,
+        options: GatewayOptions,
         servers: Vec<ServerSpec>,
-        history: Option<Arc<dyn History>>,
+        history: Option<Arc<dyn TurnStore>>,
     ) -> Result<Self, StartError> {
         let models = Models::new(options.models.clone());
         for server in servers {
@@ -67,7 +70,7 @@ impl Gateway {
         let (address, limits) = (options.listen.clone(), options.limits.clone());
         let host = options.host.clone();
         let cannot_listen = |source| StartError::Listen { address: address.clone(), source };
-        let app = App::new(options, models, history).map_err(StartError::Random)?;
+        let app = GatewayState::new(options, models, history).map_err(StartError::Random)?;
         let app = Arc::new(app);
         let listening = listen(&address, &limits, router(&app)).await.map_err(cannot_listen)?;
         let url = match host {
@@ -78,7 +81,7 @@ impl Gateway {
             None => format!("http://{}", listening.address),
         };
         tracing::info!(url, "the gateway listens");
-        Ok(Self { handle: Handle { app }, listening, url })
+        Ok(Self { handle: GatewayHandle { app }, listening, url })
     }
 
     /// Where it is, without `/v1`: `http://127.0.0.1:8010`.
@@ -87,7 +90,7 @@ impl Gateway {
     }
 
     /// Returns what the engine talks to.
-    pub fn handle(&self) -> Handle {
+    pub fn handle(&self) -> GatewayHandle {
         self.handle.clone()
     }
 
@@ -98,9 +101,9 @@ impl Gateway {
         // Streams end with an error, which is given a moment to reach their clients.
         app.stopping.cancel();
         app.tasks.close();
-        let _ = tokio::time::timeout(LAST_WORDS, self.listening.finish()).await;
+        let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, self.listening.finish()).await;
         self.listening.cut();
-        let _ = tokio::time::timeout(LAST_WORDS, app.tasks.wait()).await;
+        let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, app.tasks.wait()).await;
     }
 }
 
@@ -110,12 +113,12 @@ impl Drop for Gateway {
     }
 }
 
-impl Handle {
+impl GatewayHandle {
     /// Lets the runs of an attempt in. Returns the key of each, in order.
     pub fn open(&self, attempt: u64, first_run: u32, runs: u32) -> Vec<String> {
         self.app.open(attempt, first_run, runs);
         let runs = first_run..first_run.saturating_add(runs);
-        runs.map(|run| self.app.keys.of(RunName { attempt, run })).collect()
+        runs.map(|run| self.app.keys.of(RunRef { attempt, run })).collect()
     }
 
     /// Ends the runs of an attempt: their keys are refused from now on, what they have under way
@@ -126,12 +129,12 @@ impl Handle {
 
     /// Returns the experiences of a run as a payload, from turn `since` on, and the number of
     /// turns. A run that has not called, or whose attempt is not open, has none.
-    pub fn experiences(&self, run: RunName, since: u64) -> Result<(Vec<u8>, u64), RecordError> {
+    pub fn experiences(&self, run: RunRef, since: u64) -> Result<(Vec<u8>, u64), RecordError> {
         self.app.experiences(run, since).map(|(payload, turns)| (payload.into(), turns))
     }
 
     /// Returns the calls of an attempt that are under way, the oldest first.
-    pub fn under_way(&self, attempt: u64) -> Vec<UnderWay> {
+    pub fn calls_in_flight(&self, attempt: u64) -> Vec<CallInFlight> {
         self.app.board.of(attempt)
     }
 
@@ -146,12 +149,12 @@ impl Handle {
     }
 
     /// Has `GET /metrics` show somebody's numbers below the gateway's own. The first one stays.
-    pub fn show_metrics(&self, further: Arc<dyn FurtherMetrics>) {
+    pub fn add_metrics(&self, further: Arc<dyn ExtraMetrics>) {
         let _ = self.app.further.set(further);
     }
 
     /// How many tokens went through so far, of calls that have ended.
-    pub fn tokens(&self) -> Tokens {
+    pub fn tokens(&self) -> TokenCounts {
         self.app.tokens()
     }
 }

@@ -37,18 +37,18 @@ use axum::routing::{delete, get, post};
 use rollway_model_api::client_api::{self, CLIENT_APIS};
 use rollway_model_api::{CallError, ErrorKind};
 
-pub(crate) use self::app::App;
-pub use self::history::{History, KeepFuture};
+pub(crate) use self::app::GatewayState;
+pub use self::history::{KeepFuture, TurnStore};
 pub(crate) use self::intake::body as read_body;
-pub(crate) use self::listen::{Listening, listen};
-pub use self::under_way::UnderWay;
+pub(crate) use self::listen::{HttpListener, listen};
+pub use self::under_way::CallInFlight;
 use crate::access::{self, Caller};
 
 /// The one path that needs no key.
 const HEALTH: &str = "/health";
 
 /// Returns everything that the gateway answers to.
-pub(crate) fn router(app: &Arc<App>) -> Router {
+pub(crate) fn router(app: &Arc<GatewayState>) -> Router {
     let mut routes = Router::new();
     for api in CLIENT_APIS.iter().copied() {
         let call = move |state, caller, request| calls::call(state, caller, api, request);
@@ -63,22 +63,26 @@ pub(crate) fn router(app: &Arc<App>) -> Router {
         .route("/rollway/v1/models/{id}", delete(admin::remove))
         .route("/metrics", get(metrics::show))
         .route("/openapi.json", get(openapi::show))
-        .route(HEALTH, get(respond::well))
+        .route(HEALTH, get(respond::health))
         .with_state(Arc::clone(app));
     let further = app.history.as_ref().map(|history| history.routes()).unwrap_or_default();
     routes
         .merge(further)
-        .fallback(nowhere)
-        .method_not_allowed_fallback(not_so)
-        .layer(middleware::from_fn_with_state(Arc::clone(app), doorkeeper))
+        .fallback(not_found)
+        .method_not_allowed_fallback(method_not_allowed)
+        .layer(middleware::from_fn_with_state(Arc::clone(app), authenticate))
 }
 
 /// Lets nobody in without a key, nor a run to what is not for runs. Says the same to everybody
 /// else, whatever they ask for.
-async fn doorkeeper(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
+async fn authenticate(
+    State(app): State<Arc<GatewayState>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
     let path = request.uri().path();
     let entry = app.metrics.entry(path);
-    let caller = if path == HEALTH { Ok(None) } else { admit(&app, &request).map(Some) };
+    let caller = if path == HEALTH { Ok(None) } else { authorize(&app, &request).map(Some) };
     let response = match caller {
         Ok(caller) => {
             if let Some(caller) = caller {
@@ -95,8 +99,8 @@ async fn doorkeeper(State(app): State<Arc<App>>, mut request: Request, next: Nex
     response
 }
 
-fn admit(app: &App, request: &Request) -> Result<Caller, CallError> {
-    let caller = access::shown(request.headers()).and_then(|key| app.keys.recognise(key));
+fn authorize(app: &GatewayState, request: &Request) -> Result<Caller, CallError> {
+    let caller = access::bearer_key(request.headers()).and_then(|key| app.keys.authenticate(key));
     let Some(caller) = caller.or_else(|| is_open(app).then_some(Caller::Admin)) else {
         let message = "no valid key: show the key of the run, or the gateway's own, as \
                        `Authorization: Bearer KEY` or as `x-api-key: KEY`";
@@ -115,16 +119,16 @@ fn admit(app: &App, request: &Request) -> Result<Caller, CallError> {
 }
 
 /// Whether callers without a key are let in.
-fn is_open(app: &App) -> bool {
+fn is_open(app: &GatewayState) -> bool {
     app.history.as_ref().is_some_and(|history| !history.needs_key())
 }
 
-async fn nowhere(request: Request) -> Response {
+async fn not_found(request: Request) -> Response {
     let message = format!("there is nothing at {}", shortened(request.uri().path()));
     respond::error(&CallError::new(ErrorKind::NotFound, message))
 }
 
-async fn not_so(request: Request) -> Response {
+async fn method_not_allowed(request: Request) -> Response {
     let path = shortened(request.uri().path());
     let message = format!("{path} does not take {}", shortened(request.method().as_str()));
     respond::error(&CallError::new(ErrorKind::MethodNotAllowed, message))

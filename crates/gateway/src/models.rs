@@ -33,15 +33,18 @@ use rollway_base::ServerKind;
 use rollway_model_api::{CallError, ErrorKind};
 use tokio::sync::{Notify, oneshot};
 
-pub use self::address::connections;
-use self::board::{Asked, Board, Rules, Want};
-use self::inner::{Handle, Inner, Table, Waiting};
-pub use self::lease::Lease;
-pub use self::options::Options;
+pub use self::address::http_client;
+use self::board::{RouteOutcome, RouteRequest, RoutingRules, RoutingTable};
+use self::inner::{ModelsInner, ServerHandle, ServerTable, WaitGuard};
+pub use self::lease::ServerPermit;
+pub use self::options::RoutingOptions;
 pub use self::reach::reach;
-pub use self::removal::Removed;
-pub use self::update::{InFlight, Outcome, ServerReport, Update, UpdateReport, Weights};
-pub use self::view::{ModelView, SeatCounts, ServerView, State};
+pub use self::removal::RemovalReport;
+pub use self::update::{
+    InFlightPolicy, ServerUpdateOutcome, ServerUpdateReport, WeightSource, WeightUpdate,
+    WeightUpdateReport,
+};
+pub use self::view::{ModelView, ServerCounts, ServerState, ServerView};
 
 /// How long a server may take to abort a request.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -70,7 +73,7 @@ pub struct ServerSpec {
 
 /// A server, and the connections to it.
 #[derive(Debug)]
-pub struct Server {
+pub struct RegisteredServer {
     /// Its name here.
     pub id: ServerId,
     /// What was said of it.
@@ -81,7 +84,7 @@ pub struct Server {
 
 /// What a call needs of a server.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Wanted<'a> {
+pub struct RouteNeeds<'a> {
     /// The name of the model; none means the one that is trained.
     pub model: Option<&'a str>,
     /// Calls of the same session go to the same server, for its prefix cache, unless that one is
@@ -94,13 +97,13 @@ pub struct Wanted<'a> {
 /// All servers. Clones are the same. Servers are watched for as long as a clone or a lease lives.
 #[derive(Clone, Debug)]
 pub struct Models {
-    inner: Arc<Inner>,
+    inner: Arc<ModelsInner>,
 }
 
 impl Models {
     /// Returns a set without servers.
-    pub fn new(options: Options) -> Self {
-        let board = Board::new(Rules {
+    pub fn new(options: RoutingOptions) -> Self {
+        let board = RoutingTable::new(RoutingRules {
             max_in_flight: options.max_in_flight.max(1),
             max_failures: options.max_failures.max(1),
             max_sessions: options.max_sessions,
@@ -108,9 +111,9 @@ impl Models {
         });
         let (handles, waiting) = (HashMap::new(), HashMap::new());
         let (wanted, latest) = (Vec::new(), None);
-        let table = Mutex::new(Table { board, handles, waiting, next_id: 0, wanted, latest });
+        let table = Mutex::new(ServerTable { board, handles, waiting, next_id: 0, wanted, latest });
         let (changed, updating) = (Notify::new(), tokio::sync::Mutex::new(()));
-        Self { inner: Arc::new(Inner { options, table, changed, updating }) }
+        Self { inner: Arc::new(ModelsInner { options, table, changed, updating }) }
     }
 
     /// Adds a server; it is used once it has said that it is well. Must be called where Tokio runs.
@@ -124,20 +127,20 @@ impl Models {
     }
 
     /// Waits for a place at the best server, for [`Options::max_wait`] at most.
-    pub async fn pick(&self, wanted: Wanted<'_>) -> Result<Lease, CallError> {
+    pub async fn pick(&self, wanted: RouteNeeds<'_>) -> Result<ServerPermit, CallError> {
         let inner = &self.inner;
-        let want = Want { session: wanted.session, avoid: wanted.avoid.to_vec() };
+        let want = RouteRequest { session: wanted.session, avoid: wanted.avoid.to_vec() };
         let (waiting, receiver) = {
             let mut table = inner.lock();
             let Some(model) = table.board.model(wanted.model) else {
                 return Err(table.unknown(wanted.model));
             };
-            match table.board.ask(model, want) {
-                Asked::Placed(server) => return Ok(inner.lease(&table, server)),
-                Asked::Waits(ticket) => {
+            match table.board.route(model, want) {
+                RouteOutcome::Placed(server) => return Ok(inner.lease(&table, server)),
+                RouteOutcome::Waits(ticket) => {
                     let (sender, receiver) = oneshot::channel();
                     table.waiting.insert(ticket, sender);
-                    (Waiting { inner, ticket }, receiver)
+                    (WaitGuard { inner, ticket }, receiver)
                 }
             }
         };
@@ -163,16 +166,24 @@ impl Models {
     /// fewer. Every server is asked afterwards which version it has. Goes on to the end even if
     /// nobody waits for it. Updates come one after the other; one that waits is dropped if a newer
     /// one is asked for.
-    pub async fn update(&self, update: Update) -> UpdateReport {
+    pub async fn update(&self, update: WeightUpdate) -> WeightUpdateReport {
         let version = update.version;
         let task = tokio::spawn(rolling::update(Arc::clone(&self.inner), update));
         // It ends early only with the runtime.
-        task.await.unwrap_or(UpdateReport { version, superseded_by: None, servers: Vec::new() })
+        task.await.unwrap_or(WeightUpdateReport {
+            version,
+            superseded_by: None,
+            servers: Vec::new(),
+        })
     }
 
     /// Takes out a server: it gets no new requests, finishes what it has until the deadline, and
     /// then what is left is aborted. Goes on to the end even if nobody waits for it.
-    pub async fn remove(&self, id: ServerId, deadline: Duration) -> Result<Removed, CallError> {
+    pub async fn remove(
+        &self,
+        id: ServerId,
+        deadline: Duration,
+    ) -> Result<RemovalReport, CallError> {
         removal::remove(&self.inner, id, deadline).await
     }
 
@@ -198,7 +209,7 @@ impl Models {
     }
 }
 
-impl Server {
+impl RegisteredServer {
     /// Aborts a request in the server by the id that it was sent with. Dropping the connection must
     /// come with it: some servers know no other way.
     pub async fn abort(&self, request_id: &str) -> Result<(), CallError> {

@@ -9,12 +9,12 @@ use std::time::Duration;
 use rollway_base::Secret;
 use serde_json::{Map, Value};
 
-use crate::call_observer::CallWatcher;
+use crate::call_observer::CallObserver;
 use crate::{models, record};
 
 /// Options of a gateway.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct GatewayOptions {
     /// Address to listen on, as `host:port`; port 0 means any free port.
     pub listen: String,
     /// Host name in the URL for clients; none: the address that is listened on.
@@ -22,22 +22,22 @@ pub struct Options {
     /// Admin key: servers, metrics, calls of agents in serve mode.
     pub admin_key: Secret,
     /// Limits of requests.
-    pub limits: Limits,
+    pub limits: GatewayLimits,
     /// Limits of the recording of a run.
-    pub record: record::Limits,
+    pub record: record::RecorderLimits,
     /// Options of health checks and routing.
-    pub models: models::Options,
+    pub models: models::RoutingOptions,
     /// Sampling arguments (`temperature`, `top_p`, ...) for calls of the trained model.
     pub sampling: Map<String, Value>,
     /// Whether `sampling` also replaces arguments of clients, instead of filling in missing ones.
     pub force_sampling: bool,
     /// Observer of the calls of runs.
-    pub watcher: Option<Arc<dyn CallWatcher>>,
+    pub watcher: Option<Arc<dyn CallObserver>>,
 }
 
 /// Limits of requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct GatewayLimits {
     /// Maximum size of a request body, in bytes.
     pub max_body_bytes: usize,
     /// Maximum size of a server's response, in bytes; of a stream, all events together.
@@ -59,7 +59,7 @@ pub struct Limits {
     pub max_retries: u32,
 }
 
-impl Default for Limits {
+impl Default for GatewayLimits {
     fn default() -> Self {
         Self {
             max_body_bytes: 32 << 20,
@@ -77,7 +77,7 @@ impl Default for Limits {
 
 /// Tokens of the calls of a gateway, as reported by its servers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tokens {
+pub struct TokenCounts {
     /// Prompt tokens.
     pub prompt: u64,
     /// Completion tokens.
@@ -85,7 +85,7 @@ pub struct Tokens {
 }
 
 /// Metrics that `GET /metrics` appends to the gateway's own.
-pub trait FurtherMetrics: fmt::Debug + Send + Sync + 'static {
+pub trait ExtraMetrics: fmt::Debug + Send + Sync + 'static {
     /// Returns the metrics as OpenMetrics, without the final line. No name begins with
     /// `rollway_gateway_`.
     fn metrics(&self) -> Pin<Box<dyn Future<Output = String> + Send + '_>>;

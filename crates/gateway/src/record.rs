@@ -14,29 +14,29 @@ use rollway_experience::Experience;
 use rollway_model_api::replay::SavedResponse;
 use rollway_model_api::{ModelCall, ModelResponse, ResponseEnd};
 
-use self::calls::{Asked, Calls, Fingerprint};
-use self::plan::Plan;
-use self::store::{Origin, Store};
-use self::turn::{Told, told, turn_id};
+use self::calls::{CallLog, CallMatch, Fingerprint};
+use self::plan::MergePlan;
+use self::store::{TurnOrigin, TurnTable};
+use self::turn::{ReturnedTokens, told, turn_id};
 
-pub use self::merge::{Merged, merge};
+pub use self::merge::{MergedTurns, merge};
 pub use self::turn::Turn;
 
 /// Keeps the calls of one run, each once.
 #[derive(Debug)]
 pub struct Recorder {
-    limits: Limits,
-    store: Store,
-    calls: Calls,
-    plan: Plan,
-    counts: Counts,
+    limits: RecorderLimits,
+    store: TurnTable,
+    calls: CallLog,
+    plan: MergePlan,
+    counts: RecorderCounts,
     /// Why there are no experiences.
     failure: Option<RecordError>,
 }
 
 /// How much of a run is kept at most. Beyond it the run's recording has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct RecorderLimits {
     /// Turns.
     pub max_turns: u32,
     /// Bytes, of tokens, messages and kept answers together.
@@ -45,7 +45,7 @@ pub struct Limits {
     pub max_kept: u32,
 }
 
-impl Default for Limits {
+impl Default for RecorderLimits {
     fn default() -> Self {
         Self { max_turns: 4096, max_bytes: 256 << 20, max_kept: 64 }
     }
@@ -57,7 +57,7 @@ pub struct CallNumber(pub u64);
 
 /// What a client says about a call besides its body.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Attempted {
+pub struct RetryHeaders {
     /// `Idempotency-Key`: calls with the same one are the same.
     pub idempotency_key: Option<String>,
     /// `x-stainless-retry-count` is above zero: the client has asked before.
@@ -66,11 +66,11 @@ pub struct Attempted {
 
 /// What to do with a call.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Begun {
+pub enum CallDecision {
     /// It is new: ask a server, then say how it went.
     New(CallNumber),
     /// The client has asked before and is given the same answer: it is no second sample.
-    Again(CallNumber, SavedResponse),
+    Duplicate(CallNumber, SavedResponse),
 }
 
 /// Why there are no experiences. It is an error of the run.
@@ -103,7 +103,7 @@ pub enum RecordError {
 
 /// What happened in a run, in numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct RecorderCounts {
     /// Calls that were recorded, wholly or until they were aborted.
     pub calls: u64,
     /// Turns (choices of calls) that were recorded.
@@ -130,13 +130,13 @@ pub struct Counts {
 
 impl Recorder {
     /// Returns a recorder that has heard nothing.
-    pub fn new(limits: Limits) -> Self {
+    pub fn new(limits: RecorderLimits) -> Self {
         Self {
             limits,
-            store: Store::default(),
-            calls: Calls::default(),
-            plan: Plan::default(),
-            counts: Counts::default(),
+            store: TurnTable::default(),
+            calls: CallLog::default(),
+            plan: MergePlan::default(),
+            counts: RecorderCounts::default(),
             failure: None,
         }
     }
@@ -148,7 +148,11 @@ impl Recorder {
     ///
     /// Once the recording has failed there is nothing to begin: the error is that of the failure.
     /// That a server tells no token ids is no reason to refuse a call.
-    pub fn begin(&mut self, call: &ModelCall, attempted: &Attempted) -> Result<Begun, RecordError> {
+    pub fn begin(
+        &mut self,
+        call: &ModelCall,
+        attempted: &RetryHeaders,
+    ) -> Result<CallDecision, RecordError> {
         self.begin_as(call.fingerprint(), call, attempted)
     }
 
@@ -156,17 +160,17 @@ impl Recorder {
         &mut self,
         fingerprint: Fingerprint,
         call: &ModelCall,
-        attempted: &Attempted,
-    ) -> Result<Begun, RecordError> {
+        attempted: &RetryHeaders,
+    ) -> Result<CallDecision, RecordError> {
         self.check_going()?;
         let said = self.store.said(call.body.get("messages"), call.body.get("tools"))?;
         let asked = self.calls.begin(fingerprint, attempted, said)?;
         self.enforce()?;
         Ok(match asked {
-            Asked::New(number) => Begun::New(CallNumber(number)),
-            Asked::Again(number, kept) => {
+            CallMatch::New(number) => CallDecision::New(CallNumber(number)),
+            CallMatch::Again(number, kept) => {
                 self.counts.retries += 1;
-                Begun::Again(CallNumber(number), kept)
+                CallDecision::Duplicate(CallNumber(number), kept)
             }
         })
     }
@@ -194,10 +198,10 @@ impl Recorder {
         }
         let mut turns = Vec::new();
         match told(prompt, choices, is_aborted) {
-            Some(Told { prompt, choices }) => {
+            Some(ReturnedTokens { prompt, choices }) => {
                 for (index, choice) in choices {
                     let id = turn_id(&id, index);
-                    let origin = Origin { id, model: &model, aborted: is_aborted };
+                    let origin = TurnOrigin { id, model: &model, aborted: is_aborted };
                     let pushed = self.store.push(origin, said, &prompt, choice);
                     turns.push(pushed.inspect_err(|error| self.fail(error.clone()))?);
                 }
@@ -229,13 +233,13 @@ impl Recorder {
 
     /// The client left before it was given all of an answer that was complete. If it asks the same
     /// again, it gets that answer.
-    pub fn undelivered(&mut self, number: CallNumber) {
+    pub fn client_disconnected(&mut self, number: CallNumber) {
         let replaced = self.calls.went(number.0, false);
         self.remove(&replaced, self.store.len());
     }
 
     /// No server answered a call, or what it said was an error: nothing is recorded.
-    pub fn unanswered(&mut self, number: CallNumber) {
+    pub fn upstream_failed(&mut self, number: CallNumber) {
         if self.calls.said(number.0).is_some() {
             self.forget(number.0);
         }
@@ -244,7 +248,7 @@ impl Recorder {
     /// An answer was given to the client but could not be understood: from now on there are no
     /// experiences of this run.
     pub fn failed(&mut self, number: CallNumber, error: RecordError) {
-        self.unanswered(number);
+        self.upstream_failed(number);
         self.fail(error);
     }
 
@@ -271,11 +275,11 @@ impl Recorder {
         if since == 0 {
             return merge::experiences(&self.store, &self.plan);
         }
-        merge::experiences(&self.store, &Plan::of(&self.store, since))
+        merge::experiences(&self.store, &MergePlan::of(&self.store, since))
     }
 
     /// What happened, in numbers that never fall: what was replaced later stays counted.
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> RecorderCounts {
         self.counts
     }
 
@@ -304,9 +308,9 @@ impl Recorder {
         self.failure = Some(error);
         if !goes_on {
             // Nothing of it will be asked for.
-            self.store = Store::default();
-            self.calls = Calls::default();
-            self.plan = Plan::default();
+            self.store = TurnTable::default();
+            self.calls = CallLog::default();
+            self.plan = MergePlan::default();
         }
     }
 
@@ -338,7 +342,7 @@ impl Recorder {
         for &turn in calls.iter().flatten() {
             self.store.remove(turn);
         }
-        self.plan = Plan::default();
+        self.plan = MergePlan::default();
         for number in 0..end {
             self.plan.add(&self.store, number);
         }
@@ -346,7 +350,7 @@ impl Recorder {
 
     /// Drops kept answers until there is room; if there is none the recording has failed.
     fn enforce(&mut self) -> Result<(), RecordError> {
-        let Limits { max_turns, max_bytes, max_kept } = self.limits;
+        let RecorderLimits { max_turns, max_bytes, max_kept } = self.limits;
         while (self.calls.kept() > max_kept as usize || self.bytes() > max_bytes)
             && self.calls.drop_oldest()
         {

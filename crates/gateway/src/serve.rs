@@ -26,39 +26,42 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
-use self::commit::Commits;
-pub use self::commit::{CommitError, Committed, Committer, Delivered, Step};
-pub use self::feedback::{Feedback, Outcome, Receipt};
-use self::store::Store;
-pub use self::store::{Counts, Options, StoreError};
-use crate::http::{History, KeepFuture};
+use self::commit::CommitQueue;
+pub use self::commit::{CommitDelivery, CommitError, CommitReport, CommitStep, Committer};
+pub use self::feedback::{Feedback, FeedbackOutcome, FeedbackReceipt};
+use self::store::ServeStore;
+pub use self::store::{ServeStoreCounts, ServeStoreOptions, StoreError};
+use crate::http::{KeepFuture, TurnStore};
 use crate::record::{RecordError, Turn};
 
 /// Serve mode behind its gateway. Clones are the same.
 #[derive(Clone, Debug)]
-pub struct Serve {
-    inner: Arc<Inner>,
+pub struct ServeMode {
+    inner: Arc<ServeModeState>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct ServeModeState {
     needs_key: bool,
-    store: Store,
-    commits: Commits,
+    store: ServeStore,
+    commits: CommitQueue,
 }
 
-impl Serve {
+impl ServeMode {
     /// Opens what was recorded, or begins anew.
-    pub async fn open(options: Options, committer: Arc<dyn Committer>) -> Result<Self, StoreError> {
+    pub async fn open(
+        options: ServeStoreOptions,
+        committer: Arc<dyn Committer>,
+    ) -> Result<Self, StoreError> {
         let needs_key = options.needs_key;
-        let store = Store::open(options).await?;
-        let commits = Commits::new(store.clone(), committer);
-        Ok(Self { inner: Arc::new(Inner { needs_key, store, commits }) })
+        let store = ServeStore::open(options).await?;
+        let commits = CommitQueue::new(store.clone(), committer);
+        Ok(Self { inner: Arc::new(ServeModeState { needs_key, store, commits }) })
     }
 
     /// Delivers the step that a commit has fixed and not finished, if there is one. Feedback that
     /// waits stays for a commit.
-    pub async fn resume(&self) -> Result<Committed, CommitError> {
+    pub async fn resume(&self) -> Result<CommitReport, CommitError> {
         self.inner.commits.resume().await
     }
 
@@ -68,32 +71,32 @@ impl Serve {
     }
 
     /// Takes feedback, in one transaction.
-    pub async fn feedback(&self, feedback: Feedback) -> Result<Outcome, StoreError> {
+    pub async fn feedback(&self, feedback: Feedback) -> Result<FeedbackOutcome, StoreError> {
         self.inner.feedback(feedback).await
     }
 
     /// Makes one step of all feedback that waits.
-    pub async fn commit(&self) -> Result<Committed, CommitError> {
+    pub async fn commit(&self) -> Result<CommitReport, CommitError> {
         self.inner.commit().await
     }
 
     /// What there is, in numbers.
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> ServeStoreCounts {
         self.inner.store.counts()
     }
 }
 
-impl Inner {
-    async fn feedback(&self, feedback: Feedback) -> Result<Outcome, StoreError> {
+impl ServeModeState {
+    async fn feedback(&self, feedback: Feedback) -> Result<FeedbackOutcome, StoreError> {
         self.store.feedback(feedback).await
     }
 
-    async fn commit(&self) -> Result<Committed, CommitError> {
+    async fn commit(&self) -> Result<CommitReport, CommitError> {
         self.commits.commit().await
     }
 }
 
-impl History for Serve {
+impl TurnStore for ServeMode {
     fn keep(&self, turns: Vec<Turn>) -> KeepFuture<'_> {
         Box::pin(async move {
             let kept = self.inner.store.keep(&turns).await;
@@ -116,11 +119,12 @@ impl History for Serve {
 
 /// The numbers of the history, as they are when somebody asks.
 #[derive(Debug)]
-struct Numbers(Store);
+struct Numbers(ServeStore);
 
 impl Collector for Numbers {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let Counts { recorded, ready, step, forgotten, expired, rows, bytes } = self.0.counts();
+        let ServeStoreCounts { recorded, ready, step, forgotten, expired, rows, bytes } =
+            self.0.counts();
         let gauges = [
             ("explore_step_num", "The last step that was committed", step),
             ("ready_experience_count", "Choices that wait for a commit", ready),

@@ -9,12 +9,14 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use rollway_base::{Address, Secret};
 use rollway_core::metrics::Metrics;
-use rollway_core::{AttemptId, BatchId, BatchKind, Life, RunId, RunnerId, Runs, TaskId};
-use rollway_protocol::worker_client::{self, Connected};
-use rollway_protocol::worker_server::{Connection, Options, Server, ServerEvent};
+use rollway_core::{AttemptId, BatchId, BatchType, Incarnation, RunId, RunRange, RunnerId, TaskId};
+use rollway_protocol::worker_client::{self, ConnectedWorker};
+use rollway_protocol::worker_server::{
+    WorkerConnection, WorkerServer, WorkerServerEvent, WorkerServerOptions,
+};
 use rollway_protocol::{
-    Definition, DefinitionId, EngineMessage, Hello, Outcome, RunnerReport, StartAttempt,
-    WorkerMessage,
+    DefinitionId, EngineMessage, Hello, MessageOutcome, RunnerReport, StartAttempt, WorkerMessage,
+    WorkflowDefinition,
 };
 
 const TIME: Duration = Duration::from_secs(2);
@@ -28,16 +30,16 @@ fn main() {
     let address = Address::Unix(dir.path().join("bench.sock"));
     let secret = Secret::random().expect("random bytes");
     let engine = runtime().expect("a runtime");
-    let options = Options::new(address.clone(), secret.clone());
-    let mut server = engine.block_on(Server::bind(options)).expect("a free socket");
+    let options = WorkerServerOptions::new(address.clone(), secret.clone());
+    let mut server = engine.block_on(WorkerServer::bind(options)).expect("a free socket");
     // A thread of its own, as the worker is a process of its own.
     let worker = std::thread::spawn(move || {
         runtime().expect("a runtime").block_on(echo(&address, Hello::new(secret, "", RUNNERS)));
     });
     engine.block_on(async {
         let connection = loop {
-            if let ServerEvent::Hello(greeting) = server.recv().await {
-                let runners: Vec<_> = (0..RUNNERS).map(|n| (RunnerId(n), Life(1))).collect();
+            if let WorkerServerEvent::Hello(greeting) = server.recv().await {
+                let runners: Vec<_> = (0..RUNNERS).map(|n| (RunnerId(n), Incarnation(1))).collect();
                 break greeting.welcome(&runners, Duration::from_secs(5));
             }
         };
@@ -51,15 +53,15 @@ fn main() {
 
 /// Answers every order at once.
 async fn echo(address: &Address, hello: Hello) {
-    let options = worker_client::Options::default();
+    let options = worker_client::WorkerClientOptions::default();
     let connected = worker_client::connect(address, hello, options).await.expect("a connection");
-    let Connected { sender, mut receiver, .. } = connected;
+    let ConnectedWorker { sender, mut receiver, .. } = connected;
     let mut orders = Vec::new();
     while receiver.recv_many(&mut orders, 256).await.is_ok() {
         for order in orders.drain(..) {
             if let EngineMessage::StartAttempt(start) = order {
                 let metrics: Metrics = [("reward", 1.0)].into_iter().collect();
-                let outcome = Outcome::Succeeded { payload: Some(start.task), metrics };
+                let outcome = MessageOutcome::Succeeded { payload: Some(start.task), metrics };
                 let report =
                     RunnerReport::RunFinished { attempt: start.attempt, run: RunId(0), outcome };
                 if sender.report(start.runner, start.life, report).await.is_err() {
@@ -72,14 +74,14 @@ async fn echo(address: &Address, hello: Hello) {
 
 #[expect(clippy::print_stdout, reason = "a benchmark prints its result")]
 async fn measure(
-    server: &mut Server,
-    connection: &Connection,
+    server: &mut WorkerServer,
+    connection: &WorkerConnection,
     in_flight: u32,
     bytes: usize,
     time: Duration,
 ) {
     let task = Bytes::from(vec![7; bytes]);
-    let definition = Arc::new(Definition {
+    let definition = Arc::new(WorkflowDefinition {
         id: DefinitionId(1),
         name: "echo".into(),
         encoding: "name".into(),
@@ -89,12 +91,12 @@ async fn measure(
     let order = |runner: u32, attempt: u64| {
         EngineMessage::StartAttempt(StartAttempt {
             runner: RunnerId(runner),
-            life: Life(1),
+            life: Incarnation(1),
             attempt: AttemptId(attempt),
             batch: BatchId::Number(1),
-            kind: BatchKind::Train,
+            kind: BatchType::Train,
             task_id: TaskId(0),
-            runs: Runs { first: 0, count: 1 },
+            runs: RunRange { first: 0, count: 1 },
             task: task.clone(),
             definition: Arc::clone(&definition),
             timeout: Duration::from_secs(60),
@@ -116,7 +118,7 @@ async fn measure(
         server.recv_many(&mut events, 1024).await;
         let now = Instant::now();
         for event in events.drain(..) {
-            let ServerEvent::Message {
+            let WorkerServerEvent::Message {
                 message:
                     WorkerMessage::Runner { runner, report: RunnerReport::RunFinished { .. }, .. },
                 ..

@@ -5,16 +5,16 @@ use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Messages up to this size are limited by their number alone.
-pub(crate) const SMALL: usize = 16 * 1024;
+pub(crate) const SMALL_MESSAGE_BYTES: usize = 16 * 1024;
 
 /// A budget of bytes, counted in KiB.
 #[derive(Debug)]
-pub(crate) struct Room {
+pub(crate) struct ByteBudget {
     free: Arc<Semaphore>,
     all: u32,
 }
 
-impl Room {
+impl ByteBudget {
     pub(crate) fn new(bytes: usize) -> Self {
         let all = kib(bytes);
         Self { free: Arc::new(Semaphore::new(all as usize)), all }
@@ -22,7 +22,7 @@ impl Room {
 
     /// Waits for room for a message. One that is larger than the whole budget gets all of it.
     pub(crate) async fn take(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
-        if bytes <= SMALL {
+        if bytes <= SMALL_MESSAGE_BYTES {
             return None;
         }
         // The semaphore is never closed.
@@ -30,18 +30,21 @@ impl Room {
     }
 
     /// Takes room for a message if there is some.
-    pub(crate) fn try_take(&self, bytes: usize) -> Result<Option<OwnedSemaphorePermit>, Full> {
-        if bytes <= SMALL {
+    pub(crate) fn try_take(
+        &self,
+        bytes: usize,
+    ) -> Result<Option<OwnedSemaphorePermit>, BudgetExceeded> {
+        if bytes <= SMALL_MESSAGE_BYTES {
             return Ok(None);
         }
         let wanted = kib(bytes).min(self.all);
-        Arc::clone(&self.free).try_acquire_many_owned(wanted).map(Some).map_err(|_| Full)
+        Arc::clone(&self.free).try_acquire_many_owned(wanted).map(Some).map_err(|_| BudgetExceeded)
     }
 }
 
 /// There is no room.
 #[derive(Debug)]
-pub(crate) struct Full;
+pub(crate) struct BudgetExceeded;
 
 fn kib(bytes: usize) -> u32 {
     u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX).clamp(1, u32::MAX >> 4)

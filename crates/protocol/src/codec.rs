@@ -13,26 +13,26 @@ use tonic::Status;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 
 /// The path of the one call that there is.
-pub(crate) const CONNECT: &str = "/rollway.worker.v1.Worker/Connect";
+pub(crate) const CONNECT_PATH: &str = "/rollway.worker.v1.Worker/Connect";
 
 /// A message on its way out.
 #[derive(Debug)]
-pub(crate) struct Outgoing<M> {
+pub(crate) struct OutgoingFrame<M> {
     /// What is sent.
-    pub(crate) body: Body<M>,
+    pub(crate) body: FrameBody<M>,
     /// Room taken in a byte budget; given back when the message is encoded.
     pub(crate) room: Option<OwnedSemaphorePermit>,
 }
 
-impl<M> From<M> for Outgoing<M> {
+impl<M> From<M> for OutgoingFrame<M> {
     fn from(message: M) -> Self {
-        Self { body: Body::Message(message), room: None }
+        Self { body: FrameBody::Message(message), room: None }
     }
 }
 
 /// What is sent.
 #[derive(Debug)]
-pub(crate) enum Body<M> {
+pub(crate) enum FrameBody<M> {
     /// A message of the schema.
     Message(M),
     /// Bytes that pass for one.
@@ -43,7 +43,7 @@ pub(crate) enum Body<M> {
 
 /// A message that arrived.
 #[derive(Debug)]
-pub(crate) struct Decoded<M> {
+pub(crate) struct DecodedFrame<M> {
     /// How many bytes it had.
     pub(crate) bytes: usize,
     /// What it says, if it says anything.
@@ -52,21 +52,21 @@ pub(crate) struct Decoded<M> {
 
 /// Encodes `E` and decodes `D`.
 #[derive(Debug)]
-pub(crate) struct WireCodec<E, D>(PhantomData<fn(E) -> D>);
+pub(crate) struct ProtoCodec<E, D>(PhantomData<fn(E) -> D>);
 
-impl<E, D> WireCodec<E, D> {
+impl<E, D> ProtoCodec<E, D> {
     pub(crate) const fn new() -> Self {
         Self(PhantomData)
     }
 }
 
-impl<E, D> Codec for WireCodec<E, D>
+impl<E, D> Codec for ProtoCodec<E, D>
 where
     E: Message + 'static,
     D: Message + Default + 'static,
 {
-    type Encode = Outgoing<E>;
-    type Decode = Decoded<D>;
+    type Encode = OutgoingFrame<E>;
+    type Decode = DecodedFrame<D>;
     type Encoder = Self;
     type Decoder = Self;
 
@@ -79,19 +79,19 @@ where
     }
 }
 
-impl<E: Message, D> Encoder for WireCodec<E, D> {
-    type Item = Outgoing<E>;
+impl<E: Message, D> Encoder for ProtoCodec<E, D> {
+    type Item = OutgoingFrame<E>;
     type Error = Status;
 
-    fn encode(&mut self, item: Outgoing<E>, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
+    fn encode(&mut self, item: OutgoingFrame<E>, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
         use bytes::BufMut as _;
-        let Outgoing { body, room } = item;
+        let OutgoingFrame { body, room } = item;
         match body {
-            Body::Message(message) => message
+            FrameBody::Message(message) => message
                 .encode(buffer)
                 .map_err(|error| Status::internal(format!("encoding a message: {error}")))?,
-            Body::Raw(bytes) => buffer.put(bytes),
-            Body::Parts(parts) => {
+            FrameBody::Raw(bytes) => buffer.put(bytes),
+            FrameBody::Parts(parts) => {
                 buffer.reserve(parts.iter().map(Bytes::len).sum());
                 parts.into_iter().for_each(|part| buffer.put(part));
             }
@@ -101,8 +101,8 @@ impl<E: Message, D> Encoder for WireCodec<E, D> {
     }
 }
 
-impl<E, D: Message + Default> Decoder for WireCodec<E, D> {
-    type Item = Decoded<D>;
+impl<E, D: Message + Default> Decoder for ProtoCodec<E, D> {
+    type Item = DecodedFrame<D>;
     type Error = Status;
 
     fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<Self::Item>, Status> {
@@ -111,6 +111,6 @@ impl<E, D: Message + Default> Decoder for WireCodec<E, D> {
         let message = D::decode(&mut *buffer);
         // What an undecodable message leaves behind would be taken for the next one.
         buffer.advance(buffer.remaining());
-        Ok(Some(Decoded { bytes, message }))
+        Ok(Some(DecodedFrame { bytes, message }))
     }
 }

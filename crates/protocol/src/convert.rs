@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-pub(crate) use engine::Definitions;
+pub(crate) use engine::DefinitionCache;
 
 /// Texts for people are cut here: a peer that sends megabytes of them only wastes its own time.
 const MAX_TEXT: usize = 16 * 1024;
@@ -39,12 +39,12 @@ mod tests {
     use proptest::prelude::*;
     use prost::Message;
     use rollway_core::metrics::Metrics;
-    use rollway_core::{AttemptId, FailureKind, Life, RunId, RunnerId};
+    use rollway_core::{AttemptId, FailureKind, Incarnation, RunId, RunnerId};
 
     use super::*;
     use crate::message::{
-        Hello, LogLevel, LogLine, LogSource, Outcome, RunnerReport, RunnerState, StopCause,
-        Welcome, WorkerMessage,
+        Hello, LogLine, LogSource, MessageOutcome, RunnerHeartbeat, RunnerReport, StopCause,
+        Welcome, WorkerLogLevel, WorkerMessage,
     };
     use crate::proto;
 
@@ -64,7 +64,7 @@ mod tests {
     }
 
     /// Takes bytes for a message of either side. All that matters is that it returns.
-    fn swallow(bytes: &[u8], definitions: &mut Definitions) {
+    fn swallow(bytes: &[u8], definitions: &mut DefinitionCache) {
         if let Ok(message) = proto::WorkerMessage::decode(bytes)
             && let Some(kind) = message.kind
         {
@@ -83,17 +83,18 @@ mod tests {
         }
     }
 
-    fn outcome() -> impl Strategy<Value = Outcome> {
+    fn outcome() -> impl Strategy<Value = MessageOutcome> {
         let metrics =
             btree_map(".*", any::<f64>().prop_filter("NaN is not NaN", |v| !v.is_nan()), 0..4);
         let payload = proptest::option::of(vec(any::<u8>(), 0..40).prop_map(Bytes::from));
         prop_oneof![
-            (payload, metrics).prop_map(|(payload, metrics)| Outcome::Succeeded {
+            (payload, metrics).prop_map(|(payload, metrics)| MessageOutcome::Succeeded {
                 payload,
                 metrics: metrics.into_iter().collect::<Metrics>()
             }),
-            (proptest::sample::select(FailureKind::ALL), ".*")
-                .prop_map(|(kind, message)| { Outcome::Failed { kind, message: message.into() } }),
+            (proptest::sample::select(FailureKind::ALL), ".*").prop_map(|(kind, message)| {
+                MessageOutcome::Failed { kind, message: message.into() }
+            }),
         ]
     }
 
@@ -106,7 +107,7 @@ mod tests {
             (attempt(), any::<u32>(), outcome()).prop_map(|(attempt, run, outcome)| {
                 RunnerReport::RunFinished { attempt, run: RunId(run), outcome }
             }),
-            Just(RunnerReport::Stopped(StopCause::Ordered)),
+            Just(RunnerReport::Stopped(StopCause::Requested)),
             ".*".prop_map(|message| {
                 RunnerReport::Stopped(StopCause::StartFailed { message: message.into() })
             }),
@@ -118,18 +119,22 @@ mod tests {
 
     fn message() -> impl Strategy<Value = WorkerMessage> {
         let state = (any::<u32>(), any::<u32>(), any::<Option<u64>>(), btree_map(".*", ".*", 0..3));
-        let state = state.prop_map(|(runner, life, attempt, state)| RunnerState {
+        let state = state.prop_map(|(runner, life, attempt, state)| RunnerHeartbeat {
             runner: RunnerId(runner),
-            life: Life(life),
+            life: Incarnation(life),
             attempt: attempt.map(AttemptId),
             state,
         });
-        const LEVELS: [LogLevel; 4] =
-            [LogLevel::Debug, LogLevel::Info, LogLevel::Warning, LogLevel::Error];
+        const LEVELS: [WorkerLogLevel; 4] = [
+            WorkerLogLevel::Debug,
+            WorkerLogLevel::Info,
+            WorkerLogLevel::Warning,
+            WorkerLogLevel::Error,
+        ];
         let log = (any::<Option<u32>>(), proptest::sample::select(&LEVELS), ".*");
         prop_oneof![
             (any::<u32>(), any::<u32>(), report()).prop_map(|(runner, life, report)| {
-                WorkerMessage::Runner { runner: RunnerId(runner), life: Life(life), report }
+                WorkerMessage::Runner { runner: RunnerId(runner), life: Incarnation(life), report }
             }),
             vec(state, 0..3).prop_map(WorkerMessage::Heartbeat),
             log.prop_map(|(runner, level, line)| WorkerMessage::Log(LogLine {
@@ -149,7 +154,7 @@ mod tests {
     proptest! {
         #[test]
         fn arbitrary_bytes_never_panic(bytes in vec(any::<u8>(), 0..200)) {
-            swallow(&bytes, &mut Definitions::default());
+            swallow(&bytes, &mut DefinitionCache::default());
         }
 
         /// Nearly valid bytes get further than arbitrary ones.
@@ -165,7 +170,7 @@ mod tests {
                     bytes[at] = byte;
                 }
             }
-            swallow(&bytes, &mut Definitions::default());
+            swallow(&bytes, &mut DefinitionCache::default());
         }
 
         #[test]

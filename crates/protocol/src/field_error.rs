@@ -5,14 +5,14 @@ use std::borrow::Cow;
 /// A field without a valid value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {problem}")]
-pub struct Invalid {
+pub struct InvalidField {
     /// Which field: `run_finished.outcome`.
     pub field: &'static str,
     /// What is wrong with it.
     pub problem: Cow<'static, str>,
 }
 
-impl Invalid {
+impl InvalidField {
     pub(crate) fn new(field: &'static str, problem: impl Into<Cow<'static, str>>) -> Self {
         Self { field, problem: problem.into() }
     }

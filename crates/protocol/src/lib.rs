@@ -21,12 +21,13 @@ mod status_message;
 pub mod worker_client;
 pub mod worker_server;
 
-pub use field_error::Invalid;
+pub use field_error::InvalidField;
 pub use message::{
-    Definition, DefinitionId, EngineMessage, Hello, LogLevel, LogLine, LogSource, Outcome,
-    RunnerReport, RunnerState, StartAttempt, StopCause, Versions, Welcome, WorkerMessage,
+    DefinitionId, EngineMessage, Hello, LogLine, LogSource, MessageOutcome, RunnerHeartbeat,
+    RunnerReport, StartAttempt, StopCause, VersionRange, Welcome, WorkerLogLevel, WorkerMessage,
+    WorkflowDefinition,
 };
-pub use refusal::{Refusal, RefusalCode};
+pub use refusal::{ConnectRefusal, RefusalCode};
 
 /// The messages as they travel, generated from the schema.
 #[allow(

@@ -8,21 +8,22 @@ use std::time::Duration;
 use bytes::Bytes;
 use rollway_core::metrics::Metrics;
 use rollway_core::{
-    AttemptId, BatchId, BatchKind, Cancel, FailureKind, Life, RunId, RunnerId, Runs, TaskId,
+    AttemptCancelReason, AttemptId, BatchId, BatchType, FailureKind, Incarnation, RunId, RunRange,
+    RunnerId, TaskId,
 };
 
 use rollway_base::Secret;
 
 /// A range of versions of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Versions {
+pub struct VersionRange {
     /// The oldest; at least 1.
     pub min: u32,
     /// The newest; not older than the oldest.
     pub max: u32,
 }
 
-impl Versions {
+impl VersionRange {
     /// What this code speaks.
     pub const SUPPORTED: Self = Self { min: 1, max: 1 };
 
@@ -33,7 +34,7 @@ impl Versions {
     }
 }
 
-impl fmt::Display for Versions {
+impl fmt::Display for VersionRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { min, max } = self;
         if min == max { write!(f, "{min}") } else { write!(f, "{min} to {max}") }
@@ -44,7 +45,7 @@ impl fmt::Display for Versions {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
     /// The versions of the protocol that it speaks.
-    pub versions: Versions,
+    pub versions: VersionRange,
     /// The engine's secret.
     pub secret: Secret,
     /// What it was given by whoever started it; empty if it joins by hand.
@@ -65,7 +66,7 @@ impl Hello {
     /// Returns the hello of this process. The name of the host is left to whoever needs it.
     pub fn new(secret: Secret, token: impl Into<String>, runners: u32) -> Self {
         Self {
-            versions: Versions::SUPPORTED,
+            versions: VersionRange::SUPPORTED,
             secret,
             token: token.into(),
             runners,
@@ -83,7 +84,7 @@ pub struct Welcome {
     /// The version of the protocol that is spoken.
     pub protocol: u32,
     /// The runners that it hosts.
-    pub runners: Vec<(RunnerId, Life)>,
+    pub runners: Vec<(RunnerId, Incarnation)>,
     /// How often a heartbeat is expected.
     pub heartbeat_interval: Duration,
     /// The largest message, in bytes.
@@ -111,12 +112,12 @@ pub enum WorkerMessage {
         /// Which.
         runner: RunnerId,
         /// Which life of it.
-        life: Life,
+        life: Incarnation,
         /// What.
         report: RunnerReport,
     },
     /// It is alive, and so are these.
-    Heartbeat(Vec<RunnerState>),
+    Heartbeat(Vec<RunnerHeartbeat>),
     /// A line for the log.
     Log(LogLine),
     /// It leaves.
@@ -132,8 +133,8 @@ impl WorkerMessage {
         match self {
             Self::Runner { report: RunnerReport::RunFinished { outcome, .. }, .. } => match outcome
             {
-                Outcome::Succeeded { payload, .. } => payload.as_ref().map_or(0, Bytes::len),
-                Outcome::Failed { message, .. } => message.len(),
+                MessageOutcome::Succeeded { payload, .. } => payload.as_ref().map_or(0, Bytes::len),
+                MessageOutcome::Failed { message, .. } => message.len(),
             },
             _ => 0,
         }
@@ -160,7 +161,7 @@ pub enum RunnerReport {
         /// Which run.
         run: RunId,
         /// How.
-        outcome: Outcome,
+        outcome: MessageOutcome,
     },
     /// An attempt is over.
     AttemptEnded {
@@ -173,7 +174,7 @@ pub enum RunnerReport {
 
 /// How a run ended; like the core's, but with the experiences themselves.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Outcome {
+pub enum MessageOutcome {
     /// Well.
     Succeeded {
         /// Its experiences.
@@ -194,7 +195,7 @@ pub enum Outcome {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StopCause {
     /// The engine wanted it so.
-    Ordered,
+    Requested,
     /// It could not be started.
     StartFailed {
         /// In the words of whoever noticed.
@@ -211,11 +212,11 @@ pub enum StopCause {
 
 /// What a runner does at the moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RunnerState {
+pub struct RunnerHeartbeat {
     /// Which runner.
     pub runner: RunnerId,
     /// Which life of it.
-    pub life: Life,
+    pub life: Incarnation,
     /// The attempt it executes.
     pub attempt: Option<AttemptId>,
     /// For people: `workflow_id`, `model_version`, `begin_time`, `stage` and the like.
@@ -228,7 +229,7 @@ pub struct LogLine {
     /// Which runner it comes from.
     pub runner: Option<RunnerId>,
     /// How important it is.
-    pub level: LogLevel,
+    pub level: WorkerLogLevel,
     /// The text.
     pub line: Arc<str>,
     /// Where in the worker it comes from.
@@ -252,7 +253,7 @@ pub struct LogSource {
 
 /// How important a line of the log is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum LogLevel {
+pub enum WorkerLogLevel {
     /// For developers.
     Debug,
     /// For operators.
@@ -273,25 +274,25 @@ pub enum EngineMessage {
         /// On which runner.
         runner: RunnerId,
         /// In which life of it.
-        life: Life,
+        life: Incarnation,
         /// Which attempt.
         attempt: AttemptId,
         /// Why.
-        reason: Cancel,
+        reason: AttemptCancelReason,
     },
     /// Begin a new life of a runner.
     StartRunner {
         /// Which.
         runner: RunnerId,
         /// The life that begins.
-        life: Life,
+        life: Incarnation,
     },
     /// End a life of a runner.
     StopRunner {
         /// Which.
         runner: RunnerId,
         /// The life that ends.
-        life: Life,
+        life: Incarnation,
     },
     /// Finish and say goodbye.
     Shutdown {
@@ -306,21 +307,21 @@ pub struct StartAttempt {
     /// On which runner.
     pub runner: RunnerId,
     /// In which life of it.
-    pub life: Life,
+    pub life: Incarnation,
     /// Under which number.
     pub attempt: AttemptId,
     /// The batch of the task.
     pub batch: BatchId,
     /// Whether it is trained on.
-    pub kind: BatchKind,
+    pub kind: BatchType,
     /// The task.
     pub task_id: TaskId,
     /// The runs; at least one.
-    pub runs: Runs,
+    pub runs: RunRange,
     /// The task itself, encoded as the definition says.
     pub task: Bytes,
     /// The workflow. It travels once per worker, however often it is used.
-    pub definition: Arc<Definition>,
+    pub definition: Arc<WorkflowDefinition>,
     /// How long the attempt may last; travels in whole milliseconds, rounded up.
     pub timeout: Duration,
     /// How many runners died under suspicion of this task.
@@ -335,7 +336,7 @@ pub struct DefinitionId(pub u64);
 
 /// A workflow as it travels to a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Definition {
+pub struct WorkflowDefinition {
     /// Names it. One id is one workflow for ever: a changed workflow gets a new one.
     pub id: DefinitionId,
     /// The name of the workflow.
@@ -354,7 +355,7 @@ mod tests {
 
     #[test]
     fn versions_meet_at_the_newest_common_one() {
-        let range = |min, max| Versions { min, max };
+        let range = |min, max| VersionRange { min, max };
         assert_eq!(range(1, 3).common(range(2, 5)), Some(3));
         assert_eq!(range(4, 4).common(range(1, 9)), Some(4));
         assert_eq!(range(1, 2).common(range(3, 4)), None);

@@ -7,11 +7,14 @@
 mod client;
 mod server;
 
-pub use self::client::{ConnectError, Link, Lost};
-pub use self::server::{Arrival, Arrivals, Gone, Limits, Part, Replies, Server};
+pub use self::client::{ReaderConnectError, ReaderDisconnected, ReaderLink};
+pub use self::server::{
+    ReaderConnection, ReaderConnections, ReaderLimits, ReaderListener, ReplySender, SamplePart,
+    TrainerDisconnected,
+};
 
 /// The path of the one call that there is.
-const CONNECT: &str = "/rollway.reader.v1.Reader/Connect";
+const CONNECT_PATH: &str = "/rollway.reader.v1.Reader/Connect";
 
 /// The one version of the protocol that there is.
 const VERSION: u32 = 1;

@@ -122,14 +122,14 @@ impl From<proto::RefusalCode> for RefusalCode {
 /// A refusal, in a code for programs and in words for people.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{code}: {message}")]
-pub struct Refusal {
+pub struct ConnectRefusal {
     /// Why.
     pub code: RefusalCode,
     /// What happened.
     pub message: Arc<str>,
 }
 
-impl Refusal {
+impl ConnectRefusal {
     /// Returns a refusal.
     pub fn new(code: RefusalCode, message: impl Into<Arc<str>>) -> Self {
         Self { code, message: message.into() }
@@ -141,14 +141,14 @@ impl Refusal {
     }
 }
 
-impl From<Refusal> for proto::Refused {
-    fn from(refusal: Refusal) -> Self {
-        let Refusal { code, message } = refusal;
+impl From<ConnectRefusal> for proto::Refused {
+    fn from(refusal: ConnectRefusal) -> Self {
+        let ConnectRefusal { code, message } = refusal;
         Self { code: proto::RefusalCode::from(code).into(), message: message.to_string() }
     }
 }
 
-impl From<proto::Refused> for Refusal {
+impl From<proto::Refused> for ConnectRefusal {
     fn from(refused: proto::Refused) -> Self {
         let proto::Refused { code, message } = refused;
         let code = proto::RefusalCode::try_from(code).unwrap_or_default().into();
@@ -163,10 +163,10 @@ mod tests {
     #[test]
     fn codes_survive_the_journey_and_new_ones_are_other() {
         for code in RefusalCode::ALL.iter().copied().filter(|c| *c != RefusalCode::NoStream) {
-            let refusal = Refusal::new(code, "why");
-            assert_eq!(Refusal::from(proto::Refused::from(refusal.clone())), refusal);
+            let refusal = ConnectRefusal::new(code, "why");
+            assert_eq!(ConnectRefusal::from(proto::Refused::from(refusal.clone())), refusal);
         }
         let newer = proto::Refused { code: 4711, message: "why".into() };
-        assert_eq!(Refusal::from(newer), Refusal::new(RefusalCode::Other, "why"));
+        assert_eq!(ConnectRefusal::from(newer), ConnectRefusal::new(RefusalCode::Other, "why"));
     }
 }

@@ -15,20 +15,20 @@ use tonic::client::Grpc;
 use tonic::transport::Endpoint;
 use tonic::{Request, Status};
 
-pub use connect::Socket;
-pub use receiver::{Ended, Receiver};
-pub use sender::{SendError, Sender};
+pub use connect::ClientSocket;
+pub use receiver::{EngineReceiver, StreamEnd};
+pub use sender::{EngineSender, WorkerSendError};
 
-use crate::codec::{CONNECT, Decoded, WireCodec};
-use crate::field_error::Invalid;
+use crate::codec::{CONNECT_PATH, DecodedFrame, ProtoCodec};
+use crate::field_error::InvalidField;
 use crate::message::{Hello, Welcome};
 use crate::proto::{self, engine_message::Kind, worker_message};
-use crate::refusal::Refusal;
+use crate::refusal::ConnectRefusal;
 use crate::status_message::status_message;
 
 /// How to connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Options {
+pub struct WorkerClientOptions {
     /// How long to wait for a connection, and again for the engine's answer to the hello.
     pub timeout: Duration,
     /// Messages that wait for the engine. Beyond, senders have to wait.
@@ -44,7 +44,7 @@ pub struct Options {
     pub heartbeats: bool,
 }
 
-impl Default for Options {
+impl Default for WorkerClientOptions {
     fn default() -> Self {
         const MIB: usize = 1024 * 1024;
         Self {
@@ -60,7 +60,7 @@ impl Default for Options {
 
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
-pub enum ConnectError {
+pub enum WorkerConnectError {
     /// Nobody listens there.
     #[error("cannot reach the engine at {address}: {message}")]
     Unreachable {
@@ -71,7 +71,7 @@ pub enum ConnectError {
     },
     /// The engine does not want this worker.
     #[error("the engine refused this worker: {0}")]
-    Refused(Refusal),
+    Refused(ConnectRefusal),
     /// The connection broke before the engine had answered.
     #[error("the connection to the engine was lost: {message}")]
     Lost {
@@ -86,26 +86,26 @@ pub enum ConnectError {
     },
     /// What answers is no engine, or a broken one.
     #[error("the engine's answer is not valid: {0}")]
-    Invalid(Invalid),
+    Invalid(InvalidField),
 }
 
 /// A worker that was taken in.
 #[derive(Debug)]
-pub struct Connected {
+pub struct ConnectedWorker {
     /// What the engine said.
     pub welcome: Welcome,
     /// The way to the engine.
-    pub sender: Sender,
+    pub sender: EngineSender,
     /// The way from the engine.
-    pub receiver: Receiver,
+    pub receiver: EngineReceiver,
 }
 
 /// Connects and says hello. Returns when the engine has taken the worker in.
 pub async fn connect(
     address: &Address,
     hello: Hello,
-    options: Options,
-) -> Result<Connected, ConnectError> {
+    options: WorkerClientOptions,
+) -> Result<ConnectedWorker, WorkerConnectError> {
     connect_watched(address, hello, options).await.map(|(connected, _)| connected)
 }
 
@@ -114,8 +114,8 @@ pub async fn connect(
 pub async fn connect_watched(
     address: &Address,
     hello: Hello,
-    options: Options,
-) -> Result<(Connected, Socket), ConnectError> {
+    options: WorkerClientOptions,
+) -> Result<(ConnectedWorker, ClientSocket), WorkerConnectError> {
     let timeout = options.timeout;
     let (channel, socket) = connect::dial(address, &options).await?;
     let (queue, out_stream) = sender::queue(&options);
@@ -128,34 +128,38 @@ pub async fn connect_watched(
         grpc.ready()
             .await
             .map_err(|error| lost(&Status::unavailable(rollway_base::error_chain(&error))))?;
-        let path = http::uri::PathAndQuery::from_static(CONNECT);
-        let codec = WireCodec::<proto::WorkerMessage, proto::EngineMessage>::new();
+        let path = http::uri::PathAndQuery::from_static(CONNECT_PATH);
+        let codec = ProtoCodec::<proto::WorkerMessage, proto::EngineMessage>::new();
         let stream = grpc.streaming(Request::new(out_stream), path, codec).await;
         let mut stream = stream.map_err(|status| lost(&status))?.into_inner();
         let first = stream.message().await.map_err(|status| lost(&status))?;
         Ok((first, stream))
     };
     let opened = tokio::time::timeout(timeout, opening).await;
-    let (first, stream) = opened.map_err(|_| ConnectError::TimedOut { timeout })??;
+    let (first, stream) = opened.map_err(|_| WorkerConnectError::TimedOut { timeout })??;
     let welcome = welcome(first, offered)?;
-    let sender = Sender::new(queue, &welcome, &options);
-    let receiver = Receiver::new(stream, sender.goodbye_flag());
+    let sender = EngineSender::new(queue, &welcome, &options);
+    let receiver = EngineReceiver::new(stream, sender.goodbye_flag());
     if options.heartbeats {
         sender.beat(welcome.heartbeat_interval, receiver.alive());
     }
-    Ok((Connected { welcome, sender, receiver }, socket))
+    Ok((ConnectedWorker { welcome, sender, receiver }, socket))
 }
 
-pub(crate) fn endpoint(address: &Address, options: &Options) -> Result<Endpoint, ConnectError> {
+pub(crate) fn endpoint(
+    address: &Address,
+    options: &WorkerClientOptions,
+) -> Result<Endpoint, WorkerConnectError> {
     const WINDOW: u32 = 4 * 1024 * 1024;
     let target = match address {
         Address::Unix(_) => address.to_string(),
         Address::Tcp(host_port) => format!("http://{host_port}"),
     };
-    let endpoint = Endpoint::from_shared(target).map_err(|error| ConnectError::Unreachable {
-        address: address.clone(),
-        message: rollway_base::error_chain(&error).into(),
-    })?;
+    let endpoint =
+        Endpoint::from_shared(target).map_err(|error| WorkerConnectError::Unreachable {
+            address: address.clone(),
+            message: rollway_base::error_chain(&error).into(),
+        })?;
     Ok(endpoint
         .connect_timeout(options.timeout)
         .tcp_nodelay(true)
@@ -168,28 +172,33 @@ pub(crate) fn endpoint(address: &Address, options: &Options) -> Result<Endpoint,
 
 /// Takes the engine's first message for what it must be.
 fn welcome(
-    first: Option<Decoded<proto::EngineMessage>>,
+    first: Option<DecodedFrame<proto::EngineMessage>>,
     offered: u32,
-) -> Result<Welcome, ConnectError> {
-    let Some(Decoded { message, .. }) = first else {
-        return Err(ConnectError::Lost { message: "the stream ended".into() });
+) -> Result<Welcome, WorkerConnectError> {
+    let Some(DecodedFrame { message, .. }) = first else {
+        return Err(WorkerConnectError::Lost { message: "the stream ended".into() });
     };
-    let undecodable = |error: prost::DecodeError| Invalid::new("message", error.to_string());
-    let message = message.map_err(|error| ConnectError::Invalid(undecodable(error)))?;
+    let undecodable = |error: prost::DecodeError| InvalidField::new("message", error.to_string());
+    let message = message.map_err(|error| WorkerConnectError::Invalid(undecodable(error)))?;
     match message.kind {
         Some(Kind::Welcome(welcome)) => {
-            let welcome = Welcome::try_from(welcome).map_err(ConnectError::Invalid)?;
+            let welcome = Welcome::try_from(welcome).map_err(WorkerConnectError::Invalid)?;
             if welcome.runners.len() > offered as usize {
                 let problem = format!("{} of {offered} offered", welcome.runners.len());
-                return Err(ConnectError::Invalid(Invalid::new("welcome.runners", problem)));
+                return Err(WorkerConnectError::Invalid(InvalidField::new(
+                    "welcome.runners",
+                    problem,
+                )));
             }
             Ok(welcome)
         }
-        Some(Kind::Refused(refused)) => Err(ConnectError::Refused(refused.into())),
-        _ => Err(ConnectError::Invalid(Invalid::new("message", "a welcome was expected"))),
+        Some(Kind::Refused(refused)) => Err(WorkerConnectError::Refused(refused.into())),
+        _ => {
+            Err(WorkerConnectError::Invalid(InvalidField::new("message", "a welcome was expected")))
+        }
     }
 }
 
-fn lost(status: &Status) -> ConnectError {
-    ConnectError::Lost { message: status_message(status).into() }
+fn lost(status: &Status) -> WorkerConnectError {
+    WorkerConnectError::Lost { message: status_message(status).into() }
 }

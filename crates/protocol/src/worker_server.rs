@@ -25,38 +25,43 @@ use rollway_base::Secret;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio_util::sync::DropGuard;
 
-pub use connection::{ConnId, Connection, Greeting, SendError};
+pub use connection::{ConnId, ConnectionSendError, PendingHandshake, WorkerConnection};
 pub use listen::{BindError, Peer};
 
-use crate::byte_budget::Room;
-use crate::message::{Versions, WorkerMessage};
-use crate::refusal::{Refusal, RefusalCode};
-use listen::{Gate, Listener};
+use crate::byte_budget::ByteBudget;
+use crate::message::{VersionRange, WorkerMessage};
+use crate::refusal::{ConnectRefusal, RefusalCode};
+use listen::{ConnectionGate, WorkerListener};
 
 /// Where and for whom to listen.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct WorkerServerOptions {
     /// Where. A socket in the file system is for this user only; a TCP address other than the
     /// loopback is protected by nothing but the secret, which travels in the clear.
     pub address: Address,
     /// What a worker has to know.
     pub secret: Secret,
     /// The versions of the protocol that are spoken.
-    pub versions: Versions,
+    pub versions: VersionRange,
     /// What is accepted.
-    pub limits: Limits,
+    pub limits: WorkerServerLimits,
 }
 
-impl Options {
+impl WorkerServerOptions {
     /// Returns the usual options.
     pub fn new(address: Address, secret: Secret) -> Self {
-        Self { address, secret, versions: Versions::SUPPORTED, limits: Limits::default() }
+        Self {
+            address,
+            secret,
+            versions: VersionRange::SUPPORTED,
+            limits: WorkerServerLimits::default(),
+        }
     }
 }
 
 /// How much of anything there may be.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct WorkerServerLimits {
     /// Connections at a time. Sixteen more are told that there are too many; the rest is dropped.
     pub connections: usize,
     /// The time from a connection to a hello.
@@ -80,7 +85,7 @@ pub struct Limits {
     pub keepalive: Duration,
 }
 
-impl Default for Limits {
+impl Default for WorkerServerLimits {
     fn default() -> Self {
         const MIB: usize = 1024 * 1024;
         Self {
@@ -100,9 +105,9 @@ impl Default for Limits {
 
 /// Something that the engine has to know.
 #[derive(Debug)]
-pub enum ServerEvent {
+pub enum WorkerServerEvent {
     /// A worker with the right secret wants to be taken in.
-    Hello(Greeting),
+    Hello(PendingHandshake),
     /// A worker said something.
     Message {
         /// Which.
@@ -115,13 +120,13 @@ pub enum ServerEvent {
         /// Which.
         conn: ConnId,
         /// Why.
-        reason: LeftReason,
+        reason: DisconnectReason,
     },
 }
 
 /// Why a worker is gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum LeftReason {
+pub enum DisconnectReason {
     /// It said goodbye.
     Goodbye,
     /// Its stream ended or broke without a goodbye.
@@ -130,17 +135,17 @@ pub enum LeftReason {
         message: Arc<str>,
     },
     /// It was refused or disconnected.
-    Refused(Refusal),
+    Refused(ConnectRefusal),
     /// The engine dropped its [`Connection`].
     Dropped,
 }
 
 /// Listens for workers. Dropping it disconnects all of them.
 #[derive(Debug)]
-pub struct Server {
+pub struct WorkerServer {
     address: Address,
     events: mpsc::Receiver<Queued>,
-    shared: Arc<Shared>,
+    shared: Arc<WorkerServerShared>,
     /// When the first of the events came that were last received.
     came: Option<Instant>,
     _alive: DropGuard,
@@ -149,26 +154,26 @@ pub struct Server {
 /// An event on its way to the engine.
 #[derive(Debug)]
 struct Queued {
-    event: ServerEvent,
+    event: WorkerServerEvent,
     came: Instant,
     /// Room in the budget for large messages; given back when the engine has the event.
     _room: Option<OwnedSemaphorePermit>,
 }
 
-impl Server {
+impl WorkerServer {
     /// Begins to listen. Needs a tokio runtime.
-    pub async fn bind(options: Options) -> Result<Self, BindError> {
-        let Options { address, secret, versions, limits } = options;
-        let listener = Listener::bind(&address).await?;
+    pub async fn bind(options: WorkerServerOptions) -> Result<Self, BindError> {
+        let WorkerServerOptions { address, secret, versions, limits } = options;
+        let listener = WorkerListener::bind(&address).await?;
         let address = listener.address().clone();
         let (sender, events) = mpsc::channel(limits.events);
-        let gate = Arc::new(Gate::new(limits.connections, limits.hello_timeout));
+        let gate = Arc::new(ConnectionGate::new(limits.connections, limits.hello_timeout));
         let alive = gate.stop.clone().drop_guard();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(WorkerServerShared {
             secret,
             versions,
             events: sender,
-            event_room: Room::new(limits.event_bytes),
+            event_room: ByteBudget::new(limits.event_bytes),
             limits,
             gate,
             next_conn: AtomicU64::new(0),
@@ -184,7 +189,7 @@ impl Server {
     }
 
     /// Waits for the next event. Can be given up at any time without losing one.
-    pub async fn recv(&mut self) -> ServerEvent {
+    pub async fn recv(&mut self) -> WorkerServerEvent {
         match self.events.recv().await {
             Some(queued) => {
                 self.came = Some(queued.came);
@@ -197,7 +202,7 @@ impl Server {
 
     /// Waits for events and appends up to `limit` of them. Can be given up at any time without
     /// losing one.
-    pub async fn recv_many(&mut self, events: &mut Vec<ServerEvent>, limit: usize) -> usize {
+    pub async fn recv_many(&mut self, events: &mut Vec<WorkerServerEvent>, limit: usize) -> usize {
         if limit == 0 {
             return 0;
         }
@@ -206,7 +211,7 @@ impl Server {
     }
 
     /// Appends up to `limit` events that are there already.
-    pub fn try_recv_many(&mut self, events: &mut Vec<ServerEvent>, limit: usize) -> usize {
+    pub fn try_recv_many(&mut self, events: &mut Vec<WorkerServerEvent>, limit: usize) -> usize {
         let queued = std::iter::from_fn(|| self.events.try_recv().ok()).take(limit);
         let before = events.len();
         events.extend(queued.map(|queued| queued.event));
@@ -237,25 +242,25 @@ impl Server {
 
 /// What all connections have in common.
 #[derive(Debug)]
-struct Shared {
+struct WorkerServerShared {
     secret: Secret,
-    versions: Versions,
-    limits: Limits,
+    versions: VersionRange,
+    limits: WorkerServerLimits,
     events: mpsc::Sender<Queued>,
-    event_room: Room,
-    gate: Arc<Gate>,
+    event_room: ByteBudget,
+    gate: Arc<ConnectionGate>,
     next_conn: AtomicU64,
     unknown: AtomicU64,
 }
 
-impl Shared {
+impl WorkerServerShared {
     fn count(&self, code: RefusalCode) {
         self.gate.count(code);
     }
 
     /// Hands an event to the engine, when there is room for it. `bytes` is its size as it
     /// travelled.
-    async fn emit(&self, event: ServerEvent, bytes: usize) {
+    async fn emit(&self, event: WorkerServerEvent, bytes: usize) {
         let came = Instant::now();
         let room = self.event_room.take(bytes).await;
         // An engine that is gone needs no events.

@@ -3,12 +3,12 @@
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyInt, PyString};
-use rollway_core::{BatchId, Step};
+use rollway_core::{BatchId, BatchStep};
 
 /// A batch id on its way in or out.
-pub(crate) struct Id(pub(crate) BatchId);
+pub(crate) struct PyBatchId(pub(crate) BatchId);
 
-impl<'a, 'py> FromPyObject<'a, 'py> for Id {
+impl<'a, 'py> FromPyObject<'a, 'py> for PyBatchId {
     type Error = PyErr;
 
     fn extract(value: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
@@ -26,7 +26,7 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Id {
     }
 }
 
-impl<'py> IntoPyObject<'py> for Id {
+impl<'py> IntoPyObject<'py> for PyBatchId {
     type Target = PyAny;
     type Output = Bound<'py, PyAny>;
     type Error = PyErr;
@@ -41,11 +41,11 @@ impl<'py> IntoPyObject<'py> for Id {
 
 /// Returns the sort key of a batch id; see `rollway.sort_batch_id`.
 #[pyfunction]
-pub(crate) fn sort_batch_id(py: Python<'_>, batch_id: Id) -> PyResult<(Py<PyAny>, u8)> {
+pub(crate) fn sort_batch_id(py: Python<'_>, batch_id: PyBatchId) -> PyResult<(Py<PyAny>, u8)> {
     let priority = batch_id.0.priority();
     let step = match priority.step {
-        Step::At(number) => number.into_pyobject(py)?.into_any(),
-        Step::Last => f64::INFINITY.into_pyobject(py)?.into_any(),
+        BatchStep::At(number) => number.into_pyobject(py)?.into_any(),
+        BatchStep::Last => f64::INFINITY.into_pyobject(py)?.into_any(),
     };
     Ok((step.unbind(), priority.text.into()))
 }

@@ -8,7 +8,7 @@ use pyo3::types::PyBytes;
 use rollway::{Answer, Client};
 use tokio::task::JoinHandle;
 
-use crate::pending::Pending;
+use crate::pending::PyPending;
 use crate::{errors, runtime};
 
 /// A client of one gateway. Connections are shared by all runs of the process.
@@ -36,14 +36,14 @@ impl ModelClient {
         path: &str,
         key: String,
         body: Option<PyBackedBytes>,
-    ) -> PyResult<Pending> {
+    ) -> PyResult<PyPending> {
         let (client, url) = (self.client.clone(), format!("{}{path}", self.url));
         let body = body.map(Bytes::from_owner);
         let asking = async move { client.call(&url, &key, body).await };
         // One wake of Python for the whole answer, however many pieces it comes in.
-        let task = Task(self.runtime.spawn(asking));
+        let task = PyTask(self.runtime.spawn(asking));
         let raise = |py: Python<'_>, words: String| errors::plain(py, "model_unavailable", &words);
-        Pending::with_errors(py, task.join(), raise, |py, answer: Answer| {
+        PyPending::with_errors(py, task.join(), raise, |py, answer: Answer| {
             let Answer { status, version, turns, body } = answer;
             Ok((status, version, turns, PyBytes::new(py, &body).unbind()))
         })
@@ -51,16 +51,16 @@ impl ModelClient {
 }
 
 /// A request under way that ends when nobody waits for it any more.
-struct Task(JoinHandle<Result<Answer, String>>);
+struct PyTask(JoinHandle<Result<Answer, String>>);
 
-impl Task {
+impl PyTask {
     async fn join(mut self) -> Result<Answer, String> {
         let joined = (&mut self.0).await;
         joined.unwrap_or_else(|error| Err(format!("the call was given up: {error}")))
     }
 }
 
-impl Drop for Task {
+impl Drop for PyTask {
     fn drop(&mut self) {
         self.0.abort();
     }

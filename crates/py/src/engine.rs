@@ -11,20 +11,20 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{IntoPyDict, PyBytes, PyDict, PyList};
 use rollway::cluster::{self, ClusterError};
 use rollway::{
-    ChildOptions, Children, Collect, Collected, Definition, Gated, PipelineSink, Restored,
-    RolloutCoordinator, Scheduler, Sink, Task, Workers,
+    BatchResults, CollectOptions, PipelineSink, RestoreReport, RolloutCoordinator, RunnerBackend,
+    Scheduler, Sink, Task, WithModelAccess, WorkerPool, WorkerPoolOptions, WorkflowDefinition,
 };
 use rollway_core::metrics::{EVAL_STATS, EvalDetail, Metrics};
 use rollway_core::{
-    BatchKind, BatchResult, Config, RunId, Status, StopReport, TaskId, Unresponsive,
+    BatchResult, BatchType, CoreConfig, RunId, Status, StopReport, TaskId, UnresponsivePolicy,
 };
 
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
-use crate::batch_id::Id;
+use crate::batch_id::PyBatchId;
 use crate::gateway::PyGateway;
-use crate::pending::Pending;
+use crate::pending::PyPending;
 use crate::sink::PySink;
 use crate::{config, errors, gateway, metrics, runtime, sink, states};
 
@@ -32,13 +32,13 @@ use crate::{config, errors, gateway, metrics, runtime, sink, states};
 pub(crate) const HEARTBEAT: Duration = Duration::from_secs(1);
 
 /// How long Ctrl-C may wait while a cluster is joined.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A task on its way to the engine: the workflow's name, its definition, how often, and the rest.
 type PackedTask = (String, Option<(String, PyBackedBytes)>, u32, bool, PyBackedBytes);
 
 /// How workers are started: the program, its arguments and its environment.
-pub(crate) type Spawn = (PathBuf, Vec<String>, Vec<(String, String)>);
+pub(crate) type SpawnCommand = (PathBuf, Vec<String>, Vec<(String, String)>);
 
 /// A scheduler.
 #[pyclass(frozen, name = "Scheduler", module = "rollway._rollway")]
@@ -54,7 +54,7 @@ impl PyScheduler {
         py: Python<'_>,
         config_json: &str,
         runners: u32,
-        spawn: Spawn,
+        spawn: SpawnCommand,
         gateway: Option<&Bound<'_, PyGateway>>,
     ) -> PyResult<Self> {
         let (core, workers) = parts(py, config_json, runners, spawn, gateway)?;
@@ -62,101 +62,109 @@ impl PyScheduler {
         Ok(Self { scheduler: Scheduler::new(core, workers) })
     }
 
-    fn start(&self, py: Python<'_>) -> PyResult<Pending> {
+    fn start(&self, py: Python<'_>) -> PyResult<PyPending> {
         let scheduler = self.scheduler.clone();
-        Pending::new(py, async move { scheduler.start().await }, |_, counts| Ok(counts))
+        PyPending::new(py, async move { scheduler.start().await }, |_, counts| Ok(counts))
     }
 
-    fn stop(&self, py: Python<'_>, timeout: f64) -> PyResult<Pending> {
+    fn stop(&self, py: Python<'_>, timeout: f64) -> PyResult<PyPending> {
         let (scheduler, timeout) = (self.scheduler.clone(), seconds(timeout)?);
-        Pending::new(py, async move { scheduler.stop(timeout).await }, stop_report)
+        PyPending::new(py, async move { scheduler.stop(timeout).await }, stop_report)
     }
 
-    fn schedule(&self, py: Python<'_>, tasks: Vec<PackedTask>, batch_id: Id) -> PyResult<Pending> {
+    fn schedule(
+        &self,
+        py: Python<'_>,
+        tasks: Vec<PackedTask>,
+        batch_id: PyBatchId,
+    ) -> PyResult<PyPending> {
         let (scheduler, tasks) = (self.scheduler.clone(), unpack(tasks));
-        Pending::new(py, async move { scheduler.schedule(tasks, batch_id.0).await }, |_, ()| Ok(()))
+        PyPending::new(py, async move { scheduler.schedule(tasks, batch_id.0).await }, |_, ()| {
+            Ok(())
+        })
     }
 
     fn collect(
         &self,
         py: Python<'_>,
-        batch_id: Id,
+        batch_id: PyBatchId,
         min_num: Option<u32>,
         timeout: Option<f64>,
         clear_timeout_tasks: bool,
         return_partial_tasks: bool,
-    ) -> PyResult<Pending> {
+    ) -> PyResult<PyPending> {
         let timeout = timeout.map(seconds).transpose()?;
-        let how = Collect { min_num, timeout, clear_timeout_tasks, return_partial_tasks };
+        let how = CollectOptions { min_num, timeout, clear_timeout_tasks, return_partial_tasks };
         let scheduler = self.scheduler.clone();
         let future = async move {
             let kind = batch_kind(&scheduler, &batch_id).await?;
             Ok((kind, scheduler.get_payload_results(batch_id.0, how).await?))
         };
-        Pending::new(py, future, collected)
+        PyPending::new(py, future, collected)
     }
 
-    fn drain(&self, py: Python<'_>, batch_id: Id) -> PyResult<Pending> {
+    fn drain(&self, py: Python<'_>, batch_id: PyBatchId) -> PyResult<PyPending> {
         let scheduler = self.scheduler.clone();
         let future = async move {
             let kind = batch_kind(&scheduler, &batch_id).await?;
             Ok((kind, scheduler.drain_batch_payload_results(batch_id.0).await?))
         };
-        Pending::new(py, future, collected)
+        PyPending::new(py, future, collected)
     }
 
-    fn discard(&self, py: Python<'_>, batch_id: Id) -> PyResult<Pending> {
+    fn discard(&self, py: Python<'_>, batch_id: PyBatchId) -> PyResult<PyPending> {
         let scheduler = self.scheduler.clone();
         let future = async move { scheduler.discard_completed_results(batch_id.0).await };
-        Pending::new(py, future, |_, ()| Ok(()))
+        PyPending::new(py, future, |_, ()| Ok(()))
     }
 
     fn abort(
         &self,
         py: Python<'_>,
-        batch_id: Id,
+        batch_id: PyBatchId,
         return_partial_tasks: bool,
         restart_runners: bool,
-    ) -> PyResult<Pending> {
+    ) -> PyResult<PyPending> {
         let scheduler = self.scheduler.clone();
-        let how = if restart_runners { Unresponsive::Replace } else { Unresponsive::Wait };
+        let how =
+            if restart_runners { UnresponsivePolicy::Replace } else { UnresponsivePolicy::Wait };
         let future =
             async move { scheduler.abort_batch(batch_id.0, return_partial_tasks, how).await };
-        Pending::new(py, future, |_, ()| Ok(()))
+        PyPending::new(py, future, |_, ()| Ok(()))
     }
 
-    fn has_step(&self, py: Python<'_>, batch_id: Id) -> PyResult<Pending> {
+    fn has_step(&self, py: Python<'_>, batch_id: PyBatchId) -> PyResult<PyPending> {
         let scheduler = self.scheduler.clone();
-        Pending::new(py, async move { scheduler.has_step(batch_id.0).await }, |_, has| Ok(has))
+        PyPending::new(py, async move { scheduler.has_step(batch_id.0).await }, |_, has| Ok(has))
     }
 
-    fn wait_all(&self, py: Python<'_>, timeout: Option<f64>, clear: bool) -> PyResult<Pending> {
+    fn wait_all(&self, py: Python<'_>, timeout: Option<f64>, clear: bool) -> PyResult<PyPending> {
         let (scheduler, timeout) = (self.scheduler.clone(), timeout.map(seconds).transpose()?);
         let future = async move { scheduler.wait_all(timeout, clear).await };
-        Pending::new(py, future, |_, ()| Ok(()))
+        PyPending::new(py, future, |_, ()| Ok(()))
     }
 
-    fn dynamic_timeout(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Pending> {
+    fn dynamic_timeout(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<PyPending> {
         let (scheduler, timeout) = (self.scheduler.clone(), timeout.map(seconds).transpose()?);
         let future = async move { scheduler.dynamic_timeout(timeout).await };
-        Pending::new(py, future, |_, timeout| Ok(timeout.as_secs_f64()))
+        PyPending::new(py, future, |_, timeout| Ok(timeout.as_secs_f64()))
     }
 
     fn cancel_run(
         &self,
         py: Python<'_>,
-        batch_id: Id,
+        batch_id: PyBatchId,
         task: u32,
         run: u32,
         reason: String,
-    ) -> PyResult<Pending> {
+    ) -> PyResult<PyPending> {
         let (scheduler, task, run) = (self.scheduler.clone(), TaskId(task), RunId(run));
         let future = async move { scheduler.cancel_run(batch_id.0, task, run, &reason).await };
-        Pending::new(py, future, |_, cancelled| Ok(cancelled))
+        PyPending::new(py, future, |_, cancelled| Ok(cancelled))
     }
 
     /// Returns for every runner where it stands and what it says about itself.
-    fn runners(&self, py: Python<'_>) -> PyResult<Pending> {
+    fn runners(&self, py: Python<'_>) -> PyResult<PyPending> {
         let scheduler = self.scheduler.clone();
         states::pending(py, async move { scheduler.runner_states().await })
     }
@@ -168,7 +176,7 @@ pub(crate) struct PyCoordinator {
     coordinator: RolloutCoordinator,
     /// Absent if experiences go to Python, or nowhere.
     pipeline: Option<Arc<PipelineSink>>,
-    restored: Restored,
+    restored: RestoreReport,
     detailed: bool,
 }
 
@@ -190,7 +198,7 @@ impl PyCoordinator {
         py: Python<'_>,
         config_json: &str,
         runners: u32,
-        spawn: Spawn,
+        spawn: SpawnCommand,
         sink: Option<Py<PyAny>>,
         operators: Option<(Vec<String>, Py<PyAny>)>,
         gateway: Option<&Bound<'_, PyGateway>>,
@@ -218,7 +226,7 @@ impl PyCoordinator {
             }
             None => {
                 let _guard = runtime.enter();
-                (RolloutCoordinator::new(core, workers, sink), Restored::default())
+                (RolloutCoordinator::new(core, workers, sink), RestoreReport::default())
             }
         };
         let detailed = config.monitor.detailed_stats;
@@ -229,19 +237,19 @@ impl PyCoordinator {
     /// have ended)`, the ids of batches that have ended, and the newest version of the model.
     #[getter]
     #[expect(clippy::type_complexity, reason = "Python takes it apart at once")]
-    fn restored(&self) -> (Vec<(Id, String, usize, usize)>, Vec<Id>, u64) {
+    fn restored(&self) -> (Vec<(PyBatchId, String, usize, usize)>, Vec<PyBatchId>, u64) {
         let batches = self.restored.batches.iter().map(|batch| {
-            (Id(batch.batch.clone()), batch.kind.to_string(), batch.tasks, batch.ended_runs)
+            (PyBatchId(batch.batch.clone()), batch.kind.to_string(), batch.tasks, batch.ended_runs)
         });
-        let ended = self.restored.results.iter().map(|result| Id(result.batch.clone()));
+        let ended = self.restored.results.iter().map(|result| PyBatchId(result.batch.clone()));
         (batches.collect(), ended.collect(), self.restored.version)
     }
 
     /// Notes the version of the model in the ledger.
-    fn note_version(&self, py: Python<'_>, version: u64) -> PyResult<Pending> {
+    fn note_version(&self, py: Python<'_>, version: u64) -> PyResult<PyPending> {
         let coordinator = self.coordinator.clone();
         let future = async move { coordinator.note_version(version).await };
-        Pending::new(py, future, |_, ()| Ok(()))
+        PyPending::new(py, future, |_, ()| Ok(()))
     }
 
     /// Has the servers of the trained model load weights, and notes the version if one has it.
@@ -252,7 +260,7 @@ impl PyCoordinator {
         path: PathBuf,
         version: u64,
         in_flight: &str,
-    ) -> PyResult<Pending> {
+    ) -> PyResult<PyPending> {
         let coordinator = self.coordinator.clone();
         let updating = gateway.get().updating(path, version, in_flight)?;
         let future = async move {
@@ -262,11 +270,11 @@ impl PyCoordinator {
             }
             Ok(report)
         };
-        Pending::new(py, future, |py, report| gateway::update_report(py, &report))
+        PyPending::new(py, future, |py, report| gateway::update_report(py, &report))
     }
 
     /// Gets the pipeline ready, then the runners.
-    fn prepare(&self, py: Python<'_>) -> PyResult<Pending> {
+    fn prepare(&self, py: Python<'_>) -> PyResult<PyPending> {
         let (coordinator, pipeline) = (self.coordinator.clone(), self.pipeline.clone());
         let future = async move {
             if let Some(pipeline) = pipeline {
@@ -274,12 +282,12 @@ impl PyCoordinator {
             }
             coordinator.prepare().await
         };
-        Pending::new(py, future, |_, counts| Ok(counts))
+        PyPending::new(py, future, |_, counts| Ok(counts))
     }
 
     /// Stops, then closes the pipeline. What is wrong with that is part of the report: everything
     /// else has ended.
-    fn shutdown(&self, py: Python<'_>, timeout: f64) -> PyResult<Pending> {
+    fn shutdown(&self, py: Python<'_>, timeout: f64) -> PyResult<PyPending> {
         let (coordinator, timeout) = (self.coordinator.clone(), seconds(timeout)?);
         let pipeline = self.pipeline.clone();
         let future = async move {
@@ -291,7 +299,7 @@ impl PyCoordinator {
             let late = |_| Err(format!("it did not close in {timeout:?}"));
             Ok((report, closed.unwrap_or_else(late).err()))
         };
-        Pending::new(py, future, |py, (report, problem)| {
+        PyPending::new(py, future, |py, (report, problem)| {
             let dict = stop_report(py, report)?;
             dict.bind(py).set_item("pipeline_error", problem)?;
             Ok(dict)
@@ -318,47 +326,47 @@ impl PyCoordinator {
     fn submit(
         &self,
         py: Python<'_>,
-        batch_id: Id,
+        batch_id: PyBatchId,
         tasks: Vec<PackedTask>,
         batch_type: &str,
         min_wait_num: Option<u32>,
-    ) -> PyResult<Pending> {
+    ) -> PyResult<PyPending> {
         let (coordinator, tasks, kind) =
             (self.coordinator.clone(), unpack(tasks), kind(batch_type)?);
         let future =
             async move { coordinator.submit_batch(batch_id.0, tasks, kind, min_wait_num).await };
-        Pending::new(py, future, |_, ()| Ok(()))
+        PyPending::new(py, future, |_, ()| Ok(()))
     }
 
     fn finalize(
         &self,
         py: Python<'_>,
-        batch_id: Id,
+        batch_id: PyBatchId,
         batch_type: &str,
         timeout: Option<f64>,
-    ) -> PyResult<Pending> {
+    ) -> PyResult<PyPending> {
         let (coordinator, detailed) = (self.coordinator.clone(), self.detailed);
         let (kind, timeout) = (kind(batch_type)?, timeout.map(seconds).transpose()?);
         let future = async move {
             match kind {
-                BatchKind::Train => coordinator.finalize_train_batch(batch_id.0, timeout).await,
-                BatchKind::Eval => coordinator.finalize_eval_batch(batch_id.0, timeout).await,
+                BatchType::Train => coordinator.finalize_train_batch(batch_id.0, timeout).await,
+                BatchType::Eval => coordinator.finalize_eval_batch(batch_id.0, timeout).await,
             }
         };
-        Pending::new(py, future, move |py, result| batch_result(py, &result, detailed))
+        PyPending::new(py, future, move |py, result| batch_result(py, &result, detailed))
     }
 
     fn abort(
         &self,
         py: Python<'_>,
-        batch_id: Id,
+        batch_id: PyBatchId,
         reason: String,
         keep_partial_results: bool,
-    ) -> PyResult<Pending> {
+    ) -> PyResult<PyPending> {
         let (coordinator, detailed) = (self.coordinator.clone(), self.detailed);
         let future =
             async move { coordinator.abort_batch(batch_id.0, &reason, keep_partial_results).await };
-        Pending::new(py, future, move |py, result| {
+        PyPending::new(py, future, move |py, result| {
             result.map(|result| batch_result(py, &result, detailed)).transpose()
         })
     }
@@ -366,33 +374,33 @@ impl PyCoordinator {
     fn cancel_run(
         &self,
         py: Python<'_>,
-        batch_id: Id,
+        batch_id: PyBatchId,
         task: u32,
         run: u32,
         reason: String,
-    ) -> PyResult<Pending> {
+    ) -> PyResult<PyPending> {
         let (coordinator, task, run) = (self.coordinator.clone(), TaskId(task), RunId(run));
         let future = async move { coordinator.cancel_run(batch_id.0, task, run, &reason).await };
-        Pending::new(py, future, |_, cancelled| Ok(cancelled))
+        PyPending::new(py, future, |_, cancelled| Ok(cancelled))
     }
 
     /// Returns for every runner where it stands and what it says about itself.
-    fn runners(&self, py: Python<'_>) -> PyResult<Pending> {
+    fn runners(&self, py: Python<'_>) -> PyResult<PyPending> {
         let coordinator = self.coordinator.clone();
         states::pending(py, async move { coordinator.runner_states().await })
     }
 
-    fn process(&self, py: Python<'_>, payloads: Vec<PyBackedBytes>) -> PyResult<Pending> {
+    fn process(&self, py: Python<'_>, payloads: Vec<PyBackedBytes>) -> PyResult<PyPending> {
         let coordinator = self.coordinator.clone();
         let payloads = payloads.into_iter().map(Bytes::from_owner).collect();
         let future = async move { coordinator.process_experiences(payloads).await };
-        Pending::new(py, future, |py, stored| Ok(metrics::to_dict(py, &stored)?.unbind()))
+        PyPending::new(py, future, |py, stored| Ok(metrics::to_dict(py, &stored)?.unbind()))
     }
 
-    fn batch_state(&self, py: Python<'_>, batch_id: Id) -> PyResult<Pending> {
+    fn batch_state(&self, py: Python<'_>, batch_id: PyBatchId) -> PyResult<PyPending> {
         let coordinator = self.coordinator.clone();
         let future = async move { coordinator.batch_state(batch_id.0).await };
-        Pending::new(py, future, |_, state| Ok(state.map(|state| state.to_string())))
+        PyPending::new(py, future, |_, state| Ok(state.map(|state| state.to_string())))
     }
 }
 
@@ -401,27 +409,27 @@ fn parts(
     py: Python<'_>,
     config_json: &str,
     runners: u32,
-    spawn: Spawn,
+    spawn: SpawnCommand,
     gateway: Option<&Bound<'_, PyGateway>>,
-) -> PyResult<(Config, Box<dyn Workers>)> {
+) -> PyResult<(CoreConfig, Box<dyn RunnerBackend>)> {
     let config = config::parse(py, config_json)?;
     let core = config.to_core(runners);
     let (program, args, mut env) = spawn;
     if let Some(gateway) = gateway {
         env.push((rollway_protocol::env::GATEWAY_URL.to_owned(), gateway.get().base_url()));
     }
-    let options = ChildOptions {
+    let options = WorkerPoolOptions {
         args,
         env,
         heartbeat: HEARTBEAT,
         runners_per_worker: config.explorer.runner_per_worker,
         placer: Some(placer(py)?),
-        ..ChildOptions::new(program)
+        ..WorkerPoolOptions::new(program)
     };
     let runtime = runtime::handle(py)?;
-    let children = listen(py, &runtime, cluster::children(&config, options))?;
-    let workers: Box<dyn Workers> = match gateway {
-        Some(gateway) => Box::new(Gated::new(children, gateway.get().keys())),
+    let children = listen(py, &runtime, cluster::worker_pool(&config, options))?;
+    let workers: Box<dyn RunnerBackend> = match gateway {
+        Some(gateway) => Box::new(WithModelAccess::new(children, gateway.get().keys())),
         None => Box::new(children),
     };
     Ok((core, workers))
@@ -431,11 +439,12 @@ fn parts(
 fn listen(
     py: Python<'_>,
     runtime: &Handle,
-    opening: impl Future<Output = Result<Children, ClusterError>> + Send,
-) -> PyResult<Children> {
+    opening: impl Future<Output = Result<WorkerPool, ClusterError>> + Send,
+) -> PyResult<WorkerPool> {
     let mut opening = Box::pin(opening);
     loop {
-        let opened = py.detach(|| runtime.block_on(async { timeout(LOOK, &mut opening).await }));
+        let opened =
+            py.detach(|| runtime.block_on(async { timeout(POLL_INTERVAL, &mut opening).await }));
         match opened {
             Ok(Ok(children)) => return Ok(children),
             Ok(Err(error)) => return Err(errors::plain(py, "cluster", &error.to_string())),
@@ -451,7 +460,7 @@ pub(crate) fn placer(py: Python<'_>) -> PyResult<Vec<String>> {
 
 fn unpack(tasks: Vec<PackedTask>) -> Vec<Task> {
     // Tasks of one workflow share its definition.
-    let mut last: Option<(Arc<str>, Arc<Definition>)> = None;
+    let mut last: Option<(Arc<str>, Arc<WorkflowDefinition>)> = None;
     let mut shared = |name: String, definition: Option<(String, PyBackedBytes)>| {
         let (encoding, body) = match definition {
             Some((encoding, body)) => (encoding, Bytes::from_owner(body)),
@@ -461,7 +470,7 @@ fn unpack(tasks: Vec<PackedTask>) -> Vec<Task> {
             Some((known, one)) if **known == *name => (Arc::clone(known), Arc::clone(one)),
             _ => {
                 let (encoding, task_encoding) = (encoding.into(), "pickle".into());
-                let one = Arc::new(Definition { encoding, task_encoding, body });
+                let one = Arc::new(WorkflowDefinition { encoding, task_encoding, body });
                 let known: Arc<str> = name.into();
                 last = Some((Arc::clone(&known), Arc::clone(&one)));
                 (known, one)
@@ -479,9 +488,9 @@ fn unpack(tasks: Vec<PackedTask>) -> Vec<Task> {
 }
 
 /// Returns how the metrics of a batch are to be worked out.
-async fn batch_kind(scheduler: &Scheduler, batch: &Id) -> rollway::Result<BatchKind> {
+async fn batch_kind(scheduler: &Scheduler, batch: &PyBatchId) -> rollway::Result<BatchType> {
     let found = scheduler.batch(batch.0.clone()).await?;
-    Ok(found.map_or(BatchKind::Train, |view| view.kind))
+    Ok(found.map_or(BatchType::Train, |view| view.kind))
 }
 
 pub(crate) fn seconds(seconds: f64) -> PyResult<Duration> {
@@ -489,10 +498,10 @@ pub(crate) fn seconds(seconds: f64) -> PyResult<Duration> {
         .map_err(|_| PyValueError::new_err(format!("{seconds} is no time to wait, in seconds")))
 }
 
-fn kind(name: &str) -> PyResult<BatchKind> {
+fn kind(name: &str) -> PyResult<BatchType> {
     match name {
-        "train" => Ok(BatchKind::Train),
-        "eval" => Ok(BatchKind::Eval),
+        "train" => Ok(BatchType::Train),
+        "eval" => Ok(BatchType::Eval),
         _ => Err(PyValueError::new_err(format!("batch_type is `train` or `eval`, not `{name}`"))),
     }
 }
@@ -516,7 +525,7 @@ fn status(py: Python<'_>, task: TaskId, status: &Status, metrics: &Metrics) -> P
 
 fn statuses(
     py: Python<'_>,
-    kind: BatchKind,
+    kind: BatchType,
     all: &[(TaskId, Arc<Status>)],
 ) -> PyResult<Py<PyList>> {
     let metrics: Vec<Metrics> =
@@ -528,7 +537,7 @@ fn statuses(
 
 fn collected(
     py: Python<'_>,
-    (kind, collected): (BatchKind, Collected),
+    (kind, collected): (BatchType, BatchResults),
 ) -> PyResult<(Py<PyList>, Py<PyList>)> {
     let statuses = statuses(py, kind, &collected.statuses)?;
     let payloads = collected.payloads.iter().map(|payload| PyBytes::new(py, payload));
@@ -539,7 +548,7 @@ fn batch_result(py: Python<'_>, result: &BatchResult, detailed: bool) -> PyResul
     let detail = if detailed { EvalDetail::Stats(&EVAL_STATS) } else { EvalDetail::Mean };
     let metrics = py.detach(|| result.metrics(detail));
     let dict = PyDict::new(py);
-    dict.set_item("batch_id", Id(result.batch.clone()))?;
+    dict.set_item("batch_id", PyBatchId(result.batch.clone()))?;
     dict.set_item("batch_type", result.kind.to_string())?;
     dict.set_item("state", result.state.to_string())?;
     dict.set_item("reason", result.reason.as_deref())?;
@@ -569,7 +578,7 @@ fn stop_report(py: Python<'_>, report: StopReport) -> PyResult<Py<PyDict>> {
     dict.set_item("pending_runs", pending_runs)?;
     dict.set_item("running_runs", running_runs)?;
     dict.set_item("undelivered_payloads", undelivered)?;
-    dict.set_item("batches", batches.into_iter().map(Id).collect::<Vec<_>>())?;
+    dict.set_item("batches", batches.into_iter().map(PyBatchId).collect::<Vec<_>>())?;
     Ok(dict.unbind())
 }
 

@@ -6,11 +6,11 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rollway::config::ConfigError;
 use rollway::explorer::ExplorerError;
-use rollway::workflow_runtime::FleetErrorKind;
+use rollway::workflow_runtime::WorkflowSetupErrorKind;
 use rollway_core::Refusal;
 use rollway_experience::PayloadError;
 
-use crate::batch_id::Id;
+use crate::batch_id::PyBatchId;
 
 /// Raises the exception with this code.
 pub(crate) fn raise(py: Python<'_>, code: &str, words: &str, data: &Bound<'_, PyDict>) -> PyErr {
@@ -47,7 +47,7 @@ pub(crate) fn engine(py: Python<'_>, error: &rollway::Error) -> PyErr {
 fn refusal_data<'py>(py: Python<'py>, refusal: &Refusal) -> PyResult<Bound<'py, PyDict>> {
     let data = PyDict::new(py);
     if let Some(batch) = batch_of(refusal) {
-        data.set_item("batch_id", Id(batch.clone()))?;
+        data.set_item("batch_id", PyBatchId(batch.clone()))?;
     }
     match refusal {
         Refusal::AlreadyActive { batch: _ }
@@ -55,7 +55,7 @@ fn refusal_data<'py>(py: Python<'py>, refusal: &Refusal) -> PyResult<Bound<'py, 
         | Refusal::NotCollectable { batch: _ }
         | Refusal::NotStarted
         | Refusal::Stopped => {}
-        Refusal::WrongKind { batch: _, kind, expected } => {
+        Refusal::WrongBatchType { batch: _, kind, expected } => {
             data.set_item("batch_type", kind.to_string())?;
             data.set_item("expected", expected.to_string())?;
         }
@@ -70,10 +70,10 @@ fn refusal_data<'py>(py: Python<'py>, refusal: &Refusal) -> PyResult<Bound<'py, 
             data.set_item("serving", serving)?;
             set_counts(&data, *finished, *needed, *expected)?;
         }
-        Refusal::CutShort { batch: _, finished, needed, expected } => {
+        Refusal::TasksCancelled { batch: _, finished, needed, expected } => {
             set_counts(&data, *finished, *needed, *expected)?;
         }
-        Refusal::StillBusy { pending, running } => {
+        Refusal::WaitAllTimedOut { pending, running } => {
             data.set_item("pending", pending)?;
             data.set_item("running", running)?;
         }
@@ -101,10 +101,10 @@ fn batch_of(refusal: &Refusal) -> Option<&rollway_core::BatchId> {
     match refusal {
         Refusal::AlreadyActive { batch }
         | Refusal::NotRegistered { batch }
-        | Refusal::WrongKind { batch, .. }
+        | Refusal::WrongBatchType { batch, .. }
         | Refusal::NotCollectable { batch }
         | Refusal::TimedOut { batch, .. }
-        | Refusal::CutShort { batch, .. }
+        | Refusal::TasksCancelled { batch, .. }
         | Refusal::Aborted { batch, .. }
         | Refusal::BatchFailed { batch, .. }
         | Refusal::SinkFailed { batch, .. }
@@ -113,7 +113,7 @@ fn batch_of(refusal: &Refusal) -> Option<&rollway_core::BatchId> {
         | Refusal::Limit { .. }
         | Refusal::NotStarted
         | Refusal::Stopped
-        | Refusal::StillBusy { .. } => None,
+        | Refusal::WaitAllTimedOut { .. } => None,
     }
 }
 
@@ -125,7 +125,7 @@ pub(crate) fn explorer(py: Python<'_>, error: &ExplorerError) -> PyErr {
         ExplorerError::Engine(error) => return engine(py, error),
         ExplorerError::Tasks(_) => "taskset",
         ExplorerError::Pipeline(_) | ExplorerError::Sink(_) => "pipeline_failed",
-        ExplorerError::Fleet(error) if error.kind == FleetErrorKind::Cluster => "cluster",
+        ExplorerError::Fleet(error) if error.kind == WorkflowSetupErrorKind::Cluster => "cluster",
         ExplorerError::Fleet(error) => {
             if let Err(error) = data.set_item("kind", error.kind.code()) {
                 return error;

@@ -13,27 +13,28 @@ use parking_lot::{Mutex as PlainMutex, MutexGuard as PlainGuard};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{IntoPyDict, PyBytes, PyDict, PyList};
-use rollway::config::{Config, Mode, Resolved};
+use rollway::config::{Config, Mode, ResolvedConfig};
 use rollway::explorer::{
-    Beat, Benched, Explorer, ExplorerError, Pulse, Stopper, Watcher, Watchers,
+    BenchResult, Explorer, ExplorerError, JobObserver, JobObservers, LiveStats, StatsSample,
+    StopHandle,
 };
 use rollway::job::JobError;
-use rollway::serve::{Checkpoints, ServeError, Server};
+use rollway::serve::{CheckpointFolder, ServeJob, ServeJobError};
 use rollway::view::JobState;
-use rollway::workflow_runtime::{Fleet, FleetError, TASK_ENCODING};
-use rollway::{ChildOptions, Definition};
+use rollway::workflow_runtime::{TASK_ENCODING, WorkflowRuntime, WorkflowSetupError};
+use rollway::{WorkerPoolOptions, WorkflowDefinition};
 use rollway_core::rendezvous::TensorSpec;
 use rollway_core::{RunId, TaskId};
-use rollway_data::pipeline::Registry;
+use rollway_data::pipeline::OperatorRegistry;
 use tokio::sync::Mutex;
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio_util::sync::CancellationToken;
 
-use self::event::Told;
-use self::ready::Ready;
-use crate::batch_id::Id;
-use crate::engine::{HEARTBEAT, Spawn, placer, seconds};
-use crate::pending::Pending;
+use self::event::EventCallback;
+use self::ready::PreparedExplorer;
+use crate::batch_id::PyBatchId;
+use crate::engine::{HEARTBEAT, SpawnCommand, placer, seconds};
+use crate::pending::PyPending;
 use crate::{config, errors, metrics, operator, runtime, states};
 
 /// A workflow that workers get by value: its name, the encoding, and the bytes.
@@ -46,50 +47,50 @@ type Sent = (String, String, Vec<u64>);
 #[pyclass(frozen, name = "Explorer", module = "rollway._rollway")]
 pub(crate) struct PyExplorer {
     config: Config,
-    fleet: Fleet,
-    watchers: Watchers,
-    operators: Arc<Registry>,
-    stage: Arc<Mutex<Stage>>,
-    ends: Arc<Ends>,
+    fleet: WorkflowRuntime,
+    watchers: JobObservers,
+    operators: Arc<OperatorRegistry>,
+    stage: Arc<Mutex<ExplorerPhase>>,
+    ends: Arc<ExplorerEnd>,
 }
 
 /// What there is of it.
-enum Stage {
+enum ExplorerPhase {
     New,
-    Ready(Box<Ready>),
-    Serving(Box<Server>),
+    Ready(Box<PreparedExplorer>),
+    Serving(Box<ServeJob>),
     Over,
 }
 
-impl Stage {
-    fn ready(&mut self) -> Result<&mut Explorer, Trouble> {
+impl ExplorerPhase {
+    fn ready(&mut self) -> Result<&mut Explorer, PyExplorerError> {
         Ok(&mut self.whole()?.explorer)
     }
 
-    fn whole(&mut self) -> Result<&mut Ready, Trouble> {
+    fn whole(&mut self) -> Result<&mut PreparedExplorer, PyExplorerError> {
         match self {
             Self::Ready(ready) => Ok(ready),
-            Self::Serving(_) => Err(Trouble::Serves),
-            Self::New => Err(Trouble::NotPrepared),
-            Self::Over => Err(Trouble::Over),
+            Self::Serving(_) => Err(PyExplorerError::Serves),
+            Self::New => Err(PyExplorerError::NotPrepared),
+            Self::Over => Err(PyExplorerError::Over),
         }
     }
 }
 
 /// How it is reached while it works.
 #[derive(Default)]
-struct Ends {
+struct ExplorerEnd {
     stop: CancellationToken,
     /// What is prepared: it stops by itself.
-    stopper: PlainMutex<Option<Stopper>>,
-    pulse: PlainMutex<Option<Pulse>>,
+    stopper: PlainMutex<Option<StopHandle>>,
+    pulse: PlainMutex<Option<LiveStats>>,
     /// Where the dashboard is, with its token.
     dashboard: PlainMutex<Option<String>>,
     /// What is under way, in case that it does not.
     task: PlainMutex<Option<AbortHandle>>,
 }
 
-impl Ends {
+impl ExplorerEnd {
     fn stop(&self) {
         self.stop.cancel();
         if let Some(stopper) = &*locked(&self.stopper) {
@@ -103,11 +104,11 @@ fn locked<T>(mutex: &PlainMutex<T>) -> PlainGuard<'_, T> {
 }
 
 /// Why something did not work.
-enum Trouble {
+enum PyExplorerError {
     Explorer(ExplorerError),
     Job(JobError),
     Alarm(String),
-    Serve(ServeError),
+    Serve(ServeJobError),
     NotPrepared,
     Serves,
     DoesNotServe,
@@ -115,46 +116,46 @@ enum Trouble {
     GivenUp,
 }
 
-impl From<ExplorerError> for Trouble {
+impl From<ExplorerError> for PyExplorerError {
     fn from(error: ExplorerError) -> Self {
         Self::Explorer(error)
     }
 }
 
-impl From<JobError> for Trouble {
+impl From<JobError> for PyExplorerError {
     fn from(error: JobError) -> Self {
         Self::Job(error)
     }
 }
 
-impl From<FleetError> for Trouble {
-    fn from(error: FleetError) -> Self {
+impl From<WorkflowSetupError> for PyExplorerError {
+    fn from(error: WorkflowSetupError) -> Self {
         Self::Explorer(error.into())
     }
 }
 
-impl From<ServeError> for Trouble {
-    fn from(error: ServeError) -> Self {
+impl From<ServeJobError> for PyExplorerError {
+    fn from(error: ServeJobError) -> Self {
         Self::Serve(error)
     }
 }
 
 /// Something that goes on in the runtime. Whoever stops waiting for it stops the explorer.
-struct Work<T> {
-    task: JoinHandle<Result<T, Trouble>>,
-    ends: Arc<Ends>,
+struct StoppableTask<T> {
+    task: JoinHandle<Result<T, PyExplorerError>>,
+    ends: Arc<ExplorerEnd>,
     is_over: bool,
 }
 
-impl<T> Work<T> {
-    async fn join(mut self) -> Result<T, Trouble> {
+impl<T> StoppableTask<T> {
+    async fn join(mut self) -> Result<T, PyExplorerError> {
         let joined = (&mut self.task).await;
         self.is_over = true;
-        joined.unwrap_or(Err(Trouble::GivenUp))
+        joined.unwrap_or(Err(PyExplorerError::GivenUp))
     }
 }
 
-impl<T> Drop for Work<T> {
+impl<T> Drop for StoppableTask<T> {
     fn drop(&mut self) {
         if !self.is_over {
             self.ends.stop();
@@ -167,28 +168,28 @@ impl PyExplorer {
     fn work<T: Send + 'static, O>(
         &self,
         py: Python<'_>,
-        future: impl Future<Output = Result<T, Trouble>> + Send + 'static,
+        future: impl Future<Output = Result<T, PyExplorerError>> + Send + 'static,
         convert: impl FnOnce(Python<'_>, T) -> PyResult<O> + Send + 'static,
-    ) -> PyResult<Pending>
+    ) -> PyResult<PyPending>
     where
         O: for<'py> IntoPyObject<'py, Error: Into<PyErr>>,
     {
         let task = runtime::handle(py)?.spawn(future);
         *locked(&self.ends.task) = Some(task.abort_handle());
-        let work = Work { task, ends: Arc::clone(&self.ends), is_over: false };
-        Pending::with_errors(py, work.join(), raise, convert)
+        let work = StoppableTask { task, ends: Arc::clone(&self.ends), is_over: false };
+        PyPending::with_errors(py, work.join(), raise, convert)
     }
 
     /// Waits for something that is quick; who stops waiting gives it up.
     fn ask<T: Send + 'static, O>(
         py: Python<'_>,
-        future: impl Future<Output = Result<T, Trouble>> + Send + 'static,
+        future: impl Future<Output = Result<T, PyExplorerError>> + Send + 'static,
         convert: impl FnOnce(Python<'_>, T) -> PyResult<O> + Send + 'static,
-    ) -> PyResult<Pending>
+    ) -> PyResult<PyPending>
     where
         O: for<'py> IntoPyObject<'py, Error: Into<PyErr>>,
     {
-        Pending::with_errors(py, future, raise, convert)
+        PyPending::with_errors(py, future, raise, convert)
     }
 }
 
@@ -203,40 +204,43 @@ impl PyExplorer {
         py: Python<'_>,
         config_json: &str,
         folder: Option<PathBuf>,
-        spawn: Option<Spawn>,
+        spawn: Option<SpawnCommand>,
         workflows: Vec<Carried>,
         on_event: Option<Py<PyAny>>,
         operators: (Vec<String>, Py<PyAny>),
     ) -> PyResult<Self> {
         let config = config::parse(py, config_json)?.in_folder(folder);
-        let Resolved { config, warnings } =
+        let ResolvedConfig { config, warnings } =
             config.resolve().map_err(|error| errors::config(py, &error))?;
         for warning in warnings {
             tracing::warn!("{warning}");
         }
         let mut fleet = match spawn {
-            None => Fleet::choose(&config).map_err(|error| raise(py, error.into()))?,
-            Some((program, args, env)) => Fleet::children(ChildOptions {
+            None => {
+                WorkflowRuntime::from_config(&config).map_err(|error| raise(py, error.into()))?
+            }
+            Some((program, args, env)) => WorkflowRuntime::processes(WorkerPoolOptions {
                 args,
                 env,
                 heartbeat: HEARTBEAT,
                 runners_per_worker: config.explorer.runner_per_worker,
                 placer: Some(placer(py)?),
-                ..ChildOptions::new(program)
+                ..WorkerPoolOptions::new(program)
             }),
         };
         for (name, encoding, body) in workflows {
             let (encoding, body) = (encoding.into(), Bytes::from_owner(body));
             let task_encoding = TASK_ENCODING.into();
-            fleet = fleet.define(name, Definition { encoding, task_encoding, body });
+            fleet = fleet.define(name, WorkflowDefinition { encoding, task_encoding, body });
         }
         let (names, make) = operators;
         let (operators, _) = operator::registry(&config, names, make)
             .map_err(|error| errors::plain(py, "config", &error.to_string()))?;
         let operators = Arc::new(operators);
-        let told = on_event.map(|function| Arc::new(Told::new(function)) as Arc<dyn Watcher>);
-        let watchers = Watchers::new(told.into_iter().collect());
-        let stage = Arc::new(Mutex::new(Stage::New));
+        let told =
+            on_event.map(|function| Arc::new(EventCallback::new(function)) as Arc<dyn JobObserver>);
+        let watchers = JobObservers::new(told.into_iter().collect());
+        let stage = Arc::new(Mutex::new(ExplorerPhase::New));
         Ok(Self { config, fleet, watchers, operators, stage, ends: Arc::default() })
     }
 
@@ -253,29 +257,30 @@ impl PyExplorer {
     }
 
     /// Opens everything; in mode `serve`, serves.
-    fn prepare(&self, py: Python<'_>) -> PyResult<Pending> {
+    fn prepare(&self, py: Python<'_>) -> PyResult<PyPending> {
         let (config, fleet) = (self.config.clone(), self.fleet.clone());
         let (stage, ends) = (Arc::clone(&self.stage), Arc::clone(&self.ends));
         let (watchers, operators) = (self.watchers.clone(), Arc::clone(&self.operators));
         let future = async move {
             let mut stage = stage.lock_owned().await;
             match &*stage {
-                Stage::New => {}
-                Stage::Ready(_) | Stage::Serving(_) => return Ok(()),
-                Stage::Over => return Err(Trouble::Over),
+                ExplorerPhase::New => {}
+                ExplorerPhase::Ready(_) | ExplorerPhase::Serving(_) => return Ok(()),
+                ExplorerPhase::Over => return Err(PyExplorerError::Over),
             }
             if config.mode == Mode::Serve {
-                let weights = Arc::new(Checkpoints::new(config.job_dir()));
-                *stage = Stage::Serving(Box::new(Server::start(&config, weights).await?));
+                let weights = Arc::new(CheckpointFolder::new(config.job_dir()));
+                *stage = ExplorerPhase::Serving(Box::new(ServeJob::start(&config, weights).await?));
                 return Ok(());
             }
             fleet.check(&config).await?;
             let ready =
-                Box::pin(Ready::open(&config, fleet, watchers, operators, &ends.stop)).await?;
+                Box::pin(PreparedExplorer::open(&config, fleet, watchers, operators, &ends.stop))
+                    .await?;
             *locked(&ends.stopper) = Some(ready.explorer.stopper());
-            *locked(&ends.pulse) = Some(ready.explorer.pulse());
+            *locked(&ends.pulse) = Some(ready.explorer.live_stats());
             *locked(&ends.dashboard) = ready.lookout.dashboard();
-            *stage = Stage::Ready(Box::new(ready));
+            *stage = ExplorerPhase::Ready(Box::new(ready));
             Ok(())
         };
         // Nothing of it was acknowledged: it need not be finished if nobody waits.
@@ -283,7 +288,7 @@ impl PyExplorer {
     }
 
     /// Explores; returns the explorer's name.
-    fn explore(&self, py: Python<'_>) -> PyResult<Pending> {
+    fn explore(&self, py: Python<'_>) -> PyResult<PyPending> {
         let (stage, name) = (Arc::clone(&self.stage), self.config.explorer.name.clone());
         let future = async move {
             let mut stage = stage.lock_owned().await;
@@ -298,14 +303,14 @@ impl PyExplorer {
     }
 
     /// Evaluates the weights of now.
-    fn eval(&self, py: Python<'_>) -> PyResult<Pending> {
+    fn eval(&self, py: Python<'_>) -> PyResult<PyPending> {
         let stage = Arc::clone(&self.stage);
         let future = async move { Ok(stage.lock_owned().await.ready()?.eval().await?) };
         self.work(py, future, |py, scores| benched(py, &scores))
     }
 
     /// Evaluates checkpoints.
-    fn benchmark(&self, py: Python<'_>) -> PyResult<Pending> {
+    fn benchmark(&self, py: Python<'_>) -> PyResult<PyPending> {
         let stage = Arc::clone(&self.stage);
         let future = async move {
             let mut stage = stage.lock_owned().await;
@@ -317,15 +322,15 @@ impl PyExplorer {
     }
 
     /// Serves until it is stopped; returns the explorer's name.
-    fn serve(&self, py: Python<'_>) -> PyResult<Pending> {
+    fn serve(&self, py: Python<'_>) -> PyResult<PyPending> {
         let (stage, ends) = (Arc::clone(&self.stage), Arc::clone(&self.ends));
         let name = self.config.explorer.name.clone();
         let future = async move {
             match &*stage.lock().await {
-                Stage::Serving(_) => {}
-                Stage::Ready(_) => return Err(Trouble::DoesNotServe),
-                Stage::New => return Err(Trouble::NotPrepared),
-                Stage::Over => return Err(Trouble::Over),
+                ExplorerPhase::Serving(_) => {}
+                ExplorerPhase::Ready(_) => return Err(PyExplorerError::DoesNotServe),
+                ExplorerPhase::New => return Err(PyExplorerError::NotPrepared),
+                ExplorerPhase::Over => return Err(PyExplorerError::Over),
             }
             ends.stop.cancelled().await;
             Ok(name)
@@ -334,13 +339,13 @@ impl PyExplorer {
     }
 
     /// Takes newer weights; returns the version.
-    fn sync_weight(&self, py: Python<'_>) -> PyResult<Pending> {
+    fn sync_weight(&self, py: Python<'_>) -> PyResult<PyPending> {
         let stage = Arc::clone(&self.stage);
         let future = async move { Ok(stage.lock_owned().await.ready()?.sync_weight().await?) };
         self.work(py, future, |_, version| Ok(version))
     }
 
-    fn save_checkpoint(&self, py: Python<'_>) -> PyResult<Pending> {
+    fn save_checkpoint(&self, py: Python<'_>) -> PyResult<PyPending> {
         let stage = Arc::clone(&self.stage);
         let future = async move { Ok(stage.lock_owned().await.ready()?.save_checkpoint().await?) };
         self.work(py, future, |_, ()| Ok(()))
@@ -353,7 +358,7 @@ impl PyExplorer {
         master_address: String,
         master_port: u16,
         tensors: Vec<Sent>,
-    ) -> PyResult<Pending> {
+    ) -> PyResult<PyPending> {
         let stage = Arc::clone(&self.stage);
         let tensor = |(name, dtype, shape)| TensorSpec { name, dtype, shape };
         let tensors: Vec<TensorSpec> = tensors.into_iter().map(tensor).collect();
@@ -366,7 +371,7 @@ impl PyExplorer {
     }
 
     /// Returns a tensor: its type, its shape, and its bytes.
-    fn get_weight(&self, py: Python<'_>, name: String) -> PyResult<Pending> {
+    fn get_weight(&self, py: Python<'_>, name: String) -> PyResult<PyPending> {
         let stage = Arc::clone(&self.stage);
         let future = async move { Ok(stage.lock_owned().await.ready()?.get_weight(&name).await?) };
         Self::ask(py, future, |py, found| {
@@ -375,19 +380,19 @@ impl PyExplorer {
     }
 
     /// Returns the live statistics.
-    fn live_stats(&self, py: Python<'_>) -> PyResult<Pending> {
+    fn live_stats(&self, py: Python<'_>) -> PyResult<PyPending> {
         let pulse = locked(&self.ends.pulse).clone();
         let future = async move {
-            let pulse = pulse.ok_or(Trouble::NotPrepared)?;
-            Ok(pulse.beat().await)
+            let pulse = pulse.ok_or(PyExplorerError::NotPrepared)?;
+            Ok(pulse.sample().await)
         };
         Self::ask(py, future, |py, beat| Ok(numbers(&beat).into_py_dict(py)?.unbind()))
     }
 
     /// Returns for every runner where it stands and what it says about itself.
-    fn runners(&self, py: Python<'_>) -> PyResult<Pending> {
+    fn runners(&self, py: Python<'_>) -> PyResult<PyPending> {
         let pulse = locked(&self.ends.pulse).clone();
-        let future = async move { Ok(pulse.ok_or(Trouble::NotPrepared)?.runners().await) };
+        let future = async move { Ok(pulse.ok_or(PyExplorerError::NotPrepared)?.runners().await) };
         Self::ask(py, future, |py, runners| states::list(py, &runners))
     }
 
@@ -395,14 +400,14 @@ impl PyExplorer {
     fn cancel_run(
         &self,
         py: Python<'_>,
-        batch_id: Id,
+        batch_id: PyBatchId,
         task: u32,
         run: u32,
         reason: String,
-    ) -> PyResult<Pending> {
+    ) -> PyResult<PyPending> {
         let (pulse, task, run) = (locked(&self.ends.pulse).clone(), TaskId(task), RunId(run));
         let future = async move {
-            let pulse = pulse.ok_or(Trouble::NotPrepared)?;
+            let pulse = pulse.ok_or(PyExplorerError::NotPrepared)?;
             Ok(pulse.cancel_run(batch_id.0, task, run, &reason).await)
         };
         Self::ask(py, future, |_, cancelled| Ok(cancelled))
@@ -414,7 +419,7 @@ impl PyExplorer {
     }
 
     /// Ends everything. What is under way and does not end in time is given up.
-    fn shutdown(&self, py: Python<'_>, timeout: f64) -> PyResult<Pending> {
+    fn shutdown(&self, py: Python<'_>, timeout: f64) -> PyResult<PyPending> {
         let timeout = seconds(timeout)?;
         let (stage, ends) = (Arc::clone(&self.stage), Arc::clone(&self.ends));
         ends.stop();
@@ -428,21 +433,21 @@ impl PyExplorer {
                     stage.lock().await
                 }
             };
-            match std::mem::replace(&mut *stage, Stage::Over) {
-                Stage::Ready(ready) => ready.close().await?,
-                Stage::Serving(server) => server.stop().await?,
-                Stage::New | Stage::Over => {}
+            match std::mem::replace(&mut *stage, ExplorerPhase::Over) {
+                ExplorerPhase::Ready(ready) => ready.close().await?,
+                ExplorerPhase::Serving(server) => server.stop().await?,
+                ExplorerPhase::New | ExplorerPhase::Over => {}
             }
             Ok(())
         };
         // It goes on even if nobody waits for it any more.
         let task = runtime::handle(py)?.spawn(future);
-        let joined = async move { task.await.unwrap_or(Err(Trouble::GivenUp)) };
+        let joined = async move { task.await.unwrap_or(Err(PyExplorerError::GivenUp)) };
         Self::ask(py, joined, |_, ()| Ok(()))
     }
 }
 
-fn numbers(beat: &Beat) -> [(&'static str, u64); 10] {
+fn numbers(beat: &StatsSample) -> [(&'static str, u64); 10] {
     [
         ("pending", beat.pending),
         ("running", beat.running),
@@ -458,7 +463,7 @@ fn numbers(beat: &Beat) -> [(&'static str, u64); 10] {
 }
 
 /// Returns scores as Python has them.
-fn benched(py: Python<'_>, scores: &[Benched]) -> PyResult<Py<PyList>> {
+fn benched(py: Python<'_>, scores: &[BenchResult]) -> PyResult<Py<PyList>> {
     let rows = scores.iter().map(|score| {
         let dict = PyDict::new(py);
         dict.set_item("step", score.step)?;
@@ -473,20 +478,20 @@ fn benched(py: Python<'_>, scores: &[Benched]) -> PyResult<Py<PyList>> {
 }
 
 /// Returns what went wrong as an exception.
-fn raise(py: Python<'_>, trouble: Trouble) -> PyErr {
+fn raise(py: Python<'_>, trouble: PyExplorerError) -> PyErr {
     let plain = |code, words: &str| errors::plain(py, code, words);
     match trouble {
-        Trouble::Explorer(error) => errors::explorer(py, &error),
-        Trouble::Job(error) => plain("explorer", &error.to_string()),
-        Trouble::Alarm(words) => plain("explorer", &words),
-        Trouble::Serve(ServeError::Config(error)) => errors::config(py, &error),
-        Trouble::Serve(error) => plain("explorer", &error.to_string()),
-        Trouble::NotPrepared => {
+        PyExplorerError::Explorer(error) => errors::explorer(py, &error),
+        PyExplorerError::Job(error) => plain("explorer", &error.to_string()),
+        PyExplorerError::Alarm(words) => plain("explorer", &words),
+        PyExplorerError::Serve(ServeJobError::Config(error)) => errors::config(py, &error),
+        PyExplorerError::Serve(error) => plain("explorer", &error.to_string()),
+        PyExplorerError::NotPrepared => {
             plain("not_started", "not prepared: prepare() must be called first")
         }
-        Trouble::Over => plain("stopped", "the explorer is shut down: make another"),
-        Trouble::Serves => plain("explorer", "in mode `serve` there is only serve()"),
-        Trouble::DoesNotServe => plain("explorer", "serve() needs `mode: serve`"),
-        Trouble::GivenUp => plain("stopped", "it was given up: the explorer was shut down"),
+        PyExplorerError::Over => plain("stopped", "the explorer is shut down: make another"),
+        PyExplorerError::Serves => plain("explorer", "in mode `serve` there is only serve()"),
+        PyExplorerError::DoesNotServe => plain("explorer", "serve() needs `mode: serve`"),
+        PyExplorerError::GivenUp => plain("stopped", "it was given up: the explorer was shut down"),
     }
 }

@@ -8,16 +8,17 @@ use parking_lot::Mutex;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
-use rollway::GatewayKeys;
+use rollway::GatewayRunKeys;
 use rollway_base::Secret;
 use rollway_base::ServerKind;
-use rollway_gateway::gateway::{Gateway, Handle};
+use rollway_gateway::gateway::{Gateway, GatewayHandle};
 use rollway_gateway::models::{
-    InFlight, Outcome, ServerReport, ServerSpec, Update, UpdateReport, Weights,
+    InFlightPolicy, ServerSpec, ServerUpdateOutcome, ServerUpdateReport, WeightSource,
+    WeightUpdate, WeightUpdateReport,
 };
 use tokio::runtime;
 
-use crate::pending::Pending;
+use crate::pending::PyPending;
 use crate::{config, errors};
 
 /// A server as Python describes it: the model's name, whether it is trained, the kind of server,
@@ -31,8 +32,8 @@ const NO_TIME: Duration = Duration::ZERO;
 #[pyclass(frozen, name = "Gateway", module = "rollway._rollway")]
 pub(crate) struct PyGateway {
     gateway: Mutex<Option<Gateway>>,
-    handle: Handle,
-    keys: GatewayKeys,
+    handle: GatewayHandle,
+    keys: GatewayRunKeys,
     url: String,
     admin_key: Secret,
     /// How long a server may take to end what is under way, and to load weights.
@@ -42,7 +43,7 @@ pub(crate) struct PyGateway {
 
 impl PyGateway {
     /// Returns what gives the runs of attempts their keys.
-    pub(crate) fn keys(&self) -> GatewayKeys {
+    pub(crate) fn keys(&self) -> GatewayRunKeys {
         self.keys.clone()
     }
 
@@ -58,18 +59,19 @@ impl PyGateway {
         path: PathBuf,
         version: u64,
         in_flight: &str,
-    ) -> PyResult<impl Future<Output = UpdateReport> + Send + 'static> {
+    ) -> PyResult<impl Future<Output = WeightUpdateReport> + Send + 'static> {
         let timeout = self.update_timeout;
         let in_flight = match in_flight {
-            "drain" => InFlight::Drain { timeout, then_abort: false },
-            "keep" => InFlight::Keep,
-            "abort" => InFlight::Abort,
+            "drain" => InFlightPolicy::Drain { timeout, then_abort: false },
+            "keep" => InFlightPolicy::Keep,
+            "abort" => InFlightPolicy::Abort,
             other => {
                 let words = format!("in_flight is `drain`, `keep` or `abort`, not `{other}`");
                 return Err(PyValueError::new_err(words));
             }
         };
-        let update = Update { version, weights: Weights::Path(path), in_flight, timeout };
+        let update =
+            WeightUpdate { version, weights: WeightSource::Path(path), in_flight, timeout };
         let models = self.handle.models().clone();
         Ok(async move { models.update(update).await })
     }
@@ -93,7 +95,7 @@ impl PyGateway {
         let started = py.detach(|| runtime.block_on(Gateway::start(options, servers)));
         let gateway =
             started.map_err(|error| errors::plain(py, "model_unavailable", &error.to_string()))?;
-        let (handle, keys) = (gateway.handle(), GatewayKeys::new(&gateway));
+        let (handle, keys) = (gateway.handle(), GatewayRunKeys::new(&gateway));
         let url = gateway.url().to_owned();
         let update_timeout = config.synchronizer.sync_timeout.into();
         let gateway = Mutex::new(Some(gateway));
@@ -129,13 +131,15 @@ impl PyGateway {
         path: PathBuf,
         version: u64,
         in_flight: &str,
-    ) -> PyResult<Pending> {
+    ) -> PyResult<PyPending> {
         let updating = self.updating(path, version, in_flight)?;
-        Pending::new(py, async move { Ok(updating.await) }, |py, report| update_report(py, &report))
+        PyPending::new(py, async move { Ok(updating.await) }, |py, report| {
+            update_report(py, &report)
+        })
     }
 
     /// Stops: calls under way get this many seconds to end.
-    fn stop(&self, py: Python<'_>, timeout: f64) -> PyResult<Pending> {
+    fn stop(&self, py: Python<'_>, timeout: f64) -> PyResult<PyPending> {
         let deadline = crate::engine::seconds(timeout)?;
         let gateway = self.take();
         let future = async move {
@@ -144,7 +148,7 @@ impl PyGateway {
             }
             Ok(())
         };
-        Pending::new(py, future, |_, ()| Ok(()))
+        PyPending::new(py, future, |_, ()| Ok(()))
     }
 }
 
@@ -171,7 +175,7 @@ fn spec((model, trained, engine, url, api_key, server_model): Server) -> PyResul
 }
 
 /// Returns what came of an update, for Python.
-pub(crate) fn update_report(py: Python<'_>, report: &UpdateReport) -> PyResult<Py<PyDict>> {
+pub(crate) fn update_report(py: Python<'_>, report: &WeightUpdateReport) -> PyResult<Py<PyDict>> {
     let dict = PyDict::new(py);
     dict.set_item("version", report.version)?;
     dict.set_item("complete", report.is_complete())?;
@@ -181,13 +185,16 @@ pub(crate) fn update_report(py: Python<'_>, report: &UpdateReport) -> PyResult<P
     Ok(dict.unbind())
 }
 
-fn server_report<'py>(py: Python<'py>, server: &ServerReport) -> PyResult<Bound<'py, PyDict>> {
+fn server_report<'py>(
+    py: Python<'py>,
+    server: &ServerUpdateReport,
+) -> PyResult<Bound<'py, PyDict>> {
     let (outcome, message) = match &server.outcome {
-        Outcome::Updated => ("updated", None),
-        Outcome::HadIt => ("had_it", None),
-        Outcome::PutBack(why) => ("put_back", Some(why)),
-        Outcome::Broken(why) => ("broken", Some(why)),
-        Outcome::Skipped(why) => ("skipped", Some(why)),
+        ServerUpdateOutcome::Updated => ("updated", None),
+        ServerUpdateOutcome::AlreadyCurrent => ("had_it", None),
+        ServerUpdateOutcome::RolledBack(why) => ("put_back", Some(why)),
+        ServerUpdateOutcome::Broken(why) => ("broken", Some(why)),
+        ServerUpdateOutcome::Skipped(why) => ("skipped", Some(why)),
     };
     let dict = PyDict::new(py);
     dict.set_item("url", &server.url)?;
@@ -200,6 +207,6 @@ fn server_report<'py>(py: Python<'py>, server: &ServerReport) -> PyResult<Bound<
 }
 
 /// Whether a server has the new weights.
-pub(crate) fn has_it(server: &ServerReport) -> bool {
-    matches!(server.outcome, Outcome::Updated | Outcome::HadIt)
+pub(crate) fn has_it(server: &ServerUpdateReport) -> bool {
+    matches!(server.outcome, ServerUpdateOutcome::Updated | ServerUpdateOutcome::AlreadyCurrent)
 }

@@ -46,7 +46,7 @@ mod _rollway {
     #[pymodule_export]
     use crate::json::plain_json;
     #[pymodule_export]
-    use crate::link::{Start, WorkerLink};
+    use crate::link::{PyAttempt, WorkerLink};
     #[pymodule_export]
     use crate::metrics::{
         bootstrap_metric, calculate_task_level_metrics, gather_eval_metrics, gather_metrics,
@@ -55,15 +55,15 @@ mod _rollway {
     #[pymodule_export]
     use crate::payload::{decode_experiences, encode_experiences};
     #[pymodule_export]
-    use crate::pending::Pending;
+    use crate::pending::PyPending;
     #[pymodule_export]
     use crate::reader::{PyReader, PyReaderServer, close_writer, payload_to_arrow, write_batch};
     #[pymodule_export]
     use crate::runtime::{shutdown, version};
     #[pymodule_export]
-    use crate::simulated::SimulatedServer;
+    use crate::simulated::PyMockServer;
     #[pymodule_export]
-    use crate::station::keep_workers;
+    use crate::station::supervise_workers;
     #[pymodule_export]
     use crate::sync::{PySynchronizer, draft_weights, finish_weights};
     #[pymodule_export]

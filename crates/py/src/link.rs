@@ -27,29 +27,30 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyDict, PyList};
 use rollway_base::{Address, Secret};
-use rollway_core::{AttemptId, FailureKind, Life, RunId, RunnerId};
+use rollway_core::{AttemptId, FailureKind, Incarnation, RunId, RunnerId};
 use rollway_protocol::worker_client::{
-    self, ConnectError, Connected, Options, Receiver, SendError, Socket,
+    self, ClientSocket, ConnectedWorker, EngineReceiver, WorkerClientOptions, WorkerConnectError,
+    WorkerSendError,
 };
 use rollway_protocol::{
-    EngineMessage, Hello, LogLevel, LogLine, LogSource, Outcome, RunnerReport, StopCause,
-    WorkerMessage,
+    EngineMessage, Hello, LogLine, LogSource, MessageOutcome, RunnerReport, StopCause,
+    WorkerLogLevel, WorkerMessage,
 };
 use tokio::sync::watch;
 
-use self::drive::{Drive, go_round};
-use self::outbox::Outbox;
-pub(crate) use self::start::Start;
+use self::drive::{RuntimeDriver, go_round};
+use self::outbox::LinkOutbox;
+pub(crate) use self::start::PyAttempt;
 use crate::{errors, metrics, runtime};
 
 /// How many messages are taken from the stream at once.
 const BATCH: usize = 256;
 
 /// A payload of this size goes at once, and whoever sends it learns whether it is too large.
-const LARGE: usize = 16 * 1024;
+const LARGE_PAYLOAD_BYTES: usize = 16 * 1024;
 
 /// How long the process may take to end when its engine is gone.
-const ORPHAN: Duration = Duration::from_secs(3);
+const ORPHAN_EXIT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// What is to be read by Python.
 #[derive(Debug)]
@@ -94,10 +95,10 @@ impl Inbox {
 /// A connection to the engine.
 #[pyclass(frozen, module = "rollway._rollway")]
 pub(crate) struct WorkerLink {
-    drive: Arc<Drive>,
-    outbox: Arc<Outbox>,
+    drive: Arc<RuntimeDriver>,
+    outbox: Arc<LinkOutbox>,
     inbox: Arc<Inbox>,
-    socket: Socket,
+    socket: ClientSocket,
     runners: Vec<(u32, u32)>,
     env: BTreeMap<String, String>,
 }
@@ -118,7 +119,7 @@ impl WorkerLink {
     ) -> PyResult<Self> {
         // For what else a workflow uses of this package; the connection has its own.
         runtime::start(py, 1)?;
-        let drive = Arc::new(Drive::new()?);
+        let drive = Arc::new(RuntimeDriver::new()?);
         let refused = |words: String| errors::plain(py, "closed", &words);
         let address: Address = address.parse().map_err(|error| refused(format!("{error}")))?;
         let secret = Secret::new(secret).map_err(|error| refused(error.to_string()))?;
@@ -127,20 +128,20 @@ impl WorkerLink {
         hello.host = host;
         let inbox = Arc::new(Inbox::new()?);
         let connecting = async {
-            let options = Options::default();
+            let options = WorkerClientOptions::default();
             let (connected, socket) =
                 worker_client::connect_watched(&address, hello, options).await?;
-            let Connected { welcome, sender, receiver } = connected;
-            let outbox = Arc::new(Outbox::new(sender));
-            let (patience, limit) = watch::channel(blocked::PATIENCE);
+            let ConnectedWorker { welcome, sender, receiver } = connected;
+            let outbox = Arc::new(LinkOutbox::new(sender));
+            let (patience, limit) = watch::channel(blocked::LOOP_BLOCK_TIMEOUT);
             tokio::spawn(listen(receiver, Arc::clone(&inbox), patience));
             let (words, messages) = (Arc::clone(&outbox), Arc::clone(&inbox));
             tokio::spawn(blocked::evacuate(limit, marks, words, messages));
-            Ok::<_, ConnectError>((welcome, outbox, socket))
+            Ok::<_, WorkerConnectError>((welcome, outbox, socket))
         };
         let connected = py.detach(|| drive.turn(connecting));
         let (welcome, outbox, socket) = connected.map_err(|error| match &error {
-            ConnectError::Refused(refusal) if refusal.code.is_final() => {
+            WorkerConnectError::Refused(refusal) if refusal.code.is_final() => {
                 PyPermissionError::new_err(error.to_string())
             }
             _ => refused(error.to_string()),
@@ -170,13 +171,13 @@ impl WorkerLink {
 
     /// Whether output waits until the first descriptor becomes writable.
     #[getter]
-    fn full(&self) -> bool {
+    fn is_backlogged(&self) -> bool {
         self.socket.is_full()
     }
 
     /// Takes a turn: sends what was said, and returns all messages that have come. The last one
     /// ever is `("ended", why)`.
-    fn turn<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+    fn poll_messages<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         self.inbox.hush();
         let mut sent = self.drive.turn(async {
             let sent = self.outbox.try_send();
@@ -208,7 +209,7 @@ impl WorkerLink {
     }
 
     /// Says that a runner has begun an attempt.
-    fn began(&self, runner: u32, life: u32, attempt: u64) {
+    fn attempt_began(&self, runner: u32, life: u32, attempt: u64) {
         let attempt = AttemptId(attempt);
         self.gather(message(runner, life, RunnerReport::AttemptBegan { attempt }));
     }
@@ -226,8 +227,8 @@ impl WorkerLink {
         metrics: &Bound<'_, PyDict>,
     ) -> PyResult<Option<String>> {
         let payload = payload.map(Bytes::from_owner);
-        let is_large = payload.as_ref().is_some_and(|payload| payload.len() >= LARGE);
-        let outcome = Outcome::Succeeded { payload, metrics: metrics::from_dict(metrics)? };
+        let is_large = payload.as_ref().is_some_and(|payload| payload.len() >= LARGE_PAYLOAD_BYTES);
+        let outcome = MessageOutcome::Succeeded { payload, metrics: metrics::from_dict(metrics)? };
         let (attempt, run) = (AttemptId(attempt), RunId(run));
         let report = RunnerReport::RunFinished { attempt, run, outcome };
         let message = message(runner, life, report);
@@ -237,8 +238,8 @@ impl WorkerLink {
         }
         match self.send(py, message) {
             Ok(()) => Ok(None),
-            Err(error @ SendError::TooLarge { .. }) => Ok(Some(error.to_string())),
-            Err(error @ SendError::Closed) => Err(closed(py, &error)),
+            Err(error @ WorkerSendError::TooLarge { .. }) => Ok(Some(error.to_string())),
+            Err(error @ WorkerSendError::Closed) => Err(closed(py, &error)),
         }
     }
 
@@ -246,19 +247,19 @@ impl WorkerLink {
     fn failed(&self, runner: u32, life: u32, attempt: u64, run: u32, kind: &str, words: &str) {
         let named = FailureKind::ALL.iter().find(|known| known.name() == kind);
         let kind = named.copied().unwrap_or(FailureKind::Workflow);
-        let outcome = Outcome::Failed { kind, message: words.into() };
+        let outcome = MessageOutcome::Failed { kind, message: words.into() };
         let (attempt, run) = (AttemptId(attempt), RunId(run));
         self.gather(message(runner, life, RunnerReport::RunFinished { attempt, run, outcome }));
     }
 
     /// Says that an attempt is over.
-    fn ended(&self, runner: u32, life: u32, attempt: u64) {
+    fn attempt_ended(&self, runner: u32, life: u32, attempt: u64) {
         let attempt = AttemptId(attempt);
         self.gather(message(runner, life, RunnerReport::AttemptEnded { attempt }));
     }
 
     /// Sends what was said, and waits until it arrives even if this process dies.
-    fn settle(&self, py: Python<'_>) -> PyResult<()> {
+    fn flush(&self, py: Python<'_>) -> PyResult<()> {
         let settled = self.at_once(py, async {
             self.outbox.send(None).await?;
             self.outbox.sender().drained().await
@@ -268,7 +269,7 @@ impl WorkerLink {
 
     /// Says that a life of a runner is over, as ordered.
     fn stopped(&self, py: Python<'_>, runner: u32, life: u32) -> PyResult<()> {
-        self.report(py, runner, life, RunnerReport::Stopped(StopCause::Ordered))
+        self.report(py, runner, life, RunnerReport::Stopped(StopCause::Requested))
     }
 
     /// Says that no runner can be started here, and why. Nothing is said afterwards.
@@ -278,7 +279,7 @@ impl WorkerLink {
             let cause = StopCause::StartFailed { message: Arc::clone(&message) };
             self.report(py, *runner, *life, RunnerReport::Stopped(cause))?;
         }
-        self.settle(py)
+        self.flush(py)
     }
 
     /// Sets what the next heartbeats say about a runner.
@@ -301,10 +302,10 @@ impl WorkerLink {
     ) {
         // The numbers of Python's `logging`.
         let level = match level {
-            ..20 => LogLevel::Debug,
-            20..30 => LogLevel::Info,
-            30..40 => LogLevel::Warning,
-            _ => LogLevel::Error,
+            ..20 => WorkerLogLevel::Debug,
+            20..30 => WorkerLogLevel::Info,
+            30..40 => WorkerLogLevel::Warning,
+            _ => WorkerLogLevel::Error,
         };
         let (logger, batch) = (logger.map(Into::into), batch.map(Into::into));
         let source = LogSource { logger, batch, task, run, attempt };
@@ -326,7 +327,7 @@ impl WorkerLink {
     }
 
     /// Sends at once, and waits with the interpreter free while the engine is behind.
-    fn send(&self, py: Python<'_>, message: WorkerMessage) -> Result<(), SendError> {
+    fn send(&self, py: Python<'_>, message: WorkerMessage) -> Result<(), WorkerSendError> {
         self.at_once(py, async {
             self.outbox.send(Some(message)).await?;
             go_round().await;
@@ -350,15 +351,19 @@ impl WorkerLink {
 }
 
 fn message(runner: u32, life: u32, report: RunnerReport) -> WorkerMessage {
-    WorkerMessage::Runner { runner: RunnerId(runner), life: Life(life), report }
+    WorkerMessage::Runner { runner: RunnerId(runner), life: Incarnation(life), report }
 }
 
-fn closed(py: Python<'_>, error: &SendError) -> PyErr {
+fn closed(py: Python<'_>, error: &WorkerSendError) -> PyErr {
     errors::plain(py, "closed", &error.to_string())
 }
 
 /// Queues what the engine says, until it says no more; then the process has little time left.
-async fn listen(mut receiver: Receiver, inbox: Arc<Inbox>, patience: watch::Sender<Duration>) {
+async fn listen(
+    mut receiver: EngineReceiver,
+    inbox: Arc<Inbox>,
+    patience: watch::Sender<Duration>,
+) {
     let mut batch = Vec::with_capacity(BATCH);
     let why = loop {
         match receiver.recv_many(&mut batch, BATCH).await {
@@ -373,14 +378,14 @@ async fn listen(mut receiver: Receiver, inbox: Arc<Inbox>, patience: watch::Send
     };
     *inbox.ended.lock() = Some(why.to_string());
     // Whatever keeps the interpreter busy, a worker does not outlive its engine.
-    tokio::time::sleep(ORPHAN).await;
+    tokio::time::sleep(ORPHAN_EXIT_TIMEOUT).await;
     std::process::exit(1);
 }
 
 fn translate<'py>(py: Python<'py>, message: EngineMessage) -> PyResult<Bound<'py, PyAny>> {
     Ok(match message {
         EngineMessage::StartAttempt(start) => {
-            let start = Bound::new(py, Start::new(start))?;
+            let start = Bound::new(py, PyAttempt::new(start))?;
             ("start", start).into_pyobject(py)?.into_any()
         }
         EngineMessage::CancelAttempt { runner, life, attempt, reason: _ } => {

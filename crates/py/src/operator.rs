@@ -16,7 +16,7 @@ use pyo3::types::{PyBytes, PyDict};
 use rollway::config::Config;
 use rollway_core::metrics::{Metrics, PassRate, PassRates};
 use rollway_data::pipeline::{
-    ArgumentError, Operator, OperatorError, Outcome, Registry, RegistryError,
+    ArgumentError, Operator, OperatorError, OperatorOutput, OperatorRegistry, OperatorRegistryError,
 };
 use rollway_experience::{Experience, deserialize_many, serialize_many};
 use serde_json::Value;
@@ -25,9 +25,9 @@ use crate::metrics;
 
 /// The exception behind a configuration that was refused.
 #[derive(Clone, Default)]
-pub(crate) struct Blame(Arc<Mutex<Option<PyErr>>>);
+pub(crate) struct OperatorException(Arc<Mutex<Option<PyErr>>>);
 
-impl Blame {
+impl OperatorException {
     fn set(&self, error: PyErr) {
         *self.0.lock() = Some(error);
     }
@@ -44,13 +44,14 @@ pub(crate) fn registry(
     config: &Config,
     registered: Vec<String>,
     make: Py<PyAny>,
-) -> Result<(Registry, Blame), RegistryError> {
+) -> Result<(OperatorRegistry, OperatorException), OperatorRegistryError> {
     let listed = config.data_processor.experience_pipeline.operators.iter().map(|one| &one.name);
     let named = listed.chain(&config.algorithm.advantage_fn).filter(|name| name.contains(':'));
     let mut names: Vec<String> = named.cloned().chain(registered).collect();
     names.sort_unstable();
     names.dedup();
-    let (mut registry, blame, make) = (Registry::built_in(), Blame::default(), Arc::new(make));
+    let (mut registry, blame, make) =
+        (OperatorRegistry::built_in(), OperatorException::default(), Arc::new(make));
     for name in names {
         let (ours, blame, make) = (name.clone(), blame.clone(), Arc::clone(&make));
         registry.register(&name, move |args| PyOperator::make(&ours, args, &make, &blame))?;
@@ -68,17 +69,17 @@ impl PyOperator {
         name: &str,
         args: &Value,
         make: &Py<PyAny>,
-        blame: &Blame,
+        blame: &OperatorException,
     ) -> Result<Box<dyn Operator>, ArgumentError> {
         let made = attached(|py| make.call1(py, (name, args.to_string())));
         let adapter = made.map_err(|error| {
             let problem = match error {
-                Failed::Raised(error) => {
+                OperatorFailed::Raised(error) => {
                     let problem = error.to_string();
                     blame.set(error);
                     problem
                 }
-                Failed::Ended => Failed::ENDED.to_owned(),
+                OperatorFailed::Ended => OperatorFailed::ENDED.to_owned(),
             };
             ArgumentError { operator: name.to_owned(), key: "cannot be made".to_owned(), problem }
         })?;
@@ -96,10 +97,12 @@ impl Operator for PyOperator {
     }
 
     fn prepare(&mut self) -> Result<(), OperatorError> {
-        attached(|py| self.adapter.call_method0(py, "prepare")).map(drop).map_err(Failed::told)
+        attached(|py| self.adapter.call_method0(py, "prepare"))
+            .map(drop)
+            .map_err(OperatorFailed::told)
     }
 
-    fn process(&mut self, experiences: Vec<Experience>) -> Result<Outcome, OperatorError> {
+    fn process(&mut self, experiences: Vec<Experience>) -> Result<OperatorOutput, OperatorError> {
         let payload = serialize_many(&experiences).map_err(OperatorError::new)?;
         let call = |py: Python<'_>| -> PyResult<Answer> {
             let answer =
@@ -108,14 +111,14 @@ impl Operator for PyOperator {
                 answer.extract()?;
             Ok((payload, metrics::from_dict(&numbers)?, dropped, rates))
         };
-        let (payload, metrics, dropped, rates) = attached(call).map_err(Failed::told)?;
+        let (payload, metrics, dropped, rates) = attached(call).map_err(OperatorFailed::told)?;
         let mut returned =
             deserialize_many(Bytes::from_owner(payload)).map_err(OperatorError::new)?;
         restore(&mut returned, experiences);
         let rate = |(taskset_id, index, value, count)| PassRate { taskset_id, index, value, count };
         let selector: PassRates = rates.into_iter().map(rate).collect();
         let dropped = dropped.into_iter().map(|(why, count)| (Cow::Owned(why), count)).collect();
-        Ok(Outcome { experiences: returned, metrics, dropped, selector })
+        Ok(OperatorOutput { experiences: returned, metrics, dropped, selector })
     }
 
     fn close(&mut self) {
@@ -145,12 +148,12 @@ fn restore(returned: &mut [Experience], given: Vec<Experience>) {
 }
 
 /// Why Python gave no answer.
-enum Failed {
+enum OperatorFailed {
     Raised(PyErr),
     Ended,
 }
 
-impl Failed {
+impl OperatorFailed {
     const ENDED: &'static str = "the interpreter has ended";
 
     /// Returns the error and, below it, where it came from.
@@ -168,6 +171,7 @@ impl Failed {
     }
 }
 
-fn attached<T>(call: impl FnOnce(Python<'_>) -> PyResult<T>) -> Result<T, Failed> {
-    Python::try_attach(call).map_or(Err(Failed::Ended), |answer| answer.map_err(Failed::Raised))
+fn attached<T>(call: impl FnOnce(Python<'_>) -> PyResult<T>) -> Result<T, OperatorFailed> {
+    Python::try_attach(call)
+        .map_or(Err(OperatorFailed::Ended), |answer| answer.map_err(OperatorFailed::Raised))
 }

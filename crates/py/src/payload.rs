@@ -7,11 +7,12 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString};
 use rollway_experience::{
-    Array, CustomField, Eid, Element, Experience, FieldError, Fields, IdPart, Json, Kind,
-    ModelVersions, Problem, Tensor, VersionRun, deserialize_many, serialize_many,
+    Array, CustomField, Eid, Element, Experience, ExperienceFields, ExperienceKind, FieldError,
+    FieldProblem, IdPart, Json, ModelVersions, Tensor, VersionRun, deserialize_many,
+    serialize_many,
 };
 
-use crate::batch_id::Id;
+use crate::batch_id::PyBatchId;
 use crate::errors;
 
 /// Makes a payload of experiences.
@@ -42,8 +43,8 @@ pub(crate) fn decode_experiences<'py>(
 }
 
 fn experience(item: &Bound<'_, PyDict>) -> PyResult<Experience> {
-    let mut fields = Fields::default();
-    let mut kind = Kind::SingleTurn;
+    let mut fields = ExperienceFields::default();
+    let mut kind = ExperienceKind::SingleTurn;
     for (key, value) in item.iter() {
         let key = key.cast::<PyString>()?.to_str()?.to_owned();
         if key == "kind" {
@@ -55,7 +56,7 @@ fn experience(item: &Bound<'_, PyDict>) -> PyResult<Experience> {
     Experience::with_kind(kind, fields).map_err(refused)
 }
 
-fn set(fields: &mut Fields, key: &str, value: &Bound<'_, PyAny>) -> PyResult<()> {
+fn set(fields: &mut ExperienceFields, key: &str, value: &Bound<'_, PyAny>) -> PyResult<()> {
     match key {
         "eid" => {
             let (batch, task, run, step, suffix) = value.extract()?;
@@ -86,7 +87,7 @@ fn set(fields: &mut Fields, key: &str, value: &Bound<'_, PyAny>) -> PyResult<()>
         "multi_modal_inputs" => {
             for (name, tensor) in value.cast::<PyDict>()?.iter() {
                 let (dtype, shape, data): (String, Vec<usize>, PyBackedBytes) = tensor.extract()?;
-                let at = |problem: Problem| refused(problem.at("multi_modal_inputs"));
+                let at = |problem: FieldProblem| refused(problem.at("multi_modal_inputs"));
                 let dtype = dtype.parse().map_err(refused)?;
                 let tensor = Tensor::new(dtype, shape, Bytes::from_owner(data)).map_err(at)?;
                 fields.multi_modal_inputs.insert(name.extract()?, tensor);
@@ -122,7 +123,7 @@ fn json(key: &str, value: &Bound<'_, PyAny>) -> PyResult<Json> {
     Json::new(text).map_err(|problem| refused(problem.at(key.to_owned())))
 }
 
-fn part(id: Id) -> IdPart {
+fn part(id: PyBatchId) -> IdPart {
     IdPart::from(&id.0)
 }
 
@@ -130,8 +131,8 @@ fn refused(error: FieldError) -> PyErr {
     PyValueError::new_err(error.to_string())
 }
 
-fn kind_of(name: &str) -> PyResult<Kind> {
-    [Kind::SingleTurn, Kind::MultiTurn, Kind::Dpo]
+fn kind_of(name: &str) -> PyResult<ExperienceKind> {
+    [ExperienceKind::SingleTurn, ExperienceKind::MultiTurn, ExperienceKind::Dpo]
         .into_iter()
         .find(|kind| kind.name() == name)
         .ok_or_else(|| PyValueError::new_err(format!("no kind of experience is called `{name}`")))

@@ -29,12 +29,12 @@ type Work = Pin<Box<dyn Future<Output = Answer> + Send>>;
 
 /// A call that has not been answered.
 #[pyclass(frozen, module = "rollway._rollway")]
-pub(crate) struct Pending {
+pub(crate) struct PyPending {
     runtime: Handle,
     work: Mutex<Option<Work>>,
 }
 
-impl Pending {
+impl PyPending {
     /// Returns a call of the engine; `convert` makes a Python object of its answer.
     pub(crate) fn new<T: Send + 'static, O>(
         py: Python<'_>,
@@ -71,7 +71,7 @@ impl Pending {
 }
 
 #[pymethods]
-impl Pending {
+impl PyPending {
     /// Returns the answer in a tuple, or none: then `wake` is called, in another thread, when it is
     /// worth asking again.
     fn poll(&self, py: Python<'_>, wake: Py<PyAny>) -> PyResult<Option<(Py<PyAny>,)>> {

@@ -13,9 +13,9 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyDict};
 use rollway_base::Secret;
-use rollway_data::buffer::{self, Ask, Buffer, BufferError, End, Taken};
-use rollway_data::reader::{self, Options, Served, Target};
-use rollway_data::{Lot, Sample, arrow};
+use rollway_data::buffer::{self, Buffer, BufferError, ReadEnd, ReadRequest, ReadResult};
+use rollway_data::reader::{self, ReaderServer, ReaderServerOptions, ReaderTarget};
+use rollway_data::{Sample, WriteBatch, arrow};
 use rollway_experience::{PayloadError, deserialize_many, payload};
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 use tokio::task::spawn_blocking;
@@ -23,10 +23,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::engine::PyCoordinator;
 use crate::errors;
-use crate::pending::Pending;
+use crate::pending::PyPending;
 
 /// What went wrong, before anybody is there to raise it.
-enum Fault {
+enum PyReaderError {
     Buffer(BufferError),
     Payload(String),
     Address(String),
@@ -34,13 +34,13 @@ enum Fault {
     Thread(String),
 }
 
-impl From<BufferError> for Fault {
+impl From<BufferError> for PyReaderError {
     fn from(error: BufferError) -> Self {
         Self::Buffer(error)
     }
 }
 
-impl Fault {
+impl PyReaderError {
     fn raise(self, py: Python<'_>) -> PyErr {
         let error = match self {
             Self::Buffer(error) => error,
@@ -69,58 +69,58 @@ impl Fault {
 /// Does what blocks, and makes a Python object of what comes of it.
 fn blocking<T: Send + 'static, O>(
     py: Python<'_>,
-    work: impl FnOnce() -> Result<T, Fault> + Send + 'static,
+    work: impl FnOnce() -> Result<T, PyReaderError> + Send + 'static,
     convert: impl FnOnce(Python<'_>, T) -> PyResult<O> + Send + 'static,
-) -> PyResult<Pending>
+) -> PyResult<PyPending>
 where
     O: for<'py> IntoPyObject<'py, Error: Into<PyErr>>,
 {
     let future = async move {
         let done = spawn_blocking(work).await;
-        Ok(done.unwrap_or_else(|error| Err(Fault::Thread(error.to_string()))))
+        Ok(done.unwrap_or_else(|error| Err(PyReaderError::Thread(error.to_string()))))
     };
-    let convert = |py: Python<'_>, done: Result<T, Fault>| {
+    let convert = |py: Python<'_>, done: Result<T, PyReaderError>| {
         convert(py, done.map_err(|fault| fault.raise(py))?)
     };
-    Pending::new(py, future, convert)
+    PyPending::new(py, future, convert)
 }
 
 /// A reader of a buffer.
 #[pyclass(frozen, module = "rollway._rollway", name = "Reader")]
 pub(crate) struct PyReader {
-    state: Arc<AsyncMutex<State>>,
+    state: Arc<AsyncMutex<PyReaderState>>,
     /// Where the reader stands after what Python got.
     position: Arc<Mutex<String>>,
 }
 
-struct State {
+struct PyReaderState {
     /// None once it is closed.
-    reader: Option<Box<dyn buffer::Reader>>,
+    reader: Option<Box<dyn buffer::ExperienceReader>>,
     /// What was read and did not get to Python.
-    ahead: Taken,
+    ahead: ReadResult,
     /// How many of these, from the first on, are whole. Looked at without the interpreter.
     whole: usize,
 }
 
 /// Where experiences are: behind an address, or with a coordinator of this process.
 #[derive(FromPyObject)]
-pub(crate) enum Source<'py> {
+pub(crate) enum PyReaderSource<'py> {
     Coordinator(PyRef<'py, PyCoordinator>),
     Address(String),
 }
 
 /// The same, for another thread.
-enum Place {
+enum ReaderSource {
     Buffer(Arc<dyn Buffer>),
     Address(String),
 }
 
-impl Source<'_> {
-    fn place(self, py: Python<'_>) -> PyResult<Place> {
+impl PyReaderSource<'_> {
+    fn place(self, py: Python<'_>) -> PyResult<ReaderSource> {
         match self {
-            Self::Address(address) => Ok(Place::Address(address)),
+            Self::Address(address) => Ok(ReaderSource::Address(address)),
             Self::Coordinator(coordinator) => {
-                coordinator.buffer().map(Place::Buffer).ok_or_else(|| {
+                coordinator.buffer().map(ReaderSource::Buffer).ok_or_else(|| {
                     errors::plain(
                         py,
                         "no_pipeline",
@@ -133,7 +133,7 @@ impl Source<'_> {
 }
 
 /// What Python gets.
-struct Batch {
+struct PyExperienceBatch {
     payload: Bytes,
     versions: Vec<u64>,
     stale: usize,
@@ -146,14 +146,14 @@ impl PyReader {
     #[staticmethod]
     fn open(
         py: Python<'_>,
-        source: Source<'_>,
+        source: PyReaderSource<'_>,
         name: String,
         secret: Option<String>,
-    ) -> PyResult<Pending> {
+    ) -> PyResult<PyPending> {
         let place = source.place(py)?;
         let work = move || match place {
-            Place::Buffer(buffer) => Ok(buffer.reader(&name)?),
-            Place::Address(url) => {
+            ReaderSource::Buffer(buffer) => Ok(buffer.reader(&name)?),
+            ReaderSource::Address(url) => {
                 let target = target(&url)?;
                 let secret = secret.map(secret_of).transpose()?;
                 Ok(reader::open(&target, &name, secret)?)
@@ -161,7 +161,7 @@ impl PyReader {
         };
         blocking(py, work, |_, reader| {
             let position = Arc::new(Mutex::new(reader.position()));
-            let state = State { reader: Some(reader), ahead: nothing(), whole: 0 };
+            let state = PyReaderState { reader: Some(reader), ahead: nothing(), whole: 0 };
             Ok(Self { state: Arc::new(AsyncMutex::new(state)), position })
         })
     }
@@ -174,13 +174,13 @@ impl PyReader {
         timeout: Option<f64>,
         min_model_version: u64,
         keep: bool,
-    ) -> PyResult<Pending> {
+    ) -> PyResult<PyPending> {
         let timeout = match timeout.map(Duration::try_from_secs_f64) {
             None => Duration::MAX,
             Some(Ok(timeout)) => timeout,
             Some(Err(error)) => return Err(PyValueError::new_err(format!("timeout: {error}"))),
         };
-        let ask = Ask { count, timeout, min_model_version, keep };
+        let ask = ReadRequest { count, timeout, min_model_version, keep };
         let (state, position) = (Arc::clone(&self.state), Arc::clone(&self.position));
         let future = async move {
             let given_up = CancellationToken::new();
@@ -188,12 +188,12 @@ impl PyReader {
             let mut locked = Arc::clone(&state).lock_owned().await;
             let (count, reading) = (ask.count, given_up.clone());
             let read = spawn_blocking(move || fill(&mut locked, ask, &reading)).await;
-            let read = read.unwrap_or_else(|error| Err(Fault::Thread(error.to_string())));
+            let read = read.unwrap_or_else(|error| Err(PyReaderError::Thread(error.to_string())));
             // Nothing is awaited after this: what is taken is Python's.
             let mut locked = state.lock_owned().await;
             Ok(take(&mut locked, count, read, &position))
         };
-        Pending::new(py, future, |py, batch: Result<Batch, Fault>| {
+        PyPending::new(py, future, |py, batch: Result<PyExperienceBatch, PyReaderError>| {
             let batch = batch.map_err(|fault| fault.raise(py))?;
             let payload = PyBytes::new(py, &batch.payload).unbind();
             Ok((payload, batch.versions, batch.stale, batch.end))
@@ -207,11 +207,11 @@ impl PyReader {
     }
 
     /// Goes to a position.
-    fn seek(&self, py: Python<'_>, to: String) -> PyResult<Pending> {
+    fn seek(&self, py: Python<'_>, to: String) -> PyResult<PyPending> {
         let (state, position) = (Arc::clone(&self.state), Arc::clone(&self.position));
         let work = move || {
             let mut state = state.blocking_lock();
-            let reader = state.reader.as_mut().ok_or(Fault::Closed)?;
+            let reader = state.reader.as_mut().ok_or(PyReaderError::Closed)?;
             reader.seek(&to)?;
             *position.lock() = reader.position();
             state.ahead = nothing();
@@ -221,7 +221,7 @@ impl PyReader {
     }
 
     /// Lets the buffer go. What was not acknowledged is given back, where the buffer can.
-    fn close(&self, py: Python<'_>) -> PyResult<Pending> {
+    fn close(&self, py: Python<'_>) -> PyResult<PyPending> {
         let state = Arc::clone(&self.state);
         let work = move || {
             let mut state = state.blocking_lock();
@@ -233,23 +233,23 @@ impl PyReader {
     }
 }
 
-fn nothing() -> Taken {
-    Taken { samples: Vec::new(), stale: 0, end: End::TimedOut }
+fn nothing() -> ReadResult {
+    ReadResult { samples: Vec::new(), stale: 0, end: ReadEnd::TimedOut }
 }
 
 /// Reads into what is kept, until there is enough or nobody waits any more.
 fn fill(
-    state: &mut OwnedMutexGuard<State>,
-    ask: Ask,
+    state: &mut OwnedMutexGuard<PyReaderState>,
+    ask: ReadRequest,
     given_up: &CancellationToken,
-) -> Result<(), Fault> {
-    let State { reader, ahead, whole } = &mut **state;
-    let reader = reader.as_mut().ok_or(Fault::Closed)?;
+) -> Result<(), PyReaderError> {
+    let PyReaderState { reader, ahead, whole } = &mut **state;
+    let reader = reader.as_mut().ok_or(PyReaderError::Closed)?;
     let count = ask.count;
     let mut read = Ok(());
     if count == 0 || ahead.samples.len() < count {
         // What did not get to Python must not be acknowledged.
-        let ask = Ask { keep: ask.keep || !ahead.samples.is_empty(), ..ask };
+        let ask = ReadRequest { keep: ask.keep || !ahead.samples.is_empty(), ..ask };
         read = reader::read_until(&mut **reader, &ask, ahead, &|| given_up.is_cancelled());
     }
     let is_whole = |sample: &&Sample| payload::verify(&sample.payload).is_ok();
@@ -259,15 +259,15 @@ fn fill(
 
 /// Takes a batch out of what is kept: whole experiences only.
 fn take(
-    state: &mut State,
+    state: &mut PyReaderState,
     count: usize,
-    read: Result<(), Fault>,
+    read: Result<(), PyReaderError>,
     position: &Mutex<String>,
-) -> Result<Batch, Fault> {
+) -> Result<PyExperienceBatch, PyReaderError> {
     if state.ahead.samples.is_empty() {
         read?;
     }
-    let State { reader, ahead, whole } = state;
+    let PyReaderState { reader, ahead, whole } = state;
     let ready = *whole;
     if ready == 0 && count > 0 && !ahead.samples.is_empty() {
         let sample = ahead.samples.remove(0);
@@ -277,7 +277,7 @@ fn take(
             sample.id,
             why.unwrap_or_default()
         );
-        return Err(Fault::Payload(words));
+        return Err(PyReaderError::Payload(words));
     }
     let full = ready == count;
     let samples: Vec<Sample> = ahead.samples.drain(..ready).collect();
@@ -289,34 +289,38 @@ fn take(
     }
     let end = match ahead.end {
         _ if full => "full",
-        End::Finished if ahead.samples.is_empty() => "finished",
+        ReadEnd::Finished if ahead.samples.is_empty() => "finished",
         _ => "timed_out",
     };
     let payloads: Vec<&Bytes> = samples.iter().map(|sample| &sample.payload).collect();
-    let payload = payload::concat(&payloads).map_err(|error| Fault::Payload(error.to_string()))?;
+    let payload =
+        payload::concat(&payloads).map_err(|error| PyReaderError::Payload(error.to_string()))?;
     let versions = samples.iter().map(|sample| sample.model_version).collect();
-    Ok(Batch { payload, versions, stale, end })
+    Ok(PyExperienceBatch { payload, versions, stale, end })
 }
 
-fn target(url: &str) -> Result<Target, Fault> {
-    url.parse().map_err(|error: buffer::AddressError| Fault::Address(error.to_string()))
+fn target(url: &str) -> Result<ReaderTarget, PyReaderError> {
+    url.parse()
+        .map_err(|error: buffer::BufferAddressError| PyReaderError::Address(error.to_string()))
 }
 
-fn local(url: &str) -> Result<Arc<dyn Buffer>, Fault> {
+fn local(url: &str) -> Result<Arc<dyn Buffer>, PyReaderError> {
     match target(url)? {
-        Target::Local(address) => Ok(reader::storage(&address)?),
-        Target::Remote(_) => Err(Fault::Address(format!("`{url}` is a server already"))),
+        ReaderTarget::Local(address) => Ok(reader::storage(&address)?),
+        ReaderTarget::Remote(_) => {
+            Err(PyReaderError::Address(format!("`{url}` is a server already")))
+        }
     }
 }
 
-fn secret_of(text: String) -> Result<Secret, Fault> {
-    Secret::new(text).map_err(|error| Fault::Address(error.to_string()))
+fn secret_of(text: String) -> Result<Secret, PyReaderError> {
+    Secret::new(text).map_err(|error| PyReaderError::Address(error.to_string()))
 }
 
 /// Offers a buffer to readers in other processes and on other machines.
 #[pyclass(frozen, module = "rollway._rollway", name = "ReaderServer")]
 pub(crate) struct PyReaderServer {
-    served: Arc<Mutex<Option<Served>>>,
+    served: Arc<Mutex<Option<ReaderServer>>>,
     url: String,
     secret: String,
 }
@@ -327,25 +331,28 @@ impl PyReaderServer {
     #[staticmethod]
     fn start(
         py: Python<'_>,
-        source: Source<'_>,
+        source: PyReaderSource<'_>,
         address: String,
         secret: Option<String>,
-    ) -> PyResult<Pending> {
+    ) -> PyResult<PyPending> {
         let place = source.place(py)?;
         let work = move || {
             let buffer = match place {
-                Place::Buffer(buffer) => buffer,
-                Place::Address(url) => local(&url)?,
+                ReaderSource::Buffer(buffer) => buffer,
+                ReaderSource::Address(url) => local(&url)?,
             };
-            let Ok(Target::Remote(address)) = address.parse() else {
+            let Ok(ReaderTarget::Remote(address)) = address.parse() else {
                 let words = format!("`{address}` is no rollway://HOST:PORT or rollway+unix:PATH");
-                return Err(Fault::Address(words));
+                return Err(PyReaderError::Address(words));
             };
             let secret = secret.map(secret_of).transpose()?;
-            let options = Options { address, secret, ..Options::default() };
+            let options = ReaderServerOptions { address, secret, ..ReaderServerOptions::default() };
             let storage = options.address.to_string();
             reader::serve(buffer, options).map_err(|error| {
-                Fault::Buffer(BufferError::Unavailable { storage, message: error.to_string() })
+                PyReaderError::Buffer(BufferError::Unavailable {
+                    storage,
+                    message: error.to_string(),
+                })
             })
         };
         blocking(py, work, |_, served| {
@@ -367,12 +374,12 @@ impl PyReaderServer {
     /// How many peers were refused, by reason.
     fn refused(&self) -> Vec<(&'static str, u64)> {
         let served = self.served.lock();
-        let refused = served.as_ref().map(Served::refused).unwrap_or_default();
+        let refused = served.as_ref().map(ReaderServer::refused).unwrap_or_default();
         refused.into_iter().map(|(code, count)| (code.name(), count)).collect()
     }
 
     /// Disconnects everybody.
-    fn stop(&self, py: Python<'_>) -> PyResult<Pending> {
+    fn stop(&self, py: Python<'_>) -> PyResult<PyPending> {
         let served = Arc::clone(&self.served);
         let work = move || {
             drop(served.lock().take());
@@ -390,8 +397,8 @@ pub(crate) fn payload_to_arrow<'py>(
 ) -> PyResult<Bound<'py, PyBytes>> {
     let columns = py.detach(|| {
         let experiences = deserialize_many(Bytes::from_owner(payload))
-            .map_err(|error: PayloadError| Fault::Payload(error.to_string()))?;
-        arrow::to_ipc(&experiences).map_err(|error| Fault::Payload(error.to_string()))
+            .map_err(|error: PayloadError| PyReaderError::Payload(error.to_string()))?;
+        arrow::to_ipc(&experiences).map_err(|error| PyReaderError::Payload(error.to_string()))
     });
     Ok(PyBytes::new(py, &columns.map_err(|fault| fault.raise(py))?))
 }
@@ -405,12 +412,12 @@ pub(crate) fn write_batch(
     writer: String,
     key: String,
     payload: PyBackedBytes,
-) -> PyResult<Pending> {
+) -> PyResult<PyPending> {
     let work = move || {
         let experiences = deserialize_many(Bytes::from_owner(payload));
         let samples = experiences.and_then(|all| all.iter().map(Sample::new).collect());
-        let samples = samples.map_err(|error| Fault::Payload(error.to_string()))?;
-        let lot = Lot { key: key.into(), samples };
+        let samples = samples.map_err(|error| PyReaderError::Payload(error.to_string()))?;
+        let lot = WriteBatch { key: key.into(), samples };
         Ok(local(&url)?.writer(&writer)?.write(&lot)?.stored)
     };
     blocking(py, work, |_, stored| Ok(stored))
@@ -418,7 +425,7 @@ pub(crate) fn write_batch(
 
 /// Closes a writer: it adds no more samples.
 #[pyfunction]
-pub(crate) fn close_writer(py: Python<'_>, url: String, writer: String) -> PyResult<Pending> {
+pub(crate) fn close_writer(py: Python<'_>, url: String, writer: String) -> PyResult<PyPending> {
     let work = move || Ok(local(&url)?.writer(&writer)?.close()?);
     blocking(py, work, |_, ()| Ok(()))
 }

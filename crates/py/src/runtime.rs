@@ -19,19 +19,19 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use crate::{errors, log};
 
 /// What is done in Python on behalf of a thread that is not attached.
-pub(crate) type Job = Box<dyn FnOnce(Python<'_>) + Send>;
+pub(crate) type PyJob = Box<dyn FnOnce(Python<'_>) + Send>;
 
 /// How many threads an engine uses at most.
-const THREADS_MAX: usize = 4;
+const MAX_THREADS: usize = 4;
 
 /// How long what is under way may take when the interpreter ends.
-const FAREWELL: Duration = Duration::from_millis(500);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(500);
 
 struct Started {
     runtime: Runtime,
     /// Not bounded: there is one job at most for every call that waits, and for every line of a
     /// log that was let in.
-    jobs: Sender<Job>,
+    jobs: Sender<PyJob>,
 }
 
 static STARTED: Mutex<Option<Started>> = Mutex::new(None);
@@ -54,7 +54,7 @@ fn started() -> MutexGuard<'static, Option<Started>> {
 /// engine does for an attempt is shorter than waking another thread for it.
 pub(crate) fn handle(py: Python<'_>) -> PyResult<Handle> {
     let cores = thread::available_parallelism().map_or(2, NonZero::get);
-    start(py, (cores / 4).clamp(1, THREADS_MAX))
+    start(py, (cores / 4).clamp(1, MAX_THREADS))
 }
 
 /// Returns the runtime, which begins with this many threads if it has not begun.
@@ -73,7 +73,7 @@ pub(crate) fn start(py: Python<'_>, threads: usize) -> PyResult<Handle> {
         .thread_name("rollway")
         .enable_all()
         .build()?;
-    let (jobs, inbox) = channel::<Job>();
+    let (jobs, inbox) = channel::<PyJob>();
     thread::Builder::new().name("rollway-python".to_owned()).spawn(move || {
         while let Ok(first) = inbox.recv() {
             let attached = Python::try_attach(|py| {
@@ -118,6 +118,6 @@ pub(crate) fn shutdown(py: Python<'_>) {
     let taken = started().take();
     PROCESS.store(0, Ordering::Relaxed);
     if let Some(Started { runtime, .. }) = taken {
-        py.detach(|| runtime.shutdown_timeout(FAREWELL));
+        py.detach(|| runtime.shutdown_timeout(SHUTDOWN_TIMEOUT));
     }
 }

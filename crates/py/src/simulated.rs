@@ -10,19 +10,19 @@ use rollway_mock_server::{
     RecordedRequest,
 };
 
-use crate::pending::Pending;
+use crate::pending::PyPending;
 use crate::runtime;
 
 /// A simulated server. It ends with the last reference to it, or when it is stopped.
 #[pyclass(frozen, name = "MockServer", module = "rollway._rollway")]
-pub(crate) struct SimulatedServer {
+pub(crate) struct PyMockServer {
     server: Mutex<Option<MockServer>>,
     inside: MockControl,
     url: String,
 }
 
 #[pymethods]
-impl SimulatedServer {
+impl PyMockServer {
     /// Starts a server of a kind on the loopback, at any port.
     #[new]
     #[expect(clippy::too_many_arguments, reason = "one argument for every property")]
@@ -82,7 +82,7 @@ impl SimulatedServer {
     }
 
     /// Waits until one of the numbers is at least so high.
-    fn wait_for(&self, py: Python<'_>, name: String, least: u64) -> PyResult<Pending> {
+    fn wait_for(&self, py: Python<'_>, name: String, least: u64) -> PyResult<PyPending> {
         if !named(&MockCounts::default()).iter().any(|(known, _)| *known == name) {
             return Err(PyValueError::new_err(format!("there is no number `{name}`")));
         }
@@ -93,7 +93,7 @@ impl SimulatedServer {
             };
             Ok(inside.wait_for(enough).await)
         };
-        Pending::new(py, future, |py, counts| Ok(named(&counts).into_py_dict(py)?.unbind()))
+        PyPending::new(py, future, |py, counts| Ok(named(&counts).into_py_dict(py)?.unbind()))
     }
 
     /// Returns every request with what was said to it: its path, its body as JSON, the tokens of
@@ -123,7 +123,7 @@ impl SimulatedServer {
     }
 
     /// Ends it like a crash does.
-    fn stop(&self, py: Python<'_>) -> PyResult<Pending> {
+    fn stop(&self, py: Python<'_>) -> PyResult<PyPending> {
         let server = self.server.lock().take();
         let future = async move {
             if let Some(server) = server {
@@ -131,7 +131,7 @@ impl SimulatedServer {
             }
             Ok(())
         };
-        Pending::new(py, future, |_, ()| Ok(()))
+        PyPending::new(py, future, |_, ()| Ok(()))
     }
 }
 

@@ -9,10 +9,10 @@ use bytes::Bytes;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 use rollway::config::Config;
-use rollway::{Parcel, PipelineSink, Sink, Stored};
+use rollway::{BatchDelivery, DeliveryResult, PipelineSink, Sink};
 use rollway_core::metrics::Metrics;
 
-use crate::batch_id::Id;
+use crate::batch_id::PyBatchId;
 use crate::{errors, metrics, operator};
 
 /// Makes the sink of a configuration; its operators in Python are made here too.
@@ -42,7 +42,7 @@ impl PySink {
         Self { deliver: Arc::new(deliver) }
     }
 
-    async fn call(&self, batch: Option<(Id, u64)>, payloads: Vec<Bytes>) -> Stored {
+    async fn call(&self, batch: Option<(PyBatchId, u64)>, payloads: Vec<Bytes>) -> DeliveryResult {
         let deliver = Arc::clone(&self.deliver);
         // A thread that may block: threads of the runtime never wait for the interpreter.
         let called = tokio::task::spawn_blocking(move || {
@@ -58,7 +58,7 @@ impl PySink {
 fn call(
     py: Python<'_>,
     deliver: &Py<PyAny>,
-    batch: Option<(Id, u64)>,
+    batch: Option<(PyBatchId, u64)>,
     payloads: &[Bytes],
 ) -> PyResult<Metrics> {
     let (batch, life) = batch.unzip();
@@ -69,13 +69,19 @@ fn call(
 }
 
 impl Sink for PySink {
-    fn deliver(&self, parcel: Parcel) -> Pin<Box<dyn Future<Output = Stored> + Send + '_>> {
-        let Parcel { batch, key, results } = parcel;
+    fn deliver(
+        &self,
+        parcel: BatchDelivery,
+    ) -> Pin<Box<dyn Future<Output = DeliveryResult> + Send + '_>> {
+        let BatchDelivery { batch, key, results } = parcel;
         let payloads = results.into_iter().flat_map(|result| result.payloads).collect();
-        Box::pin(self.call(Some((Id(batch), key.0)), payloads))
+        Box::pin(self.call(Some((PyBatchId(batch), key.0)), payloads))
     }
 
-    fn process(&self, payloads: Vec<Bytes>) -> Pin<Box<dyn Future<Output = Stored> + Send + '_>> {
+    fn process(
+        &self,
+        payloads: Vec<Bytes>,
+    ) -> Pin<Box<dyn Future<Output = DeliveryResult> + Send + '_>> {
         Box::pin(self.call(None, payloads))
     }
 }

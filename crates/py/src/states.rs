@@ -6,8 +6,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rollway::{Error, RunnerStatus};
 
-use crate::batch_id::Id;
-use crate::pending::Pending;
+use crate::batch_id::PyBatchId;
+use crate::pending::PyPending;
 
 /// A runner: its number, what the engine knows of it, and what it says itself.
 type Row = (u32, Py<PyDict>, Py<PyDict>);
@@ -16,8 +16,8 @@ type Row = (u32, Py<PyDict>, Py<PyDict>);
 pub(crate) fn pending(
     py: Python<'_>,
     runners: impl Future<Output = Result<Vec<RunnerStatus>, Error>> + Send + 'static,
-) -> PyResult<Pending> {
-    Pending::new(py, runners, |py, runners| list(py, &runners))
+) -> PyResult<PyPending> {
+    PyPending::new(py, runners, |py, runners| list(py, &runners))
 }
 
 /// Returns every runner with its number.
@@ -33,7 +33,7 @@ fn known(py: Python<'_>, one: &RunnerStatus) -> PyResult<Py<PyDict>> {
     dict.set_item("age", one.age.as_secs_f64())?;
     dict.set_item("incarnation", one.life.0)?;
     if let Some(batch) = &one.batch {
-        dict.set_item("batch_id", Id(batch.clone()))?;
+        dict.set_item("batch_id", PyBatchId(batch.clone()))?;
         dict.set_item("task_id", one.task.map(|task| task.0))?;
         dict.set_item("run_id", one.run.map(|run| run.0))?;
         let runs: Vec<u32> = one.runs.iter().map(|run| run.0).collect();
@@ -45,11 +45,11 @@ fn known(py: Python<'_>, one: &RunnerStatus) -> PyResult<Py<PyDict>> {
         dict.set_item("stage", stage)?;
         dict.set_item("stage_seconds", one.stage_for.map(|lasted| lasted.as_secs_f64()))?;
     }
-    if let Some(usual) = one.usual {
+    if let Some(usual) = one.typical_duration {
         dict.set_item("typical_seconds", usual.as_secs_f64())?;
     }
     let texts = [
-        ("code_location", one.place.as_deref()),
+        ("code_location", one.code_location.as_deref()),
         ("model", one.model.as_deref()),
         ("server", one.server.as_deref()),
         ("location", one.node.as_deref()),
@@ -58,7 +58,7 @@ fn known(py: Python<'_>, one: &RunnerStatus) -> PyResult<Py<PyDict>> {
     for (name, text) in texts.into_iter().filter(|(_, text)| text.is_some()) {
         dict.set_item(name, text)?;
     }
-    dict.set_item("silent_for", one.silent_for.as_secs_f64())?;
+    dict.set_item("silent_for", one.since_report.as_secs_f64())?;
     Ok(dict.unbind())
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use rollway::supervisor::{self, Options, StationError, Way};
+use rollway::supervisor::{self, JobLocator, SupervisorError, SupervisorOptions};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -16,7 +16,7 @@ use crate::runtime;
 /// exit status and the error message.
 #[pyfunction]
 #[expect(clippy::too_many_arguments, reason = "one argument for every option of the command")]
-pub(crate) fn keep_workers(
+pub(crate) fn supervise_workers(
     py: Python<'_>,
     connect: &str,
     secret_file: Option<PathBuf>,
@@ -27,9 +27,9 @@ pub(crate) fn keep_workers(
     connect_timeout: f64,
 ) -> PyResult<(i32, Option<String>)> {
     let patience = seconds(connect_timeout)?;
-    let kept = match Way::given(connect, secret_file.as_deref()) {
+    let kept = match JobLocator::given(connect, secret_file.as_deref()) {
         Ok(way) => {
-            let options = Options { way, program, args, processes, runners, patience };
+            let options = SupervisorOptions { way, program, args, processes, runners, patience };
             let runtime = runtime::handle(py)?;
             py.detach(|| runtime.block_on(keep(options)))
         }
@@ -41,8 +41,8 @@ pub(crate) fn keep_workers(
     })
 }
 
-async fn keep(options: Options) -> Result<(), StationError> {
-    let failed = |error: std::io::Error| StationError::Io(error.to_string());
+async fn keep(options: SupervisorOptions) -> Result<(), SupervisorError> {
+    let failed = |error: std::io::Error| SupervisorError::Io(error.to_string());
     let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
     let stop = CancellationToken::new();

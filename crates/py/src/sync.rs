@@ -8,7 +8,8 @@ use bytes::Bytes;
 use pyo3::prelude::*;
 use rollway::config::SyncMethod;
 use rollway::synchronizer::{
-    NewWeights, Options, Seat, SyncError, Synchronizer, TrainerState, folder, weights,
+    Membership, NewWeightsMessage, SyncError, Synchronizer, SynchronizerOptions, TrainerProgress,
+    folder, weights,
 };
 use rollway_base::Secret;
 use tokio::sync::Mutex;
@@ -16,7 +17,7 @@ use tokio::task::spawn_blocking;
 
 use crate::engine::seconds;
 use crate::errors;
-use crate::pending::Pending;
+use crate::pending::PyPending;
 
 /// The code of everything that goes wrong with it.
 const CODE: &str = "synchronizer";
@@ -26,7 +27,7 @@ const CODE: &str = "synchronizer";
 pub(crate) struct PySynchronizer {
     synchronizer: Synchronizer,
     /// The trainer's seat; none if it was not taken, or was left.
-    seat: Arc<Mutex<Option<Seat>>>,
+    seat: Arc<Mutex<Option<Membership>>>,
 }
 
 /// Returns a call that raises what the synchronizer says no to.
@@ -34,12 +35,12 @@ fn pending<T: Send + 'static, O>(
     py: Python<'_>,
     future: impl Future<Output = Result<T, SyncError>> + Send + 'static,
     convert: impl FnOnce(Python<'_>, T) -> PyResult<O> + Send + 'static,
-) -> PyResult<Pending>
+) -> PyResult<PyPending>
 where
     O: for<'py> IntoPyObject<'py, Error: Into<PyErr>>,
 {
     let raise = |py: Python<'_>, error: SyncError| errors::plain(py, CODE, &error.to_string());
-    Pending::with_errors(py, future, raise, convert)
+    PyPending::with_errors(py, future, raise, convert)
 }
 
 #[pymethods]
@@ -51,18 +52,18 @@ impl PySynchronizer {
         target: String,
         secret: Option<String>,
         timeout: f64,
-    ) -> PyResult<Pending> {
+    ) -> PyResult<PyPending> {
         let patience = seconds(timeout)?;
         let secret = secret.map(Secret::new).transpose();
         let secret = secret.map_err(|error| errors::plain(py, CODE, &error.to_string()))?;
         let is_address = target.contains("://");
         let folder = if is_address { PathBuf::from(".") } else { PathBuf::from(&target) };
-        let options = Options {
+        let options = SynchronizerOptions {
             address: is_address.then_some(target),
             may_host: false,
             secret,
             patience,
-            ..Options::new(folder)
+            ..SynchronizerOptions::new(folder)
         };
         let seat = Arc::new(Mutex::new(None));
         pending(py, Synchronizer::open_with(options), move |_, synchronizer| {
@@ -87,7 +88,7 @@ impl PySynchronizer {
     }
 
     /// Registers the trainer as a member.
-    fn join(&self, py: Python<'_>, name: String) -> PyResult<Pending> {
+    fn join(&self, py: Python<'_>, name: String) -> PyResult<PyPending> {
         let (synchronizer, seat) = (self.synchronizer.clone(), Arc::clone(&self.seat));
         let entering = async move {
             let taken = synchronizer.enter_trainer(&name).await?;
@@ -99,7 +100,7 @@ impl PySynchronizer {
 
     /// Ends the membership: done, or with an error. Without one it does nothing.
     #[pyo3(signature = (error=None))]
-    fn leave(&self, py: Python<'_>, error: Option<String>) -> PyResult<Pending> {
+    fn leave(&self, py: Python<'_>, error: Option<String>) -> PyResult<PyPending> {
         let seat = Arc::clone(&self.seat);
         let leaving = async move {
             let Some(seat) = seat.lock().await.take() else { return Ok(()) };
@@ -112,24 +113,24 @@ impl PySynchronizer {
     }
 
     /// Publishes the content of a safetensors file.
-    fn publish_bytes(&self, py: Python<'_>, version: u64, content: &[u8]) -> PyResult<Pending> {
-        self.publish(py, version, NewWeights::Bytes(Bytes::copy_from_slice(content)))
+    fn publish_bytes(&self, py: Python<'_>, version: u64, content: &[u8]) -> PyResult<PyPending> {
+        self.publish(py, version, NewWeightsMessage::Bytes(Bytes::copy_from_slice(content)))
     }
 
     /// Publishes weights in a folder.
-    fn publish_folder(&self, py: Python<'_>, version: u64, path: PathBuf) -> PyResult<Pending> {
-        self.publish(py, version, NewWeights::Folder(path))
+    fn publish_folder(&self, py: Python<'_>, version: u64, path: PathBuf) -> PyResult<PyPending> {
+        self.publish(py, version, NewWeightsMessage::Folder(path))
     }
 
     /// Returns the number of the last wait that began.
-    fn last_wait(&self, py: Python<'_>) -> PyResult<Pending> {
+    fn last_wait(&self, py: Python<'_>) -> PyResult<PyPending> {
         let synchronizer = self.synchronizer.clone();
         let asking = async move { synchronizer.asked(None, Duration::ZERO).await };
         pending(py, asking, |_, asked| Ok(asked.ask))
     }
 
     /// Waits until an explorer demands weights that version `step` satisfies.
-    fn wait_for_demand(&self, py: Python<'_>, step: u64, timeout: f64) -> PyResult<Pending> {
+    fn wait_for_demand(&self, py: Python<'_>, step: u64, timeout: f64) -> PyResult<PyPending> {
         let (synchronizer, timeout) = (self.synchronizer.clone(), seconds(timeout)?);
         let asking = async move { Ok(synchronizer.demanded(step, timeout).await) };
         pending(py, asking, |_, is_demanded| Ok(is_demanded))
@@ -137,8 +138,8 @@ impl PySynchronizer {
 
     /// Reports that the trainer waits for experiences (`seen`) or makes a step (`None`).
     #[pyo3(signature = (seen=None))]
-    fn set_state(&self, py: Python<'_>, seen: Option<u64>) -> PyResult<Pending> {
-        let state = seen.map_or(TrainerState::Training, |seen| TrainerState::Idle { seen });
+    fn set_state(&self, py: Python<'_>, seen: Option<u64>) -> PyResult<PyPending> {
+        let state = seen.map_or(TrainerProgress::Training, |seen| TrainerProgress::Idle { seen });
         let synchronizer = self.synchronizer.clone();
         let telling = async move {
             synchronizer.trainer_state(state).await;
@@ -148,14 +149,14 @@ impl PySynchronizer {
     }
 
     /// Waits until all explorers that ever came have left.
-    fn explorers_left(&self, py: Python<'_>, timeout: f64) -> PyResult<Pending> {
+    fn explorers_left(&self, py: Python<'_>, timeout: f64) -> PyResult<PyPending> {
         let (synchronizer, timeout) = (self.synchronizer.clone(), seconds(timeout)?);
         let asking = async move { Ok(synchronizer.explorers_left(timeout).await) };
         pending(py, asking, |_, have_left| Ok(have_left))
     }
 
     /// Returns all members as JSON.
-    fn status(&self, py: Python<'_>) -> PyResult<Pending> {
+    fn status(&self, py: Python<'_>) -> PyResult<PyPending> {
         let synchronizer = self.synchronizer.clone();
         let asking = async move { Ok(synchronizer.view().await) };
         pending(py, asking, |_, view| {
@@ -166,7 +167,7 @@ impl PySynchronizer {
 }
 
 impl PySynchronizer {
-    fn publish(&self, py: Python<'_>, version: u64, new: NewWeights) -> PyResult<Pending> {
+    fn publish(&self, py: Python<'_>, version: u64, new: NewWeightsMessage) -> PyResult<PyPending> {
         let synchronizer = self.synchronizer.clone();
         let publishing = async move { synchronizer.publish(version, new).await };
         pending(py, publishing, |_, ()| Ok(()))
@@ -175,10 +176,10 @@ impl PySynchronizer {
 
 /// Returns an empty folder for weights that are to be published, which nobody sees yet.
 #[pyfunction]
-pub(crate) fn draft_weights(py: Python<'_>, target: PathBuf, version: u64) -> PyResult<Pending> {
+pub(crate) fn draft_weights(py: Python<'_>, target: PathBuf, version: u64) -> PyResult<PyPending> {
     let begin = move || {
         refuse_older(&target, version)?;
-        let draft = folder::Draft::begin(&target, version).map_err(file)?;
+        let draft = folder::WeightDraft::begin(&target, version).map_err(file)?;
         Ok(draft.path().to_owned())
     };
     pending(py, apart(begin), |_, path| Ok(path))
@@ -186,10 +187,10 @@ pub(crate) fn draft_weights(py: Python<'_>, target: PathBuf, version: u64) -> Py
 
 /// Makes what was put into that folder the newest weights, and returns where they are.
 #[pyfunction]
-pub(crate) fn finish_weights(py: Python<'_>, target: PathBuf, version: u64) -> PyResult<Pending> {
+pub(crate) fn finish_weights(py: Python<'_>, target: PathBuf, version: u64) -> PyResult<PyPending> {
     let finish = move || {
         refuse_older(&target, version)?;
-        let draft = folder::Draft::resume(&target, version);
+        let draft = folder::WeightDraft::resume(&target, version);
         weights::check(draft.path()).map_err(|error| SyncError::Weights(error.to_string()))?;
         let place = draft.finish(false).map_err(file)?;
         folder::announce(&target, version).map_err(file)?;
@@ -209,7 +210,7 @@ fn refuse_older(target: &Path, version: u64) -> Result<(), SyncError> {
     }
 }
 
-fn file(error: folder::FolderError) -> SyncError {
+fn file(error: folder::WeightFolderError) -> SyncError {
     SyncError::File { path: error.path, problem: error.source.to_string() }
 }
 

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use parking_lot::{Mutex, MutexGuard};
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict};
-use rollway::tiny::{Counts, Options, TinyServer, Weights, arithmetic};
+use rollway::tiny::{GenerationCounts, ModelWeights, TinyServer, TinyServerOptions, arithmetic};
 use tokio::runtime::Handle;
 
-use crate::pending::Pending;
+use crate::pending::PyPending;
 use crate::{errors, runtime};
 
 /// A server of the embedded model. It ends with the last reference to it, or when it is stopped.
@@ -38,9 +38,10 @@ impl PyTinyServer {
         version: u64,
         seed: u64,
     ) -> PyResult<Self> {
-        let mut options = Options { model, version, seed, ..Options::default() };
+        let mut options =
+            TinyServerOptions { model, version, seed, ..TinyServerOptions::default() };
         if let Some(path) = weights {
-            let loaded = py.detach(|| Weights::load(&path));
+            let loaded = py.detach(|| ModelWeights::load(&path));
             let loaded =
                 loaded.map_err(|error| errors::plain(py, "weights", &error.to_string()))?;
             options.weights = Arc::new(loaded);
@@ -78,7 +79,7 @@ impl PyTinyServer {
     }
 
     /// Ends it: what is under way fails.
-    fn stop(&self, py: Python<'_>) -> PyResult<Pending> {
+    fn stop(&self, py: Python<'_>) -> PyResult<PyPending> {
         let server = self.server().take();
         let future = async move {
             if let Some(server) = server {
@@ -86,7 +87,7 @@ impl PyTinyServer {
             }
             Ok(())
         };
-        Pending::new(py, future, |_, ()| Ok(()))
+        PyPending::new(py, future, |_, ()| Ok(()))
     }
 }
 
@@ -98,7 +99,7 @@ impl Drop for PyTinyServer {
     }
 }
 
-const fn named(counts: &Counts) -> [(&'static str, u64); 8] {
+const fn named(counts: &GenerationCounts) -> [(&'static str, u64); 8] {
     [
         ("requests", counts.requests),
         ("answered", counts.answered),

@@ -10,11 +10,11 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rollway::config::Config;
-use rollway::explorer::{Event, Explorer, Options, Watcher, Watchers};
-use rollway::synchronizer::{NewWeights, Synchronizer};
-use rollway::workflow_runtime::Fleet;
-use rollway::{Registry, RunContext, RunOutput};
-use rollway_experience::{Eid, Experience, Fields, IdPart, serialize_many};
+use rollway::explorer::{Explorer, ExplorerOptions, JobEvent, JobObserver, JobObservers};
+use rollway::synchronizer::{NewWeightsMessage, Synchronizer};
+use rollway::workflow_runtime::WorkflowRuntime;
+use rollway::{RunContext, RunOutput, WorkflowRegistry};
+use rollway_experience::{Eid, Experience, ExperienceFields, IdPart, serialize_many};
 use rollway_tiny_model::arithmetic;
 use tokio::sync::mpsc;
 
@@ -46,11 +46,11 @@ struct Clock {
     last: Mutex<Option<Instant>>,
 }
 
-impl Watcher for Clock {
-    fn saw(&self, event: &Event) {
+impl JobObserver for Clock {
+    fn on_event(&self, event: &JobEvent) {
         match event {
-            Event::Began { .. } => *self.began.lock().expect("no panic") = Some(Instant::now()),
-            Event::StepDone { step, .. } => {
+            JobEvent::Began { .. } => *self.began.lock().expect("no panic") = Some(Instant::now()),
+            JobEvent::StepDone { step, .. } => {
                 *self.last.lock().expect("no panic") = Some(Instant::now());
                 let _ = self.done.send(*step);
             }
@@ -81,11 +81,11 @@ async fn explore(style: &str, interval: u64) -> (f64, u64, f64) {
     let runs = Arc::new(AtomicU64::new(0));
     let (done, finished) = mpsc::unbounded_channel();
     let clock = Arc::new(Clock { began: Mutex::default(), done, last: Mutex::default() });
-    let watcher: Arc<dyn Watcher> = Arc::<Clock>::clone(&clock);
-    let options = Options {
+    let watcher: Arc<dyn JobObserver> = Arc::<Clock>::clone(&clock);
+    let options = ExplorerOptions {
         fleet: Some(fleet(Arc::clone(&spent), Arc::clone(&runs))),
-        watchers: Watchers::new(vec![watcher]),
-        ..Options::default()
+        watchers: JobObservers::new(vec![watcher]),
+        ..ExplorerOptions::default()
     };
     let config = config(folder.path(), style, interval);
     let mut explorer = Explorer::prepare(&config, options).await.expect("everything opens");
@@ -114,7 +114,7 @@ fn config(folder: &Path, style: &str, interval: u64) -> Config {
     config.resolve().expect("the keys go together").config
 }
 
-fn fleet(spent: Arc<AtomicU64>, runs: Arc<AtomicU64>) -> Fleet {
+fn fleet(spent: Arc<AtomicU64>, runs: Arc<AtomicU64>) -> WorkflowRuntime {
     let work = move |context: RunContext| {
         let (spent, runs) = (Arc::clone(&spent), Arc::clone(&runs));
         async move {
@@ -131,14 +131,19 @@ fn fleet(spent: Arc<AtomicU64>, runs: Arc<AtomicU64>) -> Fleet {
                 suffix: number.to_string(),
             };
             let tokens = vec![1, 2, 3].into();
-            let fields =
-                Fields { eid, tokens, prompt_length: 1, reward: Some(1.0), ..Fields::default() };
+            let fields = ExperienceFields {
+                eid,
+                tokens,
+                prompt_length: 1,
+                reward: Some(1.0),
+                ..ExperienceFields::default()
+            };
             let payload = serialize_many(&[Experience::new(fields)?])?;
             let metrics = [("reward", 1.0)].into_iter().collect();
             Ok(RunOutput { payload: Some(payload), metrics })
         }
     };
-    Fleet::rust(Registry::default().with("work", work))
+    WorkflowRuntime::rust(WorkflowRegistry::default().with("work", work))
 }
 
 /// Publishes the same weights again and again, as soon as a period is done.
@@ -152,7 +157,8 @@ async fn train(
     let weights: bytes::Bytes = arithmetic().0.to_bytes().into();
     while let Some(step) = finished.recv().await {
         if step.is_multiple_of(interval) {
-            let published = synchronizer.publish(step, NewWeights::Bytes(weights.clone())).await;
+            let published =
+                synchronizer.publish(step, NewWeightsMessage::Bytes(weights.clone())).await;
             published.expect("weights are taken");
         }
         if step == last {

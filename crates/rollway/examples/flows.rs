@@ -10,12 +10,12 @@ use std::error::Error;
 use std::time::Duration;
 
 use rollway::config::{Config, EngineType};
-use rollway::taskset::{Drawn, Opener};
+use rollway::taskset::{SelectedTask, TasksetOpener};
 use rollway::tiny::{self, TinyServer};
-use rollway::workflow_runtime::Fleet;
-use rollway::{Collect, Scheduler, gateway_options};
+use rollway::workflow_runtime::WorkflowRuntime;
+use rollway::{CollectOptions, Scheduler, gateway_options};
 use rollway_base::ServerKind;
-use rollway_core::BatchKind;
+use rollway_core::BatchType;
 use rollway_experience::deserialize_many;
 use rollway_gateway::gateway::Gateway;
 use rollway_gateway::models::ServerSpec;
@@ -34,18 +34,18 @@ async fn main() -> Result<(), String> {
 
 async fn batch(path: &str) -> Result<Value, Failure> {
     let config = Config::load(path)?.resolve()?.config;
-    let fleet = Fleet::choose(&config)?;
+    let fleet = WorkflowRuntime::from_config(&config)?;
     fleet.check(&config).await?;
-    let opener = Opener::new(&config.buffer);
+    let opener = TasksetOpener::new(&config.buffer);
     let opener = if fleet.needs_prompts() { opener } else { opener.without_prompts() };
     let train = opener.train()?.next_batch(config.buffer.batch_size)?.unwrap_or_default();
     let mut evals = Vec::new();
     for set in &mut opener.evals()? {
-        evals.extend(set.all().collect::<Result<Vec<Drawn>, _>>()?);
+        evals.extend(set.all().collect::<Result<Vec<SelectedTask>, _>>()?);
     }
 
     let (options, mut servers) = gateway_options::options(&config)?;
-    let tiny = TinyServer::start(tiny::Options::default())?;
+    let tiny = TinyServer::start(tiny::TinyServerOptions::default())?;
     let simulated = MockServer::start(MockServerOptions::default())?;
     let explorer = &config.explorer;
     let auxiliary = explorer.auxiliary_models.iter().map(|model| (model, model.name.clone()));
@@ -64,14 +64,15 @@ async fn batch(path: &str) -> Result<Value, Failure> {
         });
     }
     let gateway = Gateway::start(options, servers).await?;
-    let workers = fleet.workers(&config, &gateway).await?;
+    let workers = fleet.start_backend(&config, &gateway).await?;
     let scheduler = Scheduler::new(config.to_core(config.explorer.runner_per_model), workers);
     scheduler.start().await?;
     let mut told = Map::new();
     for (name, kind, drawn) in
-        [("train", BatchKind::Train, train), ("eval", BatchKind::Eval, evals)]
+        [("train", BatchType::Train, train), ("eval", BatchType::Eval, evals)]
     {
-        let tasks = drawn.iter().map(|one| fleet.task(one)).collect::<Result<Vec<_>, _>>()?;
+        let tasks =
+            drawn.iter().map(|one| fleet.encode_task(one)).collect::<Result<Vec<_>, _>>()?;
         if !tasks.is_empty() {
             scheduler.schedule(tasks, name).await?;
             told.insert(name.to_owned(), ended(&scheduler, name, kind).await?);
@@ -81,8 +82,8 @@ async fn batch(path: &str) -> Result<Value, Failure> {
     Ok(told.into())
 }
 
-async fn ended(scheduler: &Scheduler, batch: &str, kind: BatchKind) -> Result<Value, Failure> {
-    let collected = scheduler.get_payload_results(batch, Collect::default()).await?;
+async fn ended(scheduler: &Scheduler, batch: &str, kind: BatchType) -> Result<Value, Failure> {
+    let collected = scheduler.get_payload_results(batch, CollectOptions::default()).await?;
     let statuses = collected.statuses.iter().map(|(_, status)| {
         let failed = status.failed_runs.nonzero().map(|(kind, count)| (kind.name(), count));
         let metrics = status.metrics(kind);

@@ -34,7 +34,7 @@ impl Default for Client {
     /// Returns a client without connections.
     fn default() -> Self {
         let connections =
-            rollway_gateway::models::connections("http://", HeaderMap::new(), CONNECT_TIMEOUT);
+            rollway_gateway::models::http_client("http://", HeaderMap::new(), CONNECT_TIMEOUT);
         Self(connections.expect("a client without certificates needs nothing that can be missing"))
     }
 }

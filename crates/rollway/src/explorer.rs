@@ -33,45 +33,45 @@ use std::sync::Arc;
 use rollway_config::{Config, Mode};
 use rollway_core::rendezvous::TensorSpec;
 use rollway_data::buffer::Buffer;
-use rollway_data::pipeline::Registry;
-use rollway_engine::events::Observers;
-pub use rollway_engine::job_event::{Alarm, Event, Watcher, Watchers};
-pub use rollway_engine::live_stats::{Beat, Pulse};
+use rollway_data::pipeline::OperatorRegistry;
+use rollway_engine::events::RunObservers;
+pub use rollway_engine::job_event::{Alarm, JobEvent, JobObserver, JobObservers};
+pub use rollway_engine::live_stats::{LiveStats, StatsSample};
 use rollway_gateway::gateway::Gateway;
 use rollway_sync::Synchronizer;
 use rollway_sync::weights::NamedTensor;
 use tokio_util::sync::CancellationToken;
 
-pub use self::bench::Benched;
-pub use self::checkpoint::{Counts, Scores};
-pub(crate) use self::embedded::Embedded;
+pub use self::bench::BenchResult;
+pub use self::checkpoint::{EvalScores, JobCounts};
+pub(crate) use self::embedded::EmbeddedServers;
 pub use self::error::ExplorerError;
-pub(crate) use self::model_stack::{Served, models};
-use self::resources::World;
-use self::run_loop::State;
+pub(crate) use self::model_stack::{ModelStack, models};
+use self::resources::ExplorerResources;
+use self::run_loop::ExplorerLoop;
 pub(crate) use self::weights::newest;
-use crate::workflow_runtime::Fleet;
+use crate::workflow_runtime::WorkflowRuntime;
 
 type Result<T> = std::result::Result<T, ExplorerError>;
 
 /// What an explorer is given besides its configuration.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub struct ExplorerOptions {
     /// The runners; none: those that fit what the configuration names.
-    pub fleet: Option<Fleet>,
+    pub fleet: Option<WorkflowRuntime>,
     /// Who sees what happens.
-    pub watchers: Watchers,
+    pub watchers: JobObservers,
     /// Who sees what happens to every run.
-    pub observers: Observers,
+    pub observers: RunObservers,
     /// Where it meets the trainer; none: the synchronizer of the configuration is hosted or joined.
     pub synchronizer: Option<Synchronizer>,
     /// The operators that the pipeline may name; none: those that come with it.
-    pub operators: Option<Arc<Registry>>,
+    pub operators: Option<Arc<OperatorRegistry>>,
 }
 
 /// What an explorer did, all processes of its job together.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Explored {
+pub struct ExploreSummary {
     /// Steps that are finalized.
     pub steps: u64,
     /// The version of the weights that the servers have.
@@ -79,14 +79,14 @@ pub struct Explored {
     /// Whether it was stopped before everything was done: the same command goes on.
     pub stopped: bool,
     /// What it did, in numbers.
-    pub counts: Counts,
+    pub counts: JobCounts,
 }
 
 /// Ends an explorer from elsewhere. Clones are the same.
 #[derive(Clone, Debug, Default)]
-pub struct Stopper(CancellationToken);
+pub struct StopHandle(CancellationToken);
 
-impl Stopper {
+impl StopHandle {
     /// Has the explorer end soon and cleanly: nothing new is begun, nothing is waited for, and the
     /// same command goes on where it was.
     pub fn stop(&self) {
@@ -107,10 +107,10 @@ impl Stopper {
 /// killed process leaves: the next one goes on from there.
 #[derive(Debug)]
 pub struct Explorer {
-    world: World,
-    state: State,
-    stop: Stopper,
-    pulse: Pulse,
+    world: ExplorerResources,
+    state: ExplorerLoop,
+    stop: StopHandle,
+    pulse: LiveStats,
 }
 
 impl Explorer {
@@ -120,12 +120,12 @@ impl Explorer {
     ///
     /// # Errors
     /// Whatever cannot be opened; what was opened before it is closed again.
-    pub async fn prepare(config: &Config, options: Options) -> Result<Self> {
-        let stop = Stopper::default();
+    pub async fn prepare(config: &Config, options: ExplorerOptions) -> Result<Self> {
+        let stop = StopHandle::default();
         let (world, state) = resources::open(&config.named(), options).await?;
         let gateway = world.gateway.as_ref().map(Gateway::handle);
-        let pulse = Pulse::new(world.coordinator.clone(), gateway, world.sink.clone());
-        world.watchers.tell(&Event::Pulse(pulse.clone()));
+        let pulse = LiveStats::new(world.coordinator.clone(), gateway, world.sink.clone());
+        world.watchers.emit(&JobEvent::Ready(pulse.clone()));
         Ok(Self { world, state, stop, pulse })
     }
 
@@ -138,7 +138,7 @@ impl Explorer {
     ///
     /// # Errors
     /// Whatever ends the job, with what to do about it. What was done is kept.
-    pub async fn explore(&mut self) -> Result<Explored> {
+    pub async fn explore(&mut self) -> Result<ExploreSummary> {
         let mode = self.world.config.mode;
         if !matches!(mode, Mode::Explore | Mode::Both) {
             let what = format!("mode {mode:?} does not explore: use `explore` or `both`");
@@ -155,13 +155,13 @@ impl Explorer {
 
     /// Evaluates the weights that the servers have on every eval set, under the step that the job
     /// is at.
-    pub async fn eval(&mut self) -> Result<Vec<Benched>> {
+    pub async fn eval(&mut self) -> Result<Vec<BenchResult>> {
         self.state.eval_now(&self.world).await
     }
 
     /// Evaluates checkpoints of the job: the latest, or each of them, and before them the weights
     /// that the servers start with if `explorer.eval_on_startup` is set.
-    pub async fn benchmark(&mut self) -> Result<Vec<Benched>> {
+    pub async fn benchmark(&mut self) -> Result<Vec<BenchResult>> {
         self.state.benchmark(&self.world, &self.stop.0).await
     }
 
@@ -202,12 +202,12 @@ impl Explorer {
     }
 
     /// Returns what ends the explorer from elsewhere.
-    pub fn stopper(&self) -> Stopper {
+    pub fn stopper(&self) -> StopHandle {
         self.stop.clone()
     }
 
     /// Returns live numbers.
-    pub fn pulse(&self) -> Pulse {
+    pub fn live_stats(&self) -> LiveStats {
         self.pulse.clone()
     }
 
@@ -236,6 +236,6 @@ impl Explorer {
 
 impl Drop for Explorer {
     fn drop(&mut self) {
-        self.pulse.let_go();
+        self.pulse.detach();
     }
 }

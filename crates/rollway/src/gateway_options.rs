@@ -5,9 +5,9 @@ use std::time::Duration;
 use rollway_base::Secret;
 use rollway_base::net::host_port;
 use rollway_config::secrets::api_key;
-use rollway_config::{Config, ConfigError, Mode, Model, Problem};
-use rollway_engine::cluster::Site;
-use rollway_gateway::gateway::{Limits, Options};
+use rollway_config::{Config, ConfigError, ConfigProblem, Mode, ModelConfig};
+use rollway_engine::cluster::AdvertisedAddress;
+use rollway_gateway::gateway::{GatewayLimits, GatewayOptions};
 use rollway_gateway::models::{self, ServerSpec};
 use rollway_gateway::record;
 use serde_json::{Map, Value};
@@ -20,11 +20,14 @@ const TRAINED: &str = "policy";
 /// where workers on other machines reach it. Its key is new and random.
 ///
 /// Models without a server (handed over in code, embedded) are left out.
-pub fn options(config: &Config) -> Result<(Options, Vec<ServerSpec>), ConfigError> {
+pub fn options(config: &Config) -> Result<(GatewayOptions, Vec<ServerSpec>), ConfigError> {
     let explorer = &config.explorer;
     let serves = config.mode == Mode::Serve;
     let admin_key = Secret::random().map_err(|error| {
-        ConfigError::from(Problem::new("", format!("the system has no random numbers: {error}")))
+        ConfigError::from(ConfigProblem::new(
+            "",
+            format!("the system has no random numbers: {error}"),
+        ))
     })?;
     // Nobody outlives what waits for it: agents elsewhere wait like the trainer does, a run is over
     // when its attempt is.
@@ -32,10 +35,10 @@ pub fn options(config: &Config) -> Result<(Options, Vec<ServerSpec>), ConfigErro
         true => config.synchronizer.sync_timeout.into(),
         false => explorer.max_timeout.into(),
     };
-    let usual = Limits::default();
+    let usual = GatewayLimits::default();
     // Workers on other machines call the models too.
-    let site = Site::of(config).filter(|_| !serves);
-    let options = Options {
+    let site = AdvertisedAddress::of(config).filter(|_| !serves);
+    let options = GatewayOptions {
         listen: match &site {
             _ if serves => host_port(&explorer.listen_address, explorer.proxy_port),
             Some(site) => site.listens_at(site.gateway_port),
@@ -43,15 +46,15 @@ pub fn options(config: &Config) -> Result<(Options, Vec<ServerSpec>), ConfigErro
         },
         host: site.map(|site| site.host),
         admin_key,
-        limits: Limits {
+        limits: GatewayLimits {
             call_timeout,
             idle_timeout: usual.idle_timeout.min(call_timeout),
             ..usual
         },
-        record: record::Limits::default(),
-        models: models::Options {
+        record: record::RecorderLimits::default(),
+        models: models::RoutingOptions {
             min_running: explorer.min_running_model_num,
-            ..models::Options::default()
+            ..models::RoutingOptions::default()
         },
         sampling: sampling(&explorer.rollout_model, serves),
         force_sampling: serves,
@@ -87,7 +90,7 @@ fn servers(config: &Config) -> Result<Vec<ServerSpec>, ConfigError> {
 }
 
 /// Returns the servers of one model, without its name.
-fn of_model(key: &str, model: &Model, problems: &mut Vec<Problem>) -> Vec<ServerSpec> {
+fn of_model(key: &str, model: &ModelConfig, problems: &mut Vec<ConfigProblem>) -> Vec<ServerSpec> {
     let Some(engine) = model.engine_type.server_kind() else { return Vec::new() };
     let api_key = match api_key(&format!("{key}.api_key_env"), model.api_key_env.as_deref()) {
         Ok(api_key) => api_key,
@@ -110,7 +113,7 @@ fn of_model(key: &str, model: &Model, problems: &mut Vec<Problem>) -> Vec<Server
 
 /// Returns the arguments of every call of the trained model. Those that replace what a client says
 /// are about how tokens are drawn; how many it wants stays its own business.
-fn sampling(model: &Model, forced: bool) -> Map<String, Value> {
+fn sampling(model: &ModelConfig, forced: bool) -> Map<String, Value> {
     let mut sampling = Map::new();
     let mut set = |name: &str, value: Option<Value>| {
         sampling.extend(value.map(|value| (name.to_owned(), value)));
@@ -137,7 +140,7 @@ mod tests {
 
     use super::*;
 
-    fn read(text: &str) -> Result<(Options, Vec<ServerSpec>), ConfigError> {
+    fn read(text: &str) -> Result<(GatewayOptions, Vec<ServerSpec>), ConfigError> {
         let config = Config::from_yaml(text, "job.yaml").unwrap_or_else(|error| panic!("{error}"));
         options(&config)
     }

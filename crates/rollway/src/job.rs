@@ -20,17 +20,17 @@ use std::sync::Arc;
 
 use rollway_base::FileLock;
 use rollway_config::{Config, Mode};
-use rollway_engine::job_event::Watchers;
+use rollway_engine::job_event::JobObservers;
 use rollway_telemetry::summary;
-use rollway_telemetry::summary::Recorder;
-pub use rollway_telemetry::summary::{Eval, Goal, State, Summary};
+use rollway_telemetry::summary::SummaryWriter;
+pub use rollway_telemetry::summary::{EvalSummary, JobGoal, Summary, SummaryState};
 use tokio_util::sync::CancellationToken;
 
-pub use self::debug::{Calls, Debugged, Phase, debug};
+pub use self::debug::{DebugCalls, DebugPhase, DebugReport, debug};
 
-pub use self::preflight::cheap as check;
-pub use self::preflight_error::Trouble;
-pub use self::telemetry::Lookout;
+pub use self::preflight::check_local as check;
+pub use self::preflight_error::PreflightError;
+pub use self::telemetry::JobTelemetry;
 use crate::explorer::ExplorerError;
 use crate::trainer::TrainerError;
 
@@ -39,7 +39,7 @@ use crate::trainer::TrainerError;
 pub enum JobError {
     /// It was not started.
     #[error("{}", in_words(.0))]
-    NotStarted(Vec<Trouble>),
+    NotStarted(Vec<PreflightError>),
     /// The explorer failed.
     #[error(transparent)]
     Explorer(#[from] ExplorerError),
@@ -83,8 +83,8 @@ impl JobError {
     }
 }
 
-impl From<Trouble> for JobError {
-    fn from(trouble: Trouble) -> Self {
+impl From<PreflightError> for JobError {
+    fn from(trouble: PreflightError) -> Self {
         Self::NotStarted(vec![trouble])
     }
 }
@@ -100,9 +100,10 @@ impl Job {
         if config.mode == Mode::Bench {
             return Ok(None);
         }
-        let known = summary::earlier(&config.named()).map_err(Trouble::from)?;
-        let is_over =
-            |known: &Summary| known.state == State::Finished && known.goal == Goal::of(config);
+        let known = summary::earlier(&config.named()).map_err(PreflightError::from)?;
+        let is_over = |known: &Summary| {
+            known.state == SummaryState::Finished && known.goal == JobGoal::of(config)
+        };
         Ok(known.filter(is_over))
     }
 
@@ -113,29 +114,29 @@ impl Job {
     /// The first thing that went wrong. What was done is kept, and is in the summary as well.
     pub async fn run(
         config: Config,
-        watchers: Watchers,
+        watchers: JobObservers,
         stop: CancellationToken,
     ) -> Result<Summary, JobError> {
         let config = config.named();
         if let Some(summary) = Self::finished(&config)? {
             return Ok(summary);
         }
-        let troubles = preflight::thorough(&config).await;
+        let troubles = preflight::check_all(&config).await;
         if !troubles.is_empty() {
             return Err(JobError::NotStarted(troubles));
         }
         let _locks = locks(&config)?;
         let people = watchers.clone();
-        let recorder = Recorder::open(&config).map_err(Trouble::from)?;
-        let watchers = watchers.and(Arc::clone(&recorder) as _);
-        let lookout = Lookout::open(&config, watchers, &people, &stop).await?;
+        let recorder = SummaryWriter::open(&config).map_err(PreflightError::from)?;
+        let watchers = watchers.with(Arc::clone(&recorder) as _);
+        let lookout = JobTelemetry::open(&config, watchers, &people, &stop).await?;
         let ended = run::run(&config, lookout.eyes.clone(), &lookout.stop).await;
         lookout.conclude(&recorder, ended).await
     }
 }
 
 /// Takes the lock of everybody who works in this process.
-fn locks(config: &Config) -> Result<Vec<FileLock>, Trouble> {
+fn locks(config: &Config) -> Result<Vec<FileLock>, PreflightError> {
     let (explorer, trainer) = (&*config.explorer.name, &*config.trainer.name);
     let names = match config.mode {
         Mode::Both => vec![explorer, trainer],
@@ -147,7 +148,7 @@ fn locks(config: &Config) -> Result<Vec<FileLock>, Trouble> {
     names.into_iter().map(|name| lock::acquire(&job, name)).collect()
 }
 
-fn in_words(troubles: &[Trouble]) -> String {
-    let words: Vec<String> = troubles.iter().map(Trouble::to_string).collect();
+fn in_words(troubles: &[PreflightError]) -> String {
+    let words: Vec<String> = troubles.iter().map(PreflightError::to_string).collect();
     words.join("\n\n")
 }

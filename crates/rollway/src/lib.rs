@@ -17,18 +17,21 @@ pub mod workflows;
 pub use rollway_config as config;
 pub use rollway_dashboard as dashboard;
 pub use rollway_engine::{
-    Attempt, Blame, CallsOf, ChildOptions, Children, Collect, Collected, Command, Concurrency,
-    Definition, Delivered, Ended, Error, Gated, GatewayKeys, Lag, Launched, Launcher, Local,
-    ModelAccess, ModelKeys, OfferError, Parcel, PipelineSink, Place, Processes, Ray, RayOptions,
-    Registry, Reporter, Restored, RestoredBatch, Result, RolloutCoordinator, RunContext, RunEnd,
-    RunError, RunModel, RunOutput, RunResult, RunnerStates, RunnerStatus, Running, Said, Scheduler,
-    Sink, SinkError, Stages, Stored, Task, Ticket, Whereabouts, Workers, Workflow, ledger_options,
+    AttemptSpec, BackendReport, BatchDelivery, BatchResults, BufferTarget, CallLookupFn,
+    CollectOptions, Concurrency, DeliveryResult, Error, GatewayRunKeys, JobReaderServerError,
+    LaunchSpec, LaunchStatus, LaunchedProcess, Launcher, LocalLauncher, LocalRunners, LoopLag,
+    ModelAccess, PipelineSink, ProcessExit, RayLauncher, RayLauncherOptions, ReportedOutcome,
+    Reporter, RestoreReport, RestoredBatch, Result, RolloutCoordinator, RunContext, RunError,
+    RunFuture, RunKeyIssuer, RunModel, RunOutcome, RunOutput, RunStages, RunnerBackend,
+    RunnerCommand, RunnerStatus, RunnerStatusTable, Scheduler, Sink, SinkError, Suspect, Task,
+    TaskPayloads, WithModelAccess, WorkerPool, WorkerPoolOptions, Workflow, WorkflowDefinition,
+    WorkflowRegistry, ledger_options,
 };
 pub use rollway_engine::{cluster, events, supervisor};
 pub use rollway_sync as synchronizer;
 pub use rollway_tasksets as taskset;
 pub use rollway_telemetry::{
-    Drops, alarms, history, live_job, monitors, prometheus, recorded_job, trace, view,
+    DropCounters, alarms, history, live_job, monitors, prometheus, recorded_job, trace, view,
 };
 pub use rollway_tiny as tiny;
 

@@ -15,28 +15,28 @@ use rollway_base::atomic_file::{self, FileError};
 use rollway_base::net::advertised_url;
 use rollway_config::secrets::{AgentKeyError, agent_key};
 use rollway_config::{Config, ConfigError};
-use rollway_data::pipeline::Registry;
-use rollway_engine::{Offer, OfferError, PipelineSink, SinkError};
+use rollway_data::pipeline::OperatorRegistry;
+use rollway_engine::{JobReaderServer, JobReaderServerError, PipelineSink, SinkError};
 use rollway_gateway::gateway::{Gateway, StartError};
-use rollway_gateway::models::{Models, ServerView, State};
-use rollway_gateway::serve::{self, Serve, StoreError};
-pub use rollway_sync::{Checkpoints, Newest, WeightSource};
-use rollway_telemetry::Drops;
-use rollway_telemetry::prometheus::Meters;
+use rollway_gateway::models::{Models, ServerState, ServerView};
+use rollway_gateway::serve::{self, ServeMode, StoreError};
+pub use rollway_sync::{CheckpointFolder, NewestWeights, WeightFinder};
+use rollway_telemetry::DropCounters;
+use rollway_telemetry::prometheus::PrometheusExporter;
 use tokio::task::JoinSet;
 
-use self::committer::Pipelined;
-use crate::explorer::{Embedded, ExplorerError, models, newest};
+use self::committer::PipelineCommitter;
+use crate::explorer::{EmbeddedServers, ExplorerError, models, newest};
 
 /// How long calls under way have to end when the server is stopped.
-const FAREWELL: Duration = Duration::from_secs(30);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// After how long a model that nobody can use yet is worth a word.
-const PATIENCE: Duration = Duration::from_secs(5);
+const SERVER_WARNING_DELAY: Duration = Duration::from_secs(5);
 
 /// Why there is no server.
 #[derive(Debug, thiserror::Error)]
-pub enum ServeError {
+pub enum ServeJobError {
     /// The configuration cannot be served.
     #[error(transparent)]
     Config(#[from] ConfigError),
@@ -57,10 +57,10 @@ pub enum ServeError {
     File(#[from] FileError),
     /// The buffer cannot be offered to trainers elsewhere.
     #[error(transparent)]
-    Offer(#[from] OfferError),
+    Offer(#[from] JobReaderServerError),
 }
 
-impl ServeError {
+impl ServeJobError {
     /// Returns why a model did not start.
     fn of(error: ExplorerError) -> Self {
         match error {
@@ -72,42 +72,43 @@ impl ServeError {
 
 /// A job in mode `serve`.
 #[derive(Debug)]
-pub struct Server {
+pub struct ServeJob {
     gateway: Gateway,
-    embedded: Embedded,
-    serve: Serve,
+    embedded: EmbeddedServers,
+    serve: ServeMode,
     sink: Arc<PipelineSink>,
     url: String,
     url_file: PathBuf,
     key_file: Option<PathBuf>,
-    offered: Option<Offer>,
+    offered: Option<JobReaderServer>,
     tasks: JoinSet<()>,
 }
 
-impl Server {
+impl ServeJob {
     /// Starts to serve a checked configuration. Models need not be well yet.
     pub async fn start(
         config: &Config,
-        weights: Arc<dyn WeightSource>,
-    ) -> Result<Self, ServeError> {
+        weights: Arc<dyn WeightFinder>,
+    ) -> Result<Self, ServeJobError> {
         let job = config.job_dir();
-        let begin = newest(&job).map_err(ServeError::of)?;
-        let (mut options, embedded, servers) = models(config, &begin).map_err(ServeError::of)?;
+        let begin = newest(&job).map_err(ServeJobError::of)?;
+        let (mut options, embedded, servers) = models(config, &begin).map_err(ServeJobError::of)?;
         let (key, key_file) = agent_key(config, &job)?;
         options.admin_key = key;
         let key_file = key_file.filter(|_| config.explorer.authentication);
-        let sink = Arc::new(PipelineSink::new(config, &Registry::built_in())?);
-        sink.prepare().await.map_err(ServeError::Pipeline)?;
-        let committer = Pipelined::new(Arc::clone(&sink), config.explorer.delivery_timeout.into());
-        let serve = Serve::open(history(config), Arc::new(committer)).await?;
+        let sink = Arc::new(PipelineSink::new(config, &OperatorRegistry::built_in())?);
+        sink.prepare().await.map_err(ServeJobError::Pipeline)?;
+        let committer =
+            PipelineCommitter::new(Arc::clone(&sink), config.explorer.delivery_timeout.into());
+        let serve = ServeMode::open(history(config), Arc::new(committer)).await?;
         let history = Arc::new(serve.clone());
         let started = Gateway::start_with(options, servers, Some(history)).await;
-        let gateway = started.map_err(|error| ServeError::Gateway(in_words(&error)))?;
-        gateway.handle().show_metrics(Meters::new(config, Drops::default()));
+        let gateway = started.map_err(|error| ServeJobError::Gateway(in_words(&error)))?;
+        gateway.handle().add_metrics(PrometheusExporter::new(config, DropCounters::default()));
         let url = advertised_url(gateway.url());
         let url_file = job.join(format!("{}_server_url.txt", config.explorer.name));
         atomic_file::write_line(&url_file, &url, false)?;
-        let offered = Offer::of(config, &sink).await?;
+        let offered = JobReaderServer::of(config, &sink).await?;
         let mut tasks = JoinSet::new();
         let interval = config.explorer.service_status_check_interval.into();
         let models = gateway.handle().models().clone();
@@ -140,20 +141,20 @@ impl Server {
     }
 
     /// What was recorded and committed, in numbers.
-    pub fn counts(&self) -> serve::Counts {
+    pub fn counts(&self) -> serve::ServeStoreCounts {
         self.serve.counts()
     }
 
     /// Stops: takes no more calls, waits for those under way, and closes everything. What waits for
     /// a commit stays for the next start.
-    pub async fn stop(mut self) -> Result<(), ServeError> {
-        self.gateway.stop(FAREWELL).await;
+    pub async fn stop(mut self) -> Result<(), ServeJobError> {
+        self.gateway.stop(SHUTDOWN_TIMEOUT).await;
         self.embedded.stop().await;
         self.tasks.shutdown().await;
         // Who reads it should not look for a server that is gone.
         let _ = std::fs::remove_file(&self.url_file);
         drop(self.serve);
-        let closed = self.sink.close().await.map_err(ServeError::Pipeline);
+        let closed = self.sink.close().await.map_err(ServeJobError::Pipeline);
         if let Some(offered) = self.offered {
             offered.withdraw().await;
         }
@@ -162,7 +163,7 @@ impl Server {
 }
 
 /// Finishes the step that a commit had begun when the last process ended.
-async fn resume(serve: Serve) {
+async fn resume(serve: ServeMode) {
     match serve.resume().await {
         Ok(done) if done.steps > 0 => {
             tracing::info!(step = done.step, done.experiences, "a step that was begun is done");
@@ -174,9 +175,10 @@ async fn resume(serve: Serve) {
 
 /// Says so if nobody can use the trained model after a while.
 async fn warn(models: Models) {
-    tokio::time::sleep(PATIENCE).await;
+    tokio::time::sleep(SERVER_WARNING_DELAY).await;
     for model in models.view() {
-        if model.trained && model.servers.iter().all(|server| server.state != State::Running) {
+        if model.trained && model.servers.iter().all(|server| server.state != ServerState::Running)
+        {
             let state = |server: &ServerView| format!("{}: {:?}", server.url, server.state);
             let servers: Vec<String> = model.servers.iter().map(state).collect();
             let (model, servers) = (model.name, servers.join(", "));
@@ -186,20 +188,20 @@ async fn warn(models: Models) {
 }
 
 /// Returns what is kept, and where.
-fn history(config: &Config) -> serve::Options {
+fn history(config: &Config) -> serve::ServeStoreOptions {
     let bounds = &config.explorer.serve_retention;
     let chosen = config.explorer.db_url.as_deref().filter(|address| !address.is_empty());
     let path = match chosen {
         Some(address) => PathBuf::from(address.strip_prefix("sqlite:///").unwrap_or(address)),
         None => config.cache_dir().join("proxy_history.db"),
     };
-    serve::Options {
+    serve::ServeStoreOptions {
         max_rows: bounds.max_rows,
         max_bytes: bounds.max_bytes,
         max_age: bounds.max_age.into(),
         max_queued_bytes: bounds.max_queued_bytes,
         needs_key: config.explorer.authentication,
-        ..serve::Options::new(path)
+        ..serve::ServeStoreOptions::new(path)
     }
 }
 
@@ -216,7 +218,7 @@ fn in_words(error: &StartError) -> String {
     }
 }
 
-impl From<AgentKeyError> for ServeError {
+impl From<AgentKeyError> for ServeJobError {
     fn from(error: AgentKeyError) -> Self {
         match error {
             AgentKeyError::File(error) => Self::File(error),

@@ -10,14 +10,14 @@ mod program;
 use std::time::Duration;
 
 use rollway_config::{Config, TrainerType};
-use rollway_engine::job_event::Watchers;
+use rollway_engine::job_event::JobObservers;
 use rollway_sync::Synchronizer;
-use rollway_tiny::trainer::TrainerError as TinyError;
+use rollway_tiny::trainer::TinyTrainerError as TinyError;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-pub use self::input::Input;
-use self::program::{Order, Program};
+pub use self::input::TrainerInput;
+use self::program::{TrainerCommand, TrainerProcess};
 
 /// Why a trainer did not start, or ended before it was done.
 #[derive(Debug, thiserror::Error)]
@@ -56,7 +56,7 @@ pub enum TrainerError {
 
 /// What a trainer did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Trained {
+pub struct TrainerSummary {
     /// The last step, where the trainer tells.
     pub steps: Option<u64>,
 }
@@ -67,7 +67,7 @@ pub struct Trainer {
     stop: CancellationToken,
     grace: Duration,
     /// None: somebody else's, which nobody here can wait for.
-    running: Option<JoinHandle<Result<Trained, TrainerError>>>,
+    running: Option<JoinHandle<Result<TrainerSummary, TrainerError>>>,
 }
 
 impl Trainer {
@@ -75,9 +75,9 @@ impl Trainer {
     /// starts is expected.
     pub async fn start(
         config: &Config,
-        input: Input,
+        input: TrainerInput,
         synchronizer: &Synchronizer,
-        watchers: Watchers,
+        watchers: JobObservers,
     ) -> Result<Self, TrainerError> {
         let stop = CancellationToken::new();
         let grace = config.trainer.grace.into();
@@ -96,12 +96,12 @@ impl Trainer {
                 None
             }
             TrainerType::Command => {
-                let order = Order {
+                let order = TrainerCommand {
                     command: config.trainer.command.clone(),
                     env: input.environment(config, synchronizer),
                     grace,
                 };
-                let program = Program::start(order)?;
+                let program = TrainerProcess::start(order)?;
                 let name = config.trainer.name.clone();
                 Some(tokio::spawn(watch(program, name, stop.clone(), synchronizer.clone())))
             }
@@ -116,7 +116,7 @@ impl Trainer {
 
     /// Waits for its end. Never returns if it is somebody else's, or was waited for already. A call
     /// that is given up loses nothing.
-    pub async fn ended(&mut self) -> Result<Trained, TrainerError> {
+    pub async fn ended(&mut self) -> Result<TrainerSummary, TrainerError> {
         let Some(running) = &mut self.running else { return std::future::pending().await };
         let ended = running.await;
         self.running = None;
@@ -147,11 +147,11 @@ impl Drop for Trainer {
 /// Leads a program to its end, and speaks for it then: those who wait for its weights get to know
 /// at once.
 async fn watch(
-    program: Program,
+    program: TrainerProcess,
     name: String,
     stop: CancellationToken,
     synchronizer: Synchronizer,
-) -> Result<Trained, TrainerError> {
+) -> Result<TrainerSummary, TrainerError> {
     let ended = program.run(stop.clone()).await;
     if !stop.is_cancelled() {
         let told = match (synchronizer.enter_trainer(&name).await, &ended) {
@@ -163,5 +163,5 @@ async fn watch(
             tracing::warn!(%error, "nobody could be told that the trainer has ended");
         }
     }
-    ended.map(|()| Trained::default())
+    ended.map(|()| TrainerSummary::default())
 }

@@ -8,10 +8,10 @@ mod ask;
 mod reward;
 mod simple;
 
-use rollway_engine::Registry;
+use rollway_engine::WorkflowRegistry;
 
-pub use self::reward::{Reward, WorkflowArgumentError};
-use self::simple::Simple;
+pub use self::reward::{RewardFn, WorkflowArgumentError};
+use self::simple::SimpleWorkflow;
 
 /// The workflows in Rust.
 pub const NAMES: &[&str] = &[SIMPLE];
@@ -26,6 +26,6 @@ pub(crate) const PYTHON_REWARDS: &[&str] = &["exact_match", "contains", "math_re
 const SIMPLE: &str = "simple_workflow";
 
 /// Returns the workflows in Rust.
-pub fn builtin() -> Registry {
-    Registry::default().with(SIMPLE, Simple::default())
+pub fn builtin() -> WorkflowRegistry {
+    WorkflowRegistry::default().with(SIMPLE, SimpleWorkflow::default())
 }

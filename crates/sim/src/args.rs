@@ -1,17 +1,17 @@
 //! The flags of the command.
 
-use rollway_sim::Stage;
+use rollway_sim::WorldKind;
 
 /// What was asked for, and of which worlds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Asked {
-    pub(crate) stage: Stage,
-    pub(crate) command: Command,
+pub(crate) struct SimRequest {
+    pub(crate) stage: WorldKind,
+    pub(crate) command: SimCommand,
 }
 
 /// What can be asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Command {
+pub(crate) enum SimCommand {
     /// Run many seeds.
     Seeds { first: u64, count: u64, jobs: Option<usize>, coverage: bool },
     /// Run one seed.
@@ -58,7 +58,7 @@ struct Flags {
 ///
 /// # Errors
 /// Says which flag is wrong, and why.
-pub(crate) fn parse(words: impl Iterator<Item = String>) -> Result<Asked, String> {
+pub(crate) fn parse(words: impl Iterator<Item = String>) -> Result<SimRequest, String> {
     let mut flags = Flags::default();
     let mut words = words;
     while let Some(word) = words.next() {
@@ -75,8 +75,8 @@ pub(crate) fn parse(words: impl Iterator<Item = String>) -> Result<Asked, String
             _ => return Err(format!("unknown flag: {word}")),
         }
     }
-    let stage = if flags.explorers { Stage::Explorers } else { Stage::Core };
-    Ok(Asked { stage, command: flags.command()? })
+    let stage = if flags.explorers { WorldKind::Explorers } else { WorldKind::Core };
+    Ok(SimRequest { stage, command: flags.command()? })
 }
 
 fn number(
@@ -93,9 +93,9 @@ fn number(
 }
 
 impl Flags {
-    fn command(self) -> Result<Command, String> {
+    fn command(self) -> Result<SimCommand, String> {
         if self.help {
-            return Ok(Command::Help);
+            return Ok(SimCommand::Help);
         }
         let modes = [self.seeds.is_some(), self.seed.is_some(), self.mutants];
         match modes.iter().filter(|mode| **mode).count() {
@@ -117,15 +117,15 @@ impl Flags {
         }
         let first = self.first.unwrap_or(0);
         if let Some(seed) = self.seed {
-            return Ok(Command::Seed { seed, trace: self.trace });
+            return Ok(SimCommand::Seed { seed, trace: self.trace });
         }
-        let Some(count) = self.seeds else { return Ok(Command::Mutants { first }) };
+        let Some(count) = self.seeds else { return Ok(SimCommand::Mutants { first }) };
         let jobs = match self.jobs {
             Some(0) => return Err("--jobs needs at least one".to_owned()),
             Some(jobs) => Some(usize::try_from(jobs).unwrap_or(usize::MAX).min(1024)),
             None => None,
         };
-        Ok(Command::Seeds { first, count, jobs, coverage: self.coverage })
+        Ok(SimCommand::Seeds { first, count, jobs, coverage: self.coverage })
     }
 }
 
@@ -133,20 +133,20 @@ impl Flags {
 mod tests {
     use super::*;
 
-    fn read(line: &str) -> Result<Command, String> {
+    fn read(line: &str) -> Result<SimCommand, String> {
         parse(line.split_whitespace().map(str::to_owned)).map(|asked| asked.command)
     }
 
     #[test]
     fn flags_mean_what_the_usage_says() {
-        let many = Command::Seeds { first: 7, count: 10, jobs: Some(2), coverage: false };
+        let many = SimCommand::Seeds { first: 7, count: 10, jobs: Some(2), coverage: false };
         assert_eq!(read("--seeds 10 --first 7 --jobs 2"), Ok(many));
-        assert_eq!(read("--seed 3 --trace"), Ok(Command::Seed { seed: 3, trace: true }));
-        assert_eq!(read("--mutants"), Ok(Command::Mutants { first: 0 }));
+        assert_eq!(read("--seed 3 --trace"), Ok(SimCommand::Seed { seed: 3, trace: true }));
+        assert_eq!(read("--mutants"), Ok(SimCommand::Mutants { first: 0 }));
         let stage =
             |line: &str| parse(line.split_whitespace().map(str::to_owned)).map(|asked| asked.stage);
-        assert_eq!(stage("--seed 3"), Ok(Stage::Core));
-        assert_eq!(stage("--explorers --seed 3"), Ok(Stage::Explorers));
+        assert_eq!(stage("--seed 3"), Ok(WorldKind::Core));
+        assert_eq!(stage("--explorers --seed 3"), Ok(WorldKind::Explorers));
     }
 
     #[test]

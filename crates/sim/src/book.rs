@@ -13,34 +13,34 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rollway_core::{
-    AttemptId, BatchId, BatchKey, BatchKind, ByDrop, ByFailure, Cancel, Config, DropReason,
-    FailureKind, LeaseId, Life, Payload, PayloadId, Request, RequestId, RunnerId, Supervision,
-    TaskId, TaskSpec, Time, WorkflowId,
+    AttemptCancelReason, AttemptId, BatchId, BatchKey, BatchType, ByDropReason, ByFailureKind,
+    CoreConfig, DropReason, FailureKind, Incarnation, LeaseId, Payload, PayloadId, Request,
+    RequestId, RunnerId, Supervision, TaskId, TaskSpec, Time, WorkflowId,
 };
 
 /// The record.
 #[derive(Debug)]
-pub struct Book {
+pub struct ReferenceModel {
     /// What the core was told.
-    pub config: Config,
+    pub config: CoreConfig,
     /// Every request that was made.
-    pub requests: BTreeMap<RequestId, Asked>,
+    pub requests: BTreeMap<RequestId, ModelRequest>,
     /// Requests that are neither answered nor withdrawn.
     pub open: BTreeMap<RequestId, Time>,
     /// Every batch that was taken in.
-    pub batches: BTreeMap<BatchKey, Batch>,
+    pub batches: BTreeMap<BatchKey, ModelBatch>,
     /// The batches that have not come to their end.
     pub active: BTreeMap<BatchId, BatchKey>,
     /// The latest batch of every name.
     pub latest: BTreeMap<BatchId, BatchKey>,
     /// Every attempt that was ordered.
-    pub attempts: BTreeMap<AttemptId, Attempt>,
+    pub attempts: BTreeMap<AttemptId, ModelAttempt>,
     /// The latest life of every slot.
-    pub slots: BTreeMap<RunnerId, Slot>,
+    pub slots: BTreeMap<RunnerId, ModelSlot>,
     /// Every payload that came in.
-    pub payloads: BTreeMap<PayloadId, Kept>,
+    pub payloads: BTreeMap<PayloadId, ModelPayload>,
     /// Every delivery that was ordered.
-    pub leases: BTreeMap<LeaseId, Lease>,
+    pub leases: BTreeMap<LeaseId, ModelLease>,
     /// Bytes of payloads that were accepted and are neither delivered nor dropped.
     pub held_bytes: u64,
     /// How many those are.
@@ -77,7 +77,7 @@ pub enum Pool {
 
 /// A request.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct ModelRequest {
     /// What for.
     pub what: Request,
     /// When.
@@ -97,7 +97,7 @@ pub enum AskedState {
     Withdrawn,
 }
 
-impl Asked {
+impl ModelRequest {
     /// Returns the latest instant at which it must be answered, if it names one.
     pub fn deadline(&self) -> Option<Time> {
         match &self.what {
@@ -115,7 +115,7 @@ impl Asked {
     }
 
     /// Returns when the time of a waiter is up; who named none has it as long as anything moves.
-    pub fn time_up(&self, book: &Book) -> Time {
+    pub fn time_up(&self, book: &ReferenceModel) -> Time {
         let (timeout, moves) = match &self.what {
             Request::Finalize { timeout, .. } | Request::Collect { timeout, .. } => {
                 (*timeout, timeout.is_none())
@@ -145,17 +145,17 @@ impl Asked {
 
 /// A batch.
 #[derive(Clone, Debug)]
-pub struct Batch {
+pub struct ModelBatch {
     /// The user's name of it.
     pub id: BatchId,
     /// What kind.
-    pub kind: BatchKind,
+    pub kind: BatchType,
     /// Whether it was submitted, rather than scheduled.
     pub submitted: bool,
     /// How many tasks are enough; none: all.
     pub min_wait_num: Option<u32>,
     /// Its tasks, by id.
-    pub tasks: Vec<Task>,
+    pub tasks: Vec<ModelTask>,
     /// Whether it was given up, by name or with everything else.
     pub given_up: bool,
     /// Whether somebody gave it up who did not want what it has.
@@ -167,16 +167,16 @@ pub struct Batch {
     /// Payloads that arrived where they should, over all deliveries.
     pub delivered: u64,
     /// Payloads that were dropped after they had been accepted, by reason.
-    pub dropped: ByDrop,
+    pub dropped: ByDropReason,
 }
 
 /// A task.
 #[derive(Clone, Debug)]
-pub struct Task {
+pub struct ModelTask {
     /// As it was asked for.
     pub spec: TaskSpec,
     /// Its runs, by id.
-    pub runs: Vec<Run>,
+    pub runs: Vec<ModelRun>,
     /// Runners that were lost under suspicion of it.
     pub kills: u32,
     /// How often its result arrived somewhere.
@@ -185,13 +185,13 @@ pub struct Task {
 
 /// A run.
 #[derive(Clone, Debug)]
-pub struct Run {
+pub struct ModelRun {
     /// Where it is.
     pub state: RunState,
     /// How many attempts it was part of.
     pub tries: u32,
     /// How often it failed, by kind.
-    pub failures: ByFailure,
+    pub failures: ByFailureKind,
     /// The attempt it was last part of.
     pub last: Option<AttemptId>,
     /// In what way it last failed.
@@ -227,7 +227,7 @@ pub enum RunState {
     Cancelled,
 }
 
-impl Run {
+impl ModelRun {
     /// Tells whether it ended well.
     pub const fn succeeded(&self) -> bool {
         matches!(self.state, RunState::Succeeded { .. })
@@ -256,11 +256,11 @@ impl Run {
 
 /// An attempt.
 #[derive(Clone, Debug)]
-pub struct Attempt {
+pub struct ModelAttempt {
     /// Where.
     pub runner: RunnerId,
     /// In which life of it.
-    pub life: Life,
+    pub life: Incarnation,
     /// For which batch.
     pub batch: BatchKey,
     /// For which task.
@@ -287,16 +287,16 @@ pub enum AttemptState {
     /// What is said about it counts.
     Current,
     /// It was told to end, and has not confirmed that.
-    Cancelling(Cancel),
+    Cancelling(AttemptCancelReason),
     /// Nobody works on it any more, or must not.
     Over,
 }
 
 /// The latest life of a slot.
 #[derive(Clone, Copy, Debug)]
-pub struct Slot {
+pub struct ModelSlot {
     /// Which life.
-    pub life: Life,
+    pub life: Incarnation,
     /// What it does.
     pub phase: Phase,
     /// How many lives in a row ended before they had begun.
@@ -313,7 +313,7 @@ pub struct Slot {
     pub heard: Time,
 }
 
-impl Slot {
+impl ModelSlot {
     /// Returns how long it rests between its last life and the next.
     pub fn rest(&self, supervision: &Supervision) -> Duration {
         if self.start_failures >= supervision.start_failures_max {
@@ -340,7 +340,7 @@ pub enum Phase {
 
 /// A payload.
 #[derive(Clone, Copy, Debug)]
-pub struct Kept {
+pub struct ModelPayload {
     /// How large it is.
     pub bytes: u64,
     /// Which run of which task of which batch it is from; none: nobody knows.
@@ -348,12 +348,12 @@ pub struct Kept {
     /// Whether its run was counted as succeeded with it.
     pub accepted: bool,
     /// Where it is.
-    pub place: Place,
+    pub place: PayloadState,
 }
 
 /// Where a payload is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum PayloadState {
     /// With the caller of the core.
     Held,
     /// On its way out.
@@ -366,7 +366,7 @@ pub enum Place {
 
 /// A delivery.
 #[derive(Clone, Debug)]
-pub struct Lease {
+pub struct ModelLease {
     /// Of which batch.
     pub batch: BatchKey,
     /// Of which tasks.
@@ -381,9 +381,9 @@ pub struct Lease {
     pub open: bool,
 }
 
-impl Book {
+impl ReferenceModel {
     /// Returns an empty record.
-    pub fn new(config: Config) -> Self {
+    pub fn new(config: CoreConfig) -> Self {
         // The number of runners may follow the work at any moment.
         let refitted = config.scaling.is_some();
         Self {
@@ -411,7 +411,7 @@ impl Book {
     }
 
     /// Returns the life that a report can only come from if it is to count.
-    pub fn alive(&self, runner: RunnerId, life: Life) -> Option<&Slot> {
+    pub fn alive(&self, runner: RunnerId, life: Incarnation) -> Option<&ModelSlot> {
         self.slots.get(&runner).filter(|slot| slot.life == life && slot.phase != Phase::Over)
     }
 
@@ -426,17 +426,17 @@ impl Book {
     }
 
     /// Returns a run.
-    pub fn run(&self, batch: BatchKey, task: TaskId, run: u32) -> Option<&Run> {
+    pub fn run(&self, batch: BatchKey, task: TaskId, run: u32) -> Option<&ModelRun> {
         self.task(batch, task)?.runs.get(run as usize)
     }
 
     /// Returns a task.
-    pub fn task(&self, batch: BatchKey, task: TaskId) -> Option<&Task> {
+    pub fn task(&self, batch: BatchKey, task: TaskId) -> Option<&ModelTask> {
         self.batches.get(&batch)?.tasks.get(task.0 as usize)
     }
 
     /// Notes that a payload is held, or no longer.
-    fn hold(&mut self, kept: Kept, held: bool) {
+    fn hold(&mut self, kept: ModelPayload, held: bool) {
         let batch = kept.origin.and_then(|(batch, ..)| self.batches.get_mut(&batch));
         if held {
             self.held += 1;
@@ -451,13 +451,13 @@ impl Book {
         }
     }
 
-    fn run_mut(&mut self, batch: BatchKey, task: TaskId, run: u32) -> Option<&mut Run> {
+    fn run_mut(&mut self, batch: BatchKey, task: TaskId, run: u32) -> Option<&mut ModelRun> {
         let batch = self.batches.get_mut(&batch)?;
         batch.tasks.get_mut(task.0 as usize)?.runs.get_mut(run as usize)
     }
 
     /// Iterates over the open requests.
-    pub fn waiting(&self) -> impl Iterator<Item = (RequestId, &Asked)> {
+    pub fn waiting(&self) -> impl Iterator<Item = (RequestId, &ModelRequest)> {
         self.open.keys().filter_map(|id| Some((*id, self.requests.get(id)?)))
     }
 

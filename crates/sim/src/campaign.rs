@@ -4,7 +4,7 @@ use std::panic;
 
 use crate::checkers::Violation;
 use crate::coverage::Coverage;
-use crate::{Outcome, Stage, To};
+use crate::{TraceTarget, WorldKind, WorldResult};
 
 /// What became of many seeds.
 #[derive(Debug)]
@@ -14,14 +14,14 @@ pub struct Campaign {
     /// How many inputs everything under test took.
     pub inputs: u64,
     /// The seeds that went wrong, in the order in which they were added.
-    pub failures: Vec<Failure>,
+    pub failures: Vec<SeedFailure>,
     /// What came up.
     pub coverage: Coverage,
 }
 
 /// A seed that went wrong.
 #[derive(Debug)]
-pub struct Failure {
+pub struct SeedFailure {
     /// Which.
     pub seed: u64,
     /// What was found; none: it panicked.
@@ -33,20 +33,20 @@ pub struct Failure {
 pub struct Tried {
     seed: u64,
     /// None: it panicked.
-    outcome: Option<Outcome>,
+    outcome: Option<WorldResult>,
 }
 
 impl Tried {
     /// Runs one seed; a panic is a failure like others, so that the other seeds go on.
-    pub fn seed(stage: Stage, seed: u64) -> Self {
-        let outcome = panic::catch_unwind(|| stage.run_seed(seed, To::Nowhere)).ok();
+    pub fn seed(stage: WorldKind, seed: u64) -> Self {
+        let outcome = panic::catch_unwind(|| stage.run_seed(seed, TraceTarget::Nowhere)).ok();
         Self { seed, outcome }
     }
 }
 
 impl Campaign {
     /// Returns a campaign without seeds.
-    pub fn new(stage: Stage) -> Self {
+    pub fn new(stage: WorldKind) -> Self {
         Self { seeds: 0, inputs: 0, failures: Vec::new(), coverage: stage.coverage() }
     }
 
@@ -54,14 +54,14 @@ impl Campaign {
     pub fn add(&mut self, tried: Tried) {
         let Tried { seed, outcome } = tried;
         self.seeds += 1;
-        let Some(Outcome { violation, inputs, coverage, .. }) = outcome else {
-            self.failures.push(Failure { seed, violation: None });
+        let Some(WorldResult { violation, inputs, coverage, .. }) = outcome else {
+            self.failures.push(SeedFailure { seed, violation: None });
             return;
         };
         self.inputs += inputs;
         self.coverage.merge(&coverage);
         if violation.is_some() {
-            self.failures.push(Failure { seed, violation });
+            self.failures.push(SeedFailure { seed, violation });
         }
     }
 }

@@ -23,10 +23,10 @@ use std::fmt;
 
 use rollway_core::{Action, Core, Input, Time};
 
-use crate::book::Book;
-use crate::ledger::Ledger;
+use crate::book::ReferenceModel;
+use crate::ledger::SimLedger;
 use crate::process::Processes;
-use crate::sink::Sink;
+use crate::sink::SimSink;
 
 /// Fails with words unless a condition holds.
 macro_rules! require {
@@ -39,11 +39,11 @@ macro_rules! require {
 pub(crate) use require;
 
 /// What a checker says: nothing, or what is wrong.
-pub type Verdict = Result<(), String>;
+pub type CheckVerdict = Result<(), String>;
 
 /// What a checker sees.
 #[derive(Debug)]
-pub struct Scene<'a> {
+pub struct CheckContext<'a> {
     /// When.
     pub now: Time,
     /// What the core was told.
@@ -55,11 +55,11 @@ pub struct Scene<'a> {
     /// The core, after the step.
     pub core: &'a Core,
     /// The record: up to what is being looked at, and not further.
-    pub book: &'a mut Book,
+    pub book: &'a mut ReferenceModel,
     /// The runners as they really are, before the actions are performed.
     pub processes: &'a Processes,
     /// The sink.
-    pub sink: &'a Sink,
+    pub sink: &'a SimSink,
 }
 
 /// One guarantee.
@@ -68,35 +68,35 @@ pub trait Checker: fmt::Debug {
     fn name(&self) -> &'static str;
 
     /// Looks at the input; the record does not know it yet.
-    fn input(&mut self, _scene: &Scene<'_>) -> Verdict {
+    fn input(&mut self, _scene: &CheckContext<'_>) -> CheckVerdict {
         Ok(())
     }
 
     /// Looks at one action; the record knows what came before it.
-    fn action(&mut self, _scene: &Scene<'_>, _action: &Action) -> Verdict {
+    fn action(&mut self, _scene: &CheckContext<'_>, _action: &Action) -> CheckVerdict {
         Ok(())
     }
 
     /// Looks at everything after a step.
-    fn settled(&mut self, _scene: &Scene<'_>) -> Verdict {
+    fn settled(&mut self, _scene: &CheckContext<'_>) -> CheckVerdict {
         Ok(())
     }
 
     /// Looks at an answer or a delivery that nothing holds back any more.
-    fn released(&mut self, _scene: &Scene<'_>, _action: &Action) -> Verdict {
+    fn released(&mut self, _scene: &CheckContext<'_>, _action: &Action) -> CheckVerdict {
         Ok(())
     }
 
     /// The core is no more, and the ledger has this. What it knew counts no longer.
-    fn crashed(&mut self, _ledger: &Ledger) {}
+    fn crashed(&mut self, _ledger: &SimLedger) {}
 
     /// Looks at a core that has taken up what the ledger has.
-    fn restored(&mut self, _scene: &Scene<'_>) -> Verdict {
+    fn restored(&mut self, _scene: &CheckContext<'_>) -> CheckVerdict {
         Ok(())
     }
 
     /// Looks at what is left when the world has come to its end.
-    fn ended(&mut self, _scene: &Scene<'_>) -> Verdict {
+    fn ended(&mut self, _scene: &CheckContext<'_>) -> CheckVerdict {
         Ok(())
     }
 }
@@ -144,20 +144,20 @@ impl Checkers {
     pub fn all() -> Self {
         let list: Vec<Box<dyn Checker>> = vec![
             Box::new(fencing::Fencing),
-            Box::new(place::Place::default()),
-            Box::new(ends::Ends::default()),
-            Box::new(counts::Counts::default()),
-            Box::new(answers::Answers::default()),
-            Box::new(enough::Enough),
+            Box::new(place::RunnerStatesChecker::default()),
+            Box::new(ends::RunConservationChecker::default()),
+            Box::new(counts::CountersChecker::default()),
+            Box::new(answers::ResponsesChecker::default()),
+            Box::new(enough::WaitOutcomesChecker),
             Box::new(refusals::Refusals),
             Box::new(reasons::Reasons),
-            Box::new(order::Order),
-            Box::new(kept::Kept::default()),
+            Box::new(order::DispatchOrderChecker),
+            Box::new(kept::PayloadSafetyChecker::default()),
             Box::new(retries::Retries),
-            Box::new(limits::Limits::default()),
-            Box::new(overdue::Overdue),
+            Box::new(limits::LimitsChecker::default()),
+            Box::new(overdue::DeadlinesChecker),
             Box::new(scaling::Scaling::default()),
-            Box::new(survival::Survival::default()),
+            Box::new(survival::DurabilityChecker::default()),
             Box::new(progress::Progress),
         ];
         Self { list, invariants: true }
@@ -182,7 +182,7 @@ impl Checkers {
     }
 
     /// Lets all of them look at one step, and keeps the record.
-    pub fn observe(&mut self, scene: &mut Scene<'_>) -> Option<Violation> {
+    pub fn observe(&mut self, scene: &mut CheckContext<'_>) -> Option<Violation> {
         let found = self.each(scene, |checker, scene| checker.input(scene));
         scene.book.input(scene.now, scene.input, scene.actions, scene.believed);
         if found.is_some() {
@@ -204,24 +204,24 @@ impl Checkers {
     }
 
     /// Lets all of them look at an answer or a delivery that nothing holds back any more.
-    pub fn released(&mut self, scene: &mut Scene<'_>, action: &Action) -> Option<Violation> {
+    pub fn released(&mut self, scene: &mut CheckContext<'_>, action: &Action) -> Option<Violation> {
         self.each(scene, |checker, scene| checker.released(scene, action))
     }
 
     /// Tells all of them that the core is no more.
-    pub fn crashed(&mut self, ledger: &Ledger) {
+    pub fn crashed(&mut self, ledger: &SimLedger) {
         for checker in &mut self.list {
             checker.crashed(ledger);
         }
     }
 
     /// Lets all of them look at a core that has taken up what the ledger has.
-    pub fn restored(&mut self, scene: &mut Scene<'_>) -> Option<Violation> {
+    pub fn restored(&mut self, scene: &mut CheckContext<'_>) -> Option<Violation> {
         self.each(scene, |checker, scene| checker.restored(scene))
     }
 
     /// Lets all of them look at what is left in the end.
-    pub fn ended(&mut self, scene: &mut Scene<'_>) -> Option<Violation> {
+    pub fn ended(&mut self, scene: &mut CheckContext<'_>) -> Option<Violation> {
         self.each(scene, |checker, scene| checker.ended(scene))
     }
 
@@ -233,8 +233,8 @@ impl Checkers {
 
     fn each(
         &mut self,
-        scene: &Scene<'_>,
-        look: impl Fn(&mut dyn Checker, &Scene<'_>) -> Verdict,
+        scene: &CheckContext<'_>,
+        look: impl Fn(&mut dyn Checker, &CheckContext<'_>) -> CheckVerdict,
     ) -> Option<Violation> {
         for checker in &mut self.list {
             if let Err(what) = look(checker.as_mut(), scene) {

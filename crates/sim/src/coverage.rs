@@ -5,15 +5,15 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use rollway_core::{
-    Action, Answer, Cancel, CancelReason, Config, Core, Disbelief, DropReason, FailureKind, Input,
-    RunnerId, RunnerState, Wake,
+    Action, AttemptCancelReason, CancelReason, Core, CoreConfig, DeadlineReason, DropReason,
+    FailureKind, IgnoreReason, Input, Response, RunnerId, RunnerState,
 };
 
-use crate::faults::Faults;
+use crate::faults::FaultPlan;
 use crate::trace::{action_kind, answer_kind, input_kind, record_kind, report_kind};
 
 /// What can come up, by heading; what the core and the world list themselves is not repeated here.
-const KNOWN: Names = &[
+const COVERAGE_ITEMS: Names = &[
     ("report", &["ready", "alive", "start_failed", "lost", "began", "finished", "ended"]),
     (
         "action",
@@ -114,12 +114,12 @@ pub struct Coverage {
     /// How often a runner went from one state to another, and on what input.
     transitions: BTreeMap<(&'static str, &'static str, &'static str), u64>,
     runners: BTreeMap<RunnerId, &'static str>,
-    wake: Option<Wake>,
+    wake: Option<DeadlineReason>,
 }
 
 impl Default for Coverage {
     fn default() -> Self {
-        Self { states: TRANSITIONS, ..Self::of(KNOWN) }
+        Self { states: TRANSITIONS, ..Self::of(COVERAGE_ITEMS) }
     }
 }
 
@@ -142,24 +142,24 @@ impl Coverage {
     }
 
     /// Counts one step.
-    pub fn step(&mut self, input: &Input, actions: &[Action], core: &Core, config: &Config) {
+    pub fn step(&mut self, input: &Input, actions: &[Action], core: &Core, config: &CoreConfig) {
         self.add("input", input_kind(input), 1);
         let cause = match input {
-            Input::Reported { report, .. } => report_kind(report),
+            Input::Report { report, .. } => report_kind(report),
             Input::TimePassed => self.wake.map_or("nothing", wake_kind),
             _ => input_kind(input),
         };
         match input {
-            Input::Reported { .. } => self.add("report", cause, 1),
+            Input::Report { .. } => self.add("report", cause, 1),
             Input::TimePassed => self.add("wake", cause, 1),
-            Input::Recorded(record) => self.add("recorded", record_kind(record), 1),
+            Input::Restore(record) => self.add("recorded", record_kind(record), 1),
             _ => {}
         }
         for action in actions {
             self.add("action", action_kind(action), 1);
             match action {
-                Action::Answer { answer, .. } => self.answer(answer),
-                Action::Record(record) => self.add("record", record_kind(record), 1),
+                Action::Respond { answer, .. } => self.answer(answer),
+                Action::AppendRecord(record) => self.add("record", record_kind(record), 1),
                 Action::StartAttempt { timeout, .. } if *timeout < config.max_timeout => {
                     self.add("attempt", "shortened", 1);
                 }
@@ -172,19 +172,19 @@ impl Coverage {
         for view in core.runners() {
             let state = view.state.name();
             let before = self.runners.insert(view.runner, state);
-            let from = before.unwrap_or(RunnerState::Gone.name());
+            let from = before.unwrap_or(RunnerState::Stopped.name());
             if from != state {
                 *self.transitions.entry((from, cause, state)).or_default() += 1;
             }
         }
     }
 
-    fn answer(&mut self, answer: &Answer) {
+    fn answer(&mut self, answer: &Response) {
         self.add("answer", answer_kind(answer), 1);
     }
 
     /// Counts the faults that struck.
-    pub fn faults(&mut self, faults: &Faults) {
+    pub fn faults(&mut self, faults: &FaultPlan) {
         for (fault, struck) in faults.struck() {
             self.add("fault", fault.name(), struck);
         }
@@ -199,8 +199,8 @@ impl Coverage {
     /// Counts what the core counted itself.
     pub fn counters(&mut self, core: &Core) {
         let counters = core.counters();
-        for why in Disbelief::ALL {
-            self.add("disbelief", why.name(), counters.disbelieved[*why]);
+        for why in IgnoreReason::ALL {
+            self.add("disbelief", why.name(), counters.ignored_reports[*why]);
         }
         for reason in DropReason::ALL {
             self.add("drop", reason.name(), counters.payloads_dropped[*reason]);
@@ -265,23 +265,23 @@ impl fmt::Display for Coverage {
     }
 }
 
-const fn wake_kind(why: Wake) -> &'static str {
+const fn wake_kind(why: DeadlineReason) -> &'static str {
     match why {
-        Wake::Runner(_) => "runner",
-        Wake::Silence(_) => "silence",
-        Wake::Waiter(_) => "waiter",
-        Wake::Retry(_) => "retry",
-        Wake::Elsewhere => "elsewhere",
-        Wake::Delivery(_) => "delivery",
-        Wake::Stop => "stop",
-        Wake::Scaling => "scaling",
+        DeadlineReason::Runner(_) => "runner",
+        DeadlineReason::HeartbeatTimeout(_) => "silence",
+        DeadlineReason::Waiter(_) => "waiter",
+        DeadlineReason::Retry(_) => "retry",
+        DeadlineReason::AnyRunner => "elsewhere",
+        DeadlineReason::Delivery(_) => "delivery",
+        DeadlineReason::Stop => "stop",
+        DeadlineReason::Scaling => "scaling",
     }
 }
 
-const fn cancel_kind(reason: Cancel) -> &'static str {
+const fn cancel_kind(reason: AttemptCancelReason) -> &'static str {
     match reason {
-        Cancel::Runs(reason) => reason.name(),
-        Cancel::Timeout => "timeout",
-        Cancel::NotBegun => "not_begun",
+        AttemptCancelReason::Runs(reason) => reason.name(),
+        AttemptCancelReason::Timeout => "timeout",
+        AttemptCancelReason::BeginTimeout => "not_begun",
     }
 }

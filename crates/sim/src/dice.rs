@@ -8,9 +8,9 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 
 /// How likely something is, in ten thousandths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Rate(pub u32);
+pub struct FaultRate(pub u32);
 
-impl Rate {
+impl FaultRate {
     /// It never happens.
     pub const NEVER: Self = Self(0);
 
@@ -22,11 +22,11 @@ impl Rate {
 
 /// A source of decisions.
 #[derive(Clone, Debug)]
-pub struct Dice {
+pub struct SimRandom {
     generator: ChaCha8Rng,
 }
 
-impl Dice {
+impl SimRandom {
     /// Returns the source that belongs to a seed.
     pub fn new(seed: u64) -> Self {
         Self { generator: ChaCha8Rng::seed_from_u64(seed) }
@@ -49,13 +49,13 @@ impl Dice {
     }
 
     /// Decides whether something of this likelihood happens.
-    pub fn chance(&mut self, rate: Rate) -> bool {
+    pub fn chance(&mut self, rate: FaultRate) -> bool {
         self.below(10_000) < rate.0.into()
     }
 
     /// Decides whether something happens that does so in `percent` of all cases.
     pub fn percent(&mut self, percent: u32) -> bool {
-        self.chance(Rate::percent(percent))
+        self.chance(FaultRate::percent(percent))
     }
 
     /// Returns one of several things; there must be at least one.
@@ -96,14 +96,14 @@ mod tests {
 
     #[test]
     fn a_seed_means_the_same_draws_everywhere() {
-        let mut dice = Dice::new(7);
+        let mut dice = SimRandom::new(7);
         let drawn: Vec<u64> = (0..6).map(|_| dice.below(1000)).collect();
         assert_eq!(drawn, [157, 167, 704, 726, 601, 359]);
     }
 
     #[test]
     fn spread_stays_between_its_ends() {
-        let mut dice = Dice::new(1);
+        let mut dice = SimRandom::new(1);
         let (low, high) = (Duration::from_millis(3), Duration::from_secs(100));
         for _ in 0..1000 {
             let drawn = dice.spread(low, high);

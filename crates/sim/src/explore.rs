@@ -12,16 +12,16 @@ mod subject;
 mod trainer;
 mod world;
 
-use crate::dice::Dice;
-use crate::trace::{To, Trace};
-use crate::world::Outcome;
-use checkers::Checkers;
-use mutants::Mutant;
-use options::Options;
-use world::World;
+use crate::dice::SimRandom;
+use crate::trace::{SimTrace, TraceTarget};
+use crate::world::WorldResult;
+use checkers::ExploreCheckers;
+use mutants::ExploreMutant;
+use options::ExploreWorldOptions;
+use world::ExploreWorld;
 
 /// What can come up in such a world, by heading.
-pub(crate) const KNOWN: &[(&str, &[&str])] = &[
+pub(crate) const COVERAGE_ITEMS: &[(&str, &[&str])] = &[
     ("order", &["begin", "finalize", "evaluate", "finish_eval", "sync", "load", "close", "end"]),
     (
         "fact",
@@ -50,13 +50,18 @@ pub(crate) const KNOWN: &[(&str, &[&str])] = &[
 ];
 
 /// Lets the world of a seed run to its end, with chosen checkers and perhaps a planted bug.
-pub fn run(seed: u64, trace: To, checkers: Checkers, mutant: Option<&Mutant>) -> Outcome {
-    let mut dice = Dice::new(seed);
-    let options = Options::draw(&mut dice);
-    World::new(options, dice, mutant, checkers, Trace::new(trace)).run()
+pub fn run(
+    seed: u64,
+    trace: TraceTarget,
+    checkers: ExploreCheckers,
+    mutant: Option<&ExploreMutant>,
+) -> WorldResult {
+    let mut dice = SimRandom::new(seed);
+    let options = ExploreWorldOptions::draw(&mut dice);
+    ExploreWorld::new(options, dice, mutant, checkers, SimTrace::new(trace)).run()
 }
 
 /// Lets the world of a seed run to its end, with all checkers watching.
-pub fn run_seed(seed: u64, trace: To) -> Outcome {
-    run(seed, trace, Checkers::all(), None)
+pub fn run_seed(seed: u64, trace: TraceTarget) -> WorldResult {
+    run(seed, trace, ExploreCheckers::all(), None)
 }

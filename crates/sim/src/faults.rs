@@ -2,7 +2,7 @@
 //! of its own ("swarm"): worlds in which everything goes wrong at once rarely get far enough to be
 //! interesting.
 
-use crate::dice::{Dice, Rate};
+use crate::dice::{FaultRate, SimRandom};
 
 macro_rules! faults {
     ($($(#[$doc:meta])* $variant:ident = $text:literal,)+) => {
@@ -113,20 +113,20 @@ faults! {
 
 /// Which faults strike in one world, how often, and how often they did.
 #[derive(Clone, Debug)]
-pub struct Faults {
-    rates: Vec<Rate>,
+pub struct FaultPlan {
+    rates: Vec<FaultRate>,
     struck: Vec<u64>,
 }
 
-impl Faults {
+impl FaultPlan {
     /// Draws a mix: about half of the classes are off, the others rare or frequent.
-    pub fn draw(dice: &mut Dice) -> Self {
+    pub fn draw(dice: &mut SimRandom) -> Self {
         // Some worlds are calm, so that what healthy runs do is looked at as well.
         let on = *dice.pick(&[0, 15, 30, 50, 70]);
-        let mut rates = vec![Rate::NEVER; Fault::ALL.len()];
+        let mut rates = vec![FaultRate::NEVER; Fault::ALL.len()];
         for rate in &mut rates {
             if dice.percent(on) {
-                *rate = Rate(dice.small(20, 200) * dice.small(1, 12));
+                *rate = FaultRate(dice.small(20, 200) * dice.small(1, 12));
             }
         }
         let mut faults = Self { rates, struck: vec![0; Fault::ALL.len()] };
@@ -151,7 +151,7 @@ impl Faults {
             Fault::RecordedTwice,
         ] {
             let rate = &mut self.rates[fault as usize];
-            *rate = Rate((rate.0 * 4).min(6_000));
+            *rate = FaultRate((rate.0 * 4).min(6_000));
         }
         for fault in [
             Fault::Partition,
@@ -162,25 +162,25 @@ impl Faults {
             Fault::OrderLost,
         ] {
             let rate = &mut self.rates[fault as usize];
-            *rate = Rate(rate.0 / 4);
+            *rate = FaultRate(rate.0 / 4);
         }
     }
 
     /// Decides whether a fault strikes now.
-    pub fn strikes(&mut self, fault: Fault, dice: &mut Dice) -> bool {
+    pub fn strikes(&mut self, fault: Fault, dice: &mut SimRandom) -> bool {
         let rate = self.rates[fault as usize];
-        let strikes = rate > Rate::NEVER && dice.chance(rate);
+        let strikes = rate > FaultRate::NEVER && dice.chance(rate);
         self.struck[fault as usize] += u64::from(strikes);
         strikes
     }
 
     /// Tells whether a fault can strike in this world.
     pub fn on(&self, fault: Fault) -> bool {
-        self.rates[fault as usize] > Rate::NEVER
+        self.rates[fault as usize] > FaultRate::NEVER
     }
 
     /// Returns the rate of a fault.
-    pub fn rate(&self, fault: Fault) -> Rate {
+    pub fn rate(&self, fault: Fault) -> FaultRate {
         self.rates[fault as usize]
     }
 
@@ -191,7 +191,7 @@ impl Faults {
 
     /// Lets nothing go wrong any more.
     pub fn heal(&mut self) {
-        self.rates.fill(Rate::NEVER);
+        self.rates.fill(FaultRate::NEVER);
     }
 
     /// Iterates over how often each fault struck.

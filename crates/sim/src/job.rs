@@ -8,21 +8,21 @@ use std::time::Duration;
 
 use rollway_core::metrics::Metrics;
 use rollway_core::{
-    Action, Answer, AttemptId, BatchId, BatchKind, BatchResult, Config, Core, Counters, Delivery,
-    FailureKind, Input, Life, Payload, PayloadId, Report, Request, RequestId, RunOutcome, RunnerId,
-    Runs, TaskSpec, Time, WorkflowId,
+    Action, AttemptId, BatchId, BatchResult, BatchType, Core, CoreConfig, Counters,
+    DeliveryOutcome, FailureKind, Incarnation, Input, Payload, PayloadId, Request, RequestId,
+    Response, RunOutcome, RunRange, RunnerId, RunnerReport, TaskSpec, Time, WorkflowId,
 };
 
-use crate::dice::{Dice, Rate};
-use crate::queue::Queue;
+use crate::dice::{FaultRate, SimRandom};
+use crate::queue::EventQueue;
 
 /// What is simulated.
 #[derive(Clone, Debug)]
-pub struct Job {
+pub struct SimulatedJob {
     /// Decides every duration and every fault.
     pub seed: u64,
     /// The scheduler's own configuration, the number of runners included.
-    pub config: Config,
+    pub config: CoreConfig,
     /// How many batches are run.
     pub steps: u32,
     /// How many of them are in flight at once.
@@ -36,25 +36,25 @@ pub struct Job {
     /// What a run usually takes. Some take ten times as long, a few hundreds of times.
     pub run_time: Duration,
     /// What goes wrong.
-    pub faults: Faults,
+    pub faults: JobFaults,
 }
 
 /// How often runs go wrong.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Faults {
+pub struct JobFaults {
     /// The user's code raises.
-    pub raise: Rate,
+    pub raise: FaultRate,
     /// The run never ends.
-    pub hang: Rate,
+    pub hang: FaultRate,
     /// The runner dies.
-    pub crash: Rate,
+    pub crash: FaultRate,
     /// No inference server answers.
-    pub model_unavailable: Rate,
+    pub model_unavailable: FaultRate,
 }
 
 /// What came of a step.
 #[derive(Clone, Debug)]
-pub struct StepReport {
+pub struct SimStepReport {
     /// The step.
     pub step: u32,
     /// When it was finalized.
@@ -74,31 +74,31 @@ pub struct JobReport {
     pub counters: Counters,
 }
 
-enum Event {
+enum JobWorldEvent {
     Tell(Input),
     /// A runner that executes an attempt gets to its next run.
     NextRun {
         runner: RunnerId,
-        life: Life,
+        life: Incarnation,
         attempt: AttemptId,
     },
 }
 
 /// What a simulated runner is doing.
-struct Work {
-    life: Life,
+struct JobWork {
+    life: Incarnation,
     attempt: AttemptId,
     left: std::vec::IntoIter<u32>,
     since: Time,
 }
 
-struct World<'a, F> {
-    job: &'a Job,
+struct JobWorld<'a, F> {
+    job: &'a SimulatedJob,
     core: Core,
-    dice: Dice,
+    dice: SimRandom,
     now: Time,
-    events: Queue<Event>,
-    working: BTreeMap<RunnerId, Work>,
+    events: EventQueue<JobWorldEvent>,
+    working: BTreeMap<RunnerId, JobWork>,
     busy: Duration,
     requests: u64,
     payloads: u64,
@@ -111,16 +111,19 @@ struct World<'a, F> {
 ///
 /// # Errors
 /// Says which request was refused and why: a simulated job asks for nothing that it may not have.
-pub fn run_job(job: &Job, on_step: impl FnMut(StepReport)) -> Result<JobReport, String> {
+pub fn run_job(
+    job: &SimulatedJob,
+    on_step: impl FnMut(SimStepReport),
+) -> Result<JobReport, String> {
     let mut config = job.config.clone();
     // A simulated runner that dies is seen to die: nothing is learned from silence.
     config.supervision.silence_timeout = None;
-    let mut world = World {
+    let mut world = JobWorld {
         job,
         core: Core::new(config),
-        dice: Dice::new(job.seed),
+        dice: SimRandom::new(job.seed),
         now: Time::ZERO,
-        events: Queue::default(),
+        events: EventQueue::default(),
         working: BTreeMap::new(),
         busy: Duration::ZERO,
         requests: 0,
@@ -144,11 +147,11 @@ pub fn run_job(job: &Job, on_step: impl FnMut(StepReport)) -> Result<JobReport, 
     Ok(JobReport { took, utilization, counters: *world.core.counters() })
 }
 
-impl<F: FnMut(StepReport)> World<'_, F> {
+impl<F: FnMut(SimStepReport)> JobWorld<'_, F> {
     fn ask(&mut self, what: Request) {
         self.requests += 1;
         let request = RequestId(self.requests);
-        self.events.plan(self.now, Event::Tell(Input::Requested { request, what }));
+        self.events.plan(self.now, JobWorldEvent::Tell(Input::Requested { request, what }));
     }
 
     fn submit(&mut self) {
@@ -156,7 +159,7 @@ impl<F: FnMut(StepReport)> World<'_, F> {
         let batch = BatchId::from(i64::from(self.submitted));
         let spec = TaskSpec { repeat_times: self.job.repeat_times, workflow: WorkflowId(0) };
         let tasks = vec![spec; self.job.batch_size as usize];
-        let kind = BatchKind::Train;
+        let kind = BatchType::Train;
         let min_wait_num = self.job.min_wait_num;
         self.ask(Request::Submit { batch: batch.clone(), kind, tasks, min_wait_num });
         self.ask(Request::Finalize { batch, kind, timeout: None });
@@ -171,8 +174,8 @@ impl<F: FnMut(StepReport)> World<'_, F> {
                 let Some((at, event)) = self.events.take() else { return Ok(()) };
                 self.now = at;
                 match event {
-                    Event::Tell(input) => input,
-                    Event::NextRun { runner, life, attempt } => {
+                    JobWorldEvent::Tell(input) => input,
+                    JobWorldEvent::NextRun { runner, life, attempt } => {
                         self.next_run(runner, life, attempt);
                         return Ok(());
                     }
@@ -192,16 +195,16 @@ impl<F: FnMut(StepReport)> World<'_, F> {
         Ok(())
     }
 
-    fn tell(&mut self, after: Duration, runner: RunnerId, life: Life, report: Report) {
-        let input = Input::Reported { runner, life, report };
-        self.events.plan(self.now.after(after), Event::Tell(input));
+    fn tell(&mut self, after: Duration, runner: RunnerId, life: Incarnation, report: RunnerReport) {
+        let input = Input::Report { runner, life, report };
+        self.events.plan(self.now.after(after), JobWorldEvent::Tell(input));
     }
 
     fn perform(&mut self, action: Action) -> Result<(), String> {
-        const SHORTLY: Duration = Duration::from_millis(1);
+        const SHORT_DELAY: Duration = Duration::from_millis(1);
         match action {
             Action::StartRunner { runner, life } => {
-                let ready = Report::Ready { after: None };
+                let ready = RunnerReport::Ready { after: None };
                 self.tell(Duration::from_secs(1), runner, life, ready);
             }
             Action::StopRunner { runner, .. } => self.stop_working(runner),
@@ -210,38 +213,38 @@ impl<F: FnMut(StepReport)> World<'_, F> {
             }
             Action::CancelAttempt { runner, life, attempt, .. } => {
                 self.stop_working(runner);
-                self.tell(SHORTLY, runner, life, Report::AttemptEnded { attempt });
+                self.tell(SHORT_DELAY, runner, life, RunnerReport::AttemptEnded { attempt });
             }
             Action::Deliver { lease, .. } => {
-                let delivery = Delivery::Acknowledged { metrics: Metrics::new() };
-                let input = Input::Delivered { lease, delivery };
-                self.events.plan(self.now.after(SHORTLY), Event::Tell(input));
+                let delivery = DeliveryOutcome::Acknowledged { metrics: Metrics::new() };
+                let input = Input::DeliveryDone { lease, delivery };
+                self.events.plan(self.now.after(SHORT_DELAY), JobWorldEvent::Tell(input));
             }
-            Action::Answer { answer: Answer::Finalized(result), .. } => {
+            Action::Respond { answer: Response::Finalized(result), .. } => {
                 self.finalized += 1;
                 let step = self.finalized;
-                (self.on_step)(StepReport { step, at: self.now, result });
+                (self.on_step)(SimStepReport { step, at: self.now, result });
                 if self.submitted < self.job.steps {
                     self.submit();
                 }
             }
-            Action::Answer { answer: Answer::Refused(refusal), .. } => {
+            Action::Respond { answer: Response::Refused(refusal), .. } => {
                 return Err(format!("refused: {refusal:?}"));
             }
-            Action::Answer { .. }
+            Action::Respond { .. }
             | Action::DropPayload { .. }
-            | Action::ForgetTasks { .. }
-            | Action::Record(_) => {}
+            | Action::DropTasks { .. }
+            | Action::AppendRecord(_) => {}
         }
         Ok(())
     }
 
-    fn start(&mut self, runner: RunnerId, life: Life, attempt: AttemptId, runs: &Runs) {
+    fn start(&mut self, runner: RunnerId, life: Incarnation, attempt: AttemptId, runs: &RunRange) {
         let left: Vec<u32> = runs.iter().map(|run| run.0).collect();
-        let work = Work { life, attempt, left: left.into_iter(), since: self.now };
+        let work = JobWork { life, attempt, left: left.into_iter(), since: self.now };
         self.working.insert(runner, work);
-        self.tell(Duration::ZERO, runner, life, Report::AttemptBegan { attempt });
-        self.events.plan(self.now, Event::NextRun { runner, life, attempt });
+        self.tell(Duration::ZERO, runner, life, RunnerReport::AttemptBegan { attempt });
+        self.events.plan(self.now, JobWorldEvent::NextRun { runner, life, attempt });
     }
 
     fn stop_working(&mut self, runner: RunnerId) {
@@ -250,14 +253,14 @@ impl<F: FnMut(StepReport)> World<'_, F> {
         }
     }
 
-    fn next_run(&mut self, runner: RunnerId, life: Life, attempt: AttemptId) {
+    fn next_run(&mut self, runner: RunnerId, life: Incarnation, attempt: AttemptId) {
         let current = self.working.get_mut(&runner);
         let current = current.filter(|work| work.life == life && work.attempt == attempt);
         // Otherwise the attempt was cancelled, or its runner replaced.
         let Some(work) = current else { return };
         let Some(run) = work.left.next() else {
             self.stop_working(runner);
-            return self.tell(Duration::ZERO, runner, life, Report::AttemptEnded { attempt });
+            return self.tell(Duration::ZERO, runner, life, RunnerReport::AttemptEnded { attempt });
         };
         let faults = self.job.faults;
         let took = self.dice.heavy(self.job.run_time);
@@ -265,7 +268,7 @@ impl<F: FnMut(StepReport)> World<'_, F> {
             return;
         }
         if self.dice.chance(faults.crash) {
-            let lost = Report::Lost { message: "killed".into(), suspect: true };
+            let lost = RunnerReport::Lost { message: "killed".into(), suspect: true };
             return self.tell(took, runner, life, lost);
         }
         let outcome = if self.dice.chance(faults.raise) {
@@ -279,9 +282,9 @@ impl<F: FnMut(StepReport)> World<'_, F> {
             let metrics = [("time/run_execution", took.as_secs_f64())].into_iter().collect();
             RunOutcome::Succeeded { payload, metrics }
         };
-        let report = Report::RunFinished { attempt, run: rollway_core::RunId(run), outcome };
+        let report = RunnerReport::RunFinished { attempt, run: rollway_core::RunId(run), outcome };
         self.tell(took, runner, life, report);
-        let next = Event::NextRun { runner, life, attempt };
+        let next = JobWorldEvent::NextRun { runner, life, attempt };
         self.events.plan(self.now.after(took), next);
     }
 }

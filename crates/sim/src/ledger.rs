@@ -3,12 +3,12 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use rollway_core::{Action, BatchKey, Record};
+use rollway_core::{Action, BatchKey, LedgerRecord};
 
 /// The ledger, and what waits for it.
 #[derive(Debug, Default)]
-pub struct Ledger {
-    records: Vec<Record>,
+pub struct SimLedger {
+    records: Vec<LedgerRecord>,
     /// How many of them are safe.
     safe: usize,
     /// How many will be when what is being written is.
@@ -17,9 +17,9 @@ pub struct Ledger {
     held: VecDeque<(usize, Action)>,
 }
 
-impl Ledger {
+impl SimLedger {
     /// Adds a record.
-    pub fn append(&mut self, record: Record) {
+    pub fn append(&mut self, record: LedgerRecord) {
         self.records.push(record);
     }
 
@@ -65,21 +65,23 @@ impl Ledger {
     }
 
     /// Returns all records.
-    pub fn records(&self) -> &[Record] {
+    pub fn records(&self) -> &[LedgerRecord] {
         &self.records
     }
 
     /// Returns the batches that have ended, oldest end first.
     pub fn ended(&self) -> Vec<BatchKey> {
-        let ended = |record: &Record| matches!(record, Record::Ended(_)).then(|| record.batch());
+        let ended = |record: &LedgerRecord| {
+            matches!(record, LedgerRecord::Closed(_)).then(|| record.batch())
+        };
         self.records.iter().filter_map(ended).collect()
     }
 
     /// Returns what a new core is told: of batches that have ended, only that.
-    pub fn told(&self) -> Vec<Record> {
+    pub fn told(&self) -> Vec<LedgerRecord> {
         let ended: BTreeSet<BatchKey> = self.ended().into_iter().collect();
-        let needed = |record: &&Record| {
-            matches!(record, Record::Ended(_)) || !ended.contains(&record.batch())
+        let needed = |record: &&LedgerRecord| {
+            matches!(record, LedgerRecord::Closed(_)) || !ended.contains(&record.batch())
         };
         self.records.iter().filter(needed).cloned().collect()
     }

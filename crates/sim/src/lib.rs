@@ -24,18 +24,18 @@ pub mod users;
 pub mod world;
 
 pub use crate::checkers::{Checkers, Violation};
-pub use crate::trace::{To, Trace};
-pub use crate::world::Outcome;
+pub use crate::trace::{SimTrace, TraceTarget};
+pub use crate::world::WorldResult;
 
 use crate::coverage::Coverage;
-use crate::dice::Dice;
-use crate::mutants::{Mutant, Subject};
-use crate::options::Options;
-use crate::world::World;
+use crate::dice::SimRandom;
+use crate::mutants::{CoreSubject, Mutant};
+use crate::options::WorldOptions;
+use crate::world::SimWorld;
 
 /// What is in the middle of a world.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Stage {
+pub enum WorldKind {
     /// The core: users, runners and a sink around it.
     #[default]
     Core,
@@ -43,9 +43,9 @@ pub enum Stage {
     Explorers,
 }
 
-impl Stage {
+impl WorldKind {
     /// Lets the world of a seed run to its end, with all checkers watching.
-    pub fn run_seed(self, seed: u64, trace: To) -> Outcome {
+    pub fn run_seed(self, seed: u64, trace: TraceTarget) -> WorldResult {
         match self {
             Self::Core => run_seed(seed, trace),
             Self::Explorers => explore::run_seed(seed, trace),
@@ -56,7 +56,7 @@ impl Stage {
     pub fn coverage(self) -> Coverage {
         match self {
             Self::Core => Coverage::default(),
-            Self::Explorers => Coverage::of(explore::KNOWN),
+            Self::Explorers => Coverage::of(explore::COVERAGE_ITEMS),
         }
     }
 }
@@ -65,16 +65,21 @@ impl Stage {
 pub const REPEAT: &str = "repeat";
 
 /// Lets the world of a seed run to its end, with all checkers watching.
-pub fn run_seed(seed: u64, trace: To) -> Outcome {
+pub fn run_seed(seed: u64, trace: TraceTarget) -> WorldResult {
     run(seed, trace, Checkers::all(), None)
 }
 
 /// Lets the world of a seed run to its end with chosen checkers and perhaps a planted bug.
-pub fn run(seed: u64, trace: To, checkers: Checkers, mutant: Option<&Mutant>) -> Outcome {
-    let mut dice = Dice::new(seed);
-    let options = Options::draw(&mut dice);
-    let subject = Subject::new(options.config.clone(), mutant);
-    World::new(options, dice, subject, checkers, Trace::new(trace)).run()
+pub fn run(
+    seed: u64,
+    trace: TraceTarget,
+    checkers: Checkers,
+    mutant: Option<&Mutant>,
+) -> WorldResult {
+    let mut dice = SimRandom::new(seed);
+    let options = WorldOptions::draw(&mut dice);
+    let subject = CoreSubject::new(options.config.clone(), mutant);
+    SimWorld::new(options, dice, subject, checkers, SimTrace::new(trace)).run()
 }
 
 /// Runs a seed twice and compares everything that went in and came out.
@@ -82,7 +87,7 @@ pub fn run(seed: u64, trace: To, checkers: Checkers, mutant: Option<&Mutant>) ->
 /// # Errors
 /// Says that the two runs differ.
 pub fn repeats(seed: u64, mutant: Option<&Mutant>) -> Result<u64, String> {
-    let hash = || run(seed, To::Hash, Checkers::none(), mutant).trace.hash();
+    let hash = || run(seed, TraceTarget::Hash, Checkers::none(), mutant).trace.hash();
     let (first, second) = (hash(), hash());
     if first == second {
         return Ok(first);

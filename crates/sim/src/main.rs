@@ -12,11 +12,11 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Instant;
 
-use rollway_sim::campaign::{Campaign, Failure, Tried};
+use rollway_sim::campaign::{Campaign, SeedFailure, Tried};
 use rollway_sim::mutants::{MUTANTS, hunt};
-use rollway_sim::{Outcome, Stage, To, explore};
+use rollway_sim::{TraceTarget, WorldKind, WorldResult, explore};
 
-use crate::args::{Asked, Command};
+use crate::args::{SimCommand, SimRequest};
 
 const USAGE: u8 = 2;
 const PANIC: u8 = 101;
@@ -28,7 +28,7 @@ const SEEDS_PER_MUTANT: u64 = 400;
 
 fn main() -> ExitCode {
     match args::parse(std::env::args().skip(1)) {
-        Ok(Asked { stage, command }) => obey(stage, command),
+        Ok(SimRequest { stage, command }) => obey(stage, command),
         Err(wrong) => {
             eprint!("error: {wrong}\n\n{}", args::USAGE);
             ExitCode::from(USAGE)
@@ -36,22 +36,22 @@ fn main() -> ExitCode {
     }
 }
 
-fn obey(stage: Stage, command: Command) -> ExitCode {
+fn obey(stage: WorldKind, command: SimCommand) -> ExitCode {
     match command {
-        Command::Seeds { first, count, jobs, coverage } => {
+        SimCommand::Seeds { first, count, jobs, coverage } => {
             let cores = || thread::available_parallelism().map_or(1, usize::from);
             many(stage, first..first.saturating_add(count), jobs.unwrap_or_else(cores), coverage)
         }
-        Command::Seed { seed, trace } => one(stage, seed, trace),
-        Command::Mutants { first } => mutants(stage, first),
-        Command::Help => {
+        SimCommand::Seed { seed, trace } => one(stage, seed, trace),
+        SimCommand::Mutants { first } => mutants(stage, first),
+        SimCommand::Help => {
             print!("{}", args::USAGE);
             ExitCode::SUCCESS
         }
     }
 }
 
-fn many(stage: Stage, seeds: Range<u64>, jobs: usize, coverage: bool) -> ExitCode {
+fn many(stage: WorldKind, seeds: Range<u64>, jobs: usize, coverage: bool) -> ExitCode {
     let start = Instant::now();
     let campaign = run_all(stage, seeds, jobs);
     let seconds = start.elapsed().as_secs_f64();
@@ -76,7 +76,7 @@ fn many(stage: Stage, seeds: Range<u64>, jobs: usize, coverage: bool) -> ExitCod
 }
 
 /// Runs seeds on several threads; each thread takes the next seed when it is done with one.
-fn run_all(stage: Stage, seeds: Range<u64>, jobs: usize) -> Campaign {
+fn run_all(stage: WorldKind, seeds: Range<u64>, jobs: usize) -> Campaign {
     let (next, count) = (AtomicU64::new(seeds.start), seeds.end - seeds.start);
     let (sender, receiver) = mpsc::sync_channel(64);
     let mut campaign = Campaign::new(stage);
@@ -107,10 +107,10 @@ fn run_all(stage: Stage, seeds: Range<u64>, jobs: usize) -> Campaign {
 }
 
 /// The flag that says which worlds.
-const fn flag(stage: Stage) -> &'static str {
+const fn flag(stage: WorldKind) -> &'static str {
     match stage {
-        Stage::Core => "",
-        Stage::Explorers => " --explorers",
+        WorldKind::Core => "",
+        WorldKind::Explorers => " --explorers",
     }
 }
 
@@ -123,7 +123,7 @@ fn exit_code(campaign: &Campaign) -> ExitCode {
     worst.map_or(ExitCode::SUCCESS, ExitCode::from)
 }
 
-fn code(failure: &Failure) -> u8 {
+fn code(failure: &SeedFailure) -> u8 {
     match &failure.violation {
         None => PANIC,
         Some(violation) if violation.is_liveness() => LIVENESS,
@@ -131,12 +131,12 @@ fn code(failure: &Failure) -> u8 {
     }
 }
 
-fn one(stage: Stage, seed: u64, trace: bool) -> ExitCode {
-    let mut to = To::Hash;
+fn one(stage: WorldKind, seed: u64, trace: bool) -> ExitCode {
+    let mut to = TraceTarget::Hash;
     if trace {
-        to = To::Lines(Box::new(io::LineWriter::new(io::stdout())));
+        to = TraceTarget::Lines(Box::new(io::LineWriter::new(io::stdout())));
     }
-    let Outcome { violation, inputs, lasted, trace, .. } = stage.run_seed(seed, to);
+    let WorldResult { violation, inputs, lasted, trace, .. } = stage.run_seed(seed, to);
     println!("seed {seed}: {inputs} inputs, {lasted} s, trace {:016x}", trace.hash());
     let Some(violation) = violation else {
         println!("1 passed, 0 failed");
@@ -147,19 +147,19 @@ fn one(stage: Stage, seed: u64, trace: bool) -> ExitCode {
     ExitCode::from(if violation.is_liveness() { LIVENESS } else { CORRECTNESS })
 }
 
-fn mutants(stage: Stage, first: u64) -> ExitCode {
+fn mutants(stage: WorldKind, first: u64) -> ExitCode {
     // A planted bug may make the core panic again and again, which is of no interest.
     std::panic::set_hook(Box::new(|_| {}));
     println!("{:<10} {:<46} {:>5}  in which words", "checker", "planted bug", "seeds");
     let noticed: Vec<bool> = match stage {
-        Stage::Core => MUTANTS
+        WorldKind::Core => MUTANTS
             .iter()
             .map(|mutant| {
                 let caught = hunt(mutant, first, SEEDS_PER_MUTANT).caught;
                 show(mutant.checker, mutant.name, caught)
             })
             .collect(),
-        Stage::Explorers => explore::mutants::MUTANTS
+        WorldKind::Explorers => explore::mutants::MUTANTS
             .iter()
             .map(|mutant| {
                 let caught = explore::mutants::hunt(mutant, first, SEEDS_PER_MUTANT);

@@ -10,12 +10,12 @@ use std::panic::{self, AssertUnwindSafe};
 use std::time::Duration;
 
 use rollway_core::{
-    Action, AttemptId, BatchKey, Config, Core, Groups, Input, Rule, RunnerId, Scaling, TaskId,
-    Then, Time,
+    Action, AttemptId, BatchKey, Core, CoreConfig, FailureRule, GroupPolicy, Input, OnExhausted,
+    RunnerId, ScalingBounds, TaskId, Time,
 };
 
 use crate::checkers::Checkers;
-use crate::trace::To;
+use crate::trace::TraceTarget;
 use crate::{REPEAT, run};
 use Bug::{Hears, Says, Told};
 
@@ -39,15 +39,15 @@ impl fmt::Debug for Mutant {
 #[derive(Clone, Copy)]
 enum Bug {
     /// In what the core is told in the beginning.
-    Told(fn(&mut Config)),
+    Told(fn(&mut CoreConfig)),
     /// In what it hears: nothing, something else, or more than was said.
     Hears(fn(&mut Memory, &Core, Input) -> Vec<Input>),
     /// In what it orders.
-    Says(fn(Said<'_>)),
+    Says(fn(PendingActions<'_>)),
 }
 
 /// What a core with a bug is about to say.
-struct Said<'a> {
+struct PendingActions<'a> {
     memory: &'a mut Memory,
     core: &'a Core,
     input: &'a Input,
@@ -68,22 +68,22 @@ struct Memory {
 }
 
 /// The core under test, as it is or with a bug.
-pub struct Subject {
+pub struct CoreSubject {
     core: Core,
-    config: Config,
+    config: CoreConfig,
     bug: Option<Bug>,
     memory: Memory,
 }
 
-impl fmt::Debug for Subject {
+impl fmt::Debug for CoreSubject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.core.fmt(f)
     }
 }
 
-impl Subject {
+impl CoreSubject {
     /// Returns a core, as it is or with a bug.
-    pub fn new(config: Config, mutant: Option<&Mutant>) -> Self {
+    pub fn new(config: CoreConfig, mutant: Option<&Mutant>) -> Self {
         let bug = mutant.map(|mutant| mutant.bug);
         Self { core: begin(&config, bug), config, bug, memory: Memory::default() }
     }
@@ -112,13 +112,13 @@ impl Subject {
             Some(Says(say)) => {
                 self.core.apply(now, input.clone(), actions);
                 let (memory, core) = (&mut self.memory, &self.core);
-                say(Said { memory, core, input: &input, actions });
+                say(PendingActions { memory, core, input: &input, actions });
             }
         }
     }
 }
 
-fn begin(config: &Config, bug: Option<Bug>) -> Core {
+fn begin(config: &CoreConfig, bug: Option<Bug>) -> Core {
     let mut config = config.clone();
     if let Some(Told(tell)) = bug {
         tell(&mut config);
@@ -128,7 +128,7 @@ fn begin(config: &Config, bug: Option<Bug>) -> Core {
 
 /// What became of a planted bug.
 #[derive(Debug)]
-pub struct Hunt {
+pub struct MutantResult {
     /// Which.
     pub mutant: &'static Mutant,
     /// After how many seeds it was noticed, and in what words; none: it was not.
@@ -136,7 +136,7 @@ pub struct Hunt {
 }
 
 /// Runs seeds with a planted bug until its checker notices, or `seeds_max` were tried.
-pub fn hunt(mutant: &'static Mutant, first: u64, seeds_max: u64) -> Hunt {
+pub fn hunt(mutant: &'static Mutant, first: u64, seeds_max: u64) -> MutantResult {
     let mut caught = None;
     for at in 0..seeds_max {
         let seed = first.wrapping_add(at);
@@ -147,14 +147,14 @@ pub fn hunt(mutant: &'static Mutant, first: u64, seeds_max: u64) -> Hunt {
             break;
         }
     }
-    Hunt { mutant, caught }
+    MutantResult { mutant, caught }
 }
 
 fn notice(mutant: &'static Mutant, seed: u64) -> Option<String> {
     if mutant.checker == REPEAT {
         return crate::repeats(seed, Some(mutant)).err();
     }
-    let outcome = run(seed, To::Nowhere, Checkers::only(mutant.checker), Some(mutant));
+    let outcome = run(seed, TraceTarget::Nowhere, Checkers::only(mutant.checker), Some(mutant));
     outcome.violation.map(|violation| violation.what)
 }
 
@@ -244,7 +244,7 @@ mutants! {
     "kept": "what arrived is handed out again" => Hears(hears::handed_again),
     "kept": "a late payload is kept" => Says(says::late_kept),
     "kept": "groups are delivered in part" => Told(|config| {
-        config.failures.groups = Groups::Partial;
+        config.failures.groups = GroupPolicy::Partial;
     }),
     "retries": "a good run is tried again" => Says(says::good_run_again),
     "retries": "every loss is blamed on the task" => Hears(hears::always_suspect),
@@ -300,9 +300,9 @@ mutants! {
         told.min = 0;
     })),
     "scaling": "runners go before it was quiet" => Told(|config| bounds(config, |told| {
-        told.quiet = Duration::ZERO;
+        told.idle_timeout = Duration::ZERO;
     })),
-    "scaling": "workers come in parts" => Told(|config| bounds(config, |told| told.together = 1)),
+    "scaling": "workers come in parts" => Told(|config| bounds(config, |told| told.runners_per_worker = 1)),
     "scaling": "the pool does not follow the work" => Told(|config| {
         if let Some(told) = config.scaling.take() {
             config.runners = told.fit(config.runners);
@@ -324,23 +324,23 @@ mutants! {
     "repeat": "chance from outside the seed" => Hears(hears::outside_chance),
 }
 
-fn bounds(config: &mut Config, change: impl Fn(&mut Scaling)) {
+fn bounds(config: &mut CoreConfig, change: impl Fn(&mut ScalingBounds)) {
     config.scaling.as_mut().map(change);
 }
 
-fn retries(config: &mut Config, retries: u32) {
+fn retries(config: &mut CoreConfig, retries: u32) {
     for rule in rules(config) {
         rule.retries = retries;
     }
 }
 
-fn batches_never_fail(config: &mut Config) {
+fn batches_never_fail(config: &mut CoreConfig) {
     for rule in rules(config) {
-        rule.then = Then::FailRun;
+        rule.then = OnExhausted::FailRun;
     }
 }
 
-fn rules(config: &mut Config) -> [&mut Rule; 5] {
+fn rules(config: &mut CoreConfig) -> [&mut FailureRule; 5] {
     let policy = &mut config.failures;
     [
         &mut policy.workflow,

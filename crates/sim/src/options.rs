@@ -4,27 +4,27 @@
 use std::time::Duration;
 
 use rollway_core::{
-    BatchPolicy, Config, DynamicTimeout, FailurePolicy, Groups, Limits, OverRollout, Rule, Scaling,
-    Supervision, Then,
+    BatchPolicy, CoreConfig, CoreLimits, DynamicTimeout, FailurePolicy, FailureRule, GroupPolicy,
+    OnExhausted, OverRollout, ScalingBounds, Supervision,
 };
 
-use crate::dice::Dice;
-use crate::faults::Faults;
+use crate::dice::SimRandom;
+use crate::faults::FaultPlan;
 
 /// Everything that is settled before a world begins.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct WorldOptions {
     /// What the core is told.
-    pub config: Config,
+    pub config: CoreConfig,
     /// What goes wrong.
-    pub faults: Faults,
+    pub faults: FaultPlan,
     /// How large and how fast everything is.
-    pub shape: Shape,
+    pub shape: WorldShape,
 }
 
 /// Sizes and speeds of a world.
 #[derive(Clone, Debug)]
-pub struct Shape {
+pub struct WorldShape {
     /// How long faults strike before the world is healed.
     pub length: Duration,
     /// How long a run usually takes.
@@ -57,22 +57,22 @@ pub struct Shape {
     pub repeats: u32,
 }
 
-impl Options {
+impl WorldOptions {
     /// Draws the options of a seed.
-    pub fn draw(dice: &mut Dice) -> Self {
-        let faults = Faults::draw(dice);
+    pub fn draw(dice: &mut SimRandom) -> Self {
+        let faults = FaultPlan::draw(dice);
         let max_timeout = dice.spread(millis(500), millis(20_000));
         let shape = shape(dice, max_timeout);
         let config = config(dice, max_timeout, &shape);
         let heartbeat =
             config.supervision.silence_timeout.map_or(millis(4_000), |timeout| timeout / 3);
-        Self { config, faults, shape: Shape { heartbeat, ..shape } }
+        Self { config, faults, shape: WorldShape { heartbeat, ..shape } }
     }
 }
 
-fn shape(dice: &mut Dice, max_timeout: Duration) -> Shape {
+fn shape(dice: &mut SimRandom, max_timeout: Duration) -> WorldShape {
     let run = max_timeout / dice.small(8, 200);
-    Shape {
+    WorldShape {
         length: dice.spread(millis(15_000), millis(400_000)),
         run,
         latency: dice.spread(millis(1), millis(20)),
@@ -91,9 +91,9 @@ fn shape(dice: &mut Dice, max_timeout: Duration) -> Shape {
     }
 }
 
-fn config(dice: &mut Dice, max_timeout: Duration, shape: &Shape) -> Config {
+fn config(dice: &mut SimRandom, max_timeout: Duration, shape: &WorldShape) -> CoreConfig {
     let runners = dice.small(1, 8);
-    Config {
+    CoreConfig {
         runners,
         scaling: scaling(dice, shape),
         max_repeat_times_per_runner: if dice.percent(60) { Some(dice.small(1, 4)) } else { None },
@@ -118,13 +118,13 @@ fn config(dice: &mut Dice, max_timeout: Duration, shape: &Shape) -> Config {
         supervision: supervision(dice),
         delivery_timeout: dice.spread(millis(500), millis(10_000)),
         limits: limits(dice, runners, shape),
-        records: dice.percent(75),
+        ledger: dice.percent(75),
         epoch: 0,
     }
 }
 
 /// In some worlds the number of runners follows the work.
-fn scaling(dice: &mut Dice, shape: &Shape) -> Option<Scaling> {
+fn scaling(dice: &mut SimRandom, shape: &WorldShape) -> Option<ScalingBounds> {
     if !dice.percent(30) {
         return None;
     }
@@ -132,15 +132,19 @@ fn scaling(dice: &mut Dice, shape: &Shape) -> Option<Scaling> {
     let min = dice.small(1, 3) * together;
     let max = min + dice.small(0, 3) * together;
     let quiet = dice.spread(shape.run, shape.length / 8);
-    Some(Scaling { min, max, together, quiet })
+    Some(ScalingBounds { min, max, runners_per_worker: together, idle_timeout: quiet })
 }
 
-fn failures(dice: &mut Dice) -> FailurePolicy {
+fn failures(dice: &mut SimRandom) -> FailurePolicy {
     let fails_batches = dice.percent(20);
-    let mut rule = |most| Rule {
+    let mut rule = |most| FailureRule {
         retries: dice.small(0, most),
         backoff: zero_or(dice, millis(10), millis(2_000)),
-        then: if fails_batches && dice.percent(40) { Then::FailBatch } else { Then::FailRun },
+        then: if fails_batches && dice.percent(40) {
+            OnExhausted::FailBatch
+        } else {
+            OnExhausted::FailRun
+        },
     };
     FailurePolicy {
         workflow: rule(3),
@@ -149,18 +153,18 @@ fn failures(dice: &mut Dice) -> FailurePolicy {
         model_unavailable: rule(6),
         invalid_output: rule(2),
         poison_limit: dice.small(1, 4),
-        groups: if dice.percent(30) { Groups::Whole } else { Groups::Partial },
+        groups: if dice.percent(30) { GroupPolicy::Whole } else { GroupPolicy::Partial },
     }
 }
 
-fn policy(dice: &mut Dice) -> BatchPolicy {
+fn policy(dice: &mut SimRandom) -> BatchPolicy {
     BatchPolicy {
         quorum_percent: if dice.percent(40) { Some(dice.small(0, 100) as u8) } else { None },
         success_min_percent: if dice.percent(25) { dice.small(1, 100) as u8 } else { 0 },
     }
 }
 
-fn supervision(dice: &mut Dice) -> Supervision {
+fn supervision(dice: &mut SimRandom) -> Supervision {
     let silence = dice.spread(millis(3_000), millis(15_000));
     let backoff = zero_or(dice, millis(10), millis(1_000));
     Supervision {
@@ -176,11 +180,11 @@ fn supervision(dice: &mut Dice) -> Supervision {
     }
 }
 
-fn limits(dice: &mut Dice, runners: u32, shape: &Shape) -> Limits {
+fn limits(dice: &mut SimRandom, runners: u32, shape: &WorldShape) -> CoreLimits {
     let mut tight = |percent: u32, low: u64, high: u64, wide: u64| {
         if dice.percent(percent) { dice.between(low, high) } else { wide }
     };
-    Limits {
+    CoreLimits {
         batches: tight(20, 1, 4, 60) as u32,
         open_tasks: tight(15, 4, 30, 10_000),
         runs_per_task: tight(10, 1, 6, 64) as u32,
@@ -195,7 +199,7 @@ fn limits(dice: &mut Dice, runners: u32, shape: &Shape) -> Limits {
     }
 }
 
-fn zero_or(dice: &mut Dice, low: Duration, high: Duration) -> Duration {
+fn zero_or(dice: &mut SimRandom, low: Duration, high: Duration) -> Duration {
     if dice.percent(30) { Duration::ZERO } else { dice.spread(low, high) }
 }
 

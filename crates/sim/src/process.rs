@@ -3,19 +3,19 @@
 
 use std::collections::BTreeMap;
 
-use rollway_core::{AttemptId, BatchKey, Life, Report, RunnerId, TaskId, Time};
+use rollway_core::{AttemptId, BatchKey, Incarnation, RunnerId, RunnerReport, TaskId, Time};
 
 /// All processes there ever were.
 #[derive(Debug, Default)]
-pub struct Processes(BTreeMap<(RunnerId, Life), Process>);
+pub struct Processes(BTreeMap<(RunnerId, Incarnation), SimProcess>);
 
 /// One life of a runner.
 #[derive(Debug)]
-pub struct Process {
+pub struct SimProcess {
     /// How far it is.
-    pub state: State,
+    pub state: ProcessState,
     /// What it is working on.
-    pub work: Option<Work>,
+    pub work: Option<ProcessWork>,
     /// The latest attempt it has heard of.
     pub last: Option<AttemptId>,
     /// Whether it is cut off.
@@ -28,7 +28,7 @@ pub struct Process {
 
 /// How far a process is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum ProcessState {
     /// It was ordered and is not up.
     Starting,
     /// It is up.
@@ -41,7 +41,7 @@ pub enum State {
 
 /// What a process works on.
 #[derive(Debug)]
-pub struct Work {
+pub struct ProcessWork {
     /// The attempt.
     pub attempt: AttemptId,
     /// The batch.
@@ -60,16 +60,16 @@ pub struct Work {
 #[derive(Debug)]
 pub struct Cut {
     /// What was said meanwhile; none: it is lost.
-    pub backlog: Option<Vec<Report>>,
+    pub backlog: Option<Vec<RunnerReport>>,
     /// Whether nobody can end it meanwhile, and if so, whether somebody has tried.
     pub unreachable: Option<bool>,
 }
 
 impl Processes {
     /// Adds a process.
-    pub fn add(&mut self, runner: RunnerId, life: Life, now: Time) {
-        let process = Process {
-            state: State::Starting,
+    pub fn add(&mut self, runner: RunnerId, life: Incarnation, now: Time) {
+        let process = SimProcess {
+            state: ProcessState::Starting,
             work: None,
             last: None,
             cut: None,
@@ -80,27 +80,27 @@ impl Processes {
     }
 
     /// Returns a process, dead or alive.
-    pub fn get(&self, runner: RunnerId, life: Life) -> Option<&Process> {
+    pub fn get(&self, runner: RunnerId, life: Incarnation) -> Option<&SimProcess> {
         self.0.get(&(runner, life))
     }
 
     /// Returns a process, dead or alive.
-    pub fn get_mut(&mut self, runner: RunnerId, life: Life) -> Option<&mut Process> {
+    pub fn get_mut(&mut self, runner: RunnerId, life: Incarnation) -> Option<&mut SimProcess> {
         self.0.get_mut(&(runner, life))
     }
 
     /// Returns a process that is up.
-    pub fn alive(&mut self, runner: RunnerId, life: Life) -> Option<&mut Process> {
-        self.get_mut(runner, life).filter(|process| process.state == State::Alive)
+    pub fn alive(&mut self, runner: RunnerId, life: Incarnation) -> Option<&mut SimProcess> {
+        self.get_mut(runner, life).filter(|process| process.state == ProcessState::Alive)
     }
 
     /// Iterates over all of them.
-    pub fn iter(&self) -> impl Iterator<Item = (RunnerId, Life, &Process)> {
+    pub fn iter(&self) -> impl Iterator<Item = (RunnerId, Incarnation, &SimProcess)> {
         self.0.iter().map(|((runner, life), process)| (*runner, *life, process))
     }
 
     /// Iterates over the lives whose processes are up.
-    pub fn up(&self) -> impl Iterator<Item = (RunnerId, Life, &Process)> {
-        self.iter().filter(|(.., process)| process.state == State::Alive)
+    pub fn up(&self) -> impl Iterator<Item = (RunnerId, Incarnation, &SimProcess)> {
+        self.iter().filter(|(.., process)| process.state == ProcessState::Alive)
     }
 }

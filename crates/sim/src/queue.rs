@@ -8,22 +8,22 @@ use rollway_core::Time;
 
 /// A queue of events.
 #[derive(Debug)]
-pub struct Queue<E> {
-    heap: BinaryHeap<Reverse<Entry<E>>>,
+pub struct EventQueue<E> {
+    heap: BinaryHeap<Reverse<QueueEntry<E>>>,
     planned: u64,
 }
 
-impl<E> Default for Queue<E> {
+impl<E> Default for EventQueue<E> {
     fn default() -> Self {
         Self { heap: BinaryHeap::new(), planned: 0 }
     }
 }
 
-impl<E> Queue<E> {
+impl<E> EventQueue<E> {
     /// Plans an event.
     pub fn plan(&mut self, at: Time, event: E) {
         self.planned += 1;
-        self.heap.push(Reverse(Entry { at, serial: self.planned, event }));
+        self.heap.push(Reverse(QueueEntry { at, serial: self.planned, event }));
     }
 
     /// Returns when the next event is due.
@@ -38,28 +38,28 @@ impl<E> Queue<E> {
 }
 
 #[derive(Debug)]
-struct Entry<E> {
+struct QueueEntry<E> {
     at: Time,
     serial: u64,
     event: E,
 }
 
-impl<E> Ord for Entry<E> {
+impl<E> Ord for QueueEntry<E> {
     fn cmp(&self, other: &Self) -> Ordering {
         (self.at, self.serial).cmp(&(other.at, other.serial))
     }
 }
 
-impl<E> PartialOrd for Entry<E> {
+impl<E> PartialOrd for QueueEntry<E> {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl<E> PartialEq for Entry<E> {
+impl<E> PartialEq for QueueEntry<E> {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
 
-impl<E> Eq for Entry<E> {}
+impl<E> Eq for QueueEntry<E> {}

@@ -10,13 +10,13 @@ pub type Origin = (BatchKey, TaskId, u32);
 
 /// The store: what it has for every run of every task of every batch.
 #[derive(Debug, Default)]
-pub struct Sink {
+pub struct SimSink {
     stored: BTreeMap<Origin, PayloadId>,
     /// Runs for which it was given two different payloads.
     pub conflicts: Vec<Origin>,
 }
 
-impl Sink {
+impl SimSink {
     /// Stores one payload under the run it comes from.
     pub fn store(&mut self, origin: Origin, payload: PayloadId) {
         let stored = *self.stored.entry(origin).or_insert(payload);

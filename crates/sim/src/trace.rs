@@ -21,13 +21,13 @@ use rollway_core::{Action, Input, Time};
 
 /// A trace.
 #[derive(Debug)]
-pub struct Trace {
-    to: To,
+pub struct SimTrace {
+    to: TraceTarget,
     hash: u64,
 }
 
 /// Where a trace goes.
-pub enum To {
+pub enum TraceTarget {
     /// Nowhere; there is no hash either.
     Nowhere,
     /// Into the hash.
@@ -36,7 +36,7 @@ pub enum To {
     Lines(Box<dyn io::Write + Send>),
 }
 
-impl fmt::Debug for To {
+impl fmt::Debug for TraceTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Nowhere => "Nowhere",
@@ -49,9 +49,9 @@ impl fmt::Debug for To {
 const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 const FNV_PRIME: u64 = 0x0100_0000_01b3;
 
-impl Trace {
+impl SimTrace {
     /// Returns an empty trace.
-    pub const fn new(to: To) -> Self {
+    pub const fn new(to: TraceTarget) -> Self {
         Self { to, hash: FNV_OFFSET }
     }
 
@@ -62,12 +62,12 @@ impl Trace {
 
     /// Adds an input.
     pub fn input(&mut self, step: u64, now: Time, input: &Input) {
-        self.add(step, now, '>', words::input_kind(input), words::About::Input(input));
+        self.add(step, now, '>', words::input_kind(input), words::TraceSubject::Input(input));
     }
 
     /// Adds an action.
     pub fn action(&mut self, step: u64, now: Time, action: &Action) {
-        self.add(step, now, '<', words::action_kind(action), words::About::Action(action));
+        self.add(step, now, '<', words::action_kind(action), words::TraceSubject::Action(action));
     }
 
     /// Adds what explorers say and hear, each with its number.
@@ -83,10 +83,10 @@ impl Trace {
     }
 
     fn add(&mut self, step: u64, now: Time, way: char, what: &str, about: impl fmt::Display) {
-        if matches!(self.to, To::Nowhere) {
+        if matches!(self.to, TraceTarget::Nowhere) {
             return;
         }
-        let time = Seconds(now);
+        let time = TraceSeconds(now);
         // Whoever was shown the lines may have seen enough; the hash goes on.
         let _ = writeln!(Hashing(self), "{step:>6} {time:>14} {way} {what:<14} {about}");
     }
@@ -103,40 +103,40 @@ pub fn action_kind(action: &Action) -> &'static str {
 }
 
 /// The kind of a record, as in the trace.
-pub fn record_kind(record: &rollway_core::Record) -> &'static str {
+pub fn record_kind(record: &rollway_core::LedgerRecord) -> &'static str {
     words::record_kind(record)
 }
 
 /// The kind of an answer, as in the trace.
-pub fn answer_kind(answer: &rollway_core::Answer) -> &'static str {
+pub fn answer_kind(answer: &rollway_core::Response) -> &'static str {
     words::answer_kind(answer)
 }
 
 /// The kind of a report, as in the trace.
-pub fn report_kind(report: &rollway_core::Report) -> &'static str {
+pub fn report_kind(report: &rollway_core::RunnerReport) -> &'static str {
     words::report_kind(report)
 }
 
-struct Hashing<'a>(&'a mut Trace);
+struct Hashing<'a>(&'a mut SimTrace);
 
 impl Write for Hashing<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         for byte in text.bytes() {
             self.0.hash = (self.0.hash ^ u64::from(byte)).wrapping_mul(FNV_PRIME);
         }
-        if let To::Lines(to) = &mut self.0.to
+        if let TraceTarget::Lines(to) = &mut self.0.to
             && to.write_all(text.as_bytes()).is_err()
         {
-            self.0.to = To::Hash;
+            self.0.to = TraceTarget::Hash;
         }
         Ok(())
     }
 }
 
 /// An instant, padded.
-struct Seconds(Time);
+struct TraceSeconds(Time);
 
-impl fmt::Display for Seconds {
+impl fmt::Display for TraceSeconds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let width = f.width().unwrap_or(0).saturating_sub(7);
         let nanos = self.0.as_nanos();

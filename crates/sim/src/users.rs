@@ -8,13 +8,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use rollway_core::{
-    Answer, BatchId, BatchKey, BatchKind, Input, Refusal, Request, RequestId, RunId, TaskId,
-    TaskSpec, Unresponsive, WorkflowId,
+    BatchId, BatchKey, BatchType, Input, Refusal, Request, RequestId, Response, RunId, TaskId,
+    TaskSpec, UnresponsivePolicy, WorkflowId,
 };
 
-use crate::book::{AttemptState, Batch};
+use crate::book::{AttemptState, ModelBatch};
 use crate::faults::Fault;
-use crate::world::{Event, World};
+use crate::world::{SimWorld, WorldEvent};
 
 /// Everybody who asks.
 #[derive(Debug, Default)]
@@ -60,17 +60,17 @@ enum Role {
 #[derive(Clone, Debug)]
 struct Mine {
     id: BatchId,
-    kind: BatchKind,
+    kind: BatchType,
     tries: u32,
 }
 
 /// What somebody does next.
-enum Next {
+enum NextUserAction {
     Ask(Request),
     Think,
 }
 
-impl World {
+impl SimWorld {
     /// Brings everybody in.
     pub(crate) fn open_users(&mut self) {
         let shape = self.shape.clone();
@@ -86,7 +86,7 @@ impl World {
                 let left = self.dice.small(1, shape.requests);
                 self.users.list.push(User { role, left, mine: Vec::new() });
                 let wait = self.dice.spread(Duration::from_millis(1), shape.think);
-                self.plan(wait, Event::Wake { user });
+                self.plan(wait, WorldEvent::Wake { user });
             }
         }
         if !self.dice.percent(10) {
@@ -113,16 +113,16 @@ impl World {
             Role::Operator => self.operate(),
         };
         match next {
-            Next::Ask(what) => {
+            NextUserAction::Ask(what) => {
                 self.ask(Some(user), what);
             }
-            Next::Think => self.think(user),
+            NextUserAction::Think => self.think(user),
         }
     }
 
     fn think(&mut self, user: usize) {
         let wait = self.dice.heavy(self.shape.think);
-        self.plan(wait, Event::Wake { user });
+        self.plan(wait, WorldEvent::Wake { user });
     }
 
     /// Makes a request.
@@ -140,11 +140,11 @@ impl World {
         }
         if user.is_some() && self.strikes(Fault::Withdrawal) {
             let wait = self.dice.heavy(self.shape.run);
-            self.plan(wait, Event::Withdraw { request });
+            self.plan(wait, WorldEvent::Withdraw { request });
         }
         if self.strikes(Fault::AskedTwice) {
             let wait = self.dice.spread(self.shape.latency, self.shape.run);
-            self.plan(wait, Event::AskAgain { request });
+            self.plan(wait, WorldEvent::AskAgain { request });
         }
         self.step(Input::Requested { request, what });
         request
@@ -153,7 +153,7 @@ impl World {
     /// Whoever asked goes away; they come back with something else.
     pub(crate) fn withdraw(&mut self, request: RequestId) {
         let open = self.book.open.contains_key(&request);
-        self.step(Input::Withdrawn { request });
+        self.step(Input::RequestAbandoned { request });
         if let Some(Some(user)) = self.users.asked.get(&request).copied()
             && open
         {
@@ -166,7 +166,7 @@ impl World {
     pub(crate) fn users_begin_anew(&mut self) {
         for (user, what) in std::mem::take(&mut self.users.unheard).into_values() {
             let wait = self.dice.spread(self.shape.latency, self.shape.think);
-            self.plan(wait, Event::AskAnew { user, what });
+            self.plan(wait, WorldEvent::AskAnew { user, what });
         }
     }
 
@@ -189,7 +189,7 @@ impl World {
     }
 
     /// Somebody is answered.
-    pub(crate) fn hear(&mut self, request: RequestId, answer: &Answer) {
+    pub(crate) fn hear(&mut self, request: RequestId, answer: &Response) {
         self.users.unheard.remove(&request);
         let Some(asked) = self.book.requests.get(&request) else { return };
         let what = asked.what.clone();
@@ -208,9 +208,9 @@ impl World {
     }
 
     /// Whoever closes the world remembers which batches cannot be finalized.
-    fn take_note(&mut self, what: &Request, answer: &Answer) {
+    fn take_note(&mut self, what: &Request, answer: &Response) {
         let Request::Finalize { batch, .. } = what else { return };
-        let Answer::Refused(refusal) = answer else { return };
+        let Response::Refused(refusal) = answer else { return };
         let hopeful = matches!(
             refusal,
             Refusal::TimedOut { .. } | Refusal::SinkFailed { .. } | Refusal::Limit { .. }
@@ -239,21 +239,21 @@ impl World {
         tasks
     }
 
-    fn kind(&mut self) -> BatchKind {
-        if self.dice.percent(75) { BatchKind::Train } else { BatchKind::Eval }
+    fn kind(&mut self) -> BatchType {
+        if self.dice.percent(75) { BatchType::Train } else { BatchType::Eval }
     }
 
     /// Returns a name for a batch: usually the next one, sometimes one that was used before.
-    fn new_name(&mut self, kind: BatchKind) -> BatchId {
+    fn new_name(&mut self, kind: BatchType) -> BatchId {
         if self.dice.percent(10) && !self.users.names.is_empty() {
             return self.dice.pick(&self.users.names).clone();
         }
         let step = self.users.next_step;
         match (kind, self.dice.below(10)) {
             (_, 0) => BatchId::from(format!("side-{step}").as_str()),
-            (BatchKind::Eval, _) => BatchId::from(format!("{step}/eval").as_str()),
-            (BatchKind::Train, 1) => BatchId::from(format!("{step}").as_str()),
-            (BatchKind::Train, _) => {
+            (BatchType::Eval, _) => BatchId::from(format!("{step}/eval").as_str()),
+            (BatchType::Train, 1) => BatchId::from(format!("{step}").as_str()),
+            (BatchType::Train, _) => {
                 self.users.next_step += 1;
                 BatchId::from(step)
             }
@@ -283,8 +283,8 @@ impl World {
         });
         let mut aims: Vec<_> = under_way.filter(|(.., runs)| !runs.is_empty()).collect();
         if aims.is_empty() || self.dice.percent(30) {
-            let tasks = |batch: &Batch| (0..batch.tasks.len() as u32).map(TaskId);
-            let runs = |task: TaskId, batch: &Batch| {
+            let tasks = |batch: &ModelBatch| (0..batch.tasks.len() as u32).map(TaskId);
+            let runs = |task: TaskId, batch: &ModelBatch| {
                 (0..batch.tasks[task.0 as usize].runs.len() as u32).collect::<Vec<_>>()
             };
             aims = (self.book.active.values())
@@ -303,7 +303,8 @@ impl World {
     }
 
     fn abort(&mut self, batch: BatchId) -> Request {
-        let unresponsive = *self.dice.pick(&[Unresponsive::Replace, Unresponsive::Wait]);
+        let unresponsive =
+            *self.dice.pick(&[UnresponsivePolicy::Replace, UnresponsivePolicy::Wait]);
         Request::Abort {
             batch,
             reason: self.message("changed my mind"),

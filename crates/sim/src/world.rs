@@ -14,47 +14,47 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rollway_core::{
-    Action, AttemptId, BatchKey, Delivery, FailureKind, Input, LeaseId, Life, PayloadId, Report,
-    Request, RequestId, RunnerId, Runs, TaskId, Time,
+    Action, AttemptId, BatchKey, DeliveryOutcome, FailureKind, Incarnation, Input, LeaseId,
+    PayloadId, Request, RequestId, RunRange, RunnerId, RunnerReport, TaskId, Time,
 };
 
-use crate::book::Book;
-use crate::checkers::{Checkers, Scene, Violation};
+use crate::book::ReferenceModel;
+use crate::checkers::{CheckContext, Checkers, Violation};
 use crate::coverage::Coverage;
-use crate::dice::Dice;
-use crate::faults::{Fault, Faults};
-use crate::ledger::Ledger;
-use crate::mutants::Subject;
-use crate::options::{Options, Shape};
+use crate::dice::SimRandom;
+use crate::faults::{Fault, FaultPlan};
+use crate::ledger::SimLedger;
+use crate::mutants::CoreSubject;
+use crate::options::{WorldOptions, WorldShape};
 use crate::process::Processes;
-use crate::queue::Queue;
-use crate::sink::{Origin, Sink};
-use crate::trace::Trace;
+use crate::queue::EventQueue;
+use crate::sink::{Origin, SimSink};
+use crate::trace::SimTrace;
 use crate::users::Users;
 
 /// No world takes as many inputs as this unless something goes round in circles.
-const INPUTS_MAX: u64 = 60_000;
+const MAX_INPUTS: u64 = 60_000;
 
 /// A world.
 #[derive(Debug)]
-pub struct World {
+pub struct SimWorld {
     pub(crate) now: Time,
-    pub(crate) dice: Dice,
-    pub(crate) faults: Faults,
-    pub(crate) shape: Shape,
-    pub(crate) queue: Queue<Event>,
-    pub(crate) subject: Subject,
-    pub(crate) book: Book,
+    pub(crate) dice: SimRandom,
+    pub(crate) faults: FaultPlan,
+    pub(crate) shape: WorldShape,
+    pub(crate) queue: EventQueue<WorldEvent>,
+    pub(crate) subject: CoreSubject,
+    pub(crate) book: ReferenceModel,
     pub(crate) processes: Processes,
-    pub(crate) sink: Sink,
-    pub(crate) ledger: Ledger,
+    pub(crate) sink: SimSink,
+    pub(crate) ledger: SimLedger,
     pub(crate) users: Users,
     /// Whether nothing goes wrong any more.
     pub(crate) healed: bool,
     /// What the tasks are like that were begun.
-    pub(crate) characters: BTreeMap<(BatchKey, TaskId), Character>,
+    pub(crate) characters: BTreeMap<(BatchKey, TaskId), TaskBehaviour>,
     checkers: Checkers,
-    trace: Trace,
+    trace: SimTrace,
     coverage: Coverage,
     violation: Option<Violation>,
     done: bool,
@@ -71,25 +71,25 @@ pub struct World {
 
 /// Something that is going to happen.
 #[derive(Clone, Debug)]
-pub(crate) enum Event {
+pub(crate) enum WorldEvent {
     /// A report arrives at the core.
-    Report { runner: RunnerId, life: Life, report: Report },
+    Report { runner: RunnerId, life: Incarnation, report: RunnerReport },
     /// An order arrives at a runner.
-    Order { runner: RunnerId, life: Life, order: Order },
+    Order { runner: RunnerId, life: Incarnation, order: RunnerOrder },
     /// A runner is up.
-    Started { runner: RunnerId, life: Life },
+    Started { runner: RunnerId, life: Incarnation },
     /// A runner dies, if it is still at this attempt.
-    Crash { runner: RunnerId, life: Life, attempt: Option<AttemptId>, suspect: bool },
+    Crash { runner: RunnerId, life: Incarnation, attempt: Option<AttemptId>, suspect: bool },
     /// A runner has been killed.
-    Killed { runner: RunnerId, life: Life },
+    Killed { runner: RunnerId, life: Incarnation },
     /// A runner says that it is alive.
-    Heartbeat { runner: RunnerId, life: Life },
+    Heartbeat { runner: RunnerId, life: Incarnation },
     /// A runner is no longer cut off.
-    Reconnect { runner: RunnerId, life: Life },
+    Reconnect { runner: RunnerId, life: Incarnation },
     /// A run ends.
-    RunDone { runner: RunnerId, life: Life, attempt: AttemptId, run: u32 },
+    RunDone { runner: RunnerId, life: Incarnation, attempt: AttemptId, run: u32 },
     /// A runner is done with an attempt.
-    AttemptDone { runner: RunnerId, life: Life, attempt: AttemptId },
+    AttemptDone { runner: RunnerId, life: Incarnation, attempt: AttemptId },
     /// The sink stores payloads, each with the run it comes from.
     Store { payloads: Vec<(Origin, PayloadId)> },
     /// What was being written to the ledger is safe.
@@ -97,7 +97,7 @@ pub(crate) enum Event {
     /// The coordinator is killed.
     CoordinatorCrash,
     /// The core hears of a delivery.
-    Delivered { lease: LeaseId, delivery: Delivery },
+    Delivered { lease: LeaseId, delivery: DeliveryOutcome },
     /// A user does the next thing.
     Wake { user: usize },
     /// A user goes away.
@@ -118,16 +118,16 @@ pub(crate) enum Event {
 
 /// An order under way to a runner.
 #[derive(Clone, Debug)]
-pub(crate) enum Order {
+pub(crate) enum RunnerOrder {
     /// Work.
-    Begin { attempt: AttemptId, batch: BatchKey, task: TaskId, runs: Runs },
+    Begin { attempt: AttemptId, batch: BatchKey, task: TaskId, runs: RunRange },
     /// Give up.
     Cancel { attempt: AttemptId },
 }
 
 /// What a task is like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Character {
+pub(crate) enum TaskBehaviour {
     /// It works.
     Sound,
     /// It kills whoever runs it.
@@ -138,7 +138,7 @@ pub(crate) enum Character {
 
 /// What became of a world.
 #[derive(Debug)]
-pub struct Outcome {
+pub struct WorldResult {
     /// What was found wrong.
     pub violation: Option<Violation>,
     /// How many inputs the core took.
@@ -148,30 +148,30 @@ pub struct Outcome {
     /// What came up.
     pub coverage: Coverage,
     /// Everything that went in and came out.
-    pub trace: Trace,
+    pub trace: SimTrace,
 }
 
-impl World {
+impl SimWorld {
     /// Makes a world as its options say.
     pub fn new(
-        options: Options,
-        dice: Dice,
-        subject: Subject,
+        options: WorldOptions,
+        dice: SimRandom,
+        subject: CoreSubject,
         checkers: Checkers,
-        trace: Trace,
+        trace: SimTrace,
     ) -> Self {
-        let Options { config, faults, shape } = options;
+        let WorldOptions { config, faults, shape } = options;
         Self {
             now: Time::ZERO,
             dice,
             faults,
             shape,
-            queue: Queue::default(),
+            queue: EventQueue::default(),
             subject,
-            book: Book::new(config),
+            book: ReferenceModel::new(config),
             processes: Processes::default(),
-            sink: Sink::default(),
-            ledger: Ledger::default(),
+            sink: SimSink::default(),
+            ledger: SimLedger::default(),
             users: Users::default(),
             healed: false,
             characters: BTreeMap::new(),
@@ -190,22 +190,22 @@ impl World {
     }
 
     /// Lets the world run until everything has ended or something is found wrong.
-    pub fn run(mut self) -> Outcome {
+    pub fn run(mut self) -> WorldResult {
         self.open_users();
-        self.plan(self.shape.length, Event::Heal);
+        self.plan(self.shape.length, WorldEvent::Heal);
         if self.faults.on(Fault::ReportBogus) || self.faults.on(Fault::IdleClock) {
-            self.plan(self.shape.think, Event::Mischief);
+            self.plan(self.shape.think, WorldEvent::Mischief);
         }
         if self.faults.on(Fault::CoordinatorCrash) {
             let wait = self.dice.spread(self.shape.run, self.shape.length / 2);
-            self.plan(wait, Event::CoordinatorCrash);
+            self.plan(wait, WorldEvent::CoordinatorCrash);
         }
         while self.violation.is_none() && !self.done {
             self.turn();
         }
         self.coverage.faults(&self.faults);
         self.coverage.counters(self.subject.core());
-        Outcome {
+        WorldResult {
             violation: self.violation,
             inputs: self.inputs,
             lasted: self.now,
@@ -217,8 +217,8 @@ impl World {
     /// Does the next thing: an event, or the passing of time. What happens at the instant of a
     /// deadline comes before it.
     fn turn(&mut self) {
-        if self.inputs >= INPUTS_MAX {
-            return self.give_up(format!("more than {INPUTS_MAX} inputs"));
+        if self.inputs >= MAX_INPUTS {
+            return self.give_up(format!("more than {MAX_INPUTS} inputs"));
         }
         let alarm = self.alarm();
         match (self.queue.next_at(), alarm) {
@@ -259,38 +259,42 @@ impl World {
         self.crash_if_due();
     }
 
-    fn happen(&mut self, event: Event) {
+    fn happen(&mut self, event: WorldEvent) {
         match event {
-            Event::Report { runner, life, report } => self.report_arrives(runner, life, report),
-            Event::Order { runner, life, order } => self.order_arrives(runner, life, order),
-            Event::Started { runner, life } => self.started(runner, life),
-            Event::Crash { runner, life, attempt, suspect } => {
+            WorldEvent::Report { runner, life, report } => {
+                self.report_arrives(runner, life, report)
+            }
+            WorldEvent::Order { runner, life, order } => self.order_arrives(runner, life, order),
+            WorldEvent::Started { runner, life } => self.started(runner, life),
+            WorldEvent::Crash { runner, life, attempt, suspect } => {
                 self.crash(runner, life, attempt, suspect);
             }
-            Event::Killed { runner, life } => self.killed(runner, life),
-            Event::Heartbeat { runner, life } => self.heartbeat(runner, life),
-            Event::Reconnect { runner, life } => self.reconnect(runner, life),
-            Event::RunDone { runner, life, attempt, run } => {
+            WorldEvent::Killed { runner, life } => self.killed(runner, life),
+            WorldEvent::Heartbeat { runner, life } => self.heartbeat(runner, life),
+            WorldEvent::Reconnect { runner, life } => self.reconnect(runner, life),
+            WorldEvent::RunDone { runner, life, attempt, run } => {
                 self.run_done(runner, life, attempt, run);
             }
-            Event::AttemptDone { runner, life, attempt } => {
+            WorldEvent::AttemptDone { runner, life, attempt } => {
                 self.attempt_done(runner, life, attempt);
             }
-            Event::Store { payloads } => self.store(&payloads),
-            Event::Written => self.written(),
-            Event::CoordinatorCrash => {
+            WorldEvent::Store { payloads } => self.store(&payloads),
+            WorldEvent::Written => self.written(),
+            WorldEvent::CoordinatorCrash => {
                 self.faults.note(Fault::CoordinatorCrash);
                 self.crashing = true;
             }
-            Event::Delivered { lease, delivery } => self.step(Input::Delivered { lease, delivery }),
-            Event::Wake { user } => self.wake_user(user),
-            Event::Withdraw { request } => self.withdraw(request),
-            Event::AskAgain { request } => self.ask_again(request),
-            Event::AskAnew { user, what } => self.ask_anew(user, what),
-            Event::Mischief => self.mischief(),
-            Event::Heal => self.heal(),
-            Event::Close => self.close(),
-            Event::TooLate => {
+            WorldEvent::Delivered { lease, delivery } => {
+                self.step(Input::DeliveryDone { lease, delivery })
+            }
+            WorldEvent::Wake { user } => self.wake_user(user),
+            WorldEvent::Withdraw { request } => self.withdraw(request),
+            WorldEvent::AskAgain { request } => self.ask_again(request),
+            WorldEvent::AskAnew { user, what } => self.ask_anew(user, what),
+            WorldEvent::Mischief => self.mischief(),
+            WorldEvent::Heal => self.heal(),
+            WorldEvent::Close => self.close(),
+            WorldEvent::TooLate => {
                 let left = self.left_undone().unwrap_or_default();
                 self.give_up(format!("still not done long after the world was healed: {left}"));
             }
@@ -304,7 +308,7 @@ impl World {
         }
         self.inputs += 1;
         let core = self.subject.core();
-        let disbelieved = core.counters().disbelieved.total();
+        let disbelieved = core.counters().ignored_reports.total();
         self.coverage.before(core);
         self.trace.input(self.inputs, self.now, &input);
         let mut actions = Vec::new();
@@ -313,9 +317,9 @@ impl World {
             self.trace.action(self.inputs, self.now, action);
         }
         let core = self.subject.core();
-        let believed = core.counters().disbelieved.total() == disbelieved;
+        let believed = core.counters().ignored_reports.total() == disbelieved;
         self.coverage.step(&input, &actions, core, &self.book.config);
-        let mut scene = Scene {
+        let mut scene = CheckContext {
             now: self.now,
             input: &input,
             actions: &actions,
@@ -346,11 +350,14 @@ impl World {
     }
 
     /// Shows the checkers everything as it is between two steps.
-    fn show(&mut self, look: impl FnOnce(&mut Checkers, &mut Scene<'_>) -> Option<Violation>) {
+    fn show(
+        &mut self,
+        look: impl FnOnce(&mut Checkers, &mut CheckContext<'_>) -> Option<Violation>,
+    ) {
         if self.violation.is_some() {
             return;
         }
-        let mut scene = Scene {
+        let mut scene = CheckContext {
             now: self.now,
             input: &Input::TimePassed,
             actions: &[],
@@ -369,7 +376,7 @@ impl World {
     }
 
     /// Plans an event.
-    pub(crate) fn plan(&mut self, after: Duration, event: Event) {
+    pub(crate) fn plan(&mut self, after: Duration, event: WorldEvent) {
         self.queue.plan(self.now.after(after), event);
     }
 

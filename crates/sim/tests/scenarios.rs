@@ -6,7 +6,7 @@ mod scenario;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use scenario::{Fault, Problem, play};
+use scenario::{ScenarioFault, ScenarioProblem, play};
 
 /// Explains the language and lists the scenarios; it is none itself.
 const INDEX: &str = "README.txt";
@@ -14,11 +14,13 @@ const INDEX: &str = "README.txt";
 #[test]
 fn every_scenario_goes_as_it_says() {
     let update = std::env::var_os("UPDATE_EXPECT").is_some_and(|value| value != "0");
-    let mut problems: Vec<Problem> = Vec::new();
+    let mut problems: Vec<ScenarioProblem> = Vec::new();
     for path in files() {
         let text = fs::read_to_string(&path).unwrap();
         let played = play(&name(&path), &text);
-        let blessed = |problem: &&Problem| update && matches!(problem.what, Fault::Different(_));
+        let blessed = |problem: &&ScenarioProblem| {
+            update && matches!(problem.what, ScenarioFault::Different(_))
+        };
         if played.problems.iter().any(|problem| blessed(&problem)) {
             fs::write(&path, &played.text).unwrap();
         }

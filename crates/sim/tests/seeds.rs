@@ -2,12 +2,12 @@
 
 use rollway_sim::checkers::Checkers;
 use rollway_sim::mutants::{MUTANTS, hunt};
-use rollway_sim::{To, explore, repeats, run_seed};
+use rollway_sim::{TraceTarget, explore, repeats, run_seed};
 
 #[test]
 fn worlds_come_to_a_good_end() {
     for seed in 0..50 {
-        let outcome = run_seed(seed, To::Nowhere);
+        let outcome = run_seed(seed, TraceTarget::Nowhere);
         let violation = outcome.violation.map(|violation| violation.to_string());
         assert_eq!(violation, None, "replay: rollway-sim --seed {seed} --trace");
     }
@@ -33,7 +33,7 @@ fn every_checker_notices_a_planted_bug() {
 #[test]
 fn explorers_come_to_a_good_end() {
     for seed in 0..300 {
-        let outcome = explore::run_seed(seed, To::Nowhere);
+        let outcome = explore::run_seed(seed, TraceTarget::Nowhere);
         let violation = outcome.violation.map(|violation| violation.to_string());
         assert_eq!(violation, None, "replay: rollway-sim --explorers --seed {seed} --trace");
     }
@@ -55,7 +55,7 @@ fn every_bug_planted_in_explorers_is_noticed() {
         let noticed = explore::mutants::hunt(mutant, 0, 1000).is_some();
         assert!(noticed, "{mutant:?} is not noticed");
     }
-    for checker in explore::checkers::Checkers::names() {
+    for checker in explore::checkers::ExploreCheckers::names() {
         let mut planted = explore::mutants::MUTANTS.iter();
         assert!(planted.any(|mutant| mutant.checker == checker), "no bug for {checker}");
     }

@@ -8,20 +8,20 @@ use rollway_config::SyncMethod;
 use serde::{Deserialize, Serialize};
 
 use super::error::SyncError;
-use super::message::Member;
+use super::message::MemberStatus;
 
 /// What the processes of a job tell each other in `synchronizer.json`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Card {
+pub(super) struct SyncAddressFile {
     pub(super) url: String,
     pub(super) secret: String,
     pub(super) job: String,
     pub(super) method: SyncMethod,
     /// Who has left, for whoever hosts it next.
     #[serde(default)]
-    pub(super) explorers: Vec<Member>,
+    pub(super) explorers: Vec<MemberStatus>,
     #[serde(default)]
-    pub(super) trainer: Option<Member>,
+    pub(super) trainer: Option<MemberStatus>,
 }
 
 /// Returns the file that tells where the synchronizer of a job is.
@@ -29,7 +29,7 @@ pub(super) fn file(job_dir: &Path) -> PathBuf {
     job_dir.join("synchronizer.json")
 }
 
-impl Card {
+impl SyncAddressFile {
     pub(super) fn read(path: &Path) -> Result<Option<Self>, SyncError> {
         match fs::read(path) {
             // It is written whole; what is no card is replaced by the next host.

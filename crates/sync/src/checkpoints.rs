@@ -8,7 +8,7 @@ use super::folder::{LATEST, weights};
 
 /// The newest weights of a source.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Newest {
+pub struct NewestWeights {
     /// Model version.
     pub version: u64,
     /// Folder of the weights, as the inference servers see it.
@@ -16,9 +16,9 @@ pub struct Newest {
 }
 
 /// A source of weights. Its methods block on disks.
-pub trait WeightSource: Debug + Send + Sync + 'static {
+pub trait WeightFinder: Debug + Send + Sync + 'static {
     /// Returns the newest weights. `None`: there are none yet.
-    fn newest(&self) -> io::Result<Option<Newest>>;
+    fn newest(&self) -> io::Result<Option<NewestWeights>>;
 
     /// Returns the folder whose changes announce newer weights, if there is one.
     fn folder(&self) -> Option<&Path> {
@@ -29,19 +29,19 @@ pub trait WeightSource: Debug + Send + Sync + 'static {
 /// A folder with checkpoints: `latest_state_dict_iteration.txt` names the last complete one, which
 /// is in `global_step_N`.
 #[derive(Clone, Debug)]
-pub struct Checkpoints {
+pub struct CheckpointFolder {
     folder: PathBuf,
 }
 
-impl Checkpoints {
+impl CheckpointFolder {
     /// Returns the source of a folder.
     pub fn new(folder: impl Into<PathBuf>) -> Self {
         Self { folder: folder.into() }
     }
 }
 
-impl WeightSource for Checkpoints {
-    fn newest(&self) -> io::Result<Option<Newest>> {
+impl WeightFinder for CheckpointFolder {
+    fn newest(&self) -> io::Result<Option<NewestWeights>> {
         let named = self.folder.join(LATEST);
         let text = match fs::read_to_string(&named) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -53,7 +53,7 @@ impl WeightSource for Checkpoints {
         })?;
         let path = weights(&self.folder, version);
         if is_folder(&path)? {
-            return Ok(Some(Newest { version, path }));
+            return Ok(Some(NewestWeights { version, path }));
         }
         let message = format!("{} names {}, which is no folder", named.display(), path.display());
         Err(io::Error::new(io::ErrorKind::NotFound, message))
@@ -79,17 +79,17 @@ mod tests {
     fn the_checkpoint_that_is_named_is_the_newest() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path();
-        let source = Checkpoints::new(root);
+        let source = CheckpointFolder::new(root);
         assert_eq!(source.newest().unwrap(), None);
         fs::create_dir_all(root.join("global_step_4/actor/huggingface")).unwrap();
         fs::create_dir_all(root.join("global_step_9")).unwrap();
         assert_eq!(source.newest().unwrap(), None, "incomplete without the file that names them");
         fs::write(root.join(LATEST), "4\n").unwrap();
         let path = root.join("global_step_4/actor/huggingface");
-        assert_eq!(source.newest().unwrap(), Some(Newest { version: 4, path }));
+        assert_eq!(source.newest().unwrap(), Some(NewestWeights { version: 4, path }));
         fs::write(root.join(LATEST), "9").unwrap();
         let path = root.join("global_step_9");
-        assert_eq!(source.newest().unwrap(), Some(Newest { version: 9, path }));
+        assert_eq!(source.newest().unwrap(), Some(NewestWeights { version: 9, path }));
         fs::write(root.join(LATEST), "10").unwrap();
         let error = source.newest().unwrap_err().to_string();
         assert!(error.contains("global_step_10"), "{error}");

@@ -35,11 +35,11 @@ impl SyncError {
 
 /// Why an answer is none.
 #[derive(Clone, Debug)]
-pub(super) enum Trouble {
+pub(super) enum SyncLinkError {
     /// The host is gone, or goes; in words.
     Gone(String),
     /// It said no.
     Refused(SyncError),
 }
 
-pub(super) type Said<T> = Result<T, Trouble>;
+pub(super) type SyncReply<T> = Result<T, SyncLinkError>;

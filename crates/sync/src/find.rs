@@ -16,24 +16,24 @@ use rollway_base::Secret;
 use tokio::net::{TcpListener, TcpSocket, lookup_host};
 use tokio::time::Instant;
 
-use super::address_file::{Card, file};
-use super::error::{SyncError, Trouble};
-use super::host::Host;
-use super::link::Link;
-use super::options::Options;
-use super::remote::Remote;
+use super::address_file::{SyncAddressFile, file};
+use super::error::{SyncError, SyncLinkError};
+use super::host::SyncServer;
+use super::link::SyncLink;
+use super::options::SynchronizerOptions;
+use super::remote::SyncClient;
 use rollway_base::net::advertised_url;
 
 /// The variable with a secret that processes on machines without the job's folder share.
 pub const SECRET: &str = "ROLLWAY_SYNCHRONIZER_SECRET";
 
 /// How long to wait between two looks for a host, at first and at most.
-const PAUSE: Duration = Duration::from_millis(10);
+const RETRY_DELAY: Duration = Duration::from_millis(10);
 const MAX_PAUSE: Duration = Duration::from_millis(300);
 
 /// How long somebody at the address of the synchronizer has to show that they know the secret: it
 /// is in a file that may just be written.
-const MAX_DOUBT: Duration = Duration::from_secs(3);
+const AUTH_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// How many connections may wait to be accepted.
 const BACKLOG: u32 = 1024;
@@ -50,17 +50,17 @@ enum Not {
 
 /// Finds the synchronizer or hosts it. `gone` says why the one before is none.
 pub(super) async fn find(
-    options: &Options,
+    options: &SynchronizerOptions,
     gone: Option<&str>,
     until: Instant,
-) -> Result<Link, SyncError> {
+) -> Result<SyncLink, SyncError> {
     let began = Instant::now();
-    let mut pause = PAUSE;
+    let mut pause = RETRY_DELAY;
     loop {
         let words = match attempt(options, gone.is_some()).await {
             Ok(link) => return Ok(link),
             Err(Not::Ever(error)) => return Err(error),
-            Err(Not::Sure(words)) if began.elapsed() >= MAX_DOUBT => {
+            Err(Not::Sure(words)) if began.elapsed() >= AUTH_TIMEOUT => {
                 return Err(SyncError::Address(words));
             }
             Err(Not::Yet(words) | Not::Sure(words)) => words,
@@ -75,9 +75,9 @@ pub(super) async fn find(
     }
 }
 
-async fn attempt(options: &Options, takes_over: bool) -> Result<Link, Not> {
+async fn attempt(options: &SynchronizerOptions, takes_over: bool) -> Result<SyncLink, Not> {
     let path = file(&options.job_dir);
-    let card = Card::read(&path).map_err(Not::Ever)?;
+    let card = SyncAddressFile::read(&path).map_err(Not::Ever)?;
     let known = match &options.secret {
         Some(secret) => Some(secret.clone()),
         None => secret(card.as_ref()).map_err(Not::Ever)?,
@@ -118,7 +118,7 @@ async fn attempt(options: &Options, takes_over: bool) -> Result<Link, Not> {
 }
 
 /// Returns the secret that somebody shared, or that is known from the card.
-fn secret(card: Option<&Card>) -> Result<Option<Secret>, SyncError> {
+fn secret(card: Option<&SyncAddressFile>) -> Result<Option<Secret>, SyncError> {
     let shared = std::env::var(SECRET).ok().filter(|text| !text.is_empty());
     let text = shared.or_else(|| card.map(|card| card.secret.clone()));
     let wrong = |error: &dyn std::fmt::Display| SyncError::Refused(error.to_string());
@@ -160,11 +160,11 @@ fn is_elsewhere(error: &io::Error) -> bool {
 
 /// Hosts it, and says where.
 fn host(
-    options: &Options,
+    options: &SynchronizerOptions,
     (listener, lock): (TcpListener, Option<File>),
     known: Option<Secret>,
-    left: Option<Card>,
-) -> Result<Link, Not> {
+    left: Option<SyncAddressFile>,
+) -> Result<SyncLink, Not> {
     let fail = |error: io::Error| Not::Ever(SyncError::Address(error.to_string()));
     let secret = known.map_or_else(Secret::random, Ok).map_err(fail)?;
     let address = listener.local_addr().map_err(fail)?;
@@ -173,7 +173,7 @@ fn host(
     fs::create_dir_all(&options.job_dir)
         .map_err(|error| Not::Ever(SyncError::file(&options.job_dir, &error)))?;
     let (explorers, trainer) = left.map(|card| (card.explorers, card.trainer)).unwrap_or_default();
-    let card = Card {
+    let card = SyncAddressFile {
         url,
         secret: secret.reveal().to_owned(),
         job: options.job.clone(),
@@ -182,12 +182,17 @@ fn host(
         trainer,
     };
     card.write(&path).map_err(Not::Ever)?;
-    let host = Host::start(options, listener, (card, path), secret, lock).map_err(Not::Ever)?;
-    Ok(Link::Here(Arc::new(host)))
+    let host =
+        SyncServer::start(options, listener, (card, path), secret, lock).map_err(Not::Ever)?;
+    Ok(SyncLink::Here(Arc::new(host)))
 }
 
 /// Joins the synchronizer at an address.
-async fn join(options: &Options, url: &str, secret: Option<&Secret>) -> Result<Link, Not> {
+async fn join(
+    options: &SynchronizerOptions,
+    url: &str,
+    secret: Option<&Secret>,
+) -> Result<SyncLink, Not> {
     let Some(secret) = secret else {
         return Err(Not::Yet(format!(
             "nobody knows the secret of the synchronizer at {url}: it is in {}, or give it in the \
@@ -195,7 +200,7 @@ async fn join(options: &Options, url: &str, secret: Option<&Secret>) -> Result<L
             file(&options.job_dir).display()
         )));
     };
-    match Remote::join(url, secret).await {
+    match SyncClient::join(url, secret).await {
         Ok(remote) => {
             let about = remote.about();
             if !options.job.is_empty() && !about.job.is_empty() && about.job != options.job {
@@ -205,15 +210,19 @@ async fn join(options: &Options, url: &str, secret: Option<&Secret>) -> Result<L
                     about.job, options.job
                 ))));
             }
-            Ok(Link::There(Arc::new(remote)))
+            Ok(SyncLink::There(Arc::new(remote)))
         }
-        Err(Trouble::Gone(why)) => Err(Not::Yet(why)),
-        Err(Trouble::Refused(error)) => Err(Not::Ever(error)),
+        Err(SyncLinkError::Gone(why)) => Err(Not::Yet(why)),
+        Err(SyncLinkError::Refused(error)) => Err(Not::Ever(error)),
     }
 }
 
 /// Joins whoever has the address that this process should listen at, if it is the synchronizer.
-async fn taken(options: &Options, address: &str, secret: Option<&Secret>) -> Result<Link, Not> {
+async fn taken(
+    options: &SynchronizerOptions,
+    address: &str,
+    secret: Option<&Secret>,
+) -> Result<SyncLink, Not> {
     let joined = join(options, &format!("http://{address}"), secret).await;
     joined.map_err(|not| match not {
         Not::Yet(why) => Not::Sure(format!(

@@ -21,18 +21,18 @@ const UNFINISHED: &str = ".tmp";
 /// What went wrong with which file.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {source}", path.display())]
-pub struct FolderError {
+pub struct WeightFolderError {
     /// Which one.
     pub path: PathBuf,
     /// What the operating system says.
     pub source: io::Error,
 }
 
-type Result<T> = std::result::Result<T, FolderError>;
+type Result<T> = std::result::Result<T, WeightFolderError>;
 
 /// Names the file that something went wrong with.
-pub fn failed(path: &Path) -> impl Fn(io::Error) -> FolderError {
-    move |source| FolderError { path: path.to_owned(), source }
+pub fn failed(path: &Path) -> impl Fn(io::Error) -> WeightFolderError {
+    move |source| WeightFolderError { path: path.to_owned(), source }
 }
 
 /// Returns the directory of the weights of a version.
@@ -68,13 +68,13 @@ pub fn latest(folder: &Path) -> Result<Option<u64>> {
 
 /// Weights that are being written. Nobody sees them before they are finished.
 #[derive(Debug)]
-pub struct Draft {
+pub struct WeightDraft {
     folder: PathBuf,
     version: u64,
     beside: PathBuf,
 }
 
-impl Draft {
+impl WeightDraft {
     /// Begins with an empty directory.
     pub fn begin(folder: &Path, version: u64) -> Result<Self> {
         let draft = Self::resume(folder, version);
@@ -99,7 +99,7 @@ impl Draft {
     /// the latest before [`announce`] says so.
     pub fn finish(self, is_full: bool) -> Result<PathBuf> {
         if is_full {
-            replace(&self.beside.join(FULL), b"")?;
+            write_atomic(&self.beside.join(FULL), b"")?;
         }
         for entry in fs::read_dir(&self.beside).map_err(failed(&self.beside))? {
             let path = entry.map_err(failed(&self.beside))?.path();
@@ -116,7 +116,7 @@ impl Draft {
 
 /// Says that the weights of a version are complete and the newest.
 pub fn announce(folder: &Path, version: u64) -> Result<()> {
-    replace(&folder.join(LATEST), format!("{version}\n").as_bytes())
+    write_atomic(&folder.join(LATEST), format!("{version}\n").as_bytes())
 }
 
 /// Writes weights, whole or not at all, and returns where they are.
@@ -129,7 +129,7 @@ pub fn write(folder: &Path, version: u64, bytes: &[u8], is_full: bool) -> Result
     if is_there {
         return Ok(place);
     }
-    let draft = Draft::begin(folder, version)?;
+    let draft = WeightDraft::begin(folder, version)?;
     let path = draft.path().join(MODEL);
     fs::write(&path, bytes).map_err(failed(&path))?;
     draft.finish(is_full)
@@ -192,7 +192,7 @@ pub fn sync(path: &Path) -> Result<()> {
 }
 
 /// Replaces a file. Whoever reads sees the earlier content, or the whole new one.
-pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
+pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<()> {
     let beside = path.with_extension("tmp");
     let written = File::create(&beside).and_then(|mut file| {
         file.write_all(bytes)?;

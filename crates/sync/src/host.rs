@@ -7,49 +7,50 @@ use std::time::Duration;
 
 use rollway_base::Secret;
 use rollway_config::SyncMethod;
-use rollway_core::rendezvous::{Left, Role};
+use rollway_core::rendezvous::{LeaveReason, MemberRole};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use super::address_file::Card;
+use super::address_file::SyncAddressFile;
 use super::error::SyncError;
-use super::hub::Hub;
-use super::message::{NewWeights, TrainerState};
-use super::options::Options;
+use super::hub::SyncDriver;
+use super::message::{NewWeightsMessage, TrainerProgress};
+use super::options::SynchronizerOptions;
 use super::routes;
-use super::store::Store;
-use super::watch::Watch;
+use super::store::WeightStore;
+use super::watch::FolderWatch;
 
 /// A synchronizer that this process hosts. It ends when it is dropped.
 #[derive(Debug)]
-pub(super) struct Host {
-    hub: Arc<Hub>,
+pub(super) struct SyncServer {
+    hub: Arc<SyncDriver>,
     url: String,
-    store: Arc<Store>,
+    store: Arc<WeightStore>,
     over: CancellationToken,
     /// Says that this process is the host, until it dies.
     lock: Option<File>,
 }
 
-impl Host {
+impl SyncServer {
     /// Serves at a listener.
     pub(super) fn start(
-        options: &Options,
+        options: &SynchronizerOptions,
         listener: TcpListener,
-        (card, path): (Card, PathBuf),
+        (card, path): (SyncAddressFile, PathBuf),
         secret: Secret,
         lock: Option<File>,
     ) -> Result<Self, SyncError> {
         let over = CancellationToken::new();
-        let hub = Hub::start(options.lease, first(), over.clone());
+        let hub = SyncDriver::start(options.lease, first(), over.clone());
         let url = card.url.clone();
         hub.remember(&card.explorers, card.trainer.as_ref());
-        let store = Arc::new(Store::open(options, Arc::clone(&hub), (card, path))?);
+        let store = Arc::new(WeightStore::open(options, Arc::clone(&hub), (card, path))?);
         store.look();
         if options.method == SyncMethod::Checkpoint {
             tokio::spawn(watch(Arc::clone(&store), over.clone()));
         }
-        let shared = routes::Shared::new(Arc::clone(&hub), Arc::clone(&store), secret, options);
+        let shared =
+            routes::SyncServerShared::new(Arc::clone(&hub), Arc::clone(&store), secret, options);
         routes::serve(listener, shared, over.clone());
         tracing::info!(url, job = options.job, "this process hosts the synchronizer");
         Ok(Self { hub, url, store, over, lock })
@@ -59,28 +60,32 @@ impl Host {
         &self.url
     }
 
-    pub(super) const fn hub(&self) -> &Arc<Hub> {
+    pub(super) const fn hub(&self) -> &Arc<SyncDriver> {
         &self.hub
     }
 
-    pub(super) fn enter(&self, role: Role, name: &str) -> Result<(u64, Duration), SyncError> {
+    pub(super) fn enter(&self, role: MemberRole, name: &str) -> Result<(u64, Duration), SyncError> {
         self.store.enter(role, name)
     }
 
-    pub(super) async fn leave(&self, seat: u64, how: &Left) {
+    pub(super) async fn leave(&self, seat: u64, how: &LeaveReason) {
         self.store.leave(seat, how).await;
     }
 
-    pub(super) async fn trainer(&self, seat: u64, state: TrainerState) -> bool {
+    pub(super) async fn trainer(&self, seat: u64, state: TrainerProgress) -> bool {
         self.store.trainer(seat, state).await
     }
 
-    pub(super) async fn publish(&self, version: u64, weights: NewWeights) -> Result<(), SyncError> {
+    pub(super) async fn publish(
+        &self,
+        version: u64,
+        weights: NewWeightsMessage,
+    ) -> Result<(), SyncError> {
         self.store.publish(version, weights).await
     }
 }
 
-impl Drop for Host {
+impl Drop for SyncServer {
     fn drop(&mut self) {
         self.over.cancel();
         self.store.forget();
@@ -98,9 +103,11 @@ fn first() -> u64 {
 }
 
 /// Tells of weights that come into the folder, for as long as there is a host.
-async fn watch(store: Arc<Store>, over: CancellationToken) {
+async fn watch(store: Arc<WeightStore>, over: CancellationToken) {
     let folder = store.folder().to_owned();
-    let Ok(watch) = tokio::task::spawn_blocking(move || Watch::new(&folder)).await else { return };
+    let Ok(watch) = tokio::task::spawn_blocking(move || FolderWatch::new(&folder)).await else {
+        return;
+    };
     loop {
         let is_well = store.look_apart().await;
         tokio::select! {

@@ -8,21 +8,25 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 use rollway_core::Time;
-use rollway_core::rendezvous::ExplorerState::{Here, Lost};
+use rollway_core::rendezvous::ExplorerPresence::{Lost, Present};
 use rollway_core::rendezvous::{
-    self as board, Ask, Beat, Board, Entered, Left, Outcome, Refused, Role, SeatId,
+    self as board, HeartbeatReply, JoinRefusal, Joined, LeaveReason, MemberId, MemberRole,
+    SyncCore, WaitId, WaitOutcome,
 };
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::message::{Asked, Member, Published, TrainerState, View, Waited, Want};
+use super::message::{
+    MemberStatus, PublishedWeights, SyncStatus, TrainerProgress, WaitStatus, WeightRequest,
+    WeightWaitResult,
+};
 
 /// The board with a clock. Everybody in this process shares it.
 #[derive(Debug)]
-pub(super) struct Hub {
+pub(super) struct SyncDriver {
     origin: Instant,
-    state: Mutex<State>,
+    state: Mutex<SyncDriverState>,
     /// Says that something is different from what it was.
     changed: watch::Sender<u64>,
     /// The host goes, and everybody looks for another.
@@ -30,26 +34,26 @@ pub(super) struct Hub {
 }
 
 #[derive(Debug)]
-struct State {
-    board: Board,
-    newest: Option<Published>,
-    answers: BTreeMap<Ask, Waiter>,
+struct SyncDriverState {
+    board: SyncCore,
+    newest: Option<PublishedWeights>,
+    answers: BTreeMap<WaitId, SyncWaiter>,
     /// The version that an explorer was told of last and may be loading.
     loading: BTreeMap<String, u64>,
 }
 
 /// Somebody who waits.
 #[derive(Debug)]
-struct Waiter {
+struct SyncWaiter {
     explorer: String,
-    answer: oneshot::Sender<Waited>,
+    answer: oneshot::Sender<WeightWaitResult>,
 }
 
-impl Hub {
+impl SyncDriver {
     /// Returns a hub, and keeps its time until it is over.
     pub(super) fn start(lease: Duration, first: u64, over: CancellationToken) -> Arc<Self> {
-        let board = Board::new(lease, first);
-        let state = Mutex::new(State {
+        let board = SyncCore::new(lease, first);
+        let state = Mutex::new(SyncDriverState {
             board,
             newest: None,
             answers: BTreeMap::new(),
@@ -81,7 +85,7 @@ impl Hub {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, SyncDriverState> {
         self.state.lock()
     }
 
@@ -96,7 +100,7 @@ impl Hub {
     }
 
     /// Changes the board, and answers those whose wait is over.
-    fn change<T>(&self, act: impl FnOnce(&mut Board, Time) -> T) -> T {
+    fn change<T>(&self, act: impl FnOnce(&mut SyncCore, Time) -> T) -> T {
         let mut state = self.state();
         let done = act(&mut state.board, self.now());
         state.answer();
@@ -105,38 +109,38 @@ impl Hub {
         done
     }
 
-    pub(super) fn enter(&self, role: Role, name: &str) -> Result<Entered, Refused> {
-        self.change(|board, now| board.enter(now, role, name))
+    pub(super) fn enter(&self, role: MemberRole, name: &str) -> Result<Joined, JoinRefusal> {
+        self.change(|board, now| board.join(now, role, name))
     }
 
     /// Remembers who had left when another process hosted the synchronizer.
-    pub(super) fn remember(&self, explorers: &[Member], trainer: Option<&Member>) {
-        let explorers = explorers.iter().map(|member| (Role::Explorer, member));
-        for (role, member) in explorers.chain(trainer.map(|member| (Role::Trainer, member))) {
-            let how = member.error.clone().map_or(Left::Done, Left::Failed);
+    pub(super) fn remember(&self, explorers: &[MemberStatus], trainer: Option<&MemberStatus>) {
+        let explorers = explorers.iter().map(|member| (MemberRole::Explorer, member));
+        for (role, member) in explorers.chain(trainer.map(|member| (MemberRole::Trainer, member))) {
+            let how = member.error.clone().map_or(LeaveReason::Done, LeaveReason::Failed);
             if let Ok(entered) = self.enter(role, &member.name) {
                 self.leave(entered.seat.0, &how);
             }
         }
     }
 
-    pub(super) fn beat(&self, seat: u64) -> Beat {
-        self.change(|board, now| board.beat(now, SeatId(seat)))
+    pub(super) fn beat(&self, seat: u64) -> HeartbeatReply {
+        self.change(|board, now| board.heartbeat(now, MemberId(seat)))
     }
 
-    pub(super) fn leave(&self, seat: u64, how: &Left) {
-        self.change(|board, now| board.leave(now, SeatId(seat), how));
+    pub(super) fn leave(&self, seat: u64, how: &LeaveReason) {
+        self.change(|board, now| board.leave(now, MemberId(seat), how));
     }
 
     /// Hears from the trainer what it is at; false if it is not the trainer.
-    pub(super) fn trainer(&self, seat: u64, state: TrainerState) -> bool {
+    pub(super) fn trainer(&self, seat: u64, state: TrainerProgress) -> bool {
         let state = match state {
-            TrainerState::Training => board::TrainerState::Training,
-            TrainerState::Idle { seen } => board::TrainerState::Idle { seen: Ask(seen) },
-            TrainerState::Done => board::TrainerState::Done,
-            TrainerState::Failed(why) => board::TrainerState::Failed(why),
+            TrainerProgress::Training => board::TrainerPresence::Training,
+            TrainerProgress::Idle { seen } => board::TrainerPresence::Idle { seen: WaitId(seen) },
+            TrainerProgress::Done => board::TrainerPresence::Done,
+            TrainerProgress::Failed(why) => board::TrainerPresence::Failed(why),
         };
-        self.change(|board, now| board.trainer(now, SeatId(seat), state))
+        self.change(|board, now| board.set_trainer_state(now, MemberId(seat), state))
     }
 
     /// Hears how many experiences an explorer has submitted, and says how many the others have.
@@ -145,9 +149,9 @@ impl Hub {
     }
 
     /// Tells everybody of weights; false if they are known.
-    pub(super) fn published(&self, published: Published) -> Result<bool, Refused> {
+    pub(super) fn published(&self, published: PublishedWeights) -> Result<bool, JoinRefusal> {
         let mut state = self.state();
-        let State { board, newest, .. } = &mut *state;
+        let SyncDriverState { board, newest, .. } = &mut *state;
         if newest.as_ref().is_some_and(|newest| newest.version == published.version) {
             // The same again, perhaps elsewhere.
             *newest = Some(published);
@@ -161,14 +165,18 @@ impl Hub {
         Ok(true)
     }
 
-    pub(super) fn newest(&self) -> Option<Published> {
+    pub(super) fn newest(&self) -> Option<PublishedWeights> {
         self.state().newest.clone()
     }
 
     /// Waits as an explorer; none if the host goes.
-    pub(super) async fn wait(self: &Arc<Self>, want: Want, waited: Duration) -> Option<Waited> {
-        let Want { explorer, have, at_least, demand, timeout } = want;
-        let want = board::Want { explorer, have, at_least, demand, timeout, waited };
+    pub(super) async fn wait(
+        self: &Arc<Self>,
+        want: WeightRequest,
+        waited: Duration,
+    ) -> Option<WeightWaitResult> {
+        let WeightRequest { explorer, have, at_least, demand, timeout } = want;
+        let want = board::WeightWait { explorer, have, at_least, demand, timeout, waited };
         let (answer, answered) = oneshot::channel();
         let ask = {
             let mut state = self.state();
@@ -177,13 +185,13 @@ impl Hub {
                 state.loading.remove(&explorer);
             }
             let ask = state.board.wait(self.now(), want);
-            state.answers.insert(ask, Waiter { explorer, answer });
+            state.answers.insert(ask, SyncWaiter { explorer, answer });
             state.answer();
             ask
         };
         self.changed.send_modify(|count| *count = count.wrapping_add(1));
         // Whoever stops waiting leaves nothing behind.
-        let _given_up = GivenUp(self, ask);
+        let _given_up = AbandonedWait(self, ask);
         tokio::select! {
             () = self.over.cancelled() => None,
             waited = answered => waited.ok(),
@@ -191,9 +199,13 @@ impl Hub {
     }
 
     /// Waits until those who wait are others than `since`, or time is up; none if the host goes.
-    pub(super) async fn asked(&self, since: Option<Asked>, timeout: Duration) -> Option<Asked> {
+    pub(super) async fn asked(
+        &self,
+        since: Option<WaitStatus>,
+        timeout: Duration,
+    ) -> Option<WaitStatus> {
         let look = || {
-            let asked = Asked::from(self.state().board.asked());
+            let asked = WaitStatus::from(self.state().board.asked());
             (asked, since.is_none_or(|since| since != asked))
         };
         self.until(look, timeout).await
@@ -226,17 +238,18 @@ impl Hub {
         }
     }
 
-    pub(super) fn view(&self) -> View {
+    pub(super) fn view(&self) -> SyncStatus {
         let loading = self.loading();
         let state = self.state();
-        View { loading, ..View::new(state.board.view(), state.newest.clone()) }
+        SyncStatus { loading, ..SyncStatus::new(state.board.view(), state.newest.clone()) }
     }
 
     /// Returns the versions that explorers may be loading.
     pub(super) fn loading(&self) -> Vec<u64> {
-        let State { board, loading, .. } = &mut *self.state();
-        let is_there =
-            |name: &String| board.explorer(name).is_some_and(|state| matches!(state, Here | Lost));
+        let SyncDriverState { board, loading, .. } = &mut *self.state();
+        let is_there = |name: &String| {
+            board.explorer(name).is_some_and(|state| matches!(state, Present | Lost))
+        };
         loading.retain(|name, _| is_there(name));
         loading.values().copied().collect()
     }
@@ -245,7 +258,7 @@ impl Hub {
     pub(super) fn is_done(&self) -> bool {
         let state = self.state();
         let trainer = state.board.view().trainer;
-        let is_done = trainer.is_some_and(|it| it.state == board::TrainerState::Done);
+        let is_done = trainer.is_some_and(|it| it.state == board::TrainerPresence::Done);
         is_done && state.board.explorers_left()
     }
 
@@ -255,22 +268,24 @@ impl Hub {
     }
 }
 
-impl State {
+impl SyncDriverState {
     /// Tells those whose wait is over what came of it.
     fn answer(&mut self) {
         for (ask, outcome) in self.board.outcomes() {
-            let Some(Waiter { explorer, answer }) = self.answers.remove(&ask) else { continue };
+            let Some(SyncWaiter { explorer, answer }) = self.answers.remove(&ask) else { continue };
             let newest = self.newest.clone();
             let waited = match outcome {
-                Outcome::New(_) => newest.map_or(Waited::NothingNew, Waited::New),
-                Outcome::NothingNew => Waited::NothingNew,
-                Outcome::TrainerDone(newer) => {
-                    Waited::TrainerDone(newest.filter(|_| newer.is_some()))
+                WaitOutcome::New(_) => {
+                    newest.map_or(WeightWaitResult::NothingNew, WeightWaitResult::New)
                 }
-                Outcome::TrainerFailed(why) => Waited::TrainerFailed(why),
-                Outcome::TimedOut(why) => Waited::TimedOut(why),
+                WaitOutcome::NothingNew => WeightWaitResult::NothingNew,
+                WaitOutcome::TrainerDone(newer) => {
+                    WeightWaitResult::TrainerDone(newest.filter(|_| newer.is_some()))
+                }
+                WaitOutcome::TrainerFailed(why) => WeightWaitResult::TrainerFailed(why),
+                WaitOutcome::TimedOut(why) => WeightWaitResult::TimedOut(why),
             };
-            if let Waited::New(told) | Waited::TrainerDone(Some(told)) = &waited
+            if let WeightWaitResult::New(told) | WeightWaitResult::TrainerDone(Some(told)) = &waited
                 && self.board.explorer(&explorer).is_some()
             {
                 self.loading.insert(explorer, told.version);
@@ -282,9 +297,9 @@ impl State {
 }
 
 /// Withdraws a wait when it is dropped.
-struct GivenUp<'a>(&'a Hub, Ask);
+struct AbandonedWait<'a>(&'a SyncDriver, WaitId);
 
-impl Drop for GivenUp<'_> {
+impl Drop for AbandonedWait<'_> {
     fn drop(&mut self) {
         let mut state = self.0.state();
         state.answers.remove(&self.1);

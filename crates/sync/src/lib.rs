@@ -35,12 +35,13 @@ mod synchronizer;
 pub mod watch;
 pub mod weights;
 
-pub use self::checkpoints::{Checkpoints, Newest, WeightSource};
+pub use self::checkpoints::{CheckpointFolder, NewestWeights, WeightFinder};
 pub use self::error::SyncError;
 pub use self::find::SECRET;
 pub use self::message::{
-    Asked, Location, Member, NewWeights, Published, TrainerState, View, Waited, Want,
+    MemberStatus, NewWeightsMessage, PublishedWeights, SyncStatus, TrainerProgress, WaitStatus,
+    WeightLocation, WeightRequest, WeightWaitResult,
 };
-pub use self::options::Options;
-pub use self::seat::Seat;
+pub use self::options::SynchronizerOptions;
+pub use self::seat::Membership;
 pub use self::synchronizer::Synchronizer;

@@ -3,21 +3,23 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rollway_core::rendezvous::{Beat, Left, Role};
+use rollway_core::rendezvous::{HeartbeatReply, LeaveReason, MemberRole};
 
-use super::error::{Said, Trouble};
-use super::host::Host;
-use super::message::{Asked, NewWeights, TrainerState, View, Waited, Want};
-use super::remote::Remote;
+use super::error::{SyncLinkError, SyncReply};
+use super::host::SyncServer;
+use super::message::{
+    NewWeightsMessage, SyncStatus, TrainerProgress, WaitStatus, WeightRequest, WeightWaitResult,
+};
+use super::remote::SyncClient;
 
 /// The way to the synchronizer.
 #[derive(Clone, Debug)]
-pub(super) enum Link {
-    Here(Arc<Host>),
-    There(Arc<Remote>),
+pub(super) enum SyncLink {
+    Here(Arc<SyncServer>),
+    There(Arc<SyncClient>),
 }
 
-impl Link {
+impl SyncLink {
     pub(super) fn url(&self) -> &str {
         match self {
             Self::Here(host) => host.url(),
@@ -34,21 +36,21 @@ impl Link {
     }
 
     /// Returns the number of a seat, and how long it is believed to be taken.
-    pub(super) async fn enter(&self, role: Role, name: &str) -> Said<(u64, Duration)> {
+    pub(super) async fn enter(&self, role: MemberRole, name: &str) -> SyncReply<(u64, Duration)> {
         match self {
-            Self::Here(host) => host.enter(role, name).map_err(Trouble::Refused),
+            Self::Here(host) => host.enter(role, name).map_err(SyncLinkError::Refused),
             Self::There(remote) => remote.enter(role, name).await,
         }
     }
 
-    pub(super) async fn beat(&self, seat: u64) -> Said<Beat> {
+    pub(super) async fn beat(&self, seat: u64) -> SyncReply<HeartbeatReply> {
         match self {
             Self::Here(host) => Ok(host.hub().beat(seat)),
             Self::There(remote) => remote.beat(seat).await,
         }
     }
 
-    pub(super) async fn leave(&self, seat: u64, how: Left) -> Said<()> {
+    pub(super) async fn leave(&self, seat: u64, how: LeaveReason) -> SyncReply<()> {
         match self {
             Self::Here(host) => {
                 host.leave(seat, &how).await;
@@ -58,7 +60,7 @@ impl Link {
         }
     }
 
-    pub(super) async fn trainer(&self, seat: u64, state: TrainerState) -> Said<bool> {
+    pub(super) async fn trainer(&self, seat: u64, state: TrainerProgress) -> SyncReply<bool> {
         match self {
             Self::Here(host) => Ok(host.trainer(seat, state).await),
             Self::There(remote) => remote.trainer(seat, state).await,
@@ -66,7 +68,7 @@ impl Link {
     }
 
     /// Says how many experiences an explorer has submitted; returns how many the others have.
-    pub(super) async fn submitted(&self, explorer: &str, experiences: u64) -> Said<u64> {
+    pub(super) async fn submitted(&self, explorer: &str, experiences: u64) -> SyncReply<u64> {
         match self {
             Self::Here(host) => Ok(host.hub().submitted(explorer, experiences)),
             Self::There(remote) => remote.submitted(explorer, experiences).await,
@@ -74,35 +76,45 @@ impl Link {
     }
 
     /// Waits; none if it is to be asked again.
-    pub(super) async fn wait(&self, want: Want, waited: Duration) -> Said<Option<Waited>> {
+    pub(super) async fn wait(
+        &self,
+        want: WeightRequest,
+        waited: Duration,
+    ) -> SyncReply<Option<WeightWaitResult>> {
         match self {
             Self::Here(host) => host.hub().wait(want, waited).await.map(Some).ok_or_else(goes),
             Self::There(remote) => remote.wait(want, waited).await,
         }
     }
 
-    pub(super) async fn asked(&self, since: Option<Asked>, timeout: Duration) -> Said<Asked> {
+    pub(super) async fn asked(
+        &self,
+        since: Option<WaitStatus>,
+        timeout: Duration,
+    ) -> SyncReply<WaitStatus> {
         match self {
             Self::Here(host) => host.hub().asked(since, timeout).await.ok_or_else(goes),
             Self::There(remote) => remote.asked(since, timeout).await,
         }
     }
 
-    pub(super) async fn explorers_left(&self, timeout: Duration) -> Said<bool> {
+    pub(super) async fn explorers_left(&self, timeout: Duration) -> SyncReply<bool> {
         match self {
             Self::Here(host) => host.hub().explorers_left(timeout).await.ok_or_else(goes),
             Self::There(remote) => remote.explorers_left(timeout).await,
         }
     }
 
-    pub(super) async fn publish(&self, version: u64, weights: NewWeights) -> Said<()> {
+    pub(super) async fn publish(&self, version: u64, weights: NewWeightsMessage) -> SyncReply<()> {
         match self {
-            Self::Here(host) => host.publish(version, weights).await.map_err(Trouble::Refused),
+            Self::Here(host) => {
+                host.publish(version, weights).await.map_err(SyncLinkError::Refused)
+            }
             Self::There(remote) => remote.publish(version, weights).await,
         }
     }
 
-    pub(super) async fn view(&self) -> Said<View> {
+    pub(super) async fn view(&self) -> SyncReply<SyncStatus> {
         match self {
             Self::Here(host) => Ok(host.hub().view()),
             Self::There(remote) => remote.view().await,
@@ -110,6 +122,6 @@ impl Link {
     }
 }
 
-fn goes() -> Trouble {
-    Trouble::Gone("the synchronizer of this process ends".to_owned())
+fn goes() -> SyncLinkError {
+    SyncLinkError::Gone("the synchronizer of this process ends".to_owned())
 }

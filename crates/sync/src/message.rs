@@ -10,26 +10,26 @@ use serde::{Deserialize, Serialize};
 
 /// Weights that were published.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Published {
+pub struct PublishedWeights {
     /// Their version: the trainer's step.
     pub version: u64,
     /// Where they are.
-    pub location: Location,
+    pub location: WeightLocation,
 }
 
 /// Where published weights are.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Location {
+pub enum WeightLocation {
     /// In a folder with `model.safetensors` or the like, as servers see it.
     Folder(PathBuf),
     /// At the trainer, which sends them over a group that all servers are members of.
-    Group(#[serde(with = "GroupText")] TransferGroup),
+    Group(#[serde(with = "TransferGroupJson")] TransferGroup),
 }
 
 /// Weights that are to be published.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NewWeights {
+pub enum NewWeightsMessage {
     /// They are in a folder, complete.
     Folder(PathBuf),
     /// The content of a safetensors file, to be kept by the synchronizer.
@@ -40,7 +40,7 @@ pub enum NewWeights {
 
 /// What an explorer waits for. It has delivered what it wants the trainer to have learned from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Want {
+pub struct WeightRequest {
     /// Its name.
     pub explorer: String,
     /// The version that it has.
@@ -54,21 +54,21 @@ pub struct Want {
     pub timeout: Duration,
 }
 
-impl Want {
+impl WeightRequest {
     /// Asks for the last weights of a trainer, whatever it is at meanwhile.
-    pub const LAST: u64 = board::Want::LAST;
+    pub const LAST: u64 = board::WeightWait::LAST;
 }
 
 /// What came of waiting.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Waited {
+pub enum WeightWaitResult {
     /// Newer weights.
-    New(Published),
+    New(PublishedWeights),
     /// The trainer has no newer ones and waits for experiences itself.
     NothingNew,
     /// The trainer is done. These were its last weights, if they are newer.
-    TrainerDone(Option<Published>),
+    TrainerDone(Option<PublishedWeights>),
     /// The trainer ended with an error, or stopped answering.
     TrainerFailed(String),
     /// Nothing happened in time; in words: who was there and what they did.
@@ -78,7 +78,7 @@ pub enum Waited {
 /// What a trainer is at.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum TrainerState {
+pub enum TrainerProgress {
     /// It makes a step.
     Training,
     /// It waits for experiences for its next step.
@@ -95,7 +95,7 @@ pub enum TrainerState {
 
 /// What a trainer should know of those who wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Asked {
+pub struct WaitStatus {
     /// The number of the last wait that began.
     pub ask: u64,
     /// How many waits are open.
@@ -106,22 +106,22 @@ pub struct Asked {
 
 /// Everybody, and what they are at.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct View {
+pub struct SyncStatus {
     /// The newest weights; none if there are none.
-    pub newest: Option<Published>,
+    pub newest: Option<PublishedWeights>,
     /// Explorers that ever came.
-    pub explorers: Vec<Member>,
+    pub explorers: Vec<MemberStatus>,
     /// The trainer; none if none ever came.
-    pub trainer: Option<Member>,
+    pub trainer: Option<MemberStatus>,
     /// Who waits.
-    pub asked: Asked,
+    pub asked: WaitStatus,
     /// Versions that explorers were told of and may be loading: they are not removed.
     pub loading: Vec<u64>,
 }
 
 /// Somebody who came.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Member {
+pub struct MemberStatus {
     /// Their name.
     pub name: String,
     /// `here`, `waiting`, `training`, `idle`, `done`, `failed` or `lost`.
@@ -131,22 +131,24 @@ pub struct Member {
     pub error: Option<String>,
 }
 
-impl View {
-    pub(super) fn new(view: board::View, newest: Option<Published>) -> Self {
-        let explorer = |it: board::ExplorerView| match it.state {
-            board::ExplorerState::Here if it.waiting > 0 => Member::new(it.name, "waiting"),
-            board::ExplorerState::Here => Member::new(it.name, "here"),
-            board::ExplorerState::Done => Member::new(it.name, "done"),
-            board::ExplorerState::Lost => Member::new(it.name, "lost"),
-            board::ExplorerState::Failed(why) => Member::failed(it.name, why),
+impl SyncStatus {
+    pub(super) fn new(view: board::SyncView, newest: Option<PublishedWeights>) -> Self {
+        let explorer = |it: board::ExplorerMember| match it.state {
+            board::ExplorerPresence::Present if it.waiting > 0 => {
+                MemberStatus::new(it.name, "waiting")
+            }
+            board::ExplorerPresence::Present => MemberStatus::new(it.name, "here"),
+            board::ExplorerPresence::Done => MemberStatus::new(it.name, "done"),
+            board::ExplorerPresence::Lost => MemberStatus::new(it.name, "lost"),
+            board::ExplorerPresence::Failed(why) => MemberStatus::failed(it.name, why),
         };
-        let trainer = |it: board::TrainerView| match it.state {
-            board::TrainerState::Here => Member::new(it.name, "here"),
-            board::TrainerState::Training => Member::new(it.name, "training"),
-            board::TrainerState::Idle { .. } => Member::new(it.name, "idle"),
-            board::TrainerState::Done => Member::new(it.name, "done"),
-            board::TrainerState::Lost => Member::new(it.name, "lost"),
-            board::TrainerState::Failed(why) => Member::failed(it.name, why),
+        let trainer = |it: board::TrainerMember| match it.state {
+            board::TrainerPresence::Here => MemberStatus::new(it.name, "here"),
+            board::TrainerPresence::Training => MemberStatus::new(it.name, "training"),
+            board::TrainerPresence::Idle { .. } => MemberStatus::new(it.name, "idle"),
+            board::TrainerPresence::Done => MemberStatus::new(it.name, "done"),
+            board::TrainerPresence::Lost => MemberStatus::new(it.name, "lost"),
+            board::TrainerPresence::Failed(why) => MemberStatus::failed(it.name, why),
         };
         Self {
             newest,
@@ -158,7 +160,7 @@ impl View {
     }
 }
 
-impl Member {
+impl MemberStatus {
     fn new(name: String, state: &str) -> Self {
         Self { name, state: state.to_owned(), error: None }
     }
@@ -168,8 +170,8 @@ impl Member {
     }
 }
 
-impl From<board::Asked> for Asked {
-    fn from(asked: board::Asked) -> Self {
+impl From<board::WaitSummary> for WaitStatus {
+    fn from(asked: board::WaitSummary) -> Self {
         Self { ask: asked.ask.0, waiting: asked.waiting, wanted: asked.wanted }
     }
 }
@@ -177,7 +179,7 @@ impl From<board::Asked> for Asked {
 /// How a group is written.
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "TransferGroup")]
-pub(super) struct GroupText {
+pub(super) struct TransferGroupJson {
     master_address: String,
     master_port: u16,
     world_size: u32,
@@ -205,19 +207,19 @@ mod tensors {
     use super::TensorText;
 
     #[derive(Serialize)]
-    struct Given<'a>(#[serde(with = "TensorText")] &'a TensorSpec);
+    struct GrantedWait<'a>(#[serde(with = "TensorText")] &'a TensorSpec);
 
     #[derive(Deserialize)]
-    struct Taken(#[serde(with = "TensorText")] TensorSpec);
+    struct TakenWeights(#[serde(with = "TensorText")] TensorSpec);
 
     pub(super) fn serialize<S: Serializer>(all: &[TensorSpec], to: S) -> Result<S::Ok, S::Error> {
-        to.collect_seq(all.iter().map(Given))
+        to.collect_seq(all.iter().map(GrantedWait))
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(
         from: D,
     ) -> Result<Vec<TensorSpec>, D::Error> {
-        let taken = Vec::<Taken>::deserialize(from)?;
+        let taken = Vec::<TakenWeights>::deserialize(from)?;
         Ok(taken.into_iter().map(|it| it.0).collect())
     }
 }

@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How a synchronizer is hosted or found.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct SynchronizerOptions {
     /// The job's folder.
     pub job_dir: PathBuf,
     /// The job's name, so that nobody joins another's.
@@ -37,7 +37,7 @@ pub struct Options {
     pub secret: Option<Secret>,
 }
 
-impl Options {
+impl SynchronizerOptions {
     /// Returns what a checked configuration says.
     pub fn of(config: &Config) -> Self {
         let parts = [&config.project, &config.group, &config.name];

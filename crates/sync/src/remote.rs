@@ -7,19 +7,23 @@ use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use reqwest::{Body, Client, Method, StatusCode};
 use rollway_base::Secret;
 use rollway_config::SyncMethod;
-use rollway_core::rendezvous::{Beat, Left, Role};
+use rollway_core::rendezvous::{HeartbeatReply, LeaveReason, MemberRole};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::client::http_client;
-use super::error::{Said, SyncError, Trouble};
-use super::message::{Asked, Location, NewWeights, TrainerState, View, Waited, Want};
+use super::error::{SyncError, SyncLinkError, SyncReply};
+use super::message::{
+    NewWeightsMessage, SyncStatus, TrainerProgress, WaitStatus, WeightLocation, WeightRequest,
+    WeightWaitResult,
+};
 use super::routes::{
-    About, Enter, Entered, Leave, POLL, Publish, Refusal, Seated, Since, Submitted, Tell, Wait,
+    Enter, JobIdentity, JoinReply, LONG_POLL_TIMEOUT, Leave, MemberRef, Publish, Since, Submitted,
+    SyncErrorBody, TrainerStateRequest, Wait,
 };
 
 /// How long it may take to be connected.
-const CONNECT: Duration = Duration::from_secs(3);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// How long an answer may take, beyond what is waited for.
 const SLACK: Duration = Duration::from_secs(20);
@@ -29,28 +33,28 @@ const PUSH: Duration = Duration::from_secs(3600);
 
 /// The synchronizer in another process.
 #[derive(Debug)]
-pub(super) struct Remote {
+pub(super) struct SyncClient {
     url: String,
     client: Client,
-    about: About,
+    about: JobIdentity,
 }
 
-impl Remote {
+impl SyncClient {
     /// Joins the synchronizer at an address, if there is one.
-    pub(super) async fn join(url: &str, secret: &Secret) -> Said<Self> {
+    pub(super) async fn join(url: &str, secret: &Secret) -> SyncReply<Self> {
         let url = url.trim_end_matches('/').to_owned();
-        let refused = |why: String| Trouble::Refused(SyncError::Address(why));
+        let refused = |why: String| SyncLinkError::Refused(SyncError::Address(why));
         let mut headers = HeaderMap::new();
         let mut bearer = HeaderValue::from_str(&format!("Bearer {}", secret.reveal()))
             .map_err(|_| refused("the secret has letters that no header can carry".to_owned()))?;
         bearer.set_sensitive(true);
         headers.insert(AUTHORIZATION, bearer);
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        let client = http_client(&url, headers, CONNECT)
+        let client = http_client(&url, headers, CONNECT_TIMEOUT)
             .map_err(|error| refused(format!("{url}: {error}")))?;
-        let about = About { job: String::new(), method: SyncMethod::default() };
+        let about = JobIdentity { job: String::new(), method: SyncMethod::default() };
         let remote = Self { url, client, about };
-        let about = remote.ask(Method::GET, "/v1/job", &(), CONNECT).await?;
+        let about = remote.ask(Method::GET, "/v1/job", &(), CONNECT_TIMEOUT).await?;
         Ok(Self { about, ..remote })
     }
 
@@ -58,11 +62,11 @@ impl Remote {
         &self.url
     }
 
-    pub(super) const fn about(&self) -> &About {
+    pub(super) const fn about(&self) -> &JobIdentity {
         &self.about
     }
 
-    async fn post<T: DeserializeOwned>(&self, path: &str, call: &impl Serialize) -> Said<T> {
+    async fn post<T: DeserializeOwned>(&self, path: &str, call: &impl Serialize) -> SyncReply<T> {
         self.ask(Method::POST, path, call, SLACK).await
     }
 
@@ -72,9 +76,9 @@ impl Remote {
         path: &str,
         call: &impl Serialize,
         timeout: Duration,
-    ) -> Said<T> {
+    ) -> SyncReply<T> {
         let body = serde_json::to_vec(call)
-            .map_err(|error| Trouble::Refused(SyncError::Refused(error.to_string())))?;
+            .map_err(|error| SyncLinkError::Refused(SyncError::Refused(error.to_string())))?;
         self.send(method, path, Body::from(body), timeout).await
     }
 
@@ -84,10 +88,10 @@ impl Remote {
         path: &str,
         body: Body,
         timeout: Duration,
-    ) -> Said<T> {
+    ) -> SyncReply<T> {
         let url = format!("{}{path}", self.url);
         let gone = |error: reqwest::Error| {
-            Trouble::Gone(format!(
+            SyncLinkError::Gone(format!(
                 "no synchronizer answers at {}: {}",
                 self.url,
                 rollway_base::error_chain(&error)
@@ -99,64 +103,71 @@ impl Remote {
         let bytes = answer.bytes().await.map_err(gone)?;
         if status.is_success() {
             let strange = |error| {
-                Trouble::Gone(format!("{} does not speak like a synchronizer: {error}", self.url))
+                SyncLinkError::Gone(format!(
+                    "{} does not speak like a synchronizer: {error}",
+                    self.url
+                ))
             };
             return serde_json::from_slice(&bytes).map_err(strange);
         }
-        let said: Option<Refusal> = serde_json::from_slice(&bytes).ok();
+        let said: Option<SyncErrorBody> = serde_json::from_slice(&bytes).ok();
         Err(match (status, said) {
             (StatusCode::SERVICE_UNAVAILABLE | StatusCode::UNAUTHORIZED, Some(said)) => {
-                Trouble::Gone(format!("{}: {}", self.url, said.error))
+                SyncLinkError::Gone(format!("{}: {}", self.url, said.error))
             }
             (_, Some(said)) if said.kind == "weights" => {
-                Trouble::Refused(SyncError::Weights(said.error))
+                SyncLinkError::Refused(SyncError::Weights(said.error))
             }
-            (_, Some(said)) => Trouble::Refused(SyncError::Refused(said.error)),
-            (_, None) => Trouble::Gone(format!(
+            (_, Some(said)) => SyncLinkError::Refused(SyncError::Refused(said.error)),
+            (_, None) => SyncLinkError::Gone(format!(
                 "{} is no synchronizer: it answers {status} to {path}",
                 self.url
             )),
         })
     }
 
-    pub(super) async fn enter(&self, role: Role, name: &str) -> Said<(u64, Duration)> {
+    pub(super) async fn enter(&self, role: MemberRole, name: &str) -> SyncReply<(u64, Duration)> {
         let role = match role {
-            Role::Explorer => "explorer",
-            Role::Trainer => "trainer",
+            MemberRole::Explorer => "explorer",
+            MemberRole::Trainer => "trainer",
         };
         let call = Enter { role: role.to_owned(), name: name.to_owned() };
-        let entered: Entered = self.post("/v1/enter", &call).await?;
-        Ok((entered.seat, Duration::try_from_secs_f64(entered.lease).unwrap_or(POLL)))
+        let entered: JoinReply = self.post("/v1/enter", &call).await?;
+        Ok((entered.seat, Duration::try_from_secs_f64(entered.lease).unwrap_or(LONG_POLL_TIMEOUT)))
     }
 
-    pub(super) async fn beat(&self, seat: u64) -> Said<Beat> {
-        let beat: String = self.post("/v1/beat", &Seated { seat }).await?;
+    pub(super) async fn beat(&self, seat: u64) -> SyncReply<HeartbeatReply> {
+        let beat: String = self.post("/v1/beat", &MemberRef { seat }).await?;
         Ok(match beat.as_str() {
-            "known" => Beat::Known,
-            "replaced" => Beat::Replaced,
-            _ => Beat::Unknown,
+            "known" => HeartbeatReply::Known,
+            "replaced" => HeartbeatReply::Replaced,
+            _ => HeartbeatReply::Unknown,
         })
     }
 
-    pub(super) async fn leave(&self, seat: u64, how: Left) -> Said<()> {
+    pub(super) async fn leave(&self, seat: u64, how: LeaveReason) -> SyncReply<()> {
         let (how, message) = match how {
-            Left::Done => ("done", String::new()),
-            Left::Failed(why) => ("failed", why),
-            Left::Silent => ("silent", String::new()),
+            LeaveReason::Done => ("done", String::new()),
+            LeaveReason::Failed(why) => ("failed", why),
+            LeaveReason::TimedOut => ("silent", String::new()),
         };
         self.post("/v1/leave", &Leave { seat, how: how.to_owned(), message }).await
     }
 
-    pub(super) async fn trainer(&self, seat: u64, state: TrainerState) -> Said<bool> {
-        self.post("/v1/trainer", &Tell { seat, state }).await
+    pub(super) async fn trainer(&self, seat: u64, state: TrainerProgress) -> SyncReply<bool> {
+        self.post("/v1/trainer", &TrainerStateRequest { seat, state }).await
     }
 
-    pub(super) async fn submitted(&self, explorer: &str, experiences: u64) -> Said<u64> {
+    pub(super) async fn submitted(&self, explorer: &str, experiences: u64) -> SyncReply<u64> {
         let call = Submitted { explorer: explorer.to_owned(), experiences };
         self.post("/v1/submitted", &call).await
     }
 
-    pub(super) async fn wait(&self, want: Want, waited: Duration) -> Said<Option<Waited>> {
+    pub(super) async fn wait(
+        &self,
+        want: WeightRequest,
+        waited: Duration,
+    ) -> SyncReply<Option<WeightWaitResult>> {
         let call = Wait {
             explorer: want.explorer,
             have: want.have,
@@ -165,32 +176,36 @@ impl Remote {
             timeout: want.timeout.as_secs_f64(),
             waited: waited.as_secs_f64(),
         };
-        self.ask(Method::POST, "/v1/wait", &call, POLL + SLACK).await
+        self.ask(Method::POST, "/v1/wait", &call, LONG_POLL_TIMEOUT + SLACK).await
     }
 
-    pub(super) async fn asked(&self, since: Option<Asked>, timeout: Duration) -> Said<Asked> {
+    pub(super) async fn asked(
+        &self,
+        since: Option<WaitStatus>,
+        timeout: Duration,
+    ) -> SyncReply<WaitStatus> {
         let call = Since { since, timeout: timeout.as_secs_f64() };
-        self.ask(Method::POST, "/v1/asked", &call, POLL + SLACK).await
+        self.ask(Method::POST, "/v1/asked", &call, LONG_POLL_TIMEOUT + SLACK).await
     }
 
-    pub(super) async fn explorers_left(&self, timeout: Duration) -> Said<bool> {
+    pub(super) async fn explorers_left(&self, timeout: Duration) -> SyncReply<bool> {
         let call = Since { since: None, timeout: timeout.as_secs_f64() };
-        self.ask(Method::POST, "/v1/left", &call, POLL + SLACK).await
+        self.ask(Method::POST, "/v1/left", &call, LONG_POLL_TIMEOUT + SLACK).await
     }
 
-    pub(super) async fn publish(&self, version: u64, weights: NewWeights) -> Said<()> {
+    pub(super) async fn publish(&self, version: u64, weights: NewWeightsMessage) -> SyncReply<()> {
         let location = match weights {
-            NewWeights::Bytes(bytes) => {
+            NewWeightsMessage::Bytes(bytes) => {
                 let path = format!("/v1/weights/{version}");
                 return self.send(Method::PUT, &path, Body::from(bytes), PUSH).await;
             }
-            NewWeights::Folder(path) => Location::Folder(whole(&path)),
-            NewWeights::Group(group) => Location::Group(group),
+            NewWeightsMessage::Folder(path) => WeightLocation::Folder(whole(&path)),
+            NewWeightsMessage::Group(group) => WeightLocation::Group(group),
         };
         self.post("/v1/publish", &Publish { version, location }).await
     }
 
-    pub(super) async fn view(&self) -> Said<View> {
+    pub(super) async fn view(&self) -> SyncReply<SyncStatus> {
         self.ask(Method::GET, "/v1/view", &(), SLACK).await
     }
 }

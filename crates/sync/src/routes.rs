@@ -18,7 +18,7 @@ use bytes::Bytes;
 use futures_util::StreamExt as _;
 use rollway_base::Secret;
 use rollway_config::SyncMethod;
-use rollway_core::rendezvous::{Beat, Left, Role};
+use rollway_core::rendezvous::{HeartbeatReply, LeaveReason, MemberRole};
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -26,14 +26,16 @@ use tokio_util::sync::CancellationToken;
 
 use super::error::SyncError;
 use super::folder::MODEL;
-use super::hub::Hub;
-use super::message::{Asked, Location, NewWeights, TrainerState, Waited, Want};
-use super::options::Options;
-use super::store::Store;
+use super::hub::SyncDriver;
+use super::message::{
+    NewWeightsMessage, TrainerProgress, WaitStatus, WeightLocation, WeightRequest, WeightWaitResult,
+};
+use super::options::SynchronizerOptions;
+use super::store::WeightStore;
 
 /// How long one call waits: whoever waits longer asks again, so that either side notices that the
 /// other is gone.
-pub(super) const POLL: Duration = Duration::from_secs(20);
+pub(super) const LONG_POLL_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The longest message that is no weights: a group may have many tensors.
 const MAX_MESSAGE: usize = 16 << 20;
@@ -49,16 +51,16 @@ const PIECES: usize = 16;
 
 /// What all calls work with.
 #[derive(Debug)]
-pub(super) struct Shared {
-    hub: Arc<Hub>,
-    store: Arc<Store>,
+pub(super) struct SyncServerShared {
+    hub: Arc<SyncDriver>,
+    store: Arc<WeightStore>,
     secret: Secret,
-    about: About,
+    about: JobIdentity,
 }
 
 /// Which job a synchronizer is of.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct About {
+pub(super) struct JobIdentity {
     pub(super) job: String,
     pub(super) method: SyncMethod,
 }
@@ -70,14 +72,14 @@ pub(super) struct Enter {
 }
 
 #[derive(Serialize, Deserialize)]
-pub(super) struct Entered {
+pub(super) struct JoinReply {
     pub(super) seat: u64,
     /// Seconds within which the next beat has to come.
     pub(super) lease: f64,
 }
 
 #[derive(Serialize, Deserialize)]
-pub(super) struct Seated {
+pub(super) struct MemberRef {
     pub(super) seat: u64,
 }
 
@@ -91,9 +93,9 @@ pub(super) struct Leave {
 }
 
 #[derive(Serialize, Deserialize)]
-pub(super) struct Tell {
+pub(super) struct TrainerStateRequest {
     pub(super) seat: u64,
-    pub(super) state: TrainerState,
+    pub(super) state: TrainerProgress,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -119,41 +121,41 @@ pub(super) struct Wait {
 #[derive(Serialize, Deserialize)]
 pub(super) struct Since {
     #[serde(default)]
-    pub(super) since: Option<Asked>,
+    pub(super) since: Option<WaitStatus>,
     pub(super) timeout: f64,
 }
 
 #[derive(Serialize, Deserialize)]
 pub(super) struct Publish {
     pub(super) version: u64,
-    pub(super) location: Location,
+    pub(super) location: WeightLocation,
 }
 
 /// What is said instead of an answer.
 #[derive(Serialize, Deserialize)]
-pub(super) struct Refusal {
+pub(super) struct SyncErrorBody {
     pub(super) error: String,
     /// `refused`, `weights` or `file`.
     pub(super) kind: String,
 }
 
-type Shares = State<Arc<Shared>>;
+type Shares = State<Arc<SyncServerShared>>;
 type Reply<T> = Result<Json<T>, Response>;
 
-impl Shared {
+impl SyncServerShared {
     pub(super) fn new(
-        hub: Arc<Hub>,
-        store: Arc<Store>,
+        hub: Arc<SyncDriver>,
+        store: Arc<WeightStore>,
         secret: Secret,
-        options: &Options,
+        options: &SynchronizerOptions,
     ) -> Arc<Self> {
-        let about = About { job: options.job.clone(), method: options.method };
+        let about = JobIdentity { job: options.job.clone(), method: options.method };
         Arc::new(Self { hub, store, secret, about })
     }
 }
 
 /// Serves in the background until it is over.
-pub(super) fn serve(listener: TcpListener, shared: Arc<Shared>, over: CancellationToken) {
+pub(super) fn serve(listener: TcpListener, shared: Arc<SyncServerShared>, over: CancellationToken) {
     let listener = listener.tap_io(|stream| {
         let _ = stream.set_nodelay(true);
     });
@@ -165,7 +167,7 @@ pub(super) fn serve(listener: TcpListener, shared: Arc<Shared>, over: Cancellati
     });
 }
 
-fn router(shared: Arc<Shared>) -> Router {
+fn router(shared: Arc<SyncServerShared>) -> Router {
     Router::new()
         .route("/v1/job", get(about))
         .route("/v1/view", get(view))
@@ -200,7 +202,7 @@ async fn guard(State(shared): Shares, request: Request, next: Next) -> Response 
 }
 
 fn refusal(status: StatusCode, kind: &str, words: &str) -> Response {
-    let body = Refusal { error: words.to_owned(), kind: kind.to_owned() };
+    let body = SyncErrorBody { error: words.to_owned(), kind: kind.to_owned() };
     (status, Json(body)).into_response()
 }
 
@@ -223,7 +225,7 @@ fn seconds(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)
 }
 
-async fn about(State(shared): Shares) -> Json<About> {
+async fn about(State(shared): Shares) -> Json<JobIdentity> {
     Json(shared.about.clone())
 }
 
@@ -231,10 +233,10 @@ async fn view(State(shared): Shares) -> Response {
     Json(shared.hub.view()).into_response()
 }
 
-async fn enter(State(shared): Shares, Json(call): Json<Enter>) -> Reply<Entered> {
+async fn enter(State(shared): Shares, Json(call): Json<Enter>) -> Reply<JoinReply> {
     let role = match call.role.as_str() {
-        "explorer" => Role::Explorer,
-        "trainer" => Role::Trainer,
+        "explorer" => MemberRole::Explorer,
+        "trainer" => MemberRole::Trainer,
         other => {
             let words = format!("role {other:?} is neither \"explorer\" nor \"trainer\"");
             return Err(refusal(StatusCode::BAD_REQUEST, "refused", &words));
@@ -242,22 +244,22 @@ async fn enter(State(shared): Shares, Json(call): Json<Enter>) -> Reply<Entered>
     };
     let entered = shared.store.enter(role, &call.name);
     let (seat, lease) = entered.map_err(|error| refused(&error))?;
-    Ok(Json(Entered { seat, lease: lease.as_secs_f64() }))
+    Ok(Json(JoinReply { seat, lease: lease.as_secs_f64() }))
 }
 
-async fn beat(State(shared): Shares, Json(call): Json<Seated>) -> Json<&'static str> {
+async fn beat(State(shared): Shares, Json(call): Json<MemberRef>) -> Json<&'static str> {
     Json(match shared.hub.beat(call.seat) {
-        Beat::Known => "known",
-        Beat::Replaced => "replaced",
-        Beat::Unknown => "unknown",
+        HeartbeatReply::Known => "known",
+        HeartbeatReply::Replaced => "replaced",
+        HeartbeatReply::Unknown => "unknown",
     })
 }
 
 async fn leave(State(shared): Shares, Json(call): Json<Leave>) -> Reply<()> {
     let how = match call.how.as_str() {
-        "done" => Left::Done,
-        "failed" => Left::Failed(call.message),
-        "silent" => Left::Silent,
+        "done" => LeaveReason::Done,
+        "failed" => LeaveReason::Failed(call.message),
+        "silent" => LeaveReason::TimedOut,
         other => {
             let words = format!("{other:?} is none of \"done\", \"failed\", \"silent\"");
             return Err(refusal(StatusCode::BAD_REQUEST, "refused", &words));
@@ -267,7 +269,7 @@ async fn leave(State(shared): Shares, Json(call): Json<Leave>) -> Reply<()> {
     Ok(Json(()))
 }
 
-async fn trainer(State(shared): Shares, Json(call): Json<Tell>) -> Json<bool> {
+async fn trainer(State(shared): Shares, Json(call): Json<TrainerStateRequest>) -> Json<bool> {
     Json(shared.store.trainer(call.seat, call.state).await)
 }
 
@@ -276,8 +278,8 @@ async fn submitted(State(shared): Shares, Json(call): Json<Submitted>) -> Json<u
 }
 
 /// Answers nothing if it is to be asked again.
-async fn wait(State(shared): Shares, Json(call): Json<Wait>) -> Reply<Option<Waited>> {
-    let want = Want {
+async fn wait(State(shared): Shares, Json(call): Json<Wait>) -> Reply<Option<WeightWaitResult>> {
+    let want = WeightRequest {
         explorer: call.explorer,
         have: call.have,
         at_least: call.at_least,
@@ -285,27 +287,27 @@ async fn wait(State(shared): Shares, Json(call): Json<Wait>) -> Reply<Option<Wai
         timeout: seconds(call.timeout),
     };
     let waiting = shared.hub.wait(want, seconds(call.waited));
-    match tokio::time::timeout(POLL, waiting).await {
+    match tokio::time::timeout(LONG_POLL_TIMEOUT, waiting).await {
         Err(_) => Ok(Json(None)),
         Ok(Some(waited)) => Ok(Json(Some(waited))),
         Ok(None) => Err(gone()),
     }
 }
 
-async fn asked(State(shared): Shares, Json(call): Json<Since>) -> Reply<Asked> {
-    let timeout = seconds(call.timeout).min(POLL);
+async fn asked(State(shared): Shares, Json(call): Json<Since>) -> Reply<WaitStatus> {
+    let timeout = seconds(call.timeout).min(LONG_POLL_TIMEOUT);
     shared.hub.asked(call.since, timeout).await.map(Json).ok_or_else(gone)
 }
 
 async fn left(State(shared): Shares, Json(call): Json<Since>) -> Reply<bool> {
-    let timeout = seconds(call.timeout).min(POLL);
+    let timeout = seconds(call.timeout).min(LONG_POLL_TIMEOUT);
     shared.hub.explorers_left(timeout).await.map(Json).ok_or_else(gone)
 }
 
 async fn publish(State(shared): Shares, Json(call): Json<Publish>) -> Reply<()> {
     let weights = match call.location {
-        Location::Folder(path) => NewWeights::Folder(path),
-        Location::Group(group) => NewWeights::Group(group),
+        WeightLocation::Folder(path) => NewWeightsMessage::Folder(path),
+        WeightLocation::Group(group) => NewWeightsMessage::Group(group),
     };
     let published = shared.store.publish(call.version, weights).await;
     published.map(Json).map_err(|error| refused(&error))

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use rollway_core::rendezvous::{Beat, Left, Role};
+use rollway_core::rendezvous::{HeartbeatReply, LeaveReason, MemberRole};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
@@ -12,22 +12,22 @@ use super::error::SyncError;
 use super::synchronizer::Synchronizer;
 
 /// How many beats there are in a lease, so that one or two that are late do no harm.
-const BEATS: u32 = 4;
+const HEARTBEATS_PER_TIMEOUT: u32 = 4;
 
 /// A seat of an explorer or of the trainer. It is kept for as long as this lives; whoever drops it
 /// before it has said [`Seat::done`] or [`Seat::failed`] has left without a word, and is missed.
 #[derive(Debug)]
-pub struct Seat {
-    shared: Arc<Shared>,
+pub struct Membership {
+    shared: Arc<MembershipShared>,
     beats: JoinHandle<()>,
     runtime: Handle,
     has_left: bool,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct MembershipShared {
     synchronizer: Synchronizer,
-    role: Role,
+    role: MemberRole,
     name: String,
     seat: AtomicU64,
     is_replaced: AtomicBool,
@@ -35,19 +35,23 @@ struct Shared {
 
 impl Synchronizer {
     /// Takes the seat of an explorer. Who has the same name was started again, and takes it over.
-    pub async fn enter_explorer(&self, name: &str) -> Result<Seat, SyncError> {
-        Seat::take(self, Role::Explorer, name).await
+    pub async fn enter_explorer(&self, name: &str) -> Result<Membership, SyncError> {
+        Membership::take(self, MemberRole::Explorer, name).await
     }
 
     /// Takes the seat of the trainer, of which there is one.
-    pub async fn enter_trainer(&self, name: &str) -> Result<Seat, SyncError> {
-        Seat::take(self, Role::Trainer, name).await
+    pub async fn enter_trainer(&self, name: &str) -> Result<Membership, SyncError> {
+        Membership::take(self, MemberRole::Trainer, name).await
     }
 }
 
-impl Seat {
-    async fn take(synchronizer: &Synchronizer, role: Role, name: &str) -> Result<Self, SyncError> {
-        let shared = Arc::new(Shared {
+impl Membership {
+    async fn take(
+        synchronizer: &Synchronizer,
+        role: MemberRole,
+        name: &str,
+    ) -> Result<Self, SyncError> {
+        let shared = Arc::new(MembershipShared {
             synchronizer: synchronizer.clone(),
             role,
             name: name.to_owned(),
@@ -71,15 +75,15 @@ impl Seat {
 
     /// Leaves: all is done.
     pub async fn done(self) -> Result<(), SyncError> {
-        self.leave(Left::Done).await
+        self.leave(LeaveReason::Done).await
     }
 
     /// Leaves with an error, which those who wait get to know.
     pub async fn failed(self, message: &str) -> Result<(), SyncError> {
-        self.leave(Left::Failed(message.to_owned())).await
+        self.leave(LeaveReason::Failed(message.to_owned())).await
     }
 
-    async fn leave(mut self, how: Left) -> Result<(), SyncError> {
+    async fn leave(mut self, how: LeaveReason) -> Result<(), SyncError> {
         self.beats.abort();
         let left = self.shared.leave(how).await;
         self.has_left = true;
@@ -87,7 +91,7 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for Membership {
     fn drop(&mut self) {
         self.beats.abort();
         if self.has_left {
@@ -96,12 +100,12 @@ impl Drop for Seat {
         let shared = Arc::clone(&self.shared);
         // If the runtime ends before that is said, the lease runs out.
         self.runtime.spawn(async move {
-            let _ = shared.leave(Left::Silent).await;
+            let _ = shared.leave(LeaveReason::TimedOut).await;
         });
     }
 }
 
-impl Shared {
+impl MembershipShared {
     async fn enter(&self) -> Result<Duration, SyncError> {
         let synchronizer = &self.synchronizer;
         let patience = synchronizer.patience();
@@ -109,7 +113,7 @@ impl Shared {
             .call(patience, |link| async move { link.enter(self.role, &self.name).await });
         let (seat, lease) = entered.await?;
         self.seat.store(seat, Ordering::Relaxed);
-        if self.role == Role::Trainer {
+        if self.role == MemberRole::Trainer {
             // What it is at is not told again: a number of one host means nothing to another, and
             // a trainer that makes a step will say when it is idle.
             synchronizer.set_trainer(seat);
@@ -117,7 +121,7 @@ impl Shared {
         Ok(lease)
     }
 
-    async fn leave(&self, how: Left) -> Result<(), SyncError> {
+    async fn leave(&self, how: LeaveReason) -> Result<(), SyncError> {
         let seat = self.seat.load(Ordering::Relaxed);
         let synchronizer = &self.synchronizer;
         let patience = synchronizer.patience();
@@ -130,7 +134,8 @@ impl Shared {
 
     /// Says again and again that it is there.
     async fn beat(self: Arc<Self>, lease: Duration) {
-        let mut ticks = tokio::time::interval((lease / BEATS).max(Duration::from_millis(1)));
+        let mut ticks =
+            tokio::time::interval((lease / HEARTBEATS_PER_TIMEOUT).max(Duration::from_millis(1)));
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
@@ -138,13 +143,13 @@ impl Shared {
             let synchronizer = &self.synchronizer;
             let beat = synchronizer.call(lease, |link| async move { link.beat(seat).await });
             match beat.await {
-                Ok(Beat::Known) => {}
-                Ok(Beat::Replaced) => {
+                Ok(HeartbeatReply::Known) => {}
+                Ok(HeartbeatReply::Replaced) => {
                     self.is_replaced.store(true, Ordering::Relaxed);
                     tracing::warn!(name = self.name, "another process of this name took the seat");
                     return;
                 }
-                Ok(Beat::Unknown) => match self.enter().await {
+                Ok(HeartbeatReply::Unknown) => match self.enter().await {
                     Ok(_) => tracing::info!(name = self.name, "the seat is taken again"),
                     Err(error) => tracing::warn!(%error, name = self.name, "no seat; trying again"),
                 },

@@ -7,15 +7,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollway_config::SyncMethod;
-use rollway_core::rendezvous::{Left, Refused, Role};
+use rollway_core::rendezvous::{JoinRefusal, LeaveReason, MemberRole};
 
-use super::address_file::Card;
-use super::checkpoints::{Checkpoints, WeightSource as _};
+use super::address_file::SyncAddressFile;
+use super::checkpoints::{CheckpointFolder, WeightFinder as _};
 use super::error::SyncError;
-use super::folder::{self, Draft, MODEL};
-use super::hub::Hub;
-use super::message::{Location, Member, NewWeights, Published, TrainerState};
-use super::options::Options;
+use super::folder::{self, MODEL, WeightDraft};
+use super::hub::SyncDriver;
+use super::message::{
+    MemberStatus, NewWeightsMessage, PublishedWeights, TrainerProgress, WeightLocation,
+};
+use super::options::SynchronizerOptions;
 use super::weights;
 
 /// How many weights that do not stay for good are kept: servers may still read the last but one.
@@ -23,27 +25,27 @@ const PASSING: usize = 2;
 
 /// The weights that are kept, and the hub that tells of them.
 #[derive(Debug)]
-pub(super) struct Store {
-    hub: Arc<Hub>,
+pub(super) struct WeightStore {
+    hub: Arc<SyncDriver>,
     method: SyncMethod,
     lease: Duration,
     /// Where weights are: the job's folder, or one in memory.
     folder: PathBuf,
-    checkpoints: Checkpoints,
+    checkpoints: CheckpointFolder,
     /// Held by the one who publishes.
     publishing: tokio::sync::Mutex<()>,
     /// What other processes of the job are told, and where.
-    card: Mutex<Card>,
+    card: Mutex<SyncAddressFile>,
     path: PathBuf,
     /// What was said about weights that could not be used, so that it is said once.
     said: Mutex<String>,
 }
 
-impl Store {
+impl WeightStore {
     pub(super) fn open(
-        options: &Options,
-        hub: Arc<Hub>,
-        (card, path): (Card, PathBuf),
+        options: &SynchronizerOptions,
+        hub: Arc<SyncDriver>,
+        (card, path): (SyncAddressFile, PathBuf),
     ) -> Result<Self, SyncError> {
         let folder = match options.method {
             SyncMethod::Checkpoint | SyncMethod::Nccl => options.job_dir.clone(),
@@ -57,7 +59,7 @@ impl Store {
             hub,
             method: options.method,
             lease: options.lease,
-            checkpoints: Checkpoints::new(&folder),
+            checkpoints: CheckpointFolder::new(&folder),
             folder,
             publishing: tokio::sync::Mutex::new(()),
             card: Mutex::new(card),
@@ -70,12 +72,12 @@ impl Store {
         &self.folder
     }
 
-    pub(super) fn enter(&self, role: Role, name: &str) -> Result<(u64, Duration), SyncError> {
+    pub(super) fn enter(&self, role: MemberRole, name: &str) -> Result<(u64, Duration), SyncError> {
         let entered = self.hub.enter(role, name).map_err(refused)?;
         Ok((entered.seat.0, self.lease))
     }
 
-    pub(super) async fn leave(self: &Arc<Self>, seat: u64, how: &Left) {
+    pub(super) async fn leave(self: &Arc<Self>, seat: u64, how: &LeaveReason) {
         // Who waits gets the last weights, not only the end.
         self.look_apart().await;
         self.hub.leave(seat, how);
@@ -89,15 +91,15 @@ impl Store {
     /// Writes down who has left, for whoever hosts the synchronizer next.
     fn keep_members(&self) -> Result<(), SyncError> {
         let view = self.hub.view();
-        let has_left = |member: &Member| matches!(member.state.as_str(), "done" | "failed");
+        let has_left = |member: &MemberStatus| matches!(member.state.as_str(), "done" | "failed");
         let mut card = self.card.lock();
         card.explorers = view.explorers.into_iter().filter(has_left).collect();
         card.trainer = view.trainer.filter(has_left);
         card.write(&self.path)
     }
 
-    pub(super) async fn trainer(self: &Arc<Self>, seat: u64, state: TrainerState) -> bool {
-        if state != TrainerState::Training {
+    pub(super) async fn trainer(self: &Arc<Self>, seat: u64, state: TrainerProgress) -> bool {
+        if state != TrainerProgress::Training {
             // What it published is known before it is believed that there is nothing new.
             self.look_apart().await;
         }
@@ -124,8 +126,8 @@ impl Store {
             }
             Some(newest) if known != Some(newest.version) => {
                 weights::check(&newest.path).map_err(|error| error.to_string())?;
-                let location = Location::Folder(newest.path);
-                let _ = self.hub.published(Published { version: newest.version, location });
+                let location = WeightLocation::Folder(newest.path);
+                let _ = self.hub.published(PublishedWeights { version: newest.version, location });
                 Ok(())
             }
             _ => Ok(()),
@@ -143,7 +145,7 @@ impl Store {
     }
 
     /// Tells everybody of weights.
-    fn tell(&self, published: Published) -> Result<(), SyncError> {
+    fn tell(&self, published: PublishedWeights) -> Result<(), SyncError> {
         let version = published.version;
         if self.hub.published(published).map_err(refused)? {
             tracing::debug!(version, "new weights");
@@ -154,22 +156,22 @@ impl Store {
     pub(super) async fn publish(
         self: &Arc<Self>,
         version: u64,
-        weights: NewWeights,
+        weights: NewWeightsMessage,
     ) -> Result<(), SyncError> {
         let _publishing = self.publishing.lock().await;
         let location = match weights {
-            NewWeights::Group(group) => Location::Group(group),
-            NewWeights::Folder(path) => {
+            NewWeightsMessage::Group(group) => WeightLocation::Group(group),
+            NewWeightsMessage::Folder(path) => {
                 let path = std::path::absolute(&path).unwrap_or(path);
                 let checked = path.clone();
                 apart(move || weights::check(&checked).map_err(|error| unusable(&error))).await?;
-                Location::Folder(path)
+                WeightLocation::Folder(path)
             }
-            NewWeights::Bytes(bytes) => {
+            NewWeightsMessage::Bytes(bytes) => {
                 self.is_next(version)?;
                 let folder = self.folder.clone();
                 let write = move || {
-                    let draft = Draft::begin(&folder, version)?;
+                    let draft = WeightDraft::begin(&folder, version)?;
                     let path = draft.path().join(MODEL);
                     fs::write(&path, &bytes).map_err(folder::failed(&path))?;
                     Ok(draft)
@@ -178,28 +180,28 @@ impl Store {
                 return self.finish(draft, version).await;
             }
         };
-        self.tell(Published { version, location })
+        self.tell(PublishedWeights { version, location })
     }
 
     /// Refuses versions that go backwards before anything is written.
     pub(super) fn is_next(&self, version: u64) -> Result<(), SyncError> {
         match self.hub.newest() {
             Some(newest) if version < newest.version => {
-                Err(refused(Refused::Older { version, newest: newest.version }))
+                Err(refused(JoinRefusal::Older { version, newest: newest.version }))
             }
             _ => Ok(()),
         }
     }
 
     /// Begins to take weights that come in pieces.
-    pub(super) async fn begin(&self, version: u64) -> Result<Draft, SyncError> {
+    pub(super) async fn begin(&self, version: u64) -> Result<WeightDraft, SyncError> {
         self.is_next(version)?;
         let folder = self.folder.clone();
-        apart(move || Draft::begin(&folder, version).map_err(|error| full(&error))).await
+        apart(move || WeightDraft::begin(&folder, version).map_err(|error| full(&error))).await
     }
 
     /// Checks weights that were written, makes them the newest, and tells everybody.
-    pub(super) async fn finish(&self, draft: Draft, version: u64) -> Result<(), SyncError> {
+    pub(super) async fn finish(&self, draft: WeightDraft, version: u64) -> Result<(), SyncError> {
         let folder = self.folder.clone();
         let place = apart(move || {
             weights::check(draft.path()).map_err(|error| unusable(&error))?;
@@ -207,7 +209,7 @@ impl Store {
             folder::announce(&folder, version).map_err(|error| full(&error))?;
             Ok(place)
         });
-        self.tell(Published { version, location: Location::Folder(place.await?) })?;
+        self.tell(PublishedWeights { version, location: WeightLocation::Folder(place.await?) })?;
         let (folder, in_use) = (self.folder.clone(), self.hub.loading());
         apart(move || folder::tidy(&folder, PASSING, &in_use).map_err(|error| full(&error))).await
     }
@@ -233,11 +235,11 @@ async fn apart<T: Send + 'static>(
     done.unwrap_or_else(|error| Err(SyncError::Refused(error.to_string())))
 }
 
-fn unusable(error: &weights::ReadError) -> SyncError {
+fn unusable(error: &weights::TensorReadError) -> SyncError {
     SyncError::Weights(format!("these weights cannot be published: {error}"))
 }
 
-fn full(error: &folder::FolderError) -> SyncError {
+fn full(error: &folder::WeightFolderError) -> SyncError {
     let hint = match error.source.kind() {
         std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
             "; make room there, or use `synchronizer.sync_method: checkpoint` with a job folder \
@@ -248,16 +250,16 @@ fn full(error: &folder::FolderError) -> SyncError {
     SyncError::File { path: error.path.clone(), problem: format!("{}{hint}", error.source) }
 }
 
-fn refused(refused: Refused) -> SyncError {
+fn refused(refused: JoinRefusal) -> SyncError {
     SyncError::Refused(match refused {
-        Refused::OtherTrainer(name) => format!(
+        JoinRefusal::OtherTrainer(name) => format!(
             "trainer {name:?} is at the synchronizer already, and a job has one: end it first, or \
              give this one the same name (`trainer.name`) to take its place"
         ),
-        Refused::TooMany(most) => {
+        JoinRefusal::TooMany(most) => {
             format!("{most} explorers came to the synchronizer, which is as many as it remembers")
         }
-        Refused::Older { version, newest } => format!(
+        JoinRefusal::Older { version, newest } => format!(
             "weights of version {version} are older than the newest, of version {newest}: versions \
              never go backwards; begin a new job, or go on from version {newest}"
         ),

@@ -9,21 +9,24 @@ use parking_lot::Mutex;
 use rollway_config::{Config, SyncMethod};
 use tokio::time::Instant;
 
-use super::error::{SyncError, Trouble};
-use super::link::Link;
-use super::message::{Asked, NewWeights, Published, TrainerState, View, Waited, Want};
-use super::options::Options;
+use super::error::{SyncError, SyncLinkError};
+use super::link::SyncLink;
+use super::message::{
+    NewWeightsMessage, PublishedWeights, SyncStatus, TrainerProgress, WaitStatus, WeightRequest,
+    WeightWaitResult,
+};
+use super::options::SynchronizerOptions;
 use super::{address_file, find};
 
 /// The synchronizer of a job, hosted by this process or another. Clones are the same.
 #[derive(Clone, Debug)]
-pub struct Synchronizer(Arc<Inner>);
+pub struct Synchronizer(Arc<SynchronizerShared>);
 
 #[derive(Debug)]
-struct Inner {
-    options: Options,
+struct SynchronizerShared {
+    options: SynchronizerOptions,
     file: PathBuf,
-    link: Mutex<Link>,
+    link: Mutex<SyncLink>,
     /// Held by the one who looks for another host.
     looking: tokio::sync::Mutex<()>,
     /// The seat of the trainer, if it is in this process.
@@ -33,17 +36,17 @@ struct Inner {
 impl Synchronizer {
     /// Hosts the synchronizer of a job, or joins it.
     pub async fn open(config: &Config) -> Result<Self, SyncError> {
-        Self::open_with(Options::of(config)).await
+        Self::open_with(SynchronizerOptions::of(config)).await
     }
 
     /// Hosts or joins one that other options describe.
-    pub async fn open_with(options: Options) -> Result<Self, SyncError> {
+    pub async fn open_with(options: SynchronizerOptions) -> Result<Self, SyncError> {
         let until = Instant::now() + options.patience;
         let link = find::find(&options, None, until).await?;
         let file = address_file::file(&options.job_dir);
         let (link, trainer) = (Mutex::new(link), Mutex::new(None));
         let looking = tokio::sync::Mutex::new(());
-        Ok(Self(Arc::new(Inner { options, file, link, looking, trainer })))
+        Ok(Self(Arc::new(SynchronizerShared { options, file, link, looking, trainer })))
     }
 
     /// Its address.
@@ -59,14 +62,14 @@ impl Synchronizer {
     /// The way that weights take.
     pub fn method(&self) -> SyncMethod {
         match self.link() {
-            Link::Here(_) => self.0.options.method,
-            Link::There(remote) => remote.about().method,
+            SyncLink::Here(_) => self.0.options.method,
+            SyncLink::There(remote) => remote.about().method,
         }
     }
 
     /// Whether this process hosts it.
     pub fn is_host(&self) -> bool {
-        matches!(self.link(), Link::Here(_))
+        matches!(self.link(), SyncLink::Here(_))
     }
 
     /// Returns how long a host that does not answer is looked for.
@@ -79,7 +82,7 @@ impl Synchronizer {
         *self.0.trainer.lock() = Some(seat);
     }
 
-    fn link(&self) -> Link {
+    fn link(&self) -> SyncLink {
         self.0.link.lock().clone()
     }
 
@@ -87,18 +90,18 @@ impl Synchronizer {
     pub(super) async fn call<T, F>(
         &self,
         timeout: Duration,
-        mut ask: impl FnMut(Link) -> F,
+        mut ask: impl FnMut(SyncLink) -> F,
     ) -> Answer<T>
     where
-        F: Future<Output = Result<T, Trouble>>,
+        F: Future<Output = Result<T, SyncLinkError>>,
     {
         let until = Instant::now() + timeout;
         loop {
             let link = self.link();
             match ask(link.clone()).await {
                 Ok(answer) => return Ok(answer),
-                Err(Trouble::Refused(error)) => return Err(error),
-                Err(Trouble::Gone(why)) => {
+                Err(SyncLinkError::Refused(error)) => return Err(error),
+                Err(SyncLinkError::Gone(why)) => {
                     tracing::debug!(url = link.url(), why, "the synchronizer is gone");
                     self.relink(&link, &why, until).await?;
                 }
@@ -107,7 +110,7 @@ impl Synchronizer {
     }
 
     /// Finds another host than the one that is gone, or becomes it.
-    async fn relink(&self, gone: &Link, why: &str, until: Instant) -> Result<(), SyncError> {
+    async fn relink(&self, gone: &SyncLink, why: &str, until: Instant) -> Result<(), SyncError> {
         let _looking = self.0.looking.lock().await;
         if !self.link().is_same(gone) {
             return Ok(());
@@ -120,11 +123,12 @@ impl Synchronizer {
 
     /// Waits for weights, as an explorer that has delivered its experiences. A wait that is given
     /// up leaves nothing behind.
-    pub async fn wait(&self, want: Want) -> Waited {
+    pub async fn wait(&self, want: WeightRequest) -> WeightWaitResult {
         let began = Instant::now();
         loop {
             let waited = began.elapsed();
-            let left = Want { timeout: want.timeout.saturating_sub(waited), ..want.clone() };
+            let left =
+                WeightRequest { timeout: want.timeout.saturating_sub(waited), ..want.clone() };
             let asked = self.call(left.timeout, |link| {
                 let left = left.clone();
                 async move { link.wait(left, waited).await }
@@ -133,7 +137,7 @@ impl Synchronizer {
                 Ok(Some(waited)) => return waited,
                 // It asks again, so that a host that is gone is noticed.
                 Ok(None) => {}
-                Err(error) => return Waited::TimedOut(error.to_string()),
+                Err(error) => return WeightWaitResult::TimedOut(error.to_string()),
             }
         }
     }
@@ -151,13 +155,13 @@ impl Synchronizer {
     }
 
     /// The newest weights; none if there are none, or nobody knows.
-    pub async fn newest(&self) -> Option<Published> {
+    pub async fn newest(&self) -> Option<PublishedWeights> {
         self.view().await.newest
     }
 
     /// Publishes weights: they are checked, kept if they are bytes, and everybody is told. The
     /// same version again has no further effect.
-    pub async fn publish(&self, version: u64, weights: NewWeights) -> Result<(), SyncError> {
+    pub async fn publish(&self, version: u64, weights: NewWeightsMessage) -> Result<(), SyncError> {
         self.call(self.0.options.patience, |link| {
             let weights = weights.clone();
             async move { link.publish(version, weights).await }
@@ -166,7 +170,7 @@ impl Synchronizer {
     }
 
     /// Tells what the trainer in this process is at. It has a seat.
-    pub async fn trainer_state(&self, state: TrainerState) {
+    pub async fn trainer_state(&self, state: TrainerProgress) {
         let seat = *self.0.trainer.lock();
         let Some(seat) = seat else { return };
         let told = self.call(self.0.options.patience, |link| {
@@ -181,7 +185,11 @@ impl Synchronizer {
     }
 
     /// Waits until those who wait for weights are others than `since`, or time is up.
-    pub async fn asked(&self, since: Option<Asked>, timeout: Duration) -> Result<Asked, SyncError> {
+    pub async fn asked(
+        &self,
+        since: Option<WaitStatus>,
+        timeout: Duration,
+    ) -> Result<WaitStatus, SyncError> {
         let until = Instant::now() + timeout;
         loop {
             let left = until.saturating_duration_since(Instant::now());
@@ -228,7 +236,7 @@ impl Synchronizer {
     }
 
     /// Everybody, and what they are at; empty if nobody answers.
-    pub async fn view(&self) -> View {
+    pub async fn view(&self) -> SyncStatus {
         let asked = self.call(self.0.options.patience, |link| async move { link.view().await });
         asked.await.unwrap_or_default()
     }

@@ -21,13 +21,13 @@ pub const RETRY: Duration = Duration::from_secs(1);
 
 /// Hears of changes to the weights in a folder.
 #[derive(Debug)]
-pub struct Watch {
+pub struct FolderWatch {
     folder: PathBuf,
     watcher: Option<RecommendedWatcher>,
     bell: Arc<Notify>,
 }
 
-impl Watch {
+impl FolderWatch {
     /// Watches a folder, which is made if it is not there.
     pub fn new(folder: &Path) -> Self {
         let bell = Arc::new(Notify::new());

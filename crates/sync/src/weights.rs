@@ -34,7 +34,7 @@ pub struct NamedTensor {
 
 /// Why weights or a tensor cannot be read.
 #[derive(Debug, thiserror::Error)]
-pub enum ReadError {
+pub enum TensorReadError {
     /// The operating system says no.
     #[error("{}: {source}", path.display())]
     Io {
@@ -72,7 +72,7 @@ fn listed(names: &[String]) -> String {
 }
 
 /// The head of a safetensors file.
-struct Head {
+struct TensorFileHead {
     path: PathBuf,
     /// Where the numbers begin.
     data: u64,
@@ -80,31 +80,31 @@ struct Head {
 }
 
 #[derive(Deserialize)]
-struct Index {
+struct TensorIndex {
     weight_map: BTreeMap<String, String>,
 }
 
 /// Checks that a folder has safetensors that are complete, as far as their heads and sizes tell.
 /// A path to a file is that file.
-pub fn check(path: &Path) -> Result<(), ReadError> {
+pub fn check(path: &Path) -> Result<(), TensorReadError> {
     heads(path).map(drop)
 }
 
 /// Reads one tensor by its name, from a folder or a file. Blocks.
-pub fn read(path: &Path, name: &str) -> Result<NamedTensor, ReadError> {
+pub fn read(path: &Path, name: &str) -> Result<NamedTensor, TensorReadError> {
     let heads = heads(path)?;
     let found = heads.iter().find_map(|head| Some((head, head.meta.info(name)?)));
     let Some((head, info)) = found else {
         let names = heads.iter().flat_map(|head| head.meta.offset_keys());
         let near = alike(name, names.collect());
-        return Err(ReadError::Unknown { path: path.into(), name: name.into(), near });
+        return Err(TensorReadError::Unknown { path: path.into(), name: name.into(), near });
     };
     let bytes = numbers(head, info).map_err(|source| io_error(&head.path, source))?;
     let (dtype, shape) = (info.dtype.to_string(), info.shape.clone());
     Ok(NamedTensor { name: name.to_owned(), dtype, shape, bytes })
 }
 
-fn numbers(head: &Head, info: &TensorInfo) -> io::Result<Vec<u8>> {
+fn numbers(head: &TensorFileHead, info: &TensorInfo) -> io::Result<Vec<u8>> {
     let (begin, end) = info.data_offsets;
     let mut file = File::open(&head.path)?;
     file.seek(SeekFrom::Start(head.data + begin as u64))?;
@@ -122,11 +122,11 @@ fn alike(name: &str, mut names: Vec<String>) -> Vec<String> {
 }
 
 /// Reads the heads of all files of the weights in a folder.
-fn heads(path: &Path) -> Result<Vec<Head>, ReadError> {
+fn heads(path: &Path) -> Result<Vec<TensorFileHead>, TensorReadError> {
     files(path)?.into_iter().map(head).collect()
 }
 
-fn files(path: &Path) -> Result<Vec<PathBuf>, ReadError> {
+fn files(path: &Path) -> Result<Vec<PathBuf>, TensorReadError> {
     let about = fs::metadata(path).map_err(|source| io_error(path, source))?;
     if about.is_file() {
         return Ok(vec![path.to_owned()]);
@@ -138,7 +138,7 @@ fn files(path: &Path) -> Result<Vec<PathBuf>, ReadError> {
     let mut names: Vec<String> = match fs::read(&index) {
         Ok(bytes) => {
             let wrong = |error| content(&index, format!("it is no index of weights: {error}"));
-            let index: Index = serde_json::from_slice(&bytes).map_err(wrong)?;
+            let index: TensorIndex = serde_json::from_slice(&bytes).map_err(wrong)?;
             index.weight_map.into_values().collect()
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -159,7 +159,7 @@ fn files(path: &Path) -> Result<Vec<PathBuf>, ReadError> {
     }
 }
 
-fn head(path: PathBuf) -> Result<Head, ReadError> {
+fn head(path: PathBuf) -> Result<TensorFileHead, TensorReadError> {
     let fail = |source| io_error(&path, source);
     let mut file = File::open(&path).map_err(fail)?;
     let size = file.metadata().map_err(fail)?.len();
@@ -181,15 +181,15 @@ fn head(path: PathBuf) -> Result<Head, ReadError> {
     if data + meta.data_len() as u64 != size {
         return Err(torn());
     }
-    Ok(Head { data, meta, path })
+    Ok(TensorFileHead { data, meta, path })
 }
 
-fn io_error(path: &Path, source: io::Error) -> ReadError {
-    ReadError::Io { path: path.into(), source }
+fn io_error(path: &Path, source: io::Error) -> TensorReadError {
+    TensorReadError::Io { path: path.into(), source }
 }
 
-fn content(path: &Path, problem: String) -> ReadError {
-    ReadError::Content { path: path.into(), problem }
+fn content(path: &Path, problem: String) -> TensorReadError {
+    TensorReadError::Content { path: path.into(), problem }
 }
 
 #[cfg(test)]

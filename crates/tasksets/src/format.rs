@@ -5,14 +5,14 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::error::TasksetErrorKind as Kind;
-use super::rows::Keys;
+use super::rows::FieldNames;
 use super::{Fields, Result, TasksetError};
 use rollway_base::suggest::instead;
 use rollway_config::{Args, Format, Taskset};
 
 /// What all tasks of a taskset have in common.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Source {
+pub struct TaskDefaults {
     /// The position of the taskset among those of the job.
     pub taskset_id: usize,
     /// Its name, as in metrics and logs.
@@ -33,7 +33,7 @@ pub struct Source {
 
 /// A row, and what its fields mean.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct TaskRow {
+pub struct DatasetRow {
     /// The row as it is in the file.
     pub raw: Fields,
     /// The question.
@@ -56,20 +56,20 @@ pub struct TaskRow {
 
 /// A task that was chosen.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Drawn {
+pub struct SelectedTask {
     /// What it has in common with the others of its taskset.
-    pub source: Arc<Source>,
+    pub source: Arc<TaskDefaults>,
     /// The row in the taskset, from 0.
     pub index: u64,
     /// How often all tasksets had been gone through before.
     pub epoch: u64,
     /// The row.
-    pub task: TaskRow,
+    pub task: DatasetRow,
 }
 
 /// Which task was chosen: enough to choose it again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Pick {
+pub struct TaskRef {
     /// The position of the taskset among those of the job.
     pub taskset_id: usize,
     /// The row in the taskset, from 0.
@@ -78,10 +78,10 @@ pub struct Pick {
     pub epoch: u64,
 }
 
-impl Drawn {
+impl SelectedTask {
     /// Returns which task it is.
-    pub fn pick(&self) -> Pick {
-        Pick { taskset_id: self.source.taskset_id, index: self.index, epoch: self.epoch }
+    pub fn pick(&self) -> TaskRef {
+        TaskRef { taskset_id: self.source.taskset_id, index: self.index, epoch: self.epoch }
     }
 
     /// Returns where the task is from, by which selectors are told how it went.
@@ -117,7 +117,7 @@ impl Drawn {
 
 /// How the rows of a taskset become tasks.
 #[derive(Debug)]
-pub(super) struct Shape {
+pub(super) struct RowFormat {
     format: Format,
     is_prompt_needed: bool,
     workflow: Option<Arc<str>>,
@@ -125,15 +125,15 @@ pub(super) struct Shape {
 }
 
 /// What is wrong with a row, and the remedy; whoever read it knows where it is.
-pub(super) struct Fault(String, String);
+pub(super) struct RowError(String, String);
 
-impl Fault {
+impl RowError {
     pub(super) fn at(self, place: String) -> TasksetError {
         TasksetError::new(Kind::Row, place, self.0, self.1)
     }
 }
 
-impl Shape {
+impl RowFormat {
     pub(super) fn new(
         format: &Format,
         is_prompt_needed: bool,
@@ -145,7 +145,7 @@ impl Shape {
     }
 
     /// Refuses keys that no row has.
-    pub(super) fn check(&self, place: &str, keys: &Keys) -> Result<()> {
+    pub(super) fn check(&self, place: &str, keys: &FieldNames) -> Result<()> {
         let (format, default) = (&self.format, Format::default());
         let asks_response = format.response_key != default.response_key;
         let asked = [
@@ -184,13 +184,13 @@ impl Shape {
     }
 
     /// Makes a task of a row.
-    pub(super) fn task(&self, raw: Fields) -> std::result::Result<TaskRow, Fault> {
+    pub(super) fn task(&self, raw: Fields) -> std::result::Result<DatasetRow, RowError> {
         let format = &self.format;
         let field = |key: &str| raw.get(key).filter(|value| !value.is_null());
         let named = |key: &Option<String>| key.as_deref().and_then(field);
         if let Some(key) = self.needed_key().filter(|key| field(key).is_none()) {
             let what = format!("the row has no `{key}`");
-            return Err(Fault(what, "fill it in, or take the row out".to_owned()));
+            return Err(RowError(what, "fill it in, or take the row out".to_owned()));
         }
         let prompt = field(&format.prompt_key).cloned();
         let system = match named(&format.system_prompt_key) {
@@ -208,11 +208,11 @@ impl Shape {
             (_, Some(Value::String(name))) => Ok(Some(Arc::from(name.as_str()))),
             (Some(key), Some(other)) => {
                 let what = format!("`{key}` holds {other}, which is no name");
-                Err(Fault(what, "write a registered name or `package.module:name`".to_owned()))
+                Err(RowError(what, "write a registered name or `package.module:name`".to_owned()))
             }
             _ => Ok(default.clone()),
         };
-        Ok(TaskRow {
+        Ok(DatasetRow {
             response: field(&format.response_key).cloned(),
             messages: with_system(system, messages.unwrap_or_default()),
             tools,
@@ -238,17 +238,17 @@ fn with_system(system: Option<String>, messages: Vec<Value>) -> Vec<Value> {
     }
 }
 
-fn messages(key: &str, value: &Value) -> std::result::Result<Vec<Value>, Fault> {
+fn messages(key: &str, value: &Value) -> std::result::Result<Vec<Value>, RowError> {
     let hint = || "write them as [{\"role\": \"user\", \"content\": \"…\"}]".to_owned();
     let value = parsed(value);
     let Value::Array(list) = &value else {
-        return Err(Fault(format!("`{key}` is no list of messages"), hint()));
+        return Err(RowError(format!("`{key}` is no list of messages"), hint()));
     };
     if let Some(at) = list.iter().position(|message| !message["role"].is_string()) {
-        return Err(Fault(format!("message {at} of `{key}` has no role"), hint()));
+        return Err(RowError(format!("message {at} of `{key}` has no role"), hint()));
     }
     if list.is_empty() {
-        return Err(Fault(format!("`{key}` has no messages"), hint()));
+        return Err(RowError(format!("`{key}` has no messages"), hint()));
     }
     Ok(list.iter().map(without_nulls).collect())
 }

@@ -19,11 +19,11 @@ mod state;
 mod tasks;
 
 pub use self::error::{TasksetError, TasksetErrorKind};
-pub use self::format::{Drawn, Pick, Source, TaskRow};
-pub use self::open::Opener;
-pub use self::selector::Learned;
+pub use self::format::{DatasetRow, SelectedTask, TaskDefaults, TaskRef};
+pub use self::open::TasksetOpener;
+pub use self::selector::FeedbackResult;
 pub use self::state::{EstimateState, SelectorState, SetState, TasksetState};
-pub use self::tasks::{All, Tasks};
+pub use self::tasks::{AllTasks, TaskStream};
 
 type Result<T> = std::result::Result<T, TasksetError>;
 

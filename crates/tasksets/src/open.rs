@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use super::error::TasksetErrorKind as Kind;
-use super::format::{Shape, Source, format_args};
+use super::format::{RowFormat, TaskDefaults, format_args};
 use super::rows::Rows;
 use super::selector::Selector;
-use super::set::Set;
-use super::tasks::{Budget, Tasks};
+use super::set::OpenTaskset;
+use super::tasks::{TaskBudget, TaskStream};
 use super::{Result, TasksetError};
-use rollway_config::{Buffer, SelectorType, Taskset};
+use rollway_config::{BufferConfig, SelectorType, Taskset};
 
 /// Tasksets of a job at most.
 const MAX_SETS: usize = 4096;
@@ -19,15 +19,15 @@ const MAX_SETS: usize = 4096;
 /// Every file is read to its end or to what describes it, so that what is wrong with it is said
 /// before anything else is started.
 #[derive(Clone, Debug)]
-pub struct Opener<'a> {
-    buffer: &'a Buffer,
+pub struct TasksetOpener<'a> {
+    buffer: &'a BufferConfig,
     is_prompt_needed: bool,
 }
 
-impl<'a> Opener<'a> {
+impl<'a> TasksetOpener<'a> {
     /// Returns an opener for what a configuration says. It should be the resolved one: there
     /// `repeat_times` of tasks to train on is what counts.
-    pub fn new(buffer: &'a Buffer) -> Self {
+    pub fn new(buffer: &'a BufferConfig) -> Self {
         Self { buffer, is_prompt_needed: true }
     }
 
@@ -39,7 +39,7 @@ impl<'a> Opener<'a> {
     }
 
     /// Opens the tasks to train on.
-    pub fn train(&self) -> Result<Tasks> {
+    pub fn train(&self) -> Result<TaskStream> {
         let configs: Vec<&Taskset> = self.buffer.explorer_input.train_tasksets().collect();
         if configs.is_empty() || configs.len() > MAX_SETS {
             let what = format!("{} tasksets; there must be 1 to {MAX_SETS}", configs.len());
@@ -50,23 +50,23 @@ impl<'a> Opener<'a> {
         let open = |(id, config): (usize, &&Taskset)| self.set(id, config, false);
         let sets = configs.iter().enumerate().map(open).collect::<Result<Vec<_>>>()?;
         let budget = match self.buffer.total_steps {
-            Some(steps) => Budget::Steps(steps.into()),
-            None => Budget::Epochs(self.buffer.total_epochs.into()),
+            Some(steps) => TaskBudget::Steps(steps.into()),
+            None => TaskBudget::Epochs(self.buffer.total_epochs.into()),
         };
-        Ok(Tasks::new(sets, budget, configs[0].data_selector.seed))
+        Ok(TaskStream::new(sets, budget, configs[0].data_selector.seed))
     }
 
     /// Opens the tasks to evaluate on: one [`Tasks`] for each set, in order.
-    pub fn evals(&self) -> Result<Vec<Tasks>> {
+    pub fn evals(&self) -> Result<Vec<TaskStream>> {
         let configs = self.buffer.explorer_input.eval_tasksets.iter().enumerate();
         let open = |(id, config)| {
             let set = self.set(id, config, true)?;
-            Ok(Tasks::new(vec![set], Budget::Once, config.data_selector.seed))
+            Ok(TaskStream::new(vec![set], TaskBudget::Once, config.data_selector.seed))
         };
         configs.map(open).collect()
     }
 
-    fn set(&self, taskset_id: usize, config: &Taskset, is_eval: bool) -> Result<Set> {
+    fn set(&self, taskset_id: usize, config: &Taskset, is_eval: bool) -> Result<OpenTaskset> {
         let input = &self.buffer.explorer_input;
         let prefix = if is_eval { "eval_taskset" } else { "taskset" };
         let name = config.name.clone().filter(|name| !name.is_empty());
@@ -77,7 +77,7 @@ impl<'a> Opener<'a> {
             let hint = "say where the tasks are: `path: tasks.jsonl`";
             return Err(TasksetError::new(Kind::Option, place, "it has no `path`", hint));
         }
-        let shape = Shape::new(
+        let shape = RowFormat::new(
             &config.format,
             self.is_prompt_needed,
             input.workflow_of(config, is_eval),
@@ -91,7 +91,7 @@ impl<'a> Opener<'a> {
             selector.kwargs.clear();
         }
         let selector = Selector::new(&selector, &name, &mut rows)?;
-        let source = Source {
+        let source = TaskDefaults {
             taskset_id,
             name: name.as_str().into(),
             is_eval,
@@ -101,7 +101,7 @@ impl<'a> Opener<'a> {
             workflow_args: config.workflow_args.clone(),
             reward_fn_args: config.reward_fn_args.clone(),
         };
-        let mut set = Set { source: Arc::new(source), rows, shape, selector };
+        let mut set = OpenTaskset { source: Arc::new(source), rows, shape, selector };
         set.check(&place)?;
         Ok(set)
     }

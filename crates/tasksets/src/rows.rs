@@ -18,8 +18,8 @@ use std::path::Path;
 use sha2::{Digest, Sha256};
 
 use self::cache::Cache;
-use self::find::Kind;
-pub(super) use self::keys::Keys;
+use self::find::FileKind;
+pub(super) use self::keys::FieldNames;
 use super::{Fields, MAX_ROWS, Result, TasksetError, TasksetErrorKind};
 use rollway_config::Taskset;
 
@@ -50,7 +50,7 @@ trait Shard: Send {
 /// A file that was read as far as it takes to know where its rows are.
 struct Scanned {
     shard: Box<dyn Shard>,
-    keys: Keys,
+    keys: FieldNames,
     print: [u8; 32],
 }
 
@@ -59,7 +59,7 @@ pub(super) struct Rows {
     shards: Vec<Box<dyn Shard>>,
     /// The number of rows up to and with each file.
     ends: Vec<u64>,
-    keys: Keys,
+    keys: FieldNames,
     fingerprint: String,
     cache: Cache,
     /// Files that are open, the most recent one at the end.
@@ -75,16 +75,16 @@ impl Rows {
         let mut rows = Self {
             shards: Vec::new(),
             ends: Vec::new(),
-            keys: Keys::default(),
+            keys: FieldNames::default(),
             fingerprint: String::new(),
             cache: Cache::default(),
             open: VecDeque::new(),
         };
         let scanned = match kind {
-            Kind::Csv => csv::open(&files)?,
-            Kind::Json => one_by_one(&files, text::open)?,
-            Kind::Parquet => one_by_one(&files, parquet::open)?,
-            Kind::Arrow => one_by_one(&files, arrow::open)?,
+            FileKind::Csv => csv::open(&files)?,
+            FileKind::Json => one_by_one(&files, text::open)?,
+            FileKind::Parquet => one_by_one(&files, parquet::open)?,
+            FileKind::Arrow => one_by_one(&files, arrow::open)?,
         };
         for mut scanned in scanned {
             hash.update(scanned.print);
@@ -112,7 +112,7 @@ impl Rows {
         self.ends.last().copied().unwrap_or(0)
     }
 
-    pub(super) fn keys(&self) -> &Keys {
+    pub(super) fn keys(&self) -> &FieldNames {
         &self.keys
     }
 

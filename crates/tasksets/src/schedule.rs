@@ -12,7 +12,7 @@ use super::rng::rng;
 const APART: u64 = 0x7475_726e_735f_6f66;
 
 #[derive(Debug)]
-pub(super) struct Schedule {
+pub(super) struct TasksetTurns {
     sizes: Vec<u64>,
     total: u64,
     seed: u64,
@@ -20,7 +20,7 @@ pub(super) struct Schedule {
     turns: Option<(u64, Vec<u16>)>,
 }
 
-impl Schedule {
+impl TasksetTurns {
     pub(super) fn new(sizes: Vec<u64>, seed: u64) -> Self {
         let total = sizes.iter().sum();
         Self { sizes, total, seed, turns: None }

@@ -8,7 +8,7 @@ mod difficulty;
 
 use rand::seq::SliceRandom;
 
-use self::difficulty::Estimates;
+use self::difficulty::DifficultyEstimates;
 use super::error::TasksetErrorKind;
 use super::rng::{rng, sample};
 use super::rows::Rows;
@@ -18,7 +18,7 @@ use rollway_config::{DataSelector, SelectorType};
 
 /// What became of what the selectors were told.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Learned {
+pub struct FeedbackResult {
     /// Tasks from which a selector learned.
     pub used: usize,
     /// Tasks whose selector does not learn.
@@ -31,7 +31,7 @@ pub struct Learned {
     pub clipped: usize,
 }
 
-impl std::ops::AddAssign for Learned {
+impl std::ops::AddAssign for FeedbackResult {
     fn add_assign(&mut self, other: Self) {
         self.used += other.used;
         self.not_needed += other.not_needed;
@@ -48,17 +48,17 @@ pub(super) struct Selector {
     rows: u32,
     /// How many rows were given out.
     taken: u64,
-    way: Way,
+    way: SelectionOrder,
 }
 
 #[derive(Debug)]
-enum Way {
+enum SelectionOrder {
     Sequential,
     /// The order of an epoch.
     Shuffle(Option<(u64, Vec<u32>)>),
     Random,
     Fixed(Vec<u32>),
-    Difficulty(Estimates),
+    Difficulty(DifficultyEstimates),
 }
 
 impl Selector {
@@ -79,23 +79,23 @@ impl Selector {
                 };
                 let features = features(rows, name, &[first, second])?;
                 let pairs = features.chunks_exact(2).map(|pair| [pair[0], pair[1]]).collect();
-                Way::Difficulty(Estimates::new(pairs, arguments))
+                SelectionOrder::Difficulty(DifficultyEstimates::new(pairs, arguments))
             }
             _ if !config.kwargs.is_empty() => {
                 let names: Vec<&str> = config.kwargs.keys().map(String::as_str).collect();
                 let what = format!("the selector takes no kwargs, but got {}", names.join(", "));
                 return Err(wrong(what, "leave `kwargs` out".to_owned()));
             }
-            SelectorType::Sequential => Way::Sequential,
-            SelectorType::Shuffle => Way::Shuffle(None),
-            SelectorType::Random => Way::Random,
+            SelectorType::Sequential => SelectionOrder::Sequential,
+            SelectorType::Shuffle => SelectionOrder::Shuffle(None),
+            SelectorType::Random => SelectionOrder::Random,
             SelectorType::OfflineEasy2hard if config.feature_keys.is_empty() => {
                 let hint = "name the field that tells how easy a task is";
                 return Err(wrong("no feature_keys, but 1 is needed".to_owned(), hint.to_owned()));
             }
             SelectorType::OfflineEasy2hard => {
                 let keys: Vec<&String> = config.feature_keys.iter().collect();
-                Way::Fixed(easy_to_hard(&features(rows, name, &keys)?, keys.len()))
+                SelectionOrder::Fixed(easy_to_hard(&features(rows, name, &keys)?, keys.len()))
             }
         };
         let rows = rows.len() as u32;
@@ -106,8 +106,10 @@ impl Selector {
     pub(super) fn take(&mut self, count: u32) -> Vec<u32> {
         let mut rng = rng(self.config.seed, self.taken);
         let rows = match &mut self.way {
-            Way::Random => rounds(self.rows, count, |count| sample(&mut rng, self.rows, count)),
-            Way::Difficulty(estimates) => {
+            SelectionOrder::Random => {
+                rounds(self.rows, count, |count| sample(&mut rng, self.rows, count))
+            }
+            SelectionOrder::Difficulty(estimates) => {
                 rounds(self.rows, count, |count| estimates.choose(&mut rng, count))
             }
             _ => (0..u64::from(count)).map(|more| self.at(self.taken + more)).collect(),
@@ -126,8 +128,8 @@ impl Selector {
         let rows = u64::from(self.rows);
         let (epoch, at) = (place / rows, (place % rows) as usize);
         match &mut self.way {
-            Way::Fixed(order) => order[at],
-            Way::Shuffle(known) => {
+            SelectionOrder::Fixed(order) => order[at],
+            SelectionOrder::Shuffle(known) => {
                 let order = match known.take() {
                     Some((of, order)) if of == epoch => order,
                     _ => {
@@ -138,14 +140,16 @@ impl Selector {
                 };
                 known.insert((epoch, order)).1[at]
             }
-            Way::Sequential | Way::Random | Way::Difficulty(_) => at as u32,
+            SelectionOrder::Sequential | SelectionOrder::Random | SelectionOrder::Difficulty(_) => {
+                at as u32
+            }
         }
     }
 
     /// Learns how tasks went: pairs of row and mean reward. A row that comes several times counts
     /// with its mean.
-    pub(super) fn feedback(&mut self, pairs: impl Iterator<Item = (u64, f64)>) -> Learned {
-        let mut learned = Learned::default();
+    pub(super) fn feedback(&mut self, pairs: impl Iterator<Item = (u64, f64)>) -> FeedbackResult {
+        let mut learned = FeedbackResult::default();
         let mut known: Vec<(u32, f64)> = Vec::new();
         for (row, value) in pairs {
             match u32::try_from(row).ok().filter(|row| *row < self.rows) {
@@ -158,7 +162,7 @@ impl Selector {
             }
         }
         match &mut self.way {
-            Way::Difficulty(estimates) => {
+            SelectionOrder::Difficulty(estimates) => {
                 learned.used = known.len();
                 estimates.update(&means(known));
             }
@@ -169,7 +173,7 @@ impl Selector {
 
     pub(super) fn state(&self) -> SelectorState {
         let estimates = match &self.way {
-            Way::Difficulty(estimates) => Some(estimates.state()),
+            SelectionOrder::Difficulty(estimates) => Some(estimates.state()),
             _ => None,
         };
         SelectorState {
@@ -203,8 +207,8 @@ impl Selector {
         }
         let fits = |state: &EstimateState| state.fits(self.rows as usize);
         match (&self.way, &state.estimates) {
-            (Way::Difficulty(_), None) => Some("its estimates are missing".to_owned()),
-            (Way::Difficulty(_), Some(state)) if !fits(state) => {
+            (SelectionOrder::Difficulty(_), None) => Some("its estimates are missing".to_owned()),
+            (SelectionOrder::Difficulty(_), Some(state)) if !fits(state) => {
                 Some("its estimates are damaged".to_owned())
             }
             _ => None,
@@ -214,7 +218,9 @@ impl Selector {
     /// Goes on from a state that is not refused.
     pub(super) fn restore(&mut self, state: &SelectorState) {
         self.taken = state.taken;
-        if let (Way::Difficulty(estimates), Some(state)) = (&mut self.way, &state.estimates) {
+        if let (SelectionOrder::Difficulty(estimates), Some(state)) =
+            (&mut self.way, &state.estimates)
+        {
             estimates.restore(state);
         }
     }

@@ -2,26 +2,26 @@
 
 use std::sync::Arc;
 
-use super::format::{Drawn, Shape, Source};
+use super::format::{RowFormat, SelectedTask, TaskDefaults};
 use super::rows::Rows;
 use super::selector::Selector;
 use super::state::SetState;
 use super::{Result, TasksetError, TasksetErrorKind};
 
 #[derive(Debug)]
-pub(super) struct Set {
-    pub(super) source: Arc<Source>,
+pub(super) struct OpenTaskset {
+    pub(super) source: Arc<TaskDefaults>,
     pub(super) rows: Rows,
-    pub(super) shape: Shape,
+    pub(super) shape: RowFormat,
     pub(super) selector: Selector,
 }
 
-impl Set {
+impl OpenTaskset {
     /// Returns the task of a row.
-    pub(super) fn draw(&mut self, index: u64, epoch: u64) -> Result<Drawn> {
+    pub(super) fn draw(&mut self, index: u64, epoch: u64) -> Result<SelectedTask> {
         let raw = self.rows.get(index)?;
         let task = self.shape.task(raw).map_err(|fault| fault.at(self.rows.place(index)))?;
-        Ok(Drawn { source: self.source.clone(), index, epoch, task })
+        Ok(SelectedTask { source: self.source.clone(), index, epoch, task })
     }
 
     /// Refuses rows without what every row needs, before a job depends on them.

@@ -5,10 +5,10 @@ use std::ops::Range;
 use rollway_core::metrics::PassRates;
 
 use super::error::TasksetErrorKind as Kind;
-use super::format::{Drawn, Pick, Source};
-use super::schedule::Schedule;
-use super::selector::Learned;
-use super::set::Set;
+use super::format::{SelectedTask, TaskDefaults, TaskRef};
+use super::schedule::TasksetTurns;
+use super::selector::FeedbackResult;
+use super::set::OpenTaskset;
 use super::state::{TasksetState, VERSION};
 use super::{Result, TasksetError};
 
@@ -17,7 +17,7 @@ const MAX_TAKEN: u64 = 1 << 62;
 
 /// When there are no more tasks.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Budget {
+pub(super) enum TaskBudget {
     Steps(u64),
     Epochs(u64),
     /// After one epoch, and the last batch need not be full.
@@ -29,19 +29,19 @@ pub(super) enum Budget {
 /// Everything follows from the files, the configuration and the feedback: the same calls give the
 /// same tasks, and so do the same calls after [`restore`](Self::restore).
 #[derive(Debug)]
-pub struct Tasks {
-    sets: Vec<Set>,
-    schedule: Schedule,
-    budget: Budget,
+pub struct TaskStream {
+    sets: Vec<OpenTaskset>,
+    schedule: TasksetTurns,
+    budget: TaskBudget,
     steps: u64,
     taken: u64,
-    learned: Learned,
+    learned: FeedbackResult,
 }
 
-impl Tasks {
-    pub(super) fn new(sets: Vec<Set>, budget: Budget, seed: u64) -> Self {
+impl TaskStream {
+    pub(super) fn new(sets: Vec<OpenTaskset>, budget: TaskBudget, seed: u64) -> Self {
         let sizes = sets.iter().map(|set| set.rows.len()).collect();
-        let (schedule, learned) = (Schedule::new(sizes, seed), Learned::default());
+        let (schedule, learned) = (TasksetTurns::new(sizes, seed), FeedbackResult::default());
         Self { sets, schedule, budget, steps: 0, taken: 0, learned }
     }
 
@@ -52,7 +52,7 @@ impl Tasks {
     }
 
     /// Returns what is known about each taskset.
-    pub fn sources(&self) -> impl Iterator<Item = &Source> {
+    pub fn sources(&self) -> impl Iterator<Item = &TaskDefaults> {
         self.sets.iter().map(|set| &*set.source)
     }
 
@@ -60,9 +60,9 @@ impl Tasks {
     pub fn total_batches(&self, batch_size: u32) -> u64 {
         let size = u64::from(batch_size.max(1));
         match self.budget {
-            Budget::Steps(steps) => steps,
-            Budget::Epochs(epochs) => self.len().saturating_mul(epochs) / size,
-            Budget::Once => self.len().div_ceil(size),
+            TaskBudget::Steps(steps) => steps,
+            TaskBudget::Epochs(epochs) => self.len().saturating_mul(epochs) / size,
+            TaskBudget::Once => self.len().div_ceil(size),
         }
     }
 
@@ -70,15 +70,17 @@ impl Tasks {
     /// at the end if `next_batch` has no more.
     pub fn left_over(&self) -> u64 {
         match self.budget {
-            Budget::Steps(_) => 0,
-            Budget::Epochs(epochs) => self.len().saturating_mul(epochs).saturating_sub(self.taken),
-            Budget::Once => self.len().saturating_sub(self.taken),
+            TaskBudget::Steps(_) => 0,
+            TaskBudget::Epochs(epochs) => {
+                self.len().saturating_mul(epochs).saturating_sub(self.taken)
+            }
+            TaskBudget::Once => self.len().saturating_sub(self.taken),
         }
     }
 
     /// Returns the tasks of the next batch; none at the end. Tasks to train on come in full
     /// batches, and an incomplete last one is dropped. After an error nothing has changed.
-    pub fn next_batch(&mut self, batch_size: u32) -> Result<Option<Vec<Drawn>>> {
+    pub fn next_batch(&mut self, batch_size: u32) -> Result<Option<Vec<SelectedTask>>> {
         let Some(count) = self.next_size(batch_size)? else { return Ok(None) };
         let turns = self.schedule.turns(self.taken, count);
         let mut shares = vec![0; self.sets.len()];
@@ -110,13 +112,13 @@ impl Tasks {
             return refuse("0".to_owned(), "give at least 1");
         }
         let left = match self.budget {
-            Budget::Steps(steps) => return Ok((self.steps < steps).then_some(batch_size)),
-            Budget::Epochs(_) | Budget::Once => self.left_over(),
+            TaskBudget::Steps(steps) => return Ok((self.steps < steps).then_some(batch_size)),
+            TaskBudget::Epochs(_) | TaskBudget::Once => self.left_over(),
         };
         let is_full = left >= u64::from(batch_size);
         match self.budget {
-            Budget::Once if left > 0 && !is_full => Ok(Some(left as u32)),
-            Budget::Epochs(epochs) if !is_full && self.steps == 0 => {
+            TaskBudget::Once if left > 0 && !is_full => Ok(Some(left as u32)),
+            TaskBudget::Epochs(epochs) if !is_full && self.steps == 0 => {
                 let rows = self.len();
                 let what = format!("{batch_size}, but {rows} rows × {epochs} epochs never fill it");
                 refuse(what, "make it smaller, or say `total_steps` or more `total_epochs`")
@@ -126,7 +128,7 @@ impl Tasks {
     }
 
     /// Returns tasks that were given out before, by taskset, row and epoch. Nothing changes by it.
-    pub fn draw_again(&mut self, picks: &[Pick]) -> Result<Vec<Drawn>> {
+    pub fn draw_again(&mut self, picks: &[TaskRef]) -> Result<Vec<SelectedTask>> {
         let mut again = Vec::with_capacity(picks.len());
         for pick in picks {
             let set = self.sets.get_mut(pick.taskset_id);
@@ -142,7 +144,7 @@ impl Tasks {
     }
 
     /// Reads rows in the order of the files, and returns them in the order of the batch.
-    fn draw(&mut self, picks: &[(usize, u32)]) -> Result<Vec<Drawn>> {
+    fn draw(&mut self, picks: &[(usize, u32)]) -> Result<Vec<SelectedTask>> {
         let mut order: Vec<usize> = (0..picks.len()).collect();
         order.sort_by_key(|at| picks[*at]);
         for rows in order.chunk_by(|one, other| picks[*one].0 == picks[*other].0) {
@@ -161,15 +163,15 @@ impl Tasks {
 
     /// Returns all tasks, one after the other as they stand in the files, whatever was given out
     /// before. Nothing is read before it is asked for.
-    pub fn all(&mut self) -> All<'_> {
+    pub fn all(&mut self) -> AllTasks<'_> {
         let left = (0..self.sets.len()).map(|set| 0..self.sets[set].rows.len()).collect();
-        All { tasks: self, left, set: 0 }
+        AllTasks { tasks: self, left, set: 0 }
     }
 
     /// Tells the selectors how tasks went, as the pipeline reports it. Says what became of it; what
     /// belongs to no taskset is counted and changes nothing.
-    pub fn feedback(&mut self, metric: &PassRates) -> Learned {
-        let mut learned = Learned::default();
+    pub fn feedback(&mut self, metric: &PassRates) -> FeedbackResult {
+        let mut learned = FeedbackResult::default();
         for (id, (indices, values)) in metric.by_taskset() {
             let set = usize::try_from(id).ok().and_then(|id| self.sets.get_mut(id));
             let pairs = indices.iter().copied().zip(values);
@@ -183,13 +185,13 @@ impl Tasks {
     }
 
     /// Returns what became of all feedback since the tasks were opened.
-    pub fn learned(&self) -> Learned {
+    pub fn learned(&self) -> FeedbackResult {
         self.learned
     }
 
     /// Returns how far the job is.
     pub fn state(&self) -> TasksetState {
-        let sets = self.sets.iter().map(Set::state).collect();
+        let sets = self.sets.iter().map(OpenTaskset::state).collect();
         TasksetState { version: VERSION, steps: self.steps, taken: self.taken, sets }
     }
 
@@ -231,14 +233,14 @@ impl Tasks {
 
 /// All tasks, one after the other.
 #[derive(Debug)]
-pub struct All<'a> {
-    tasks: &'a mut Tasks,
+pub struct AllTasks<'a> {
+    tasks: &'a mut TaskStream,
     left: Vec<Range<u64>>,
     set: usize,
 }
 
-impl Iterator for All<'_> {
-    type Item = Result<Drawn>;
+impl Iterator for AllTasks<'_> {
+    type Item = Result<SelectedTask>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {

@@ -15,10 +15,10 @@ use std::time::Duration;
 use rollway_config::{Config, Mode};
 use rollway_core::metrics::Metrics;
 use rollway_core::{
-    BatchId, BatchKey, BatchKind, BatchResult, BatchState, ByDrop, RunTally, TaskTally,
+    BatchId, BatchKey, BatchResult, BatchState, BatchType, ByDropReason, RunTally, TaskTally,
 };
-use rollway_engine::job_event::{Event, Watchers};
-use rollway_telemetry::Drops;
+use rollway_engine::job_event::{JobEvent, JobObservers};
+use rollway_telemetry::DropCounters;
 use rollway_telemetry::monitors;
 use serde::Deserialize;
 
@@ -40,10 +40,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     if let Some(section) = std::env::args().nth(2) {
         config.monitor = serde_json::from_str(&section)?;
     }
-    let drops = Drops::default();
-    let watchers = Watchers::new(monitors::open(&config, &drops)?);
+    let drops = DropCounters::default();
+    let watchers = JobObservers::new(monitors::open(&config, &drops)?);
     for line in io::stdin().lines() {
-        watchers.tell(&event(&config, serde_json::from_str(&line?)?)?);
+        watchers.emit(&event(&config, serde_json::from_str(&line?)?)?);
     }
     // What is told is shown before they are gone.
     drop(watchers);
@@ -51,10 +51,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn event(config: &Config, line: Line) -> Result<Event, Box<dyn Error>> {
+fn event(config: &Config, line: Line) -> Result<JobEvent, Box<dyn Error>> {
     let metrics: Metrics = line.metrics.into_iter().collect();
     Ok(match (line.began, line.step, line.eval, line.trained) {
-        (Some(done_steps), None, None, None) => Event::Began {
+        (Some(done_steps), None, None, None) => JobEvent::Began {
             mode: Mode::Both,
             job_dir: config.job_dir(),
             done_steps,
@@ -63,9 +63,9 @@ fn event(config: &Config, line: Line) -> Result<Event, Box<dyn Error>> {
             runners: 1,
         },
         (None, Some(step), None, None) => {
-            Event::StepDone { step, result: nothing(), metrics, waited: Duration::ZERO }
+            JobEvent::StepDone { step, result: nothing(), metrics, waited: Duration::ZERO }
         }
-        (None, None, Some(step), None) => Event::Evaluated {
+        (None, None, Some(step), None) => JobEvent::Evaluated {
             step,
             version: step,
             set: "held_out".into(),
@@ -73,7 +73,7 @@ fn event(config: &Config, line: Line) -> Result<Event, Box<dyn Error>> {
             result: nothing(),
             metrics,
         },
-        (None, None, None, Some(step)) => Event::Trained { step, metrics },
+        (None, None, None, Some(step)) => JobEvent::Trained { step, metrics },
         _ => return Err("a line has one of `began`, `step`, `eval`, `trained`".into()),
     })
 }
@@ -83,13 +83,13 @@ fn nothing() -> Arc<BatchResult> {
     Arc::new(BatchResult {
         batch: BatchId::Number(1),
         key: BatchKey(1),
-        kind: BatchKind::Train,
+        kind: BatchType::Train,
         state: BatchState::Finalized,
         reason: None,
         tasks: TaskTally::default(),
         runs: RunTally::default(),
         delivered: 0,
-        dropped: ByDrop::default(),
+        dropped: ByDropReason::default(),
         uncertain: 0,
         statuses: Vec::new(),
         sink_metrics: Metrics::new(),

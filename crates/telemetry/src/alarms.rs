@@ -19,19 +19,19 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
-use rollway_config::{Alarms as Config, OnFailures};
+use rollway_config::{AlarmsConfig as Config, OnConsecutiveFailures};
 use rollway_engine::RunnerStatus;
-use rollway_engine::events::{self, Observer, Seen, What};
-use rollway_engine::job_event::{Alarm, Event, Watcher, Watchers};
-use rollway_engine::live_stats::Pulse;
+use rollway_engine::events::{self, RunEvent, RunEventKind, RunObserver};
+use rollway_engine::job_event::{Alarm, JobEvent, JobObserver, JobObservers};
+use rollway_engine::live_stats::LiveStats;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use self::rules::{Change, Watchdog};
-use crate::dropped::Drops;
-use crate::in_flight::{Passed, Ran, Track};
+use self::rules::{AlarmChange, AlarmRules};
+use crate::dropped::DropCounters;
+use crate::in_flight::{DurationEvent, InFlight, Ran};
 use crate::staleness::Staleness;
 
 const NO_PROGRESS: &str = "no_progress";
@@ -46,22 +46,22 @@ const BROKEN: &str = "runners_broken";
 pub const KINDS: [&str; 6] = [NO_PROGRESS, FAILURES, STALENESS, STARVATION, DROPPED, BROKEN];
 
 /// How many of those that are under way an alarm names.
-const NAMED: usize = 3;
+const MAX_NAMED_RUNS: usize = 3;
 
 /// Watches over a job until it is dropped.
 #[derive(Debug)]
-pub struct Alarms {
-    shared: Arc<Shared>,
+pub struct AlarmObserver {
+    shared: Arc<AlarmShared>,
     task: Mutex<Option<JoinHandle<()>>>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct AlarmShared {
     origin: Instant,
-    inner: Mutex<Inner>,
+    inner: Mutex<AlarmState>,
     news: Notify,
     /// Who is told.
-    watchers: Watchers,
+    watchers: JobObservers,
     /// Whether too many failures in a row end the job.
     ends: bool,
     /// Cancelled to end the job.
@@ -71,38 +71,38 @@ struct Shared {
 }
 
 #[derive(Debug)]
-struct Inner {
-    track: Track,
-    dog: Watchdog,
+struct AlarmState {
+    track: InFlight,
+    dog: AlarmRules,
     /// When the task wakes by itself.
     armed: Option<Duration>,
-    pulse: Option<Pulse>,
+    pulse: Option<LiveStats>,
     /// The newest weights that anybody has told of.
     newest: u64,
 }
 
-impl Alarms {
+impl AlarmObserver {
     /// Begins to watch over a job. Alarms are told to `watchers`; one that ends the job cancels
     /// `stop`. Must be called in a tokio runtime, which it lives in.
     pub fn start(
         config: &Config,
-        watchers: Watchers,
-        drops: &Drops,
+        watchers: JobObservers,
+        drops: &DropCounters,
         stop: CancellationToken,
     ) -> Arc<Self> {
-        let inner = Inner {
-            track: Track::default(),
-            dog: Watchdog::new(config),
+        let inner = AlarmState {
+            track: InFlight::default(),
+            dog: AlarmRules::new(config),
             armed: None,
             pulse: None,
             newest: 0,
         };
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(AlarmShared {
             origin: Instant::now(),
             inner: Mutex::new(inner),
             news: Notify::new(),
             watchers,
-            ends: config.on_consecutive_failures == OnFailures::Stop,
+            ends: config.on_consecutive_failures == OnConsecutiveFailures::Stop,
             stop,
             tripped: OnceLock::new(),
         });
@@ -131,7 +131,7 @@ impl Alarms {
     }
 }
 
-impl Drop for Alarms {
+impl Drop for AlarmObserver {
     fn drop(&mut self) {
         if let Some(task) = self.task.lock().take() {
             task.abort();
@@ -139,43 +139,45 @@ impl Drop for Alarms {
     }
 }
 
-impl Observer for Alarms {
-    fn observe(&self, seen: &[Seen]) {
+impl RunObserver for AlarmObserver {
+    fn observe(&self, seen: &[RunEvent]) {
         self.shared.change(|inner, now| seen.iter().for_each(|seen| inner.saw(seen, now)));
     }
 }
 
-impl Watcher for Alarms {
-    fn saw(&self, event: &Event) {
+impl JobObserver for AlarmObserver {
+    fn on_event(&self, event: &JobEvent) {
         self.shared.change(|inner, _| match event {
-            Event::Pulse(pulse) => inner.pulse = Some(pulse.clone()),
-            Event::Synced { version, .. } => inner.newest = inner.newest.max(*version),
-            Event::Trained { step, .. } => inner.newest = inner.newest.max(*step),
-            Event::StepDone { step, metrics, .. } => {
+            JobEvent::Ready(pulse) => inner.pulse = Some(pulse.clone()),
+            JobEvent::Synced { version, .. } => inner.newest = inner.newest.max(*version),
+            JobEvent::Trained { step, .. } => inner.newest = inner.newest.max(*step),
+            JobEvent::StepDone { step, metrics, .. } => {
                 if let Some(staleness) = Staleness::of(metrics, inner.newest) {
                     inner.dog.stale(*step, staleness.mean);
                 }
             }
-            Event::Began { .. }
-            | Event::StepBegun { .. }
-            | Event::Evaluated { .. }
-            | Event::Note(_)
-            | Event::Alarm(_) => {}
+            JobEvent::Began { .. }
+            | JobEvent::StepBegun { .. }
+            | JobEvent::Evaluated { .. }
+            | JobEvent::Info(_)
+            | JobEvent::Alarm(_) => {}
         });
     }
 }
 
-impl Inner {
-    fn saw(&mut self, seen: &Seen, now: Duration) {
+impl AlarmState {
+    fn saw(&mut self, seen: &RunEvent, now: Duration) {
         let Self { track, dog, .. } = self;
         match &seen.what {
-            What::RunnerBroken { runner, message } => dog.broken(*runner, Arc::clone(message)),
-            What::RunnerReady { runner } => dog.mended(*runner),
+            RunEventKind::RunnerBroken { runner, message } => {
+                dog.broken(*runner, Arc::clone(message))
+            }
+            RunEventKind::RunnerReady { runner } => dog.mended(*runner),
             _ => {}
         }
         track.see(seen, |passed| match passed {
-            Passed::Given { class, waited, .. } => dog.waited(class, waited),
-            Passed::Run { how } => {
+            DurationEvent::Given { class, waited, .. } => dog.waited(class, waited),
+            DurationEvent::Run { how } => {
                 dog.progress(now);
                 match how {
                     Ran::Well => dog.well(),
@@ -183,27 +185,27 @@ impl Inner {
                     Ran::Cut => {}
                 }
             }
-            Passed::Task { class, status, .. } => {
+            DurationEvent::Task { class, status, .. } => {
                 let is_kept = status.completed_runs > 0 || status.cancelled_runs.total() == 0;
                 dog.task(class, is_kept);
             }
-            Passed::Attempt { .. } => {}
+            DurationEvent::Attempt { .. } => {}
         });
         dog.work(now, track.open_tasks() > 0);
     }
 
-    fn pulse(&self) -> Option<Pulse> {
+    fn pulse(&self) -> Option<LiveStats> {
         self.pulse.clone()
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+impl AlarmShared {
+    fn lock(&self) -> MutexGuard<'_, AlarmState> {
         self.inner.lock()
     }
 
     /// Takes something in, and wakes the task if that is needed.
-    fn change(&self, change: impl FnOnce(&mut Inner, Duration)) {
+    fn change(&self, change: impl FnOnce(&mut AlarmState, Duration)) {
         let mut inner = self.lock();
         change(&mut inner, self.origin.elapsed());
         let due = inner.dog.due();
@@ -259,10 +261,10 @@ impl Shared {
     /// Tells everybody what has changed.
     fn tell(&self) {
         let changes = self.lock().dog.take();
-        for Change { kind, words, raised } in changes {
+        for AlarmChange { kind, words, raised } in changes {
             let ends = raised && kind == FAILURES && self.ends;
             let alarm = Alarm { at: events::now(), kind, words: words.clone(), raised };
-            self.watchers.tell(&Event::Alarm(alarm));
+            self.watchers.emit(&JobEvent::Alarm(alarm));
             if ends {
                 let _ = self.tripped.set(words);
                 self.stop.cancel();
@@ -272,11 +274,11 @@ impl Shared {
 }
 
 /// Tells whether anything is waited for, and what has been under way for longest.
-async fn under_way(pulse: &Pulse) -> (bool, Vec<String>) {
-    let beat = pulse.beat().await;
+async fn under_way(pulse: &LiveStats) -> (bool, Vec<String>) {
+    let beat = pulse.sample().await;
     let runners = pulse.runners().await;
     let busy = runners.iter().filter(|runner| runner.attempt.is_some());
-    (beat.pending + beat.running > 0, busy.take(NAMED).map(in_words).collect())
+    (beat.pending + beat.running > 0, busy.take(MAX_NAMED_RUNS).map(in_words).collect())
 }
 
 fn in_words(runner: &RunnerStatus) -> String {
@@ -291,7 +293,7 @@ fn in_words(runner: &RunnerStatus) -> String {
             words += &format!(" for {}", messages::time(at));
         }
     }
-    if let Some(place) = &runner.place {
+    if let Some(place) = &runner.code_location {
         words += &format!(" at {place}");
     }
     words

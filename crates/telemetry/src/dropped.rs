@@ -11,15 +11,15 @@ type Listener = Box<dyn Fn(&'static str, u64) + Send + Sync>;
 
 /// Counts of what was dropped. Clones are the same.
 #[derive(Clone, Default)]
-pub struct Drops(Arc<Inner>);
+pub struct DropCounters(Arc<DropCounts>);
 
 #[derive(Default)]
-struct Inner {
+struct DropCounts {
     counts: Mutex<BTreeMap<&'static str, u64>>,
     listener: OnceLock<Listener>,
 }
 
-impl Drops {
+impl DropCounters {
     /// Counts what was dropped, under the name of whoever had to drop it.
     pub fn count(&self, who: &'static str, count: u64) {
         let mut counts = self.0.counts.lock();
@@ -47,7 +47,7 @@ impl Drops {
     }
 }
 
-impl fmt::Debug for Drops {
+impl fmt::Debug for DropCounters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Drops").field(&self.read()).finish()
     }

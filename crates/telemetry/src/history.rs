@@ -35,15 +35,15 @@ use std::time::{Duration, Instant};
 use rollway_config::{Config, Mode};
 use rollway_core::RunnerState;
 use rollway_engine::RolloutCoordinator;
-use rollway_engine::events::{self, Observer, Seen};
-use rollway_engine::job_event::Watcher;
-use rollway_engine::live_stats::Pulse;
+use rollway_engine::events::{self, RunEvent, RunObserver};
+use rollway_engine::job_event::JobObserver;
+use rollway_engine::live_stats::LiveStats;
 
 use self::files::{Files, Unwritten};
-pub use self::past::Past;
-use self::record::Note;
+pub use self::past::RecordedHistory;
+use self::record::JobNote;
 use self::state::{Event, Item, State, seconds};
-use crate::view::{Beat, JobState, RunDetail, RunKey, RunnerCounts};
+use crate::view::{JobState, RunDetail, RunKey, RunnerCounts, StatsSample};
 
 /// How long things may wait in the queue, so that many are written at once.
 const LINGER: Duration = Duration::from_millis(200);
@@ -62,7 +62,7 @@ const LOOKS: f64 = 2_000.0;
 
 /// How a history is to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Options {
+pub struct HistoryOptions {
     /// Its folder.
     pub dir: PathBuf,
     /// The job.
@@ -79,7 +79,7 @@ pub struct Options {
     pub max_trajectory_bytes: u64,
 }
 
-impl Options {
+impl HistoryOptions {
     /// Returns what a configuration says; none: no history is kept.
     pub fn of(config: &Config) -> Option<Self> {
         let dashboard = &config.dashboard;
@@ -108,7 +108,7 @@ fn folder(config: &Config) -> PathBuf {
 
 /// The history of a job that runs. Dropped, it writes what is left.
 #[derive(Debug)]
-pub struct History {
+pub struct RunHistory {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -121,7 +121,7 @@ struct Shared {
     /// Taken before `state`, and `state` before `queue`.
     files: Mutex<Option<Files>>,
     state: Mutex<State>,
-    pulse: Mutex<Option<Pulse>>,
+    pulse: Mutex<Option<LiveStats>>,
     coordinator: Mutex<Option<RolloutCoordinator>>,
     runners: Mutex<RunnerCounts>,
     refilled: Mutex<Instant>,
@@ -143,12 +143,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl History {
+impl RunHistory {
     /// Opens the history in a folder, and goes on with what is there.
     ///
     /// # Errors
     /// If the folder cannot be read or written, or another process writes to it.
-    pub fn open(options: &Options) -> io::Result<Arc<Self>> {
+    pub fn open(options: &HistoryOptions) -> io::Result<Arc<Self>> {
         let files = Files::open(&options.dir)?;
         let mut state = State::load(&options.dir, options.max_runs)?;
         state.out.keep(options.max_trajectory_bytes);
@@ -164,7 +164,7 @@ impl History {
             runners: Mutex::default(),
             refilled: Mutex::new(Instant::now()),
         });
-        shared.note(Note::Opened {
+        shared.note(JobNote::Opened {
             name: options.name.clone(),
             project: options.project.clone(),
             mode: options.mode.clone(),
@@ -179,7 +179,7 @@ impl History {
     /// Opens the history of a job, if its configuration wants one. A job goes on without: it only
     /// tells what was.
     pub fn of(config: &Config) -> Option<Arc<Self>> {
-        let options = Options::of(config)?;
+        let options = HistoryOptions::of(config)?;
         let opened = Self::open(&options);
         let complain = |error: &io::Error| {
             let folder = options.dir.display();
@@ -195,7 +195,7 @@ impl History {
         drop(lock(&self.shared.coordinator).take());
         let thread = lock(&self.thread).take();
         if let Some(thread) = thread {
-            self.shared.note(Note::Closed { outcome, error });
+            self.shared.note(JobNote::Closed { outcome, error });
             lock(&self.shared.queue).closing = true;
             self.shared.wake.notify_all();
             let _ = thread.join();
@@ -243,21 +243,21 @@ impl History {
     }
 }
 
-impl Drop for History {
+impl Drop for RunHistory {
     fn drop(&mut self) {
         self.close(JobState::Unknown, None);
     }
 }
 
-impl Observer for History {
-    fn observe(&self, seen: &[Seen]) {
+impl RunObserver for RunHistory {
+    fn observe(&self, seen: &[RunEvent]) {
         self.shared.push(seen.iter().filter_map(Item::of));
     }
 }
 
-impl Watcher for History {
-    fn saw(&self, event: &rollway_engine::job_event::Event) {
-        if let rollway_engine::job_event::Event::Pulse(pulse) = event {
+impl JobObserver for RunHistory {
+    fn on_event(&self, event: &rollway_engine::job_event::JobEvent) {
+        if let rollway_engine::job_event::JobEvent::Ready(pulse) = event {
             *lock(&self.shared.pulse) = Some(pulse.clone());
             told::keep_beating(&self.shared, pulse);
         }
@@ -266,7 +266,7 @@ impl Watcher for History {
 }
 
 impl Shared {
-    fn note(&self, note: Note) {
+    fn note(&self, note: JobNote) {
         let at = seconds(events::now());
         self.push(std::iter::once(Item { at, what: Event::Note(Box::new(note)) }));
     }
@@ -352,7 +352,7 @@ impl Shared {
                     state.totals_now()
                 };
                 let at = seconds(events::now());
-                lock(&self.state).out.note(at, Note::Totals { totals });
+                lock(&self.state).out.note(at, JobNote::Totals { totals });
             }
             self.write();
             if is_last {
@@ -364,12 +364,12 @@ impl Shared {
     }
 
     /// Takes the numbers of a moment in.
-    fn beat(&self, beat: rollway_engine::live_stats::Beat, states: &[RunnerState]) {
+    fn beat(&self, beat: rollway_engine::live_stats::StatsSample, states: &[RunnerState]) {
         *lock(&self.runners) = RunnerCounts::of(states.iter().copied());
         let mut state = lock(&self.state);
         self.catch_up(&mut state);
         let counts = state.counts(true);
-        let beat = Beat {
+        let beat = StatsSample {
             at: seconds(events::now()),
             done: counts.succeeded,
             failed: counts.failed.total(),
@@ -383,8 +383,8 @@ impl Shared {
         };
         if state.notes.beat(beat) {
             let totals = state.totals_now();
-            state.out.note(beat.at, Note::Beat { beat });
-            state.out.note(beat.at, Note::Totals { totals });
+            state.out.note(beat.at, JobNote::Beat { beat });
+            state.out.note(beat.at, JobNote::Totals { totals });
         }
     }
 }

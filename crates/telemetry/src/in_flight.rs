@@ -6,8 +6,10 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use rollway_core::{AttemptId, BatchKey, BatchKind, BatchState, FailureKind, Over, Status, TaskId};
-use rollway_engine::events::{Seen, What};
+use rollway_core::{
+    AttemptId, BatchKey, BatchState, BatchType, FailureKind, RunEnd, Status, TaskId,
+};
+use rollway_engine::events::{RunEvent, RunEventKind};
 use rustc_hash::FxHashMap;
 
 /// How many batches are known at most. Those of a coordinator leave when they are closed; those of
@@ -19,15 +21,15 @@ const UNKNOWN: &str = "unknown";
 
 /// Something that has lasted for a time that is known now.
 #[derive(Debug)]
-pub(crate) enum Passed<'a> {
+pub(crate) enum DurationEvent<'a> {
     /// A task was given to a runner for the first time.
-    Given { class: &'a Arc<str>, kind: BatchKind, waited: Duration },
+    Given { class: &'a Arc<str>, kind: BatchType, waited: Duration },
     /// A run ended, for good or until it is tried again.
     Run { how: Ran<'a> },
     /// An attempt is over.
-    Attempt { class: &'a Arc<str>, kind: BatchKind, took: Duration },
+    Attempt { class: &'a Arc<str>, kind: BatchType, took: Duration },
     /// A task ended for good; one that was never given to a runner took no time.
-    Task { class: &'a Arc<str>, kind: BatchKind, took: Option<Duration>, status: &'a Status },
+    Task { class: &'a Arc<str>, kind: BatchType, took: Option<Duration>, status: &'a Status },
 }
 
 /// How a run ended.
@@ -40,18 +42,18 @@ pub(crate) enum Ran<'a> {
 
 /// An attempt under way.
 #[derive(Clone, Debug)]
-pub(crate) struct Underway {
+pub(crate) struct AttemptInFlight {
     pub(crate) given: SystemTime,
     pub(crate) began: Option<SystemTime>,
     class: Arc<str>,
-    kind: BatchKind,
+    kind: BatchType,
 }
 
 #[derive(Debug)]
-struct Batch {
+struct BatchInFlight {
     at: SystemTime,
-    kind: BatchKind,
-    workflows: Workflows,
+    kind: BatchType,
+    workflows: TaskWorkflows,
     open: u64,
 }
 
@@ -60,9 +62,9 @@ type Tasks = Arc<[(Arc<str>, u32)]>;
 
 /// Which workflows the tasks of a batch have, as they were told: nothing is copied.
 #[derive(Debug, Default)]
-pub(crate) struct Workflows(Vec<(TaskId, Tasks)>);
+pub(crate) struct TaskWorkflows(Vec<(TaskId, Tasks)>);
 
-impl Workflows {
+impl TaskWorkflows {
     /// Adds tasks behind the others.
     pub(crate) fn add(&mut self, first: TaskId, tasks: &Tasks) {
         self.0.push((first, Arc::clone(tasks)));
@@ -82,16 +84,16 @@ impl Workflows {
 
 /// What is under way.
 #[derive(Debug)]
-pub(crate) struct Track {
-    batches: BTreeMap<BatchKey, Batch>,
-    attempts: BTreeMap<AttemptId, Underway>,
+pub(crate) struct InFlight {
+    batches: BTreeMap<BatchKey, BatchInFlight>,
+    attempts: BTreeMap<AttemptId, AttemptInFlight>,
     /// When tasks were first given to a runner.
     first: FxHashMap<(BatchKey, TaskId), SystemTime>,
     open: u64,
     unknown: Arc<str>,
 }
 
-impl Default for Track {
+impl Default for InFlight {
     fn default() -> Self {
         Self {
             batches: BTreeMap::new(),
@@ -103,54 +105,57 @@ impl Default for Track {
     }
 }
 
-impl Track {
+impl InFlight {
     /// Takes in what was seen, and tells what is known through it.
-    pub(crate) fn see(&mut self, seen: &Seen, mut tell: impl FnMut(Passed<'_>)) {
+    pub(crate) fn see(&mut self, seen: &RunEvent, mut tell: impl FnMut(DurationEvent<'_>)) {
         let at = seen.at;
         match &seen.what {
-            What::BatchBegan { key, kind, first, tasks, .. } => {
+            RunEventKind::BatchBegan { key, kind, first, tasks, .. } => {
                 self.batch(*key, *kind, at, *first, tasks);
             }
-            What::BatchIs { key, state: BatchState::Finalized | BatchState::Aborted } => {
+            RunEventKind::BatchStateChanged {
+                key,
+                state: BatchState::Finalized | BatchState::Aborted,
+            } => {
                 self.forget(*key);
             }
-            What::AttemptGiven { attempt, key, task, .. } => {
+            RunEventKind::AttemptSent { attempt, key, task, .. } => {
                 let batch = self.batches.get(key);
                 let (class, kind) = class(batch, *task, &self.unknown);
                 let first = self.first.entry((*key, *task));
                 if let (Entry::Vacant(first), Some(batch)) = (first, batch) {
                     first.insert(at);
-                    tell(Passed::Given { class, kind, waited: since(at, batch.at) });
+                    tell(DurationEvent::Given { class, kind, waited: since(at, batch.at) });
                 }
                 let class = Arc::clone(class);
-                let underway = Underway { given: at, began: None, class, kind };
+                let underway = AttemptInFlight { given: at, began: None, class, kind };
                 self.attempts.insert(*attempt, underway);
             }
-            What::AttemptBegan { attempt } => {
+            RunEventKind::AttemptBegan { attempt } => {
                 if let Some(underway) = self.attempts.get_mut(attempt) {
                     underway.began = Some(at);
                 }
             }
-            What::RunRetried { kind, message, .. } => {
-                tell(Passed::Run { how: Ran::Badly { kind: *kind, message } });
+            RunEventKind::RunRetried { kind, message, .. } => {
+                tell(DurationEvent::Run { how: Ran::Badly { kind: *kind, message } });
             }
-            What::RunOver { how, .. } => {
+            RunEventKind::RunEnded { how, .. } => {
                 let how = match how {
-                    Over::Succeeded => Ran::Well,
-                    Over::Failed { kind, message } => Ran::Badly { kind: *kind, message },
-                    Over::Cancelled { .. } => Ran::Cut,
+                    RunEnd::Succeeded => Ran::Well,
+                    RunEnd::Failed { kind, message } => Ran::Badly { kind: *kind, message },
+                    RunEnd::Cancelled { .. } => Ran::Cut,
                 };
-                tell(Passed::Run { how });
+                tell(DurationEvent::Run { how });
             }
-            What::AttemptEnded { attempt, .. } => {
-                if let Some(Underway { given, began, class, kind, .. }) =
+            RunEventKind::AttemptEnded { attempt, .. } => {
+                if let Some(AttemptInFlight { given, began, class, kind, .. }) =
                     self.attempts.remove(attempt)
                 {
                     let took = since(at, began.unwrap_or(given));
-                    tell(Passed::Attempt { class: &class, kind, took });
+                    tell(DurationEvent::Attempt { class: &class, kind, took });
                 }
             }
-            What::TaskEnded { key, task, status, .. } => {
+            RunEventKind::TaskEnded { key, task, status, .. } => {
                 let first = self.first.remove(&(*key, *task));
                 let took = first.map(|first| since(at, first));
                 let mut batch = self.batches.get_mut(key);
@@ -161,7 +166,7 @@ impl Track {
                     self.open -= 1;
                 }
                 let (class, kind) = class(batch.as_deref(), *task, &self.unknown);
-                tell(Passed::Task { class, kind, took, status });
+                tell(DurationEvent::Task { class, kind, took, status });
             }
             _ => {}
         }
@@ -173,7 +178,7 @@ impl Track {
     }
 
     /// Returns attempts under way, oldest first.
-    pub(crate) fn oldest_attempts(&self) -> impl Iterator<Item = &Underway> {
+    pub(crate) fn oldest_attempts(&self) -> impl Iterator<Item = &AttemptInFlight> {
         self.attempts.values()
     }
 
@@ -185,12 +190,12 @@ impl Track {
     fn batch(
         &mut self,
         key: BatchKey,
-        kind: BatchKind,
+        kind: BatchType,
         at: SystemTime,
         first: TaskId,
         tasks: &Tasks,
     ) {
-        let fresh = || Batch { at, kind, workflows: Workflows::default(), open: 0 };
+        let fresh = || BatchInFlight { at, kind, workflows: TaskWorkflows::default(), open: 0 };
         let batch = self.batches.entry(key).or_insert_with(fresh);
         batch.workflows.add(first, tasks);
         batch.open += tasks.len() as u64;
@@ -213,11 +218,11 @@ impl Track {
 }
 
 fn class<'a>(
-    batch: Option<&'a Batch>,
+    batch: Option<&'a BatchInFlight>,
     task: TaskId,
     unknown: &'a Arc<str>,
-) -> (&'a Arc<str>, BatchKind) {
-    let Some(batch) = batch else { return (unknown, BatchKind::Train) };
+) -> (&'a Arc<str>, BatchType) {
+    let Some(batch) = batch else { return (unknown, BatchType::Train) };
     (batch.workflows.of(task).unwrap_or(unknown), batch.kind)
 }
 

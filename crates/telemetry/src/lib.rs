@@ -24,4 +24,4 @@ pub mod summary;
 pub mod trace;
 pub mod view;
 
-pub use crate::dropped::Drops;
+pub use crate::dropped::DropCounters;

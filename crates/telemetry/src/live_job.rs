@@ -5,26 +5,26 @@ use std::sync::Arc;
 use rollway_core::{BatchId, RunId, TaskId};
 use rollway_engine::{RolloutCoordinator, RunnerStatus};
 
-use crate::history::History;
+use crate::history::RunHistory;
 use crate::view::{
-    Alarm, Batch, Bias, Done, Job, Overview, RunDetail, RunKey, RunPage, RunQuery, Runner,
-    RunnerCounts, Scene, Soon, Timeline,
+    ActionResult, AlarmRow, BatchRow, BiasReport, JobInfo, JobView, Overview, RunDetail, RunKey,
+    RunPage, RunQuery, RunnerCounts, RunnerRow, Timeline, ViewFuture,
 };
 
 /// Why whatever is asked for by a button was done.
 const REASON: &str = "a person asked for it on the dashboard";
 
 /// Returns the view of a job that runs in this process.
-pub fn live(history: Arc<History>) -> Arc<dyn Scene> {
-    Arc::new(Live(history))
+pub fn live(history: Arc<RunHistory>) -> Arc<dyn JobView> {
+    Arc::new(LiveJob(history))
 }
 
 /// A job that runs in this process.
 #[derive(Debug)]
-struct Live(Arc<History>);
+struct LiveJob(Arc<RunHistory>);
 
-impl Scene for Live {
-    fn job(&self) -> Job {
+impl JobView for LiveJob {
+    fn job(&self) -> JobInfo {
         self.0.job()
     }
 
@@ -36,11 +36,11 @@ impl Scene for Live {
         self.0.timeline()
     }
 
-    fn batches(&self) -> Vec<Batch> {
+    fn batches(&self) -> Vec<BatchRow> {
         self.0.batches()
     }
 
-    fn runners(&self) -> Soon<'_, Vec<Runner>> {
+    fn runners(&self) -> ViewFuture<'_, Vec<RunnerRow>> {
         Box::pin(async {
             let Some(coordinator) = self.coordinator() else { return Vec::new() };
             let statuses = coordinator.runner_states().await.unwrap_or_default();
@@ -60,15 +60,15 @@ impl Scene for Live {
         self.0.run(key)
     }
 
-    fn bias(&self) -> Bias {
+    fn bias(&self) -> BiasReport {
         self.0.bias()
     }
 
-    fn alarms(&self) -> Vec<Alarm> {
+    fn alarms(&self) -> Vec<AlarmRow> {
         self.0.alarms()
     }
 
-    fn cancel_run<'a>(&'a self, key: &'a RunKey) -> Soon<'a, Done> {
+    fn cancel_run<'a>(&'a self, key: &'a RunKey) -> ViewFuture<'a, ActionResult> {
         Box::pin(async move {
             let Some(coordinator) = self.coordinator() else { return over() };
             let (task, run) = (TaskId(key.task), RunId(key.run));
@@ -84,7 +84,11 @@ impl Scene for Live {
         })
     }
 
-    fn abort_batch<'a>(&'a self, batch: &'a str, keep_partial: bool) -> Soon<'a, Done> {
+    fn abort_batch<'a>(
+        &'a self,
+        batch: &'a str,
+        keep_partial: bool,
+    ) -> ViewFuture<'a, ActionResult> {
         Box::pin(async move {
             let Some(coordinator) = self.coordinator() else { return over() };
             for id in ids(batch) {
@@ -102,7 +106,7 @@ impl Scene for Live {
     }
 }
 
-impl Live {
+impl LiveJob {
     fn coordinator(&self) -> Option<RolloutCoordinator> {
         self.0.coordinator()
     }
@@ -113,24 +117,24 @@ fn ids(name: &str) -> impl Iterator<Item = BatchId> {
     name.parse::<i64>().ok().map(BatchId::from).into_iter().chain([BatchId::from(name)])
 }
 
-fn done(done: bool, message: &str) -> Done {
-    Done { done, message: message.to_owned() }
+fn done(done: bool, message: &str) -> ActionResult {
+    ActionResult { done, message: message.to_owned() }
 }
 
-fn over() -> Done {
+fn over() -> ActionResult {
     done(false, "the job does not run any more")
 }
 
-fn runner(status: RunnerStatus, calls: u64, now: f64) -> Runner {
-    Runner {
+fn runner(status: RunnerStatus, calls: u64, now: f64) -> RunnerRow {
+    RunnerRow {
         runner: status.runner.0,
         life: status.life.0,
         state: status.state.name().to_owned(),
         node: status.node,
         stage: status.stage,
         stage_for: status.stage_for.map(|it| it.as_secs_f64()),
-        usual: status.usual.map(|it| it.as_secs_f64()),
-        place: status.place,
+        usual: status.typical_duration.map(|it| it.as_secs_f64()),
+        place: status.code_location,
         age: status.age.as_secs_f64(),
         batch: status.batch.map(|batch| batch.to_string()),
         task: status.task.map(|task| task.0),
@@ -139,7 +143,7 @@ fn runner(status: RunnerStatus, calls: u64, now: f64) -> Runner {
         model: status.model,
         server: status.server,
         calls: calls.max(status.calls.into()),
-        last_heartbeat: Some(now - status.silent_for.as_secs_f64()),
+        last_heartbeat: Some(now - status.since_report.as_secs_f64()),
         message: status.message.map(|message| message.to_string()),
         stuck: status.stuck,
     }

@@ -21,17 +21,17 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rollway_config::{Config, Mode, MonitorType};
 use rollway_core::metrics::Metrics;
-use rollway_engine::job_event::{Event, Watcher};
+use rollway_engine::job_event::{JobEvent, JobObserver};
 
 use self::python::Outside;
-use self::tensorboard_writer::{Job, Writer};
-use crate::dropped::Drops;
+use self::tensorboard_writer::{EventWriter, WriteJob};
+use crate::dropped::DropCounters;
 
 /// What may wait for the thread: many steps, in case that the disk takes its time.
-const WAITING: usize = 1024;
+const QUEUE_CAPACITY: usize = 1024;
 
 /// How long the end of a job waits for its last numbers to be written.
-const FAREWELL: Duration = Duration::from_secs(5);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Returns the folder below which the curves of a job are, one folder for each who writes; none if
 /// no files are written.
@@ -45,11 +45,11 @@ pub fn folder(config: &Config) -> Option<PathBuf> {
 /// # Errors
 ///
 /// If a folder cannot be made.
-pub fn open(config: &Config, drops: &Drops) -> io::Result<Vec<Arc<dyn Watcher>>> {
-    let mut monitors: Vec<Arc<dyn Watcher>> = Vec::new();
+pub fn open(config: &Config, drops: &DropCounters) -> io::Result<Vec<Arc<dyn JobObserver>>> {
+    let mut monitors: Vec<Arc<dyn JobObserver>> = Vec::new();
     for kind in &config.monitor.monitor_type {
         match kind {
-            MonitorType::Tensorboard => monitors.extend(Monitor::begin(config, drops)?),
+            MonitorType::Tensorboard => monitors.extend(TensorboardMonitor::begin(config, drops)?),
             MonitorType::Wandb | MonitorType::Mlflow | MonitorType::Swanlab => {
                 monitors.push(Arc::new(Outside::open(config, *kind, drops)?));
             }
@@ -71,24 +71,24 @@ pub async fn check(config: &Config) -> Vec<(String, String)> {
 /// Writes what happens to a job to files for TensorBoard. What was told before it is dropped is
 /// written then.
 #[derive(Debug)]
-pub struct Monitor {
-    sender: Option<SyncSender<Told>>,
+pub struct TensorboardMonitor {
+    sender: Option<SyncSender<MonitorMessage>>,
     dropped: Arc<AtomicU64>,
-    drops: Drops,
+    drops: DropCounters,
     over: parking_lot::Mutex<Receiver<()>>,
 }
 
 /// What the thread is told.
 #[derive(Clone, Debug)]
-struct Told {
+struct MonitorMessage {
     /// Seconds since 1970.
     at: f64,
     step: u64,
-    what: What,
+    what: MonitorMessageKind,
 }
 
 #[derive(Clone, Debug)]
-enum What {
+enum MonitorMessageKind {
     /// The loop begins; what earlier files say about this step and later ones happens again.
     Began,
     /// The loop begins, and nothing happens again.
@@ -101,41 +101,43 @@ enum What {
     Trained(Metrics),
 }
 
-impl Monitor {
+impl TensorboardMonitor {
     /// Makes the folder and begins to write; nothing if the configuration wants no files.
     ///
     /// # Errors
     ///
     /// If the folder cannot be made.
-    pub fn open(config: &Config) -> io::Result<Option<Arc<dyn Watcher>>> {
-        Self::begin(config, &Drops::default())
+    pub fn open(config: &Config) -> io::Result<Option<Arc<dyn JobObserver>>> {
+        Self::begin(config, &DropCounters::default())
     }
 
-    fn begin(config: &Config, drops: &Drops) -> io::Result<Option<Arc<dyn Watcher>>> {
+    fn begin(config: &Config, drops: &DropCounters) -> io::Result<Option<Arc<dyn JobObserver>>> {
         let Some(folder) = folder(config) else { return Ok(None) };
         std::fs::create_dir_all(&folder)?;
-        let job = Job {
+        let job = WriteJob {
             explorer: folder.join(&config.explorer.name),
             trainer: folder.join(&config.trainer.name),
             description: redact::describe(config),
         };
         let name = MonitorType::Tensorboard.name();
         drops.expect(name);
-        let (mut monitor, thread) = Self::new(move |dropped| Writer::new(job, dropped));
+        let (mut monitor, thread) = Self::new(move |dropped| EventWriter::new(job, dropped));
         monitor.drops = drops.clone();
         thread::Builder::new().name("monitor".to_owned()).spawn(thread)?;
         Ok(Some(Arc::new(monitor)))
     }
 
     /// Returns a monitor, and what its thread does.
-    fn new(writer: impl FnOnce(Arc<AtomicU64>) -> Writer + Send) -> (Self, impl FnOnce() + Send) {
-        let (sender, receiver) = sync_channel(WAITING);
+    fn new(
+        writer: impl FnOnce(Arc<AtomicU64>) -> EventWriter + Send,
+    ) -> (Self, impl FnOnce() + Send) {
+        let (sender, receiver) = sync_channel(QUEUE_CAPACITY);
         let (end, over) = channel();
         let dropped = Arc::new(AtomicU64::new(0));
         let monitor = Self {
             sender: Some(sender),
             dropped: Arc::clone(&dropped),
-            drops: Drops::default(),
+            drops: DropCounters::default(),
             over: over.into(),
         };
         let thread = move || {
@@ -146,9 +148,10 @@ impl Monitor {
         (monitor, thread)
     }
 
-    fn tell(&self, step: u64, what: What) {
+    fn tell(&self, step: u64, what: MonitorMessageKind) {
         let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-        let sent = self.sender.as_ref().map(|sender| sender.try_send(Told { at, step, what }));
+        let sent =
+            self.sender.as_ref().map(|sender| sender.try_send(MonitorMessage { at, step, what }));
         if let Some(Err(TrySendError::Full(_) | TrySendError::Disconnected(_))) = sent {
             self.dropped.fetch_add(1, Ordering::Relaxed);
             self.drops.count(MonitorType::Tensorboard.name(), 1);
@@ -156,37 +159,40 @@ impl Monitor {
     }
 }
 
-impl Watcher for Monitor {
-    fn saw(&self, event: &Event) {
+impl JobObserver for TensorboardMonitor {
+    fn on_event(&self, event: &JobEvent) {
         match event {
-            Event::Began { mode: Mode::Both | Mode::Explore, done_steps, .. } => {
-                self.tell(*done_steps + 1, What::Began);
+            JobEvent::Began { mode: Mode::Both | Mode::Explore, done_steps, .. } => {
+                self.tell(*done_steps + 1, MonitorMessageKind::Began);
             }
-            Event::Began { mode: Mode::Train, done_steps, .. } => {
-                self.tell(*done_steps, What::Trains);
+            JobEvent::Began { mode: Mode::Train, done_steps, .. } => {
+                self.tell(*done_steps, MonitorMessageKind::Trains);
             }
-            Event::Began { done_steps, .. } => self.tell(*done_steps, What::Looked),
-            Event::StepDone { step, metrics, .. } | Event::Evaluated { step, metrics, .. } => {
-                self.tell(*step, What::Explored(metrics.clone()));
+            JobEvent::Began { done_steps, .. } => {
+                self.tell(*done_steps, MonitorMessageKind::Looked)
             }
-            Event::Trained { step, metrics } => {
-                self.tell(*step, What::Trained(metrics.clone()));
+            JobEvent::StepDone { step, metrics, .. }
+            | JobEvent::Evaluated { step, metrics, .. } => {
+                self.tell(*step, MonitorMessageKind::Explored(metrics.clone()));
             }
-            Event::Pulse(_)
-            | Event::StepBegun { .. }
-            | Event::Synced { .. }
-            | Event::Note(_)
-            | Event::Alarm(_) => {}
+            JobEvent::Trained { step, metrics } => {
+                self.tell(*step, MonitorMessageKind::Trained(metrics.clone()));
+            }
+            JobEvent::Ready(_)
+            | JobEvent::StepBegun { .. }
+            | JobEvent::Synced { .. }
+            | JobEvent::Info(_)
+            | JobEvent::Alarm(_) => {}
         }
     }
 }
 
-impl Drop for Monitor {
+impl Drop for TensorboardMonitor {
     fn drop(&mut self) {
         drop(self.sender.take());
         // A disk that hangs keeps nobody from ending.
         let over = self.over.get_mut();
-        if over.recv_timeout(FAREWELL) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+        if over.recv_timeout(SHUTDOWN_TIMEOUT) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
             tracing::warn!("the last numbers of the monitor are not written: its disk hangs");
         }
     }

@@ -29,17 +29,17 @@ use prometheus_client::encoding::text::encode_registry;
 use prometheus_client::registry::Registry;
 use rollway_config::Config;
 use rollway_core::BatchView;
-use rollway_engine::events::{Observer, Seen, now};
-use rollway_engine::job_event::{Event, Watcher};
-use rollway_engine::live_stats::{Pulse, Whole};
-use rollway_gateway::gateway::FurtherMetrics;
+use rollway_engine::events::{RunEvent, RunObserver, now};
+use rollway_engine::job_event::{JobEvent, JobObserver};
+use rollway_engine::live_stats::{LiveStats, MetricsSnapshot};
+use rollway_gateway::gateway::ExtraMetrics;
 
-use self::durations::{Names, Spans};
-use self::families::{Ages, Job, Snapshot};
-use self::job_metrics::Told;
-pub use self::server::{Listen, ListenError};
-use crate::dropped::Drops;
-use crate::in_flight::{Passed, Track, since};
+use self::durations::{DurationNames, Spans};
+use self::families::{Ages, JobFamilies, MetricsView};
+use self::job_metrics::JobMetrics;
+pub use self::server::{MetricsServer, MetricsServerError};
+use crate::dropped::DropCounters;
+use crate::in_flight::{DurationEvent, InFlight, since};
 
 /// What every name begins with.
 const PREFIX: &str = "rollway";
@@ -49,7 +49,7 @@ const END: &str = "# EOF\n";
 
 /// How a scrape is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Form {
+pub enum ExpositionFormat {
     /// OpenMetrics 1.0.
     #[default]
     OpenMetrics,
@@ -57,7 +57,7 @@ pub enum Form {
     Text,
 }
 
-impl Form {
+impl ExpositionFormat {
     /// Returns the form that fits the `Accept` header of a request.
     pub fn accepted(accept: Option<&str>) -> Self {
         match accept {
@@ -77,70 +77,70 @@ impl Form {
 
 /// The numbers of a job. It observes runs and watches the job.
 #[derive(Debug)]
-pub struct Meters {
-    job: Job,
-    drops: Drops,
-    inner: Mutex<Inner>,
+pub struct PrometheusExporter {
+    job: JobFamilies,
+    drops: DropCounters,
+    inner: Mutex<ExporterState>,
 }
 
 #[derive(Debug)]
-struct Inner {
-    track: Track,
-    names: Names,
+struct ExporterState {
+    track: InFlight,
+    names: DurationNames,
     attempts: Spans,
     tasks: Spans,
     waits: Spans,
-    told: Told,
-    pulse: Option<Pulse>,
+    told: JobMetrics,
+    pulse: Option<LiveStats>,
 }
 
-impl Meters {
+impl PrometheusExporter {
     /// Returns numbers that nothing was counted in. `drops` are what others could not keep up with.
-    pub fn new(config: &Config, drops: Drops) -> Arc<Self> {
+    pub fn new(config: &Config, drops: DropCounters) -> Arc<Self> {
         let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let mode = serde_json::to_value(config.mode).unwrap_or_default();
-        let job = Job {
+        let job = JobFamilies {
             project: config.project.clone(),
             name: config.name.clone(),
             mode: mode.as_str().unwrap_or_default().to_owned(),
             started: started.as_secs_f64(),
         };
-        let inner = Inner {
-            track: Track::default(),
-            names: Names::default(),
+        let inner = ExporterState {
+            track: InFlight::default(),
+            names: DurationNames::default(),
             attempts: Spans::default(),
             tasks: Spans::default(),
             waits: Spans::default(),
-            told: Told::new(),
+            told: JobMetrics::new(),
             pulse: None,
         };
         Arc::new(Self { job, drops, inner: Mutex::new(inner) })
     }
 
     /// Returns everything there is to say now, of the engine and of its gateway.
-    pub async fn render(&self, form: Form) -> String {
+    pub async fn render(&self, form: ExpositionFormat) -> String {
         let whole = self.whole().await;
         let mut text = self.engine(Arc::clone(&whole)).unwrap_or_default();
         text.push_str(&whole.gateway);
         match form {
-            Form::OpenMetrics => text + END,
-            Form::Text => text_format::classic(&text),
+            ExpositionFormat::OpenMetrics => text + END,
+            ExpositionFormat::Text => text_format::classic(&text),
         }
     }
 
     /// Looks at the core. Nothing is locked meanwhile.
-    async fn whole(&self) -> Arc<Whole> {
+    async fn whole(&self) -> Arc<MetricsSnapshot> {
         let pulse = self.lock().pulse.clone();
         match pulse {
-            Some(pulse) => pulse.whole().await,
+            Some(pulse) => pulse.metrics().await,
             None => Arc::default(),
         }
     }
 
     /// Writes the part of the engine.
-    fn engine(&self, whole: Arc<Whole>) -> Result<String, fmt::Error> {
+    fn engine(&self, whole: Arc<MetricsSnapshot>) -> Result<String, fmt::Error> {
         let inner = self.lock();
-        let snapshot = Snapshot {
+        let snapshot = MetricsView {
             job: self.job.clone(),
             ages: inner.ages(&whole.glance.batches),
             told: inner.told.clone(),
@@ -159,23 +159,25 @@ impl Meters {
         Ok(text)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, ExporterState> {
         self.inner.lock()
     }
 }
 
-impl Inner {
-    fn saw(&mut self, seen: &Seen) {
+impl ExporterState {
+    fn saw(&mut self, seen: &RunEvent) {
         let Self { track, names, attempts, tasks, waits, .. } = self;
         track.see(seen, |passed| match passed {
-            Passed::Given { class, kind, waited } => waits.add((names.of(class), kind), waited),
-            Passed::Attempt { class, kind, took } => {
+            DurationEvent::Given { class, kind, waited } => {
+                waits.add((names.of(class), kind), waited)
+            }
+            DurationEvent::Attempt { class, kind, took } => {
                 attempts.add((names.of(class), kind), took);
             }
-            Passed::Task { class, kind, took: Some(took), .. } => {
+            DurationEvent::Task { class, kind, took: Some(took), .. } => {
                 tasks.add((names.of(class), kind), took);
             }
-            Passed::Task { took: None, .. } | Passed::Run { .. } => {}
+            DurationEvent::Task { took: None, .. } | DurationEvent::Run { .. } => {}
         });
     }
 
@@ -192,17 +194,17 @@ impl Inner {
     }
 }
 
-impl Observer for Meters {
-    fn observe(&self, seen: &[Seen]) {
+impl RunObserver for PrometheusExporter {
+    fn observe(&self, seen: &[RunEvent]) {
         let mut inner = self.lock();
         seen.iter().for_each(|seen| inner.saw(seen));
     }
 }
 
-impl Watcher for Meters {
-    fn saw(&self, event: &Event) {
+impl JobObserver for PrometheusExporter {
+    fn on_event(&self, event: &JobEvent) {
         let mut inner = self.lock();
-        if let Event::Pulse(pulse) = event {
+        if let JobEvent::Ready(pulse) = event {
             inner.pulse = Some(pulse.clone());
         }
         inner.told.saw(event);
@@ -210,7 +212,7 @@ impl Watcher for Meters {
 }
 
 /// What mode `serve` shows below the numbers of its gateway.
-impl FurtherMetrics for Meters {
+impl ExtraMetrics for PrometheusExporter {
     fn metrics(&self) -> Pin<Box<dyn Future<Output = String> + Send + '_>> {
         Box::pin(async { self.engine(self.whole().await).unwrap_or_default() })
     }

@@ -5,11 +5,11 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::history::Past;
-use crate::summary::{State, Summary};
+use crate::history::RecordedHistory;
+use crate::summary::{Summary, SummaryState};
 use crate::view::{
-    Alarm, Batch, Bias, Done, Job, JobState, Overview, RunDetail, RunKey, RunPage, RunQuery,
-    Runner, Scene, Soon, Timeline,
+    ActionResult, AlarmRow, BatchRow, BiasReport, JobInfo, JobState, JobView, Overview, RunDetail,
+    RunKey, RunPage, RunQuery, RunnerRow, Timeline, ViewFuture,
 };
 
 /// What is written about a job beside its history.
@@ -19,22 +19,22 @@ const SUMMARY: &str = "summary.json";
 ///
 /// # Errors
 /// If the folder has no history, or it cannot be read.
-pub fn open(job_dir: &Path) -> io::Result<Arc<dyn Scene>> {
-    Ok(Arc::new(Told::open(job_dir)?))
+pub fn open(job_dir: &Path) -> io::Result<Arc<dyn JobView>> {
+    Ok(Arc::new(RecordedJob::open(job_dir)?))
 }
 
 /// A job as its folder tells it.
 #[derive(Debug)]
-struct Told {
-    past: Past,
+struct RecordedJob {
+    past: RecordedHistory,
     summary: Option<Summary>,
     /// Whether a process writes to it at the moment.
     is_written: bool,
 }
 
-impl Told {
+impl RecordedJob {
     fn open(job_dir: &Path) -> io::Result<Self> {
-        let folders = Past::find(job_dir)?;
+        let folders = RecordedHistory::find(job_dir)?;
         let Some(dir) = folders.first() else {
             let what = format!(
                 "{} has no history of runs: the job was run with `dashboard: {{history: false}}`, \
@@ -47,19 +47,19 @@ impl Told {
         let summary = summary.and_then(|text| serde_json::from_slice(&text).ok());
         let lock = File::open(dir.join("lock"));
         let is_written = lock.is_ok_and(|lock| lock.try_lock().is_err());
-        Ok(Self { past: Past::open(dir)?, summary, is_written })
+        Ok(Self { past: RecordedHistory::open(dir)?, summary, is_written })
     }
 }
 
-impl Scene for Told {
-    fn job(&self) -> Job {
+impl JobView for RecordedJob {
+    fn job(&self) -> JobInfo {
         let mut job = self.past.job();
         if let Some(summary) = &self.summary {
             job.state = match summary.state {
-                State::Finished => JobState::Finished,
-                State::Failed => JobState::Failed,
-                State::Stopped => JobState::Stopped,
-                State::Running => JobState::Unknown,
+                SummaryState::Finished => JobState::Finished,
+                SummaryState::Failed => JobState::Failed,
+                SummaryState::Stopped => JobState::Stopped,
+                SummaryState::Running => JobState::Unknown,
             };
             job.message = summary.error.clone().or(job.message);
             job.step = job.step.max(summary.steps);
@@ -80,11 +80,11 @@ impl Scene for Told {
         self.past.timeline()
     }
 
-    fn batches(&self) -> Vec<Batch> {
+    fn batches(&self) -> Vec<BatchRow> {
         self.past.batches()
     }
 
-    fn runners(&self) -> Soon<'_, Vec<Runner>> {
+    fn runners(&self) -> ViewFuture<'_, Vec<RunnerRow>> {
         Box::pin(std::future::ready(Vec::new()))
     }
 
@@ -96,24 +96,24 @@ impl Scene for Told {
         self.past.run(key)
     }
 
-    fn bias(&self) -> Bias {
+    fn bias(&self) -> BiasReport {
         self.past.bias()
     }
 
-    fn alarms(&self) -> Vec<Alarm> {
+    fn alarms(&self) -> Vec<AlarmRow> {
         self.past.alarms()
     }
 
-    fn cancel_run<'a>(&'a self, _: &'a RunKey) -> Soon<'a, Done> {
+    fn cancel_run<'a>(&'a self, _: &'a RunKey) -> ViewFuture<'a, ActionResult> {
         Box::pin(std::future::ready(elsewhere()))
     }
 
-    fn abort_batch<'a>(&'a self, _: &'a str, _: bool) -> Soon<'a, Done> {
+    fn abort_batch<'a>(&'a self, _: &'a str, _: bool) -> ViewFuture<'a, ActionResult> {
         Box::pin(std::future::ready(elsewhere()))
     }
 }
 
-fn elsewhere() -> Done {
+fn elsewhere() -> ActionResult {
     let message = "the job does not run here: only what it wrote down is shown".to_owned();
-    Done { done: false, message }
+    ActionResult { done: false, message }
 }

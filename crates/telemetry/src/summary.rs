@@ -13,7 +13,7 @@ use parking_lot::{Mutex, MutexGuard};
 use rollway_base::atomic_file::write_atomic;
 use rollway_config::{Config, Mode};
 use rollway_core::BatchResult;
-use rollway_engine::job_event::{Event, Watcher};
+use rollway_engine::job_event::{JobEvent, JobObserver};
 use serde::{Deserialize, Serialize};
 
 /// The file of a job.
@@ -34,7 +34,7 @@ pub struct Summary {
     /// The explorer or the trainer that this is about.
     pub name: String,
     /// How it stands.
-    pub state: State,
+    pub state: SummaryState,
     /// Why it failed.
     pub error: Option<String>,
     /// The last explore step that was finalized; in mode `train` the last train step.
@@ -71,11 +71,11 @@ pub struct Summary {
     /// The mean reward of the last step.
     pub last_reward: Option<f64>,
     /// Every evaluation.
-    pub evals: Vec<Eval>,
+    pub evals: Vec<EvalSummary>,
     /// Evaluations in the middle that there was no room for.
     pub evals_left_out: u64,
     /// What the job was to do when it was last started.
-    pub goal: Goal,
+    pub goal: JobGoal,
     /// The last step that was begun.
     pub begun_steps: u64,
     /// How often each alarm was raised.
@@ -95,7 +95,7 @@ pub struct SummaryError {
 /// How a job stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum State {
+pub enum SummaryState {
     /// It runs, or its process was killed.
     #[default]
     Running,
@@ -110,7 +110,7 @@ pub enum State {
 /// The evaluation of one set.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Eval {
+pub struct EvalSummary {
     /// The step that it belongs to; in mode `bench` the checkpoint.
     pub step: u64,
     /// The version of the weights.
@@ -127,13 +127,13 @@ pub struct Eval {
 
 /// What a job was to do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Goal {
+pub struct JobGoal {
     total_steps: Option<u32>,
     total_epochs: u32,
     train_steps: Option<u32>,
 }
 
-impl Goal {
+impl JobGoal {
     pub fn of(config: &Config) -> Self {
         Self {
             total_steps: config.buffer.total_steps,
@@ -168,8 +168,8 @@ impl Summary {
         self.experiences_delivered += stored.map_or(result.delivered, |stored| stored as u64);
     }
 
-    fn evaluated(&mut self, eval: Eval) {
-        let same = |known: &&mut Eval| (known.step, &known.set) == (eval.step, &eval.set);
+    fn evaluated(&mut self, eval: EvalSummary) {
+        let same = |known: &&mut EvalSummary| (known.step, &known.set) == (eval.step, &eval.set);
         match self.evals.iter_mut().find(same) {
             Some(known) => *known = eval,
             None => self.evals.push(eval),
@@ -190,42 +190,44 @@ impl Summary {
     }
 
     /// Takes note of an event; tells whether it is worth writing down at once.
-    fn saw(&mut self, event: &Event) -> bool {
+    fn saw(&mut self, event: &JobEvent) -> bool {
         match event {
-            Event::Began { total_steps, .. } => self.total_steps = *total_steps,
-            Event::StepBegun { step, tasks, .. } => self.step_begun(*step, *tasks),
-            Event::StepDone { step, result, metrics, .. } => {
+            JobEvent::Began { total_steps, .. } => self.total_steps = *total_steps,
+            JobEvent::StepBegun { step, tasks, .. } => self.step_begun(*step, *tasks),
+            JobEvent::StepDone { step, result, metrics, .. } => {
                 self.step_done(*step, result);
                 self.last_reward = metrics.get("rollout/reward/mean").or(self.last_reward);
             }
-            Event::Evaluated { step, version, set, score, result, .. } => self.evaluated(Eval {
-                step: *step,
-                version: *version,
-                set: set.to_string(),
-                score: *score,
-                finished: result.tasks.ok + result.tasks.partial,
-                failed: result.tasks.failed,
-            }),
-            Event::Synced { version, .. } => {
+            JobEvent::Evaluated { step, version, set, score, result, .. } => {
+                self.evaluated(EvalSummary {
+                    step: *step,
+                    version: *version,
+                    set: set.to_string(),
+                    score: *score,
+                    finished: result.tasks.ok + result.tasks.partial,
+                    failed: result.tasks.failed,
+                })
+            }
+            JobEvent::Synced { version, .. } => {
                 self.syncs += u64::from(*version > self.version);
                 self.version = *version;
             }
-            Event::Trained { step, .. } => {
+            JobEvent::Trained { step, .. } => {
                 self.trained_steps = self.trained_steps.max(*step);
                 if self.mode == Mode::Train {
                     self.steps = self.trained_steps;
                 }
             }
-            Event::Alarm(alarm) => {
+            JobEvent::Alarm(alarm) => {
                 if alarm.raised {
                     *self.alarms.entry(alarm.kind.to_owned()).or_default() += 1;
                 }
             }
-            Event::Note(_) | Event::Pulse(_) => {}
+            JobEvent::Info(_) | JobEvent::Ready(_) => {}
         }
         match event {
-            Event::StepDone { .. } | Event::Evaluated { .. } => true,
-            Event::Trained { .. } => self.mode == Mode::Train,
+            JobEvent::StepDone { .. } | JobEvent::Evaluated { .. } => true,
+            JobEvent::Trained { .. } => self.mode == Mode::Train,
             _ => false,
         }
     }
@@ -233,7 +235,7 @@ impl Summary {
 
 /// Keeps the summary of a job up to date.
 #[derive(Debug)]
-pub struct Recorder {
+pub struct SummaryWriter {
     path: PathBuf,
     begin: Instant,
     /// Seconds of earlier processes.
@@ -241,7 +243,7 @@ pub struct Recorder {
     summary: Mutex<Summary>,
 }
 
-impl Recorder {
+impl SummaryWriter {
     /// Takes the summary up where an earlier process left it, and writes that it runs.
     pub fn open(config: &Config) -> Result<Arc<Self>, SummaryError> {
         let job = config.job_dir();
@@ -254,10 +256,10 @@ impl Recorder {
         let summary = Summary {
             mode: config.mode,
             name,
-            state: State::Running,
+            state: SummaryState::Running,
             error: None,
             restarts,
-            goal: Goal::of(config),
+            goal: JobGoal::of(config),
             ..known.unwrap_or_default()
         };
         let summary = Mutex::new(summary);
@@ -270,7 +272,7 @@ impl Recorder {
     }
 
     /// Writes the end of the job.
-    pub fn close(&self, state: State, error: Option<String>) -> io::Result<Summary> {
+    pub fn close(&self, state: SummaryState, error: Option<String>) -> io::Result<Summary> {
         let mut summary = self.lock();
         summary.state = state;
         summary.error = error;
@@ -313,8 +315,8 @@ impl Recorder {
     }
 }
 
-impl Watcher for Recorder {
-    fn saw(&self, event: &Event) {
+impl JobObserver for SummaryWriter {
+    fn on_event(&self, event: &JobEvent) {
         let mut summary = self.lock();
         if summary.saw(event)
             && let Err(error) = self.write(&mut summary)

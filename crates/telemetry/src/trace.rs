@@ -31,26 +31,26 @@ use std::time::{Duration, SystemTime};
 use parking_lot::Mutex;
 use rollway_config::{ConcurrentMode, Config};
 use rollway_core::{AttemptId, RunId};
-use rollway_engine::events::{Observer, Seen};
-use rollway_engine::job_event::{Event, Watcher};
-use rollway_engine::live_stats::Pulse;
+use rollway_engine::events::{RunEvent, RunObserver};
+use rollway_engine::job_event::{JobEvent, JobObserver};
+use rollway_engine::live_stats::LiveStats;
 
 use self::dropped::Losses;
-pub use self::dropped::Untraced;
-use self::event::{Fact, Mark, nanos};
-pub use self::from_history::draw;
-pub use self::ids::{Names, SpanId, TraceId, traceparent};
+pub use self::dropped::UntracedCounts;
+use self::event::{TraceEvent, TraceEventKind, nanos};
+pub use self::from_history::write_trace;
+pub use self::ids::{SpanId, SpanNamer, TraceId, traceparent};
 use self::otlp::{Exporter, Target};
-use self::perfetto::Chrome;
-use self::queue::Queue;
-use self::sampling::Filter;
-use self::span_builder::Book;
+use self::perfetto::PerfettoWriter;
+use self::queue::TraceQueue;
+use self::sampling::TraceSampler;
+use self::span_builder::SpanBuilder;
 
 /// How often the numbers of runs in flight are put down.
 const BEAT: Duration = Duration::from_secs(1);
 
 /// How long the end of a job waits for its trace: the collector's farewell, and a disk.
-const FAREWELL: Duration = Duration::from_secs(12);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(12);
 
 /// Returns where the trace file of a job is.
 pub fn file(config: &Config) -> PathBuf {
@@ -62,20 +62,20 @@ pub fn is_wanted(config: &Config) -> bool {
     let variable = |name: &str| std::env::var(name).ok();
     // What cannot be understood is told when it is opened.
     config.trace.file
-        || Target::of(config, &Names::of(config), variable).is_ok_and(|target| target.is_some())
+        || Target::of(config, &SpanNamer::of(config), variable).is_ok_and(|target| target.is_some())
 }
 
 /// Traces a job. Closed, or dropped, it writes and sends what it has.
 #[derive(Debug)]
 pub struct Tracer {
-    shared: Arc<Shared>,
+    shared: Arc<TracerShared>,
     over: Mutex<Receiver<()>>,
 }
 
 #[derive(Debug)]
-struct Shared {
-    filter: Mutex<Filter>,
-    queue: Queue,
+struct TracerShared {
+    filter: Mutex<TraceSampler>,
+    queue: TraceQueue,
     losses: Arc<Losses>,
 }
 
@@ -85,7 +85,7 @@ impl Tracer {
     /// # Errors
     /// If the file cannot be written, or the collector's address or headers make no sense.
     pub fn open(config: &Config) -> io::Result<Option<Arc<Self>>> {
-        let names = Names::of(config);
+        let names = SpanNamer::of(config);
         let losses = Arc::new(Losses::default());
         let variable = |name: &str| std::env::var(name).ok();
         let target = Target::of(config, &names, variable).map_err(io::Error::other)?;
@@ -93,24 +93,24 @@ impl Tracer {
         let mut outlets = Outlets { book: None, chrome: None };
         if let Some(target) = target {
             let exporter = Exporter::start(target, &losses)?;
-            outlets.book = Some((Book::new(names.clone(), in_turn), exporter));
+            outlets.book = Some((SpanBuilder::new(names.clone(), in_turn), exporter));
         }
         if config.trace.file {
             let (path, most) = (file(config), config.trace.max_file_bytes);
             let now = nanos(SystemTime::now());
-            outlets.chrome = Some(Chrome::open(&path, most, now, in_turn, &losses)?);
+            outlets.chrome = Some(PerfettoWriter::open(&path, most, now, in_turn, &losses)?);
         }
         if outlets.book.is_none() && outlets.chrome.is_none() {
             return Ok(None);
         }
-        let filter = Filter::new(names, config.trace.sample);
+        let filter = TraceSampler::new(names, config.trace.sample);
         Self::start(filter, outlets, losses).map(|tracer| Some(Arc::new(tracer)))
     }
 
-    fn start(filter: Filter, outlets: Outlets, losses: Arc<Losses>) -> io::Result<Self> {
+    fn start(filter: TraceSampler, outlets: Outlets, losses: Arc<Losses>) -> io::Result<Self> {
         let (end, over) = channel();
         let filter = Mutex::new(filter);
-        let shared = Arc::new(Shared { filter, queue: Queue::default(), losses });
+        let shared = Arc::new(TracerShared { filter, queue: TraceQueue::default(), losses });
         let known = Arc::clone(&shared);
         let work = move || {
             outlets.work(&known.queue);
@@ -127,33 +127,33 @@ impl Tracer {
             return;
         }
         // A disk that hangs keeps nobody from ending.
-        if self.over.lock().recv_timeout(FAREWELL) == Err(RecvTimeoutError::Timeout) {
+        if self.over.lock().recv_timeout(SHUTDOWN_TIMEOUT) == Err(RecvTimeoutError::Timeout) {
             tracing::warn!("the last of the trace is not written: its disk hangs");
         }
         self.shared.losses.tell();
     }
 
     /// Returns what was not traced so far.
-    pub fn untraced(&self) -> Untraced {
+    pub fn untraced(&self) -> UntracedCounts {
         self.shared.losses.count()
     }
 }
 
-impl Shared {
-    fn tell(&self, marks: Vec<Mark>) {
+impl TracerShared {
+    fn tell(&self, marks: Vec<TraceEvent>) {
         let left = self.queue.push(marks);
         if left > 0 {
             self.losses.marks(left);
         }
     }
 
-    fn now(&self, fact: Fact) {
-        self.tell(vec![Mark { at: nanos(SystemTime::now()), fact }]);
+    fn now(&self, fact: TraceEventKind) {
+        self.tell(vec![TraceEvent { at: nanos(SystemTime::now()), fact }]);
     }
 }
 
-impl Observer for Tracer {
-    fn observe(&self, seen: &[Seen]) {
+impl RunObserver for Tracer {
+    fn observe(&self, seen: &[RunEvent]) {
         let shared = &self.shared;
         let has_room = shared.queue.has_room();
         let mut marks = Vec::new();
@@ -174,27 +174,27 @@ impl Observer for Tracer {
     }
 }
 
-impl Watcher for Tracer {
-    fn saw(&self, event: &Event) {
+impl JobObserver for Tracer {
+    fn on_event(&self, event: &JobEvent) {
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let fact = match event {
-            Event::Pulse(pulse) => return count(pulse.clone(), &self.shared),
-            Event::StepBegun { step, tasks, runs } => {
-                Fact::StepBegun { step: *step, tasks: *tasks, runs: *runs }
+            JobEvent::Ready(pulse) => return count(pulse.clone(), &self.shared),
+            JobEvent::StepBegun { step, tasks, runs } => {
+                TraceEventKind::StepBegun { step: *step, tasks: *tasks, runs: *runs }
             }
-            Event::StepDone { step, metrics, .. } => {
-                Fact::StepDone { step: *step, reward: metrics.get("rollout/reward/mean") }
+            JobEvent::StepDone { step, metrics, .. } => {
+                TraceEventKind::StepDone { step: *step, reward: metrics.get("rollout/reward/mean") }
             }
-            Event::Evaluated { step, version, set, score, .. } => {
+            JobEvent::Evaluated { step, version, set, score, .. } => {
                 let (step, version, set) = (*step, Some(*version), Arc::clone(set));
-                Fact::Evaluated { step, version, set, score: *score }
+                TraceEventKind::Evaluated { step, version, set, score: *score }
             }
-            Event::Synced { step, version, waited, loading } => {
+            JobEvent::Synced { step, version, waited, loading } => {
                 let (waited, loading) = (nanos(*waited), nanos(*loading));
-                Fact::Synced { step: *step, version: Some(*version), waited, loading }
+                TraceEventKind::Synced { step: *step, version: Some(*version), waited, loading }
             }
-            Event::Trained { step, .. } => Fact::Trained { step: *step },
-            Event::Note(words) => Fact::Noted(words.as_str().into()),
+            JobEvent::Trained { step, .. } => TraceEventKind::Trained { step: *step },
+            JobEvent::Info(words) => TraceEventKind::Noted(words.as_str().into()),
             _ => return,
         };
         self.shared.now(fact);
@@ -202,18 +202,18 @@ impl Watcher for Tracer {
 }
 
 /// Puts down how many runs are in flight, as long as somebody traces.
-fn count(pulse: Pulse, shared: &Arc<Shared>) {
+fn count(pulse: LiveStats, shared: &Arc<TracerShared>) {
     let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-    let shared: Weak<Shared> = Arc::downgrade(shared);
+    let shared: Weak<TracerShared> = Arc::downgrade(shared);
     runtime.spawn(async move {
         loop {
-            let beat = pulse.beat().await;
+            let beat = pulse.sample().await;
             let Some(shared) = shared.upgrade() else { return };
             if shared.queue.is_closed() {
                 return;
             }
             let (pending, running, busy) = (beat.pending, beat.running, beat.busy);
-            shared.now(Fact::Beat { pending, running, busy });
+            shared.now(TraceEventKind::Beat { pending, running, busy });
             drop(shared);
             tokio::time::sleep(BEAT).await;
         }
@@ -228,13 +228,13 @@ impl Drop for Tracer {
 
 /// Where marks go.
 struct Outlets {
-    book: Option<(Book, Exporter)>,
-    chrome: Option<Chrome>,
+    book: Option<(SpanBuilder, Exporter)>,
+    chrome: Option<PerfettoWriter>,
 }
 
 impl Outlets {
     /// Takes marks until there are no more.
-    fn work(mut self, queue: &Queue) {
+    fn work(mut self, queue: &TraceQueue) {
         let mut marks = Vec::new();
         while queue.take(&mut marks) {
             self.take(&marks);
@@ -247,7 +247,7 @@ impl Outlets {
         }
     }
 
-    fn take(&mut self, marks: &[Mark]) {
+    fn take(&mut self, marks: &[TraceEvent]) {
         if let Some(chrome) = &mut self.chrome {
             marks.iter().for_each(|mark| chrome.note(mark));
             chrome.flush();

@@ -18,27 +18,28 @@ use std::fmt::Debug;
 use std::future::Future;
 use std::pin::Pin;
 
-pub use self::bias::{Bias, Bin, FieldBias, Group};
-pub use self::job::{Job, JobState};
+pub use self::bias::{BiasGroup, BiasReport, FieldBias, HistogramBin};
+pub use self::job::{JobInfo, JobState};
 pub use self::overview::{
-    Alarm, Beat, EvalPoint, Overview, RewardPoint, RunCounts, RunnerCounts, TaskCounts, Waste,
+    AlarmRow, EvalPoint, Overview, RewardPoint, RunCounts, RunnerCounts, StatsSample, TaskCounts,
+    WasteReport,
 };
 pub use self::run::{
-    Attempt, Batch, BatchRuns, Call, Experience, Run, RunDetail, RunKey, RunPage, RunQuery,
-    RunState, Sort,
+    AttemptDetail, BatchRow, BatchRuns, CallDetail, ExperienceDetail, RunDetail, RunKey, RunPage,
+    RunQuery, RunRow, RunSort, RunState,
 };
-pub use self::runner::Runner;
-pub use self::timeline::{Lane, Span, Timeline};
+pub use self::runner::RunnerRow;
+pub use self::timeline::{Timeline, TimelineLane, TimelineSpan};
 
 /// Seconds since 1970.
-pub type Seconds = f64;
+pub type UnixSeconds = f64;
 
 /// An answer that takes a moment.
-pub type Soon<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+pub type ViewFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// What became of something that a person asked for.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Done {
+pub struct ActionResult {
     /// Whether anything was changed.
     pub done: bool,
     /// What happened, or why nothing did, in words.
@@ -46,9 +47,9 @@ pub struct Done {
 }
 
 /// A job to look at.
-pub trait Scene: Debug + Send + Sync + 'static {
+pub trait JobView: Debug + Send + Sync + 'static {
     /// The job as a whole.
-    fn job(&self) -> Job;
+    fn job(&self) -> JobInfo;
 
     /// Its numbers.
     fn overview(&self) -> Overview;
@@ -57,10 +58,10 @@ pub trait Scene: Debug + Send + Sync + 'static {
     fn timeline(&self) -> Timeline;
 
     /// Its batches, the newest first.
-    fn batches(&self) -> Vec<Batch>;
+    fn batches(&self) -> Vec<BatchRow>;
 
     /// Its runners: those that are stuck first, then the ones that are longest at it.
-    fn runners(&self) -> Soon<'_, Vec<Runner>>;
+    fn runners(&self) -> ViewFuture<'_, Vec<RunnerRow>>;
 
     /// One page of its runs.
     fn runs(&self, query: &RunQuery) -> RunPage;
@@ -69,14 +70,18 @@ pub trait Scene: Debug + Send + Sync + 'static {
     fn run(&self, key: &RunKey) -> Option<RunDetail>;
 
     /// How the work that was given out differs from the work that is trained on.
-    fn bias(&self) -> Bias;
+    fn bias(&self) -> BiasReport;
 
     /// Alarms, the newest first.
-    fn alarms(&self) -> Vec<Alarm>;
+    fn alarms(&self) -> Vec<AlarmRow>;
 
     /// Cancels a run, and has nobody try it again.
-    fn cancel_run<'a>(&'a self, key: &'a RunKey) -> Soon<'a, Done>;
+    fn cancel_run<'a>(&'a self, key: &'a RunKey) -> ViewFuture<'a, ActionResult>;
 
     /// Gives a batch up; what it has finished is kept if asked for.
-    fn abort_batch<'a>(&'a self, batch: &'a str, keep_partial: bool) -> Soon<'a, Done>;
+    fn abort_batch<'a>(
+        &'a self,
+        batch: &'a str,
+        keep_partial: bool,
+    ) -> ViewFuture<'a, ActionResult>;
 }

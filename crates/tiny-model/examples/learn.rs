@@ -9,7 +9,8 @@ mod sums;
 use std::time::Instant;
 
 use rollway_tiny_model::{
-    Chance, Generated, Grpo, Rate, Sample, Trainer, Vocabulary, Weights, arithmetic,
+    Generated, GrpoConfig, ModelTrainer, ModelWeights, Rate, SeededRng, TrainSample, Vocabulary,
+    arithmetic,
 };
 
 /// Samples of one problem.
@@ -22,8 +23,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let seed: u64 = arguments.next().map_or(Ok(1), |text| text.parse())?;
     let steps: u64 = arguments.next().map_or(Ok(150), |text| text.parse())?;
     let (weights, vocabulary) = arithmetic();
-    let mut chance = Chance::new(seed);
-    let mut trainer = Trainer::new(weights);
+    let mut chance = SeededRng::new(seed);
+    let mut trainer = ModelTrainer::new(weights);
     let begin = Instant::now();
     let mut reward = f32::NAN;
     for step in 0..=steps {
@@ -39,18 +40,18 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
         let drawn = draw(trainer.weights(), &vocabulary, &mut chance, seed << 32 | step);
         reward = drawn.1;
-        trainer.reinforce(&drawn.0, &Grpo::default(), &Rate::default());
+        trainer.reinforce(&drawn.0, &GrpoConfig::default(), &Rate::default());
     }
     Ok(())
 }
 
 /// Draws samples for a step of GRPO. Returns them and the mean of their rewards.
 fn draw(
-    weights: &Weights,
+    weights: &ModelWeights,
     vocabulary: &Vocabulary,
-    chance: &mut Chance,
+    chance: &mut SeededRng,
     seed: u64,
-) -> (Vec<Sample>, f32) {
+) -> (Vec<TrainSample>, f32) {
     let problems: Vec<sums::Problem> = (0..PROMPTS).map(|_| sums::problem(chance)).collect();
     let repeated: Vec<sums::Problem> =
         problems.iter().flat_map(|problem| std::iter::repeat_n(*problem, GROUP)).collect();
@@ -69,7 +70,7 @@ fn draw(
         }
         let prompt = sums::prompt(vocabulary, repeated[at]);
         let length = said.tokens.len();
-        samples.push(Sample {
+        samples.push(TrainSample {
             prompt_length: prompt.len(),
             mask: vec![true; length],
             tokens: [prompt, said.tokens].concat(),

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 
-use rollway_tiny_model::Chance;
+use rollway_tiny_model::SeededRng;
 
 /// Sums to learn from.
 const TRAIN: usize = 2400;
@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         PathBuf::from,
     );
     fs::create_dir_all(&folder)?;
-    let mut chance = Chance::new(1);
+    let mut chance = SeededRng::new(1);
     for (name, count, held_out) in [("train", TRAIN, false), ("held_out", EVAL, true)] {
         let problems = draw(&mut chance, count, held_out);
         fs::write(folder.join(format!("{name}.jsonl")), lines(&problems))?;
@@ -31,7 +31,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// Draws different problems.
-fn draw(chance: &mut Chance, count: usize, held_out: bool) -> Vec<sums::Problem> {
+fn draw(chance: &mut SeededRng, count: usize, held_out: bool) -> Vec<sums::Problem> {
     let mut known = BTreeSet::new();
     let mut problems = Vec::new();
     while problems.len() < count {

@@ -11,7 +11,9 @@ mod sums;
 
 use std::path::PathBuf;
 
-use rollway_tiny_model::{Chance, Rate, Sample, Shape, Trainer, Vocabulary, Weights};
+use rollway_tiny_model::{
+    ModelShape, ModelTrainer, ModelWeights, Rate, SeededRng, TrainSample, Vocabulary,
+};
 
 /// How many of ten sums the teacher gets wrong.
 const CARELESS: u32 = 7;
@@ -28,13 +30,19 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         PathBuf::from,
     );
     let vocabulary = Vocabulary::new("0123456789+=");
-    let shape =
-        Shape { vocabulary: vocabulary.size(), width: 64, layers: 2, heads: 4, context: CONTEXT };
-    let mut chance = Chance::new(seed);
-    let mut trainer = Trainer::new(Weights::random(shape, seed));
+    let shape = ModelShape {
+        vocabulary: vocabulary.size(),
+        width: 64,
+        layers: 2,
+        heads: 4,
+        context: CONTEXT,
+    };
+    let mut chance = SeededRng::new(seed);
+    let mut trainer = ModelTrainer::new(ModelWeights::random(shape, seed));
     let rate = Rate { learning_rate: 3e-3, ..Rate::default() };
     for step in 1..=steps {
-        let samples: Vec<Sample> = (0..256).map(|_| example(&vocabulary, &mut chance)).collect();
+        let samples: Vec<TrainSample> =
+            (0..256).map(|_| example(&vocabulary, &mut chance)).collect();
         trainer.imitate(&samples, &rate);
         if step % 50 == 0 || step == steps {
             let [greedy, sampled] = [0.0, 1.0]
@@ -48,7 +56,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// A problem with what the teacher takes for its solution.
-fn example(vocabulary: &Vocabulary, chance: &mut Chance) -> Sample {
+fn example(vocabulary: &Vocabulary, chance: &mut SeededRng) -> TrainSample {
     let problem = sums::problem(chance);
     let mut sum: Vec<char> = sums::sum(problem).chars().collect();
     if chance.below(10) < CARELESS {
@@ -58,7 +66,7 @@ fn example(vocabulary: &Vocabulary, chance: &mut Chance) -> Sample {
     let prompt = sums::prompt(vocabulary, problem);
     let mut answer = vocabulary.encode(&String::from_iter(sum)).unwrap_or_default();
     answer.push(Vocabulary::END);
-    Sample {
+    TrainSample {
         prompt_length: prompt.len(),
         mask: vec![true; answer.len()],
         tokens: [prompt, answer].concat(),

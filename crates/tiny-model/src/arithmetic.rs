@@ -1,7 +1,7 @@
 //! A model that has seen a little arithmetic: what the examples begin with.
 
 use crate::vocabulary::Vocabulary;
-use crate::weights::Weights;
+use crate::weights::ModelWeights;
 
 /// Made by `cargo run --release -p rollway-tiny-model --example warm`.
 const WEIGHTS: &[u8] = include_bytes!("../weights/arithmetic.safetensors");
@@ -13,8 +13,8 @@ const CHARACTERS: &str = "0123456789+=";
 /// in `07+35=042`, by somebody careless: it knows the form and how to add, but says a last digit
 /// that is one too high more often than not, and gets fewer than four sums in ten right. Also
 /// returns its vocabulary.
-pub fn arithmetic() -> (Weights, Vocabulary) {
-    let weights = Weights::from_bytes(WEIGHTS).expect("the file came with the program");
+pub fn arithmetic() -> (ModelWeights, Vocabulary) {
+    let weights = ModelWeights::from_bytes(WEIGHTS).expect("the file came with the program");
     (weights, Vocabulary::new(CHARACTERS))
 }
 

@@ -4,12 +4,12 @@
 
 use std::ops::Range;
 
-use crate::shape::Shape;
+use crate::shape::ModelShape;
 
 /// A row of queries looks at keys and values of its sequence up to itself. Adds what it sees to
 /// `out`; `weights` has room for as many numbers as there are rows in the past, for every head.
 pub(crate) fn look(
-    shape: &Shape,
+    shape: &ModelShape,
     out: &mut [f32],
     query: &[f32],
     past: (&[f32], &[f32], usize),
@@ -36,7 +36,7 @@ pub(crate) fn look(
 
 /// All rows of one sequence look at their past. Returns the weights: for every row, for every head,
 /// as many as the row has in its past, itself included.
-pub(crate) fn forward(shape: &Shape, out: &mut [f32], qkv: &[f32]) -> Vec<f32> {
+pub(crate) fn forward(shape: &ModelShape, out: &mut [f32], qkv: &[f32]) -> Vec<f32> {
     let width = shape.width;
     let length = out.len() / width;
     let mut weights = vec![0.0; shape.heads * length * (length + 1) / 2];
@@ -51,7 +51,7 @@ pub(crate) fn forward(shape: &Shape, out: &mut [f32], qkv: &[f32]) -> Vec<f32> {
 
 /// Adds the gradient of `qkv`, given that of what was seen.
 pub(crate) fn backward(
-    shape: &Shape,
+    shape: &ModelShape,
     dqkv: &mut [f32],
     dout: &[f32],
     qkv: &[f32],
@@ -87,7 +87,7 @@ pub(crate) fn backward(
 }
 
 /// Where the weights of a row lie.
-fn past_of(shape: &Shape, row: usize) -> Range<usize> {
+fn past_of(shape: &ModelShape, row: usize) -> Range<usize> {
     shape.heads * row * (row + 1) / 2..shape.heads * (row + 1) * (row + 2) / 2
 }
 

@@ -4,11 +4,11 @@ use crate::attention;
 use crate::forward::Pass;
 use crate::linear::{add_product, add_product_at, add_product_bt};
 use crate::norm;
-use crate::weights::Weights;
+use crate::weights::ModelWeights;
 
 /// Adds the gradient of every parameter to `gradient`, given that of the scores.
 pub(crate) fn backward(
-    weights: &Weights,
+    weights: &ModelWeights,
     pass: &Pass,
     sequences: &[&[u32]],
     dlogits: &[f32],

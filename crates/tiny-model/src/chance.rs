@@ -6,11 +6,11 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 
 /// A source of random numbers that a seed decides.
 #[derive(Clone, Debug)]
-pub struct Chance {
+pub struct SeededRng {
     generator: ChaCha8Rng,
 }
 
-impl Chance {
+impl SeededRng {
     /// Returns the source that belongs to a seed.
     pub fn new(seed: u64) -> Self {
         Self { generator: ChaCha8Rng::seed_from_u64(seed) }

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize};
 
 use crate::adam::Adam;
-use crate::shape::Shape;
-use crate::train::Trainer;
-use crate::weights::Weights;
+use crate::shape::ModelShape;
+use crate::train::ModelTrainer;
+use crate::weights::ModelWeights;
 
 /// Why parameters could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -40,7 +40,7 @@ const ABOUT: &str = "rollway-tiny";
 /// The numbers of a shape, by the names under which they are in that entry.
 const SHAPE: [&str; 5] = ["vocabulary", "width", "layers", "heads", "context"];
 
-impl Weights {
+impl ModelWeights {
     /// Reads parameters.
     pub fn load(path: &Path) -> Result<Self, WeightsError> {
         let bytes = fs::read(path).map_err(|source| io_error(path, source))?;
@@ -66,7 +66,7 @@ impl Weights {
     }
 }
 
-impl Trainer {
+impl ModelTrainer {
     /// Reads a trainer with all that it remembers, so that it goes on as if it had never stopped.
     pub fn load(path: &Path) -> Result<Self, WeightsError> {
         let bytes = fs::read(path).map_err(|source| io_error(path, source))?;
@@ -82,22 +82,22 @@ impl Trainer {
             .copied()
             .ok_or("there is no number of steps: these are weights without a trainer")?;
         let adam = Adam { means: read("means.")?, squares: read("squares.")?, steps };
-        Ok(Self::resumed(Weights::from_values(shape, read("")?), adam))
+        Ok(Self::resumed(ModelWeights::from_values(shape, read("")?), adam))
     }
 
     /// Writes the trainer with all that it remembers.
     pub fn save(&self, path: &Path) -> Result<(), WeightsError> {
         let shape = self.weights().shape();
         let adam = self.adam();
-        let means = Weights::from_values(shape, adam.means.clone());
-        let squares = Weights::from_values(shape, adam.squares.clone());
+        let means = ModelWeights::from_values(shape, adam.means.clone());
+        let squares = ModelWeights::from_values(shape, adam.squares.clone());
         let parts = [("", self.weights()), ("means.", &means), ("squares.", &squares)];
         write_whole(path, &to_bytes(shape, &parts, Some(adam.steps)))
     }
 }
 
-fn to_bytes(shape: Shape, parts: &[(&str, &Weights)], steps: Option<u64>) -> Vec<u8> {
-    let Shape { vocabulary, width, layers, heads, context } = shape;
+fn to_bytes(shape: ModelShape, parts: &[(&str, &ModelWeights)], steps: Option<u64>) -> Vec<u8> {
+    let ModelShape { vocabulary, width, layers, heads, context } = shape;
     let sizes = [vocabulary, width, layers, heads, context];
     let mut words: Vec<String> =
         SHAPE.into_iter().zip(sizes).map(|(name, size)| format!("{name}={size}")).collect();
@@ -131,7 +131,7 @@ fn about(bytes: &[u8]) -> Result<HashMap<String, u64>, String> {
     words.collect()
 }
 
-fn shape_of(bytes: &[u8]) -> Result<Shape, String> {
+fn shape_of(bytes: &[u8]) -> Result<ModelShape, String> {
     let about = about(bytes)?;
     let mut sizes = [0; SHAPE.len()];
     for (name, size) in SHAPE.into_iter().zip(&mut sizes) {
@@ -139,7 +139,7 @@ fn shape_of(bytes: &[u8]) -> Result<Shape, String> {
         *size = *number as usize;
     }
     let [vocabulary, width, layers, heads, context] = sizes;
-    let shape = Shape { vocabulary, width, layers, heads, context };
+    let shape = ModelShape { vocabulary, width, layers, heads, context };
     if sizes.iter().any(|size| *size > 1 << 20) {
         return Err(format!("no tiny model is that large: {shape:?}"));
     }
@@ -150,7 +150,7 @@ fn shape_of(bytes: &[u8]) -> Result<Shape, String> {
 }
 
 /// Reads one number for every parameter of a shape.
-fn read_like(shape: Shape, file: &SafeTensors<'_>, prefix: &str) -> Result<Vec<f32>, String> {
+fn read_like(shape: ModelShape, file: &SafeTensors<'_>, prefix: &str) -> Result<Vec<f32>, String> {
     let layout = shape.layout();
     let mut values = vec![0.0; layout.norm.end];
     for tensor in &layout.tensors {

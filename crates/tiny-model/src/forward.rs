@@ -5,11 +5,11 @@ use std::ops::Range;
 use crate::attention;
 use crate::linear::{add_product, add_product_bt};
 use crate::norm;
-use crate::weights::Weights;
+use crate::weights::ModelWeights;
 
 /// What one block did.
 #[derive(Debug)]
-pub(crate) struct Trace {
+pub(crate) struct ForwardTrace {
     /// What came in.
     pub(crate) input: Vec<f32>,
     pub(crate) attention_scales: Vec<f32>,
@@ -31,7 +31,7 @@ pub(crate) struct Trace {
 pub(crate) struct Pass {
     /// Which rows belong to which sequence.
     pub(crate) sequences: Vec<Range<usize>>,
-    pub(crate) blocks: Vec<Trace>,
+    pub(crate) blocks: Vec<ForwardTrace>,
     /// What the last block gave.
     pub(crate) output: Vec<f32>,
     pub(crate) scales: Vec<f32>,
@@ -41,7 +41,7 @@ pub(crate) struct Pass {
 }
 
 /// Runs the model on sequences of tokens, which are valid and no longer than the context.
-pub(crate) fn forward(weights: &Weights, sequences: &[&[u32]]) -> Pass {
+pub(crate) fn forward(weights: &ModelWeights, sequences: &[&[u32]]) -> Pass {
     let (shape, layout) = (weights.shape(), weights.layout());
     let values = &weights.values;
     let (d, h) = (shape.width, shape.inner());
@@ -78,7 +78,7 @@ pub(crate) fn forward(weights: &Weights, sequences: &[&[u32]]) -> Pass {
         add_product(&mut inner, &feed_normed, &values[block.up.clone()], (rows, d, h));
         rectify(&mut inner);
         add_product(&mut x, &inner, &values[block.down.clone()], (rows, h, d));
-        blocks.push(Trace {
+        blocks.push(ForwardTrace {
             input,
             attention_scales,
             attention_normed,
@@ -100,7 +100,7 @@ pub(crate) fn forward(weights: &Weights, sequences: &[&[u32]]) -> Pass {
 }
 
 /// Appends what the model first makes of a token at a position.
-pub(crate) fn embed(weights: &Weights, token: u32, position: usize, to: &mut Vec<f32>) {
+pub(crate) fn embed(weights: &ModelWeights, token: u32, position: usize, to: &mut Vec<f32>) {
     let (layout, d) = (weights.layout(), weights.shape().width);
     let token = &weights.values[layout.tokens.clone()][token as usize * d..][..d];
     let position = &weights.values[layout.positions.clone()][position * d..][..d];

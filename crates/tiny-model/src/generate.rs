@@ -4,15 +4,15 @@
 use std::sync::Arc;
 
 use crate::attention::{look, softmax};
-use crate::chance::Chance;
+use crate::chance::SeededRng;
 use crate::forward::{embed, rectify};
 use crate::linear::{add_product, add_product_bt};
 use crate::norm;
-use crate::weights::Weights;
+use crate::weights::ModelWeights;
 
 /// What to continue, and how.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Request {
+pub struct GenerateRequest {
     /// The tokens of the prompt; at least one, and fewer than the context has room for.
     pub prompt: Vec<u32>,
     /// How many tokens to say at most; at least one.
@@ -27,7 +27,7 @@ pub struct Request {
 
 /// Why a sequence ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stop {
+pub enum StopReason {
     /// The model said so.
     End,
     /// There was no room for more.
@@ -44,7 +44,7 @@ pub struct Sampled {
     /// The logarithm of how likely it was, in the distribution that it was drawn from.
     pub logprob: f32,
     /// Set if it is the last.
-    pub stop: Option<Stop>,
+    pub stop: Option<StopReason>,
 }
 
 /// All that was said to one prompt.
@@ -55,21 +55,21 @@ pub struct Generated {
     /// The logarithm of how likely each was.
     pub logprobs: Vec<f32>,
     /// Why it ended.
-    pub stop: Option<Stop>,
+    pub stop: Option<StopReason>,
 }
 
 /// Continues prompts.
 #[derive(Debug)]
 pub struct Generator {
-    weights: Arc<Weights>,
-    slots: Vec<Slot>,
+    weights: Arc<ModelWeights>,
+    slots: Vec<CacheSlot>,
 }
 
 #[derive(Debug)]
-struct Slot {
+struct CacheSlot {
     id: u64,
-    request: Request,
-    chance: Chance,
+    request: GenerateRequest,
+    chance: SeededRng,
     /// The prompt, and what was said.
     tokens: Vec<u32>,
     /// How many of them the model has seen.
@@ -78,7 +78,7 @@ struct Slot {
     past: Vec<Vec<f32>>,
 }
 
-impl Slot {
+impl CacheSlot {
     fn said(&self) -> usize {
         self.tokens.len() - self.request.prompt.len()
     }
@@ -90,12 +90,12 @@ impl Slot {
 
 impl Generator {
     /// Returns a generator without work.
-    pub fn new(weights: Arc<Weights>) -> Self {
+    pub fn new(weights: Arc<ModelWeights>) -> Self {
         Self { weights, slots: Vec::new() }
     }
 
     /// The parameters that the next step uses.
-    pub fn weights(&self) -> &Arc<Weights> {
+    pub fn weights(&self) -> &Arc<ModelWeights> {
         &self.weights
     }
 
@@ -105,7 +105,7 @@ impl Generator {
     /// # Panics
     ///
     /// If the model would have another shape.
-    pub fn replace(&mut self, weights: Arc<Weights>) {
+    pub fn replace(&mut self, weights: Arc<ModelWeights>) {
         assert_eq!(weights.shape(), self.weights.shape(), "a model keeps its shape");
         self.weights = weights;
     }
@@ -120,7 +120,7 @@ impl Generator {
     }
 
     /// Tells what is wrong with a request.
-    pub fn refusal(&self, request: &Request) -> Option<String> {
+    pub fn refusal(&self, request: &GenerateRequest) -> Option<String> {
         let shape = self.weights.shape();
         let length = request.prompt.len();
         if length == 0 {
@@ -146,13 +146,13 @@ impl Generator {
     /// # Panics
     ///
     /// If it is to be refused.
-    pub fn add(&mut self, id: u64, request: Request) {
+    pub fn add(&mut self, id: u64, request: GenerateRequest) {
         let refusal = self.refusal(&request);
         assert!(refusal.is_none(), "{}", refusal.unwrap_or_default());
         let blocks = self.weights.shape().layers;
-        self.slots.push(Slot {
+        self.slots.push(CacheSlot {
             id,
-            chance: Chance::new(request.seed),
+            chance: SeededRng::new(request.seed),
             tokens: request.prompt.clone(),
             request,
             seen: 0,
@@ -183,9 +183,9 @@ impl Generator {
             slot.tokens.push(token);
             let full = slot.said() >= slot.request.max_tokens || slot.tokens.len() >= shape.context;
             let stop = if token == slot.request.end {
-                Some(Stop::End)
+                Some(StopReason::End)
             } else {
-                full.then_some(Stop::Length)
+                full.then_some(StopReason::Length)
             };
             sampled.push(Sampled { id: slot.id, token, logprob, stop });
         }
@@ -199,7 +199,7 @@ impl Generator {
     /// # Panics
     ///
     /// If one is to be refused, or if something else is under way.
-    pub fn complete(&mut self, requests: Vec<Request>) -> Vec<Generated> {
+    pub fn complete(&mut self, requests: Vec<GenerateRequest>) -> Vec<Generated> {
         assert!(self.slots.is_empty(), "something else is under way");
         let mut all = vec![Generated::default(); requests.len()];
         for (id, request) in (0..).zip(requests) {
@@ -275,7 +275,7 @@ impl Generator {
 }
 
 /// Draws a token from scores. Returns it and the logarithm of how likely it was.
-fn draw(scores: &mut [f32], temperature: f32, chance: &mut Chance) -> (u32, f32) {
+fn draw(scores: &mut [f32], temperature: f32, chance: &mut SeededRng) -> (u32, f32) {
     let likeliest = || {
         let mut best = 0;
         for (token, score) in scores.iter().enumerate() {

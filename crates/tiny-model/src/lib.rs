@@ -27,10 +27,10 @@ mod weights;
 
 pub use self::adam::Rate;
 pub use self::arithmetic::arithmetic;
-pub use self::chance::Chance;
+pub use self::chance::SeededRng;
 pub use self::files::WeightsError;
-pub use self::generate::{Generated, Generator, Request, Sampled, Stop};
-pub use self::shape::Shape;
-pub use self::train::{Grpo, Sample, StepReport, Trainer};
+pub use self::generate::{GenerateRequest, Generated, Generator, Sampled, StopReason};
+pub use self::shape::ModelShape;
+pub use self::train::{GrpoConfig, ModelTrainer, TrainSample, TrainStepReport};
 pub use self::vocabulary::{UnknownCharacter, Vocabulary};
-pub use self::weights::Weights;
+pub use self::weights::ModelWeights;

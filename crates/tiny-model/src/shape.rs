@@ -4,7 +4,7 @@ use std::ops::Range;
 
 /// The size of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub struct ModelShape {
     /// How many tokens there are.
     pub vocabulary: usize,
     /// How many numbers describe a token inside the model; a multiple of `heads`.
@@ -19,7 +19,7 @@ pub struct Shape {
 
 /// A tensor of a model: its name and where it lies.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Tensor {
+pub(crate) struct TensorLayout {
     pub(crate) name: String,
     pub(crate) dims: Vec<usize>,
     pub(crate) range: Range<usize>,
@@ -27,7 +27,7 @@ pub(crate) struct Tensor {
 
 /// Where the tensors of one block lie.
 #[derive(Clone, Debug)]
-pub(crate) struct Block {
+pub(crate) struct BlockLayout {
     pub(crate) attention_norm: Range<usize>,
     /// Queries, keys and values side by side: `width × 3 width`.
     pub(crate) qkv: Range<usize>,
@@ -39,16 +39,16 @@ pub(crate) struct Block {
 
 /// Where everything lies in the parameters, which are one slice.
 #[derive(Clone, Debug)]
-pub(crate) struct Layout {
+pub(crate) struct ModelLayout {
     /// Of tokens, in and out: the embedding is tied.
     pub(crate) tokens: Range<usize>,
     pub(crate) positions: Range<usize>,
-    pub(crate) blocks: Vec<Block>,
+    pub(crate) blocks: Vec<BlockLayout>,
     pub(crate) norm: Range<usize>,
-    pub(crate) tensors: Vec<Tensor>,
+    pub(crate) tensors: Vec<TensorLayout>,
 }
 
-impl Shape {
+impl ModelShape {
     /// How wide the inner layer of a block is.
     pub(crate) const fn inner(&self) -> usize {
         4 * self.width
@@ -73,12 +73,12 @@ impl Shape {
         (width % heads != 0).then_some("the width is a multiple of the number of heads")
     }
 
-    pub(crate) fn layout(&self) -> Layout {
-        let mut plan = Plan::default();
+    pub(crate) fn layout(&self) -> ModelLayout {
+        let mut plan = LayoutPlan::default();
         let (d, h) = (self.width, self.inner());
         let tokens = plan.add("tokens", &[self.vocabulary, d]);
         let positions = plan.add("positions", &[self.context, d]);
-        let block = |plan: &mut Plan, at: usize| Block {
+        let block = |plan: &mut LayoutPlan, at: usize| BlockLayout {
             attention_norm: plan.add(&format!("blocks.{at}.attention.norm"), &[d]),
             qkv: plan.add(&format!("blocks.{at}.attention.qkv"), &[d, 3 * d]),
             out: plan.add(&format!("blocks.{at}.attention.out"), &[d, d]),
@@ -88,20 +88,20 @@ impl Shape {
         };
         let blocks = (0..self.layers).map(|at| block(&mut plan, at)).collect();
         let norm = plan.add("norm", &[d]);
-        Layout { tokens, positions, blocks, norm, tensors: plan.tensors }
+        ModelLayout { tokens, positions, blocks, norm, tensors: plan.tensors }
     }
 }
 
 #[derive(Default)]
-struct Plan {
-    tensors: Vec<Tensor>,
+struct LayoutPlan {
+    tensors: Vec<TensorLayout>,
 }
 
-impl Plan {
+impl LayoutPlan {
     fn add(&mut self, name: &str, dims: &[usize]) -> Range<usize> {
         let begin = self.tensors.last().map_or(0, |last| last.range.end);
         let range = begin..begin + dims.iter().product::<usize>();
-        let tensor = Tensor { name: name.into(), dims: dims.into(), range: range.clone() };
+        let tensor = TensorLayout { name: name.into(), dims: dims.into(), range: range.clone() };
         self.tensors.push(tensor);
         range
     }

@@ -6,7 +6,7 @@ use crate::adam::{Adam, Rate};
 use crate::attention::softmax;
 use crate::backward::backward;
 use crate::forward::forward;
-use crate::weights::Weights;
+use crate::weights::ModelWeights;
 
 /// Into how many parts a step is divided, whatever the number of cores: the sum of their gradients
 /// is then the same everywhere.
@@ -14,7 +14,7 @@ const PARTS: usize = 4;
 
 /// One sequence to learn from.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Sample {
+pub struct TrainSample {
     /// The tokens: a prompt, then what followed.
     pub tokens: Vec<u32>,
     /// How many of them are the prompt; at least one.
@@ -30,7 +30,7 @@ pub struct Sample {
 
 /// How GRPO weighs samples.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Grpo {
+pub struct GrpoConfig {
     /// How far the likelihood of a token may move from that when it was drawn and still count.
     pub clip: f32,
     /// How much a spread of likelihoods is worth: keeps the model from settling too soon.
@@ -39,7 +39,7 @@ pub struct Grpo {
     pub temperature: f32,
 }
 
-impl Default for Grpo {
+impl Default for GrpoConfig {
     fn default() -> Self {
         Self { clip: 0.2, entropy: 0.0, temperature: 1.0 }
     }
@@ -47,7 +47,7 @@ impl Default for Grpo {
 
 /// What a step did, as means over the tokens that were learned.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct StepReport {
+pub struct TrainStepReport {
     /// How many tokens were learned.
     pub tokens: u64,
     /// What was made smaller.
@@ -65,24 +65,24 @@ pub struct StepReport {
 
 /// A model that learns.
 #[derive(Clone, Debug)]
-pub struct Trainer {
-    weights: Weights,
+pub struct ModelTrainer {
+    weights: ModelWeights,
     adam: Adam,
 }
 
-impl Trainer {
+impl ModelTrainer {
     /// Returns a trainer that begins with these parameters.
-    pub fn new(weights: Weights) -> Self {
+    pub fn new(weights: ModelWeights) -> Self {
         let adam = Adam::new(weights.values.len());
         Self { weights, adam }
     }
 
-    pub(crate) fn resumed(weights: Weights, adam: Adam) -> Self {
+    pub(crate) fn resumed(weights: ModelWeights, adam: Adam) -> Self {
         Self { weights, adam }
     }
 
     /// The parameters now.
-    pub fn weights(&self) -> &Weights {
+    pub fn weights(&self) -> &ModelWeights {
         &self.weights
     }
 
@@ -96,14 +96,19 @@ impl Trainer {
     }
 
     /// Makes one step towards what the samples say.
-    pub fn imitate(&mut self, samples: &[Sample], rate: &Rate) -> StepReport {
+    pub fn imitate(&mut self, samples: &[TrainSample], rate: &Rate) -> TrainStepReport {
         self.step(samples, rate, |_, _, logprob| (-logprob, -1.0, false))
     }
 
     /// Makes one step towards the samples with an advantage, and away from those without.
-    pub fn reinforce(&mut self, samples: &[Sample], grpo: &Grpo, rate: &Rate) -> StepReport {
+    pub fn reinforce(
+        &mut self,
+        samples: &[TrainSample],
+        grpo: &GrpoConfig,
+        rate: &Rate,
+    ) -> TrainStepReport {
         let clip = grpo.clip;
-        let weigh = |sample: &Sample, at: usize, logprob: f32| {
+        let weigh = |sample: &TrainSample, at: usize, logprob: f32| {
             let ratio = (logprob - sample.logprobs[at]).exp();
             let advantage = sample.advantages[at];
             let beyond = if advantage > 0.0 { ratio > 1.0 + clip } else { ratio < 1.0 - clip };
@@ -118,11 +123,11 @@ impl Trainer {
 
     fn step(
         &mut self,
-        samples: &[Sample],
+        samples: &[TrainSample],
         rate: &Rate,
-        weigh: impl Fn(&Sample, usize, f32) -> (f32, f32, bool) + Sync,
-    ) -> StepReport {
-        let plain = Grpo { clip: 0.0, entropy: 0.0, temperature: 1.0 };
+        weigh: impl Fn(&TrainSample, usize, f32) -> (f32, f32, bool) + Sync,
+    ) -> TrainStepReport {
+        let plain = GrpoConfig { clip: 0.0, entropy: 0.0, temperature: 1.0 };
         self.step_with(samples, rate, &plain, weigh)
     }
 
@@ -130,30 +135,30 @@ impl Trainer {
     /// logarithm of its likelihood, and whether it was clipped.
     fn step_with(
         &mut self,
-        samples: &[Sample],
+        samples: &[TrainSample],
         rate: &Rate,
-        grpo: &Grpo,
-        weigh: impl Fn(&Sample, usize, f32) -> (f32, f32, bool) + Sync,
-    ) -> StepReport {
-        let learned = |sample: &Sample| sample.mask.iter().filter(|learned| **learned).count();
+        grpo: &GrpoConfig,
+        weigh: impl Fn(&TrainSample, usize, f32) -> (f32, f32, bool) + Sync,
+    ) -> TrainStepReport {
+        let learned = |sample: &TrainSample| sample.mask.iter().filter(|learned| **learned).count();
         let tokens: usize = samples.iter().map(learned).sum();
         if tokens == 0 {
-            return StepReport::default();
+            return TrainStepReport::default();
         }
         let share = samples.len().div_ceil(PARTS);
         let (weights, weigh) = (&self.weights, &weigh);
-        let part = |samples: &[Sample]| Part::of(weights, samples, tokens, grpo, weigh);
-        let parts: Vec<Part> = thread::scope(|scope| {
+        let part = |samples: &[TrainSample]| BatchPart::of(weights, samples, tokens, grpo, weigh);
+        let parts: Vec<BatchPart> = thread::scope(|scope| {
             let spawn = |samples| scope.spawn(move || part(samples));
             let threads: Vec<_> = samples.chunks(share).map(spawn).collect();
-            let join = |thread: thread::ScopedJoinHandle<'_, Part>| {
+            let join = |thread: thread::ScopedJoinHandle<'_, BatchPart>| {
                 thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
             };
             threads.into_iter().map(join).collect()
         });
         let mut parts = parts.into_iter();
         let Some(mut sum) = parts.next() else {
-            return StepReport::default();
+            return TrainStepReport::default();
         };
         for part in parts {
             sum.add(&part);
@@ -165,27 +170,27 @@ impl Trainer {
 }
 
 /// What a part of a step's samples gives.
-struct Part {
+struct BatchPart {
     gradient: Vec<f32>,
-    report: StepReport,
+    report: TrainStepReport,
 }
 
-impl Part {
+impl BatchPart {
     fn of(
-        weights: &Weights,
-        samples: &[Sample],
+        weights: &ModelWeights,
+        samples: &[TrainSample],
         tokens: usize,
-        grpo: &Grpo,
-        weigh: &(impl Fn(&Sample, usize, f32) -> (f32, f32, bool) + Sync),
+        grpo: &GrpoConfig,
+        weigh: &(impl Fn(&TrainSample, usize, f32) -> (f32, f32, bool) + Sync),
     ) -> Self {
         let vocabulary = weights.shape().vocabulary;
         // The last token predicts nothing that is known.
-        let cut = |sample: &'_ Sample| sample.tokens.len() - 1;
+        let cut = |sample: &'_ TrainSample| sample.tokens.len() - 1;
         let sequences: Vec<&[u32]> =
             samples.iter().map(|sample| &sample.tokens[..cut(sample)]).collect();
         let pass = forward(weights, &sequences);
         let mut dlogits = vec![0.0; pass.logits.len()];
-        let mut report = StepReport::default();
+        let mut report = TrainStepReport::default();
         let share = 1.0 / tokens as f32;
         let mut likely = vec![0.0; vocabulary];
         for (sample, range) in samples.iter().zip(&pass.sequences) {

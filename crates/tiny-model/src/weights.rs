@@ -1,26 +1,26 @@
 //! The parameters of a model.
 
-use crate::chance::Chance;
-use crate::shape::{Layout, Shape};
+use crate::chance::SeededRng;
+use crate::shape::{ModelLayout, ModelShape};
 
 /// The parameters of a model, as one row of numbers.
 #[derive(Clone, Debug)]
-pub struct Weights {
-    shape: Shape,
-    layout: Layout,
+pub struct ModelWeights {
+    shape: ModelShape,
+    layout: ModelLayout,
     pub(crate) values: Vec<f32>,
 }
 
-impl Weights {
+impl ModelWeights {
     /// Returns fresh parameters, drawn at random.
     ///
     /// # Panics
     ///
     /// If there cannot be a model of this shape.
-    pub fn random(shape: Shape, seed: u64) -> Self {
+    pub fn random(shape: ModelShape, seed: u64) -> Self {
         assert!(shape.problem().is_none(), "{}", shape.problem().unwrap_or_default());
         let layout = shape.layout();
-        let mut chance = Chance::new(seed);
+        let mut chance = SeededRng::new(seed);
         let mut values = vec![0.0; layout.norm.end];
         for tensor in &layout.tensors {
             let part = &mut values[tensor.range.clone()];
@@ -37,16 +37,16 @@ impl Weights {
         Self { shape, layout, values }
     }
 
-    pub(crate) fn from_values(shape: Shape, values: Vec<f32>) -> Self {
+    pub(crate) fn from_values(shape: ModelShape, values: Vec<f32>) -> Self {
         Self { shape, layout: shape.layout(), values }
     }
 
     /// The size of the model.
-    pub fn shape(&self) -> Shape {
+    pub fn shape(&self) -> ModelShape {
         self.shape
     }
 
-    pub(crate) fn layout(&self) -> &Layout {
+    pub(crate) fn layout(&self) -> &ModelLayout {
         &self.layout
     }
 

@@ -3,23 +3,25 @@
 use std::sync::Arc;
 
 use rollway_tiny_model::{
-    Chance, Generator, Grpo, Rate, Request, Sample, Shape, Stop, Trainer, Vocabulary, Weights,
+    GenerateRequest, Generator, GrpoConfig, ModelShape, ModelTrainer, ModelWeights, Rate,
+    SeededRng, StopReason, TrainSample, Vocabulary,
 };
 
-const SHAPE: Shape = Shape { vocabulary: 14, width: 16, layers: 2, heads: 4, context: 16 };
+const SHAPE: ModelShape =
+    ModelShape { vocabulary: 14, width: 16, layers: 2, heads: 4, context: 16 };
 
-fn weights() -> Arc<Weights> {
-    Arc::new(Weights::random(SHAPE, 7))
+fn weights() -> Arc<ModelWeights> {
+    Arc::new(ModelWeights::random(SHAPE, 7))
 }
 
-fn request(prompt: &[u32], seed: u64) -> Request {
+fn request(prompt: &[u32], seed: u64) -> GenerateRequest {
     let end = Vocabulary::END;
-    Request { prompt: prompt.into(), max_tokens: 9, temperature: 1.0, seed, end }
+    GenerateRequest { prompt: prompt.into(), max_tokens: 9, temperature: 1.0, seed, end }
 }
 
 #[test]
 fn what_one_sequence_says_does_not_depend_on_the_others() {
-    let requests: Vec<Request> =
+    let requests: Vec<GenerateRequest> =
         (0..40).map(|seed| request(&[0, 3, 4 + (seed % 9) as u32], seed)).collect();
     let together = Generator::new(weights()).complete(requests.clone());
     for (request, expected) in requests.iter().zip(&together) {
@@ -41,7 +43,7 @@ fn what_one_sequence_says_does_not_depend_on_the_others() {
 
 #[test]
 fn likelihoods_are_those_that_the_trainer_sees() {
-    let samples: Vec<Sample> = (0..16)
+    let samples: Vec<TrainSample> = (0..16)
         .map(|seed| {
             let request = request(&[0, 5, 6], seed);
             let said = Generator::new(weights()).complete(vec![request.clone()]).remove(0);
@@ -49,15 +51,15 @@ fn likelihoods_are_those_that_the_trainer_sees() {
             let tokens = [request.prompt, said.tokens].concat();
             let logprobs = said.logprobs;
             let advantages = vec![1.0; mask.len()];
-            Sample { tokens, prompt_length: 3, mask, logprobs, advantages }
+            TrainSample { tokens, prompt_length: 3, mask, logprobs, advantages }
         })
         .collect();
-    let mut trainer = Trainer::new(Weights::random(SHAPE, 7));
-    let report = trainer.reinforce(&samples, &Grpo::default(), &Rate::default());
+    let mut trainer = ModelTrainer::new(ModelWeights::random(SHAPE, 7));
+    let report = trainer.reinforce(&samples, &GrpoConfig::default(), &Rate::default());
     assert!(report.drift.abs() < 1e-6, "{report:?}");
     assert!((report.loss + 1.0).abs() < 1e-4, "every ratio is one: {report:?}");
     // One step later they are not any more.
-    let report = trainer.reinforce(&samples, &Grpo::default(), &Rate::default());
+    let report = trainer.reinforce(&samples, &GrpoConfig::default(), &Rate::default());
     assert!(report.drift > 1e-6, "{report:?}");
 }
 
@@ -69,10 +71,10 @@ fn a_sequence_ends_with_the_mark_or_where_there_is_no_room() {
     }
     for said in &all {
         let marked = said.tokens.last() == Some(&Vocabulary::END);
-        assert_eq!(said.stop, Some(if marked { Stop::End } else { Stop::Length }));
+        assert_eq!(said.stop, Some(if marked { StopReason::End } else { StopReason::Length }));
         assert!(said.tokens.len() <= 4, "12 and 4 fill a context of 16");
     }
-    assert!(all.iter().any(|said| said.stop == Some(Stop::Length)));
+    assert!(all.iter().any(|said| said.stop == Some(StopReason::Length)));
     let generator = Generator::new(weights());
     for (wrong, word) in [(request(&[], 0), "empty"), (request(&[0; 16], 0), "16 tokens")] {
         assert!(generator.refusal(&wrong).unwrap().contains(word));
@@ -88,15 +90,15 @@ fn new_weights_take_effect_with_the_next_token() {
     generator.add(1, greedy);
     generator.step();
     let before = Arc::clone(generator.weights());
-    generator.replace(Arc::new(Weights::random(SHAPE, 8)));
+    generator.replace(Arc::new(ModelWeights::random(SHAPE, 8)));
     assert!(!Arc::ptr_eq(&before, generator.weights()));
     generator.step();
 }
 
 #[test]
 fn a_past_that_was_forgotten_is_made_anew_with_the_weights_of_now() {
-    let greedy = |prompt: &[u32]| Request { temperature: 0.0, ..request(prompt, 0) };
-    let other = Arc::new(Weights::random(SHAPE, 8));
+    let greedy = |prompt: &[u32]| GenerateRequest { temperature: 0.0, ..request(prompt, 0) };
+    let other = Arc::new(ModelWeights::random(SHAPE, 8));
     let mut generator = Generator::new(weights());
     generator.add(1, greedy(&[0, 3]));
     let first = generator.step()[0];
@@ -112,9 +114,9 @@ fn a_past_that_was_forgotten_is_made_anew_with_the_weights_of_now() {
 fn files_bring_back_the_same_model_and_the_same_trainer() {
     let folder = tempfile::tempdir().unwrap();
     let (path, state) = (folder.path().join("model.safetensors"), folder.path().join("trainer"));
-    let mut trainer = Trainer::new(Weights::random(SHAPE, 7));
-    let mut chance = Chance::new(1);
-    let mut sample = || Sample {
+    let mut trainer = ModelTrainer::new(ModelWeights::random(SHAPE, 7));
+    let mut chance = SeededRng::new(1);
+    let mut sample = || TrainSample {
         tokens: (0..8).map(|_| chance.below(14)).collect(),
         prompt_length: 2,
         mask: vec![true; 6],
@@ -125,8 +127,8 @@ fn files_bring_back_the_same_model_and_the_same_trainer() {
     trainer.imitate(&first, &Rate::default());
     trainer.weights().save(&path).unwrap();
     trainer.save(&state).unwrap();
-    assert!(Weights::load(&path).unwrap().to_bytes() == trainer.weights().to_bytes());
-    let mut resumed = Trainer::load(&state).unwrap();
+    assert!(ModelWeights::load(&path).unwrap().to_bytes() == trainer.weights().to_bytes());
+    let mut resumed = ModelTrainer::load(&state).unwrap();
     assert_eq!(resumed.steps(), 1);
     for trainer in [&mut trainer, &mut resumed] {
         trainer.imitate(&second, &Rate::default());
@@ -134,9 +136,9 @@ fn files_bring_back_the_same_model_and_the_same_trainer() {
     assert!(resumed.weights().to_bytes() == trainer.weights().to_bytes());
 
     let torn = &trainer.weights().to_bytes()[..500];
-    assert!(Weights::from_bytes(torn).is_err());
-    let error = Trainer::load(&path).unwrap_err().to_string();
+    assert!(ModelWeights::from_bytes(torn).is_err());
+    let error = ModelTrainer::load(&path).unwrap_err().to_string();
     assert!(error.contains("without a trainer"), "{error}");
-    let error = Weights::load(&folder.path().join("none")).unwrap_err().to_string();
+    let error = ModelWeights::load(&folder.path().join("none")).unwrap_err().to_string();
     assert!(error.contains("none"), "{error}");
 }

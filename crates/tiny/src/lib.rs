@@ -7,6 +7,6 @@
 mod server;
 pub mod trainer;
 
-pub use rollway_tiny_model::{Weights, arithmetic};
+pub use rollway_tiny_model::{ModelWeights, arithmetic};
 
-pub use self::server::{Counts, Limits, Options, TinyServer};
+pub use self::server::{GenerationCounts, TinyServer, TinyServerLimits, TinyServerOptions};

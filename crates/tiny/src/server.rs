@@ -23,13 +23,13 @@ use tokio::net::{TcpListener, TcpSocket};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use self::brain::Brain;
-pub use self::brain::Counts;
-pub use self::options::{Limits, Options};
-use self::routes::{Shared, router};
+pub use self::brain::GenerationCounts;
+use self::brain::GenerationThread;
+pub use self::options::{TinyServerLimits, TinyServerOptions};
+use self::routes::{TinyServerShared, router};
 
 /// How long the last words of a server that stops may take.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How many connections may wait to be accepted.
 const BACKLOG: u32 = 4096;
@@ -38,7 +38,7 @@ const BACKLOG: u32 = 4096;
 #[derive(Debug)]
 pub struct TinyServer {
     address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<TinyServerShared>,
     over: CancellationToken,
     listening: Option<JoinHandle<()>>,
     thinking: Option<thread::JoinHandle<()>>,
@@ -47,7 +47,7 @@ pub struct TinyServer {
 impl TinyServer {
     /// Starts a server. It runs in the background of the runtime that this is called in, and thinks
     /// on a thread of its own.
-    pub fn start(options: Options) -> io::Result<Self> {
+    pub fn start(options: TinyServerOptions) -> io::Result<Self> {
         let (known, size) = (options.weights.shape().vocabulary, options.vocabulary.size());
         if known != size {
             let message = format!("the model has {known} tokens, its vocabulary {size}");
@@ -55,8 +55,8 @@ impl TinyServer {
         }
         let listener = listen(options.address)?;
         let address = listener.local_addr()?;
-        let (brain, thinking) = Brain::start(&options)?;
-        let shared = Arc::new(Shared::new(options, brain));
+        let (brain, thinking) = GenerationThread::start(&options)?;
+        let shared = Arc::new(TinyServerShared::new(options, brain));
         let over = CancellationToken::new();
         let listener = listener.tap_io(|stream| {
             let _ = stream.set_nodelay(true);
@@ -88,7 +88,7 @@ impl TinyServer {
     }
 
     /// What went on, in numbers.
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> GenerationCounts {
         self.shared.brain.counts()
     }
 
@@ -97,7 +97,7 @@ impl TinyServer {
         self.end();
         if let Some(mut listening) = self.listening.take() {
             // A client that never finishes its request is not waited for.
-            if tokio::time::timeout(LAST_WORDS, &mut listening).await.is_err() {
+            if tokio::time::timeout(SHUTDOWN_TIMEOUT, &mut listening).await.is_err() {
                 listening.abort();
             }
         }

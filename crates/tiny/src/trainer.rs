@@ -19,22 +19,22 @@ use std::time::Duration;
 use rollway_data::buffer::BufferError;
 use rollway_tiny_model::WeightsError;
 
-pub use self::outlet::{Folder, Occasion, Outlet, Synchronized};
-pub use self::run::{Summary, TinyTrainer};
-pub use self::step::{Recipe, Report, step};
+pub use self::outlet::{FolderPublisher, PublishFlags, SyncPublisher, WeightPublisher};
+pub use self::run::{TinyTrainer, TinyTrainerSummary};
+pub use self::step::{TrainConfig, TrainStepMetrics, step};
 use rollway_sync::SyncError;
-use rollway_sync::folder::FolderError;
+use rollway_sync::folder::WeightFolderError;
 pub use rollway_sync::folder::{FULL, LATEST, MODEL, directory, latest};
 
 /// How a trainer works.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct TinyTrainerOptions {
     /// Where its state and its checkpoints are.
     pub folder: PathBuf,
     /// What its files begin with.
     pub name: String,
     /// How it learns.
-    pub recipe: Recipe,
+    pub recipe: TrainConfig,
     /// How many experiences are one step.
     pub batch_size: usize,
     /// After how many steps it is done; never, if none.
@@ -55,13 +55,13 @@ pub struct Options {
     pub read_timeout: Duration,
 }
 
-impl Options {
+impl TinyTrainerOptions {
     /// Returns the usual options for a folder.
     pub fn new(folder: impl Into<PathBuf>) -> Self {
         Self {
             folder: folder.into(),
             name: "trainer".to_owned(),
-            recipe: Recipe::default(),
+            recipe: TrainConfig::default(),
             batch_size: 256,
             total_steps: None,
             save_interval: 1,
@@ -87,7 +87,7 @@ impl Options {
 
 /// Why a trainer ended before it was done.
 #[derive(Debug, thiserror::Error)]
-pub enum TrainerError {
+pub enum TinyTrainerError {
     /// It was told something impossible.
     #[error("the trainer cannot be started: {0}")]
     Options(&'static str),
@@ -141,8 +141,8 @@ pub enum TrainerError {
     },
 }
 
-impl From<FolderError> for TrainerError {
-    fn from(error: FolderError) -> Self {
+impl From<WeightFolderError> for TinyTrainerError {
+    fn from(error: WeightFolderError) -> Self {
         Self::File { path: error.path, problem: error.source.to_string() }
     }
 }

@@ -7,7 +7,7 @@ use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use crate::shell::{Failure, Shell};
+use crate::shell::{CommandFailure, Shell};
 
 /// Where apt looks for the keys of Debian's releases.
 const KEYS: [&str; 2] = [
@@ -27,7 +27,11 @@ pub(crate) struct Apt {
 impl Apt {
     /// An apt of a release of Debian that believes nothing is installed, so that everything that a
     /// package needs comes along, down to the C library.
-    pub(crate) fn of_release(shell: &Shell, home: &Path, release: &str) -> Result<Self, Failure> {
+    pub(crate) fn of_release(
+        shell: &Shell,
+        home: &Path,
+        release: &str,
+    ) -> Result<Self, CommandFailure> {
         let mirror = mirror(shell)?;
         let apt = Self::new(home)?;
         let key = KEYS.iter().find(|key| Path::new(key).exists());
@@ -46,15 +50,16 @@ impl Apt {
 
     /// An apt with the sources of the machine that knows what is installed, so that only what is
     /// missing comes.
-    pub(crate) fn of_machine(home: &Path) -> Result<Self, Failure> {
+    pub(crate) fn of_machine(home: &Path) -> Result<Self, CommandFailure> {
         let apt = Self::new(home)?;
         let status = apt.home.join("state/status");
-        fs::copy(STATUS, &status).map_err(|cause| Failure::file(Path::new(STATUS), &cause))?;
+        fs::copy(STATUS, &status)
+            .map_err(|cause| CommandFailure::file(Path::new(STATUS), &cause))?;
         write(&apt.conf(), &settings(&apt.home))?;
         Ok(apt)
     }
 
-    fn new(home: &Path) -> Result<Self, Failure> {
+    fn new(home: &Path) -> Result<Self, CommandFailure> {
         let home = home.join("apt");
         remove(&home)?;
         for folder in ["state/lists/partial", "cache/archives/partial"] {
@@ -73,7 +78,7 @@ impl Apt {
         shell: &Shell,
         packages: &[&str],
         root: &Path,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CommandFailure> {
         let command = |words| {
             let apt = shell.program(Path::new("apt-get")).words("-qq --config-file");
             apt.args([self.conf()]).words(words)
@@ -92,15 +97,16 @@ impl Apt {
     }
 
     /// Removes what was downloaded.
-    pub(crate) fn clean(self) -> Result<(), Failure> {
+    pub(crate) fn clean(self) -> Result<(), CommandFailure> {
         remove(&self.home)
     }
 }
 
 /// Returns the root of the Debian mirror that the machine's apt is set up with.
-fn mirror(shell: &Shell) -> Result<String, Failure> {
+fn mirror(shell: &Shell) -> Result<String, CommandFailure> {
     let plan = shell.program(Path::new("apt-get")).words("update --print-uris").output()?;
-    root_of_mirror(&plan).ok_or_else(|| Failure::new("this machine's apt knows no Debian mirror"))
+    root_of_mirror(&plan)
+        .ok_or_else(|| CommandFailure::new("this machine's apt knows no Debian mirror"))
 }
 
 /// Finds the mirror in what `apt-get update` would fetch: lines that begin with a quoted address.
@@ -141,31 +147,33 @@ pub(crate) fn script(
     path: &Path,
     text: &str,
     try_with: &str,
-) -> Result<(), Failure> {
+) -> Result<(), CommandFailure> {
     let draft = path.with_extension("draft");
     write(&draft, text)?;
     fs::set_permissions(&draft, fs::Permissions::from_mode(0o755))
-        .map_err(|cause| Failure::file(&draft, &cause))?;
+        .map_err(|cause| CommandFailure::file(&draft, &cause))?;
     shell.program(&draft).words(try_with).output()?;
-    fs::rename(&draft, path).map_err(|cause| Failure::file(path, &cause))
+    fs::rename(&draft, path).map_err(|cause| CommandFailure::file(path, &cause))
 }
 
-pub(crate) fn entries(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
-    let entries = fs::read_dir(folder).map_err(|cause| Failure::file(folder, &cause))?;
+pub(crate) fn entries(folder: &Path) -> Result<Vec<PathBuf>, CommandFailure> {
+    let entries = fs::read_dir(folder).map_err(|cause| CommandFailure::file(folder, &cause))?;
     Ok(entries.flatten().map(|entry| entry.path()).collect())
 }
 
-pub(crate) fn create(folder: &Path) -> Result<(), Failure> {
-    fs::create_dir_all(folder).map_err(|cause| Failure::file(folder, &cause))
+pub(crate) fn create(folder: &Path) -> Result<(), CommandFailure> {
+    fs::create_dir_all(folder).map_err(|cause| CommandFailure::file(folder, &cause))
 }
 
-pub(crate) fn write(path: &Path, text: &str) -> Result<(), Failure> {
-    fs::write(path, text).map_err(|cause| Failure::file(path, &cause))
+pub(crate) fn write(path: &Path, text: &str) -> Result<(), CommandFailure> {
+    fs::write(path, text).map_err(|cause| CommandFailure::file(path, &cause))
 }
 
-pub(crate) fn remove(folder: &Path) -> Result<(), Failure> {
+pub(crate) fn remove(folder: &Path) -> Result<(), CommandFailure> {
     match fs::remove_dir_all(folder) {
-        Err(cause) if cause.kind() != io::ErrorKind::NotFound => Err(Failure::file(folder, &cause)),
+        Err(cause) if cause.kind() != io::ErrorKind::NotFound => {
+            Err(CommandFailure::file(folder, &cause))
+        }
         _ => Ok(()),
     }
 }

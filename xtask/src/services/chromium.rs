@@ -7,7 +7,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 
 use super::apt::{self, Apt};
-use crate::shell::{Failure, Shell};
+use crate::shell::{CommandFailure, Shell};
 
 /// The browser, and fonts like those that people have: pictures are the same everywhere.
 const PACKAGES: [&str; 3] = ["chromium", "fonts-inter", "fonts-jetbrains-mono"];
@@ -16,7 +16,7 @@ const PACKAGES: [&str; 3] = ["chromium", "fonts-inter", "fonts-jetbrains-mono"];
 const PROGRAMS: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 
 /// Fetches a browser if the machine has none, and returns the program.
-pub(crate) fn ready(shell: &Shell) -> Result<PathBuf, Failure> {
+pub(crate) fn ready(shell: &Shell) -> Result<PathBuf, CommandFailure> {
     let home = shell.target.join("chromium");
     let ours = home.join("chromium");
     let found = elsewhere().into_iter().chain([ours]).find(|program| program.is_file());
@@ -42,7 +42,7 @@ fn elsewhere() -> Vec<PathBuf> {
     named.into_iter().chain(programs).collect()
 }
 
-fn install(shell: &Shell, home: &Path) -> Result<PathBuf, Failure> {
+fn install(shell: &Shell, home: &Path) -> Result<PathBuf, CommandFailure> {
     let root = home.join("root");
     let apt = Apt::of_machine(home)?;
     apt.unpack(shell, &PACKAGES, &root)?;
@@ -71,7 +71,7 @@ fn install(shell: &Shell, home: &Path) -> Result<PathBuf, Failure> {
 }
 
 /// Returns the folders of libraries: that of the processor's kind, and those inside of it.
-fn libraries(root: &Path) -> Result<Vec<String>, Failure> {
+fn libraries(root: &Path) -> Result<Vec<String>, CommandFailure> {
     let mut all = Vec::new();
     for base in ["usr/lib", "lib"].map(|base| root.join(base)).iter().filter(|base| base.is_dir()) {
         for folder in apt::entries(base)?.into_iter().filter(|path| is_kind(path)) {

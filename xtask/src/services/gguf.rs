@@ -31,7 +31,7 @@ const ALIGNMENT: usize = 32;
 pub(crate) fn tiny() -> Vec<u8> {
     let facts = facts();
     let tensors = tensors();
-    let mut file = File::default();
+    let mut file = GgufFile::default();
     file.bytes.extend(b"GGUF");
     file.number(3);
     file.long(tensors.len());
@@ -110,14 +110,14 @@ fn facts() -> Vec<(&'static str, Fact)> {
 }
 
 /// A matrix, or with one row a vector.
-struct Tensor {
+struct GgufTensor {
     name: String,
     columns: usize,
     rows: usize,
     values: Vec<f32>,
 }
 
-fn tensors() -> Vec<Tensor> {
+fn tensors() -> Vec<GgufTensor> {
     let mut random = Random(0x5EED);
     let mut list = vec![embedding(&mut random), ones("output_norm.weight"), head(&mut random)];
     for layer in 0..LAYERS {
@@ -141,7 +141,7 @@ fn tensors() -> Vec<Tensor> {
 /// Every token's vector has the same large first number. No layer undoes that, so the first number
 /// of what reaches the head is always clearly above zero, and the head can tell apart what the
 /// model may say from what it never says.
-fn embedding(random: &mut Random) -> Tensor {
+fn embedding(random: &mut Random) -> GgufTensor {
     let mut tensor = matrix("token_embd.weight", WIDTH, VOCABULARY, random);
     for row in tensor.values.chunks_mut(WIDTH) {
         row.iter_mut().for_each(|value| *value *= 8.0);
@@ -153,7 +153,7 @@ fn embedding(random: &mut Random) -> Tensor {
 /// The head lets through what can be printed and the end of an answer. Bytes of characters beyond
 /// ASCII only come if a request asks for them (`logit_bias`): the server merges what it tells of
 /// them, which is a case of its own.
-fn head(random: &mut Random) -> Tensor {
+fn head(random: &mut Random) -> GgufTensor {
     let mut tensor = matrix("output.weight", WIDTH, VOCABULARY, random);
     for (token, row) in tensor.values.chunks_mut(WIDTH).enumerate() {
         let byte = token.checked_sub(MARKS.len());
@@ -164,14 +164,14 @@ fn head(random: &mut Random) -> Tensor {
     tensor
 }
 
-fn ones(name: &str) -> Tensor {
-    Tensor { name: name.into(), columns: WIDTH, rows: 1, values: vec![1.0; WIDTH] }
+fn ones(name: &str) -> GgufTensor {
+    GgufTensor { name: name.into(), columns: WIDTH, rows: 1, values: vec![1.0; WIDTH] }
 }
 
-fn matrix(name: &str, columns: usize, rows: usize, random: &mut Random) -> Tensor {
+fn matrix(name: &str, columns: usize, rows: usize, random: &mut Random) -> GgufTensor {
     let scale = 1.0 / (columns as f32).sqrt();
     let values = (0..columns * rows).map(|_| random.next() * scale).collect();
-    Tensor { name: name.into(), columns, rows, values }
+    GgufTensor { name: name.into(), columns, rows, values }
 }
 
 /// Numbers between -1 and 1, the same on every machine.
@@ -189,11 +189,11 @@ impl Random {
 }
 
 #[derive(Default)]
-struct File {
+struct GgufFile {
     bytes: Vec<u8>,
 }
 
-impl File {
+impl GgufFile {
     fn number(&mut self, number: u32) {
         self.bytes.extend(number.to_le_bytes());
     }

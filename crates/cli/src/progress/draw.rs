@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rollway::config::Mode;
-use rollway::explorer::Beat;
+use rollway::explorer::StatsSample;
 use rollway_base::human;
 
 use super::format;
@@ -132,7 +132,7 @@ fn bar(width: usize, parts: &[(f64, TextStyle)]) -> StyledLine {
 /// Returns the runs of the steps in flight by state.
 fn runs(model: &ProgressModel, width: usize) -> StyledLine {
     let in_flight = &model.in_flight;
-    let Some(Beat { pending: waiting, running, .. }) = model.sample else {
+    let Some(StatsSample { pending: waiting, running, .. }) = model.sample else {
         let tasks = in_flight.values().map(|(tasks, _)| tasks).sum();
         let steps = format::counted(in_flight.len() as u64, "step");
         return label("tasks").text(format!("{} in flight, of {steps}", format::count(tasks)));
@@ -182,7 +182,7 @@ fn meter(width: usize, parts: &[(f64, TextStyle)]) -> StyledLine {
 
 /// Returns busy runners and the token rate.
 fn runners(model: &ProgressModel, width: usize) -> Option<StyledLine> {
-    let Beat { runners, busy, .. } = model.sample?;
+    let StatsSample { runners, busy, .. } = model.sample?;
     let mut line = label("runners");
     let part = f64::from(busy) / f64::from(runners.max(1));
     line.append(meter(width, &[(part, TextStyle::Magenta)]));

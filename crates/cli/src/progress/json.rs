@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use rollway::explorer::Event;
+use rollway::explorer::JobEvent;
 use rollway_core::BatchResult;
 use rollway_core::metrics::Metrics;
 use serde_json::{Map, Value, json};
@@ -13,21 +13,23 @@ use super::{ProgressEnd, format};
 use crate::log_line::timestamp;
 
 /// Returns the object of an event.
-pub fn event(event: &Event, time: SystemTime) -> Value {
+pub fn event(event: &JobEvent, time: SystemTime) -> Value {
     let mut object = match event {
-        Event::Began { mode, job_dir, done_steps, total_steps, tasks_per_step, runners } => json!({
-            "event": "began",
-            "mode": format::mode(*mode),
-            "job_dir": job_dir,
-            "done_steps": done_steps,
-            "total_steps": total_steps,
-            "tasks_per_step": tasks_per_step,
-            "runners": runners,
-        }),
-        Event::StepBegun { step, tasks, runs } => json!({
+        JobEvent::Began { mode, job_dir, done_steps, total_steps, tasks_per_step, runners } => {
+            json!({
+                "event": "began",
+                "mode": format::mode(*mode),
+                "job_dir": job_dir,
+                "done_steps": done_steps,
+                "total_steps": total_steps,
+                "tasks_per_step": tasks_per_step,
+                "runners": runners,
+            })
+        }
+        JobEvent::StepBegun { step, tasks, runs } => json!({
             "event": "step_begun", "step": step, "tasks": tasks, "runs": runs,
         }),
-        Event::StepDone { step, result, metrics, waited } => json!({
+        JobEvent::StepDone { step, result, metrics, waited } => json!({
             "event": "step_done",
             "step": step,
             "tasks": tasks(result),
@@ -36,7 +38,7 @@ pub fn event(event: &Event, time: SystemTime) -> Value {
             "waited": waited.as_secs_f64(),
             "metrics": numbers(metrics),
         }),
-        Event::Evaluated { step, version, set, score, result, metrics } => json!({
+        JobEvent::Evaluated { step, version, set, score, result, metrics } => json!({
             "event": "evaluated",
             "step": step,
             "version": version,
@@ -46,24 +48,24 @@ pub fn event(event: &Event, time: SystemTime) -> Value {
             "runs_failed": failures(result),
             "metrics": numbers(metrics),
         }),
-        Event::Synced { step, version, waited, loading } => json!({
+        JobEvent::Synced { step, version, waited, loading } => json!({
             "event": "synced",
             "step": step,
             "version": version,
             "waited": waited.as_secs_f64(),
             "loading": loading.as_secs_f64(),
         }),
-        Event::Trained { step, metrics } => json!({
+        JobEvent::Trained { step, metrics } => json!({
             "event": "trained", "step": step, "metrics": numbers(metrics),
         }),
-        Event::Alarm(alarm) => json!({
+        JobEvent::Alarm(alarm) => json!({
             "event": "alarm",
             "kind": alarm.kind,
             "raised": alarm.raised,
             "message": alarm.words,
         }),
-        Event::Note(message) => json!({ "event": "info", "message": message }),
-        Event::Pulse(_) => json!({ "event": "ready" }),
+        JobEvent::Info(message) => json!({ "event": "info", "message": message }),
+        JobEvent::Ready(_) => json!({ "event": "ready" }),
     };
     object["time"] = timestamp(time).into();
     object

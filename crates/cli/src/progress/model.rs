@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rollway::explorer::{Beat, Event};
+use rollway::explorer::{JobEvent, StatsSample};
 use rollway_core::metrics::Metrics;
 use rollway_core::{BatchResult, RunTally};
 
@@ -52,7 +52,7 @@ pub struct ProgressModel {
     /// Last step of the trainer.
     pub train_step: Option<u64>,
     /// Last sample of the live statistics.
-    pub sample: Option<Beat>,
+    pub sample: Option<StatsSample>,
     /// Messages of raised alarms, by kind.
     pub alarms: BTreeMap<&'static str, String>,
     /// Totals since the view started.
@@ -91,24 +91,26 @@ impl ProgressModel {
     }
 
     /// Applies an event.
-    pub fn on_event(&mut self, event: &Event, now: Duration) {
+    pub fn on_event(&mut self, event: &JobEvent, now: Duration) {
         self.advance_clock(now);
         match event {
-            Event::Began { done_steps, total_steps, runners, .. } => {
+            JobEvent::Began { done_steps, total_steps, runners, .. } => {
                 self.has_started = true;
                 self.done_steps = *done_steps;
                 self.total_steps = *total_steps;
                 self.runners = u64::from(*runners);
             }
-            Event::StepBegun { step, tasks, runs } => {
+            JobEvent::StepBegun { step, tasks, runs } => {
                 // Time before the first step, such as an evaluation, does not count as pace.
                 if self.pace_marks.is_empty() {
                     self.pace_marks.push_back((now, self.done_steps));
                 }
                 self.in_flight.insert(*step, (*tasks, *runs));
             }
-            Event::StepDone { step, result, metrics, .. } => self.step_done(*step, result, metrics),
-            Event::Evaluated { step, version, set, score, result, .. } => {
+            JobEvent::StepDone { step, result, metrics, .. } => {
+                self.step_done(*step, result, metrics)
+            }
+            JobEvent::Evaluated { step, version, set, score, result, .. } => {
                 self.version = Some(*version);
                 self.summary.add_batch(result);
                 self.settled.add(&result.runs);
@@ -117,22 +119,22 @@ impl ProgressModel {
                     self.summary.add_score(set, *step, *score);
                 }
             }
-            Event::Synced { version, waited, loading, .. } => {
+            JobEvent::Synced { version, waited, loading, .. } => {
                 self.last_sync = Some((*waited, *loading));
                 self.version = Some(*version);
             }
-            Event::Trained { step, .. } => {
+            JobEvent::Trained { step, .. } => {
                 self.train_step = Some(*step);
                 self.summary.trained += 1;
             }
-            Event::Alarm(alarm) => {
+            JobEvent::Alarm(alarm) => {
                 if alarm.raised {
                     self.alarms.insert(alarm.kind, alarm.words.clone());
                 } else {
                     self.alarms.remove(alarm.kind);
                 }
             }
-            Event::Note(_) | Event::Pulse(_) => {}
+            JobEvent::Info(_) | JobEvent::Ready(_) => {}
         }
     }
 
@@ -159,7 +161,7 @@ impl ProgressModel {
     }
 
     /// Applies a sample of the live statistics.
-    pub fn on_sample(&mut self, sample: Beat, now: Duration) {
+    pub fn on_sample(&mut self, sample: StatsSample, now: Duration) {
         self.advance_clock(now);
         self.sample = Some(sample);
         self.summary.tokens = sample.answer_tokens;

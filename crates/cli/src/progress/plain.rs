@@ -1,6 +1,6 @@
 //! Events of a job as text: one line for each step, evaluation and weight sync.
 
-use rollway::explorer::Event;
+use rollway::explorer::JobEvent;
 use rollway_base::human;
 use rollway_core::TaskTally;
 
@@ -8,9 +8,9 @@ use super::format;
 use super::model::{ProgressModel, REWARD_METRIC};
 
 /// Returns the line of an event that the model has applied. `None`: the event has no line.
-pub fn event(model: &ProgressModel, event: &Event) -> Option<String> {
+pub fn event(model: &ProgressModel, event: &JobEvent) -> Option<String> {
     match event {
-        Event::Began { mode, job_dir, done_steps, total_steps, tasks_per_step, runners } => {
+        JobEvent::Began { mode, job_dir, done_steps, total_steps, tasks_per_step, runners } => {
             let mut line = format!("{}: mode {}", model.title.name, format::mode(*mode));
             if let Some(total) = total_steps {
                 line += &format!(", {}", format::counted(*total, "step"));
@@ -22,7 +22,7 @@ pub fn event(model: &ProgressModel, event: &Event) -> Option<String> {
             let runners = format::counted(u64::from(*runners), "runner");
             Some(line + &format!(", {tasks} a step, {runners}, in {}", job_dir.display()))
         }
-        Event::StepDone { step, result, metrics, waited } => {
+        JobEvent::StepDone { step, result, metrics, waited } => {
             let mut line = format!("step {step}");
             if let Some(total) = model.total_steps {
                 line += &format!(" of {total}");
@@ -39,22 +39,22 @@ pub fn event(model: &ProgressModel, event: &Event) -> Option<String> {
             }
             Some(line)
         }
-        Event::Evaluated { step, version, set, score, result, .. } => {
+        JobEvent::Evaluated { step, version, set, score, result, .. } => {
             let score = score.map_or_else(|| "no score".to_owned(), format::score);
             let tasks = tasks(&result.tasks);
             Some(format!("eval at step {step} on {set}: {score}, {tasks}, version {version}"))
         }
-        Event::Synced { step, version, waited, loading } => {
+        JobEvent::Synced { step, version, waited, loading } => {
             let (waited, loading) = (human::duration(*waited), human::duration(*loading));
             Some(format!(
                 "weights after step {step}: version {version}, waited {waited}, loaded in {loading}"
             ))
         }
-        Event::Pulse(_)
-        | Event::StepBegun { .. }
-        | Event::Trained { .. }
-        | Event::Note(_)
-        | Event::Alarm(_) => None,
+        JobEvent::Ready(_)
+        | JobEvent::StepBegun { .. }
+        | JobEvent::Trained { .. }
+        | JobEvent::Info(_)
+        | JobEvent::Alarm(_) => None,
     }
 }
 

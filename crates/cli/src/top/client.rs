@@ -4,8 +4,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use rollway::Client;
-use rollway::dashboard::Card;
-use rollway::view::{Done, Job, Overview, Runner};
+use rollway::dashboard::DashboardAddress;
+use rollway::view::{ActionResult, JobInfo, Overview, RunnerRow};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::time::timeout;
@@ -17,18 +17,18 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Clone, Debug, Default)]
 pub struct TopSnapshot {
     /// Identity and progress of the job.
-    pub job: Job,
+    pub job: JobInfo,
     /// Its counters and alarms.
     pub overview: Overview,
     /// Its runners.
-    pub runners: Vec<Runner>,
+    pub runners: Vec<RunnerRow>,
 }
 
 /// Client of the dashboard of one job.
 #[derive(Clone, Debug)]
 pub struct TopClient {
     client: Client,
-    card: Card,
+    card: DashboardAddress,
 }
 
 impl TopClient {
@@ -41,7 +41,7 @@ impl TopClient {
         if !job.is_dir() {
             return Err(format!("no such folder: {shown}; pass the folder of a job"));
         }
-        let card = Card::read(job).map_err(|error| {
+        let card = DashboardAddress::read(job).map_err(|error| {
             format!("cannot read the dashboard address in {shown}: {error}; check permissions")
         })?;
         let card = card.ok_or_else(|| {
@@ -67,7 +67,7 @@ impl TopClient {
     ///
     /// # Errors
     /// A message, if the request fails.
-    pub async fn cancel(&self, batch: &str, task: u32, run: u32) -> Result<Done, String> {
+    pub async fn cancel(&self, batch: &str, task: u32, run: u32) -> Result<ActionResult, String> {
         let path = format!("runs/{}/{task}/{run}/cancel", percent_encode(batch));
         self.request(&path, true).await
     }
@@ -77,7 +77,7 @@ impl TopClient {
     }
 
     async fn request<T: DeserializeOwned>(&self, path: &str, is_post: bool) -> Result<T, String> {
-        let Card { url, token, .. } = &self.card;
+        let DashboardAddress { url, token, .. } = &self.card;
         let endpoint = format!("{url}/api/{path}");
         let response = async {
             match is_post {

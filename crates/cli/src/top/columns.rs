@@ -1,6 +1,6 @@
 //! Columns of the runner table: content, style and width.
 
-use rollway::view::Runner;
+use rollway::view::RunnerRow;
 
 use crate::styled_line::{TextStyle, width};
 
@@ -13,7 +13,7 @@ pub(super) struct Column {
     min: usize,
     /// Columns with the highest rank are dropped first; 0: never.
     drop_rank: u8,
-    pub(super) text: fn(&Runner) -> String,
+    pub(super) text: fn(&RunnerRow) -> String,
 }
 
 /// Columns from left to right.
@@ -36,7 +36,7 @@ pub(super) const COLUMNS: [Column; 9] = [
 ];
 
 /// Returns the style of a cell. `is_cursor`: whether the cursor is in its row.
-pub(super) fn cell_style(runner: &Runner, column: &str, is_cursor: bool) -> TextStyle {
+pub(super) fn cell_style(runner: &RunnerRow, column: &str, is_cursor: bool) -> TextStyle {
     match (column, runner.state.as_str()) {
         ("runner" | "stage" | "since", _) if runner.stuck => TextStyle::Red,
         ("state" | "stage", "broken") => TextStyle::Red,
@@ -90,11 +90,11 @@ fn can_narrow(column: usize, wide: usize) -> bool {
     COLUMNS[column].drop_rank == 1 && wide > COLUMNS[column].min
 }
 
-fn number(runner: &Runner) -> String {
+fn number(runner: &RunnerRow) -> String {
     format!("{}{}", runner.runner, if runner.stuck { " !" } else { "" })
 }
 
-fn work(runner: &Runner) -> String {
+fn work(runner: &RunnerRow) -> String {
     let number = |number: Option<u32>| number.map_or_else(|| "-".to_owned(), |it| it.to_string());
     match &runner.batch {
         Some(batch) => format!("{batch}/{}/{}", number(runner.task), number(runner.run)),
@@ -102,23 +102,23 @@ fn work(runner: &Runner) -> String {
     }
 }
 
-fn stage(runner: &Runner) -> String {
+fn stage(runner: &RunnerRow) -> String {
     text_or_empty(if runner.stage.is_some() { &runner.stage } else { &runner.message })
 }
 
-fn since(runner: &Runner) -> String {
+fn since(runner: &RunnerRow) -> String {
     runner.stage_for.map(elapsed).unwrap_or_default()
 }
 
 /// Returns the code location without the folders of the file.
-fn code_location(runner: &Runner) -> String {
+fn code_location(runner: &RunnerRow) -> String {
     let location = text_or_empty(&runner.place);
     let file = location.find(':').unwrap_or(0);
     let name = location[..file].rfind('/').map_or(0, |slash| slash + 1);
     location[name..].to_owned()
 }
 
-fn model(runner: &Runner) -> String {
+fn model(runner: &RunnerRow) -> String {
     match (&runner.model, &runner.server) {
         (model, Some(server)) => {
             format!("{} at {server}", text_or_empty(model)).trim_start().to_owned()

@@ -2,7 +2,7 @@
 
 use ratatui::Frame;
 use ratatui::text::{Line, Text};
-use rollway::view::{Beat, JobState, Runner};
+use rollway::view::{JobState, RunnerRow, StatsSample};
 
 use super::columns::{COLUMNS, cell_style, elapsed, fit_columns};
 use super::model::{CancelTarget, InputMode, TopModel};
@@ -140,7 +140,7 @@ fn runners(model: &TopModel) -> StyledLine {
 }
 
 /// Returns current runs and tokens per second.
-fn throughput(beats: &[Beat]) -> Option<(f64, f64)> {
+fn throughput(beats: &[StatsSample]) -> Option<(f64, f64)> {
     let last = beats.last()?;
     let first = beats.iter().find(|beat| beat.at >= last.at - THROUGHPUT_WINDOW)?;
     let seconds = last.at - first.at;
@@ -161,7 +161,7 @@ fn table(model: &TopModel, columns: usize, page_rows: Option<usize>) -> Vec<Styl
     }
     let cursor = page_rows.map(|_| model.cursor_index(&rows));
     let (first, count) = page_rows.map_or((0, usize::MAX), |count| (model.first_row, count));
-    let visible: Vec<&Runner> = rows.iter().skip(first).take(count).copied().collect();
+    let visible: Vec<&RunnerRow> = rows.iter().skip(first).take(count).copied().collect();
     let cells: Vec<Vec<String>> = visible
         .iter()
         .map(|runner| COLUMNS.iter().map(|it| sanitize(&(it.text)(runner))).collect())
@@ -247,7 +247,7 @@ mod tests {
         let mut snapshot = TopSnapshot::default();
         snapshot.job.name = "arithmetic".to_owned();
         snapshot.runners = (0..runners)
-            .map(|runner| Runner {
+            .map(|runner| RunnerRow {
                 runner,
                 state: "busy".to_owned(),
                 stuck: runner == 7,
@@ -256,7 +256,7 @@ mod tests {
                 task: Some(runner),
                 run: Some(2),
                 stage: Some(format!("stage of\n{runner}")),
-                ..Runner::default()
+                ..RunnerRow::default()
             })
             .collect();
         let mut model = TopModel::default();

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
-use rollway::view::Runner;
+use rollway::view::RunnerRow;
 
 use super::client::TopSnapshot;
 
@@ -119,11 +119,11 @@ impl TopModel {
     }
 
     /// Returns the filtered runners in order.
-    pub fn rows(&self) -> Vec<&Runner> {
+    pub fn rows(&self) -> Vec<&RunnerRow> {
         let filter = self.filter.to_lowercase();
         let matches =
-            |runner: &&Runner| filter.is_empty() || searchable_text(runner).contains(&filter);
-        let mut rows: Vec<&Runner> = self.snapshot.runners.iter().filter(matches).collect();
+            |runner: &&RunnerRow| filter.is_empty() || searchable_text(runner).contains(&filter);
+        let mut rows: Vec<&RunnerRow> = self.snapshot.runners.iter().filter(matches).collect();
         match self.sort {
             RunnerSort::Stuck => rows.sort_by_key(|runner| !runner.stuck),
             RunnerSort::Number => rows.sort_by_key(|runner| runner.runner),
@@ -140,7 +140,7 @@ impl TopModel {
     }
 
     /// Returns the index of the cursor among the rows.
-    pub fn cursor_index(&self, rows: &[&Runner]) -> usize {
+    pub fn cursor_index(&self, rows: &[&RunnerRow]) -> usize {
         let index = self.cursor.and_then(|cursor| rows.iter().position(|row| row.runner == cursor));
         index.unwrap_or(0)
     }
@@ -252,8 +252,8 @@ impl TopModel {
 }
 
 /// Returns the text that the filter is matched with, in lower case.
-fn searchable_text(runner: &Runner) -> String {
-    let Runner { batch, task, run, .. } = runner;
+fn searchable_text(runner: &RunnerRow) -> String {
+    let RunnerRow { batch, task, run, .. } = runner;
     let number = |number: &Option<u32>| number.map_or_else(String::new, |it| it.to_string());
     let work = format!("{}/{}/{}", batch.as_deref().unwrap_or(""), number(task), number(run));
     let texts = [&runner.node, &runner.stage, &runner.model, &runner.server, &runner.message];

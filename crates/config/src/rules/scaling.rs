@@ -1,11 +1,11 @@
 //! Rules about a number of workers that follows the work.
 
 use super::Check;
-use crate::{Backend, Mode};
+use crate::{ClusterBackend, Mode};
 
 const MIN: &str = "cluster.min_workers";
 const MAX: &str = "cluster.max_workers";
-const IDLE: &str = "cluster.idle_timeout";
+const IDLE_TIMEOUT_KEY: &str = "cluster.idle_timeout";
 
 impl Check<'_> {
     pub(super) fn scaling(&mut self) {
@@ -16,11 +16,15 @@ impl Check<'_> {
             (Some(min), _) => (MIN, min),
             (None, Some(max)) => (MAX, max),
         };
-        if cluster.backend != Backend::Ray {
+        if cluster.backend != ClusterBackend::Ray {
             let what = "only Ray starts and ends workers as they are needed";
             let hint = match cluster.backend {
-                Backend::Manual => "start and end them yourself; the job takes whoever comes",
-                Backend::Local | Backend::Ray => "leave it out, or set `cluster.backend: ray`",
+                ClusterBackend::Manual => {
+                    "start and end them yourself; the job takes whoever comes"
+                }
+                ClusterBackend::Local | ClusterBackend::Ray => {
+                    "leave it out, or set `cluster.backend: ray`"
+                }
             };
             return self.wrong(key, what, hint);
         }
@@ -45,9 +49,13 @@ impl Check<'_> {
     }
 
     fn nothing_scales(&mut self) {
-        if self.is_chosen(IDLE) {
+        if self.is_chosen(IDLE_TIMEOUT_KEY) {
             let what = "only counts with `cluster.min_workers` or `cluster.max_workers`";
-            self.warn(IDLE, what, "there are as many workers as there are runners for, always");
+            self.warn(
+                IDLE_TIMEOUT_KEY,
+                what,
+                "there are as many workers as there are runners for, always",
+            );
         }
     }
 }

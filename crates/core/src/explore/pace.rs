@@ -3,7 +3,7 @@
 
 /// Who decides when weights are exchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Style {
+pub enum PlanStyle {
     /// Both sides stop every `sync_interval` steps.
     Fixed,
     /// The explorer asks, the trainer serves.
@@ -16,9 +16,9 @@ pub enum Style {
 
 /// How an explorer proceeds. Intervals and sizes of zero count as one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pace {
+pub struct PlanConfig {
     /// Who decides when weights are exchanged.
-    pub style: Style,
+    pub style: PlanStyle,
     /// Steps of a period.
     pub sync_interval: u64,
     /// Steps that the explorer may be ahead at the start.
@@ -42,7 +42,7 @@ pub struct Pace {
     pub total_steps: u64,
 }
 
-impl Pace {
+impl PlanConfig {
     /// Returns the first step after `step` behind which weights are exchanged.
     pub fn sync_after(&self, step: u64) -> u64 {
         let interval = self.sync_interval.max(1);
@@ -80,6 +80,6 @@ impl Pace {
 
     /// Tells whether there are periods.
     pub fn has_periods(&self) -> bool {
-        self.style != Style::FullyAsync
+        self.style != PlanStyle::FullyAsync
     }
 }

@@ -1,8 +1,8 @@
 //! The loop itself: what is ordered next, from where the explorer is and what it is at.
 
-use super::pace::Pace;
-use super::progress::Progress;
-use super::{Exchange, Fact, Order};
+use super::pace::PlanConfig;
+use super::progress::PlanProgress;
+use super::{PlanAction, PlanInput, SyncResult};
 
 /// Decides what an explorer does next.
 ///
@@ -36,9 +36,9 @@ use super::{Exchange, Fact, Order};
 /// it goes on where this one was, and orders again what may have been done by half.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    pace: Pace,
-    progress: Progress,
-    at: At,
+    pace: PlanConfig,
+    progress: PlanProgress,
+    at: PlanPosition,
     /// The newest version that is known to be published.
     published: u64,
     /// The step that is begun however stale it will be, because the trainer waits for it.
@@ -51,7 +51,7 @@ pub struct Plan {
 
 /// The orders that are not answered yet.
 #[derive(Clone, Debug, Default)]
-struct At {
+struct PlanPosition {
     /// Whether what `Progress::beginning` and `Progress::evaluating` say was ordered of this
     /// process already.
     begin: bool,
@@ -74,13 +74,13 @@ impl Plan {
     /// last process was. Unanswered orders of that process are given again.
     ///
     /// After a restart, the servers must have `progress.version`, or else be told as loaded.
-    pub fn new(pace: Pace, mut progress: Progress) -> Self {
+    pub fn new(pace: PlanConfig, mut progress: PlanProgress) -> Self {
         progress.mend();
         Self {
             pace,
             published: progress.version,
             progress,
-            at: At::default(),
+            at: PlanPosition::default(),
             forced: None,
             stopped: false,
             ended: false,
@@ -90,7 +90,7 @@ impl Plan {
     }
 
     /// Returns where the explorer is: at every moment exactly what a restart needs.
-    pub const fn progress(&self) -> &Progress {
+    pub const fn progress(&self) -> &PlanProgress {
         &self.progress
     }
 
@@ -120,7 +120,7 @@ impl Plan {
     /// Returns how many experiences this explorer has submitted, with what steps in flight are
     /// expected to yield: what the others should know, see [`Fact::Elsewhere`].
     pub fn submitted(&self) -> u64 {
-        let Progress { begun, beginning, finalized, delivered, .. } = self.progress;
+        let PlanProgress { begun, beginning, finalized, delivered, .. } = self.progress;
         let steps = begun - finalized + u64::from(beginning.is_some());
         delivered.saturating_add(steps.saturating_mul(self.pace.step_experiences.max(1)))
     }
@@ -133,14 +133,14 @@ impl Plan {
     }
 
     /// Takes in what happened. What cannot be is ignored and counted.
-    pub fn apply(&mut self, fact: Fact) {
+    pub fn apply(&mut self, fact: PlanInput) {
         if !self.believe(fact) {
             self.ignored += 1;
         }
     }
 
     /// Returns what can be done now and could not before; every order is given once.
-    pub fn orders(&mut self) -> Vec<Order> {
+    pub fn orders(&mut self) -> Vec<PlanAction> {
         let mut orders = Vec::new();
         while let Some(order) = self.next() {
             self.note(order);
@@ -149,9 +149,9 @@ impl Plan {
         orders
     }
 
-    fn believe(&mut self, fact: Fact) -> bool {
+    fn believe(&mut self, fact: PlanInput) -> bool {
         match fact {
-            Fact::Begun(step) => {
+            PlanInput::Begun(step) => {
                 let believed = self.at.begin && answers(&mut self.progress.beginning, step);
                 if believed {
                     self.at.begin = false;
@@ -159,21 +159,21 @@ impl Plan {
                 }
                 believed
             }
-            Fact::Exhausted => {
+            PlanInput::Exhausted => {
                 let answered = std::mem::take(&mut self.at.begin);
                 if answered {
                     self.progress.beginning = None;
                 }
                 self.end_early() || answered
             }
-            Fact::Finalized { step, delivered } => {
+            PlanInput::Finalized { step, delivered } => {
                 let believed = answers(&mut self.at.finalize, step);
                 if believed {
                     self.progress.finalize(&self.pace, delivered);
                 }
                 believed
             }
-            Fact::EvalBegun(step) => {
+            PlanInput::EvalBegun(step) => {
                 let believed = self.at.evaluate && answers(&mut self.progress.evaluating, step);
                 if believed {
                     self.at.evaluate = false;
@@ -183,21 +183,23 @@ impl Plan {
                 }
                 believed
             }
-            Fact::EvalFinished(step) => {
+            PlanInput::EvalFinished(step) => {
                 let believed = answers(&mut self.at.finish_eval, step);
                 self.progress.evals.retain(|eval| !believed || *eval != step);
                 believed
             }
-            Fact::Synced(exchange) => self.exchanged(exchange),
-            Fact::Published(version) => raise(&mut self.published, version),
-            Fact::Loaded(version) => self.loaded(version),
-            Fact::Elsewhere(experiences) => raise(&mut self.progress.elsewhere, experiences),
-            Fact::TrainerDone => self.end_early(),
-            Fact::Stopped => !std::mem::replace(&mut self.stopped, true),
+            PlanInput::Synced(exchange) => self.exchanged(exchange),
+            PlanInput::Published(version) => raise(&mut self.published, version),
+            PlanInput::Loaded(version) => self.loaded(version),
+            PlanInput::OthersSubmitted(experiences) => {
+                raise(&mut self.progress.elsewhere, experiences)
+            }
+            PlanInput::TrainerDone => self.end_early(),
+            PlanInput::Stopped => !std::mem::replace(&mut self.stopped, true),
         }
     }
 
-    fn exchanged(&mut self, exchange: Exchange) -> bool {
+    fn exchanged(&mut self, exchange: SyncResult) -> bool {
         let (closing, step) = match self.at.weights {
             Some(Weights::Sync(step)) => (false, step),
             Some(Weights::Close) => (true, self.last_step()),
@@ -206,14 +208,14 @@ impl Plan {
         self.at.weights = None;
         self.progress.synced = step;
         let newer = match exchange {
-            Exchange::Version(version) | Exchange::TrainerDone(version) => {
+            SyncResult::Version(version) | SyncResult::TrainerDone(version) => {
                 raise(&mut self.progress.version, version)
             }
-            Exchange::NothingNew => false,
+            SyncResult::NothingNew => false,
         };
         if closing {
             self.progress.closed = Some(step);
-        } else if matches!(exchange, Exchange::TrainerDone(_)) {
+        } else if matches!(exchange, SyncResult::TrainerDone(_)) {
             self.end_early();
         } else if !newer && !self.pace.has_periods() {
             // The trainer waits for experiences, and the explorer for the trainer: one step must
@@ -240,28 +242,28 @@ impl Plan {
         news
     }
 
-    fn note(&mut self, order: Order) {
+    fn note(&mut self, order: PlanAction) {
         match order {
-            Order::Begin(step) => {
+            PlanAction::BeginStep(step) => {
                 self.at.begin = true;
                 self.forced = None;
                 let again = self.progress.beginning.replace(step).is_some();
                 self.forced_steps += u64::from(!again && !self.is_fresh());
             }
-            Order::Finalize(step) => self.at.finalize = Some(step),
-            Order::Evaluate(step) => {
+            PlanAction::FinalizeStep(step) => self.at.finalize = Some(step),
+            PlanAction::Evaluate(step) => {
                 self.at.evaluate = true;
                 self.progress.evaluating = Some(step);
             }
-            Order::FinishEval(step) => self.at.finish_eval = Some(step),
-            Order::Sync { step, .. } => self.at.weights = Some(Weights::Sync(step)),
-            Order::Load => self.at.weights = Some(Weights::Load),
-            Order::Close => self.at.weights = Some(Weights::Close),
-            Order::End => self.ended = true,
+            PlanAction::FinishEval(step) => self.at.finish_eval = Some(step),
+            PlanAction::Sync { step, .. } => self.at.weights = Some(Weights::Sync(step)),
+            PlanAction::Load => self.at.weights = Some(Weights::Load),
+            PlanAction::FinishTraining => self.at.weights = Some(Weights::Close),
+            PlanAction::End => self.ended = true,
         }
     }
 
-    fn next(&self) -> Option<Order> {
+    fn next(&self) -> Option<PlanAction> {
         if self.stopped || self.ended {
             return None;
         }
@@ -274,44 +276,44 @@ impl Plan {
             .or_else(|| self.close())
     }
 
-    fn finish_eval(&self) -> Option<Order> {
+    fn finish_eval(&self) -> Option<PlanAction> {
         if self.at.finish_eval.is_some() {
             return None;
         }
         let step = *self.progress.evals.first()?;
-        let Progress { begun, finalized, .. } = self.progress;
+        let PlanProgress { begun, finalized, .. } = self.progress;
         // What was evaluated without being in flight is the last, of this job or of a shorter one.
         let in_flight = finalized < step && step <= begun;
         let now = !self.pace.has_periods() || !in_flight;
-        now.then_some(Order::FinishEval(step))
+        now.then_some(PlanAction::FinishEval(step))
     }
 
-    fn finalize(&self) -> Option<Order> {
-        let Progress { begun, finalized, .. } = self.progress;
+    fn finalize(&self) -> Option<PlanAction> {
+        let PlanProgress { begun, finalized, .. } = self.progress;
         if self.at.finalize.is_some() || finalized >= begun {
             return None;
         }
         let submitting = self.progress.beginning.is_some() || self.eval_is_coming();
         let waits = self.pace.has_periods() && (submitting || begun < self.period_end());
-        (!waits).then_some(Order::Finalize(finalized + 1))
+        (!waits).then_some(PlanAction::FinalizeStep(finalized + 1))
     }
 
-    fn load(&self) -> Option<Order> {
+    fn load(&self) -> Option<PlanAction> {
         // Behind the last step it is `Close` that loads.
         let needed = self.progress.finalized < self.last_step() || self.due().is_some();
         let wanted = !self.pace.has_periods() && self.has_offer() && needed;
-        (wanted && self.weights_are_free()).then_some(Order::Load)
+        (wanted && self.weights_are_free()).then_some(PlanAction::Load)
     }
 
-    fn evaluate(&self) -> Option<Order> {
+    fn evaluate(&self) -> Option<PlanAction> {
         if self.at.evaluate || self.at.weights.is_some() {
             return None;
         }
         if let Some(again) = self.progress.evaluating {
-            return Some(Order::Evaluate(again));
+            return Some(PlanAction::Evaluate(again));
         }
         if self.is_closed() {
-            return self.final_eval().map(Order::Evaluate);
+            return self.final_eval().map(PlanAction::Evaluate);
         }
         // With `fully_async`, published weights go first: evaluations that follow each other
         // closely would never let them in.
@@ -319,17 +321,17 @@ impl Plan {
         if !self.pace.has_periods() && (self.has_offer() || full) {
             return None;
         }
-        self.due().map(Order::Evaluate)
+        self.due().map(PlanAction::Evaluate)
     }
 
-    fn begin(&self) -> Option<Order> {
-        let Progress { begun, finalized, synced, .. } = self.progress;
+    fn begin(&self) -> Option<PlanAction> {
+        let PlanProgress { begun, finalized, synced, .. } = self.progress;
         let step = begun + 1;
         if self.at.begin || self.at.evaluate {
             return None;
         }
         if let Some(again) = self.progress.beginning {
-            return Some(Order::Begin(again));
+            return Some(PlanAction::BeginStep(again));
         }
         if begun >= self.last_step() {
             return None;
@@ -343,11 +345,11 @@ impl Plan {
             let lag = due.map_or(0, |eval| step - eval);
             due != Some(0) && begun - finalized < window && lag < window && self.is_fresh()
         };
-        now.then_some(Order::Begin(step))
+        now.then_some(PlanAction::BeginStep(step))
     }
 
-    fn sync(&self) -> Option<Order> {
-        let Progress { begun, finalized, .. } = self.progress;
+    fn sync(&self) -> Option<PlanAction> {
+        let PlanProgress { begun, finalized, .. } = self.progress;
         if !self.is_idle() || begun != finalized || begun >= self.last_step() {
             return None;
         }
@@ -362,18 +364,18 @@ impl Plan {
             }
             self.pace.oldest(self.progress.submitted_next(&self.pace))
         };
-        Some(Order::Sync { step: finalized, at_least })
+        Some(PlanAction::Sync { step: finalized, at_least })
     }
 
-    fn close(&self) -> Option<Order> {
-        let Progress { begun, finalized, .. } = self.progress;
+    fn close(&self) -> Option<PlanAction> {
+        let PlanProgress { begun, finalized, .. } = self.progress;
         if !self.is_idle() || begun != finalized || begun < self.last_step() {
             return None;
         }
         if !self.is_closed() {
-            return Some(Order::Close);
+            return Some(PlanAction::FinishTraining);
         }
-        self.final_eval().is_none().then_some(Order::End)
+        self.final_eval().is_none().then_some(PlanAction::End)
     }
 
     /// Returns the step at which the present period ends.
@@ -383,7 +385,7 @@ impl Plan {
 
     /// Returns the next step whose evaluations are to be submitted in the loop.
     fn due(&self) -> Option<u64> {
-        let Progress { begun, beginning, finalized, evaluated, .. } = self.progress;
+        let PlanProgress { begun, beginning, finalized, evaluated, .. } = self.progress;
         if self.is_closed() {
             return None;
         }
@@ -405,7 +407,7 @@ impl Plan {
 
     /// Returns under which step the last weights are evaluated, if that is still to be done.
     fn final_eval(&self) -> Option<u64> {
-        let Progress { evaluated, evaluated_version, version, begun, .. } = self.progress;
+        let PlanProgress { evaluated, evaluated_version, version, begun, .. } = self.progress;
         if !self.pace.eval_at_end || self.pace.eval_interval.is_none() || evaluated > Some(begun) {
             return None;
         }

@@ -1,13 +1,13 @@
 //! Where an explorer is: everything about the loop that a restart needs, and nothing else.
 
-use super::pace::{Pace, Style};
+use super::pace::{PlanConfig, PlanStyle};
 
 /// No job has as many steps, so that the next can always be counted.
-const STEPS_MAX: u64 = u64::MAX / 2;
+const MAX_STEPS: u64 = u64::MAX / 2;
 
 /// Where an explorer is, or was when its last process ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
+pub struct PlanProgress {
     /// The last step that was begun.
     pub begun: u64,
     /// The step whose tasks are being submitted: an order that must come again after a crash,
@@ -41,11 +41,11 @@ pub struct Progress {
     pub closed: Option<u64>,
 }
 
-impl Progress {
+impl PlanProgress {
     /// Makes the best of what contradicts itself, as a file can that somebody has edited.
     pub(super) fn mend(&mut self) {
-        self.finalized = self.finalized.min(STEPS_MAX);
-        self.begun = self.begun.min(STEPS_MAX).max(self.finalized);
+        self.finalized = self.finalized.min(MAX_STEPS);
+        self.begun = self.begun.min(MAX_STEPS).max(self.finalized);
         self.synced = self.synced.min(self.finalized);
         self.evals.sort_unstable();
         self.evals.dedup();
@@ -56,10 +56,10 @@ impl Progress {
     }
 
     /// Notes that the next step is finalized.
-    pub(super) fn finalize(&mut self, pace: &Pace, delivered: u64) {
+    pub(super) fn finalize(&mut self, pace: &PlanConfig, delivered: u64) {
         self.finalized += 1;
         self.delivered = self.delivered.saturating_add(delivered);
-        if pace.style == Style::Fixed {
+        if pace.style == PlanStyle::Fixed {
             self.ahead.push(delivered);
             let keep = usize::try_from(pace.sync_offset).unwrap_or(usize::MAX);
             self.ahead.drain(..self.ahead.len().saturating_sub(keep));
@@ -68,9 +68,9 @@ impl Progress {
 
     /// Returns the version that the trainer can be expected to reach with what it got, and which
     /// is worth waiting for.
-    pub(super) fn expected(&self, pace: &Pace) -> u64 {
+    pub(super) fn expected(&self, pace: &PlanConfig) -> u64 {
         match pace.style {
-            Style::Fixed => {
+            PlanStyle::Fixed => {
                 let keep = usize::try_from(pace.sync_offset).unwrap_or(usize::MAX);
                 let ahead = self.ahead.iter().rev().take(keep);
                 let counted = ahead.fold(self.delivered, |left, one| left.saturating_sub(*one));
@@ -78,16 +78,16 @@ impl Progress {
             }
             // It publishes what it has when asked; all that is wanted is something newer, if it
             // has got enough for that.
-            Style::ExplorerDriven => {
+            PlanStyle::ExplorerDriven => {
                 let reached = pace.train_steps(self.delivered);
                 if reached > self.version { self.version + 1 } else { 0 }
             }
-            Style::TrainerDriven | Style::FullyAsync => 0,
+            PlanStyle::TrainerDriven | PlanStyle::FullyAsync => 0,
         }
     }
 
     /// Returns how many experiences will have been submitted when one more step is begun.
-    pub(super) fn submitted_next(&self, pace: &Pace) -> u64 {
+    pub(super) fn submitted_next(&self, pace: &PlanConfig) -> u64 {
         let steps = self.begun - self.finalized + 1;
         let inflight = steps.saturating_mul(pace.step_experiences.max(1));
         // Whatever was trained on was submitted, whether or not this explorer was told by whom.

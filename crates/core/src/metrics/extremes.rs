@@ -69,7 +69,8 @@ fn plain_extremes(column: &[f64], n: usize) -> Vec<Extremes> {
 
 fn shared_extremes(columns: &[&[f64]], n: usize) -> Vec<Vec<Extremes>> {
     let len = columns.first().map_or(0, |column| column.len());
-    let mut groups: Vec<Group> = columns.chunks(LANES).map(|c| Group::new(c, n)).collect();
+    let mut groups: Vec<ExtremesGroup> =
+        columns.chunks(LANES).map(|c| ExtremesGroup::new(c, n)).collect();
     let mut generator = Mt19937::new(SEED);
     let mut indices = [0; SEGMENT];
     while groups.iter().any(|group| !group.is_done()) {
@@ -78,7 +79,7 @@ fn shared_extremes(columns: &[&[f64]], n: usize) -> Vec<Vec<Extremes>> {
             group.take(&indices);
         }
     }
-    groups.iter().flat_map(Group::extremes).collect()
+    groups.iter().flat_map(ExtremesGroup::extremes).collect()
 }
 
 /// A rank in each of up to sixteen columns.
@@ -93,7 +94,7 @@ fn smaller(a: Pack, b: Pack) -> Pack {
 }
 
 /// Up to sixteen columns of equal length without NaN, and their draws.
-struct Group {
+struct ExtremesGroup {
     /// The values of each column in ascending order.
     sorted: Vec<Vec<f64>>,
     /// Where each column's value at an index stands in that order; equal values stand together.
@@ -102,7 +103,7 @@ struct Group {
     draws: Vec<Draws>,
 }
 
-impl Group {
+impl ExtremesGroup {
     fn new(columns: &[&[f64]], n: usize) -> Self {
         let mut ranks = [[0; LANES]; RANKS];
         let mut sorted = Vec::with_capacity(columns.len());

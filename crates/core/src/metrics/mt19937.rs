@@ -4,31 +4,31 @@
 //! Each caller owns its generator; NumPy's is one for the whole process, so that every seeding
 //! disturbs the randomness of everyone else.
 
-const WORDS: usize = 624;
+const STATE_WORDS: usize = 624;
 const SHIFT: usize = 397;
 
 /// A Mersenne Twister with 32-bit words.
 pub(super) struct Mt19937 {
-    state: [u32; WORDS],
+    state: [u32; STATE_WORDS],
     /// The words of `state` as they go out; tempered in one sweep, which the compiler vectorizes.
-    words: [u32; WORDS],
+    words: [u32; STATE_WORDS],
     next: usize,
 }
 
 impl Mt19937 {
     /// Starts as `np.random.seed(seed)` does.
     pub(super) fn new(seed: u32) -> Self {
-        let mut state = [seed; WORDS];
-        for i in 1..WORDS {
+        let mut state = [seed; STATE_WORDS];
+        for i in 1..STATE_WORDS {
             let before = state[i - 1];
             state[i] = (before ^ (before >> 30)).wrapping_mul(1_812_433_253).wrapping_add(i as u32);
         }
-        Self { state, words: [0; WORDS], next: WORDS }
+        Self { state, words: [0; STATE_WORDS], next: STATE_WORDS }
     }
 
     /// Returns the next 32 random bits.
     pub(super) fn next_u32(&mut self) -> u32 {
-        if self.next == WORDS {
+        if self.next == STATE_WORDS {
             self.refill();
         }
         let word = self.words[self.next];
@@ -66,7 +66,7 @@ impl Mt19937 {
         let mask = u32::MAX >> largest.leading_zeros();
         let mut filled = 0;
         while filled < out.len() {
-            if self.next == WORDS {
+            if self.next == STATE_WORDS {
                 self.refill();
             }
             for word in &self.words[self.next..] {
@@ -86,13 +86,13 @@ impl Mt19937 {
     /// Advances the state by as many words as it holds.
     fn refill(&mut self) {
         let state = &mut self.state;
-        for i in 0..WORDS - SHIFT {
+        for i in 0..STATE_WORDS - SHIFT {
             state[i] = state[i + SHIFT] ^ twist(state[i], state[i + 1]);
         }
-        for i in WORDS - SHIFT..WORDS - 1 {
-            state[i] = state[i + SHIFT - WORDS] ^ twist(state[i], state[i + 1]);
+        for i in STATE_WORDS - SHIFT..STATE_WORDS - 1 {
+            state[i] = state[i + SHIFT - STATE_WORDS] ^ twist(state[i], state[i + 1]);
         }
-        state[WORDS - 1] = state[SHIFT - 1] ^ twist(state[WORDS - 1], state[0]);
+        state[STATE_WORDS - 1] = state[SHIFT - 1] ^ twist(state[STATE_WORDS - 1], state[0]);
         for (word, state) in self.words.iter_mut().zip(state) {
             *word = temper(*state);
         }

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use crate::Time;
-use crate::rendezvous::{Ask, Asked, words};
+use crate::rendezvous::{WaitId, WaitSummary, words};
 
 /// What somebody is in a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum MemberRole {
     /// Makes experiences; there may be several.
     Explorer,
     /// Learns from them.
@@ -16,20 +16,20 @@ pub enum Role {
 
 /// The place of somebody at the board. Whoever comes again has another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SeatId(pub u64);
+pub struct MemberId(pub u64);
 
 /// Somebody was let in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entered {
+pub struct Joined {
     /// Their seat.
-    pub seat: SeatId,
+    pub seat: MemberId,
     /// Whether somebody had been there before: of explorers, of the same name.
     pub takes_over: bool,
 }
 
 /// What is known of somebody who says that they are there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Beat {
+pub enum HeartbeatReply {
     /// They have this seat.
     Known,
     /// Somebody of the same name has come after them.
@@ -40,7 +40,7 @@ pub enum Beat {
 
 /// Why something was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum JoinRefusal {
     /// Another trainer is there.
     OtherTrainer(String),
     /// There are as many explorers as are remembered.
@@ -56,20 +56,20 @@ pub enum Refused {
 
 /// How somebody leaves.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Left {
+pub enum LeaveReason {
     /// All is done.
     Done,
     /// With an error.
     Failed(String),
     /// Without a word.
-    Silent,
+    TimedOut,
 }
 
 /// What an explorer is at.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ExplorerState {
+pub enum ExplorerPresence {
     /// It is there.
-    Here,
+    Present,
     /// It left when it was done.
     Done,
     /// It left with an error.
@@ -80,7 +80,7 @@ pub enum ExplorerState {
 
 /// What a trainer is at.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum TrainerState {
+pub enum TrainerPresence {
     /// It is there; what it does, it does not tell.
     Here,
     /// It makes a step.
@@ -88,7 +88,7 @@ pub enum TrainerState {
     /// It waits for experiences for its next step.
     Idle {
         /// The last wait that it had heard of before it looked for experiences in vain.
-        seen: Ask,
+        seen: WaitId,
     },
     /// It is done.
     Done,
@@ -100,75 +100,75 @@ pub enum TrainerState {
 
 /// Everybody, and what they are at.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct View {
+pub struct SyncView {
     /// The newest version; none if nothing was ever published.
     pub newest: Option<u64>,
     /// Explorers that ever came, by name.
-    pub explorers: Vec<ExplorerView>,
+    pub explorers: Vec<ExplorerMember>,
     /// The trainer; none if none ever came.
-    pub trainer: Option<TrainerView>,
+    pub trainer: Option<TrainerMember>,
     /// Who waits.
-    pub asked: Asked,
+    pub asked: WaitSummary,
 }
 
 /// An explorer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ExplorerView {
+pub struct ExplorerMember {
     /// Its name.
     pub name: String,
     /// What it is at.
-    pub state: ExplorerState,
+    pub state: ExplorerPresence,
     /// How many waits of it are open.
     pub waiting: usize,
 }
 
 /// The trainer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TrainerView {
+pub struct TrainerMember {
     /// Its name.
     pub name: String,
     /// What it is at.
-    pub state: TrainerState,
+    pub state: TrainerPresence,
 }
 
 /// Somebody with a seat.
 #[derive(Clone, Debug)]
-pub(super) struct Member<S> {
-    pub(super) seat: SeatId,
+pub(super) struct MemberRecord<S> {
+    pub(super) seat: MemberId,
     /// How long they are believed to be there; of somebody who is not, when that ended.
     pub(super) until: Time,
     pub(super) state: S,
 }
 
 /// States of presence, which explorers and trainers have in common.
-pub(super) trait Presence: Sized {
+pub(super) trait MemberPresence: Sized {
     /// They are there, and no more is known.
     const HERE: Self;
     /// Nothing was heard of them for too long.
     const LOST: Self;
 
     /// Returns the state of somebody who left.
-    fn left(how: &Left) -> Self;
+    fn left(how: &LeaveReason) -> Self;
     /// Tells whether they are there, as far as is known.
     fn is_there(&self) -> bool;
     /// Tells whether they left for good.
     fn has_left(&self) -> bool;
 }
 
-impl Presence for ExplorerState {
-    const HERE: Self = Self::Here;
+impl MemberPresence for ExplorerPresence {
+    const HERE: Self = Self::Present;
     const LOST: Self = Self::Lost;
 
-    fn left(how: &Left) -> Self {
+    fn left(how: &LeaveReason) -> Self {
         match how {
-            Left::Done => Self::Done,
-            Left::Failed(why) => Self::Failed(why.clone()),
-            Left::Silent => Self::Lost,
+            LeaveReason::Done => Self::Done,
+            LeaveReason::Failed(why) => Self::Failed(why.clone()),
+            LeaveReason::TimedOut => Self::Lost,
         }
     }
 
     fn is_there(&self) -> bool {
-        *self == Self::Here
+        *self == Self::Present
     }
 
     fn has_left(&self) -> bool {
@@ -176,15 +176,15 @@ impl Presence for ExplorerState {
     }
 }
 
-impl Presence for TrainerState {
+impl MemberPresence for TrainerPresence {
     const HERE: Self = Self::Here;
     const LOST: Self = Self::Lost;
 
-    fn left(how: &Left) -> Self {
+    fn left(how: &LeaveReason) -> Self {
         match how {
-            Left::Done => Self::Done,
-            Left::Failed(why) => Self::Failed(why.clone()),
-            Left::Silent => Self::Lost,
+            LeaveReason::Done => Self::Done,
+            LeaveReason::Failed(why) => Self::Failed(why.clone()),
+            LeaveReason::TimedOut => Self::Lost,
         }
     }
 
@@ -198,20 +198,20 @@ impl Presence for TrainerState {
 }
 
 /// Somebody with a seat, whoever it is.
-pub(super) trait Seated {
-    fn seat(&self) -> SeatId;
+pub(super) trait AnyMember {
+    fn seat(&self) -> MemberId;
     /// Hears of them; false if they have left.
     fn beat(&mut self, until: Time) -> bool;
     /// Hears that they leave.
-    fn leave(&mut self, now: Time, how: &Left);
+    fn leave(&mut self, now: Time, how: &LeaveReason);
     /// Lets time pass: who says nothing is lost, and who is lost for long has failed.
     fn tick(&mut self, now: Time, lease: Duration);
     /// When time changes something about them.
     fn deadline(&self, lease: Duration) -> Option<Time>;
 }
 
-impl<S: Presence> Seated for Member<S> {
-    fn seat(&self) -> SeatId {
+impl<S: MemberPresence> AnyMember for MemberRecord<S> {
+    fn seat(&self) -> MemberId {
         self.seat
     }
 
@@ -226,7 +226,7 @@ impl<S: Presence> Seated for Member<S> {
         true
     }
 
-    fn leave(&mut self, now: Time, how: &Left) {
+    fn leave(&mut self, now: Time, how: &LeaveReason) {
         if !self.state.has_left() {
             self.until = self.until.min(now);
             self.state = S::left(how);
@@ -238,7 +238,7 @@ impl<S: Presence> Seated for Member<S> {
             self.state = S::LOST;
         }
         if self.deadline(lease).is_some_and(|deadline| deadline <= now) {
-            self.state = S::left(&Left::Failed(words::lost(lease)));
+            self.state = S::left(&LeaveReason::Failed(words::lost(lease)));
         }
     }
 
@@ -253,7 +253,7 @@ impl<S: Presence> Seated for Member<S> {
 
 /// The trainer's seat.
 #[derive(Clone, Debug)]
-pub(super) struct Trainer {
+pub(super) struct TrainerSlot {
     pub(super) name: String,
-    pub(super) seated: Member<TrainerState>,
+    pub(super) seated: MemberRecord<TrainerPresence>,
 }

@@ -4,20 +4,20 @@ use proptest::prelude::*;
 
 use super::*;
 
-const LEASE: Duration = Duration::from_secs(10);
+const MEMBER_TIMEOUT: Duration = Duration::from_secs(10);
 const FIRST: u64 = 1000;
 
 fn at(seconds: u64) -> Time {
     Time::from_millis(1000 * seconds)
 }
 
-fn board() -> Board {
-    Board::new(LEASE, FIRST)
+fn board() -> SyncCore {
+    SyncCore::new(MEMBER_TIMEOUT, FIRST)
 }
 
-fn want(have: u64, at_least: u64) -> Want {
+fn want(have: u64, at_least: u64) -> WeightWait {
     let timeout = Duration::from_secs(60);
-    Want {
+    WeightWait {
         explorer: "explorer".to_owned(),
         have,
         at_least,
@@ -27,12 +27,12 @@ fn want(have: u64, at_least: u64) -> Want {
     }
 }
 
-fn trainer(board: &mut Board, now: Time) -> SeatId {
-    board.enter(now, Role::Trainer, "trainer").unwrap().seat
+fn trainer(board: &mut SyncCore, now: Time) -> MemberId {
+    board.join(now, MemberRole::Trainer, "trainer").unwrap().seat
 }
 
 /// What the only wait came to.
-fn outcome(board: &mut Board) -> Option<Outcome> {
+fn outcome(board: &mut SyncCore) -> Option<WaitOutcome> {
     let mut outcomes = board.outcomes();
     assert!(outcomes.len() <= 1, "{outcomes:?}");
     outcomes.pop().map(|(_, outcome)| outcome)
@@ -45,13 +45,13 @@ fn a_wait_ends_with_weights_that_are_new_enough() {
     board.wait(at(0), want(0, 2));
     assert_eq!(board.published(1), Ok(true));
     assert_eq!(outcome(&mut board), None, "the trainer can still get to 2");
-    assert!(board.trainer(at(1), seat, TrainerState::Training));
+    assert!(board.set_trainer_state(at(1), seat, TrainerPresence::Training));
     assert_eq!(board.published(3), Ok(true));
-    assert_eq!(outcome(&mut board), Some(Outcome::New(3)));
+    assert_eq!(outcome(&mut board), Some(WaitOutcome::New(3)));
     board.wait(at(2), want(0, 1));
-    assert_eq!(outcome(&mut board), Some(Outcome::New(3)), "they are there already");
+    assert_eq!(outcome(&mut board), Some(WaitOutcome::New(3)), "they are there already");
     assert_eq!(board.published(3), Ok(false));
-    assert_eq!(board.published(2), Err(Refused::Older { version: 2, newest: 3 }));
+    assert_eq!(board.published(2), Err(JoinRefusal::Older { version: 2, newest: 3 }));
     assert_eq!(board.newest(), Some(3));
 }
 
@@ -62,24 +62,24 @@ fn only_a_look_that_began_after_the_wait_says_that_there_is_nothing_new() {
     let heard = board.asked().ask;
     // The trainer looks for experiences; meanwhile an explorer delivers some and waits.
     let ask = board.wait(at(1), want(0, 1));
-    board.trainer(at(2), seat, TrainerState::Idle { seen: heard });
+    board.set_trainer_state(at(2), seat, TrainerPresence::Idle { seen: heard });
     assert_eq!(outcome(&mut board), None, "it may not have seen them");
-    board.trainer(at(3), seat, TrainerState::Idle { seen: Ask(ask.0 + 1) });
+    board.set_trainer_state(at(3), seat, TrainerPresence::Idle { seen: WaitId(ask.0 + 1) });
     assert_eq!(outcome(&mut board), None, "a number of another board");
-    board.trainer(at(4), seat, TrainerState::Idle { seen: board.asked().ask });
-    assert_eq!(outcome(&mut board), Some(Outcome::NothingNew));
+    board.set_trainer_state(at(4), seat, TrainerPresence::Idle { seen: board.asked().ask });
+    assert_eq!(outcome(&mut board), Some(WaitOutcome::NothingNew));
     // With something newer, though not as new as was hoped for, it is that.
     board.published(4).unwrap();
     board.wait(at(5), want(2, 6));
-    board.trainer(at(5), seat, TrainerState::Idle { seen: board.asked().ask });
-    assert_eq!(outcome(&mut board), Some(Outcome::New(4)));
+    board.set_trainer_state(at(5), seat, TrainerPresence::Idle { seen: board.asked().ask });
+    assert_eq!(outcome(&mut board), Some(WaitOutcome::New(4)));
     // Whoever wants the last ones waits for the end.
-    board.wait(at(6), want(4, Want::LAST));
-    board.trainer(at(6), seat, TrainerState::Idle { seen: board.asked().ask });
+    board.wait(at(6), want(4, WeightWait::LAST));
+    board.set_trainer_state(at(6), seat, TrainerPresence::Idle { seen: board.asked().ask });
     assert_eq!(outcome(&mut board), None);
     board.published(5).unwrap();
-    board.trainer(at(7), seat, TrainerState::Done);
-    assert_eq!(outcome(&mut board), Some(Outcome::TrainerDone(Some(5))));
+    board.set_trainer_state(at(7), seat, TrainerPresence::Done);
+    assert_eq!(outcome(&mut board), Some(WaitOutcome::TrainerDone(Some(5))));
 }
 
 #[test]
@@ -97,18 +97,18 @@ fn a_trainer_that_ends_ends_the_waits() {
     let seat = trainer(&mut board, at(0));
     board.published(5).unwrap();
     board.wait(at(0), want(4, 9));
-    board.leave(at(1), seat, &Left::Done);
-    assert_eq!(outcome(&mut board), Some(Outcome::TrainerDone(Some(5))));
-    board.leave(at(1), seat, &Left::Silent);
+    board.leave(at(1), seat, &LeaveReason::Done);
+    assert_eq!(outcome(&mut board), Some(WaitOutcome::TrainerDone(Some(5))));
+    board.leave(at(1), seat, &LeaveReason::TimedOut);
     board.wait(at(1), want(5, 6));
-    assert_eq!(outcome(&mut board), Some(Outcome::TrainerDone(None)));
+    assert_eq!(outcome(&mut board), Some(WaitOutcome::TrainerDone(None)));
     let seat = trainer(&mut board, at(2));
     board.wait(at(2), want(5, 6));
     assert_eq!(outcome(&mut board), None, "it was started again");
-    board.leave(at(3), seat, &Left::Failed("out of memory".to_owned()));
+    board.leave(at(3), seat, &LeaveReason::Failed("out of memory".to_owned()));
     let failed = outcome(&mut board);
     assert!(
-        matches!(&failed, Some(Outcome::TrainerFailed(why)) if why.contains("out of memory")),
+        matches!(&failed, Some(WaitOutcome::TrainerFailed(why)) if why.contains("out of memory")),
         "{failed:?}"
     );
 }
@@ -120,49 +120,53 @@ fn a_trainer_that_dies_is_missed_and_one_that_comes_again_takes_its_seat() {
     board.wait(at(0), want(0, 1));
     assert_eq!(board.next_deadline(), Some(at(10)));
     board.tick(at(10));
-    assert_eq!(board.view().trainer.unwrap().state, TrainerState::Lost);
+    assert_eq!(board.view().trainer.unwrap().state, TrainerPresence::Lost);
     assert_eq!(outcome(&mut board), None, "it may be started again");
-    let entered = board.enter(at(15), Role::Trainer, "trainer").unwrap();
+    let entered = board.join(at(15), MemberRole::Trainer, "trainer").unwrap();
     assert!(entered.takes_over);
-    assert_eq!(board.beat(at(16), first), Beat::Replaced);
-    assert!(!board.trainer(at(16), first, TrainerState::Done));
-    assert_eq!(board.beat(at(20), entered.seat), Beat::Known);
+    assert_eq!(board.heartbeat(at(16), first), HeartbeatReply::Replaced);
+    assert!(!board.set_trainer_state(at(16), first, TrainerPresence::Done));
+    assert_eq!(board.heartbeat(at(20), entered.seat), HeartbeatReply::Known);
     assert_eq!(board.next_deadline(), Some(at(30)));
     let mut never_back = board.clone();
     board.tick(at(30));
     assert_eq!(board.next_deadline(), Some(at(40)));
-    assert_eq!(board.beat(at(39), entered.seat), Beat::Known, "it was only slow");
+    assert_eq!(board.heartbeat(at(39), entered.seat), HeartbeatReply::Known, "it was only slow");
     board.tick(at(40));
     assert_eq!(outcome(&mut board), None);
     never_back.tick(at(30));
     never_back.tick(at(40));
     let failed = outcome(&mut never_back);
-    assert!(matches!(failed, Some(Outcome::TrainerFailed(_))), "{failed:?}");
-    assert_eq!(never_back.beat(at(41), entered.seat), Beat::Unknown);
-    assert_eq!(never_back.beat(at(41), SeatId(FIRST)), Beat::Unknown, "of another board");
+    assert!(matches!(failed, Some(WaitOutcome::TrainerFailed(_))), "{failed:?}");
+    assert_eq!(never_back.heartbeat(at(41), entered.seat), HeartbeatReply::Unknown);
+    assert_eq!(
+        never_back.heartbeat(at(41), MemberId(FIRST)),
+        HeartbeatReply::Unknown,
+        "of another board"
+    );
     assert_eq!(never_back.next_deadline(), None);
 }
 
 #[test]
 fn time_is_up_with_words_and_leaves_nothing_behind() {
     let mut board = board();
-    board.wait(at(0), Want { demand: true, ..want(3, 3) });
+    board.wait(at(0), WeightWait { demand: true, ..want(3, 3) });
     assert_eq!(board.asked().wanted, Some(4), "what it has does not help it");
     board.tick(at(60));
     match outcome(&mut board) {
-        Some(Outcome::TimedOut(words)) => {
+        Some(WaitOutcome::TimedOut(words)) => {
             assert!(words.contains("no trainer ever came") && words.contains("60.0 s"), "{words}");
         }
         other => panic!("{other:?}"),
     }
-    let empty = Asked { waiting: 0, wanted: None, ..board.asked() };
+    let empty = WaitSummary { waiting: 0, wanted: None, ..board.asked() };
     assert_eq!((board.asked(), board.next_deadline()), (empty, None));
-    let ask = board.wait(at(61), Want { demand: true, ..want(0, 1) });
+    let ask = board.wait(at(61), WeightWait { demand: true, ..want(0, 1) });
     board.published(1).unwrap();
     board.abandon(ask);
     assert_eq!(outcome(&mut board), None);
     trainer(&mut board, at(62));
-    let ask = board.wait(at(62), Want { demand: true, ..want(1, 2) });
+    let ask = board.wait(at(62), WeightWait { demand: true, ..want(1, 2) });
     board.abandon(ask);
     assert_eq!((board.asked().waiting, board.asked().wanted), (0, None));
 }
@@ -171,20 +175,20 @@ fn time_is_up_with_words_and_leaves_nothing_behind() {
 fn there_is_one_trainer_and_explorers_are_known_by_name() {
     let mut board = board();
     trainer(&mut board, at(0));
-    let refused = board.enter(at(1), Role::Trainer, "other").unwrap_err();
-    assert_eq!(refused, Refused::OtherTrainer("trainer".to_owned()));
-    board.enter(at(10), Role::Trainer, "other").expect("the first is lost");
+    let refused = board.join(at(1), MemberRole::Trainer, "other").unwrap_err();
+    assert_eq!(refused, JoinRefusal::OtherTrainer("trainer".to_owned()));
+    board.join(at(10), MemberRole::Trainer, "other").expect("the first is lost");
     assert!(!board.explorers_left(), "nobody came yet");
-    let first = board.enter(at(0), Role::Explorer, "a").unwrap();
-    let second = board.enter(at(0), Role::Explorer, "b").unwrap();
-    board.leave(at(1), first.seat, &Left::Done);
+    let first = board.join(at(0), MemberRole::Explorer, "a").unwrap();
+    let second = board.join(at(0), MemberRole::Explorer, "b").unwrap();
+    board.leave(at(1), first.seat, &LeaveReason::Done);
     assert!(!board.explorers_left());
-    board.leave(at(1), second.seat, &Left::Silent);
+    board.leave(at(1), second.seat, &LeaveReason::TimedOut);
     board.tick(at(5));
     assert!(!board.explorers_left(), "it may come again");
     board.tick(at(11));
     assert!(board.explorers_left());
-    assert!(board.enter(at(12), Role::Explorer, "b").unwrap().takes_over);
+    assert!(board.join(at(12), MemberRole::Explorer, "b").unwrap().takes_over);
     assert!(!board.explorers_left());
 }
 
@@ -220,12 +224,12 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 /// A board, and what should be true of it.
 struct World {
-    board: Board,
+    board: SyncCore,
     now: Time,
-    seat: Option<SeatId>,
-    open: BTreeMap<Ask, (Want, Time)>,
+    seat: Option<MemberId>,
+    open: BTreeMap<WaitId, (WeightWait, Time)>,
     /// The last look of the trainer in vain.
-    looked: Option<Ask>,
+    looked: Option<WaitId>,
 }
 
 impl World {
@@ -235,7 +239,7 @@ impl World {
             Step::Pass(seconds) => *now = now.after(Duration::from_secs(seconds)),
             Step::Wait { have, at_least, demand, timeout } => {
                 let timeout = Duration::from_secs(timeout);
-                let want = Want { demand, timeout, ..want(have, at_least) };
+                let want = WeightWait { demand, timeout, ..want(have, at_least) };
                 let ask = board.wait(*now, want.clone());
                 self.open.insert(ask, (want, now.after(timeout)));
             }
@@ -251,28 +255,30 @@ impl World {
                 assert_eq!(taken.is_err(), newest.is_some_and(|newest| version < newest));
             }
             Step::Enter(is_trainer) => {
-                let role = if is_trainer { Role::Trainer } else { Role::Explorer };
-                let entered = board.enter(*now, role, "somebody").unwrap();
+                let role = if is_trainer { MemberRole::Trainer } else { MemberRole::Explorer };
+                let entered = board.join(*now, role, "somebody").unwrap();
                 if is_trainer {
                     self.seat = Some(entered.seat);
                     self.looked = None;
                 }
             }
             Step::Beat => {
-                self.seat = self.seat.filter(|seat| board.beat(*now, *seat) == Beat::Known)
+                self.seat =
+                    self.seat.filter(|seat| board.heartbeat(*now, *seat) == HeartbeatReply::Known)
             }
             Step::Tell(what) => {
                 let Some(seat) = self.seat else { return };
-                let seen = Ask(board.asked().ask.0 - u64::from(what / 2));
+                let seen = WaitId(board.asked().ask.0 - u64::from(what / 2));
                 let is_idle = what > 0;
-                let idle = TrainerState::Idle { seen };
-                let state = if is_idle { idle } else { TrainerState::Training };
-                assert!(board.trainer(*now, seat, state));
+                let idle = TrainerPresence::Idle { seen };
+                let state = if is_idle { idle } else { TrainerPresence::Training };
+                assert!(board.set_trainer_state(*now, seat, state));
                 self.looked = self.looked.max(is_idle.then_some(seen));
             }
             Step::Leave(how) => {
                 let Some(seat) = self.seat else { return };
-                let ways = [Left::Done, Left::Failed("x".to_owned()), Left::Silent];
+                let ways =
+                    [LeaveReason::Done, LeaveReason::Failed("x".to_owned()), LeaveReason::TimedOut];
                 board.leave(*now, seat, &ways[how]);
             }
         }
@@ -283,16 +289,16 @@ impl World {
         for (ask, outcome) in self.board.outcomes() {
             let (want, until) = self.open.remove(&ask).expect("every wait ends once");
             match outcome {
-                Outcome::New(version) | Outcome::TrainerDone(Some(version)) => {
+                WaitOutcome::New(version) | WaitOutcome::TrainerDone(Some(version)) => {
                     assert_eq!(Some(version), self.board.newest());
                     assert!(version > want.have);
                 }
-                Outcome::NothingNew => {
+                WaitOutcome::NothingNew => {
                     assert!(self.looked.is_some_and(|looked| looked >= ask), "{ask:?}");
                     assert!(self.board.newest().is_none_or(|newest| newest <= want.have));
                 }
-                Outcome::TimedOut(_) => assert!(until <= self.now),
-                Outcome::TrainerDone(None) | Outcome::TrainerFailed(_) => {
+                WaitOutcome::TimedOut(_) => assert!(until <= self.now),
+                WaitOutcome::TrainerDone(None) | WaitOutcome::TrainerFailed(_) => {
                     assert!(self.board.view().trainer.is_some());
                 }
             }

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use crate::Time;
-use crate::rendezvous::member::{Trainer, TrainerState};
-use crate::rendezvous::{Board, Wait, Want};
+use crate::rendezvous::member::{TrainerPresence, TrainerSlot};
+use crate::rendezvous::{ActiveWait, SyncCore, WeightWait};
 
 /// Says that the trainer ended with an error.
-pub(super) fn failed(trainer: &Trainer, why: &str) -> String {
+pub(super) fn failed(trainer: &TrainerSlot, why: &str) -> String {
     format!("trainer {:?} failed: {why}", trainer.name)
 }
 
@@ -20,13 +20,13 @@ pub(super) fn lost(lease: Duration) -> String {
     )
 }
 
-impl Board {
+impl SyncCore {
     /// Says why a wait ended without anything.
-    pub(super) fn in_vain(&self, wait: &Wait, now: Time) -> String {
+    pub(super) fn in_vain(&self, wait: &ActiveWait, now: Time) -> String {
         let waited = wait.want.waited + now.since(wait.began);
         let want = &wait.want;
         let wanted = match want.at_least.max(want.have.saturating_add(1)) {
-            Want::LAST => "the trainer's last weights did not come".to_owned(),
+            WeightWait::LAST => "the trainer's last weights did not come".to_owned(),
             version => format!("no weights of version {version} came"),
         };
         let newest = match self.newest {
@@ -46,15 +46,15 @@ impl Board {
     }
 }
 
-fn doing(trainer: &Trainer) -> &'static str {
+fn doing(trainer: &TrainerSlot) -> &'static str {
     match trainer.seated.state {
-        TrainerState::Here => "is there and does not tell what it does",
-        TrainerState::Training => "is making a step: give it more time",
-        TrainerState::Idle { .. } => {
+        TrainerPresence::Here => "is there and does not tell what it does",
+        TrainerPresence::Training => "is making a step: give it more time",
+        TrainerPresence::Idle { .. } => {
             "waits for experiences: see whether it reads the buffer that explorers write to"
         }
-        TrainerState::Done => "is done",
-        TrainerState::Failed(_) => "failed",
-        TrainerState::Lost => "was not heard of lately: see whether it still runs",
+        TrainerPresence::Done => "is done",
+        TrainerPresence::Failed(_) => "failed",
+        TrainerPresence::Lost => "was not heard of lately: see whether it still runs",
     }
 }

@@ -2,14 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use rollway_core::explore::{Exchange, Fact, Order, Pace, Plan, Progress, Style};
+use rollway_core::explore::{
+    Plan, PlanAction, PlanConfig, PlanInput, PlanProgress, PlanStyle, SyncResult,
+};
 
 /// An explorer whose orders are carried out, and what is known about it from what was said.
 pub(crate) struct Drive {
-    pub(crate) pace: Pace,
+    pub(crate) pace: PlanConfig,
     pub(crate) plan: Plan,
     /// Orders that nobody has answered.
-    pub(crate) open: Vec<Order>,
+    pub(crate) open: Vec<PlanAction>,
     pub(crate) begun: u64,
     pub(crate) finalized: u64,
     pub(crate) delivered: u64,
@@ -35,9 +37,9 @@ pub(crate) struct Drive {
 }
 
 impl Drive {
-    pub(crate) fn new(pace: Pace) -> Self {
+    pub(crate) fn new(pace: PlanConfig) -> Self {
         let mut drive = Self {
-            plan: Plan::new(pace.clone(), Progress::default()),
+            plan: Plan::new(pace.clone(), PlanProgress::default()),
             pace,
             open: Vec::new(),
             begun: 0,
@@ -74,17 +76,19 @@ impl Drive {
     pub(crate) fn answer(&mut self, choice: usize) {
         let order = self.open.remove(choice % self.open.len());
         let fact = match order {
-            Order::Begin(step) if step > self.tasks => Fact::Exhausted,
-            Order::Begin(step) => Fact::Begun(step),
-            Order::Finalize(step) => {
+            PlanAction::BeginStep(step) if step > self.tasks => PlanInput::Exhausted,
+            PlanAction::BeginStep(step) => PlanInput::Begun(step),
+            PlanAction::FinalizeStep(step) => {
                 let delivered = self.pace.step_experiences.saturating_sub(self.lost);
-                Fact::Finalized { step, delivered }
+                PlanInput::Finalized { step, delivered }
             }
-            Order::Evaluate(step) => Fact::EvalBegun(step),
-            Order::FinishEval(step) => Fact::EvalFinished(step),
-            Order::Sync { .. } | Order::Close => Fact::Synced(self.exchange()),
-            Order::Load => Fact::Loaded(self.reached().max(self.version)),
-            Order::End => panic!("nobody answers that"),
+            PlanAction::Evaluate(step) => PlanInput::EvalBegun(step),
+            PlanAction::FinishEval(step) => PlanInput::EvalFinished(step),
+            PlanAction::Sync { .. } | PlanAction::FinishTraining => {
+                PlanInput::Synced(self.exchange())
+            }
+            PlanAction::Load => PlanInput::Loaded(self.reached().max(self.version)),
+            PlanAction::End => panic!("nobody answers that"),
         };
         self.tell(fact);
     }
@@ -94,15 +98,15 @@ impl Drive {
         (self.delivered / self.pace.train_batch_size).min(self.train_steps)
     }
 
-    fn exchange(&self) -> Exchange {
+    fn exchange(&self) -> SyncResult {
         match self.reached() {
-            reached if reached == self.train_steps => Exchange::TrainerDone(reached),
-            reached if reached > self.version => Exchange::Version(reached),
-            _ => Exchange::NothingNew,
+            reached if reached == self.train_steps => SyncResult::TrainerDone(reached),
+            reached if reached > self.version => SyncResult::Version(reached),
+            _ => SyncResult::NothingNew,
         }
     }
 
-    pub(crate) fn tell(&mut self, fact: Fact) {
+    pub(crate) fn tell(&mut self, fact: PlanInput) {
         self.facts += 1;
         assert!(self.facts < 10_000, "it goes round in circles: {:?}", self.plan);
         self.note(&fact);
@@ -112,36 +116,36 @@ impl Drive {
         self.take();
     }
 
-    fn note(&mut self, fact: &Fact) {
+    fn note(&mut self, fact: &PlanInput) {
         match *fact {
-            Fact::Begun(step) => self.begun = step,
-            Fact::Finalized { step, delivered } => {
+            PlanInput::Begun(step) => self.begun = step,
+            PlanInput::Finalized { step, delivered } => {
                 self.finalized = step;
                 self.delivered += delivered;
             }
-            Fact::EvalBegun(step) => assert!(self.submitted.insert(step), "{step} again"),
-            Fact::EvalFinished(step) => assert!(self.finished.insert(step), "{step} again"),
-            Fact::Synced(Exchange::Version(version)) => self.version = version,
-            Fact::Loaded(version) => {
+            PlanInput::EvalBegun(step) => assert!(self.submitted.insert(step), "{step} again"),
+            PlanInput::EvalFinished(step) => assert!(self.finished.insert(step), "{step} again"),
+            PlanInput::Synced(SyncResult::Version(version)) => self.version = version,
+            PlanInput::Loaded(version) => {
                 self.version = version;
-                self.open.retain(|order| *order != Order::Load);
+                self.open.retain(|order| *order != PlanAction::Load);
             }
-            Fact::Synced(Exchange::TrainerDone(version)) => {
+            PlanInput::Synced(SyncResult::TrainerDone(version)) => {
                 self.version = version;
                 self.trainer_done = true;
             }
-            Fact::Synced(Exchange::NothingNew) => self.starving = true,
-            Fact::TrainerDone => self.trainer_done = true,
-            Fact::Elsewhere(experiences) => self.elsewhere = experiences,
-            Fact::Stopped => self.stopped = true,
-            Fact::Exhausted | Fact::Published(_) => {}
+            PlanInput::Synced(SyncResult::NothingNew) => self.starving = true,
+            PlanInput::TrainerDone => self.trainer_done = true,
+            PlanInput::OthersSubmitted(experiences) => self.elsewhere = experiences,
+            PlanInput::Stopped => self.stopped = true,
+            PlanInput::Exhausted | PlanInput::Published(_) => {}
         }
     }
 
     pub(crate) fn take(&mut self) {
         for order in self.plan.orders() {
             self.look(order);
-            if order != Order::End {
+            if order != PlanAction::End {
                 self.open.push(order);
             }
         }
@@ -150,54 +154,56 @@ impl Drive {
     }
 
     /// Holds an order against what is known.
-    fn look(&mut self, order: Order) {
+    fn look(&mut self, order: PlanAction) {
         let kind = std::mem::discriminant(&order);
-        let open = |one: &Order| std::mem::discriminant(one) == kind;
+        let open = |one: &PlanAction| std::mem::discriminant(one) == kind;
         assert!(!self.open.iter().any(open), "{order:?} beside {:?}", self.open);
         assert!(!self.stopped, "{order:?} after the stop");
-        let evaluating = self.open.iter().any(|order| matches!(order, Order::Evaluate(_)));
+        let evaluating = self.open.iter().any(|order| matches!(order, PlanAction::Evaluate(_)));
         match order {
-            Order::Begin(step) => self.look_at_begin(step),
-            Order::Finalize(step) => {
+            PlanAction::BeginStep(step) => self.look_at_begin(step),
+            PlanAction::FinalizeStep(step) => {
                 assert_eq!(step, self.finalized + 1);
                 assert!(step <= self.begun, "{step} was not begun");
             }
-            Order::Evaluate(step) => {
+            PlanAction::Evaluate(step) => {
                 assert!(!self.changes_weights(), "weights change under the evaluation of {step}");
                 assert!(!self.submitted.contains(&step), "{step} is evaluated again");
                 assert!(step <= self.begun || self.closed, "{step} was not begun");
             }
-            Order::FinishEval(step) => {
+            PlanAction::FinishEval(step) => {
                 assert!(self.submitted.contains(&step) && !self.finished.contains(&step));
-                let periods = self.pace.style != Style::FullyAsync;
+                let periods = self.pace.style != PlanStyle::FullyAsync;
                 assert!(!periods || step <= self.finalized || self.closed, "{step} too early");
             }
-            Order::Sync { step, .. } => {
+            PlanAction::Sync { step, .. } => {
                 assert_eq!((step, step), (self.begun, self.finalized));
-                if self.pace.style != Style::FullyAsync {
+                if self.pace.style != PlanStyle::FullyAsync {
                     let since = step.saturating_sub(self.pace.sync_offset);
                     assert!(since > 0 && since.is_multiple_of(self.pace.sync_interval), "{step}");
                 }
                 self.synced.push(step);
             }
-            Order::Load => assert_eq!(self.pace.style, Style::FullyAsync),
-            Order::Close => {
+            PlanAction::Load => assert_eq!(self.pace.style, PlanStyle::FullyAsync),
+            PlanAction::FinishTraining => {
                 assert_eq!(self.begun, self.finalized);
                 assert!(self.open.is_empty(), "{:?} is open", self.open);
                 self.closed = true;
                 self.synced.push(self.begun);
             }
-            Order::End => assert!(self.closed && self.open.is_empty()),
+            PlanAction::End => assert!(self.closed && self.open.is_empty()),
         }
-        if matches!(order, Order::Sync { .. } | Order::Load | Order::Close) {
+        if matches!(order, PlanAction::Sync { .. } | PlanAction::Load | PlanAction::FinishTraining)
+        {
             let under_way = self.submitted != self.finished || evaluating;
             assert!(!under_way, "{order:?} during an evaluation");
         }
     }
 
     fn changes_weights(&self) -> bool {
-        let changes =
-            |order: &Order| matches!(order, Order::Sync { .. } | Order::Load | Order::Close);
+        let changes = |order: &PlanAction| {
+            matches!(order, PlanAction::Sync { .. } | PlanAction::Load | PlanAction::FinishTraining)
+        };
         self.open.iter().any(changes)
     }
 
@@ -211,7 +217,7 @@ impl Drive {
         assert!(step <= self.pace.total_steps && !self.trainer_done, "{step} is one too many");
         let startup = self.pace.eval_on_startup && self.pace.eval_interval.is_some();
         assert!(!startup || self.submitted.contains(&0), "begun before the first evaluation");
-        if self.pace.style != Style::FullyAsync {
+        if self.pace.style != PlanStyle::FullyAsync {
             // Everything up to the last sync point was exchanged.
             let since = self.begun.saturating_sub(self.pace.sync_offset);
             let point = since - since % self.pace.sync_interval;

@@ -1,6 +1,6 @@
 //! One run of the made-up job in detail.
 
-use rollway_telemetry::view::{Attempt, Call, Experience, RunDetail, RunState};
+use rollway_telemetry::view::{AttemptDetail, CallDetail, ExperienceDetail, RunDetail, RunState};
 use serde_json::json;
 
 use crate::scene::World;
@@ -39,7 +39,7 @@ pub(crate) fn of(world: &World, index: usize, now: f64) -> RunDetail {
             (true, _) => "failed",
         };
         let ended = (!runs_on).then_some(at + long);
-        attempts.push(Attempt {
+        attempts.push(AttemptDetail {
             attempt: index as u64 * 4 + u64::from(number) + 1,
             runner: (index as u32 + number * 7) % 64,
             life: 1,
@@ -60,14 +60,14 @@ pub(crate) fn of(world: &World, index: usize, now: f64) -> RunDetail {
     RunDetail { run, attempts, experiences, experiences_message: None }
 }
 
-fn calls(index: usize, from: f64, long: f64, runs_on: bool, step: u32) -> Vec<Call> {
+fn calls(index: usize, from: f64, long: f64, runs_on: bool, step: u32) -> Vec<CallDetail> {
     let many = 2 + index % 3;
     let part = (long - 0.3) / many as f64;
     let all = (0..many).map(|number| {
         let began = from + 0.14 + part * number as f64;
         let is_open = runs_on && number + 1 == many;
         let draw = chance(index as u64, 40 + number as u64);
-        Call {
+        CallDetail {
             call: (index * 10 + number) as u64,
             model: "qwen3-4b".to_owned(),
             server: Some(format!("http://node-{}:8000", index % 2 + 1)),
@@ -83,7 +83,7 @@ fn calls(index: usize, from: f64, long: f64, runs_on: bool, step: u32) -> Vec<Ca
     if runs_on { all.take(2).collect() } else { all.collect() }
 }
 
-fn experience(index: usize, reward: f64, step: u32) -> Experience {
+fn experience(index: usize, reward: f64, step: u32) -> ExperienceDetail {
     let prompt = format!("<|user|>{QUESTION}<|assistant|>");
     let call = "<tool>calculator(\"(13*60+25) - (9*60+40)\")</tool>";
     let parts: [(&str, bool); 4] = [(THOUGHT, true), (call, true), (RESULT, false), (ANSWER, true)];
@@ -102,7 +102,7 @@ fn experience(index: usize, reward: f64, step: u32) -> Experience {
         }
     }
     let tokens = texts.iter().enumerate().map(|(at, text)| (at * 31 + text.len() * 977) as i64);
-    Experience {
+    ExperienceDetail {
         eid: json!({ "batch": step, "task": index / 4, "run": index % 4 }),
         reward: Some(reward),
         messages: json!([

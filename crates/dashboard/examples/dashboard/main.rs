@@ -18,7 +18,7 @@ use std::io::{self, Read as _, Write as _};
 use std::sync::Arc;
 
 use rollway_base::Secret;
-use rollway_dashboard::{Dashboard, Options};
+use rollway_dashboard::{Dashboard, DashboardOptions};
 
 use self::scene::Demo;
 
@@ -66,7 +66,7 @@ async fn main() {
         let demo = Arc::clone(&demo);
         std::thread::spawn(move || demo.keep_going(args.rate));
     }
-    let options = Options {
+    let options = DashboardOptions {
         listen: args.listen,
         token: args.token.map(|token| Secret::new(token).expect("the token has letters")),
         scene: demo,

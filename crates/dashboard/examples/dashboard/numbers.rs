@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use rollway_telemetry::view::{
-    Alarm, Batch, Beat, Bias, Bin, EvalPoint, Group, Lane, Overview, RewardPoint, RunCounts,
-    RunState, Runner, RunnerCounts, Span, TaskCounts, Timeline, Waste,
+    AlarmRow, BatchRow, BiasGroup, BiasReport, EvalPoint, HistogramBin, Overview, RewardPoint,
+    RunCounts, RunState, RunnerCounts, RunnerRow, StatsSample, TaskCounts, Timeline, TimelineLane,
+    TimelineSpan, WasteReport,
 };
 
 use crate::scene::{Demo, RUNNERS, World};
@@ -43,7 +44,7 @@ pub(crate) fn overview(demo: &Demo, world: &World) -> Overview {
         beats: beats(now, world, &runs),
         rewards: rewards(world),
         evals: evals(world),
-        waste: Waste {
+        waste: WasteReport {
             retried: counts(&[("workflow_error", good / 61), ("runner_lost", good / 240)]),
             seconds_useful: good as f64 * 9.1,
             seconds_lost: [("failed", 0.21), ("cancelled", 0.33), ("retried", 0.12)]
@@ -68,7 +69,7 @@ fn counts(all: &[(&str, u64)]) -> BTreeMap<String, u64> {
     some.map(|(name, number)| ((*name).to_owned(), *number)).collect()
 }
 
-fn beats(now: f64, world: &World, runs: &RunCounts) -> Vec<Beat> {
+fn beats(now: f64, world: &World, runs: &RunCounts) -> Vec<StatsSample> {
     let failed: u64 = runs.failed.values().sum();
     let cancelled: u64 = runs.cancelled.values().sum();
     if world.states.is_empty() {
@@ -85,7 +86,7 @@ fn beats(now: f64, world: &World, runs: &RunCounts) -> Vec<Beat> {
         let here = (44.0 * wave + 9.0 * jitter) as u64;
         let busy = (RUNNERS as f64 * (0.93 + 0.07 * jitter)) as u64;
         let pending = runs.pending + (700.0 * ((at / PACE).fract())) as u64;
-        beats.push(Beat {
+        beats.push(StatsSample {
             at,
             done,
             failed: lost,
@@ -138,20 +139,20 @@ fn evals(world: &World) -> Vec<EvalPoint> {
     .collect()
 }
 
-pub(crate) fn alarms(demo: &Demo) -> Vec<Alarm> {
+pub(crate) fn alarms(demo: &Demo) -> Vec<AlarmRow> {
     if demo.state != "running" {
         return Vec::new();
     }
     let words =
         "3 runs have made no progress for more than 20 min, all while they wait for the model";
     let at = (demo.now() / 60.0).floor() * 60.0 - 60.0;
-    vec![Alarm { at, kind: "no_progress".to_owned(), words: words.to_owned(), raised: true }]
+    vec![AlarmRow { at, kind: "no_progress".to_owned(), words: words.to_owned(), raised: true }]
 }
 
 pub(crate) fn timeline(demo: &Demo, world: &World) -> Timeline {
     let now = demo.now();
-    let mut lanes: Vec<Lane> = ["steps", "evals", "syncs", "training"]
-        .map(|name| Lane { name: name.to_owned(), spans: Vec::new() })
+    let mut lanes: Vec<TimelineLane> = ["steps", "evals", "syncs", "training"]
+        .map(|name| TimelineLane { name: name.to_owned(), spans: Vec::new() })
         .into();
     for lot in &world.lots {
         let has_begun = lot.runs.running + lot.runs.succeeded > 0;
@@ -166,14 +167,16 @@ pub(crate) fn timeline(demo: &Demo, world: &World) -> Timeline {
             (false, true) => "done",
             (false, false) => "running",
         };
-        let span = |name: String, begin: f64, end: Option<f64>, state: &str, detail: String| Span {
-            id: name.clone(),
-            name,
-            step: u64::from(lot.step),
-            begin,
-            end,
-            state: state.to_owned(),
-            detail,
+        let span = |name: String, begin: f64, end: Option<f64>, state: &str, detail: String| {
+            TimelineSpan {
+                id: name.clone(),
+                name,
+                step: u64::from(lot.step),
+                begin,
+                end,
+                state: state.to_owned(),
+                detail,
+            }
         };
         let runs = lot.runs;
         let detail = format!("{} tasks, {} runs failed", lot.tasks, runs.failed);
@@ -198,16 +201,16 @@ pub(crate) fn timeline(demo: &Demo, world: &World) -> Timeline {
     Timeline { now, lanes }
 }
 
-pub(crate) fn batches(demo: &Demo, world: &World) -> Vec<Batch> {
+pub(crate) fn batches(demo: &Demo, world: &World) -> Vec<BatchRow> {
     let now = demo.now();
     let seen = world.lots.iter().filter(|lot| lot.runs.running + lot.runs.succeeded > 0);
     let ahead = world.lots.iter().filter(|lot| lot.runs.running + lot.runs.succeeded == 0).take(2);
-    let mut all: Vec<Batch> = seen
+    let mut all: Vec<BatchRow> = seen
         .chain(ahead)
         .map(|lot| {
             let over = lot.is_over();
             let begun = lot.runs.running + lot.runs.succeeded > 0;
-            Batch {
+            BatchRow {
                 batch: lot.name.clone(),
                 kind: lot.kind.to_owned(),
                 state: match (lot.aborted, over, begun) {
@@ -242,21 +245,21 @@ const STAGES: [&str; 5] = [
     "waits for the model",
 ];
 
-pub(crate) fn runners(demo: &Demo, world: &World) -> Vec<Runner> {
+pub(crate) fn runners(demo: &Demo, world: &World) -> Vec<RunnerRow> {
     let now = demo.now();
     if demo.state != "running" {
         return Vec::new();
     }
-    let mut all: Vec<Runner> = (0..RUNNERS)
+    let mut all: Vec<RunnerRow> = (0..RUNNERS)
         .map(|number| {
             let Some(&index) = world.running.get(number) else {
-                return Runner {
+                return RunnerRow {
                     runner: number as u32,
                     life: 1,
                     state: "idle".to_owned(),
                     age: 2.0,
                     last_heartbeat: Some(now - 0.8),
-                    ..Runner::default()
+                    ..RunnerRow::default()
                 };
             };
             let run = world.describe(index, now);
@@ -264,7 +267,7 @@ pub(crate) fn runners(demo: &Demo, world: &World) -> Vec<Runner> {
             let stuck = age > LATE;
             let draw = chance(index as u64, 30);
             let stage = if stuck { 0 } else { (draw * 5.0) as usize };
-            Runner {
+            RunnerRow {
                 runner: number as u32,
                 life: 1 + (draw * 3.0) as u32,
                 state: "busy".to_owned(),
@@ -282,7 +285,7 @@ pub(crate) fn runners(demo: &Demo, world: &World) -> Vec<Runner> {
                 last_heartbeat: Some(now - 5.0 * chance(number as u64, 31)),
                 message: stuck.then(|| "no progress for longer than is usual".to_owned()),
                 stuck,
-                ..Runner::default()
+                ..RunnerRow::default()
             }
         })
         .collect();
@@ -290,7 +293,7 @@ pub(crate) fn runners(demo: &Demo, world: &World) -> Vec<Runner> {
     all
 }
 
-pub(crate) fn bias(world: &World) -> Bias {
+pub(crate) fn bias(world: &World) -> BiasReport {
     let names = ["dispatched", "trained", "failed", "cancelled"];
     let mut values: BTreeMap<(&str, &str), Vec<f64>> = BTreeMap::new();
     // A tenth of them tell as much.
@@ -307,7 +310,8 @@ pub(crate) fn bias(world: &World) -> Bias {
             values.entry((field, group)).or_default().push(value);
         }
     }
-    let mut bias = Bias { fields: vec!["tokens".into(), "seconds".into()], ..Bias::default() };
+    let mut bias =
+        BiasReport { fields: vec!["tokens".into(), "seconds".into()], ..BiasReport::default() };
     for (field, most) in [("tokens", 1600.0), ("seconds", 32.0)] {
         let groups = names.map(|name| {
             let group = values.remove(&(field, name)).unwrap_or_default();
@@ -318,19 +322,19 @@ pub(crate) fn bias(world: &World) -> Bias {
     bias
 }
 
-fn measured(mut values: Vec<f64>, most: f64) -> Group {
+fn measured(mut values: Vec<f64>, most: f64) -> BiasGroup {
     const BINS: usize = 32;
     values.sort_by(f64::total_cmp);
     let at = |share: f64| values.get((share * values.len() as f64) as usize).copied();
     let wide = most / BINS as f64;
-    let mut histogram: Vec<Bin> = (0..BINS)
-        .map(|bin| Bin { from: bin as f64 * wide, to: (bin + 1) as f64 * wide, count: 0 })
+    let mut histogram: Vec<HistogramBin> = (0..BINS)
+        .map(|bin| HistogramBin { from: bin as f64 * wide, to: (bin + 1) as f64 * wide, count: 0 })
         .collect();
     for value in &values {
         histogram[((value / wide) as usize).min(BINS - 1)].count += 10;
     }
     let mean = values.iter().sum::<f64>() / values.len().max(1) as f64;
-    Group {
+    BiasGroup {
         count: 10 * values.len() as u64,
         mean: (!values.is_empty()).then_some(mean),
         p10: at(0.1),

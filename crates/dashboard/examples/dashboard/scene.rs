@@ -4,8 +4,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rollway_telemetry::view::{
-    Alarm, Batch, Bias, Done, Job, JobState, Overview, Run, RunDetail, RunKey, RunPage, RunQuery,
-    RunState, Runner, Scene, Seconds, Soon, Sort, Timeline,
+    ActionResult, AlarmRow, BatchRow, BiasReport, JobInfo, JobState, JobView, Overview, RunDetail,
+    RunKey, RunPage, RunQuery, RunRow, RunSort, RunState, RunnerRow, Timeline, UnixSeconds,
+    ViewFuture,
 };
 
 use crate::work::{self, Lot, describe, fate, lots};
@@ -105,7 +106,7 @@ impl Demo {
         self.world.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn now(&self) -> Seconds {
+    pub(crate) fn now(&self) -> UnixSeconds {
         if self.still { STILL } else { clock() }
     }
 }
@@ -185,7 +186,7 @@ impl World {
         fits.then(|| lot.first + (key.task * lot.repeat + key.run) as usize)
     }
 
-    pub(crate) fn describe(&self, index: usize, now: f64) -> Run {
+    pub(crate) fn describe(&self, index: usize, now: f64) -> RunRow {
         let lot = &self.lots[self.lot_of(index)];
         describe(lot, index, self.states[index], self.began[index], now)
     }
@@ -219,18 +220,18 @@ impl World {
         let value = |index: &usize| {
             let run = self.describe(*index, now);
             let value = match query.sort {
-                Sort::Order => Some(*index as f64),
-                Sort::Begin => run.begin,
-                Sort::End => run.end,
-                Sort::Seconds => run.seconds,
-                Sort::Reward => run.reward,
-                Sort::Tokens => run.tokens.map(|tokens| tokens as f64),
-                Sort::Attempts => Some(f64::from(run.attempts)),
-                Sort::State => Some(f64::from(run.state as u8)),
+                RunSort::Order => Some(*index as f64),
+                RunSort::Begin => run.begin,
+                RunSort::End => run.end,
+                RunSort::Seconds => run.seconds,
+                RunSort::Reward => run.reward,
+                RunSort::Tokens => run.tokens.map(|tokens| tokens as f64),
+                RunSort::Attempts => Some(f64::from(run.attempts)),
+                RunSort::State => Some(f64::from(run.state as u8)),
             };
             value.unwrap_or(f64::NEG_INFINITY)
         };
-        if query.sort == Sort::Order {
+        if query.sort == RunSort::Order {
             if query.desc {
                 all.reverse();
             }
@@ -245,13 +246,13 @@ impl World {
     }
 }
 
-impl Scene for Demo {
-    fn job(&self) -> Job {
+impl JobView for Demo {
+    fn job(&self) -> JobInfo {
         let world = self.world();
         let now = self.now();
         let live = matches!(self.state.as_str(), "running" | "empty");
         let step = world.lots.iter().filter(|lot| lot.kind == "train" && lot.is_over()).count();
-        Job {
+        JobInfo {
             name: "arithmetic-grpo".to_owned(),
             project: "examples".to_owned(),
             mode: "both".to_owned(),
@@ -282,11 +283,11 @@ impl Scene for Demo {
         numbers::timeline(self, &self.world())
     }
 
-    fn batches(&self) -> Vec<Batch> {
+    fn batches(&self) -> Vec<BatchRow> {
         numbers::batches(self, &self.world())
     }
 
-    fn runners(&self) -> Soon<'_, Vec<Runner>> {
+    fn runners(&self) -> ViewFuture<'_, Vec<RunnerRow>> {
         let runners = numbers::runners(self, &self.world());
         Box::pin(async move { runners })
     }
@@ -321,25 +322,25 @@ impl Scene for Demo {
         Some(detail::of(&world, index, self.now()))
     }
 
-    fn bias(&self) -> Bias {
+    fn bias(&self) -> BiasReport {
         numbers::bias(&self.world())
     }
 
-    fn alarms(&self) -> Vec<Alarm> {
+    fn alarms(&self) -> Vec<AlarmRow> {
         numbers::alarms(self)
     }
 
-    fn cancel_run<'a>(&'a self, key: &'a RunKey) -> Soon<'a, Done> {
+    fn cancel_run<'a>(&'a self, key: &'a RunKey) -> ViewFuture<'a, ActionResult> {
         let mut world = self.world();
         let done = world.find(key).is_some_and(|index| world.cancel(index));
         world.asked = None;
         let name = format!("{}/{}/{}", key.batch, key.task, key.run);
         let message =
             if done { format!("Run {name} is cancelled.") } else { format!("{name} has ended") };
-        Box::pin(async move { Done { done, message } })
+        Box::pin(async move { ActionResult { done, message } })
     }
 
-    fn abort_batch<'a>(&'a self, batch: &'a str, _: bool) -> Soon<'a, Done> {
+    fn abort_batch<'a>(&'a self, batch: &'a str, _: bool) -> ViewFuture<'a, ActionResult> {
         let mut world = self.world();
         let found = world.lots.iter().position(|lot| lot.name == batch && !lot.is_over());
         if let Some(at) = found {
@@ -353,6 +354,6 @@ impl Scene for Demo {
         }
         let done = found.is_some();
         let message = if done { "aborted" } else { "it is over, or there is no such batch" };
-        Box::pin(async move { Done { done, message: message.to_owned() } })
+        Box::pin(async move { ActionResult { done, message: message.to_owned() } })
     }
 }

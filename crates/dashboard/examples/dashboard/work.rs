@@ -1,6 +1,6 @@
 //! The runs of the made-up job: drawn from their numbers, so that they are the same every time.
 
-use rollway_telemetry::view::{BatchRuns, Run, RunState};
+use rollway_telemetry::view::{BatchRuns, RunRow, RunState};
 
 /// Runs of a task.
 pub(crate) const REPEAT: u32 = 4;
@@ -131,7 +131,7 @@ pub(crate) fn fate(index: usize, step: u32) -> Fate {
 }
 
 /// Describes a run in the state that it is in.
-pub(crate) fn describe(lot: &Lot, index: usize, state: RunState, began: f64, now: f64) -> Run {
+pub(crate) fn describe(lot: &Lot, index: usize, state: RunState, began: f64, now: f64) -> RunRow {
     let fate = fate(index, lot.step);
     let at = (index - lot.first) as u32;
     let is_over = !matches!(state, RunState::Pending | RunState::Running);
@@ -142,7 +142,7 @@ pub(crate) fn describe(lot: &Lot, index: usize, state: RunState, began: f64, now
         RunState::Cancelled => Some("the batch was finalized without it".to_owned()),
         _ => None,
     };
-    Run {
+    RunRow {
         batch: lot.name.clone(),
         task: at / lot.repeat,
         run: at % lot.repeat,

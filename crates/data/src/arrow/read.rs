@@ -12,8 +12,8 @@ use arrow_array::{Array as _, ListArray, MapArray, RecordBatch, StringArray, Str
 use arrow_buffer::{ArrowNativeType, Buffer};
 use bytes::Bytes;
 use rollway_experience::{
-    Array, CustomField, Dtype, Eid, Element, Experience, FieldError, Fields, IdPart, Json, Kind,
-    ModelVersions, Problem, Tensor, VersionRun,
+    Array, CustomField, Dtype, Eid, Element, Experience, ExperienceFields, ExperienceKind,
+    FieldError, FieldProblem, IdPart, Json, ModelVersions, Tensor, VersionRun,
 };
 
 use super::ColumnError;
@@ -23,7 +23,7 @@ type Result<T> = std::result::Result<T, ColumnError>;
 
 /// Reads all rows of a batch, wherever it comes from. Columns that are not ours are passed over.
 pub fn from_batch(batch: &RecordBatch) -> Result<Vec<Experience>> {
-    let rows = Rows::new(batch)?;
+    let rows = ArrowRows::new(batch)?;
     let read = |row| match rows.read(row) {
         Ok(experience) => rows.check_name(row, experience),
         Err(error) => Err(ColumnError::Value { row, error }),
@@ -32,7 +32,7 @@ pub fn from_batch(batch: &RecordBatch) -> Result<Vec<Experience>> {
 }
 
 /// The columns of a batch, each of which was found to be what it has to be.
-struct Rows<'a> {
+struct ArrowRows<'a> {
     batch: &'a RecordBatch,
     texts: BTreeMap<&'static str, Texts<'a>>,
     numbers: BTreeMap<&'static str, &'a [u64]>,
@@ -57,7 +57,7 @@ const OPTIONAL_TEXTS: [&str; 7] = [
 const FLOATS: [&str; 5] =
     ["logprobs", "token_level_reward", "advantages", "returns", "teacher_logprobs"];
 
-impl<'a> Rows<'a> {
+impl<'a> ArrowRows<'a> {
     fn new(batch: &'a RecordBatch) -> Result<Self> {
         let mut texts = BTreeMap::new();
         for name in REQUIRED_TEXTS {
@@ -111,11 +111,11 @@ impl<'a> Rows<'a> {
         let status = self.optional(row, "truncate_status").map(str::parse);
         let rewards = self.batch["reward"].as_primitive::<Float64Type>();
         let prompt_length = self.numbers["prompt_length"][row];
-        let fields = Fields {
+        let fields = ExperienceFields {
             eid,
             tokens: self.ints["tokens"].get(row, "tokens")?.unwrap_or_default(),
             prompt_length: usize::try_from(prompt_length)
-                .map_err(|_| Problem::TooLarge(prompt_length).at("prompt_length"))?,
+                .map_err(|_| FieldProblem::TooLarge(prompt_length).at("prompt_length"))?,
             logprobs: self.floats(row, "logprobs")?,
             reward: rewards.is_valid(row).then(|| rewards.value(row)),
             token_level_reward: self.floats(row, "token_level_reward")?,
@@ -176,7 +176,7 @@ impl<'a> Rows<'a> {
         if !self.batch[is_number].as_boolean().value(row) {
             return Ok(IdPart::Text(text.to_owned()));
         }
-        let unknown = |_| Problem::UnknownName(text.to_owned()).at(column);
+        let unknown = |_| FieldProblem::UnknownName(text.to_owned()).at(column);
         text.parse().map(IdPart::Number).map_err(unknown)
     }
 
@@ -200,11 +200,12 @@ impl<'a> Rows<'a> {
         let runs = self.versions.values().as_struct();
         let versions = runs.column(0).as_primitive::<Int64Type>();
         let tokens = runs.column(1).as_primitive::<UInt32Type>();
-        let at = |problem: Problem| problem.at("model_versions");
+        let at = |problem: FieldProblem| problem.at("model_versions");
         let run = |index| {
             let version = versions.is_valid(index).then(|| versions.value(index));
-            let unsigned =
-                |version| u64::try_from(version).map_err(|_| Problem::NegativeVersion(version));
+            let unsigned = |version| {
+                u64::try_from(version).map_err(|_| FieldProblem::NegativeVersion(version))
+            };
             let version = version.map(unsigned).transpose().map_err(at)?;
             Ok(VersionRun { version, tokens: tokens.value(index) })
         };
@@ -231,9 +232,10 @@ impl<'a> Rows<'a> {
         let data = tensors.column(3).as_binary::<i32>();
         let tensor = |at: usize| {
             let name = names.value(at);
-            let field = |problem: Problem| problem.at(format!("multi_modal_inputs.{name}"));
-            let size =
-                |&size: &u64| usize::try_from(size).map_err(|_| field(Problem::TooLarge(size)));
+            let field = |problem: FieldProblem| problem.at(format!("multi_modal_inputs.{name}"));
+            let size = |&size: &u64| {
+                usize::try_from(size).map_err(|_| field(FieldProblem::TooLarge(size)))
+            };
             let shape = entries(shapes, at).unwrap_or_default();
             let shape = sizes[shape].iter().map(size).collect::<std::result::Result<_, _>>()?;
             let ends = data.value_offsets();
@@ -258,10 +260,10 @@ impl<'a> Rows<'a> {
     }
 }
 
-fn kind(name: &str) -> std::result::Result<Kind, FieldError> {
-    let known = [Kind::SingleTurn, Kind::MultiTurn, Kind::Dpo];
+fn kind(name: &str) -> std::result::Result<ExperienceKind, FieldError> {
+    let known = [ExperienceKind::SingleTurn, ExperienceKind::MultiTurn, ExperienceKind::Dpo];
     let found = known.into_iter().find(|kind| kind.name() == name);
-    found.ok_or_else(|| Problem::UnknownName(name.to_owned()).at("kind"))
+    found.ok_or_else(|| FieldProblem::UnknownName(name.to_owned()).at("kind"))
 }
 
 /// Texts that are given out as slices of the column.

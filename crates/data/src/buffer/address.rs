@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 /// Where a buffer is. Its text is what was written, without the password.
 #[derive(Clone, PartialEq, Eq)]
-pub enum Address {
+pub enum BufferAddress {
     /// `sqlite:///PATH` or `sqlite:PATH`: a database in a file.
     Sqlite(PathBuf),
     /// `postgresql://…` or `postgres://…`: a database on a server, as its client takes it.
@@ -21,7 +21,7 @@ pub enum Address {
 
 /// Why a text is no address of a buffer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum AddressError {
+pub enum BufferAddressError {
     /// A database that there is no support for.
     #[error(
         "`{0}` is not supported as a buffer; use postgresql://… for a server or sqlite:///… for a \
@@ -39,10 +39,10 @@ pub enum AddressError {
     Unknown(String),
 }
 
-impl FromStr for Address {
-    type Err = AddressError;
+impl FromStr for BufferAddress {
+    type Err = BufferAddressError;
 
-    fn from_str(text: &str) -> Result<Self, AddressError> {
+    fn from_str(text: &str) -> Result<Self, BufferAddressError> {
         let (scheme, rest) = match text.split_once(':') {
             // A single letter is a drive.
             Some((scheme, rest)) if scheme.len() > 1 && is_scheme(scheme) => (scheme, rest),
@@ -54,17 +54,19 @@ impl FromStr for Address {
             "sqlite" => {
                 let path = rest.strip_prefix("///").unwrap_or(rest);
                 if path.is_empty() || path.starts_with("//") && rest == path {
-                    return Err(AddressError::Incomplete(text.to_owned(), "file"));
+                    return Err(BufferAddressError::Incomplete(text.to_owned(), "file"));
                 }
                 Ok(Self::Sqlite(path.into()))
             }
             "postgres" | "postgresql" if rest.starts_with("//") && rest.len() > 2 => {
                 Ok(Self::Postgres(format!("postgresql:{rest}")))
             }
-            "postgres" | "postgresql" => Err(AddressError::Incomplete(text.to_owned(), "server")),
+            "postgres" | "postgresql" => {
+                Err(BufferAddressError::Incomplete(text.to_owned(), "server"))
+            }
             "queue" => Ok(Self::Queue(rest.trim_start_matches('/').to_owned())),
             "file" => path(rest.strip_prefix("//").unwrap_or(rest)),
-            _ => Err(AddressError::Unsupported(format!("{scheme}:"))),
+            _ => Err(BufferAddressError::Unsupported(format!("{scheme}:"))),
         }
     }
 }
@@ -73,20 +75,20 @@ fn is_scheme(text: &str) -> bool {
     text.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c))
 }
 
-fn path(text: &str) -> Result<Address, AddressError> {
+fn path(text: &str) -> Result<BufferAddress, BufferAddressError> {
     let path = PathBuf::from(text);
     if text.ends_with('/') {
-        return Ok(Address::Parquet(path));
+        return Ok(BufferAddress::Parquet(path));
     }
     match path.extension().and_then(|extension| extension.to_str()) {
-        Some("json" | "jsonl") => Ok(Address::JsonLines(path)),
-        Some("parquet") => Ok(Address::Parquet(path)),
-        _ if path.is_dir() => Ok(Address::Parquet(path)),
-        _ => Err(AddressError::Unknown(text.to_owned())),
+        Some("json" | "jsonl") => Ok(BufferAddress::JsonLines(path)),
+        Some("parquet") => Ok(BufferAddress::Parquet(path)),
+        _ if path.is_dir() => Ok(BufferAddress::Parquet(path)),
+        _ => Err(BufferAddressError::Unknown(text.to_owned())),
     }
 }
 
-impl fmt::Display for Address {
+impl fmt::Display for BufferAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Sqlite(path) => write!(f, "sqlite:///{}", path.display()),
@@ -98,7 +100,7 @@ impl fmt::Display for Address {
 }
 
 /// The same text: a debug print is no place for a password either.
-impl fmt::Debug for Address {
+impl fmt::Debug for BufferAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Address({self})")
     }
@@ -126,24 +128,27 @@ fn without_secrets(url: &str) -> String {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<Address, String> {
-        text.parse().map_err(|error: AddressError| error.to_string())
+    fn read(text: &str) -> Result<BufferAddress, String> {
+        text.parse().map_err(|error: BufferAddressError| error.to_string())
     }
 
     #[test]
     fn what_users_write_is_understood() {
-        let sqlite = |path: &str| Ok(Address::Sqlite(path.into()));
+        let sqlite = |path: &str| Ok(BufferAddress::Sqlite(path.into()));
         assert_eq!(read("sqlite:///job/buffer.db"), sqlite("job/buffer.db"));
         assert_eq!(read("sqlite:////data/buffer.db"), sqlite("/data/buffer.db"));
         assert_eq!(read("sqlite:buffer.db"), sqlite("buffer.db"));
-        let server = Ok(Address::Postgres("postgresql://me@host/db".into()));
+        let server = Ok(BufferAddress::Postgres("postgresql://me@host/db".into()));
         assert_eq!(read("postgres://me@host/db"), server);
         assert_eq!(read("postgresql+psycopg2://me@host/db"), server);
-        assert_eq!(read("out/log.jsonl"), Ok(Address::JsonLines("out/log.jsonl".into())));
-        assert_eq!(read("file:///out/log.json"), Ok(Address::JsonLines("/out/log.json".into())));
-        assert_eq!(read("out/all.parquet"), Ok(Address::Parquet("out/all.parquet".into())));
-        assert_eq!(read("out/"), Ok(Address::Parquet("out/".into())));
-        assert_eq!(read("queue:trainer"), Ok(Address::Queue("trainer".into())));
+        assert_eq!(read("out/log.jsonl"), Ok(BufferAddress::JsonLines("out/log.jsonl".into())));
+        assert_eq!(
+            read("file:///out/log.json"),
+            Ok(BufferAddress::JsonLines("/out/log.json".into()))
+        );
+        assert_eq!(read("out/all.parquet"), Ok(BufferAddress::Parquet("out/all.parquet".into())));
+        assert_eq!(read("out/"), Ok(BufferAddress::Parquet("out/".into())));
+        assert_eq!(read("queue:trainer"), Ok(BufferAddress::Queue("trainer".into())));
     }
 
     #[test]

@@ -17,15 +17,15 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
-pub(super) use self::index::{Change, Entry, Index};
+pub(super) use self::index::{Change, FileIndex, IndexEntry};
 pub(super) use self::io::{IoContext, sync_folder};
 use self::reader::{FileReader, Standing};
 use self::writer::FileWriter;
-use super::{Buffer, Reader, Result, Writer};
+use super::{Buffer, ExperienceReader, ExperienceWriter, Result};
 use crate::Sample;
 
 /// Where the data of lots is.
-pub(super) trait Store: Send + Sync + 'static {
+pub(super) trait FileStore: Send + Sync + 'static {
     /// Returns what it is called in messages.
     fn name(&self) -> String;
 
@@ -37,31 +37,32 @@ pub(super) trait Store: Send + Sync + 'static {
     fn settle(&self, index: &Change<'_>, fresh: bool) -> Result<()>;
 
     /// Stores samples durably; nobody sees them before they are in the index.
-    fn append(&self, number: u64, key: &str, samples: &[&Sample], begin: u64) -> Result<Entry>;
+    fn append(&self, number: u64, key: &str, samples: &[&Sample], begin: u64)
+    -> Result<IndexEntry>;
 
     /// Called when a lot with samples is in the index.
-    fn entered(&self, entry: &Entry);
+    fn entered(&self, entry: &IndexEntry);
 
     /// Reads the samples of a lot from a row on.
-    fn rows(&self, entry: &Entry, row: u64) -> Result<Rows>;
+    fn rows(&self, entry: &IndexEntry, row: u64) -> Result<SampleIter>;
 }
 
 /// Samples one after the other.
-pub(super) type Rows = Box<dyn Iterator<Item = Result<Sample>> + Send>;
+pub(super) type SampleIter = Box<dyn Iterator<Item = Result<Sample>> + Send>;
 
 /// A buffer of a store.
-pub(super) struct Files<S> {
+pub(super) struct FileBuffer<S> {
     store: Arc<S>,
     /// Where the readers of each name stand, as long as there are any.
     standings: Mutex<HashMap<String, Weak<Standing>>>,
 }
 
-impl<S: Store> Files<S> {
+impl<S: FileStore> FileBuffer<S> {
     /// Opens a store; makes an index if there is none.
     pub(super) fn open(store: S) -> Result<Self> {
         let folder = store.index();
         std::fs::create_dir_all(&folder).at(&store.name())?;
-        let mut index = Index::open(&folder, store.name())?;
+        let mut index = FileIndex::open(&folder, store.name())?;
         index.change(|change| {
             let fresh = change.begin()?;
             store.settle(change, fresh)
@@ -78,12 +79,12 @@ impl<S: Store> Files<S> {
     }
 }
 
-impl<S: Store> Buffer for Files<S> {
-    fn writer(&self, name: &str) -> Result<Box<dyn Writer>> {
+impl<S: FileStore> Buffer for FileBuffer<S> {
+    fn writer(&self, name: &str) -> Result<Box<dyn ExperienceWriter>> {
         Ok(Box::new(FileWriter::open(self.store.clone(), name)?))
     }
 
-    fn reader(&self, name: &str) -> Result<Box<dyn Reader>> {
+    fn reader(&self, name: &str) -> Result<Box<dyn ExperienceReader>> {
         let mut standings = self.standings.lock();
         standings.retain(|_, standing| standing.strong_count() > 0);
         let shared = standings.get(name).and_then(Weak::upgrade);
@@ -101,9 +102,9 @@ impl<S: Store> Buffer for Files<S> {
 
 /// Makes a name of a file of any text: what is harmless stays, and a hash keeps it apart.
 pub(super) fn safe_name(text: &str) -> String {
-    const KEPT: usize = 60;
+    const MAX_NAME_CHARS: usize = 60;
     let harmless = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
-    let kept: String = text.chars().map(harmless).take(KEPT).collect();
+    let kept: String = text.chars().map(harmless).take(MAX_NAME_CHARS).collect();
     // FNV-1a, because it has to be the same tomorrow.
     let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)

@@ -9,8 +9,10 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use super::files::{Change, Entry, Files, IoContext, Rows, Store, beside, sync_folder};
-use super::{Buffer, BufferError, Reader, Result, Writer};
+use super::files::{
+    Change, FileBuffer, FileStore, IndexEntry, IoContext, SampleIter, beside, sync_folder,
+};
+use super::{Buffer, BufferError, ExperienceReader, ExperienceWriter, Result};
 use crate::Sample;
 
 /// A file of JSON lines, and beside it a folder `….index` that remembers what was acknowledged.
@@ -20,11 +22,11 @@ use crate::Sample;
 /// Without the index the whole file is read once, when it is opened, and is then one lot that is
 /// finished. Lots and names of experiences are known across restarts; memory does not grow with
 /// them. A name can be read by one process at a time.
-pub struct JsonLines {
-    files: Files<Lines>,
+pub struct JsonlBuffer {
+    files: FileBuffer<Lines>,
 }
 
-impl JsonLines {
+impl JsonlBuffer {
     /// Opens a file `….jsonl` or `….json`, or makes it.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self> {
         Self::new(path.into(), true)
@@ -44,21 +46,21 @@ impl JsonLines {
                 message: "a file of JSON lines has to end with .jsonl or .json".to_owned(),
             });
         }
-        Ok(Self { files: Files::open(Lines { path, payloads })? })
+        Ok(Self { files: FileBuffer::open(Lines { path, payloads })? })
     }
 }
 
-impl Buffer for JsonLines {
-    fn writer(&self, name: &str) -> Result<Box<dyn Writer>> {
+impl Buffer for JsonlBuffer {
+    fn writer(&self, name: &str) -> Result<Box<dyn ExperienceWriter>> {
         self.files.writer(name)
     }
 
-    fn reader(&self, name: &str) -> Result<Box<dyn Reader>> {
+    fn reader(&self, name: &str) -> Result<Box<dyn ExperienceReader>> {
         self.files.reader(name)
     }
 }
 
-impl std::fmt::Debug for JsonLines {
+impl std::fmt::Debug for JsonlBuffer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("JsonLines").field(&self.files.name()).finish()
     }
@@ -120,7 +122,7 @@ impl Lines {
         }
         if samples > 0 {
             let (place, checksum) = (String::new(), checksum.finalize());
-            index.add("", &Entry { number: 1, place, begin: 0, bytes, checksum, samples })?;
+            index.add("", &IndexEntry { number: 1, place, begin: 0, bytes, checksum, samples })?;
             index.writer("", true)?;
         }
         Ok(())
@@ -137,7 +139,7 @@ impl Lines {
     }
 }
 
-impl Store for Lines {
+impl FileStore for Lines {
     fn name(&self) -> String {
         self.path.display().to_string()
     }
@@ -155,7 +157,7 @@ impl Store for Lines {
         if fresh { self.adopt(file, index) } else { self.cut(&mut file, index.end()?) }
     }
 
-    fn append(&self, number: u64, _: &str, samples: &[&Sample], begin: u64) -> Result<Entry> {
+    fn append(&self, number: u64, _: &str, samples: &[&Sample], begin: u64) -> Result<IndexEntry> {
         let mut lines = Vec::new();
         for sample in samples {
             line::write(sample, self.payloads, &mut lines)?;
@@ -163,7 +165,7 @@ impl Store for Lines {
         let mut file = open(&self.path).at(&self.name())?;
         self.cut(&mut file, begin)?;
         self.put(&mut file, &lines, begin).at(&self.name())?;
-        Ok(Entry {
+        Ok(IndexEntry {
             number,
             place: String::new(),
             begin,
@@ -173,9 +175,9 @@ impl Store for Lines {
         })
     }
 
-    fn entered(&self, _: &Entry) {}
+    fn entered(&self, _: &IndexEntry) {}
 
-    fn rows(&self, entry: &Entry, row: u64) -> Result<Rows> {
+    fn rows(&self, entry: &IndexEntry, row: u64) -> Result<SampleIter> {
         let mut file = File::open(&self.path).at(&self.name())?;
         file.seek(SeekFrom::Start(entry.begin)).at(&self.name())?;
         let mut lines = BufReader::new(file.take(entry.bytes));

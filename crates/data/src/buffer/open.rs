@@ -4,16 +4,17 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::{
-    Address, Buffer, BufferError, JsonLines, Parquet, Postgres, Result, Sqlite, queue, shared, sql,
+    Buffer, BufferAddress, BufferError, JsonlBuffer, ParquetBuffer, PostgresBuffer, Result,
+    SqliteBuffer, queue, shared, sql,
 };
 
 /// How a buffer is to be, whichever it is. What does not concern it is not looked at.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub struct BufferOptions {
     /// Of a queue.
-    pub queue: queue::Options,
+    pub queue: queue::QueueOptions,
     /// Of a database.
-    pub sql: sql::Options,
+    pub sql: sql::SqlOptions,
 }
 
 /// Opens a buffer; makes it if there is none. Blocks.
@@ -21,13 +22,15 @@ pub struct Options {
 /// A queue is one for the whole process: while somebody has it, or a writer or a reader of it,
 /// others who name it, or the folder that it is kept in, get the same, and their options are not
 /// looked at.
-pub fn open(address: &Address, options: &Options) -> Result<Arc<dyn Buffer>> {
+pub fn open(address: &BufferAddress, options: &BufferOptions) -> Result<Arc<dyn Buffer>> {
     Ok(match address {
-        Address::Sqlite(path) => Arc::new(Sqlite::open(text(path)?, options.sql.clone())?),
-        Address::Postgres(url) => Arc::new(Postgres::open(url, options.sql.clone())?),
-        Address::JsonLines(path) => Arc::new(JsonLines::open(path)?),
-        Address::Parquet(folder) => Arc::new(Parquet::open(folder)?),
-        Address::Queue(name) => Arc::new(shared::open(name, &options.queue)?),
+        BufferAddress::Sqlite(path) => {
+            Arc::new(SqliteBuffer::open(text(path)?, options.sql.clone())?)
+        }
+        BufferAddress::Postgres(url) => Arc::new(PostgresBuffer::open(url, options.sql.clone())?),
+        BufferAddress::JsonLines(path) => Arc::new(JsonlBuffer::open(path)?),
+        BufferAddress::Parquet(folder) => Arc::new(ParquetBuffer::open(folder)?),
+        BufferAddress::Queue(name) => Arc::new(shared::open(name, &options.queue)?),
     })
 }
 

@@ -9,8 +9,10 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 
-use super::files::{Change, Entry, Files, IoContext, Rows, Store, safe_name, sync_folder};
-use super::{Buffer, BufferError, Reader, Result, Writer};
+use super::files::{
+    Change, FileBuffer, FileStore, IndexEntry, IoContext, SampleIter, safe_name, sync_folder,
+};
+use super::{Buffer, BufferError, ExperienceReader, ExperienceWriter, Result};
 use crate::Sample;
 
 /// A folder of Parquet files, one for every lot, and in it `.rollway`, which remembers what was
@@ -21,11 +23,11 @@ use crate::Sample;
 /// whole and acknowledged. Samples whose names are known from any lot are left out of the file.
 /// Without the index the files are read once, in the order of their names, when the folder is
 /// opened, and are then lots that are finished. A name can be read by one process at a time.
-pub struct Parquet {
-    files: Files<Folder>,
+pub struct ParquetBuffer {
+    files: FileBuffer<Folder>,
 }
 
-impl Parquet {
+impl ParquetBuffer {
     /// Opens a folder, or makes it.
     pub fn open(folder: impl Into<PathBuf>) -> Result<Self> {
         let folder = folder.into();
@@ -35,21 +37,21 @@ impl Parquet {
                 message: "it is a file; give the folder in which it is".to_owned(),
             });
         }
-        Ok(Self { files: Files::open(Folder { path: folder })? })
+        Ok(Self { files: FileBuffer::open(Folder { path: folder })? })
     }
 }
 
-impl Buffer for Parquet {
-    fn writer(&self, name: &str) -> Result<Box<dyn Writer>> {
+impl Buffer for ParquetBuffer {
+    fn writer(&self, name: &str) -> Result<Box<dyn ExperienceWriter>> {
         self.files.writer(name)
     }
 
-    fn reader(&self, name: &str) -> Result<Box<dyn Reader>> {
+    fn reader(&self, name: &str) -> Result<Box<dyn ExperienceReader>> {
         self.files.reader(name)
     }
 }
 
-impl std::fmt::Debug for Parquet {
+impl std::fmt::Debug for ParquetBuffer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("Parquet").field(&self.files.name()).finish()
     }
@@ -107,7 +109,7 @@ impl Folder {
                 samples += 1;
             }
             let place = name.clone();
-            let entry = Entry { number, place, begin: 0, bytes, checksum, samples };
+            let entry = IndexEntry { number, place, begin: 0, bytes, checksum, samples };
             index.add(&key.unwrap_or_else(|| format!("file {name}")), &entry)?;
         }
         if !shown.is_empty() {
@@ -144,7 +146,7 @@ impl Folder {
 /// How hidden files end.
 const HIDDEN: &str = ".part";
 
-impl Store for Folder {
+impl FileStore for Folder {
     fn name(&self) -> String {
         self.path.display().to_string()
     }
@@ -185,11 +187,11 @@ impl Store for Folder {
         Ok(())
     }
 
-    fn append(&self, number: u64, key: &str, samples: &[&Sample], _: u64) -> Result<Entry> {
+    fn append(&self, number: u64, key: &str, samples: &[&Sample], _: u64) -> Result<IndexEntry> {
         let place = format!("{number:010}-{}.parquet", safe_name(key));
         let data = file::write(key, samples).map_err(|error| error.about(&self.name()))?;
         self.put(&place, &data).at(&self.name())?;
-        Ok(Entry {
+        Ok(IndexEntry {
             number,
             place,
             begin: 0,
@@ -199,7 +201,7 @@ impl Store for Folder {
         })
     }
 
-    fn entered(&self, entry: &Entry) {
+    fn entered(&self, entry: &IndexEntry) {
         let (hidden, shown) = (self.hidden(&entry.place), self.shown(&entry.place));
         if let Err(error) = fs::rename(hidden, &shown)
             && !shown.exists()
@@ -208,7 +210,7 @@ impl Store for Folder {
         }
     }
 
-    fn rows(&self, entry: &Entry, row: u64) -> Result<Rows> {
+    fn rows(&self, entry: &IndexEntry, row: u64) -> Result<SampleIter> {
         let place = self.shown(&entry.place).display().to_string();
         let data = Bytes::from(self.get(&entry.place).at(&place)?);
         if data.len() as u64 != entry.bytes || crc32fast::hash(&data) != entry.checksum {

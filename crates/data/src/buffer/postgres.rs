@@ -13,21 +13,21 @@ use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode};
 
 use self::session::PostgresSession;
-use super::sql::{Database, Dialect, Fault, Options, Store};
-use super::{Buffer, BufferError, Reader, Result, Writer};
+use super::sql::{SqlDatabase, SqlDialect, SqlError, SqlOptions, SqlStore};
+use super::{Buffer, BufferError, ExperienceReader, ExperienceWriter, Result};
 
 /// A buffer in a PostgreSQL database.
 ///
 /// Its calls block, and must not be made from a thread that runs asynchronous code.
 #[derive(Clone, Debug)]
-pub struct Postgres {
-    store: Arc<Store<Server>>,
+pub struct PostgresBuffer {
+    store: Arc<SqlStore<PostgresServer>>,
 }
 
-impl Postgres {
+impl PostgresBuffer {
     /// Opens a database: `postgresql://user:password@host:port/database`. The name of a driver, as
     /// in `postgresql+psycopg://`, is passed over.
-    pub fn open(address: &str, options: Options) -> Result<Self> {
+    pub fn open(address: &str, options: SqlOptions) -> Result<Self> {
         let mut config = parse(address)?;
         // The system counts keepalives in whole seconds.
         let quiet = options.connect_timeout.max(Duration::from_secs(1));
@@ -47,35 +47,35 @@ impl Postgres {
                     .into(),
             });
         }
-        Ok(Self { store: Store::open(Server { config, name }, options)? })
+        Ok(Self { store: SqlStore::open(PostgresServer { config, name }, options)? })
     }
 }
 
-impl Buffer for Postgres {
-    fn writer(&self, name: &str) -> Result<Box<dyn Writer>> {
+impl Buffer for PostgresBuffer {
+    fn writer(&self, name: &str) -> Result<Box<dyn ExperienceWriter>> {
         self.store.writer(name)
     }
 
-    fn reader(&self, name: &str) -> Result<Box<dyn Reader>> {
+    fn reader(&self, name: &str) -> Result<Box<dyn ExperienceReader>> {
         self.store.reader(name)
     }
 }
 
 #[derive(Debug)]
-struct Server {
+struct PostgresServer {
     config: Config,
     name: String,
 }
 
-impl Database for Server {
-    type Session = PostgresSession;
+impl SqlDatabase for PostgresServer {
+    type SqlSession = PostgresSession;
 
     fn name(&self) -> &str {
         &self.name
     }
 
-    fn dialect(&self) -> Dialect {
-        Dialect {
+    fn dialect(&self) -> SqlDialect {
+        SqlDialect {
             serial: "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
             time: "TIMESTAMPTZ NOT NULL DEFAULT now()",
             bytes: "BYTEA",
@@ -88,7 +88,7 @@ impl Database for Server {
         }
     }
 
-    fn connect(&self, options: &Options) -> Result<PostgresSession, Fault> {
+    fn connect(&self, options: &SqlOptions) -> Result<PostgresSession, SqlError> {
         PostgresSession::connect(&self.config, &self.name, options)
     }
 }

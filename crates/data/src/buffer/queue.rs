@@ -23,17 +23,19 @@ use std::sync::Arc;
 use parking_lot::{Mutex, MutexGuard};
 
 use self::disk::failed;
-use self::fifo::Fifo;
-use self::known::Known;
-use self::line::Line;
-pub use self::options::{Clock, Options, Priority, Replay, SAMPLE_COST, WhenFull};
-use self::priority::Ranked;
+use self::fifo::FifoStore;
+use self::known::SeenIds;
+use self::line::WaitQueue;
+pub use self::options::{
+    QueueClock, QueueFullPolicy, QueueOptions, ReplayOptions, ReplayPriority, SAMPLE_COST,
+};
+use self::priority::PriorityStore;
 use self::reader::QueueReader;
-use self::store::Store;
-pub use self::store::Usage;
+use self::store::QueueStore;
+pub use self::store::QueueUsage;
 use self::writer::QueueWriter;
-use super::{Buffer, BufferError, Reader, Result, Writer};
-use crate::log::Log;
+use super::{Buffer, BufferError, ExperienceReader, ExperienceWriter, Result};
+use crate::log::SegmentLog;
 
 /// A queue of experiences.
 ///
@@ -49,59 +51,59 @@ use crate::log::Log;
 ///
 /// A durable queue counts writers anew each time it is opened.
 #[derive(Debug)]
-pub struct Queue {
-    shared: Arc<Shared>,
+pub struct ExperienceQueue {
+    shared: Arc<QueueShared>,
 }
 
 /// What writers and readers share.
 #[derive(Debug)]
-struct Shared {
-    options: Options,
+struct QueueShared {
+    options: QueueOptions,
     /// Waited for without the lock.
-    samples: Option<Arc<Log>>,
-    gone: Option<Arc<Log>>,
-    state: Mutex<State>,
+    samples: Option<Arc<SegmentLog>>,
+    gone: Option<Arc<SegmentLog>>,
+    state: Mutex<QueueState>,
 }
 
 /// Everything that changes.
-struct State {
-    store: Box<dyn Store>,
-    known: Known,
+struct QueueState {
+    store: Box<dyn QueueStore>,
+    known: SeenIds,
     /// Which writers there were, and whether they are open.
     writers: BTreeMap<String, bool>,
     /// The name that all readers have.
     reader: Option<String>,
     readers: u64,
-    waiting_writers: Line,
-    waiting_readers: Line,
+    waiting_writers: WaitQueue,
+    waiting_readers: WaitQueue,
     /// The newest version ever written.
     newest: u64,
     closed: bool,
 }
 
-impl Queue {
+impl ExperienceQueue {
     /// Opens a queue.
-    pub fn open(options: Options) -> Result<Arc<Self>> {
+    pub fn open(options: QueueOptions) -> Result<Arc<Self>> {
         options.check()?;
-        let mut known = Known::new(options.known_max);
-        let store: Box<dyn Store> = match &options.replay {
-            Some(replay) => Box::new(Ranked::new(&options, replay)),
-            None => Box::new(Fifo::open(&options, &mut known)?),
+        let mut known = SeenIds::new(options.known_max);
+        let store: Box<dyn QueueStore> = match &options.replay {
+            Some(replay) => Box::new(PriorityStore::new(&options, replay)),
+            None => Box::new(FifoStore::open(&options, &mut known)?),
         };
         let (samples, gone) = store.logs().unzip();
-        let state = State {
+        let state = QueueState {
             store,
             known,
             writers: BTreeMap::new(),
             reader: None,
             readers: 0,
-            waiting_writers: Line::default(),
-            waiting_readers: Line::default(),
+            waiting_writers: WaitQueue::default(),
+            waiting_readers: WaitQueue::default(),
             newest: 0,
             closed: false,
         };
         let gone = gone.flatten();
-        let shared = Shared { options, samples, gone, state: Mutex::new(state) };
+        let shared = QueueShared { options, samples, gone, state: Mutex::new(state) };
         Ok(Arc::new(Self { shared: Arc::new(shared) }))
     }
 
@@ -115,7 +117,7 @@ impl Queue {
     }
 
     /// Returns what there is.
-    pub fn usage(&self) -> Usage {
+    pub fn usage(&self) -> QueueUsage {
         self.shared.lock().store.usage()
     }
 
@@ -125,8 +127,8 @@ impl Queue {
     }
 }
 
-impl Buffer for Queue {
-    fn writer(&self, name: &str) -> Result<Box<dyn Writer>> {
+impl Buffer for ExperienceQueue {
+    fn writer(&self, name: &str) -> Result<Box<dyn ExperienceWriter>> {
         let mut state = self.shared.lock();
         if state.closed {
             return Err(self.shared.closed());
@@ -136,7 +138,7 @@ impl Buffer for Queue {
         Ok(Box::new(QueueWriter::new(Arc::clone(&self.shared), name)))
     }
 
-    fn reader(&self, name: &str) -> Result<Box<dyn Reader>> {
+    fn reader(&self, name: &str) -> Result<Box<dyn ExperienceReader>> {
         let mut state = self.shared.lock();
         let first = state.reader.get_or_insert_with(|| name.to_owned());
         if first != name {
@@ -150,18 +152,18 @@ impl Buffer for Queue {
         Ok(Box::new(QueueReader::new(Arc::clone(&self.shared), state.readers)))
     }
 
-    fn usage(&self) -> Option<Usage> {
+    fn usage(&self) -> Option<QueueUsage> {
         Some(Self::usage(self))
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl QueueShared {
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock()
     }
 
     /// Waits until what was stored is durable, so that it can be read.
-    fn make_durable<'a>(&'a self, mut state: MutexGuard<'a, State>) -> Result<()> {
+    fn make_durable<'a>(&'a self, mut state: MutexGuard<'a, QueueState>) -> Result<()> {
         if let (Some(log), Some(end)) = (&self.samples, state.store.not_durable()) {
             drop(state);
             log.sync().map_err(|error| failed(&self.options, &error))?;
@@ -173,7 +175,10 @@ impl Shared {
     }
 
     /// Waits until it is durable what has left, and frees what it took.
-    fn settle<'a>(&'a self, mut state: MutexGuard<'a, State>) -> Result<MutexGuard<'a, State>> {
+    fn settle<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, QueueState>,
+    ) -> Result<MutexGuard<'a, QueueState>> {
         state.store.flush()?;
         if let Some(log) = self.gone.as_ref().filter(|log| log.unsynced_bytes() > 0) {
             drop(state);
@@ -206,7 +211,7 @@ impl Shared {
     }
 }
 
-impl State {
+impl QueueState {
     /// Tells whether nobody will write any more.
     fn has_ended(&self) -> bool {
         self.closed || (!self.writers.is_empty() && self.writers.values().all(|open| !open))
@@ -220,7 +225,7 @@ impl State {
     }
 }
 
-impl std::fmt::Debug for State {
+impl std::fmt::Debug for QueueState {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut debug = formatter.debug_struct("State");
         debug.field("usage", &self.store.usage()).field("writers", &self.writers);

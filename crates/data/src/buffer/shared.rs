@@ -6,12 +6,15 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use super::{Ask, Buffer, Queue, Reader, Result, Taken, Usage, Writer, Written, queue};
-use crate::Lot;
+use super::{
+    Buffer, ExperienceQueue, ExperienceReader, ExperienceWriter, QueueUsage, ReadRequest,
+    ReadResult, Result, WriteResult, queue,
+};
+use crate::WriteBatch;
 
 /// What a queue is found by.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Key {
+enum QueueKey {
     /// It is in memory.
     Name(String),
     /// It is kept in a folder, which only one can have.
@@ -19,18 +22,20 @@ enum Key {
 }
 
 /// The queues that somebody has. One that cannot be upgraded is about to leave its folder.
-static OPEN: Mutex<Option<HashMap<Key, Weak<Held>>>> = Mutex::new(None);
+static OPEN: Mutex<Option<HashMap<QueueKey, Weak<OpenQueue>>>> = Mutex::new(None);
 static LEFT: Condvar = Condvar::new();
 
-fn lock() -> MutexGuard<'static, Option<HashMap<Key, Weak<Held>>>> {
+fn lock() -> MutexGuard<'static, Option<HashMap<QueueKey, Weak<OpenQueue>>>> {
     OPEN.lock()
 }
 
 /// Opens a queue, or returns the one that is open.
-pub(super) fn open(name: &str, options: &queue::Options) -> Result<SharedQueue> {
+pub(super) fn open(name: &str, options: &queue::QueueOptions) -> Result<SharedQueue> {
     let key = match &options.path {
-        Some(folder) => Key::Folder(std::path::absolute(folder).unwrap_or_else(|_| folder.clone())),
-        None => Key::Name(name.to_owned()),
+        Some(folder) => {
+            QueueKey::Folder(std::path::absolute(folder).unwrap_or_else(|_| folder.clone()))
+        }
+        None => QueueKey::Name(name.to_owned()),
     };
     let mut open = lock();
     // Held while a queue opens: of two who come at once, one would find the folder taken.
@@ -40,21 +45,24 @@ pub(super) fn open(name: &str, options: &queue::Options) -> Result<SharedQueue> 
         }
         LEFT.wait(&mut open);
     }
-    let queue = Queue::open(queue::Options { name: format!("queue:{name}"), ..options.clone() })?;
-    let held = Arc::new(Held { queue: Some(queue), key: key.clone() });
+    let queue = ExperienceQueue::open(queue::QueueOptions {
+        name: format!("queue:{name}"),
+        ..options.clone()
+    })?;
+    let held = Arc::new(OpenQueue { queue: Some(queue), key: key.clone() });
     open.get_or_insert_default().insert(key, Arc::downgrade(&held));
     Ok(SharedQueue { held })
 }
 
 /// A queue while anybody has it.
 #[derive(Debug)]
-struct Held {
+struct OpenQueue {
     /// Absent only while it is dropped.
-    queue: Option<Arc<Queue>>,
-    key: Key,
+    queue: Option<Arc<ExperienceQueue>>,
+    key: QueueKey,
 }
 
-impl Drop for Held {
+impl Drop for OpenQueue {
     fn drop(&mut self) {
         let mut open = lock();
         self.queue = None;
@@ -68,39 +76,39 @@ impl Drop for Held {
 /// One of those who have a queue.
 #[derive(Debug)]
 pub(super) struct SharedQueue {
-    held: Arc<Held>,
+    held: Arc<OpenQueue>,
 }
 
 impl SharedQueue {
-    fn queue(&self) -> &Queue {
+    fn queue(&self) -> &ExperienceQueue {
         self.held.queue.as_ref().expect("it is there until nobody has it")
     }
 }
 
 impl Buffer for SharedQueue {
-    fn writer(&self, name: &str) -> Result<Box<dyn Writer>> {
+    fn writer(&self, name: &str) -> Result<Box<dyn ExperienceWriter>> {
         let inner = self.queue().writer(name)?;
-        Ok(Box::new(End { inner, _held: Arc::clone(&self.held) }))
+        Ok(Box::new(QueueEnd { inner, _held: Arc::clone(&self.held) }))
     }
 
-    fn reader(&self, name: &str) -> Result<Box<dyn Reader>> {
+    fn reader(&self, name: &str) -> Result<Box<dyn ExperienceReader>> {
         let inner = self.queue().reader(name)?;
-        Ok(Box::new(End { inner, _held: Arc::clone(&self.held) }))
+        Ok(Box::new(QueueEnd { inner, _held: Arc::clone(&self.held) }))
     }
 
-    fn usage(&self) -> Option<Usage> {
+    fn usage(&self) -> Option<QueueUsage> {
         Some(self.queue().usage())
     }
 }
 
 /// A writer or a reader, dropped before it lets go of its queue.
-struct End<T: ?Sized> {
+struct QueueEnd<T: ?Sized> {
     inner: Box<T>,
-    _held: Arc<Held>,
+    _held: Arc<OpenQueue>,
 }
 
-impl Writer for End<dyn Writer> {
-    fn write(&mut self, lot: &Lot) -> Result<Written> {
+impl ExperienceWriter for QueueEnd<dyn ExperienceWriter> {
+    fn write(&mut self, lot: &WriteBatch) -> Result<WriteResult> {
         self.inner.write(lot)
     }
 
@@ -109,8 +117,8 @@ impl Writer for End<dyn Writer> {
     }
 }
 
-impl Reader for End<dyn Reader> {
-    fn read(&mut self, ask: &Ask) -> Result<Taken> {
+impl ExperienceReader for QueueEnd<dyn ExperienceReader> {
+    fn read(&mut self, ask: &ReadRequest) -> Result<ReadResult> {
         self.inner.read(ask)
     }
 

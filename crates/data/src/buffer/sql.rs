@@ -21,19 +21,21 @@ mod writer;
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::link::Link;
+use self::link::ReconnectingSession;
 use self::queries::Queries;
-pub(super) use self::session::{Cell, Database, Dialect, Fault, Session, Token, Value};
-use super::{BufferError, Reader, Result, Writer};
+pub(super) use self::session::{
+    Session, SqlCell, SqlDatabase, SqlDialect, SqlError, SqlValue, TransactionId,
+};
+use super::{BufferError, ExperienceReader, ExperienceWriter, Result};
 
 /// How a buffer in an SQL database behaves.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Options {
+pub struct SqlOptions {
     /// The table of experiences; the names of the other tables begin with it. Lower-case letters,
     /// digits and `_`, 40 at most.
     pub table: String,
     /// What is read first.
-    pub order: Order,
+    pub order: ReadOrder,
     /// Whether rows that were read may be read again while a writer is open, the least read first.
     pub reuse: bool,
     /// How long connecting may take.
@@ -55,11 +57,11 @@ pub struct Options {
     pub max_bytes: Option<u64>,
 }
 
-impl Default for Options {
+impl Default for SqlOptions {
     fn default() -> Self {
         Self {
             table: "experience".into(),
-            order: Order::default(),
+            order: ReadOrder::default(),
             reuse: false,
             connect_timeout: Duration::from_secs(10),
             call_timeout: Duration::from_secs(60),
@@ -73,7 +75,7 @@ impl Default for Options {
 
 /// What is read first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Order {
+pub enum ReadOrder {
     /// The oldest. Without `reuse`, readers of different names each get everything. A position is
     /// the id of the last row that was given to this reader or passed over; after a seek, every
     /// later row comes again, in the same order.
@@ -88,28 +90,28 @@ pub enum Order {
 
 /// A database with our tables in it; writers and readers share it.
 #[derive(Debug)]
-pub(super) struct Store<D> {
+pub(super) struct SqlStore<D> {
     database: D,
-    options: Options,
+    options: SqlOptions,
     queries: Queries,
 }
 
-impl<D: Database> Store<D> {
+impl<D: SqlDatabase> SqlStore<D> {
     /// Connects once, to make the tables or to see that they are ours.
-    pub(super) fn open(database: D, options: Options) -> Result<Arc<Self>> {
+    pub(super) fn open(database: D, options: SqlOptions) -> Result<Arc<Self>> {
         schema::check_name(&options.table, database.name())?;
         let queries = Queries::new(&options, &database.dialect());
         let store = Arc::new(Self { database, options, queries });
-        schema::prepare(&mut Link::new(Arc::clone(&store)))?;
+        schema::prepare(&mut ReconnectingSession::new(Arc::clone(&store)))?;
         Ok(store)
     }
 
-    pub(super) fn writer(self: &Arc<Self>, name: &str) -> Result<Box<dyn Writer>> {
-        Ok(Box::new(writer::SqlWriter::open(Link::new(Arc::clone(self)), name)?))
+    pub(super) fn writer(self: &Arc<Self>, name: &str) -> Result<Box<dyn ExperienceWriter>> {
+        Ok(Box::new(writer::SqlWriter::open(ReconnectingSession::new(Arc::clone(self)), name)?))
     }
 
-    pub(super) fn reader(self: &Arc<Self>, name: &str) -> Result<Box<dyn Reader>> {
-        Ok(Box::new(reader::SqlReader::open(Link::new(Arc::clone(self)), name)?))
+    pub(super) fn reader(self: &Arc<Self>, name: &str) -> Result<Box<dyn ExperienceReader>> {
+        Ok(Box::new(reader::SqlReader::open(ReconnectingSession::new(Arc::clone(self)), name)?))
     }
 
     fn damaged(&self, message: String) -> BufferError {

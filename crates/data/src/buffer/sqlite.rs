@@ -12,8 +12,11 @@ use parking_lot::{Condvar, Mutex};
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Connection, ErrorCode, ToSql};
 
-use super::sql::{Cell, Database, Dialect, Fault, Options, Session, Store, Token, Value, signed};
-use super::{Buffer, BufferError, Reader, Result, Writer};
+use super::sql::{
+    Session, SqlCell, SqlDatabase, SqlDialect, SqlError, SqlOptions, SqlStore, SqlValue,
+    TransactionId, signed,
+};
+use super::{Buffer, BufferError, ExperienceReader, ExperienceWriter, Result};
 use crate::Sample;
 
 /// How large the write-ahead log grows before it is carried over into the file, in pages of 4 KiB.
@@ -21,21 +24,21 @@ use crate::Sample;
 const WAL_PAGES: u32 = 16_384;
 
 /// How long to wait for whoever changes the mode of the same file.
-const TURN: Duration = Duration::from_millis(2);
+const MODE_CHANGE_DELAY: Duration = Duration::from_millis(2);
 
 /// How many prepared statements a connection keeps; there are fewer.
 const STATEMENTS: usize = 32;
 
 /// A buffer in an SQLite file.
 #[derive(Clone, Debug)]
-pub struct Sqlite {
-    store: Arc<Store<File>>,
+pub struct SqliteBuffer {
+    store: Arc<SqlStore<SqliteFile>>,
 }
 
-impl Sqlite {
+impl SqliteBuffer {
     /// Opens a file, or makes it. The address is a path, or `sqlite:///` and a path, so that an
     /// absolute path has four slashes.
-    pub fn open(address: &str, options: Options) -> Result<Self> {
+    pub fn open(address: &str, options: SqlOptions) -> Result<Self> {
         let path = address.strip_prefix("sqlite:///").unwrap_or(address);
         let name = format!("sqlite:///{path}");
         if path.is_empty() || path.contains("://") || path == ":memory:" {
@@ -44,37 +47,37 @@ impl Sqlite {
                 message: "the address names no file; write `sqlite:///folder/file.db`".into(),
             });
         }
-        let file = File { path: path.into(), name, signal: Arc::default() };
-        Ok(Self { store: Store::open(file, options)? })
+        let file = SqliteFile { path: path.into(), name, signal: Arc::default() };
+        Ok(Self { store: SqlStore::open(file, options)? })
     }
 }
 
-impl Buffer for Sqlite {
-    fn writer(&self, name: &str) -> Result<Box<dyn Writer>> {
+impl Buffer for SqliteBuffer {
+    fn writer(&self, name: &str) -> Result<Box<dyn ExperienceWriter>> {
         self.store.writer(name)
     }
 
-    fn reader(&self, name: &str) -> Result<Box<dyn Reader>> {
+    fn reader(&self, name: &str) -> Result<Box<dyn ExperienceReader>> {
         self.store.reader(name)
     }
 }
 
 #[derive(Debug)]
-struct File {
+struct SqliteFile {
     path: PathBuf,
     name: String,
     signal: Arc<Signal>,
 }
 
-impl Database for File {
-    type Session = SqliteSession;
+impl SqlDatabase for SqliteFile {
+    type SqlSession = SqliteSession;
 
     fn name(&self) -> &str {
         &self.name
     }
 
-    fn dialect(&self) -> Dialect {
-        Dialect {
+    fn dialect(&self) -> SqlDialect {
+        SqlDialect {
             // AUTOINCREMENT: the id of a deleted row is not given out again.
             serial: "INTEGER PRIMARY KEY AUTOINCREMENT",
             time: "TEXT NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now'))",
@@ -88,7 +91,7 @@ impl Database for File {
         }
     }
 
-    fn connect(&self, options: &Options) -> Result<SqliteSession, Fault> {
+    fn connect(&self, options: &SqlOptions) -> Result<SqliteSession, SqlError> {
         let connection = self.prepare(options).map_err(|cause| self.fault(&cause))?;
         let insert = INSERT.replace("{experience}", &options.table);
         let (name, signal) = (self.name.clone(), Arc::clone(&self.signal));
@@ -98,8 +101,8 @@ impl Database for File {
     }
 }
 
-impl File {
-    fn prepare(&self, options: &Options) -> rusqlite::Result<Connection> {
+impl SqliteFile {
+    fn prepare(&self, options: &SqlOptions) -> rusqlite::Result<Connection> {
         let connection = Connection::open(&self.path)?;
         connection.busy_timeout(options.call_timeout)?;
         connection.set_prepared_statement_cache_capacity(STATEMENTS);
@@ -114,7 +117,7 @@ impl File {
         Ok(connection)
     }
 
-    fn fault(&self, cause: &rusqlite::Error) -> Fault {
+    fn fault(&self, cause: &rusqlite::Error) -> SqlError {
         let mut fault = fault(&self.name, cause);
         if let BufferError::Unavailable { message, .. } = &mut fault.error
             && let Some(folder) = self.path.parent()
@@ -138,7 +141,7 @@ fn use_wal(connection: &Connection, patience: Duration) -> rusqlite::Result<()> 
         if !changed.as_ref().is_err_and(busy) || Instant::now() >= until {
             return changed;
         }
-        thread::sleep(TURN);
+        thread::sleep(MODE_CHANGE_DELAY);
     }
 }
 
@@ -159,15 +162,15 @@ struct SqliteSession {
 }
 
 impl SqliteSession {
-    fn done<T>(&self, result: rusqlite::Result<T>) -> Result<T, Fault> {
+    fn done<T>(&self, result: rusqlite::Result<T>) -> Result<T, SqlError> {
         result.map_err(|cause| fault(&self.name, &cause))
     }
 
-    fn batch(&self, sql: &str) -> Result<(), Fault> {
+    fn batch(&self, sql: &str) -> Result<(), SqlError> {
         self.done(self.connection.execute_batch(sql))
     }
 
-    fn data_version(&self) -> Result<i64, Fault> {
+    fn data_version(&self) -> Result<i64, SqlError> {
         self.done(self.connection.pragma_query_value(None, "data_version", |row| row.get(0)))
     }
 }
@@ -177,12 +180,12 @@ impl Session for SqliteSession {
     /// knows.
     fn limit(&mut self, _: Instant) {}
 
-    fn begin(&mut self) -> Result<(), Fault> {
+    fn begin(&mut self) -> Result<(), SqlError> {
         self.announced = false;
         self.batch("BEGIN IMMEDIATE")
     }
 
-    fn commit(&mut self) -> Result<(), (Fault, Option<Token>)> {
+    fn commit(&mut self) -> Result<(), (SqlError, Option<TransactionId>)> {
         if let Err(mut fault) = self.batch("COMMIT") {
             fault.breaks |= self.rollback().is_err();
             return Err((fault, None));
@@ -193,21 +196,21 @@ impl Session for SqliteSession {
         Ok(())
     }
 
-    fn rollback(&mut self) -> Result<(), Fault> {
+    fn rollback(&mut self) -> Result<(), SqlError> {
         // Some faults, a full disk among them, may have rolled back already.
         if self.connection.is_autocommit() { Ok(()) } else { self.batch("ROLLBACK") }
     }
 
-    fn settled(&mut self, _: &Token) -> Result<bool, Fault> {
+    fn settled(&mut self, _: &TransactionId) -> Result<bool, SqlError> {
         unreachable!("a commit to a file is never without an answer")
     }
 
-    fn execute(&mut self, sql: &str, values: &[Value<'_>]) -> Result<usize, Fault> {
+    fn execute(&mut self, sql: &str, values: &[SqlValue<'_>]) -> Result<usize, SqlError> {
         let run = || self.connection.prepare_cached(&numbered(sql))?.execute(params(values));
         self.done(run())
     }
 
-    fn query(&mut self, sql: &str, values: &[Value<'_>]) -> Result<Vec<Vec<Cell>>, Fault> {
+    fn query(&mut self, sql: &str, values: &[SqlValue<'_>]) -> Result<Vec<Vec<SqlCell>>, SqlError> {
         let run = || {
             let mut statement = self.connection.prepare_cached(&numbered(sql))?;
             let columns = statement.column_count();
@@ -223,11 +226,11 @@ impl Session for SqliteSession {
     }
 
     /// A transaction is alone from its beginning.
-    fn lock(&mut self) -> Result<(), Fault> {
+    fn lock(&mut self) -> Result<(), SqlError> {
         Ok(())
     }
 
-    fn insert(&mut self, samples: &[Sample]) -> Result<usize, Fault> {
+    fn insert(&mut self, samples: &[Sample]) -> Result<usize, SqlError> {
         let run = || {
             let mut statement = self.connection.prepare_cached(&self.insert)?;
             let mut stored = 0;
@@ -248,19 +251,19 @@ impl Session for SqliteSession {
         self.done(run())
     }
 
-    fn announce(&mut self) -> Result<(), Fault> {
+    fn announce(&mut self) -> Result<(), SqlError> {
         self.announced = true;
         Ok(())
     }
 
-    fn mark(&mut self) -> Result<(), Fault> {
+    fn mark(&mut self) -> Result<(), SqlError> {
         self.seen = (self.signal.count(), self.data_version()?);
         Ok(())
     }
 
     /// Waits for this process's signal. SQLite has no event that crosses processes: of their
     /// changes, the file's own counter tells, and looking at it is all that can be done.
-    fn wait(&mut self, until: Instant) -> Result<(), Fault> {
+    fn wait(&mut self, until: Instant) -> Result<(), SqlError> {
         loop {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero()
@@ -298,7 +301,7 @@ impl Signal {
     }
 }
 
-impl ToSql for Value<'_> {
+impl ToSql for SqlValue<'_> {
     fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
         Ok(ToSqlOutput::Borrowed(match self {
             Self::Int(number) => ValueRef::Integer(*number),
@@ -307,7 +310,7 @@ impl ToSql for Value<'_> {
     }
 }
 
-fn params<'a>(values: &'a [Value<'a>]) -> impl rusqlite::Params + 'a {
+fn params<'a>(values: &'a [SqlValue<'a>]) -> impl rusqlite::Params + 'a {
     rusqlite::params_from_iter(values)
 }
 
@@ -316,17 +319,17 @@ fn numbered(sql: &str) -> String {
     sql.replace('$', "?")
 }
 
-fn cell(value: ValueRef<'_>) -> Cell {
+fn cell(value: ValueRef<'_>) -> SqlCell {
     match value {
-        ValueRef::Null => Cell::Null,
-        ValueRef::Integer(number) => Cell::Int(number),
-        ValueRef::Real(number) => Cell::Real(number),
-        ValueRef::Text(text) => Cell::Text(String::from_utf8_lossy(text).into_owned()),
-        ValueRef::Blob(bytes) => Cell::Bytes(bytes.to_vec()),
+        ValueRef::Null => SqlCell::Null,
+        ValueRef::Integer(number) => SqlCell::Int(number),
+        ValueRef::Real(number) => SqlCell::Real(number),
+        ValueRef::Text(text) => SqlCell::Text(String::from_utf8_lossy(text).into_owned()),
+        ValueRef::Blob(bytes) => SqlCell::Bytes(bytes.to_vec()),
     }
 }
 
-fn fault(name: &str, cause: &rusqlite::Error) -> Fault {
+fn fault(name: &str, cause: &rusqlite::Error) -> SqlError {
     let (storage, message) = (name.to_owned(), cause.to_string());
     match cause.sqlite_error_code() {
         Some(ErrorCode::DiskFull) => BufferError::Full { storage, message },
@@ -357,7 +360,7 @@ mod tests {
             let address = folder.path().join("new.db").display().to_string();
             thread::scope(|scope| {
                 for _ in 0..8 {
-                    scope.spawn(|| Sqlite::open(&address, Options::default()).unwrap());
+                    scope.spawn(|| SqliteBuffer::open(&address, SqlOptions::default()).unwrap());
                 }
             });
         }

@@ -5,13 +5,13 @@ use std::collections::{HashMap, VecDeque};
 use rollway_core::{BatchId, RunId, TaskId};
 
 use super::error::LedgerError;
-use super::record::State;
+use super::record::LedgerCounters;
 
 #[derive(Debug, Default)]
-pub(super) struct Book {
-    pub(super) state: State,
+pub(super) struct LiveRecords {
+    pub(super) state: LedgerCounters,
     /// The batches that have not ended, by life.
-    pub(super) active: HashMap<u64, Active>,
+    pub(super) active: HashMap<u64, ActiveBatch>,
     /// The lives whose results are kept, and the bytes of these; the oldest first.
     pub(super) results: VecDeque<(u64, u64)>,
     /// Bytes of all records that matter.
@@ -23,16 +23,16 @@ pub(super) struct Book {
 
 /// A batch that has not ended.
 #[derive(Debug)]
-pub(super) struct Active {
+pub(super) struct ActiveBatch {
     pub(super) batch: BatchId,
     /// Bytes of its records.
     pub(super) bytes: u64,
-    runs: Runs,
+    runs: EndedRuns,
 }
 
-impl Book {
-    pub(super) fn activate(&mut self, batch: BatchId, life: u64, bytes: u64, runs: Runs) {
-        self.active.insert(life, Active { batch, bytes, runs });
+impl LiveRecords {
+    pub(super) fn activate(&mut self, batch: BatchId, life: u64, bytes: u64, runs: EndedRuns) {
+        self.active.insert(life, ActiveBatch { batch, bytes, runs });
         self.live_bytes += bytes;
     }
 
@@ -57,7 +57,7 @@ impl Book {
     }
 }
 
-impl Active {
+impl ActiveBatch {
     /// Tells whether a run can end.
     pub(super) fn check(&self, task: TaskId, run: RunId) -> Result<(), LedgerError> {
         let batch = &self.batch;
@@ -77,13 +77,13 @@ impl Active {
 
 /// Which runs of a batch have ended: one bit each.
 #[derive(Debug)]
-pub(super) struct Runs {
+pub(super) struct EndedRuns {
     /// For every task the runs of all tasks before it; and the runs of all.
     before: Vec<u64>,
     ended: Vec<u64>,
 }
 
-impl Runs {
+impl EndedRuns {
     pub(super) fn new(repeat_times: impl Iterator<Item = u32>) -> Self {
         let mut before = vec![0];
         let mut all = 0;

@@ -44,9 +44,9 @@ pub(super) fn put_metrics(out: &mut Vec<u8>, metrics: &Metrics) {
 
 /// Reads a record from its beginning to its end.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Reader<'a>(pub(super) &'a [u8]);
+pub(super) struct EntryReader<'a>(pub(super) &'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> EntryReader<'a> {
     pub(super) fn bytes(&mut self, count: u64) -> Decoded<&'a [u8]> {
         let count = usize::try_from(count).map_err(|_| "a length beyond all bounds".to_owned())?;
         let (bytes, rest) = self.0.split_at_checked(count).ok_or("it ends too early")?;

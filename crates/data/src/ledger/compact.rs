@@ -12,8 +12,8 @@ use std::sync::atomic::Ordering;
 
 use super::error::LedgerError;
 use super::record;
-use super::{Inner, Ledger};
-use crate::log::{LogError, Part};
+use super::{Ledger, LedgerShared};
+use crate::log::{FramePart, LogError};
 
 /// Copies in memory before they are written.
 const UNSYNCED: u64 = 8 << 20;
@@ -27,7 +27,7 @@ impl Ledger {
     }
 
     /// Begins to compact if there is more to remove than to keep.
-    pub(super) fn compact_if_worth_it(&self, book: &mut super::Book) {
+    pub(super) fn compact_if_worth_it(&self, book: &mut super::LiveRecords) {
         // Whoever compacts may be holding the segments while it waits for the disk.
         if book.compacting {
             return;
@@ -56,7 +56,7 @@ impl Ledger {
     }
 }
 
-impl Inner {
+impl LedgerShared {
     /// Compacts; whoever calls has set `compacting`.
     fn compact(&self) -> Result<(), LedgerError> {
         let done = self.copy_and_remove();
@@ -73,7 +73,7 @@ impl Inner {
             let until = self.log.end();
             let mut state = Vec::new();
             record::put_state(&mut state, book.state);
-            self.log.append(&[Part::Copy(&state)])?;
+            self.log.append(&[FramePart::Copy(&state)])?;
             until
         };
         self.log.sync()?;
@@ -109,7 +109,7 @@ impl Inner {
             if !matters {
                 return Ok(());
             }
-            self.log.append(&[Part::Copy(bytes)])?;
+            self.log.append(&[FramePart::Copy(bytes)])?;
         }
         if self.log.unsynced_bytes() > UNSYNCED {
             self.log.sync()?;

@@ -5,16 +5,16 @@ use std::sync::Arc;
 use bytes::Bytes;
 use rollway_core::metrics::Metrics;
 use rollway_core::{
-    BatchId, BatchKey, BatchKind, BatchResult, CancelReason, FailureKind, RunId, TaskId,
+    BatchId, BatchKey, BatchResult, BatchType, CancelReason, FailureKind, RunId, TaskId,
 };
 
-use super::codec::{Decoded, Reader, put, put_metrics, put_option, put_text};
+use super::codec::{Decoded, EntryReader, put, put_metrics, put_option, put_text};
 use super::result::{put_id, put_kind, put_result, read_id, read_kind, read_result};
-use crate::log::Part;
+use crate::log::FramePart;
 
 /// One fact to be remembered.
 #[derive(Clone, Copy, Debug)]
-pub enum Record<'a> {
+pub enum LedgerEntry<'a> {
     /// A batch was submitted. Its id is not that of a batch that has not ended.
     Submitted {
         /// Its key, never used before.
@@ -22,11 +22,11 @@ pub enum Record<'a> {
         /// Its name.
         batch: &'a BatchId,
         /// Whether it is trained on.
-        kind: BatchKind,
+        kind: BatchType,
         /// How many of its tasks are enough.
         min_wait_num: Option<u32>,
         /// Its tasks; their places are their ids.
-        tasks: &'a [TaskRecord],
+        tasks: &'a [TaskEntry],
     },
     /// A run came to its end: it is not tried again.
     RunEnded {
@@ -37,14 +37,14 @@ pub enum Record<'a> {
         /// Which run.
         run: RunId,
         /// How.
-        end: &'a RunEnd,
+        end: &'a LedgerRunEnd,
     },
     /// Something else happened to a batch.
     Noted {
         /// To which batch.
         key: BatchKey,
         /// What.
-        note: &'a Note,
+        note: &'a BatchMark,
     },
     /// A batch was finalized or aborted.
     BatchEnded(&'a BatchResult),
@@ -54,7 +54,7 @@ pub enum Record<'a> {
 
 /// A task of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TaskRecord {
+pub struct TaskEntry {
     /// The name of its workflow.
     pub workflow: Arc<str>,
     /// Whatever tasks have in common, such as the workflow itself. Neighbours that share the bytes
@@ -68,7 +68,7 @@ pub struct TaskRecord {
 
 /// How a run ended.
 #[derive(Clone, Debug, PartialEq)]
-pub enum RunEnd {
+pub enum LedgerRunEnd {
     /// Well.
     Succeeded {
         /// Its experiences; none in eval.
@@ -90,7 +90,7 @@ pub enum RunEnd {
 /// What can happen to a batch as a whole before it ends, each once. `rollway_core::Record` tells
 /// more.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Note {
+pub enum BatchMark {
     /// Runs that had not ended were cancelled.
     Cut {
         /// Why.
@@ -112,7 +112,7 @@ pub(super) const NOTED: u8 = 5;
 
 /// What stands above all batches. The largest of every number that was ever written counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct State {
+pub(super) struct LedgerCounters {
     /// Of the model.
     pub(super) version: u64,
     /// How often the ledger was opened.
@@ -125,9 +125,9 @@ pub(super) struct State {
 pub(super) fn put_submitted<'a>(
     out: &mut Vec<u8>,
     life: u64,
-    (batch, kind, min_wait_num): (&BatchId, BatchKind, Option<u32>),
-    tasks: &'a [TaskRecord],
-) -> Vec<Part<'a>> {
+    (batch, kind, min_wait_num): (&BatchId, BatchType, Option<u32>),
+    tasks: &'a [TaskEntry],
+) -> Vec<FramePart<'a>> {
     out.push(SUBMITTED);
     put(out, life);
     put_id(out, batch);
@@ -145,12 +145,12 @@ pub(super) fn put_submitted<'a>(
             Some(common) if last.is_some_and(|last| same(last, common)) => put(out, 1),
             Some(common) => {
                 put(out, common.len() as u64 + 2);
-                parts.push(Part::Share(common));
+                parts.push(FramePart::Share(common));
                 last = Some(common);
             }
         }
         put(out, task.bytes.len() as u64);
-        parts.push(Part::Share(&task.bytes));
+        parts.push(FramePart::Share(&task.bytes));
     }
     parts
 }
@@ -164,39 +164,39 @@ pub(super) fn put_run_ended(
     out: &mut Vec<u8>,
     life: u64,
     (task, run): (TaskId, RunId),
-    end: &RunEnd,
+    end: &LedgerRunEnd,
 ) {
     out.push(RUN_ENDED);
     put(out, life);
     put(out, task.0.into());
     put(out, run.0.into());
     match end {
-        RunEnd::Succeeded { payload, metrics } => {
+        LedgerRunEnd::Succeeded { payload, metrics } => {
             out.push(u8::from(payload.is_some()));
             put_metrics(out, metrics);
         }
-        RunEnd::Failed { kind, message } => {
+        LedgerRunEnd::Failed { kind, message } => {
             out.push(2);
             put_text(out, kind.name());
             put_text(out, message);
         }
-        RunEnd::Cancelled(reason) => {
+        LedgerRunEnd::Cancelled(reason) => {
             out.push(3);
             put_text(out, reason.name());
         }
     }
 }
 
-pub(super) fn put_noted(out: &mut Vec<u8>, life: u64, note: &Note) {
+pub(super) fn put_noted(out: &mut Vec<u8>, life: u64, note: &BatchMark) {
     out.push(NOTED);
     put(out, life);
     match note {
-        Note::Cut { reason, keep } => {
+        BatchMark::Cut { reason, keep } => {
             out.push(u8::from(*keep));
             put_text(out, reason.name());
         }
-        Note::Offered => out.push(2),
-        Note::GivenUp(reason) => {
+        BatchMark::Offered => out.push(2),
+        BatchMark::GivenUp(reason) => {
             out.push(3);
             put_text(out, reason);
         }
@@ -210,58 +210,58 @@ pub(super) fn put_batch_ended(out: &mut Vec<u8>, life: u64, end: u64, result: &B
     put_result(out, result);
 }
 
-pub(super) fn put_state(out: &mut Vec<u8>, state: State) {
+pub(super) fn put_state(out: &mut Vec<u8>, state: LedgerCounters) {
     out.push(STATE);
     [state.version, state.epoch, state.ends].into_iter().for_each(|number| put(out, number));
 }
 
 /// A record as it is read.
 #[derive(Debug)]
-pub(super) enum Read {
+pub(super) enum DecodedEntry {
     Submitted {
         life: u64,
         batch: BatchId,
-        kind: BatchKind,
+        kind: BatchType,
         min_wait_num: Option<u32>,
-        tasks: Vec<TaskRecord>,
+        tasks: Vec<TaskEntry>,
     },
     RunEnded {
         life: u64,
         task: TaskId,
         run: RunId,
-        end: RunEnd,
+        end: LedgerRunEnd,
     },
     Noted {
         life: u64,
-        note: Note,
+        note: BatchMark,
     },
     BatchEnded {
         life: u64,
         end: u64,
         result: Arc<BatchResult>,
     },
-    State(State),
+    State(LedgerCounters),
 }
 
 /// Reads the kind of a record and the number behind it, which is a life but for [`STATE`].
 pub(super) fn peek(bytes: &[u8]) -> Decoded<(u8, u64)> {
-    let mut reader = Reader(bytes);
+    let mut reader = EntryReader(bytes);
     Ok((reader.bytes(1)?[0], reader.number()?))
 }
 
-pub(super) fn read(bytes: &[u8]) -> Decoded<Read> {
-    let mut reader = Reader(bytes);
+pub(super) fn read(bytes: &[u8]) -> Decoded<DecodedEntry> {
+    let mut reader = EntryReader(bytes);
     let kind = reader.bytes(1)?[0];
     let record = match kind {
         SUBMITTED => read_submitted(&mut reader)?,
         RUN_ENDED => read_run_ended(&mut reader)?,
-        BATCH_ENDED => Read::BatchEnded {
+        BATCH_ENDED => DecodedEntry::BatchEnded {
             life: reader.number()?,
             end: reader.number()?,
             result: Arc::new(read_result(&mut reader)?),
         },
         NOTED => read_noted(&mut reader)?,
-        STATE => Read::State(State {
+        STATE => DecodedEntry::State(LedgerCounters {
             version: reader.number()?,
             epoch: reader.number()?,
             ends: reader.number()?,
@@ -272,11 +272,11 @@ pub(super) fn read(bytes: &[u8]) -> Decoded<Read> {
     Ok(record)
 }
 
-fn read_submitted(reader: &mut Reader<'_>) -> Decoded<Read> {
+fn read_submitted(reader: &mut EntryReader<'_>) -> Decoded<DecodedEntry> {
     let life = reader.number()?;
     let batch = read_id(reader)?;
     let kind = read_kind(reader)?;
-    let min_wait_num = reader.option(Reader::small)?;
+    let min_wait_num = reader.option(EntryReader::small)?;
     let heads = reader.list(|reader| {
         Ok((reader.shared_text()?, reader.small()?, reader.number()?, reader.number()?))
     })?;
@@ -291,40 +291,40 @@ fn read_submitted(reader: &mut Reader<'_>) -> Decoded<Read> {
             _ => Some(last.clone().ok_or("a task that has something in common with no other")?),
         };
         let bytes = Bytes::copy_from_slice(reader.bytes(length)?);
-        tasks.push(TaskRecord { workflow, common, repeat_times, bytes });
+        tasks.push(TaskEntry { workflow, common, repeat_times, bytes });
     }
-    Ok(Read::Submitted { life, batch, kind, min_wait_num, tasks })
+    Ok(DecodedEntry::Submitted { life, batch, kind, min_wait_num, tasks })
 }
 
-fn read_noted(reader: &mut Reader<'_>) -> Decoded<Read> {
+fn read_noted(reader: &mut EntryReader<'_>) -> Decoded<DecodedEntry> {
     let life = reader.number()?;
     let note = match reader.number()? {
         keep @ 0..=1 => {
             let reason = reader.name(CancelReason::ALL, CancelReason::name)?;
-            Note::Cut { reason, keep: keep == 1 }
+            BatchMark::Cut { reason, keep: keep == 1 }
         }
-        2 => Note::Offered,
-        3 => Note::GivenUp(reader.shared_text()?),
+        2 => BatchMark::Offered,
+        3 => BatchMark::GivenUp(reader.shared_text()?),
         other => return Err(format!("the unknown note {other}")),
     };
-    Ok(Read::Noted { life, note })
+    Ok(DecodedEntry::Noted { life, note })
 }
 
-fn read_run_ended(reader: &mut Reader<'_>) -> Decoded<Read> {
+fn read_run_ended(reader: &mut EntryReader<'_>) -> Decoded<DecodedEntry> {
     let life = reader.number()?;
     let (task, run) = (TaskId(reader.small()?), RunId(reader.small()?));
     let end = match reader.number()? {
         how @ 0..=1 => {
             let metrics = reader.metrics()?;
             let payload = (how == 1).then(|| reader.bytes(reader.0.len() as u64)).transpose()?;
-            RunEnd::Succeeded { payload: payload.map(Bytes::copy_from_slice), metrics }
+            LedgerRunEnd::Succeeded { payload: payload.map(Bytes::copy_from_slice), metrics }
         }
-        2 => RunEnd::Failed {
+        2 => LedgerRunEnd::Failed {
             kind: reader.name(FailureKind::ALL, FailureKind::name)?,
             message: reader.shared_text()?,
         },
-        3 => RunEnd::Cancelled(reader.name(CancelReason::ALL, CancelReason::name)?),
+        3 => LedgerRunEnd::Cancelled(reader.name(CancelReason::ALL, CancelReason::name)?),
         other => return Err(format!("the unknown end of a run {other}")),
     };
-    Ok(Read::RunEnded { life, task, run, end })
+    Ok(DecodedEntry::RunEnded { life, task, run, end })
 }

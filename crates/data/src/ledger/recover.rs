@@ -8,15 +8,15 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rollway_core::{BatchId, BatchKey, BatchKind, BatchResult, RunId, TaskId};
+use rollway_core::{BatchId, BatchKey, BatchResult, BatchType, RunId, TaskId};
 
-use super::book::{Book, Runs};
-use super::record::{self, Note, Read, RunEnd, State, TaskRecord};
-use crate::log::{Position, Torn};
+use super::book::{EndedRuns, LiveRecords};
+use super::record::{self, BatchMark, DecodedEntry, LedgerCounters, LedgerRunEnd, TaskEntry};
+use crate::log::{LogPosition, TornTail};
 
 /// What survived.
 #[derive(Debug, Default)]
-pub struct Recovered {
+pub struct RecoveredLedger {
     /// The batches that have not ended, in the order of submission.
     pub batches: Vec<RecoveredBatch>,
     /// The results of the last batches that have, in the order of their ends.
@@ -26,7 +26,7 @@ pub struct Recovered {
     /// How often the ledger has been opened, this time included.
     pub epoch: u64,
     /// What a crash left behind and was cut off; nobody was ever told that it was safe.
-    pub torn: Option<Torn>,
+    pub torn: Option<TornTail>,
 }
 
 /// A batch that has not ended.
@@ -37,45 +37,45 @@ pub struct RecoveredBatch {
     /// Its key.
     pub key: BatchKey,
     /// Whether it is trained on.
-    pub kind: BatchKind,
+    pub kind: BatchType,
     /// How many of its tasks are enough.
     pub min_wait_num: Option<u32>,
     /// Its tasks; their places are their ids.
-    pub tasks: Vec<TaskRecord>,
+    pub tasks: Vec<TaskEntry>,
     /// The runs that have ended, by task and run. All others are to be done.
-    pub ended: Vec<(TaskId, RunId, RunEnd)>,
+    pub ended: Vec<(TaskId, RunId, LedgerRunEnd)>,
     /// What else happened to it, in the order in which it can have happened.
-    pub notes: Vec<Note>,
+    pub notes: Vec<BatchMark>,
 }
 
 /// The records of one life.
 #[derive(Debug, Default)]
-struct Life {
+struct BatchRecords {
     batch: Option<RecoveredBatch>,
-    runs: BTreeMap<(TaskId, RunId), RunEnd>,
+    runs: BTreeMap<(TaskId, RunId), LedgerRunEnd>,
     /// By the order in which they can happen.
-    notes: BTreeMap<u8, Note>,
+    notes: BTreeMap<u8, BatchMark>,
     bytes: u64,
 }
 
 /// Records on their way to what they mean.
 #[derive(Debug, Default)]
-pub(super) struct Recovery {
+pub(super) struct LedgerRecovery {
     results_kept: usize,
-    state: State,
-    lives: BTreeMap<u64, Life>,
+    state: LedgerCounters,
+    lives: BTreeMap<u64, BatchRecords>,
     results: BTreeMap<u64, (u64, u64, Arc<BatchResult>)>,
     /// The first record that makes no sense.
     pub(super) error: Option<(u64, String)>,
 }
 
-impl Recovery {
+impl LedgerRecovery {
     pub(super) fn new(results_kept: usize) -> Self {
         Self { results_kept, ..Self::default() }
     }
 
     /// Takes in a record.
-    pub(super) fn visit(&mut self, position: Position, bytes: &[u8]) {
+    pub(super) fn visit(&mut self, position: LogPosition, bytes: &[u8]) {
         if self.error.is_some() {
             return;
         }
@@ -85,9 +85,9 @@ impl Recovery {
         }
     }
 
-    fn take(&mut self, record: Read, bytes: u64) {
+    fn take(&mut self, record: DecodedEntry, bytes: u64) {
         match record {
-            Read::Submitted { life, batch, kind, min_wait_num, tasks } => {
+            DecodedEntry::Submitted { life, batch, kind, min_wait_num, tasks } => {
                 let entry = self.lives.entry(life).or_default();
                 if entry.batch.is_none() {
                     let (key, ended, notes) = (BatchKey(life), Vec::new(), Vec::new());
@@ -97,7 +97,7 @@ impl Recovery {
                     entry.bytes += bytes;
                 }
             }
-            Read::RunEnded { life, task, run, end } => {
+            DecodedEntry::RunEnded { life, task, run, end } => {
                 let entry = self.lives.entry(life).or_default();
                 if let std::collections::btree_map::Entry::Vacant(vacant) =
                     entry.runs.entry((task, run))
@@ -106,18 +106,18 @@ impl Recovery {
                     entry.bytes += bytes;
                 }
             }
-            Read::Noted { life, note } => {
+            DecodedEntry::Noted { life, note } => {
                 let entry = self.lives.entry(life).or_default();
                 let order = match note {
-                    Note::Cut { .. } => 0,
-                    Note::Offered => 1,
-                    Note::GivenUp(_) => 2,
+                    BatchMark::Cut { .. } => 0,
+                    BatchMark::Offered => 1,
+                    BatchMark::GivenUp(_) => 2,
                 };
                 if entry.notes.insert(order, note).is_none() {
                     entry.bytes += bytes;
                 }
             }
-            Read::BatchEnded { life, end, result } => {
+            DecodedEntry::BatchEnded { life, end, result } => {
                 self.state.ends = self.state.ends.max(end);
                 self.lives.remove(&life);
                 self.results.insert(end, (life, bytes, result));
@@ -125,7 +125,7 @@ impl Recovery {
                     self.results.pop_first();
                 }
             }
-            Read::State(state) => {
+            DecodedEntry::State(state) => {
                 self.state.version = self.state.version.max(state.version);
                 self.state.epoch = self.state.epoch.max(state.epoch);
                 self.state.ends = self.state.ends.max(state.ends);
@@ -134,10 +134,10 @@ impl Recovery {
     }
 
     /// Returns what the records mean, and the book to go on with; or what is wrong with them.
-    pub(super) fn finish(self) -> Result<(Recovered, Book), String> {
-        let mut book = Book { state: self.state, ..Book::default() };
-        let State { version, epoch, .. } = self.state;
-        let mut recovered = Recovered { version, epoch, ..Recovered::default() };
+    pub(super) fn finish(self) -> Result<(RecoveredLedger, LiveRecords), String> {
+        let mut book = LiveRecords { state: self.state, ..LiveRecords::default() };
+        let LedgerCounters { version, epoch, .. } = self.state;
+        let mut recovered = RecoveredLedger { version, epoch, ..RecoveredLedger::default() };
         for (_, (life, bytes, result)) in self.results {
             book.keep(life, bytes, self.results_kept);
             recovered.results.push((result.batch.clone(), result));
@@ -148,7 +148,7 @@ impl Recovery {
                     "something happened to batch {number}, and nobody submitted it"
                 ));
             };
-            let mut runs = Runs::new(batch.tasks.iter().map(|task| task.repeat_times));
+            let mut runs = EndedRuns::new(batch.tasks.iter().map(|task| task.repeat_times));
             for ((task, run), end) in life.runs {
                 if !runs.end(task, run) {
                     let name = &batch.batch;

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use rollway_core::{
-    BatchId, BatchKey, BatchKind, BatchResult, BatchState, ByCancel, ByDrop, ByFailure,
-    CancelReason, DropReason, Failure, FailureKind, RunId, RunTally, Status, TaskId, TaskTally,
+    BatchId, BatchKey, BatchResult, BatchState, BatchType, ByCancelReason, ByDropReason,
+    ByFailureKind, CancelReason, DropReason, FailedRun, FailureKind, RunId, RunTally, Status,
+    TaskId, TaskTally,
 };
 
-use super::codec::{Decoded, Reader, put, put_float, put_metrics, put_option, put_text};
+use super::codec::{Decoded, EntryReader, put, put_float, put_metrics, put_option, put_text};
 
 pub(super) fn put_id(out: &mut Vec<u8>, id: &BatchId) {
     match id {
@@ -23,7 +24,7 @@ pub(super) fn put_id(out: &mut Vec<u8>, id: &BatchId) {
     }
 }
 
-pub(super) fn read_id(reader: &mut Reader<'_>) -> Decoded<BatchId> {
+pub(super) fn read_id(reader: &mut EntryReader<'_>) -> Decoded<BatchId> {
     match reader.number()? {
         0 => {
             let number = reader.number()?;
@@ -34,17 +35,17 @@ pub(super) fn read_id(reader: &mut Reader<'_>) -> Decoded<BatchId> {
     }
 }
 
-pub(super) fn put_kind(out: &mut Vec<u8>, kind: BatchKind) {
+pub(super) fn put_kind(out: &mut Vec<u8>, kind: BatchType) {
     out.push(match kind {
-        BatchKind::Train => 0,
-        BatchKind::Eval => 1,
+        BatchType::Train => 0,
+        BatchType::Eval => 1,
     });
 }
 
-pub(super) fn read_kind(reader: &mut Reader<'_>) -> Decoded<BatchKind> {
+pub(super) fn read_kind(reader: &mut EntryReader<'_>) -> Decoded<BatchType> {
     match reader.number()? {
-        0 => Ok(BatchKind::Train),
-        1 => Ok(BatchKind::Eval),
+        0 => Ok(BatchType::Train),
+        1 => Ok(BatchType::Eval),
         other => Err(format!("the unknown kind of batch {other}")),
     }
 }
@@ -60,7 +61,7 @@ macro_rules! tables {
             }
         }
 
-        fn $read(reader: &mut Reader<'_>) -> Decoded<$table> {
+        fn $read(reader: &mut EntryReader<'_>) -> Decoded<$table> {
             let mut table = $table::default();
             for _ in 0..reader.count()? {
                 let name = reader.name($name::ALL, $name::name)?;
@@ -71,9 +72,9 @@ macro_rules! tables {
     )+};
 }
 tables!(
-    ByFailure of FailureKind: put_failures, read_failures;
-    ByCancel of CancelReason: put_cancels, read_cancels;
-    ByDrop of DropReason: put_drops, read_drops;
+    ByFailureKind of FailureKind: put_failures, read_failures;
+    ByCancelReason of CancelReason: put_cancels, read_cancels;
+    ByDropReason of DropReason: put_drops, read_drops;
 );
 
 fn put_status(out: &mut Vec<u8>, status: &Status) {
@@ -92,21 +93,21 @@ fn put_status(out: &mut Vec<u8>, status: &Status) {
     status.attempt_seconds.iter().for_each(|seconds| put_float(out, *seconds));
 }
 
-fn read_status(reader: &mut Reader<'_>) -> Decoded<Status> {
+fn read_status(reader: &mut EntryReader<'_>) -> Decoded<Status> {
     Ok(Status {
         completed_runs: reader.small()?,
         total_runs: reader.small()?,
         failed_runs: read_failures(reader)?,
         cancelled_runs: read_cancels(reader)?,
         first_error: reader.option(|reader| {
-            Ok(Failure {
+            Ok(FailedRun {
                 run: RunId(reader.small()?),
                 kind: reader.name(FailureKind::ALL, FailureKind::name)?,
                 message: reader.shared_text()?,
             })
         })?,
-        run_metrics: reader.list(Reader::metrics)?,
-        attempt_seconds: reader.list(Reader::float)?,
+        run_metrics: reader.list(EntryReader::metrics)?,
+        attempt_seconds: reader.list(EntryReader::float)?,
     })
 }
 
@@ -133,7 +134,7 @@ pub(super) fn put_result(out: &mut Vec<u8>, result: &BatchResult) {
     put_metrics(out, &result.sink_metrics);
 }
 
-pub(super) fn read_result(reader: &mut Reader<'_>) -> Decoded<BatchResult> {
+pub(super) fn read_result(reader: &mut EntryReader<'_>) -> Decoded<BatchResult> {
     Ok(BatchResult {
         batch: read_id(reader)?,
         key: BatchKey(reader.number()?),
@@ -143,7 +144,7 @@ pub(super) fn read_result(reader: &mut Reader<'_>) -> Decoded<BatchResult> {
             1 => BatchState::Aborted,
             other => return Err(format!("the unknown end of a batch {other}")),
         },
-        reason: reader.option(Reader::shared_text)?,
+        reason: reader.option(EntryReader::shared_text)?,
         tasks: TaskTally {
             ok: reader.number()?,
             partial: reader.number()?,

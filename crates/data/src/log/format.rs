@@ -101,12 +101,12 @@ impl Header<'_> {
 /// The first checksum tells a torn frame from a damaged one, since it vouches for the length, and
 /// makes a frame count only where it was written: a copy of it inside of a payload is no frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Head {
+pub(super) struct FrameHead {
     pub(super) length: u32,
     pub(super) sum: u32,
 }
 
-impl Head {
+impl FrameHead {
     pub(super) fn encode(self, offset: u64) -> [u8; HEAD as usize] {
         let mut out = [0; HEAD as usize];
         out[..4].copy_from_slice(&self.length.to_le_bytes());

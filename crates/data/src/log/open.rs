@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use super::error::LogError;
 use super::format::Header;
-use super::scan::{End, Scan};
-use super::{Options, Position, folder};
+use super::scan::{LogScan, ScanEnd};
+use super::{LogOptions, LogPosition, folder};
 
 /// One file of the log.
 #[derive(Clone, Copy, Debug)]
@@ -20,7 +20,7 @@ pub(super) struct Segment {
 
 /// What a crash left behind and opening cut off.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Torn {
+pub struct TornTail {
     /// The file that was cut.
     pub path: PathBuf,
     /// The length to which it was cut.
@@ -29,7 +29,7 @@ pub struct Torn {
     pub bytes: u64,
 }
 
-pub(super) struct Found {
+pub(super) struct FoundSegments {
     pub(super) segments: Vec<Segment>,
     /// The last segment, open for writing.
     pub(super) file: File,
@@ -37,14 +37,14 @@ pub(super) struct Found {
     pub(super) place: u64,
     /// Where the log ends.
     pub(super) end: u64,
-    pub(super) torn: Option<Torn>,
+    pub(super) torn: Option<TornTail>,
 }
 
 pub(super) fn open(
     dir: &Path,
-    options: &Options,
-    visit: &mut dyn FnMut(Position, &[u8]),
-) -> Result<Found, LogError> {
+    options: &LogOptions,
+    visit: &mut dyn FnMut(LogPosition, &[u8]),
+) -> Result<FoundSegments, LogError> {
     let numbers = folder::list(dir)?;
     let mut segments = Vec::with_capacity(numbers.len());
     for number in numbers {
@@ -54,40 +54,40 @@ pub(super) fn open(
         let first = Segment { number: 1, base: 0 };
         let (file, place) = create(dir, options, first)?;
         folder::set_start(dir, 1)?;
-        return Ok(Found { segments: vec![first], file, place, end: 0, torn: None });
+        return Ok(FoundSegments { segments: vec![first], file, place, end: 0, torn: None });
     };
     let header = header_bytes(options);
     for pair in segments.windows(2) {
         let (path, until) = (folder::segment(dir, pair[0].number), pair[1].base);
-        let mut scan = Scan::new(&path, header, pair[0].base)?;
+        let mut scan = LogScan::new(&path, header, pair[0].base)?;
         // What stands behind the beginning of the next segment was given up when writing failed.
-        if scan.run(until, visit)? != End::Whole || scan.offset() != until {
+        if scan.run(until, visit)? != ScanEnd::Whole || scan.offset() != until {
             let found = "the frames up to the next segment are not there";
             return Err(LogError::damaged(&path, scan.place(), found));
         }
     }
     let path = folder::segment(dir, last.number);
-    let mut scan = Scan::new(&path, header, last.base)?;
+    let mut scan = LogScan::new(&path, header, last.base)?;
     let whole = scan.run(u64::MAX, visit)?;
     let file = OpenOptions::new().write(true).open(&path).map_err(LogError::io("open", &path))?;
     let mut torn = None;
-    if whole == End::Torn {
+    if whole == ScanEnd::Torn {
         file.set_len(scan.place()).map_err(LogError::io("cut", &path))?;
-        torn = Some(Torn { path: path.clone(), at: scan.place(), bytes: scan.left() });
+        torn = Some(TornTail { path: path.clone(), at: scan.place(), bytes: scan.left() });
     }
     // What was read may only be in memory, if the last process died before it had synced.
     file.sync_all().map_err(LogError::io("sync", &path))?;
     if segments.len() == 1 && last.number == 1 {
         folder::set_start(dir, 1)?;
     }
-    Ok(Found { file, place: scan.place(), end: scan.offset(), segments, torn })
+    Ok(FoundSegments { file, place: scan.place(), end: scan.offset(), segments, torn })
 }
 
 /// Begins a segment, in the place of one of the same number if there is one. It appears with its
 /// header or not at all, and is durable before any frame is written to it.
 pub(super) fn create(
     dir: &Path,
-    options: &Options,
+    options: &LogOptions,
     segment: Segment,
 ) -> Result<(File, u64), LogError> {
     let (new, path) = (dir.join(folder::SEGMENT_NEW), folder::segment(dir, segment.number));
@@ -105,20 +105,21 @@ pub(super) fn create(
 }
 
 /// Returns how long the headers of this log are.
-pub(super) fn header_bytes(options: &Options) -> u64 {
+pub(super) fn header_bytes(options: &LogOptions) -> u64 {
     said(options, 0, 0).encode().len() as u64
 }
 
-const fn said(options: &Options, number: u64, base: u64) -> Header<'_> {
+const fn said(options: &LogOptions, number: u64, base: u64) -> Header<'_> {
     Header { kind: options.kind, identity: options.identity.as_str(), number, base }
 }
 
-fn header(dir: &Path, options: &Options, number: u64) -> Result<u64, LogError> {
+fn header(dir: &Path, options: &LogOptions, number: u64) -> Result<u64, LogError> {
     // As long as a header can be, so that another owner's is read to its end.
-    const LONGEST: u64 = 256 * 1024;
+    const MAX_FRAME_HEAD_BYTES: u64 = 256 * 1024;
     let path = folder::segment(dir, number);
     let mut bytes = Vec::new();
-    let read = File::open(&path).and_then(|file| file.take(LONGEST).read_to_end(&mut bytes));
+    let read =
+        File::open(&path).and_then(|file| file.take(MAX_FRAME_HEAD_BYTES).read_to_end(&mut bytes));
     read.map_err(LogError::io("read", &path))?;
     said(options, number, 0).check(&path, &bytes)
 }

@@ -4,13 +4,13 @@ use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::Path;
 
-use super::Position;
+use super::LogPosition;
 use super::error::LogError;
-use super::format::{FRAME, HEAD, Head};
+use super::format::{FRAME, FrameHead, HEAD};
 
 /// A segment on the way through.
 #[derive(Debug)]
-pub(super) struct Scan<'a> {
+pub(super) struct LogScan<'a> {
     path: &'a Path,
     file: BufReader<File>,
     /// Where the next frame stands in the log.
@@ -23,14 +23,14 @@ pub(super) struct Scan<'a> {
 
 /// Why a scan came to its end.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum ScanEnd {
     /// There is nothing more.
     Whole,
     /// A crash cut off the last write.
     Torn,
 }
 
-impl<'a> Scan<'a> {
+impl<'a> LogScan<'a> {
     /// Begins after the header of `header` bytes.
     pub(super) fn new(path: &'a Path, header: u64, base: u64) -> Result<Self, LogError> {
         let open = || {
@@ -64,21 +64,21 @@ impl<'a> Scan<'a> {
     pub(super) fn run(
         &mut self,
         until: u64,
-        visit: &mut dyn FnMut(Position, &[u8]),
-    ) -> Result<End, LogError> {
+        visit: &mut dyn FnMut(LogPosition, &[u8]),
+    ) -> Result<ScanEnd, LogError> {
         let mut bytes = Vec::new();
         while self.offset < until && self.left > 0 {
             let mut head = [0; HEAD as usize];
             if self.left < HEAD {
-                return Ok(End::Torn);
+                return Ok(ScanEnd::Torn);
             }
             self.fill(&mut head)?;
-            let Some(head) = Head::decode(&head, self.offset) else {
+            let Some(head) = FrameHead::decode(&head, self.offset) else {
                 return self.judge(&head, "the head of a frame is wrong");
             };
-            let position = Position { offset: self.offset, length: head.length };
+            let position = LogPosition { offset: self.offset, length: head.length };
             if self.left < FRAME + u64::from(head.length) {
-                return Ok(End::Torn);
+                return Ok(ScanEnd::Torn);
             }
             bytes.resize(head.length as usize + 1, 0);
             self.fill(&mut bytes)?;
@@ -90,7 +90,7 @@ impl<'a> Scan<'a> {
             self.offset = position.end();
             self.left -= FRAME + u64::from(head.length);
         }
-        Ok(End::Whole)
+        Ok(ScanEnd::Whole)
     }
 
     fn fill(&mut self, bytes: &mut [u8]) -> Result<(), LogError> {
@@ -101,7 +101,7 @@ impl<'a> Scan<'a> {
     /// crash. A crash leaves the beginning of what was written, at most with zeros in the place of
     /// the rest, where the file system had made room for it and not filled it. Everything else is
     /// damage, and so is anything that good frames follow.
-    fn judge(&mut self, read: &[u8], wrong: &str) -> Result<End, LogError> {
+    fn judge(&mut self, read: &[u8], wrong: &str) -> Result<ScanEnd, LogError> {
         let mut rest = read.to_vec();
         self.file.read_to_end(&mut rest).map_err(LogError::io("read", self.path))?;
         let later = (1..rest.len()).find(|at| good(&rest[*at..], self.offset + *at as u64));
@@ -110,14 +110,14 @@ impl<'a> Scan<'a> {
                 format!("{wrong}, and good ones follow from byte {}", { self.place() + at as u64 })
             }
             None if rest.last() != Some(&0) => wrong.into(),
-            None => return Ok(End::Torn),
+            None => return Ok(ScanEnd::Torn),
         };
         Err(LogError::damaged(self.path, self.place(), found))
     }
 }
 
 fn good(bytes: &[u8], offset: u64) -> bool {
-    let Some(head) = Head::decode(bytes, offset) else { return false };
+    let Some(head) = FrameHead::decode(bytes, offset) else { return false };
     let body = bytes[HEAD as usize..].get(..=head.length as usize);
     body.is_some_and(|body| head.fits(body))
 }

@@ -10,13 +10,13 @@ use bytes::Bytes;
 
 use super::error::LogError;
 use super::open::{self, Segment};
-use super::{Shared, Then, folder};
+use super::{DurableCallback, LogShared, folder};
 
 /// Bytes that are waiting are written without anybody asking once there are this many.
-pub(super) const EAGER: u64 = 1024 * 1024;
+pub(super) const FLUSH_BYTES: u64 = 1024 * 1024;
 
 /// Buffers up to this size are used again.
-const SPARE: usize = 4 * 1024 * 1024;
+const MAX_REUSED_BYTES: usize = 4 * 1024 * 1024;
 
 /// What is to be written, in order.
 #[derive(Debug)]
@@ -39,8 +39,8 @@ impl Chunk {
     }
 }
 
-pub(super) struct Writer {
-    shared: Arc<Shared>,
+pub(super) struct LogWriter {
+    shared: Arc<LogShared>,
     segment: Segment,
     file: File,
     /// The length of the durable part of the file.
@@ -53,8 +53,8 @@ pub(super) struct Writer {
     stale: bool,
 }
 
-impl Writer {
-    pub(super) fn new(shared: Arc<Shared>, segment: Segment, file: File, place: u64) -> Self {
+impl LogWriter {
+    pub(super) fn new(shared: Arc<LogShared>, segment: Segment, file: File, place: u64) -> Self {
         let durable = shared.pending().durable;
         Self { shared, segment, file, place, durable, backlog: VecDeque::new(), stale: true }
             .positioned()
@@ -87,12 +87,12 @@ impl Writer {
     }
 
     /// Waits for something to do.
-    fn take(&mut self) -> (Vec<Then>, bool) {
+    fn take(&mut self) -> (Vec<DurableCallback>, bool) {
         let mut pending = self.shared.pending();
         // While writing fails, only somebody who wants to know is a reason to try again.
         while !pending.closing
             && pending.waiters.is_empty()
-            && (pending.failing || pending.waiting < EAGER)
+            && (pending.failing || pending.waiting < FLUSH_BYTES)
         {
             self.shared.wait(&mut pending);
         }
@@ -124,7 +124,7 @@ impl Writer {
             self.place += bytes;
             self.durable += bytes;
             let spare = self.backlog.drain(..count).filter_map(|chunk| match chunk {
-                Chunk::Copied(bytes) if bytes.capacity() <= SPARE => Some(bytes),
+                Chunk::Copied(bytes) if bytes.capacity() <= MAX_REUSED_BYTES => Some(bytes),
                 Chunk::Copied(_) | Chunk::Shared(_) | Chunk::Rotate => None,
             });
             let spare = spare.max_by_key(Vec::capacity);

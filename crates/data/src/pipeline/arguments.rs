@@ -18,14 +18,14 @@ pub struct ArgumentError {
 
 /// Arguments that are read one by one; what is left at the end is an error.
 #[derive(Debug)]
-pub struct Arguments {
+pub struct OperatorArguments {
     operator: String,
     path: String,
     entries: Map<String, Value>,
     known: Vec<&'static str>,
 }
 
-impl Arguments {
+impl OperatorArguments {
     /// Begins to read the arguments of an operator: an object, or `null` for none.
     pub fn new(operator: &str, value: &Value) -> Result<Self, ArgumentError> {
         Self::at(operator, String::new(), value)
@@ -154,9 +154,9 @@ impl Arguments {
 
 /// Writes a value for a message, cut where it gets long.
 fn short(value: &Value) -> String {
-    const CHARS_MAX: usize = 60;
+    const MAX_CHARS: usize = 60;
     let text = value.to_string();
-    match text.char_indices().nth(CHARS_MAX) {
+    match text.char_indices().nth(MAX_CHARS) {
         None => text,
         Some((end, _)) => format!("{}…", &text[..end]),
     }

@@ -22,7 +22,7 @@ pub trait Operator: Send {
     }
 
     /// Does its work. After an error the same experiences come again, as they were.
-    fn process(&mut self, experiences: Vec<Experience>) -> Result<Outcome, OperatorError>;
+    fn process(&mut self, experiences: Vec<Experience>) -> Result<OperatorOutput, OperatorError>;
 
     /// Lets go of what `prepare` took. No experiences come after it.
     fn close(&mut self) {}
@@ -30,7 +30,7 @@ pub trait Operator: Send {
 
 /// What an operator made of experiences.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Outcome {
+pub struct OperatorOutput {
     /// What goes on to the next operator; every id at most once.
     pub experiences: Vec<Experience>,
     /// Numbers for the monitor, under names without a prefix.
@@ -42,7 +42,7 @@ pub struct Outcome {
     pub selector: PassRates,
 }
 
-impl Outcome {
+impl OperatorOutput {
     /// The reason of experiences that an operator left out without a word.
     pub const UNEXPLAINED: &'static str = "unexplained";
 

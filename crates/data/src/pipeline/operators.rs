@@ -19,7 +19,7 @@ pub use self::grpo::{Grpo, StdLevel};
 pub use self::invalid_reward_filter::InvalidRewardFilter;
 pub use self::pass_rate_calculator::PassRateCalculator;
 pub use self::reward_filter::RewardFilter;
-pub use self::reward_shaping_mapper::{RewardShapingMapper, Rule, Shaping};
+pub use self::reward_shaping_mapper::{RewardShapingMapper, Shaping, ShapingRule};
 pub use self::reward_std_filter::RewardStdFilter;
 use super::{ArgumentError, Operator};
 
@@ -68,14 +68,14 @@ fn groups(experiences: &[Experience]) -> Vec<Vec<usize>> {
 
 /// Mean and standard deviation of rewards.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Spread {
+struct RewardSpread {
     count: usize,
     mean: f64,
     /// Over n, as NumPy has it.
     std: f64,
 }
 
-impl Spread {
+impl RewardSpread {
     /// Equal rewards have exactly their mean and no deviation. Summing them would give a little
     /// more or less, and a threshold of 0 would not catch them.
     fn of(rewards: &[f64]) -> Self {

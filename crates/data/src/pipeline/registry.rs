@@ -9,17 +9,17 @@ use super::{ArgumentError, Operator, operators};
 use rollway_base::suggest::nearest;
 
 /// Makes an operator of its arguments.
-pub type Constructor =
+pub type OperatorConstructor =
     Box<dyn Fn(&Value) -> Result<Box<dyn Operator>, ArgumentError> + Send + Sync>;
 
 /// The operators that a configuration can name.
-pub struct Registry {
-    constructors: BTreeMap<String, Constructor>,
+pub struct OperatorRegistry {
+    constructors: BTreeMap<String, OperatorConstructor>,
 }
 
 /// Why there is no operator of a name, or no further one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RegistryError {
+pub enum OperatorRegistryError {
     /// Nobody registered the name.
     #[error("unknown operator `{name}`; {remedy}")]
     Unknown {
@@ -36,30 +36,34 @@ pub enum RegistryError {
     Taken(String),
 }
 
-impl Registry {
+impl OperatorRegistry {
     /// Returns the operators that come with the pipeline.
     pub fn built_in() -> Self {
         let constructors = operators::BUILT_IN.into_iter().map(|(name, construct)| {
-            let constructor: Constructor = Box::new(construct);
+            let constructor: OperatorConstructor = Box::new(construct);
             (name.to_owned(), constructor)
         });
         Self { constructors: constructors.collect() }
     }
 
     /// Adds an operator.
-    pub fn register<F>(&mut self, name: &str, constructor: F) -> Result<(), RegistryError>
+    pub fn register<F>(&mut self, name: &str, constructor: F) -> Result<(), OperatorRegistryError>
     where
         F: Fn(&Value) -> Result<Box<dyn Operator>, ArgumentError> + Send + Sync + 'static,
     {
         if self.constructors.contains_key(name) {
-            return Err(RegistryError::Taken(name.to_owned()));
+            return Err(OperatorRegistryError::Taken(name.to_owned()));
         }
         self.constructors.insert(name.to_owned(), Box::new(constructor));
         Ok(())
     }
 
     /// Makes the operator of a name; `args` is an object, or `null` for none.
-    pub fn build(&self, name: &str, args: &Value) -> Result<Box<dyn Operator>, RegistryError> {
+    pub fn build(
+        &self,
+        name: &str,
+        args: &Value,
+    ) -> Result<Box<dyn Operator>, OperatorRegistryError> {
         let constructor = self.constructors.get(name).ok_or_else(|| self.unknown(name))?;
         Ok(constructor(args)?)
     }
@@ -69,22 +73,22 @@ impl Registry {
         self.constructors.keys().map(String::as_str)
     }
 
-    fn unknown(&self, name: &str) -> RegistryError {
+    fn unknown(&self, name: &str) -> OperatorRegistryError {
         let remedy = match nearest(name, self.names()) {
             Some(near) => format!("did you mean `{near}`?"),
             None => format!("there is {}", self.names().collect::<Vec<_>>().join(", ")),
         };
-        RegistryError::Unknown { name: name.to_owned(), remedy }
+        OperatorRegistryError::Unknown { name: name.to_owned(), remedy }
     }
 }
 
-impl Default for Registry {
+impl Default for OperatorRegistry {
     fn default() -> Self {
         Self::built_in()
     }
 }
 
-impl fmt::Debug for Registry {
+impl fmt::Debug for OperatorRegistry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.names()).finish()
     }

@@ -11,7 +11,7 @@ use rollway_experience::{ModelVersions, VersionRun};
 /// `submitted + added` is [`dropped_count`](Self::dropped_count) `+ stored + known`, and what of
 /// `displaced` is from this call.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Report {
+pub struct PipelineReport {
     /// Numbers for the monitor, named in full.
     pub metrics: Metrics,
     /// What the selectors of tasks should learn.
@@ -21,7 +21,7 @@ pub struct Report {
     /// Experiences that operators derived.
     pub added: usize,
     /// Experiences that did not get to the output, in the order of the pipeline.
-    pub dropped: Vec<Dropped>,
+    pub dropped: Vec<DroppedExperiences>,
     /// Experiences that are in the output now and were not before.
     pub stored: usize,
     /// Experiences that the output knew already.
@@ -30,7 +30,7 @@ pub struct Report {
     pub displaced: BTreeMap<&'static str, usize>,
 }
 
-impl Report {
+impl PipelineReport {
     /// Returns how many experiences did not get to the output.
     pub fn dropped_count(&self) -> usize {
         self.dropped.iter().map(|dropped| dropped.count).sum()
@@ -39,7 +39,7 @@ impl Report {
 
 /// Experiences that were dropped at one place for one reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Dropped {
+pub struct DroppedExperiences {
     /// The operator, as it is called in metrics, or `decode`.
     pub operator: String,
     /// Why.
@@ -74,13 +74,13 @@ pub(super) fn labels<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<String
 /// Collects metrics of a call. Nothing that was set is overwritten, and the pipeline's own names
 /// are always the pipeline's.
 #[derive(Default)]
-pub(super) struct Numbers {
+pub(super) struct MetricsBuilder {
     own: Metrics,
     /// In the order of the pipeline.
     operators: Vec<(String, f64)>,
 }
 
-impl Numbers {
+impl MetricsBuilder {
     /// Sets a count of the pipeline's own.
     pub(super) fn count(&mut self, name: &str, count: usize) {
         self.own.set(format!("{PREFIX}/{name}"), count as f64);
@@ -152,7 +152,7 @@ mod tests {
     fn names_get_one_prefix_and_are_never_taken_away() {
         let metrics: Metrics =
             [("x", 1.0), ("time/judge", 2.0), ("experience_pipeline/y", 3.0)].into_iter().collect();
-        let mut numbers = Numbers::default();
+        let mut numbers = MetricsBuilder::default();
         numbers.operator("a", "a", &metrics);
         numbers.operator("a#2", "a", &metrics);
         let taken = [("x", 4.0), ("experience_count", 5.0)];

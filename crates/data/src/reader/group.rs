@@ -11,27 +11,27 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use rollway_protocol::reader::proto::Hello;
 use tokio_util::sync::CancellationToken;
 
-use super::session::Core;
+use super::session::ReaderSession;
 use crate::buffer::{Buffer, BufferError, Result};
 
 /// How long a session waits for the connection that it takes the place of. That one notices at the
 /// next slice, if its buffer answers.
-const SUCCESSION: Duration = Duration::from_secs(30);
+const TAKEOVER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The sessions of one name.
 #[derive(Default)]
-pub(super) struct Group {
-    state: Mutex<State>,
+pub(super) struct ReaderGroup {
+    state: Mutex<GroupState>,
     bell: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct GroupState {
     /// Whether anybody has said, since the server began, where this name stands.
     sought: bool,
     /// Counts the seeks: what was given out before one is void after it.
     epoch: u64,
-    sessions: HashMap<String, Slot>,
+    sessions: HashMap<String, GroupSlot>,
     /// For reads that are not acknowledged, in order: whose, and where the buffer stood before.
     marks: BTreeMap<u64, (String, String)>,
     next_mark: u64,
@@ -42,43 +42,43 @@ struct State {
     tickets: u64,
 }
 
-enum Slot {
+enum GroupSlot {
     /// Somebody is connected.
     Live(CancellationToken),
     /// The connection is lost. It may come back until then; later others get what it held.
-    Lost(Box<Core>, Instant),
+    Lost(Box<ReaderSession>, Instant),
 }
 
 /// A turn at the buffer; nobody else of this name reads meanwhile.
-pub(super) struct Turn<'a> {
-    group: &'a Group,
+pub(super) struct GroupTurn<'a> {
+    group: &'a ReaderGroup,
 }
 
-impl Drop for Turn<'_> {
+impl Drop for GroupTurn<'_> {
     fn drop(&mut self) {
         self.group.lock().turn += 1;
         self.group.bell.notify_all();
     }
 }
 
-impl Group {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl ReaderGroup {
+    fn lock(&self) -> MutexGuard<'_, GroupState> {
         self.state.lock()
     }
 
-    fn wait(&self, state: &mut MutexGuard<'_, State>, until: Instant) {
+    fn wait(&self, state: &mut MutexGuard<'_, GroupState>, until: Instant) {
         self.bell.wait_until(state, until);
     }
 
     /// Waits for a turn. Turns are as short as a slice.
-    pub(super) fn turn(&self) -> Turn<'_> {
+    pub(super) fn turn(&self) -> GroupTurn<'_> {
         let mut state = self.lock();
         let ticket = state.tickets;
         state.tickets += 1;
         while state.turn != ticket {
             self.bell.wait(&mut state);
         }
-        Turn { group: self }
+        GroupTurn { group: self }
     }
 
     /// Takes a trainer in: with what it held, if it was here before, or where it stood, if it comes
@@ -89,23 +89,23 @@ impl Group {
         hello: &Hello,
         resume: Option<&str>,
         gone: &CancellationToken,
-    ) -> Result<Core> {
-        let until = Instant::now() + SUCCESSION;
+    ) -> Result<ReaderSession> {
+        let until = Instant::now() + TAKEOVER_TIMEOUT;
         let mut state = self.lock();
         loop {
             match state.sessions.remove(&hello.session) {
-                Some(Slot::Lost(core, _)) => {
-                    state.sessions.insert(hello.session.clone(), Slot::Live(gone.clone()));
+                Some(GroupSlot::Lost(core, _)) => {
+                    state.sessions.insert(hello.session.clone(), GroupSlot::Live(gone.clone()));
                     return Ok(*core);
                 }
-                Some(Slot::Live(other)) if Instant::now() < until => {
+                Some(GroupSlot::Live(other)) if Instant::now() < until => {
                     // Its connection is lost, and it has not noticed.
                     other.cancel();
-                    state.sessions.insert(hello.session.clone(), Slot::Live(other));
+                    state.sessions.insert(hello.session.clone(), GroupSlot::Live(other));
                     self.wait(&mut state, until);
                 }
-                Some(Slot::Live(other)) => {
-                    state.sessions.insert(hello.session.clone(), Slot::Live(other));
+                Some(GroupSlot::Live(other)) => {
+                    state.sessions.insert(hello.session.clone(), GroupSlot::Live(other));
                     return Err(BufferError::Unavailable {
                         storage: "the buffer".to_owned(),
                         message: "an earlier read of this session does not end".to_owned(),
@@ -114,7 +114,7 @@ impl Group {
                 None => break,
             }
         }
-        state.sessions.insert(hello.session.clone(), Slot::Live(gone.clone()));
+        state.sessions.insert(hello.session.clone(), GroupSlot::Live(gone.clone()));
         drop(state);
         let opened = self.open(buffer, hello, resume);
         if opened.is_err() {
@@ -123,7 +123,12 @@ impl Group {
         opened
     }
 
-    fn open(&self, buffer: &dyn Buffer, hello: &Hello, resume: Option<&str>) -> Result<Core> {
+    fn open(
+        &self,
+        buffer: &dyn Buffer,
+        hello: &Hello,
+        resume: Option<&str>,
+    ) -> Result<ReaderSession> {
         let _turn = self.turn();
         let mut reader = buffer.reader(&hello.name)?;
         // Where one of them stands is enough, see `position`: nothing is lost, and who comes later
@@ -136,11 +141,11 @@ impl Group {
         }
         let mut state = self.lock();
         state.position.get_or_insert_with(|| reader.position());
-        Ok(Core::new(hello.session.clone(), reader, state.epoch))
+        Ok(ReaderSession::new(hello.session.clone(), reader, state.epoch))
     }
 
     /// Lets a trainer go. What it held waits for it, or for others if it left for good.
-    pub(super) fn detach(&self, mut core: Core, grace: Duration) {
+    pub(super) fn detach(&self, mut core: ReaderSession, grace: Duration) {
         if core.holds_nothing() {
             let _turn = self.turn();
             core.settle();
@@ -153,7 +158,7 @@ impl Group {
             drop(state);
             drop(core);
         } else {
-            let slot = Slot::Lost(Box::new(core), Instant::now() + grace);
+            let slot = GroupSlot::Lost(Box::new(core), Instant::now() + grace);
             state.sessions.insert(session, slot);
             drop(state);
         }
@@ -161,15 +166,15 @@ impl Group {
     }
 
     /// Returns what somebody left behind who did not come back in time.
-    pub(super) fn adopt(&self, session: &str) -> Option<Core> {
+    pub(super) fn adopt(&self, session: &str) -> Option<ReaderSession> {
         let mut state = self.lock();
         let now = Instant::now();
-        let late = |(name, slot): (&String, &Slot)| match slot {
-            Slot::Lost(_, until) if *until <= now => Some(name.clone()),
+        let late = |(name, slot): (&String, &GroupSlot)| match slot {
+            GroupSlot::Lost(_, until) if *until <= now => Some(name.clone()),
             _ => None,
         };
         let name = state.sessions.iter().find_map(late)?;
-        let Some(Slot::Lost(core, _)) = state.sessions.remove(&name) else { return None };
+        let Some(GroupSlot::Lost(core, _)) = state.sessions.remove(&name) else { return None };
         for (whose, _) in state.marks.values_mut().filter(|(whose, _)| *whose == name) {
             session.clone_into(whose);
         }
@@ -181,8 +186,8 @@ impl Group {
     pub(super) fn await_orphans(&self, until: Instant) -> bool {
         let mut state = self.lock();
         let soonest = state.sessions.values().filter_map(|slot| match slot {
-            Slot::Lost(_, until) => Some(*until),
-            Slot::Live(_) => None,
+            GroupSlot::Lost(_, until) => Some(*until),
+            GroupSlot::Live(_) => None,
         });
         match soonest.min() {
             Some(soonest) => {
@@ -238,7 +243,7 @@ impl Group {
         state.epoch += 1;
         state.marks.clear();
         state.position = Some(position);
-        state.sessions.retain(|_, slot| matches!(slot, Slot::Live(_)));
+        state.sessions.retain(|_, slot| matches!(slot, GroupSlot::Live(_)));
         state.epoch
     }
 }

@@ -6,26 +6,28 @@ use std::sync::Arc;
 
 use rollway_base::{Address as Endpoint, Secret};
 
-use super::remote::{Patience, connect};
-use crate::buffer::{self, Address, AddressError, Buffer, BufferError, Reader, Result};
+use super::remote::{RetryTimeouts, connect};
+use crate::buffer::{
+    self, Buffer, BufferAddress, BufferAddressError, BufferError, ExperienceReader, Result,
+};
 
 /// The variable of the environment that holds the secret of a server.
 pub const SECRET: &str = "ROLLWAY_READER_SECRET";
 
 /// What can be read from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Target {
+pub enum ReaderTarget {
     /// A buffer that is opened here.
-    Local(Address),
+    Local(BufferAddress),
     /// `rollway://HOST:PORT` or `rollway+unix:PATH`: a buffer that a server offers.
     Remote(Endpoint),
 }
 
-impl FromStr for Target {
-    type Err = AddressError;
+impl FromStr for ReaderTarget {
+    type Err = BufferAddressError;
 
-    fn from_str(text: &str) -> std::result::Result<Self, AddressError> {
-        let incomplete = |what| AddressError::Incomplete(text.to_owned(), what);
+    fn from_str(text: &str) -> std::result::Result<Self, BufferAddressError> {
+        let incomplete = |what| BufferAddressError::Incomplete(text.to_owned(), what);
         if text.starts_with("rollway") && text.contains('?') {
             return Err(incomplete(
                 "secret that would stay secret; leave out `?…` and set ROLLWAY_READER_SECRET",
@@ -45,7 +47,7 @@ impl FromStr for Target {
     }
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for ReaderTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Local(address) => address.fmt(f),
@@ -56,15 +58,19 @@ impl fmt::Display for Target {
 }
 
 /// Opens a reader. A server needs its secret; nothing else does. Blocks.
-pub fn open(target: &Target, name: &str, secret: Option<Secret>) -> Result<Box<dyn Reader>> {
-    let Target::Local(address) = target else {
+pub fn open(
+    target: &ReaderTarget,
+    name: &str,
+    secret: Option<Secret>,
+) -> Result<Box<dyn ExperienceReader>> {
+    let ReaderTarget::Local(address) = target else {
         let Some(secret) = secret else {
             return Err(BufferError::Unsupported {
                 storage: target.to_string(),
                 message: format!("its secret is needed: give it, or set {SECRET}"),
             });
         };
-        let remote = connect(&target.to_string(), secret, name, Patience::default())?;
+        let remote = connect(&target.to_string(), secret, name, RetryTimeouts::default())?;
         return Ok(Box::new(remote));
     };
     storage(address)?.reader(name)
@@ -72,8 +78,8 @@ pub fn open(target: &Target, name: &str, secret: Option<Secret>) -> Result<Box<d
 
 /// Opens a buffer that others fill. A queue is in the process of its engine, and one that was made
 /// here would stay empty for ever.
-pub fn storage(address: &Address) -> Result<Arc<dyn Buffer>> {
-    if let Address::Queue(_) = address {
+pub fn storage(address: &BufferAddress) -> Result<Arc<dyn Buffer>> {
+    if let BufferAddress::Queue(_) = address {
         return Err(BufferError::Unsupported {
             storage: address.to_string(),
             message: "a queue is in the process of its engine; read it from the coordinator, or \
@@ -81,7 +87,7 @@ pub fn storage(address: &Address) -> Result<Arc<dyn Buffer>> {
                 .to_owned(),
         });
     }
-    buffer::open(address, &buffer::Options::default())
+    buffer::open(address, &buffer::BufferOptions::default())
 }
 
 #[cfg(test)]
@@ -91,15 +97,18 @@ mod tests {
     #[test]
     fn servers_and_buffers_have_addresses() {
         for text in ["rollway://10.0.0.1:7000", "rollway+unix:/run/x.sock"] {
-            let target: Target = text.parse().unwrap();
-            assert!(matches!(target, Target::Remote(_)));
+            let target: ReaderTarget = text.parse().unwrap();
+            assert!(matches!(target, ReaderTarget::Remote(_)));
             assert_eq!(target.to_string(), text);
         }
-        assert!(matches!("sqlite:///x.db".parse(), Ok(Target::Local(Address::Sqlite(_)))));
+        assert!(matches!(
+            "sqlite:///x.db".parse(),
+            Ok(ReaderTarget::Local(BufferAddress::Sqlite(_)))
+        ));
         for text in ["rollway://", "rollway://host", "rollway+unix:", "rollway://unix:/a"] {
-            assert!(text.parse::<Target>().is_err(), "{text}");
+            assert!(text.parse::<ReaderTarget>().is_err(), "{text}");
         }
-        let error = "rollway://h:1?secret=x".parse::<Target>().unwrap_err().to_string();
+        let error = "rollway://h:1?secret=x".parse::<ReaderTarget>().unwrap_err().to_string();
         assert!(error.contains("ROLLWAY_READER_SECRET"), "{error}");
     }
 }

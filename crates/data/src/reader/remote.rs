@@ -5,32 +5,32 @@ use std::time::{Duration, Instant};
 
 use rollway_base::{Address, Secret};
 use rollway_protocol::reader::proto::{self, buffer_message, trainer_message};
-use rollway_protocol::reader::{ConnectError, Link, Lost};
+use rollway_protocol::reader::{ReaderConnectError, ReaderDisconnected, ReaderLink};
 use tokio::runtime::Runtime;
 
-use super::open::Target;
+use super::open::ReaderTarget;
 use super::runtime;
 use crate::Sample;
-use crate::buffer::{Ask, BufferError, End, Reader, Result, Taken};
+use crate::buffer::{BufferError, ExperienceReader, ReadEnd, ReadRequest, ReadResult, Result};
 
 /// The largest message that is accepted: larger than any sample should be.
 const MESSAGE_BYTES: usize = 1 << 30;
 
 /// How long to wait before the first try to connect again; each further wait is twice as long.
-const FIRST_WAIT: Duration = Duration::from_millis(20);
+const RETRY_DELAY: Duration = Duration::from_millis(20);
 
 /// The longest wait between two tries.
-const LAST_WAIT: Duration = Duration::from_secs(1);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// So many connections may be lost one after the other as soon as something is asked.
-const LOSSES: u32 = 20;
+const MAX_LOST_CONNECTIONS: u32 = 20;
 
 /// How long leaving may take.
-const FAREWELL: Duration = Duration::from_secs(1);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long to try when nobody answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Patience {
+pub struct RetryTimeouts {
     /// How long one try to connect may take.
     pub connect_timeout: Duration,
     /// How long to go on trying, before [`connect`] or a read fails. A read that failed so may be
@@ -38,7 +38,7 @@ pub struct Patience {
     pub reconnect_timeout: Duration,
 }
 
-impl Default for Patience {
+impl Default for RetryTimeouts {
     fn default() -> Self {
         let seconds = Duration::from_secs;
         Self { connect_timeout: seconds(10), reconnect_timeout: seconds(60) }
@@ -51,16 +51,16 @@ impl Default for Patience {
 /// way comes again, what was acknowledged does not. Its calls block, and must not be made from a
 /// thread that runs asynchronous code.
 #[derive(Debug)]
-pub struct Remote {
+pub struct RemoteReader {
     url: String,
     address: Address,
     secret: Secret,
     name: String,
     session: String,
-    patience: Patience,
+    patience: RetryTimeouts,
     /// Always there, but in `drop`.
     runtime: Option<Runtime>,
-    link: Option<Link>,
+    link: Option<ReaderLink>,
     instance: String,
     position: String,
     /// The number of the last request.
@@ -70,11 +70,16 @@ pub struct Remote {
 }
 
 /// Connects to a buffer that is offered at `rollway://HOST:PORT` or `rollway+unix:PATH`.
-pub fn connect(url: &str, secret: Secret, name: &str, patience: Patience) -> Result<Remote> {
+pub fn connect(
+    url: &str,
+    secret: Secret,
+    name: &str,
+    patience: RetryTimeouts,
+) -> Result<RemoteReader> {
     let unsupported = |message: String| BufferError::Unsupported { storage: url.into(), message };
     let address = match url.parse() {
-        Ok(Target::Remote(address)) => address,
-        Ok(Target::Local(_)) => {
+        Ok(ReaderTarget::Remote(address)) => address,
+        Ok(ReaderTarget::Local(_)) => {
             return Err(unsupported("it is no address of a server; use `open`".to_owned()));
         }
         Err(error) => return Err(unsupported(error.to_string())),
@@ -85,7 +90,7 @@ pub fn connect(url: &str, secret: Secret, name: &str, patience: Patience) -> Res
     };
     // A thread of its own keeps the connection alive while the trainer trains.
     let runtime = runtime("rollway-reader-link", 1).map_err(failed)?;
-    let mut remote = Remote {
+    let mut remote = RemoteReader {
         url: url.to_owned(),
         address,
         secret,
@@ -103,7 +108,7 @@ pub fn connect(url: &str, secret: Secret, name: &str, patience: Patience) -> Res
     Ok(remote)
 }
 
-impl Remote {
+impl RemoteReader {
     fn block_on<T>(&self, future: impl Future<Output = T>) -> Result<T> {
         match &self.runtime {
             Some(runtime) => Ok(runtime.block_on(future)),
@@ -114,7 +119,7 @@ impl Remote {
     /// Connects, and tries again as long as it makes sense.
     fn reconnect(&mut self) -> Result<()> {
         let until = Instant::now() + self.patience.reconnect_timeout;
-        let mut wait = FIRST_WAIT;
+        let mut wait = RETRY_DELAY;
         loop {
             let hello = proto::Hello {
                 name: self.name.clone(),
@@ -125,7 +130,7 @@ impl Remote {
             };
             let timeout = self.patience.connect_timeout;
             let connecting =
-                Link::connect(&self.address, &self.secret, hello, timeout, MESSAGE_BYTES);
+                ReaderLink::connect(&self.address, &self.secret, hello, timeout, MESSAGE_BYTES);
             match self.block_on(connecting)? {
                 Ok((link, welcome)) => {
                     self.link = Some(link);
@@ -135,7 +140,7 @@ impl Remote {
                     }
                     return Ok(());
                 }
-                Err(ConnectError::Refused(refusal)) if refusal.code.is_final() => {
+                Err(ReaderConnectError::Refused(refusal)) if refusal.code.is_final() => {
                     return Err(BufferError::Unsupported {
                         storage: self.url.clone(),
                         message: format!("refused: {refusal}"),
@@ -150,14 +155,14 @@ impl Remote {
                 Err(error) => {
                     tracing::debug!(url = self.url, %error, "no connection to the buffer");
                     self.block_on(async { tokio::time::sleep(wait).await })?;
-                    wait = (2 * wait).min(LAST_WAIT);
+                    wait = (2 * wait).min(MAX_RETRY_DELAY);
                 }
             }
         }
     }
 
     /// Asks until there is an answer; `request` is called for every try.
-    fn ask(&mut self, request: impl Fn() -> trainer_message::Kind) -> Result<Answer> {
+    fn ask(&mut self, request: impl Fn() -> trainer_message::Kind) -> Result<ReaderReply> {
         let mut losses = 0;
         loop {
             let Some(mut link) = self.link.take() else {
@@ -174,53 +179,56 @@ impl Remote {
                     self.link = Some(link);
                     return answer.map_err(failed);
                 }
-                Err(Lost(words)) => words,
+                Err(ReaderDisconnected(words)) => words,
             };
             drop(link);
             tracing::debug!(url = self.url, words, "the connection was lost");
             // Who always takes the question and never answers does not get better by asking.
-            losses = if asked.elapsed() < LAST_WAIT { losses + 1 } else { 0 };
-            if losses > LOSSES {
+            losses = if asked.elapsed() < MAX_RETRY_DELAY { losses + 1 } else { 0 };
+            if losses > MAX_LOST_CONNECTIONS {
                 let message = format!("{losses} connections were lost at once, the last: {words}");
                 return Err(BufferError::Unavailable { storage: self.url.clone(), message });
             }
-            let wait = FIRST_WAIT * losses;
+            let wait = RETRY_DELAY * losses;
             self.block_on(async { tokio::time::sleep(wait).await })?;
         }
     }
 }
 
-struct Answer {
+struct ReaderReply {
     samples: Vec<Sample>,
     done: proto::Done,
 }
 
 /// Waits for a whole answer.
 async fn answer(
-    link: &mut Link,
+    link: &mut ReaderLink,
     number: u64,
-) -> std::result::Result<std::result::Result<Answer, proto::Failed>, Lost> {
+) -> std::result::Result<std::result::Result<ReaderReply, proto::Failed>, ReaderDisconnected> {
     let mut samples = Vec::new();
     loop {
         match link.recv().await? {
             buffer_message::Kind::Samples(message) => take_apart(message, &mut samples)?,
             buffer_message::Kind::Done(done) if done.number == number => {
-                return Ok(Ok(Answer { samples, done }));
+                return Ok(Ok(ReaderReply { samples, done }));
             }
             buffer_message::Kind::Failed(failed) if failed.number == number => {
                 return Ok(Err(failed));
             }
-            other => return Err(Lost(format!("this was not asked for: {other:?}"))),
+            other => return Err(ReaderDisconnected(format!("this was not asked for: {other:?}"))),
         }
     }
 }
 
-fn take_apart(message: proto::Samples, samples: &mut Vec<Sample>) -> std::result::Result<(), Lost> {
+fn take_apart(
+    message: proto::Samples,
+    samples: &mut Vec<Sample>,
+) -> std::result::Result<(), ReaderDisconnected> {
     let mut payloads = message.payloads;
     for head in message.samples {
         let bytes = usize::try_from(head.bytes).unwrap_or(usize::MAX);
         if bytes > payloads.len() {
-            return Err(Lost(format!("the payload of {} is cut short", head.id)));
+            return Err(ReaderDisconnected(format!("the payload of {} is cut short", head.id)));
         }
         samples.push(Sample {
             id: Arc::from(head.id),
@@ -245,13 +253,13 @@ fn failed(failed: proto::Failed) -> BufferError {
     }
 }
 
-impl Reader for Remote {
-    fn read(&mut self, ask: &Ask) -> Result<Taken> {
+impl ExperienceReader for RemoteReader {
+    fn read(&mut self, ask: &ReadRequest) -> Result<ReadResult> {
         // A read that got no answer is asked for again: the server may have taken samples for it.
         self.number += u64::from(self.answered);
         self.answered = false;
         let (number, start) = (self.number, Instant::now());
-        let Ask { count, timeout, min_model_version, keep } = *ask;
+        let ReadRequest { count, timeout, min_model_version, keep } = *ask;
         let request = || {
             let left = timeout.saturating_sub(start.elapsed());
             trainer_message::Kind::Read(proto::Read {
@@ -264,14 +272,14 @@ impl Reader for Remote {
         };
         let answer = self.ask(request);
         self.answered = !matches!(answer, Err(BufferError::Unavailable { .. }));
-        let Answer { samples, done } = answer?;
+        let ReaderReply { samples, done } = answer?;
         let end = match done.end() {
-            proto::End::Full => End::Full,
-            proto::End::Finished => End::Finished,
-            proto::End::TimedOut | proto::End::Unspecified => End::TimedOut,
+            proto::End::Full => ReadEnd::Full,
+            proto::End::Finished => ReadEnd::Finished,
+            proto::End::TimedOut | proto::End::Unspecified => ReadEnd::TimedOut,
         };
         self.position = done.position;
-        Ok(Taken { samples, stale: usize::try_from(done.stale).unwrap_or(usize::MAX), end })
+        Ok(ReadResult { samples, stale: usize::try_from(done.stale).unwrap_or(usize::MAX), end })
     }
 
     fn position(&self) -> String {
@@ -289,11 +297,11 @@ impl Reader for Remote {
     }
 }
 
-impl Drop for Remote {
+impl Drop for RemoteReader {
     fn drop(&mut self) {
         let (Some(runtime), link) = (self.runtime.take(), self.link.take()) else { return };
         if let Some(link) = link {
-            let leaving = async { tokio::time::timeout(FAREWELL, link.leave()).await };
+            let leaving = async { tokio::time::timeout(SHUTDOWN_TIMEOUT, link.leave()).await };
             let _ = runtime.block_on(leaving);
         }
         runtime.shutdown_background();

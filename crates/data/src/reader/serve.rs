@@ -9,16 +9,18 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 use rollway_base::{Address, Secret};
 use rollway_protocol::reader::proto::{self, buffer_message, trainer_message};
-use rollway_protocol::reader::{Arrival, Gone, Limits, Part, Replies, Server};
+use rollway_protocol::reader::{
+    ReaderConnection, ReaderLimits, ReaderListener, ReplySender, SamplePart, TrainerDisconnected,
+};
 use rollway_protocol::worker_server::BindError;
-use rollway_protocol::{Refusal, RefusalCode};
+use rollway_protocol::{ConnectRefusal, RefusalCode};
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 
-use super::group::Group;
+use super::group::ReaderGroup;
 use super::runtime;
-use super::session::Core;
-use crate::buffer::{Buffer, BufferError, End, Taken};
+use super::session::ReaderSession;
+use crate::buffer::{Buffer, BufferError, ReadEnd, ReadResult};
 
 /// Samples leave in messages of about so many bytes.
 const CHUNK: usize = 1 << 20;
@@ -27,18 +29,18 @@ const CHUNK: usize = 1 << 20;
 const SAMPLE: usize = (1 << 30) - CHUNK;
 
 /// How long connections have to end.
-const FAREWELL: Duration = Duration::from_secs(1);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How a buffer is offered.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct ReaderServerOptions {
     /// Where. A socket in the file system is for this user only; a TCP address other than the
     /// loopback is protected by nothing but the secret, which travels in the clear.
     pub address: Address,
     /// What a trainer has to know; one that nobody can guess if none.
     pub secret: Option<Secret>,
     /// How many may connect, and how much may be on its way to them.
-    pub limits: Limits,
+    pub limits: ReaderLimits,
     /// How long what a lost connection had not acknowledged waits for it to come back, before
     /// other readers of its name get it.
     pub grace: Duration,
@@ -50,12 +52,12 @@ pub struct Options {
     pub count: u64,
 }
 
-impl Default for Options {
+impl Default for ReaderServerOptions {
     fn default() -> Self {
         Self {
             address: Address::loopback(),
             secret: None,
-            limits: Limits::default(),
+            limits: ReaderLimits::default(),
             grace: Duration::from_secs(10),
             held_bytes: 1 << 30,
             names: 256,
@@ -66,7 +68,7 @@ impl Default for Options {
 
 /// Why a buffer is not offered.
 #[derive(Debug, thiserror::Error)]
-pub enum ServeError {
+pub enum ReaderServerError {
     /// The address cannot be used.
     #[error(transparent)]
     Bind(#[from] BindError),
@@ -77,25 +79,28 @@ pub enum ServeError {
 
 /// A buffer that is offered. Dropping it disconnects every trainer and waits until nobody reads.
 #[derive(Debug)]
-pub struct Served {
-    server: Option<Server>,
+pub struct ReaderServer {
+    server: Option<ReaderListener>,
     secret: Secret,
     address: Address,
     runtime: Option<Runtime>,
-    shared: Arc<Shared>,
+    shared: Arc<ReaderServerShared>,
 }
 
 /// Begins to offer a buffer. Blocks until the address is taken.
-pub fn serve(buffer: Arc<dyn Buffer>, options: Options) -> Result<Served, ServeError> {
+pub fn serve(
+    buffer: Arc<dyn Buffer>,
+    options: ReaderServerOptions,
+) -> Result<ReaderServer, ReaderServerError> {
     let secret = match &options.secret {
         Some(secret) => secret.clone(),
         None => Secret::random()?,
     };
     let runtime = runtime("rollway-reader-server", 2)?;
-    let bound = Server::bind(&options.address, secret.clone(), &options.limits);
+    let bound = ReaderListener::bind(&options.address, secret.clone(), &options.limits);
     let (server, mut arrivals) = runtime.block_on(bound)?;
     let address = server.address().clone();
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(ReaderServerShared {
         buffer,
         options,
         groups: Mutex::default(),
@@ -109,10 +114,10 @@ pub fn serve(buffer: Arc<dyn Buffer>, options: Options) -> Result<Served, ServeE
             taking.take(arrival);
         }
     });
-    Ok(Served { server: Some(server), secret, address, runtime: Some(runtime), shared })
+    Ok(ReaderServer { server: Some(server), secret, address, runtime: Some(runtime), shared })
 }
 
-impl Served {
+impl ReaderServer {
     /// Returns where trainers connect to: `rollway://HOST:PORT` or `rollway+unix:PATH`.
     pub fn url(&self) -> String {
         match &self.address {
@@ -133,11 +138,11 @@ impl Served {
 
     /// Returns how many were refused, by reason, without the zeros.
     pub fn refused(&self) -> Vec<(RefusalCode, u64)> {
-        self.server.as_ref().map(Server::refused).unwrap_or_default()
+        self.server.as_ref().map(ReaderListener::refused).unwrap_or_default()
     }
 }
 
-impl Drop for Served {
+impl Drop for ReaderServer {
     fn drop(&mut self) {
         self.shared.stop.cancel();
         self.server = None;
@@ -149,39 +154,39 @@ impl Drop for Served {
         if let Some(runtime) = self.runtime.take() {
             // In a thread of its own, because this one may run asynchronous code. When it is
             // done, nobody holds the buffer any more.
-            let ending = thread::spawn(move || runtime.shutdown_timeout(FAREWELL));
+            let ending = thread::spawn(move || runtime.shutdown_timeout(SHUTDOWN_TIMEOUT));
             let _ = ending.join();
         }
     }
 }
 
-struct Shared {
+struct ReaderServerShared {
     buffer: Arc<dyn Buffer>,
-    options: Options,
-    groups: Mutex<HashMap<String, Arc<Group>>>,
+    options: ReaderServerOptions,
+    groups: Mutex<HashMap<String, Arc<ReaderGroup>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     stop: CancellationToken,
     /// Tells this server from those before it.
     instance: String,
 }
 
-impl std::fmt::Debug for Shared {
+impl std::fmt::Debug for ReaderServerShared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Shared").field("options", &self.options).finish_non_exhaustive()
     }
 }
 
-impl Shared {
+impl ReaderServerShared {
     fn threads(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
         self.threads.lock()
     }
 
-    fn groups(&self) -> MutexGuard<'_, HashMap<String, Arc<Group>>> {
+    fn groups(&self) -> MutexGuard<'_, HashMap<String, Arc<ReaderGroup>>> {
         self.groups.lock()
     }
 
     /// Gives a trainer a thread: buffers block.
-    fn take(self: &Arc<Self>, arrival: Arrival) {
+    fn take(self: &Arc<Self>, arrival: ReaderConnection) {
         let mut threads = self.threads();
         threads.retain(|thread| !thread.is_finished());
         if self.stop.is_cancelled() {
@@ -195,30 +200,30 @@ impl Shared {
         }
     }
 
-    fn group(&self, name: &str) -> Result<Arc<Group>, Refusal> {
+    fn group(&self, name: &str) -> Result<Arc<ReaderGroup>, ConnectRefusal> {
         let mut groups = self.groups();
         if let Some(group) = groups.get(name) {
             return Ok(Arc::clone(group));
         }
         if groups.len() >= self.options.names {
             let words = format!("there are {} names of readers already", groups.len());
-            return Err(Refusal::new(RefusalCode::NotWanted, words));
+            return Err(ConnectRefusal::new(RefusalCode::NotWanted, words));
         }
         Ok(Arc::clone(groups.entry(name.to_owned()).or_default()))
     }
 
     /// Serves one trainer until it is gone.
-    fn attend(&self, arrival: Arrival) {
-        let Arrival { hello, mut requests, replies, gone } = arrival;
+    fn attend(&self, arrival: ReaderConnection) {
+        let ReaderConnection { hello, mut requests, replies, gone } = arrival;
         let taken_in = self.group(&hello.name).and_then(|group| {
             let known = hello.position.is_empty() || hello.instance == self.instance;
             let resume = (!known).then_some(hello.position.as_str());
             let core = group.attach(&*self.buffer, &hello, resume, &gone);
             let core = core.map_err(|error| match error {
                 BufferError::Unavailable { .. } => {
-                    Refusal::new(RefusalCode::Other, error.to_string())
+                    ConnectRefusal::new(RefusalCode::Other, error.to_string())
                 }
-                _ => Refusal::new(RefusalCode::NotWanted, error.to_string()),
+                _ => ConnectRefusal::new(RefusalCode::NotWanted, error.to_string()),
             })?;
             Ok((group, core))
         });
@@ -248,12 +253,12 @@ impl Shared {
 
     fn answer(
         &self,
-        group: &Group,
-        core: &mut Core,
+        group: &ReaderGroup,
+        core: &mut ReaderSession,
         request: &trainer_message::Kind,
-        replies: &Replies,
+        replies: &ReplySender,
         gone: &CancellationToken,
-    ) -> Result<(), Gone> {
+    ) -> Result<(), TrainerDisconnected> {
         let (number, done) = match request {
             trainer_message::Kind::Read(read) if read.count > self.options.count => {
                 let most = self.options.count;
@@ -267,11 +272,11 @@ impl Shared {
                 (read.number, taken)
             }
             trainer_message::Kind::Seek(seek) => {
-                let nothing = Taken { samples: Vec::new(), stale: 0, end: End::Full };
+                let nothing = ReadResult { samples: Vec::new(), stale: 0, end: ReadEnd::Full };
                 (seek.number, core.seek(group, &seek.position).map(|()| nothing))
             }
             trainer_message::Kind::Hello(_) | trainer_message::Kind::Goodbye(_) => {
-                return Err(Gone);
+                return Err(TrainerDisconnected);
             }
         };
         match done.and_then(deliverable) {
@@ -291,7 +296,7 @@ impl Shared {
 }
 
 /// Refuses what would not arrive.
-fn deliverable(taken: Taken) -> Result<Taken, BufferError> {
+fn deliverable(taken: ReadResult) -> Result<ReadResult, BufferError> {
     match taken.samples.iter().find(|sample| sample.payload.len() > SAMPLE) {
         None => Ok(taken),
         Some(sample) => Err(BufferError::Unsupported {
@@ -305,7 +310,7 @@ fn deliverable(taken: Taken) -> Result<Taken, BufferError> {
     }
 }
 
-fn send_samples(replies: &Replies, taken: Taken) -> Result<(), Gone> {
+fn send_samples(replies: &ReplySender, taken: ReadResult) -> Result<(), TrainerDisconnected> {
     let (mut parts, mut bytes) = (Vec::new(), 0);
     for sample in taken.samples {
         if !parts.is_empty() && bytes + sample.payload.len() > CHUNK {
@@ -319,16 +324,16 @@ fn send_samples(replies: &Replies, taken: Taken) -> Result<(), Gone> {
             reward: sample.reward,
             bytes: sample.payload.len() as u64,
         };
-        parts.push(Part { head, payload: sample.payload });
+        parts.push(SamplePart { head, payload: sample.payload });
     }
     if parts.is_empty() { Ok(()) } else { replies.samples(parts) }
 }
 
-fn end(end: End) -> proto::End {
+fn end(end: ReadEnd) -> proto::End {
     match end {
-        End::Full => proto::End::Full,
-        End::TimedOut => proto::End::TimedOut,
-        End::Finished => proto::End::Finished,
+        ReadEnd::Full => proto::End::Full,
+        ReadEnd::TimedOut => proto::End::TimedOut,
+        ReadEnd::Finished => proto::End::Finished,
     }
 }
 

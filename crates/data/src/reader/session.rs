@@ -5,17 +5,17 @@ use std::time::{Duration, Instant};
 
 use rollway_protocol::reader::proto;
 
-use super::group::Group;
-use super::patience::SLICE;
+use super::group::ReaderGroup;
+use super::patience::POLL_INTERVAL;
 use crate::Sample;
-use crate::buffer::{Ask, BufferError, End, Reader, Result, Taken};
+use crate::buffer::{BufferError, ExperienceReader, ReadEnd, ReadRequest, ReadResult, Result};
 
 /// What belongs to a session, and stays when its connection is lost.
-pub(super) struct Core {
+pub(super) struct ReaderSession {
     pub(super) session: String,
-    reader: Box<dyn Reader>,
+    reader: Box<dyn ExperienceReader>,
     /// Readers of others that left, whose samples are among the held.
-    inherited: Vec<Box<dyn Reader>>,
+    inherited: Vec<Box<dyn ExperienceReader>>,
     /// What is not acknowledged.
     held: VecDeque<Sample>,
     /// How many of the held were answers; the others are still to be given.
@@ -33,8 +33,8 @@ struct Last {
     stale: usize,
 }
 
-impl Core {
-    pub(super) fn new(session: String, reader: Box<dyn Reader>, epoch: u64) -> Self {
+impl ReaderSession {
+    pub(super) fn new(session: String, reader: Box<dyn ExperienceReader>, epoch: u64) -> Self {
         let (inherited, held) = (Vec::new(), VecDeque::new());
         Self { session, reader, inherited, held, given: 0, last: Last::default(), epoch }
     }
@@ -52,11 +52,11 @@ impl Core {
     /// Reads. The samples are the last of those held; the buffer is asked in slices.
     pub(super) fn read(
         &mut self,
-        group: &Group,
+        group: &ReaderGroup,
         read: &proto::Read,
         held_bytes_max: usize,
         gone: &dyn Fn() -> bool,
-    ) -> Result<Taken> {
+    ) -> Result<ReadResult> {
         self.notice_seek(group);
         if read.number == self.last.number {
             // The answer was lost on the way.
@@ -72,14 +72,14 @@ impl Core {
         let end = match end {
             Ok(end) => end,
             // What there is comes first; the error comes again with the next read.
-            Err(_) if !samples.is_empty() => End::TimedOut,
+            Err(_) if !samples.is_empty() => ReadEnd::TimedOut,
             Err(error) => return Err(error),
         };
-        Ok(Taken { samples, stale: self.last.stale, end })
+        Ok(ReadResult { samples, stale: self.last.stale, end })
     }
 
     /// Forgets what was taken back by somebody's seek.
-    fn notice_seek(&mut self, group: &Group) {
+    fn notice_seek(&mut self, group: &ReaderGroup) {
         let epoch = group.epoch();
         if self.epoch != epoch {
             self.epoch = epoch;
@@ -94,7 +94,7 @@ impl Core {
     }
 
     /// Acknowledges what was given. The own reader hears of it with its next read.
-    fn acknowledge(&mut self, group: &Group) -> Result<()> {
+    fn acknowledge(&mut self, group: &ReaderGroup) -> Result<()> {
         self.held.drain(..self.given);
         self.given = 0;
         if self.held.is_empty() {
@@ -110,24 +110,24 @@ impl Core {
 
     fn fill(
         &mut self,
-        group: &Group,
+        group: &ReaderGroup,
         read: &proto::Read,
         held_bytes_max: usize,
         gone: &dyn Fn() -> bool,
-    ) -> Result<End> {
+    ) -> Result<ReadEnd> {
         let count = usize::try_from(read.count).unwrap_or(usize::MAX);
         if count == 0 {
             if self.held.is_empty() {
                 let _turn = group.turn();
                 self.reader.read(&nothing())?;
             }
-            return Ok(End::Full);
+            return Ok(ReadEnd::Full);
         }
-        let until = Instant::now() + Duration::from_millis(read.timeout_ms).min(FAR);
+        let until = Instant::now() + Duration::from_millis(read.timeout_ms).min(UNLIMITED_WAIT);
         loop {
             let wanted = self.give(count, read.min_model_version);
             if wanted == 0 {
-                return Ok(End::Full);
+                return Ok(ReadEnd::Full);
             }
             if let Some(orphan) = group.adopt(&self.session) {
                 self.held.extend(orphan.held);
@@ -140,16 +140,18 @@ impl Core {
             let wanted = self.give(count, read.min_model_version);
             let late = Instant::now() >= until;
             match end {
-                _ if wanted == 0 => return Ok(End::Full),
+                _ if wanted == 0 => return Ok(ReadEnd::Full),
                 // Somebody may come back, or leave for good what it held.
-                End::Finished if !late && !gone() => {
-                    let slice = until.min(Instant::now() + SLICE);
+                ReadEnd::Finished if !late && !gone() => {
+                    let slice = until.min(Instant::now() + POLL_INTERVAL);
                     if !group.await_orphans(slice) {
-                        return Ok(End::Finished);
+                        return Ok(ReadEnd::Finished);
                     }
                 }
-                End::Finished if !group.await_orphans(Instant::now()) => return Ok(End::Finished),
-                _ if late || gone() => return Ok(End::TimedOut),
+                ReadEnd::Finished if !group.await_orphans(Instant::now()) => {
+                    return Ok(ReadEnd::Finished);
+                }
+                _ if late || gone() => return Ok(ReadEnd::TimedOut),
                 _ => {}
             }
         }
@@ -188,17 +190,18 @@ impl Core {
     /// Asks the buffer, for a slice of the time.
     fn read_slice(
         &mut self,
-        group: &Group,
+        group: &ReaderGroup,
         wanted: usize,
         until: Instant,
         min_model_version: u64,
-    ) -> Result<End> {
+    ) -> Result<ReadEnd> {
         let _turn = group.turn();
         group.mark(&self.session, || self.reader.position());
-        let timeout = until.saturating_duration_since(Instant::now()).min(SLICE);
+        let timeout = until.saturating_duration_since(Instant::now()).min(POLL_INTERVAL);
         // If nothing is held, everything was acknowledged.
         let keep = !self.held.is_empty();
-        let taken = self.reader.read(&Ask { count: wanted, timeout, min_model_version, keep });
+        let taken =
+            self.reader.read(&ReadRequest { count: wanted, timeout, min_model_version, keep });
         group.stand(self.reader.position());
         let taken = taken?;
         self.last.stale += taken.stale;
@@ -210,7 +213,7 @@ impl Core {
     }
 
     /// Goes to a position, for everybody of this name.
-    pub(super) fn seek(&mut self, group: &Group, position: &str) -> Result<()> {
+    pub(super) fn seek(&mut self, group: &ReaderGroup, position: &str) -> Result<()> {
         let _turn = group.turn();
         self.reader.seek(position)?;
         self.epoch = group.sought(self.reader.position());
@@ -220,9 +223,9 @@ impl Core {
 }
 
 /// Longer than anybody waits, and not too long for a clock.
-const FAR: Duration = Duration::from_hours(24 * 365);
+const UNLIMITED_WAIT: Duration = Duration::from_hours(24 * 365);
 
 /// Acknowledges, and takes nothing.
-fn nothing() -> Ask {
-    Ask { count: 0, timeout: Duration::ZERO, min_model_version: 0, keep: false }
+fn nothing() -> ReadRequest {
+    ReadRequest { count: 0, timeout: Duration::ZERO, min_model_version: 0, keep: false }
 }

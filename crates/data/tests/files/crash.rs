@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rollway_data::Lot;
+use rollway_data::WriteBatch;
 use rollway_data::buffer::BufferError;
 use rollway_testkit::child_test;
 
@@ -59,7 +59,8 @@ fn a_killed_writer_loses_nothing_and_doubles_nothing() {
     const KILLS: u32 = 10;
     for kind in Kind::BOTH {
         let folder = tempfile::tempdir().unwrap();
-        let lots = |end: usize| -> Vec<Lot> { (0..end).map(|at| lot(at, 20 + at * 100)).collect() };
+        let lots =
+            |end: usize| -> Vec<WriteBatch> { (0..end).map(|at| lot(at, 20 + at * 100)).collect() };
         let mut acknowledged = 0;
         for kill in 0..KILLS {
             let part = f64::from(kill) / f64::from(KILLS);
@@ -121,7 +122,8 @@ fn a_full_disk_is_an_error_after_which_it_goes_on() {
         let full = told.lines().find_map(|line| line.strip_prefix("full ")).map(number).unwrap();
         assert!(full > 0, "{told}");
 
-        let lots: Vec<Lot> = (0..=full).map(|number| lot(number, 20 + number * 8_000)).collect();
+        let lots: Vec<WriteBatch> =
+            (0..=full).map(|number| lot(number, 20 + number * 8_000)).collect();
         let buffer = kind.open(folder.path());
         let there = now(&mut *buffer.reader("r").unwrap(), usize::MAX).samples;
         assert_eq!(there.len(), samples(&lots[..full]).len(), "{kind:?}");

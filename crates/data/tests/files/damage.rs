@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use rollway_data::buffer::{Buffer, BufferError, End, JsonLines, Parquet};
+use rollway_data::buffer::{Buffer, BufferError, JsonlBuffer, ParquetBuffer, ReadEnd};
 
 use crate::support::{Kind, everything, lot, now, samples};
 
@@ -117,7 +117,7 @@ fn no_damage_to_a_foreign_parquet_file_is_more_than_an_error() {
     for damaged in cut.chain(flips) {
         fs::write(&file, damaged).unwrap();
         // A flipped bit may be in a value: then it is another value.
-        match Parquet::open(foreign.path()) {
+        match ParquetBuffer::open(foreign.path()) {
             Ok(_) => fs::remove_dir_all(foreign.path().join(".rollway")).unwrap(),
             Err(BufferError::Damaged { storage, .. }) => assert!(storage.ends_with("x.parquet")),
             Err(error) => panic!("another error: {error}"),
@@ -158,7 +158,7 @@ fn lines_that_are_missing_or_no_experiences_are_reported() {
 fn lines_are_plain_json_and_those_for_people_cannot_be_read_back() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("log.json");
-    let buffer = JsonLines::open_plain(&path).unwrap();
+    let buffer = JsonlBuffer::open_plain(&path).unwrap();
     let mut writer = buffer.writer("w").unwrap();
     writer.write(&lot(7, 2)).unwrap();
     writer.close().unwrap();
@@ -172,7 +172,7 @@ fn lines_are_plain_json_and_those_for_people_cannot_be_read_back() {
     let error = reader.read(&crate::support::ask(1, crate::support::LONG)).unwrap_err();
     assert!(matches!(error, BufferError::Unsupported { .. }), "{error}");
 
-    let whole = JsonLines::open(folder.path().join("whole.jsonl")).unwrap();
+    let whole = JsonlBuffer::open(folder.path().join("whole.jsonl")).unwrap();
     whole.writer("w").unwrap().write(&lot(7, 2)).unwrap();
     let text = fs::read_to_string(folder.path().join("whole.jsonl")).unwrap();
     for (line, mut expected) in text.lines().zip(expected) {
@@ -180,17 +180,17 @@ fn lines_are_plain_json_and_those_for_people_cannot_be_read_back() {
         expected["payload"] = line["payload"].clone();
         assert_eq!(line, expected);
     }
-    assert_eq!(now(&mut *whole.reader("r").unwrap(), 9).end, End::TimedOut);
+    assert_eq!(now(&mut *whole.reader("r").unwrap(), 9).end, ReadEnd::TimedOut);
 }
 
 #[test]
 fn other_paths_are_refused_with_a_remedy() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("lots.txt");
-    let message = JsonLines::open(&file).unwrap_err().to_string();
+    let message = JsonlBuffer::open(&file).unwrap_err().to_string();
     assert!(message.ends_with("has to end with .jsonl or .json"), "{message}");
     fs::write(&file, "").unwrap();
-    let message = Parquet::open(&file).unwrap_err().to_string();
+    let message = ParquetBuffer::open(&file).unwrap_err().to_string();
     assert!(message.ends_with("it is a file; give the folder in which it is"), "{message}");
 }
 

@@ -1,7 +1,7 @@
 //! What is written is read: in order, once, by those who wait for it.
 
-use rollway_data::Lot;
-use rollway_data::buffer::{Ask, BufferError, End, Written};
+use rollway_data::WriteBatch;
+use rollway_data::buffer::{BufferError, ReadEnd, ReadRequest, WriteResult};
 
 use crate::support::{Kind, LONG, ask, everything, lot, now, samples};
 
@@ -10,11 +10,14 @@ fn what_was_written_is_read_bit_for_bit_and_in_order() {
     for kind in Kind::BOTH {
         let folder = tempfile::tempdir().unwrap();
         let buffer = kind.open(folder.path());
-        let lots: Vec<Lot> = (0..4).map(|number| lot(number, 10 * number)).collect();
+        let lots: Vec<WriteBatch> = (0..4).map(|number| lot(number, 10 * number)).collect();
         let mut writer = buffer.writer("w").unwrap();
         for lot in &lots {
             let written = writer.write(lot).unwrap();
-            assert_eq!(written, Written { stored: lot.samples.len(), ..Written::default() });
+            assert_eq!(
+                written,
+                WriteResult { stored: lot.samples.len(), ..WriteResult::default() }
+            );
         }
         writer.close().unwrap();
         assert!(matches!(writer.write(&lots[0]), Err(BufferError::Closed(_))));
@@ -30,14 +33,14 @@ fn lots_and_names_that_are_known_are_not_stored_again() {
         // After a restart too.
         let buffer = kind.open(folder.path());
         let mut writer = buffer.writer("w").unwrap();
-        let known = |known| Written { known, ..Written::default() };
+        let known = |known| WriteResult { known, ..WriteResult::default() };
         assert_eq!(writer.write(&lot(1, 5)).unwrap(), known(3));
-        let renamed = Lot { key: "another".into(), ..lot(1, 5) };
+        let renamed = WriteBatch { key: "another".into(), ..lot(1, 5) };
         assert_eq!(writer.write(&renamed).unwrap(), known(3));
         let mut mixed = lot(2, 5);
         mixed.samples.extend(lot(1, 5).samples);
         mixed.samples.extend(lot(2, 5).samples);
-        assert_eq!(writer.write(&mixed).unwrap(), Written { stored: 3, ..known(6) });
+        assert_eq!(writer.write(&mixed).unwrap(), WriteResult { stored: 3, ..known(6) });
         writer.close().unwrap();
         assert_eq!(everything(&*buffer), samples(&[lot(1, 5), lot(2, 5)]), "{kind:?}");
     }
@@ -49,21 +52,21 @@ fn a_short_read_returns_what_there_is() {
         let folder = tempfile::tempdir().unwrap();
         let buffer = kind.open(folder.path());
         let mut reader = buffer.reader("r").unwrap();
-        assert_eq!(now(&mut *reader, 1).end, End::TimedOut);
+        assert_eq!(now(&mut *reader, 1).end, ReadEnd::TimedOut);
         let mut writer = buffer.writer("w").unwrap();
         let mut other = buffer.writer("other").unwrap();
         writer.write(&lot(0, 1)).unwrap();
         let taken = now(&mut *reader, 2);
-        assert_eq!((taken.samples.len(), taken.end), (2, End::Full));
+        assert_eq!((taken.samples.len(), taken.end), (2, ReadEnd::Full));
         writer.close().unwrap();
         let taken = now(&mut *reader, 2);
-        assert_eq!((taken.samples.len(), taken.end), (1, End::TimedOut));
+        assert_eq!((taken.samples.len(), taken.end), (1, ReadEnd::TimedOut));
         // A writer that died is counted once, under its name.
         drop(other);
         other = buffer.writer("other").unwrap();
-        assert_eq!(now(&mut *reader, 2).end, End::TimedOut);
+        assert_eq!(now(&mut *reader, 2).end, ReadEnd::TimedOut);
         other.close().unwrap();
-        assert_eq!(now(&mut *reader, 2).end, End::Finished);
+        assert_eq!(now(&mut *reader, 2).end, ReadEnd::Finished);
     }
 }
 
@@ -85,11 +88,11 @@ fn a_waiting_reader_is_woken_by_news_and_by_the_end() {
             for number in 0..3 {
                 writer.write(&lot(number, 1)).unwrap();
                 let taken = read.recv().unwrap();
-                assert_eq!((taken.samples, taken.end), (lot(number, 1).samples, End::Full));
+                assert_eq!((taken.samples, taken.end), (lot(number, 1).samples, ReadEnd::Full));
             }
             writer.close().unwrap();
             let taken = read.recv().unwrap();
-            assert_eq!((taken.samples.len(), taken.end), (0, End::Finished));
+            assert_eq!((taken.samples.len(), taken.end), (0, ReadEnd::Finished));
         });
     }
 }
@@ -109,7 +112,7 @@ fn what_was_not_acknowledged_is_read_again() {
         let mut reader = kind.open(folder.path()).reader("r").unwrap();
         assert_eq!(now(&mut *reader, 2).samples, all[2..4], "{kind:?}");
         let place = reader.position();
-        let kept = reader.read(&Ask { keep: true, ..ask(3, LONG) }).unwrap();
+        let kept = reader.read(&ReadRequest { keep: true, ..ask(3, LONG) }).unwrap();
         assert_eq!(kept.samples, all[4..7]);
         drop(reader);
         let mut reader = kind.open(folder.path()).reader("r").unwrap();
@@ -158,7 +161,7 @@ fn samples_of_old_versions_are_passed_over_and_counted() {
         (0..3).for_each(|number| drop(writer.write(&lot(number, 1)).unwrap()));
         writer.close().unwrap();
         let mut reader = buffer.reader("r").unwrap();
-        let taken = reader.read(&Ask { min_model_version: 2, ..ask(9, LONG) }).unwrap();
+        let taken = reader.read(&ReadRequest { min_model_version: 2, ..ask(9, LONG) }).unwrap();
         assert_eq!((taken.samples, taken.stale), (lot(2, 1).samples, 6));
     }
 }

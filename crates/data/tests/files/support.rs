@@ -3,9 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rollway_data::buffer::{Ask, Buffer, End, JsonLines, Parquet, Reader, Result, Taken};
-use rollway_data::{Lot, Sample};
-use rollway_experience::{Array, Eid, Experience, Fields, Json};
+use rollway_data::buffer::{
+    Buffer, ExperienceReader, JsonlBuffer, ParquetBuffer, ReadEnd, ReadRequest, ReadResult, Result,
+};
+use rollway_data::{Sample, WriteBatch};
+use rollway_experience::{Array, Eid, Experience, ExperienceFields, Json};
 
 /// How many samples a lot has.
 pub(crate) const SAMPLES: usize = 3;
@@ -31,8 +33,8 @@ impl Kind {
 
     pub(crate) fn try_open(self, folder: &Path) -> Result<Box<dyn Buffer>> {
         Ok(match self {
-            Self::Parquet => Box::new(Parquet::open(self.path(folder))?),
-            Self::JsonLines => Box::new(JsonLines::open(self.path(folder))?),
+            Self::Parquet => Box::new(ParquetBuffer::open(self.path(folder))?),
+            Self::JsonLines => Box::new(JsonlBuffer::open(self.path(folder))?),
         })
     }
 
@@ -42,9 +44,9 @@ impl Kind {
 }
 
 /// A lot of a given number: version, names and arrays follow from it.
-pub(crate) fn lot(number: usize, tokens: usize) -> Lot {
+pub(crate) fn lot(number: usize, tokens: usize) -> WriteBatch {
     let samples = (0..SAMPLES).map(|row| sample(number, row, tokens)).collect();
-    Lot { key: format!("batch/{number}").into(), samples }
+    WriteBatch { key: format!("batch/{number}").into(), samples }
 }
 
 fn sample(number: usize, row: usize, tokens: usize) -> Sample {
@@ -53,33 +55,33 @@ fn sample(number: usize, row: usize, tokens: usize) -> Sample {
         random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         random as i32
     };
-    let experience = Experience::new(Fields {
+    let experience = Experience::new(ExperienceFields {
         eid: Eid { batch: (number as i64).into(), run: row as u64, ..Eid::default() },
         tokens: (0..tokens + 2).map(|_| token()).collect(),
         logprobs: Some(Array::from(vec![f32::NAN; tokens + 1])),
         reward: Some(-0.0),
         info: Json::new(format!(r#"{{"model_version":{number}}}"#)).unwrap(),
-        ..Fields::default()
+        ..ExperienceFields::default()
     });
     Sample::new(&experience.unwrap()).unwrap()
 }
 
-pub(crate) fn ask(count: usize, timeout: Duration) -> Ask {
-    Ask { count, timeout, min_model_version: 0, keep: false }
+pub(crate) fn ask(count: usize, timeout: Duration) -> ReadRequest {
+    ReadRequest { count, timeout, min_model_version: 0, keep: false }
 }
 
 /// Reads what there is now.
-pub(crate) fn now(reader: &mut dyn Reader, count: usize) -> Taken {
+pub(crate) fn now(reader: &mut dyn ExperienceReader, count: usize) -> ReadResult {
     reader.read(&ask(count, Duration::ZERO)).unwrap()
 }
 
 /// Everything in a buffer, whose writers all have closed.
 pub(crate) fn everything(buffer: &dyn Buffer) -> Vec<Sample> {
     let taken = now(&mut *buffer.reader("everything").unwrap(), usize::MAX);
-    assert_eq!(taken.end, End::Finished);
+    assert_eq!(taken.end, ReadEnd::Finished);
     taken.samples
 }
 
-pub(crate) fn samples(lots: &[Lot]) -> Vec<Sample> {
+pub(crate) fn samples(lots: &[WriteBatch]) -> Vec<Sample> {
     lots.iter().flat_map(|lot| lot.samples.clone()).collect()
 }

@@ -8,28 +8,34 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use rollway_core::metrics::Metrics;
 use rollway_core::{
-    BatchId, BatchKey, BatchKind, BatchResult, BatchState, ByDrop, CancelReason, DropReason,
-    Failure, FailureKind, RunId, RunTally, Status, TaskId, TaskTally,
+    BatchId, BatchKey, BatchResult, BatchState, BatchType, ByDropReason, CancelReason, DropReason,
+    FailedRun, FailureKind, RunId, RunTally, Status, TaskId, TaskTally,
 };
 use rollway_data::ledger::{
-    Ledger, Note, Options, Record, Recovered, RecoveredBatch, RunEnd, TaskRecord,
+    BatchMark, Ledger, LedgerEntry, LedgerOptions, LedgerRunEnd, RecoveredBatch, RecoveredLedger,
+    TaskEntry,
 };
 
 /// Small segments, and compaction only when it is asked for.
-pub(crate) fn options() -> Options {
+pub(crate) fn options() -> LedgerOptions {
     let compact_bytes_min = u64::MAX;
-    Options { results_kept: 3, segment_bytes: 2000, compact_bytes_min, ..Options::new("job") }
+    LedgerOptions {
+        results_kept: 3,
+        segment_bytes: 2000,
+        compact_bytes_min,
+        ..LedgerOptions::new("job")
+    }
 }
 
-pub(crate) fn task(repeat_times: u32, bytes: usize) -> TaskRecord {
+pub(crate) fn task(repeat_times: u32, bytes: usize) -> TaskEntry {
     let bytes = Bytes::from(vec![b'x'; bytes]);
-    TaskRecord { workflow: "math".into(), common: None, repeat_times, bytes }
+    TaskEntry { workflow: "math".into(), common: None, repeat_times, bytes }
 }
 
 /// Returns a result with something in every field.
 pub(crate) fn result(key: u64, batch: &BatchId, state: BatchState, tasks: u32) -> BatchResult {
     let aborted = state == BatchState::Aborted;
-    let mut dropped = ByDrop::default();
+    let mut dropped = ByDropReason::default();
     dropped[DropReason::Late] = 3;
     let mut runs = RunTally { submitted: 7, succeeded: 4, ..RunTally::default() };
     runs.failed[FailureKind::Timeout] = 1;
@@ -40,7 +46,7 @@ pub(crate) fn result(key: u64, batch: &BatchId, state: BatchState, tasks: u32) -
         total_runs: 2,
         failed_runs: runs.failed,
         cancelled_runs: runs.cancelled,
-        first_error: Some(Failure { run: RunId(1), kind, message: "näh".into() }),
+        first_error: Some(FailedRun { run: RunId(1), kind, message: "näh".into() }),
         run_metrics: vec![[("reward", -0.5), ("x", f64::INFINITY)].into_iter().collect()],
         attempt_seconds: vec![0.25, 1e300],
     };
@@ -48,7 +54,7 @@ pub(crate) fn result(key: u64, batch: &BatchId, state: BatchState, tasks: u32) -
     BatchResult {
         batch: batch.clone(),
         key: BatchKey(key),
-        kind: BatchKind::Train,
+        kind: BatchType::Train,
         state,
         reason: aborted.then(|| "enough".into()),
         tasks: TaskTally { ok: 1, partial: 2, failed: 3, cancelled: 4 },
@@ -63,17 +69,17 @@ pub(crate) fn result(key: u64, batch: &BatchId, state: BatchState, tasks: u32) -
 
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
-    Submit(u8, Vec<TaskRecord>),
+    Submit(u8, Vec<TaskEntry>),
     /// A batch, a run of it, how it ended.
-    EndRun(Index, Index, RunEnd),
+    EndRun(Index, Index, LedgerRunEnd),
     EndBatch(Index, bool),
-    Note(Index, Note),
+    Note(Index, BatchMark),
     Version(u64),
     Compact,
     Reopen,
 }
 
-fn end() -> impl Strategy<Value = RunEnd> {
+fn end() -> impl Strategy<Value = LedgerRunEnd> {
     let metrics = vec(("[a-c]", -1.0..1.0), 0..3)
         .prop_map(|pairs| pairs.iter().map(|(key, value)| (key.as_str(), *value)).collect());
     let bytes = prop_oneof![
@@ -83,35 +89,35 @@ fn end() -> impl Strategy<Value = RunEnd> {
     let payload = proptest::option::of(bytes.prop_map(Bytes::from));
     prop_oneof![
         4 => (payload, metrics)
-            .prop_map(|(payload, metrics): (_, Metrics)| RunEnd::Succeeded { payload, metrics }),
+            .prop_map(|(payload, metrics): (_, Metrics)| LedgerRunEnd::Succeeded { payload, metrics }),
         1 => (proptest::sample::select(FailureKind::ALL), ".{0,9}")
-            .prop_map(|(kind, message)| RunEnd::Failed { kind, message: message.into() }),
-        1 => proptest::sample::select(CancelReason::ALL).prop_map(RunEnd::Cancelled),
+            .prop_map(|(kind, message)| LedgerRunEnd::Failed { kind, message: message.into() }),
+        1 => proptest::sample::select(CancelReason::ALL).prop_map(LedgerRunEnd::Cancelled),
     ]
 }
 
-fn note() -> impl Strategy<Value = Note> {
+fn note() -> impl Strategy<Value = BatchMark> {
     let cut = (proptest::sample::select(CancelReason::ALL), any::<bool>());
     prop_oneof![
-        cut.prop_map(|(reason, keep)| Note::Cut { reason, keep }),
-        Just(Note::Offered),
-        ".{0,9}".prop_map(|reason| Note::GivenUp(reason.into())),
+        cut.prop_map(|(reason, keep)| BatchMark::Cut { reason, keep }),
+        Just(BatchMark::Offered),
+        ".{0,9}".prop_map(|reason| BatchMark::GivenUp(reason.into())),
     ]
 }
 
 /// Returns the place of a note among those that a batch can have.
-fn place(note: &Note) -> u8 {
+fn place(note: &BatchMark) -> u8 {
     match note {
-        Note::Cut { .. } => 0,
-        Note::Offered => 1,
-        Note::GivenUp(_) => 2,
+        BatchMark::Cut { .. } => 0,
+        BatchMark::Offered => 1,
+        BatchMark::GivenUp(_) => 2,
     }
 }
 
 pub(crate) fn steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
     let common = proptest::option::of((0..3u8).prop_map(|common| Bytes::from(vec![common; 5])));
     let task = ("[ab]", common, 1..4u32, vec(any::<u8>(), 0..30));
-    let task = task.prop_map(|(workflow, common, repeat_times, bytes)| TaskRecord {
+    let task = task.prop_map(|(workflow, common, repeat_times, bytes)| TaskEntry {
         workflow: workflow.into(),
         common,
         repeat_times,
@@ -140,7 +146,7 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    pub(crate) fn check(&self, recovered: &Recovered) {
+    pub(crate) fn check(&self, recovered: &RecoveredLedger) {
         assert_eq!(recovered.batches, self.batches);
         let kept = self.results.len().saturating_sub(options().results_kept);
         assert_eq!(recovered.results, self.results[kept..]);
@@ -158,7 +164,7 @@ pub(crate) fn apply(ledger: &Ledger, model: &mut Model, step: &Step) {
                 let batch = model.batches.remove(at.index(model.batches.len()));
                 let state = if *done { BatchState::Finalized } else { BatchState::Aborted };
                 let result = result(batch.key.0, &batch.batch, state, batch.tasks.len() as u32);
-                ledger.append(Record::BatchEnded(&result)).unwrap();
+                ledger.append(LedgerEntry::BatchEnded(&result)).unwrap();
                 model.results.push((batch.batch, Arc::new(result)));
             }
         }
@@ -171,19 +177,19 @@ pub(crate) fn apply(ledger: &Ledger, model: &mut Model, step: &Step) {
             if batch.notes.iter().any(|other| place(other) == place(note)) {
                 return;
             }
-            ledger.append(Record::Noted { key: batch.key, note }).unwrap();
+            ledger.append(LedgerEntry::Noted { key: batch.key, note }).unwrap();
             batch.notes.push(note.clone());
             batch.notes.sort_by_key(place);
         }
         Step::Version(more) => {
             model.version += more;
-            ledger.append(Record::Version(model.version)).unwrap();
+            ledger.append(LedgerEntry::Version(model.version)).unwrap();
         }
         Step::Compact | Step::Reopen => {}
     }
 }
 
-fn submit(ledger: &Ledger, model: &mut Model, id: u8, tasks: &[TaskRecord]) {
+fn submit(ledger: &Ledger, model: &mut Model, id: u8, tasks: &[TaskEntry]) {
     let batch = match id {
         0..3 => BatchId::from(i64::from(id) - 1),
         _ => BatchId::from(format!("{id}/eval").as_str()),
@@ -191,16 +197,18 @@ fn submit(ledger: &Ledger, model: &mut Model, id: u8, tasks: &[TaskRecord]) {
     if model.batches.iter().any(|other| other.batch == batch) {
         return;
     }
-    let kind = if id < 3 { BatchKind::Train } else { BatchKind::Eval };
+    let kind = if id < 3 { BatchType::Train } else { BatchType::Eval };
     let min_wait_num = (id > 1).then_some(id.into());
     model.lives += 1;
     let key = BatchKey(model.lives);
-    ledger.append(Record::Submitted { key, batch: &batch, kind, min_wait_num, tasks }).unwrap();
+    ledger
+        .append(LedgerEntry::Submitted { key, batch: &batch, kind, min_wait_num, tasks })
+        .unwrap();
     let (tasks, ended, notes) = (tasks.to_vec(), Vec::new(), Vec::new());
     model.batches.push(RecoveredBatch { key, batch, kind, min_wait_num, tasks, ended, notes });
 }
 
-fn end_run(ledger: &Ledger, model: &mut Model, (batch, run): (Index, Index), end: &RunEnd) {
+fn end_run(ledger: &Ledger, model: &mut Model, (batch, run): (Index, Index), end: &LedgerRunEnd) {
     if model.batches.is_empty() {
         return;
     }
@@ -215,7 +223,7 @@ fn end_run(ledger: &Ledger, model: &mut Model, (batch, run): (Index, Index), end
         return;
     }
     let (task, run) = open[run.index(open.len())];
-    ledger.append(Record::RunEnded { key: batch.key, task, run, end }).unwrap();
+    ledger.append(LedgerEntry::RunEnded { key: batch.key, task, run, end }).unwrap();
     batch.ended.push((task, run, end.clone()));
     batch.ended.sort_by_key(|run| (run.0, run.1));
 }

@@ -1,8 +1,8 @@
 //! `grpo`. The numbers were taken from NumPy: `(r - r.mean()) / (r.std(ddof=1) + 1e-6)` in
 //! float64, then rounded to float32.
 
-use rollway_data::pipeline::Outcome;
-use rollway_experience::{Array, Experience, Fields};
+use rollway_data::pipeline::OperatorOutput;
+use rollway_experience::{Array, Experience, ExperienceFields};
 use serde_json::json;
 
 use crate::world::{apply, build, experience, no_args, reasons, runs, task};
@@ -22,7 +22,7 @@ fn two_tasks() -> Vec<Experience> {
 }
 
 /// The advantages of a task's own tokens.
-fn advantages(outcome: &Outcome, task: i64) -> Vec<f32> {
+fn advantages(outcome: &OperatorOutput, task: i64) -> Vec<f32> {
     let of_task = outcome.experiences.iter().filter(|one| one.eid.task == task.into());
     let own = |one: &Experience| {
         let advantages = one.advantages.as_ref().expect("advantages").to_vec();
@@ -120,12 +120,12 @@ fn what_has_no_reward_does_not_spoil_its_group() {
 
 #[test]
 fn what_cannot_have_advantages_is_an_error() {
-    let dpo = Experience::new(Fields {
+    let dpo = Experience::new(ExperienceFields {
         tokens: [1, 2].into(),
         chosen: Some([3].into()),
         rejected: Some([4].into()),
         reward: Some(1.0),
-        ..Fields::default()
+        ..ExperienceFields::default()
     })
     .unwrap();
     let error = build("grpo", no_args()).process(vec![dpo]).unwrap_err();

@@ -1,12 +1,12 @@
 //! Operators from a configuration, and what is said about mistakes in it.
 
-use rollway_data::pipeline::{Outcome, Registry, RegistryError};
+use rollway_data::pipeline::{OperatorOutput, OperatorRegistry, OperatorRegistryError};
 use serde_json::{Value, json};
 
 use crate::world::custom;
 
 fn refused(name: &str, args: Value) -> String {
-    match Registry::built_in().build(name, &args) {
+    match OperatorRegistry::built_in().build(name, &args) {
         Ok(_) => panic!("{name} accepts {args}"),
         Err(error) => error.to_string(),
     }
@@ -14,7 +14,7 @@ fn refused(name: &str, args: Value) -> String {
 
 #[test]
 fn names_are_the_documented_ones() {
-    let registry = Registry::built_in();
+    let registry = OperatorRegistry::built_in();
     assert_eq!(
         registry.names().collect::<Vec<_>>(),
         [
@@ -109,14 +109,15 @@ fn arguments_that_ask_for_nothing_are_accepted() {
         "epsilon": 1e-6, "std_threshold": null, "duplicate_experiences": false,
         "rank_penalty": null, "std_cal_level": "group",
     });
-    assert!(Registry::built_in().build("grpo", &args).is_ok());
+    assert!(OperatorRegistry::built_in().build("grpo", &args).is_ok());
 }
 
 #[test]
 fn operators_of_ones_own_are_found_and_replace_nothing() {
-    let mut registry = Registry::built_in();
-    registry.register("mine", |_| Ok(custom("mine", |all| Ok(Outcome::new(all))))).unwrap();
+    let mut registry = OperatorRegistry::built_in();
+    registry.register("mine", |_| Ok(custom("mine", |all| Ok(OperatorOutput::new(all))))).unwrap();
     assert_eq!(registry.build("mine", &json!(null)).unwrap().name(), "mine");
-    let taken = registry.register("grpo", |_| Ok(custom("grpo", |all| Ok(Outcome::new(all)))));
-    assert_eq!(taken, Err(RegistryError::Taken("grpo".into())));
+    let taken =
+        registry.register("grpo", |_| Ok(custom("grpo", |all| Ok(OperatorOutput::new(all)))));
+    assert_eq!(taken, Err(OperatorRegistryError::Taken("grpo".into())));
 }

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
-use rollway_data::pipeline::{Operator, OperatorError, Outcome, Pipeline, PipelineError, Report};
+use rollway_data::pipeline::{
+    Operator, OperatorError, OperatorOutput, Pipeline, PipelineError, PipelineReport,
+};
 use rollway_experience::Experience;
 
 use crate::store::{Fault, Store};
@@ -26,7 +28,7 @@ fn prepared(operators: Vec<Box<dyn Operator>>, input: &Store, output: &Store) ->
     pipeline
 }
 
-fn assert_took_all(report: &Report, input: &Store, output: &Store) {
+fn assert_took_all(report: &PipelineReport, input: &Store, output: &Store) {
     assert_balanced(report);
     assert_eq!(report.stored + report.known, 3);
     assert_eq!(input.ids().len(), 5);
@@ -110,7 +112,7 @@ fn a_repeated_call_says_the_same_and_stores_nothing() {
     assert_eq!((first.stored, first.known), (3, 0));
     assert_eq!((again.stored, again.known), (0, 3));
     assert_eq!((&first.dropped, &first.selector), (&again.dropped, &again.selector));
-    let numbers = |report: &Report| -> Vec<(String, f64)> {
+    let numbers = |report: &PipelineReport| -> Vec<(String, f64)> {
         let all = report.metrics.iter().map(|(key, value)| (key.to_string(), value));
         all.filter(|(key, _)| !key.starts_with("time/")).collect()
     };
@@ -126,7 +128,7 @@ fn moody(fail: impl Fn() -> OperatorError + Send + 'static) -> Box<dyn Operator>
         for experience in &mut all {
             experience.reward = experience.reward.map(|reward| reward * 2.0);
         }
-        if calls == 1 { Err(fail()) } else { Ok(Outcome::new(all)) }
+        if calls == 1 { Err(fail()) } else { Ok(OperatorOutput::new(all)) }
     })
 }
 
@@ -162,7 +164,7 @@ fn an_experience_that_breaks_the_rules_is_named() {
     let output = Store::default();
     let breaker = custom("breaker", |mut all| {
         all[1].tokens = [].into();
-        Ok(Outcome::new(all))
+        Ok(OperatorOutput::new(all))
     });
     let error =
         pipeline(vec![breaker], &output).process("7", &payloads(&experiences())).unwrap_err();
@@ -192,8 +194,8 @@ impl Operator for Slow {
         Ok(())
     }
 
-    fn process(&mut self, experiences: Vec<Experience>) -> Result<Outcome, OperatorError> {
-        Ok(Outcome::new(experiences))
+    fn process(&mut self, experiences: Vec<Experience>) -> Result<OperatorOutput, OperatorError> {
+        Ok(OperatorOutput::new(experiences))
     }
 
     fn close(&mut self) {

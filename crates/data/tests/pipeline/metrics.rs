@@ -1,7 +1,7 @@
 //! Counts that add up, and metrics under their names.
 
 use rollway_core::metrics::PassRate;
-use rollway_data::pipeline::{Dropped, Outcome, PipelineError};
+use rollway_data::pipeline::{DroppedExperiences, OperatorOutput, PipelineError};
 use rollway_experience::serialize_many;
 use serde_json::json;
 
@@ -10,8 +10,8 @@ use crate::world::{
     assert_balanced, build, custom, experience, keys, no_args, payloads, pipeline, task, with_info,
 };
 
-fn dropped(operator: &str, reason: &str, count: usize) -> Dropped {
-    Dropped { operator: operator.into(), reason: reason.into(), count }
+fn dropped(operator: &str, reason: &str, count: usize) -> DroppedExperiences {
+    DroppedExperiences { operator: operator.into(), reason: reason.into(), count }
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn no_operator_takes_the_name_of_anothers_metric() {
     let report = |name, keys: &'static [&'static str], value: f64| {
         custom(name, move |all| {
             let metrics = keys.iter().map(|&key| (key, value)).collect();
-            Ok(Outcome { metrics, ..Outcome::new(all) })
+            Ok(OperatorOutput { metrics, ..OperatorOutput::new(all) })
         })
     };
     let operators = vec![
@@ -109,7 +109,7 @@ fn what_an_operator_leaves_out_without_a_word_is_counted_too() {
     let store = Store::default();
     let silent = custom("silent", |mut all| {
         all.truncate(1);
-        Ok(Outcome::new(all))
+        Ok(OperatorOutput::new(all))
     });
     let experiences = task(1, &[1.0, 2.0, 3.0]);
     let report = pipeline(vec![silent], &store).process("1", &payloads(&experiences)).unwrap();
@@ -117,7 +117,7 @@ fn what_an_operator_leaves_out_without_a_word_is_counted_too() {
     assert_balanced(&report);
 
     let loud = custom("loud", |all| {
-        Ok(Outcome { dropped: [("x".into(), 1)].into(), ..Outcome::new(all) })
+        Ok(OperatorOutput { dropped: [("x".into(), 1)].into(), ..OperatorOutput::new(all) })
     });
     let error = pipeline(vec![loud], &store).process("2", &payloads(&experiences)).unwrap_err();
     assert!(matches!(error, PipelineError::Miscounted { said: 1, found: 0, .. }), "{error}");
@@ -134,7 +134,7 @@ fn derived_experiences_are_counted_and_need_names_of_their_own() {
                 copy
             };
             all.extend(all.iter().map(copy).collect::<Vec<_>>());
-            Ok(Outcome::new(all))
+            Ok(OperatorOutput::new(all))
         })
     };
     let experiences = task(1, &[1.0, -1.0]);

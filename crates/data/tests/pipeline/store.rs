@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use rollway_data::buffer::{BufferError, Result, Writer, Written};
-use rollway_data::{Lot, Sample};
+use rollway_data::buffer::{BufferError, ExperienceWriter, Result, WriteResult};
+use rollway_data::{Sample, WriteBatch};
 
 /// How a write goes wrong.
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +31,7 @@ struct State {
 struct StoreWriter(Store);
 
 impl Store {
-    pub(crate) fn writer(&self) -> Box<dyn Writer> {
+    pub(crate) fn writer(&self) -> Box<dyn ExperienceWriter> {
         Box::new(StoreWriter(self.clone()))
     }
 
@@ -69,8 +69,8 @@ impl Store {
     }
 }
 
-impl Writer for StoreWriter {
-    fn write(&mut self, lot: &Lot) -> Result<Written> {
+impl ExperienceWriter for StoreWriter {
+    fn write(&mut self, lot: &WriteBatch) -> Result<WriteResult> {
         let mut state = self.0.state();
         if state.closed {
             return Err(BufferError::Closed("store".into()));
@@ -80,7 +80,7 @@ impl Writer for StoreWriter {
         if matches!(fault, Some(Fault::Refused)) {
             return Err(unavailable("refused"));
         }
-        let mut written = Written::default();
+        let mut written = WriteResult::default();
         match state.lots.get(&lot.key) {
             // The pipeline is deterministic, so the same key means the same samples.
             Some(before) => {

@@ -1,21 +1,23 @@
 //! Experiences and operators for the tests.
 
 use bytes::Bytes;
-use rollway_data::pipeline::{Operator, OperatorError, Outcome, Pipeline, Registry, Report};
-use rollway_experience::{Eid, Experience, Fields, Json, serialize_many};
+use rollway_data::pipeline::{
+    Operator, OperatorError, OperatorOutput, OperatorRegistry, Pipeline, PipelineReport,
+};
+use rollway_experience::{Eid, Experience, ExperienceFields, Json, serialize_many};
 use serde_json::{Value, json};
 
 use crate::store::Store;
 
 /// An experience of a run of a task, with two tokens of response, of which the model made one.
 pub(crate) fn experience(task: i64, run: u64, reward: Option<f64>) -> Experience {
-    let fields = Fields {
+    let fields = ExperienceFields {
         eid: Eid { batch: 1.into(), task: task.into(), run, step: 0, suffix: "00000a".into() },
         tokens: [1, 2, 3].into(),
         prompt_length: 1,
         action_mask: Some([true, false].into()),
         reward,
-        ..Fields::default()
+        ..ExperienceFields::default()
     };
     Experience::new(fields).expect("an experience")
 }
@@ -40,19 +42,19 @@ pub(crate) fn payloads(experiences: &[Experience]) -> Vec<Bytes> {
 }
 
 pub(crate) fn build(name: &str, args: Value) -> Box<dyn Operator> {
-    Registry::built_in().build(name, &args).expect("valid arguments")
+    OperatorRegistry::built_in().build(name, &args).expect("valid arguments")
 }
 
 /// Runs one operator by itself.
-pub(crate) fn apply(name: &str, args: Value, experiences: Vec<Experience>) -> Outcome {
+pub(crate) fn apply(name: &str, args: Value, experiences: Vec<Experience>) -> OperatorOutput {
     build(name, args).process(experiences).expect("no fault")
 }
 
-pub(crate) fn reasons(outcome: &Outcome) -> Vec<(&str, usize)> {
+pub(crate) fn reasons(outcome: &OperatorOutput) -> Vec<(&str, usize)> {
     outcome.dropped.iter().map(|(reason, &count)| (reason.as_ref(), count)).collect()
 }
 
-pub(crate) fn runs(outcome: &Outcome) -> Vec<u64> {
+pub(crate) fn runs(outcome: &OperatorOutput) -> Vec<u64> {
     outcome.experiences.iter().map(|experience| experience.eid.run).collect()
 }
 
@@ -63,12 +65,12 @@ pub(crate) fn pipeline(operators: Vec<Box<dyn Operator>>, output: &Store) -> Pip
     pipeline
 }
 
-pub(crate) fn keys(report: &Report) -> Vec<String> {
+pub(crate) fn keys(report: &PipelineReport) -> Vec<String> {
     report.metrics.iter().map(|(key, _)| key.to_string()).collect()
 }
 
 /// Asserts that nothing vanished.
-pub(crate) fn assert_balanced(report: &Report) {
+pub(crate) fn assert_balanced(report: &PipelineReport) {
     let out = report.dropped_count() + report.stored + report.known;
     assert_eq!(report.submitted + report.added, out, "{report:?}");
 }
@@ -82,20 +84,20 @@ pub(crate) struct Custom<F>(&'static str, F);
 
 impl<F> Operator for Custom<F>
 where
-    F: FnMut(Vec<Experience>) -> Result<Outcome, OperatorError> + Send,
+    F: FnMut(Vec<Experience>) -> Result<OperatorOutput, OperatorError> + Send,
 {
     fn name(&self) -> &str {
         self.0
     }
 
-    fn process(&mut self, experiences: Vec<Experience>) -> Result<Outcome, OperatorError> {
+    fn process(&mut self, experiences: Vec<Experience>) -> Result<OperatorOutput, OperatorError> {
         self.1(experiences)
     }
 }
 
 pub(crate) fn custom<F>(name: &'static str, process: F) -> Box<dyn Operator>
 where
-    F: FnMut(Vec<Experience>) -> Result<Outcome, OperatorError> + Send + 'static,
+    F: FnMut(Vec<Experience>) -> Result<OperatorOutput, OperatorError> + Send + 'static,
 {
     Box::new(Custom(name, process))
 }

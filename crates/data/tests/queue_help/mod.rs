@@ -7,26 +7,31 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use rollway_data::buffer::queue::{Clock, Options, WhenFull};
-use rollway_data::buffer::{Ask, Buffer, Queue, Reader, Taken, Writer};
-use rollway_data::{Lot, Sample};
+use rollway_data::buffer::queue::{QueueClock, QueueFullPolicy, QueueOptions};
+use rollway_data::buffer::{
+    Buffer, ExperienceQueue, ExperienceReader, ExperienceWriter, ReadRequest, ReadResult,
+};
+use rollway_data::{Sample, WriteBatch};
 
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 /// Returns options under which a full queue refuses at once.
-pub(crate) fn options() -> Options {
-    Options { when_full: WhenFull::Wait { timeout: Duration::ZERO }, ..Options::default() }
+pub(crate) fn options() -> QueueOptions {
+    QueueOptions {
+        when_full: QueueFullPolicy::Wait { timeout: Duration::ZERO },
+        ..QueueOptions::default()
+    }
 }
 
-pub(crate) fn open(options: Options) -> Arc<Queue> {
-    Queue::open(options).unwrap()
+pub(crate) fn open(options: QueueOptions) -> Arc<ExperienceQueue> {
+    ExperienceQueue::open(options).unwrap()
 }
 
-pub(crate) fn writer(queue: &Queue) -> Box<dyn Writer> {
+pub(crate) fn writer(queue: &ExperienceQueue) -> Box<dyn ExperienceWriter> {
     queue.writer("explorer").unwrap()
 }
 
-pub(crate) fn reader(queue: &Queue) -> Box<dyn Reader> {
+pub(crate) fn reader(queue: &ExperienceQueue) -> Box<dyn ExperienceReader> {
     queue.reader("trainer").unwrap()
 }
 
@@ -36,24 +41,24 @@ pub(crate) fn sample(id: &str, model_version: u64, bytes: usize) -> Sample {
 }
 
 /// Returns a lot of small samples, which are called like their names and have one version.
-pub(crate) fn lot_of(key: &str, version: u64, ids: &[&str]) -> Lot {
-    Lot { key: key.into(), samples: ids.iter().map(|id| sample(id, version, 8)).collect() }
+pub(crate) fn lot_of(key: &str, version: u64, ids: &[&str]) -> WriteBatch {
+    WriteBatch { key: key.into(), samples: ids.iter().map(|id| sample(id, version, 8)).collect() }
 }
 
-pub(crate) fn lot(key: &str, ids: &[&str]) -> Lot {
+pub(crate) fn lot(key: &str, ids: &[&str]) -> WriteBatch {
     lot_of(key, 0, ids)
 }
 
 /// Asks for what is there now.
-pub(crate) fn now(count: usize) -> Ask {
-    Ask { count, timeout: Duration::ZERO, min_model_version: 0, keep: false }
+pub(crate) fn now(count: usize) -> ReadRequest {
+    ReadRequest { count, timeout: Duration::ZERO, min_model_version: 0, keep: false }
 }
 
-pub(crate) fn keep(count: usize) -> Ask {
-    Ask { keep: true, ..now(count) }
+pub(crate) fn keep(count: usize) -> ReadRequest {
+    ReadRequest { keep: true, ..now(count) }
 }
 
-pub(crate) fn ids(taken: &Taken) -> Vec<&str> {
+pub(crate) fn ids(taken: &ReadResult) -> Vec<&str> {
     taken.samples.iter().map(|sample| &*sample.id).collect()
 }
 
@@ -74,7 +79,7 @@ impl Manual {
     }
 }
 
-impl Clock for Manual {
+impl QueueClock for Manual {
     fn now(&self) -> Duration {
         Duration::from_secs(self.0.load(Ordering::SeqCst))
     }

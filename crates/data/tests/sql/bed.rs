@@ -4,9 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use rollway_data::buffer::sql::Options;
-use rollway_data::buffer::{Ask, Buffer, BufferError, Postgres, Reader, Sqlite, Taken, Written};
-use rollway_data::{Lot, Sample};
+use rollway_data::buffer::sql::SqlOptions;
+use rollway_data::buffer::{
+    Buffer, BufferError, ExperienceReader, PostgresBuffer, ReadRequest, ReadResult, SqliteBuffer,
+    WriteResult,
+};
+use rollway_data::{Sample, WriteBatch};
 use rollway_testkit::postgres::Server;
 use tempfile::TempDir;
 
@@ -49,15 +52,15 @@ impl Bed {
         [Self::sqlite(), Self::postgres(table)]
     }
 
-    pub(crate) fn options(&self) -> Options {
-        Options { table: self.table.clone(), ..Options::default() }
+    pub(crate) fn options(&self) -> SqlOptions {
+        SqlOptions { table: self.table.clone(), ..SqlOptions::default() }
     }
 
     pub(crate) fn open(&self) -> Box<dyn Buffer> {
         self.open_with(self.options())
     }
 
-    pub(crate) fn open_with(&self, options: Options) -> Box<dyn Buffer> {
+    pub(crate) fn open_with(&self, options: SqlOptions) -> Box<dyn Buffer> {
         open(&self.address, options).expect("the database opens")
     }
 
@@ -73,11 +76,11 @@ impl Bed {
     }
 }
 
-pub(crate) fn open(address: &str, options: Options) -> Result<Box<dyn Buffer>, BufferError> {
+pub(crate) fn open(address: &str, options: SqlOptions) -> Result<Box<dyn Buffer>, BufferError> {
     Ok(if address.starts_with("sqlite") {
-        Box::new(Sqlite::open(address, options)?)
+        Box::new(SqliteBuffer::open(address, options)?)
     } else {
-        Box::new(Postgres::open(address, options)?)
+        Box::new(PostgresBuffer::open(address, options)?)
     })
 }
 
@@ -102,21 +105,24 @@ pub(crate) fn sample(number: u64) -> Sample {
 }
 
 /// The lot of these numbers, which is named after the first of them.
-pub(crate) fn lot(numbers: std::ops::Range<u64>) -> Lot {
-    Lot { key: format!("lot-{}", numbers.start).into(), samples: numbers.map(sample).collect() }
+pub(crate) fn lot(numbers: std::ops::Range<u64>) -> WriteBatch {
+    WriteBatch {
+        key: format!("lot-{}", numbers.start).into(),
+        samples: numbers.map(sample).collect(),
+    }
 }
 
-pub(crate) fn ask(count: usize, timeout: Duration) -> Ask {
-    Ask { count, timeout, min_model_version: 0, keep: false }
+pub(crate) fn ask(count: usize, timeout: Duration) -> ReadRequest {
+    ReadRequest { count, timeout, min_model_version: 0, keep: false }
 }
 
 /// Takes what there is now.
-pub(crate) fn take(reader: &mut dyn Reader, count: usize) -> Taken {
+pub(crate) fn take(reader: &mut dyn ExperienceReader, count: usize) -> ReadResult {
     reader.read(&ask(count, Duration::ZERO)).expect("the database answers")
 }
 
 /// The numbers of samples, which must be as they were made.
-pub(crate) fn numbers(taken: &Taken) -> Vec<u64> {
+pub(crate) fn numbers(taken: &ReadResult) -> Vec<u64> {
     let number = |found: &Sample| {
         let suffix = found.id.rsplit('/').next().expect("a name has a suffix");
         let number = u64::from_str_radix(suffix, 16).expect("a suffix is a number");
@@ -126,6 +132,6 @@ pub(crate) fn numbers(taken: &Taken) -> Vec<u64> {
     taken.samples.iter().map(number).collect()
 }
 
-pub(crate) fn written(stored: usize, known: usize) -> Written {
-    Written { stored, known, dropped: BTreeMap::new() }
+pub(crate) fn written(stored: usize, known: usize) -> WriteResult {
+    WriteResult { stored, known, dropped: BTreeMap::new() }
 }

@@ -4,9 +4,9 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use rollway_data::Lot;
-use rollway_data::buffer::sql::Options;
-use rollway_data::buffer::{Ask, BufferError, End};
+use rollway_data::WriteBatch;
+use rollway_data::buffer::sql::SqlOptions;
+use rollway_data::buffer::{BufferError, ReadEnd, ReadRequest};
 
 use crate::bed::{Bed, LONG, ask, lot, numbers, open, sample, take, written};
 
@@ -18,13 +18,13 @@ fn a_lot_is_stored_once_whatever_happens_to_its_rows() {
         assert_eq!(writer.write(&lot(0..5)).unwrap(), written(5, 0));
         assert_eq!(writer.write(&lot(0..5)).unwrap(), written(0, 5));
         // Another key, some of the names known, one of them twice.
-        let mut mixed = Lot { key: "mixed".into(), samples: vec![] };
+        let mut mixed = WriteBatch { key: "mixed".into(), samples: vec![] };
         mixed.samples.extend([3, 5, 4, 6, 6].map(sample));
         assert_eq!(writer.write(&mixed).unwrap(), written(2, 3));
 
         let mut reader = buffer.reader("r").unwrap();
         assert_eq!(numbers(&take(&mut *reader, 100)), [0, 1, 2, 3, 4, 5, 6]);
-        let mut again = Lot { key: "again".into(), samples: lot(0..7).samples };
+        let mut again = WriteBatch { key: "again".into(), samples: lot(0..7).samples };
         assert_eq!(bed.open().writer("x").unwrap().write(&again).unwrap(), written(0, 7));
         // Somebody makes room: the lot is known by its key.
         bed.sql(&format!("DELETE FROM \"{}\"", bed.table));
@@ -75,12 +75,12 @@ fn old_versions_are_passed_over_and_counted_once() {
         let buffer = bed.open();
         buffer.writer("w").unwrap().write(&lot(0..10)).unwrap();
         let mut reader = buffer.reader("r").unwrap();
-        let newer = Ask { min_model_version: 4, ..ask(3, Duration::ZERO) };
+        let newer = ReadRequest { min_model_version: 4, ..ask(3, Duration::ZERO) };
         let taken = reader.read(&newer).unwrap();
-        assert_eq!((numbers(&taken), taken.stale, taken.end), (vec![4, 5, 6], 4, End::Full));
-        let newer = Ask { min_model_version: 100, ..newer };
+        assert_eq!((numbers(&taken), taken.stale, taken.end), (vec![4, 5, 6], 4, ReadEnd::Full));
+        let newer = ReadRequest { min_model_version: 100, ..newer };
         let taken = reader.read(&newer).unwrap();
-        assert_eq!((numbers(&taken), taken.stale, taken.end), (vec![], 3, End::TimedOut));
+        assert_eq!((numbers(&taken), taken.stale, taken.end), (vec![], 3, ReadEnd::TimedOut));
         // They do not come back when the bound falls.
         assert_eq!(numbers(&take(&mut *reader, 9)), [0; 0]);
     }
@@ -101,7 +101,7 @@ fn a_blocked_reader_is_woken_by_samples_and_by_the_end() {
         });
         first.write(&lot(0..1)).unwrap();
         first.write(&lot(1..2)).unwrap();
-        assert_eq!(heard.recv().unwrap(), (vec![0, 1], End::Full));
+        assert_eq!(heard.recv().unwrap(), (vec![0, 1], ReadEnd::Full));
 
         // A writer that died and came back is one writer. It is of another process, so to say.
         let other = bed.open();
@@ -110,8 +110,8 @@ fn a_blocked_reader_is_woken_by_samples_and_by_the_end() {
         first.close().unwrap();
         second.write(&lot(2..3)).unwrap();
         second.close().unwrap();
-        assert_eq!(heard.recv().unwrap(), (vec![2], End::Finished));
-        assert_eq!(heard.recv().unwrap(), (vec![], End::Finished));
+        assert_eq!(heard.recv().unwrap(), (vec![2], ReadEnd::Finished));
+        assert_eq!(heard.recv().unwrap(), (vec![], ReadEnd::Finished));
         reading.join().unwrap();
         let error = second.write(&lot(3..4)).unwrap_err();
         assert!(matches!(error, BufferError::Closed(_)), "{error}");
@@ -125,13 +125,13 @@ fn a_short_read_returns_what_there_is() {
         let mut writer = buffer.writer("w").unwrap();
         let mut reader = buffer.reader("r").unwrap();
         let empty = reader.read(&ask(4, Duration::from_millis(1))).unwrap();
-        assert_eq!((empty.samples.len(), empty.end), (0, End::TimedOut));
+        assert_eq!((empty.samples.len(), empty.end), (0, ReadEnd::TimedOut));
         writer.write(&lot(0..3)).unwrap();
         let taken = reader.read(&ask(4, Duration::from_millis(1))).unwrap();
-        assert_eq!((numbers(&taken), taken.end), (vec![0, 1, 2], End::TimedOut));
-        assert_eq!(take(&mut *reader, 0).end, End::Full);
+        assert_eq!((numbers(&taken), taken.end), (vec![0, 1, 2], ReadEnd::TimedOut));
+        assert_eq!(take(&mut *reader, 0).end, ReadEnd::Full);
         writer.close().unwrap();
-        assert_eq!(take(&mut *reader, 4).end, End::Finished);
+        assert_eq!(take(&mut *reader, 4).end, ReadEnd::Finished);
     }
 }
 
@@ -151,7 +151,7 @@ fn racing_readers_share_everything_and_miss_nothing() {
                         loop {
                             let taken = reader.read(&ask(7, LONG)).unwrap();
                             all.extend(numbers(&taken));
-                            if taken.end == End::Finished {
+                            if taken.end == ReadEnd::Finished {
                                 return all;
                             }
                         }
@@ -183,13 +183,13 @@ fn tables_of_others_are_left_alone() {
         let error = open(&bed.address, bed.options()).err().expect("it is not ours").to_string();
         assert!(error.contains("is not Rollway's") && error.contains("`table`"), "{error}");
 
-        let newer = Options { table: "newer".into(), ..bed.options() };
+        let newer = SqlOptions { table: "newer".into(), ..bed.options() };
         drop(bed.open_with(newer.clone()));
         bed.sql("UPDATE newer_state SET version = 9");
         let error = open(&bed.address, newer).err().expect("it is newer").to_string();
         assert!(error.contains("layout 9") && error.contains("layout 1"), "{error}");
 
-        let bad = Options { table: "a;b".into(), ..bed.options() };
+        let bad = SqlOptions { table: "a;b".into(), ..bed.options() };
         let error = open(&bed.address, bad).err().expect("it is no name").to_string();
         assert!(error.contains("\"a;b\""), "{error}");
         assert!(!error.contains("secret"), "{error}");

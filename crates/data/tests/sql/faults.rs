@@ -4,20 +4,20 @@ use std::fs;
 use std::thread;
 use std::time::Duration;
 
-use rollway_data::buffer::sql::Options;
-use rollway_data::buffer::{BufferError, End};
+use rollway_data::buffer::sql::SqlOptions;
+use rollway_data::buffer::{BufferError, ReadEnd};
 use rollway_testkit::postgres::address;
 
 use crate::bed::{Bed, LONG, ask, lot, numbers, open, postgres_sql, server, take, written};
 use crate::proxy::{Plan, Proxy};
 
 /// Faults are met without a second attempt, so that they can be seen.
-fn once(bed: &Bed) -> Options {
-    Options { max_retry_times: 0, ..bed.options() }
+fn once(bed: &Bed) -> SqlOptions {
+    SqlOptions { max_retry_times: 0, ..bed.options() }
 }
 
-fn quick(bed: &Bed) -> Options {
-    Options { max_retry_interval: Duration::from_millis(20), ..bed.options() }
+fn quick(bed: &Bed) -> SqlOptions {
+    SqlOptions { max_retry_interval: Duration::from_millis(20), ..bed.options() }
 }
 
 /// A bed in PostgreSQL behind a proxy.
@@ -29,7 +29,7 @@ fn behind_proxy(table: &str) -> (Bed, Proxy) {
 #[test]
 fn a_full_storage_takes_a_lot_whole_or_not_at_all() {
     for bed in Bed::both("full") {
-        let small = Options { max_bytes: Some(150_000), ..once(&bed) };
+        let small = SqlOptions { max_bytes: Some(150_000), ..once(&bed) };
         let buffer = bed.open_with(small);
         let mut writer = buffer.writer("w").unwrap();
         let lots: Vec<_> = (0..40).map(|number| lot(number * 50..number * 50 + 50)).collect();
@@ -59,20 +59,23 @@ fn what_is_no_database_is_said_to_be_none() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("text.db");
     fs::write(&path, "no database, but long enough to be taken for one. ".repeat(50)).unwrap();
-    let error = open(&format!("sqlite:///{}", path.display()), Options::default()).err().unwrap();
+    let error =
+        open(&format!("sqlite:///{}", path.display()), SqlOptions::default()).err().unwrap();
     assert!(matches!(error, BufferError::Damaged { .. }), "{error}");
     let path = folder.path().join("absent/buffer.db");
-    let error = open(&format!("sqlite:///{}", path.display()), Options::default()).err().unwrap();
+    let error =
+        open(&format!("sqlite:///{}", path.display()), SqlOptions::default()).err().unwrap();
     assert!(matches!(error, BufferError::Unavailable { .. }), "{error}");
     assert!(error.to_string().contains("there is no folder"), "{error}");
-    let error = open("sqlite://", Options::default()).err().unwrap();
+    let error = open("sqlite://", SqlOptions::default()).err().unwrap();
     assert!(matches!(error, BufferError::Unsupported { .. }), "{error}");
 }
 
 #[test]
 fn a_turn_that_never_comes_is_given_up() {
     let bed = Bed::sqlite();
-    let buffer = bed.open_with(Options { call_timeout: Duration::from_millis(20), ..once(&bed) });
+    let buffer =
+        bed.open_with(SqlOptions { call_timeout: Duration::from_millis(20), ..once(&bed) });
     let mut writer = buffer.writer("w").unwrap();
     let path = bed.address.strip_prefix("sqlite:///").unwrap();
     let other = rusqlite::Connection::open(path).unwrap();
@@ -191,13 +194,13 @@ fn a_blocked_reader_survives_the_loss_of_its_connection() {
         AND pid <> pg_backend_pid()";
     direct.sql(end);
     assert_eq!(writer.write(&lot(1..2)).unwrap(), written(1, 0));
-    assert_eq!(reading.join().unwrap(), (vec![0, 1], End::Full));
+    assert_eq!(reading.join().unwrap(), (vec![0, 1], ReadEnd::Full));
 }
 
 #[test]
 fn a_server_that_does_not_answer_is_given_up_at_the_limit() {
     let (bed, proxy) = behind_proxy("silent");
-    let short = Options { call_timeout: Duration::from_millis(300), ..bed.options() };
+    let short = SqlOptions { call_timeout: Duration::from_millis(300), ..bed.options() };
     let buffer = bed.open_with(short);
     let mut writer = buffer.writer("w").unwrap();
     let mut reader = buffer.reader("r").unwrap();
@@ -211,7 +214,7 @@ fn a_server_that_does_not_answer_is_given_up_at_the_limit() {
     assert_eq!(numbers(&take(&mut *reader, 3)), [0, 1, 2]);
     // A new connection is given up as well.
     proxy.plan(Plan::Silence);
-    let options = Options { connect_timeout: Duration::from_millis(100), ..once(&bed) };
+    let options = SqlOptions { connect_timeout: Duration::from_millis(100), ..once(&bed) };
     let error = open(&bed.address, options).err().unwrap();
     assert!(error.to_string().contains("took longer than the 0.1 s"), "{error}");
 }

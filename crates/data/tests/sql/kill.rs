@@ -70,6 +70,6 @@ fn child() {
     }
 }
 
-fn numbered(number: u64) -> rollway_data::Lot {
+fn numbered(number: u64) -> rollway_data::WriteBatch {
     lot(number * PER_LOT..(number + 1) * PER_LOT)
 }

@@ -2,22 +2,22 @@
 
 use std::time::Duration;
 
-use rollway_data::buffer::sql::{Options, Order};
-use rollway_data::buffer::{Ask, End};
+use rollway_data::buffer::sql::{ReadOrder, SqlOptions};
+use rollway_data::buffer::{ReadEnd, ReadRequest};
 
 use crate::bed::{Bed, ask, lot, numbers, take};
 
 #[test]
 fn the_newest_come_first_and_go_to_one_reader() {
     for bed in Bed::both("newest") {
-        let options = Options { order: Order::NewestFirst, ..bed.options() };
+        let options = SqlOptions { order: ReadOrder::NewestFirst, ..bed.options() };
         let buffer = bed.open_with(options);
         let mut writer = buffer.writer("w").unwrap();
         writer.write(&lot(0..6)).unwrap();
         let mut reader = buffer.reader("r").unwrap();
         assert_eq!(numbers(&take(&mut *reader, 2)), [5, 4]);
         let kept = reader.position();
-        let newer = Ask { min_model_version: 2, ..ask(1, Duration::ZERO) };
+        let newer = ReadRequest { min_model_version: 2, ..ask(1, Duration::ZERO) };
         let taken = reader.read(&newer).unwrap();
         assert_eq!((numbers(&taken), taken.stale), (vec![3], 2));
         writer.write(&lot(6..7)).unwrap();
@@ -26,24 +26,24 @@ fn the_newest_come_first_and_go_to_one_reader() {
         // What this name has claimed since comes again, also what was passed over; what the other
         // has claimed does not.
         let mut reader = bed
-            .open_with(Options { order: Order::NewestFirst, ..bed.options() })
+            .open_with(SqlOptions { order: ReadOrder::NewestFirst, ..bed.options() })
             .reader("r")
             .unwrap();
         reader.seek(&kept).unwrap();
         assert_eq!(numbers(&take(&mut *reader, 9)), [3, 2, 1, 0]);
         assert!(reader.seek("id:1").is_err());
         writer.close().unwrap();
-        assert_eq!(take(&mut *reader, 1).end, End::Finished);
+        assert_eq!(take(&mut *reader, 1).end, ReadEnd::Finished);
     }
 }
 
 #[test]
 fn rows_are_used_again_until_the_writers_close() {
     for (order, first, second) in
-        [(Order::Fifo, [0, 1], [2, 0]), (Order::NewestFirst, [2, 1], [0, 2])]
+        [(ReadOrder::Fifo, [0, 1], [2, 0]), (ReadOrder::NewestFirst, [2, 1], [0, 2])]
     {
         for bed in Bed::both(&format!("reuse_{}", first[0])) {
-            let buffer = bed.open_with(Options { order, reuse: true, ..bed.options() });
+            let buffer = bed.open_with(SqlOptions { order, reuse: true, ..bed.options() });
             let mut writer = buffer.writer("w").unwrap();
             writer.write(&lot(0..3)).unwrap();
             let mut reader = buffer.reader("r").unwrap();
@@ -52,7 +52,7 @@ fn rows_are_used_again_until_the_writers_close() {
             writer.write(&lot(3..4)).unwrap();
             writer.close().unwrap();
             let last = take(&mut *reader, 2);
-            assert_eq!((numbers(&last), last.end), (vec![3], End::Finished));
+            assert_eq!((numbers(&last), last.end), (vec![3], ReadEnd::Finished));
         }
     }
 }

@@ -7,9 +7,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rollway_base::Address;
-use rollway_core::{Config, Status};
+use rollway_core::{CoreConfig, Status};
 use rollway_engine::{
-    ChildOptions, Children, Collect, Ended, Lag, Launched, Launcher, Scheduler, Task, Ticket,
+    CollectOptions, LaunchSpec, LaunchedProcess, Launcher, LoopLag, ProcessExit, Scheduler, Task,
+    WorkerPool, WorkerPoolOptions,
 };
 
 use super::WORKERS;
@@ -31,7 +32,7 @@ impl Elsewhere {
 }
 
 impl Launcher for Elsewhere {
-    fn launch(&self, ticket: Ticket) -> Box<dyn Launched> {
+    fn launch(&self, ticket: LaunchSpec) -> Box<dyn LaunchedProcess> {
         let mut process = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (_, input) = process.get_or_insert_with(|| {
             let mut child = Command::new(&ticket.program)
@@ -51,8 +52,8 @@ impl Launcher for Elsewhere {
 /// A worker that only its connection tells of.
 struct Nameless;
 
-impl Launched for Nameless {
-    fn ended(&mut self) -> Pin<Box<dyn Future<Output = Ended> + Send + '_>> {
+impl LaunchedProcess for Nameless {
+    fn ended(&mut self) -> Pin<Box<dyn Future<Output = ProcessExit> + Send + '_>> {
         Box::pin(std::future::pending())
     }
 }
@@ -62,14 +63,14 @@ pub(crate) async fn main() {
     let words: Vec<String> = std::env::args().collect();
     let number = |at: usize| words[at].parse::<u32>().expect("a number");
     let (workers, tasks) = (number(2), number(3));
-    let options = ChildOptions {
+    let options = WorkerPoolOptions {
         address: Some(Address::Tcp("127.0.0.1:0".to_owned())),
-        ..ChildOptions::new(std::env::current_exe().expect("a program knows its own path"))
+        ..WorkerPoolOptions::new(std::env::current_exe().expect("a program knows its own path"))
     };
     let elsewhere = Arc::new(Elsewhere::default());
     let launcher = Arc::clone(&elsewhere) as Arc<dyn Launcher>;
-    let children = Children::with_launcher(options, launcher).await.expect("a free port");
-    let config = Config { runners: workers, ..Config::default() };
+    let children = WorkerPool::with_launcher(options, launcher).await.expect("a free port");
+    let config = CoreConfig { runners: workers, ..CoreConfig::default() };
     let scheduler = Scheduler::new(config, children);
     let bench = Bench { scheduler, elsewhere, workers, tasks };
     println!("{workers} workers on TCP, one runner and one connection each");
@@ -122,7 +123,8 @@ impl Bench {
         let (before, there) = (Usage::of(None), Usage::of(process));
         let (lag, start) = (self.scheduler.lag(), Instant::now());
         self.scheduler.schedule(tasks, batch).await.expect("a fresh batch");
-        let got = self.scheduler.get_statuses(batch, Collect::default()).await.expect("it ends");
+        let got =
+            self.scheduler.get_statuses(batch, CollectOptions::default()).await.expect("it ends");
         let took = start.elapsed().as_secs_f64();
         let lost = self.scheduler.counters().await.expect("it is there").runners_lost;
         assert_eq!((got.len(), lost), (self.tasks as usize, 0));
@@ -143,7 +145,7 @@ impl Bench {
     }
 }
 
-fn show(lag: &Lag) {
+fn show(lag: &LoopLag) {
     let millis = |time: Duration| time.as_secs_f64() * 1e3;
     println!(
         "    lag of the loop: p50 {:.2} ms, p99 {:.2} ms, most {:.2} ms; {} messages in {} turns",

@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use rollway_base::{Address, Secret};
 use rollway_core::metrics::Metrics;
-use rollway_core::{Life, RunnerId};
-use rollway_protocol::worker_client::{Connected, Options, SendError, Sender, connect};
-use rollway_protocol::{EngineMessage, Hello, Outcome, RunnerReport, StartAttempt, env};
+use rollway_core::{Incarnation, RunnerId};
+use rollway_protocol::worker_client::{
+    ConnectedWorker, EngineSender, WorkerClientOptions, WorkerSendError, connect,
+};
+use rollway_protocol::{EngineMessage, Hello, MessageOutcome, RunnerReport, StartAttempt, env};
 use tokio::sync::{Semaphore, mpsc};
 
 /// How many connect at once: a machine has a bounded queue of those who want to.
@@ -33,7 +35,7 @@ pub(crate) async fn main() {
         tokio::spawn(async move {
             let connected = {
                 let _permit = CONNECTING.acquire().await;
-                connect(&address, hello, Options::default()).await
+                connect(&address, hello, WorkerClientOptions::default()).await
             };
             // Whoever is not wanted any more is not needed here either.
             if let Ok(connected) = connected {
@@ -43,8 +45,8 @@ pub(crate) async fn main() {
     }
 }
 
-async fn serve(connected: Connected) -> Result<(), SendError> {
-    let Connected { welcome, sender, mut receiver } = connected;
+async fn serve(connected: ConnectedWorker) -> Result<(), WorkerSendError> {
+    let ConnectedWorker { welcome, sender, mut receiver } = connected;
     for (runner, life) in welcome.runners {
         sender.report(runner, life, RunnerReport::Ready { after: None }).await?;
     }
@@ -85,14 +87,14 @@ fn wait(start: &StartAttempt) -> Duration {
 
 async fn execute(
     runner: RunnerId,
-    life: Life,
+    life: Incarnation,
     start: &StartAttempt,
-    sender: &Sender,
-) -> Result<(), SendError> {
+    sender: &EngineSender,
+) -> Result<(), WorkerSendError> {
     let attempt = start.attempt;
     sender.report(runner, life, RunnerReport::AttemptBegan { attempt }).await?;
     for run in start.runs.iter() {
-        let outcome = Outcome::Succeeded { payload: None, metrics: Metrics::new() };
+        let outcome = MessageOutcome::Succeeded { payload: None, metrics: Metrics::new() };
         let finished = RunnerReport::RunFinished { attempt, run, outcome };
         sender.report(runner, life, finished).await?;
     }

@@ -7,22 +7,22 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use rollway_core::{
-    Action, Answer, AttemptId, BatchId, BatchKey, BatchKind, BatchState, Core, Input, Notice,
-    PayloadId, Report, Request, RequestId, RunOutcome, RunnerId, RunnerState, TaskId,
+    Action, AttemptId, BatchId, BatchKey, BatchState, BatchType, Core, CoreEvent, Input, PayloadId,
+    Request, RequestId, Response, RunOutcome, RunnerId, RunnerReport, RunnerState, TaskId,
 };
 
-use crate::events::{self, Observers, Seen, What};
-use crate::run_outcome::RunEnd;
+use crate::events::{self, RunEvent, RunEventKind, RunObservers};
+use crate::run_outcome::ReportedOutcome;
 use crate::task::Task;
 
 /// How many things are remembered room for between two turns.
-const ROOM: usize = 8 * 1024;
+const EVENT_CAPACITY: usize = 8 * 1024;
 
 /// Collects what is seen, for others.
 #[derive(Debug)]
-pub(super) struct Watch {
-    observers: Observers,
-    seen: Vec<Seen>,
+pub(super) struct EventCollector {
+    observers: RunObservers,
+    seen: Vec<RunEvent>,
     at: SystemTime,
     /// What each runner was given and has not ended, by the runner's number.
     working: Vec<Option<AttemptId>>,
@@ -34,7 +34,7 @@ pub(super) struct Watch {
 
 /// What to look at after the core has taken an input in.
 #[derive(Debug, Default)]
-pub(super) struct Before {
+pub(super) struct PreApply {
     /// How many things were seen, and disbelieved, before what is seen only if it is believed.
     told: Option<(usize, u64)>,
     /// A runner that may have another state.
@@ -43,8 +43,8 @@ pub(super) struct Before {
     brings: Option<RequestId>,
 }
 
-impl Watch {
-    pub(super) fn new(observers: Observers) -> Self {
+impl EventCollector {
+    pub(super) fn new(observers: RunObservers) -> Self {
         Self {
             observers,
             seen: Vec::new(),
@@ -62,14 +62,14 @@ impl Watch {
 
     /// Tells what was seen in this turn.
     pub(super) fn tell(&mut self) {
-        self.observers.tell(&self.seen);
+        self.observers.emit(&self.seen);
         self.seen.clear();
         // Nothing large stays behind after an unusual turn.
-        self.seen.shrink_to(ROOM);
+        self.seen.shrink_to(EVENT_CAPACITY);
     }
 
-    fn saw(&mut self, what: What) {
-        self.seen.push(Seen { at: self.at, what });
+    fn saw(&mut self, what: RunEventKind) {
+        self.seen.push(RunEvent { at: self.at, what });
     }
 
     /// Tasks were taken in.
@@ -77,12 +77,12 @@ impl Watch {
         &mut self,
         batch: BatchId,
         key: BatchKey,
-        kind: BatchKind,
+        kind: BatchType,
         first: TaskId,
         tasks: &[Arc<Task>],
     ) {
         let tasks = tasks.iter().map(|task| (Arc::clone(&task.workflow), task.repeat_times));
-        self.saw(What::BatchBegan { batch, key, kind, first, tasks: tasks.collect() });
+        self.saw(RunEventKind::BatchBegan { batch, key, kind, first, tasks: tasks.collect() });
     }
 
     /// Looks at an input before the core takes it in.
@@ -91,30 +91,30 @@ impl Watch {
         core: &Core,
         input: &Input,
         payloads: &HashMap<PayloadId, Bytes>,
-    ) -> Before {
-        let mut before = Before::default();
+    ) -> PreApply {
+        let mut before = PreApply::default();
         match input {
-            Input::Reported { runner, report, .. } => {
-                let told = || Some((self.seen.len(), core.counters().disbelieved.total()));
+            Input::Report { runner, report, .. } => {
+                let told = || Some((self.seen.len(), core.counters().ignored_reports.total()));
                 match report {
                     // These leave a runner with what it was given.
-                    Report::Alive | Report::Waits { .. } => {}
-                    Report::AttemptBegan { attempt } => {
+                    RunnerReport::Heartbeat | RunnerReport::Waits { .. } => {}
+                    RunnerReport::AttemptBegan { attempt } => {
                         before.told = told();
-                        self.saw(What::AttemptBegan { attempt: *attempt });
+                        self.saw(RunEventKind::AttemptBegan { attempt: *attempt });
                     }
-                    Report::RunFinished { attempt, run, outcome } => {
+                    RunnerReport::RunFinished { attempt, run, outcome } => {
                         before.told = told();
                         let end = end_of(outcome, payloads);
-                        self.saw(What::RunEnded { attempt: *attempt, run: *run, end });
+                        self.saw(RunEventKind::RunReported { attempt: *attempt, run: *run, end });
                     }
-                    Report::Lost { message, .. } => {
+                    RunnerReport::Lost { message, .. } => {
                         before.runner = Some(*runner);
                         before.lost = Some(Arc::clone(message));
                     }
-                    Report::Ready { .. }
-                    | Report::StartFailed { .. }
-                    | Report::AttemptEnded { .. } => before.runner = Some(*runner),
+                    RunnerReport::Ready { .. }
+                    | RunnerReport::StartFailed { .. }
+                    | RunnerReport::AttemptEnded { .. } => before.runner = Some(*runner),
                 }
             }
             Input::Requested {
@@ -131,14 +131,14 @@ impl Watch {
     /// Looks at what the core made of it.
     pub(super) fn after(
         &mut self,
-        before: Before,
+        before: PreApply,
         core: &mut Core,
         actions: &[Action],
         arriving: &HashMap<RequestId, Vec<Arc<Task>>>,
     ) {
-        let Before { told, runner, lost, brings } = before;
+        let PreApply { told, runner, lost, brings } = before;
         if let Some((seen, disbelieved)) = told
-            && core.counters().disbelieved.total() != disbelieved
+            && core.counters().ignored_reports.total() != disbelieved
         {
             self.seen.truncate(seen);
         }
@@ -158,7 +158,7 @@ impl Watch {
     /// Tells what the core has noticed.
     pub(super) fn noticed(&mut self, core: &mut Core) {
         let (seen, at) = (&mut self.seen, self.at);
-        seen.extend(core.noticed().map(|notice| Seen { at, what: noticed(notice) }));
+        seen.extend(core.drain_events().map(|notice| RunEvent { at, what: noticed(notice) }));
     }
 
     /// Tells of the tasks that a request brought, if they were taken in.
@@ -170,15 +170,15 @@ impl Watch {
         arriving: &HashMap<RequestId, Vec<Arc<Task>>>,
     ) {
         let answer = actions.iter().find_map(|action| match action {
-            Action::Answer { request: asked, answer } if *asked == request => Some(answer),
+            Action::Respond { request: asked, answer } if *asked == request => Some(answer),
             _ => None,
         });
         let (key, first) = match answer {
-            Some(Answer::Scheduled { batch: Some(key), first }) => {
+            Some(Response::Scheduled { batch: Some(key), first }) => {
                 self.collected.insert(*key);
                 (*key, *first)
             }
-            Some(Answer::Submitted { batch }) => (*batch, TaskId(0)),
+            Some(Response::Submitted { batch }) => (*batch, TaskId(0)),
             _ => return,
         };
         if let Some(view) = core.batch_by_key(key) {
@@ -195,7 +195,7 @@ impl Watch {
                     self.working.resize(place + 1, None);
                 }
                 self.working[place] = Some(*attempt);
-                self.saw(What::AttemptGiven {
+                self.saw(RunEventKind::AttemptSent {
                     attempt: *attempt,
                     key: *batch,
                     task: *task,
@@ -207,21 +207,24 @@ impl Watch {
                 self.settle(*runner, core, None);
             }
             Action::CancelAttempt { attempt, reason, .. } => {
-                self.saw(What::AttemptCancelled { attempt: *attempt, reason: *reason });
+                self.saw(RunEventKind::AttemptCancelled { attempt: *attempt, reason: *reason });
             }
             Action::StopRunner { runner, .. } => self.settle(*runner, core, None),
             Action::DropPayload { payload, reason } => {
-                self.saw(What::PayloadDropped { bytes: payload.bytes, reason: *reason });
+                self.saw(RunEventKind::PayloadDropped { bytes: payload.bytes, reason: *reason });
             }
-            Action::ForgetTasks { batch } => {
+            Action::DropTasks { batch } => {
                 if self.collected.remove(batch) {
-                    self.saw(What::BatchIs { key: *batch, state: BatchState::Finalized });
+                    self.saw(RunEventKind::BatchStateChanged {
+                        key: *batch,
+                        state: BatchState::Finalized,
+                    });
                 }
             }
             Action::StartRunner { .. }
             | Action::Deliver { .. }
-            | Action::Answer { .. }
-            | Action::Record(_) => {}
+            | Action::Respond { .. }
+            | Action::AppendRecord(_) => {}
         }
     }
 
@@ -231,10 +234,10 @@ impl Watch {
             Some(RunnerState::Broken) if self.broken.insert(runner) => {
                 let message = core.runner(runner).and_then(|view| view.message);
                 let message = message.unwrap_or_else(|| "no message".into());
-                self.saw(What::RunnerBroken { runner, message });
+                self.saw(RunEventKind::RunnerBroken { runner, message });
             }
             Some(RunnerState::Idle) if !self.broken.is_empty() && self.broken.remove(&runner) => {
-                self.saw(What::RunnerReady { runner });
+                self.saw(RunEventKind::RunnerReady { runner });
             }
             _ => {}
         }
@@ -255,31 +258,33 @@ impl Watch {
         let is_there = current.is_some() || core.runner_state(runner) == Some(RunnerState::Idle);
         let words = || core.runner(runner).and_then(|view| view.message);
         let lost = lost.or_else(|| if is_there { None } else { words() });
-        self.saw(What::AttemptEnded { attempt, lost });
+        self.saw(RunEventKind::AttemptEnded { attempt, lost });
     }
 }
 
-fn end_of(outcome: &RunOutcome, payloads: &HashMap<PayloadId, Bytes>) -> RunEnd {
+fn end_of(outcome: &RunOutcome, payloads: &HashMap<PayloadId, Bytes>) -> ReportedOutcome {
     match outcome {
         RunOutcome::Succeeded { payload, metrics } => {
             let payload = payload.and_then(|payload| payloads.get(&payload.id).cloned());
-            RunEnd::Succeeded { payload, metrics: metrics.clone() }
+            ReportedOutcome::Succeeded { payload, metrics: metrics.clone() }
         }
         RunOutcome::Failed { kind, message } => {
-            RunEnd::Failed { kind: *kind, message: Arc::clone(message) }
+            ReportedOutcome::Failed { kind: *kind, message: Arc::clone(message) }
         }
     }
 }
 
-fn noticed(notice: Notice) -> What {
+fn noticed(notice: CoreEvent) -> RunEventKind {
     match notice {
-        Notice::Retried { batch, task, run, kind, message } => {
-            What::RunRetried { key: batch, task, run, kind, message }
+        CoreEvent::Retried { batch, task, run, kind, message } => {
+            RunEventKind::RunRetried { key: batch, task, run, kind, message }
         }
-        Notice::Over { batch, task, run, how } => What::RunOver { key: batch, task, run, how },
-        Notice::Ended { batch, task, status, dropped } => {
-            What::TaskEnded { key: batch, task, status, dropped }
+        CoreEvent::Over { batch, task, run, how } => {
+            RunEventKind::RunEnded { key: batch, task, run, how }
         }
-        Notice::Batch { batch, state } => What::BatchIs { key: batch, state },
+        CoreEvent::Ended { batch, task, status, dropped } => {
+            RunEventKind::TaskEnded { key: batch, task, status, dropped }
+        }
+        CoreEvent::Batch { batch, state } => RunEventKind::BatchStateChanged { key: batch, state },
     }
 }

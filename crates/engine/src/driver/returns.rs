@@ -2,20 +2,20 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use rollway_core::{Delivery, Input, LeaseId};
+use rollway_core::{DeliveryOutcome, Input, LeaseId};
 use tokio::sync::Notify;
 
 /// What comes back to the driver from places that cannot wait: destructors. There is one entry at
 /// most for every request and every lease, and these have limits of their own.
 #[derive(Debug, Default)]
-pub(crate) struct Returns {
+pub(crate) struct ReturnQueue {
     inputs: Mutex<Vec<Input>>,
     notify: Notify,
 }
 
-impl Returns {
-    pub(crate) fn delivered(&self, lease: LeaseId, delivery: Delivery) {
-        self.push(Input::Delivered { lease, delivery });
+impl ReturnQueue {
+    pub(crate) fn delivered(&self, lease: LeaseId, delivery: DeliveryOutcome) {
+        self.push(Input::DeliveryDone { lease, delivery });
     }
 
     pub(crate) fn push(&self, input: Input) {

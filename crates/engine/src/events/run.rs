@@ -15,26 +15,26 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use rollway_core::{
-    AttemptId, BatchId, BatchKey, BatchKind, BatchState, Cancel, DropReason, FailureKind, Life,
-    Over, RunId, RunnerId, Runs, Status, TaskId,
+    AttemptCancelReason, AttemptId, BatchId, BatchKey, BatchState, BatchType, DropReason,
+    FailureKind, Incarnation, RunEnd, RunId, RunRange, RunnerId, Status, TaskId,
 };
-use rollway_gateway::gateway::CallWatcher;
+use rollway_gateway::gateway::CallObserver;
 
-use super::call::Calls;
-use crate::run_outcome::RunEnd;
+use super::call::CallEventAdapter;
+use crate::run_outcome::ReportedOutcome;
 
 /// Something that was seen, and when.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub struct RunEvent {
     /// When. All moments of one process come from one clock that does not go backwards.
     pub at: SystemTime,
     /// What.
-    pub what: What,
+    pub what: RunEventKind,
 }
 
 /// What was seen.
 #[derive(Clone, Debug)]
-pub enum What {
+pub enum RunEventKind {
     /// Tasks of a batch were taken in. A batch that is collected may get more of them later.
     BatchBegan {
         /// Its name.
@@ -42,21 +42,21 @@ pub enum What {
         /// Which life of that name.
         key: BatchKey,
         /// What kind of batch.
-        kind: BatchKind,
+        kind: BatchType,
         /// The first of the tasks; the others follow.
         first: TaskId,
         /// The tasks: workflow, runs.
         tasks: Arc<[(Arc<str>, u32)]>,
     },
     /// A batch is in another state. One that is collected is finalized when nothing is left of it.
-    BatchIs {
+    BatchStateChanged {
         /// Which.
         key: BatchKey,
         /// Where it stands.
         state: BatchState,
     },
     /// Runs of a task were given to a runner.
-    AttemptGiven {
+    AttemptSent {
         /// The attempt.
         attempt: AttemptId,
         /// Of which batch.
@@ -64,11 +64,11 @@ pub enum What {
         /// Of which task.
         task: TaskId,
         /// Which runs.
-        runs: Runs,
+        runs: RunRange,
         /// To whom.
         runner: RunnerId,
         /// In which life of it.
-        life: Life,
+        life: Incarnation,
         /// How long it may last once it has begun.
         timeout: Duration,
     },
@@ -79,13 +79,13 @@ pub enum What {
     },
     /// A run of an attempt ended, and it was believed. What becomes of the run is told next:
     /// [`RunOver`](Self::RunOver) or [`RunRetried`](Self::RunRetried).
-    RunEnded {
+    RunReported {
         /// The attempt.
         attempt: AttemptId,
         /// Which run.
         run: RunId,
         /// How. Payloads are shared, not copied.
-        end: RunEnd,
+        end: ReportedOutcome,
     },
     /// A run failed, in whatever way, and will be tried again.
     RunRetried {
@@ -101,7 +101,7 @@ pub enum What {
         message: Arc<str>,
     },
     /// A run ended for good: told once of every run, also of those that no runner ever had.
-    RunOver {
+    RunEnded {
         /// Of which batch.
         key: BatchKey,
         /// Of which task.
@@ -109,14 +109,14 @@ pub enum What {
         /// Which run.
         run: RunId,
         /// How.
-        how: Over,
+        how: RunEnd,
     },
     /// An attempt was told to give up.
     AttemptCancelled {
         /// The attempt.
         attempt: AttemptId,
         /// Why.
-        reason: Cancel,
+        reason: AttemptCancelReason,
     },
     /// An attempt is over: ended, given up, or its runner is gone.
     AttemptEnded {
@@ -144,11 +144,11 @@ pub enum What {
         reason: DropReason,
     },
     /// A runner is somewhere: on a machine, in a process. Told before it is given anything.
-    RunnerAt {
+    RunnerLocated {
         /// Which.
         runner: RunnerId,
         /// In which life of it.
-        life: Life,
+        life: Incarnation,
         /// Where, in words.
         place: Arc<str>,
     },
@@ -165,12 +165,12 @@ pub enum What {
         runner: RunnerId,
     },
     /// A model call of a run.
-    Call(Call),
+    Call(CallEvent),
 }
 
 /// A model call of a run, at one of its moments.
 #[derive(Clone, Debug)]
-pub struct Call {
+pub struct CallEvent {
     /// The attempt that it belongs to.
     pub attempt: AttemptId,
     /// The run.
@@ -178,12 +178,12 @@ pub struct Call {
     /// Its number, which no other call of this process has.
     pub call: u64,
     /// What has become of it.
-    pub moment: Moment,
+    pub moment: CallEventKind,
 }
 
 /// A moment of a model call.
 #[derive(Clone, Debug)]
-pub enum Moment {
+pub enum CallEventKind {
     /// It came in.
     Began {
         /// The model that it asks for; empty: the trained one, by no name.
@@ -215,9 +215,9 @@ pub fn now() -> SystemTime {
 }
 
 /// Sees what happens to runs.
-pub trait Observer: Debug + Send + Sync + 'static {
+pub trait RunObserver: Debug + Send + Sync + 'static {
     /// These things happened, in this order.
-    fn observe(&self, seen: &[Seen]);
+    fn observe(&self, seen: &[RunEvent]);
 
     /// Returns the header `traceparent` that a model call carries to its server, if this observer
     /// traces it.
@@ -229,17 +229,17 @@ pub trait Observer: Debug + Send + Sync + 'static {
 
 /// All who observe. Clones are the same; without any, nothing is even collected.
 #[derive(Clone, Debug, Default)]
-pub struct Observers(pub(super) Arc<Vec<Arc<dyn Observer>>>);
+pub struct RunObservers(pub(super) Arc<Vec<Arc<dyn RunObserver>>>);
 
-impl Observers {
+impl RunObservers {
     /// Returns these observers.
-    pub fn new(observers: Vec<Arc<dyn Observer>>) -> Self {
+    pub fn new(observers: Vec<Arc<dyn RunObserver>>) -> Self {
         Self(Arc::new(observers))
     }
 
     /// Returns these and one more.
     #[must_use]
-    pub fn and(&self, observer: Arc<dyn Observer>) -> Self {
+    pub fn and(&self, observer: Arc<dyn RunObserver>) -> Self {
         Self::new(self.0.iter().cloned().chain([observer]).collect())
     }
 
@@ -249,12 +249,12 @@ impl Observers {
     }
 
     /// Returns what a gateway tells of its calls; none if nobody observes.
-    pub fn of_calls(&self) -> Option<Arc<dyn CallWatcher>> {
-        (!self.is_empty()).then(|| Arc::new(Calls(self.clone())) as _)
+    pub fn of_calls(&self) -> Option<Arc<dyn CallObserver>> {
+        (!self.is_empty()).then(|| Arc::new(CallEventAdapter(self.clone())) as _)
     }
 
     /// Tells everybody.
-    pub fn tell(&self, seen: &[Seen]) {
+    pub fn emit(&self, seen: &[RunEvent]) {
         if !seen.is_empty() {
             self.0.iter().for_each(|observer| observer.observe(seen));
         }

@@ -8,19 +8,19 @@ use parking_lot::{Mutex, MutexGuard};
 use rollway_core::RunId;
 
 /// The longest name of a stage, in bytes.
-const STAGE_MAX: usize = 200;
+const MAX_STAGE: usize = 200;
 
 /// The stages of the runs that a runner executes. Clones are the same.
 #[derive(Clone, Debug, Default)]
-pub struct Stages(Arc<Mutex<BTreeMap<RunId, Stage>>>);
+pub struct RunStages(Arc<Mutex<BTreeMap<RunId, Stage>>>);
 
 /// A stage, and since when.
 type Stage = (Arc<str>, SystemTime);
 
-impl Stages {
+impl RunStages {
     /// A run is at something else.
     pub fn set(&self, run: RunId, stage: &str) {
-        let stage = Arc::from(&stage[..stage.floor_char_boundary(STAGE_MAX)]);
+        let stage = Arc::from(&stage[..stage.floor_char_boundary(MAX_STAGE)]);
         self.lock().insert(run, (stage, SystemTime::now()));
     }
 

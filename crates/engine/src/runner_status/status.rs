@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rollway_core::{
-    AttemptId, BatchId, Core, Life, RunId, RunnerId, RunnerState, RunnerView, TaskId, Time,
+    AttemptId, BatchId, Core, Incarnation, RunId, RunnerId, RunnerState, RunnerView, TaskId, Time,
 };
 
-use super::RunnerStates;
+use super::RunnerStatusTable;
 
 /// How long a run may be at one thing before it counts as stuck, if others are not.
 const STUCK_AFTER: Duration = Duration::from_secs(30);
@@ -18,7 +18,7 @@ const STUCK_AFTER: Duration = Duration::from_secs(30);
 const STUCK_FACTOR: u32 = 3;
 
 /// What takes less is as good as nothing: nobody hears of it.
-const MOMENT: Duration = Duration::from_secs(1);
+const MIN_TYPICAL: Duration = Duration::from_secs(1);
 
 /// How long a cancel may take before a runner counts as stuck.
 const CANCEL_AFTER: Duration = Duration::from_secs(5);
@@ -29,7 +29,7 @@ pub struct RunnerStatus {
     /// Which.
     pub runner: RunnerId,
     /// Its current or last life.
-    pub life: Life,
+    pub life: Incarnation,
     /// Where it stands.
     pub state: RunnerState,
     /// Since how long it has stood there.
@@ -49,9 +49,9 @@ pub struct RunnerStatus {
     /// Since how long.
     pub stage_for: Option<Duration>,
     /// How long attempts like its own have taken lately; none: none has succeeded yet.
-    pub usual: Option<Duration>,
+    pub typical_duration: Option<Duration>,
     /// Where in the user's code that is, if it has lasted a while: `file:line function`.
-    pub place: Option<String>,
+    pub code_location: Option<String>,
     /// The model that it waits for.
     pub model: Option<String>,
     /// The server that it waits for.
@@ -59,7 +59,7 @@ pub struct RunnerStatus {
     /// How many model calls it has under way.
     pub calls: u32,
     /// Since how long it has said nothing.
-    pub silent_for: Duration,
+    pub since_report: Duration,
     /// The machine or process it is in.
     pub node: Option<String>,
     /// Why it was last lost or could not be started, or is not started yet.
@@ -75,7 +75,7 @@ pub struct RunnerStatus {
 ///
 /// So a run that hangs stands before all that only take long, from when it has been at it for a
 /// moment, and long before it can be called stuck.
-pub(crate) fn all(core: &Core, states: &RunnerStates, now: Time) -> Vec<RunnerStatus> {
+pub(crate) fn all(core: &Core, states: &RunnerStatusTable, now: Time) -> Vec<RunnerStatus> {
     let mut timeouts = BTreeMap::new();
     let mut all: Vec<RunnerStatus> = core
         .runners()
@@ -102,17 +102,17 @@ fn half_of(times: impl Iterator<Item = Duration>) -> Duration {
 
 fn sort(all: &mut [RunnerStatus]) {
     // Of work that nobody has seen end yet as much is expected as of the rest.
-    let rest = half_of(all.iter().filter_map(|status| status.usual));
+    let rest = half_of(all.iter().filter_map(|status| status.typical_duration));
     all.sort_by_key(|status| {
         let rank = match status.state {
             RunnerState::Busy(_) | RunnerState::Cancelling(_) => 0,
             RunnerState::Broken => 1,
             RunnerState::Starting => 2,
-            RunnerState::Gone => 3,
+            RunnerState::Stopped => 3,
             RunnerState::Idle => 4,
         };
         let lasts = status.stage_for.unwrap_or(status.age);
-        let usual = status.usual.unwrap_or(rest).max(MOMENT);
+        let usual = status.typical_duration.unwrap_or(rest).max(MIN_TYPICAL);
         let times = status.attempt.map(|_| lasts.as_nanos() * 1000 / usual.as_nanos());
         (!status.stuck, rank, Reverse(times), Reverse(lasts), status.runner)
     });
@@ -130,16 +130,16 @@ fn stuck(status: &RunnerStatus, half: Duration, timeout: Option<Duration>) -> bo
         RunnerState::Busy(_) => {
             let stage_for = status.stage_for.unwrap_or(status.age);
             let late = timeout.is_some_and(|timeout| stage_for >= timeout / 2);
-            let usual = status.usual.unwrap_or(half);
+            let usual = status.typical_duration.unwrap_or(half);
             stage_for >= STUCK_AFTER && (late || stage_for >= usual * STUCK_FACTOR)
         }
-        RunnerState::Starting | RunnerState::Idle | RunnerState::Broken | RunnerState::Gone => {
+        RunnerState::Starting | RunnerState::Idle | RunnerState::Broken | RunnerState::Stopped => {
             false
         }
     }
 }
 
-fn one(core: &Core, states: &RunnerStates, view: RunnerView, now: Time) -> RunnerStatus {
+fn one(core: &Core, states: &RunnerStatusTable, view: RunnerView, now: Time) -> RunnerStatus {
     let attempt = match view.state {
         RunnerState::Busy(attempt) | RunnerState::Cancelling(attempt) => Some(attempt),
         _ => None,
@@ -160,12 +160,12 @@ fn one(core: &Core, states: &RunnerStates, view: RunnerView, now: Time) -> Runne
         attempt,
         stage: said.remove("stage"),
         stage_for: said.remove("stage_since").and_then(|since| ago(&since)),
-        usual: view.usual,
-        place: said.remove("place"),
+        typical_duration: view.typical_duration,
+        code_location: said.remove("place"),
         model: None,
         server: None,
         calls: 0,
-        silent_for: now.since(view.last_heard),
+        since_report: now.since(view.last_report),
         node: said.remove("node"),
         message: waits.map(Arc::from).or(message),
         stuck: false,
@@ -186,14 +186,15 @@ fn one(core: &Core, states: &RunnerStates, view: RunnerView, now: Time) -> Runne
         let known = status.run.filter(|run| status.runs.contains(run));
         status.run = known.or_else(|| status.runs.first().copied());
     } else {
-        (status.stage, status.stage_for, status.place, status.run) = (None, None, None, None);
+        (status.stage, status.stage_for, status.code_location, status.run) =
+            (None, None, None, None);
     }
     status
 }
 
 /// Says which model a run waits for, if the gateway has a call of it and the run itself says
 /// nothing of the kind.
-fn add_calls(status: &mut RunnerStatus, states: &RunnerStates, attempt: AttemptId) {
+fn add_calls(status: &mut RunnerStatus, states: &RunnerStatusTable, attempt: AttemptId) {
     let calls = states.calls(attempt);
     status.calls = calls.len() as u32;
     let Some(oldest) = calls.first() else { return };

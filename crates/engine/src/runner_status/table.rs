@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use parking_lot::Mutex;
-use rollway_core::{AttemptId, Life, RunnerId};
-use rollway_gateway::gateway::UnderWay;
+use rollway_core::{AttemptId, Incarnation, RunnerId};
+use rollway_gateway::gateway::CallInFlight;
 
-use super::Stages;
-use crate::events::{self, Observers, Seen, What};
+use super::RunStages;
+use crate::events::{self, RunEvent, RunEventKind, RunObservers};
 
 /// What a runner says about the attempt that it is at.
 const NOW: [&str; 4] = ["stage", "stage_since", "place", "run"];
@@ -18,16 +18,16 @@ const NOW: [&str; 4] = ["stage", "stage_since", "place", "run"];
 /// What runners last said about themselves, for people; with `node`, where the process of a runner
 /// is, and `waiting`, why it has not been started yet.
 #[derive(Clone, Debug, Default)]
-pub struct RunnerStates {
+pub struct RunnerStatusTable {
     states: Arc<Mutex<States>>,
-    calls: Option<Calls>,
+    calls: Option<RunCalls>,
 }
 
 /// Finds the model calls that an attempt has under way.
 #[derive(Clone)]
-struct Calls(Arc<dyn Fn(AttemptId) -> Vec<UnderWay> + Send + Sync>);
+struct RunCalls(Arc<dyn Fn(AttemptId) -> Vec<CallInFlight> + Send + Sync>);
 
-impl fmt::Debug for Calls {
+impl fmt::Debug for RunCalls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Calls")
     }
@@ -35,7 +35,7 @@ impl fmt::Debug for Calls {
 
 /// Location of a worker that has not completed its handshake.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Known {
+pub(crate) struct LaunchState {
     /// Host and process id.
     pub(crate) place: Option<String>,
     /// Reason for which the worker cannot be started yet.
@@ -44,23 +44,23 @@ pub(crate) struct Known {
 
 /// What a runner last said.
 #[derive(Debug)]
-struct Told {
-    life: Life,
+struct ReportedState {
+    life: Incarnation,
     attempt: Option<AttemptId>,
     state: BTreeMap<String, String>,
 }
 
 #[derive(Debug, Default)]
 struct States {
-    told: BTreeMap<RunnerId, Told>,
+    told: BTreeMap<RunnerId, ReportedState>,
     /// Of runners in this process.
-    stages: BTreeMap<RunnerId, (Life, Stages)>,
-    known: BTreeMap<RunnerId, (Life, Known)>,
+    stages: BTreeMap<RunnerId, (Incarnation, RunStages)>,
+    known: BTreeMap<RunnerId, (Incarnation, LaunchState)>,
     /// Who is told where runners are.
-    observers: Observers,
+    observers: RunObservers,
 }
 
-impl RunnerStates {
+impl RunnerStatusTable {
     /// Returns the state of every runner of which one is known.
     pub fn get(&self) -> BTreeMap<RunnerId, BTreeMap<String, String>> {
         let states = self.states.lock();
@@ -80,16 +80,16 @@ impl RunnerStates {
     /// Takes what a runner says about itself.
     pub(crate) fn tell(
         &self,
-        (runner, life): (RunnerId, Life),
+        (runner, life): (RunnerId, Incarnation),
         attempt: Option<AttemptId>,
         state: BTreeMap<String, String>,
     ) {
-        self.states.lock().told.insert(runner, Told { life, attempt, state });
+        self.states.lock().told.insert(runner, ReportedState { life, attempt, state });
     }
 
     /// Returns where a life of a runner in this process keeps what its runs are at.
-    pub(crate) fn stages(&self, runner: RunnerId, life: Life) -> Stages {
-        let stages = Stages::default();
+    pub(crate) fn stages(&self, runner: RunnerId, life: Incarnation) -> RunStages {
+        let stages = RunStages::default();
         self.states.lock().stages.insert(runner, (life, stages.clone()));
         stages
     }
@@ -98,13 +98,13 @@ impl RunnerStates {
     #[must_use]
     pub(crate) fn with_calls(
         self,
-        calls: impl Fn(AttemptId) -> Vec<UnderWay> + Send + Sync + 'static,
+        calls: impl Fn(AttemptId) -> Vec<CallInFlight> + Send + Sync + 'static,
     ) -> Self {
-        Self { calls: Some(Calls(Arc::new(calls))), ..self }
+        Self { calls: Some(RunCalls(Arc::new(calls))), ..self }
     }
 
     /// Returns the model calls that an attempt has under way, the oldest first.
-    pub(crate) fn calls(&self, attempt: AttemptId) -> Vec<UnderWay> {
+    pub(crate) fn calls(&self, attempt: AttemptId) -> Vec<CallInFlight> {
         self.calls.as_ref().map_or_else(Vec::new, |calls| calls.0(attempt))
     }
 
@@ -113,7 +113,7 @@ impl RunnerStates {
     pub(crate) fn said(
         &self,
         runner: RunnerId,
-        life: Life,
+        life: Incarnation,
         attempt: Option<AttemptId>,
     ) -> BTreeMap<String, String> {
         let states = self.states.lock();
@@ -140,7 +140,7 @@ impl RunnerStates {
     }
 
     /// Records the location of a runner's incarnation, or the reason why it has none yet.
-    pub(crate) fn locate(&self, runner: RunnerId, life: Life, known: &Known) {
+    pub(crate) fn locate(&self, runner: RunnerId, life: Incarnation, known: &LaunchState) {
         let mut states = self.states.lock();
         let observers = states.observers.clone();
         let before = states.known.insert(runner, (life, known.clone()));
@@ -148,18 +148,18 @@ impl RunnerStates {
         let Some(place) = known.place.as_deref().filter(|_| !observers.is_empty()) else { return };
         if !before.is_some_and(|(was, known)| was == life && known.place.as_deref() == Some(place))
         {
-            let what = What::RunnerAt { runner, life, place: place.into() };
-            observers.tell(&[Seen { at: events::now(), what }]);
+            let what = RunEventKind::RunnerLocated { runner, life, place: place.into() };
+            observers.emit(&[RunEvent { at: events::now(), what }]);
         }
     }
 
     /// Has these told where runners are from now on.
-    pub(crate) fn observed(&self, observers: &Observers) {
+    pub(crate) fn observed(&self, observers: &RunObservers) {
         self.states.lock().observers = observers.clone();
     }
 
     /// A life of a runner is nowhere any more.
-    pub(crate) fn forget(&self, runner: RunnerId, life: Life) {
+    pub(crate) fn forget(&self, runner: RunnerId, life: Incarnation) {
         let mut states = self.states.lock();
         if states.known.get(&runner).is_some_and(|(current, _)| *current == life) {
             states.known.remove(&runner);

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use rollway_config::{Config, ExperienceBuffer, PriorityFn, ReplayBuffer, StorageType, WhenFull};
-use rollway_data::buffer::queue::{self, Priority, Replay};
-use rollway_data::buffer::{self, Address, Buffer, BufferError, sql, table};
-use rollway_data::pipeline::Arguments;
+use rollway_data::buffer::queue::{self, ReplayOptions, ReplayPriority};
+use rollway_data::buffer::{self, Buffer, BufferAddress, BufferError, sql, table};
+use rollway_data::pipeline::OperatorArguments;
 use serde_json::Value;
 
 use super::SinkError;
@@ -19,35 +19,39 @@ const INPUT_NAME: &str = "explorer_output";
 
 /// A buffer that a configuration names: what it is and how it is to be.
 #[derive(Clone, Debug)]
-pub struct Place {
-    address: Address,
-    options: buffer::Options,
+pub struct BufferTarget {
+    address: BufferAddress,
+    options: buffer::BufferOptions,
     /// Made when the buffer is opened: nobody chose it.
     folder: Option<PathBuf>,
 }
 
-impl Place {
+impl BufferTarget {
     /// Returns the buffer between explorer and trainer.
     pub fn of_experiences(config: &Config) -> Result<Self, SinkError> {
         let ours = &config.buffer.trainer_input.experience_buffer;
         let own = |ending: &str| config.cache_dir().join(format!("{}{ending}", ours.name));
         let path = ours.path.as_deref().filter(|path| !path.is_empty());
         let address = match (ours.storage_type, path) {
-            (StorageType::Queue, _) => Address::Queue(ours.name.clone()),
+            (StorageType::Queue, _) => BufferAddress::Queue(ours.name.clone()),
             (_, Some(path)) => parse(&format!("{BUFFER}.path"), path)?,
-            (StorageType::Sql, None) => Address::Sqlite(own(".db")),
-            (StorageType::File, None) => Address::JsonLines(own(".jsonl")),
+            (StorageType::Sql, None) => BufferAddress::Sqlite(own(".db")),
+            (StorageType::File, None) => BufferAddress::JsonLines(own(".jsonl")),
         };
         let fits = match ours.storage_type {
             StorageType::Queue => true,
-            StorageType::Sql => matches!(address, Address::Sqlite(_) | Address::Postgres(_)),
-            StorageType::File => matches!(address, Address::JsonLines(_) | Address::Parquet(_)),
+            StorageType::Sql => {
+                matches!(address, BufferAddress::Sqlite(_) | BufferAddress::Postgres(_))
+            }
+            StorageType::File => {
+                matches!(address, BufferAddress::JsonLines(_) | BufferAddress::Parquet(_))
+            }
         };
         if !fits {
             let message = format!("{address} does not go with the `storage_type`; change one");
             return Err(SinkError::config(format!("{BUFFER}.path"), message));
         }
-        let options = buffer::Options { queue: queue(config, ours)?, sql: database(ours) };
+        let options = buffer::BufferOptions { queue: queue(config, ours)?, sql: database(ours) };
         Ok(Self { address, options, folder: path.is_none().then(|| config.cache_dir()) })
     }
 
@@ -61,20 +65,20 @@ impl Place {
         let path = pipeline.input_save_path.as_deref().filter(|path| !path.is_empty());
         let address = match path {
             Some(path) => parse(INPUT, path)?,
-            None => Address::Sqlite(config.cache_dir().join(format!("{INPUT_NAME}.db"))),
+            None => BufferAddress::Sqlite(config.cache_dir().join(format!("{INPUT_NAME}.db"))),
         };
-        if let Address::Queue(_) = address {
+        if let BufferAddress::Queue(_) = address {
             let message = "nobody reads it, and a queue would be full one day; name a file";
             return Err(SinkError::config(INPUT, message));
         }
-        let sql = sql::Options { table: INPUT_NAME.to_owned(), ..database(ours) };
-        let options = buffer::Options { sql, ..buffer::Options::default() };
+        let sql = sql::SqlOptions { table: INPUT_NAME.to_owned(), ..database(ours) };
+        let options = buffer::BufferOptions { sql, ..buffer::BufferOptions::default() };
         let folder = path.is_none().then(|| config.cache_dir());
         Ok(Some(Self { address, options, folder }))
     }
 
     /// Returns its address.
-    pub fn address(&self) -> &Address {
+    pub fn address(&self) -> &BufferAddress {
         &self.address
     }
 
@@ -90,26 +94,27 @@ impl Place {
     }
 }
 
-fn parse(key: &str, path: &str) -> Result<Address, SinkError> {
-    path.parse().map_err(|error: buffer::AddressError| SinkError::config(key, error.to_string()))
+fn parse(key: &str, path: &str) -> Result<BufferAddress, SinkError> {
+    path.parse()
+        .map_err(|error: buffer::BufferAddressError| SinkError::config(key, error.to_string()))
 }
 
-fn database(ours: &ExperienceBuffer) -> sql::Options {
+fn database(ours: &ExperienceBuffer) -> sql::SqlOptions {
     // What was used least comes first, and of that the newest; without reuse, all in order.
     let reuse = ours.replay_buffer.enable;
-    sql::Options {
+    sql::SqlOptions {
         table: table(&ours.name),
-        order: if reuse { sql::Order::NewestFirst } else { sql::Order::Fifo },
+        order: if reuse { sql::ReadOrder::NewestFirst } else { sql::ReadOrder::Fifo },
         reuse,
         max_retry_times: ours.max_retry_times,
         max_retry_interval: ours.max_retry_interval.into(),
         max_bytes: ours.max_disk_bytes,
-        ..sql::Options::default()
+        ..sql::SqlOptions::default()
     }
 }
 
-fn queue(config: &Config, ours: &ExperienceBuffer) -> Result<queue::Options, SinkError> {
-    let usual = queue::Options::default();
+fn queue(config: &Config, ours: &ExperienceBuffer) -> Result<queue::QueueOptions, SinkError> {
+    let usual = queue::QueueOptions::default();
     let replay = ours.replay_buffer.enable.then(|| replay(&ours.replay_buffer)).transpose()?;
     let in_memory = replay.is_some() || ours.on_full == WhenFull::Replace;
     let chosen = ours.path.as_deref().filter(|path| !path.is_empty());
@@ -122,8 +127,10 @@ fn queue(config: &Config, ours: &ExperienceBuffer) -> Result<queue::Options, Sin
                            `replay_buffer` and `on_full: replace`";
             return Err(SinkError::config(key, message));
         }
-        if !matches!(path.parse(), Ok(Address::Parquet(_)) | Err(buffer::AddressError::Unknown(_)))
-        {
+        if !matches!(
+            path.parse(),
+            Ok(BufferAddress::Parquet(_)) | Err(buffer::BufferAddressError::Unknown(_))
+        ) {
             let message = format!(
                 "a queue is kept in a folder, and `{path}` is none; leave it out, or choose \
                  another `storage_type`"
@@ -134,41 +141,42 @@ fn queue(config: &Config, ours: &ExperienceBuffer) -> Result<queue::Options, Sin
     let folder = chosen.map_or_else(|| config.cache_dir().join(&ours.name), PathBuf::from);
     let timeout = ours.max_write_timeout.into();
     let when_full = match ours.on_full {
-        WhenFull::Wait => queue::WhenFull::Wait { timeout },
-        WhenFull::Spill => queue::WhenFull::Spill { folder: folder.clone(), timeout },
-        WhenFull::Replace => queue::WhenFull::Replace,
+        WhenFull::Wait => queue::QueueFullPolicy::Wait { timeout },
+        WhenFull::Spill => queue::QueueFullPolicy::Spill { folder: folder.clone(), timeout },
+        WhenFull::Replace => queue::QueueFullPolicy::Replace,
     };
-    Ok(queue::Options {
+    Ok(queue::QueueOptions {
         name: ours.name.clone(),
         capacity: ours.capacity as usize,
         bytes_max: usize::try_from(ours.max_bytes).unwrap_or(usize::MAX),
         path: (!in_memory).then_some(folder),
         disk_bytes_max: ours.max_disk_bytes.unwrap_or(usual.disk_bytes_max),
         // A replay buffer always replaces.
-        when_full: if replay.is_some() { queue::WhenFull::Replace } else { when_full },
+        when_full: if replay.is_some() { queue::QueueFullPolicy::Replace } else { when_full },
         replay,
         ..usual
     })
 }
 
-fn replay(ours: &ReplayBuffer) -> Result<Replay, SinkError> {
+fn replay(ours: &ReplayBuffer) -> Result<ReplayOptions, SinkError> {
     let wrong = |error: rollway_data::pipeline::ArgumentError| {
         let key = format!("{BUFFER}.replay_buffer.priority_fn_args.{}", error.key);
         SinkError::config(key, error.problem)
     };
-    let mut args = Arguments::new("priority_fn", &Value::Object(ours.priority_fn_args.clone()))
-        .map_err(wrong)?;
+    let mut args =
+        OperatorArguments::new("priority_fn", &Value::Object(ours.priority_fn_args.clone()))
+            .map_err(wrong)?;
     let number = "a number, 0 or greater";
     let decay = args.number("decay", number, |decay| decay >= 0.0).map_err(wrong)?.unwrap_or(2.0);
     let priority = match ours.priority_fn {
-        PriorityFn::LinearDecay => Priority::LinearDecay { decay },
+        PriorityFn::LinearDecay => ReplayPriority::LinearDecay { decay },
         PriorityFn::DecayLimitRandomization => {
             let sigma = args.number("sigma", number, |sigma| sigma >= 0.0).map_err(wrong)?;
             let whole = |limit: f64| limit.fract() == 0.0 && limit.abs() < 1e15;
             let limit = args
                 .number("use_count_limit", "a whole number; 0 or less: no limit", whole)
                 .map_err(wrong)?;
-            Priority::DecayLimitRandomization {
+            ReplayPriority::DecayLimitRandomization {
                 decay,
                 use_count_limit: limit.unwrap_or(3.0) as i64,
                 sigma: sigma.unwrap_or(0.0),
@@ -177,5 +185,5 @@ fn replay(ours: &ReplayBuffer) -> Result<Replay, SinkError> {
     };
     args.finish().map_err(wrong)?;
     let reuse_cooldown_time = ours.reuse_cooldown_time.map(Into::into);
-    Ok(Replay { priority, reuse_cooldown_time, seed: 0 })
+    Ok(ReplayOptions { priority, reuse_cooldown_time, seed: 0 })
 }

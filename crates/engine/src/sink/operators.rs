@@ -1,7 +1,7 @@
 //! The operators of a pipeline, as the configuration names them.
 
-use rollway_config::{Algorithm, Config};
-use rollway_data::pipeline::{Operator, Registry};
+use rollway_config::{AlgorithmConfig, Config};
+use rollway_data::pipeline::{Operator, OperatorRegistry};
 use serde_json::Value;
 
 use super::SinkError;
@@ -10,7 +10,7 @@ use super::SinkError;
 /// algorithm, unless they are listed.
 pub(super) fn operators(
     config: &Config,
-    registry: &Registry,
+    registry: &OperatorRegistry,
 ) -> Result<Vec<Box<dyn Operator>>, SinkError> {
     let listed = &config.data_processor.experience_pipeline.operators;
     let mut operators = Vec::new();
@@ -24,7 +24,7 @@ pub(super) fn operators(
     {
         let args = Value::Object(config.algorithm.advantage_fn_args.clone());
         let made = registry.build(name, &args);
-        let wrong = |error: rollway_data::pipeline::RegistryError| {
+        let wrong = |error: rollway_data::pipeline::OperatorRegistryError| {
             SinkError::config("algorithm.advantage_fn", error.to_string())
         };
         operators.push(made.map_err(wrong)?);
@@ -34,7 +34,7 @@ pub(super) fn operators(
 
 /// Returns the operator that works out the advantages. Algorithms that are not named here leave
 /// that to the trainer, or need none.
-fn advantages(algorithm: &Algorithm) -> Option<&str> {
+fn advantages(algorithm: &AlgorithmConfig) -> Option<&str> {
     let chosen = algorithm.advantage_fn.as_deref().filter(|name| !name.is_empty());
     chosen.or_else(|| (algorithm.algorithm_type == "grpo").then_some("grpo"))
 }

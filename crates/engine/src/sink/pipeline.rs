@@ -18,18 +18,18 @@ use rollway_base::error_chain;
 use rollway_config::Config;
 use rollway_core::metrics::{Metrics, PassRates};
 use rollway_core::{BatchId, BatchKey};
-use rollway_data::buffer::{Buffer, BufferError, Writer};
-use rollway_data::pipeline::{Operator, Pipeline, Registry};
+use rollway_data::buffer::{Buffer, BufferError, ExperienceWriter};
+use rollway_data::pipeline::{Operator, OperatorRegistry, Pipeline};
 use tokio::sync::{mpsc, oneshot};
 
-use super::buffer_target::Place;
-use super::{Parcel, Sink, SinkError, Stored, delivery_key, operators};
+use super::buffer_target::BufferTarget;
+use super::{BatchDelivery, DeliveryResult, Sink, SinkError, delivery_key, operators};
 
 /// How many calls wait for the thread before the next one waits for room among them.
-const WAITING_MAX: usize = 64;
+const QUEUE_CAPACITY: usize = 64;
 
 /// How many pass rates are kept for somebody to take.
-const RATES_MAX: usize = 1 << 20;
+const MAX_RATES: usize = 1 << 20;
 
 /// Sends experiences through the operators of a configuration and into its buffer.
 ///
@@ -37,24 +37,24 @@ const RATES_MAX: usize = 1 << 20;
 /// what does not open is tried again with the next. Dropping the sink closes it.
 pub struct PipelineSink {
     calls: mpsc::Sender<Call>,
-    shared: Arc<Shared>,
+    shared: Arc<PipelineShared>,
 }
 
 /// What the thread shares with those who call.
 #[derive(Default)]
-struct Shared {
+struct PipelineShared {
     /// Kept beyond the end of the pipeline, for those who read what is left.
     buffer: OnceLock<Arc<dyn Buffer>>,
-    feedback: Mutex<Feedback>,
+    feedback: Mutex<SelectorFeedback>,
 }
 
 /// Something for the thread to do, and who wants to know.
 struct Call {
-    what: What,
-    reply: oneshot::Sender<Stored>,
+    what: SinkCallKind,
+    reply: oneshot::Sender<DeliveryResult>,
 }
 
-enum What {
+enum SinkCallKind {
     Prepare,
     Deliver { batch: BatchId, key: BatchKey, payloads: Vec<Bytes> },
     Process { payloads: Vec<Bytes> },
@@ -65,18 +65,18 @@ enum What {
 impl PipelineSink {
     /// Makes a sink. Everything in the configuration that cannot be is refused here; nothing is
     /// opened yet.
-    pub fn new(config: &Config, registry: &Registry) -> Result<Self, SinkError> {
-        let shared = Arc::new(Shared::default());
-        let work = Work {
+    pub fn new(config: &Config, registry: &OperatorRegistry) -> Result<Self, SinkError> {
+        let shared = Arc::new(PipelineShared::default());
+        let work = SinkThread {
             job: config.job(),
             writer: config.explorer.name.clone(),
-            input: Place::of_input(config)?,
-            output: Place::of_experiences(config)?,
+            input: BufferTarget::of_input(config)?,
+            output: BufferTarget::of_experiences(config)?,
             operators: operators::operators(config, registry)?,
             pipeline: None,
             shared: Arc::clone(&shared),
         };
-        let (calls, inbox) = mpsc::channel(WAITING_MAX);
+        let (calls, inbox) = mpsc::channel(QUEUE_CAPACITY);
         thread::Builder::new()
             .name("rollway-pipeline".to_owned())
             .spawn(move || work.run(inbox))
@@ -86,13 +86,13 @@ impl PipelineSink {
 
     /// Opens the buffer and gets the operators ready. Does nothing if they are.
     pub async fn prepare(&self) -> Result<(), String> {
-        self.ask(What::Prepare).await.map(drop)
+        self.ask(SinkCallKind::Prepare).await.map(drop)
     }
 
     /// Closes the operators, and the buffer as far as this writer goes: when all writers have
     /// closed, readers come to the end of data. What was asked for before is done first.
     pub async fn close(&self) -> Result<(), String> {
-        self.ask(What::Close).await.map(drop)
+        self.ask(SinkCallKind::Close).await.map(drop)
     }
 
     /// Returns the buffer, once it is open.
@@ -109,11 +109,11 @@ impl PipelineSink {
 
     /// Stores the experiences of a step of mode `serve`. The key names it among the steps of all
     /// jobs: the same one again has no further effect.
-    pub async fn step(&self, key: String, payloads: Vec<Bytes>) -> Stored {
-        self.ask(What::Step { key, payloads }).await
+    pub async fn step(&self, key: String, payloads: Vec<Bytes>) -> DeliveryResult {
+        self.ask(SinkCallKind::Step { key, payloads }).await
     }
 
-    async fn ask(&self, what: What) -> Stored {
+    async fn ask(&self, what: SinkCallKind) -> DeliveryResult {
         let gone = || "the thread of the experience pipeline is gone".to_owned();
         let (reply, answer) = oneshot::channel();
         self.calls.send(Call { what, reply }).await.map_err(|_| gone())?;
@@ -122,48 +122,54 @@ impl PipelineSink {
 }
 
 impl Sink for PipelineSink {
-    fn deliver(&self, parcel: Parcel) -> Pin<Box<dyn Future<Output = Stored> + Send + '_>> {
-        let Parcel { batch, key, results } = parcel;
+    fn deliver(
+        &self,
+        parcel: BatchDelivery,
+    ) -> Pin<Box<dyn Future<Output = DeliveryResult> + Send + '_>> {
+        let BatchDelivery { batch, key, results } = parcel;
         let payloads: Vec<Bytes> = results.into_iter().flat_map(|result| result.payloads).collect();
         Box::pin(async move {
             if payloads.is_empty() {
                 return Ok(Metrics::new());
             }
-            self.ask(What::Deliver { batch, key, payloads }).await
+            self.ask(SinkCallKind::Deliver { batch, key, payloads }).await
         })
     }
 
-    fn process(&self, payloads: Vec<Bytes>) -> Pin<Box<dyn Future<Output = Stored> + Send + '_>> {
-        Box::pin(self.ask(What::Process { payloads }))
+    fn process(
+        &self,
+        payloads: Vec<Bytes>,
+    ) -> Pin<Box<dyn Future<Output = DeliveryResult> + Send + '_>> {
+        Box::pin(self.ask(SinkCallKind::Process { payloads }))
     }
 }
 
 impl fmt::Debug for PipelineSink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let waiting = WAITING_MAX - self.calls.capacity();
+        let waiting = QUEUE_CAPACITY - self.calls.capacity();
         f.debug_struct("PipelineSink").field("waiting", &waiting).finish_non_exhaustive()
     }
 }
 
-impl Shared {
-    fn feedback(&self) -> MutexGuard<'_, Feedback> {
+impl PipelineShared {
+    fn feedback(&self) -> MutexGuard<'_, SelectorFeedback> {
         self.feedback.lock()
     }
 }
 
 /// What the thread has.
-struct Work {
+struct SinkThread {
     job: String,
     writer: String,
-    input: Option<Place>,
-    output: Place,
+    input: Option<BufferTarget>,
+    output: BufferTarget,
     /// Until there is a pipeline.
     operators: Vec<Box<dyn Operator>>,
     pipeline: Option<Pipeline>,
-    shared: Arc<Shared>,
+    shared: Arc<PipelineShared>,
 }
 
-impl Work {
+impl SinkThread {
     fn run(mut self, mut inbox: mpsc::Receiver<Call>) {
         while let Some(Call { what, reply }) = inbox.blocking_recv() {
             // Who has stopped waiting was told nothing, and asks again.
@@ -183,26 +189,26 @@ impl Work {
         }
     }
 
-    fn perform(&mut self, what: What) -> Stored {
+    fn perform(&mut self, what: SinkCallKind) -> DeliveryResult {
         match what {
-            What::Prepare => self.prepared().map(|_| Metrics::new()),
-            What::Deliver { batch, key, payloads } => {
+            SinkCallKind::Prepare => self.prepared().map(|_| Metrics::new()),
+            SinkCallKind::Deliver { batch, key, payloads } => {
                 let key = delivery_key::of_batch(&self.job, &batch, key, &payloads);
                 self.process(&key, &payloads)
             }
-            What::Process { payloads } => {
+            SinkCallKind::Process { payloads } => {
                 let key = delivery_key::of_payloads(&self.job, &payloads);
                 self.process(&key, &payloads)
             }
-            What::Step { key, payloads } => {
+            SinkCallKind::Step { key, payloads } => {
                 let key = delivery_key::of_step(&self.job, &key);
                 self.process(&key, &payloads)
             }
-            What::Close => self.close().map(|()| Metrics::new()),
+            SinkCallKind::Close => self.close().map(|()| Metrics::new()),
         }
     }
 
-    fn process(&mut self, key: &str, payloads: &[Bytes]) -> Stored {
+    fn process(&mut self, key: &str, payloads: &[Bytes]) -> DeliveryResult {
         let report =
             self.prepared()?.process(key, payloads).map_err(|error| error_chain(&error))?;
         let mut metrics = report.metrics;
@@ -240,7 +246,7 @@ impl Work {
         Ok(Pipeline::new(std::mem::take(&mut self.operators), input, output))
     }
 
-    fn writer_of_output(&self) -> Result<Box<dyn Writer>, BufferError> {
+    fn writer_of_output(&self) -> Result<Box<dyn ExperienceWriter>, BufferError> {
         let buffer = self.output.open()?;
         self.shared.buffer.get_or_init(|| buffer).writer(&self.writer)
     }
@@ -255,22 +261,22 @@ impl Work {
 
 /// Pass rates for the selectors of tasks, by the key of the call that brought them.
 #[derive(Default)]
-struct Feedback {
+struct SelectorFeedback {
     calls: VecDeque<(String, PassRates)>,
     rates: usize,
 }
 
-impl Feedback {
+impl SelectorFeedback {
     fn add(&mut self, key: &str, metric: PassRates) {
         // A parcel that came twice went as well as it did the first time.
         if metric.is_empty()
-            || self.calls.iter().rev().take(WAITING_MAX).any(|(known, _)| known == key)
+            || self.calls.iter().rev().take(QUEUE_CAPACITY).any(|(known, _)| known == key)
         {
             return;
         }
         self.rates += metric.len();
         self.calls.push_back((key.to_owned(), metric));
-        while self.rates > RATES_MAX
+        while self.rates > MAX_RATES
             && self.calls.len() > 1
             && let Some((key, metric)) = self.calls.pop_front()
         {

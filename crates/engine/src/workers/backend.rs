@@ -7,98 +7,101 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rollway_base::Secret;
-use rollway_core::{AttemptId, BatchId, BatchKind, Cancel, Life, RunId, RunnerId, Runs, TaskId};
+use rollway_core::{
+    AttemptCancelReason, AttemptId, BatchId, BatchType, Incarnation, RunId, RunRange, RunnerId,
+    TaskId,
+};
 
-use crate::run_outcome::RunEnd;
-use crate::runner_status::RunnerStates;
+use crate::run_outcome::ReportedOutcome;
+use crate::runner_status::RunnerStatusTable;
 use crate::task::Task;
 
 /// A source of runners.
-pub trait Workers: Send + 'static {
+pub trait RunnerBackend: Send + 'static {
     /// Begins a life of a runner. It says what it does through `reporter`; it must say that it is
     /// ready, or that it could not be started.
     fn start(&mut self, reporter: Reporter);
 
     /// Gives a runner a command, in the order of calls. Must not block. Tells whether the runner
     /// can have heard it; if not, it counts as lost.
-    fn tell(&mut self, runner: RunnerId, life: Life, command: Command) -> bool;
+    fn send(&mut self, runner: RunnerId, life: Incarnation, command: RunnerCommand) -> bool;
 
     /// Makes sure that a life of a runner is over, by force if need be. Must not block.
-    fn stop(&mut self, runner: RunnerId, life: Life);
+    fn stop(&mut self, runner: RunnerId, life: Incarnation);
 
     /// The engine has stopped: tells processes that nobody here started that they are not needed
     /// any more. What is returned ends when they are gone, or have had the time; none:
     /// there are none.
-    fn dismiss(&mut self) -> Option<Pin<Box<dyn Future<Output = ()> + Send>>> {
+    fn shut_down_workers(&mut self) -> Option<Pin<Box<dyn Future<Output = ()> + Send>>> {
         None
     }
 
     /// What a runner said has reached the driver. Words of an earlier life come too.
-    fn heard(&mut self, runner: RunnerId, life: Life, said: &Said) {
+    fn on_report(&mut self, runner: RunnerId, life: Incarnation, said: &BackendReport) {
         let _ = (runner, life, said);
     }
 
     /// Returns where runners say what they are at.
-    fn states(&self) -> RunnerStates {
-        RunnerStates::default()
+    fn states(&self) -> RunnerStatusTable {
+        RunnerStatusTable::default()
     }
 }
 
-impl Workers for Box<dyn Workers> {
+impl RunnerBackend for Box<dyn RunnerBackend> {
     fn start(&mut self, reporter: Reporter) {
         (**self).start(reporter);
     }
 
-    fn tell(&mut self, runner: RunnerId, life: Life, command: Command) -> bool {
-        (**self).tell(runner, life, command)
+    fn send(&mut self, runner: RunnerId, life: Incarnation, command: RunnerCommand) -> bool {
+        (**self).send(runner, life, command)
     }
 
-    fn stop(&mut self, runner: RunnerId, life: Life) {
+    fn stop(&mut self, runner: RunnerId, life: Incarnation) {
         (**self).stop(runner, life);
     }
 
-    fn dismiss(&mut self) -> Option<Pin<Box<dyn Future<Output = ()> + Send>>> {
-        (**self).dismiss()
+    fn shut_down_workers(&mut self) -> Option<Pin<Box<dyn Future<Output = ()> + Send>>> {
+        (**self).shut_down_workers()
     }
 
-    fn heard(&mut self, runner: RunnerId, life: Life, said: &Said) {
-        (**self).heard(runner, life, said);
+    fn on_report(&mut self, runner: RunnerId, life: Incarnation, said: &BackendReport) {
+        (**self).on_report(runner, life, said);
     }
 
-    fn states(&self) -> RunnerStates {
+    fn states(&self) -> RunnerStatusTable {
         (**self).states()
     }
 }
 
 /// What a runner is told.
 #[derive(Clone, Debug)]
-pub enum Command {
+pub enum RunnerCommand {
     /// Execute an attempt.
-    Start(Box<Attempt>),
+    Start(Box<AttemptSpec>),
     /// Give the current attempt up and say so.
     Cancel {
         /// Which.
         attempt: AttemptId,
         /// Why.
-        reason: Cancel,
+        reason: AttemptCancelReason,
     },
 }
 
 /// Runs of one task to be executed.
 #[derive(Clone, Debug)]
-pub struct Attempt {
+pub struct AttemptSpec {
     /// Its number.
     pub id: AttemptId,
     /// The batch of the task.
     pub batch: BatchId,
     /// Whether it is trained on.
-    pub kind: BatchKind,
+    pub kind: BatchType,
     /// The task's id in the batch.
     pub task_id: TaskId,
     /// The task.
     pub task: Arc<Task>,
     /// The runs.
-    pub runs: Runs,
+    pub runs: RunRange,
     /// How long it may last once it has begun.
     pub timeout: Duration,
     /// How many runners were lost under suspicion of this task.
@@ -118,7 +121,7 @@ pub struct ModelAccess {
 
 /// What a runner says.
 #[derive(Clone, Debug)]
-pub enum Said {
+pub enum BackendReport {
     /// It is idle.
     Ready {
         /// The last attempt it was given; none: it has just started.
@@ -141,7 +144,7 @@ pub enum Said {
     /// It has begun an attempt.
     Began(AttemptId),
     /// A run ended.
-    Finished(AttemptId, RunId, RunEnd),
+    Finished(AttemptId, RunId, ReportedOutcome),
     /// The attempt is over and the runner is idle.
     Ended(AttemptId),
 }
@@ -152,9 +155,9 @@ pub(crate) struct RunnerMessage {
     /// Time at which the reports arrived in this process.
     pub(crate) at: Instant,
     pub(crate) runner: RunnerId,
-    pub(crate) life: Life,
+    pub(crate) life: Incarnation,
     /// In the order in which they were sent.
-    pub(crate) reports: Vec<Said>,
+    pub(crate) reports: Vec<BackendReport>,
 }
 
 /// The receiving end of runner messages. The driver implements it without a strong reference, so
@@ -171,12 +174,16 @@ pub(crate) trait RunnerInbox: Debug + Send + Sync + 'static {
 #[derive(Clone, Debug)]
 pub struct Reporter {
     runner: RunnerId,
-    life: Life,
+    life: Incarnation,
     inbox: Arc<dyn RunnerInbox>,
 }
 
 impl Reporter {
-    pub(crate) const fn new(runner: RunnerId, life: Life, inbox: Arc<dyn RunnerInbox>) -> Self {
+    pub(crate) const fn new(
+        runner: RunnerId,
+        life: Incarnation,
+        inbox: Arc<dyn RunnerInbox>,
+    ) -> Self {
         Self { runner, life, inbox }
     }
 
@@ -186,27 +193,27 @@ impl Reporter {
     }
 
     /// Returns which life of it.
-    pub const fn life(&self) -> Life {
+    pub const fn incarnation(&self) -> Incarnation {
         self.life
     }
 
     /// Says several things at once, in order. Waits while the engine is busy; if the engine is
     /// gone nobody listens any more, which is no error of the runner.
-    pub async fn say(&self, said: Vec<Said>) {
-        self.say_since(Instant::now(), said).await;
+    pub async fn send(&self, said: Vec<BackendReport>) {
+        self.send_since(Instant::now(), said).await;
     }
 
     /// As [`say`](Self::say), for what has been on its way in this process since `at`.
-    pub(crate) async fn say_since(&self, at: Instant, said: Vec<Said>) {
+    pub(crate) async fn send_since(&self, at: Instant, said: Vec<BackendReport>) {
         self.inbox.send(self.message(at, said)).await;
     }
 
     /// As [`say`](Self::say), from a thread outside the runtime.
-    pub fn blocking_say(&self, said: Vec<Said>) {
+    pub fn blocking_send(&self, said: Vec<BackendReport>) {
         self.inbox.blocking_send(self.message(Instant::now(), said));
     }
 
-    const fn message(&self, at: Instant, reports: Vec<Said>) -> RunnerMessage {
+    const fn message(&self, at: Instant, reports: Vec<BackendReport>) -> RunnerMessage {
         RunnerMessage { at, runner: self.runner, life: self.life, reports }
     }
 }

@@ -15,27 +15,36 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use rollway_base::Address;
-use rollway_config::{Backend, Config};
+use rollway_config::{ClusterBackend, Config};
 
-pub use self::advertised::Site;
-pub use self::join_info::{Invitation, secret_in};
+pub use self::advertised::AdvertisedAddress;
+pub use self::join_info::{JoinInfo, secret_in};
 pub use crate::workers::worker_pool::ClusterError;
-use crate::workers::worker_pool::{ChildOptions, Children, Launcher, Ray, RayOptions};
+use crate::workers::worker_pool::{
+    Launcher, RayLauncher, RayLauncherOptions, WorkerPool, WorkerPoolOptions,
+};
 
 /// Returns the runners of a configuration in processes that are started like this, wherever its
 /// `cluster` says. None is started yet. Needs a tokio runtime.
 ///
 /// # Errors
 /// If nothing can be listened on, there is no secret, or Ray cannot be used.
-pub async fn children(config: &Config, options: ChildOptions) -> Result<Children, ClusterError> {
+pub async fn worker_pool(
+    config: &Config,
+    options: WorkerPoolOptions,
+) -> Result<WorkerPool, ClusterError> {
     let backend = config.cluster.backend;
     let launcher: Option<Arc<dyn Launcher>> = match backend {
-        Backend::Ray => Some(Arc::new(Ray::open(RayOptions::new(config, &options)).await?)),
-        Backend::Local | Backend::Manual => None,
+        ClusterBackend::Ray => {
+            Some(Arc::new(RayLauncher::open(RayLauncherOptions::new(config, &options)).await?))
+        }
+        ClusterBackend::Local | ClusterBackend::Manual => None,
     };
     let hint = match backend {
-        Backend::Local => "see that the folder for temporary files can be written to",
-        Backend::Ray | Backend::Manual => "see the keys `listen` and `secret_file` of `cluster`",
+        ClusterBackend::Local => "see that the folder for temporary files can be written to",
+        ClusterBackend::Ray | ClusterBackend::Manual => {
+            "see the keys `listen` and `secret_file` of `cluster`"
+        }
     };
     listen(config, options, launcher).await.map_err(|error| ClusterError {
         what: format!("workers cannot be listened for: {error}"),
@@ -45,24 +54,25 @@ pub async fn children(config: &Config, options: ChildOptions) -> Result<Children
 
 async fn listen(
     config: &Config,
-    mut options: ChildOptions,
+    mut options: WorkerPoolOptions,
     launcher: Option<Arc<dyn Launcher>>,
-) -> io::Result<Children> {
-    let Some(site) = Site::of(config) else { return Children::new(options).await };
+) -> io::Result<WorkerPool> {
+    let Some(site) = AdvertisedAddress::of(config) else { return WorkerPool::new(options).await };
     let file = file(config);
     options.address = Some(Address::Tcp(site.listens_at(site.port)));
     options.host = Some(site.host);
     options.secret = match &config.cluster.secret_file {
         Some(file) => Some(secret_in(file.as_ref())?),
         // That of a job that ended without a word, so that its workers can join this one.
-        None => Invitation::read(&file).ok().map(|left| left.secret),
+        None => JoinInfo::read(&file).ok().map(|left| left.secret),
     };
     if let Some(launcher) = launcher {
-        return Children::with_launcher(options, launcher).await;
+        return WorkerPool::with_launcher(options, launcher).await;
     }
-    let mut children = Children::by_hand(options).await?;
+    let mut children = WorkerPool::by_hand(options).await?;
     let address = children.address().to_string();
-    let card = Invitation { address, secret: children.secret().clone() }.post(&file)?;
+    let card =
+        JoinInfo { address, secret: children.load_or_create_secret().clone() }.post(&file)?;
     tracing::info!(
         "workers are started by hand: rollway worker --connect {}, or on another machine: rollway \
          worker --connect {} --secret-file FILE",

@@ -8,20 +8,22 @@ use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use rollway_core::{FailureKind, Life, RunId, RunnerId};
+use rollway_core::{FailureKind, Incarnation, RunId, RunnerId};
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-use crate::run_outcome::RunEnd;
-use crate::runner_status::RunnerStates;
-use crate::runner_status::{RUNNING, Stages};
-use crate::workers::workflow::{Registry, RunContext, RunError, RunModel, RunOutput, Workflow};
-use crate::workers::{Attempt, Command, Reporter, Said, Workers};
+use crate::run_outcome::ReportedOutcome;
+use crate::runner_status::RunnerStatusTable;
+use crate::runner_status::{RUNNING, RunStages};
+use crate::workers::workflow::{
+    RunContext, RunError, RunModel, RunOutput, Workflow, WorkflowRegistry,
+};
+use crate::workers::{AttemptSpec, BackendReport, Reporter, RunnerBackend, RunnerCommand};
 
 /// How many commands a runner may leave unread before it counts as lost. It gets one attempt at a
 /// time, so that more than a few mean that nobody reads.
-const COMMANDS_UNREAD_MAX: usize = 8;
+const MAX_COMMANDS_UNREAD: usize = 8;
 
 /// How the runs of one attempt are executed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,31 +39,31 @@ pub enum Concurrency {
 
 /// Runners that are tasks of the current runtime.
 #[derive(Debug)]
-pub struct Local {
-    registry: Arc<Registry>,
+pub struct LocalRunners {
+    registry: Arc<WorkflowRegistry>,
     concurrency: Concurrency,
     heartbeat: Duration,
-    running: HashMap<RunnerId, Running>,
-    states: RunnerStates,
+    running: HashMap<RunnerId, RunningAttempt>,
+    states: RunnerStatusTable,
 }
 
 /// A runner that was started.
 #[derive(Debug)]
-struct Running {
-    life: Life,
-    commands: mpsc::Sender<Command>,
+struct RunningAttempt {
+    life: Incarnation,
+    commands: mpsc::Sender<RunnerCommand>,
     task: AbortHandle,
 }
 
-impl Local {
+impl LocalRunners {
     /// Returns runners that know these workflows.
-    pub fn new(registry: Registry) -> Self {
+    pub fn new(registry: WorkflowRegistry) -> Self {
         Self {
             registry: Arc::new(registry),
             concurrency: Concurrency::default(),
             heartbeat: Duration::from_secs(5),
             running: HashMap::new(),
-            states: RunnerStates::default(),
+            states: RunnerStatusTable::default(),
         }
     }
 
@@ -72,27 +74,27 @@ impl Local {
     }
 }
 
-impl Workers for Local {
+impl RunnerBackend for LocalRunners {
     fn start(&mut self, reporter: Reporter) {
-        let (sender, commands) = mpsc::channel(COMMANDS_UNREAD_MAX);
+        let (sender, commands) = mpsc::channel(MAX_COMMANDS_UNREAD);
         let mut heartbeat = interval(self.heartbeat);
         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         heartbeat.reset();
-        let (runner, life) = (reporter.runner(), reporter.life());
+        let (runner, life) = (reporter.runner(), reporter.incarnation());
         let registry = Arc::clone(&self.registry);
         let concurrency = self.concurrency;
         let stages = self.states.stages(runner, life);
         let runner_loop = Runner { reporter, commands, registry, concurrency, heartbeat, stages };
         let task = tokio::spawn(runner_loop.run()).abort_handle();
-        self.running.insert(runner, Running { life, commands: sender, task });
+        self.running.insert(runner, RunningAttempt { life, commands: sender, task });
     }
 
-    fn tell(&mut self, runner: RunnerId, life: Life, command: Command) -> bool {
+    fn send(&mut self, runner: RunnerId, life: Incarnation, command: RunnerCommand) -> bool {
         let running = self.running.get(&runner).filter(|running| running.life == life);
         running.is_some_and(|running| running.commands.try_send(command).is_ok())
     }
 
-    fn stop(&mut self, runner: RunnerId, life: Life) {
+    fn stop(&mut self, runner: RunnerId, life: Incarnation) {
         // A run that never yields to the runtime cannot be stopped; nothing it says counts.
         if self.running.get(&runner).is_some_and(|running| running.life == life)
             && let Some(running) = self.running.remove(&runner)
@@ -101,22 +103,22 @@ impl Workers for Local {
         }
     }
 
-    fn states(&self) -> RunnerStates {
+    fn states(&self) -> RunnerStatusTable {
         self.states.clone()
     }
 }
 
 struct Runner {
     reporter: Reporter,
-    commands: mpsc::Receiver<Command>,
-    registry: Arc<Registry>,
+    commands: mpsc::Receiver<RunnerCommand>,
+    registry: Arc<WorkflowRegistry>,
     concurrency: Concurrency,
     heartbeat: Interval,
-    stages: Stages,
+    stages: RunStages,
 }
 
 /// Runs under way, each ending with its number.
-type Ends = FuturesUnordered<BoxFuture<'static, (RunId, RunEnd)>>;
+type Ends = FuturesUnordered<BoxFuture<'static, (RunId, ReportedOutcome)>>;
 
 /// Why an attempt is not waited for any longer.
 enum Interrupted {
@@ -127,23 +129,23 @@ enum Interrupted {
 
 impl Runner {
     async fn run(mut self) {
-        self.reporter.say(vec![Said::Ready { after: None }]).await;
+        self.reporter.send(vec![BackendReport::Ready { after: None }]).await;
         loop {
             tokio::select! {
                 command = self.commands.recv() => match command {
-                    Some(Command::Start(attempt)) => self.execute(*attempt).await,
+                    Some(RunnerCommand::Start(attempt)) => self.execute(*attempt).await,
                     // It crossed the end of its attempt on the way.
-                    Some(Command::Cancel { .. }) => {}
+                    Some(RunnerCommand::Cancel { .. }) => {}
                     None => return,
                 },
-                _ = self.heartbeat.tick() => self.reporter.say(vec![Said::Alive]).await,
+                _ = self.heartbeat.tick() => self.reporter.send(vec![BackendReport::Alive]).await,
             }
         }
     }
 
-    async fn execute(&mut self, attempt: Attempt) {
+    async fn execute(&mut self, attempt: AttemptSpec) {
         let id = attempt.id;
-        let mut said = vec![Said::Began(id)];
+        let mut said = vec![BackendReport::Began(id)];
         let Some(workflow) = self.registry.get(&attempt.task.workflow).cloned() else {
             self.unknown_workflow(&attempt, said).await;
             return;
@@ -166,7 +168,7 @@ impl Runner {
             match self.next_end(&mut ends, &mut said).await {
                 Ok((run, end)) => {
                     self.stages.end(run);
-                    said.push(Said::Finished(id, run, end));
+                    said.push(BackendReport::Finished(id, run, end));
                 }
                 Err(Interrupted::Cancelled) => break,
                 Err(Interrupted::Dismissed) => return,
@@ -174,11 +176,11 @@ impl Runner {
         }
         drop(ends);
         self.stages.clear();
-        said.push(Said::Ended(id));
-        self.reporter.say(said).await;
+        said.push(BackendReport::Ended(id));
+        self.reporter.send(said).await;
     }
 
-    async fn unknown_workflow(&self, attempt: &Attempt, mut said: Vec<Said>) {
+    async fn unknown_workflow(&self, attempt: &AttemptSpec, mut said: Vec<BackendReport>) {
         let known: Vec<&str> = self.registry.names().collect();
         let message: Arc<str> = format!(
             "no workflow is registered as `{}`; there is {}",
@@ -189,18 +191,18 @@ impl Runner {
         let kind = FailureKind::Workflow;
         said.extend(attempt.runs.iter().map(|run| {
             let message = Arc::clone(&message);
-            Said::Finished(attempt.id, run, RunEnd::Failed { kind, message })
+            BackendReport::Finished(attempt.id, run, ReportedOutcome::Failed { kind, message })
         }));
-        said.push(Said::Ended(attempt.id));
-        self.reporter.say(said).await;
+        said.push(BackendReport::Ended(attempt.id));
+        self.reporter.send(said).await;
     }
 
     fn begin(
         &self,
         workflow: &Arc<dyn Workflow>,
-        attempt: &Attempt,
+        attempt: &AttemptSpec,
         run: RunId,
-    ) -> BoxFuture<'static, (RunId, RunEnd)> {
+    ) -> BoxFuture<'static, (RunId, ReportedOutcome)> {
         let model = attempt.models.as_ref().and_then(|models| {
             let position = run.0.checked_sub(attempt.runs.first)?;
             let api_key = models.keys.get(position as usize)?.clone();
@@ -236,19 +238,19 @@ impl Runner {
     async fn next_end(
         &mut self,
         ends: &mut Ends,
-        said: &mut Vec<Said>,
-    ) -> Result<(RunId, RunEnd), Interrupted> {
+        said: &mut Vec<BackendReport>,
+    ) -> Result<(RunId, ReportedOutcome), Interrupted> {
         if let Poll::Ready(Some(end)) = futures_util::poll!(ends.next()) {
             return Ok(end);
         }
-        self.reporter.say(std::mem::take(said)).await;
+        self.reporter.send(std::mem::take(said)).await;
         loop {
             tokio::select! {
                 biased;
                 command = self.commands.recv() => match command {
-                    Some(Command::Cancel { .. }) => return Err(Interrupted::Cancelled),
+                    Some(RunnerCommand::Cancel { .. }) => return Err(Interrupted::Cancelled),
                     // The engine sends one attempt at a time.
-                    Some(Command::Start(_)) => {}
+                    Some(RunnerCommand::Start(_)) => {}
                     None => return Err(Interrupted::Dismissed),
                 },
                 next = ends.next() => {
@@ -256,7 +258,7 @@ impl Runner {
                         return Ok(end);
                     }
                 }
-                _ = self.heartbeat.tick() => self.reporter.say(vec![Said::Alive]).await,
+                _ = self.heartbeat.tick() => self.reporter.send(vec![BackendReport::Alive]).await,
             }
         }
     }
@@ -278,10 +280,12 @@ impl Drop for AbortOnDrop {
     }
 }
 
-fn end(result: Result<RunOutput, RunError>) -> RunEnd {
+fn end(result: Result<RunOutput, RunError>) -> ReportedOutcome {
     match result {
-        Ok(RunOutput { payload, metrics }) => RunEnd::Succeeded { payload, metrics },
-        Err(RunError { kind, message }) => RunEnd::Failed { kind, message: message.into() },
+        Ok(RunOutput { payload, metrics }) => ReportedOutcome::Succeeded { payload, metrics },
+        Err(RunError { kind, message }) => {
+            ReportedOutcome::Failed { kind, message: message.into() }
+        }
     }
 }
 

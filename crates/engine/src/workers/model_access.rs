@@ -14,41 +14,41 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use rollway_base::Secret;
-use rollway_core::{AttemptId, Life, RunnerId, Runs};
-use rollway_gateway::gateway::{Gateway, Handle, UnderWay};
+use rollway_core::{AttemptId, Incarnation, RunRange, RunnerId};
+use rollway_gateway::gateway::{CallInFlight, Gateway, GatewayHandle};
 
-use crate::runner_status::RunnerStates;
-use crate::workers::{Command, ModelAccess, Reporter, Said, Workers};
+use crate::runner_status::RunnerStatusTable;
+use crate::workers::{BackendReport, ModelAccess, Reporter, RunnerBackend, RunnerCommand};
 
 /// Who hands out keys to the models.
-pub trait ModelKeys: Send + 'static {
+pub trait RunKeyIssuer: Send + 'static {
     /// Where the models are, with `/v1`.
     fn base_url(&self) -> Arc<str>;
 
     /// Lets the runs of an attempt in. Returns the key of each, in order. Must not block.
-    fn open(&mut self, attempt: AttemptId, runs: Runs) -> Vec<Secret>;
+    fn open(&mut self, attempt: AttemptId, runs: RunRange) -> Vec<Secret>;
 
     /// Refuses the keys of an attempt from now on, and aborts what its runs have under way. Called
     /// once for every attempt that was opened. Must not block.
     fn close(&mut self, attempt: AttemptId);
 
     /// Returns what finds the calls that an attempt has under way, if anybody knows.
-    fn under_way(&self) -> Option<CallsOf> {
+    fn under_way(&self) -> Option<CallLookupFn> {
         None
     }
 }
 
 /// Finds the calls that an attempt has under way, the oldest first.
-pub type CallsOf = Box<dyn Fn(AttemptId) -> Vec<UnderWay> + Send + Sync>;
+pub type CallLookupFn = Box<dyn Fn(AttemptId) -> Vec<CallInFlight> + Send + Sync>;
 
 /// Keys to a gateway.
 #[derive(Clone, Debug)]
-pub struct GatewayKeys {
-    handle: Handle,
+pub struct GatewayRunKeys {
+    handle: GatewayHandle,
     base_url: Arc<str>,
 }
 
-impl GatewayKeys {
+impl GatewayRunKeys {
     /// Returns what opens and closes a gateway for attempts.
     pub fn new(gateway: &Gateway) -> Self {
         let base_url = format!("{}/v1", gateway.url()).into();
@@ -56,12 +56,12 @@ impl GatewayKeys {
     }
 }
 
-impl ModelKeys for GatewayKeys {
+impl RunKeyIssuer for GatewayRunKeys {
     fn base_url(&self) -> Arc<str> {
         Arc::clone(&self.base_url)
     }
 
-    fn open(&mut self, attempt: AttemptId, runs: Runs) -> Vec<Secret> {
+    fn open(&mut self, attempt: AttemptId, runs: RunRange) -> Vec<Secret> {
         let keys = self.handle.open(attempt.0, runs.first, runs.count);
         keys.into_iter().flat_map(Secret::new).collect()
     }
@@ -70,27 +70,27 @@ impl ModelKeys for GatewayKeys {
         self.handle.close(attempt.0);
     }
 
-    fn under_way(&self) -> Option<CallsOf> {
+    fn under_way(&self) -> Option<CallLookupFn> {
         let handle = self.handle.clone();
-        Some(Box::new(move |attempt| handle.under_way(attempt.0)))
+        Some(Box::new(move |attempt| handle.calls_in_flight(attempt.0)))
     }
 }
 
 /// Runners from elsewhere, with keys to the models for what they execute.
-pub struct Gated<W, K: ModelKeys = GatewayKeys> {
+pub struct WithModelAccess<W, K: RunKeyIssuer = GatewayRunKeys> {
     workers: W,
     keys: K,
     /// What each runner executes. It gets one attempt at a time.
-    open: HashMap<RunnerId, (Life, AttemptId)>,
+    open: HashMap<RunnerId, (Incarnation, AttemptId)>,
 }
 
-impl<W: Workers, K: ModelKeys> Gated<W, K> {
+impl<W: RunnerBackend, K: RunKeyIssuer> WithModelAccess<W, K> {
     /// Returns these runners with these keys.
     pub fn new(workers: W, keys: K) -> Self {
         Self { workers, keys, open: HashMap::new() }
     }
 
-    fn close_if(&mut self, runner: RunnerId, is_it: impl FnOnce(Life, AttemptId) -> bool) {
+    fn close_if(&mut self, runner: RunnerId, is_it: impl FnOnce(Incarnation, AttemptId) -> bool) {
         if self.open.get(&runner).is_some_and(|(life, attempt)| is_it(*life, *attempt))
             && let Some((_, attempt)) = self.open.remove(&runner)
         {
@@ -99,62 +99,62 @@ impl<W: Workers, K: ModelKeys> Gated<W, K> {
     }
 }
 
-impl<W: Workers, K: ModelKeys> Workers for Gated<W, K> {
+impl<W: RunnerBackend, K: RunKeyIssuer> RunnerBackend for WithModelAccess<W, K> {
     fn start(&mut self, reporter: Reporter) {
         // Whatever an earlier life was at is over.
         self.close_if(reporter.runner(), |_, _| true);
         self.workers.start(reporter);
     }
 
-    fn tell(&mut self, runner: RunnerId, life: Life, command: Command) -> bool {
+    fn send(&mut self, runner: RunnerId, life: Incarnation, command: RunnerCommand) -> bool {
         match command {
-            Command::Start(mut attempt) => {
+            RunnerCommand::Start(mut attempt) => {
                 self.close_if(runner, |_, _| true);
                 let id = attempt.id;
                 let keys = self.keys.open(id, attempt.runs);
                 self.open.insert(runner, (life, id));
                 attempt.models = Some(ModelAccess { base_url: self.keys.base_url(), keys });
-                let heard = self.workers.tell(runner, life, Command::Start(attempt));
+                let heard = self.workers.send(runner, life, RunnerCommand::Start(attempt));
                 if !heard {
                     self.close_if(runner, |_, _| true);
                 }
                 heard
             }
-            Command::Cancel { attempt: id, .. } => {
+            RunnerCommand::Cancel { attempt: id, .. } => {
                 // Before the runner hears of it: what waits for a model need not wait any longer.
                 self.close_if(runner, |_, attempt| attempt == id);
-                self.workers.tell(runner, life, command)
+                self.workers.send(runner, life, command)
             }
         }
     }
 
-    fn stop(&mut self, runner: RunnerId, life: Life) {
+    fn stop(&mut self, runner: RunnerId, life: Incarnation) {
         self.close_if(runner, |current, _| current == life);
         self.workers.stop(runner, life);
     }
 
-    fn dismiss(&mut self) -> Option<Pin<Box<dyn Future<Output = ()> + Send>>> {
-        self.workers.dismiss()
+    fn shut_down_workers(&mut self) -> Option<Pin<Box<dyn Future<Output = ()> + Send>>> {
+        self.workers.shut_down_workers()
     }
 
-    fn heard(&mut self, runner: RunnerId, life: Life, said: &Said) {
+    fn on_report(&mut self, runner: RunnerId, life: Incarnation, said: &BackendReport) {
         match said {
-            Said::Ended(id) | Said::Ready { after: Some(id) } => {
+            BackendReport::Ended(id) | BackendReport::Ready { after: Some(id) } => {
                 self.close_if(runner, |current, attempt| current == life && attempt == *id);
             }
-            Said::Lost { .. } | Said::StartFailed(_) => {
+            BackendReport::Lost { .. } | BackendReport::StartFailed(_) => {
                 self.close_if(runner, |current, _| current == life);
             }
-            Said::Ready { after: None }
-            | Said::Alive
-            | Said::Waits(_)
-            | Said::Began(_)
-            | Said::Finished(..) => {}
+            BackendReport::Ready { after: None }
+            | BackendReport::Alive
+            | BackendReport::Waits(_)
+            | BackendReport::Began(_)
+            | BackendReport::Finished(..) => {}
         }
-        self.workers.heard(runner, life, said);
+        self.workers.on_report(runner, life, said);
     }
 
-    fn states(&self) -> RunnerStates {
+    fn states(&self) -> RunnerStatusTable {
         let states = self.workers.states();
         match self.keys.under_way() {
             Some(calls) => states.with_calls(calls),
@@ -163,7 +163,7 @@ impl<W: Workers, K: ModelKeys> Workers for Gated<W, K> {
     }
 }
 
-impl<W, K: ModelKeys> Drop for Gated<W, K> {
+impl<W, K: RunKeyIssuer> Drop for WithModelAccess<W, K> {
     fn drop(&mut self) {
         for (_, (_, attempt)) in self.open.drain() {
             self.keys.close(attempt);
@@ -171,7 +171,7 @@ impl<W, K: ModelKeys> Drop for Gated<W, K> {
     }
 }
 
-impl<W: fmt::Debug, K: ModelKeys> fmt::Debug for Gated<W, K> {
+impl<W: fmt::Debug, K: RunKeyIssuer> fmt::Debug for WithModelAccess<W, K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("Gated");
         shown.field("workers", &self.workers).field("open", &self.open).finish_non_exhaustive()

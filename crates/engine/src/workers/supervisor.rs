@@ -24,29 +24,29 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-pub use self::job_locator::Way;
-use crate::workers::cluster::Invitation;
+pub use self::job_locator::JobLocator;
+use crate::workers::cluster::JoinInfo;
 
 /// The exit status of a worker that will never be taken in.
 const REFUSED: i32 = 2;
 
 /// How long a process has to say goodbye.
-const GRACE: Duration = Duration::from_secs(8);
+const STOP_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// The pauses before a process is started again: the first, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
 /// A process that has lived as long was well.
-const WELL: Duration = Duration::from_secs(60);
+const HEALTHY_AFTER: Duration = Duration::from_secs(60);
 
 /// The marks of a process have room for this many runners, whatever their numbers.
 const MARKS: usize = 65_536;
 
 /// What is started, and for whom.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct SupervisorOptions {
     /// The way to the job.
-    pub way: Way,
+    pub way: JobLocator,
     /// The program of a worker. It finds where to connect in its environment.
     pub program: PathBuf,
     /// Its arguments.
@@ -61,7 +61,7 @@ pub struct Options {
 
 /// Why it ended before the job did.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum StationError {
+pub enum SupervisorError {
     /// Nobody answers.
     #[error("{what}; waited {waited:?} for it")]
     NobodyThere {
@@ -84,7 +84,7 @@ pub enum StationError {
     Io(String),
 }
 
-impl StationError {
+impl SupervisorError {
     /// Tells whether what was given is at fault.
     pub const fn is_input(&self) -> bool {
         matches!(self, Self::Refused { .. } | Self::Input(_))
@@ -92,20 +92,20 @@ impl StationError {
 }
 
 /// Says what happens, to people.
-pub type Tell = Arc<dyn Fn(&str) + Send + Sync>;
+pub type StatusFn = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// Keeps workers until the job needs no more, or until `stop`: then they say goodbye.
 ///
 /// # Errors
 /// If the job is not there, does not come back, or does not take the workers in.
 pub async fn run(
-    options: Options,
+    options: SupervisorOptions,
     stop: CancellationToken,
-    tell: Tell,
-) -> Result<(), StationError> {
+    tell: StatusFn,
+) -> Result<(), SupervisorError> {
     let folder = tempfile::Builder::new().prefix("rollway-").tempdir();
-    let folder = folder.map_err(|error| StationError::Io(error.to_string()))?;
-    let station = Arc::new(Station { options, folder, tell, stop: stop.child_token() });
+    let folder = folder.map_err(|error| SupervisorError::Io(error.to_string()))?;
+    let station = Arc::new(Supervisor { options, folder, tell, stop: stop.child_token() });
     let mut slots = JoinSet::new();
     for slot in 0..station.options.processes {
         let station = Arc::clone(&station);
@@ -113,7 +113,7 @@ pub async fn run(
     }
     let mut ended = Ok(());
     while let Some(slot) = slots.join_next().await {
-        let slot = slot.unwrap_or_else(|error| Err(StationError::Io(error.to_string())));
+        let slot = slot.unwrap_or_else(|error| Err(SupervisorError::Io(error.to_string())));
         if let Err(error) = slot {
             // What one cannot do the others cannot either.
             station.stop.cancel();
@@ -123,17 +123,17 @@ pub async fn run(
     ended
 }
 
-struct Station {
-    options: Options,
+struct Supervisor {
+    options: SupervisorOptions,
     /// Has a file for every process in which it marks what it executes.
     folder: TempDir,
-    tell: Tell,
+    tell: StatusFn,
     stop: CancellationToken,
 }
 
-impl Station {
+impl Supervisor {
     /// Keeps one process until the job needs no more.
-    async fn keep(&self, slot: u32) -> Result<(), StationError> {
+    async fn keep(&self, slot: u32) -> Result<(), SupervisorError> {
         let mut pause = PAUSES.0;
         loop {
             let tell = |words: &str| {
@@ -152,9 +152,9 @@ impl Station {
                 return Ok(());
             }
             if status.code() == Some(REFUSED) {
-                return Err(StationError::Refused { address: invited.address });
+                return Err(SupervisorError::Refused { address: invited.address });
             }
-            if since.elapsed() >= WELL {
+            if since.elapsed() >= HEALTHY_AFTER {
                 pause = PAUSES.0;
             }
             (self.tell)(&format!("worker {slot} ended: {status}; starts again in {pause:?}"));
@@ -167,8 +167,8 @@ impl Station {
     }
 
     /// Runs a process to its end, or has it say goodbye.
-    async fn execute(&self, slot: u32, invited: &Invitation) -> Result<ExitStatus, StationError> {
-        let failed = |error: io::Error| StationError::Io(error.to_string());
+    async fn execute(&self, slot: u32, invited: &JoinInfo) -> Result<ExitStatus, SupervisorError> {
+        let failed = |error: io::Error| SupervisorError::Io(error.to_string());
         let marks = self.folder.path().join(format!("marks-{slot}"));
         std::fs::write(&marks, vec![0; MARKS]).map_err(failed)?;
         let mut child = self.spawn(invited, &marks)?;
@@ -183,7 +183,7 @@ impl Station {
             // If it is gone already, it need not be told.
             let _ = kill_process(pid, Signal::TERM);
         }
-        match timeout(GRACE, child.wait()).await {
+        match timeout(STOP_TIMEOUT, child.wait()).await {
             Ok(status) => status.map_err(failed),
             Err(_) => {
                 let _ = child.start_kill();
@@ -192,7 +192,7 @@ impl Station {
         }
     }
 
-    fn spawn(&self, invited: &Invitation, marks: &Path) -> Result<Child, StationError> {
+    fn spawn(&self, invited: &JoinInfo, marks: &Path) -> Result<Child, SupervisorError> {
         let program = &self.options.program;
         Command::new(program)
             .args(&self.options.args)
@@ -206,7 +206,7 @@ impl Station {
             .spawn()
             .map_err(|error| {
                 let program = program.display();
-                StationError::Input(format!("{program} could not be started: {error}"))
+                SupervisorError::Input(format!("{program} could not be started: {error}"))
             })
     }
 }

@@ -33,30 +33,32 @@ use parking_lot::Mutex;
 use rollway_base::address_file::AddressFile;
 use rollway_base::net::host_port;
 use rollway_base::{Address, Secret};
-use rollway_core::{Life, RunnerId};
+use rollway_core::{Incarnation, RunnerId};
 use rollway_protocol::env;
-use rollway_protocol::worker_server::{Limits, Options, Server};
+use rollway_protocol::worker_server::{WorkerServer, WorkerServerLimits, WorkerServerOptions};
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use self::definition_ids::Definitions;
-pub use self::launcher::{Blame, ClusterError, Ended, Launched, Launcher, Ticket, Whereabouts};
-pub use self::local_process::Processes;
-use self::manual::ByHand;
-pub use self::ray::{Ray, RayOptions};
-use self::reports::Routes;
-use self::worker_process::Host;
+use self::definition_ids::DefinitionIds;
+pub use self::launcher::{
+    ClusterError, LaunchSpec, LaunchStatus, LaunchedProcess, Launcher, ProcessExit, Suspect,
+};
+pub use self::local_process::LocalLauncher;
+use self::manual::ManualWorkers;
+pub use self::ray::{RayLauncher, RayLauncherOptions};
+use self::reports::ConnectionTable;
+use self::worker_process::WorkerProcess;
 use crate::process::fd_limit;
-use crate::runner_status::RunnerStates;
-use crate::workers::{Command, Reporter, Said, Workers};
+use crate::runner_status::RunnerStatusTable;
+use crate::workers::{BackendReport, Reporter, RunnerBackend, RunnerCommand};
 
 /// How many workers may be connected.
 const CONNECTIONS: usize = 16_384;
 
 /// How workers are started.
 #[derive(Clone, Debug)]
-pub struct ChildOptions {
+pub struct WorkerPoolOptions {
     /// The program. It finds where to connect in its environment (`rollway_protocol::env`).
     pub program: PathBuf,
     /// Its arguments.
@@ -81,7 +83,7 @@ pub struct ChildOptions {
     pub placer: Option<Vec<String>>,
 }
 
-impl ChildOptions {
+impl WorkerPoolOptions {
     /// Returns options for a program without arguments, one process for every runner.
     pub fn new(program: impl Into<PathBuf>) -> Self {
         Self {
@@ -101,10 +103,10 @@ impl ChildOptions {
 
 /// Runners in child processes.
 #[derive(Debug)]
-pub struct Children {
-    shared: Arc<Shared>,
+pub struct WorkerPool {
+    shared: Arc<WorkerPoolShared>,
     /// The process that takes newcomers, by place: runners next to each other share one.
-    hosts: HashMap<u32, Arc<Host>>,
+    hosts: HashMap<u32, Arc<WorkerProcess>>,
     next_host: u64,
     /// Tells workers the way for as long as this lives.
     card: Option<AddressFile>,
@@ -113,65 +115,65 @@ pub struct Children {
 
 /// Where workers come from.
 #[derive(Debug)]
-enum Source {
+enum WorkerSource {
     /// They are started, here or elsewhere.
     Launcher(Arc<dyn Launcher>),
     /// They come by themselves.
-    ByHand(ByHand),
+    ByHand(ManualWorkers),
 }
 
 #[derive(Debug)]
-struct Shared {
-    options: ChildOptions,
-    source: Source,
+struct WorkerPoolShared {
+    options: WorkerPoolOptions,
+    source: WorkerSource,
     address: Address,
     secret: Secret,
-    routes: Mutex<Routes>,
+    routes: Mutex<ConnectionTable>,
     /// Where each runner is.
-    seats: Mutex<HashMap<RunnerId, (Life, Arc<Host>)>>,
-    definitions: Mutex<Definitions>,
-    states: RunnerStates,
+    seats: Mutex<HashMap<RunnerId, (Incarnation, Arc<WorkerProcess>)>>,
+    definitions: Mutex<DefinitionIds>,
+    states: RunnerStatusTable,
     /// What is said of runners by whoever cannot wait until it is heard, in order.
-    asides: mpsc::UnboundedSender<(Reporter, Said)>,
+    asides: mpsc::UnboundedSender<(Reporter, BackendReport)>,
     /// Has the socket.
     _folder: TempDir,
 }
 
-impl Shared {
+impl WorkerPoolShared {
     /// Says something of a runner, without waiting. Every life has a few of these at most.
-    fn aside(&self, reporter: &Reporter, said: Said) {
+    fn aside(&self, reporter: &Reporter, said: BackendReport) {
         let _ = self.asides.send((reporter.clone(), said));
     }
 
     /// Returns who waits for workers that nobody here starts; none: all are started here.
-    fn by_hand(&self) -> Option<&ByHand> {
+    fn by_hand(&self) -> Option<&ManualWorkers> {
         match &self.source {
-            Source::ByHand(by_hand) => Some(by_hand),
-            Source::Launcher(_) => None,
+            WorkerSource::ByHand(by_hand) => Some(by_hand),
+            WorkerSource::Launcher(_) => None,
         }
     }
 
-    fn take_seat(&self, reporter: &Reporter, host: &Arc<Host>) {
-        let seat = (reporter.life(), Arc::clone(host));
+    fn take_seat(&self, reporter: &Reporter, host: &Arc<WorkerProcess>) {
+        let seat = (reporter.incarnation(), Arc::clone(host));
         self.seats.lock().insert(reporter.runner(), seat);
     }
 
     /// Returns where a life of a runner is.
-    fn seat_of(&self, runner: RunnerId, life: Life) -> Option<Arc<Host>> {
+    fn seat_of(&self, runner: RunnerId, life: Incarnation) -> Option<Arc<WorkerProcess>> {
         let seats = self.seats.lock();
         let (_, host) = seats.get(&runner).filter(|(current, _)| *current == life)?;
         Some(Arc::clone(host))
     }
 
     /// Takes the seat of a life of a runner away; returns where it was.
-    fn leave_seat(&self, runner: RunnerId, life: Life) -> Option<Arc<Host>> {
+    fn leave_seat(&self, runner: RunnerId, life: Incarnation) -> Option<Arc<WorkerProcess>> {
         let host = self.seat_of(runner, life)?;
         self.seats.lock().remove(&runner);
         Some(host)
     }
 
     /// Returns what a process is started with.
-    fn ticket(&self, number: u64, token: &str, whereabouts: Whereabouts) -> Ticket {
+    fn ticket(&self, number: u64, token: &str, whereabouts: LaunchStatus) -> LaunchSpec {
         let options = &self.options;
         let runners = options.runners_per_worker.max(1);
         let told = [
@@ -181,7 +183,7 @@ impl Shared {
             (env::RUNNERS, runners.to_string()),
         ];
         let told = told.map(|(name, value)| (name.to_owned(), value));
-        Ticket {
+        LaunchSpec {
             token: token.to_owned(),
             number,
             runners,
@@ -193,14 +195,14 @@ impl Shared {
     }
 }
 
-impl Children {
+impl WorkerPool {
     /// Begins to listen for workers, which are to be child processes; none is started yet. Needs a
     /// tokio runtime.
     ///
     /// # Errors
     /// If there is no secret or no folder to be had, or nothing can be listened on.
-    pub async fn new(options: ChildOptions) -> io::Result<Self> {
-        Self::with_launcher(options, Arc::new(Processes::new()?)).await
+    pub async fn new(options: WorkerPoolOptions) -> io::Result<Self> {
+        Self::with_launcher(options, Arc::new(LocalLauncher::new()?)).await
     }
 
     /// As [`new`](Self::new), with processes from elsewhere. For those on other machines the
@@ -209,10 +211,10 @@ impl Children {
     /// # Errors
     /// As for [`new`](Self::new).
     pub async fn with_launcher(
-        options: ChildOptions,
+        options: WorkerPoolOptions,
         launcher: Arc<dyn Launcher>,
     ) -> io::Result<Self> {
-        Self::listen(options, Source::Launcher(launcher)).await
+        Self::listen(options, WorkerSource::Launcher(launcher)).await
     }
 
     /// As [`new`](Self::new), but nobody is started: workers that know the secret come by
@@ -220,11 +222,11 @@ impl Children {
     ///
     /// # Errors
     /// As for [`new`](Self::new).
-    pub async fn by_hand(options: ChildOptions) -> io::Result<Self> {
-        Self::listen(options, Source::ByHand(ByHand::default())).await
+    pub async fn by_hand(options: WorkerPoolOptions) -> io::Result<Self> {
+        Self::listen(options, WorkerSource::ByHand(ManualWorkers::default())).await
     }
 
-    async fn listen(options: ChildOptions, source: Source) -> io::Result<Self> {
+    async fn listen(options: WorkerPoolOptions, source: WorkerSource) -> io::Result<Self> {
         let secret = match &options.secret {
             Some(secret) => secret.clone(),
             None => Secret::random()?,
@@ -233,18 +235,22 @@ impl Children {
         let folder = tempfile::Builder::new().prefix("rollway-").tempdir()?;
         let socket = || Address::Unix(folder.path().join("workers"));
         let address = options.address.clone().unwrap_or_else(socket);
-        let limits =
-            Limits { keepalive: options.keepalive, connections: CONNECTIONS, ..Limits::default() };
-        let listening = Options { limits, ..Options::new(address, secret.clone()) };
-        let server = Server::bind(listening).await.map_err(io::Error::other)?;
+        let limits = WorkerServerLimits {
+            keepalive: options.keepalive,
+            connections: CONNECTIONS,
+            ..WorkerServerLimits::default()
+        };
+        let listening =
+            WorkerServerOptions { limits, ..WorkerServerOptions::new(address, secret.clone()) };
+        let server = WorkerServer::bind(listening).await.map_err(io::Error::other)?;
         let alive = CancellationToken::new();
-        let (asides, mut said) = mpsc::unbounded_channel::<(Reporter, Said)>();
+        let (asides, mut said) = mpsc::unbounded_channel::<(Reporter, BackendReport)>();
         tokio::spawn(async move {
             while let Some((reporter, said)) = said.recv().await {
-                reporter.say(vec![said]).await;
+                reporter.send(vec![said]).await;
             }
         });
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(WorkerPoolShared {
             address: reached(server.address(), options.host.as_deref()),
             options,
             source,
@@ -252,7 +258,7 @@ impl Children {
             routes: Mutex::default(),
             seats: Mutex::default(),
             definitions: Mutex::default(),
-            states: RunnerStates::default(),
+            states: RunnerStatusTable::default(),
             asides,
             _folder: folder,
         });
@@ -277,12 +283,12 @@ impl Children {
     }
 
     /// Returns what workers have to know.
-    pub fn secret(&self) -> &Secret {
+    pub fn load_or_create_secret(&self) -> &Secret {
         &self.shared.secret
     }
 
     /// Returns what runners say about themselves.
-    pub fn states(&self) -> RunnerStates {
+    pub fn states(&self) -> RunnerStatusTable {
         self.shared.states.clone()
     }
 
@@ -294,7 +300,7 @@ impl Children {
         {
             return self.shared.take_seat(reporter, host);
         }
-        let host = Arc::new(Host::new(self.next_host));
+        let host = Arc::new(WorkerProcess::new(self.next_host));
         self.next_host += 1;
         // Nobody can have closed it yet.
         let _ = host.seat(&self.shared, reporter);
@@ -308,29 +314,29 @@ impl Children {
     }
 }
 
-impl Workers for Children {
-    fn states(&self) -> RunnerStates {
+impl RunnerBackend for WorkerPool {
+    fn states(&self) -> RunnerStatusTable {
         self.shared.states.clone()
     }
 
     fn start(&mut self, reporter: Reporter) {
         match &self.shared.source {
-            Source::ByHand(by_hand) => by_hand.seat(&self.shared, reporter),
-            Source::Launcher(launcher) => self.seat(Arc::clone(launcher), &reporter),
+            WorkerSource::ByHand(by_hand) => by_hand.seat(&self.shared, reporter),
+            WorkerSource::Launcher(launcher) => self.seat(Arc::clone(launcher), &reporter),
         }
     }
 
-    fn tell(&mut self, runner: RunnerId, life: Life, command: Command) -> bool {
+    fn send(&mut self, runner: RunnerId, life: Incarnation, command: RunnerCommand) -> bool {
         if let Some(host) = self.shared.seat_of(runner, life)
             && let Some((reporter, failed)) = host.send(&self.shared, runner, life, command)
         {
-            tokio::spawn(async move { reporter.say(failed).await });
+            tokio::spawn(async move { reporter.send(failed).await });
         }
         // A process that does not listen is noticed by itself.
         true
     }
 
-    fn stop(&mut self, runner: RunnerId, life: Life) {
+    fn stop(&mut self, runner: RunnerId, life: Incarnation) {
         if let Some(by_hand) = self.shared.by_hand() {
             by_hand.leave(&self.shared, runner, life);
         } else if let Some(host) = self.shared.leave_seat(runner, life) {
@@ -338,12 +344,12 @@ impl Workers for Children {
         }
     }
 
-    fn dismiss(&mut self) -> Option<Pin<Box<dyn Future<Output = ()> + Send>>> {
-        self.shared.by_hand().map(ByHand::dismiss)
+    fn shut_down_workers(&mut self) -> Option<Pin<Box<dyn Future<Output = ()> + Send>>> {
+        self.shared.by_hand().map(ManualWorkers::dismiss)
     }
 }
 
-impl Drop for Children {
+impl Drop for WorkerPool {
     fn drop(&mut self) {
         // Those that came by themselves are told to go, by whoever listens to them.
         if self.shared.by_hand().is_none() {

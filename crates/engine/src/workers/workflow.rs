@@ -11,7 +11,7 @@ use rollway_base::Secret;
 use rollway_core::metrics::Metrics;
 use rollway_core::{BatchId, FailureKind, RunId, TaskId};
 
-use crate::runner_status::Stages;
+use crate::runner_status::RunStages;
 use crate::task::Task;
 
 /// What a run has to work with.
@@ -27,7 +27,7 @@ pub struct RunContext {
     pub run: RunId,
     /// How the run reaches the models; none if there is no gateway.
     pub model: Option<RunModel>,
-    pub(crate) stages: Stages,
+    pub(crate) stages: RunStages,
 }
 
 impl RunContext {
@@ -79,32 +79,32 @@ impl<E: std::error::Error> From<E> for RunError {
 }
 
 /// How a run ends.
-pub type RunResult = Result<RunOutput, RunError>;
+pub type RunOutcome = Result<RunOutput, RunError>;
 
 /// A future that is a run.
-pub type Running<'a> = Pin<Box<dyn Future<Output = RunResult> + Send + 'a>>;
+pub type RunFuture<'a> = Pin<Box<dyn Future<Output = RunOutcome> + Send + 'a>>;
 
 /// The user's code. One value serves all runs, also at the same time.
 pub trait Workflow: Send + Sync + 'static {
     /// Executes one run. Dropping the future cancels it.
-    fn run(&self, context: RunContext) -> Running<'_>;
+    fn run(&self, context: RunContext) -> RunFuture<'_>;
 }
 
 impl<F, R> Workflow for F
 where
     F: Fn(RunContext) -> R + Send + Sync + 'static,
-    R: Future<Output = RunResult> + Send + 'static,
+    R: Future<Output = RunOutcome> + Send + 'static,
 {
-    fn run(&self, context: RunContext) -> Running<'_> {
+    fn run(&self, context: RunContext) -> RunFuture<'_> {
         Box::pin(self(context))
     }
 }
 
 /// Workflows by name.
 #[derive(Clone, Default)]
-pub struct Registry(BTreeMap<Arc<str>, Arc<dyn Workflow>>);
+pub struct WorkflowRegistry(BTreeMap<Arc<str>, Arc<dyn Workflow>>);
 
-impl Registry {
+impl WorkflowRegistry {
     /// Adds a workflow; one of the same name is replaced.
     #[must_use]
     pub fn with(mut self, name: impl Into<Arc<str>>, workflow: impl Workflow) -> Self {
@@ -123,7 +123,7 @@ impl Registry {
     }
 }
 
-impl fmt::Debug for Registry {
+impl fmt::Debug for WorkflowRegistry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.0.keys()).finish()
     }

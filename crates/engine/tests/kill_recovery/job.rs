@@ -10,15 +10,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rollway_core::metrics::Metrics;
-use rollway_core::{BatchKind, Config, FailureKind, Refusal};
-use rollway_data::buffer::{Buffer, Postgres, Sqlite, Writer, sql};
-use rollway_data::ledger::Options;
-use rollway_data::{Lot, Sample};
+use rollway_core::{BatchType, CoreConfig, FailureKind, Refusal};
+use rollway_data::buffer::{Buffer, ExperienceWriter, PostgresBuffer, SqliteBuffer, sql};
+use rollway_data::ledger::LedgerOptions;
+use rollway_data::{Sample, WriteBatch};
 use rollway_engine::{
-    Error, Local, Parcel, Registry, Restored, RolloutCoordinator, RunContext, RunError, RunOutput,
-    RunResult, Sink, Stored, Task,
+    BatchDelivery, DeliveryResult, Error, LocalRunners, RestoreReport, RolloutCoordinator,
+    RunContext, RunError, RunOutcome, RunOutput, Sink, Task, WorkflowRegistry,
 };
-use rollway_experience::{Eid, Experience, Fields, IdPart, deserialize_many, serialize};
+use rollway_experience::{Eid, Experience, ExperienceFields, IdPart, deserialize_many, serialize};
 
 /// How many batches the job has.
 pub(crate) const BATCHES: i64 = 12;
@@ -63,18 +63,21 @@ impl Plan {
 pub(crate) fn buffer(address: &str) -> Arc<dyn Buffer> {
     match address.split_once('#') {
         Some((address, table)) => {
-            let options = sql::Options { table: table.into(), ..sql::Options::default() };
-            Arc::new(Postgres::open(address, options).unwrap())
+            let options = sql::SqlOptions { table: table.into(), ..sql::SqlOptions::default() };
+            Arc::new(PostgresBuffer::open(address, options).unwrap())
         }
-        None => Arc::new(Sqlite::open(address, sql::Options::default()).unwrap()),
+        None => Arc::new(SqliteBuffer::open(address, sql::SqlOptions::default()).unwrap()),
     }
 }
 
 /// Takes parcels as lots.
-struct BufferSink(Arc<Mutex<Box<dyn Writer>>>);
+struct BufferSink(Arc<Mutex<Box<dyn ExperienceWriter>>>);
 
 impl Sink for BufferSink {
-    fn deliver(&self, parcel: Parcel) -> Pin<Box<dyn Future<Output = Stored> + Send + '_>> {
+    fn deliver(
+        &self,
+        parcel: BatchDelivery,
+    ) -> Pin<Box<dyn Future<Output = DeliveryResult> + Send + '_>> {
         let writer = Arc::clone(&self.0);
         Box::pin(async move {
             let write = move || {
@@ -82,21 +85,21 @@ impl Sink for BufferSink {
                 let payloads = parcel.results.into_iter().flat_map(|result| result.payloads);
                 let experiences = payloads.flat_map(|payload| deserialize_many(payload).unwrap());
                 let samples = experiences.map(|one| Sample::new(&one).unwrap()).collect();
-                let written = writer.lock().unwrap().write(&Lot { key, samples });
+                let written = writer.lock().unwrap().write(&WriteBatch { key, samples });
                 written.map(|_| Metrics::new()).map_err(|error| error.to_string())
             };
             tokio::task::spawn_blocking(write).await.unwrap()
         })
     }
 
-    fn process(&self, _: Vec<Bytes>) -> Pin<Box<dyn Future<Output = Stored> + Send + '_>> {
+    fn process(&self, _: Vec<Bytes>) -> Pin<Box<dyn Future<Output = DeliveryResult> + Send + '_>> {
         Box::pin(std::future::ready(Ok(Metrics::new())))
     }
 }
 
 /// Takes a while, fails now and then, though never twice, and calls its experience differently in
 /// every execution.
-async fn work(context: RunContext) -> RunResult {
+async fn work(context: RunContext) -> RunOutcome {
     static EXECUTIONS: AtomicU32 = AtomicU32::new(0);
     static EXECUTED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     let execution = EXECUTIONS.fetch_add(1, Ordering::Relaxed);
@@ -117,7 +120,7 @@ async fn work(context: RunContext) -> RunResult {
         suffix: format!("{}-{execution}", std::process::id()),
     };
     let tokens = vec![1, 2, 3].into();
-    let fields = Fields { eid, tokens, reward: Some(1.0), ..Fields::default() };
+    let fields = ExperienceFields { eid, tokens, reward: Some(1.0), ..ExperienceFields::default() };
     let payload = serialize(&Experience::new(fields).unwrap()).unwrap();
     Ok(RunOutput { payload: Some(payload), metrics: [("reward", 1.0)].into_iter().collect() })
 }
@@ -135,11 +138,11 @@ pub(crate) fn run(folder: &Path, address: &str, known: Vec<i64>) {
     let sink = Arc::new(BufferSink(Arc::new(Mutex::new(writer))));
     let sink = &sink;
     runtime.block_on(async {
-        let mut config = Config { runners: 4, ..Config::default() };
+        let mut config = CoreConfig { runners: 4, ..CoreConfig::default() };
         config.max_timeout = Duration::from_secs(60);
         config.over_rollout.wait_after_min = Duration::ZERO;
-        let workers = Local::new(Registry::default().with("work", work));
-        let options = Options::new("survive");
+        let workers = LocalRunners::new(WorkflowRegistry::default().with("work", work));
+        let options = LedgerOptions::new("survive");
         let ledger = folder.join("ledger");
         let opened =
             RolloutCoordinator::with_ledger(config, workers, Some(sink.clone()), &ledger, options)
@@ -173,7 +176,7 @@ async fn submit(coordinator: &RolloutCoordinator, batch: i64) {
         return;
     }
     let plan = Plan::of(batch);
-    let kind = if plan == Plan::Eval { BatchKind::Eval } else { BatchKind::Train };
+    let kind = if plan == Plan::Eval { BatchType::Eval } else { BatchType::Train };
     let enough = (plan == Plan::Enough).then_some(4);
     match coordinator.submit_batch(batch, tasks(plan), kind, enough).await {
         Ok(()) => say(format_args!("batch {batch} submitted")),
@@ -182,7 +185,7 @@ async fn submit(coordinator: &RolloutCoordinator, batch: i64) {
     }
 }
 
-async fn end(coordinator: &RolloutCoordinator, restored: &Restored, batch: i64) {
+async fn end(coordinator: &RolloutCoordinator, restored: &RestoreReport, batch: i64) {
     let result = match Plan::of(batch) {
         Plan::Whole | Plan::Enough => coordinator.finalize_train_batch(batch, None).await,
         Plan::Eval => coordinator.finalize_eval_batch(batch, None).await,

@@ -10,7 +10,7 @@ use std::env;
 use std::path::Path;
 use std::time::Duration;
 
-use rollway_data::buffer::{Ask, End};
+use rollway_data::buffer::{ReadEnd, ReadRequest};
 use rollway_testkit::child_test;
 use rollway_testkit::postgres::Server;
 
@@ -129,9 +129,10 @@ fn child() {
 fn check(address: &str, said: &str) {
     let buffer = job::buffer(address);
     let mut reader = buffer.reader("check").unwrap();
-    let ask = Ask { count: 1 << 20, timeout: Duration::ZERO, min_model_version: 0, keep: false };
+    let ask =
+        ReadRequest { count: 1 << 20, timeout: Duration::ZERO, min_model_version: 0, keep: false };
     let taken = reader.read(&ask).unwrap();
-    assert_ne!(taken.end, End::Full);
+    assert_ne!(taken.end, ReadEnd::Full);
     let mut ids = BTreeSet::new();
     let mut runs: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for sample in &taken.samples {

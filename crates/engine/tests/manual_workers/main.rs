@@ -12,35 +12,37 @@ use std::time::Duration;
 
 use proxy::Proxy;
 use rollway_base::{Address, Secret};
-use rollway_core::{Config, Outcome, RunnerView, Supervision};
-use rollway_engine::events::{Observer, Observers, Seen, What};
-use rollway_engine::{ChildOptions, Children, Collect, RunnerStates, Scheduler, Task};
+use rollway_core::{CollectOutcome, CoreConfig, RunnerView, Supervision};
+use rollway_engine::events::{RunEvent, RunEventKind, RunObserver, RunObservers};
+use rollway_engine::{
+    CollectOptions, RunnerStatusTable, Scheduler, Task, WorkerPool, WorkerPoolOptions,
+};
 use rollway_protocol::env;
 use tokio::process::{Child, Command};
 
 /// A scheduler that waits for workers, and the way to it.
 struct Job {
     scheduler: Scheduler,
-    states: RunnerStates,
+    states: RunnerStatusTable,
     address: String,
     secret: Secret,
 }
 
 async fn job(runners: u32) -> Job {
-    let options = ChildOptions {
+    let options = WorkerPoolOptions {
         address: Some(Address::loopback()),
         keepalive: Duration::from_millis(300),
-        ..ChildOptions::new("nobody starts it")
+        ..WorkerPoolOptions::new("nobody starts it")
     };
-    let children = Children::by_hand(options).await.unwrap();
-    let (states, secret) = (children.states(), children.secret().clone());
+    let children = WorkerPool::by_hand(options).await.unwrap();
+    let (states, secret) = (children.states(), children.load_or_create_secret().clone());
     let address = children.address().to_string();
     let supervision = Supervision {
         restart_backoff: Duration::from_millis(20),
         start_timeout: Duration::from_secs(60),
         ..Supervision::default()
     };
-    let config = Config { runners, supervision, ..Config::default() };
+    let config = CoreConfig { runners, supervision, ..CoreConfig::default() };
     Job { scheduler: Scheduler::new(config, children), states, address, secret }
 }
 
@@ -74,8 +76,9 @@ impl Job {
     /// Runs tasks and sees that every one is answered once.
     async fn answers(&self, batch: i64, count: usize) {
         self.scheduler.schedule(vec![Task::new("answer", ""); count], batch).await.unwrap();
-        let got = self.scheduler.get_payload_results(batch, Collect::default()).await.unwrap();
-        assert_eq!((got.outcome, got.payloads.len()), (Outcome::Complete, count));
+        let got =
+            self.scheduler.get_payload_results(batch, CollectOptions::default()).await.unwrap();
+        assert_eq!((got.outcome, got.payloads.len()), (CollectOutcome::Complete, count));
     }
 }
 
@@ -183,12 +186,12 @@ async fn whoever_does_not_know_the_secret_gets_no_seat() {
 
 #[tokio::test]
 async fn a_job_that_starts_its_workers_itself_takes_no_others() {
-    let options = ChildOptions {
+    let options = WorkerPoolOptions {
         address: Some(Address::loopback()),
         secret: Some(Secret::new("known").unwrap()),
-        ..ChildOptions::new("never started")
+        ..WorkerPoolOptions::new("never started")
     };
-    let children = Children::new(options).await.unwrap();
+    let children = WorkerPool::new(options).await.unwrap();
     let address = children.address().to_string();
     let refused = start(&address, "known", 1).wait_with_output().await.unwrap();
     let words = String::from_utf8_lossy(&refused.stderr);
@@ -199,10 +202,10 @@ async fn a_job_that_starts_its_workers_itself_takes_no_others() {
 #[derive(Debug, Default)]
 struct Locations(Mutex<Vec<String>>);
 
-impl Observer for Locations {
-    fn observe(&self, seen: &[Seen]) {
+impl RunObserver for Locations {
+    fn observe(&self, seen: &[RunEvent]) {
         let places = seen.iter().filter_map(|seen| match &seen.what {
-            What::RunnerAt { place, .. } => Some(place.to_string()),
+            RunEventKind::RunnerLocated { place, .. } => Some(place.to_string()),
             _ => None,
         });
         self.0.lock().unwrap().extend(places);
@@ -213,7 +216,7 @@ impl Observer for Locations {
 async fn observers_receive_the_locations_of_workers() {
     let job = job(1).await;
     let locations = Arc::new(Locations::default());
-    let observers = Observers::new(vec![Arc::clone(&locations) as _]);
+    let observers = RunObservers::new(vec![Arc::clone(&locations) as _]);
     let job = Job { scheduler: job.scheduler.observed(observers), ..job };
     let worker = job.worker(1);
     job.scheduler.start().await.unwrap();

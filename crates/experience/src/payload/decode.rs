@@ -6,19 +6,19 @@ use bytes::Bytes;
 use prost::Message;
 
 use super::items::Items;
-use super::{ALIGNMENT, Header, PayloadError, proto, verify};
+use super::{ALIGNMENT, PayloadError, PayloadHeader, proto, verify};
 use crate::{
-    Array, CustomField, Dtype, Eid, Element, Experience, FieldError, Fields, IdPart, Json, Kind,
-    ModelVersions, Problem, Tensor, TruncateStatus, VersionRun,
+    Array, CustomField, Dtype, Eid, Element, Experience, ExperienceFields, ExperienceKind,
+    FieldError, FieldProblem, IdPart, Json, ModelVersions, Tensor, TruncateStatus, VersionRun,
 };
 
 /// No item takes less of the metadata: key and length of the item (2 bytes), its kind (2), the size
 /// of its data (2), and its tokens with their type and shape (6). Memory for experiences is
 /// reserved only as far as they can be there.
-const ITEM_METADATA_BYTES_MIN: u64 = 12;
+const MIN_ITEM_METADATA_BYTES: u64 = 12;
 
 /// No item takes less of the data section: there is at least one token.
-const ITEM_DATA_BYTES_MIN: u64 = ALIGNMENT as u64;
+const MIN_ITEM_DATA_BYTES: u64 = ALIGNMENT as u64;
 
 /// Reads a payload of any number of experiences.
 ///
@@ -26,14 +26,14 @@ const ITEM_DATA_BYTES_MIN: u64 = ALIGNMENT as u64;
 /// is allocated is at most a small multiple of its size.
 pub fn deserialize_many(payload: Bytes) -> Result<Vec<Experience>, PayloadError> {
     let header = verify(&payload)?;
-    let room = (header.metadata_bytes / ITEM_METADATA_BYTES_MIN)
-        .min(header.data_bytes / ITEM_DATA_BYTES_MIN);
+    let room = (header.metadata_bytes / MIN_ITEM_METADATA_BYTES)
+        .min(header.data_bytes / MIN_ITEM_DATA_BYTES);
     if header.items > room {
         return Err(PayloadError::Items { found: room, expected: header.items });
     }
     // After `verify` all lengths are those of parts of a slice, so they fit into `usize`.
-    let data_end = Header::BYTES + header.data_bytes as usize;
-    let mut data = payload.slice(Header::BYTES..data_end);
+    let data_end = PayloadHeader::BYTES + header.data_bytes as usize;
+    let mut data = payload.slice(PayloadHeader::BYTES..data_end);
     let mut items = Items::new(payload.slice(data_end..));
 
     let mut experiences = Vec::with_capacity(header.items as usize);
@@ -64,11 +64,11 @@ pub fn deserialize_many(payload: Bytes) -> Result<Vec<Experience>, PayloadError>
 fn take_data(data: &mut Bytes, bytes: u64) -> Result<Bytes, FieldError> {
     const FIELD: &str = "data_bytes";
     if !bytes.is_multiple_of(ALIGNMENT as u64) {
-        return Err(Problem::Unaligned(bytes).at(FIELD));
+        return Err(FieldProblem::Unaligned(bytes).at(FIELD));
     }
     match usize::try_from(bytes) {
         Ok(bytes) if bytes <= data.len() => Ok(data.split_to(bytes)),
-        _ => Err(Problem::OutOfBounds { offset: bytes, room: data.len() }.at(FIELD)),
+        _ => Err(FieldProblem::OutOfBounds { offset: bytes, room: data.len() }.at(FIELD)),
     }
 }
 
@@ -103,11 +103,11 @@ fn experience(item: proto::Item, data: &Bytes) -> Result<Experience, FieldError>
     } = item;
     let kind = read_kind(kind)?;
     let info = if info.is_empty() { None } else { Some(info) };
-    let fields = Fields {
+    let fields = ExperienceFields {
         eid: eid.map(read_eid).unwrap_or_default(),
-        tokens: array("tokens", tokens, data)?.ok_or_else(|| Problem::Missing.at("tokens"))?,
+        tokens: array("tokens", tokens, data)?.ok_or_else(|| FieldProblem::Missing.at("tokens"))?,
         prompt_length: usize::try_from(prompt_length)
-            .map_err(|_| Problem::TooLarge(prompt_length).at("prompt_length"))?,
+            .map_err(|_| FieldProblem::TooLarge(prompt_length).at("prompt_length"))?,
         logprobs: array("logprobs", logprobs, data)?,
         reward,
         token_level_reward: array("token_level_reward", token_level_reward, data)?,
@@ -145,32 +145,32 @@ fn array<T: Element>(
     data: &Bytes,
 ) -> Result<Option<Array<T>>, FieldError>
 where
-    Array<T>: TryFrom<Tensor, Error = Problem>,
+    Array<T>: TryFrom<Tensor, Error = FieldProblem>,
 {
     let read = |array: proto::Array| {
         // Only the written type, although more could be converted: conversions are copies.
         let found = read_dtype(array.dtype)?;
         if found != T::DTYPE {
-            return Err(Problem::Dtype { found, expected: T::DTYPE });
+            return Err(FieldProblem::Dtype { found, expected: T::DTYPE });
         }
         Array::try_from(tensor(array, data)?)
     };
     array.map(read).transpose().map_err(|problem| problem.at(field))
 }
 
-fn tensor(array: proto::Array, data: &Bytes) -> Result<Tensor, Problem> {
+fn tensor(array: proto::Array, data: &Bytes) -> Result<Tensor, FieldProblem> {
     let proto::Array { dtype, shape, offset } = array;
     let dtype = read_dtype(dtype)?;
-    if shape.len() > Tensor::RANK_MAX {
-        return Err(Problem::TooMany { found: shape.len(), limit: Tensor::RANK_MAX });
+    if shape.len() > Tensor::MAX_RANK {
+        return Err(FieldProblem::TooMany { found: shape.len(), limit: Tensor::MAX_RANK });
     }
     if !offset.is_multiple_of(ALIGNMENT as u64) {
-        return Err(Problem::Unaligned(offset));
+        return Err(FieldProblem::Unaligned(offset));
     }
-    let out_of_bounds = || Problem::OutOfBounds { offset, room: data.len() };
+    let out_of_bounds = || FieldProblem::OutOfBounds { offset, room: data.len() };
     let shape: Vec<usize> = shape
         .into_iter()
-        .map(|size| usize::try_from(size).map_err(|_| Problem::TooLarge(size)))
+        .map(|size| usize::try_from(size).map_err(|_| FieldProblem::TooLarge(size)))
         .collect::<Result<_, _>>()?;
     let bytes = crate::tensor::data_bytes(dtype, &shape).ok_or_else(out_of_bounds)?;
     let begin = usize::try_from(offset).map_err(|_| out_of_bounds())?;
@@ -215,17 +215,17 @@ fn read_eid(eid: proto::Eid) -> Eid {
     }
 }
 
-fn read_model_versions(message: proto::ModelVersions) -> Result<ModelVersions, Problem> {
+fn read_model_versions(message: proto::ModelVersions) -> Result<ModelVersions, FieldProblem> {
     let proto::ModelVersions { tokens, versions } = message;
     if tokens.len() != versions.len() {
         let (found, expected) = (versions.len() as u64, tokens.len() as u64);
-        return Err(Problem::Length { found, expected });
+        return Err(FieldProblem::Length { found, expected });
     }
     let mut read = ModelVersions::default();
     for (tokens, version) in tokens.into_iter().zip(versions) {
         let version = match version {
             -1 => None,
-            _ => Some(u64::try_from(version).map_err(|_| Problem::NegativeVersion(version))?),
+            _ => Some(u64::try_from(version).map_err(|_| FieldProblem::NegativeVersion(version))?),
         };
         read.push(VersionRun { version, tokens })?;
     }
@@ -238,13 +238,13 @@ fn read_custom_field(field: proto::CustomField) -> Result<CustomField, FieldErro
     Ok(CustomField { source_field, destination_field, dtype })
 }
 
-fn read_kind(kind: i32) -> Result<Kind, FieldError> {
+fn read_kind(kind: i32) -> Result<ExperienceKind, FieldError> {
     match proto::Kind::try_from(kind) {
-        Ok(proto::Kind::SingleTurn) => Ok(Kind::SingleTurn),
-        Ok(proto::Kind::MultiTurn) => Ok(Kind::MultiTurn),
-        Ok(proto::Kind::Dpo) => Ok(Kind::Dpo),
-        Ok(proto::Kind::Unspecified) => Err(Problem::Missing.at("kind")),
-        Err(_) => Err(Problem::UnknownValue(kind).at("kind")),
+        Ok(proto::Kind::SingleTurn) => Ok(ExperienceKind::SingleTurn),
+        Ok(proto::Kind::MultiTurn) => Ok(ExperienceKind::MultiTurn),
+        Ok(proto::Kind::Dpo) => Ok(ExperienceKind::Dpo),
+        Ok(proto::Kind::Unspecified) => Err(FieldProblem::Missing.at("kind")),
+        Err(_) => Err(FieldProblem::UnknownValue(kind).at("kind")),
     }
 }
 
@@ -253,11 +253,11 @@ fn read_truncate_status(status: i32) -> Result<Option<TruncateStatus>, FieldErro
         Ok(proto::TruncateStatus::None) => Ok(None),
         Ok(proto::TruncateStatus::PromptTruncated) => Ok(Some(TruncateStatus::PromptTruncated)),
         Ok(proto::TruncateStatus::ResponseTruncated) => Ok(Some(TruncateStatus::ResponseTruncated)),
-        Err(_) => Err(Problem::UnknownValue(status).at("truncate_status")),
+        Err(_) => Err(FieldProblem::UnknownValue(status).at("truncate_status")),
     }
 }
 
-fn read_dtype(dtype: i32) -> Result<Dtype, Problem> {
+fn read_dtype(dtype: i32) -> Result<Dtype, FieldProblem> {
     match proto::Dtype::try_from(dtype) {
         Ok(proto::Dtype::Bool) => Ok(Dtype::Bool),
         Ok(proto::Dtype::U8) => Ok(Dtype::U8),
@@ -269,6 +269,6 @@ fn read_dtype(dtype: i32) -> Result<Dtype, Problem> {
         Ok(proto::Dtype::Bf16) => Ok(Dtype::Bf16),
         Ok(proto::Dtype::F32) => Ok(Dtype::F32),
         Ok(proto::Dtype::F64) => Ok(Dtype::F64),
-        Ok(proto::Dtype::Unspecified) | Err(_) => Err(Problem::UnknownValue(dtype)),
+        Ok(proto::Dtype::Unspecified) | Err(_) => Err(FieldProblem::UnknownValue(dtype)),
     }
 }

@@ -4,10 +4,10 @@ use bytes::Bytes;
 use prost::Message;
 
 use super::items::ITEM_KEY;
-use super::{ALIGNMENT, Header, PayloadError, proto};
+use super::{ALIGNMENT, PayloadError, PayloadHeader, proto};
 use crate::{
-    Array, CustomField, Dtype, Eid, Element, Experience, Fields, IdPart, Json, Kind, ModelVersions,
-    Tensor, TruncateStatus,
+    Array, CustomField, Dtype, Eid, Element, Experience, ExperienceFields, ExperienceKind, IdPart,
+    Json, ModelVersions, Tensor, TruncateStatus,
 };
 
 /// Makes a payload of any number of experiences.
@@ -19,8 +19,8 @@ pub fn serialize_many(experiences: &[Experience]) -> Result<Bytes, PayloadError>
         experience.check().map_err(|error| PayloadError::Field { item, error })?;
         parts.push(Part::new(experience));
     }
-    let mut header = Header {
-        minor: Header::MINOR,
+    let mut header = PayloadHeader {
+        minor: PayloadHeader::MINOR,
         items: parts.len() as u64,
         data_bytes: sum(parts.iter().map(Part::data_bytes)),
         metadata_bytes: sum(parts.iter().map(Part::metadata_bytes)),
@@ -31,7 +31,7 @@ pub fn serialize_many(experiences: &[Experience]) -> Result<Bytes, PayloadError>
 
     // Within the limits this fits, or there would not have been room for the arrays either.
     let mut out = Vec::with_capacity(header.payload_bytes() as usize);
-    out.resize(Header::BYTES, 0);
+    out.resize(PayloadHeader::BYTES, 0);
     let mut data_checksum = crc32fast::Hasher::new();
     for part in &parts {
         let begin = out.len();
@@ -46,7 +46,7 @@ pub fn serialize_many(experiences: &[Experience]) -> Result<Bytes, PayloadError>
     debug_assert_eq!(out.len() as u64, header.payload_bytes());
     header.data_checksum = data_checksum.finalize();
     header.metadata_checksum = crc32fast::hash(&out[begin..]);
-    out[..Header::BYTES].copy_from_slice(&header.write());
+    out[..PayloadHeader::BYTES].copy_from_slice(&header.write());
     Ok(out.into())
 }
 
@@ -119,8 +119,12 @@ impl<'a> Data<'a> {
     }
 }
 
-fn item<'a>(kind: Kind, fields: &'a Fields, data: &mut Data<'a>) -> proto::Item {
-    let Fields {
+fn item<'a>(
+    kind: ExperienceKind,
+    fields: &'a ExperienceFields,
+    data: &mut Data<'a>,
+) -> proto::Item {
+    let ExperienceFields {
         eid,
         tokens,
         prompt_length,
@@ -222,11 +226,11 @@ fn proto_custom_field(field: &CustomField) -> proto::CustomField {
     }
 }
 
-fn proto_kind(kind: Kind) -> proto::Kind {
+fn proto_kind(kind: ExperienceKind) -> proto::Kind {
     match kind {
-        Kind::SingleTurn => proto::Kind::SingleTurn,
-        Kind::MultiTurn => proto::Kind::MultiTurn,
-        Kind::Dpo => proto::Kind::Dpo,
+        ExperienceKind::SingleTurn => proto::Kind::SingleTurn,
+        ExperienceKind::MultiTurn => proto::Kind::MultiTurn,
+        ExperienceKind::Dpo => proto::Kind::Dpo,
     }
 }
 

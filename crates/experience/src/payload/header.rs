@@ -7,16 +7,16 @@
 //! 12  u32 items                                            44  u32 CRC-32 of bytes 0 to 43
 //! ```
 
-use super::{DATA_BYTES_MAX, ITEMS_MAX, METADATA_BYTES_MAX, PayloadError};
+use super::{MAX_DATA_BYTES, MAX_ITEMS, MAX_METADATA_BYTES, PayloadError};
 
 const MAGIC: [u8; 4] = *b"RWXP";
 
 /// The part of the header that its own checksum covers.
-const CHECKED: usize = Header::BYTES - 4;
+const CHECKED: usize = PayloadHeader::BYTES - 4;
 
 /// What the header says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Header {
+pub struct PayloadHeader {
     /// The minor version of the format: later ones have more fields, which are ignored.
     pub minor: u16,
     /// How many experiences there are.
@@ -32,13 +32,13 @@ pub struct Header {
 }
 
 /// Reads the header. The rest of the payload need not be there.
-pub fn header(payload: &[u8]) -> Result<Header, PayloadError> {
-    let bytes: &[u8; Header::BYTES] =
+pub fn header(payload: &[u8]) -> Result<PayloadHeader, PayloadError> {
+    let bytes: &[u8; PayloadHeader::BYTES] =
         payload.first_chunk().ok_or(PayloadError::NoHeader { found: payload.len() })?;
-    Header::read(bytes)
+    PayloadHeader::read(bytes)
 }
 
-impl Header {
+impl PayloadHeader {
     /// The size of the header, and where the data section begins.
     pub const BYTES: usize = 48;
 
@@ -103,9 +103,9 @@ impl Header {
 
     pub(super) fn check_limits(&self) -> Result<(), PayloadError> {
         for (what, found, limit) in [
-            ("items", self.items, ITEMS_MAX),
-            ("bytes of data", self.data_bytes, DATA_BYTES_MAX),
-            ("bytes of metadata", self.metadata_bytes, METADATA_BYTES_MAX),
+            ("items", self.items, MAX_ITEMS),
+            ("bytes of data", self.data_bytes, MAX_DATA_BYTES),
+            ("bytes of metadata", self.metadata_bytes, MAX_METADATA_BYTES),
         ] {
             if found > limit {
                 return Err(PayloadError::Limit { what, found, limit });

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::{ALIGNMENT, Header, PayloadError, header};
+use super::{ALIGNMENT, PayloadError, PayloadHeader, header};
 
 /// Joins payloads into one with all their experiences in order. Nothing is decoded.
 ///
@@ -12,8 +12,8 @@ pub fn concat<P: AsRef<[u8]>>(payloads: &[P]) -> Result<Bytes, PayloadError> {
     let mut data_checksum = crc32fast::Hasher::new();
     let mut metadata_checksum = crc32fast::Hasher::new();
     let mut parts = Vec::with_capacity(payloads.len());
-    let mut joined = Header {
-        minor: Header::MINOR,
+    let mut joined = PayloadHeader {
+        minor: PayloadHeader::MINOR,
         items: 0,
         data_bytes: 0,
         metadata_bytes: 0,

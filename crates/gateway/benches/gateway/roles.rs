@@ -11,8 +11,8 @@ use axum::serve::ListenerExt as _;
 use rollway_base::Secret;
 use rollway_base::ServerKind;
 use rollway_experience::deserialize_many;
-use rollway_gateway::access::RunName;
-use rollway_gateway::gateway::{Gateway, Handle, Limits, Options};
+use rollway_gateway::access::RunRef;
+use rollway_gateway::gateway::{Gateway, GatewayHandle, GatewayLimits, GatewayOptions};
 use rollway_gateway::models::{self, ServerSpec};
 use rollway_gateway::record;
 use rollway_mock_server::{CompletionLengths, MockServer, MockServerOptions};
@@ -80,15 +80,15 @@ async fn gateway(words: &[String]) -> Gateway {
         api_key: None,
         server_model: None,
     };
-    let options = Options {
+    let options = GatewayOptions {
         listen: "127.0.0.1:0".to_owned(),
         admin_key: Secret::random().expect("random bytes"),
-        limits: Limits::default(),
-        record: record::Limits::default(),
-        models: models::Options {
+        limits: GatewayLimits::default(),
+        record: record::RecorderLimits::default(),
+        models: models::RoutingOptions {
             max_in_flight: words[2].parse().expect("a number of places"),
             max_wait: Duration::from_secs(600),
-            ..models::Options::default()
+            ..models::RoutingOptions::default()
         },
         sampling: Map::new(),
         force_sampling: false,
@@ -99,10 +99,10 @@ async fn gateway(words: &[String]) -> Gateway {
 }
 
 /// What was recorded: turns and tokens of the answers, of all runs together.
-fn recorded(handle: &Handle, runs: u32) -> Value {
+fn recorded(handle: &GatewayHandle, runs: u32) -> Value {
     let (mut turns, mut tokens) = (0, 0);
     for run in 0..runs {
-        let told = handle.experiences(RunName { attempt: 0, run }, 0);
+        let told = handle.experiences(RunRef { attempt: 0, run }, 0);
         let (payload, count) = told.expect("a record");
         turns += count;
         let experiences = deserialize_many(payload.into()).expect("a payload");

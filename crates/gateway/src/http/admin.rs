@@ -16,21 +16,22 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, de};
 use serde_json::{Value, json};
 
-use super::app::App;
+use super::app::GatewayState;
 use super::{intake, respond};
 use crate::models::{
-    InFlight, ModelView, Outcome, ServerId, ServerSpec, ServerView, Update, UpdateReport, Weights,
+    InFlightPolicy, ModelView, ServerId, ServerSpec, ServerUpdateOutcome, ServerView, WeightSource,
+    WeightUpdate, WeightUpdateReport,
 };
 
 /// The names of the models, as OpenAI's API lists them.
-pub(super) async fn list_names(State(app): State<Arc<App>>) -> Response {
+pub(super) async fn list_names(State(app): State<Arc<GatewayState>>) -> Response {
     let models: Vec<_> = app.models.view().iter().map(name_of).collect();
     respond::value(&json!({ "object": "list", "data": models }))
 }
 
 /// One of them.
 pub(super) async fn one_name(
-    State(app): State<Arc<App>>,
+    State(app): State<Arc<GatewayState>>,
     id: Result<Path<String>, PathRejection>,
 ) -> Response {
     let found = id.map_err(|error| unknown(&error.to_string())).and_then(|Path(id)| {
@@ -56,7 +57,7 @@ fn name_of(model: &ModelView) -> Value {
 }
 
 /// The models with all their servers.
-pub(super) async fn list(State(app): State<Arc<App>>) -> Response {
+pub(super) async fn list(State(app): State<Arc<GatewayState>>) -> Response {
     let models: Vec<_> = app
         .models
         .view()
@@ -112,7 +113,7 @@ fn server_kind<'de, D: Deserializer<'de>>(from: D) -> Result<ServerKind, D::Erro
 }
 
 /// Adds a server.
-pub(super) async fn add(State(app): State<Arc<App>>, request: Request) -> Response {
+pub(super) async fn add(State(app): State<Arc<GatewayState>>, request: Request) -> Response {
     let added = async {
         let new: NewServer = read(&app, request).await?;
         let api_key = new.api_key.map(Secret::new).transpose().map_err(|error| {
@@ -134,7 +135,7 @@ pub(super) async fn add(State(app): State<Arc<App>>, request: Request) -> Respon
 }
 
 /// Reads a body of JSON.
-async fn read<T: DeserializeOwned>(app: &App, request: Request) -> Result<T, CallError> {
+async fn read<T: DeserializeOwned>(app: &GatewayState, request: Request) -> Result<T, CallError> {
     let limits = &app.options.limits;
     let body = intake::body(request, limits.max_body_bytes, limits.request_timeout).await?;
     serde_json::from_slice(&body).map_err(|error| {
@@ -160,7 +161,7 @@ fn half_a_minute() -> f64 {
 
 /// Takes a server out.
 pub(super) async fn remove(
-    State(app): State<Arc<App>>,
+    State(app): State<Arc<GatewayState>>,
     id: Result<Path<u64>, PathRejection>,
     query: Result<Query<Removal>, QueryRejection>,
 ) -> Response {
@@ -181,7 +182,7 @@ pub(super) async fn remove(
 /// New weights for the trained model.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct NewWeights {
+struct WeightsRequest {
     version: u64,
     path: String,
     #[serde(default)]
@@ -211,20 +212,20 @@ fn ten_minutes() -> f64 {
 }
 
 /// Gives the trained model new weights, and says what became of each server.
-pub(super) async fn update(State(app): State<Arc<App>>, request: Request) -> Response {
+pub(super) async fn update(State(app): State<Arc<GatewayState>>, request: Request) -> Response {
     let read = async {
-        let new: NewWeights = read(&app, request).await?;
+        let new: WeightsRequest = read(&app, request).await?;
         let in_flight = match new.in_flight {
-            Treatment::Drain => InFlight::Drain {
+            Treatment::Drain => InFlightPolicy::Drain {
                 timeout: seconds("drain_seconds", new.drain_seconds)?,
                 then_abort: new.then_abort,
             },
-            Treatment::Keep => InFlight::Keep,
-            Treatment::Abort => InFlight::Abort,
+            Treatment::Keep => InFlightPolicy::Keep,
+            Treatment::Abort => InFlightPolicy::Abort,
         };
         let timeout = seconds("timeout_seconds", new.timeout_seconds)?;
-        let weights = Weights::Path(new.path.into());
-        Ok(Update { version: new.version, weights, in_flight, timeout })
+        let weights = WeightSource::Path(new.path.into());
+        Ok(WeightUpdate { version: new.version, weights, in_flight, timeout })
     };
     match read.await {
         Ok(update) => respond::value(&report(&app.models.update(update).await)),
@@ -232,17 +233,17 @@ pub(super) async fn update(State(app): State<Arc<App>>, request: Request) -> Res
     }
 }
 
-fn report(report: &UpdateReport) -> Value {
+fn report(report: &WeightUpdateReport) -> Value {
     let servers: Vec<_> = report
         .servers
         .iter()
         .map(|server| {
             let (outcome, why) = match &server.outcome {
-                Outcome::Updated => ("updated", None),
-                Outcome::HadIt => ("had_it", None),
-                Outcome::PutBack(why) => ("put_back", Some(why)),
-                Outcome::Broken(why) => ("broken", Some(why)),
-                Outcome::Skipped(why) => ("skipped", Some(why)),
+                ServerUpdateOutcome::Updated => ("updated", None),
+                ServerUpdateOutcome::AlreadyCurrent => ("had_it", None),
+                ServerUpdateOutcome::RolledBack(why) => ("put_back", Some(why)),
+                ServerUpdateOutcome::Broken(why) => ("broken", Some(why)),
+                ServerUpdateOutcome::Skipped(why) => ("skipped", Some(why)),
             };
             json!({
                 "id": server.id.0,

@@ -12,31 +12,31 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::guests::Guests;
-use super::history::History;
-use super::metrics::{self, Metrics};
-use super::runs::Runs;
-use super::under_way::CallBoard;
-use crate::access::{Keys, RunName};
-use crate::call_observer::CallWatcher;
+use super::guests::AgentSessions;
+use super::history::TurnStore;
+use super::metrics::{self, GatewayMetrics};
+use super::runs::OpenRuns;
+use super::under_way::CallsInFlight;
+use crate::access::{KeyRing, RunRef};
+use crate::call_observer::CallObserver;
 use crate::models::Models;
-use crate::options::{FurtherMetrics, Options, Tokens};
+use crate::options::{ExtraMetrics, GatewayOptions, TokenCounts};
 use crate::record::RecordError;
 
 /// The gateway behind the router.
 #[derive(Debug)]
-pub(crate) struct App {
-    pub(crate) options: Options,
-    pub(crate) keys: Keys,
+pub(crate) struct GatewayState {
+    pub(crate) options: GatewayOptions,
+    pub(crate) keys: KeyRing,
     pub(crate) models: Models,
-    pub(super) runs: Runs,
-    pub(super) guests: Guests,
-    pub(super) metrics: Metrics,
-    pub(super) history: Option<Arc<dyn History>>,
+    pub(super) runs: OpenRuns,
+    pub(super) guests: AgentSessions,
+    pub(super) metrics: GatewayMetrics,
+    pub(super) history: Option<Arc<dyn TurnStore>>,
     /// Whose numbers are shown below the gateway's own.
-    pub(crate) further: OnceLock<Arc<dyn FurtherMetrics>>,
+    pub(crate) further: OnceLock<Arc<dyn ExtraMetrics>>,
     /// Calls of runs that are under way.
-    pub(crate) board: Arc<CallBoard>,
+    pub(crate) board: Arc<CallsInFlight>,
     /// Places for calls.
     pub(super) places: Arc<Semaphore>,
     /// What is under way besides connections: streams, and requests that abort others.
@@ -48,22 +48,22 @@ pub(crate) struct App {
     next_id: AtomicU64,
 }
 
-impl App {
+impl GatewayState {
     pub(crate) fn new(
-        mut options: Options,
+        mut options: GatewayOptions,
         models: Models,
-        history: Option<Arc<dyn History>>,
+        history: Option<Arc<dyn TurnStore>>,
     ) -> io::Result<Self> {
-        let board = Arc::new(CallBoard::new(options.watcher.take()));
-        options.watcher = Some(Arc::clone(&board) as Arc<dyn CallWatcher>);
+        let board = Arc::new(CallsInFlight::new(options.watcher.take()));
+        options.watcher = Some(Arc::clone(&board) as Arc<dyn CallObserver>);
         let stopping = CancellationToken::new();
         let mut prefix = Secret::random()?.reveal().to_owned();
         prefix.truncate(16);
         Ok(Self {
-            keys: Keys::new(options.admin_key.clone())?,
-            runs: Runs::new(options.record, stopping.clone()),
-            guests: Guests::new(stopping.clone()),
-            metrics: Metrics::new(models.clone(), history.as_deref()),
+            keys: KeyRing::new(options.admin_key.clone())?,
+            runs: OpenRuns::new(options.record, stopping.clone()),
+            guests: AgentSessions::new(stopping.clone()),
+            metrics: GatewayMetrics::new(models.clone(), history.as_deref()),
             places: Arc::new(Semaphore::new(
                 options.limits.max_in_flight.min(Semaphore::MAX_PERMITS),
             )),
@@ -96,7 +96,7 @@ impl App {
     }
 
     /// Returns how many tokens went through.
-    pub(crate) fn tokens(&self) -> Tokens {
+    pub(crate) fn tokens(&self) -> TokenCounts {
         self.metrics.token_counts()
     }
 
@@ -108,11 +108,7 @@ impl App {
 
     /// Returns the experiences of a run as a payload, from turn `since` on, and the number of
     /// turns.
-    pub(crate) fn experiences(
-        &self,
-        run: RunName,
-        since: u64,
-    ) -> Result<(Bytes, u64), RecordError> {
+    pub(crate) fn experiences(&self, run: RunRef, since: u64) -> Result<(Bytes, u64), RecordError> {
         let Some(session) = self.runs.existing(run) else {
             return Ok((serialized(&[])?, 0));
         };

@@ -15,19 +15,19 @@ use serde::Deserialize;
 use serde_json::Map;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::app::App;
-use super::delivery::Stream;
-use super::metrics::{Metrics, Timed};
+use super::app::GatewayState;
+use super::delivery::StreamBody;
+use super::metrics::{GatewayMetrics, Timed};
 use super::relay::Relay;
 use super::replay;
-use super::runs::{Place, Session, Started};
-use super::settle::{Keeping, senseless, unrecorded};
-use super::upstream::{Asked, Failure, Question, Said};
-use super::watched::Watched;
+use super::runs::{CallPermit, CallStart, RunSession};
+use super::settle::{RecordTarget, invalid_response, unrecorded};
+use super::upstream::{UpstreamFailure, UpstreamReply, UpstreamRequest, UpstreamResponse};
+use super::watched::ObservedCall;
 use super::{intake, respond};
 use crate::access::Caller;
-use crate::models::Lease;
-use crate::record::{Attempted, RecordError};
+use crate::models::ServerPermit;
+use crate::record::{RecordError, RetryHeaders};
 
 /// The header that says which span of which trace a request is part of.
 const TRACE_PARENT: &str = "traceparent";
@@ -37,16 +37,16 @@ const NOT_SAMPLING: [&str; 5] = ["model", "messages", "prompt", "stream", "n"];
 
 /// Executes a model call of a client API.
 pub(super) async fn call(
-    State(app): State<Arc<App>>,
+    State(app): State<Arc<GatewayState>>,
     Extension(caller): Extension<Caller>,
     api: &'static dyn ClientApi,
     request: Request,
 ) -> Response {
-    let outcome = Box::pin(take_in(&app, caller, api, request)).await;
+    let outcome = Box::pin(admit(&app, caller, api, request)).await;
     match outcome {
         Ok(response) => response,
-        Err(Failure::Ours(error)) => respond::client_error(api, &error),
-        Err(Failure::Theirs { status, body, retry_after }) => {
+        Err(UpstreamFailure::Ours(error)) => respond::client_error(api, &error),
+        Err(UpstreamFailure::Theirs { status, body, retry_after }) => {
             let body = api.render_server_error(status, body);
             let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY);
             let mut response = respond::json(status, Body::from(body));
@@ -55,7 +55,7 @@ pub(super) async fn call(
             }
             response
         }
-        Err(Failure::Unrecordable(misread)) => {
+        Err(UpstreamFailure::Unrecordable(misread)) => {
             respond::client_error(api, &CallError::new(ErrorKind::Upstream, misread.0))
         }
     }
@@ -63,24 +63,24 @@ pub(super) async fn call(
 
 /// The places that a call takes; given back when dropped, which is before the client learns the end
 /// of the answer, so that its next call finds them free.
-pub(super) struct Places {
+pub(super) struct CallPermits {
     _overall: OwnedSemaphorePermit,
-    _of_run: Option<Place>,
+    _of_run: Option<CallPermit>,
 }
 
-async fn take_in(
-    app: &Arc<App>,
+async fn admit(
+    app: &Arc<GatewayState>,
     caller: Caller,
     api: &'static dyn ClientApi,
     request: Request,
-) -> Result<Response, Failure> {
-    let mut timed = Metrics::call(app, api);
+) -> Result<Response, UpstreamFailure> {
+    let mut timed = GatewayMetrics::call(app, api);
     let limits = &app.options.limits;
     let session = match caller {
         Caller::Admin => None,
         Caller::Run(name) => Some(app.runs.session(name)?),
     };
-    let places = enter(app, session.as_ref())?;
+    let places = acquire_permits(app, session.as_ref())?;
     let headers = request.headers().clone();
     let attempted = intake::attempted(&headers)?;
     let body = intake::body(request, limits.max_body_bytes, limits.request_timeout).await?;
@@ -88,9 +88,10 @@ async fn take_in(
     drop(body);
 
     let name = session.as_ref().and_then(|_| caller.run());
-    let watched = Watched::begin(app.options.watcher.as_ref(), name, call.model());
+    let watched = ObservedCall::begin(app.options.watcher.as_ref(), name, call.model());
     timed.watched = watched.clone();
-    let asked = take_up(app, session, (api, call), &headers, &attempted, (timed, places)).await;
+    let asked =
+        begin_recording(app, session, (api, call), &headers, &attempted, (timed, places)).await;
     if let Err(failure) = &asked {
         watched.failed(failure);
     }
@@ -98,25 +99,25 @@ async fn take_in(
 }
 
 /// Begins the recording of a call, and asks a server.
-async fn take_up(
-    app: &Arc<App>,
-    session: Option<Arc<Session>>,
+async fn begin_recording(
+    app: &Arc<GatewayState>,
+    session: Option<Arc<RunSession>>,
     (api, mut call): (&'static dyn ClientApi, ModelCall),
     headers: &HeaderMap,
-    attempted: &Attempted,
-    (timed, places): (Timed, Places),
-) -> Result<Response, Failure> {
+    attempted: &RetryHeaders,
+    (timed, places): (Timed, CallPermits),
+) -> Result<Response, UpstreamFailure> {
     let limits = &app.options.limits;
     let is_trained = app.models.is_trained(call.model());
     if is_trained {
-        sample(app, &mut call);
+        apply_sampling(app, &mut call);
     }
     let guest = match (&session, &app.history) {
         (None, Some(_)) => Some(app.guests.guest(headers, &call, attempted)),
         _ => None,
     };
     let routing = session.as_ref().map(|session| session.routing);
-    let question = Question {
+    let question = UpstreamRequest {
         app: Arc::clone(app),
         id: app.new_id(api),
         session: routing.or_else(|| guest.as_ref().map(|guest| guest.routing)),
@@ -132,28 +133,33 @@ async fn take_up(
     };
     let recording = session.as_ref().or_else(|| guest.as_ref().map(|guest| &guest.session));
     let keeping = match recording.filter(|_| is_trained) {
-        None => Keeping::Nowhere,
+        None => RecordTarget::None,
         Some(session) => {
             let begun = question.within(session.begin(&question.call, attempted)).await?;
             let pending = match begun.map_err(|error| refused(&error))? {
-                Started::New(pending) => pending,
-                Started::Again(receipt, kept) => {
+                CallStart::New(pending) => pending,
+                CallStart::Again(receipt, kept) => {
                     app.metrics.answered_again();
                     question.watched.status(StatusCode::OK.as_u16());
                     return Ok(replay::saved(api, &question.call, kept, receipt));
                 }
             };
             match (guest, &app.history) {
-                (Some(guest), Some(history)) => Keeping::Guest(guest, pending, Arc::clone(history)),
-                _ => Keeping::Run(pending),
+                (Some(guest), Some(history)) => {
+                    RecordTarget::Agent(guest, pending, Arc::clone(history))
+                }
+                _ => RecordTarget::Run(pending),
             }
         }
     };
-    ask(question, keeping, timed, places).await
+    forward(question, keeping, timed, places).await
 }
 
 /// Takes a place, or says that there is none.
-fn enter(app: &App, session: Option<&Arc<Session>>) -> Result<Places, CallError> {
+fn acquire_permits(
+    app: &GatewayState,
+    session: Option<&Arc<RunSession>>,
+) -> Result<CallPermits, CallError> {
     let limits = &app.options.limits;
     let of_run = session.map(|session| session.enter(limits.max_in_flight_per_run)).transpose()?;
     let overall = Arc::clone(&app.places).try_acquire_owned().map_err(|_| {
@@ -161,11 +167,11 @@ fn enter(app: &App, session: Option<&Arc<Session>>) -> Result<Places, CallError>
         let message = format!("the gateway has {limit} calls under way, which is the limit");
         CallError::new(ErrorKind::TooMany, message).retry_after(1)
     })?;
-    Ok(Places { _overall: overall, _of_run: of_run })
+    Ok(CallPermits { _overall: overall, _of_run: of_run })
 }
 
 /// Fills in how to sample, or insists on it.
-fn sample(app: &App, call: &mut ModelCall) {
+fn apply_sampling(app: &GatewayState, call: &mut ModelCall) {
     for (name, value) in &app.options.sampling {
         if NOT_SAMPLING.contains(&name.as_str()) {
             continue;
@@ -179,7 +185,7 @@ fn sample(app: &App, call: &mut ModelCall) {
 
 /// Returns what tells a server which trace a call belongs to: what the client says, else what
 /// whoever watches says.
-fn traces(headers: &HeaderMap, watched: &Watched) -> Vec<(&'static str, HeaderValue)> {
+fn traces(headers: &HeaderMap, watched: &ObservedCall) -> Vec<(&'static str, HeaderValue)> {
     if !headers.contains_key(TRACE_PARENT) {
         let ours = watched.traceparent().map(|value| (TRACE_PARENT, value));
         return ours.into_iter().collect();
@@ -193,26 +199,26 @@ fn refused(error: &RecordError) -> CallError {
     CallError::new(ErrorKind::Conflict, error.to_string())
 }
 
-async fn ask(
-    mut question: Question,
-    keeping: Keeping,
+async fn forward(
+    mut question: UpstreamRequest,
+    keeping: RecordTarget,
     mut timed: Timed,
-    places: Places,
-) -> Result<Response, Failure> {
-    let asked = match question.ask().await {
+    places: CallPermits,
+) -> Result<Response, UpstreamFailure> {
+    let asked = match question.send().await {
         Ok(asked) => asked,
-        Err(Failure::Unrecordable(misread)) => {
+        Err(UpstreamFailure::Unrecordable(misread)) => {
             let error = RecordError::Misread(misread.0);
             keeping.fail(&question.app, error.clone());
             return Err(unrecorded(&error).into());
         }
         Err(failure) => return Err(failure),
     };
-    let Asked { under_way, said, reader, upstream } = asked;
+    let UpstreamResponse { under_way, said, reader, upstream } = asked;
     timed.upstream = upstream;
-    let marks = Marks::new(&question.id, under_way.lease());
+    let marks = ResponseHeaders::new(&question.id, under_way.lease());
     let mut response = match said {
-        Said::Whole(body) => {
+        UpstreamReply::Whole(body) => {
             let source = TokenSource { version: under_way.lease().version() };
             let mut reader = reader;
             let parts = reader.parse_full(&body, source);
@@ -227,7 +233,7 @@ async fn ask(
                 Ok((parts, Ok(answer))) => {
                     question.watched.heard(&answer, source.version);
                     let kept = SavedResponse { stream: call.stream, parts: parts.clone() };
-                    let kept = keeping.keep(&question.app, call, answer, kept).await;
+                    let kept = keeping.record(&question.app, call, answer, kept).await;
                     let given =
                         kept.map(|receipt| replay::complete(question.api, call, parts, receipt));
                     given.map_err(|error| unrecorded(&error))
@@ -236,7 +242,7 @@ async fn ask(
                     Ok(replay::complete(question.api, call, parts, None))
                 }
                 Ok((_, Err(misread))) | Err(misread) => {
-                    let error = senseless(&misread, keeping.is_kept());
+                    let error = invalid_response(&misread, keeping.is_kept());
                     if keeping.is_kept() {
                         keeping.fail(&question.app, RecordError::Misread(misread.0));
                     }
@@ -247,11 +253,11 @@ async fn ask(
             question.watched.status(StatusCode::OK.as_u16());
             given
         }
-        Said::Events(response) => {
-            let (pieces, body) = Stream::new();
+        UpstreamReply::Events(response) => {
+            let (pieces, body) = StreamBody::new();
             let gathered = StreamCapture::new(&question.call);
             let renderer = question.api.stream_renderer(&question.call);
-            if !matches!(keeping, Keeping::Guest(..)) {
+            if !matches!(keeping, RecordTarget::Agent(..)) {
                 // Long prompts need not stay in memory for as long as their answers take.
                 question.call.body = Map::new();
             }
@@ -268,14 +274,14 @@ async fn ask(
 }
 
 /// Headers that say where an answer comes from.
-struct Marks {
+struct ResponseHeaders {
     id: String,
     server: u64,
     version: Option<u64>,
 }
 
-impl Marks {
-    fn new(id: &str, lease: &Lease) -> Self {
+impl ResponseHeaders {
+    fn new(id: &str, lease: &ServerPermit) -> Self {
         let id = id.to_owned();
         Self { id, server: lease.server().id.0, version: lease.version() }
     }
@@ -293,20 +299,20 @@ impl Marks {
 
 /// From which turn on.
 #[derive(Debug, Deserialize)]
-pub(super) struct Since {
+pub(super) struct SinceQuery {
     #[serde(default)]
     since: u64,
 }
 
 /// Gives a run what was recorded of it.
 pub(super) async fn experiences(
-    State(app): State<Arc<App>>,
+    State(app): State<Arc<GatewayState>>,
     Extension(caller): Extension<Caller>,
-    query: Result<Query<Since>, QueryRejection>,
+    query: Result<Query<SinceQuery>, QueryRejection>,
 ) -> Response {
     let began = Instant::now();
     let outcome = (|| {
-        let Query(Since { since }) = query.map_err(|error| {
+        let Query(SinceQuery { since }) = query.map_err(|error| {
             let message = format!("`since` is the number of a turn: {error}");
             CallError::new(ErrorKind::InvalidRequest, message).at("since")
         })?;

@@ -9,31 +9,31 @@ use bytes::Bytes;
 use hyper::body::{Frame, SizeHint};
 use tokio::sync::mpsc;
 
-use super::runs::Receipt;
+use super::runs::DeliveryReceipt;
 
 /// A piece of a stream.
 #[derive(Debug)]
-pub(super) enum Piece {
+pub(super) enum StreamChunk {
     /// There is more to come.
     Some(Bytes),
     /// It is the last, with what is to be signed when it was taken.
-    Last(Bytes, Option<Receipt>),
+    Last(Bytes, Option<DeliveryReceipt>),
 }
 
 /// The body of an answer that was complete before it was given.
 #[derive(Debug)]
-pub(super) struct Whole {
+pub(super) struct FullBody {
     rest: Option<Bytes>,
-    receipt: Option<Receipt>,
+    receipt: Option<DeliveryReceipt>,
 }
 
-impl Whole {
-    pub(super) fn new(body: Bytes, receipt: Option<Receipt>) -> Self {
+impl FullBody {
+    pub(super) fn new(body: Bytes, receipt: Option<DeliveryReceipt>) -> Self {
         Self { rest: Some(body), receipt }
     }
 }
 
-impl HttpBody for Whole {
+impl HttpBody for FullBody {
     type Data = Bytes;
     type Error = io::Error;
 
@@ -60,23 +60,23 @@ impl HttpBody for Whole {
 
 /// The body of an answer that is made while it is given.
 #[derive(Debug)]
-pub(super) struct Stream {
-    pieces: mpsc::Receiver<Piece>,
-    receipt: Option<Receipt>,
+pub(super) struct StreamBody {
+    pieces: mpsc::Receiver<StreamChunk>,
+    receipt: Option<DeliveryReceipt>,
     /// Whether the last piece has come.
     has_ended: bool,
 }
 
-impl Stream {
+impl StreamBody {
     /// Returns the two ends. The far one is closed when the client has left.
-    pub(super) fn new() -> (mpsc::Sender<Piece>, Self) {
+    pub(super) fn new() -> (mpsc::Sender<StreamChunk>, Self) {
         // A client that is slower than the server holds it up rather than filling memory.
         let (sender, pieces) = mpsc::channel(16);
         (sender, Self { pieces, receipt: None, has_ended: false })
     }
 }
 
-impl HttpBody for Stream {
+impl HttpBody for StreamBody {
     type Data = Bytes;
     type Error = io::Error;
 
@@ -86,8 +86,8 @@ impl HttpBody for Stream {
     ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
         let piece = std::task::ready!(self.pieces.poll_recv(context));
         Poll::Ready(match piece {
-            Some(Piece::Some(bytes)) => Some(Ok(Frame::data(bytes))),
-            Some(Piece::Last(bytes, receipt)) => {
+            Some(StreamChunk::Some(bytes)) => Some(Ok(Frame::data(bytes))),
+            Some(StreamChunk::Last(bytes, receipt)) => {
                 self.receipt = receipt;
                 self.has_ended = true;
                 Some(Ok(Frame::data(bytes)))

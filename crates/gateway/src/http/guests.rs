@@ -14,8 +14,8 @@ use rollway_model_api::ModelCall;
 use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 
-use super::runs::Session;
-use crate::record::{Attempted, Limits};
+use super::runs::RunSession;
+use crate::record::{RecorderLimits, RetryHeaders};
 
 /// Headers that name a session, the first that is there counts.
 const HEADERS: [&str; 2] = ["x-rollway-session", "x-session-id"];
@@ -24,26 +24,26 @@ const HEADERS: [&str; 2] = ["x-rollway-session", "x-session-id"];
 const BEGINNING: usize = 2;
 
 /// How many different calls are remembered.
-const CALLS_MAX: usize = 16_384;
+const MAX_CALLS: usize = 16_384;
 
 /// How many bytes of calls and answers are remembered.
-const BYTES_MAX: u64 = 1 << 30;
+const MAX_BYTES: u64 = 1 << 30;
 
 /// How much is remembered of calls with the same words.
-const ALIKE: Limits = Limits { max_turns: 256, max_bytes: 64 << 20, max_kept: 64 };
+const ALIKE: RecorderLimits = RecorderLimits { max_turns: 256, max_bytes: 64 << 20, max_kept: 64 };
 
 type Name = [u8; 32];
 
 /// What is remembered of callers that belong to no run, the last used last.
 #[derive(Debug)]
-pub(super) struct Guests {
+pub(super) struct AgentSessions {
     table: Mutex<Table>,
     stopping: CancellationToken,
 }
 
 #[derive(Debug, Default)]
 struct Table {
-    guests: HashMap<Name, Known>,
+    guests: HashMap<Name, RememberedCalls>,
     /// By when they were last used.
     order: BTreeMap<u64, Name>,
     next: u64,
@@ -51,22 +51,22 @@ struct Table {
 }
 
 #[derive(Debug)]
-struct Known {
-    session: Arc<Session>,
+struct RememberedCalls {
+    session: Arc<RunSession>,
     used: u64,
     bytes: u64,
 }
 
 /// A call of somebody who belongs to no run.
 #[derive(Clone, Debug)]
-pub(super) struct Guest {
+pub(super) struct AgentCall {
     /// What it is routed by.
     pub(super) routing: u64,
-    pub(super) session: Arc<Session>,
+    pub(super) session: Arc<RunSession>,
     name: Name,
 }
 
-impl Guests {
+impl AgentSessions {
     pub(super) fn new(stopping: CancellationToken) -> Self {
         Self { table: Mutex::default(), stopping }
     }
@@ -76,8 +76,8 @@ impl Guests {
         &self,
         headers: &HeaderMap,
         call: &ModelCall,
-        attempted: &Attempted,
-    ) -> Guest {
+        attempted: &RetryHeaders,
+    ) -> AgentCall {
         let session = named(headers, call);
         let mut hash = Sha256::new();
         hash.update(session.unwrap_or_default());
@@ -90,20 +90,20 @@ impl Guests {
         }
         let name: Name = hash.finalize().into();
         let mut table = self.table();
-        let fresh = || Arc::new(Session::of_guest(ALIKE, self.stopping.child_token()));
-        Guest { routing: routing(session, call), session: table.take(name, fresh), name }
+        let fresh = || Arc::new(RunSession::of_guest(ALIKE, self.stopping.child_token()));
+        AgentCall { routing: routing(session, call), session: table.take(name, fresh), name }
     }
 
     /// A call was recorded.
-    pub(super) fn recorded(&self, guest: &Guest) {
+    pub(super) fn recorded(&self, guest: &AgentCall) {
         let bytes = guest.session.recorder().bytes();
         self.table().weigh(guest, bytes);
     }
 
     /// Nothing more can be remembered of calls with these words: a new recorder takes over.
-    pub(super) fn forget(&self, guest: &Guest) {
+    pub(super) fn forget(&self, guest: &AgentCall) {
         let mut table = self.table();
-        let is_same = |known: &Known| Arc::ptr_eq(&known.session, &guest.session);
+        let is_same = |known: &RememberedCalls| Arc::ptr_eq(&known.session, &guest.session);
         if table.guests.get(&guest.name).is_some_and(is_same) {
             table.remove(&guest.name);
         }
@@ -115,12 +115,12 @@ impl Guests {
 }
 
 impl Table {
-    fn take(&mut self, name: Name, fresh: impl FnOnce() -> Arc<Session>) -> Arc<Session> {
+    fn take(&mut self, name: Name, fresh: impl FnOnce() -> Arc<RunSession>) -> Arc<RunSession> {
         self.next += 1;
         let used = self.next;
         let known = self.guests.entry(name).or_insert_with(|| {
             let session = fresh();
-            Known { session, used, bytes: 0 }
+            RememberedCalls { session, used, bytes: 0 }
         });
         self.order.remove(&known.used);
         known.used = used;
@@ -130,7 +130,7 @@ impl Table {
         session
     }
 
-    fn weigh(&mut self, guest: &Guest, bytes: u64) {
+    fn weigh(&mut self, guest: &AgentCall, bytes: u64) {
         if let Some(known) = self.guests.get_mut(&guest.name)
             && Arc::ptr_eq(&known.session, &guest.session)
         {
@@ -142,7 +142,7 @@ impl Table {
 
     /// Forgets those that were not used for longest. What they have under way goes on.
     fn bound(&mut self) {
-        while (self.guests.len() > CALLS_MAX || self.bytes > BYTES_MAX)
+        while (self.guests.len() > MAX_CALLS || self.bytes > MAX_BYTES)
             && let Some((_, name)) = self.order.pop_first()
         {
             self.remove(&name);
@@ -200,8 +200,8 @@ mod tests {
 
     #[test]
     fn the_same_words_in_the_same_session_meet_again() {
-        let guests = Guests::new(CancellationToken::new());
-        let (none, again) = (HeaderMap::new(), Attempted::default());
+        let guests = AgentSessions::new(CancellationToken::new());
+        let (none, again) = (HeaderMap::new(), RetryHeaders::default());
         let hello = json!({ "messages": [{ "role": "user", "content": "hello" }] });
         let longer = json!({ "messages": [
             { "role": "user", "content": "hello" },
@@ -231,25 +231,25 @@ mod tests {
     #[test]
     fn what_was_used_last_is_remembered() {
         let mut table = Table::default();
-        let fresh = || Arc::new(Session::of_guest(ALIKE, CancellationToken::new()));
+        let fresh = || Arc::new(RunSession::of_guest(ALIKE, CancellationToken::new()));
         let name = |number: usize| {
             let mut name = [0; 32];
             name[..8].copy_from_slice(&(number as u64).to_le_bytes());
             name
         };
         let first = table.take(name(0), fresh);
-        for number in 1..CALLS_MAX {
+        for number in 1..MAX_CALLS {
             table.take(name(number), fresh);
         }
         assert!(Arc::ptr_eq(&first, &table.take(name(0), fresh)));
-        table.take(name(CALLS_MAX), fresh);
+        table.take(name(MAX_CALLS), fresh);
         assert!(table.guests.contains_key(&name(0)) && !table.guests.contains_key(&name(1)));
-        assert_eq!((table.guests.len(), table.order.len()), (CALLS_MAX, CALLS_MAX));
+        assert_eq!((table.guests.len(), table.order.len()), (MAX_CALLS, MAX_CALLS));
 
-        let guest = Guest { routing: 0, session: first, name: name(0) };
-        table.weigh(&guest, BYTES_MAX + 1);
+        let guest = AgentCall { routing: 0, session: first, name: name(0) };
+        table.weigh(&guest, MAX_BYTES + 1);
         // It goes, and all that were used before it.
         assert_eq!((table.guests.len(), table.order.len(), table.bytes), (1, 1, 0));
-        assert!(table.guests.contains_key(&name(CALLS_MAX)));
+        assert!(table.guests.contains_key(&name(MAX_CALLS)));
     }
 }

@@ -13,7 +13,7 @@ use crate::record::{RecordError, Turn};
 pub type KeepFuture<'a> = Pin<Box<dyn Future<Output = Result<(), RecordError>> + Send + 'a>>;
 
 /// Keeps what the trained model says to callers that belong to no run of the engine.
-pub trait History: Debug + Send + Sync {
+pub trait TurnStore: Debug + Send + Sync {
     /// Keeps the turns of one answer for good. The client learns the end of the answer only after
     /// this has gone well; if it has not, the client gets an error in its place. Once begun it is
     /// not given up, even if the client is.

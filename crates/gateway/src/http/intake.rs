@@ -10,7 +10,7 @@ use http_body_util::BodyExt;
 use rollway_model_api::{CallError, ErrorKind};
 use tokio::time::timeout;
 
-use crate::record::Attempted;
+use crate::record::RetryHeaders;
 
 /// Reads the body of a request, and no more of it than allowed.
 pub(crate) async fn body(
@@ -64,7 +64,7 @@ fn too_large(limit: usize) -> CallError {
 }
 
 /// Reads what a client says about a call besides its body.
-pub(super) fn attempted(headers: &HeaderMap) -> Result<Attempted, CallError> {
+pub(super) fn attempted(headers: &HeaderMap) -> Result<RetryHeaders, CallError> {
     let idempotency_key = match headers.get("idempotency-key") {
         None => None,
         Some(value) => match value.to_str() {
@@ -77,5 +77,5 @@ pub(super) fn attempted(headers: &HeaderMap) -> Result<Attempted, CallError> {
     };
     let count = headers.get("x-stainless-retry-count").and_then(|value| value.to_str().ok());
     let is_retry = count.and_then(|count| count.parse::<u32>().ok()).is_some_and(|count| count > 0);
-    Ok(Attempted { idempotency_key, is_retry })
+    Ok(RetryHeaders { idempotency_key, is_retry })
 }

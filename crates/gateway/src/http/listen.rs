@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::options::Limits;
+use crate::options::GatewayLimits;
 
 /// How many connections may wait to be accepted; the kernel may allow fewer.
 const BACKLOG: u32 = 16_384;
@@ -27,7 +27,7 @@ const MAX_HEAD_BYTES: usize = 64 << 10;
 
 /// A listener at work.
 #[derive(Debug)]
-pub(crate) struct Listening {
+pub(crate) struct HttpListener {
     /// Where.
     pub(crate) address: SocketAddr,
     connections: TaskTracker,
@@ -38,7 +38,11 @@ pub(crate) struct Listening {
 }
 
 /// Begins to listen at an address, with what every connection is served by.
-pub(crate) async fn listen(at: &str, limits: &Limits, router: Router) -> io::Result<Listening> {
+pub(crate) async fn listen(
+    at: &str,
+    limits: &GatewayLimits,
+    router: Router,
+) -> io::Result<HttpListener> {
     let listener = bind(at).await?;
     let address = listener.local_addr()?;
     let connections = TaskTracker::new();
@@ -57,7 +61,7 @@ pub(crate) async fn listen(at: &str, limits: &Limits, router: Router) -> io::Res
         cut: cut.clone(),
     };
     connections.spawn(door.accept(listener));
-    Ok(Listening { address, connections, closing, cut })
+    Ok(HttpListener { address, connections, closing, cut })
 }
 
 /// Binds the first address of a name that can be bound.
@@ -74,7 +78,7 @@ async fn bind(at: &str) -> io::Result<TcpListener> {
     Err(last)
 }
 
-impl Listening {
+impl HttpListener {
     /// Takes no more requests, and returns when those under way have been answered.
     pub(crate) async fn finish(&self) {
         self.closing.cancel();
@@ -89,7 +93,7 @@ impl Listening {
     }
 }
 
-impl Drop for Listening {
+impl Drop for HttpListener {
     fn drop(&mut self) {
         self.cut();
     }

@@ -17,21 +17,21 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 use rollway_model_api::{CallError, ClientApi, ErrorKind, ModelResponse, ResponseEnd, client_api};
 
-use super::app::App;
-use super::history::History;
+use super::app::GatewayState;
+use super::history::TurnStore;
 use super::respond;
-use super::runs::Counted;
+use super::runs::RecordDelta;
 use super::servers::Servers;
-use super::watched::Watched;
+use super::watched::ObservedCall;
 use crate::models::Models;
-use crate::options::Tokens;
+use crate::options::TokenCounts;
 
 /// All numbers.
 #[derive(Debug)]
-pub(super) struct Metrics {
+pub(super) struct GatewayMetrics {
     registry: Registry,
-    requests: Family<Request, Counter>,
-    tokens: Family<Token, Counter>,
+    requests: Family<RequestTimer, Counter>,
+    tokens: Family<TokenTimer, Counter>,
     seconds: Family<Endpoint, Histogram, fn() -> Histogram>,
     added_seconds: Family<Endpoint, Histogram, fn() -> Histogram>,
     in_flight: Gauge,
@@ -57,7 +57,7 @@ pub(super) struct Metrics {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Request {
+struct RequestTimer {
     endpoint: &'static str,
     status: u16,
 }
@@ -68,7 +68,7 @@ struct Endpoint {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Token {
+struct TokenTimer {
     kind: &'static str,
 }
 
@@ -77,8 +77,8 @@ fn seconds() -> Histogram {
     Histogram::new(exponential_buckets(0.0001, 2.5, 20))
 }
 
-impl Metrics {
-    pub(super) fn new(models: Models, history: Option<&dyn History>) -> Self {
+impl GatewayMetrics {
+    pub(super) fn new(models: Models, history: Option<&dyn TurnStore>) -> Self {
         let mut metrics = Self {
             registry: Registry::with_prefix("rollway_gateway"),
             requests: Family::default(),
@@ -117,10 +117,10 @@ impl Metrics {
     /// Has what everybody will ask for begin at zero, instead of being absent until it happens.
     fn begin(&self) {
         for kind in ["prompt", "completion"] {
-            drop(self.tokens.get_or_create(&Token { kind }));
+            drop(self.tokens.get_or_create(&TokenTimer { kind }));
         }
         for endpoint in ["chat", "completions"] {
-            drop(self.requests.get_or_create(&Request { endpoint, status: 200 }));
+            drop(self.requests.get_or_create(&RequestTimer { endpoint, status: 200 }));
             drop(self.seconds.get_or_create(&Endpoint { endpoint }));
             drop(self.added_seconds.get_or_create(&Endpoint { endpoint }));
         }
@@ -158,17 +158,17 @@ impl Metrics {
     }
 
     /// A request came in.
-    pub(super) fn entry(&self, path: &str) -> Entry<'_> {
-        Entry { metrics: self, endpoint: endpoint(path) }
+    pub(super) fn entry(&self, path: &str) -> MetricEntry<'_> {
+        MetricEntry { metrics: self, endpoint: endpoint(path) }
     }
 
     /// A call begins.
-    pub(super) fn call(app: &Arc<App>, api: &dyn ClientApi) -> Timed {
+    pub(super) fn call(app: &Arc<GatewayState>, api: &dyn ClientApi) -> Timed {
         let endpoint = api.name();
         app.metrics.in_flight.inc();
         let app = Arc::clone(app);
         let (began, upstream) = (Instant::now(), Duration::ZERO);
-        Timed { app, endpoint, began, upstream, watched: Watched::default() }
+        Timed { app, endpoint, began, upstream, watched: ObservedCall::default() }
     }
 
     /// A call begins to wait for a server.
@@ -181,18 +181,18 @@ impl Metrics {
     pub(super) fn answered(&self, answer: &ModelResponse) {
         if let Some(prompt) = &answer.prompt {
             let count = u64::try_from(prompt.len()).unwrap_or(u64::MAX);
-            self.tokens.get_or_create(&Token { kind: "prompt" }).inc_by(count);
+            self.tokens.get_or_create(&TokenTimer { kind: "prompt" }).inc_by(count);
         }
         let said = answer.choices.iter().filter_map(|choice| choice.tokens.as_ref());
         let count = u64::try_from(said.map(Vec::len).sum::<usize>()).unwrap_or(u64::MAX);
-        self.tokens.get_or_create(&Token { kind: "completion" }).inc_by(count);
+        self.tokens.get_or_create(&TokenTimer { kind: "completion" }).inc_by(count);
         self.aborted.inc_by(u64::from(answer.end == ResponseEnd::Aborted));
     }
 
     /// Returns how many tokens were counted.
-    pub(super) fn token_counts(&self) -> Tokens {
-        let count = |kind| self.tokens.get_or_create(&Token { kind }).get();
-        Tokens { prompt: count("prompt"), answer: count("completion") }
+    pub(super) fn token_counts(&self) -> TokenCounts {
+        let count = |kind| self.tokens.get_or_create(&TokenTimer { kind }).get();
+        TokenCounts { prompt: count("prompt"), answer: count("completion") }
     }
 
     /// Turns were kept.
@@ -201,8 +201,8 @@ impl Metrics {
     }
 
     /// A call of a run was recorded.
-    pub(super) fn recorded(&self, counted: Counted) {
-        let Counted { before, after } = counted;
+    pub(super) fn recorded(&self, counted: RecordDelta) {
+        let RecordDelta { before, after } = counted;
         let counts = [
             (&self.turns, before.turns, after.turns),
             (&self.replaced, before.replaced, after.replaced),
@@ -230,7 +230,7 @@ impl Metrics {
 }
 
 /// Returns the numbers as OpenMetrics, without the line that ends them.
-pub(super) fn text(app: &App) -> Result<String, fmt::Error> {
+pub(super) fn text(app: &GatewayState) -> Result<String, fmt::Error> {
     app.metrics.sessions.set(i64::try_from(app.runs.sessions()).unwrap_or(i64::MAX));
     let mut text = String::new();
     encode_registry(&mut text, &app.metrics.registry)?;
@@ -238,7 +238,7 @@ pub(super) fn text(app: &App) -> Result<String, fmt::Error> {
 }
 
 /// Shows the numbers.
-pub(super) async fn show(State(app): State<Arc<App>>) -> Response {
+pub(super) async fn show(State(app): State<Arc<GatewayState>>) -> Response {
     let Ok(mut text) = text(&app) else {
         let message = "the metrics cannot be written";
         return respond::error(&CallError::new(ErrorKind::Unavailable, message));
@@ -256,14 +256,14 @@ pub(super) async fn show(State(app): State<Arc<App>>) -> Response {
 
 /// A request whose answer is to be counted.
 #[derive(Debug)]
-pub(super) struct Entry<'a> {
-    metrics: &'a Metrics,
+pub(super) struct MetricEntry<'a> {
+    metrics: &'a GatewayMetrics,
     endpoint: &'static str,
 }
 
-impl Entry<'_> {
+impl MetricEntry<'_> {
     pub(super) fn answered(self, status: StatusCode) {
-        let request = Request { endpoint: self.endpoint, status: status.as_u16() };
+        let request = RequestTimer { endpoint: self.endpoint, status: status.as_u16() };
         self.metrics.requests.get_or_create(&request).inc();
     }
 }
@@ -271,13 +271,13 @@ impl Entry<'_> {
 /// A call under way.
 #[derive(Debug)]
 pub(super) struct Timed {
-    app: Arc<App>,
+    app: Arc<GatewayState>,
     endpoint: &'static str,
     pub(super) began: Instant,
     /// What others have taken of its time.
     pub(super) upstream: Duration,
     /// For whoever sees calls, and learns of the end with this.
-    pub(super) watched: Watched,
+    pub(super) watched: ObservedCall,
 }
 
 impl Drop for Timed {

@@ -5,14 +5,14 @@ use rollway_model_api::server_api::{LookupStep, PromptLookup};
 use rollway_model_api::{ResponseParseError, UpstreamBody};
 use serde_json::Value;
 
-use crate::models::Server;
+use crate::models::RegisteredServer;
 
 /// Maximum size of a reply.
 const MAX_REPLY_BYTES: usize = 64 << 20;
 
 /// Finds out the token ids of a prompt by the requests of a lookup.
 pub(super) async fn prompt_tokens(
-    server: &Server,
+    server: &RegisteredServer,
     mut lookup: Box<dyn PromptLookup>,
 ) -> Result<Vec<i32>, ResponseParseError> {
     let mut step = lookup.start()?;
@@ -24,7 +24,10 @@ pub(super) async fn prompt_tokens(
     }
 }
 
-async fn send(server: &Server, request: &UpstreamBody) -> Result<Value, ResponseParseError> {
+async fn send(
+    server: &RegisteredServer,
+    request: &UpstreamBody,
+) -> Result<Value, ResponseParseError> {
     let (root, path) = (&server.spec.url, request.path);
     let failed = |error: reqwest::Error| {
         ResponseParseError(format!("the server at {root} does not answer {path}: {error}"))

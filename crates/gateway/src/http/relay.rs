@@ -15,29 +15,29 @@ use rollway_model_api::{
 };
 use tokio::sync::mpsc;
 
-use super::calls::Places;
-use super::delivery::Piece;
+use super::calls::CallPermits;
+use super::delivery::StreamChunk;
 use super::metrics::Timed;
-use super::settle::{Keeping, senseless, unrecorded};
-use super::upstream::{Question, UnderWay, taken};
-use super::watched::Watched;
+use super::settle::{RecordTarget, invalid_response, unrecorded};
+use super::upstream::{UpstreamGuard, UpstreamRequest, taken};
+use super::watched::ObservedCall;
 use crate::record::RecordError;
 
 /// A stream under way.
 pub(super) struct Relay {
-    pub(super) question: Question,
-    pub(super) under_way: UnderWay,
+    pub(super) question: UpstreamRequest,
+    pub(super) under_way: UpstreamGuard,
     pub(super) reader: Box<dyn ResponseParser>,
-    pub(super) keeping: Keeping,
-    pub(super) pieces: mpsc::Sender<Piece>,
+    pub(super) keeping: RecordTarget,
+    pub(super) pieces: mpsc::Sender<StreamChunk>,
     /// What ends with the call, and is over before the client knows that.
-    pub(super) held: (Timed, Places),
+    pub(super) held: (Timed, CallPermits),
     pub(super) gathered: StreamCapture,
     pub(super) renderer: StreamRenderer,
 }
 
 /// How a stream ended.
-enum Outcome {
+enum RelayOutcome {
     /// The server has said all it had to say; what of it the client has not got.
     Complete(BytesMut),
     /// The client has left.
@@ -52,19 +52,19 @@ impl Relay {
     /// Passes everything on, then settles.
     pub(super) async fn run(mut self, mut response: Response) {
         let outcome = match self.pump(&mut response).await {
-            Ok(rest) => Outcome::Complete(rest),
+            Ok(rest) => RelayOutcome::Complete(rest),
             Err(outcome) => outcome,
         };
         match outcome {
-            Outcome::Complete(rest) => self.complete(rest).await,
-            Outcome::Left => self.aborted(None).await,
-            Outcome::Failed(error) => self.aborted(Some(error)).await,
-            Outcome::Misread(misread) => self.misread(misread),
+            RelayOutcome::Complete(rest) => self.complete(rest).await,
+            RelayOutcome::Left => self.aborted(None).await,
+            RelayOutcome::Failed(error) => self.aborted(Some(error)).await,
+            RelayOutcome::Misread(misread) => self.misread(misread),
         }
     }
 
     /// Passes on what may be passed on before the answer was recorded; returns the rest.
-    async fn pump(&mut self, response: &mut Response) -> Result<BytesMut, Outcome> {
+    async fn pump(&mut self, response: &mut Response) -> Result<BytesMut, RelayOutcome> {
         let limit = self.question.app.options.limits.max_answer_bytes;
         let mut parser = SseParser::default();
         let mut bytes = 0;
@@ -94,20 +94,20 @@ impl Relay {
                     Err(misread) if self.reader.server_error().is_some() => {
                         return Err(self.broke(&misread.0));
                     }
-                    Err(misread) => return Err(Outcome::Misread(misread)),
+                    Err(misread) => return Err(RelayOutcome::Misread(misread)),
                 };
                 for part in parts {
                     self.gathered.take(part, &mut self.renderer, &mut out);
                 }
             }
             if !out.is_empty() {
-                self.send(Piece::Some(out.freeze())).await?;
+                self.send(StreamChunk::Some(out.freeze())).await?;
             }
         }
     }
 
     /// Waits for more, but not beyond any of the limits.
-    async fn next(&mut self, response: &mut Response) -> Result<Option<Bytes>, Outcome> {
+    async fn next(&mut self, response: &mut Response) -> Result<Option<Bytes>, RelayOutcome> {
         let idle = self.question.app.options.limits.idle_timeout;
         let began = Instant::now();
         let by = self.question.deadline.min(tokio::time::Instant::now() + idle);
@@ -116,11 +116,11 @@ impl Relay {
             biased;
             chunk = tokio::time::timeout_at(by, response.chunk()) => chunk,
             () = self.question.cancelled.cancelled() => {
-                return Err(Outcome::Failed(self.question.gone()));
+                return Err(RelayOutcome::Failed(self.question.gone()));
             }
-            () = self.pieces.closed() => return Err(Outcome::Left),
+            () = self.pieces.closed() => return Err(RelayOutcome::Left),
             () = self.under_way.lease().aborted() => {
-                return Err(Outcome::Failed(taken(self.under_way.lease())));
+                return Err(RelayOutcome::Failed(taken(self.under_way.lease())));
             }
         };
         self.held.0.upstream += began.elapsed();
@@ -128,34 +128,34 @@ impl Relay {
             Ok(Ok(chunk)) => Ok(chunk),
             Ok(Err(error)) => Err(self.broke(&rollway_base::error_chain(&error))),
             Err(_) if by == self.question.deadline => {
-                Err(Outcome::Failed(self.question.too_late()))
+                Err(RelayOutcome::Failed(self.question.too_late()))
             }
             Err(_) => Err(self.silent(idle)),
         }
     }
 
-    async fn send(&mut self, piece: Piece) -> Result<(), Outcome> {
+    async fn send(&mut self, piece: StreamChunk) -> Result<(), RelayOutcome> {
         match self.question.within(self.pieces.send(piece)).await {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) => Err(Outcome::Left),
-            Err(error) => Err(Outcome::Failed(error)),
+            Ok(Err(_)) => Err(RelayOutcome::Left),
+            Err(error) => Err(RelayOutcome::Failed(error)),
         }
     }
 
-    fn broke(&self, why: &str) -> Outcome {
+    fn broke(&self, why: &str) -> RelayOutcome {
         self.question.app.metrics.broken.inc();
         self.under_way.lease().went_wrong(why);
         let server = self.under_way.lease().server().id.0;
         let message = format!("the answer of server {server} broke off: {why}");
-        Outcome::Failed(CallError::new(ErrorKind::Upstream, message))
+        RelayOutcome::Failed(CallError::new(ErrorKind::Upstream, message))
     }
 
-    fn silent(&self, idle: Duration) -> Outcome {
+    fn silent(&self, idle: Duration) -> RelayOutcome {
         self.question.app.metrics.broken.inc();
         self.under_way.lease().went_wrong("it fell silent in the middle of an answer");
         let server = self.under_way.lease().server().id.0;
         let message = format!("server {server} said nothing for {idle:?}, which is the limit");
-        Outcome::Failed(CallError::new(ErrorKind::UpstreamTimeout, message))
+        RelayOutcome::Failed(CallError::new(ErrorKind::UpstreamTimeout, message))
     }
 
     /// Records the whole answer, and only then lets the client know that it was all.
@@ -174,7 +174,7 @@ impl Relay {
                 } else {
                     SavedResponse { stream: true, parts: Vec::new() }
                 };
-                keeping.keep(app, &question.call, answer, kept).await
+                keeping.record(app, &question.call, answer, kept).await
             }
             Err(misread) if keeping.is_kept() => {
                 let error = RecordError::Misread(misread.0);
@@ -185,14 +185,14 @@ impl Relay {
         };
         let status = outcome.as_ref().map_or_else(|error| unrecorded(error).kind.status(), |_| 200);
         question.watched.status(status);
-        question.watched = Watched::default();
+        question.watched = ObservedCall::default();
         drop(held);
         let last = match outcome {
             Ok(receipt) => {
                 renderer.finish(&mut rest);
-                Piece::Last(rest.freeze(), receipt)
+                StreamChunk::Last(rest.freeze(), receipt)
             }
-            Err(error) => Piece::Last(renderer.error(&unrecorded(&error)), None),
+            Err(error) => StreamChunk::Last(renderer.error(&unrecorded(&error)), None),
         };
         // A client that is gone by now finds its answer when it asks again.
         let _ = question.within(pieces.send(last)).await;
@@ -215,7 +215,7 @@ impl Relay {
                     question.watched.heard(&answer, version);
                     let kept = SavedResponse { stream: true, parts: Vec::new() };
                     // What could not be kept was counted, and is an error of the run.
-                    let _ = keeping.keep(app, &question.call, answer, kept).await;
+                    let _ = keeping.record(app, &question.call, answer, kept).await;
                 }
                 Err(misread) => keeping.fail(app, RecordError::Misread(misread.0)),
             }
@@ -223,20 +223,20 @@ impl Relay {
         drop(held);
         if let Some(error) = why {
             // A client that does not read is not waited for.
-            let _ = pieces.try_send(Piece::Last(renderer.error(&error), None));
+            let _ = pieces.try_send(StreamChunk::Last(renderer.error(&error), None));
         }
     }
 
     fn misread(self, misread: ResponseParseError) {
         let Self { question, under_way, keeping, pieces, held, mut renderer, .. } = self;
         under_way.lease().went_wrong(&misread.0);
-        let error = senseless(&misread, keeping.is_kept());
+        let error = invalid_response(&misread, keeping.is_kept());
         question.watched.status(error.kind.status());
         drop(under_way);
         drop(held);
         if keeping.is_kept() {
             keeping.fail(&question.app, RecordError::Misread(misread.0));
         }
-        let _ = pieces.try_send(Piece::Last(renderer.error(&error), None));
+        let _ = pieces.try_send(StreamChunk::Last(renderer.error(&error), None));
     }
 }

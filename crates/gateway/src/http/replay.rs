@@ -8,16 +8,16 @@ use bytes::{Bytes, BytesMut};
 use rollway_model_api::replay::SavedResponse;
 use rollway_model_api::{ClientApi, ModelCall};
 
-use super::delivery::Whole;
+use super::delivery::FullBody;
 use super::respond;
-use super::runs::Receipt;
+use super::runs::DeliveryReceipt;
 
 /// Returns a saved response again, in the form that the call requests.
 pub(super) fn saved(
     api: &dyn ClientApi,
     call: &ModelCall,
     saved: SavedResponse,
-    receipt: Receipt,
+    receipt: DeliveryReceipt,
 ) -> Response {
     let id = saved.id().and_then(|id| HeaderValue::from_str(&id).ok());
     let mut response = complete(api, call, saved.into_parts(call), Some(receipt));
@@ -32,11 +32,11 @@ pub(super) fn complete(
     api: &dyn ClientApi,
     call: &ModelCall,
     parts: Vec<Bytes>,
-    receipt: Option<Receipt>,
+    receipt: Option<DeliveryReceipt>,
 ) -> Response {
     if !call.stream {
         let body = parts.into_iter().next().unwrap_or_default();
-        let body = Whole::new(api.render_body(call, body), receipt);
+        let body = FullBody::new(api.render_body(call, body), receipt);
         return respond::json(StatusCode::OK, Body::new(body));
     }
     let capacity = parts.iter().map(|part| part.len() + 8).sum::<usize>() + 16;
@@ -46,5 +46,5 @@ pub(super) fn complete(
         renderer.event(part, &mut body);
     }
     renderer.finish(&mut body);
-    respond::events(Body::new(Whole::new(body.freeze(), receipt)))
+    respond::events(Body::new(FullBody::new(body.freeze(), receipt)))
 }

@@ -10,7 +10,7 @@ use serde_json::Value;
 use rollway_model_api::{CallError, ClientApi};
 
 /// Says that the gateway lives, and nothing else.
-pub(super) async fn well() -> Response {
+pub(super) async fn health() -> Response {
     json(StatusCode::OK, r#"{"status":"ok"}"#)
 }
 

@@ -11,15 +11,16 @@ use rollway_model_api::{CallError, ErrorKind, ModelCall, ModelResponse};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use crate::access::RunName;
+use crate::access::RunRef;
 use crate::record::{
-    Attempted, Begun, CallNumber, Counts, Limits as RecordLimits, RecordError, Recorder,
+    CallDecision, CallNumber, RecordError, Recorder, RecorderCounts,
+    RecorderLimits as RecordLimits, RetryHeaders,
 };
 
 /// All runs whose attempts are open.
 #[derive(Debug)]
-pub(super) struct Runs {
-    open: Mutex<HashMap<u64, Attempt>>,
+pub(super) struct OpenRuns {
+    open: Mutex<HashMap<u64, RunAttempt>>,
     limits: RecordLimits,
     next_routing: AtomicU64,
     /// Ends every session when the gateway stops.
@@ -28,12 +29,12 @@ pub(super) struct Runs {
 
 /// An attempt that is open. A session is made when its run calls for the first time.
 #[derive(Debug, Default)]
-struct Attempt {
+struct RunAttempt {
     runs: Vec<Range<u64>>,
-    sessions: HashMap<u32, Arc<Session>>,
+    sessions: HashMap<u32, Arc<RunSession>>,
 }
 
-impl Runs {
+impl OpenRuns {
     pub(super) fn new(limits: RecordLimits, stopping: CancellationToken) -> Self {
         Self { open: Mutex::default(), limits, next_routing: AtomicU64::new(1), stopping }
     }
@@ -54,12 +55,12 @@ impl Runs {
     }
 
     /// Returns the session of a run that is open.
-    pub(super) fn session(&self, name: RunName) -> Result<Arc<Session>, CallError> {
+    pub(super) fn session(&self, name: RunRef) -> Result<Arc<RunSession>, CallError> {
         let mut open = self.open.lock();
         let attempt = open.get_mut(&name.attempt).filter(|attempt| attempt.has(name.run));
         let attempt = attempt.ok_or_else(|| over(name))?;
         let session = attempt.sessions.entry(name.run).or_insert_with(|| {
-            Arc::new(Session {
+            Arc::new(RunSession {
                 name,
                 routing: self.next_routing.fetch_add(1, Ordering::Relaxed),
                 cancelled: self.stopping.child_token(),
@@ -72,12 +73,12 @@ impl Runs {
     }
 
     /// Returns the session of a run, if it has called.
-    pub(super) fn existing(&self, name: RunName) -> Option<Arc<Session>> {
+    pub(super) fn existing(&self, name: RunRef) -> Option<Arc<RunSession>> {
         self.open.lock().get(&name.attempt)?.sessions.get(&name.run).cloned()
     }
 
     /// Checks that a run is open, without making a session of it.
-    pub(super) fn check(&self, name: RunName) -> Result<(), CallError> {
+    pub(super) fn check(&self, name: RunRef) -> Result<(), CallError> {
         let open = self.open.lock();
         let known = open.get(&name.attempt).is_some_and(|attempt| attempt.has(name.run));
         if known { Ok(()) } else { Err(over(name)) }
@@ -89,13 +90,13 @@ impl Runs {
     }
 }
 
-impl Attempt {
+impl RunAttempt {
     fn has(&self, run: u32) -> bool {
         self.runs.iter().any(|runs| runs.contains(&u64::from(run)))
     }
 }
 
-fn over(name: RunName) -> CallError {
+fn over(name: RunRef) -> CallError {
     let message = format!(
         "attempt {} is over, and with it run {}: its key opens nothing any more",
         name.attempt, name.run
@@ -105,8 +106,8 @@ fn over(name: RunName) -> CallError {
 
 /// What the gateway holds of a run that has called.
 #[derive(Debug)]
-pub(super) struct Session {
-    name: RunName,
+pub(super) struct RunSession {
+    name: RunRef,
     /// What its calls are routed by.
     pub(super) routing: u64,
     /// The run is over, or the gateway stops.
@@ -117,11 +118,11 @@ pub(super) struct Session {
     settled: Notify,
 }
 
-impl Session {
+impl RunSession {
     /// Returns the session of somebody who belongs to no run.
     pub(super) fn of_guest(limits: RecordLimits, cancelled: CancellationToken) -> Self {
         Self {
-            name: RunName { attempt: 0, run: 0 },
+            name: RunRef { attempt: 0, run: 0 },
             routing: 0,
             cancelled,
             in_flight: AtomicUsize::new(0),
@@ -131,8 +132,8 @@ impl Session {
     }
 
     /// Takes one of the places for calls of this run.
-    pub(super) fn enter(self: &Arc<Self>, limit: usize) -> Result<Place, CallError> {
-        let place = Place(Arc::clone(self));
+    pub(super) fn enter(self: &Arc<Self>, limit: usize) -> Result<CallPermit, CallError> {
+        let place = CallPermit(Arc::clone(self));
         if self.in_flight.fetch_add(1, Ordering::Relaxed) < limit {
             return Ok(place);
         }
@@ -148,18 +149,18 @@ impl Session {
     pub(super) async fn begin(
         self: &Arc<Self>,
         call: &ModelCall,
-        attempted: &Attempted,
-    ) -> Result<Started, RecordError> {
+        attempted: &RetryHeaders,
+    ) -> Result<CallStart, RecordError> {
         loop {
             let settled = self.settled.notified();
             let begun = self.recorder().begin(call, attempted);
             let session = Arc::clone(self);
             return Ok(match begun {
-                Ok(Begun::New(number)) => {
-                    Started::New(Pending { session, number, is_settled: false })
+                Ok(CallDecision::New(number)) => {
+                    CallStart::New(PendingCall { session, number, is_settled: false })
                 }
-                Ok(Begun::Again(number, kept)) => {
-                    Started::Again(Receipt { session, number, is_signed: false }, kept)
+                Ok(CallDecision::Duplicate(number, kept)) => {
+                    CallStart::Again(DeliveryReceipt { session, number, is_signed: false }, kept)
                 }
                 Err(RecordError::UnderWay) => {
                     settled.await;
@@ -178,9 +179,9 @@ impl Session {
 
 /// A place for a call of a run; given back when dropped.
 #[derive(Debug)]
-pub(super) struct Place(Arc<Session>);
+pub(super) struct CallPermit(Arc<RunSession>);
 
-impl Drop for Place {
+impl Drop for CallPermit {
     fn drop(&mut self) {
         self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
@@ -188,37 +189,37 @@ impl Drop for Place {
 
 /// How a call begins.
 #[derive(Debug)]
-pub(super) enum Started {
+pub(super) enum CallStart {
     /// A server is to be asked.
-    New(Pending),
+    New(PendingCall),
     /// The client has asked before.
-    Again(Receipt, SavedResponse),
+    Again(DeliveryReceipt, SavedResponse),
 }
 
 /// A call that is to be recorded. Dropped without a word, it was not answered.
 #[derive(Debug)]
-pub(super) struct Pending {
-    session: Arc<Session>,
+pub(super) struct PendingCall {
+    session: Arc<RunSession>,
     number: CallNumber,
     is_settled: bool,
 }
 
-impl Pending {
+impl PendingCall {
     /// Records the answer; returns what to sign when the client has it, and what was counted.
     pub(super) fn answered(
         mut self,
         answer: ModelResponse,
         kept: SavedResponse,
-    ) -> (Receipt, Counted, Result<(), RecordError>) {
+    ) -> (DeliveryReceipt, RecordDelta, Result<(), RecordError>) {
         self.is_settled = true;
         let (session, number) = (Arc::clone(&self.session), self.number);
         let mut recorder = session.recorder();
         let before = recorder.counts();
         let result = recorder.answered(number, answer, kept);
-        let counted = Counted { before, after: recorder.counts() };
+        let counted = RecordDelta { before, after: recorder.counts() };
         drop(recorder);
         session.settled.notify_waiters();
-        (Receipt { session, number, is_signed: false }, counted, result)
+        (DeliveryReceipt { session, number, is_signed: false }, counted, result)
     }
 
     /// The answer cannot be recorded, and with it the whole run.
@@ -229,10 +230,10 @@ impl Pending {
     }
 }
 
-impl Drop for Pending {
+impl Drop for PendingCall {
     fn drop(&mut self) {
         if !self.is_settled {
-            self.session.recorder().unanswered(self.number);
+            self.session.recorder().upstream_failed(self.number);
             self.session.settled.notify_waiters();
         }
     }
@@ -240,30 +241,30 @@ impl Drop for Pending {
 
 /// What a run's numbers were before and after a call was recorded.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Counted {
-    pub(super) before: Counts,
-    pub(super) after: Counts,
+pub(super) struct RecordDelta {
+    pub(super) before: RecorderCounts,
+    pub(super) after: RecorderCounts,
 }
 
 /// Signed when a client has all of an answer; dropped unsigned, the client has not.
 #[derive(Debug)]
-pub(super) struct Receipt {
-    session: Arc<Session>,
+pub(super) struct DeliveryReceipt {
+    session: Arc<RunSession>,
     number: CallNumber,
     is_signed: bool,
 }
 
-impl Receipt {
+impl DeliveryReceipt {
     pub(super) fn sign(mut self) {
         self.is_signed = true;
         self.session.recorder().delivered(self.number);
     }
 }
 
-impl Drop for Receipt {
+impl Drop for DeliveryReceipt {
     fn drop(&mut self) {
         if !self.is_signed {
-            self.session.recorder().undelivered(self.number);
+            self.session.recorder().client_disconnected(self.number);
         }
     }
 }

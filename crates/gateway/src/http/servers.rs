@@ -6,7 +6,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-use crate::models::{ModelView, Models, ServerView, State};
+use crate::models::{ModelView, Models, ServerState, ServerView};
 
 /// Looks at the servers whenever the metrics are shown.
 #[derive(Debug)]
@@ -17,7 +17,7 @@ type Look = fn(&ServerView) -> u64;
 /// What is as it is: name, what it means, how to see it.
 const GAUGES: [(&str, &str, Look); 3] = [
     ("server_up", "Whether the server takes requests", |server| {
-        u64::from(server.state == State::Running)
+        u64::from(server.state == ServerState::Running)
     }),
     ("server_in_flight", "Requests under way at the server", |server| u64::from(server.in_flight)),
     ("server_failures", "Requests in a row that the server failed", |server| {

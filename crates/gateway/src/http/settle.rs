@@ -7,49 +7,49 @@ use rollway_model_api::{
     CallError, ErrorKind, ModelCall, ModelResponse, ResponseEnd, ResponseParseError,
 };
 
-use super::app::App;
-use super::guests::Guest;
-use super::history::History;
-use super::runs::{Pending, Receipt};
+use super::app::GatewayState;
+use super::guests::AgentCall;
+use super::history::TurnStore;
+use super::runs::{DeliveryReceipt, PendingCall};
 use crate::record::{RecordError, Turn};
 
 /// Where an answer is kept.
 #[derive(Debug)]
-pub(super) enum Keeping {
+pub(super) enum RecordTarget {
     /// With its run.
-    Run(Pending),
+    Run(PendingCall),
     /// In the history of serve mode.
-    Guest(Guest, Pending, Arc<dyn History>),
+    Agent(AgentCall, PendingCall, Arc<dyn TurnStore>),
     /// Nowhere: it is a judge's, or nobody trains on it.
-    Nowhere,
+    None,
 }
 
-impl Keeping {
+impl RecordTarget {
     /// Whether anything is kept.
     pub(super) fn is_kept(&self) -> bool {
-        !matches!(self, Self::Nowhere)
+        !matches!(self, Self::None)
     }
 
     /// Whether the answer itself is kept, for a client that asks again.
     pub(super) fn keeps_answers(&self) -> bool {
-        matches!(self, Self::Run(_) | Self::Guest(..))
+        matches!(self, Self::Run(_) | Self::Agent(..))
     }
 
     /// Keeps an answer, whole or aborted.
-    pub(super) async fn keep(
+    pub(super) async fn record(
         self,
-        app: &Arc<App>,
+        app: &Arc<GatewayState>,
         call: &ModelCall,
         mut answer: ModelResponse,
         kept: SavedResponse,
-    ) -> Result<Option<Receipt>, RecordError> {
+    ) -> Result<Option<DeliveryReceipt>, RecordError> {
         if answer.choices.iter().any(|choice| choice.finish_reason.as_deref() == Some("abort")) {
             // The server has ended it early, and says so in a whole answer.
             answer.end = ResponseEnd::Aborted;
         }
         app.metrics.answered(&answer);
         match self {
-            Self::Nowhere => Ok(None),
+            Self::None => Ok(None),
             Self::Run(pending) => {
                 let (receipt, counted, result) = pending.answered(answer, kept);
                 app.metrics.recorded(counted);
@@ -63,7 +63,7 @@ impl Keeping {
                     }
                 }
             }
-            Self::Guest(guest, pending, history) => {
+            Self::Agent(guest, pending, history) => {
                 let turns = Turn::of(call, answer.clone());
                 if let Err(error) = keep_in_history(app, history, turns).await {
                     app.metrics.recording_failed();
@@ -81,19 +81,19 @@ impl Keeping {
     }
 
     /// What was heard cannot be recorded.
-    pub(super) fn fail(self, app: &App, error: RecordError) {
+    pub(super) fn fail(self, app: &GatewayState, error: RecordError) {
         app.metrics.recording_failed();
         match self {
             Self::Run(pending) => pending.failed(error),
             // Its client is told, and no other call suffers for it.
-            Self::Guest(..) | Self::Nowhere => {}
+            Self::Agent(..) | Self::None => {}
         }
     }
 }
 
 async fn keep_in_history(
-    app: &Arc<App>,
-    history: Arc<dyn History>,
+    app: &Arc<GatewayState>,
+    history: Arc<dyn TurnStore>,
     turns: Result<Vec<Turn>, RecordError>,
 ) -> Result<(), RecordError> {
     let turns = turns?;
@@ -109,7 +109,7 @@ async fn keep_in_history(
 }
 
 /// What the client is told when what a server says makes no sense; whether it was to be recorded.
-pub(super) fn senseless(misread: &ResponseParseError, is_recorded: bool) -> CallError {
+pub(super) fn invalid_response(misread: &ResponseParseError, is_recorded: bool) -> CallError {
     if is_recorded {
         return unrecorded(&RecordError::Misread(misread.0.clone()));
     }

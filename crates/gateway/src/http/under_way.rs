@@ -4,13 +4,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::access::RunName;
-use crate::call_observer::{CallEnded, CallWatcher};
+use crate::access::RunRef;
+use crate::call_observer::{CallEnded, CallObserver};
 use parking_lot::{Mutex, MutexGuard};
 
 /// A call that has not ended.
 #[derive(Clone, Debug)]
-pub struct UnderWay {
+pub struct CallInFlight {
     /// The run that waits for it.
     pub run: u32,
     /// The model that it asks for; none: the trained one.
@@ -23,44 +23,45 @@ pub struct UnderWay {
 
 /// Keeps them, by attempt. There are no more than may be under way.
 #[derive(Debug, Default)]
-pub(crate) struct CallBoard {
-    calls: Mutex<HashMap<u64, Vec<(u64, UnderWay)>>>,
+pub(crate) struct CallsInFlight {
+    calls: Mutex<HashMap<u64, Vec<(u64, CallInFlight)>>>,
     /// Who wants to know as well.
-    next: Option<Arc<dyn CallWatcher>>,
+    next: Option<Arc<dyn CallObserver>>,
 }
 
-impl CallBoard {
-    pub(crate) fn new(next: Option<Arc<dyn CallWatcher>>) -> Self {
+impl CallsInFlight {
+    pub(crate) fn new(next: Option<Arc<dyn CallObserver>>) -> Self {
         Self { calls: Mutex::default(), next }
     }
 
     /// Returns the calls of an attempt, the oldest first.
-    pub(crate) fn of(&self, attempt: u64) -> Vec<UnderWay> {
+    pub(crate) fn of(&self, attempt: u64) -> Vec<CallInFlight> {
         let calls = self.calls();
         let theirs = calls.get(&attempt).into_iter().flatten();
         theirs.map(|(_, call)| call.clone()).collect()
     }
 
-    fn calls(&self) -> MutexGuard<'_, HashMap<u64, Vec<(u64, UnderWay)>>> {
+    fn calls(&self) -> MutexGuard<'_, HashMap<u64, Vec<(u64, CallInFlight)>>> {
         self.calls.lock()
     }
 }
 
-impl CallWatcher for CallBoard {
-    fn began(&self, run: RunName, call: u64, model: Option<&str>) {
+impl CallObserver for CallsInFlight {
+    fn began(&self, run: RunRef, call: u64, model: Option<&str>) {
         let model_name = model.map(Arc::from);
-        let one = UnderWay { run: run.run, model: model_name, server: None, since: Instant::now() };
+        let one =
+            CallInFlight { run: run.run, model: model_name, server: None, since: Instant::now() };
         self.calls().entry(run.attempt).or_default().push((call, one));
         if let Some(next) = &self.next {
             next.began(run, call, model);
         }
     }
 
-    fn traceparent(&self, run: RunName, call: u64) -> Option<String> {
+    fn traceparent(&self, run: RunRef, call: u64) -> Option<String> {
         self.next.as_ref()?.traceparent(run, call)
     }
 
-    fn sent(&self, run: RunName, call: u64, server: &str) {
+    fn sent(&self, run: RunRef, call: u64, server: &str) {
         let mut calls = self.calls();
         let theirs = calls.get_mut(&run.attempt).into_iter().flatten();
         for (_, one) in theirs.filter(|(id, _)| *id == call) {
@@ -72,7 +73,7 @@ impl CallWatcher for CallBoard {
         }
     }
 
-    fn ended(&self, run: RunName, call: u64, ended: CallEnded) {
+    fn ended(&self, run: RunRef, call: u64, ended: CallEnded) {
         let mut calls = self.calls();
         if let Some(theirs) = calls.get_mut(&run.attempt) {
             theirs.retain(|(id, _)| *id != call);

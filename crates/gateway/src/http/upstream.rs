@@ -15,10 +15,10 @@ use rollway_model_api::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::app::App;
+use super::app::GatewayState;
 use super::prompt_tokens::prompt_tokens;
-use super::watched::Watched;
-use crate::models::{Lease, ServerId, Wanted};
+use super::watched::ObservedCall;
+use crate::models::{RouteNeeds, ServerId, ServerPermit};
 
 /// The largest error of a server that is read.
 const MAX_ERROR_BYTES: usize = 256 << 10;
@@ -28,8 +28,8 @@ const ABORT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A call on its way to a server.
 #[derive(Debug)]
-pub(super) struct Question {
-    pub(super) app: Arc<App>,
+pub(super) struct UpstreamRequest {
+    pub(super) app: Arc<GatewayState>,
     pub(super) api: &'static dyn ClientApi,
     pub(super) call: ModelCall,
     /// What the client and the server know it by.
@@ -44,14 +44,14 @@ pub(super) struct Question {
     /// `traceparent` and `tracestate`, for servers that trace.
     pub(super) traces: Vec<(&'static str, HeaderValue)>,
     /// For whoever sees calls.
-    pub(super) watched: Watched,
+    pub(super) watched: ObservedCall,
 }
 
 /// A server that answers.
 #[derive(Debug)]
-pub(super) struct Asked {
-    pub(super) under_way: UnderWay,
-    pub(super) said: Said,
+pub(super) struct UpstreamResponse {
+    pub(super) under_way: UpstreamGuard,
+    pub(super) said: UpstreamReply,
     pub(super) reader: Box<dyn ResponseParser>,
     /// How long others took until now.
     pub(super) upstream: Duration,
@@ -59,7 +59,7 @@ pub(super) struct Asked {
 
 /// What a server says.
 #[derive(Debug)]
-pub(super) enum Said {
+pub(super) enum UpstreamReply {
     /// All of it.
     Whole(Bytes),
     /// Events, as they come.
@@ -68,7 +68,7 @@ pub(super) enum Said {
 
 /// Why there is no answer.
 #[derive(Clone, Debug)]
-pub(super) enum Failure {
+pub(super) enum UpstreamFailure {
     /// In the gateway's words.
     Ours(CallError),
     /// In the server's words, which are JSON.
@@ -84,7 +84,7 @@ pub(super) enum Failure {
     Unrecordable(ResponseParseError),
 }
 
-impl From<CallError> for Failure {
+impl From<CallError> for UpstreamFailure {
     fn from(error: CallError) -> Self {
         Self::Ours(error)
     }
@@ -93,12 +93,12 @@ impl From<CallError> for Failure {
 /// What became of a server's turn.
 enum Trial {
     /// It answers, one way or the other.
-    Done(Result<Asked, Failure>),
+    Done(Result<UpstreamResponse, UpstreamFailure>),
     /// Another may do better.
-    Elsewhere(ServerId, Failure),
+    Elsewhere(ServerId, UpstreamFailure),
 }
 
-impl Question {
+impl UpstreamRequest {
     /// Waits for something, but not beyond the call's deadline or the end of its run.
     pub(super) async fn within<T>(&self, what: impl Future<Output = T>) -> Result<T, CallError> {
         tokio::select! {
@@ -129,7 +129,7 @@ impl Question {
     }
 
     /// Returns the first good answer.
-    pub(super) async fn ask(&self) -> Result<Asked, Failure> {
+    pub(super) async fn send(&self) -> Result<UpstreamResponse, UpstreamFailure> {
         let mut avoid = Vec::new();
         let mut last = None;
         let mut upstream = Duration::ZERO;
@@ -138,13 +138,13 @@ impl Question {
             let lease = match self.pick(&avoid).await {
                 Ok(lease) => lease,
                 // What went wrong before tells more than that there is nobody else.
-                Err(error) => return Err(last.unwrap_or(Failure::Ours(error))),
+                Err(error) => return Err(last.unwrap_or(UpstreamFailure::Ours(error))),
             };
             let trial = self.try_with(lease, avoid.len()).await?;
             upstream += began.elapsed();
             match trial {
                 Trial::Done(outcome) => {
-                    return outcome.map(|asked| Asked { upstream, ..asked });
+                    return outcome.map(|asked| UpstreamResponse { upstream, ..asked });
                 }
                 Trial::Elsewhere(server, failure) => {
                     if avoid.len() >= self.app.options.limits.max_retries as usize {
@@ -158,13 +158,17 @@ impl Question {
         }
     }
 
-    async fn pick(&self, avoid: &[ServerId]) -> Result<Lease, CallError> {
-        let wanted = Wanted { model: self.call.model(), session: self.session, avoid };
+    async fn pick(&self, avoid: &[ServerId]) -> Result<ServerPermit, CallError> {
+        let wanted = RouteNeeds { model: self.call.model(), session: self.session, avoid };
         let _waiting = self.app.metrics.wait();
         self.within(self.app.models.pick(wanted)).await?
     }
 
-    async fn try_with(&self, lease: Lease, failures: usize) -> Result<Trial, Failure> {
+    async fn try_with(
+        &self,
+        lease: ServerPermit,
+        failures: usize,
+    ) -> Result<Trial, UpstreamFailure> {
         let server = lease.server();
         let server_id = server.id;
         let api = server_api(server.spec.engine);
@@ -177,7 +181,7 @@ impl Question {
         let name = self.call.model().unwrap_or(&server.spec.model);
         let mut reader = api.response_parser(&self.call, &self.id, name);
         self.watched.sent(&server.spec.url);
-        let under_way = UnderWay::new(self, lease, id);
+        let under_way = UpstreamGuard::new(self, lease, id);
         let lease = under_way.lease();
         let prompt = async {
             let is_needed = self.is_recorded;
@@ -202,13 +206,17 @@ impl Question {
         match prompt {
             Ok(Some(tokens)) => reader.set_prompt(tokens),
             Ok(None) => {}
-            Err(misread) => return Ok(Trial::Done(Err(Failure::Unrecordable(misread)))),
+            Err(misread) => return Ok(Trial::Done(Err(UpstreamFailure::Unrecordable(misread)))),
         }
-        Ok(Trial::Done(Ok(Asked { under_way, said, reader, upstream: Duration::ZERO })))
+        Ok(Trial::Done(Ok(UpstreamResponse { under_way, said, reader, upstream: Duration::ZERO })))
     }
 
     /// Sends the request; returns what the server says if it is an answer.
-    async fn exchange(&self, at: &UnderWay, outgoing: &UpstreamBody) -> Result<Said, Box<Trial>> {
+    async fn exchange(
+        &self,
+        at: &UpstreamGuard,
+        outgoing: &UpstreamBody,
+    ) -> Result<UpstreamReply, Box<Trial>> {
         let lease = at.lease();
         let server = lease.server().id;
         let elsewhere = |message: String| {
@@ -225,11 +233,11 @@ impl Question {
             return Err(Box::new(refused(lease, response).await));
         }
         if outgoing.stream {
-            return Ok(Said::Events(response));
+            return Ok(UpstreamReply::Events(response));
         }
         let limit = self.app.options.limits.max_answer_bytes;
         match read(response, limit).await {
-            Ok(body) => Ok(Said::Whole(body)),
+            Ok(body) => Ok(UpstreamReply::Whole(body)),
             // Nothing of it was passed on, so that another server can answer in its place.
             Err(Unread::Broken(error)) => Err(unreached(&error)),
             Err(Unread::TooLarge) => {
@@ -240,7 +248,7 @@ impl Question {
         }
     }
 
-    async fn post(&self, at: &UnderWay, outgoing: &UpstreamBody) -> reqwest::Result<Response> {
+    async fn post(&self, at: &UpstreamGuard, outgoing: &UpstreamBody) -> reqwest::Result<Response> {
         let server = at.lease().server();
         let url = format!("{}{}", server.spec.url, outgoing.path);
         let accept = if outgoing.stream { "text/event-stream" } else { "application/json" };
@@ -261,7 +269,7 @@ impl Question {
 }
 
 /// Understands an answer that is an error.
-async fn refused(lease: &Lease, response: Response) -> Trial {
+async fn refused(lease: &ServerPermit, response: Response) -> Trial {
     let server = lease.server().id;
     let status = response.status();
     let retry_after = response.headers().get(RETRY_AFTER);
@@ -274,7 +282,7 @@ async fn refused(lease: &Lease, response: Response) -> Trial {
         let mut error =
             CallError::new(kind, format!("server {} {what}: {status}: {said}", server.0));
         error.retry_after = retry_after;
-        Failure::Ours(error)
+        UpstreamFailure::Ours(error)
     };
     match status {
         StatusCode::SERVICE_UNAVAILABLE => {
@@ -299,14 +307,14 @@ async fn refused(lease: &Lease, response: Response) -> Trial {
                 let message = format!("server {} refused the call: {said}", server.0);
                 CallError::new(ErrorKind::InvalidRequest, message).body().to_string().into()
             });
-            Trial::Done(Err(Failure::Theirs { status: status.as_u16(), body, retry_after }))
+            Trial::Done(Err(UpstreamFailure::Theirs { status: status.as_u16(), body, retry_after }))
         }
         _ => Trial::Done(Err(ours(ErrorKind::Upstream, "answered what it should not"))),
     }
 }
 
 /// A request must end because its server is updated or removed.
-pub(super) fn taken(lease: &Lease) -> CallError {
+pub(super) fn taken(lease: &ServerPermit) -> CallError {
     let message = format!("the request was taken from server {}", lease.server().id.0);
     CallError::new(ErrorKind::Upstream, message)
 }
@@ -330,22 +338,22 @@ enum Unread {
 
 /// A request at a server. Dropped before it has ended, it is aborted there.
 #[derive(Debug)]
-pub(super) struct UnderWay {
-    app: Arc<App>,
-    lease: Arc<Lease>,
+pub(super) struct UpstreamGuard {
+    app: Arc<GatewayState>,
+    lease: Arc<ServerPermit>,
     kind: CallKind,
     id: String,
     has_ended: bool,
 }
 
-impl UnderWay {
-    fn new(question: &Question, lease: Lease, id: String) -> Self {
+impl UpstreamGuard {
+    fn new(question: &UpstreamRequest, lease: ServerPermit, id: String) -> Self {
         let (app, lease) = (Arc::clone(&question.app), Arc::new(lease));
         Self { app, lease, kind: question.call.kind, id, has_ended: false }
     }
 
     /// The place at the server.
-    pub(super) fn lease(&self) -> &Lease {
+    pub(super) fn lease(&self) -> &ServerPermit {
         &self.lease
     }
 
@@ -355,7 +363,7 @@ impl UnderWay {
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for UpstreamGuard {
     fn drop(&mut self) {
         if self.has_ended {
             return;
@@ -372,7 +380,7 @@ impl Drop for UnderWay {
     }
 }
 
-async fn abort(lease: &Lease, outgoing: &UpstreamBody) {
+async fn abort(lease: &ServerPermit, outgoing: &UpstreamBody) {
     let server = lease.server();
     let request = server
         .client

@@ -7,30 +7,30 @@ use axum::http::HeaderValue;
 use parking_lot::Mutex;
 use rollway_model_api::ModelResponse;
 
-use super::upstream::Failure;
-use crate::access::RunName;
-use crate::call_observer::{CallEnded, CallWatcher};
+use super::upstream::UpstreamFailure;
+use crate::access::RunRef;
+use crate::call_observer::{CallEnded, CallObserver};
 
 /// What a call is said to have ended with if its client left before it was answered.
 const CLIENT_LEFT: u16 = 499;
 
 /// A call that is watched, or not. Clones are the same; with the last of them it has ended.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Watched(Option<Arc<Inner>>);
+pub(super) struct ObservedCall(Option<Arc<ObservedCallState>>);
 
 #[derive(Debug)]
-struct Inner {
-    watcher: Arc<dyn CallWatcher>,
-    run: RunName,
+struct ObservedCallState {
+    watcher: Arc<dyn CallObserver>,
+    run: RunRef,
     call: u64,
     ended: Mutex<CallEnded>,
 }
 
-impl Watched {
+impl ObservedCall {
     /// A call of a run begins.
     pub(super) fn begin(
-        watcher: Option<&Arc<dyn CallWatcher>>,
-        run: Option<RunName>,
+        watcher: Option<&Arc<dyn CallObserver>>,
+        run: Option<RunRef>,
         model: Option<&str>,
     ) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -44,7 +44,7 @@ impl Watched {
             version: None,
         };
         let watcher = Arc::clone(watcher);
-        Self(Some(Arc::new(Inner { watcher, run, call, ended: Mutex::new(ended) })))
+        Self(Some(Arc::new(ObservedCallState { watcher, run, call, ended: Mutex::new(ended) })))
     }
 
     /// Returns what makes the server's spans part of a trace, if there is one.
@@ -78,11 +78,11 @@ impl Watched {
     }
 
     /// The client is told that it failed.
-    pub(super) fn failed(&self, failure: &Failure) {
+    pub(super) fn failed(&self, failure: &UpstreamFailure) {
         self.status(match failure {
-            Failure::Ours(error) => error.kind.status(),
-            Failure::Theirs { status, .. } => *status,
-            Failure::Unrecordable(_) => 502,
+            UpstreamFailure::Ours(error) => error.kind.status(),
+            UpstreamFailure::Theirs { status, .. } => *status,
+            UpstreamFailure::Unrecordable(_) => 502,
         });
     }
 
@@ -93,7 +93,7 @@ impl Watched {
     }
 }
 
-impl Drop for Inner {
+impl Drop for ObservedCallState {
     fn drop(&mut self) {
         let ended = *self.ended.get_mut();
         self.watcher.ended(self.run, self.call, ended);

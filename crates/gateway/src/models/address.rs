@@ -87,12 +87,12 @@ pub(super) fn client(
         value.set_sensitive(true);
         headers.insert(AUTHORIZATION, value);
     }
-    connections(root, headers, connect_timeout)
+    http_client(root, headers, connect_timeout)
         .map_err(|error| wrong(format!("cannot prepare connections: {error}")))
 }
 
 /// Returns connections of that kind to whoever is at an address, with these headers.
-pub fn connections(
+pub fn http_client(
     root: &str,
     headers: HeaderMap,
     connect_timeout: Duration,

@@ -12,11 +12,11 @@
 use std::collections::{BTreeMap, HashSet};
 
 use super::ServerId;
-use super::sessions::Sessions;
+use super::sessions::StickySessions;
 
 /// What the rules need to know of the options.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rules {
+pub(super) struct RoutingRules {
     pub(super) max_in_flight: u32,
     pub(super) max_failures: u32,
     pub(super) max_sessions: usize,
@@ -25,11 +25,11 @@ pub(super) struct Rules {
 
 /// Names whoever waits; later ones are larger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct Ticket(pub(super) u64);
+pub(super) struct WaiterId(pub(super) u64);
 
 /// What a call wants, once its model is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Want {
+pub(super) struct RouteRequest {
     pub(super) session: Option<u64>,
     pub(super) avoid: Vec<ServerId>,
 }
@@ -38,14 +38,14 @@ pub(super) struct Want {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Health {
     /// It has not been heard of yet; why it does not answer, if it was asked.
-    Unheard(Option<String>),
-    Well,
-    Ill(String),
+    Unknown(Option<String>),
+    Healthy,
+    Unhealthy(String),
 }
 
 /// What a server is there for at the moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Duty {
+pub(super) enum ServerDuty {
     /// Requests.
     Open,
     /// It is about to be updated, and finishes what it has.
@@ -60,10 +60,10 @@ pub(super) enum Duty {
 
 /// A server, as far as choosing is concerned.
 #[derive(Clone, Debug)]
-pub(super) struct Seat {
+pub(super) struct ServerSlot {
     pub(super) model: u32,
     pub(super) health: Health,
-    pub(super) duty: Duty,
+    pub(super) duty: ServerDuty,
     /// Nobody listened there when it was last asked: what comes back is another process.
     pub(super) was_gone: bool,
     /// A request could not reach it, and it has not been asked since.
@@ -77,12 +77,12 @@ pub(super) struct Seat {
     pub(super) version: Option<u64>,
     /// When it was last chosen.
     chosen: u64,
-    pub(super) counts: SeatCounts,
+    pub(super) counts: ServerCounts,
 }
 
 /// What happened at a server, in numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SeatCounts {
+pub struct ServerCounts {
     /// Requests that were sent to it.
     pub requests: u64,
     /// Requests that went well.
@@ -101,12 +101,12 @@ pub struct SeatCounts {
     pub failed_updates: u64,
 }
 
-impl Seat {
+impl ServerSlot {
     fn new(model: u32) -> Self {
         Self {
             model,
-            health: Health::Unheard(None),
-            duty: Duty::Open,
+            health: Health::Unknown(None),
+            duty: ServerDuty::Open,
             was_gone: false,
             is_doubtful: false,
             in_flight: 0,
@@ -114,58 +114,58 @@ impl Seat {
             failed_checks: 0,
             version: Some(0),
             chosen: 0,
-            counts: SeatCounts::default(),
+            counts: ServerCounts::default(),
         }
     }
 
     /// Whether it takes requests, if it has room.
     pub(super) fn is_usable(&self) -> bool {
-        self.health == Health::Well && self.duty == Duty::Open && !self.is_doubtful
+        self.health == Health::Healthy && self.duty == ServerDuty::Open && !self.is_doubtful
     }
 }
 
 #[derive(Clone, Debug)]
-struct Model {
+struct RoutedModel {
     name: String,
     trained: bool,
-    waiting: BTreeMap<Ticket, Want>,
+    waiting: BTreeMap<WaiterId, RouteRequest>,
 }
 
 /// What became of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Asked {
+pub(super) enum RouteOutcome {
     /// It has a place at this server.
     Placed(ServerId),
     /// It waits.
-    Waits(Ticket),
+    Waits(WaiterId),
 }
 
 /// Somebody who waited has a place now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Placed {
-    pub(super) ticket: Ticket,
+pub(super) struct RouteGrant {
+    pub(super) ticket: WaiterId,
     pub(super) server: ServerId,
 }
 
 /// All servers and everybody who waits for one.
 #[derive(Debug)]
-pub(super) struct Board {
-    rules: Rules,
-    models: BTreeMap<u32, Model>,
-    seats: BTreeMap<ServerId, Seat>,
-    pub(super) sessions: Sessions,
+pub(super) struct RoutingTable {
+    rules: RoutingRules,
+    models: BTreeMap<u32, RoutedModel>,
+    seats: BTreeMap<ServerId, ServerSlot>,
+    pub(super) sessions: StickySessions,
     next_model: u32,
     next_ticket: u64,
     next_choice: u64,
 }
 
-impl Board {
-    pub(super) fn new(rules: Rules) -> Self {
+impl RoutingTable {
+    pub(super) fn new(rules: RoutingRules) -> Self {
         Self {
             rules,
             models: BTreeMap::new(),
             seats: BTreeMap::new(),
-            sessions: Sessions::new(rules.max_sessions),
+            sessions: StickySessions::new(rules.max_sessions),
             next_model: 0,
             next_ticket: 0,
             next_choice: 0,
@@ -194,12 +194,13 @@ impl Board {
                     ));
                 }
                 self.next_model += 1;
-                let model = Model { name: name.to_owned(), trained, waiting: BTreeMap::new() };
+                let model =
+                    RoutedModel { name: name.to_owned(), trained, waiting: BTreeMap::new() };
                 self.models.insert(self.next_model, model);
                 self.next_model
             }
         };
-        self.seats.insert(id, Seat::new(number));
+        self.seats.insert(id, ServerSlot::new(number));
         Ok(())
     }
 
@@ -216,7 +217,7 @@ impl Board {
 
     /// Returns the number of the named model, or of the one that is trained.
     pub(super) fn model(&self, name: Option<&str>) -> Option<u32> {
-        let is_it = |model: &Model| name.map_or(model.trained, |name| model.name == name);
+        let is_it = |model: &RoutedModel| name.map_or(model.trained, |name| model.name == name);
         self.models.iter().find(|(_, model)| is_it(model)).map(|(number, _)| *number)
     }
 
@@ -232,35 +233,35 @@ impl Board {
         })
     }
 
-    pub(super) fn seat(&self, id: ServerId) -> Option<&Seat> {
+    pub(super) fn seat(&self, id: ServerId) -> Option<&ServerSlot> {
         self.seats.get(&id)
     }
 
-    pub(super) fn seat_mut(&mut self, id: ServerId) -> Option<&mut Seat> {
+    pub(super) fn seat_mut(&mut self, id: ServerId) -> Option<&mut ServerSlot> {
         self.seats.get_mut(&id)
     }
 
     /// Returns the servers of a model.
-    pub(super) fn seats(&self, model: u32) -> impl Iterator<Item = (ServerId, &Seat)> {
+    pub(super) fn seats(&self, model: u32) -> impl Iterator<Item = (ServerId, &ServerSlot)> {
         self.seats.iter().filter(move |(_, seat)| seat.model == model).map(|(id, seat)| (*id, seat))
     }
 
     /// A call wants a place.
-    pub(super) fn ask(&mut self, model: u32, want: Want) -> Asked {
+    pub(super) fn route(&mut self, model: u32, want: RouteRequest) -> RouteOutcome {
         let nobody_waits = self.models.get(&model).is_none_or(|model| model.waiting.is_empty());
         if nobody_waits && let Some(server) = self.choose(model, &want) {
-            return Asked::Placed(self.seat_down(server, model, &want));
+            return RouteOutcome::Placed(self.seat_down(server, model, &want));
         }
         self.next_ticket += 1;
-        let ticket = Ticket(self.next_ticket);
+        let ticket = WaiterId(self.next_ticket);
         if let Some(model) = self.models.get_mut(&model) {
             model.waiting.insert(ticket, want);
         }
-        Asked::Waits(ticket)
+        RouteOutcome::Waits(ticket)
     }
 
     /// Whoever held this ticket waits no more.
-    pub(super) fn leave(&mut self, ticket: Ticket) {
+    pub(super) fn leave(&mut self, ticket: WaiterId) {
         for model in self.models.values_mut() {
             model.waiting.remove(&ticket);
         }
@@ -268,7 +269,7 @@ impl Board {
     }
 
     /// Gives places to those who wait, in order, as long as there are any.
-    pub(super) fn serve(&mut self) -> Vec<Placed> {
+    pub(super) fn serve(&mut self) -> Vec<RouteGrant> {
         let mut placed = Vec::new();
         let waited_for: Vec<u32> = self
             .models
@@ -284,7 +285,7 @@ impl Board {
                 let ticket = *ticket;
                 let Some(model) = self.models.get_mut(&number) else { break };
                 let Some(want) = model.waiting.remove(&ticket) else { break };
-                placed.push(Placed { ticket, server: self.seat_down(server, number, &want) });
+                placed.push(RouteGrant { ticket, server: self.seat_down(server, number, &want) });
             }
         }
         placed
@@ -322,12 +323,12 @@ impl Board {
     /// A check went well. Returns whether the server became usable, or at least well, by it.
     pub(super) fn check_passed(&mut self, id: ServerId) -> bool {
         let Some(seat) = self.seats.get_mut(&id) else { return false };
-        let was_well = seat.health == Health::Well && !seat.is_doubtful;
+        let was_well = seat.health == Health::Healthy && !seat.is_doubtful;
         // One that failed requests although it says that it is well is on probation: the next
         // failure makes it unusable again.
         seat.failures = seat.failures.min(self.rules.max_failures.saturating_sub(1));
         seat.failed_checks = 0;
-        seat.health = Health::Well;
+        seat.health = Health::Healthy;
         seat.is_doubtful = false;
         seat.was_gone = false;
         !was_well
@@ -337,13 +338,16 @@ impl Board {
     pub(super) fn told_version(&mut self, id: ServerId, version: u64) {
         let Some(seat) = self.seats.get_mut(&id) else { return };
         match seat.duty {
-            Duty::Open => seat.version = Some(version),
+            ServerDuty::Open => seat.version = Some(version),
             // Whatever was wrong with its weights, the process that had them is gone.
-            Duty::Broken(_) if seat.was_gone => {
+            ServerDuty::Broken(_) if seat.was_gone => {
                 seat.version = Some(version);
-                seat.duty = Duty::Open;
+                seat.duty = ServerDuty::Open;
             }
-            Duty::Broken(_) | Duty::Draining | Duty::Updating | Duty::Leaving => {}
+            ServerDuty::Broken(_)
+            | ServerDuty::Draining
+            | ServerDuty::Updating
+            | ServerDuty::Leaving => {}
         }
     }
 
@@ -354,23 +358,23 @@ impl Board {
         let Some(seat) = self.seats.get_mut(&id) else { return false };
         seat.counts.failed_checks += 1;
         seat.was_gone |= is_gone;
-        if let Health::Unheard(reason) = &mut seat.health {
+        if let Health::Unknown(reason) = &mut seat.health {
             *reason = Some(why.to_owned());
             return false;
         }
         // A server that loads weights may be silent for long; the update has its own deadline.
-        if seat.duty == Duty::Updating {
+        if seat.duty == ServerDuty::Updating {
             return false;
         }
         seat.failed_checks = seat.failed_checks.saturating_add(1);
         (is_gone || seat.failed_checks >= limit.max(1)) && fell_ill(seat, why)
     }
 
-    fn choose(&self, model: u32, want: &Want) -> Option<ServerId> {
+    fn choose(&self, model: u32, want: &RouteRequest) -> Option<ServerId> {
         let limit = self.rules.max_in_flight;
-        let open = |(_, seat): &(ServerId, &Seat)| seat.is_usable() && seat.in_flight < limit;
-        let fresh = |(id, _): &(ServerId, &Seat)| !want.avoid.contains(id);
-        let key = |(_, seat): &(ServerId, &Seat)| (seat.in_flight, seat.chosen);
+        let open = |(_, seat): &(ServerId, &ServerSlot)| seat.is_usable() && seat.in_flight < limit;
+        let fresh = |(id, _): &(ServerId, &ServerSlot)| !want.avoid.contains(id);
+        let key = |(_, seat): &(ServerId, &ServerSlot)| (seat.in_flight, seat.chosen);
         let least = (self.seats(model).filter(open).filter(fresh).min_by_key(key))
             .or_else(|| self.seats(model).filter(open).min_by_key(key))?;
         let own = want.session.and_then(|session| self.sessions.place(model, session));
@@ -390,7 +394,7 @@ impl Board {
         u64::from(least) + u64::from(least / 4) + u64::from(self.rules.lead)
     }
 
-    fn seat_down(&mut self, server: ServerId, model: u32, want: &Want) -> ServerId {
+    fn seat_down(&mut self, server: ServerId, model: u32, want: &RouteRequest) -> ServerId {
         self.next_choice += 1;
         if let Some(session) = want.session {
             let before = self.sessions.place(model, session);
@@ -412,9 +416,9 @@ impl Board {
 }
 
 /// Returns whether it was well before.
-fn fell_ill(seat: &mut Seat, why: &str) -> bool {
-    let was_well = seat.health == Health::Well;
-    seat.health = Health::Ill(why.to_owned());
+fn fell_ill(seat: &mut ServerSlot, why: &str) -> bool {
+    let was_well = seat.health == Health::Healthy;
+    seat.health = Health::Unhealthy(why.to_owned());
     seat.counts.lost += u64::from(was_well);
     was_well
 }

@@ -10,7 +10,7 @@ use rollway_base::ServerKind;
 use rollway_model_api::server_api::{ControlStep, PauseMode, WeightControl, server_api};
 use serde_json::Value;
 
-use super::Server;
+use super::RegisteredServer;
 use rollway_core::rendezvous::TransferGroup;
 
 /// The largest answer to any of these questions.
@@ -20,13 +20,13 @@ const MAX_ANSWER_BYTES: usize = 1 << 20;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub(super) struct ControlError {
-    pub(super) kind: Wrong,
+    pub(super) kind: FailureExtent,
     pub(super) message: String,
 }
 
 /// How much is known after something went wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wrong {
+pub(super) enum FailureExtent {
     /// Nobody listens there: nothing was done.
     Gone,
     /// The server does not want to, or does not know how: nothing was done.
@@ -36,26 +36,32 @@ pub(super) enum Wrong {
 }
 
 impl ControlError {
-    fn new(kind: Wrong, message: impl Into<String>) -> Self {
+    fn new(kind: FailureExtent, message: impl Into<String>) -> Self {
         Self { kind, message: message.into() }
     }
 }
 
 /// Checks that a server is healthy.
-pub(super) async fn check(server: &Server, timeout: Duration) -> Result<(), ControlError> {
+pub(super) async fn check(
+    server: &RegisteredServer,
+    timeout: Duration,
+) -> Result<(), ControlError> {
     let path = server_api(server.spec.engine).health_path();
     request(server, Method::GET, path, None, timeout).await.map(|_| ())
 }
 
 /// What a server calls its model, and where it says that it has it from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Called {
+pub(super) struct ServedName {
     pub(super) name: String,
     pub(super) root: Option<String>,
 }
 
 /// Asks for the name that the server knows its model by.
-pub(super) async fn model_name(server: &Server, timeout: Duration) -> Result<Called, ControlError> {
+pub(super) async fn model_name(
+    server: &RegisteredServer,
+    timeout: Duration,
+) -> Result<ServedName, ControlError> {
     let known = server.spec.server_model.as_deref();
     let answer = match request(server, Method::GET, "/v1/models", None, timeout).await {
         Err(_) if known.is_some() => Value::Null,
@@ -69,15 +75,15 @@ pub(super) async fn model_name(server: &Server, timeout: Duration) -> Result<Cal
     };
     let Some(name) = known.map(str::to_owned).or_else(|| model.and_then(id)) else {
         let message = "its /v1/models names no model: set `server_model`";
-        return Err(ControlError::new(Wrong::Failed, message));
+        return Err(ControlError::new(FailureExtent::Failed, message));
     };
     let root = model.and_then(|model| model.get("root")).and_then(Value::as_str);
-    Ok(Called { name, root: root.map(str::to_owned) })
+    Ok(ServedName { name, root: root.map(str::to_owned) })
 }
 
 /// Returns the version of the server's weights; none if the server does not report it.
 pub(super) async fn version(
-    server: &Server,
+    server: &RegisteredServer,
     timeout: Duration,
 ) -> Result<Option<u64>, ControlError> {
     let api = server_api(server.spec.engine);
@@ -88,7 +94,7 @@ pub(super) async fn version(
                     return parse_version(name).map(Some);
                 }
             }
-            Err(error) if error.kind == Wrong::Refused => {}
+            Err(error) if error.kind == FailureExtent::Refused => {}
             Err(error) => return Err(error),
         }
     }
@@ -100,14 +106,14 @@ pub(super) fn cannot_update(kind: ServerKind) -> Option<&'static str> {
     server_api(kind).weight_control().err()
 }
 
-fn weight_control(server: &Server) -> Result<&'static dyn WeightControl, ControlError> {
+fn weight_control(server: &RegisteredServer) -> Result<&'static dyn WeightControl, ControlError> {
     let control = server_api(server.spec.engine).weight_control();
-    control.map_err(|reason| ControlError::new(Wrong::Refused, reason))
+    control.map_err(|reason| ControlError::new(FailureExtent::Refused, reason))
 }
 
 /// Pauses a server. After the return it generates nothing.
 pub(super) async fn halt(
-    server: &Server,
+    server: &RegisteredServer,
     mode: PauseMode,
     timeout: Duration,
 ) -> Result<(), ControlError> {
@@ -116,7 +122,7 @@ pub(super) async fn halt(
 
 /// Resumes a paused server.
 pub(super) async fn go_on(
-    server: &Server,
+    server: &RegisteredServer,
     mode: PauseMode,
     timeout: Duration,
 ) -> Result<(), ControlError> {
@@ -125,7 +131,7 @@ pub(super) async fn go_on(
 
 /// Loads weights from a directory into a paused server, and sets their version.
 pub(super) async fn load(
-    server: &Server,
+    server: &RegisteredServer,
     path: &str,
     version: u64,
     timeout: Duration,
@@ -136,7 +142,7 @@ pub(super) async fn load(
 /// Receives weights over a group into a paused server, which is the `index`th of the group, and
 /// sets their version.
 pub(super) async fn receive(
-    server: &Server,
+    server: &RegisteredServer,
     group: &TransferGroup,
     version: u64,
     index: u32,
@@ -148,7 +154,7 @@ pub(super) async fn receive(
 
 /// Aborts a request. Servers without an endpoint for it end it when its connection is closed.
 pub(super) async fn abort(
-    server: &Server,
+    server: &RegisteredServer,
     request_id: &str,
     timeout: Duration,
 ) -> Result<(), ControlError> {
@@ -158,14 +164,14 @@ pub(super) async fn abort(
 
 /// Executes the steps of a control operation in order, until one fails.
 async fn execute(
-    server: &Server,
+    server: &RegisteredServer,
     steps: Vec<ControlStep>,
     timeout: Duration,
 ) -> Result<(), ControlError> {
     for step in steps {
         match post(server, step.path, &step.body, timeout).await {
             Ok(()) => {}
-            Err(error) if error.kind == Wrong::Refused && step.is_optional => {}
+            Err(error) if error.kind == FailureExtent::Refused && step.is_optional => {}
             Err(error) => return Err(failed_step(error, &step)),
         }
     }
@@ -174,8 +180,8 @@ async fn execute(
 
 fn failed_step(error: ControlError, step: &ControlStep) -> ControlError {
     match step.hint {
-        _ if step.after_change => ControlError { kind: Wrong::Failed, ..error },
-        Some(hint) if error.kind == Wrong::Refused => {
+        _ if step.after_change => ControlError { kind: FailureExtent::Failed, ..error },
+        Some(hint) if error.kind == FailureExtent::Refused => {
             ControlError { message: format!("{error}: {hint}"), ..error }
         }
         _ => error,
@@ -184,7 +190,7 @@ fn failed_step(error: ControlError, step: &ControlStep) -> ControlError {
 
 /// Asks a server to do something, which it may say it did not do although its status is a good one.
 async fn post(
-    server: &Server,
+    server: &RegisteredServer,
     path: &str,
     body: &Value,
     timeout: Duration,
@@ -193,7 +199,10 @@ async fn post(
     if answer.get("success").and_then(Value::as_bool) == Some(false) {
         let said = answer.get("message").and_then(Value::as_str).unwrap_or("it does not say why");
         let what = path.split('?').next().unwrap_or(path);
-        return Err(ControlError::new(Wrong::Refused, format!("{what} was not done: {said}")));
+        return Err(ControlError::new(
+            FailureExtent::Refused,
+            format!("{what} was not done: {said}"),
+        ));
     }
     Ok(())
 }
@@ -205,14 +214,14 @@ fn parse_version(text: &str) -> Result<u64, ControlError> {
         "" | "default" => Ok(0),
         text => text.parse().map_err(|_| {
             let message = format!("it calls its weights {text:?}, which is no version's number");
-            ControlError::new(Wrong::Failed, message)
+            ControlError::new(FailureExtent::Failed, message)
         }),
     }
 }
 
 /// Asks a server for something and returns its answer, or null if that is empty or no JSON.
 async fn request(
-    server: &Server,
+    server: &RegisteredServer,
     method: Method,
     path: &str,
     body: Option<&Value>,
@@ -233,7 +242,7 @@ async fn request(
     {
         if bytes.len() + chunk.len() > MAX_ANSWER_BYTES {
             let message = format!("{what} answered with more than {MAX_ANSWER_BYTES} bytes");
-            return Err(ControlError::new(Wrong::Failed, message));
+            return Err(ControlError::new(FailureExtent::Failed, message));
         }
         bytes.extend_from_slice(&chunk);
     }
@@ -242,7 +251,8 @@ async fn request(
     }
     let said: String = String::from_utf8_lossy(&bytes).trim().chars().take(300).collect();
     let said = if said.is_empty() { String::new() } else { format!(": {said}") };
-    let kind = if status.is_client_error() { Wrong::Refused } else { Wrong::Failed };
+    let kind =
+        if status.is_client_error() { FailureExtent::Refused } else { FailureExtent::Failed };
     let hint = match status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => " (see `api_key`)",
         _ => "",
@@ -252,14 +262,14 @@ async fn request(
 
 fn unreached(what: &str, timeout: Duration, error: &reqwest::Error) -> ControlError {
     if is_refused(error) {
-        return ControlError::new(Wrong::Gone, format!("{what}: nobody listens there"));
+        return ControlError::new(FailureExtent::Gone, format!("{what}: nobody listens there"));
     }
     if error.is_timeout() {
         let message = format!("{what} did not answer within {} ms", timeout.as_millis());
-        return ControlError::new(Wrong::Failed, message);
+        return ControlError::new(FailureExtent::Failed, message);
     }
     let message = format!("{what}: {}", rollway_base::error_chain(error));
-    ControlError::new(Wrong::Failed, message)
+    ControlError::new(FailureExtent::Failed, message)
 }
 
 fn is_refused(error: &reqwest::Error) -> bool {

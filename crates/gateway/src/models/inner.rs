@@ -10,16 +10,17 @@ use rollway_model_api::{CallError, ErrorKind};
 use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::board::{Board, Health, Seat, Ticket};
+use super::board::{Health, RoutingTable, ServerSlot, WaiterId};
 use super::{
-    Lease, Options, Server, ServerId, ServerSpec, ServerView, State, Update, rolling, watch,
+    RegisteredServer, RoutingOptions, ServerId, ServerPermit, ServerSpec, ServerState, ServerView,
+    WeightUpdate, rolling, watch,
 };
 
 #[derive(Debug)]
-pub(super) struct Inner {
-    pub(super) options: Options,
+pub(super) struct ModelsInner {
+    pub(super) options: RoutingOptions,
     /// Never locked across an await.
-    pub(super) table: Mutex<Table>,
+    pub(super) table: Mutex<ServerTable>,
     /// Tells that servers have become usable, or an update has ended.
     pub(super) changed: Notify,
     /// Updates come one after the other.
@@ -27,21 +28,21 @@ pub(super) struct Inner {
 }
 
 #[derive(Debug)]
-pub(super) struct Table {
-    pub(super) board: Board,
-    pub(super) handles: HashMap<ServerId, Arc<Handle>>,
-    pub(super) waiting: HashMap<Ticket, oneshot::Sender<Lease>>,
+pub(super) struct ServerTable {
+    pub(super) board: RoutingTable,
+    pub(super) handles: HashMap<ServerId, Arc<ServerHandle>>,
+    pub(super) waiting: HashMap<WaiterId, oneshot::Sender<ServerPermit>>,
     pub(super) next_id: u64,
     /// The versions that wait for their update.
     pub(super) wanted: Vec<u64>,
     /// What servers that come late, or back, are brought up to.
-    pub(super) latest: Option<Update>,
+    pub(super) latest: Option<WeightUpdate>,
 }
 
 /// What belongs to one server, besides its seat on the board.
 #[derive(Debug)]
-pub(super) struct Handle {
-    pub(super) server: Arc<Server>,
+pub(super) struct ServerHandle {
+    pub(super) server: Arc<RegisteredServer>,
     /// Counts the replacements of the weights: requests of an earlier number cannot tell any more
     /// which weights a token comes from.
     pub(super) weights: AtomicU64,
@@ -54,12 +55,12 @@ pub(super) struct Handle {
     pub(super) is_empty: Notify,
     /// The server is removed.
     pub(super) gone: CancellationToken,
-    pub(super) told: Mutex<Told>,
+    pub(super) told: Mutex<ServerInfo>,
 }
 
 /// What changes about a server, besides its seat.
 #[derive(Debug)]
-pub(super) struct Told {
+pub(super) struct ServerInfo {
     pub(super) server_model: Option<Arc<str>>,
     pub(super) last_seen: Option<Instant>,
     /// Where its weights were loaded from, if we know.
@@ -69,12 +70,12 @@ pub(super) struct Told {
 }
 
 /// Whoever waits, for as long as it does.
-pub(super) struct Waiting<'a> {
-    pub(super) inner: &'a Inner,
-    pub(super) ticket: Ticket,
+pub(super) struct WaitGuard<'a> {
+    pub(super) inner: &'a ModelsInner,
+    pub(super) ticket: WaiterId,
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitGuard<'_> {
     fn drop(&mut self) {
         self.inner.with(|table| {
             table.board.leave(self.ticket);
@@ -86,13 +87,13 @@ impl Drop for Waiting<'_> {
 /// How many servers there may be: each is watched, and looked at for every call.
 const MAX_SERVERS: usize = 1024;
 
-impl Table {
+impl ServerTable {
     pub(super) fn add(
         &mut self,
         spec: ServerSpec,
         client: reqwest::Client,
-    ) -> Result<Arc<Handle>, CallError> {
-        let same = |handle: &Arc<Handle>| {
+    ) -> Result<Arc<ServerHandle>, CallError> {
+        let same = |handle: &Arc<ServerHandle>| {
             handle.server.spec.url == spec.url && handle.server.spec.model == spec.model
         };
         let wrong = |why: String| CallError::new(ErrorKind::InvalidRequest, why);
@@ -107,10 +108,10 @@ impl Table {
         self.next_id += 1;
         let id = ServerId(self.next_id);
         self.board.add(id, &spec.model, spec.trained).map_err(wrong)?;
-        let server = Arc::new(Server { id, spec, client });
+        let server = Arc::new(RegisteredServer { id, spec, client });
         let abort = CancellationToken::new();
-        let told = Told { server_model: None, last_seen: None, weights: None, abort };
-        let handle = Arc::new(Handle {
+        let told = ServerInfo { server_model: None, last_seen: None, weights: None, abort };
+        let handle = Arc::new(ServerHandle {
             server,
             weights: AtomicU64::new(0),
             said: AtomicU64::new(0),
@@ -143,17 +144,17 @@ impl Table {
     }
 }
 
-impl Inner {
-    pub(super) fn lock(&self) -> MutexGuard<'_, Table> {
+impl ModelsInner {
+    pub(super) fn lock(&self) -> MutexGuard<'_, ServerTable> {
         self.table.lock()
     }
 
-    pub(super) fn with<T>(&self, f: impl FnOnce(&mut Table) -> T) -> T {
+    pub(super) fn with<T>(&self, f: impl FnOnce(&mut ServerTable) -> T) -> T {
         f(&mut self.lock())
     }
 
     /// Changes something by which places may have become free, and gives those to whoever waits.
-    pub(super) fn change<T>(self: &Arc<Self>, f: impl FnOnce(&mut Table) -> T) -> T {
+    pub(super) fn change<T>(self: &Arc<Self>, f: impl FnOnce(&mut ServerTable) -> T) -> T {
         let mut table = self.lock();
         let result = f(&mut table);
         let mut served = Vec::new();
@@ -171,14 +172,14 @@ impl Inner {
 
     /// Makes a lease of a place that the board has given. It must not be dropped while the table
     /// is locked.
-    pub(super) fn lease(self: &Arc<Self>, table: &Table, server: ServerId) -> Lease {
+    pub(super) fn lease(self: &Arc<Self>, table: &ServerTable, server: ServerId) -> ServerPermit {
         let Some(handle) = table.handles.get(&server) else {
             unreachable!("every server on the board has a handle")
         };
         let version = table.board.seat(server).and_then(|seat| seat.version);
         let told = handle.told();
         let server_model = told.server_model.clone().unwrap_or_else(|| "".into());
-        Lease {
+        ServerPermit {
             inner: Arc::clone(self),
             handle: Arc::clone(handle),
             server_model,
@@ -188,7 +189,7 @@ impl Inner {
         }
     }
 
-    pub(super) fn give_back(self: &Arc<Self>, handle: &Handle) {
+    pub(super) fn give_back(self: &Arc<Self>, handle: &ServerHandle) {
         let id = handle.server.id;
         let left = self.change(|table| {
             table.board.give_back(id);
@@ -199,11 +200,11 @@ impl Inner {
         }
     }
 
-    pub(super) fn went_wrong(&self, handle: &Handle, why: &str, is_unreached: bool) {
+    pub(super) fn went_wrong(&self, handle: &ServerHandle, why: &str, is_unreached: bool) {
         let id = handle.server.id;
         let is_lost = self.with(|table| table.board.went_wrong(id, why, is_unreached));
         if is_lost {
-            let Server { spec, .. } = &*handle.server;
+            let RegisteredServer { spec, .. } = &*handle.server;
             tracing::warn!(model = spec.model, url = spec.url, why, "server is not used any more");
         }
         // One that was reached is not asked at once: it would say that it is well, be used again,
@@ -216,8 +217,8 @@ impl Inner {
     /// A server is well; what it says of itself, if it was asked.
     pub(super) fn passed(
         self: &Arc<Self>,
-        handle: &Handle,
-        said: Option<watch::Said>,
+        handle: &ServerHandle,
+        said: Option<watch::HealthReply>,
         said_before: u64,
     ) {
         let id = handle.server.id;
@@ -240,17 +241,17 @@ impl Inner {
             table.board.check_passed(id)
         });
         if is_back {
-            let Server { spec, .. } = &*handle.server;
+            let RegisteredServer { spec, .. } = &*handle.server;
             tracing::info!(model = spec.model, url = spec.url, version, "server is well");
             self.changed.notify_waiters();
             rolling::catch_up(self, handle);
         }
     }
 
-    pub(super) fn failed(&self, handle: &Handle, why: &str, is_gone: bool) {
+    pub(super) fn failed(&self, handle: &ServerHandle, why: &str, is_gone: bool) {
         let id = handle.server.id;
         if self.with(|table| table.board.check_failed(id, why, is_gone)) {
-            let Server { spec, .. } = &*handle.server;
+            let RegisteredServer { spec, .. } = &*handle.server;
             tracing::warn!(model = spec.model, url = spec.url, why, "server is not used any more");
         }
     }
@@ -263,8 +264,8 @@ impl Inner {
         let mut reasons = Vec::new();
         for (id, seat) in table.board.seats(number) {
             let url = table.handles.get(&id).map_or("", |handle| &handle.server.spec.url);
-            let state = match State::of(seat) {
-                State::Running => format!("busy with {} requests", seat.in_flight),
+            let state = match ServerState::of(seat) {
+                ServerState::Running => format!("busy with {} requests", seat.in_flight),
                 state => state.to_string(),
             };
             reasons.push(format!("{url} is {state}"));
@@ -281,7 +282,7 @@ impl Inner {
     }
 }
 
-impl Drop for Inner {
+impl Drop for ModelsInner {
     fn drop(&mut self) {
         for handle in self.lock().handles.values() {
             handle.gone.cancel();
@@ -289,8 +290,8 @@ impl Drop for Inner {
     }
 }
 
-impl Handle {
-    pub(super) fn told(&self) -> MutexGuard<'_, Told> {
+impl ServerHandle {
+    pub(super) fn told(&self) -> MutexGuard<'_, ServerInfo> {
         self.told.lock()
     }
 
@@ -299,14 +300,14 @@ impl Handle {
         self.told().last_seen = Some(Instant::now());
     }
 
-    pub(super) fn view(&self, seat: &Seat, now: Instant) -> ServerView {
+    pub(super) fn view(&self, seat: &ServerSlot, now: Instant) -> ServerView {
         let told = self.told();
         ServerView {
             id: self.server.id,
             engine: self.server.spec.engine,
             url: self.server.spec.url.clone(),
             server_model: told.server_model.as_deref().map(str::to_owned),
-            state: State::of(seat),
+            state: ServerState::of(seat),
             in_flight: seat.in_flight,
             version: seat.version,
             failures: seat.failures,
@@ -317,6 +318,6 @@ impl Handle {
 }
 
 /// Whether a server need not be asked again who it is.
-pub(super) fn is_known(seat: &Seat) -> bool {
-    seat.health == Health::Well && !seat.is_doubtful
+pub(super) fn is_known(seat: &ServerSlot) -> bool {
+    seat.health == Health::Healthy && !seat.is_doubtful
 }

@@ -5,13 +5,13 @@ use std::sync::atomic::Ordering;
 
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 
-use super::{Handle, Inner, Server};
+use super::{ModelsInner, RegisteredServer, ServerHandle};
 
 /// A place at a server for one request; given back when dropped.
 #[derive(Debug)]
-pub struct Lease {
-    pub(super) inner: Arc<Inner>,
-    pub(super) handle: Arc<Handle>,
+pub struct ServerPermit {
+    pub(super) inner: Arc<ModelsInner>,
+    pub(super) handle: Arc<ServerHandle>,
     pub(super) server_model: Arc<str>,
     /// The version when the place was taken.
     pub(super) version: Option<u64>,
@@ -20,9 +20,9 @@ pub struct Lease {
     pub(super) aborted: CancellationToken,
 }
 
-impl Lease {
+impl ServerPermit {
     /// The server.
-    pub fn server(&self) -> &Server {
+    pub fn server(&self) -> &RegisteredServer {
         &self.handle.server
     }
 
@@ -75,7 +75,7 @@ impl Lease {
     }
 }
 
-impl Drop for Lease {
+impl Drop for ServerPermit {
     fn drop(&mut self) {
         self.inner.give_back(&self.handle);
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// How servers are watched and chosen.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct RoutingOptions {
     /// How often each server is asked whether it is well.
     pub health_interval: Duration,
     /// How long it may take to answer that.
@@ -29,7 +29,7 @@ pub struct Options {
     pub connect_timeout: Duration,
 }
 
-impl Default for Options {
+impl Default for RoutingOptions {
     fn default() -> Self {
         Self {
             health_interval: Duration::from_secs(5),

@@ -6,15 +6,17 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::ServerId;
-use super::board::{Asked, Board, Duty, Health, Rules, Ticket, Want};
-use super::roll::{Roll, Step, usable};
+use super::board::{
+    Health, RouteOutcome, RouteRequest, RoutingRules, RoutingTable, ServerDuty, WaiterId,
+};
+use super::roll::{RollingPlan, RollingStep, usable};
 
 const LIMIT: u32 = 3;
 const LEAD: u32 = 1;
 
-fn board(servers: u64) -> Board {
-    let rules = Rules { max_in_flight: LIMIT, max_failures: 2, max_sessions: 4, lead: LEAD };
-    let mut board = Board::new(rules);
+fn board(servers: u64) -> RoutingTable {
+    let rules = RoutingRules { max_in_flight: LIMIT, max_failures: 2, max_sessions: 4, lead: LEAD };
+    let mut board = RoutingTable::new(rules);
     for id in 1..=servers {
         board.add(ServerId(id), "m", true).unwrap();
         board.check_passed(ServerId(id));
@@ -50,13 +52,13 @@ fn event() -> impl Strategy<Value = Event> {
 #[derive(Default)]
 struct Shell {
     held: Vec<ServerId>,
-    waiting: BTreeMap<Ticket, u64>,
+    waiting: BTreeMap<WaiterId, u64>,
     sessions: BTreeMap<u64, ServerId>,
 }
 
 impl Shell {
     /// Somebody got a place. It must be one that could be given.
-    fn placed(&mut self, board: &Board, server: ServerId, session: u64) {
+    fn placed(&mut self, board: &RoutingTable, server: ServerId, session: u64) {
         let seat = board.seat(server).unwrap();
         assert!(seat.is_usable(), "{server:?} was given although it cannot be used");
         assert!(seat.in_flight <= LIMIT);
@@ -64,7 +66,7 @@ impl Shell {
         self.sessions.insert(session, server);
     }
 
-    fn serve(&mut self, board: &mut Board) {
+    fn serve(&mut self, board: &mut RoutingTable) {
         let mut last = None;
         for placed in board.serve() {
             assert!(last < Some(placed.ticket), "served out of order");
@@ -76,17 +78,17 @@ impl Shell {
         }
     }
 
-    fn apply(&mut self, board: &mut Board, event: &Event) {
+    fn apply(&mut self, board: &mut RoutingTable, event: &Event) {
         match *event {
             Event::Ask { session, avoid } => {
-                let want = Want { session: Some(session), avoid: vec![ServerId(avoid)] };
+                let want = RouteRequest { session: Some(session), avoid: vec![ServerId(avoid)] };
                 let model = board.trained().unwrap();
-                match board.ask(model, want) {
-                    Asked::Placed(server) => {
+                match board.route(model, want) {
+                    RouteOutcome::Placed(server) => {
                         assert!(self.waiting.is_empty(), "somebody waited longer");
                         self.placed(board, server, session);
                     }
-                    Asked::Waits(ticket) => {
+                    RouteOutcome::Waits(ticket) => {
                         self.waiting.insert(ticket, session);
                     }
                 }
@@ -112,7 +114,7 @@ impl Shell {
                 board.check_failed(ServerId(id), "told to", gone);
             }
             Event::Duty(id, open) => {
-                let duty = if open { Duty::Open } else { Duty::Updating };
+                let duty = if open { ServerDuty::Open } else { ServerDuty::Updating };
                 board.seat_mut(ServerId(id)).unwrap().duty = duty;
             }
         }
@@ -120,7 +122,7 @@ impl Shell {
     }
 }
 
-fn has_room(board: &Board) -> bool {
+fn has_room(board: &RoutingTable) -> bool {
     let model = board.trained().unwrap();
     board.seats(model).any(|(_, seat)| seat.is_usable() && seat.in_flight < LIMIT)
 }
@@ -160,19 +162,19 @@ proptest! {
             shell.apply(&mut board, event);
         }
         let model = board.trained().unwrap();
-        let open = |board: &Board, id| {
+        let open = |board: &RoutingTable, id| {
             let seat = board.seat(id).unwrap();
             seat.is_usable() && seat.in_flight < LIMIT
         };
         let own = board.sessions.place(model, session);
         let least = board.seats(model).filter(|(id, _)| open(&board, *id));
         let least = least.map(|(_, seat)| seat.in_flight).min();
-        let want = Want { session: Some(session), avoid: Vec::new() };
+        let want = RouteRequest { session: Some(session), avoid: Vec::new() };
         if let (Some(own), Some(least)) = (own, least)
             && open(&board, own)
         {
             let busy = board.seat(own).unwrap().in_flight;
-            let Asked::Placed(server) = board.ask(model, want) else {
+            let RouteOutcome::Placed(server) = board.route(model, want) else {
                 panic!("there was room, and nobody waited")
             };
             prop_assert_eq!(server == own, busy <= least + LEAD || busy == least);
@@ -191,26 +193,26 @@ proptest! {
     ) {
         let mut board = board(servers);
         for id in 1..=broken.min(servers - 1) {
-            board.seat_mut(ServerId(id)).unwrap().duty = Duty::Broken("told to".into());
+            board.seat_mut(ServerId(id)).unwrap().duty = ServerDuty::Broken("told to".into());
         }
         let model = board.trained().unwrap();
         let at_first = usable(&board, model);
         let all: Vec<_> = board.seats(model).map(|(id, _)| id).collect();
-        let mut roll = Roll::new(&board, model, all.clone(), at_once, min_running);
+        let mut roll = RollingPlan::new(&board, model, all.clone(), at_once, min_running);
         let (mut under_way, mut seen) = (Vec::new(), BTreeSet::new());
         let mut order = order.into_iter().cycle();
         loop {
             match roll.next(&mut board) {
-                Step::Done => break,
-                Step::Begin(id) => {
+                RollingStep::Done => break,
+                RollingStep::Begin(id) => {
                     prop_assert!(seen.insert(id), "twice");
                     under_way.push(id);
                 }
-                Step::Wait => {
+                RollingStep::Wait => {
                     prop_assert!(!under_way.is_empty(), "stuck with all servers well");
                     let which = order.next().unwrap_or(0) % under_way.len();
                     let id = under_way.swap_remove(which);
-                    board.seat_mut(id).unwrap().duty = Duty::Open;
+                    board.seat_mut(id).unwrap().duty = ServerDuty::Open;
                     roll.done(id);
                 }
             }
@@ -230,14 +232,14 @@ proptest! {
         let mut board = board(3);
         let model = board.trained().unwrap();
         let all: Vec<_> = board.seats(model).map(|(id, _)| id).collect();
-        let mut roll = Roll::new(&board, model, all, 1, 2);
+        let mut roll = RollingPlan::new(&board, model, all, 1, 2);
         for id in (1..=3).filter(|id| *id != ill) {
-            board.seat_mut(ServerId(id)).unwrap().health = Health::Ill("told to".into());
+            board.seat_mut(ServerId(id)).unwrap().health = Health::Unhealthy("told to".into());
         }
-        prop_assert_eq!(roll.next(&mut board), Step::Wait);
+        prop_assert_eq!(roll.next(&mut board), RollingStep::Wait);
         for id in 1..=3 {
             board.check_passed(ServerId(id));
         }
-        prop_assert!(matches!(roll.next(&mut board), Step::Begin(_)));
+        prop_assert!(matches!(roll.next(&mut board), RollingStep::Begin(_)));
     }
 }

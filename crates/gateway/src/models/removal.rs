@@ -5,23 +5,23 @@ use std::time::Duration;
 
 use rollway_model_api::{CallError, ErrorKind};
 
-use super::board::Duty;
+use super::board::ServerDuty;
 use super::replace::drained;
-use super::{Handle, Inner, ServerId};
+use super::{ModelsInner, ServerHandle, ServerId};
 
 /// What became of a server that was taken out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Removed {
+pub struct RemovalReport {
     /// Requests that had to be aborted.
     pub aborted: u32,
 }
 
 /// Takes a server out.
 pub(super) async fn remove(
-    inner: &Arc<Inner>,
+    inner: &Arc<ModelsInner>,
     id: ServerId,
     deadline: Duration,
-) -> Result<Removed, CallError> {
+) -> Result<RemovalReport, CallError> {
     let handle = inner.with(|table| {
         let unknown =
             |why: &str| Err(CallError::new(ErrorKind::NotFound, format!("server {}: {why}", id.0)));
@@ -29,17 +29,21 @@ pub(super) async fn remove(
             return unknown("there is no such server");
         };
         match table.board.seat_mut(id) {
-            Some(seat) if seat.duty != Duty::Leaving => seat.duty = Duty::Leaving,
+            Some(seat) if seat.duty != ServerDuty::Leaving => seat.duty = ServerDuty::Leaving,
             _ => return unknown("it is being removed already"),
         }
         Ok(handle)
     })?;
     let task = tokio::spawn(finish(Arc::clone(inner), handle, deadline));
     // It ends early only with the runtime.
-    Ok(task.await.unwrap_or(Removed { aborted: 0 }))
+    Ok(task.await.unwrap_or(RemovalReport { aborted: 0 }))
 }
 
-async fn finish(inner: Arc<Inner>, handle: Arc<Handle>, deadline: Duration) -> Removed {
+async fn finish(
+    inner: Arc<ModelsInner>,
+    handle: Arc<ServerHandle>,
+    deadline: Duration,
+) -> RemovalReport {
     let aborted = drained(&inner, &handle, deadline).await;
     if aborted > 0 {
         handle.abort_all();
@@ -53,5 +57,5 @@ async fn finish(inner: Arc<Inner>, handle: Arc<Handle>, deadline: Duration) -> R
     inner.changed.notify_waiters();
     let url = &handle.server.spec.url;
     tracing::info!(url, aborted, "server was removed");
-    Removed { aborted }
+    RemovalReport { aborted }
 }

@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 
 use super::ServerId;
-use super::board::{Board, Duty, Health};
+use super::board::{Health, RoutingTable, ServerDuty};
 
 /// An update that goes from server to server.
 #[derive(Debug)]
-pub(super) struct Roll {
+pub(super) struct RollingPlan {
     model: u32,
     left: BTreeSet<ServerId>,
     under_way: BTreeSet<ServerId>,
@@ -18,7 +18,7 @@ pub(super) struct Roll {
 
 /// What to do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum RollingStep {
     /// Update this server; the board has it as draining.
     Begin(ServerId),
     /// Wait until a server is done, or can be used again.
@@ -27,11 +27,11 @@ pub(super) enum Step {
     Done,
 }
 
-impl Roll {
+impl RollingPlan {
     /// Plans the update of some servers of a model. As many servers as `min_running` stay usable if
     /// there are more than that; else all but one do.
     pub(super) fn new(
-        board: &Board,
+        board: &RoutingTable,
         model: u32,
         servers: impl IntoIterator<Item = ServerId>,
         at_once: usize,
@@ -43,31 +43,31 @@ impl Roll {
     }
 
     /// Says what to do next, and marks the server as draining if one is to begin.
-    pub(super) fn next(&mut self, board: &mut Board) -> Step {
+    pub(super) fn next(&mut self, board: &mut RoutingTable) -> RollingStep {
         self.left.retain(|id| board.seat(*id).is_some());
         if self.left.is_empty() && self.under_way.is_empty() {
-            return Step::Done;
+            return RollingStep::Done;
         }
         if self.under_way.len() >= self.at_once {
-            return Step::Wait;
+            return RollingStep::Wait;
         }
         let spare = usable(board, self.model) > self.floor;
         // Those that cannot be used first, because nobody misses them; then the least busy, which
         // are empty soonest.
         let candidates = self.left.iter().filter_map(|id| Some((*id, board.seat(*id)?)));
         let next = candidates
-            .filter(|(_, seat)| seat.health == Health::Well && !seat.is_doubtful)
+            .filter(|(_, seat)| seat.health == Health::Healthy && !seat.is_doubtful)
             .filter(|(_, seat)| spare || !seat.is_usable())
-            .filter(|(_, seat)| matches!(seat.duty, Duty::Open | Duty::Broken(_)))
+            .filter(|(_, seat)| matches!(seat.duty, ServerDuty::Open | ServerDuty::Broken(_)))
             .min_by_key(|(id, seat)| (seat.is_usable(), seat.in_flight, *id))
             .map(|(id, _)| id);
-        let Some(id) = next else { return Step::Wait };
+        let Some(id) = next else { return RollingStep::Wait };
         self.left.remove(&id);
         self.under_way.insert(id);
         if let Some(seat) = board.seat_mut(id) {
-            seat.duty = Duty::Draining;
+            seat.duty = ServerDuty::Draining;
         }
-        Step::Begin(id)
+        RollingStep::Begin(id)
     }
 
     /// A server is done, however it ended.
@@ -87,6 +87,6 @@ impl Roll {
 }
 
 /// How many servers of a model take requests.
-pub(super) fn usable(board: &Board, model: u32) -> usize {
+pub(super) fn usable(board: &RoutingTable, model: u32) -> usize {
     board.seats(model).filter(|(_, seat)| seat.is_usable()).count()
 }

@@ -8,16 +8,18 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use tokio::time::Instant;
 
-use super::board::{Duty, Health};
+use super::board::{Health, ServerDuty};
 use super::control;
 use super::replace::replace;
-use super::roll::{Roll, Step};
-use super::update::{Outcome, ServerReport, Update, UpdateReport, Weights};
-use super::{Handle, Inner, ServerId, State};
+use super::roll::{RollingPlan, RollingStep};
+use super::update::{
+    ServerUpdateOutcome, ServerUpdateReport, WeightSource, WeightUpdate, WeightUpdateReport,
+};
+use super::{ModelsInner, ServerHandle, ServerId, ServerState};
 
 /// Brings the servers of the trained model to a version. Updates come one after the other; one that
 /// finds a newer one waiting behind it is dropped.
-pub(super) async fn update(inner: Arc<Inner>, update: Update) -> UpdateReport {
+pub(super) async fn update(inner: Arc<ModelsInner>, update: WeightUpdate) -> WeightUpdateReport {
     let version = update.version;
     inner.with(|table| table.wanted.push(version));
     let _turn = inner.updating.lock().await;
@@ -27,7 +29,7 @@ pub(super) async fn update(inner: Arc<Inner>, update: Update) -> UpdateReport {
         table.wanted.iter().max().copied().filter(|newest| *newest > version)
     });
     if superseded_by.is_some() {
-        return UpdateReport { version, superseded_by, servers: Vec::new() };
+        return WeightUpdateReport { version, superseded_by, servers: Vec::new() };
     }
     let (mut servers, roll) = plan(&inner, &update);
     let skipped: Vec<ServerId> = servers.iter().map(|server| server.id).collect();
@@ -36,8 +38,8 @@ pub(super) async fn update(inner: Arc<Inner>, update: Update) -> UpdateReport {
     }
     servers.sort_by_key(|server| server.id);
     // What was sent over a group cannot be had again.
-    let can_be_had = matches!(update.weights, Weights::Path(_));
-    if servers.iter().any(|server| server.outcome == Outcome::Updated) {
+    let can_be_had = matches!(update.weights, WeightSource::Path(_));
+    if servers.iter().any(|server| server.outcome == ServerUpdateOutcome::Updated) {
         inner.with(|table| table.latest = can_be_had.then_some(update));
     }
     // Some may have come back too late for the plan.
@@ -46,22 +48,25 @@ pub(super) async fn update(inner: Arc<Inner>, update: Update) -> UpdateReport {
             catch_up(&inner, &handle);
         }
     }
-    UpdateReport { version, superseded_by: None, servers }
+    WeightUpdateReport { version, superseded_by: None, servers }
 }
 
 /// Says what becomes of servers that need not or cannot be updated, and plans the rest.
-fn plan(inner: &Inner, update: &Update) -> (Vec<ServerReport>, Option<Roll>) {
+fn plan(
+    inner: &ModelsInner,
+    update: &WeightUpdate,
+) -> (Vec<ServerUpdateReport>, Option<RollingPlan>) {
     inner.with(|table| {
         let Some(model) = table.board.trained() else { return (Vec::new(), None) };
         let (mut reports, mut wanted) = (Vec::new(), Vec::new());
         for (id, seat) in table.board.seats(model) {
             let Some(handle) = table.handles.get(&id) else { continue };
-            let outcome = if seat.duty == Duty::Open && seat.version == Some(update.version) {
-                Some(Outcome::HadIt)
+            let outcome = if seat.duty == ServerDuty::Open && seat.version == Some(update.version) {
+                Some(ServerUpdateOutcome::AlreadyCurrent)
             } else if let Some(why) = control::cannot_update(handle.server.spec.engine) {
-                Some(Outcome::Skipped(why.to_owned()))
-            } else if seat.health != Health::Well || seat.duty == Duty::Leaving {
-                Some(Outcome::Skipped(format!("it is {}", State::of(seat))))
+                Some(ServerUpdateOutcome::Skipped(why.to_owned()))
+            } else if seat.health != Health::Healthy || seat.duty == ServerDuty::Leaving {
+                Some(ServerUpdateOutcome::Skipped(format!("it is {}", ServerState::of(seat))))
             } else {
                 None
             };
@@ -71,16 +76,16 @@ fn plan(inner: &Inner, update: &Update) -> (Vec<ServerReport>, Option<Roll>) {
             }
         }
         let (at_once, floor) = match update.weights {
-            Weights::Path(_) => (inner.options.updates_at_once, inner.options.min_running),
-            Weights::Group(_) => (u32::MAX, 0),
+            WeightSource::Path(_) => (inner.options.updates_at_once, inner.options.min_running),
+            WeightSource::Group(_) => (u32::MAX, 0),
         };
-        let roll = Roll::new(&table.board, model, wanted, at_once as usize, floor as usize);
+        let roll = RollingPlan::new(&table.board, model, wanted, at_once as usize, floor as usize);
         (reports, Some(roll))
     })
 }
 
-fn untouched(handle: &Handle, outcome: Outcome) -> ServerReport {
-    ServerReport {
+fn untouched(handle: &ServerHandle, outcome: ServerUpdateOutcome) -> ServerUpdateReport {
+    ServerUpdateReport {
         id: handle.server.id,
         url: handle.server.spec.url.clone(),
         outcome,
@@ -90,9 +95,14 @@ fn untouched(handle: &Handle, outcome: Outcome) -> ServerReport {
     }
 }
 
-async fn carry_out(inner: &Arc<Inner>, update: &Update, mut roll: Roll) -> Vec<ServerReport> {
+async fn carry_out(
+    inner: &Arc<ModelsInner>,
+    update: &WeightUpdate,
+    mut roll: RollingPlan,
+) -> Vec<ServerUpdateReport> {
     let mut reports = Vec::new();
-    let mut under_way: FuturesUnordered<BoxFuture<'_, ServerReport>> = FuturesUnordered::new();
+    let mut under_way: FuturesUnordered<BoxFuture<'_, ServerUpdateReport>> =
+        FuturesUnordered::new();
     let mut begun = 0;
     // Nobody is under way and nobody may begin: so long it may take until a server is back.
     let mut stuck: Option<Instant> = None;
@@ -102,8 +112,8 @@ async fn carry_out(inner: &Arc<Inner>, update: &Update, mut roll: Roll) -> Vec<S
         changed.as_mut().enable();
         let step = inner.with(|table| roll.next(&mut table.board));
         match step {
-            Step::Done => return reports,
-            Step::Begin(id) => {
+            RollingStep::Done => return reports,
+            RollingStep::Begin(id) => {
                 stuck = None;
                 let handle = inner.with(|table| table.handles.get(&id).cloned());
                 if let Some(handle) = handle {
@@ -116,7 +126,7 @@ async fn carry_out(inner: &Arc<Inner>, update: &Update, mut roll: Roll) -> Vec<S
                     roll.done(id);
                 }
             }
-            Step::Wait => {
+            RollingStep::Wait => {
                 if roll.is_busy() {
                     stuck = None;
                 } else {
@@ -140,19 +150,19 @@ async fn carry_out(inner: &Arc<Inner>, update: &Update, mut roll: Roll) -> Vec<S
 }
 
 /// Says why a server's turn never came.
-fn left_out(inner: &Inner, id: ServerId) -> Option<ServerReport> {
+fn left_out(inner: &ModelsInner, id: ServerId) -> Option<ServerUpdateReport> {
     inner.with(|table| {
         let (handle, seat) = (table.handles.get(&id)?, table.board.seat(id)?);
-        let why = match State::of(seat) {
-            State::Running => "too few other servers could be used meanwhile".to_owned(),
+        let why = match ServerState::of(seat) {
+            ServerState::Running => "too few other servers could be used meanwhile".to_owned(),
             state => format!("it is {state}"),
         };
-        Some(untouched(handle, Outcome::Skipped(why)))
+        Some(untouched(handle, ServerUpdateOutcome::Skipped(why)))
     })
 }
 
 /// Updates servers that came late, or back, to the weights that the others have.
-pub(super) fn catch_up(inner: &Arc<Inner>, handle: &Handle) {
+pub(super) fn catch_up(inner: &Arc<ModelsInner>, handle: &ServerHandle) {
     let id = handle.server.id;
     let latest = inner.with(|table| {
         let seat = table.board.seat(id)?;

@@ -9,7 +9,7 @@ type Key = (u32, u64);
 
 /// Remembers where sessions were.
 #[derive(Debug)]
-pub(super) struct Sessions {
+pub(super) struct StickySessions {
     limit: usize,
     next_use: u64,
     places: HashMap<Key, (ServerId, u64)>,
@@ -19,7 +19,7 @@ pub(super) struct Sessions {
     forgotten: u64,
 }
 
-impl Sessions {
+impl StickySessions {
     /// Remembers at most `limit` sessions.
     pub(super) fn new(limit: usize) -> Self {
         let (places, by_use) = (HashMap::new(), BTreeMap::new());

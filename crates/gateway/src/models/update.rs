@@ -9,20 +9,20 @@ use super::ServerId;
 
 /// New weights for the trained model.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Update {
+pub struct WeightUpdate {
     /// Their version. A server that has this version already is left alone.
     pub version: u64,
     /// Where they are.
-    pub weights: Weights,
+    pub weights: WeightSource,
     /// What happens to requests that are under way.
-    pub in_flight: InFlight,
+    pub in_flight: InFlightPolicy,
     /// How long one server may take to load them, once its requests are out of the way.
     pub timeout: Duration,
 }
 
 /// Where weights come from.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Weights {
+pub enum WeightSource {
     /// A directory that the servers can read.
     Path(PathBuf),
     /// The trainer sends them over a group that it and all servers are members of. All servers are
@@ -32,7 +32,7 @@ pub enum Weights {
 
 /// What happens to requests that are under way at a server that is to be updated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum InFlight {
+pub enum InFlightPolicy {
     /// They are finished first.
     Drain {
         /// How long they may take.
@@ -48,24 +48,24 @@ pub enum InFlight {
 
 /// What came of an update.
 #[derive(Clone, Debug, PartialEq)]
-pub struct UpdateReport {
+pub struct WeightUpdateReport {
     /// The version.
     pub version: u64,
     /// The newer version that made this one useless before it began.
     pub superseded_by: Option<u64>,
     /// What became of each server of the trained model.
-    pub servers: Vec<ServerReport>,
+    pub servers: Vec<ServerUpdateReport>,
 }
 
 /// What became of one server.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ServerReport {
+pub struct ServerUpdateReport {
     /// Its name here.
     pub id: ServerId,
     /// Its root.
     pub url: String,
     /// How it ended.
-    pub outcome: Outcome,
+    pub outcome: ServerUpdateOutcome,
     /// How long it was not used.
     pub took: Duration,
     /// Requests that were under way when its turn came.
@@ -76,23 +76,25 @@ pub struct ServerReport {
 
 /// How the update of a server ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum ServerUpdateOutcome {
     /// It has the new weights, and says so.
     Updated,
     /// It had them before.
-    HadIt,
+    AlreadyCurrent,
     /// It keeps the old weights, and says so; why.
-    PutBack(String),
+    RolledBack(String),
     /// Nobody knows which weights it has, and it is not used until an update succeeds; why.
     Broken(String),
     /// It was not touched; why.
     Skipped(String),
 }
 
-impl UpdateReport {
+impl WeightUpdateReport {
     /// Whether every server has the new weights.
     pub fn is_complete(&self) -> bool {
-        let has_it = |it: &ServerReport| matches!(it.outcome, Outcome::Updated | Outcome::HadIt);
+        let has_it = |it: &ServerUpdateReport| {
+            matches!(it.outcome, ServerUpdateOutcome::Updated | ServerUpdateOutcome::AlreadyCurrent)
+        };
         self.superseded_by.is_none() && self.servers.iter().all(has_it)
     }
 }

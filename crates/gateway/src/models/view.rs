@@ -6,9 +6,9 @@ use std::time::Duration;
 use rollway_base::ServerKind;
 
 use super::ServerId;
-use super::board::{Duty, Health, Seat};
+use super::board::{Health, ServerDuty, ServerSlot};
 
-pub use super::board::SeatCounts;
+pub use super::board::ServerCounts;
 
 /// A model and its servers.
 #[derive(Clone, Debug)]
@@ -35,7 +35,7 @@ pub struct ServerView {
     /// The name that it knows its model by, once it was heard of.
     pub server_model: Option<String>,
     /// What it does.
-    pub state: State,
+    pub state: ServerState,
     /// Requests under way.
     pub in_flight: u32,
     /// The version of its weights; none if nobody knows, as in an update.
@@ -45,12 +45,12 @@ pub struct ServerView {
     /// How long ago it was last heard of; none if never.
     pub last_seen: Option<Duration>,
     /// What happened at it, in numbers.
-    pub counts: SeatCounts,
+    pub counts: ServerCounts,
 }
 
 /// What a server does.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum ServerState {
     /// It has not been heard of yet; why it does not answer, if it was asked.
     Starting(Option<String>),
     /// It takes requests.
@@ -65,7 +65,7 @@ pub enum State {
     Broken(String),
 }
 
-impl State {
+impl ServerState {
     /// A word for it.
     pub const fn name(&self) -> &'static str {
         match self {
@@ -78,22 +78,22 @@ impl State {
         }
     }
 
-    pub(super) fn of(seat: &Seat) -> Self {
+    pub(super) fn of(seat: &ServerSlot) -> Self {
         match (&seat.duty, &seat.health) {
-            (Duty::Broken(why), _) => Self::Broken(why.clone()),
-            (Duty::Updating, _) => Self::Updating,
-            (Duty::Draining | Duty::Leaving, _) => Self::Draining,
-            (Duty::Open, Health::Unheard(why)) => Self::Starting(why.clone()),
-            (Duty::Open, Health::Ill(why)) => Self::Unhealthy(why.clone()),
-            (Duty::Open, Health::Well) if seat.is_doubtful => {
+            (ServerDuty::Broken(why), _) => Self::Broken(why.clone()),
+            (ServerDuty::Updating, _) => Self::Updating,
+            (ServerDuty::Draining | ServerDuty::Leaving, _) => Self::Draining,
+            (ServerDuty::Open, Health::Unknown(why)) => Self::Starting(why.clone()),
+            (ServerDuty::Open, Health::Unhealthy(why)) => Self::Unhealthy(why.clone()),
+            (ServerDuty::Open, Health::Healthy) if seat.is_doubtful => {
                 Self::Unhealthy("a request could not reach it; it is being asked".to_owned())
             }
-            (Duty::Open, Health::Well) => Self::Running,
+            (ServerDuty::Open, Health::Healthy) => Self::Running,
         }
     }
 }
 
-impl fmt::Display for State {
+impl fmt::Display for ServerState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Starting(Some(why)) | Self::Unhealthy(why) | Self::Broken(why) => {

@@ -4,18 +4,18 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::control::{self, Called, ControlError, Wrong};
-use super::{Handle, Inner};
+use super::control::{self, ControlError, FailureExtent, ServedName};
+use super::{ModelsInner, ServerHandle};
 
 /// What a server says of itself.
 #[derive(Debug)]
-pub(super) struct Said {
-    pub(super) model: Called,
+pub(super) struct HealthReply {
+    pub(super) model: ServedName,
     pub(super) version: Option<u64>,
 }
 
 /// Watches a server until it is removed, or nobody uses the models any more.
-pub(super) async fn watch(inner: Weak<Inner>, handle: Arc<Handle>) {
+pub(super) async fn watch(inner: Weak<ModelsInner>, handle: Arc<ServerHandle>) {
     loop {
         let Some(models) = inner.upgrade() else { return };
         let interval = models.options.health_interval;
@@ -32,7 +32,7 @@ pub(super) async fn watch(inner: Weak<Inner>, handle: Arc<Handle>) {
     }
 }
 
-async fn check(models: &Arc<Inner>, handle: &Handle) {
+async fn check(models: &Arc<ModelsInner>, handle: &ServerHandle) {
     let timeout = models.options.health_timeout;
     let id = handle.server.id;
     let said_before = handle.said.load(Ordering::Acquire);
@@ -44,12 +44,12 @@ async fn check(models: &Arc<Inner>, handle: &Handle) {
     };
     match asked.await {
         Ok(said) => models.passed(handle, said, said_before),
-        Err(error) => models.failed(handle, &error.message, error.kind == Wrong::Gone),
+        Err(error) => models.failed(handle, &error.message, error.kind == FailureExtent::Gone),
     }
 }
 
-async fn identify(handle: &Handle, timeout: Duration) -> Result<Said, ControlError> {
+async fn identify(handle: &ServerHandle, timeout: Duration) -> Result<HealthReply, ControlError> {
     let model = control::model_name(&handle.server, timeout).await?;
     let version = control::version(&handle.server, timeout).await?;
-    Ok(Said { model, version })
+    Ok(HealthReply { model, version })
 }

@@ -8,8 +8,8 @@ use std::mem;
 
 use rollway_model_api::replay::SavedResponse;
 
-use super::store::Said;
-use super::{Attempted, RecordError};
+use super::store::TurnContent;
+use super::{RecordError, RetryHeaders};
 
 /// What identifies the words of a call.
 pub(super) type Fingerprint = [u8; 32];
@@ -18,15 +18,15 @@ pub(super) type Fingerprint = [u8; 32];
 pub(super) const CALL_BYTES: usize = 256;
 
 /// What calls of the same words take in the books.
-const ALIKE_BYTES: usize = size_of::<(Fingerprint, Alike)>();
+const ALIKE_BYTES: usize = size_of::<(Fingerprint, DuplicateGroup)>();
 
 /// The calls of a run.
 #[derive(Debug, Default)]
-pub(super) struct Calls {
+pub(super) struct CallLog {
     next: u64,
-    calls: HashMap<u64, Known>,
+    calls: HashMap<u64, LoggedCall>,
     keys: HashMap<String, u64>,
-    alike: HashMap<Fingerprint, Alike>,
+    alike: HashMap<Fingerprint, DuplicateGroup>,
     kept: HashMap<u64, SavedResponse>,
     /// The numbers of the answers that are kept, the oldest first.
     order: VecDeque<u64>,
@@ -35,7 +35,7 @@ pub(super) struct Calls {
 
 /// Calls with the same words and without an idempotency key.
 #[derive(Debug, Default)]
-struct Alike {
+struct DuplicateGroup {
     /// Those that are known, in order.
     numbers: Vec<u64>,
     /// Those that were not answered, and whose retries have not come.
@@ -46,11 +46,11 @@ struct Alike {
 
 /// A call that is known.
 #[derive(Debug)]
-struct Known {
+struct LoggedCall {
     fingerprint: Fingerprint,
     key: Option<String>,
-    said: Said,
-    state: State,
+    said: TurnContent,
+    state: CallState,
     /// How often its answer is on its way to a client.
     on_way: u32,
     /// Calls that do not count once this one is recorded.
@@ -62,7 +62,7 @@ struct Known {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum CallState {
     UnderWay,
     Aborted,
     /// Answered; nobody knows yet whether the client got it.
@@ -72,7 +72,7 @@ enum State {
     Undelivered,
 }
 
-impl State {
+impl CallState {
     fn is_complete(self) -> bool {
         matches!(self, Self::OnItsWay | Self::Delivered | Self::Undelivered)
     }
@@ -84,12 +84,12 @@ impl State {
 
 /// What a call turned out to be.
 #[derive(Debug)]
-pub(super) enum Asked {
+pub(super) enum CallMatch {
     New(u64),
     Again(u64, SavedResponse),
 }
 
-impl Calls {
+impl CallLog {
     /// Finds out what a call is.
     ///
     /// With an idempotency key it is the call with that key, or new. If that one is under way it
@@ -117,9 +117,9 @@ impl Calls {
     pub(super) fn begin(
         &mut self,
         fingerprint: Fingerprint,
-        attempted: &Attempted,
-        said: Said,
-    ) -> Result<Asked, RecordError> {
+        attempted: &RetryHeaders,
+        said: TurnContent,
+    ) -> Result<CallMatch, RecordError> {
         let mut claims = false;
         let earlier = match &attempted.idempotency_key {
             Some(key) => match self.keys.get(key).copied() {
@@ -127,7 +127,7 @@ impl Calls {
                     Some(known) if known.fingerprint != fingerprint => {
                         return Err(RecordError::KeyReused(key.clone()));
                     }
-                    Some(known) if known.state == State::UnderWay && !attempted.is_retry => {
+                    Some(known) if known.state == CallState::UnderWay && !attempted.is_retry => {
                         return Err(RecordError::UnderWay);
                     }
                     Some(_) | None => Some(number),
@@ -145,9 +145,9 @@ impl Calls {
             && known.state.is_complete()
             && let Some(kept) = self.kept.get(&number)
         {
-            known.state = State::OnItsWay;
+            known.state = CallState::OnItsWay;
             known.on_way += 1;
-            return Ok(Asked::Again(number, kept.clone()));
+            return Ok(CallMatch::Again(number, kept.clone()));
         }
         let number = self.next;
         self.next += 1;
@@ -159,18 +159,18 @@ impl Calls {
             None => {
                 let alike = self.alike.entry(fingerprint).or_insert_with(|| {
                     self.bytes += ALIKE_BYTES;
-                    Alike::default()
+                    DuplicateGroup::default()
                 });
                 alike.numbers.push(number);
                 alike.claims.extend(claims.then_some(number));
             }
         }
         self.bytes += CALL_BYTES + 2 * key.as_ref().map_or(0, String::len);
-        let known = Known {
+        let known = LoggedCall {
             fingerprint,
             key,
             said,
-            state: State::UnderWay,
+            state: CallState::UnderWay,
             on_way: 0,
             replaces: earlier.into_iter().collect(),
             replaced_by: None,
@@ -180,7 +180,7 @@ impl Calls {
         if let Some(earlier) = earlier {
             self.give_place(earlier, Some(number));
         }
-        Ok(Asked::New(number))
+        Ok(CallMatch::New(number))
     }
 
     /// Says which call takes the place of one; it also waits for what that one has waited for.
@@ -200,18 +200,18 @@ impl Calls {
     /// Finds the call that is asked again, among those of the same words.
     fn earlier(&mut self, fingerprint: Fingerprint, is_retry: bool) -> Earlier {
         let Some(alike) = self.alike.get_mut(&fingerprint) else { return Earlier::default() };
-        let states: Vec<(u64, State)> = alike
+        let states: Vec<(u64, CallState)> = alike
             .numbers
             .iter()
             .filter_map(|number| Some((*number, self.calls.get(number)?)))
             .filter(|(_, known)| known.replaced_by.is_none())
             .map(|(number, known)| (number, known.state))
             .collect();
-        let latest = |wanted: State| {
+        let latest = |wanted: CallState| {
             let mut latest = states.iter().rev();
             latest.find(|(_, state)| *state == wanted).map(|(number, _)| *number)
         };
-        let lost = latest(State::Undelivered).or_else(|| latest(State::Aborted));
+        let lost = latest(CallState::Undelivered).or_else(|| latest(CallState::Aborted));
         if lost.is_some() || !is_retry {
             // If it was not the same client after all, the retry of that one is still to come.
             alike.unanswered += u32::from(lost.is_some() && !is_retry);
@@ -224,17 +224,17 @@ impl Calls {
         match states[..] {
             [] => Earlier::default(),
             [(only, _)] => Earlier { number: Some(only), claims: false },
-            _ if states.iter().all(|(_, state)| *state == State::Delivered) => {
-                Earlier { number: latest(State::Delivered), claims: false }
+            _ if states.iter().all(|(_, state)| *state == CallState::Delivered) => {
+                Earlier { number: latest(CallState::Delivered), claims: false }
             }
             _ => Earlier { number: None, claims: true },
         }
     }
 
     /// Returns what a call that is under way has said; none if there is no such call.
-    pub(super) fn said(&self, number: u64) -> Option<Said> {
+    pub(super) fn said(&self, number: u64) -> Option<TurnContent> {
         let known = self.calls.get(&number)?;
-        (known.state == State::UnderWay).then_some(known.said)
+        (known.state == CallState::UnderWay).then_some(known.said)
     }
 
     /// Whether a newer call has taken the place of one.
@@ -252,7 +252,7 @@ impl Calls {
         let Some(known) = self.calls.get_mut(&number) else { return Vec::new() };
         self.bytes += size_of_val(&*turns);
         known.turns = turns;
-        known.state = if is_aborted { State::Aborted } else { State::OnItsWay };
+        known.state = if is_aborted { CallState::Aborted } else { CallState::OnItsWay };
         known.on_way = u32::from(!is_aborted);
         let mut gone = self.clear(number);
         if is_aborted {
@@ -264,7 +264,7 @@ impl Calls {
     /// Forgets what a recorded call replaces, except what is under way. Returns the turns of each.
     fn clear(&mut self, number: u64) -> Vec<Vec<usize>> {
         let Some(known) = self.calls.get_mut(&number) else { return Vec::new() };
-        if known.state == State::UnderWay {
+        if known.state == CallState::UnderWay {
             return Vec::new();
         }
         let mut gone = Vec::new();
@@ -272,7 +272,7 @@ impl Calls {
         while let Some(older) = replaced.pop() {
             let Some(known) = self.calls.get_mut(&older) else { continue };
             replaced.append(&mut known.replaces);
-            if known.state != State::UnderWay {
+            if known.state != CallState::UnderWay {
                 gone.extend(self.forget(older).map(|known| known.turns));
             }
         }
@@ -322,9 +322,9 @@ impl Calls {
         // It may be on its way several times: once is enough.
         known.on_way = known.on_way.saturating_sub(1);
         if is_delivered {
-            known.state = State::Delivered;
-        } else if known.state != State::Delivered && known.on_way == 0 {
-            known.state = State::Undelivered;
+            known.state = CallState::Delivered;
+        } else if known.state != CallState::Delivered && known.on_way == 0 {
+            known.state = CallState::Undelivered;
         }
         self.settle(number)
     }
@@ -354,7 +354,7 @@ impl Calls {
 
     /// A call is gone that nothing replaces. A retry that comes is one of what it was a retry of:
     /// of several the best, which stands for all; or of itself.
-    fn resume(&mut self, number: u64, known: &Known) -> Vec<Vec<usize>> {
+    fn resume(&mut self, number: u64, known: &LoggedCall) -> Vec<Vec<usize>> {
         let worth = |number: &u64| Some((self.calls.get(number)?.state.is_complete(), *number));
         if let Some((_, best)) = known.replaces.iter().filter_map(worth).max() {
             self.give_place(best, None);
@@ -380,7 +380,7 @@ impl Calls {
         let mut gone = Vec::new();
         if known.key.is_none()
             && known.replaced_by.is_none()
-            && matches!(known.state, State::Aborted | State::Undelivered)
+            && matches!(known.state, CallState::Aborted | CallState::Undelivered)
             && let Some(alike) = self.alike.get_mut(&fingerprint)
             && let Some(position) = alike.claims.iter().position(|&claim| claim > number)
             && let Some(newer) = alike.claims.remove(position)
@@ -405,7 +405,7 @@ impl Calls {
         });
     }
 
-    fn forget(&mut self, number: u64) -> Option<Known> {
+    fn forget(&mut self, number: u64) -> Option<LoggedCall> {
         let known = self.calls.remove(&number)?;
         self.bytes -= CALL_BYTES + size_of_val(&*known.turns);
         if let Some(kept) = self.kept.remove(&number) {

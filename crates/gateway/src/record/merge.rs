@@ -5,19 +5,20 @@ use std::collections::BTreeMap;
 use std::iter::repeat_n;
 
 use rollway_experience::{
-    Array, Eid, Experience, FieldError, Fields, Json, ModelVersions, TruncateStatus, VersionRun,
+    Array, Eid, Experience, ExperienceFields, FieldError, Json, ModelVersions, TruncateStatus,
+    VersionRun,
 };
 use rollway_model_api::ResponseChoice;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use super::plan::{Plan, PlanCounts};
-use super::store::{Origin, Store, Stored, value};
+use super::plan::{MergePlan, PlanCounts};
+use super::store::{StoredTurn, TurnOrigin, TurnTable, value};
 use super::{RecordError, Turn};
 
 /// What turns make.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Merged {
+pub struct MergedTurns {
     /// The experiences, in the order of their first turns, without rewards.
     pub experiences: Vec<Experience>,
     /// Turns that continue an earlier one.
@@ -34,13 +35,15 @@ pub struct Merged {
 /// with all tokens of an experience so far continues it; any other begins one of its own.
 ///
 /// Turns whose parts do not fit together are refused.
-pub fn merge<T: Borrow<Turn>>(turns: impl IntoIterator<Item = T>) -> Result<Merged, RecordError> {
-    let mut store = Store::default();
+pub fn merge<T: Borrow<Turn>>(
+    turns: impl IntoIterator<Item = T>,
+) -> Result<MergedTurns, RecordError> {
+    let mut store = TurnTable::default();
     for turn in turns {
         let turn: &Turn = turn.borrow();
         let said = store.said(turn.messages.as_ref(), turn.tools.as_ref())?;
         let (id, aborted) = (turn.id.clone(), turn.aborted);
-        let origin = Origin { id, model: &turn.model, aborted };
+        let origin = TurnOrigin { id, model: &turn.model, aborted };
         let choice = ResponseChoice {
             tokens: Some(turn.tokens.clone()),
             logprobs: turn.told_logprobs().map(<[f32]>::to_vec),
@@ -50,16 +53,19 @@ pub fn merge<T: Borrow<Turn>>(turns: impl IntoIterator<Item = T>) -> Result<Merg
         };
         store.push(origin, said, &turn.prompt, choice)?;
     }
-    let plan = Plan::of(&store, 0);
+    let plan = MergePlan::of(&store, 0);
     let PlanCounts { continued, drift, branches, empty } = plan.counts;
-    Ok(Merged { experiences: experiences(&store, &plan)?, continued, drift, branches, empty })
+    Ok(MergedTurns { experiences: experiences(&store, &plan)?, continued, drift, branches, empty })
 }
 
 /// Makes experiences of turns as planned.
-pub(super) fn experiences(store: &Store, plan: &Plan) -> Result<Vec<Experience>, RecordError> {
+pub(super) fn experiences(
+    store: &TurnTable,
+    plan: &MergePlan,
+) -> Result<Vec<Experience>, RecordError> {
     let mut experiences = Vec::with_capacity(plan.threads.len());
     for (step, numbers) in (0..).zip(&plan.threads) {
-        let turns: Vec<&Stored> = numbers.iter().filter_map(|&turn| store.get(turn)).collect();
+        let turns: Vec<&StoredTurn> = numbers.iter().filter_map(|&turn| store.get(turn)).collect();
         let made = experience(store, step, &turns)
             .map_err(|error| RecordError::Misread(error.to_string()))?;
         experiences.extend(made);
@@ -68,15 +74,15 @@ pub(super) fn experiences(store: &Store, plan: &Plan) -> Result<Vec<Experience>,
 }
 
 fn experience(
-    store: &Store,
+    store: &TurnTable,
     step: u64,
-    turns: &[&Stored],
+    turns: &[&StoredTurn],
 ) -> Result<Option<Experience>, FieldError> {
     let [first, ..] = turns else { return Ok(None) };
     let [.., last] = turns else { return Ok(None) };
     let reply = value(&last.reply);
     let truncated = last.aborted || last.finish_reason.as_deref() == Some("length");
-    let mut fields = Fields {
+    let mut fields = ExperienceFields {
         eid: Eid { step, suffix: suffix(&first.id), ..Eid::default() },
         tokens: store.tokens.read(&last.sequence).into(),
         prompt_length: first.prompt,
@@ -87,7 +93,7 @@ fn experience(
         info: Json::from_value(&info(turns, last)).map_err(|problem| problem.at("info"))?,
         metrics: BTreeMap::from([("turns".to_owned(), turns.len() as f64)]),
         response_text: text(&reply),
-        ..Fields::default()
+        ..ExperienceFields::default()
     };
     if let Some(node) = last.said.messages {
         let path = store.texts.path(node);
@@ -104,7 +110,7 @@ fn experience(
 
 /// Goes through the response of an experience: for every turn the number of tokens before its
 /// response, which others said, and the turn.
-fn parts<'a>(turns: &'a [&'a Stored]) -> impl Iterator<Item = (usize, &'a Stored)> {
+fn parts<'a>(turns: &'a [&'a StoredTurn]) -> impl Iterator<Item = (usize, &'a StoredTurn)> {
     let mut end = turns.first().map_or(0, |first| first.prompt);
     turns.iter().map(move |turn| {
         let context = turn.prompt - end;
@@ -113,15 +119,15 @@ fn parts<'a>(turns: &'a [&'a Stored]) -> impl Iterator<Item = (usize, &'a Stored
     })
 }
 
-fn mask(turns: &[&Stored]) -> Array<bool> {
-    let bits = |(context, turn): (usize, &Stored)| {
+fn mask(turns: &[&StoredTurn]) -> Array<bool> {
+    let bits = |(context, turn): (usize, &StoredTurn)| {
         repeat_n(false, context).chain(repeat_n(true, turn.response()))
     };
     parts(turns).flat_map(bits).collect()
 }
 
 /// The log-probabilities; none if there is a turn without them.
-fn logprobs(turns: &[&Stored]) -> Option<Array<f32>> {
+fn logprobs(turns: &[&StoredTurn]) -> Option<Array<f32>> {
     let mut all = Vec::new();
     for (context, turn) in parts(turns) {
         all.extend(repeat_n(0.0, context));
@@ -130,7 +136,7 @@ fn logprobs(turns: &[&Stored]) -> Option<Array<f32>> {
     Some(all.into())
 }
 
-fn versions(turns: &[&Stored]) -> Result<ModelVersions, rollway_experience::Problem> {
+fn versions(turns: &[&StoredTurn]) -> Result<ModelVersions, rollway_experience::FieldProblem> {
     let mut versions = ModelVersions::default();
     for (context, turn) in parts(turns) {
         if context > 0 {
@@ -144,7 +150,7 @@ fn versions(turns: &[&Stored]) -> Result<ModelVersions, rollway_experience::Prob
     Ok(versions)
 }
 
-fn info(turns: &[&Stored], last: &Stored) -> Value {
+fn info(turns: &[&StoredTurn], last: &StoredTurn) -> Value {
     let ids: Vec<&str> = turns.iter().map(|turn| turn.id.as_str()).collect();
     let mut info = Map::new();
     info.insert("model".to_owned(), json!(last.model));

@@ -8,16 +8,16 @@
 use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
 
-use super::store::{Store, Stored};
+use super::store::{StoredTurn, TurnTable};
 use super::tokens::{BLOCK, Unfolded};
-use super::trie::Node;
+use super::trie::TrieNode;
 
 /// Which turns make which experience.
 #[derive(Debug, Default)]
-pub(super) struct Plan {
-    places: HashMap<Node, Marks>,
+pub(super) struct MergePlan {
+    places: HashMap<TrieNode, Boundaries>,
     /// Where the messages of the turns lead to.
-    said: HashSet<Node>,
+    said: HashSet<TrieNode>,
     /// The numbers of the turns of every experience. Each prompt begins with all tokens of the turn
     /// before it.
     pub(super) threads: Vec<Vec<usize>>,
@@ -38,7 +38,7 @@ pub(super) const MARKS_BYTES: usize = 2 * (BLOCK * size_of::<i32>() + size_of::<
 
 /// How a turn stands to those before it.
 #[derive(Debug, PartialEq, Eq)]
-enum Place {
+enum TurnRelation {
     /// It continues a thread.
     Continues(usize),
     /// It begins like an earlier one but not with all of its tokens.
@@ -51,7 +51,7 @@ enum Place {
 
 /// The marks after one block and before the next.
 #[derive(Debug, Default)]
-struct Marks {
+struct Boundaries {
     /// Bit `n` is set if there is a mark after `n` tokens.
     lengths: u64,
     /// By the tokens since the block.
@@ -68,12 +68,12 @@ struct Mark {
     /// Threads that end here so far, with their models; the first is continued first.
     open: Vec<(usize, String)>,
     /// Where the messages of the turns that end here lead to.
-    said: HashSet<Node>,
+    said: HashSet<TrieNode>,
 }
 
-impl Plan {
+impl MergePlan {
     /// Finds out which of the turns from one on make which experience.
-    pub(super) fn of(store: &Store, since: usize) -> Self {
+    pub(super) fn of(store: &TurnTable, since: usize) -> Self {
         let mut plan = Self::default();
         for number in since..store.len() {
             plan.add(store, number);
@@ -82,7 +82,7 @@ impl Plan {
     }
 
     /// Adds a turn that came after all others.
-    pub(super) fn add(&mut self, store: &Store, number: usize) {
+    pub(super) fn add(&mut self, store: &TurnTable, number: usize) {
         let Some(turn) = store.get(number) else { return };
         if turn.response() == 0 {
             self.counts.empty += 1;
@@ -90,14 +90,14 @@ impl Plan {
         }
         let unfolded = store.tokens.unfold(&turn.sequence);
         let thread = match self.place(store, turn, &unfolded) {
-            Place::Continues(thread) => {
+            TurnRelation::Continues(thread) => {
                 self.counts.continued += 1;
                 self.threads[thread].push(number);
                 thread
             }
-            place @ (Place::Drifts | Place::Branches | Place::Begins) => {
-                self.counts.drift += u64::from(place == Place::Drifts);
-                self.counts.branches += u64::from(place == Place::Branches);
+            place @ (TurnRelation::Drifts | TurnRelation::Branches | TurnRelation::Begins) => {
+                self.counts.drift += u64::from(place == TurnRelation::Drifts);
+                self.counts.branches += u64::from(place == TurnRelation::Branches);
                 self.threads.push(vec![number]);
                 self.threads.len() - 1
             }
@@ -105,7 +105,12 @@ impl Plan {
         self.mark(turn, &unfolded, thread);
     }
 
-    fn place(&mut self, store: &Store, turn: &Stored, unfolded: &Unfolded<'_>) -> Place {
+    fn place(
+        &mut self,
+        store: &TurnTable,
+        turn: &StoredTurn,
+        unfolded: &Unfolded<'_>,
+    ) -> TurnRelation {
         let mut entered = false;
         let mut end = None;
         self.walk(turn, unfolded, |length, mark| {
@@ -117,18 +122,18 @@ impl Plan {
             ControlFlow::Continue(())
         });
         if let Some(thread) = end.and_then(|length| self.take(unfolded, length, &turn.model)) {
-            return Place::Continues(thread);
+            return TurnRelation::Continues(thread);
         }
         if entered || self.drifts_in_words(store, turn, unfolded) {
-            return Place::Drifts;
+            return TurnRelation::Drifts;
         }
-        if end.is_some() { Place::Branches } else { Place::Begins }
+        if end.is_some() { TurnRelation::Branches } else { TurnRelation::Begins }
     }
 
     /// Visits the marks that a prompt goes through, the last one first.
     fn walk(
         &self,
-        turn: &Stored,
+        turn: &StoredTurn,
         unfolded: &Unfolded<'_>,
         mut visit: impl FnMut(usize, &Mark) -> ControlFlow<()>,
     ) {
@@ -157,7 +162,12 @@ impl Plan {
 
     /// Whether the messages continue those of an earlier turn although the tokens do not. Of
     /// several such turns the one with the most messages counts.
-    fn drifts_in_words(&self, store: &Store, turn: &Stored, unfolded: &Unfolded<'_>) -> bool {
+    fn drifts_in_words(
+        &self,
+        store: &TurnTable,
+        turn: &StoredTurn,
+        unfolded: &Unfolded<'_>,
+    ) -> bool {
         let Some(mut next) = turn.said.messages else { return false };
         let answered = loop {
             let Some(node) = store.texts.parent(next) else { return false };
@@ -175,7 +185,7 @@ impl Plan {
     }
 
     /// Marks where a turn is entered and where it ends.
-    fn mark(&mut self, turn: &Stored, unfolded: &Unfolded<'_>, thread: usize) {
+    fn mark(&mut self, turn: &StoredTurn, unfolded: &Unfolded<'_>, thread: usize) {
         self.at(unfolded, turn.prompt + 1);
         let end = self.at(unfolded, turn.sequence.len());
         end.is_end = true;

@@ -6,34 +6,34 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::plan::MARKS_BYTES;
-use super::tokens::{Sequence, Tokens};
-use super::trie::{Node, ROOT, Trie};
+use super::tokens::{Sequence, TokenBlocks};
+use super::trie::{ROOT, Trie, TrieNode};
 use super::{RecordError, Turn};
 
 /// What a turn takes beside its content.
-const TURN_BYTES: usize = size_of::<Option<Stored>>() + MARKS_BYTES;
+const TURN_BYTES: usize = size_of::<Option<StoredTurn>>() + MARKS_BYTES;
 
 /// Turns by their numbers, which are given in the order in which the turns come in.
 #[derive(Debug, Default)]
-pub(super) struct Store {
-    pub(super) tokens: Tokens,
+pub(super) struct TurnTable {
+    pub(super) tokens: TokenBlocks,
     pub(super) texts: Trie<str>,
-    turns: Vec<Option<Stored>>,
+    turns: Vec<Option<StoredTurn>>,
     bytes: usize,
 }
 
 /// What a call said beside its prompt's tokens.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Said {
+pub(super) struct TurnContent {
     /// Where its messages lead to.
-    pub(super) messages: Option<Node>,
+    pub(super) messages: Option<TrieNode>,
     /// Its tools, as one text.
-    pub(super) tools: Option<Node>,
+    pub(super) tools: Option<TrieNode>,
 }
 
 /// Which answer a turn is of.
 #[derive(Debug)]
-pub(super) struct Origin<'a> {
+pub(super) struct TurnOrigin<'a> {
     /// What the client knows the turn by.
     pub(super) id: String,
     /// The name of the model.
@@ -44,7 +44,7 @@ pub(super) struct Origin<'a> {
 
 /// A turn that is kept.
 #[derive(Debug)]
-pub(super) struct Stored {
+pub(super) struct StoredTurn {
     pub(super) id: String,
     pub(super) model: String,
     /// Prompt and response.
@@ -55,25 +55,25 @@ pub(super) struct Stored {
     pub(super) versions: rollway_experience::ModelVersions,
     pub(super) finish_reason: Option<String>,
     pub(super) aborted: bool,
-    pub(super) said: Said,
+    pub(super) said: TurnContent,
     /// A message or a text, as JSON.
     pub(super) reply: Box<str>,
 }
 
-impl Stored {
+impl StoredTurn {
     /// How many tokens the model said.
     pub(super) fn response(&self) -> usize {
         self.sequence.len() - self.prompt
     }
 }
 
-impl Store {
+impl TurnTable {
     /// Keeps what a call said.
     pub(super) fn said(
         &mut self,
         messages: Option<&Value>,
         tools: Option<&Value>,
-    ) -> Result<Said, RecordError> {
+    ) -> Result<TurnContent, RecordError> {
         let messages = match messages {
             None | Some(Value::Null) => None,
             Some(Value::Array(messages)) => Some(messages.iter().fold(ROOT, |node, message| {
@@ -84,21 +84,21 @@ impl Store {
         };
         let tools = tools.filter(|tools| !tools.is_null());
         let tools = tools.map(|tools| self.texts.step(ROOT, &tools.to_string()));
-        Ok(Said { messages, tools })
+        Ok(TurnContent { messages, tools })
     }
 
     /// Keeps a turn and returns its number.
     pub(super) fn push(
         &mut self,
-        origin: Origin<'_>,
-        said: Said,
+        origin: TurnOrigin<'_>,
+        said: TurnContent,
         prompt: &[i32],
         choice: ResponseChoice,
     ) -> Result<usize, RecordError> {
         let tokens = choice.tokens.unwrap_or_default();
         check(prompt, &tokens, choice.logprobs.as_deref(), choice.versions.tokens())?;
         let sequence = self.tokens.keep(&[prompt, &tokens].concat());
-        let stored = Stored {
+        let stored = StoredTurn {
             id: origin.id,
             model: origin.model.to_owned(),
             sequence,
@@ -123,7 +123,7 @@ impl Store {
     }
 
     /// Returns a turn, unless it was taken away.
-    pub(super) fn get(&self, number: usize) -> Option<&Stored> {
+    pub(super) fn get(&self, number: usize) -> Option<&StoredTurn> {
         self.turns.get(number)?.as_ref()
     }
 
@@ -163,15 +163,16 @@ impl Store {
     }
 
     /// Whether a text is a message of the model.
-    pub(super) fn is_assistant(&self, node: Node) -> bool {
+    pub(super) fn is_assistant(&self, node: TrieNode) -> bool {
         #[derive(Deserialize)]
-        struct Message<'a> {
+        struct StoredMessage<'a> {
             #[serde(borrow)]
             role: Option<&'a RawValue>,
         }
         let message = self.texts.piece(node).and_then(|text| serde_json::from_str(text).ok());
-        message
-            .is_some_and(|Message { role }| role.is_some_and(|role| role.get() == "\"assistant\""))
+        message.is_some_and(|StoredMessage { role }| {
+            role.is_some_and(|role| role.get() == "\"assistant\"")
+        })
     }
 }
 
@@ -204,7 +205,7 @@ fn check(
 }
 
 /// How many bytes a turn takes beside what it may share.
-fn bytes(turn: &Stored) -> usize {
+fn bytes(turn: &StoredTurn) -> usize {
     turn.id.len()
         + turn.model.len()
         + turn.sequence.bytes()

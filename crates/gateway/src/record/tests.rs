@@ -4,7 +4,7 @@ mod conversations;
 mod retries;
 
 use bytes::Bytes;
-use rollway_experience::{Experience, Kind, ModelVersions, TruncateStatus, VersionRun};
+use rollway_experience::{Experience, ExperienceKind, ModelVersions, TruncateStatus, VersionRun};
 use rollway_model_api::ResponseChoice;
 use rollway_model_api::replay::SavedResponse;
 use serde_json::{Value, json};
@@ -43,8 +43,8 @@ fn kept(text: &str) -> SavedResponse {
     SavedResponse { stream: false, parts: vec![Bytes::copy_from_slice(text.as_bytes())] }
 }
 
-fn retry() -> Attempted {
-    Attempted { is_retry: true, ..Attempted::default() }
+fn retry() -> RetryHeaders {
+    RetryHeaders { is_retry: true, ..RetryHeaders::default() }
 }
 
 /// Begins a call that must be new.
@@ -52,10 +52,10 @@ fn begin(
     recorder: &mut Recorder,
     words: u8,
     call: &ModelCall,
-    attempted: &Attempted,
+    attempted: &RetryHeaders,
 ) -> CallNumber {
     match recorder.begin_as([words; 32], call, attempted) {
-        Ok(Begun::New(number)) => number,
+        Ok(CallDecision::New(number)) => number,
         other => panic!("not new: {other:?}"),
     }
 }
@@ -63,7 +63,7 @@ fn begin(
 /// Makes a call that goes well.
 fn ask(recorder: &mut Recorder, call: &ModelCall, answer: ModelResponse) {
     let words = u8::try_from(recorder.turns()).unwrap();
-    let number = begin(recorder, words, call, &Attempted::default());
+    let number = begin(recorder, words, call, &RetryHeaders::default());
     recorder.answered(number, answer, kept("")).unwrap();
     recorder.delivered(number);
 }
@@ -76,7 +76,7 @@ fn actions(experience: &Experience) -> Vec<i32> {
 
 #[test]
 fn a_chat_becomes_one_experience_with_a_mask() {
-    let mut recorder = Recorder::new(Limits::default());
+    let mut recorder = Recorder::new(RecorderLimits::default());
     let user = |text: &str| json!({"role": "user", "content": text});
     let first = json!([user("hi")]);
     ask(&mut recorder, &chat(first), answer("a", &[1, 2], vec![choice(&[5, 6], "hello")]));
@@ -89,7 +89,7 @@ fn a_chat_becomes_one_experience_with_a_mask() {
 
     let experiences = recorder.experiences(0).unwrap();
     let [experience] = &experiences[..] else { panic!("{experiences:?}") };
-    assert_eq!(experience.kind(), Kind::MultiTurn);
+    assert_eq!(experience.kind(), ExperienceKind::MultiTurn);
     assert_eq!(experience.tokens.to_vec(), [1, 2, 5, 6, 7, 8, 9]);
     assert_eq!(experience.prompt_length, 2);
     let mask = experience.action_mask.as_ref().unwrap();
@@ -108,13 +108,13 @@ fn a_chat_becomes_one_experience_with_a_mask() {
     });
     assert_eq!(info, expected);
     assert_eq!(recorder.experiences(1).unwrap()[0].prompt_length, 6);
-    let counts = Counts { calls: 2, turns: 2, continued: 1, ..Counts::default() };
+    let counts = RecorderCounts { calls: 2, turns: 2, continued: 1, ..RecorderCounts::default() };
     assert_eq!(recorder.counts(), counts);
 }
 
 #[test]
 fn branches_and_drift_are_experiences_of_their_own() {
-    let mut recorder = Recorder::new(Limits::default());
+    let mut recorder = Recorder::new(RecorderLimits::default());
     let none = || chat(json!([]));
     let n = vec![choice(&[5, 6], "x"), choice(&[5, 7], "y")];
     ask(&mut recorder, &none(), answer("a", &[1, 2], n));
@@ -133,7 +133,7 @@ fn branches_and_drift_are_experiences_of_their_own() {
 
 #[test]
 fn messages_that_go_on_while_tokens_do_not_are_drift() {
-    let mut recorder = Recorder::new(Limits::default());
+    let mut recorder = Recorder::new(RecorderLimits::default());
     let user = json!({"role": "user", "content": "hi"});
     let first = chat(json!([user]));
     ask(&mut recorder, &first, answer("a", &[1, 2], vec![choice(&[5, 6, 7], "hello")]));
@@ -151,13 +151,13 @@ fn messages_that_go_on_while_tokens_do_not_are_drift() {
 
 #[test]
 fn what_takes_too_much_room_fails_for_good() {
-    let limits = Limits { max_bytes: 40_000, ..Limits::default() };
+    let limits = RecorderLimits { max_bytes: 40_000, ..RecorderLimits::default() };
     let mut recorder = Recorder::new(limits);
     let call = chat(json!([]));
     let mut prompt = vec![1; 10];
     let error = loop {
-        let number = match recorder.begin_as([0; 32], &call, &Attempted::default()) {
-            Ok(Begun::New(number)) => number,
+        let number = match recorder.begin_as([0; 32], &call, &RetryHeaders::default()) {
+            Ok(CallDecision::New(number)) => number,
             Ok(other) => panic!("{other:?}"),
             Err(error) => break error,
         };
@@ -172,10 +172,10 @@ fn what_takes_too_much_room_fails_for_good() {
     assert_eq!(error, RecordError::TooMuch { what: "bytes", limit: 40_000 });
     assert!(recorder.counts().dropped > 0, "kept answers go first");
     assert_eq!(recorder.experiences(0), Err(error.clone()));
-    assert_eq!(recorder.begin_as([1; 32], &call, &Attempted::default()), Err(error));
+    assert_eq!(recorder.begin_as([1; 32], &call, &RetryHeaders::default()), Err(error));
 
-    let mut recorder = Recorder::new(Limits { max_turns: 2, ..Limits::default() });
-    let number = begin(&mut recorder, 0, &call, &Attempted::default());
+    let mut recorder = Recorder::new(RecorderLimits { max_turns: 2, ..RecorderLimits::default() });
+    let number = begin(&mut recorder, 0, &call, &RetryHeaders::default());
     let three = answer("a", &[1], vec![choice(&[2], ""), choice(&[3], ""), choice(&[4], "")]);
     let error = recorder.answered(number, three, kept("")).unwrap_err();
     assert_eq!(error, RecordError::TooMuch { what: "turns", limit: 2 });
@@ -183,7 +183,7 @@ fn what_takes_too_much_room_fails_for_good() {
 
 #[test]
 fn long_chats_take_room_for_what_is_new() {
-    let mut recorder = Recorder::new(Limits { max_kept: 0, ..Limits::default() });
+    let mut recorder = Recorder::new(RecorderLimits { max_kept: 0, ..RecorderLimits::default() });
     let mut messages = Vec::new();
     let mut prompt = Vec::new();
     let mut sizes = vec![0];
@@ -208,24 +208,24 @@ fn long_chats_take_room_for_what_is_new() {
 #[test]
 fn what_cannot_be_trained_on_is_said() {
     let call = chat(json!([]));
-    let mut recorder = Recorder::new(Limits::default());
-    let number = begin(&mut recorder, 0, &call, &Attempted::default());
+    let mut recorder = Recorder::new(RecorderLimits::default());
+    let number = begin(&mut recorder, 0, &call, &RetryHeaders::default());
     let mut silent = answer("a", &[], vec![ResponseChoice::default()]);
     silent.prompt = None;
     recorder.answered(number, silent.clone(), kept("text")).unwrap();
     assert_eq!(recorder.experiences(0), Err(RecordError::NoTokens("m".to_owned())));
     // Calls still go through, and are still made once.
     let again = recorder.begin_as([0; 32], &call, &retry());
-    assert_eq!(again, Ok(Begun::Again(number, kept("text"))));
+    assert_eq!(again, Ok(CallDecision::Duplicate(number, kept("text"))));
     // One that was aborted before anything was told is no reason.
-    let mut recorder = Recorder::new(Limits::default());
-    let number = begin(&mut recorder, 0, &call, &Attempted::default());
+    let mut recorder = Recorder::new(RecorderLimits::default());
+    let number = begin(&mut recorder, 0, &call, &RetryHeaders::default());
     silent.end = ResponseEnd::Aborted;
     recorder.answered(number, silent, kept("")).unwrap();
     assert_eq!(recorder.experiences(0), Ok(Vec::new()));
     assert_eq!((recorder.counts().aborted, recorder.counts().untold), (1, 1));
     // What does not fit together fails the run.
-    let number = begin(&mut recorder, 0, &call, &Attempted::default());
+    let number = begin(&mut recorder, 0, &call, &RetryHeaders::default());
     let mut odd = choice(&[1, 2], "");
     odd.logprobs = Some(vec![0.0]);
     let error = recorder.answered(number, answer("a", &[1], vec![odd]), kept("")).unwrap_err();
@@ -235,19 +235,21 @@ fn what_cannot_be_trained_on_is_said() {
 
 #[test]
 fn the_words_of_a_call_tell_which_it_is() {
-    let mut recorder = Recorder::new(Limits::default());
+    let mut recorder = Recorder::new(RecorderLimits::default());
     let call = |text: &str| chat(json!([{"role": "user", "content": text}]));
-    let Ok(Begun::New(first)) = recorder.begin(&call("a"), &Attempted::default()) else { panic!() };
+    let Ok(CallDecision::New(first)) = recorder.begin(&call("a"), &RetryHeaders::default()) else {
+        panic!()
+    };
     recorder.answered(first, answer("a", &[1], vec![choice(&[2], "")]), kept("a")).unwrap();
     let other = recorder.begin(&call("b"), &retry());
-    assert!(matches!(other, Ok(Begun::New(_))), "{other:?}");
+    assert!(matches!(other, Ok(CallDecision::New(_))), "{other:?}");
     let again = recorder.begin(&call("a"), &retry());
-    assert_eq!(again, Ok(Begun::Again(first, kept("a"))));
+    assert_eq!(again, Ok(CallDecision::Duplicate(first, kept("a"))));
 }
 
 #[test]
 fn a_turn_without_tokens_is_counted_and_makes_nothing() {
-    let mut recorder = Recorder::new(Limits::default());
+    let mut recorder = Recorder::new(RecorderLimits::default());
     let call = chat(json!([]));
     ask(&mut recorder, &call, answer("a", &[1], vec![choice(&[], "")]));
     assert_eq!(recorder.experiences(0), Ok(Vec::new()));
@@ -256,7 +258,7 @@ fn a_turn_without_tokens_is_counted_and_makes_nothing() {
 
 #[test]
 fn log_probabilities_that_were_not_told_are_not_made_up() {
-    let mut recorder = Recorder::new(Limits::default());
+    let mut recorder = Recorder::new(RecorderLimits::default());
     let mut bare = choice(&[5], "");
     bare.logprobs = None;
     ask(&mut recorder, &chat(json!([])), answer("a", &[1], vec![bare]));

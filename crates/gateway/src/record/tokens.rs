@@ -1,20 +1,20 @@
 //! Sequences of tokens, in blocks that sequences with the same beginning share.
 
-use super::trie::{Node, ROOT, Trie};
+use super::trie::{ROOT, Trie, TrieNode};
 
 /// How many tokens a block has. What is shared is shared in whole blocks.
 pub(super) const BLOCK: usize = 64;
 
 /// All tokens of a run.
 #[derive(Debug, Default)]
-pub(super) struct Tokens {
+pub(super) struct TokenBlocks {
     blocks: Trie<[i32]>,
 }
 
 /// A sequence of tokens.
 #[derive(Debug)]
 pub(super) struct Sequence {
-    last: Node,
+    last: TrieNode,
     rest: Box<[i32]>,
     length: usize,
 }
@@ -31,7 +31,7 @@ impl Sequence {
     }
 }
 
-impl Tokens {
+impl TokenBlocks {
     /// Keeps a sequence.
     pub(super) fn keep(&mut self, tokens: &[i32]) -> Sequence {
         let blocks = tokens.chunks_exact(BLOCK);
@@ -64,14 +64,14 @@ impl Tokens {
 /// A sequence, and the places of its blocks.
 #[derive(Debug)]
 pub(super) struct Unfolded<'a> {
-    path: Vec<Node>,
-    tokens: &'a Tokens,
+    path: Vec<TrieNode>,
+    tokens: &'a TokenBlocks,
     rest: &'a [i32],
 }
 
 impl<'a> Unfolded<'a> {
     /// Where the first `blocks` blocks lead to.
-    pub(super) fn node(&self, blocks: usize) -> Node {
+    pub(super) fn node(&self, blocks: usize) -> TrieNode {
         blocks.checked_sub(1).and_then(|last| self.path.get(last)).copied().unwrap_or(ROOT)
     }
 
@@ -84,7 +84,7 @@ impl<'a> Unfolded<'a> {
     }
 
     /// Names the first `length` tokens: where their whole blocks lead to, and what follows.
-    pub(super) fn prefix(&self, length: usize) -> (Node, &'a [i32]) {
+    pub(super) fn prefix(&self, length: usize) -> (TrieNode, &'a [i32]) {
         let blocks = length / BLOCK;
         let after = self.after(blocks);
         (self.node(blocks), after.get(..length % BLOCK).unwrap_or(after))
@@ -105,7 +105,7 @@ mod tests {
             first in prop::collection::vec(0..3, 0..200),
             second in prop::collection::vec(0..3, 0..200),
         ) {
-            let mut tokens = Tokens::default();
+            let mut tokens = TokenBlocks::default();
             let whole: Vec<i32> = first.iter().chain(&second).copied().collect();
             let (a, b) = (tokens.keep(&first), tokens.keep(&whole));
             prop_assert_eq!(tokens.read(&a), &first[..]);

@@ -8,10 +8,10 @@ use std::hash::{BuildHasher, Hash, RandomState};
 
 /// A place in a tree: everything on the way to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Node(usize);
+pub(super) struct TrieNode(usize);
 
 /// Where every sequence begins.
-pub(super) const ROOT: Node = Node(0);
+pub(super) const ROOT: TrieNode = TrieNode(0);
 
 /// What a place takes beside its content.
 const NODE_BYTES: usize = 64;
@@ -20,10 +20,10 @@ const NODE_BYTES: usize = 64;
 #[derive(Debug)]
 pub(super) struct Trie<T: ?Sized> {
     /// The root has no entry: place `n` is at `n - 1`.
-    pieces: Vec<(Node, Box<T>)>,
+    pieces: Vec<(TrieNode, Box<T>)>,
     /// Which places follow a place, by the hash of their piece. Of pieces with the same hash the
     /// later ones are found under the numbers that follow it.
-    next: HashMap<(Node, u64), Node>,
+    next: HashMap<(TrieNode, u64), TrieNode>,
     hasher: RandomState,
     bytes: usize,
 }
@@ -39,7 +39,7 @@ where
     for<'a> Box<T>: From<&'a T>,
 {
     /// Returns the place that a piece leads to.
-    pub(super) fn step(&mut self, from: Node, piece: &T) -> Node {
+    pub(super) fn step(&mut self, from: TrieNode, piece: &T) -> TrieNode {
         let mut hash = self.hasher.hash_one(piece);
         while let Some(&found) = self.next.get(&(from, hash)) {
             if self.piece(found).is_some_and(|known| known == piece) {
@@ -49,7 +49,7 @@ where
         }
         self.pieces.push((from, Box::from(piece)));
         self.bytes += NODE_BYTES + size_of_val(piece);
-        let node = Node(self.pieces.len());
+        let node = TrieNode(self.pieces.len());
         self.next.insert((from, hash), node);
         node
     }
@@ -57,17 +57,17 @@ where
 
 impl<T: ?Sized> Trie<T> {
     /// The piece that leads to a place; none for the root.
-    pub(super) fn piece(&self, node: Node) -> Option<&T> {
+    pub(super) fn piece(&self, node: TrieNode) -> Option<&T> {
         self.pieces.get(node.0.checked_sub(1)?).map(|(_, piece)| &**piece)
     }
 
     /// The place before.
-    pub(super) fn parent(&self, node: Node) -> Option<Node> {
+    pub(super) fn parent(&self, node: TrieNode) -> Option<TrieNode> {
         self.pieces.get(node.0.checked_sub(1)?).map(|(parent, _)| *parent)
     }
 
     /// The places on the way to one, it included, the root not.
-    pub(super) fn path(&self, node: Node) -> Vec<Node> {
+    pub(super) fn path(&self, node: TrieNode) -> Vec<TrieNode> {
         let mut path = Vec::new();
         let mut node = node;
         while let Some(parent) = self.parent(node) {

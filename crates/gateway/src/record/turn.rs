@@ -47,11 +47,12 @@ impl Turn {
     /// an aborted one those with tokens.
     pub fn of(call: &ModelCall, answer: ModelResponse) -> Result<Vec<Self>, RecordError> {
         let is_aborted = answer.end == ResponseEnd::Aborted;
-        let Told { prompt, choices } = match told(answer.prompt, answer.choices, is_aborted) {
-            Some(told) => told,
-            None if is_aborted => return Ok(Vec::new()),
-            None => return Err(RecordError::NoTokens(answer.model)),
-        };
+        let ReturnedTokens { prompt, choices } =
+            match told(answer.prompt, answer.choices, is_aborted) {
+                Some(told) => told,
+                None if is_aborted => return Ok(Vec::new()),
+                None => return Err(RecordError::NoTokens(answer.model)),
+            };
         let turn = |(index, choice): (usize, rollway_model_api::ResponseChoice)| Self {
             id: turn_id(&answer.id, index),
             model: answer.model.clone(),
@@ -76,7 +77,7 @@ impl Turn {
 }
 
 /// What a server has told of an answer.
-pub(super) struct Told {
+pub(super) struct ReturnedTokens {
     /// The ids of the prompt's tokens.
     pub(super) prompt: Vec<i32>,
     /// The choices that are worth keeping, with their indices.
@@ -88,7 +89,7 @@ pub(super) fn told(
     prompt: Option<Vec<i32>>,
     choices: Vec<rollway_model_api::ResponseChoice>,
     is_aborted: bool,
-) -> Option<Told> {
+) -> Option<ReturnedTokens> {
     let prompt = prompt?;
     let mut choices: Vec<_> = choices.into_iter().enumerate().collect();
     if is_aborted {
@@ -99,7 +100,7 @@ pub(super) fn told(
     } else if choices.iter().any(|(_, choice)| choice.tokens.is_none()) {
         return None;
     }
-    Some(Told { prompt, choices })
+    Some(ReturnedTokens { prompt, choices })
 }
 
 /// What the client knows a choice by.

@@ -16,23 +16,23 @@ use rollway_experience::{Eid, Experience, serialize_many};
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
-use super::store::{Store, StoreError};
-use super::tables::{Done, Fixed, Member};
+use super::store::{ServeStore, StoreError};
+use super::tables::{CommittedRow, Fixed, Member};
 use crate::record::{RecordError, Turn, merge};
 
 /// What a committer answers: metrics of its own, or what went wrong.
-pub type Delivered<'a> = Pin<Box<dyn Future<Output = Result<Metrics, String>> + Send + 'a>>;
+pub type CommitDelivery<'a> = Pin<Box<dyn Future<Output = Result<Metrics, String>> + Send + 'a>>;
 
 /// Takes the experiences of a step to the trainer.
 pub trait Committer: Debug + Send + Sync {
     /// Delivers a step. One whose outcome nobody learned comes again, with the same key and the
     /// same content: taking it twice must have the effect of taking it once.
-    fn deliver(&self, step: Step) -> Delivered<'_>;
+    fn deliver(&self, step: CommitStep) -> CommitDelivery<'_>;
 }
 
 /// The experiences of a step.
 #[derive(Clone, Debug)]
-pub struct Step {
+pub struct CommitStep {
     /// Which step; the first is 1.
     pub number: u64,
     /// What it is called, among the steps of all jobs that ever were.
@@ -43,7 +43,7 @@ pub struct Step {
 
 /// What came of a commit.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Committed {
+pub struct CommitReport {
     /// The last step that is done; 0 if none ever was.
     pub step: u64,
     /// How many steps this commit has finished: none if nothing waited, two if one was left over.
@@ -58,7 +58,7 @@ pub struct Committed {
     pub metrics: Metrics,
 }
 
-impl Committed {
+impl CommitReport {
     /// The body of the answer.
     pub fn body(&self) -> Value {
         let metrics = self.metrics.iter().map(|(key, value)| (key.to_string(), json!(value)));
@@ -92,19 +92,19 @@ pub enum CommitError {
 
 /// Makes steps, one at a time.
 #[derive(Debug)]
-pub(super) struct Commits {
-    store: Store,
+pub(super) struct CommitQueue {
+    store: ServeStore,
     committer: Arc<dyn Committer>,
     turn: Mutex<()>,
 }
 
-impl Commits {
-    pub(super) fn new(store: Store, committer: Arc<dyn Committer>) -> Self {
+impl CommitQueue {
+    pub(super) fn new(store: ServeStore, committer: Arc<dyn Committer>) -> Self {
         Self { store, committer, turn: Mutex::default() }
     }
 
     /// Delivers what was begun, and all that waits.
-    pub(super) async fn commit(&self) -> Result<Committed, CommitError> {
+    pub(super) async fn commit(&self) -> Result<CommitReport, CommitError> {
         let _turn = self.turn.lock().await;
         let mut committed = self.finish_begun().await?;
         if let Some(fixed) = self.store.fix().await? {
@@ -114,20 +114,21 @@ impl Commits {
     }
 
     /// Delivers what was begun.
-    pub(super) async fn resume(&self) -> Result<Committed, CommitError> {
+    pub(super) async fn resume(&self) -> Result<CommitReport, CommitError> {
         let _turn = self.turn.lock().await;
         self.finish_begun().await
     }
 
-    async fn finish_begun(&self) -> Result<Committed, CommitError> {
-        let mut committed = Committed { step: self.store.counts().step, ..Committed::default() };
+    async fn finish_begun(&self) -> Result<CommitReport, CommitError> {
+        let mut committed =
+            CommitReport { step: self.store.counts().step, ..CommitReport::default() };
         if let Some(fixed) = self.store.begun().await? {
             self.deliver(fixed, &mut committed).await?;
         }
         Ok(committed)
     }
 
-    async fn deliver(&self, fixed: Fixed, committed: &mut Committed) -> Result<(), CommitError> {
+    async fn deliver(&self, fixed: Fixed, committed: &mut CommitReport) -> Result<(), CommitError> {
         let Fixed { step, key } = fixed;
         let mut made = Made::default();
         for member in self.store.members(step).await? {
@@ -142,14 +143,14 @@ impl Commits {
         let metrics = if made.payloads.is_empty() {
             Metrics::new()
         } else {
-            let step = Step { number: step, key, payloads: made.payloads };
+            let step = CommitStep { number: step, key, payloads: made.payloads };
             self.committer.deliver(step).await.map_err(undelivered)?
         };
         let words: serde_json::Map<String, Value> =
             metrics.iter().map(|(key, value)| (key.to_string(), json!(value))).collect();
         let metrics_text = Value::Object(words).to_string();
         let experiences = made.experiences;
-        self.store.settle(Done { step, experiences, metrics: metrics_text }).await?;
+        self.store.settle(CommittedRow { step, experiences, metrics: metrics_text }).await?;
         let (empty, invalid) = (made.empty, made.invalid);
         tracing::info!(step, experiences, empty, invalid, "a step is done");
         committed.step = step;

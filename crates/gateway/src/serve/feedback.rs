@@ -6,10 +6,10 @@ use serde_json::{Map, Value, json};
 use rollway_model_api::{CallError, ErrorKind};
 
 /// How many message ids one feedback may name.
-const IDS_MAX: usize = 65_536;
+const MAX_IDS: usize = 65_536;
 
 /// The longest name of a message or a task, in bytes.
-const NAME_MAX: usize = 512;
+const MAX_NAME_BYTES: usize = 512;
 
 /// A reward for answers.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,7 +26,7 @@ pub struct Feedback {
 
 /// What became of feedback. Numbers are of choices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Receipt {
+pub struct FeedbackReceipt {
     /// Choices that have it now, and wait for a commit.
     pub accepted: u64,
     /// Choices that had feedback before, and keep that.
@@ -37,9 +37,9 @@ pub struct Receipt {
 
 /// What becomes of feedback.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum FeedbackOutcome {
     /// It was taken.
-    Taken(Receipt),
+    Taken(FeedbackReceipt),
     /// So much waits for a commit that no more is taken.
     Full {
         /// How many bytes wait.
@@ -68,7 +68,7 @@ impl Feedback {
     }
 }
 
-impl Receipt {
+impl FeedbackReceipt {
     /// The status code: 200 if every name was known, 404 if none was, 207 for something between.
     pub fn status(&self) -> u16 {
         match (self.unknown.is_empty(), self.accepted + self.already) {
@@ -116,16 +116,16 @@ fn msg_ids(fields: &Map<String, Value>) -> Result<Vec<String>, CallError> {
     let what = "is a list of the ids of answers, and not empty";
     let list = fields.get("msg_ids").and_then(Value::as_array);
     let list = list.filter(|list| !list.is_empty()).ok_or_else(|| wrong("msg_ids", what))?;
-    if list.len() > IDS_MAX {
-        return Err(wrong("msg_ids", &format!("has more than {IDS_MAX} ids, which is the limit")));
+    if list.len() > MAX_IDS {
+        return Err(wrong("msg_ids", &format!("has more than {MAX_IDS} ids, which is the limit")));
     }
     let mut known = std::collections::HashSet::new();
     let mut ids = Vec::with_capacity(list.len());
     for (index, id) in list.iter().enumerate() {
         let field = format!("msg_ids[{index}]");
-        let id = id.as_str().filter(|id| !id.is_empty() && id.len() <= NAME_MAX);
+        let id = id.as_str().filter(|id| !id.is_empty() && id.len() <= MAX_NAME_BYTES);
         let id = id.ok_or_else(|| {
-            wrong(&field, &format!("is the id of an answer: a text of 1 to {NAME_MAX} bytes"))
+            wrong(&field, &format!("is the id of an answer: a text of 1 to {MAX_NAME_BYTES} bytes"))
         })?;
         if known.insert(id) {
             ids.push(id.to_owned());
@@ -135,10 +135,11 @@ fn msg_ids(fields: &Map<String, Value>) -> Result<Vec<String>, CallError> {
 }
 
 fn task(fields: &Map<String, Value>) -> Result<IdPart, CallError> {
-    let what = format!("is the name of the task: a text of 1 to {NAME_MAX} bytes, or an integer");
+    let what =
+        format!("is the name of the task: a text of 1 to {MAX_NAME_BYTES} bytes, or an integer");
     match fields.get("task_id") {
         None => Err(wrong("task_id", "is missing: the name of the task, a text or an integer")),
-        Some(Value::String(text)) if !text.is_empty() && text.len() <= NAME_MAX => {
+        Some(Value::String(text)) if !text.is_empty() && text.len() <= MAX_NAME_BYTES => {
             Ok(IdPart::Text(text.clone()))
         }
         Some(value) => value.as_i64().map(IdPart::Number).ok_or_else(|| wrong("task_id", &what)),
@@ -188,7 +189,7 @@ mod tests {
     fn the_status_says_whether_something_was_missing() {
         let receipt = |accepted, already, unknown: &[&str]| {
             let unknown = unknown.iter().map(|id| (*id).to_owned()).collect();
-            Receipt { accepted, already, unknown }.status()
+            FeedbackReceipt { accepted, already, unknown }.status()
         };
         assert_eq!(receipt(2, 0, &[]), 200);
         assert_eq!(receipt(0, 2, &[]), 200);

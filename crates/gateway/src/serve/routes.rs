@@ -13,36 +13,36 @@ use axum::routing::post;
 use rollway_model_api::{CallError, ErrorKind};
 use serde_json::Value;
 
-use super::Inner;
+use super::ServeModeState;
 use super::commit::CommitError;
-use super::feedback::{Feedback, Outcome};
+use super::feedback::{Feedback, FeedbackOutcome};
 use crate::http::read_body;
 
 /// The largest feedback.
-const FEEDBACK_MAX: usize = 32 << 20;
+const MAX_FEEDBACK_BYTES: usize = 32 << 20;
 
 /// How long a client may take to send it.
-const PATIENCE: Duration = Duration::from_secs(60);
+const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// After how many seconds what failed is worth another try.
 const RETRY: u32 = 5;
 
-pub(super) fn routes(serve: Arc<Inner>) -> Router {
+pub(super) fn routes(serve: Arc<ServeModeState>) -> Router {
     Router::new()
         .route("/feedback", post(feedback))
         .route("/commit", post(commit))
         .with_state(serve)
 }
 
-async fn feedback(State(serve): State<Arc<Inner>>, request: Request) -> Response {
-    let body = read_body(request, FEEDBACK_MAX, PATIENCE).await;
+async fn feedback(State(serve): State<Arc<ServeModeState>>, request: Request) -> Response {
+    let body = read_body(request, MAX_FEEDBACK_BYTES, BODY_TIMEOUT).await;
     let feedback = match body.and_then(|body| Feedback::parse(&body)) {
         Ok(feedback) => feedback,
         Err(error) => return refuse(&error),
     };
     match serve.feedback(feedback).await {
-        Ok(Outcome::Taken(receipt)) => answer(receipt.status(), &receipt.body()),
-        Ok(Outcome::Full { bytes, limit }) => {
+        Ok(FeedbackOutcome::Taken(receipt)) => answer(receipt.status(), &receipt.body()),
+        Ok(FeedbackOutcome::Full { bytes, limit }) => {
             let message = format!(
                 "{bytes} bytes wait for a commit, of {limit} at most: POST /commit first, or \
                  raise `explorer.serve_retention.max_queued_bytes`"
@@ -53,7 +53,7 @@ async fn feedback(State(serve): State<Arc<Inner>>, request: Request) -> Response
     }
 }
 
-async fn commit(State(serve): State<Arc<Inner>>) -> Response {
+async fn commit(State(serve): State<Arc<ServeModeState>>) -> Response {
     // A task of its own: a client that leaves does not end what it has begun.
     let committing = tokio::spawn(async move { serve.commit().await });
     match committing.await {

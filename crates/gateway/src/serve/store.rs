@@ -12,19 +12,19 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
-use super::feedback::{Feedback, Outcome};
-use super::tables::{Done, Fixed, Member, Row, Tables, Totals};
+use super::feedback::{Feedback, FeedbackOutcome};
+use super::tables::{CommittedRow, Fixed, Member, Tables, TurnRow, TurnTotals};
 use crate::record::Turn;
 
 /// How many requests are done in one transaction.
-const GROUP_MAX: usize = 512;
+const MAX_TRANSACTION_REQUESTS: usize = 512;
 
 /// A unit of the room for bytes that wait.
 const ROOM_UNIT: usize = 1024;
 
 /// How the store behaves.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Options {
+pub struct ServeStoreOptions {
     /// The SQLite file. Its folder is made.
     pub path: PathBuf,
     /// How many recorded choices are kept, those included that were committed, of which only the
@@ -44,7 +44,7 @@ pub struct Options {
     pub max_waiting_bytes: usize,
 }
 
-impl Options {
+impl ServeStoreOptions {
     /// Returns the usual options for a file.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self {
@@ -86,7 +86,7 @@ pub enum StoreError {
 
 /// What is known of the store without asking it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct ServeStoreCounts {
     /// Choices that were ever recorded.
     pub recorded: u64,
     /// Choices that have feedback and wait for a commit.
@@ -106,19 +106,19 @@ pub struct Counts {
 /// The database of serve mode. Clones are the same; when the last one is dropped, what was asked
 /// for is done and the thread ends.
 #[derive(Clone, Debug)]
-pub(super) struct Store {
-    jobs: mpsc::Sender<Box<dyn Job>>,
+pub(super) struct ServeStore {
+    jobs: mpsc::Sender<Box<dyn StoreJob>>,
     room: Arc<Semaphore>,
     max_units: u32,
-    shared: Arc<Mutex<Counts>>,
+    shared: Arc<Mutex<ServeStoreCounts>>,
 }
 
-impl Store {
+impl ServeStore {
     /// Opens the file, or makes it.
-    pub(super) async fn open(options: Options) -> Result<Self, StoreError> {
+    pub(super) async fn open(options: ServeStoreOptions) -> Result<Self, StoreError> {
         let units = options.max_waiting_bytes.div_ceil(ROOM_UNIT).clamp(1, u32::MAX as usize >> 3);
         let (jobs, inbox) = mpsc::channel(options.max_waiting.max(1));
-        let shared = Arc::new(Mutex::new(Counts::default()));
+        let shared = Arc::new(Mutex::new(ServeStoreCounts::default()));
         let (opened, is_open) = oneshot::channel();
         let counts = Arc::clone(&shared);
         let path = options.path.display().to_string();
@@ -126,7 +126,7 @@ impl Store {
             Ok(tables) => {
                 *counts.lock() = tables.totals().counts();
                 let _ = opened.send(Ok(()));
-                Work { tables, counts }.run(inbox);
+                StoreThread { tables, counts }.run(inbox);
             }
             Err(error) => {
                 let _ = opened.send(Err(error));
@@ -143,12 +143,12 @@ impl Store {
 
     /// Keeps the turns of an answer. A turn that is kept already stays as it is.
     pub(super) async fn keep(&self, turns: &[Turn]) -> Result<(), StoreError> {
-        let rows = turns.iter().map(Row::new).collect::<Result<Vec<Row>, _>>();
+        let rows = turns.iter().map(TurnRow::new).collect::<Result<Vec<TurnRow>, _>>();
         let rows = rows.map_err(|error| StoreError::Failed {
             path: "memory".to_owned(),
             message: format!("a turn cannot be written: {error}"),
         })?;
-        let bytes: usize = rows.iter().map(Row::bytes).sum();
+        let bytes: usize = rows.iter().map(TurnRow::bytes).sum();
         // One that is larger than all the room has it to itself.
         let units = u32::try_from(bytes.div_ceil(ROOM_UNIT)).unwrap_or(u32::MAX);
         let room = Arc::clone(&self.room).acquire_many_owned(units.clamp(1, self.max_units)).await;
@@ -157,7 +157,7 @@ impl Store {
     }
 
     /// Takes feedback.
-    pub(super) async fn feedback(&self, feedback: Feedback) -> Result<Outcome, StoreError> {
+    pub(super) async fn feedback(&self, feedback: Feedback) -> Result<FeedbackOutcome, StoreError> {
         self.ask(move |tables| tables.feedback(&feedback)).await
     }
 
@@ -177,7 +177,7 @@ impl Store {
     }
 
     /// A step was delivered. Doing it twice does no harm.
-    pub(super) async fn settle(&self, done: Done) -> Result<(), StoreError> {
+    pub(super) async fn settle(&self, done: CommittedRow) -> Result<(), StoreError> {
         self.ask(move |tables| tables.settle(&done)).await
     }
 
@@ -187,7 +187,7 @@ impl Store {
     }
 
     /// What is known of the store.
-    pub(super) fn counts(&self) -> Counts {
+    pub(super) fn counts(&self) -> ServeStoreCounts {
         *self.shared.lock()
     }
 
@@ -204,27 +204,27 @@ impl Store {
         act: impl FnMut(&mut Tables) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let (reply, answer) = oneshot::channel();
-        let asked = Asked { act, done: None, reply, _room: room };
+        let asked = QueuedJob { act, done: None, reply, _room: room };
         self.jobs.send(Box::new(asked)).await.map_err(|_| StoreError::Closed)?;
         answer.await.unwrap_or(Err(StoreError::Closed))
     }
 }
 
 /// Something to do inside a transaction, which may be tried again.
-trait Job: Send {
+trait StoreJob: Send {
     fn act(&mut self, tables: &mut Tables) -> Result<(), StoreError>;
     /// The transaction has ended.
     fn answer(self: Box<Self>, outcome: Result<(), StoreError>);
 }
 
-struct Asked<F, T> {
+struct QueuedJob<F, T> {
     act: F,
     done: Option<T>,
     reply: oneshot::Sender<Result<T, StoreError>>,
     _room: Option<OwnedSemaphorePermit>,
 }
 
-impl<T, F> Job for Asked<F, T>
+impl<T, F> StoreJob for QueuedJob<F, T>
 where
     T: Send,
     F: FnMut(&mut Tables) -> Result<T, StoreError> + Send,
@@ -242,16 +242,16 @@ where
 }
 
 /// What the thread has.
-struct Work {
+struct StoreThread {
     tables: Tables,
-    counts: Arc<Mutex<Counts>>,
+    counts: Arc<Mutex<ServeStoreCounts>>,
 }
 
-impl Work {
-    fn run(mut self, mut inbox: mpsc::Receiver<Box<dyn Job>>) {
+impl StoreThread {
+    fn run(mut self, mut inbox: mpsc::Receiver<Box<dyn StoreJob>>) {
         while let Some(first) = inbox.blocking_recv() {
             let mut group = vec![first];
-            while group.len() < GROUP_MAX
+            while group.len() < MAX_TRANSACTION_REQUESTS
                 && let Ok(next) = inbox.try_recv()
             {
                 group.push(next);
@@ -260,7 +260,7 @@ impl Work {
         }
     }
 
-    fn perform(&mut self, mut group: Vec<Box<dyn Job>>) {
+    fn perform(&mut self, mut group: Vec<Box<dyn StoreJob>>) {
         let outcome = self.transact(&mut group);
         if outcome.is_err() && group.len() > 1 {
             // One of them is to blame, and the others shall not suffer for it.
@@ -277,8 +277,8 @@ impl Work {
         }
     }
 
-    fn transact(&mut self, group: &mut [Box<dyn Job>]) -> Result<(), StoreError> {
-        let before: Totals = self.tables.totals();
+    fn transact(&mut self, group: &mut [Box<dyn StoreJob>]) -> Result<(), StoreError> {
+        let before: TurnTotals = self.tables.totals();
         self.tables.begin()?;
         let acted = group.iter_mut().try_for_each(|job| job.act(&mut self.tables));
         let ended = acted.and_then(|()| self.tables.prune()).and_then(|()| self.tables.commit());

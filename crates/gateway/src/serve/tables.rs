@@ -14,9 +14,9 @@ use rollway_base::Secret;
 use rollway_experience::IdPart;
 use rusqlite::{Connection, OptionalExtension, Row as SqlRow, params};
 
-use super::feedback::{Feedback, Outcome, Receipt};
+use super::feedback::{Feedback, FeedbackOutcome, FeedbackReceipt};
 use super::file::{SCHEMA, failed, lock, prepare};
-use super::store::{Counts, Options, StoreError};
+use super::store::{ServeStoreCounts, ServeStoreOptions, StoreError};
 use crate::record::Turn;
 
 /// The layout that this version reads and writes.
@@ -33,21 +33,21 @@ const COMMITTED: u8 = 2;
 const STEPS_KEPT: u64 = 1000;
 
 /// How many rows are removed with one transaction, so that no answer waits long for it.
-const PRUNE_MAX: u64 = 1000;
+const MAX_PRUNED_ROWS: u64 = 1000;
 
 /// How often old rows are looked for.
 const PRUNE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A choice on its way into the database.
 #[derive(Debug)]
-pub(super) struct Row {
+pub(super) struct TurnRow {
     answer: String,
     choice: u64,
     model: String,
     turn: Vec<u8>,
 }
 
-impl Row {
+impl TurnRow {
     pub(super) fn new(turn: &Turn) -> serde_json::Result<Self> {
         let (answer, choice) = split(&turn.id).unwrap_or((&turn.id, 0));
         let (answer, model) = (answer.to_owned(), turn.model.clone());
@@ -84,7 +84,7 @@ pub(super) struct Member {
 
 /// What became of a step.
 #[derive(Clone, Debug)]
-pub(super) struct Done {
+pub(super) struct CommittedRow {
     pub(super) step: u64,
     pub(super) experiences: u64,
     pub(super) metrics: String,
@@ -92,13 +92,13 @@ pub(super) struct Done {
 
 /// How much there is, reckoned once and then kept up to date.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Totals {
-    counts: Counts,
+pub(super) struct TurnTotals {
+    counts: ServeStoreCounts,
     queued_bytes: u64,
 }
 
-impl Totals {
-    pub(super) fn counts(self) -> Counts {
+impl TurnTotals {
+    pub(super) fn counts(self) -> ServeStoreCounts {
         self.counts
     }
 }
@@ -107,17 +107,17 @@ impl Totals {
 #[derive(Debug)]
 pub(super) struct Tables {
     connection: Connection,
-    options: Options,
+    options: ServeStoreOptions,
     /// What the file is called among all that ever were.
     name: String,
-    totals: Totals,
+    totals: TurnTotals,
     pruned: Option<Instant>,
     _lock: FileLock,
 }
 
 impl Tables {
     /// Opens the file, or makes it.
-    pub(super) fn open(options: &Options) -> Result<Self, StoreError> {
+    pub(super) fn open(options: &ServeStoreOptions) -> Result<Self, StoreError> {
         let path = &options.path;
         let fail = |error: &dyn std::fmt::Display| failed(path, error);
         if let Some(folder) = path.parent().filter(|folder| *folder != Path::new("")) {
@@ -130,7 +130,7 @@ impl Tables {
             connection,
             options: options.clone(),
             name: new_name.reveal()[..16].to_owned(),
-            totals: Totals::default(),
+            totals: TurnTotals::default(),
             pruned: None,
             _lock: lock,
         };
@@ -156,8 +156,8 @@ impl Tables {
                 let sql = "SELECT value FROM proxy_state WHERE name = ?1";
                 c.query_row(sql, [name], |row| row.get::<_, u64>(0)).optional()
             };
-            Ok(Totals {
-                counts: Counts {
+            Ok(TurnTotals {
+                counts: ServeStoreCounts {
                     recorded: c
                         .query_row(
                             "SELECT seq FROM sqlite_sequence WHERE name = 'proxy_history'",
@@ -190,7 +190,7 @@ impl Tables {
         Ok(())
     }
 
-    pub(super) fn totals(&self) -> Totals {
+    pub(super) fn totals(&self) -> TurnTotals {
         self.totals
     }
 
@@ -203,7 +203,7 @@ impl Tables {
     }
 
     /// Takes back everything since the beginning of the transaction.
-    pub(super) fn roll_back(&mut self, before: Totals) {
+    pub(super) fn roll_back(&mut self, before: TurnTotals) {
         self.totals = before;
         // Some errors end the transaction by themselves.
         if !self.connection.is_autocommit()
@@ -214,7 +214,7 @@ impl Tables {
     }
 
     /// Keeps choices.
-    pub(super) fn keep(&mut self, rows: &[Row]) -> Result<(), StoreError> {
+    pub(super) fn keep(&mut self, rows: &[TurnRow]) -> Result<(), StoreError> {
         for row in rows {
             let bytes = row.turn.len() as u64;
             let kept = self.done(|c| {
@@ -244,12 +244,12 @@ impl Tables {
     }
 
     /// Gives choices their reward.
-    pub(super) fn feedback(&mut self, feedback: &Feedback) -> Result<Outcome, StoreError> {
+    pub(super) fn feedback(&mut self, feedback: &Feedback) -> Result<FeedbackOutcome, StoreError> {
         let (queued, limit) = (self.totals.queued_bytes, self.options.max_queued_bytes);
         if queued >= limit {
-            return Ok(Outcome::Full { bytes: queued, limit });
+            return Ok(FeedbackOutcome::Full { bytes: queued, limit });
         }
-        let mut receipt = Receipt::default();
+        let mut receipt = FeedbackReceipt::default();
         let mut fresh = BTreeMap::new();
         for id in &feedback.msg_ids {
             let found = self.find(id)?;
@@ -268,19 +268,19 @@ impl Tables {
         if !fresh.is_empty() {
             self.queue(feedback, &fresh)?;
         }
-        Ok(Outcome::Taken(receipt))
+        Ok(FeedbackOutcome::Taken(receipt))
     }
 
     /// Returns the choices that an id names: a choice, or all of an answer.
-    fn find(&self, id: &str) -> Result<Vec<Choice>, StoreError> {
+    fn find(&self, id: &str) -> Result<Vec<StoredChoice>, StoreError> {
         let choice = |row: &SqlRow<'_>| {
-            Ok(Choice { id: row.get(0)?, state: row.get(1)?, bytes: row.get(2)? })
+            Ok(StoredChoice { id: row.get(0)?, state: row.get(1)?, bytes: row.get(2)? })
         };
         self.done(|c| {
             let sql = "SELECT id, state, bytes FROM proxy_history WHERE answer_id = ?1 ORDER BY id";
             let mut of_answer = c.prepare_cached(sql)?;
             let all = of_answer.query_map([id], choice)?;
-            let all = all.collect::<rusqlite::Result<Vec<Choice>>>()?;
+            let all = all.collect::<rusqlite::Result<Vec<StoredChoice>>>()?;
             let Some((answer, number)) = split(id).filter(|_| all.is_empty()) else {
                 return Ok(all);
             };
@@ -372,8 +372,8 @@ impl Tables {
     }
 
     /// A step is with the trainer. What it was made of is not needed any more.
-    pub(super) fn settle(&mut self, done: &Done) -> Result<(), StoreError> {
-        let Done { step, experiences, metrics } = done;
+    pub(super) fn settle(&mut self, done: &CommittedRow) -> Result<(), StoreError> {
+        let CommittedRow { step, experiences, metrics } = done;
         let settled = self.done(|c| {
             let sql = "UPDATE proxy_step SET done_at = ?1, experiences = ?2, metrics = ?3
                 WHERE step = ?4 AND done_at IS NULL";
@@ -405,7 +405,7 @@ impl Tables {
     /// Removes what is beyond the bounds, the oldest first: names of what was committed before what
     /// nobody gave feedback for. What waits for a commit is not touched.
     pub(super) fn prune(&mut self) -> Result<(), StoreError> {
-        let Counts { rows, bytes, .. } = self.totals.counts;
+        let ServeStoreCounts { rows, bytes, .. } = self.totals.counts;
         let over = rows.saturating_sub(self.options.max_rows);
         if over > 0 {
             let removed = self.remove(COMMITTED, over, None)?;
@@ -421,8 +421,8 @@ impl Tables {
             self.pruned = Some(Instant::now());
             let age = u64::try_from(self.options.max_age.as_millis()).unwrap_or(u64::MAX);
             let before = now().saturating_sub(age);
-            self.remove(COMMITTED, PRUNE_MAX, Some(before))?;
-            self.remove(RECORDED, PRUNE_MAX, Some(before))?;
+            self.remove(COMMITTED, MAX_PRUNED_ROWS, Some(before))?;
+            self.remove(RECORDED, MAX_PRUNED_ROWS, Some(before))?;
         }
         Ok(())
     }
@@ -430,7 +430,7 @@ impl Tables {
     /// Removes the oldest rows of a state, and returns how many.
     fn remove(&mut self, state: u8, most: u64, before: Option<u64>) -> Result<u64, StoreError> {
         let before = before.unwrap_or(i64::MAX as u64);
-        let most = most.min(PRUNE_MAX);
+        let most = most.min(MAX_PRUNED_ROWS);
         let (name, removed) = (if state == COMMITTED { "forgotten" } else { "expired" }, most);
         if removed == 0 {
             return Ok(0);
@@ -477,7 +477,7 @@ impl Tables {
 
 /// A choice that was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Choice {
+struct StoredChoice {
     id: u64,
     state: u8,
     bytes: u64,

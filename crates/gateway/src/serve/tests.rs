@@ -21,7 +21,7 @@ struct Trainer {
 }
 
 impl Committer for Trainer {
-    fn deliver(&self, step: Step) -> Delivered<'_> {
+    fn deliver(&self, step: CommitStep) -> CommitDelivery<'_> {
         Box::pin(async move {
             if self.fails_before.load(Ordering::Relaxed) {
                 return Err("no room".to_owned());
@@ -67,9 +67,9 @@ fn feedback(ids: &[&str], reward: f64, task: impl Into<IdPart>, run: u64) -> Fee
     Feedback { reward, msg_ids, task: task.into(), run }
 }
 
-fn receipt(accepted: u64, already: u64, unknown: &[&str]) -> Outcome {
+fn receipt(accepted: u64, already: u64, unknown: &[&str]) -> FeedbackOutcome {
     let unknown = unknown.iter().map(|id| (*id).to_owned()).collect();
-    Outcome::Taken(Receipt { accepted, already, unknown })
+    FeedbackOutcome::Taken(FeedbackReceipt { accepted, already, unknown })
 }
 
 struct Bench {
@@ -82,19 +82,19 @@ impl Bench {
         Self { folder: tempfile::tempdir().unwrap(), trainer: Arc::default() }
     }
 
-    fn options(&self) -> Options {
-        Options::new(self.folder.path().join("deep/history.db"))
+    fn options(&self) -> ServeStoreOptions {
+        ServeStoreOptions::new(self.folder.path().join("deep/history.db"))
     }
 
-    async fn open(&self) -> Serve {
+    async fn open(&self) -> ServeMode {
         self.open_with(self.options()).await
     }
 
     /// Opens the history. One that was dropped just now is let go of by its thread first.
-    async fn open_with(&self, options: Options) -> Serve {
+    async fn open_with(&self, options: ServeStoreOptions) -> ServeMode {
         loop {
             let committer = Arc::clone(&self.trainer) as Arc<dyn Committer>;
-            match Serve::open(options.clone(), committer).await {
+            match ServeMode::open(options.clone(), committer).await {
                 Err(StoreError::Locked { .. }) => tokio::task::yield_now().await,
                 opened => return opened.unwrap(),
             }
@@ -199,14 +199,14 @@ async fn a_step_that_was_fixed_is_finished_after_a_restart() {
     assert_eq!(serve.commit().await.unwrap().steps, 0);
     assert_eq!(bench.trainer.all().len(), 1);
     let committer = Arc::clone(&bench.trainer) as Arc<dyn Committer>;
-    let second = Serve::open(bench.options(), committer).await.unwrap_err().to_string();
+    let second = ServeMode::open(bench.options(), committer).await.unwrap_err().to_string();
     assert!(second.contains(&format!("process {}", std::process::id())), "{second}");
 }
 
 #[tokio::test]
 async fn what_is_old_goes_and_what_waits_for_a_commit_stays() {
     let bench = Bench::new();
-    let options = Options { max_rows: 4, ..bench.options() };
+    let options = ServeStoreOptions { max_rows: 4, ..bench.options() };
     let serve = bench.open_with(options).await;
     for id in ["a", "b", "c"] {
         serve.keep(&[turn(id, &[1], &[2])]).await.unwrap();
@@ -218,13 +218,13 @@ async fn what_is_old_goes_and_what_waits_for_a_commit_stays() {
         serve.keep(&[turn(id, &[1], &[2])]).await.unwrap();
     }
     // `a` was committed, `c` had no feedback, `b` waits.
-    let Counts { rows, forgotten, expired, recorded, .. } = serve.counts();
+    let ServeStoreCounts { rows, forgotten, expired, recorded, .. } = serve.counts();
     assert_eq!((rows, forgotten, expired, recorded), (4, 1, 1, 6));
     let given = serve.feedback(feedback(&["a", "b", "c", "d"], 1.0, "t", 0)).await.unwrap();
     assert_eq!(given, receipt(1, 1, &["a", "c"]));
     drop(serve);
 
-    let old = Options { max_age: Duration::ZERO, ..bench.options() };
+    let old = ServeStoreOptions { max_age: Duration::ZERO, ..bench.options() };
     let serve = bench.open_with(old).await;
     assert_eq!(serve.counts().expired, 1);
     tokio::time::sleep(Duration::from_millis(2)).await;
@@ -236,11 +236,11 @@ async fn what_is_old_goes_and_what_waits_for_a_commit_stays() {
 #[tokio::test]
 async fn feedback_is_refused_when_too_much_waits_for_a_commit() {
     let bench = Bench::new();
-    let serve = bench.open_with(Options { max_queued_bytes: 1, ..bench.options() }).await;
+    let serve = bench.open_with(ServeStoreOptions { max_queued_bytes: 1, ..bench.options() }).await;
     serve.keep(&[turn("a", &[1], &[2]), turn("b", &[1], &[2])]).await.unwrap();
     serve.feedback(feedback(&["a"], 1.0, "t", 0)).await.unwrap();
     let refused = serve.feedback(feedback(&["b"], 1.0, "t", 0)).await.unwrap();
-    assert!(matches!(refused, Outcome::Full { limit: 1, .. }), "{refused:?}");
+    assert!(matches!(refused, FeedbackOutcome::Full { limit: 1, .. }), "{refused:?}");
     serve.commit().await.unwrap();
     let taken = serve.feedback(feedback(&["b"], 1.0, "t", 0)).await.unwrap();
     assert_eq!(taken, receipt(1, 0, &[]));
@@ -249,7 +249,7 @@ async fn feedback_is_refused_when_too_much_waits_for_a_commit() {
 #[tokio::test]
 async fn answers_that_end_together_are_all_kept() {
     let bench = Bench::new();
-    let options = Options { max_waiting: 4, max_waiting_bytes: 1, ..bench.options() };
+    let options = ServeStoreOptions { max_waiting: 4, max_waiting_bytes: 1, ..bench.options() };
     let serve = bench.open_with(options).await;
     let keeping = (0..200).map(|number| {
         let serve = serve.clone();
@@ -306,7 +306,7 @@ proptest! {
                         let names: Vec<String> = ids.iter().map(u8::to_string).collect();
                         let names: Vec<&str> = names.iter().map(String::as_str).collect();
                         let said = serve.feedback(feedback(&names, 1.0, "t", 0)).await.unwrap();
-                        let Outcome::Taken(said) = said else { panic!("{said:?}") };
+                        let FeedbackOutcome::Taken(said) = said else { panic!("{said:?}") };
                         let known = ids.iter().filter(|id| kept.contains(id));
                         let (old, new): (Vec<u8>, Vec<u8>) =
                             known.partition(|id| given.contains(*id));

@@ -1,6 +1,6 @@
 //! Who gets in.
 
-use rollway_gateway::access::RunName;
+use rollway_gateway::access::RunRef;
 use serde_json::Value;
 
 use super::help::{ADMIN, World, read, says};
@@ -79,13 +79,13 @@ async fn a_key_is_good_for_its_run_and_while_the_attempt_is_open() {
         for _ in 0..=number {
             assert_eq!(run.chat(&says("hi")).send().await.unwrap().status(), 200);
         }
-        let name = RunName { attempt: 4, run: 2 + u32::try_from(number).unwrap() };
+        let name = RunRef { attempt: 4, run: 2 + u32::try_from(number).unwrap() };
         assert_eq!(world.handle.experiences(name, 0).unwrap().1, 1 + number as u64);
     }
     world.handle.close(4);
     let (status, error) = read(run.chat(&says("hi")).send().await.unwrap()).await;
     assert_eq!(status, 401);
     assert!(error["error"]["message"].as_str().unwrap().contains("attempt 4 is over"), "{error}");
-    assert_eq!(world.handle.experiences(RunName { attempt: 4, run: 2 }, 0).unwrap().1, 0);
+    assert_eq!(world.handle.experiences(RunRef { attempt: 4, run: 2 }, 0).unwrap().1, 0);
     assert_eq!(world.control().counts().requests, 3);
 }

@@ -1,6 +1,6 @@
 //! A server that fails is not the end of a call.
 
-use rollway_gateway::gateway::Limits;
+use rollway_gateway::gateway::GatewayLimits;
 use rollway_mock_server::{MockFault, MockServerOptions};
 
 use serde_json::Value;
@@ -16,7 +16,7 @@ async fn answered(run: &Run, body: &Value) {
 async fn two() -> World {
     let servers = vec![MockServerOptions::default(); 2];
     let mut options = options();
-    options.limits = Limits { max_retries: 1, ..Limits::default() };
+    options.limits = GatewayLimits { max_retries: 1, ..GatewayLimits::default() };
     let world = World::with(options, servers).await;
     // Both are known once each has taken a request.
     let mut number = 0;

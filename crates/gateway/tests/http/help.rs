@@ -5,8 +5,8 @@ use std::time::Duration;
 use rollway_base::Secret;
 use rollway_base::ServerKind;
 use rollway_experience::{Experience, deserialize_many};
-use rollway_gateway::access::RunName;
-use rollway_gateway::gateway::{Gateway, Handle, Limits, Options};
+use rollway_gateway::access::RunRef;
+use rollway_gateway::gateway::{Gateway, GatewayHandle, GatewayLimits, GatewayOptions};
 use rollway_gateway::models::{self, ServerSpec};
 use rollway_gateway::record;
 use rollway_mock_server::{MockControl, MockServer, MockServerOptions};
@@ -21,22 +21,22 @@ pub(crate) const MODEL: &str = "trained";
 /// A gateway, its servers and a client.
 pub(crate) struct World {
     pub(crate) gateway: Gateway,
-    pub(crate) handle: Handle,
+    pub(crate) handle: GatewayHandle,
     pub(crate) servers: Vec<MockServer>,
     pub(crate) client: reqwest::Client,
 }
 
 /// The options of a gateway that is in a hurry.
-pub(crate) fn options() -> Options {
-    Options {
+pub(crate) fn options() -> GatewayOptions {
+    GatewayOptions {
         listen: "127.0.0.1:0".to_owned(),
         admin_key: Secret::new(ADMIN).unwrap(),
-        limits: Limits::default(),
-        record: record::Limits::default(),
-        models: models::Options {
+        limits: GatewayLimits::default(),
+        record: record::RecorderLimits::default(),
+        models: models::RoutingOptions {
             health_interval: Duration::from_millis(50),
             max_wait: Duration::from_secs(30),
-            ..models::Options::default()
+            ..models::RoutingOptions::default()
         },
         sampling: Map::new(),
         force_sampling: false,
@@ -68,7 +68,7 @@ impl World {
         Self::with(options(), vec![MockServerOptions::default()]).await
     }
 
-    pub(crate) async fn with(options: Options, servers: Vec<MockServerOptions>) -> Self {
+    pub(crate) async fn with(options: GatewayOptions, servers: Vec<MockServerOptions>) -> Self {
         let client = client();
         let kinds: Vec<_> = servers.iter().map(|options| options.kind).collect();
         let servers: Vec<_> =
@@ -91,7 +91,7 @@ impl World {
     /// Lets one run in.
     pub(crate) fn open(&self, attempt: u64) -> Run {
         let key = self.handle.open(attempt, 0, 1).remove(0);
-        let name = RunName { attempt, run: 0 };
+        let name = RunRef { attempt, run: 0 };
         Run { url: self.gateway.url().to_owned(), client: self.client.clone(), key, name }
     }
 
@@ -121,7 +121,7 @@ pub(crate) struct Run {
     pub(crate) url: String,
     pub(crate) client: reqwest::Client,
     pub(crate) key: String,
-    pub(crate) name: RunName,
+    pub(crate) name: RunRef,
 }
 
 impl Run {

@@ -7,7 +7,7 @@ use axum::Router;
 use axum::routing::get;
 use rollway_base::ServerKind;
 use rollway_gateway::gateway::Gateway;
-use rollway_gateway::http::{History, KeepFuture};
+use rollway_gateway::http::{KeepFuture, TurnStore};
 use rollway_gateway::record::{RecordError, Turn};
 use rollway_mock_server::{MockServer, MockServerOptions};
 use serde_json::json;
@@ -20,7 +20,7 @@ struct Shelf {
     is_full: AtomicBool,
 }
 
-impl History for Shelf {
+impl TurnStore for Shelf {
     fn keep(&self, turns: Vec<Turn>) -> KeepFuture<'_> {
         Box::pin(async {
             tokio::task::yield_now().await;
@@ -41,7 +41,7 @@ async fn world(shelf: &Arc<Shelf>) -> World {
     let mut world = World::with(options(), Vec::new()).await;
     let server = MockServer::start(MockServerOptions::default()).unwrap();
     let specs = vec![spec(&server, ServerKind::Vllm)];
-    let history: Arc<dyn History> = Arc::<Shelf>::clone(shelf);
+    let history: Arc<dyn TurnStore> = Arc::<Shelf>::clone(shelf);
     world.gateway = Gateway::start_with(options(), specs, Some(history)).await.unwrap();
     world.handle = world.gateway.handle();
     world.servers.push(server);

@@ -4,24 +4,24 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use futures_util::stream;
-use rollway_gateway::gateway::{Limits, Options};
+use rollway_gateway::gateway::{GatewayLimits, GatewayOptions};
 use rollway_mock_server::{MockFault, MockServerOptions};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use super::help::{ADMIN, World, events, options, read, says, streams};
 
-fn limited(limits: Limits) -> Options {
-    Options { limits, ..options() }
+fn limited(limits: GatewayLimits) -> GatewayOptions {
+    GatewayOptions { limits, ..options() }
 }
 
-async fn world(limits: Limits) -> World {
+async fn world(limits: GatewayLimits) -> World {
     World::with(limited(limits), vec![MockServerOptions::default()]).await
 }
 
 #[tokio::test]
 async fn large_bodies_are_refused_without_being_read() {
-    let world = world(Limits { max_body_bytes: 1000, ..Limits::default() }).await;
+    let world = world(GatewayLimits { max_body_bytes: 1000, ..GatewayLimits::default() }).await;
     let run = world.open(1);
     let (status, _) = read(run.chat(&says(&"x".repeat(1000))).send().await.unwrap()).await;
     assert_eq!(status, 413);
@@ -40,7 +40,8 @@ async fn large_bodies_are_refused_without_being_read() {
 
 #[tokio::test]
 async fn too_many_calls_are_told_to_come_again() {
-    let limits = Limits { max_in_flight: 3, max_in_flight_per_run: 2, ..Limits::default() };
+    let limits =
+        GatewayLimits { max_in_flight: 3, max_in_flight_per_run: 2, ..GatewayLimits::default() };
     let world = world(limits).await;
     let (one, other) = (world.open(1), world.open(2));
     world.control().hold(1);
@@ -70,8 +71,11 @@ async fn too_many_calls_are_told_to_come_again() {
 
 #[tokio::test]
 async fn a_server_that_hangs_is_given_up() {
-    let limits =
-        Limits { call_timeout: Duration::from_secs(2), max_retries: 0, ..Limits::default() };
+    let limits = GatewayLimits {
+        call_timeout: Duration::from_secs(2),
+        max_retries: 0,
+        ..GatewayLimits::default()
+    };
     let world = world(limits).await;
     let run = world.open(1);
     assert_eq!(run.chat(&says("warm")).send().await.unwrap().status(), 200);
@@ -88,7 +92,8 @@ async fn a_server_that_hangs_is_given_up() {
 
 #[tokio::test]
 async fn a_stream_that_falls_silent_is_given_up() {
-    let limits = Limits { idle_timeout: Duration::from_millis(200), ..Limits::default() };
+    let limits =
+        GatewayLimits { idle_timeout: Duration::from_millis(200), ..GatewayLimits::default() };
     let world = world(limits).await;
     let run = world.open(1);
     world.control().inject(MockFault::HangAfter(2), 1);
@@ -100,8 +105,11 @@ async fn a_stream_that_falls_silent_is_given_up() {
 
 #[tokio::test]
 async fn slow_clients_are_let_go() {
-    let world =
-        world(Limits { request_timeout: Duration::from_millis(200), ..Limits::default() }).await;
+    let world = world(GatewayLimits {
+        request_timeout: Duration::from_millis(200),
+        ..GatewayLimits::default()
+    })
+    .await;
     let address = world.gateway.url().strip_prefix("http://").unwrap().to_owned();
     let mut said = String::new();
     let mut slow = TcpStream::connect(&address).await.unwrap();
@@ -121,7 +129,8 @@ async fn slow_clients_are_let_go() {
 
 #[tokio::test]
 async fn one_call_after_the_other_needs_one_place() {
-    let limits = Limits { max_in_flight: 1, max_in_flight_per_run: 1, ..Limits::default() };
+    let limits =
+        GatewayLimits { max_in_flight: 1, max_in_flight_per_run: 1, ..GatewayLimits::default() };
     let world = world(limits).await;
     let run = world.open(1);
     for number in 0..50 {

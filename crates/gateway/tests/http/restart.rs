@@ -57,7 +57,7 @@ async fn nothing_recorded_is_lost_and_nothing_is_recorded_twice() {
     }
 
     world.servers[0].control().release();
-    let options = rollway_gateway::gateway::Options { listen: address, ..options() };
+    let options = rollway_gateway::gateway::GatewayOptions { listen: address, ..options() };
     world.gateway = Gateway::start(options, vec![spec]).await.unwrap();
     world.handle = world.gateway.handle();
     let refused = done[0].chat(&streams("x")).send().await.unwrap();

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use axum::Router;
 use rollway_core::metrics::Metrics;
 use rollway_gateway::gateway::Gateway;
-use rollway_gateway::http::{History, KeepFuture};
+use rollway_gateway::http::{KeepFuture, TurnStore};
 use rollway_gateway::record::{RecordError, Turn};
-use rollway_gateway::serve::{self, Committer, Delivered, Serve, Step};
+use rollway_gateway::serve::{self, CommitDelivery, CommitStep, Committer, ServeMode};
 use rollway_mock_server::{CompletionLengths, MockServer, MockServerOptions};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -19,7 +19,7 @@ use super::help::{ADMIN, World, client, options, read, says, spec, streams};
 struct Trainer;
 
 impl Committer for Trainer {
-    fn deliver(&self, step: Step) -> Delivered<'_> {
+    fn deliver(&self, step: CommitStep) -> CommitDelivery<'_> {
         let payloads = step.payloads.len() as f64;
         Box::pin(async move { Ok(Metrics::from_iter([("payloads".to_owned(), payloads)])) })
     }
@@ -28,18 +28,18 @@ impl Committer for Trainer {
 /// Serve mode that tells what it keeps, and can be told to fail.
 #[derive(Debug)]
 struct Watched {
-    serve: Serve,
+    serve: ServeMode,
     kept: mpsc::UnboundedSender<Vec<Turn>>,
     fails: bool,
 }
 
-impl History for Watched {
+impl TurnStore for Watched {
     fn keep(&self, turns: Vec<Turn>) -> KeepFuture<'_> {
         Box::pin(async move {
             if self.fails {
                 return Err(RecordError::Misread("the disk is full".to_owned()));
             }
-            History::keep(&self.serve, turns.clone()).await?;
+            TurnStore::keep(&self.serve, turns.clone()).await?;
             let _ = self.kept.send(turns);
             Ok(())
         })
@@ -64,8 +64,8 @@ impl Served {
     async fn new(fails: bool, needs_key: bool, model: MockServerOptions) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("history.db");
-        let history = serve::Options { needs_key, ..serve::Options::new(path) };
-        let serve = Serve::open(history, Arc::new(Trainer)).await.expect("a history");
+        let history = serve::ServeStoreOptions { needs_key, ..serve::ServeStoreOptions::new(path) };
+        let serve = ServeMode::open(history, Arc::new(Trainer)).await.expect("a history");
         let (sender, kept) = mpsc::unbounded_channel();
         let watched = Arc::new(Watched { serve, kept: sender, fails });
         let client = client();

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use axum::Router;
 use axum::http::{HeaderMap, Method};
 use rollway_base::ServerKind;
-use rollway_gateway::access::RunName;
-use rollway_gateway::gateway::{CallEnded, CallWatcher, Gateway};
+use rollway_gateway::access::RunRef;
+use rollway_gateway::gateway::{CallEnded, CallObserver, Gateway};
 use rollway_gateway::models::ServerSpec;
 use serde_json::json;
 
@@ -16,16 +16,16 @@ use super::help::{MODEL, Run, client, options, says};
 #[derive(Debug, Default)]
 struct Tracer;
 
-impl CallWatcher for Tracer {
-    fn began(&self, _: RunName, _: u64, _: Option<&str>) {}
+impl CallObserver for Tracer {
+    fn began(&self, _: RunRef, _: u64, _: Option<&str>) {}
 
-    fn traceparent(&self, run: RunName, call: u64) -> Option<String> {
+    fn traceparent(&self, run: RunRef, call: u64) -> Option<String> {
         (run.attempt == 7).then(|| format!("00-{:032x}-{:016x}-01", run.attempt, call))
     }
 
-    fn sent(&self, _: RunName, _: u64, _: &str) {}
+    fn sent(&self, _: RunRef, _: u64, _: &str) {}
 
-    fn ended(&self, _: RunName, _: u64, _: CallEnded) {}
+    fn ended(&self, _: RunRef, _: u64, _: CallEnded) {}
 }
 
 #[tokio::test]
@@ -55,7 +55,7 @@ async fn a_call_carries_the_trace_of_its_client_or_of_its_run() {
         url: gateway.url().to_owned(),
         client: client(),
         key: gateway.handle().open(attempt, 0, 1).remove(0),
-        name: RunName { attempt, run: 0 },
+        name: RunRef { attempt, run: 0 },
     };
 
     let own = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use rollway_base::ServerKind;
-use rollway_gateway::models::State;
+use rollway_gateway::models::ServerState;
 use rollway_mock_server::{CompletionLengths, MockServer, MockServerOptions, RecordedRequest};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -32,12 +32,12 @@ async fn world(kind: ServerKind) -> World {
     options.limits.max_in_flight_per_run = 1;
     let servers = vec![server.clone(), MockServerOptions { seed: 1, ..server }];
     let world = World::with(options, servers).await;
-    wait_for(&world, |states| states.iter().all(|state| *state == State::Running)).await;
+    wait_for(&world, |states| states.iter().all(|state| *state == ServerState::Running)).await;
     world
 }
 
 /// Waits until the servers do what they should.
-async fn wait_for(world: &World, wanted: impl Fn(&[State]) -> bool) {
+async fn wait_for(world: &World, wanted: impl Fn(&[ServerState]) -> bool) {
     let states = || {
         let servers = world.handle.models().view().remove(0).servers;
         servers.into_iter().map(|server| server.state).collect::<Vec<_>>()
@@ -188,7 +188,7 @@ async fn requests_that_are_drained_end_with_the_old_weights_and_later_ones_have_
         wait_until_frozen(&world, STREAMS).await;
         let updated = update(&world, &weights, "drain");
         let meanwhile = async {
-            wait_for(&world, |states| states.contains(&State::Draining)).await;
+            wait_for(&world, |states| states.contains(&ServerState::Draining)).await;
             // What comes now goes to the other server, or waits.
             let later = open(&world, 1000, 32);
             let answers = start(kind, &later);

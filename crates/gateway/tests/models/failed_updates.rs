@@ -4,7 +4,10 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use rollway_base::ServerKind;
-use rollway_gateway::models::{InFlight, Models, Options, Outcome, State, Update, Wanted, Weights};
+use rollway_gateway::models::{
+    InFlightPolicy, Models, RouteNeeds, RoutingOptions, ServerState, ServerUpdateOutcome,
+    WeightSource, WeightUpdate,
+};
 use rollway_mock_server::MockServer;
 use serde_json::{Value, json};
 
@@ -14,16 +17,19 @@ use crate::stand_in::{StandIn, options};
 #[tokio::test]
 async fn a_server_whose_update_fails_is_put_back() {
     for kind in [ServerKind::Vllm, ServerKind::Sglang] {
-        for in_flight in [DRAIN, InFlight::Keep] {
+        for in_flight in [DRAIN, InFlightPolicy::Keep] {
             let fleet = Fleet::start(kind, 2, options()).await;
             assert!(fleet.update(1, DRAIN).await.is_complete());
             fleet.control(0).fail_updates(1);
             let report = fleet.update(2, in_flight).await;
-            assert!(matches!(outcomes(&report)[..], [Outcome::PutBack(_), Outcome::Updated]));
+            assert!(matches!(
+                outcomes(&report)[..],
+                [ServerUpdateOutcome::RolledBack(_), ServerUpdateOutcome::Updated]
+            ));
             // It is used as before, and not halted.
             let view = fleet.view();
             assert_eq!((view[0].version, view[1].version), (Some(1), Some(2)));
-            assert_eq!(view[0].state, State::Running);
+            assert_eq!(view[0].state, ServerState::Running);
             assert_eq!(fleet.control(0).version(), 1);
             for mut stream in held_streams(&fleet, 4).await {
                 stream.finish().await;
@@ -40,16 +46,16 @@ async fn a_server_of_which_nothing_is_known_is_broken_until_an_update_heals_it()
     let fleet = Fleet::start(
         ServerKind::Vllm,
         1,
-        Options { max_wait: Duration::from_millis(50), ..options() },
+        RoutingOptions { max_wait: Duration::from_millis(50), ..options() },
     )
     .await;
     // Where its first weights are is not known to be a directory that it could load again.
     fleet.control(0).fail_updates(1);
     let report = fleet.update(1, DRAIN).await;
-    assert!(matches!(outcomes(&report)[..], [Outcome::Broken(_)]), "{report:?}");
-    assert!(matches!(fleet.view()[0].state, State::Broken(_)));
+    assert!(matches!(outcomes(&report)[..], [ServerUpdateOutcome::Broken(_)]), "{report:?}");
+    assert!(matches!(fleet.view()[0].state, ServerState::Broken(_)));
     assert_eq!(fleet.view()[0].version, None);
-    let error = fleet.models.pick(Wanted::default()).await.unwrap_err();
+    let error = fleet.models.pick(RouteNeeds::default()).await.unwrap_err();
     assert!(error.message.contains("is broken (/collective_rpc answered 500"), "{error}");
     assert!(fleet.update(2, DRAIN).await.is_complete());
     assert_eq!(fleet.pick().await.version(), Some(2));
@@ -60,10 +66,10 @@ async fn a_server_that_cannot_be_emptied_keeps_its_weights() {
     let fleet = Fleet::single(ServerKind::Vllm).await;
     fleet.control(0).hold(5);
     let mut streams = held_streams(&fleet, 2).await;
-    let in_flight = InFlight::Drain { timeout: Duration::from_millis(20), then_abort: false };
+    let in_flight = InFlightPolicy::Drain { timeout: Duration::from_millis(20), then_abort: false };
     let report = fleet.update(1, in_flight).await;
     let why = "2 requests were still under way after 0.02 s".to_owned();
-    assert_eq!(outcomes(&report), [&Outcome::PutBack(why)]);
+    assert_eq!(outcomes(&report), [&ServerUpdateOutcome::RolledBack(why)]);
     assert_eq!(fleet.pick().await.version(), Some(0));
     fleet.control(0).release();
     for stream in &mut streams {
@@ -81,7 +87,7 @@ async fn an_update_that_nobody_waits_for_is_carried_out() {
     drop(update);
     fleet.wait_for(|servers| servers[0].version == Some(1)).await;
     assert_eq!(fleet.control(0).version(), 1);
-    fleet.wait_for(|servers| servers[0].state == State::Running).await;
+    fleet.wait_for(|servers| servers[0].state == ServerState::Running).await;
 }
 
 #[tokio::test]
@@ -93,7 +99,7 @@ async fn a_server_that_dies_in_an_update_does_not_stop_it() {
     };
     let dying = MockServer::start(slow).unwrap();
     fleet.models.add(spec(ServerKind::Vllm, dying.url())).unwrap();
-    fleet.wait_for(|servers| servers.len() == 3 && servers[2].state == State::Running).await;
+    fleet.wait_for(|servers| servers.len() == 3 && servers[2].state == ServerState::Running).await;
     let inside = dying.control();
     let kill = async {
         while !inside.calls().iter().any(|call| call.contains("/collective_rpc")) {
@@ -103,7 +109,14 @@ async fn a_server_that_dies_in_an_update_does_not_stop_it() {
     };
     let (report, ()) = futures_util::join!(fleet.update(1, DRAIN), kill);
     assert!(
-        matches!(outcomes(&report)[..], [Outcome::Updated, Outcome::Updated, Outcome::Broken(_)]),
+        matches!(
+            outcomes(&report)[..],
+            [
+                ServerUpdateOutcome::Updated,
+                ServerUpdateOutcome::Updated,
+                ServerUpdateOutcome::Broken(_)
+            ]
+        ),
         "{report:?}"
     );
     assert_eq!(fleet.pick().await.version(), Some(1));
@@ -130,15 +143,16 @@ async fn liar(said: &'static str) -> (StandIn, Models) {
     let models = Models::new(options());
     models.add(server.spec("trained", ServerKind::Vllm)).unwrap();
     // It is running once it gives a place.
-    models.pick(Wanted::default()).await.unwrap();
+    models.pick(RouteNeeds::default()).await.unwrap();
     (server, models)
 }
 
-async fn update(models: &Models) -> Outcome {
-    let weights = Weights::Path("somewhere".into());
+async fn update(models: &Models) -> ServerUpdateOutcome {
+    let weights = WeightSource::Path("somewhere".into());
     let timeout = Duration::from_secs(60);
-    let mut report =
-        models.update(Update { version: 1, weights, in_flight: InFlight::Keep, timeout }).await;
+    let mut report = models
+        .update(WeightUpdate { version: 1, weights, in_flight: InFlightPolicy::Keep, timeout })
+        .await;
     report.servers.remove(0).outcome
 }
 
@@ -146,8 +160,8 @@ async fn update(models: &Models) -> Outcome {
 async fn a_server_that_says_another_version_afterwards_is_broken() {
     let (server, models) = liar("12").await;
     let why = "it says that it has version 12 after an update to 1".to_owned();
-    assert_eq!(update(&models).await, Outcome::Broken(why));
-    assert!(matches!(models.view()[0].servers[0].state, State::Broken(_)));
+    assert_eq!(update(&models).await, ServerUpdateOutcome::Broken(why));
+    assert!(matches!(models.view()[0].servers[0].state, ServerState::Broken(_)));
     // In this order; and it goes on although it is broken.
     let asked = server.asked.lock().unwrap();
     let posts = asked.iter().filter(|(method, ..)| method == "POST");
@@ -165,6 +179,6 @@ async fn a_server_that_says_another_version_afterwards_is_broken() {
 #[tokio::test]
 async fn a_server_that_says_the_old_version_afterwards_is_put_back() {
     let (_server, models) = liar("default").await;
-    assert!(matches!(update(&models).await, Outcome::PutBack(_)));
-    assert_eq!(models.pick(Wanted::default()).await.unwrap().version(), Some(0));
+    assert!(matches!(update(&models).await, ServerUpdateOutcome::RolledBack(_)));
+    assert_eq!(models.pick(RouteNeeds::default()).await.unwrap().version(), Some(0));
 }

@@ -7,8 +7,8 @@ use futures_util::StreamExt as _;
 use reqwest::Response;
 use rollway_base::ServerKind;
 use rollway_gateway::models::{
-    InFlight, Lease, Models, Options, Outcome, ServerSpec, ServerView, State, Update, UpdateReport,
-    Wanted, Weights,
+    InFlightPolicy, Models, RouteNeeds, RoutingOptions, ServerPermit, ServerSpec, ServerState,
+    ServerUpdateOutcome, ServerView, WeightSource, WeightUpdate, WeightUpdateReport,
 };
 use rollway_mock_server::{CompletionLengths, MockControl, MockServer, MockServerOptions};
 use serde_json::{Value, json};
@@ -29,7 +29,7 @@ pub(crate) struct Fleet {
 
 impl Fleet {
     /// Starts servers, and returns when all of them are running.
-    pub(crate) async fn start(kind: ServerKind, servers: usize, options: Options) -> Self {
+    pub(crate) async fn start(kind: ServerKind, servers: usize, options: RoutingOptions) -> Self {
         let mut fleet = Self {
             models: Models::new(options),
             servers: Vec::new(),
@@ -63,7 +63,7 @@ impl Fleet {
         self.servers.push(server);
         let many = self.servers.len();
         self.wait_for(|servers| {
-            servers.len() == many && servers.iter().all(|it| it.state == State::Running)
+            servers.len() == many && servers.iter().all(|it| it.state == ServerState::Running)
         })
         .await;
     }
@@ -96,17 +96,21 @@ impl Fleet {
         path
     }
 
-    pub(crate) fn to(&self, version: u64, in_flight: InFlight) -> Update {
-        let weights = Weights::Path(self.path(version));
-        Update { version, weights, in_flight, timeout: LONG }
+    pub(crate) fn to(&self, version: u64, in_flight: InFlightPolicy) -> WeightUpdate {
+        let weights = WeightSource::Path(self.path(version));
+        WeightUpdate { version, weights, in_flight, timeout: LONG }
     }
 
-    pub(crate) async fn update(&self, version: u64, in_flight: InFlight) -> UpdateReport {
+    pub(crate) async fn update(
+        &self,
+        version: u64,
+        in_flight: InFlightPolicy,
+    ) -> WeightUpdateReport {
         self.models.update(self.to(version, in_flight)).await
     }
 
-    pub(crate) async fn pick(&self) -> Lease {
-        self.models.pick(Wanted::default()).await.unwrap()
+    pub(crate) async fn pick(&self) -> ServerPermit {
+        self.models.pick(RouteNeeds::default()).await.unwrap()
     }
 }
 
@@ -116,15 +120,15 @@ pub(crate) fn spec(engine: ServerKind, url: String) -> ServerSpec {
 }
 
 /// Lets requests finish for as long as they need.
-pub(crate) const DRAIN: InFlight = InFlight::Drain { timeout: LONG, then_abort: false };
+pub(crate) const DRAIN: InFlightPolicy = InFlightPolicy::Drain { timeout: LONG, then_abort: false };
 
-pub(crate) fn outcomes(report: &UpdateReport) -> Vec<&Outcome> {
+pub(crate) fn outcomes(report: &WeightUpdateReport) -> Vec<&ServerUpdateOutcome> {
     report.servers.iter().map(|server| &server.outcome).collect()
 }
 
 /// A stream through a lease.
 pub(crate) struct Stream {
-    pub(crate) lease: Lease,
+    pub(crate) lease: ServerPermit,
     response: Response,
     buffer: String,
     pub(crate) id: String,
@@ -132,7 +136,7 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    pub(crate) async fn open(lease: Lease, text: &str) -> Self {
+    pub(crate) async fn open(lease: ServerPermit, text: &str) -> Self {
         let url = format!("{}/v1/chat/completions", lease.server().spec.url);
         let body = json!({
             "model": lease.server_model(),

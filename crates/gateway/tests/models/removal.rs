@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rollway_base::ServerKind;
-use rollway_gateway::models::{Removed, State, Wanted};
+use rollway_gateway::models::{RemovalReport, RouteNeeds, ServerState};
 use rollway_model_api::ErrorKind;
 
 use crate::fleet::{DRAIN, Fleet, held_streams};
@@ -18,7 +18,7 @@ async fn a_server_that_is_removed_finishes_what_it_has() {
     let streams = held_streams(&fleet, 6).await;
     let mut removal = Box::pin(fleet.models.remove(ids[0], Duration::from_secs(60)));
     assert!(futures_util::poll!(&mut removal).is_pending());
-    assert_eq!(fleet.view()[0].state, State::Draining);
+    assert_eq!(fleet.view()[0].state, ServerState::Draining);
     assert_eq!(fleet.pick().await.server().id, ids[1]);
     let again = fleet.models.remove(ids[0], Duration::ZERO).await.unwrap_err();
     assert_eq!(again.kind, ErrorKind::NotFound);
@@ -27,7 +27,7 @@ async fn a_server_that_is_removed_finishes_what_it_has() {
         stream.finish().await;
         assert!(stream.is_done && !stream.lease.is_aborted());
     }
-    assert_eq!(removal.await, Ok(Removed { aborted: 0 }));
+    assert_eq!(removal.await, Ok(RemovalReport { aborted: 0 }));
     assert_eq!(fleet.view().len(), 1);
 }
 
@@ -38,11 +38,11 @@ async fn what_is_left_at_the_deadline_is_aborted() {
     fleet.control(0).hold(5);
     let stream = held_streams(&fleet, 1).await.remove(0);
     let removed = fleet.models.remove(id, Duration::from_millis(5)).await;
-    assert_eq!(removed, Ok(Removed { aborted: 1 }));
+    assert_eq!(removed, Ok(RemovalReport { aborted: 1 }));
     stream.lease.aborted().await;
     drop(stream);
     fleet.control(0).wait_for(|counts| counts.left == 1).await;
-    let error = fleet.models.pick(Wanted::default()).await.unwrap_err();
+    let error = fleet.models.pick(RouteNeeds::default()).await.unwrap_err();
     assert_eq!(error.message, "the gateway has no models: add a server of one");
     assert!(fleet.update(1, DRAIN).await.servers.is_empty());
 }

@@ -9,7 +9,7 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use rollway_base::ServerKind;
-use rollway_gateway::models::{Models, Options, ServerSpec};
+use rollway_gateway::models::{Models, RoutingOptions, ServerSpec};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -112,7 +112,11 @@ pub(crate) fn models() -> Models {
 }
 
 /// Options by which things are noticed quickly.
-pub(crate) fn options() -> Options {
+pub(crate) fn options() -> RoutingOptions {
     let health_interval = Duration::from_millis(20);
-    Options { health_interval, max_wait: Duration::from_secs(20), ..Options::default() }
+    RoutingOptions {
+        health_interval,
+        max_wait: Duration::from_secs(20),
+        ..RoutingOptions::default()
+    }
 }

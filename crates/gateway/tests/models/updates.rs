@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use rollway_base::ServerKind;
 use rollway_core::rendezvous::{TensorSpec, TransferGroup};
-use rollway_gateway::models::{InFlight, Options, Outcome, State, Update, Wanted, Weights};
+use rollway_gateway::models::{
+    InFlightPolicy, RouteNeeds, RoutingOptions, ServerState, ServerUpdateOutcome, WeightSource,
+    WeightUpdate,
+};
 
 use crate::fleet::{DRAIN, Fleet, Stream, held_streams, outcomes, versions};
 use crate::stand_in::{StandIn, options, well};
@@ -13,8 +16,8 @@ const KINDS: [ServerKind; 2] = [ServerKind::Vllm, ServerKind::Sglang];
 
 /// Clients stream without end while three updates go around: every stream comes to its end, with
 /// the version that its lease says.
-async fn under_load(kind: ServerKind, in_flight: InFlight) {
-    let options = Options { min_running: 2, ..options() };
+async fn under_load(kind: ServerKind, in_flight: InFlightPolicy) {
+    let options = RoutingOptions { min_running: 2, ..options() };
     let fleet = Fleet::start(kind, 3, options).await;
     for server in 0..3 {
         fleet.control(server).set_speed(Duration::ZERO, 400.0);
@@ -26,7 +29,7 @@ async fn under_load(kind: ServerKind, in_flight: InFlight) {
             let mut streams = 0_u32;
             let mut labelled = 0_usize;
             while !stop.is_cancelled() {
-                let wanted = Wanted { session: Some(client), ..Wanted::default() };
+                let wanted = RouteNeeds { session: Some(client), ..RouteNeeds::default() };
                 let lease = fleet.models.pick(wanted).await.unwrap();
                 let mut stream = Stream::open(lease, &format!("{client} {streams}")).await;
                 let mut labels = Vec::new();
@@ -56,7 +59,7 @@ async fn under_load(kind: ServerKind, in_flight: InFlight) {
     let updates = async {
         for version in 1..=3 {
             let report = fleet.update(version, in_flight).await;
-            assert_eq!(outcomes(&report), [&Outcome::Updated; 3]);
+            assert_eq!(outcomes(&report), [&ServerUpdateOutcome::Updated; 3]);
             assert!(report.is_complete());
             assert!(report.servers.iter().all(|server| server.aborted == 0));
         }
@@ -84,7 +87,7 @@ async fn drained_updates_under_load_lose_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn kept_updates_under_load_lose_nothing() {
     for kind in KINDS {
-        under_load(kind, InFlight::Keep).await;
+        under_load(kind, InFlightPolicy::Keep).await;
     }
 }
 
@@ -97,8 +100,8 @@ async fn kept_requests_go_on_with_the_new_weights_and_know_that_they_do_not_know
         let mut streams = held_streams(&fleet, 16).await;
         inside.wait_for(|counts| counts.frozen == 16).await;
         assert!(streams.iter().all(|stream| stream.lease.version() == Some(0)));
-        let report = fleet.update(1, InFlight::Keep).await;
-        assert_eq!(outcomes(&report), [&Outcome::Updated]);
+        let report = fleet.update(1, InFlightPolicy::Keep).await;
+        assert_eq!(outcomes(&report), [&ServerUpdateOutcome::Updated]);
         assert_eq!((report.servers[0].in_flight, report.servers[0].aborted), (16, 0));
         assert!(streams.iter().all(|stream| stream.lease.version().is_none()));
         assert_eq!(fleet.pick().await.version(), Some(1));
@@ -121,7 +124,7 @@ async fn a_single_server_is_updated_while_callers_wait() {
         let mut stream = held_streams(&fleet, 1).await.remove(0);
         let mut update = Box::pin(fleet.update(1, DRAIN));
         assert!(futures_util::poll!(&mut update).is_pending());
-        fleet.wait_for(|servers| servers[0].state == State::Draining).await;
+        fleet.wait_for(|servers| servers[0].state == ServerState::Draining).await;
         let mut pick = Box::pin(fleet.pick());
         assert!(futures_util::poll!(&mut pick).is_pending());
         inside.release();
@@ -130,7 +133,7 @@ async fn a_single_server_is_updated_while_callers_wait() {
         assert_eq!(stream.lease.version(), Some(0));
         drop(stream);
         let (report, lease) = futures_util::join!(update, pick);
-        assert_eq!(outcomes(&report), [&Outcome::Updated]);
+        assert_eq!(outcomes(&report), [&ServerUpdateOutcome::Updated]);
         assert_eq!(lease.version(), Some(1));
     }
 }
@@ -138,8 +141,8 @@ async fn a_single_server_is_updated_while_callers_wait() {
 #[tokio::test]
 async fn an_update_that_may_abort_does() {
     for kind in KINDS {
-        let at_once = InFlight::Drain { timeout: Duration::ZERO, then_abort: true };
-        for in_flight in [InFlight::Abort, at_once] {
+        let at_once = InFlightPolicy::Drain { timeout: Duration::ZERO, then_abort: true };
+        for in_flight in [InFlightPolicy::Abort, at_once] {
             let fleet = Fleet::single(kind).await;
             fleet.control(0).hold(5);
             let streams = held_streams(&fleet, 4).await;
@@ -152,7 +155,7 @@ async fn an_update_that_may_abort_does() {
             });
             let ends = futures_util::future::join_all(ends);
             let (report, _) = futures_util::join!(fleet.update(1, in_flight), ends);
-            assert_eq!(outcomes(&report), [&Outcome::Updated]);
+            assert_eq!(outcomes(&report), [&ServerUpdateOutcome::Updated]);
             assert_eq!((report.servers[0].in_flight, report.servers[0].aborted), (4, 4));
             // It notices a little later that a client has left.
             let counts = fleet.control(0).wait_for(|counts| counts.running == 0).await;
@@ -168,7 +171,7 @@ async fn the_same_version_again_is_nothing_and_a_waiting_one_gives_way_to_a_newe
     let stream = held_streams(&fleet, 1).await;
     let mut first = Box::pin(fleet.update(1, DRAIN));
     assert!(futures_util::poll!(&mut first).is_pending());
-    fleet.wait_for(|servers| servers[0].state == State::Draining).await;
+    fleet.wait_for(|servers| servers[0].state == ServerState::Draining).await;
     let mut second = Box::pin(fleet.update(2, DRAIN));
     assert!(futures_util::poll!(&mut second).is_pending());
     let mut third = Box::pin(fleet.update(3, DRAIN));
@@ -180,7 +183,7 @@ async fn the_same_version_again_is_nothing_and_a_waiting_one_gives_way_to_a_newe
     assert_eq!((second.superseded_by, second.is_complete()), (Some(3), false));
     let calls = fleet.control(0).calls().iter().filter(|call| call.contains("rpc")).count();
     let again = fleet.update(3, DRAIN).await;
-    assert_eq!(outcomes(&again), [&Outcome::HadIt]);
+    assert_eq!(outcomes(&again), [&ServerUpdateOutcome::AlreadyCurrent]);
     let after = fleet.control(0).calls().iter().filter(|call| call.contains("rpc")).count();
     assert_eq!((calls, after), (2, 2));
 }
@@ -194,12 +197,12 @@ async fn whoever_comes_late_or_back_gets_the_weights_of_the_others() {
         let again =
             rollway_mock_server::MockServerOptions { address: dead.address(), ..fleet.mock() };
         dead.stop().await;
-        fleet.wait_for(|servers| matches!(servers[0].state, State::Unhealthy(_))).await;
+        fleet.wait_for(|servers| matches!(servers[0].state, ServerState::Unhealthy(_))).await;
         let back = rollway_mock_server::MockServer::start(again).unwrap();
         fleet.servers.insert(0, back);
         fleet.add(fleet.mock()).await;
         let is_there = |server: &rollway_gateway::models::ServerView| {
-            server.state == State::Running && server.version == Some(7)
+            server.state == ServerState::Running && server.version == Some(7)
         };
         fleet.wait_for(|servers| servers.iter().all(is_there)).await;
         for server in 0..3 {
@@ -213,9 +216,11 @@ async fn servers_that_keep_their_weights_say_so() {
     let llama = StandIn::start(well("m")).await;
     let mut fleet = Fleet::start(ServerKind::Vllm, 0, options()).await;
     fleet.models.add(llama.spec("trained", ServerKind::LlamaCpp)).unwrap();
-    fleet.wait_for(|servers| servers[0].state == State::Running).await;
+    fleet.wait_for(|servers| servers[0].state == ServerState::Running).await;
     let report = fleet.update(1, DRAIN).await;
-    let Outcome::Skipped(why) = &report.servers[0].outcome else { panic!("{report:?}") };
+    let ServerUpdateOutcome::Skipped(why) = &report.servers[0].outcome else {
+        panic!("{report:?}")
+    };
     assert!(why.starts_with("llama-server cannot be given other weights"), "{why}");
     assert!(!report.is_complete());
     fleet.servers.clear();
@@ -240,11 +245,11 @@ async fn weights_that_are_sent_over_a_group_reach_all_servers_at_once() {
             join: true,
             tensors: vec![tensor("a"), tensor("b")],
         };
-        let weights = Weights::Group(group);
+        let weights = WeightSource::Group(group);
         let timeout = Duration::from_secs(60);
-        let update = Update { version: 1, weights, in_flight: InFlight::Keep, timeout };
+        let update = WeightUpdate { version: 1, weights, in_flight: InFlightPolicy::Keep, timeout };
         let report = fleet.models.update(update).await;
-        assert_eq!(outcomes(&report), [&Outcome::Updated; 2]);
+        assert_eq!(outcomes(&report), [&ServerUpdateOutcome::Updated; 2]);
         for server in 0..2 {
             assert_eq!(fleet.control(server).version_name(), "1");
         }

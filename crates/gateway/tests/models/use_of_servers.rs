@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use rollway_base::ServerKind;
-use rollway_gateway::models::{Lease, Models, Options, ServerId, ServerSpec, State, Wanted};
+use rollway_gateway::models::{
+    Models, RouteNeeds, RoutingOptions, ServerId, ServerPermit, ServerSpec, ServerState,
+};
 use rollway_model_api::ErrorKind;
 
 use crate::fleet::Fleet;
@@ -15,20 +17,22 @@ async fn a_call_gets_a_server_of_its_model() {
     let models = models();
     models.add(one.spec("trained", ServerKind::LlamaCpp)).unwrap();
     let judge = models.add(two.spec("judge", ServerKind::Openai)).unwrap();
-    let lease = models.pick(Wanted::default()).await.unwrap();
+    let lease = models.pick(RouteNeeds::default()).await.unwrap();
     assert_eq!(lease.server().spec.model, "trained");
     assert_eq!(lease.server_model(), "weights");
     assert_eq!(lease.version(), Some(0));
-    let other = models.pick(Wanted { model: Some("judge"), ..Wanted::default() }).await.unwrap();
+    let other =
+        models.pick(RouteNeeds { model: Some("judge"), ..RouteNeeds::default() }).await.unwrap();
     assert_eq!((other.server().id, other.server_model()), (judge, "judge"));
-    let error = models.pick(Wanted { model: Some("x"), ..Wanted::default() }).await.unwrap_err();
+    let error =
+        models.pick(RouteNeeds { model: Some("x"), ..RouteNeeds::default() }).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::NotFound);
     assert_eq!(error.message, r#"there is no model "x"; there are "trained", "judge""#);
 }
 
 #[tokio::test]
 async fn without_models_that_is_what_is_said() {
-    let error = models().pick(Wanted::default()).await.unwrap_err();
+    let error = models().pick(RouteNeeds::default()).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Unavailable);
     assert_eq!(error.message, "the gateway has no models: add a server of one");
 }
@@ -36,13 +40,13 @@ async fn without_models_that_is_what_is_said() {
 #[tokio::test]
 async fn places_are_limited_and_given_in_order() {
     let one = StandIn::start(well("m")).await;
-    let models = Models::new(Options { max_in_flight: 1, ..options() });
+    let models = Models::new(RoutingOptions { max_in_flight: 1, ..options() });
     models.add(one.spec("trained", ServerKind::LlamaCpp)).unwrap();
-    let first = models.pick(Wanted::default()).await.unwrap();
+    let first = models.pick(RouteNeeds::default()).await.unwrap();
     let mut waiting = Vec::new();
     for _ in 0..3 {
         let models = models.clone();
-        let mut pick = Box::pin(async move { models.pick(Wanted::default()).await.unwrap() });
+        let mut pick = Box::pin(async move { models.pick(RouteNeeds::default()).await.unwrap() });
         // Once polled it stands in the queue.
         assert!(futures_util::poll!(&mut pick).is_pending());
         waiting.push(pick);
@@ -61,9 +65,9 @@ async fn places_are_limited_and_given_in_order() {
 #[tokio::test]
 async fn whoever_gets_no_server_hears_why() {
     let address = StandIn::start(well("m")).await.stop().await;
-    let models = Models::new(Options { max_wait: Duration::from_millis(50), ..options() });
+    let models = Models::new(RoutingOptions { max_wait: Duration::from_millis(50), ..options() });
     models.add(spec(address, "trained", ServerKind::LlamaCpp)).unwrap();
-    let error = models.pick(Wanted::default()).await.unwrap_err();
+    let error = models.pick(RouteNeeds::default()).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Unavailable);
     let start = r#"no server of model "trained" could take the call within 0.05 s: "#;
     let end = format!("http://{address} is starting (/health: nobody listens there)");
@@ -73,15 +77,16 @@ async fn whoever_gets_no_server_hears_why() {
 #[tokio::test]
 async fn a_server_that_dies_is_left_out_until_it_is_back() {
     let one = StandIn::start(well("m")).await;
-    let models = Models::new(Options { health_interval: Duration::from_secs(3600), ..options() });
+    let models =
+        Models::new(RoutingOptions { health_interval: Duration::from_secs(3600), ..options() });
     models.add(one.spec("trained", ServerKind::LlamaCpp)).unwrap();
-    let lease = models.pick(Wanted::default()).await.unwrap();
+    let lease = models.pick(RouteNeeds::default()).await.unwrap();
     let address = one.stop().await;
     lease.unreachable("connection refused");
     // It is asked at once; nobody waits an hour for that.
-    let mut pick = Box::pin(models.pick(Wanted::default()));
+    let mut pick = Box::pin(models.pick(RouteNeeds::default()));
     assert!(futures_util::poll!(&mut pick).is_pending());
-    let is_gone = |state: &State| matches!(state, State::Unhealthy(why) if why.contains("nobody"));
+    let is_gone = |state: &ServerState| matches!(state, ServerState::Unhealthy(why) if why.contains("nobody"));
     while !is_gone(&models.view()[0].servers[0].state) {
         tokio::task::yield_now().await;
     }
@@ -94,13 +99,14 @@ async fn a_server_that_dies_is_left_out_until_it_is_back() {
 async fn a_server_that_says_it_is_ill_is_left_out_until_it_is_well() {
     let mut fleet = Fleet::start(ServerKind::Vllm, 2, options()).await;
     fleet.control(0).set_healthy(false);
-    fleet.wait_for(|servers| matches!(servers[0].state, State::Unhealthy(_))).await;
-    let State::Unhealthy(why) = &fleet.view()[0].state else { panic!("it came back") };
+    fleet.wait_for(|servers| matches!(servers[0].state, ServerState::Unhealthy(_))).await;
+    let ServerState::Unhealthy(why) = &fleet.view()[0].state else { panic!("it came back") };
     assert_eq!(why, "/health answered 503 Service Unavailable");
-    let leases: Vec<Lease> = futures_util::future::join_all((0..8).map(|_| fleet.pick())).await;
+    let leases: Vec<ServerPermit> =
+        futures_util::future::join_all((0..8).map(|_| fleet.pick())).await;
     assert!(leases.iter().all(|lease| lease.server().id == fleet.view()[1].id));
     fleet.control(0).set_healthy(true);
-    fleet.wait_for(|servers| servers[0].state == State::Running).await;
+    fleet.wait_for(|servers| servers[0].state == ServerState::Running).await;
     assert_eq!(fleet.pick().await.server().id, fleet.view()[0].id);
     fleet.servers.clear();
 }
@@ -110,7 +116,7 @@ async fn requests_that_fail_make_a_server_unusable_one_that_goes_well_forgives()
     let one = StandIn::start(well("m")).await;
     let hour = Duration::from_secs(3600);
     let max_wait = Duration::from_millis(20);
-    let models = Models::new(Options { health_interval: hour, max_wait, ..options() });
+    let models = Models::new(RoutingOptions { health_interval: hour, max_wait, ..options() });
     models.add(one.spec("trained", ServerKind::LlamaCpp)).unwrap();
     let lease = pick_patiently(&models).await;
     for _ in 0..2 {
@@ -120,18 +126,18 @@ async fn requests_that_fail_make_a_server_unusable_one_that_goes_well_forgives()
     for _ in 0..2 {
         lease.went_wrong("answered 500");
     }
-    assert_eq!(models.view()[0].servers[0].state, State::Running);
+    assert_eq!(models.view()[0].servers[0].state, ServerState::Running);
     lease.went_wrong("answered 500");
-    assert_eq!(models.view()[0].servers[0].state, State::Unhealthy("answered 500".into()));
-    let error = models.pick(Wanted::default()).await.unwrap_err();
+    assert_eq!(models.view()[0].servers[0].state, ServerState::Unhealthy("answered 500".into()));
+    let error = models.pick(RouteNeeds::default()).await.unwrap_err();
     assert!(error.message.ends_with("is unhealthy (answered 500)"), "{error}");
     assert_eq!(models.view()[0].servers[0].counts.went_wrong, 5);
 }
 
 /// Waits for a server to be heard of for the first time.
-async fn pick_patiently(models: &Models) -> Lease {
+async fn pick_patiently(models: &Models) -> ServerPermit {
     loop {
-        if let Ok(lease) = models.pick(Wanted::default()).await {
+        if let Ok(lease) = models.pick(RouteNeeds::default()).await {
             return lease;
         }
     }
@@ -143,7 +149,7 @@ async fn sessions_stay_at_their_server_and_calls_avoid_who_failed_them() {
     let of = |session, avoid| {
         let models = fleet.models.clone();
         async move {
-            let wanted = Wanted { session: Some(session), avoid, ..Wanted::default() };
+            let wanted = RouteNeeds { session: Some(session), avoid, ..RouteNeeds::default() };
             models.pick(wanted).await.unwrap()
         }
     };
@@ -167,12 +173,12 @@ async fn sessions_stay_at_their_server_and_calls_avoid_who_failed_them() {
 #[tokio::test]
 async fn ten_thousand_who_wait_are_all_served() {
     let one = StandIn::start(well("m")).await;
-    let models = Models::new(Options { max_in_flight: 16, ..options() });
+    let models = Models::new(RoutingOptions { max_in_flight: 16, ..options() });
     models.add(one.spec("trained", ServerKind::LlamaCpp)).unwrap();
     let calls = (0..10_000_u64).map(|session| {
         let models = models.clone();
         tokio::spawn(async move {
-            let wanted = Wanted { session: Some(session), ..Wanted::default() };
+            let wanted = RouteNeeds { session: Some(session), ..RouteNeeds::default() };
             let lease = models.pick(wanted).await.unwrap();
             tokio::task::yield_now().await;
             lease.went_well();

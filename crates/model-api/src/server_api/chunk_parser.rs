@@ -17,7 +17,7 @@ use crate::model_call::{CallKind, ModelCall};
 use crate::response::{ModelResponse, ResponseEnd};
 
 /// How many characters of a server's nonsense an error shows.
-const SHOWN: usize = 200;
+const MAX_SHOWN_CHARS: usize = 200;
 
 /// Where a kind of server puts what must be recorded. Each method also takes away what the client
 /// did not ask for.
@@ -196,7 +196,7 @@ impl ChunkParser {
 type Opened<'a> = Option<Vec<JsonFields<'a>>>;
 
 fn nonsense(why: &str, json: &str) -> ResponseParseError {
-    let shown: String = json.chars().take(SHOWN).collect();
+    let shown: String = json.chars().take(MAX_SHOWN_CHARS).collect();
     ResponseParseError(format!("the server's answer makes no sense: {why}: {shown}"))
 }
 

@@ -6,27 +6,28 @@ use std::time::Duration;
 
 use rollway_base::Secret;
 use rollway_core::{
-    AttemptId, BatchId, BatchKind, Cancel, CancelReason, Life, RunnerId, Runs, TaskId,
+    AttemptCancelReason, AttemptId, BatchId, BatchType, CancelReason, Incarnation, RunRange,
+    RunnerId, TaskId,
 };
 
 use super::{compact, to_ms};
-use crate::field_error::Invalid;
-use crate::message::{Definition, DefinitionId, EngineMessage, StartAttempt, Welcome};
+use crate::field_error::InvalidField;
+use crate::message::{DefinitionId, EngineMessage, StartAttempt, Welcome, WorkflowDefinition};
 use crate::proto::{self, engine_message::Kind, start_attempt::Batch};
 
 /// The definitions that a worker was sent, and so the way from what the engine sends to what the
 /// worker has to do.
 #[derive(Debug, Default)]
-pub(crate) struct Definitions(BTreeMap<DefinitionId, Arc<Definition>>);
+pub(crate) struct DefinitionCache(BTreeMap<DefinitionId, Arc<WorkflowDefinition>>);
 
-impl Definitions {
+impl DefinitionCache {
     /// Returns what is to be done, if anything.
-    pub(crate) fn resolve(&mut self, kind: Kind) -> Result<Option<EngineMessage>, Invalid> {
+    pub(crate) fn resolve(&mut self, kind: Kind) -> Result<Option<EngineMessage>, InvalidField> {
         Ok(Some(match kind {
-            Kind::Welcome(_) => return Err(Invalid::new("welcome", "only the first message")),
-            Kind::Refused(_) => return Err(Invalid::new("refused", "only the last message")),
+            Kind::Welcome(_) => return Err(InvalidField::new("welcome", "only the first message")),
+            Kind::Refused(_) => return Err(InvalidField::new("refused", "only the last message")),
             Kind::Define(define) => {
-                let definition = Definition::from(define);
+                let definition = WorkflowDefinition::from(define);
                 self.0.insert(definition.id, definition.into());
                 return Ok(None);
             }
@@ -41,16 +42,16 @@ impl Definitions {
                 let proto::CancelAttempt { runner, life, attempt, reason } = cancel;
                 EngineMessage::CancelAttempt {
                     runner: RunnerId(runner),
-                    life: Life(life),
+                    life: Incarnation(life),
                     attempt: AttemptId(attempt),
                     reason: cancel_reason(reason)?,
                 }
             }
             Kind::StartRunner(proto::StartRunner { runner, life }) => {
-                EngineMessage::StartRunner { runner: RunnerId(runner), life: Life(life) }
+                EngineMessage::StartRunner { runner: RunnerId(runner), life: Incarnation(life) }
             }
             Kind::StopRunner(proto::StopRunner { runner, life }) => {
-                EngineMessage::StopRunner { runner: RunnerId(runner), life: Life(life) }
+                EngineMessage::StopRunner { runner: RunnerId(runner), life: Incarnation(life) }
             }
             Kind::Shutdown(proto::Shutdown { deadline_ms }) => {
                 EngineMessage::Shutdown { deadline: Duration::from_millis(deadline_ms) }
@@ -58,7 +59,7 @@ impl Definitions {
         }))
     }
 
-    fn start(&self, start: proto::StartAttempt) -> Result<StartAttempt, Invalid> {
+    fn start(&self, start: proto::StartAttempt) -> Result<StartAttempt, InvalidField> {
         let proto::StartAttempt {
             runner,
             life,
@@ -77,17 +78,17 @@ impl Definitions {
         let runs = range(first_run, run_count)?;
         let definition = self.0.get(&DefinitionId(definition)).ok_or_else(|| {
             let problem = format!("{definition} was not defined");
-            Invalid::new("start_attempt.definition", problem)
+            InvalidField::new("start_attempt.definition", problem)
         })?;
         Ok(StartAttempt {
             runner: RunnerId(runner),
-            life: Life(life),
+            life: Incarnation(life),
             attempt: AttemptId(attempt),
-            batch: match batch.ok_or_else(|| Invalid::missing("start_attempt.batch"))? {
+            batch: match batch.ok_or_else(|| InvalidField::missing("start_attempt.batch"))? {
                 Batch::BatchNumber(number) => BatchId::Number(number),
                 Batch::BatchText(text) => BatchId::Text(text.into()),
             },
-            kind: if is_eval { BatchKind::Eval } else { BatchKind::Train },
+            kind: if is_eval { BatchType::Eval } else { BatchType::Train },
             task_id: TaskId(task_id),
             runs,
             task: compact(task),
@@ -99,8 +100,8 @@ impl Definitions {
     }
 }
 
-fn keys(texts: Vec<String>, runs: Runs) -> Result<Vec<Secret>, Invalid> {
-    let wrong = |problem: String| Invalid::new("start_attempt.model_keys", problem);
+fn keys(texts: Vec<String>, runs: RunRange) -> Result<Vec<Secret>, InvalidField> {
+    let wrong = |problem: String| InvalidField::new("start_attempt.model_keys", problem);
     if !texts.is_empty() && texts.len() != runs.count as usize {
         return Err(wrong(format!("{} for {} runs", texts.len(), runs.count)));
     }
@@ -108,29 +109,29 @@ fn keys(texts: Vec<String>, runs: Runs) -> Result<Vec<Secret>, Invalid> {
     texts.into_iter().map(key).collect()
 }
 
-fn range(first: u32, count: u32) -> Result<Runs, Invalid> {
+fn range(first: u32, count: u32) -> Result<RunRange, InvalidField> {
     if count < 1 {
-        return Err(Invalid::missing("start_attempt.run_count"));
+        return Err(InvalidField::missing("start_attempt.run_count"));
     }
     if first.checked_add(count).is_none() {
-        return Err(Invalid::new(
+        return Err(InvalidField::new(
             "start_attempt.run_count",
             format!("{first} + {count} is too much"),
         ));
     }
-    Ok(Runs { first, count })
+    Ok(RunRange { first, count })
 }
 
 impl From<StartAttempt> for proto::StartAttempt {
     fn from(start: StartAttempt) -> Self {
         let StartAttempt {
             runner: RunnerId(runner),
-            life: Life(life),
+            life: Incarnation(life),
             attempt: AttemptId(attempt),
             batch,
             kind,
             task_id: TaskId(task_id),
-            runs: Runs { first, count },
+            runs: RunRange { first, count },
             task,
             definition,
             timeout,
@@ -152,8 +153,8 @@ impl From<StartAttempt> for proto::StartAttempt {
             definition: definition.id.0,
             timeout_ms: to_ms(timeout),
             is_eval: match kind {
-                BatchKind::Train => false,
-                BatchKind::Eval => true,
+                BatchType::Train => false,
+                BatchType::Eval => true,
             },
             kills,
             model_keys: model_keys.iter().map(|key| key.reveal().to_owned()).collect(),
@@ -174,10 +175,10 @@ impl From<EngineMessage> for proto::EngineMessage {
                     reason: proto_reason(reason).into(),
                 })
             }
-            EngineMessage::StartRunner { runner: RunnerId(runner), life: Life(life) } => {
+            EngineMessage::StartRunner { runner: RunnerId(runner), life: Incarnation(life) } => {
                 Kind::StartRunner(proto::StartRunner { runner, life })
             }
-            EngineMessage::StopRunner { runner: RunnerId(runner), life: Life(life) } => {
+            EngineMessage::StopRunner { runner: RunnerId(runner), life: Incarnation(life) } => {
                 Kind::StopRunner(proto::StopRunner { runner, life })
             }
             EngineMessage::Shutdown { deadline } => {
@@ -188,38 +189,42 @@ impl From<EngineMessage> for proto::EngineMessage {
     }
 }
 
-fn cancel_reason(reason: i32) -> Result<Cancel, Invalid> {
+fn cancel_reason(reason: i32) -> Result<AttemptCancelReason, InvalidField> {
     Ok(match proto::CancelReason::try_from(reason) {
-        Ok(proto::CancelReason::Aborted) => Cancel::Runs(CancelReason::Aborted),
-        Ok(proto::CancelReason::OverRollout) => Cancel::Runs(CancelReason::OverRollout),
-        Ok(proto::CancelReason::TimedOut) => Cancel::Runs(CancelReason::TimedOut),
-        Ok(proto::CancelReason::BatchFailed) => Cancel::Runs(CancelReason::BatchFailed),
-        Ok(proto::CancelReason::NoRoom) => Cancel::Runs(CancelReason::NoRoom),
-        Ok(proto::CancelReason::Stopped) => Cancel::Runs(CancelReason::Stopped),
-        Ok(proto::CancelReason::Requested) => Cancel::Runs(CancelReason::Requested),
-        Ok(proto::CancelReason::AttemptTimeout) => Cancel::Timeout,
-        Ok(proto::CancelReason::NotBegun) => Cancel::NotBegun,
+        Ok(proto::CancelReason::Aborted) => AttemptCancelReason::Runs(CancelReason::Aborted),
+        Ok(proto::CancelReason::OverRollout) => {
+            AttemptCancelReason::Runs(CancelReason::OverRollout)
+        }
+        Ok(proto::CancelReason::TimedOut) => AttemptCancelReason::Runs(CancelReason::TimedOut),
+        Ok(proto::CancelReason::BatchFailed) => {
+            AttemptCancelReason::Runs(CancelReason::BatchFailed)
+        }
+        Ok(proto::CancelReason::NoRoom) => AttemptCancelReason::Runs(CancelReason::NoRoom),
+        Ok(proto::CancelReason::Stopped) => AttemptCancelReason::Runs(CancelReason::Stopped),
+        Ok(proto::CancelReason::Requested) => AttemptCancelReason::Runs(CancelReason::Requested),
+        Ok(proto::CancelReason::AttemptTimeout) => AttemptCancelReason::Timeout,
+        Ok(proto::CancelReason::NotBegun) => AttemptCancelReason::BeginTimeout,
         Ok(proto::CancelReason::Unspecified) | Err(_) => {
-            return Err(Invalid::unknown("cancel_attempt.reason", reason));
+            return Err(InvalidField::unknown("cancel_attempt.reason", reason));
         }
     })
 }
 
-fn proto_reason(reason: Cancel) -> proto::CancelReason {
+fn proto_reason(reason: AttemptCancelReason) -> proto::CancelReason {
     match reason {
-        Cancel::Runs(CancelReason::Aborted) => proto::CancelReason::Aborted,
-        Cancel::Runs(CancelReason::OverRollout) => proto::CancelReason::OverRollout,
-        Cancel::Runs(CancelReason::TimedOut) => proto::CancelReason::TimedOut,
-        Cancel::Runs(CancelReason::BatchFailed) => proto::CancelReason::BatchFailed,
-        Cancel::Runs(CancelReason::NoRoom) => proto::CancelReason::NoRoom,
-        Cancel::Runs(CancelReason::Stopped) => proto::CancelReason::Stopped,
-        Cancel::Runs(CancelReason::Requested) => proto::CancelReason::Requested,
-        Cancel::Timeout => proto::CancelReason::AttemptTimeout,
-        Cancel::NotBegun => proto::CancelReason::NotBegun,
+        AttemptCancelReason::Runs(CancelReason::Aborted) => proto::CancelReason::Aborted,
+        AttemptCancelReason::Runs(CancelReason::OverRollout) => proto::CancelReason::OverRollout,
+        AttemptCancelReason::Runs(CancelReason::TimedOut) => proto::CancelReason::TimedOut,
+        AttemptCancelReason::Runs(CancelReason::BatchFailed) => proto::CancelReason::BatchFailed,
+        AttemptCancelReason::Runs(CancelReason::NoRoom) => proto::CancelReason::NoRoom,
+        AttemptCancelReason::Runs(CancelReason::Stopped) => proto::CancelReason::Stopped,
+        AttemptCancelReason::Runs(CancelReason::Requested) => proto::CancelReason::Requested,
+        AttemptCancelReason::Timeout => proto::CancelReason::AttemptTimeout,
+        AttemptCancelReason::BeginTimeout => proto::CancelReason::NotBegun,
     }
 }
 
-impl From<proto::Define> for Definition {
+impl From<proto::Define> for WorkflowDefinition {
     fn from(define: proto::Define) -> Self {
         let proto::Define { id, name, encoding, task_encoding, body } = define;
         Self {
@@ -232,9 +237,10 @@ impl From<proto::Define> for Definition {
     }
 }
 
-impl From<&Definition> for proto::Define {
-    fn from(definition: &Definition) -> Self {
-        let Definition { id: DefinitionId(id), name, encoding, task_encoding, body } = definition;
+impl From<&WorkflowDefinition> for proto::Define {
+    fn from(definition: &WorkflowDefinition) -> Self {
+        let WorkflowDefinition { id: DefinitionId(id), name, encoding, task_encoding, body } =
+            definition;
         Self {
             id: *id,
             name: name.to_string(),
@@ -246,21 +252,21 @@ impl From<&Definition> for proto::Define {
 }
 
 impl TryFrom<proto::Welcome> for Welcome {
-    type Error = Invalid;
+    type Error = InvalidField;
 
-    fn try_from(welcome: proto::Welcome) -> Result<Self, Invalid> {
+    fn try_from(welcome: proto::Welcome) -> Result<Self, InvalidField> {
         let proto::Welcome { protocol, runners, heartbeat_interval_ms, limits, env } = welcome;
         if heartbeat_interval_ms < 1 {
-            return Err(Invalid::missing("welcome.heartbeat_interval_ms"));
+            return Err(InvalidField::missing("welcome.heartbeat_interval_ms"));
         }
-        let limits = limits.ok_or_else(|| Invalid::missing("welcome.limits"))?;
+        let limits = limits.ok_or_else(|| InvalidField::missing("welcome.limits"))?;
         let proto::Limits { max_message_bytes, max_definitions } = limits;
         if max_message_bytes < 1 {
-            return Err(Invalid::missing("welcome.limits.max_message_bytes"));
+            return Err(InvalidField::missing("welcome.limits.max_message_bytes"));
         }
         let runners = runners
             .into_iter()
-            .map(|proto::RunnerLife { runner, life }| (RunnerId(runner), Life(life)));
+            .map(|proto::RunnerLife { runner, life }| (RunnerId(runner), Incarnation(life)));
         Ok(Self {
             protocol,
             runners: runners.collect(),
@@ -296,14 +302,14 @@ mod tests {
 
     #[test]
     fn runs_are_some_and_can_be_counted() {
-        assert_eq!(range(3, 2), Ok(Runs { first: 3, count: 2 }));
+        assert_eq!(range(3, 2), Ok(RunRange { first: 3, count: 2 }));
         assert_eq!(range(3, 0).unwrap_err().field, "start_attempt.run_count");
         assert_eq!(range(u32::MAX, 1).unwrap_err().field, "start_attempt.run_count");
     }
 
     #[test]
     fn keys_are_one_for_every_run_or_none() {
-        let mut definitions = Definitions::default();
+        let mut definitions = DefinitionCache::default();
         definitions.resolve(Kind::Define(proto::Define::default())).expect("a definition");
         let mut start = |keys: &[&str]| {
             let start = proto::StartAttempt {

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use rollway_base::Secret;
-use rollway_core::{AttemptId, FailureKind, Life, RunId, RunnerId};
+use rollway_core::{AttemptId, FailureKind, Incarnation, RunId, RunnerId};
 
 use super::{compact, cut, text};
-use crate::field_error::Invalid;
+use crate::field_error::InvalidField;
 use crate::message::{
-    Hello, LogLevel, LogLine, LogSource, Outcome, RunnerReport, RunnerState, StopCause, Versions,
-    WorkerMessage,
+    Hello, LogLine, LogSource, MessageOutcome, RunnerHeartbeat, RunnerReport, StopCause,
+    VersionRange, WorkerLogLevel, WorkerMessage,
 };
 use crate::proto::{self, run_finished, worker_message::Kind};
 
@@ -20,9 +20,9 @@ const MAX_RUNNERS: u32 = 65_536;
 const MAX_STATE: usize = 64;
 
 impl TryFrom<proto::Hello> for Hello {
-    type Error = Invalid;
+    type Error = InvalidField;
 
-    fn try_from(hello: proto::Hello) -> Result<Self, Invalid> {
+    fn try_from(hello: proto::Hello) -> Result<Self, InvalidField> {
         let proto::Hello {
             protocol_min,
             protocol_max,
@@ -35,19 +35,19 @@ impl TryFrom<proto::Hello> for Hello {
             package_version,
         } = hello;
         if protocol_min < 1 {
-            return Err(Invalid::missing("hello.protocol_min"));
+            return Err(InvalidField::missing("hello.protocol_min"));
         }
         if protocol_max < protocol_min {
             let problem = format!("{protocol_max} is older than protocol_min {protocol_min}");
-            return Err(Invalid::new("hello.protocol_max", problem));
+            return Err(InvalidField::new("hello.protocol_max", problem));
         }
         if !(1..=MAX_RUNNERS).contains(&runners) {
             let problem = format!("{runners} is not between 1 and {MAX_RUNNERS}");
-            return Err(Invalid::new("hello.runners", problem));
+            return Err(InvalidField::new("hello.runners", problem));
         }
         Ok(Self {
-            versions: Versions { min: protocol_min, max: protocol_max },
-            secret: Secret::new(secret).map_err(|_| Invalid::missing("hello.secret"))?,
+            versions: VersionRange { min: protocol_min, max: protocol_max },
+            secret: Secret::new(secret).map_err(|_| InvalidField::missing("hello.secret"))?,
             token: cut(&token).to_owned(),
             runners,
             language: cut(&language).to_owned(),
@@ -61,7 +61,7 @@ impl TryFrom<proto::Hello> for Hello {
 impl From<Hello> for proto::Hello {
     fn from(hello: Hello) -> Self {
         let Hello {
-            versions: Versions { min, max },
+            versions: VersionRange { min, max },
             secret,
             token,
             runners,
@@ -85,11 +85,11 @@ impl From<Hello> for proto::Hello {
 }
 
 impl TryFrom<Kind> for WorkerMessage {
-    type Error = Invalid;
+    type Error = InvalidField;
 
-    fn try_from(kind: Kind) -> Result<Self, Invalid> {
+    fn try_from(kind: Kind) -> Result<Self, InvalidField> {
         let (runner, life, report) = match kind {
-            Kind::Hello(_) => return Err(Invalid::new("hello", "only the first message")),
+            Kind::Hello(_) => return Err(InvalidField::new("hello", "only the first message")),
             Kind::Heartbeat(proto::Heartbeat { runners }) => {
                 return Ok(Self::Heartbeat(runners.into_iter().map(Into::into).collect()));
             }
@@ -104,8 +104,9 @@ impl TryFrom<Kind> for WorkerMessage {
                 (runner, life, RunnerReport::AttemptBegan { attempt: AttemptId(attempt) })
             }
             Kind::RunFinished(proto::RunFinished { runner, life, attempt, run, outcome }) => {
-                let outcome =
-                    outcome.ok_or_else(|| Invalid::missing("run_finished.outcome"))?.try_into()?;
+                let outcome = outcome
+                    .ok_or_else(|| InvalidField::missing("run_finished.outcome"))?
+                    .try_into()?;
                 let (attempt, run) = (AttemptId(attempt), RunId(run));
                 (runner, life, RunnerReport::RunFinished { attempt, run, outcome })
             }
@@ -115,7 +116,7 @@ impl TryFrom<Kind> for WorkerMessage {
             Kind::RunnerStopped(stopped) => {
                 let proto::RunnerStopped { runner, life, cause, message, suspect } = stopped;
                 let cause = match proto::StopCause::try_from(cause) {
-                    Ok(proto::StopCause::Ordered) => StopCause::Ordered,
+                    Ok(proto::StopCause::Ordered) => StopCause::Requested,
                     Ok(proto::StopCause::StartFailed) => {
                         StopCause::StartFailed { message: text(&message) }
                     }
@@ -123,13 +124,13 @@ impl TryFrom<Kind> for WorkerMessage {
                         StopCause::Lost { message: text(&message), suspect }
                     }
                     Ok(proto::StopCause::Unspecified) | Err(_) => {
-                        return Err(Invalid::unknown("runner_stopped.cause", cause));
+                        return Err(InvalidField::unknown("runner_stopped.cause", cause));
                     }
                 };
                 (runner, life, RunnerReport::Stopped(cause))
             }
         };
-        Ok(Self::Runner { runner: RunnerId(runner), life: Life(life), report })
+        Ok(Self::Runner { runner: RunnerId(runner), life: Incarnation(life), report })
     }
 }
 
@@ -149,8 +150,8 @@ impl From<WorkerMessage> for proto::WorkerMessage {
     }
 }
 
-fn about(runner: RunnerId, life: Life, report: RunnerReport) -> Kind {
-    let (RunnerId(runner), Life(life)) = (runner, life);
+fn about(runner: RunnerId, life: Incarnation, report: RunnerReport) -> Kind {
+    let (RunnerId(runner), Incarnation(life)) = (runner, life);
     match report {
         RunnerReport::Ready { after } => {
             Kind::Ready(proto::Ready { runner, life, after_attempt: after.map(|after| after.0) })
@@ -167,7 +168,7 @@ fn about(runner: RunnerId, life: Life, report: RunnerReport) -> Kind {
         }
         RunnerReport::Stopped(cause) => {
             let (cause, message, suspect) = match cause {
-                StopCause::Ordered => (proto::StopCause::Ordered, String::new(), false),
+                StopCause::Requested => (proto::StopCause::Ordered, String::new(), false),
                 StopCause::StartFailed { message } => {
                     (proto::StopCause::StartFailed, message.to_string(), false)
                 }
@@ -181,10 +182,10 @@ fn about(runner: RunnerId, life: Life, report: RunnerReport) -> Kind {
     }
 }
 
-impl TryFrom<run_finished::Outcome> for Outcome {
-    type Error = Invalid;
+impl TryFrom<run_finished::Outcome> for MessageOutcome {
+    type Error = InvalidField;
 
-    fn try_from(outcome: run_finished::Outcome) -> Result<Self, Invalid> {
+    fn try_from(outcome: run_finished::Outcome) -> Result<Self, InvalidField> {
         Ok(match outcome {
             run_finished::Outcome::Succeeded(proto::Succeeded { payload, metrics }) => {
                 let payload = payload.map(compact);
@@ -198,7 +199,7 @@ impl TryFrom<run_finished::Outcome> for Outcome {
                     Ok(proto::FailureKind::ModelUnavailable) => FailureKind::ModelUnavailable,
                     Ok(proto::FailureKind::InvalidOutput) => FailureKind::InvalidOutput,
                     Ok(proto::FailureKind::Unspecified) | Err(_) => {
-                        return Err(Invalid::unknown("run_finished.failed.kind", kind));
+                        return Err(InvalidField::unknown("run_finished.failed.kind", kind));
                     }
                 };
                 Self::Failed { kind, message: text(&message) }
@@ -207,14 +208,14 @@ impl TryFrom<run_finished::Outcome> for Outcome {
     }
 }
 
-impl From<Outcome> for run_finished::Outcome {
-    fn from(outcome: Outcome) -> Self {
+impl From<MessageOutcome> for run_finished::Outcome {
+    fn from(outcome: MessageOutcome) -> Self {
         match outcome {
-            Outcome::Succeeded { payload, metrics } => Self::Succeeded(proto::Succeeded {
+            MessageOutcome::Succeeded { payload, metrics } => Self::Succeeded(proto::Succeeded {
                 payload,
                 metrics: metrics.iter().map(|(key, value)| (key.to_string(), value)).collect(),
             }),
-            Outcome::Failed { kind, message } => {
+            MessageOutcome::Failed { kind, message } => {
                 let kind = match kind {
                     FailureKind::Workflow => proto::FailureKind::Workflow,
                     FailureKind::Timeout => proto::FailureKind::Timeout,
@@ -228,38 +229,39 @@ impl From<Outcome> for run_finished::Outcome {
     }
 }
 
-impl From<proto::RunnerState> for RunnerState {
+impl From<proto::RunnerState> for RunnerHeartbeat {
     fn from(state: proto::RunnerState) -> Self {
         let proto::RunnerState { runner, life, attempt, state } = state;
         let entries = state.into_iter().take(MAX_STATE);
         Self {
             runner: RunnerId(runner),
-            life: Life(life),
+            life: Incarnation(life),
             attempt: attempt.map(AttemptId),
             state: entries.map(|(key, value)| (cut(&key).into(), cut(&value).into())).collect(),
         }
     }
 }
 
-impl From<RunnerState> for proto::RunnerState {
-    fn from(state: RunnerState) -> Self {
-        let RunnerState { runner: RunnerId(runner), life: Life(life), attempt, state } = state;
+impl From<RunnerHeartbeat> for proto::RunnerState {
+    fn from(state: RunnerHeartbeat) -> Self {
+        let RunnerHeartbeat { runner: RunnerId(runner), life: Incarnation(life), attempt, state } =
+            state;
         Self { runner, life, attempt: attempt.map(|attempt| attempt.0), state }
     }
 }
 
 impl TryFrom<proto::Log> for LogLine {
-    type Error = Invalid;
+    type Error = InvalidField;
 
-    fn try_from(log: proto::Log) -> Result<Self, Invalid> {
+    fn try_from(log: proto::Log) -> Result<Self, InvalidField> {
         let proto::Log { runner, level, line, logger, batch, task_id, run, attempt } = log;
         let level = match proto::LogLevel::try_from(level) {
-            Ok(proto::LogLevel::Debug) => LogLevel::Debug,
-            Ok(proto::LogLevel::Info) => LogLevel::Info,
-            Ok(proto::LogLevel::Warning) => LogLevel::Warning,
-            Ok(proto::LogLevel::Error) => LogLevel::Error,
+            Ok(proto::LogLevel::Debug) => WorkerLogLevel::Debug,
+            Ok(proto::LogLevel::Info) => WorkerLogLevel::Info,
+            Ok(proto::LogLevel::Warning) => WorkerLogLevel::Warning,
+            Ok(proto::LogLevel::Error) => WorkerLogLevel::Error,
             Ok(proto::LogLevel::Unspecified) | Err(_) => {
-                return Err(Invalid::unknown("log.level", level));
+                return Err(InvalidField::unknown("log.level", level));
             }
         };
         let known = |name: Option<String>| name.map(|name| text(&name));
@@ -274,10 +276,10 @@ impl From<LogLine> for proto::Log {
         let LogLine { runner, level, line, source } = log;
         let LogSource { logger, batch, task, run, attempt } = source;
         let level = match level {
-            LogLevel::Debug => proto::LogLevel::Debug,
-            LogLevel::Info => proto::LogLevel::Info,
-            LogLevel::Warning => proto::LogLevel::Warning,
-            LogLevel::Error => proto::LogLevel::Error,
+            WorkerLogLevel::Debug => proto::LogLevel::Debug,
+            WorkerLogLevel::Info => proto::LogLevel::Info,
+            WorkerLogLevel::Warning => proto::LogLevel::Warning,
+            WorkerLogLevel::Error => proto::LogLevel::Error,
         };
         let runner = runner.map(|runner| runner.0);
         let known = |name: Option<Arc<str>>| name.map(|name| cut(&name).to_owned());

@@ -12,9 +12,9 @@ use tonic::client::Grpc;
 use tonic::{Request, Status, Streaming};
 
 use super::proto::{self, buffer_message, trainer_message};
-use super::{CONNECT, VERSION};
-use crate::codec::{Decoded, Outgoing, WireCodec};
-use crate::refusal::{Refusal, RefusalCode};
+use super::{CONNECT_PATH, VERSION};
+use crate::codec::{DecodedFrame, OutgoingFrame, ProtoCodec};
+use crate::refusal::{ConnectRefusal, RefusalCode};
 use crate::status_message::status_message;
 use crate::worker_client;
 
@@ -23,28 +23,28 @@ const OUTGOING: usize = 4;
 
 /// Why there is no connection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ConnectError {
+pub enum ReaderConnectError {
     /// Nobody answers there, or not as expected; it may be tried again.
     #[error("{0}")]
     Unreachable(String),
     /// The buffer does not want this trainer.
     #[error("refused: {0}")]
-    Refused(Refusal),
+    Refused(ConnectRefusal),
 }
 
 /// The connection is gone.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the connection was lost: {0}")]
-pub struct Lost(pub String);
+pub struct ReaderDisconnected(pub String);
 
 /// A stream that was taken in. Dropping it cuts it.
 #[derive(Debug)]
-pub struct Link {
-    sender: mpsc::Sender<Outgoing<proto::TrainerMessage>>,
-    messages: Streaming<Decoded<proto::BufferMessage>>,
+pub struct ReaderLink {
+    sender: mpsc::Sender<OutgoingFrame<proto::TrainerMessage>>,
+    messages: Streaming<DecodedFrame<proto::BufferMessage>>,
 }
 
-impl Link {
+impl ReaderLink {
     /// Connects and says hello. Fills in the secret and the version.
     pub async fn connect(
         address: &Address,
@@ -52,9 +52,12 @@ impl Link {
         hello: proto::Hello,
         timeout: Duration,
         message_bytes: usize,
-    ) -> Result<(Self, proto::Welcome), ConnectError> {
-        let unreachable = |words: String| ConnectError::Unreachable(words);
-        let options = worker_client::Options { timeout, ..worker_client::Options::default() };
+    ) -> Result<(Self, proto::Welcome), ReaderConnectError> {
+        let unreachable = |words: String| ReaderConnectError::Unreachable(words);
+        let options = worker_client::WorkerClientOptions {
+            timeout,
+            ..worker_client::WorkerClientOptions::default()
+        };
         let endpoint = worker_client::endpoint(address, &options);
         let endpoint = endpoint.map_err(|error| unreachable(error.to_string()))?;
         let opening = async {
@@ -66,8 +69,8 @@ impl Link {
                 let mut grpc = Grpc::new(channel).max_decoding_message_size(message_bytes);
                 let ready = grpc.ready().await;
                 ready.map_err(|error| unreachable(rollway_base::error_chain(&error)))?;
-                let path = http::uri::PathAndQuery::from_static(CONNECT);
-                let codec = WireCodec::<proto::TrainerMessage, proto::BufferMessage>::new();
+                let path = http::uri::PathAndQuery::from_static(CONNECT_PATH);
+                let codec = ProtoCodec::<proto::TrainerMessage, proto::BufferMessage>::new();
                 let hello = proto::Hello {
                     min_version: VERSION,
                     max_version: VERSION,
@@ -77,7 +80,8 @@ impl Link {
                 let hello = trainer_message::Kind::Hello(hello);
                 // The queue is empty.
                 let _ = sender.try_send(proto::TrainerMessage { kind: Some(hello) }.into());
-                let messages = grpc.streaming(Request::new(Queue(outgoing)), path, codec).await;
+                let messages =
+                    grpc.streaming(Request::new(ReaderQueue(outgoing)), path, codec).await;
                 let messages = messages.map_err(|status| unreachable(status_message(&status)))?;
                 Self { sender, messages: messages.into_inner() }
             };
@@ -86,10 +90,10 @@ impl Link {
                 Ok(buffer_message::Kind::Refused(proto::Refused { code, message })) => {
                     let known = RefusalCode::ALL.iter().find(|known| known.name() == code);
                     let code = known.copied().unwrap_or(RefusalCode::Other);
-                    Err(ConnectError::Refused(Refusal::new(code, message)))
+                    Err(ReaderConnectError::Refused(ConnectRefusal::new(code, message)))
                 }
                 Ok(_) => Err(unreachable("it does not say welcome".to_owned())),
-                Err(Lost(words)) => Err(unreachable(words)),
+                Err(ReaderDisconnected(words)) => Err(unreachable(words)),
             }
         };
         let late = |_| unreachable(format!("no answer within {timeout:?}"));
@@ -97,20 +101,21 @@ impl Link {
     }
 
     /// Sends a request.
-    pub async fn send(&self, kind: trainer_message::Kind) -> Result<(), Lost> {
+    pub async fn send(&self, kind: trainer_message::Kind) -> Result<(), ReaderDisconnected> {
         let message = proto::TrainerMessage { kind: Some(kind) };
         let sent = self.sender.send(message.into()).await;
-        sent.map_err(|_| Lost("the stream is closed".to_owned()))
+        sent.map_err(|_| ReaderDisconnected("the stream is closed".to_owned()))
     }
 
     /// Waits for the next message. Those that this version does not know are passed over.
-    pub async fn recv(&mut self) -> Result<buffer_message::Kind, Lost> {
+    pub async fn recv(&mut self) -> Result<buffer_message::Kind, ReaderDisconnected> {
         loop {
-            let lost = |status: Status| Lost(status_message(&status));
-            let Some(Decoded { message, .. }) = self.messages.message().await.map_err(lost)? else {
-                return Err(Lost("the stream ended".to_owned()));
+            let lost = |status: Status| ReaderDisconnected(status_message(&status));
+            let Some(DecodedFrame { message, .. }) = self.messages.message().await.map_err(lost)?
+            else {
+                return Err(ReaderDisconnected("the stream ended".to_owned()));
             };
-            let message = message.map_err(|error| Lost(error.to_string()))?;
+            let message = message.map_err(|error| ReaderDisconnected(error.to_string()))?;
             if let Some(kind) = message.kind {
                 return Ok(kind);
             }
@@ -126,10 +131,10 @@ impl Link {
     }
 }
 
-struct Queue(mpsc::Receiver<Outgoing<proto::TrainerMessage>>);
+struct ReaderQueue(mpsc::Receiver<OutgoingFrame<proto::TrainerMessage>>);
 
-impl Stream for Queue {
-    type Item = Outgoing<proto::TrainerMessage>;
+impl Stream for ReaderQueue {
+    type Item = OutgoingFrame<proto::TrainerMessage>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         self.0.poll_recv(cx)

@@ -21,16 +21,16 @@ use tonic::{Request, Response, Status, Streaming, body};
 use tower_service::Service;
 
 use super::proto::{self, buffer_message, trainer_message};
-use super::{CONNECT, VERSION};
-use crate::byte_budget::Room;
-use crate::codec::{Body, Decoded, Outgoing, WireCodec};
-use crate::refusal::{Refusal, RefusalCode};
+use super::{CONNECT_PATH, VERSION};
+use crate::byte_budget::ByteBudget;
+use crate::codec::{DecodedFrame, FrameBody, OutgoingFrame, ProtoCodec};
+use crate::refusal::{ConnectRefusal, RefusalCode};
 use crate::status_message::status_message;
 use crate::worker_server::BindError;
-use crate::worker_server::listen::{Gate, Listener, Socket};
+use crate::worker_server::listen::{ConnectionGate, ConnectionSocket, WorkerListener};
 
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
-type Messages = Streaming<Decoded<proto::TrainerMessage>>;
+type Messages = Streaming<DecodedFrame<proto::TrainerMessage>>;
 
 /// Messages that wait for one trainer.
 const OUTGOING: usize = 4;
@@ -39,11 +39,11 @@ const OUTGOING: usize = 4;
 const REQUESTS: usize = 4;
 
 /// How long somebody who is refused or leaves may take to close.
-const LINGER: Duration = Duration::from_secs(1);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How much of anything there may be.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct ReaderLimits {
     /// Connections at a time. Sixteen more are told that there are too many; the rest is dropped.
     pub connections: usize,
     /// The time from a connection to a hello.
@@ -57,7 +57,7 @@ pub struct Limits {
     pub keepalive: Duration,
 }
 
-impl Default for Limits {
+impl Default for ReaderLimits {
     fn default() -> Self {
         const MIB: usize = 1024 * 1024;
         Self {
@@ -72,53 +72,53 @@ impl Default for Limits {
 
 /// Listens for trainers. Dropping it disconnects all of them.
 #[derive(Debug)]
-pub struct Server {
+pub struct ReaderListener {
     address: Address,
-    gate: Arc<Gate>,
+    gate: Arc<ConnectionGate>,
     _alive: DropGuard,
 }
 
 /// Trainers as they come, until the server is dropped.
 #[derive(Debug)]
-pub struct Arrivals(mpsc::Receiver<Arrival>);
+pub struct ReaderConnections(mpsc::Receiver<ReaderConnection>);
 
-impl Arrivals {
+impl ReaderConnections {
     /// Waits for the next trainer.
-    pub async fn next(&mut self) -> Option<Arrival> {
+    pub async fn next(&mut self) -> Option<ReaderConnection> {
         self.0.recv().await
     }
 }
 
 /// A trainer with the right secret, and the ways to and from it.
 #[derive(Debug)]
-pub struct Arrival {
+pub struct ReaderConnection {
     /// Who it says it is.
     pub hello: proto::Hello,
     /// What it asks for.
     pub requests: mpsc::Receiver<trainer_message::Kind>,
     /// The way to it.
-    pub replies: Replies,
+    pub replies: ReplySender,
     /// Cancelled when it is gone, or is to go.
     pub gone: CancellationToken,
 }
 
-impl Server {
+impl ReaderListener {
     /// Begins to listen. Needs a tokio runtime.
     pub async fn bind(
         address: &Address,
         secret: Secret,
-        limits: &Limits,
-    ) -> Result<(Self, Arrivals), BindError> {
+        limits: &ReaderLimits,
+    ) -> Result<(Self, ReaderConnections), BindError> {
         const WINDOW: u32 = 4 * 1024 * 1024;
-        let listener = Listener::bind(address).await?;
+        let listener = WorkerListener::bind(address).await?;
         let address = listener.address().clone();
-        let gate = Arc::new(Gate::new(limits.connections, limits.hello_timeout));
+        let gate = Arc::new(ConnectionGate::new(limits.connections, limits.hello_timeout));
         let (sender, arrivals) = mpsc::channel(1);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ReaderServerShared {
             secret,
             gate: Arc::clone(&gate),
             arrivals: sender,
-            room: Arc::new(Room::new(limits.in_flight_bytes)),
+            room: Arc::new(ByteBudget::new(limits.in_flight_bytes)),
             limits: limits.clone(),
         });
         let incoming = listener.incoming(Arc::clone(&gate));
@@ -134,7 +134,7 @@ impl Server {
             }
         });
         let alive = gate.stop.clone().drop_guard();
-        Ok((Self { address, gate, _alive: alive }, Arrivals(arrivals)))
+        Ok((Self { address, gate, _alive: alive }, ReaderConnections(arrivals)))
     }
 
     /// Returns where it listens: the port, if the system chose it.
@@ -149,16 +149,16 @@ impl Server {
 }
 
 #[derive(Debug)]
-struct Shared {
+struct ReaderServerShared {
     secret: Secret,
-    gate: Arc<Gate>,
-    arrivals: mpsc::Sender<Arrival>,
-    room: Arc<Room>,
-    limits: Limits,
+    gate: Arc<ConnectionGate>,
+    arrivals: mpsc::Sender<ReaderConnection>,
+    room: Arc<ByteBudget>,
+    limits: ReaderLimits,
 }
 
 #[derive(Clone, Debug)]
-struct ReaderService(Arc<Shared>);
+struct ReaderService(Arc<ReaderServerShared>);
 
 impl Service<http::Request<body::Body>> for ReaderService {
     type Response = http::Response<body::Body>;
@@ -170,23 +170,23 @@ impl Service<http::Request<body::Body>> for ReaderService {
     }
 
     fn call(&mut self, request: http::Request<body::Body>) -> Self::Future {
-        let connect = Connect(Arc::clone(&self.0));
+        let connect = ReaderConnect(Arc::clone(&self.0));
         Box::pin(async move {
-            if request.uri().path() != CONNECT {
-                let status = Status::unimplemented(format!("the only call is {CONNECT}"));
+            if request.uri().path() != CONNECT_PATH {
+                let status = Status::unimplemented(format!("the only call is {CONNECT_PATH}"));
                 return Ok(status.into_http());
             }
             let most = connect.0.limits.message_bytes;
-            let mut grpc = Grpc::new(WireCodec::new()).max_decoding_message_size(most);
+            let mut grpc = Grpc::new(ProtoCodec::new()).max_decoding_message_size(most);
             Ok(grpc.streaming(connect, request).await)
         })
     }
 }
 
-struct Connect(Arc<Shared>);
+struct ReaderConnect(Arc<ReaderServerShared>);
 
-impl StreamingService<Decoded<proto::TrainerMessage>> for Connect {
-    type Response = Outgoing<proto::BufferMessage>;
+impl StreamingService<DecodedFrame<proto::TrainerMessage>> for ReaderConnect {
+    type Response = OutgoingFrame<proto::BufferMessage>;
     type ResponseStream = OutStream;
     type Future = BoxFuture<Result<Response<OutStream>, Status>>;
 
@@ -196,8 +196,11 @@ impl StreamingService<Decoded<proto::TrainerMessage>> for Connect {
     }
 }
 
-fn open(shared: Arc<Shared>, request: Request<Messages>) -> Result<Response<OutStream>, Status> {
-    let Some(socket) = request.extensions().get::<Arc<Socket>>().cloned() else {
+fn open(
+    shared: Arc<ReaderServerShared>,
+    request: Request<Messages>,
+) -> Result<Response<OutStream>, Status> {
+    let Some(socket) = request.extensions().get::<Arc<ConnectionSocket>>().cloned() else {
         return Err(Status::internal("a stream without a socket"));
     };
     if socket.taken.swap(true, Ordering::Relaxed) {
@@ -205,13 +208,18 @@ fn open(shared: Arc<Shared>, request: Request<Messages>) -> Result<Response<OutS
     }
     let (outgoing, messages) = mpsc::channel(OUTGOING);
     let room = Arc::clone(&shared.room);
-    let replies = Replies { outgoing, room, runtime: Handle::current() };
+    let replies = ReplySender { outgoing, room, runtime: Handle::current() };
     tokio::spawn(run(shared, socket, request.into_inner(), replies));
     Ok(Response::new(OutStream(messages)))
 }
 
 /// Looks after one stream, from its hello to its end.
-async fn run(shared: Arc<Shared>, socket: Arc<Socket>, mut messages: Messages, replies: Replies) {
+async fn run(
+    shared: Arc<ReaderServerShared>,
+    socket: Arc<ConnectionSocket>,
+    mut messages: Messages,
+    replies: ReplySender,
+) {
     match greet(&shared, &socket, &mut messages).await {
         Err(refusal) => {
             shared.gate.count(refusal.code);
@@ -223,7 +231,7 @@ async fn run(shared: Arc<Shared>, socket: Arc<Socket>, mut messages: Messages, r
             let (sender, requests) = mpsc::channel(REQUESTS);
             let gone = CancellationToken::new();
             let _gone = gone.clone().drop_guard();
-            let arrival = Arrival { hello, requests, replies, gone };
+            let arrival = ReaderConnection { hello, requests, replies, gone };
             if shared.arrivals.send(arrival).await.is_ok() {
                 while let Ok(kind) = next(&mut messages).await {
                     if sender.send(kind).await.is_err() {
@@ -233,52 +241,52 @@ async fn run(shared: Arc<Shared>, socket: Arc<Socket>, mut messages: Messages, r
             }
         }
     }
-    let _ = tokio::time::timeout(LINGER, socket.closed.cancelled()).await;
+    let _ = tokio::time::timeout(CLOSE_TIMEOUT, socket.closed.cancelled()).await;
     socket.cut();
 }
 
 /// Goes as far as a valid hello.
 async fn greet(
-    shared: &Shared,
-    socket: &Socket,
+    shared: &ReaderServerShared,
+    socket: &ConnectionSocket,
     messages: &mut Messages,
-) -> Result<proto::Hello, Refusal> {
+) -> Result<proto::Hello, ConnectRefusal> {
     if socket.surplus {
         let words = format!("there are {} connections already", shared.limits.connections);
-        return Err(Refusal::new(RefusalCode::TooManyConnections, words));
+        return Err(ConnectRefusal::new(RefusalCode::TooManyConnections, words));
     }
     let timeout = shared.limits.hello_timeout;
     let Ok(first) = tokio::time::timeout(timeout, next(messages)).await else {
         let words = format!("no hello within {timeout:?}");
-        return Err(Refusal::new(RefusalCode::HelloTimeout, words));
+        return Err(ConnectRefusal::new(RefusalCode::HelloTimeout, words));
     };
     let trainer_message::Kind::Hello(mut hello) = first? else {
         let words = "the first message has to be a hello";
-        return Err(Refusal::new(RefusalCode::HelloExpected, words));
+        return Err(ConnectRefusal::new(RefusalCode::HelloExpected, words));
     };
     let secret = std::mem::take(&mut hello.secret);
     if Secret::new(secret).as_ref() != Ok(&shared.secret) {
-        return Err(Refusal::new(RefusalCode::BadSecret, "the secret is not the buffer's"));
+        return Err(ConnectRefusal::new(RefusalCode::BadSecret, "the secret is not the buffer's"));
     }
     if !(hello.min_version..=hello.max_version).contains(&VERSION) {
         let (from, to) = (hello.min_version, hello.max_version);
         let words = format!("the buffer speaks version {VERSION}, the trainer {from} to {to}");
-        return Err(Refusal::new(RefusalCode::Version, words));
+        return Err(ConnectRefusal::new(RefusalCode::Version, words));
     }
     if hello.name.is_empty() || hello.session.is_empty() {
         let words = "a hello needs a name and a session";
-        return Err(Refusal::new(RefusalCode::InvalidMessage, words));
+        return Err(ConnectRefusal::new(RefusalCode::InvalidMessage, words));
     }
     Ok(hello)
 }
 
 /// Waits for the next message; those that this version does not know are passed over.
-async fn next(messages: &mut Messages) -> Result<trainer_message::Kind, Refusal> {
+async fn next(messages: &mut Messages) -> Result<trainer_message::Kind, ConnectRefusal> {
     loop {
-        let invalid = |words: String| Refusal::new(RefusalCode::InvalidMessage, words);
+        let invalid = |words: String| ConnectRefusal::new(RefusalCode::InvalidMessage, words);
         let message = messages.message().await;
         let message = message.map_err(|status| invalid(status_message(&status)))?;
-        let Some(Decoded { message, .. }) = message else {
+        let Some(DecodedFrame { message, .. }) = message else {
             return Err(invalid("the stream ended".to_owned()));
         };
         if let Some(kind) = message.map_err(|error| invalid(error.to_string()))?.kind {
@@ -288,10 +296,10 @@ async fn next(messages: &mut Messages) -> Result<trainer_message::Kind, Refusal>
 }
 
 /// What goes out.
-struct OutStream(mpsc::Receiver<Outgoing<proto::BufferMessage>>);
+struct OutStream(mpsc::Receiver<OutgoingFrame<proto::BufferMessage>>);
 
 impl Stream for OutStream {
-    type Item = Result<Outgoing<proto::BufferMessage>, Status>;
+    type Item = Result<OutgoingFrame<proto::BufferMessage>, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         self.0.poll_recv(cx).map(|message| message.map(Ok))
@@ -301,11 +309,11 @@ impl Stream for OutStream {
 /// The trainer is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the trainer is gone")]
-pub struct Gone;
+pub struct TrainerDisconnected;
 
 /// A sample to be sent.
 #[derive(Clone, Debug)]
-pub struct Part {
+pub struct SamplePart {
     /// What it is.
     pub head: proto::Sample,
     /// Its payload.
@@ -314,39 +322,39 @@ pub struct Part {
 
 /// The way to a trainer. Its calls block, and wait while the trainer is behind.
 #[derive(Debug)]
-pub struct Replies {
-    outgoing: mpsc::Sender<Outgoing<proto::BufferMessage>>,
-    room: Arc<Room>,
+pub struct ReplySender {
+    outgoing: mpsc::Sender<OutgoingFrame<proto::BufferMessage>>,
+    room: Arc<ByteBudget>,
     runtime: Handle,
 }
 
-impl Replies {
+impl ReplySender {
     /// Sends a message as it is.
-    pub fn send(&self, kind: buffer_message::Kind) -> Result<(), Gone> {
+    pub fn send(&self, kind: buffer_message::Kind) -> Result<(), TrainerDisconnected> {
         let message = proto::BufferMessage { kind: Some(kind) };
-        self.outgoing.blocking_send(message.into()).map_err(|_| Gone)
+        self.outgoing.blocking_send(message.into()).map_err(|_| TrainerDisconnected)
     }
 
     /// Sends samples as one message. Payloads are copied only to where they leave.
-    pub fn samples(&self, parts: Vec<Part>) -> Result<(), Gone> {
+    pub fn samples(&self, parts: Vec<SamplePart>) -> Result<(), TrainerDisconnected> {
         let parts = samples_message(parts);
         let bytes = parts.iter().map(Bytes::len).sum();
         self.runtime.block_on(async {
             let room = tokio::select! {
                 room = self.room.take(bytes) => room,
-                () = self.outgoing.closed() => return Err(Gone),
+                () = self.outgoing.closed() => return Err(TrainerDisconnected),
             };
-            let message = Outgoing { body: Body::Parts(parts), room };
-            self.outgoing.send(message).await.map_err(|_| Gone)
+            let message = OutgoingFrame { body: FrameBody::Parts(parts), room };
+            self.outgoing.send(message).await.map_err(|_| TrainerDisconnected)
         })
     }
 
     /// Says why the stream ends.
-    pub fn refuse(&self, refusal: &Refusal) {
+    pub fn refuse(&self, refusal: &ConnectRefusal) {
         self.runtime.block_on(self.refuse_async(refusal));
     }
 
-    async fn refuse_async(&self, refusal: &Refusal) {
+    async fn refuse_async(&self, refusal: &ConnectRefusal) {
         let (code, message) = (refusal.code.name().to_owned(), refusal.message.to_string());
         let kind = buffer_message::Kind::Refused(proto::Refused { code, message });
         // Who is gone needs no refusal.
@@ -355,7 +363,7 @@ impl Replies {
 }
 
 /// Writes a `BufferMessage` with `Samples` by hand, around payloads that stay where they are.
-fn samples_message(parts: Vec<Part>) -> Vec<Bytes> {
+fn samples_message(parts: Vec<SamplePart>) -> Vec<Bytes> {
     const KIND: u32 = 2;
     const PAYLOADS: u32 = 2;
     let payloads: usize = parts.iter().map(|part| part.payload.len()).sum();
@@ -379,7 +387,7 @@ mod tests {
 
     #[test]
     fn samples_by_hand_are_what_the_schema_says() {
-        let part = |id: &str, payload: &'static [u8]| Part {
+        let part = |id: &str, payload: &'static [u8]| SamplePart {
             head: proto::Sample {
                 id: id.to_owned(),
                 model_version: 7,

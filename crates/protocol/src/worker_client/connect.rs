@@ -16,23 +16,23 @@ use tokio::net::{TcpStream, UnixStream};
 use tonic::transport::{Channel, Endpoint, Uri};
 use tower_service::Service;
 
-use super::{ConnectError, Options, endpoint};
+use super::{WorkerClientOptions, WorkerConnectError, endpoint};
 
 /// The socket below a connection, to be watched and nothing else.
 #[derive(Debug)]
-pub struct Socket {
+pub struct ClientSocket {
     descriptor: OwnedFd,
     full: Arc<AtomicBool>,
 }
 
-impl Socket {
+impl ClientSocket {
     /// Tells whether something waits to be written until the socket has room again.
     pub fn is_full(&self) -> bool {
         self.full.load(Ordering::Acquire)
     }
 }
 
-impl AsRawFd for Socket {
+impl AsRawFd for ClientSocket {
     fn as_raw_fd(&self) -> RawFd {
         self.descriptor.as_raw_fd()
     }
@@ -40,9 +40,9 @@ impl AsRawFd for Socket {
 
 pub(super) async fn dial(
     address: &Address,
-    options: &Options,
-) -> Result<(Channel, Socket), ConnectError> {
-    let unreachable = |message: String| ConnectError::Unreachable {
+    options: &WorkerClientOptions,
+) -> Result<(Channel, ClientSocket), WorkerConnectError> {
+    let unreachable = |message: String| WorkerConnectError::Unreachable {
         address: address.clone(),
         message: message.into(),
     };
@@ -65,22 +65,23 @@ pub(super) async fn dial(
     opened.map_err(unreachable)
 }
 
-async fn open<S>(endpoint: &Endpoint, stream: S) -> Result<(Channel, Socket), String>
+async fn open<S>(endpoint: &Endpoint, stream: S) -> Result<(Channel, ClientSocket), String>
 where
     S: AsFd + AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let descriptor = stream.as_fd().try_clone_to_owned().map_err(|error| error.to_string())?;
     let full = Arc::new(AtomicBool::new(false));
     let watched = Watched { stream, full: Arc::clone(&full) };
-    let channel = endpoint.connect_with_connector(Once(Some(TokioIo::new(watched)))).await;
+    let channel =
+        endpoint.connect_with_connector(SingleConnection(Some(TokioIo::new(watched)))).await;
     let channel = channel.map_err(|error| rollway_base::error_chain(&error))?;
-    Ok((channel, Socket { descriptor, full }))
+    Ok((channel, ClientSocket { descriptor, full }))
 }
 
 /// Hands out the one connection that there is.
-struct Once<S>(Option<S>);
+struct SingleConnection<S>(Option<S>);
 
-impl<S> Service<Uri> for Once<S> {
+impl<S> Service<Uri> for SingleConnection<S> {
     type Response = S;
     type Error = io::Error;
     type Future = Ready<io::Result<S>>;

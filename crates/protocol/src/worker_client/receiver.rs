@@ -9,22 +9,22 @@ use futures_core::Stream as _;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::Streaming;
 
-use crate::codec::Decoded;
-use crate::convert::Definitions;
+use crate::codec::DecodedFrame;
+use crate::convert::DefinitionCache;
 use crate::message::EngineMessage;
 use crate::proto::{self, engine_message::Kind};
-use crate::refusal::Refusal;
+use crate::refusal::ConnectRefusal;
 use crate::status_message::status_message;
 
 /// Why nothing more comes from the engine.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Ended {
+pub enum StreamEnd {
     /// Goodbye was said, and the engine has closed the stream.
     #[error("the stream was closed after a goodbye")]
     Closed,
     /// The engine disconnected this worker.
     #[error("the engine refused this worker: {0}")]
-    Refused(Refusal),
+    Refused(ConnectRefusal),
     /// The stream ended or broke without a word, or the engine said what makes no sense.
     #[error("the connection to the engine was lost: {message}")]
     Lost {
@@ -35,24 +35,24 @@ pub enum Ended {
 
 /// The way from the engine. Dropping it breaks the connection.
 #[derive(Debug)]
-pub struct Receiver {
-    stream: Streaming<Decoded<proto::EngineMessage>>,
-    definitions: Definitions,
+pub struct EngineReceiver {
+    stream: Streaming<DecodedFrame<proto::EngineMessage>>,
+    definitions: DefinitionCache,
     unknown: u64,
-    ended: Option<Ended>,
+    ended: Option<StreamEnd>,
     goodbye: Arc<AtomicBool>,
     alive: DropGuard,
 }
 
-impl Receiver {
+impl EngineReceiver {
     pub(super) fn new(
-        stream: Streaming<Decoded<proto::EngineMessage>>,
+        stream: Streaming<DecodedFrame<proto::EngineMessage>>,
         goodbye: Arc<AtomicBool>,
     ) -> Self {
         let alive = CancellationToken::new();
         Self {
             stream,
-            definitions: Definitions::default(),
+            definitions: DefinitionCache::default(),
             unknown: 0,
             ended: None,
             goodbye,
@@ -71,12 +71,12 @@ impl Receiver {
         &mut self,
         messages: &mut Vec<EngineMessage>,
         limit: usize,
-    ) -> Result<usize, Ended> {
+    ) -> Result<usize, StreamEnd> {
         std::future::poll_fn(|cx| self.poll_recv_many(cx, messages, limit)).await
     }
 
     /// Waits for one message.
-    pub async fn recv(&mut self) -> Result<EngineMessage, Ended> {
+    pub async fn recv(&mut self) -> Result<EngineMessage, StreamEnd> {
         let mut messages = Vec::with_capacity(1);
         loop {
             self.recv_many(&mut messages, 1).await?;
@@ -96,7 +96,7 @@ impl Receiver {
         cx: &mut Context<'_>,
         messages: &mut Vec<EngineMessage>,
         limit: usize,
-    ) -> Poll<Result<usize, Ended>> {
+    ) -> Poll<Result<usize, StreamEnd>> {
         let mut count = 0;
         while count < limit {
             if let Some(ended) = &self.ended {
@@ -123,22 +123,22 @@ impl Receiver {
 
     fn take(
         &mut self,
-        next: Option<Result<Decoded<proto::EngineMessage>, tonic::Status>>,
-    ) -> Result<Option<EngineMessage>, Ended> {
-        let lost = |message: String| Ended::Lost { message: message.into() };
+        next: Option<Result<DecodedFrame<proto::EngineMessage>, tonic::Status>>,
+    ) -> Result<Option<EngineMessage>, StreamEnd> {
+        let lost = |message: String| StreamEnd::Lost { message: message.into() };
         let message = match next {
-            Some(Ok(Decoded { message: Ok(message), .. })) => message,
-            Some(Ok(Decoded { message: Err(error), .. })) => {
+            Some(Ok(DecodedFrame { message: Ok(message), .. })) => message,
+            Some(Ok(DecodedFrame { message: Err(error), .. })) => {
                 return Err(lost(format!("the engine's message cannot be decoded: {error}")));
             }
             Some(Err(_)) | None if self.goodbye.load(Ordering::Acquire) => {
-                return Err(Ended::Closed);
+                return Err(StreamEnd::Closed);
             }
             Some(Err(status)) => return Err(lost(status_message(&status))),
             None => return Err(lost("the engine closed the stream".to_owned())),
         };
         match message.kind {
-            Some(Kind::Refused(refused)) => Err(Ended::Refused(refused.into())),
+            Some(Kind::Refused(refused)) => Err(StreamEnd::Refused(refused.into())),
             Some(kind) => self
                 .definitions
                 .resolve(kind)

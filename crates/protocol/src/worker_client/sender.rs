@@ -9,21 +9,21 @@ use std::time::Duration;
 
 use futures_core::Stream;
 use prost::Message as _;
-use rollway_core::{AttemptId, Life, RunnerId};
+use rollway_core::{AttemptId, Incarnation, RunnerId};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
-use super::Options;
-use crate::byte_budget::{self, Room};
-use crate::codec::{Body, Outgoing};
-use crate::message::{RunnerReport, RunnerState, Welcome, WorkerMessage};
+use super::WorkerClientOptions;
+use crate::byte_budget::{self, ByteBudget};
+use crate::codec::{FrameBody, OutgoingFrame};
+use crate::message::{RunnerHeartbeat, RunnerReport, Welcome, WorkerMessage};
 use crate::proto::{self, worker_message::Kind};
 
 /// Why a message was not sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SendError {
+pub enum WorkerSendError {
     /// The engine is gone, or goodbye was said; the [`Receiver`](super::Receiver) knows more.
     #[error("the connection to the engine is closed")]
     Closed,
@@ -40,62 +40,69 @@ pub enum SendError {
 /// The way to the engine. Clones are the same way, and what is sent through any of them arrives in
 /// the order of the sends. Dropping the last one without a goodbye counts as a loss.
 #[derive(Clone, Debug)]
-pub struct Sender(Arc<Shared>);
+pub struct EngineSender(Arc<SenderShared>);
 
 #[derive(Debug)]
-struct Shared {
-    queue: Queue,
+struct SenderShared {
+    queue: SendQueue,
     runtime: Handle,
-    room: Room,
+    room: ByteBudget,
     max_message_bytes: usize,
-    states: Mutex<BTreeMap<RunnerId, RunnerState>>,
+    states: Mutex<BTreeMap<RunnerId, RunnerHeartbeat>>,
 }
 
-impl Sender {
-    pub(super) fn new(queue: Queue, welcome: &Welcome, options: &Options) -> Self {
-        Self(Arc::new(Shared {
+impl EngineSender {
+    pub(super) fn new(queue: SendQueue, welcome: &Welcome, options: &WorkerClientOptions) -> Self {
+        Self(Arc::new(SenderShared {
             queue,
             runtime: Handle::current(),
-            room: Room::new(options.outgoing_bytes),
+            room: ByteBudget::new(options.outgoing_bytes),
             max_message_bytes: usize::try_from(welcome.max_message_bytes).unwrap_or(usize::MAX),
             states: Mutex::default(),
         }))
     }
 
     /// Sends a message. Waits while the engine is behind.
-    pub async fn send(&self, message: WorkerMessage) -> Result<(), SendError> {
+    pub async fn send(&self, message: WorkerMessage) -> Result<(), WorkerSendError> {
         self.note(&message);
         let message = proto::WorkerMessage::from(message);
         let (bytes, limit) = (message.encoded_len(), self.0.max_message_bytes);
         if bytes > limit {
-            return Err(SendError::TooLarge { bytes, limit });
+            return Err(WorkerSendError::TooLarge { bytes, limit });
         }
         let room = self.0.room.take(bytes).await;
-        let outgoing = Outgoing { body: Body::Message(message), room };
-        self.0.queue.messages.send(outgoing).await.map_err(|_| SendError::Closed)?;
+        let outgoing = OutgoingFrame { body: FrameBody::Message(message), room };
+        self.0.queue.messages.send(outgoing).await.map_err(|_| WorkerSendError::Closed)?;
         self.0.queue.sent.fetch_add(1, Ordering::AcqRel);
         Ok(())
     }
 
     /// Waits until everything that was sent has been handed to the transport, which writes it in
     /// its next turn: from then on it arrives even if this process dies.
-    pub async fn drained(&self) -> Result<(), SendError> {
+    pub async fn drained(&self) -> Result<(), WorkerSendError> {
         let all = self.0.queue.sent.load(Ordering::Acquire);
         let mut taken = self.0.queue.taken.clone();
-        taken.wait_for(|taken| *taken >= all).await.map_err(|_| SendError::Closed)?;
+        taken.wait_for(|taken| *taken >= all).await.map_err(|_| WorkerSendError::Closed)?;
         // The connection was woken before; whatever is spawned now comes after it.
         let _ = self.0.runtime.spawn(tokio::task::yield_now()).await;
         Ok(())
     }
 
     /// Sends a message if it is small and the engine is not behind; otherwise gives it back.
-    pub fn try_send(&self, message: WorkerMessage) -> Result<Option<WorkerMessage>, SendError> {
+    pub fn try_send(
+        &self,
+        message: WorkerMessage,
+    ) -> Result<Option<WorkerMessage>, WorkerSendError> {
         let messages = &self.0.queue.messages;
-        if message.payload_len() > byte_budget::SMALL {
+        if message.payload_len() > byte_budget::SMALL_MESSAGE_BYTES {
             return Ok(Some(message));
         }
         let Ok(permit) = messages.try_reserve() else {
-            return if messages.is_closed() { Err(SendError::Closed) } else { Ok(Some(message)) };
+            return if messages.is_closed() {
+                Err(WorkerSendError::Closed)
+            } else {
+                Ok(Some(message))
+            };
         };
         self.note(&message);
         permit.send(proto::WorkerMessage::from(message).into());
@@ -104,7 +111,7 @@ impl Sender {
     }
 
     /// Sends a message from a thread that is not tokio's. Blocks while the engine is behind.
-    pub fn blocking_send(&self, message: WorkerMessage) -> Result<(), SendError> {
+    pub fn blocking_send(&self, message: WorkerMessage) -> Result<(), WorkerSendError> {
         self.0.runtime.block_on(self.send(message))
     }
 
@@ -112,14 +119,14 @@ impl Sender {
     pub async fn report(
         &self,
         runner: RunnerId,
-        life: Life,
+        life: Incarnation,
         report: RunnerReport,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), WorkerSendError> {
         self.send(WorkerMessage::Runner { runner, life, report }).await
     }
 
     /// Says goodbye. Nothing can be sent afterwards.
-    pub async fn goodbye(&self, reason: impl Into<Arc<str>>) -> Result<(), SendError> {
+    pub async fn goodbye(&self, reason: impl Into<Arc<str>>) -> Result<(), WorkerSendError> {
         self.send(WorkerMessage::Goodbye { reason: reason.into() }).await
     }
 
@@ -166,9 +173,9 @@ impl Sender {
         }
     }
 
-    fn note_attempt(&self, runner: RunnerId, life: Life, attempt: Option<AttemptId>) {
+    fn note_attempt(&self, runner: RunnerId, life: Incarnation, attempt: Option<AttemptId>) {
         let mut states = self.states();
-        let fresh = || RunnerState { runner, life, attempt, state: BTreeMap::new() };
+        let fresh = || RunnerHeartbeat { runner, life, attempt, state: BTreeMap::new() };
         let entry = states.entry(runner).or_insert_with(fresh);
         if entry.life != life {
             *entry = fresh();
@@ -176,17 +183,17 @@ impl Sender {
         entry.attempt = attempt;
     }
 
-    fn states(&self) -> MutexGuard<'_, BTreeMap<RunnerId, RunnerState>> {
+    fn states(&self) -> MutexGuard<'_, BTreeMap<RunnerId, RunnerHeartbeat>> {
         self.0.states.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-async fn beat(shared: Weak<Shared>, interval: Duration) {
+async fn beat(shared: Weak<SenderShared>, interval: Duration) {
     let mut ticks = tokio::time::interval(interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let Some(sender) = shared.upgrade().map(Sender) else { return };
+        let Some(sender) = shared.upgrade().map(EngineSender) else { return };
         let heartbeat = sender.heartbeat();
         if sender.send(heartbeat).await.is_err() {
             return;
@@ -196,8 +203,8 @@ async fn beat(shared: Weak<Shared>, interval: Duration) {
 
 /// The outgoing queue.
 #[derive(Debug)]
-pub(super) struct Queue {
-    messages: mpsc::Sender<Outgoing<proto::WorkerMessage>>,
+pub(super) struct SendQueue {
+    messages: mpsc::Sender<OutgoingFrame<proto::WorkerMessage>>,
     goodbye: Arc<AtomicBool>,
     /// How many messages were put in.
     sent: AtomicU64,
@@ -205,7 +212,7 @@ pub(super) struct Queue {
     taken: watch::Receiver<u64>,
 }
 
-impl Queue {
+impl SendQueue {
     /// Puts the hello into the empty queue.
     pub(super) fn push_hello(&self, hello: proto::WorkerMessage) {
         // The queue is empty and has room for one at least.
@@ -215,19 +222,19 @@ impl Queue {
 }
 
 /// Returns an outgoing queue and the stream that empties it.
-pub(super) fn queue(options: &Options) -> (Queue, OutStream) {
+pub(super) fn queue(options: &WorkerClientOptions) -> (SendQueue, OutStream) {
     let (sender, messages) = mpsc::channel(options.outgoing.max(1));
     let goodbye = Arc::new(AtomicBool::new(false));
     let (empty, taken) = watch::channel(0);
     let sent = AtomicU64::new(0);
-    let queue = Queue { messages: sender, goodbye: Arc::clone(&goodbye), sent, taken };
+    let queue = SendQueue { messages: sender, goodbye: Arc::clone(&goodbye), sent, taken };
     (queue, OutStream { messages, goodbye, taken: 0, empty })
 }
 
 /// What goes out, up to the goodbye.
 #[derive(Debug)]
 pub(super) struct OutStream {
-    messages: mpsc::Receiver<Outgoing<proto::WorkerMessage>>,
+    messages: mpsc::Receiver<OutgoingFrame<proto::WorkerMessage>>,
     goodbye: Arc<AtomicBool>,
     taken: u64,
     /// Told how many were taken whenever there are no more.
@@ -235,7 +242,7 @@ pub(super) struct OutStream {
 }
 
 impl Stream for OutStream {
-    type Item = Outgoing<proto::WorkerMessage>;
+    type Item = OutgoingFrame<proto::WorkerMessage>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         if self.goodbye.load(Ordering::Acquire) {
@@ -247,7 +254,7 @@ impl Stream for OutStream {
             return Poll::Pending;
         };
         self.taken += u64::from(next.is_some());
-        if let Some(Outgoing { body: Body::Message(message), .. }) = &next
+        if let Some(OutgoingFrame { body: FrameBody::Message(message), .. }) = &next
             && let Some(Kind::Goodbye(_)) = message.kind
         {
             // Whatever was sent behind it would be a breach; its senders are told.

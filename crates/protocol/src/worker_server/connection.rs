@@ -6,17 +6,17 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use prost::Message as _;
-use rollway_core::{Life, RunnerId};
+use rollway_core::{Incarnation, RunnerId};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::listen::{Peer, Socket};
-use super::{LeftReason, Shared};
-use crate::byte_budget::Room;
-use crate::codec::{Body, Outgoing};
-use crate::message::{Definition, DefinitionId, EngineMessage, Hello, Welcome};
+use super::listen::{ConnectionSocket, Peer};
+use super::{DisconnectReason, WorkerServerShared};
+use crate::byte_budget::ByteBudget;
+use crate::codec::{FrameBody, OutgoingFrame};
+use crate::message::{DefinitionId, EngineMessage, Hello, Welcome, WorkflowDefinition};
 use crate::proto::{self, engine_message::Kind};
-use crate::refusal::{Refusal, RefusalCode};
+use crate::refusal::{ConnectRefusal, RefusalCode};
 
 /// Names a connection; never used twice by one server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -30,22 +30,22 @@ impl fmt::Display for ConnId {
 
 /// A worker that waits to be taken in. Dropping it refuses the worker.
 #[derive(Debug)]
-pub struct Greeting {
-    pub(super) link: Arc<Link>,
+pub struct PendingHandshake {
+    pub(super) link: Arc<ConnectionShared>,
     pub(super) hello: Hello,
     pub(super) protocol: u32,
     /// None once it was answered.
-    pub(super) answer: Option<Answer>,
+    pub(super) answer: Option<HandshakeReply>,
 }
 
 /// The way to the worker, and the session that waits for the engine's word.
 #[derive(Debug)]
-pub(super) struct Answer {
-    pub(super) outgoing: mpsc::Sender<Outgoing<proto::EngineMessage>>,
+pub(super) struct HandshakeReply {
+    pub(super) outgoing: mpsc::Sender<OutgoingFrame<proto::EngineMessage>>,
     pub(super) welcomed: oneshot::Sender<()>,
 }
 
-impl Greeting {
+impl PendingHandshake {
     /// Returns the name of the connection.
     pub fn conn(&self) -> ConnId {
         self.link.id
@@ -63,18 +63,22 @@ impl Greeting {
 
     /// Takes the worker in, with at most as many runners as it offered. From now on its messages
     /// arrive.
-    pub fn welcome(self, runners: &[(RunnerId, Life)], heartbeat: Duration) -> Connection {
-        self.welcome_with(runners, heartbeat, BTreeMap::new())
+    pub fn welcome(
+        self,
+        runners: &[(RunnerId, Incarnation)],
+        heartbeat: Duration,
+    ) -> WorkerConnection {
+        self.accept(runners, heartbeat, BTreeMap::new())
     }
 
     /// As [`welcome`](Self::welcome), and tells a worker that was started by hand what it would
     /// have found in its environment otherwise.
-    pub fn welcome_with(
+    pub fn accept(
         mut self,
-        runners: &[(RunnerId, Life)],
+        runners: &[(RunnerId, Incarnation)],
         heartbeat_interval: Duration,
         env: BTreeMap<String, String>,
-    ) -> Connection {
+    ) -> WorkerConnection {
         let limits = &self.link.shared.limits;
         let welcome = Welcome {
             protocol: self.protocol,
@@ -84,7 +88,7 @@ impl Greeting {
             max_definitions: u32::try_from(limits.definitions).unwrap_or(u32::MAX),
             env,
         };
-        let Some(Answer { outgoing, welcomed }) = self.answer.take() else {
+        let Some(HandshakeReply { outgoing, welcomed }) = self.answer.take() else {
             unreachable!("an answer takes the greeting with it")
         };
         for (runner, life) in runners {
@@ -94,24 +98,25 @@ impl Greeting {
         // either is gone already, the engine hears it as any other loss.
         let _ = welcomed.send(());
         let _ = outgoing.try_send(proto::EngineMessage::from(welcome).into());
-        let room = Room::new(limits.outgoing_bytes);
+        let room = ByteBudget::new(limits.outgoing_bytes);
         let link = Arc::clone(&self.link);
-        let outbox = Mutex::new(Outbox { outgoing, room, defined: Defined::default() });
-        Connection(Arc::new(Handle { link, outbox }))
+        let outbox = Mutex::new(ConnectionOutbox { outgoing, room, defined: Defined::default() });
+        WorkerConnection(Arc::new(ConnectionHandle { link, outbox }))
     }
 
     /// Refuses the worker.
-    pub fn refuse(mut self, refusal: Refusal) {
-        self.link.end(LeftReason::Refused(refusal));
+    pub fn refuse(mut self, refusal: ConnectRefusal) {
+        self.link.end(DisconnectReason::Refused(refusal));
         self.answer = None;
     }
 }
 
-impl Drop for Greeting {
+impl Drop for PendingHandshake {
     fn drop(&mut self) {
         if self.answer.is_some() {
-            let refusal = Refusal::new(RefusalCode::NotWanted, "the engine has no use for it");
-            self.link.end(LeftReason::Refused(refusal));
+            let refusal =
+                ConnectRefusal::new(RefusalCode::NotWanted, "the engine has no use for it");
+            self.link.end(DisconnectReason::Refused(refusal));
         }
     }
 }
@@ -119,26 +124,26 @@ impl Drop for Greeting {
 /// A worker that was taken in. Clones are the same connection; dropping the last one ends it when
 /// what was sent before has been read.
 #[derive(Clone, Debug)]
-pub struct Connection(Arc<Handle>);
+pub struct WorkerConnection(Arc<ConnectionHandle>);
 
 #[derive(Debug)]
-struct Handle {
-    link: Arc<Link>,
-    outbox: Mutex<Outbox>,
+struct ConnectionHandle {
+    link: Arc<ConnectionShared>,
+    outbox: Mutex<ConnectionOutbox>,
 }
 
-impl Drop for Handle {
+impl Drop for ConnectionHandle {
     fn drop(&mut self) {
-        self.link.end(LeftReason::Dropped);
+        self.link.end(DisconnectReason::Dropped);
     }
 }
 
 /// Locked from the first to the last message of a send, so that a definition stands before its
 /// use and is forgotten behind it.
 #[derive(Debug)]
-struct Outbox {
-    outgoing: mpsc::Sender<Outgoing<proto::EngineMessage>>,
-    room: Room,
+struct ConnectionOutbox {
+    outgoing: mpsc::Sender<OutgoingFrame<proto::EngineMessage>>,
+    room: ByteBudget,
     defined: Defined,
 }
 
@@ -151,7 +156,7 @@ struct Defined {
 
 /// Why a message was not sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SendError {
+pub enum ConnectionSendError {
     /// The worker is gone or on its way out; [`Left`](super::ServerEvent::Left) tells why.
     #[error("the worker is gone")]
     Gone,
@@ -165,7 +170,7 @@ pub enum SendError {
     },
 }
 
-impl Connection {
+impl WorkerConnection {
     /// Returns its name.
     pub fn conn(&self) -> ConnId {
         self.0.link.id
@@ -179,7 +184,7 @@ impl Connection {
     /// Sends a message, in the order of calls. Never waits: a worker that does not read what it is
     /// sent is disconnected when too much of it has piled up. The definition of an attempt is sent
     /// along if the worker does not have it.
-    pub fn send(&self, message: EngineMessage) -> Result<(), SendError> {
+    pub fn send(&self, message: EngineMessage) -> Result<(), ConnectionSendError> {
         let mut outbox = lock(&self.0.outbox);
         match &message {
             EngineMessage::StartAttempt(start) => self.define(&mut outbox, &start.definition)?,
@@ -188,15 +193,19 @@ impl Connection {
             | EngineMessage::StopRunner { .. }
             | EngineMessage::Shutdown { .. } => {}
         }
-        self.push(&outbox, Body::Message(message.into()))
+        self.push(&outbox, FrameBody::Message(message.into()))
     }
 
     /// Sends arbitrary bytes in place of a message, for tests of workers.
-    pub fn send_raw(&self, bytes: bytes::Bytes) -> Result<(), SendError> {
-        self.push(&lock(&self.0.outbox), Body::Raw(bytes))
+    pub fn send_raw(&self, bytes: bytes::Bytes) -> Result<(), ConnectionSendError> {
+        self.push(&lock(&self.0.outbox), FrameBody::Raw(bytes))
     }
 
-    fn define(&self, outbox: &mut Outbox, definition: &Definition) -> Result<(), SendError> {
+    fn define(
+        &self,
+        outbox: &mut ConnectionOutbox,
+        definition: &WorkflowDefinition,
+    ) -> Result<(), ConnectionSendError> {
         if outbox.defined.ids.contains(&definition.id) {
             return Ok(());
         }
@@ -207,59 +216,65 @@ impl Connection {
             outbox.defined.ids.remove(&id);
             let forget = Kind::Forget(proto::Forget { ids: vec![id.0] });
             let message = proto::EngineMessage { kind: Some(forget) };
-            self.push(outbox, Body::Message(message))?;
+            self.push(outbox, FrameBody::Message(message))?;
         }
         let kind = Some(Kind::Define(definition.into()));
-        self.push(outbox, Body::Message(proto::EngineMessage { kind }))?;
+        self.push(outbox, FrameBody::Message(proto::EngineMessage { kind }))?;
         outbox.defined.ids.insert(definition.id);
         outbox.defined.order.push_back(definition.id);
         Ok(())
     }
 
-    fn push(&self, outbox: &Outbox, body: Body<proto::EngineMessage>) -> Result<(), SendError> {
+    fn push(
+        &self,
+        outbox: &ConnectionOutbox,
+        body: FrameBody<proto::EngineMessage>,
+    ) -> Result<(), ConnectionSendError> {
         let limit = self.0.link.shared.limits.message_bytes;
         let bytes = match &body {
-            Body::Message(message) => message.encoded_len(),
-            Body::Raw(bytes) => bytes.len(),
-            Body::Parts(parts) => parts.iter().map(bytes::Bytes::len).sum(),
+            FrameBody::Message(message) => message.encoded_len(),
+            FrameBody::Raw(bytes) => bytes.len(),
+            FrameBody::Parts(parts) => parts.iter().map(bytes::Bytes::len).sum(),
         };
         if bytes > limit {
-            return Err(SendError::TooLarge { bytes, limit });
+            return Err(ConnectionSendError::TooLarge { bytes, limit });
         }
         let room = outbox.room.try_take(bytes).map_err(|_| self.too_slow("bytes"))?;
-        outbox.outgoing.try_send(Outgoing { body, room }).map_err(|error| match error {
+        outbox.outgoing.try_send(OutgoingFrame { body, room }).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => self.too_slow("messages"),
-            mpsc::error::TrySendError::Closed(_) => SendError::Gone,
+            mpsc::error::TrySendError::Closed(_) => ConnectionSendError::Gone,
         })
     }
 
-    fn too_slow(&self, what: &str) -> SendError {
+    fn too_slow(&self, what: &str) -> ConnectionSendError {
         let message = format!("too many {what} wait to be read");
-        self.0.link.end(LeftReason::Refused(Refusal::new(RefusalCode::SlowReader, message)));
-        SendError::Gone
+        self.0
+            .link
+            .end(DisconnectReason::Refused(ConnectRefusal::new(RefusalCode::SlowReader, message)));
+        ConnectionSendError::Gone
     }
 }
 
 /// What a session, its outgoing stream and the engine's handles know in common.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct ConnectionShared {
     pub(super) id: ConnId,
-    pub(super) socket: Arc<Socket>,
-    pub(super) shared: Arc<Shared>,
+    pub(super) socket: Arc<ConnectionSocket>,
+    pub(super) shared: Arc<WorkerServerShared>,
     /// The newest life of every runner that the worker was ever given.
-    lives: Mutex<BTreeMap<RunnerId, Life>>,
-    reason: OnceLock<LeftReason>,
+    lives: Mutex<BTreeMap<RunnerId, Incarnation>>,
+    reason: OnceLock<DisconnectReason>,
     ended: CancellationToken,
     /// Tells the outgoing stream to stop, and what to say before.
-    last_word: Mutex<Option<oneshot::Sender<Option<Refusal>>>>,
+    last_word: Mutex<Option<oneshot::Sender<Option<ConnectRefusal>>>>,
 }
 
-impl Link {
+impl ConnectionShared {
     pub(super) fn new(
         id: ConnId,
-        socket: Arc<Socket>,
-        shared: Arc<Shared>,
-        last_word: oneshot::Sender<Option<Refusal>>,
+        socket: Arc<ConnectionSocket>,
+        shared: Arc<WorkerServerShared>,
+        last_word: oneshot::Sender<Option<ConnectRefusal>>,
     ) -> Self {
         Self {
             id,
@@ -273,15 +288,15 @@ impl Link {
     }
 
     /// Ends the connection, once: the first reason counts.
-    pub(super) fn end(&self, reason: LeftReason) {
+    pub(super) fn end(&self, reason: DisconnectReason) {
         if self.reason.set(reason.clone()).is_err() {
             return;
         }
         let last_word = match reason {
             // What was sent before is still delivered.
-            LeftReason::Dropped => None,
-            LeftReason::Goodbye | LeftReason::Lost { .. } => Some(None),
-            LeftReason::Refused(refusal) => {
+            DisconnectReason::Dropped => None,
+            DisconnectReason::Goodbye | DisconnectReason::Lost { .. } => Some(None),
+            DisconnectReason::Refused(refusal) => {
                 self.shared.count(refusal.code);
                 tracing::debug!(conn = %self.id, peer = %self.socket.peer, %refusal, "refused");
                 if refusal.code == RefusalCode::SlowReader {
@@ -305,11 +320,11 @@ impl Link {
     }
 
     /// Returns why it ended.
-    pub(super) fn reason(&self) -> LeftReason {
-        self.reason.get().cloned().unwrap_or(LeftReason::Dropped)
+    pub(super) fn reason(&self) -> DisconnectReason {
+        self.reason.get().cloned().unwrap_or(DisconnectReason::Dropped)
     }
 
-    fn grant(&self, runner: RunnerId, life: Life) {
+    fn grant(&self, runner: RunnerId, life: Incarnation) {
         let mut lives = lock(&self.lives);
         let newest = lives.entry(runner).or_insert(life);
         *newest = life.max(*newest);
@@ -317,7 +332,7 @@ impl Link {
 
     /// Tells whether the worker may speak of a life of a runner. It may of an earlier one: its
     /// words and the engine's may cross.
-    pub(super) fn granted(&self, runner: RunnerId, life: Life) -> bool {
+    pub(super) fn granted(&self, runner: RunnerId, life: Incarnation) -> bool {
         lock(&self.lives).get(&runner).is_some_and(|newest| life <= *newest)
     }
 }

@@ -76,7 +76,7 @@ impl fmt::Display for Peer {
 
 /// How many may come in, and what became of the others.
 #[derive(Debug)]
-pub(crate) struct Gate {
+pub(crate) struct ConnectionGate {
     connections: usize,
     hello_timeout: Duration,
     /// Cancelled to cut every connection.
@@ -86,7 +86,7 @@ pub(crate) struct Gate {
     refused: Box<[AtomicU64]>,
 }
 
-impl Gate {
+impl ConnectionGate {
     pub(crate) fn new(connections: usize, hello_timeout: Duration) -> Self {
         Self {
             connections,
@@ -119,7 +119,7 @@ impl Gate {
 
 /// A socket that takes connections.
 #[derive(Debug)]
-pub(crate) struct Listener {
+pub(crate) struct WorkerListener {
     address: Address,
     kind: Kind,
 }
@@ -130,7 +130,7 @@ enum Kind {
     Tcp(TcpListener),
 }
 
-impl Listener {
+impl WorkerListener {
     pub(crate) async fn bind(address: &Address) -> Result<Self, BindError> {
         let failed = |source: io::Error| match source.kind() {
             io::ErrorKind::AddrInUse => BindError::InUse { address: address.clone() },
@@ -170,7 +170,7 @@ impl Listener {
     }
 
     /// Takes connections until the server is dropped, and hands them over in a stream.
-    pub(crate) fn incoming(self, gate: Arc<Gate>) -> Incoming {
+    pub(crate) fn incoming(self, gate: Arc<ConnectionGate>) -> IncomingConnections {
         let (sender, receiver) = mpsc::channel(1);
         tokio::spawn(async move {
             let stop = gate.stop.clone();
@@ -193,7 +193,7 @@ impl Listener {
             };
             stop.run_until_cancelled(accepting).await;
         });
-        Incoming(receiver)
+        IncomingConnections(receiver)
     }
 }
 
@@ -247,9 +247,9 @@ impl Drop for SocketFile {
 
 /// Connections on their way to the HTTP/2 server.
 #[derive(Debug)]
-pub(crate) struct Incoming(mpsc::Receiver<PeerIo>);
+pub(crate) struct IncomingConnections(mpsc::Receiver<PeerIo>);
 
-impl Stream for Incoming {
+impl Stream for IncomingConnections {
     type Item = io::Result<PeerIo>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -259,7 +259,7 @@ impl Stream for Incoming {
 
 /// What is known about a connection, whether or not it becomes a worker.
 #[derive(Debug)]
-pub(crate) struct Socket {
+pub(crate) struct ConnectionSocket {
     pub(crate) peer: Peer,
     /// Whether there were too many already when it came.
     pub(crate) surplus: bool,
@@ -271,17 +271,17 @@ pub(crate) struct Socket {
     pub(crate) closed: CancellationToken,
 }
 
-impl Socket {
+impl ConnectionSocket {
     /// Cuts the connection, now.
     pub(crate) fn cut(&self) {
         self.cut.cancel();
     }
 }
 
-fn admit(stream: Wire, peer: Peer, gate: &Arc<Gate>) -> Option<PeerIo> {
+fn admit(stream: Wire, peer: Peer, gate: &Arc<ConnectionGate>) -> Option<PeerIo> {
     let open = gate.open.fetch_add(1, Ordering::Relaxed);
     let surplus = open >= gate.connections;
-    let socket = Arc::new(Socket {
+    let socket = Arc::new(ConnectionSocket {
         peer,
         surplus,
         taken: AtomicBool::new(false),
@@ -321,8 +321,8 @@ enum Wire {
 pub(crate) struct PeerIo {
     stream: Wire,
     cut: Pin<Box<WaitForCancellationFutureOwned>>,
-    socket: Arc<Socket>,
-    gate: Arc<Gate>,
+    socket: Arc<ConnectionSocket>,
+    gate: Arc<ConnectionGate>,
 }
 
 impl PeerIo {
@@ -345,9 +345,9 @@ impl Drop for PeerIo {
 }
 
 impl Connected for PeerIo {
-    type ConnectInfo = Arc<Socket>;
+    type ConnectInfo = Arc<ConnectionSocket>;
 
-    fn connect_info(&self) -> Arc<Socket> {
+    fn connect_info(&self) -> Arc<ConnectionSocket> {
         Arc::clone(&self.socket)
     }
 }

@@ -13,19 +13,19 @@ use tonic::server::{Grpc, StreamingService};
 use tonic::{Code, Request, Response, Status, Streaming, body};
 use tower_service::Service;
 
-use super::connection::{Answer, ConnId, Greeting, Link};
-use super::listen::{Listener, Socket};
-use super::{LeftReason, ServerEvent, Shared};
-use crate::codec::{CONNECT, Decoded, Outgoing, WireCodec};
+use super::connection::{ConnId, ConnectionShared, HandshakeReply, PendingHandshake};
+use super::listen::{ConnectionSocket, WorkerListener};
+use super::{DisconnectReason, WorkerServerEvent, WorkerServerShared};
+use crate::codec::{CONNECT_PATH, DecodedFrame, OutgoingFrame, ProtoCodec};
 use crate::message::{Hello, WorkerMessage};
 use crate::proto::{self, engine_message, worker_message::Kind};
-use crate::refusal::{Refusal, RefusalCode};
+use crate::refusal::{ConnectRefusal, RefusalCode};
 use crate::status_message::status_message;
 
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// Serves connections in the background until the server is dropped.
-pub(super) fn serve(listener: Listener, shared: Arc<Shared>) {
+pub(super) fn serve(listener: WorkerListener, shared: Arc<WorkerServerShared>) {
     const WINDOW: u32 = 4 * 1024 * 1024;
     let keepalive = shared.limits.keepalive;
     let incoming = listener.incoming(Arc::clone(&shared.gate));
@@ -45,7 +45,7 @@ pub(super) fn serve(listener: Listener, shared: Arc<Shared>) {
 
 /// The one service that there is.
 #[derive(Clone, Debug)]
-struct WorkerService(Arc<Shared>);
+struct WorkerService(Arc<WorkerServerShared>);
 
 impl Service<http::Request<body::Body>> for WorkerService {
     type Response = http::Response<body::Body>;
@@ -57,24 +57,24 @@ impl Service<http::Request<body::Body>> for WorkerService {
     }
 
     fn call(&mut self, request: http::Request<body::Body>) -> Self::Future {
-        let connect = Connect(Arc::clone(&self.0));
+        let connect = WorkerConnect(Arc::clone(&self.0));
         Box::pin(async move {
-            if request.uri().path() != CONNECT {
-                let status = Status::unimplemented(format!("the only call is {CONNECT}"));
+            if request.uri().path() != CONNECT_PATH {
+                let status = Status::unimplemented(format!("the only call is {CONNECT_PATH}"));
                 return Ok(status.into_http());
             }
             let most = connect.0.limits.message_bytes;
-            let mut grpc = Grpc::new(WireCodec::new()).max_decoding_message_size(most);
+            let mut grpc = Grpc::new(ProtoCodec::new()).max_decoding_message_size(most);
             Ok(grpc.streaming(connect, request).await)
         })
     }
 }
 
 /// The one call that there is.
-struct Connect(Arc<Shared>);
+struct WorkerConnect(Arc<WorkerServerShared>);
 
-impl StreamingService<Decoded<proto::WorkerMessage>> for Connect {
-    type Response = Outgoing<proto::EngineMessage>;
+impl StreamingService<DecodedFrame<proto::WorkerMessage>> for WorkerConnect {
+    type Response = OutgoingFrame<proto::EngineMessage>;
     type ResponseStream = OutStream;
     type Future = BoxFuture<Result<Response<OutStream>, Status>>;
 
@@ -84,10 +84,13 @@ impl StreamingService<Decoded<proto::WorkerMessage>> for Connect {
     }
 }
 
-type Messages = Streaming<Decoded<proto::WorkerMessage>>;
+type Messages = Streaming<DecodedFrame<proto::WorkerMessage>>;
 
-fn open(shared: Arc<Shared>, request: Request<Messages>) -> Result<Response<OutStream>, Status> {
-    let Some(socket) = request.extensions().get::<Arc<Socket>>().cloned() else {
+fn open(
+    shared: Arc<WorkerServerShared>,
+    request: Request<Messages>,
+) -> Result<Response<OutStream>, Status> {
+    let Some(socket) = request.extensions().get::<Arc<ConnectionSocket>>().cloned() else {
         return Err(Status::internal("a stream without a socket"));
     };
     if socket.taken.swap(true, Ordering::Relaxed) {
@@ -96,23 +99,23 @@ fn open(shared: Arc<Shared>, request: Request<Messages>) -> Result<Response<OutS
     let id = ConnId(shared.next_conn.fetch_add(1, Ordering::Relaxed));
     let (outgoing, messages) = mpsc::channel(shared.limits.outgoing);
     let (last_word, last) = oneshot::channel();
-    let link = Arc::new(Link::new(id, socket, shared, last_word));
-    let session = Session { link, messages: request.into_inner() };
+    let link = Arc::new(ConnectionShared::new(id, socket, shared, last_word));
+    let session = WorkerSession { link, messages: request.into_inner() };
     tokio::spawn(session.run(outgoing));
     Ok(Response::new(OutStream { messages, last: Some(last), status: None }))
 }
 
 /// What goes out: messages, and in the end perhaps a refusal.
 struct OutStream {
-    messages: mpsc::Receiver<Outgoing<proto::EngineMessage>>,
+    messages: mpsc::Receiver<OutgoingFrame<proto::EngineMessage>>,
     /// None once it has come, or once nobody can say it any more.
-    last: Option<oneshot::Receiver<Option<Refusal>>>,
+    last: Option<oneshot::Receiver<Option<ConnectRefusal>>>,
     /// How the stream ends, once the refusal is out.
     status: Option<Status>,
 }
 
 impl Stream for OutStream {
-    type Item = Result<Outgoing<proto::EngineMessage>, Status>;
+    type Item = Result<OutgoingFrame<proto::EngineMessage>, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         if let Some(status) = self.status.take() {
@@ -142,13 +145,13 @@ impl Stream for OutStream {
 }
 
 /// The incoming half.
-struct Session {
-    link: Arc<Link>,
+struct WorkerSession {
+    link: Arc<ConnectionShared>,
     messages: Messages,
 }
 
-impl Session {
-    async fn run(mut self, outgoing: mpsc::Sender<Outgoing<proto::EngineMessage>>) {
+impl WorkerSession {
+    async fn run(mut self, outgoing: mpsc::Sender<OutgoingFrame<proto::EngineMessage>>) {
         let link = Arc::clone(&self.link);
         if let Err(reason) = self.greet(&outgoing).await {
             link.end(reason);
@@ -160,7 +163,7 @@ impl Session {
                 () = link.ended() => {}
                 reason = self.listen() => link.end(reason),
             }
-            let event = ServerEvent::Left { conn: link.id, reason: link.reason() };
+            let event = WorkerServerEvent::Left { conn: link.id, reason: link.reason() };
             link.shared.emit(event, 0).await;
         }
         // The worker may still be reading its last message.
@@ -173,9 +176,11 @@ impl Session {
     /// peer.
     async fn greet(
         &mut self,
-        outgoing: &mpsc::Sender<Outgoing<proto::EngineMessage>>,
-    ) -> Result<(), LeftReason> {
-        let refused = |code, message: String| Err(LeftReason::Refused(Refusal::new(code, message)));
+        outgoing: &mpsc::Sender<OutgoingFrame<proto::EngineMessage>>,
+    ) -> Result<(), DisconnectReason> {
+        let refused = |code, message: String| {
+            Err(DisconnectReason::Refused(ConnectRefusal::new(code, message)))
+        };
         let shared = Arc::clone(&self.link.shared);
         if self.link.socket.surplus {
             let most = shared.limits.connections;
@@ -205,9 +210,9 @@ impl Session {
             return refused(RefusalCode::Version, message);
         };
         let (welcomed, decision) = oneshot::channel();
-        let answer = Some(Answer { outgoing: outgoing.clone(), welcomed });
-        let greeting = Greeting { link: Arc::clone(&self.link), hello, protocol, answer };
-        shared.emit(ServerEvent::Hello(greeting), 0).await;
+        let answer = Some(HandshakeReply { outgoing: outgoing.clone(), welcomed });
+        let greeting = PendingHandshake { link: Arc::clone(&self.link), hello, protocol, answer };
+        shared.emit(WorkerServerEvent::Hello(greeting), 0).await;
         // From here on the engine knows the worker and hears of its end.
         self.await_decision(decision).await;
         Ok(())
@@ -219,7 +224,7 @@ impl Session {
             // Either a welcome, or the greeting is gone and with it the reason.
             _ = decision => return,
             next = self.next() => match next {
-                Ok(_) => LeftReason::Refused(Refusal::new(
+                Ok(_) => DisconnectReason::Refused(ConnectRefusal::new(
                     RefusalCode::UnexpectedMessage,
                     "nothing may be said before the welcome",
                 )),
@@ -230,7 +235,7 @@ impl Session {
     }
 
     /// Hands messages to the engine until the worker leaves; returns why it did.
-    async fn listen(&mut self) -> LeftReason {
+    async fn listen(&mut self) -> DisconnectReason {
         loop {
             let (kind, bytes) = match self.next().await {
                 Ok((Some(kind), bytes)) => (kind, bytes),
@@ -242,10 +247,10 @@ impl Session {
             };
             let message = match self.check(kind) {
                 Ok(message) => message,
-                Err(refusal) => return LeftReason::Refused(refusal),
+                Err(refusal) => return DisconnectReason::Refused(refusal),
             };
             let goodbye = matches!(message, WorkerMessage::Goodbye { .. });
-            let event = ServerEvent::Message { conn: self.link.id, message };
+            let event = WorkerServerEvent::Message { conn: self.link.id, message };
             self.link.shared.emit(event, bytes).await;
             if goodbye {
                 return self.await_close().await;
@@ -253,19 +258,20 @@ impl Session {
         }
     }
 
-    fn check(&self, kind: Kind) -> Result<WorkerMessage, Refusal> {
+    fn check(&self, kind: Kind) -> Result<WorkerMessage, ConnectRefusal> {
         if let Kind::Hello(_) = kind {
             let message = "only the first message is a hello";
-            return Err(Refusal::new(RefusalCode::UnexpectedMessage, message));
+            return Err(ConnectRefusal::new(RefusalCode::UnexpectedMessage, message));
         }
-        let message = WorkerMessage::try_from(kind)
-            .map_err(|invalid| Refusal::new(RefusalCode::InvalidMessage, invalid.to_string()))?;
+        let message = WorkerMessage::try_from(kind).map_err(|invalid| {
+            ConnectRefusal::new(RefusalCode::InvalidMessage, invalid.to_string())
+        })?;
         let check = |runner, life| {
             if self.link.granted(runner, life) {
                 return Ok(());
             }
             let message = format!("runner {runner} in life {life} is not the worker's");
-            Err(Refusal::new(RefusalCode::UnknownRunner, message))
+            Err(ConnectRefusal::new(RefusalCode::UnknownRunner, message))
         };
         match &message {
             WorkerMessage::Runner { runner, life, .. } => check(*runner, *life)?,
@@ -278,33 +284,39 @@ impl Session {
     }
 
     /// After a goodbye nothing may follow but the end of the stream.
-    async fn await_close(&mut self) -> LeftReason {
+    async fn await_close(&mut self) -> DisconnectReason {
         let linger = self.link.shared.limits.linger;
         match tokio::time::timeout(linger, self.next()).await {
             Ok(Ok(_)) => {
                 let message = "a message came after the goodbye";
-                LeftReason::Refused(Refusal::new(RefusalCode::AfterGoodbye, message))
+                DisconnectReason::Refused(ConnectRefusal::new(RefusalCode::AfterGoodbye, message))
             }
-            Ok(Err(_)) | Err(_) => LeftReason::Goodbye,
+            Ok(Err(_)) | Err(_) => DisconnectReason::Goodbye,
         }
     }
 
     /// Waits for the next message; none: one that this version does not know.
-    async fn next(&mut self) -> Result<(Option<Kind>, usize), LeftReason> {
+    async fn next(&mut self) -> Result<(Option<Kind>, usize), DisconnectReason> {
         match self.messages.message().await {
-            Ok(Some(Decoded { bytes, message: Ok(message) })) => Ok((message.kind, bytes)),
-            Ok(Some(Decoded { message: Err(error), .. })) => {
+            Ok(Some(DecodedFrame { bytes, message: Ok(message) })) => Ok((message.kind, bytes)),
+            Ok(Some(DecodedFrame { message: Err(error), .. })) => {
                 let message = format!("cannot be decoded: {error}");
-                Err(LeftReason::Refused(Refusal::new(RefusalCode::InvalidMessage, message)))
+                Err(DisconnectReason::Refused(ConnectRefusal::new(
+                    RefusalCode::InvalidMessage,
+                    message,
+                )))
             }
-            Ok(None) => Err(LeftReason::Lost { message: "the stream ended".into() }),
+            Ok(None) => Err(DisconnectReason::Lost { message: "the stream ended".into() }),
             Err(status) => Err(match status.code() {
                 Code::OutOfRange => {
                     let most = self.link.shared.limits.message_bytes;
                     let message = format!("a message has more than {most} bytes");
-                    LeftReason::Refused(Refusal::new(RefusalCode::MessageTooLarge, message))
+                    DisconnectReason::Refused(ConnectRefusal::new(
+                        RefusalCode::MessageTooLarge,
+                        message,
+                    ))
                 }
-                _ => LeftReason::Lost { message: status_message(&status).into() },
+                _ => DisconnectReason::Lost { message: status_message(&status).into() },
             }),
         }
     }

@@ -11,12 +11,13 @@ use bytes::{Buf, BufMut, Bytes};
 use futures_core::Stream;
 use prost::Message;
 use rollway_base::{Address, Secret};
-use rollway_core::{AttemptId, BatchId, BatchKind, Life, RunnerId, Runs, TaskId};
+use rollway_core::{AttemptId, BatchId, BatchType, Incarnation, RunRange, RunnerId, TaskId};
 use rollway_protocol::proto;
 use rollway_protocol::worker_server::{
-    Connection, Greeting, LeftReason, Limits, Options, Server, ServerEvent,
+    DisconnectReason, PendingHandshake, WorkerConnection, WorkerServer, WorkerServerEvent,
+    WorkerServerLimits, WorkerServerOptions,
 };
-use rollway_protocol::{Definition, DefinitionId, Hello, StartAttempt, WorkerMessage};
+use rollway_protocol::{DefinitionId, Hello, StartAttempt, WorkerMessage, WorkflowDefinition};
 use tokio::sync::mpsc;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::{Status, Streaming};
@@ -47,38 +48,38 @@ pub fn unix() -> (tempfile::TempDir, Address) {
     (dir, address)
 }
 
-pub async fn listen(address: Address, limits: Limits) -> Server {
-    let options = Options { limits, ..Options::new(address, secret()) };
-    Server::bind(options).await.unwrap()
+pub async fn listen(address: Address, limits: WorkerServerLimits) -> WorkerServer {
+    let options = WorkerServerOptions { limits, ..WorkerServerOptions::new(address, secret()) };
+    WorkerServer::bind(options).await.unwrap()
 }
 
-pub async fn loopback(limits: Limits) -> Server {
+pub async fn loopback(limits: WorkerServerLimits) -> WorkerServer {
     listen(Address::loopback(), limits).await
 }
 
-pub async fn greeting(server: &mut Server) -> Greeting {
+pub async fn greeting(server: &mut WorkerServer) -> PendingHandshake {
     match soon("hello", server.recv()).await {
-        ServerEvent::Hello(greeting) => greeting,
+        WorkerServerEvent::Hello(greeting) => greeting,
         other => panic!("expected a hello, got {other:?}"),
     }
 }
 
-pub async fn message(server: &mut Server) -> WorkerMessage {
+pub async fn message(server: &mut WorkerServer) -> WorkerMessage {
     match soon("message", server.recv()).await {
-        ServerEvent::Message { message, .. } => message,
+        WorkerServerEvent::Message { message, .. } => message,
         other => panic!("expected a message, got {other:?}"),
     }
 }
 
-pub async fn left(server: &mut Server) -> LeftReason {
+pub async fn left(server: &mut WorkerServer) -> DisconnectReason {
     match soon("left", server.recv()).await {
-        ServerEvent::Left { reason, .. } => reason,
+        WorkerServerEvent::Left { reason, .. } => reason,
         other => panic!("expected an end, got {other:?}"),
     }
 }
 
-pub fn definition(id: u64) -> Arc<Definition> {
-    Arc::new(Definition {
+pub fn definition(id: u64) -> Arc<WorkflowDefinition> {
+    Arc::new(WorkflowDefinition {
         id: DefinitionId(id),
         name: format!("workflow {id}").into(),
         encoding: "name".into(),
@@ -87,15 +88,15 @@ pub fn definition(id: u64) -> Arc<Definition> {
     })
 }
 
-pub fn attempt(id: u64, definition: &Arc<Definition>) -> StartAttempt {
+pub fn attempt(id: u64, definition: &Arc<WorkflowDefinition>) -> StartAttempt {
     StartAttempt {
         runner: RunnerId(0),
-        life: Life(1),
+        life: Incarnation(1),
         attempt: AttemptId(id),
         batch: BatchId::from("3/gsm8k"),
-        kind: BatchKind::Eval,
+        kind: BatchType::Eval,
         task_id: TaskId(5),
-        runs: Runs { first: 2, count: 3 },
+        runs: RunRange { first: 2, count: 3 },
         task: Bytes::from_static(b"{}"),
         definition: Arc::clone(definition),
         timeout: Duration::from_secs(60),
@@ -106,8 +107,8 @@ pub fn attempt(id: u64, definition: &Arc<Definition>) -> StartAttempt {
 
 pub const HEARTBEAT: Duration = Duration::from_secs(60);
 
-pub fn welcome(greeting: Greeting) -> Connection {
-    greeting.welcome(&[(RunnerId(0), Life(1))], HEARTBEAT)
+pub fn welcome(greeting: PendingHandshake) -> WorkerConnection {
+    greeting.welcome(&[(RunnerId(0), Incarnation(1))], HEARTBEAT)
 }
 
 /// A peer that sends whatever bytes it is given as messages.

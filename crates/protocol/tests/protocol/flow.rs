@@ -5,31 +5,41 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rollway_core::metrics::Metrics;
-use rollway_core::{AttemptId, Life, RunId, RunnerId};
-use rollway_protocol::worker_client::{self, Connected};
-use rollway_protocol::worker_server::{Connection, Limits, Server, ServerEvent};
-use rollway_protocol::{EngineMessage, Outcome, RunnerReport, RunnerState, WorkerMessage};
+use rollway_core::{AttemptId, Incarnation, RunId, RunnerId};
+use rollway_protocol::worker_client::{self, ConnectedWorker};
+use rollway_protocol::worker_server::{
+    WorkerConnection, WorkerServer, WorkerServerEvent, WorkerServerLimits,
+};
+use rollway_protocol::{
+    EngineMessage, MessageOutcome, RunnerHeartbeat, RunnerReport, WorkerMessage,
+};
 
 use crate::common::*;
 
-async fn joined(server: &mut Server, heartbeat: Option<Duration>) -> (Connection, Connected) {
+async fn joined(
+    server: &mut WorkerServer,
+    heartbeat: Option<Duration>,
+) -> (WorkerConnection, ConnectedWorker) {
     let address = server.address().clone();
-    let options = worker_client::Options { heartbeats: heartbeat.is_some(), ..Default::default() };
+    let options = worker_client::WorkerClientOptions {
+        heartbeats: heartbeat.is_some(),
+        ..Default::default()
+    };
     let worker =
         tokio::spawn(
             async move { worker_client::connect(&address, hello(1), options).await.unwrap() },
         );
     let greeting = greeting(server).await;
     let interval = heartbeat.unwrap_or(HEARTBEAT);
-    let connection = greeting.welcome(&[(RunnerId(0), Life(1))], interval);
+    let connection = greeting.welcome(&[(RunnerId(0), Incarnation(1))], interval);
     (connection, soon("welcome", worker).await.unwrap())
 }
 
 fn finished(number: u64, payload: Option<Bytes>) -> WorkerMessage {
     let metrics: Metrics = [("reward", 1.0)].into_iter().collect();
-    let outcome = Outcome::Succeeded { payload, metrics };
+    let outcome = MessageOutcome::Succeeded { payload, metrics };
     let report = RunnerReport::RunFinished { attempt: AttemptId(number), run: RunId(0), outcome };
-    WorkerMessage::Runner { runner: RunnerId(0), life: Life(1), report }
+    WorkerMessage::Runner { runner: RunnerId(0), life: Incarnation(1), report }
 }
 
 fn number(message: &WorkerMessage) -> u64 {
@@ -48,7 +58,8 @@ async fn a_hundred_thousand_messages_arrive_in_order() {
     const WORKERS: usize = 4;
     const EACH: u64 = 25_000;
     let (_dir, address) = unix();
-    let mut server = listen(address, Limits { events: 256, ..Limits::default() }).await;
+    let mut server =
+        listen(address, WorkerServerLimits { events: 256, ..WorkerServerLimits::default() }).await;
     let mut pairs = Vec::new();
     for _ in 0..WORKERS {
         pairs.push(joined(&mut server, None).await);
@@ -71,7 +82,7 @@ async fn a_hundred_thousand_messages_arrive_in_order() {
     while received < WORKERS as u64 * EACH {
         received += soon("events", server.recv_many(&mut events, 1000)).await as u64;
         for event in events.drain(..) {
-            let ServerEvent::Message { conn, message } = event else { panic!("{event:?}") };
+            let WorkerServerEvent::Message { conn, message } = event else { panic!("{event:?}") };
             let expected = next.entry(conn).or_insert(0);
             assert_eq!(number(&message), *expected);
             *expected += 1;
@@ -84,7 +95,8 @@ async fn a_hundred_thousand_messages_arrive_in_order() {
 async fn orders_arrive_in_order_and_in_batches() {
     const ORDERS: u64 = 50_000;
     let (_dir, address) = unix();
-    let limits = Limits { outgoing: ORDERS as usize + 2, ..Limits::default() };
+    let limits =
+        WorkerServerLimits { outgoing: ORDERS as usize + 2, ..WorkerServerLimits::default() };
     let mut server = listen(address, limits).await;
     let (connection, mut connected) = joined(&mut server, None).await;
     let definition = definition(1);
@@ -108,7 +120,7 @@ async fn orders_arrive_in_order_and_in_batches() {
 #[tokio::test]
 async fn large_payloads_pass_through_small_budgets() {
     const LARGE: usize = 1_000_000;
-    let limits = Limits { event_bytes: LARGE / 2, ..Limits::default() };
+    let limits = WorkerServerLimits { event_bytes: LARGE / 2, ..WorkerServerLimits::default() };
     let mut server = loopback(limits).await;
     let (_connection, connected) = joined(&mut server, None).await;
     let sender = connected.sender.clone();
@@ -129,22 +141,22 @@ async fn large_payloads_pass_through_small_budgets() {
 
 #[tokio::test]
 async fn heartbeats_tell_what_was_said_and_set() {
-    let mut server = loopback(Limits::default()).await;
+    let mut server = loopback(WorkerServerLimits::default()).await;
     let (_connection, connected) = joined(&mut server, Some(Duration::from_millis(5))).await;
-    let (runner, life) = (RunnerId(0), Life(1));
+    let (runner, life) = (RunnerId(0), Incarnation(1));
     let begin = RunnerReport::AttemptBegan { attempt: AttemptId(4) };
     connected.sender.report(runner, life, RunnerReport::Ready { after: None }).await.unwrap();
     connected.sender.report(runner, life, begin).await.unwrap();
     let state: BTreeMap<String, String> = [("stage".to_owned(), "run".to_owned())].into();
     connected.sender.set_state(runner, state.clone());
-    let wanted = RunnerState { runner, life, attempt: Some(AttemptId(4)), state };
+    let wanted = RunnerHeartbeat { runner, life, attempt: Some(AttemptId(4)), state };
     soon("heartbeat", async {
         while message(&mut server).await != WorkerMessage::Heartbeat(vec![wanted.clone()]) {}
     })
     .await;
     let ended = RunnerReport::AttemptEnded { attempt: AttemptId(4) };
     connected.sender.report(runner, life, ended).await.unwrap();
-    let idle = RunnerState { attempt: None, ..wanted };
+    let idle = RunnerHeartbeat { attempt: None, ..wanted };
     soon("heartbeat", async {
         while message(&mut server).await != WorkerMessage::Heartbeat(vec![idle.clone()]) {}
     })
@@ -153,7 +165,7 @@ async fn heartbeats_tell_what_was_said_and_set() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn threads_can_send() {
-    let mut server = loopback(Limits::default()).await;
+    let mut server = loopback(WorkerServerLimits::default()).await;
     let (_connection, connected) = joined(&mut server, None).await;
     let thread = std::thread::spawn(move || {
         connected.sender.blocking_send(finished(1, None)).unwrap();

@@ -6,22 +6,27 @@ use std::time::Duration;
 
 use rollway_base::{Address, Secret};
 use rollway_core::metrics::Metrics;
-use rollway_core::{AttemptId, Cancel, Life, RunId, RunnerId};
-use rollway_protocol::worker_client::{self, ConnectError, Connected, Ended};
+use rollway_core::{AttemptCancelReason, AttemptId, Incarnation, RunId, RunnerId};
+use rollway_protocol::worker_client::{self, ConnectedWorker, StreamEnd, WorkerConnectError};
 use rollway_protocol::worker_server::{
-    BindError, LeftReason, Limits, Options, Peer, SendError, Server,
+    BindError, ConnectionSendError, DisconnectReason, Peer, WorkerServer, WorkerServerLimits,
+    WorkerServerOptions,
 };
 use rollway_protocol::{
-    EngineMessage, Hello, LogLevel, LogLine, LogSource, Outcome, Refusal, RefusalCode,
-    RunnerReport, Versions, WorkerMessage, proto,
+    ConnectRefusal, EngineMessage, Hello, LogLine, LogSource, MessageOutcome, RefusalCode,
+    RunnerReport, VersionRange, WorkerLogLevel, WorkerMessage, proto,
 };
 
 use crate::common::{self, *};
 
-async fn joined(server: &mut Server) -> (rollway_protocol::worker_server::Connection, Connected) {
+async fn joined(
+    server: &mut WorkerServer,
+) -> (rollway_protocol::worker_server::WorkerConnection, ConnectedWorker) {
     let address = server.address().clone();
     let worker = tokio::spawn(async move {
-        worker_client::connect(&address, hello(1), worker_client::Options::default()).await.unwrap()
+        worker_client::connect(&address, hello(1), worker_client::WorkerClientOptions::default())
+            .await
+            .unwrap()
     });
     let connection = welcome(greeting(server).await);
     let connected = soon("welcome", worker).await.unwrap();
@@ -31,19 +36,24 @@ async fn joined(server: &mut Server) -> (rollway_protocol::worker_server::Connec
 
 /// Every message once, there and back.
 async fn a_whole_life(address: Address) {
-    let mut server = listen(address, Limits::default()).await;
-    let (connection, Connected { welcome, sender, mut receiver }) = joined(&mut server).await;
+    let mut server = listen(address, WorkerServerLimits::default()).await;
+    let (connection, ConnectedWorker { welcome, sender, mut receiver }) = joined(&mut server).await;
     assert_eq!(welcome.protocol, 1);
-    assert_eq!(welcome.runners, [(RunnerId(0), Life(1))]);
+    assert_eq!(welcome.runners, [(RunnerId(0), Incarnation(1))]);
     assert_eq!(welcome.heartbeat_interval, HEARTBEAT);
 
-    let (runner, life, attempt) = (RunnerId(0), Life(1), AttemptId(7));
+    let (runner, life, attempt) = (RunnerId(0), Incarnation(1), AttemptId(7));
     let start = common::attempt(7, &definition(1));
     let orders = [
         EngineMessage::StartAttempt(start),
-        EngineMessage::CancelAttempt { runner, life, attempt, reason: Cancel::Timeout },
+        EngineMessage::CancelAttempt {
+            runner,
+            life,
+            attempt,
+            reason: AttemptCancelReason::Timeout,
+        },
         EngineMessage::StopRunner { runner, life },
-        EngineMessage::StartRunner { runner, life: Life(2) },
+        EngineMessage::StartRunner { runner, life: Incarnation(2) },
         EngineMessage::Shutdown { deadline: Duration::from_secs(3) },
     ];
     for order in &orders {
@@ -54,7 +64,7 @@ async fn a_whole_life(address: Address) {
     }
 
     let metrics: Metrics = [("reward", 0.5), ("nan", f64::INFINITY)].into_iter().collect();
-    let outcome = Outcome::Succeeded { payload: Some("experiences".into()), metrics };
+    let outcome = MessageOutcome::Succeeded { payload: Some("experiences".into()), metrics };
     let reports = [
         RunnerReport::Ready { after: None },
         RunnerReport::AttemptBegan { attempt },
@@ -65,7 +75,7 @@ async fn a_whole_life(address: Address) {
         sender.report(runner, life, report.clone()).await.unwrap();
     }
     let source = LogSource { run: Some(3), attempt: Some(1 << 40), ..LogSource::default() };
-    let level = LogLevel::Warning;
+    let level = WorkerLogLevel::Warning;
     let line = LogLine { runner: Some(runner), level, line: "hm".into(), source };
     sender.send(WorkerMessage::Log(line.clone())).await.unwrap();
     sender.goodbye("done").await.unwrap();
@@ -75,8 +85,8 @@ async fn a_whole_life(address: Address) {
     }
     assert_eq!(message(&mut server).await, WorkerMessage::Log(line));
     assert_eq!(message(&mut server).await, WorkerMessage::Goodbye { reason: "done".into() });
-    assert_eq!(left(&mut server).await, LeftReason::Goodbye);
-    assert_eq!(soon("end", receiver.recv()).await, Err(Ended::Closed));
+    assert_eq!(left(&mut server).await, DisconnectReason::Goodbye);
+    assert_eq!(soon("end", receiver.recv()).await, Err(StreamEnd::Closed));
     assert_eq!(server.refused(), []);
 }
 
@@ -93,11 +103,11 @@ async fn a_whole_life_over_a_unix_socket() {
 
 #[tokio::test]
 async fn who_does_not_know_the_secret_is_refused_and_counted() {
-    let mut server = loopback(Limits::default()).await;
+    let mut server = loopback(WorkerServerLimits::default()).await;
     let stranger = Hello { secret: Secret::new("open wheat").unwrap(), ..hello(1) };
-    let options = worker_client::Options::default();
+    let options = worker_client::WorkerClientOptions::default();
     let error = worker_client::connect(server.address(), stranger, options).await.unwrap_err();
-    let ConnectError::Refused(refusal) = error else { panic!("{error}") };
+    let WorkerConnectError::Refused(refusal) = error else { panic!("{error}") };
     assert_eq!(refusal.code, RefusalCode::BadSecret);
     assert_eq!(server.refused(), [(RefusalCode::BadSecret, 1)]);
     // The engine never heard of it: the next thing it hears of is the next worker.
@@ -106,8 +116,8 @@ async fn who_does_not_know_the_secret_is_refused_and_counted() {
 
 #[tokio::test]
 async fn versions_are_negotiated() {
-    let mut server = loopback(Limits::default()).await;
-    let newer = Hello { versions: Versions { min: 1, max: 7 }, ..hello(1) };
+    let mut server = loopback(WorkerServerLimits::default()).await;
+    let newer = Hello { versions: VersionRange { min: 1, max: 7 }, ..hello(1) };
     let address = server.address().clone();
     let connecting =
         tokio::spawn(
@@ -118,7 +128,7 @@ async fn versions_are_negotiated() {
     let _connection = welcome(greeting);
     assert_eq!(soon("welcome", connecting).await.unwrap().unwrap().welcome.protocol, 1);
 
-    let alien = Hello { versions: Versions { min: 8, max: 9 }, ..hello(1) };
+    let alien = Hello { versions: VersionRange { min: 8, max: 9 }, ..hello(1) };
     let error =
         worker_client::connect(server.address(), alien, Default::default()).await.unwrap_err();
     assert_eq!(
@@ -130,7 +140,7 @@ async fn versions_are_negotiated() {
 
 #[tokio::test]
 async fn the_engine_may_refuse_or_ignore_a_worker() {
-    let mut server = loopback(Limits::default()).await;
+    let mut server = loopback(WorkerServerLimits::default()).await;
     for ignore in [false, true] {
         let address = server.address().clone();
         let connecting = tokio::spawn(async move {
@@ -139,29 +149,29 @@ async fn the_engine_may_refuse_or_ignore_a_worker() {
         let greeting = greeting(&mut server).await;
         let refusal = if ignore {
             drop(greeting);
-            Refusal::new(RefusalCode::NotWanted, "the engine has no use for it")
+            ConnectRefusal::new(RefusalCode::NotWanted, "the engine has no use for it")
         } else {
-            let refusal = Refusal::new(RefusalCode::ShuttingDown, "too late");
+            let refusal = ConnectRefusal::new(RefusalCode::ShuttingDown, "too late");
             greeting.refuse(refusal.clone());
             refusal
         };
-        assert_eq!(left(&mut server).await, LeftReason::Refused(refusal.clone()));
+        assert_eq!(left(&mut server).await, DisconnectReason::Refused(refusal.clone()));
         let error = soon("refusal", connecting).await.unwrap();
-        assert!(matches!(error, ConnectError::Refused(found) if found == refusal));
+        assert!(matches!(error, WorkerConnectError::Refused(found) if found == refusal));
     }
 }
 
 #[tokio::test]
 async fn a_worker_hears_what_was_sent_before_the_engine_let_go_of_it() {
-    let mut server = loopback(Limits::default()).await;
+    let mut server = loopback(WorkerServerLimits::default()).await;
     let (connection, mut connected) = joined(&mut server).await;
     let shutdown = EngineMessage::Shutdown { deadline: Duration::ZERO };
     connection.send(shutdown.clone()).unwrap();
     drop(connection);
-    assert_eq!(left(&mut server).await, LeftReason::Dropped);
+    assert_eq!(left(&mut server).await, DisconnectReason::Dropped);
     assert_eq!(soon("order", connected.receiver.recv()).await.unwrap(), shutdown);
     let ended = soon("end", connected.receiver.recv()).await.unwrap_err();
-    assert_eq!(ended, Ended::Lost { message: "the engine closed the stream".into() });
+    assert_eq!(ended, StreamEnd::Lost { message: "the engine closed the stream".into() });
 }
 
 #[tokio::test]
@@ -173,27 +183,28 @@ async fn a_dropped_engine_is_a_lost_connection() {
         } else {
             (None, Address::loopback())
         };
-        let mut server = listen(address, Limits::default()).await;
+        let mut server = listen(address, WorkerServerLimits::default()).await;
         let (_connection, mut connected) = joined(&mut server).await;
         drop(server);
         let ended = soon("end", connected.receiver.recv()).await.unwrap_err();
-        assert!(matches!(ended, Ended::Lost { .. }), "{ended}");
+        assert!(matches!(ended, StreamEnd::Lost { .. }), "{ended}");
     }
 }
 
 #[tokio::test]
 async fn a_dropped_worker_is_lost_for_the_engine() {
-    let mut server = loopback(Limits::default()).await;
+    let mut server = loopback(WorkerServerLimits::default()).await;
     let (_connection, connected) = joined(&mut server).await;
     drop(connected);
     let reason = left(&mut server).await;
-    assert!(matches!(reason, LeftReason::Lost { .. }), "{reason:?}");
+    assert!(matches!(reason, DisconnectReason::Lost { .. }), "{reason:?}");
 }
 
 #[tokio::test]
 async fn a_definition_travels_once_and_is_forgotten_in_time() {
     use proto::engine_message::Kind;
-    let mut server = loopback(Limits { definitions: 2, ..Limits::default() }).await;
+    let mut server =
+        loopback(WorkerServerLimits { definitions: 2, ..WorkerServerLimits::default() }).await;
     let mut peer = RawPeer::connect(server.address()).await;
     peer.send_hello().await;
     let connection = welcome(greeting(&mut server).await);
@@ -220,18 +231,20 @@ async fn a_definition_travels_once_and_is_forgotten_in_time() {
 
 #[tokio::test]
 async fn a_message_that_is_too_large_harms_nobody() {
-    let limits = Limits { message_bytes: 100_000, ..Limits::default() };
+    let limits = WorkerServerLimits { message_bytes: 100_000, ..WorkerServerLimits::default() };
     let mut server = loopback(limits).await;
     let (connection, mut connected) = joined(&mut server).await;
     let mut start = attempt(1, &definition(1));
     start.task = vec![0; 100_000].into();
     let error = connection.send(EngineMessage::StartAttempt(start)).unwrap_err();
-    assert!(matches!(error, SendError::TooLarge { limit: 100_000, .. }));
-    let outcome =
-        Outcome::Succeeded { payload: Some(vec![0; 100_000].into()), metrics: Metrics::default() };
+    assert!(matches!(error, ConnectionSendError::TooLarge { limit: 100_000, .. }));
+    let outcome = MessageOutcome::Succeeded {
+        payload: Some(vec![0; 100_000].into()),
+        metrics: Metrics::default(),
+    };
     let finished = RunnerReport::RunFinished { attempt: AttemptId(1), run: RunId(0), outcome };
-    let error = connected.sender.report(RunnerId(0), Life(1), finished).await.unwrap_err();
-    assert!(matches!(error, worker_client::SendError::TooLarge { limit: 100_000, .. }));
+    let error = connected.sender.report(RunnerId(0), Incarnation(1), finished).await.unwrap_err();
+    assert!(matches!(error, worker_client::WorkerSendError::TooLarge { limit: 100_000, .. }));
 
     connection.send(EngineMessage::StartAttempt(attempt(2, &definition(1)))).unwrap();
     assert!(matches!(
@@ -240,7 +253,7 @@ async fn a_message_that_is_too_large_harms_nobody() {
     ));
     connected
         .sender
-        .report(RunnerId(0), Life(1), RunnerReport::Ready { after: None })
+        .report(RunnerId(0), Incarnation(1), RunnerReport::Ready { after: None })
         .await
         .unwrap();
     assert!(matches!(message(&mut server).await, WorkerMessage::Runner { .. }));
@@ -250,10 +263,10 @@ async fn a_message_that_is_too_large_harms_nobody() {
 async fn a_unix_socket_is_private_and_leaves_no_trace() {
     let (dir, address) = unix();
     let Address::Unix(path) = &address else { unreachable!() };
-    let server = listen(address.clone(), Limits::default()).await;
+    let server = listen(address.clone(), WorkerServerLimits::default()).await;
     assert_eq!(std::fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o600);
 
-    let again = Server::bind(Options::new(address.clone(), secret())).await;
+    let again = WorkerServer::bind(WorkerServerOptions::new(address.clone(), secret())).await;
     assert!(matches!(again, Err(BindError::InUse { .. })));
 
     let mut server = server;
@@ -271,12 +284,13 @@ async fn a_unix_socket_is_private_and_leaves_no_trace() {
     // What a killed process left behind is replaced; a file is not.
     drop(std::os::unix::net::UnixListener::bind(path).unwrap());
     assert!(path.exists());
-    let mut server = listen(address.clone(), Limits::default()).await;
+    let mut server = listen(address.clone(), WorkerServerLimits::default()).await;
     let (connection, _connected) = joined(&mut server).await;
     assert_eq!(connection.peer(), Peer::Unix { pid: Some(std::process::id() as i32) });
     let file = dir.path().join("file");
     std::fs::write(&file, "precious").unwrap();
-    let blocked = Server::bind(Options::new(Address::Unix(file.clone()), secret())).await;
+    let blocked =
+        WorkerServer::bind(WorkerServerOptions::new(Address::Unix(file.clone()), secret())).await;
     assert!(matches!(blocked, Err(BindError::NotASocket { .. })));
     assert_eq!(std::fs::read_to_string(file).unwrap(), "precious");
 }
@@ -285,7 +299,7 @@ async fn a_unix_socket_is_private_and_leaves_no_trace() {
 async fn nobody_there_is_said_so() {
     let (_dir, address) = unix();
     let error = worker_client::connect(&address, hello(1), Default::default()).await.unwrap_err();
-    assert!(matches!(&error, ConnectError::Unreachable { .. }), "{error}");
+    assert!(matches!(&error, WorkerConnectError::Unreachable { .. }), "{error}");
     assert!(error.to_string().contains("No such file"), "{error}");
     let text: Arc<str> = format!("{error:?}").into();
     assert!(!text.contains(secret().reveal()));

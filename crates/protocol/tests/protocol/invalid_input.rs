@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use prost::Message as _;
-use rollway_core::{Life, RunnerId};
+use rollway_core::{Incarnation, RunnerId};
 use rollway_protocol::proto::{self, RefusalCode as Code, engine_message, worker_message::Kind};
-use rollway_protocol::worker_server::{LeftReason, Limits, SendError, Server};
+use rollway_protocol::worker_server::{
+    ConnectionSendError, DisconnectReason, WorkerServer, WorkerServerLimits,
+};
 use rollway_protocol::{EngineMessage, RefusalCode, RunnerReport, WorkerMessage, worker_client};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -15,16 +17,17 @@ use crate::common::*;
 
 /// A server with a well-behaved worker on it, which has to survive everything.
 struct Scene {
-    server: Server,
-    _connection: rollway_protocol::worker_server::Connection,
-    worker: worker_client::Connected,
+    server: WorkerServer,
+    _connection: rollway_protocol::worker_server::WorkerConnection,
+    worker: worker_client::ConnectedWorker,
 }
 
 impl Scene {
-    async fn new(limits: Limits) -> Self {
+    async fn new(limits: WorkerServerLimits) -> Self {
         let mut server = loopback(limits).await;
         let address = server.address().clone();
-        let options = worker_client::Options { heartbeats: false, ..Default::default() };
+        let options =
+            worker_client::WorkerClientOptions { heartbeats: false, ..Default::default() };
         let connecting =
             tokio::spawn(async move { worker_client::connect(&address, hello(1), options).await });
         let connection = welcome(greeting(&mut server).await);
@@ -37,20 +40,23 @@ impl Scene {
     }
 
     /// A peer that was taken in as runner 7.
-    async fn welcomed(&mut self) -> (RawPeer, rollway_protocol::worker_server::Connection) {
+    async fn welcomed(&mut self) -> (RawPeer, rollway_protocol::worker_server::WorkerConnection) {
         let mut peer = self.peer().await;
         peer.send_hello().await;
         let greeting = greeting(&mut self.server).await;
-        let connection = greeting.welcome(&[(RunnerId(7), Life(3))], HEARTBEAT);
+        let connection = greeting.welcome(&[(RunnerId(7), Incarnation(3))], HEARTBEAT);
         assert!(matches!(peer.recv().await, Some(engine_message::Kind::Welcome(_))));
         (peer, connection)
     }
 
     async fn worker_is_well(&mut self) {
         let report = RunnerReport::Ready { after: None };
-        let expected =
-            WorkerMessage::Runner { runner: RunnerId(0), life: Life(1), report: report.clone() };
-        self.worker.sender.report(RunnerId(0), Life(1), report).await.unwrap();
+        let expected = WorkerMessage::Runner {
+            runner: RunnerId(0),
+            life: Incarnation(1),
+            report: report.clone(),
+        };
+        self.worker.sender.report(RunnerId(0), Incarnation(1), report).await.unwrap();
         assert_eq!(message(&mut self.server).await, expected);
     }
 }
@@ -71,7 +77,7 @@ fn bytes(kind: Kind) -> Bytes {
 
 #[tokio::test]
 async fn the_first_message_is_a_valid_hello_or_the_last() {
-    let mut scene = Scene::new(Limits::default()).await;
+    let mut scene = Scene::new(WorkerServerLimits::default()).await;
     let hello_with = |change: fn(&mut proto::Hello)| {
         let mut hello = proto::Hello::from(hello(1));
         change(&mut hello);
@@ -103,7 +109,9 @@ async fn the_first_message_is_a_valid_hello_or_the_last() {
 
 #[tokio::test]
 async fn a_worker_that_breaks_the_rules_is_disconnected_and_told_why() {
-    let mut scene = Scene::new(Limits { message_bytes: 10_000, ..Limits::default() }).await;
+    let mut scene =
+        Scene::new(WorkerServerLimits { message_bytes: 10_000, ..WorkerServerLimits::default() })
+            .await;
     let no_outcome = Kind::RunFinished(proto::RunFinished { outcome: None, ..Default::default() });
     let state = proto::RunnerState { runner: 1, life: 1, ..Default::default() };
     let heartbeat = Kind::Heartbeat(proto::Heartbeat { runners: vec![state] });
@@ -127,7 +135,7 @@ async fn a_worker_that_breaks_the_rules_is_disconnected_and_told_why() {
         let (refused, _) = peer.refused().await;
         assert_eq!(refused.code(), expected, "{}", refused.message);
         assert!(refused.message.contains(word), "{} lacks {word}", refused.message);
-        let LeftReason::Refused(refusal) = left(&mut scene.server).await else { panic!() };
+        let DisconnectReason::Refused(refusal) = left(&mut scene.server).await else { panic!() };
         assert_eq!(proto::RefusalCode::from(refusal.code), expected);
         scene.worker_is_well().await;
     }
@@ -135,7 +143,7 @@ async fn a_worker_that_breaks_the_rules_is_disconnected_and_told_why() {
 
 #[tokio::test]
 async fn an_earlier_life_and_a_newer_message_are_no_breach() {
-    let mut scene = Scene::new(Limits::default()).await;
+    let mut scene = Scene::new(WorkerServerLimits::default()).await;
     let (peer, _connection) = scene.welcomed().await;
     // A message of a kind that does not exist, and one with a field that does not.
     peer.send_bytes(&[0xf2, 0x7c, 0x00][..]).await;
@@ -145,14 +153,14 @@ async fn an_earlier_life_and_a_newer_message_are_no_breach() {
     wrapped.extend(newer);
     peer.send_bytes(wrapped).await;
     let report = RunnerReport::Ready { after: None };
-    let expected = WorkerMessage::Runner { runner: RunnerId(7), life: Life(2), report };
+    let expected = WorkerMessage::Runner { runner: RunnerId(7), life: Incarnation(2), report };
     assert_eq!(message(&mut scene.server).await, expected);
     assert_eq!(scene.server.unknown_messages(), 1);
 }
 
 #[tokio::test]
 async fn a_removed_field_in_a_hello_is_ignored() {
-    let mut scene = Scene::new(Limits::default()).await;
+    let mut scene = Scene::new(WorkerServerLimits::default()).await;
     let peer = scene.peer().await;
     let mut body = proto::Hello::from(hello(1)).encode_to_vec();
     // `takes_ahead`, a bool under the number 10.
@@ -165,7 +173,7 @@ async fn a_removed_field_in_a_hello_is_ignored() {
 
 #[tokio::test]
 async fn nothing_is_said_between_hello_and_welcome_or_after_goodbye() {
-    let mut scene = Scene::new(Limits::default()).await;
+    let mut scene = Scene::new(WorkerServerLimits::default()).await;
     let mut early = scene.peer().await;
     early.send_hello().await;
     let greeting = greeting(&mut scene.server).await;
@@ -173,11 +181,11 @@ async fn nothing_is_said_between_hello_and_welcome_or_after_goodbye() {
     assert_eq!(early.refused().await.0.code(), Code::UnexpectedMessage);
     let reason = left(&mut scene.server).await;
     assert!(
-        matches!(&reason, LeftReason::Refused(r) if r.code == RefusalCode::UnexpectedMessage),
+        matches!(&reason, DisconnectReason::Refused(r) if r.code == RefusalCode::UnexpectedMessage),
         "{reason:?}"
     );
     // The engine, which does not know yet, takes it in all the same.
-    drop(greeting.welcome(&[(RunnerId(7), Life(3))], HEARTBEAT));
+    drop(greeting.welcome(&[(RunnerId(7), Incarnation(3))], HEARTBEAT));
     scene.worker_is_well().await;
 
     let (mut late, _connection) = scene.welcomed().await;
@@ -186,13 +194,13 @@ async fn nothing_is_said_between_hello_and_welcome_or_after_goodbye() {
     assert_eq!(late.refused().await.0.code(), Code::AfterGoodbye);
     assert!(matches!(message(&mut scene.server).await, WorkerMessage::Goodbye { .. }));
     let reason = left(&mut scene.server).await;
-    assert!(matches!(reason, LeftReason::Refused(r) if r.code == RefusalCode::AfterGoodbye));
+    assert!(matches!(reason, DisconnectReason::Refused(r) if r.code == RefusalCode::AfterGoodbye));
     scene.worker_is_well().await;
 }
 
 #[tokio::test]
 async fn a_connection_has_one_stream() {
-    let mut scene = Scene::new(Limits::default()).await;
+    let mut scene = Scene::new(WorkerServerLimits::default()).await;
     let (peer, _connection) = scene.welcomed().await;
     let second = soon("second stream", peer.open_another()).await.unwrap_err();
     assert_eq!(second.code(), tonic::Code::FailedPrecondition);
@@ -202,7 +210,7 @@ async fn a_connection_has_one_stream() {
 
 #[tokio::test]
 async fn who_speaks_no_http2_is_cut_off() {
-    let mut scene = Scene::new(Limits::default()).await;
+    let mut scene = Scene::new(WorkerServerLimits::default()).await;
     let address = scene.server.address().to_string();
     let preface: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     let cases = [
@@ -233,7 +241,10 @@ async fn who_speaks_no_http2_is_cut_off() {
 
 #[tokio::test]
 async fn who_says_nothing_is_refused_in_time() {
-    let limits = Limits { hello_timeout: Duration::from_millis(50), ..Limits::default() };
+    let limits = WorkerServerLimits {
+        hello_timeout: Duration::from_millis(50),
+        ..WorkerServerLimits::default()
+    };
     let mut scene = Scene::new(limits).await;
     let mut silent = scene.peer().await;
     assert_eq!(silent.refused().await.0.code(), Code::HelloTimeout);
@@ -247,7 +258,8 @@ async fn who_says_nothing_is_refused_in_time() {
 
 #[tokio::test]
 async fn there_are_not_too_many_connections() {
-    let mut scene = Scene::new(Limits { connections: 2, ..Limits::default() }).await;
+    let mut scene =
+        Scene::new(WorkerServerLimits { connections: 2, ..WorkerServerLimits::default() }).await;
     let (peer, _connection) = scene.welcomed().await;
     let mut surplus = scene.peer().await;
     assert_eq!(surplus.refused().await.0.code(), Code::TooManyConnections);
@@ -267,7 +279,11 @@ async fn there_are_not_too_many_connections() {
 /// The worker stops reading: the engine never waits for it, and lets it go.
 #[tokio::test]
 async fn who_does_not_read_is_disconnected() {
-    let limits = Limits { outgoing: 64, outgoing_bytes: 20_000_000, ..Limits::default() };
+    let limits = WorkerServerLimits {
+        outgoing: 64,
+        outgoing_bytes: 20_000_000,
+        ..WorkerServerLimits::default()
+    };
     let mut scene = Scene::new(limits).await;
     for (what, task) in [("messages", 1_000), ("bytes", 1_000_000)] {
         let (peer, connection) = scene.welcomed().await;
@@ -283,10 +299,10 @@ async fn who_does_not_read_is_disconnected() {
             // Lets the transport take what it can.
             tokio::task::yield_now().await;
         };
-        assert_eq!(error, SendError::Gone, "{what}");
+        assert_eq!(error, ConnectionSendError::Gone, "{what}");
         assert!(sent >= 10, "{what}: {sent}");
         let reason = left(&mut scene.server).await;
-        let LeftReason::Refused(refusal) = reason else { panic!("{reason:?}") };
+        let DisconnectReason::Refused(refusal) = reason else { panic!("{reason:?}") };
         assert_eq!(refusal.code, RefusalCode::SlowReader);
         assert!(refusal.message.contains(what), "{refusal}");
         scene.worker_is_well().await;

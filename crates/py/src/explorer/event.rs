@@ -5,29 +5,29 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use rollway::explorer::{Event, Watcher};
+use rollway::explorer::{JobEvent, JobObserver};
 
 use crate::{metrics, runtime};
 
 /// Calls a function with a dictionary for every event, in order, in the thread that is there for
 /// that.
-pub(super) struct Told(Arc<Py<PyAny>>);
+pub(super) struct EventCallback(Arc<Py<PyAny>>);
 
-impl Told {
+impl EventCallback {
     pub(super) fn new(function: Py<PyAny>) -> Self {
         Self(Arc::new(function))
     }
 }
 
-impl fmt::Debug for Told {
+impl fmt::Debug for EventCallback {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Told")
     }
 }
 
-impl Watcher for Told {
-    fn saw(&self, event: &Event) {
-        if matches!(event, Event::Pulse(_)) {
+impl JobObserver for EventCallback {
+    fn on_event(&self, event: &JobEvent) {
+        if matches!(event, JobEvent::Ready(_)) {
             // It can be asked for.
             return;
         }
@@ -42,10 +42,10 @@ impl Watcher for Told {
     }
 }
 
-fn told<'py>(py: Python<'py>, event: &Event) -> PyResult<Bound<'py, PyDict>> {
+fn told<'py>(py: Python<'py>, event: &JobEvent) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
     let name = match event {
-        Event::Began { mode, job_dir, done_steps, total_steps, tasks_per_step, runners } => {
+        JobEvent::Began { mode, job_dir, done_steps, total_steps, tasks_per_step, runners } => {
             dict.set_item("mode", format!("{mode:?}").to_lowercase())?;
             dict.set_item("job_dir", job_dir)?;
             dict.set_item("done_steps", done_steps)?;
@@ -54,13 +54,13 @@ fn told<'py>(py: Python<'py>, event: &Event) -> PyResult<Bound<'py, PyDict>> {
             dict.set_item("runners", runners)?;
             "began"
         }
-        Event::StepBegun { step, tasks, runs } => {
+        JobEvent::StepBegun { step, tasks, runs } => {
             dict.set_item("step", step)?;
             dict.set_item("tasks", tasks)?;
             dict.set_item("runs", runs)?;
             "step_begun"
         }
-        Event::StepDone { step, result, metrics, waited } => {
+        JobEvent::StepDone { step, result, metrics, waited } => {
             dict.set_item("step", step)?;
             dict.set_item("finished_task_count", result.finished())?;
             dict.set_item("expected_task_count", result.tasks.total())?;
@@ -68,7 +68,7 @@ fn told<'py>(py: Python<'py>, event: &Event) -> PyResult<Bound<'py, PyDict>> {
             dict.set_item("waited", waited.as_secs_f64())?;
             "step_done"
         }
-        Event::Evaluated { step, version, set, score, result, metrics } => {
+        JobEvent::Evaluated { step, version, set, score, result, metrics } => {
             dict.set_item("step", step)?;
             dict.set_item("version", version)?;
             dict.set_item("set", &**set)?;
@@ -77,24 +77,24 @@ fn told<'py>(py: Python<'py>, event: &Event) -> PyResult<Bound<'py, PyDict>> {
             dict.set_item("metrics", metrics::to_dict(py, metrics)?)?;
             "evaluated"
         }
-        Event::Synced { step, version, waited, loading } => {
+        JobEvent::Synced { step, version, waited, loading } => {
             dict.set_item("step", step)?;
             dict.set_item("version", version)?;
             dict.set_item("waited", waited.as_secs_f64())?;
             dict.set_item("loading", loading.as_secs_f64())?;
             "synced"
         }
-        Event::Trained { step, metrics } => {
+        JobEvent::Trained { step, metrics } => {
             dict.set_item("step", step)?;
             dict.set_item("metrics", metrics::to_dict(py, metrics)?)?;
             "trained"
         }
-        Event::Pulse(_) => "pulse",
-        Event::Note(words) => {
+        JobEvent::Ready(_) => "pulse",
+        JobEvent::Info(words) => {
             dict.set_item("message", words)?;
             "info"
         }
-        Event::Alarm(alarm) => {
+        JobEvent::Alarm(alarm) => {
             dict.set_item("kind", alarm.kind)?;
             dict.set_item("raised", alarm.raised)?;
             dict.set_item("message", &alarm.words)?;

@@ -3,43 +3,45 @@
 use std::sync::Arc;
 
 use rollway::config::Config;
-use rollway::explorer::{Event, Explorer, ExplorerError, Options, Watcher, Watchers};
-use rollway::job::Lookout;
+use rollway::explorer::{
+    Explorer, ExplorerError, ExplorerOptions, JobEvent, JobObserver, JobObservers,
+};
+use rollway::job::JobTelemetry;
 use rollway::view::JobState;
-use rollway::workflow_runtime::Fleet;
-use rollway_data::pipeline::Registry;
+use rollway::workflow_runtime::WorkflowRuntime;
+use rollway_data::pipeline::OperatorRegistry;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::Trouble;
+use super::PyExplorerError;
 
 /// One that is prepared, with all who look at it.
-pub(super) struct Ready {
+pub(super) struct PreparedExplorer {
     pub(super) explorer: Explorer,
-    pub(super) lookout: Lookout,
+    pub(super) lookout: JobTelemetry,
     /// Stops it when an alarm wants that.
     _alarmed: AbortOnDropHandle<()>,
     /// How the job ended, as far as it has.
     pub(super) ended: (JobState, Option<String>),
 }
 
-impl Ready {
+impl PreparedExplorer {
     /// Opens an explorer, and before it all who look at it.
     pub(super) async fn open(
         config: &Config,
-        fleet: Fleet,
-        watchers: Watchers,
-        operators: Arc<Registry>,
+        fleet: WorkflowRuntime,
+        watchers: JobObservers,
+        operators: Arc<OperatorRegistry>,
         stop: &CancellationToken,
-    ) -> Result<Self, Trouble> {
-        let people = Watchers::new(vec![Arc::new(Logged)]);
-        let lookout = Lookout::open(config, watchers, &people, stop).await?;
-        let options = Options {
+    ) -> Result<Self, PyExplorerError> {
+        let people = JobObservers::new(vec![Arc::new(Logged)]);
+        let lookout = JobTelemetry::open(config, watchers, &people, stop).await?;
+        let options = ExplorerOptions {
             fleet: Some(fleet),
             watchers: lookout.watchers(),
             observers: lookout.observers(),
             operators: Some(operators),
-            ..Options::default()
+            ..ExplorerOptions::default()
         };
         let explorer = match Box::pin(Explorer::prepare(config, options)).await {
             Ok(explorer) => explorer,
@@ -58,21 +60,21 @@ impl Ready {
     }
 
     /// Notes how work ended on which the job depends.
-    pub(super) fn note<T>(&mut self, done: Result<T, ExplorerError>) -> Result<T, Trouble> {
+    pub(super) fn note<T>(&mut self, done: Result<T, ExplorerError>) -> Result<T, PyExplorerError> {
         let done = match (self.lookout.alarm(), done) {
-            (Some(words), _) => Err(Trouble::Alarm(words.to_owned())),
-            (None, done) => done.map_err(Trouble::from),
+            (Some(words), _) => Err(PyExplorerError::Alarm(words.to_owned())),
+            (None, done) => done.map_err(PyExplorerError::from),
         };
         self.ended = match &done {
             Ok(_) => (JobState::Finished, None),
-            Err(Trouble::Alarm(words)) => (JobState::Failed, Some(words.clone())),
-            Err(Trouble::Explorer(error)) => (JobState::Failed, Some(error.to_string())),
+            Err(PyExplorerError::Alarm(words)) => (JobState::Failed, Some(words.clone())),
+            Err(PyExplorerError::Explorer(error)) => (JobState::Failed, Some(error.to_string())),
             Err(_) => (JobState::Failed, None),
         };
         done
     }
 
-    pub(super) async fn close(self) -> Result<(), Trouble> {
+    pub(super) async fn close(self) -> Result<(), PyExplorerError> {
         let Self { mut explorer, lookout, ended: (state, error), .. } = self;
         let closed = explorer.shutdown().await;
         drop(explorer);
@@ -85,9 +87,9 @@ impl Ready {
 #[derive(Debug)]
 struct Logged;
 
-impl Watcher for Logged {
-    fn saw(&self, event: &Event) {
-        if let Event::Note(words) = event {
+impl JobObserver for Logged {
+    fn on_event(&self, event: &JobEvent) {
+        if let JobEvent::Info(words) = event {
             tracing::info!(target: "rollway::explorer", "{words}");
         }
     }

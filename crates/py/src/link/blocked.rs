@@ -10,14 +10,14 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::Inbox;
-use super::outbox::Outbox;
+use super::outbox::LinkOutbox;
 
 /// How long one step of a workflow may take before the runners that wait for the event loop are
 /// given up; half of the time that an attempt has, if that is shorter.
-pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const LOOP_BLOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How often it is looked, as a part of the patience.
-const LOOKS: u32 = 8;
+const CHECKS_PER_TIMEOUT: u32 = 8;
 
 /// The mark of code in a thread (see `rollway/marks.py`).
 const THREAD: u8 = 255;
@@ -25,7 +25,7 @@ const THREAD: u8 = 255;
 /// Returns how long one step may take, when attempts like the last of these may last as long.
 pub(super) fn patience(messages: &[EngineMessage]) -> Option<Duration> {
     messages.iter().rev().find_map(|message| match message {
-        EngineMessage::StartAttempt(start) => Some(PATIENCE.min(start.timeout / 2)),
+        EngineMessage::StartAttempt(start) => Some(LOOP_BLOCK_TIMEOUT.min(start.timeout / 2)),
         _ => None,
     })
 }
@@ -35,14 +35,14 @@ pub(super) fn patience(messages: &[EngineMessage]) -> Option<Duration> {
 pub(super) async fn evacuate(
     mut patience: watch::Receiver<Duration>,
     marks: PathBuf,
-    outbox: Arc<Outbox>,
+    outbox: Arc<LinkOutbox>,
     inbox: Arc<Inbox>,
 ) {
     let mut step = None;
     let mut since = Instant::now();
     loop {
         let limit = *patience.borrow_and_update();
-        let look = sleep((limit / LOOKS).max(Duration::from_millis(10)));
+        let look = sleep((limit / CHECKS_PER_TIMEOUT).max(Duration::from_millis(10)));
         tokio::select! {
             () = look => {}
             // Nobody listens any more.

@@ -13,26 +13,26 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::task::yield_now;
 
 use super::Inbox;
-use super::outbox::Outbox;
+use super::outbox::LinkOutbox;
 
 /// How long the event loop may stay away while something waits to be sent.
-const WAITS: Duration = Duration::from_millis(5);
+const MAX_SEND_DELAY: Duration = Duration::from_millis(5);
 
 /// How long it may stay away otherwise: heartbeats and the like may be late by as much.
-const IDLE: Duration = Duration::from_millis(100);
+const MAX_IDLE_DELAY: Duration = Duration::from_millis(100);
 
 /// After how many looks at nothing the companion looks less often.
-const QUIET: u32 = 20;
+const IDLE_POLLS: u32 = 20;
 
 /// The connection, for one thread at a time.
-pub(super) struct Drive {
+pub(super) struct RuntimeDriver {
     runtime: Mutex<Runtime>,
     /// How often the event loop has come round.
     turns: AtomicU64,
     companion: OnceLock<Thread>,
 }
 
-impl Drive {
+impl RuntimeDriver {
     pub(super) fn new() -> io::Result<Self> {
         let runtime = Mutex::new(Builder::new_current_thread().enable_all().build()?);
         Ok(Self { runtime, turns: AtomicU64::new(0), companion: OnceLock::new() })
@@ -62,7 +62,7 @@ impl Drive {
     /// Starts the companion.
     pub(super) fn accompany(
         self: &Arc<Self>,
-        outbox: Arc<Outbox>,
+        outbox: Arc<LinkOutbox>,
         inbox: Arc<Inbox>,
     ) -> io::Result<()> {
         let drive = Arc::clone(self);
@@ -72,16 +72,16 @@ impl Drive {
         Ok(())
     }
 
-    fn company(&self, outbox: &Outbox, inbox: &Inbox) {
+    fn company(&self, outbox: &LinkOutbox, inbox: &Inbox) {
         let (mut seen, mut waited, mut quiet) = (0, false, 0);
         loop {
-            if quiet < QUIET {
-                thread::sleep(WAITS);
+            if quiet < IDLE_POLLS {
+                thread::sleep(MAX_SEND_DELAY);
             } else if outbox.unwatched() {
-                thread::park_timeout(IDLE);
+                thread::park_timeout(MAX_IDLE_DELAY);
             }
             let (turns, waits) = (self.turns.load(Ordering::Acquire), outbox.waits());
-            let due = if waits { waited } else { quiet == QUIET };
+            let due = if waits { waited } else { quiet == IDLE_POLLS };
             if due && turns == seen {
                 self.try_turn(async {
                     // That the connection is gone is noticed by whoever listens.
@@ -91,7 +91,7 @@ impl Drive {
                 inbox.ring_if_any();
             }
             (seen, waited) = (turns, waits);
-            quiet = if waits { 0 } else { QUIET.min(quiet + 1) };
+            quiet = if waits { 0 } else { IDLE_POLLS.min(quiet + 1) };
         }
     }
 }

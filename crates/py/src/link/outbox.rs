@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use rollway_protocol::WorkerMessage;
-use rollway_protocol::worker_client::{SendError, Sender};
+use rollway_protocol::worker_client::{EngineSender, WorkerSendError};
 
 /// What is to be said.
-pub(super) struct Outbox {
-    sender: Sender,
+pub(super) struct LinkOutbox {
+    sender: EngineSender,
     words: Mutex<VecDeque<WorkerMessage>>,
     /// Held while words are on their way, so that they stay in order.
     turn: tokio::sync::Mutex<()>,
@@ -17,13 +17,13 @@ pub(super) struct Outbox {
     watched: AtomicBool,
 }
 
-impl Outbox {
-    pub(super) fn new(sender: Sender) -> Self {
+impl LinkOutbox {
+    pub(super) fn new(sender: EngineSender) -> Self {
         let (words, turn) = (Mutex::default(), tokio::sync::Mutex::default());
         Self { sender, words, turn, watched: AtomicBool::new(false) }
     }
 
-    pub(super) fn sender(&self) -> &Sender {
+    pub(super) fn sender(&self) -> &EngineSender {
         &self.sender
     }
 
@@ -45,7 +45,7 @@ impl Outbox {
     }
 
     /// Sends everything that has gathered, then `last`.
-    pub(super) async fn send(&self, last: Option<WorkerMessage>) -> Result<(), SendError> {
+    pub(super) async fn send(&self, last: Option<WorkerMessage>) -> Result<(), WorkerSendError> {
         let _turn = self.turn.lock().await;
         let words = std::mem::take(&mut *self.words.lock());
         for message in words.into_iter().chain(last) {
@@ -55,7 +55,7 @@ impl Outbox {
     }
 
     /// Sends what has gathered as far as it goes without waiting. Tells whether that was all.
-    pub(super) fn try_send(&self) -> Result<bool, SendError> {
+    pub(super) fn try_send(&self) -> Result<bool, WorkerSendError> {
         let Ok(_turn) = self.turn.try_lock() else {
             return Ok(false);
         };

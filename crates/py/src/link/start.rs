@@ -5,20 +5,20 @@ use pyo3::types::PyBytes;
 use rollway_base::Secret;
 use rollway_protocol::StartAttempt;
 
-use crate::batch_id::Id;
+use crate::batch_id::PyBatchId;
 
 /// An attempt to be executed, read field by field.
 #[pyclass(frozen, module = "rollway._rollway")]
-pub(crate) struct Start(StartAttempt);
+pub(crate) struct PyAttempt(StartAttempt);
 
-impl Start {
+impl PyAttempt {
     pub(super) fn new(start: StartAttempt) -> Self {
         Self(start)
     }
 }
 
 #[pymethods]
-impl Start {
+impl PyAttempt {
     /// What it is called: its runner, the life of that and its own number.
     #[getter]
     fn name(&self) -> (u32, u32, u64) {
@@ -26,8 +26,8 @@ impl Start {
     }
 
     #[getter]
-    fn batch_id(&self) -> Id {
-        Id(self.0.batch.clone())
+    fn batch_id(&self) -> PyBatchId {
+        PyBatchId(self.0.batch.clone())
     }
 
     #[getter]
@@ -42,7 +42,7 @@ impl Start {
 
     #[getter]
     fn is_eval(&self) -> bool {
-        self.0.kind == rollway_core::BatchKind::Eval
+        self.0.kind == rollway_core::BatchType::Eval
     }
 
     #[getter]

@@ -5,21 +5,21 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use rollway_config::Mode;
-use rollway_core::explore::Fact;
+use rollway_core::explore::PlanInput;
 use rollway_core::metrics::Metrics;
-use rollway_core::{BatchKind, BatchState};
-use rollway_sync::{Location, Published, folder};
+use rollway_core::{BatchState, BatchType};
+use rollway_sync::{PublishedWeights, WeightLocation, folder};
 use tokio_util::sync::CancellationToken;
 
 use super::evals::{Finished, batch};
-use super::resources::World;
-use super::run_loop::State;
+use super::resources::ExplorerResources;
+use super::run_loop::ExplorerLoop;
 use super::weights::checkpoint;
-use super::{Event, ExplorerError, Result};
+use super::{ExplorerError, JobEvent, Result};
 
 /// What an evaluation of one set came to: a row of a table.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Benched {
+pub struct BenchResult {
     /// The step: of mode `bench` the checkpoint, 0 for the weights before any training.
     pub step: u64,
     /// The set.
@@ -34,14 +34,19 @@ pub struct Benched {
     pub metrics: Metrics,
 }
 
-impl State {
+impl ExplorerLoop {
     /// Evaluates the weights that the servers have.
-    pub(super) async fn eval_now(&mut self, world: &World) -> Result<Vec<Benched>> {
+    pub(super) async fn eval_now(&mut self, world: &ExplorerResources) -> Result<Vec<BenchResult>> {
         let step = self.plan.progress().begun;
         self.evaluate_now(world, step, "eval").await
     }
 
-    async fn evaluate_now(&mut self, world: &World, step: u64, word: &str) -> Result<Vec<Benched>> {
+    async fn evaluate_now(
+        &mut self,
+        world: &ExplorerResources,
+        step: u64,
+        word: &str,
+    ) -> Result<Vec<BenchResult>> {
         if self.sets.evals.is_empty() {
             let what = "there is nothing to evaluate on\nhint: name a set with \
                         `buffer.explorer_input.eval_tasksets`";
@@ -56,7 +61,7 @@ impl State {
                 continue;
             }
             let all = tasks.with(|tasks| tasks.all().collect::<std::result::Result<Vec<_>, _>>());
-            world.submit(id, &all.await??, BatchKind::Eval, None).await?;
+            world.submit(id, &all.await??, BatchType::Eval, None).await?;
         }
         let mut sets = Vec::with_capacity(self.sets.evals.len());
         for (set, _) in &self.sets.evals {
@@ -72,9 +77,9 @@ impl State {
     /// Evaluates checkpoints, in order.
     pub(super) async fn benchmark(
         &mut self,
-        world: &World,
+        world: &ExplorerResources,
         stop: &CancellationToken,
-    ) -> Result<Vec<Benched>> {
+    ) -> Result<Vec<BenchResult>> {
         let config = &world.config;
         if config.mode != Mode::Bench {
             let what = format!("mode {:?} has no benchmark: use `bench`", config.mode);
@@ -106,16 +111,16 @@ impl State {
                 break;
             }
             let Some(folder) = checkpoint(&job_dir, step) else { continue };
-            let location = Location::Folder(folder);
-            world.load(&Published { version: step, location }).await?;
-            self.plan.apply(Fact::Loaded(step));
+            let location = WeightLocation::Folder(folder);
+            world.load(&PublishedWeights { version: step, location }).await?;
+            self.plan.apply(PlanInput::Loaded(step));
             rows.extend(self.evaluate_now(world, step, "bench").await?);
         }
         Ok(rows)
     }
 
-    fn tell_bench(&self, world: &World, checkpoints: usize) {
-        world.watchers.tell(&Event::Began {
+    fn tell_bench(&self, world: &ExplorerResources, checkpoints: usize) {
+        world.watchers.emit(&JobEvent::Began {
             mode: world.config.mode,
             job_dir: world.config.job_dir(),
             done_steps: 0,

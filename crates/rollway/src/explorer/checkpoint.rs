@@ -26,8 +26,8 @@ use std::time::Duration;
 
 use rollway_base::atomic_file::write_atomic;
 use rollway_config::Config;
-use rollway_core::explore::Progress;
-use rollway_tasksets::{Pick, TasksetState};
+use rollway_core::explore::PlanProgress;
+use rollway_tasksets::{TaskRef, TasksetState};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -38,12 +38,12 @@ const FORMAT: &str = "rollway explorer";
 /// The version that is written and read.
 const VERSION: u32 = 1;
 /// The longest file that is read: a taskset may have learned something about four billion rows.
-const BYTES_MAX: u64 = 1 << 38;
+const MAX_BYTES: u64 = 1 << 38;
 
 /// Where an explorer is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Saved {
+pub(super) struct ExplorerCheckpoint {
     format: String,
     version: u32,
     job: String,
@@ -67,13 +67,13 @@ pub(super) struct Saved {
     /// The tasks of steps in flight: taskset, row, epoch.
     in_flight: BTreeMap<u64, Vec<(usize, u64, u64)>>,
     pub(super) tasks: TasksetState,
-    pub(super) counts: Counts,
+    pub(super) counts: JobCounts,
 }
 
 /// What a job did, by all its processes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Counts {
+pub struct JobCounts {
     /// Tasks to train on that were submitted.
     pub tasks_submitted: u64,
     /// Tasks of finalized steps that have a good run.
@@ -83,9 +83,9 @@ pub struct Counts {
     /// Experiences that are in the buffer.
     pub experiences_delivered: u64,
     /// The mean rewards of the first evaluation, by set.
-    pub first_eval: Option<Scores>,
+    pub first_eval: Option<EvalScores>,
     /// The mean rewards of the last one.
-    pub last_eval: Option<Scores>,
+    pub last_eval: Option<EvalScores>,
     /// How long the job has been at it.
     pub seconds: f64,
 }
@@ -93,14 +93,14 @@ pub struct Counts {
 /// The mean rewards of an evaluation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Scores {
+pub struct EvalScores {
     /// The step that it belongs to.
     pub step: u64,
     /// By set; none if no run succeeded.
     pub by_set: BTreeMap<String, Option<f64>>,
 }
 
-impl Scores {
+impl EvalScores {
     /// Returns the mean over all sets that have one.
     pub fn mean(&self) -> Option<f64> {
         let known: Vec<f64> = self.by_set.values().filter_map(|score| *score).collect();
@@ -110,13 +110,13 @@ impl Scores {
 
 /// The file of an explorer.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct CheckpointFile {
     path: PathBuf,
     job: String,
     explorer: String,
 }
 
-impl Place {
+impl CheckpointFile {
     pub(super) fn of(config: &Config) -> Self {
         let explorer = config.explorer.name.clone();
         let path = config.job_dir().join(format!("{explorer}_meta.json"));
@@ -124,7 +124,7 @@ impl Place {
     }
 
     /// Returns where the explorer was; none if it never was. Blocks.
-    pub(super) fn load(&self) -> Result<Option<Saved>, ExplorerError> {
+    pub(super) fn load(&self) -> Result<Option<ExplorerCheckpoint>, ExplorerError> {
         let bytes = match read(&self.path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -137,7 +137,7 @@ impl Place {
         let value: Value = serde_json::from_slice(&bytes)
             .map_err(|error| self.wrong(format!("it is damaged: {error}"), anew))?;
         self.is_ours(&value)?;
-        let saved: Saved = serde_json::from_value(value)
+        let saved: ExplorerCheckpoint = serde_json::from_value(value)
             .map_err(|error| self.wrong(format!("it is damaged: {error}"), anew))?;
         if let Some(what) = saved.contradiction() {
             return Err(self.wrong(format!("it is damaged: {what}"), anew));
@@ -178,7 +178,7 @@ impl Place {
     }
 
     /// Replaces what was saved before. When this returns, it survives anything.
-    pub(super) async fn save(&self, saved: Saved) -> Result<(), ExplorerError> {
+    pub(super) async fn save(&self, saved: ExplorerCheckpoint) -> Result<(), ExplorerError> {
         let path = self.path.clone();
         let put = move || {
             let mut bytes = serde_json::to_vec(&saved).map_err(io::Error::other)?;
@@ -194,15 +194,15 @@ impl Place {
     /// Returns what is to be saved.
     pub(super) fn saved(
         &self,
-        progress: &Progress,
-        in_flight: &BTreeMap<u64, Vec<Pick>>,
+        progress: &PlanProgress,
+        in_flight: &BTreeMap<u64, Vec<TaskRef>>,
         tasks: TasksetState,
-        counts: Counts,
+        counts: JobCounts,
         total_steps: u64,
-    ) -> Saved {
-        let row = |pick: &Pick| (pick.taskset_id, pick.index, pick.epoch);
-        let rows = |(step, picks): (&u64, &Vec<Pick>)| (*step, picks.iter().map(row).collect());
-        Saved {
+    ) -> ExplorerCheckpoint {
+        let row = |pick: &TaskRef| (pick.taskset_id, pick.index, pick.epoch);
+        let rows = |(step, picks): (&u64, &Vec<TaskRef>)| (*step, picks.iter().map(row).collect());
+        ExplorerCheckpoint {
             format: FORMAT.to_owned(),
             version: VERSION,
             job: self.job.clone(),
@@ -229,9 +229,9 @@ impl Place {
     }
 }
 
-impl Saved {
-    pub(super) fn progress(&self) -> Progress {
-        Progress {
+impl ExplorerCheckpoint {
+    pub(super) fn progress(&self) -> PlanProgress {
+        PlanProgress {
             begun: self.begun,
             beginning: self.beginning,
             finalized: self.finalized,
@@ -250,8 +250,8 @@ impl Saved {
     }
 
     /// Returns the tasks of steps in flight.
-    pub(super) fn in_flight(&self) -> BTreeMap<u64, Vec<Pick>> {
-        let pick = |&(taskset_id, index, epoch): &_| Pick { taskset_id, index, epoch };
+    pub(super) fn in_flight(&self) -> BTreeMap<u64, Vec<TaskRef>> {
+        let pick = |&(taskset_id, index, epoch): &_| TaskRef { taskset_id, index, epoch };
         let picks = |(step, rows): (&u64, &Vec<_>)| (*step, rows.iter().map(pick).collect());
         self.in_flight.iter().map(picks).collect()
     }
@@ -280,7 +280,7 @@ impl Saved {
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let length = std::fs::metadata(path)?.len();
-    if length > BYTES_MAX {
+    if length > MAX_BYTES {
         return Err(io::Error::other(format!("{length} bytes are too many for a state")));
     }
     std::fs::read(path)

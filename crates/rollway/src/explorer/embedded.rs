@@ -4,30 +4,33 @@
 use std::path::PathBuf;
 
 use rollway_base::ServerKind;
-use rollway_config::{Config, EngineType, Model};
+use rollway_config::{Config, EngineType, ModelConfig};
 use rollway_gateway::models::ServerSpec;
 use rollway_mock_server::{MockServer, MockServerOptions};
 use rollway_tiny::trainer::MODEL;
-use rollway_tiny::{Options, TinyServer};
-use rollway_tiny_model::Weights;
+use rollway_tiny::{TinyServer, TinyServerOptions};
+use rollway_tiny_model::ModelWeights;
 
 use super::{ExplorerError, Result};
 use crate::gateway_options::trained_model;
 
 /// Servers in this process. They end when they are dropped.
 #[derive(Debug, Default)]
-pub(crate) struct Embedded {
+pub(crate) struct EmbeddedServers {
     tiny: Vec<TinyServer>,
     echo: Vec<MockServer>,
 }
 
 /// Weights to begin with, and their version.
-pub(crate) type Start = Option<(u64, PathBuf)>;
+pub(crate) type InitialWeights = Option<(u64, PathBuf)>;
 
-impl Embedded {
+impl EmbeddedServers {
     /// Starts the servers of all models that are embedded, the trained one with these weights, and
     /// returns how the gateway reaches them.
-    pub(super) fn start(config: &Config, start: &Start) -> Result<(Self, Vec<ServerSpec>)> {
+    pub(super) fn start(
+        config: &Config,
+        start: &InitialWeights,
+    ) -> Result<(Self, Vec<ServerSpec>)> {
         let (mut embedded, mut specs) = (Self::default(), Vec::new());
         let trained = trained_model(config);
         embedded.model(&config.explorer.rollout_model, &trained, start, &mut specs)?;
@@ -41,9 +44,9 @@ impl Embedded {
 
     fn model(
         &mut self,
-        model: &Model,
+        model: &ModelConfig,
         name: &str,
-        start: &Start,
+        start: &InitialWeights,
         specs: &mut Vec<ServerSpec>,
     ) -> Result<()> {
         let failed = |error: std::io::Error| ExplorerError::Model(error.to_string());
@@ -85,12 +88,15 @@ impl Embedded {
 }
 
 /// Returns how a server of the tiny model is started.
-fn tiny(model: &Model, name: &str, start: &Start) -> Result<Options> {
-    let mut options =
-        Options { model: name.to_owned(), seed: model.seed.unwrap_or(0), ..Options::default() };
+fn tiny(model: &ModelConfig, name: &str, start: &InitialWeights) -> Result<TinyServerOptions> {
+    let mut options = TinyServerOptions {
+        model: name.to_owned(),
+        seed: model.seed.unwrap_or(0),
+        ..TinyServerOptions::default()
+    };
     if let Some((version, folder)) = start {
         let path = folder.join(MODEL);
-        let weights = Weights::load(&path).map_err(|error| {
+        let weights = ModelWeights::load(&path).map_err(|error| {
             let hint = "hint: put the whole checkpoint back, or remove it and the later ones";
             ExplorerError::Weights(format!("{}: {error}\n{hint}", path.display()))
         })?;

@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use rollway_config::{ConfigError, Problem};
-use rollway_engine::{OfferError, SinkError};
+use rollway_config::{ConfigError, ConfigProblem};
+use rollway_engine::{JobReaderServerError, SinkError};
 use rollway_gateway::gateway::StartError;
 use rollway_sync::SyncError;
 use rollway_tasksets::TasksetError;
 
-use crate::workflow_runtime::FleetError;
+use crate::workflow_runtime::WorkflowSetupError;
 
 /// Why an explorer did not start, or ended before its job was done. Whatever it had acknowledged is
 /// kept: the same command goes on from there once the reason is out of the way.
@@ -29,10 +29,10 @@ pub enum ExplorerError {
     Pipeline(String),
     /// The buffer cannot be offered to trainers elsewhere.
     #[error(transparent)]
-    Offer(#[from] OfferError),
+    Offer(#[from] JobReaderServerError),
     /// The runners cannot be had.
     #[error(transparent)]
-    Fleet(#[from] FleetError),
+    Fleet(#[from] WorkflowSetupError),
     /// Explorer and trainer cannot meet.
     #[error(transparent)]
     Synchronizer(#[from] SyncError),
@@ -145,8 +145,8 @@ pub enum ExplorerError {
     NotNow(String),
 }
 
-impl From<Problem> for ExplorerError {
-    fn from(problem: Problem) -> Self {
+impl From<ConfigProblem> for ExplorerError {
+    fn from(problem: ConfigProblem) -> Self {
         Self::Config(problem.into())
     }
 }

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use rollway_core::explore::Fact;
-use rollway_core::{BatchId, BatchKind, BatchResult};
+use rollway_core::explore::PlanInput;
+use rollway_core::{BatchId, BatchResult, BatchType};
 
-use super::bench::Benched;
-use super::checkpoint::Scores;
-use super::resources::{Hands, World};
-use super::run_loop::State;
-use super::{Event, Result, step_metrics};
+use super::bench::BenchResult;
+use super::checkpoint::EvalScores;
+use super::resources::{ExplorerHandles, ExplorerResources};
+use super::run_loop::ExplorerLoop;
+use super::{JobEvent, Result, step_metrics};
 
 /// Evaluations of a step that are finished.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub(super) fn batch(step: u64, set: &str) -> BatchId {
 
 /// Waits for the evaluations of a step.
 pub(super) async fn finish(
-    hands: Hands,
+    hands: ExplorerHandles,
     step: u64,
     sets: Vec<Arc<str>>,
     since: Instant,
@@ -44,17 +44,17 @@ pub(super) async fn finish(
     Ok(Finished { step, sets: finished, seconds: since.elapsed().as_secs_f64() })
 }
 
-impl State {
+impl ExplorerLoop {
     /// Submits the evaluations of a step.
-    pub(super) async fn evaluate(&mut self, world: &World, step: u64) -> Result<()> {
+    pub(super) async fn evaluate(&mut self, world: &ExplorerResources, step: u64) -> Result<()> {
         self.submit_evals(world, step).await?;
         self.evals_since.insert(step, Instant::now());
-        self.plan.apply(Fact::EvalBegun(step));
+        self.plan.apply(PlanInput::EvalBegun(step));
         Ok(())
     }
 
     /// Submits what is not under way yet.
-    pub(super) async fn submit_evals(&self, world: &World, step: u64) -> Result<()> {
+    pub(super) async fn submit_evals(&self, world: &ExplorerResources, step: u64) -> Result<()> {
         for (set, tasks) in &self.sets.evals {
             let id = batch(step, set);
             if world.known.tasks(&id).is_some()
@@ -63,30 +63,39 @@ impl State {
                 continue;
             }
             let all = tasks.with(|tasks| tasks.all().collect::<std::result::Result<Vec<_>, _>>());
-            world.submit(id, &all.await??, BatchKind::Eval, None).await?;
+            world.submit(id, &all.await??, BatchType::Eval, None).await?;
         }
         Ok(())
     }
 
-    pub(super) async fn eval_finished(&mut self, world: &World, finished: Finished) -> Result<()> {
+    pub(super) async fn eval_finished(
+        &mut self,
+        world: &ExplorerResources,
+        finished: Finished,
+    ) -> Result<()> {
         let rows = self.rows(world, &finished, "eval");
         let by_set = rows.iter().map(|row| (row.set.to_string(), row.score)).collect();
-        let scores = Scores { step: finished.step, by_set };
+        let scores = EvalScores { step: finished.step, by_set };
         self.counts.first_eval.get_or_insert_with(|| scores.clone());
         self.counts.last_eval = Some(scores);
-        self.plan.apply(Fact::EvalFinished(finished.step));
+        self.plan.apply(PlanInput::EvalFinished(finished.step));
         self.keep().await?;
         self.tell(world, &finished, &rows);
         Ok(())
     }
 
     /// Returns what evaluations came to, set by set.
-    pub(super) fn rows(&self, world: &World, finished: &Finished, word: &str) -> Vec<Benched> {
+    pub(super) fn rows(
+        &self,
+        world: &ExplorerResources,
+        finished: &Finished,
+        word: &str,
+    ) -> Vec<BenchResult> {
         let row = |(set, result): &(Arc<str>, Arc<BatchResult>)| {
             let mut metrics = step_metrics::eval(result, &world.config, word);
             metrics.set(format!("time/{word}"), finished.seconds);
             let tasks = result.tasks.total();
-            Benched {
+            BenchResult {
                 step: finished.step,
                 set: Arc::clone(set),
                 score: step_metrics::score(result),
@@ -99,9 +108,14 @@ impl State {
     }
 
     /// Tells everybody what evaluations came to.
-    pub(super) fn tell(&self, world: &World, finished: &Finished, rows: &[Benched]) {
+    pub(super) fn tell(
+        &self,
+        world: &ExplorerResources,
+        finished: &Finished,
+        rows: &[BenchResult],
+    ) {
         for (row, (_, result)) in rows.iter().zip(&finished.sets) {
-            world.watchers.tell(&Event::Evaluated {
+            world.watchers.emit(&JobEvent::Evaluated {
                 step: row.step,
                 version: self.version(),
                 set: Arc::clone(&row.set),

@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rollway_config::WhenShort;
-use rollway_core::{BatchId, BatchKind, BatchResult, BatchState, Refusal};
+use rollway_core::{BatchId, BatchResult, BatchState, BatchType, Refusal};
 use rollway_engine::Error;
-use rollway_tasksets::Pick;
+use rollway_tasksets::TaskRef;
 
-use super::resources::Hands;
-use super::run_loop::Shared;
-use super::step_metrics::Whole;
+use super::resources::ExplorerHandles;
+use super::run_loop::SharedTasks;
+use super::step_metrics::StepResult;
 use super::submit::batch;
 use super::{ExplorerError, Result};
 
@@ -37,15 +37,15 @@ pub(super) struct Finalized {
 
 /// Waits for a step and has it delivered.
 pub(super) async fn finalize(
-    hands: Hands,
+    hands: ExplorerHandles,
     step: u64,
-    picks: Vec<Pick>,
-    tasks: Shared,
+    picks: Vec<TaskRef>,
+    tasks: SharedTasks,
 ) -> Result<Finalized> {
     let began = Instant::now();
     let policy = &hands.config.explorer.batch.train;
     let (result, mut from_ledger) = hands.close_batch(step, &batch(step)).await?;
-    let mut whole = Whole::new(result);
+    let mut whole = StepResult::new(result);
     let least = hands.config.explorer.over_rollout.min_wait_num(picks.len() as u32);
     let needed = least.map_or(picks.len() as u64, u64::from);
     let mut reruns = 0;
@@ -60,9 +60,9 @@ pub(super) async fn finalize(
             && hands.coordinator.batch_state(again.clone()).await?.is_none()
         {
             let rows = missing.iter().filter_map(|id| picks.get(id.0 as usize).copied());
-            let rows: Vec<Pick> = rows.collect();
+            let rows: Vec<TaskRef> = rows.collect();
             let drawn = tasks.with(move |tasks| tasks.draw_again(&rows)).await??;
-            hands.submit(again.clone(), &drawn, BatchKind::Train, None).await?;
+            hands.submit(again.clone(), &drawn, BatchType::Train, None).await?;
         }
         let (result, known) = hands.close_batch(step, &again).await?;
         from_ledger &= known;
@@ -79,7 +79,7 @@ pub(super) async fn finalize(
     Ok(Finalized { step, result, waited, reruns, from_ledger })
 }
 
-impl Hands {
+impl ExplorerHandles {
     /// Waits for a train batch and has it delivered, or what there is of it. Tells whether an
     /// earlier process had done so.
     async fn close_batch(&self, step: u64, id: &BatchId) -> Result<(Arc<BatchResult>, bool)> {
@@ -115,6 +115,6 @@ impl Hands {
 const fn is_short(refusal: &Refusal) -> bool {
     matches!(
         refusal,
-        Refusal::TimedOut { .. } | Refusal::CutShort { .. } | Refusal::TooFewSucceeded { .. }
+        Refusal::TimedOut { .. } | Refusal::TasksCancelled { .. } | Refusal::TooFewSucceeded { .. }
     )
 }

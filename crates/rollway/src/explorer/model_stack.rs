@@ -3,28 +3,28 @@
 use std::time::Duration;
 
 use rollway_base::Secret;
-use rollway_config::{Config, EngineType, Problem};
-use rollway_engine::events::Observers;
-use rollway_gateway::gateway::{Gateway, Options};
+use rollway_config::{Config, ConfigProblem, EngineType};
+use rollway_engine::events::RunObservers;
+use rollway_gateway::gateway::{Gateway, GatewayOptions};
 use rollway_gateway::models::ServerSpec;
 
 use super::Result;
-use super::embedded::{Embedded, Start};
+use super::embedded::{EmbeddedServers, InitialWeights};
 
 /// Embedded models, and the gateway to these and all others.
 #[derive(Debug)]
-pub(crate) struct Served {
-    embedded: Embedded,
+pub(crate) struct ModelStack {
+    embedded: EmbeddedServers,
     gateway: Gateway,
     key: Secret,
 }
 
-impl Served {
+impl ModelStack {
     /// Starts the embedded models, the trained one with these weights, and the gateway.
     pub(crate) async fn start(
         config: &Config,
-        start: &Start,
-        observers: &Observers,
+        start: &InitialWeights,
+        observers: &RunObservers,
     ) -> Result<Self> {
         let (mut options, embedded, servers) = models(config, start)?;
         options.watcher = observers.of_calls();
@@ -32,7 +32,7 @@ impl Served {
             let key = "explorer.rollout_model.base_url";
             let hint = "give the address, such as http://localhost:8000/v1, or set \
                         `explorer.rollout_model.engine_type` to tiny";
-            return Err(Problem::new(key, "no inference server is named").hint(hint).into());
+            return Err(ConfigProblem::new(key, "no inference server is named").hint(hint).into());
         }
         let key = options.admin_key.clone();
         let gateway = Gateway::start(options, servers).await?;
@@ -50,7 +50,7 @@ impl Served {
     }
 
     /// Takes it apart.
-    pub(super) fn into_parts(self) -> (Embedded, Gateway) {
+    pub(super) fn into_parts(self) -> (EmbeddedServers, Gateway) {
         (self.embedded, self.gateway)
     }
 
@@ -65,15 +65,15 @@ impl Served {
 /// configuration behaves, what was started, and the servers of all models.
 pub(crate) fn models(
     config: &Config,
-    start: &Start,
-) -> Result<(Options, Embedded, Vec<ServerSpec>)> {
+    start: &InitialWeights,
+) -> Result<(GatewayOptions, EmbeddedServers, Vec<ServerSpec>)> {
     let (mut options, mut servers) = crate::gateway_options::options(config)?;
     if config.explorer.rollout_model.engine_type == EngineType::Tiny {
         // It is the server's own: the same for every request, it would make every run of a task
         // the same.
         options.sampling.remove("seed");
     }
-    let (embedded, own) = Embedded::start(config, start)?;
+    let (embedded, own) = EmbeddedServers::start(config, start)?;
     servers.extend(own);
     Ok((options, embedded, servers))
 }

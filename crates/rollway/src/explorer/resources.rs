@@ -6,79 +6,82 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rollway_config::{Config, Mode, TrainerType};
-use rollway_data::pipeline::Registry;
-use rollway_engine::events::Observers;
-use rollway_engine::{Offer, PipelineSink, Restored, RolloutCoordinator, Sink};
+use rollway_data::pipeline::OperatorRegistry;
+use rollway_engine::events::RunObservers;
+use rollway_engine::{JobReaderServer, PipelineSink, RestoreReport, RolloutCoordinator, Sink};
 use rollway_gateway::gateway::Gateway;
-use rollway_gateway::models::{Models, ServerView, Wanted};
-use rollway_sync::{Seat, SyncError, Synchronizer};
-use rollway_tasksets::Opener;
+use rollway_gateway::models::{Models, RouteNeeds, ServerView};
+use rollway_sync::{Membership, SyncError, Synchronizer};
+use rollway_tasksets::TasksetOpener;
 use tokio::sync::Mutex as AsyncMutex;
 
-use super::checkpoint::{Place, Saved};
-use super::embedded::Embedded;
-use super::model_stack::Served;
-use super::restored::Known;
-use super::run_loop::{Sets, State};
-use super::weights::{self, Loaded};
-use super::{ExplorerError, Options, Result, Watchers};
+use super::checkpoint::{CheckpointFile, ExplorerCheckpoint};
+use super::embedded::EmbeddedServers;
+use super::model_stack::ModelStack;
+use super::restored::RestoredBatches;
+use super::run_loop::{ExplorerLoop, JobTasksets};
+use super::weights::{self, LoadedWeights};
+use super::{ExplorerError, ExplorerOptions, JobObservers, Result};
 use crate::gateway_options::trained_model;
-use crate::workflow_runtime::Fleet;
+use crate::workflow_runtime::WorkflowRuntime;
 
 /// How long a server of the trained model may take to be there.
-const SERVER_PATIENCE: Duration = Duration::from_secs(60);
+const SERVER_START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long attempts and deliveries under way have to end when an explorer is shut down. Not long:
 /// what is cut is run, or delivered, when the job goes on.
-const FAREWELL: Duration = Duration::from_secs(2);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What orders are carried out with. Clones are the same.
 #[derive(Clone, Debug)]
-pub(super) struct Hands {
+pub(super) struct ExplorerHandles {
     pub(super) config: Arc<Config>,
-    pub(super) fleet: Fleet,
-    pub(super) watchers: Watchers,
+    pub(super) fleet: WorkflowRuntime,
+    pub(super) watchers: JobObservers,
     pub(super) coordinator: RolloutCoordinator,
-    pub(super) known: Arc<Known>,
+    pub(super) known: Arc<RestoredBatches>,
     pub(super) sink: Option<Arc<PipelineSink>>,
     pub(super) models: Models,
     pub(super) synchronizer: Option<Synchronizer>,
-    seat: Arc<AsyncMutex<Option<Seat>>>,
-    loaded: Arc<Mutex<Loaded>>,
+    seat: Arc<AsyncMutex<Option<Membership>>>,
+    loaded: Arc<Mutex<LoadedWeights>>,
     pub(super) runners: u32,
 }
 
 /// Everything that is open.
 #[derive(Debug)]
-pub(super) struct World {
-    hands: Hands,
+pub(super) struct ExplorerResources {
+    hands: ExplorerHandles,
     pub(super) gateway: Option<Gateway>,
-    embedded: Option<Embedded>,
-    offer: Option<Offer>,
+    embedded: Option<EmbeddedServers>,
+    offer: Option<JobReaderServer>,
     is_open: bool,
 }
 
-impl Deref for World {
-    type Target = Hands;
+impl Deref for ExplorerResources {
+    type Target = ExplorerHandles;
 
-    fn deref(&self) -> &Hands {
+    fn deref(&self) -> &ExplorerHandles {
         &self.hands
     }
 }
 
 /// What is open so far.
 #[derive(Debug, Default)]
-struct Opened {
-    embedded: Option<Embedded>,
+struct ResourceBuilder {
+    embedded: Option<EmbeddedServers>,
     gateway: Option<Gateway>,
     sink: Option<Arc<PipelineSink>>,
     coordinator: Option<RolloutCoordinator>,
-    offer: Option<Offer>,
+    offer: Option<JobReaderServer>,
 }
 
 /// Opens everything. What was opened is closed again if the rest cannot be.
-pub(super) async fn open(config: &Config, options: Options) -> Result<(World, State)> {
-    let mut opened = Opened::default();
+pub(super) async fn open(
+    config: &Config,
+    options: ExplorerOptions,
+) -> Result<(ExplorerResources, ExplorerLoop)> {
+    let mut opened = ResourceBuilder::default();
     let (hands, mut state) = match opened.all(config, options).await {
         Ok(open) => open,
         Err(error) => {
@@ -86,8 +89,8 @@ pub(super) async fn open(config: &Config, options: Options) -> Result<(World, St
             return Err(error);
         }
     };
-    let Opened { embedded, gateway, offer, .. } = opened;
-    let mut world = World { hands, gateway, embedded, offer, is_open: true };
+    let ResourceBuilder { embedded, gateway, offer, .. } = opened;
+    let mut world = ExplorerResources { hands, gateway, embedded, offer, is_open: true };
     match state.bring_up(&world).await {
         // What is still missing is waited for when it is needed: the trainer comes later.
         Ok(_) => Ok((world, state)),
@@ -100,12 +103,16 @@ pub(super) async fn open(config: &Config, options: Options) -> Result<(World, St
     }
 }
 
-impl Opened {
-    async fn all(&mut self, config: &Config, options: Options) -> Result<(Hands, State)> {
+impl ResourceBuilder {
+    async fn all(
+        &mut self,
+        config: &Config,
+        options: ExplorerOptions,
+    ) -> Result<(ExplorerHandles, ExplorerLoop)> {
         let config = Arc::new(config.clone());
         let explores = config.mode != Mode::Bench;
-        let fleet = options.fleet.map_or_else(|| Fleet::choose(&config), Ok)?;
-        let place = explores.then(|| Place::of(&config));
+        let fleet = options.fleet.map_or_else(|| WorkflowRuntime::from_config(&config), Ok)?;
+        let place = explores.then(|| CheckpointFile::of(&config));
         let (sets, saved) = read(Arc::clone(&config), place.clone(), fleet.needs_prompts()).await?;
         let version = saved.as_ref().map(|saved| saved.progress().version);
         let start = if explores { weights::start(&config.job_dir(), version)? } else { None };
@@ -124,7 +131,7 @@ impl Opened {
             self.sink = Some(Arc::clone(&sink));
             sink.prepare().await.map_err(ExplorerError::Pipeline)?;
         }
-        let workers = fleet.workers(&config, gateway).await?;
+        let workers = fleet.start_backend(&config, gateway).await?;
         let runners = config.explorer.rollout_model.engines() * config.explorer.runner_per_model;
         let core = config.to_core(runners);
         let sink = self.sink.clone().map(|sink| sink as Arc<dyn Sink>);
@@ -133,9 +140,9 @@ impl Opened {
                 Some((folder, options)) => {
                     RolloutCoordinator::with_ledger(core, workers, sink, &folder, options).await?
                 }
-                None => (RolloutCoordinator::new(core, workers, sink), Restored::default()),
+                None => (RolloutCoordinator::new(core, workers, sink), RestoreReport::default()),
             };
-        let coordinator = coordinator.observed(options.observers);
+        let coordinator = coordinator.with_observers(options.observers);
         self.coordinator = Some(coordinator.clone());
         if let (0, wanted) = coordinator.prepare().await? {
             return Err(ExplorerError::NoRunner { wanted });
@@ -148,14 +155,14 @@ impl Opened {
         let is_read_elsewhere =
             config.mode == Mode::Explore || config.trainer.trainer_type == TrainerType::Command;
         if let Some(sink) = self.sink.as_ref().filter(|_| is_read_elsewhere) {
-            self.offer = Offer::of(&config, sink).await?;
+            self.offer = JobReaderServer::of(&config, sink).await?;
         }
-        let hands = Hands {
+        let hands = ExplorerHandles {
             watchers: options.watchers,
-            known: Arc::new(Known::new(restored)),
+            known: Arc::new(RestoredBatches::new(restored)),
             sink: self.sink.clone(),
             seat: Arc::new(AsyncMutex::new(seat)),
-            loaded: Arc::new(Mutex::new(Loaded::new(start))),
+            loaded: Arc::new(Mutex::new(LoadedWeights::new(start))),
             config,
             fleet,
             coordinator,
@@ -163,7 +170,7 @@ impl Opened {
             synchronizer,
             runners,
         };
-        let state = State::new(&hands.config, place, sets, saved);
+        let state = ExplorerLoop::new(&hands.config, place, sets, saved);
         Ok((hands, state))
     }
 
@@ -171,10 +178,10 @@ impl Opened {
     async fn serve(
         &mut self,
         config: &Config,
-        start: &super::embedded::Start,
-        observers: &Observers,
+        start: &super::embedded::InitialWeights,
+        observers: &RunObservers,
     ) -> Result<()> {
-        let served = Served::start(config, start, observers).await?;
+        let served = ModelStack::start(config, start, observers).await?;
         let (embedded, gateway) = served.into_parts();
         self.embedded = Some(embedded);
         self.gateway = Some(gateway);
@@ -183,7 +190,7 @@ impl Opened {
 
     async fn close(&mut self) {
         if let Some(coordinator) = self.coordinator.take() {
-            let _ = coordinator.shutdown(FAREWELL).await;
+            let _ = coordinator.shutdown(SHUTDOWN_TIMEOUT).await;
         }
         if let Some(offer) = self.offer.take() {
             offer.withdraw().await;
@@ -200,8 +207,8 @@ impl Opened {
     }
 }
 
-impl Hands {
-    pub(super) fn loaded(&self) -> MutexGuard<'_, Loaded> {
+impl ExplorerHandles {
+    pub(super) fn loaded(&self) -> MutexGuard<'_, LoadedWeights> {
         self.loaded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -220,8 +227,8 @@ impl Hands {
     }
 }
 
-impl World {
-    pub(super) fn hands(&self) -> Hands {
+impl ExplorerResources {
+    pub(super) fn hands(&self) -> ExplorerHandles {
         self.hands.clone()
     }
 
@@ -235,7 +242,7 @@ impl World {
             return Ok(());
         }
         self.failed("it was stopped, and goes on when it is started again").await;
-        let stopped = self.coordinator.shutdown(FAREWELL).await.map(drop);
+        let stopped = self.coordinator.shutdown(SHUTDOWN_TIMEOUT).await.map(drop);
         if let Some(offer) = self.offer.take() {
             offer.withdraw().await;
         }
@@ -264,10 +271,10 @@ fn said(heard: std::result::Result<(), SyncError>) {
 /// Makes the sink of a configuration. Operators may be anybody's code, and take their time.
 async fn pipeline(
     config: Arc<Config>,
-    operators: Option<Arc<Registry>>,
+    operators: Option<Arc<OperatorRegistry>>,
 ) -> Result<Arc<PipelineSink>> {
     let make = move || {
-        let operators = operators.unwrap_or_else(|| Arc::new(Registry::built_in()));
+        let operators = operators.unwrap_or_else(|| Arc::new(OperatorRegistry::built_in()));
         PipelineSink::new(&config, &operators)
     };
     let made = tokio::task::spawn_blocking(make).await;
@@ -278,12 +285,12 @@ async fn pipeline(
 /// Opens the tasks, and has them go on where they were.
 async fn read(
     config: Arc<Config>,
-    place: Option<Place>,
+    place: Option<CheckpointFile>,
     needs_prompts: bool,
-) -> Result<(Sets, Option<Saved>)> {
+) -> Result<(JobTasksets, Option<ExplorerCheckpoint>)> {
     let read = move || {
-        let saved = place.as_ref().map(Place::load).transpose()?.flatten();
-        let mut opener = Opener::new(&config.buffer);
+        let saved = place.as_ref().map(CheckpointFile::load).transpose()?.flatten();
+        let mut opener = TasksetOpener::new(&config.buffer);
         if !needs_prompts {
             opener = opener.without_prompts();
         }
@@ -291,7 +298,7 @@ async fn read(
         if let (Some(tasks), Some(saved)) = (&mut train, &saved) {
             tasks.restore(&saved.tasks)?;
         }
-        Ok((Sets::new(train, opener.evals()?, config.buffer.batch_size), saved))
+        Ok((JobTasksets::new(train, opener.evals()?, config.buffer.batch_size), saved))
     };
     let read = tokio::task::spawn_blocking(read).await;
     read.unwrap_or_else(|error| Err(ExplorerError::NotNow(error.to_string())))
@@ -299,8 +306,8 @@ async fn read(
 
 /// Waits until a server of the trained model can be used.
 async fn wait_for_server(config: &Config, models: &Models) -> Result<()> {
-    let waited = SERVER_PATIENCE.min(config.synchronizer.sync_timeout.into());
-    if let Ok(Ok(_)) = tokio::time::timeout(waited, models.pick(Wanted::default())).await {
+    let waited = SERVER_START_TIMEOUT.min(config.synchronizer.sync_timeout.into());
+    if let Ok(Ok(_)) = tokio::time::timeout(waited, models.pick(RouteNeeds::default())).await {
         return Ok(());
     }
     let view = models.view();

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rollway_core::{BatchId, BatchResult};
-use rollway_engine::Restored;
+use rollway_engine::RestoreReport;
 
 /// Batches that need not be submitted, and results that need not be waited for.
 #[derive(Debug, Default)]
-pub(super) struct Known {
+pub(super) struct RestoredBatches {
     /// Batches that go on, and how many tasks they have.
     active: HashMap<BatchId, usize>,
     ended: HashMap<BatchId, Arc<BatchResult>>,
@@ -17,8 +17,8 @@ pub(super) struct Known {
     version: AtomicU64,
 }
 
-impl Known {
-    pub(super) fn new(restored: Restored) -> Self {
+impl RestoredBatches {
+    pub(super) fn new(restored: RestoreReport) -> Self {
         let active = restored.batches.into_iter().map(|it| (it.batch, it.tasks)).collect();
         // Of several lives of a name the last counts.
         let ended = restored.results.into_iter().map(|it| (it.batch.clone(), it)).collect();

@@ -7,31 +7,33 @@ use std::time::{Duration, Instant};
 
 use rollway_config::{Config, SyncStyle};
 use rollway_core::BatchResult;
-use rollway_core::explore::{Exchange, Fact, Order, Pace, Plan, Progress, Style};
-use rollway_tasksets::{Pick, Tasks};
+use rollway_core::explore::{
+    Plan, PlanAction, PlanConfig, PlanInput, PlanProgress, PlanStyle, SyncResult,
+};
+use rollway_tasksets::{TaskRef, TaskStream};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::checkpoint::{Counts, Place, Saved};
+use super::checkpoint::{CheckpointFile, ExplorerCheckpoint, JobCounts};
 use super::evals::Finished;
 use super::finalize::{self, Finalized};
-use super::resources::World;
-use super::trainer_watch::{Seen, Watch};
-use super::{Event, Explored, ExplorerError, Result, evals, step_metrics, weights};
+use super::resources::ExplorerResources;
+use super::trainer_watch::{TrainerEvent, TrainerWatch};
+use super::{ExploreSummary, ExplorerError, JobEvent, Result, evals, step_metrics, weights};
 
 /// Tasks that more than one order may need. Reading blocks, so a thread of its own is given to it.
 #[derive(Clone, Debug)]
-pub(super) struct Shared(Arc<Mutex<Tasks>>);
+pub(super) struct SharedTasks(Arc<Mutex<TaskStream>>);
 
-impl Shared {
-    fn new(tasks: Tasks) -> Self {
+impl SharedTasks {
+    fn new(tasks: TaskStream) -> Self {
         Self(Arc::new(Mutex::new(tasks)))
     }
 
     /// Does something with the tasks.
     pub(super) async fn with<T: Send + 'static>(
         &self,
-        act: impl FnOnce(&mut Tasks) -> T + Send + 'static,
+        act: impl FnOnce(&mut TaskStream) -> T + Send + 'static,
     ) -> Result<T> {
         let tasks = Arc::clone(&self.0);
         let act = move || act(&mut tasks.lock().unwrap_or_else(PoisonError::into_inner));
@@ -42,22 +44,22 @@ impl Shared {
 
 /// The tasks of a job.
 #[derive(Debug)]
-pub(super) struct Sets {
+pub(super) struct JobTasksets {
     /// To train on, and how many steps they make; none in mode `bench`.
-    train: Option<(Shared, u64)>,
+    train: Option<(SharedTasks, u64)>,
     /// To evaluate on, by name.
-    pub(super) evals: Vec<(Arc<str>, Shared)>,
+    pub(super) evals: Vec<(Arc<str>, SharedTasks)>,
 }
 
-impl Sets {
-    pub(super) fn new(train: Option<Tasks>, evals: Vec<Tasks>, batch_size: u32) -> Self {
-        let named = |tasks: Tasks| {
+impl JobTasksets {
+    pub(super) fn new(train: Option<TaskStream>, evals: Vec<TaskStream>, batch_size: u32) -> Self {
+        let named = |tasks: TaskStream| {
             let name = tasks.sources().next().map_or_else(|| "".into(), |it| Arc::clone(&it.name));
-            (name, Shared::new(tasks))
+            (name, SharedTasks::new(tasks))
         };
         let train = train.map(|tasks| {
             let steps = tasks.total_batches(batch_size);
-            (Shared::new(tasks), steps)
+            (SharedTasks::new(tasks), steps)
         });
         Self { train, evals: evals.into_iter().map(named).collect() }
     }
@@ -65,16 +67,16 @@ impl Sets {
 
 /// Where an explorer is.
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct ExplorerLoop {
     pub(super) plan: Plan,
-    pace: Pace,
-    place: Option<Place>,
-    pub(super) sets: Sets,
+    pace: PlanConfig,
+    place: Option<CheckpointFile>,
+    pub(super) sets: JobTasksets,
     /// The tasks of steps that are begun and not finalized.
-    pub(super) in_flight: BTreeMap<u64, Vec<Pick>>,
+    pub(super) in_flight: BTreeMap<u64, Vec<TaskRef>>,
     /// What was kept last.
-    kept: Option<Progress>,
-    pub(super) counts: Counts,
+    kept: Option<PlanProgress>,
+    pub(super) counts: JobCounts,
     /// The version that the servers had when a step was begun in this process.
     pub(super) begun_with: BTreeMap<u64, u64>,
     /// Since when the evaluations of a step are under way in this process.
@@ -86,28 +88,28 @@ pub(super) struct State {
 }
 
 /// An order that is carried out.
-enum Done {
+enum StepDone {
     Finalized(Finalized),
     EvalFinished(Finished),
-    Synced { step: u64, exchange: Exchange, waited: Duration, loading: Duration },
+    Synced { step: u64, exchange: SyncResult, waited: Duration, loading: Duration },
     Loaded { version: u64, loading: Duration },
 }
 
-impl State {
+impl ExplorerLoop {
     pub(super) fn new(
         config: &Config,
-        place: Option<Place>,
-        sets: Sets,
-        saved: Option<Saved>,
+        place: Option<CheckpointFile>,
+        sets: JobTasksets,
+        saved: Option<ExplorerCheckpoint>,
     ) -> Self {
         let total_steps = sets.train.as_ref().map_or(0, |(_, steps)| *steps);
         let pace = pace(config, !sets.evals.is_empty(), total_steps);
-        let mut progress = saved.as_ref().map(Saved::progress).unwrap_or_default();
+        let mut progress = saved.as_ref().map(ExplorerCheckpoint::progress).unwrap_or_default();
         if saved.as_ref().is_some_and(|saved| saved.total_steps < total_steps) {
             // Somebody has made the job longer.
             (progress.last, progress.closed) = (None, None);
         }
-        let in_flight = saved.as_ref().map(Saved::in_flight).unwrap_or_default();
+        let in_flight = saved.as_ref().map(ExplorerCheckpoint::in_flight).unwrap_or_default();
         Self {
             plan: Plan::new(pace.clone(), progress),
             pace,
@@ -128,7 +130,7 @@ impl State {
     }
 
     /// Returns the tasks to train on.
-    pub(super) fn train(&self) -> Result<Shared> {
+    pub(super) fn train(&self) -> Result<SharedTasks> {
         let none = || ExplorerError::NotNow("mode `bench` has no tasks to train on".to_owned());
         self.sets.train.as_ref().map(|(tasks, _)| tasks.clone()).ok_or_else(none)
     }
@@ -136,14 +138,14 @@ impl State {
     /// Explores until everything is done or somebody stops it.
     pub(super) async fn explore(
         &mut self,
-        world: &World,
+        world: &ExplorerResources,
         stop: &CancellationToken,
-    ) -> Result<Explored> {
+    ) -> Result<ExploreSummary> {
         self.since.get_or_insert_with(Instant::now);
         self.period_since = Instant::now();
         self.tell_began(world);
         // A job that is done needs no weights.
-        if self.plan.clone().orders() != [Order::End] {
+        if self.plan.clone().orders() != [PlanAction::End] {
             tokio::select! {
                 recovered = self.recover_weights(world) => recovered?,
                 () = stop.cancelled() => {}
@@ -151,10 +153,10 @@ impl State {
         }
         self.take_up(world).await?;
         let mut under_way = JoinSet::new();
-        let mut watch = Watch::new(world, &self.pace, self.version());
+        let mut watch = TrainerWatch::new(world, &self.pace, self.version());
         while !self.plan.is_over() {
             if stop.is_cancelled() {
-                self.plan.apply(Fact::Stopped);
+                self.plan.apply(PlanInput::Stopped);
                 continue;
             }
             let orders = self.plan.orders();
@@ -186,15 +188,15 @@ impl State {
         Ok(self.explored(stop.is_cancelled()))
     }
 
-    fn explored(&self, stopped: bool) -> Explored {
+    fn explored(&self, stopped: bool) -> ExploreSummary {
         let progress = self.plan.progress();
         let (steps, version) = (progress.finalized, progress.version);
-        Explored { steps, version, stopped, counts: self.counts_now() }
+        ExploreSummary { steps, version, stopped, counts: self.counts_now() }
     }
 
-    fn tell_began(&self, world: &World) {
+    fn tell_began(&self, world: &ExplorerResources) {
         let total = self.plan.last_step();
-        world.watchers.tell(&Event::Began {
+        world.watchers.emit(&JobEvent::Began {
             mode: world.config.mode,
             job_dir: world.config.job_dir(),
             done_steps: self.plan.progress().finalized,
@@ -206,84 +208,85 @@ impl State {
 
     async fn carry_out(
         &mut self,
-        world: &World,
-        order: Order,
-        under_way: &mut JoinSet<Result<Done>>,
+        world: &ExplorerResources,
+        order: PlanAction,
+        under_way: &mut JoinSet<Result<StepDone>>,
     ) -> Result<()> {
         let (hands, have) = (world.hands(), self.version());
         match order {
-            Order::Begin(step) => self.begin(world, step).await?,
-            Order::Evaluate(step) => self.evaluate(world, step).await?,
-            Order::Finalize(step) => {
+            PlanAction::BeginStep(step) => self.begin(world, step).await?,
+            PlanAction::Evaluate(step) => self.evaluate(world, step).await?,
+            PlanAction::FinalizeStep(step) => {
                 let (tasks, picks) = (self.train()?, self.in_flight.get(&step).cloned());
                 let picks = picks.unwrap_or_default();
                 under_way.spawn(async move {
-                    finalize::finalize(hands, step, picks, tasks).await.map(Done::Finalized)
+                    finalize::finalize(hands, step, picks, tasks).await.map(StepDone::Finalized)
                 });
             }
-            Order::FinishEval(step) => {
+            PlanAction::FinishEval(step) => {
                 let sets = self.sets.evals.iter().map(|(name, _)| Arc::clone(name)).collect();
                 let since = self.evals_since.remove(&step).unwrap_or_else(Instant::now);
                 under_way.spawn(async move {
-                    evals::finish(hands, step, sets, since).await.map(Done::EvalFinished)
+                    evals::finish(hands, step, sets, since).await.map(StepDone::EvalFinished)
                 });
             }
-            Order::Sync { step, at_least } => {
-                let demand = matches!(self.pace.style, Style::ExplorerDriven | Style::FullyAsync);
+            PlanAction::Sync { step, at_least } => {
+                let demand =
+                    matches!(self.pace.style, PlanStyle::ExplorerDriven | PlanStyle::FullyAsync);
                 under_way.spawn(async move {
-                    let asked = weights::Asked { step, have, at_least, demand };
-                    synced(step, weights::exchange(&hands, &asked).await)
+                    let asked = weights::SyncRequest { step, have, at_least, demand };
+                    synced(step, weights::sync(&hands, &asked).await)
                 });
             }
-            Order::Close => {
+            PlanAction::FinishTraining => {
                 let step = self.plan.progress().finalized;
                 under_way
                     .spawn(async move { synced(step, weights::close(&hands, step, have).await) });
             }
-            Order::Load => {
+            PlanAction::Load => {
                 under_way.spawn(async move {
                     let (version, loading) = weights::load_newest(&hands, have).await?;
-                    Ok(Done::Loaded { version, loading })
+                    Ok(StepDone::Loaded { version, loading })
                 });
             }
-            Order::End => {}
+            PlanAction::End => {}
         }
         Ok(())
     }
 
-    async fn done(&mut self, world: &World, done: Done) -> Result<()> {
+    async fn done(&mut self, world: &ExplorerResources, done: StepDone) -> Result<()> {
         match done {
-            Done::Finalized(finalized) => self.finalized(world, finalized).await?,
-            Done::EvalFinished(finished) => self.eval_finished(world, finished).await?,
-            Done::Synced { step, exchange, waited, loading } => {
-                self.plan.apply(Fact::Synced(exchange));
+            StepDone::Finalized(finalized) => self.finalized(world, finalized).await?,
+            StepDone::EvalFinished(finished) => self.eval_finished(world, finished).await?,
+            StepDone::Synced { step, exchange, waited, loading } => {
+                self.plan.apply(PlanInput::Synced(exchange));
                 self.period_since = Instant::now();
                 let version = self.version();
                 self.keep().await?;
-                world.watchers.tell(&Event::Synced { step, version, waited, loading });
+                world.watchers.emit(&JobEvent::Synced { step, version, waited, loading });
             }
-            Done::Loaded { version, loading } => {
-                self.plan.apply(Fact::Loaded(version));
+            StepDone::Loaded { version, loading } => {
+                self.plan.apply(PlanInput::Loaded(version));
                 self.keep().await?;
                 let (step, waited) = (self.plan.progress().finalized, Duration::ZERO);
                 let version = self.version();
-                world.watchers.tell(&Event::Synced { step, version, waited, loading });
+                world.watchers.emit(&JobEvent::Synced { step, version, waited, loading });
             }
         }
         Ok(())
     }
 
     /// What the trainer did without being asked.
-    fn seen(&mut self, seen: Seen) -> Result<()> {
+    fn seen(&mut self, seen: TrainerEvent) -> Result<()> {
         match seen {
-            Seen::Published(version) => self.plan.apply(Fact::Published(version)),
-            Seen::TrainerDone => self.plan.apply(Fact::TrainerDone),
-            Seen::TrainerFailed(why) => return Err(ExplorerError::TrainerFailed(why)),
+            TrainerEvent::Published(version) => self.plan.apply(PlanInput::Published(version)),
+            TrainerEvent::TrainerDone => self.plan.apply(PlanInput::TrainerDone),
+            TrainerEvent::TrainerFailed(why) => return Err(ExplorerError::TrainerFailed(why)),
         }
         Ok(())
     }
 
-    async fn finalized(&mut self, world: &World, finalized: Finalized) -> Result<()> {
+    async fn finalized(&mut self, world: &ExplorerResources, finalized: Finalized) -> Result<()> {
         let Finalized { step, result, waited, reruns, from_ledger } = finalized;
         let picks = self.in_flight.remove(&step).unwrap_or_default();
         self.learn(world, &result, &picks, from_ledger).await?;
@@ -294,7 +297,7 @@ impl State {
         self.counts.experiences_delivered += delivered;
         let ends_period =
             self.pace.has_periods() && step == self.pace.sync_after(self.plan.progress().synced);
-        self.plan.apply(Fact::Finalized { step, delivered });
+        self.plan.apply(PlanInput::Finalized { step, delivered });
         self.keep().await?;
         let mut metrics = step_metrics::step(&result, &world.config, self.begun_with.remove(&step));
         metrics.set("explorer/time/wait_explore_step", waited.as_secs_f64());
@@ -305,16 +308,16 @@ impl State {
         if reruns > 0 {
             metrics.set("rollout/rerun_count", f64::from(reruns));
         }
-        world.watchers.tell(&Event::StepDone { step, result, metrics, waited });
+        world.watchers.emit(&JobEvent::StepDone { step, result, metrics, waited });
         Ok(())
     }
 
     /// Tells the selectors how tasks went.
     async fn learn(
         &mut self,
-        world: &World,
+        world: &ExplorerResources,
         result: &BatchResult,
-        picks: &[Pick],
+        picks: &[TaskRef],
         from_ledger: bool,
     ) -> Result<()> {
         let mut rates = world.sink.as_ref().map(|sink| sink.take_feedback()).unwrap_or_default();
@@ -325,7 +328,7 @@ impl State {
         if rates.is_empty() {
             return Ok(());
         }
-        let learn = move |tasks: &mut Tasks| {
+        let learn = move |tasks: &mut TaskStream| {
             for rates in &rates {
                 tasks.feedback(rates);
             }
@@ -333,7 +336,7 @@ impl State {
         self.train()?.with(learn).await
     }
 
-    fn counts_now(&self) -> Counts {
+    fn counts_now(&self) -> JobCounts {
         let mut counts = self.counts.clone();
         counts.seconds += self.since.map_or(0.0, |since| since.elapsed().as_secs_f64());
         counts
@@ -362,15 +365,15 @@ impl State {
 }
 
 /// Returns how an explorer proceeds.
-fn pace(config: &Config, evaluates: bool, total_steps: u64) -> Pace {
+fn pace(config: &Config, evaluates: bool, total_steps: u64) -> PlanConfig {
     let (explorer, sync) = (&config.explorer, &config.synchronizer);
     let runs = u64::from(config.algorithm.repeat_times);
-    Pace {
+    PlanConfig {
         style: match sync.sync_style {
-            SyncStyle::Fixed => Style::Fixed,
-            SyncStyle::ExplorerDriven => Style::ExplorerDriven,
-            SyncStyle::TrainerDriven => Style::TrainerDriven,
-            SyncStyle::FullyAsync => Style::FullyAsync,
+            SyncStyle::Fixed => PlanStyle::Fixed,
+            SyncStyle::ExplorerDriven => PlanStyle::ExplorerDriven,
+            SyncStyle::TrainerDriven => PlanStyle::TrainerDriven,
+            SyncStyle::FullyAsync => PlanStyle::FullyAsync,
         },
         sync_interval: sync.sync_interval.into(),
         sync_offset: sync.sync_offset.into(),
@@ -385,6 +388,6 @@ fn pace(config: &Config, evaluates: bool, total_steps: u64) -> Pace {
     }
 }
 
-fn synced(step: u64, done: Result<(Exchange, Duration, Duration)>) -> Result<Done> {
-    done.map(|(exchange, waited, loading)| Done::Synced { step, exchange, waited, loading })
+fn synced(step: u64, done: Result<(SyncResult, Duration, Duration)>) -> Result<StepDone> {
+    done.map(|(exchange, waited, loading)| StepDone::Synced { step, exchange, waited, loading })
 }

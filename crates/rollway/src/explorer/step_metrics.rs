@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rollway_config::Config;
 use rollway_core::metrics::{EVAL_STATS, EvalDetail, Metrics, PassRate, PassRates};
 use rollway_core::{BatchResult, Status, TaskId};
-use rollway_tasksets::Pick;
+use rollway_tasksets::TaskRef;
 
 /// What runs call their reward.
 const REWARD: &str = "reward";
@@ -16,12 +16,12 @@ const PASS_RATES: &str = "pass_rate_calculator";
 
 /// The result of a step, and of the tasks of it that were run again.
 #[derive(Debug)]
-pub(super) struct Whole {
+pub(super) struct StepResult {
     result: BatchResult,
     statuses: BTreeMap<TaskId, Arc<Status>>,
 }
 
-impl Whole {
+impl StepResult {
     pub(super) fn new(result: Arc<BatchResult>) -> Self {
         let statuses = result.statuses.iter().cloned().collect();
         Self { result: Arc::unwrap_or_clone(result), statuses }
@@ -137,7 +137,7 @@ pub(super) fn has_pass_rates(config: &Config) -> bool {
 }
 
 /// Returns how tasks went, as the pipeline would say it.
-pub(super) fn pass_rates(result: &BatchResult, picks: &[Pick]) -> PassRates {
+pub(super) fn pass_rates(result: &BatchResult, picks: &[TaskRef]) -> PassRates {
     let rate = |(id, status): &(TaskId, Arc<Status>)| {
         let pick = picks.get(id.0 as usize)?;
         let count = status.run_metrics.len();

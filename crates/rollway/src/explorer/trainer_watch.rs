@@ -1,15 +1,15 @@
 //! Sees what the trainer does without being asked, with `fully_async`.
 
-use rollway_core::explore::Pace;
-use rollway_sync::{Synchronizer, Waited, Want};
+use rollway_core::explore::PlanConfig;
+use rollway_sync::{Synchronizer, WeightRequest, WeightWaitResult};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
-use super::resources::{Hands, World};
+use super::resources::{ExplorerHandles, ExplorerResources};
 
 /// What the trainer did without being asked.
 #[derive(Debug)]
-pub(super) enum Seen {
+pub(super) enum TrainerEvent {
     Published(u64),
     TrainerDone,
     TrainerFailed(String),
@@ -17,15 +17,15 @@ pub(super) enum Seen {
 
 /// Sees what the trainer publishes, with `fully_async`; nothing otherwise.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(super) struct TrainerWatch {
     task: Option<JoinHandle<()>>,
-    seen: mpsc::Receiver<Seen>,
+    seen: mpsc::Receiver<TrainerEvent>,
     /// The version that the servers have; told after everything that may be news for the trainer.
     have: watch::Sender<u64>,
 }
 
-impl Watch {
-    pub(super) fn new(world: &World, pace: &Pace, have: u64) -> Self {
+impl TrainerWatch {
+    pub(super) fn new(world: &ExplorerResources, pace: &PlanConfig, have: u64) -> Self {
         let (tell, seen) = mpsc::channel(1);
         let (have, has) = watch::channel(have);
         let synchronizer = world.synchronizer.clone().filter(|_| !pace.has_periods());
@@ -35,7 +35,7 @@ impl Watch {
     }
 
     /// Returns what was seen next; none if nothing will be.
-    pub(super) async fn next(&mut self) -> Option<Seen> {
+    pub(super) async fn next(&mut self) -> Option<TrainerEvent> {
         self.seen.recv().await
     }
 
@@ -46,7 +46,7 @@ impl Watch {
     }
 }
 
-impl Drop for Watch {
+impl Drop for TrainerWatch {
     fn drop(&mut self) {
         if let Some(task) = &self.task {
             task.abort();
@@ -55,13 +55,13 @@ impl Drop for Watch {
 }
 
 async fn follow(
-    hands: Hands,
+    hands: ExplorerHandles,
     synchronizer: Synchronizer,
-    tell: mpsc::Sender<Seen>,
+    tell: mpsc::Sender<TrainerEvent>,
     mut has: watch::Receiver<u64>,
 ) {
     loop {
-        let want = Want {
+        let want = WeightRequest {
             explorer: hands.config.explorer.name.clone(),
             have: *has.borrow_and_update(),
             at_least: 0,
@@ -69,19 +69,19 @@ async fn follow(
             timeout: hands.config.synchronizer.sync_timeout.into(),
         };
         let seen = match synchronizer.wait(want).await {
-            Waited::New(published) => vec![Seen::Published(published.version)],
+            WeightWaitResult::New(published) => vec![TrainerEvent::Published(published.version)],
             // Whoever needs weights waits for them with a deadline; here nobody does. A trainer
             // that waits for experiences has nothing before it gets some.
-            Waited::NothingNew | Waited::TimedOut(_) => Vec::new(),
-            Waited::TrainerDone(published) => {
-                let published = published.map(|it| Seen::Published(it.version));
-                published.into_iter().chain([Seen::TrainerDone]).collect()
+            WeightWaitResult::NothingNew | WeightWaitResult::TimedOut(_) => Vec::new(),
+            WeightWaitResult::TrainerDone(published) => {
+                let published = published.map(|it| TrainerEvent::Published(it.version));
+                published.into_iter().chain([TrainerEvent::TrainerDone]).collect()
             }
-            Waited::TrainerFailed(why) => vec![Seen::TrainerFailed(why)],
+            WeightWaitResult::TrainerFailed(why) => vec![TrainerEvent::TrainerFailed(why)],
         };
         let published = match seen.last() {
-            Some(Seen::Published(version)) => Some(*version),
-            Some(Seen::TrainerDone | Seen::TrainerFailed(_)) => None,
+            Some(TrainerEvent::Published(version)) => Some(*version),
+            Some(TrainerEvent::TrainerDone | TrainerEvent::TrainerFailed(_)) => None,
             None => Some(0),
         };
         for seen in seen {

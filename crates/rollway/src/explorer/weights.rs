@@ -5,29 +5,29 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rollway_config::{EngineType, SyncStyle};
-use rollway_core::explore::{Exchange, Fact};
+use rollway_core::explore::{PlanInput, SyncResult};
 use rollway_core::rendezvous::{TensorSpec, TransferGroup};
 use rollway_gateway::models::{
-    InFlight, Outcome, ServerReport, ServerView, State as ServerState, Update, UpdateReport,
-    Weights,
+    InFlightPolicy, ServerState, ServerUpdateOutcome, ServerUpdateReport, ServerView, WeightSource,
+    WeightUpdate, WeightUpdateReport,
 };
 use rollway_sync::weights::{NamedTensor, read};
-use rollway_sync::{Location, Published, Waited, Want, folder};
+use rollway_sync::{PublishedWeights, WeightLocation, WeightRequest, WeightWaitResult, folder};
 
-use super::embedded::Start;
-use super::resources::{Hands, World};
-use super::run_loop::State;
-use super::{Event, ExplorerError, Result};
+use super::embedded::InitialWeights;
+use super::resources::{ExplorerHandles, ExplorerResources};
+use super::run_loop::ExplorerLoop;
+use super::{ExplorerError, JobEvent, Result};
 
 /// How often servers are asked to load weights before they are given up.
-const TRIES: u32 = 3;
+const MAX_LOAD_ATTEMPTS: u32 = 3;
 
 /// The name of the group over which weights are sent.
 const GROUP: &str = "rollway";
 
 /// Where the weights of the servers are from.
 #[derive(Debug, Default)]
-pub(super) struct Loaded {
+pub(super) struct LoadedWeights {
     /// The folder; none: those that the servers started with, or sent over a group.
     folder: Option<PathBuf>,
     /// The group that was set up.
@@ -36,15 +36,15 @@ pub(super) struct Loaded {
     joined: Option<(String, u16, String)>,
 }
 
-impl Loaded {
-    pub(super) fn new(start: Start) -> Self {
+impl LoadedWeights {
+    pub(super) fn new(start: InitialWeights) -> Self {
         Self { folder: start.map(|(_, folder)| folder), ..Self::default() }
     }
 }
 
 /// What is wanted of an exchange.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
+pub(super) struct SyncRequest {
     pub(super) step: u64,
     pub(super) have: u64,
     pub(super) at_least: u64,
@@ -52,7 +52,7 @@ pub(super) struct Asked {
 }
 
 /// What came of an exchange, how long it was waited for, and how long the servers took.
-type Exchanged = Result<(Exchange, Duration, Duration)>;
+type Exchanged = Result<(SyncResult, Duration, Duration)>;
 
 /// Returns the folder of a version of a job, as servers load it; none if it is not there.
 pub(super) fn checkpoint(job_dir: &Path, version: u64) -> Option<PathBuf> {
@@ -66,7 +66,7 @@ fn in_folder(root: &Path, version: u64) -> Option<PathBuf> {
 
 /// Returns the weights that an embedded model starts with: those that the job was at, or else the
 /// newest.
-pub(super) fn start(job_dir: &Path, version: Option<u64>) -> Result<Start> {
+pub(super) fn start(job_dir: &Path, version: Option<u64>) -> Result<InitialWeights> {
     if version == Some(0) {
         return Ok(None);
     }
@@ -80,50 +80,54 @@ pub(super) fn start(job_dir: &Path, version: Option<u64>) -> Result<Start> {
 }
 
 /// Returns the newest weights of a job, for an embedded model to start with.
-pub(crate) fn newest(job_dir: &Path) -> Result<Start> {
+pub(crate) fn newest(job_dir: &Path) -> Result<InitialWeights> {
     start(job_dir, None)
 }
 
 /// Waits for weights and loads them.
-pub(super) async fn exchange(hands: &Hands, asked: &Asked) -> Exchanged {
+pub(super) async fn sync(hands: &ExplorerHandles, asked: &SyncRequest) -> Exchanged {
     let (waited, took) = hands.wait(asked).await?;
     match waited {
-        Waited::New(published) => {
+        WeightWaitResult::New(published) => {
             let (version, loading) = hands.load_or_newer(published).await?;
-            Ok((Exchange::Version(version), took, loading))
+            Ok((SyncResult::Version(version), took, loading))
         }
-        Waited::NothingNew => Ok((Exchange::NothingNew, took, Duration::ZERO)),
-        Waited::TrainerDone(published) => hands.last(published, asked.have, took).await,
-        Waited::TrainerFailed(why) => Err(ExplorerError::TrainerFailed(why)),
-        Waited::TimedOut(who) => {
-            let Asked { step, at_least, .. } = *asked;
+        WeightWaitResult::NothingNew => Ok((SyncResult::NothingNew, took, Duration::ZERO)),
+        WeightWaitResult::TrainerDone(published) => hands.last(published, asked.have, took).await,
+        WeightWaitResult::TrainerFailed(why) => Err(ExplorerError::TrainerFailed(why)),
+        WeightWaitResult::TimedOut(who) => {
+            let SyncRequest { step, at_least, .. } = *asked;
             Err(ExplorerError::NoWeights { step, at_least, waited: took, who })
         }
     }
 }
 
 /// Tells the trainer that no more comes, waits for its last weights, and loads them.
-pub(super) async fn close(hands: &Hands, step: u64, have: u64) -> Exchanged {
+pub(super) async fn close(hands: &ExplorerHandles, step: u64, have: u64) -> Exchanged {
     if let Some(sink) = &hands.sink {
         sink.close().await.map_err(ExplorerError::Pipeline)?;
     }
     // No version is enough but the last.
-    let asked = Asked { step, have, at_least: u64::MAX, demand: true };
+    let asked = SyncRequest { step, have, at_least: u64::MAX, demand: true };
     let (began, mut newest) = (Instant::now(), have);
     loop {
         let (waited, _) = hands.wait(&asked).await?;
         let took = began.elapsed();
         match waited {
-            Waited::New(published) => {
+            WeightWaitResult::New(published) => {
                 let (version, loading) = hands.load_or_newer(published).await?;
-                return Ok((Exchange::Version(version), took, loading));
+                return Ok((SyncResult::Version(version), took, loading));
             }
-            Waited::NothingNew => return Ok((Exchange::NothingNew, took, Duration::ZERO)),
-            Waited::TrainerDone(published) => return hands.last(published, have, took).await,
-            Waited::TrainerFailed(why) => return Err(ExplorerError::TrainerFailed(why)),
+            WeightWaitResult::NothingNew => {
+                return Ok((SyncResult::NothingNew, took, Duration::ZERO));
+            }
+            WeightWaitResult::TrainerDone(published) => {
+                return hands.last(published, have, took).await;
+            }
+            WeightWaitResult::TrainerFailed(why) => return Err(ExplorerError::TrainerFailed(why)),
             // A trainer that goes on, or that others still feed, is not late.
-            Waited::TimedOut(_) if hands.is_going_on(&mut newest).await => {}
-            Waited::TimedOut(who) => {
+            WeightWaitResult::TimedOut(_) if hands.is_going_on(&mut newest).await => {}
+            WeightWaitResult::TimedOut(who) => {
                 let at_least = have + 1;
                 return Err(ExplorerError::NoWeights { step, at_least, waited: took, who });
             }
@@ -132,7 +136,7 @@ pub(super) async fn close(hands: &Hands, step: u64, have: u64) -> Exchanged {
 }
 
 /// Loads the newest weights. Returns the version that the servers have then.
-pub(super) async fn load_newest(hands: &Hands, have: u64) -> Result<(u64, Duration)> {
+pub(super) async fn load_newest(hands: &ExplorerHandles, have: u64) -> Result<(u64, Duration)> {
     let newest = match &hands.synchronizer {
         Some(synchronizer) => synchronizer.newest().await,
         None => None,
@@ -141,26 +145,26 @@ pub(super) async fn load_newest(hands: &Hands, have: u64) -> Result<(u64, Durati
         return Ok((have, Duration::ZERO));
     }
     // Whoever has waited for weights is known to load them: they are not removed meanwhile.
-    let asked = Asked { step: 0, have, at_least: 0, demand: false };
+    let asked = SyncRequest { step: 0, have, at_least: 0, demand: false };
     match hands.wait(&asked).await?.0 {
-        Waited::New(newest) | Waited::TrainerDone(Some(newest)) => {
+        WeightWaitResult::New(newest) | WeightWaitResult::TrainerDone(Some(newest)) => {
             hands.load_or_newer(newest).await
         }
-        Waited::TrainerFailed(why) => Err(ExplorerError::TrainerFailed(why)),
-        Waited::NothingNew | Waited::TrainerDone(None) | Waited::TimedOut(_) => {
-            Ok((have, Duration::ZERO))
-        }
+        WeightWaitResult::TrainerFailed(why) => Err(ExplorerError::TrainerFailed(why)),
+        WeightWaitResult::NothingNew
+        | WeightWaitResult::TrainerDone(None)
+        | WeightWaitResult::TimedOut(_) => Ok((have, Duration::ZERO)),
     }
 }
 
-impl Hands {
-    async fn wait(&self, asked: &Asked) -> Result<(Waited, Duration)> {
+impl ExplorerHandles {
+    async fn wait(&self, asked: &SyncRequest) -> Result<(WeightWaitResult, Duration)> {
         let Some(synchronizer) = &self.synchronizer else {
             let what = "mode `bench` has no trainer to wait for".to_owned();
             return Err(ExplorerError::NotNow(what));
         };
         let began = Instant::now();
-        let want = Want {
+        let want = WeightRequest {
             explorer: self.config.explorer.name.clone(),
             have: asked.have,
             at_least: asked.at_least,
@@ -172,13 +176,13 @@ impl Hands {
     }
 
     /// Takes the last weights of a trainer that is done.
-    async fn last(&self, last: Option<Published>, have: u64, waited: Duration) -> Exchanged {
+    async fn last(&self, last: Option<PublishedWeights>, have: u64, waited: Duration) -> Exchanged {
         match last.filter(|last| last.version > have) {
             Some(last) => {
                 let (version, loading) = self.load_or_newer(last).await?;
-                Ok((Exchange::TrainerDone(version), waited, loading))
+                Ok((SyncResult::TrainerDone(version), waited, loading))
             }
-            None => Ok((Exchange::TrainerDone(have), waited, Duration::ZERO)),
+            None => Ok((SyncResult::TrainerDone(have), waited, Duration::ZERO)),
         }
     }
 
@@ -194,14 +198,14 @@ impl Hands {
 
     /// Gives all servers weights, or newer ones if those are gone before they are loaded: a trainer
     /// keeps the last few only. Returns which, and how long it took.
-    async fn load_or_newer(&self, mut published: Published) -> Result<(u64, Duration)> {
+    async fn load_or_newer(&self, mut published: PublishedWeights) -> Result<(u64, Duration)> {
         let began = Instant::now();
         loop {
             let Err(error) = self.load(&published).await else {
                 return Ok((published.version, began.elapsed()));
             };
             let newest = match (&published.location, &self.synchronizer) {
-                (Location::Folder(folder), Some(synchronizer)) if !folder.exists() => {
+                (WeightLocation::Folder(folder), Some(synchronizer)) if !folder.exists() => {
                     synchronizer.newest().await
                 }
                 _ => None,
@@ -215,19 +219,19 @@ impl Hands {
 
     /// Gives all servers weights, and notes their version. What does not work is tried again;
     /// servers that are not there are brought up to them by the gateway before they are used.
-    pub(super) async fn load(&self, published: &Published) -> Result<Duration> {
+    pub(super) async fn load(&self, published: &PublishedWeights) -> Result<Duration> {
         let began = Instant::now();
         let timeout: Duration = self.config.synchronizer.sync_timeout.into();
         let version = published.version;
         let weights = match &published.location {
-            Location::Folder(folder) => Weights::Path(folder.clone()),
-            Location::Group(group) => Weights::Group(self.group(group)),
+            WeightLocation::Folder(folder) => WeightSource::Path(folder.clone()),
+            WeightLocation::Group(group) => WeightSource::Group(self.group(group)),
         };
         // What is under way was asked of the old weights, and is finished by them.
-        let in_flight = InFlight::Drain { timeout, then_abort: false };
-        let update = Update { version, weights, in_flight, timeout };
+        let in_flight = InFlightPolicy::Drain { timeout, then_abort: false };
+        let update = WeightUpdate { version, weights, in_flight, timeout };
         let mut report = self.models.update(update.clone()).await;
-        for _ in 1..TRIES {
+        for _ in 1..MAX_LOAD_ATTEMPTS {
             if self.is_loaded(version) {
                 break;
             }
@@ -237,8 +241,8 @@ impl Hands {
         if !self.is_loaded(version) {
             let servers = words(&report);
             let place = match &published.location {
-                Location::Folder(folder) => folder.display().to_string(),
-                Location::Group(group) => {
+                WeightLocation::Folder(folder) => folder.display().to_string(),
+                WeightLocation::Group(group) => {
                     format!("{}:{}", group.master_address, group.master_port)
                 }
             };
@@ -249,7 +253,7 @@ impl Hands {
                 "weights of version {version}: {}; it is not used before it has them",
                 words(&report)
             );
-            self.watchers.tell(&Event::Note(note));
+            self.watchers.emit(&JobEvent::Info(note));
         }
         self.remember(&update.weights);
         if self.known.is_news(version) {
@@ -287,11 +291,11 @@ impl Hands {
         group
     }
 
-    fn remember(&self, weights: &Weights) {
+    fn remember(&self, weights: &WeightSource) {
         let mut loaded = self.loaded();
         match weights {
-            Weights::Path(folder) => loaded.folder = Some(folder.clone()),
-            Weights::Group(group) => {
+            WeightSource::Path(folder) => loaded.folder = Some(folder.clone()),
+            WeightSource::Group(group) => {
                 loaded.joined = Some(identity(group));
                 loaded.folder = None;
             }
@@ -365,21 +369,23 @@ fn identity(group: &TransferGroup) -> (String, u16, String) {
 }
 
 /// Says what became of each server.
-fn words(report: &UpdateReport) -> String {
-    let word = |it: &ServerReport| match &it.outcome {
-        Outcome::Updated | Outcome::HadIt => format!("{} has them", it.url),
-        Outcome::PutBack(why) => format!("{} keeps its old ones: {why}", it.url),
-        Outcome::Broken(why) => format!("{} failed: {why}", it.url),
-        Outcome::Skipped(why) => format!("{} was left out: {why}", it.url),
+fn words(report: &WeightUpdateReport) -> String {
+    let word = |it: &ServerUpdateReport| match &it.outcome {
+        ServerUpdateOutcome::Updated | ServerUpdateOutcome::AlreadyCurrent => {
+            format!("{} has them", it.url)
+        }
+        ServerUpdateOutcome::RolledBack(why) => format!("{} keeps its old ones: {why}", it.url),
+        ServerUpdateOutcome::Broken(why) => format!("{} failed: {why}", it.url),
+        ServerUpdateOutcome::Skipped(why) => format!("{} was left out: {why}", it.url),
     };
     let servers: Vec<String> = report.servers.iter().map(word).collect();
     if servers.is_empty() { "no server could be asked".to_owned() } else { servers.join("; ") }
 }
 
-impl State {
+impl ExplorerLoop {
     /// Gives the servers the weights that the job is at, before anything is asked of them. Tells
     /// whether they have them: if nobody has them now, the trainer may once it is there.
-    pub(super) async fn bring_up(&mut self, world: &Hands) -> Result<bool> {
+    pub(super) async fn bring_up(&mut self, world: &ExplorerHandles) -> Result<bool> {
         let Some(synchronizer) = &world.synchronizer else { return Ok(true) };
         let progress = self.plan.progress();
         let (want, job_dir) = (progress.version, world.config.job_dir());
@@ -387,10 +393,10 @@ impl State {
         let (have, newest) = (world.served_version(), synchronizer.newest().await);
         let is_there = have == Some(want) || (want == 0 && have.is_none());
         let exact = || {
-            let location = Location::Folder(checkpoint(&job_dir, want).filter(|_| want > 0)?);
-            Some(Published { version: want, location })
+            let location = WeightLocation::Folder(checkpoint(&job_dir, want).filter(|_| want > 0)?);
+            Some(PublishedWeights { version: want, location })
         };
-        let newer = |newest: &Published| newest.version >= want.max(1);
+        let newer = |newest: &PublishedWeights| newest.version >= want.max(1);
         let target = match newest {
             newest if is_new => newest.filter(newer),
             _ if is_there => return Ok(true),
@@ -401,13 +407,13 @@ impl State {
         if have != Some(version) {
             (version, _) = world.load_or_newer(target).await?;
         }
-        self.plan.apply(Fact::Loaded(version));
+        self.plan.apply(PlanInput::Loaded(version));
         self.keep().await?;
         Ok(true)
     }
 
     /// Waits for the weights that the job is at, which only the trainer can have.
-    pub(super) async fn recover_weights(&mut self, world: &Hands) -> Result<()> {
+    pub(super) async fn recover_weights(&mut self, world: &ExplorerHandles) -> Result<()> {
         if self.bring_up(world).await? {
             return Ok(());
         }
@@ -416,15 +422,15 @@ impl State {
             "the servers do not have version {version} of the weights, with which the job goes \
              on: waiting for the trainer to publish it, or a later one"
         );
-        world.watchers.tell(&Event::Note(note));
-        let asked = Asked { step, have: version - 1, at_least: version, demand: true };
-        let (exchange, ..) = exchange(world, &asked).await?;
+        world.watchers.emit(&JobEvent::Info(note));
+        let asked = SyncRequest { step, have: version - 1, at_least: version, demand: true };
+        let (exchange, ..) = sync(world, &asked).await?;
         match exchange {
-            Exchange::Version(found) | Exchange::TrainerDone(found) if found >= version => {
-                self.plan.apply(Fact::Loaded(found));
+            SyncResult::Version(found) | SyncResult::TrainerDone(found) if found >= version => {
+                self.plan.apply(PlanInput::Loaded(found));
                 self.keep().await
             }
-            Exchange::Version(_) | Exchange::TrainerDone(_) | Exchange::NothingNew => {
+            SyncResult::Version(_) | SyncResult::TrainerDone(_) | SyncResult::NothingNew => {
                 let found = match world.served_version() {
                     Some(have) => format!("the servers have version {have}"),
                     None => "nobody knows which version the servers have".to_owned(),
@@ -435,18 +441,18 @@ impl State {
         }
     }
 
-    pub(super) async fn sync_now(&mut self, world: &World) -> Result<u64> {
+    pub(super) async fn sync_now(&mut self, world: &ExplorerResources) -> Result<u64> {
         let progress = self.plan.progress();
         let (step, have) = (progress.finalized, progress.version);
         let demand = world.config.synchronizer.sync_style == SyncStyle::ExplorerDriven;
-        let asked = Asked { step, have, at_least: 0, demand };
-        let (exchange, waited, loading) = exchange(world, &asked).await?;
-        if let Exchange::Version(version) | Exchange::TrainerDone(version) = exchange {
-            self.plan.apply(Fact::Loaded(version));
+        let asked = SyncRequest { step, have, at_least: 0, demand };
+        let (exchange, waited, loading) = sync(world, &asked).await?;
+        if let SyncResult::Version(version) | SyncResult::TrainerDone(version) = exchange {
+            self.plan.apply(PlanInput::Loaded(version));
             self.keep().await?;
         }
         let version = self.version();
-        world.watchers.tell(&Event::Synced { step, version, waited, loading });
+        world.watchers.emit(&JobEvent::Synced { step, version, waited, loading });
         Ok(version)
     }
 }

@@ -6,28 +6,28 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rollway_config::{Backend, Config};
+use rollway_config::{ClusterBackend, Config};
 use rollway_core::Status;
-use rollway_data::buffer::{Buffer as _, JsonLines};
-use rollway_data::{Lot, Sample};
-use rollway_engine::events::Observers;
-use rollway_engine::{Collect, Scheduler};
+use rollway_data::buffer::{Buffer as _, JsonlBuffer};
+use rollway_data::{Sample, WriteBatch};
+use rollway_engine::events::RunObservers;
+use rollway_engine::{CollectOptions, Scheduler};
 use rollway_experience::{Experience, payload};
-use rollway_tasksets::{Drawn, Opener};
+use rollway_tasksets::{SelectedTask, TasksetOpener};
 use serde_json::{Value, json};
 
-use super::preflight_error::Trouble;
+use super::preflight_error::PreflightError;
 use super::{JobError, preflight};
 use crate::client::Client;
-use crate::explorer::{ExplorerError, Served};
-use crate::workflow_runtime::Fleet;
+use crate::explorer::{ExplorerError, ModelStack};
+use crate::workflow_runtime::WorkflowRuntime;
 
 /// How long a runner may take to end.
-const FAREWELL: Duration = Duration::from_secs(10);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What came of one task.
 #[derive(Debug)]
-pub struct Debugged {
+pub struct DebugReport {
     /// The task, as it was read.
     pub task: Value,
     /// How it ended.
@@ -35,16 +35,16 @@ pub struct Debugged {
     /// What it yielded.
     pub experiences: Vec<Experience>,
     /// What was done, and how long it took, in order.
-    pub phases: Vec<Phase>,
+    pub phases: Vec<DebugPhase>,
     /// What the gateway says about the calls of the model: seconds in all, its own share, calls.
-    pub calls: Calls,
+    pub calls: DebugCalls,
     /// Where the rest is.
     pub folder: PathBuf,
 }
 
 /// Something that was done.
 #[derive(Clone, Debug)]
-pub struct Phase {
+pub struct DebugPhase {
     /// What.
     pub name: &'static str,
     /// When, since the beginning.
@@ -55,7 +55,7 @@ pub struct Phase {
 
 /// The calls of a model.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Calls {
+pub struct DebugCalls {
     /// How many.
     pub count: u64,
     /// How long they took together, in seconds.
@@ -69,11 +69,11 @@ pub struct Calls {
 ///
 /// # Errors
 /// If there is nothing to run, or nothing to run it with. That the task failed is no error.
-pub async fn debug(config: &Config) -> Result<Debugged, JobError> {
+pub async fn debug(config: &Config) -> Result<DebugReport, JobError> {
     let mut config = config.clone();
     config.explorer.runner_per_worker = 1;
     // One task is run here, whoever is to run the others.
-    config.cluster.backend = Backend::Local;
+    config.cluster.backend = ClusterBackend::Local;
     config.explorer.max_retry_times = 0;
     let mut clock = Clock::new();
     let troubles = preflight::before_debug(&config).await;
@@ -81,10 +81,10 @@ pub async fn debug(config: &Config) -> Result<Debugged, JobError> {
         return Err(JobError::NotStarted(troubles));
     }
     clock.lap("look at everything");
-    let fleet = Fleet::choose(&config).map_err(Trouble::from)?;
+    let fleet = WorkflowRuntime::from_config(&config).map_err(PreflightError::from)?;
     let drawn = first(&config, fleet.needs_prompts()).await?;
     clock.lap("read the task");
-    let served = Served::start(&config, &None, &Observers::default()).await?;
+    let served = ModelStack::start(&config, &None, &RunObservers::default()).await?;
     clock.lap("start the gateway");
     let ran = run(&config, &fleet, &served, &drawn, &mut clock).await;
     let calls = calls(&served).await;
@@ -92,7 +92,7 @@ pub async fn debug(config: &Config) -> Result<Debugged, JobError> {
     clock.lap("close");
     let (status, experiences) = ran?;
     let folder = config.job_dir().join("debug");
-    let debugged = Debugged {
+    let debugged = DebugReport {
         task: Value::Object(drawn.fields()),
         status,
         experiences,
@@ -106,10 +106,10 @@ pub async fn debug(config: &Config) -> Result<Debugged, JobError> {
 }
 
 /// Reads the first task to train on, or else to evaluate on.
-async fn first(config: &Config, needs_prompts: bool) -> Result<Drawn, Trouble> {
+async fn first(config: &Config, needs_prompts: bool) -> Result<SelectedTask, PreflightError> {
     let buffer = config.buffer.clone();
     let read = move || {
-        let opener = Opener::new(&buffer);
+        let opener = TasksetOpener::new(&buffer);
         let opener = if needs_prompts { opener } else { opener.without_prompts() };
         if buffer.explorer_input.train_tasksets().next().is_some() {
             return Ok(opener.train()?.next_batch(1)?.and_then(|batch| batch.into_iter().next()));
@@ -118,35 +118,39 @@ async fn first(config: &Config, needs_prompts: bool) -> Result<Drawn, Trouble> {
         Ok(tasks.next_batch(1)?.and_then(|batch| batch.into_iter().next()))
     };
     let read = tokio::task::spawn_blocking(read).await;
-    let read = read.map_err(|error| Trouble::new(format!("tasksets: {error}"), ""))?;
-    let drawn = read.map_err(|error: rollway_tasksets::TasksetError| Trouble::from(error))?;
+    let read = read.map_err(|error| PreflightError::new(format!("tasksets: {error}"), ""))?;
+    let drawn =
+        read.map_err(|error: rollway_tasksets::TasksetError| PreflightError::from(error))?;
     drawn.ok_or_else(|| {
-        Trouble::new("there is no task", "say where tasks are: `buffer.explorer_input.taskset`")
+        PreflightError::new(
+            "there is no task",
+            "say where tasks are: `buffer.explorer_input.taskset`",
+        )
     })
 }
 
 /// Runs a task on the one runner there is.
 async fn run(
     config: &Config,
-    fleet: &Fleet,
-    served: &Served,
-    drawn: &Drawn,
+    fleet: &WorkflowRuntime,
+    served: &ModelStack,
+    drawn: &SelectedTask,
     clock: &mut Clock,
 ) -> Result<(Arc<Status>, Vec<Experience>), JobError> {
     let failed = |error: rollway_engine::Error| JobError::Explorer(ExplorerError::Engine(error));
     let fleet_failed = |error| JobError::Explorer(ExplorerError::Fleet(error));
-    let mut task = fleet.task(drawn).map_err(fleet_failed)?;
+    let mut task = fleet.encode_task(drawn).map_err(fleet_failed)?;
     (task.repeat_times, task.is_eval) = (1, false);
-    let workers = fleet.workers(config, served.gateway()).await.map_err(fleet_failed)?;
+    let workers = fleet.start_backend(config, served.gateway()).await.map_err(fleet_failed)?;
     let scheduler = Scheduler::new(config.to_core(1), workers);
     if let (0, wanted) = scheduler.start().await.map_err(failed)? {
         return Err(ExplorerError::NoRunner { wanted }.into());
     }
     clock.lap("start a runner");
     scheduler.schedule(vec![task], "debug").await.map_err(failed)?;
-    let collected = scheduler.get_payload_results("debug", Collect::default()).await;
+    let collected = scheduler.get_payload_results("debug", CollectOptions::default()).await;
     clock.lap("run the task");
-    let stopped = scheduler.stop(FAREWELL).await;
+    let stopped = scheduler.stop(SHUTDOWN_TIMEOUT).await;
     clock.lap("end the runner");
     let collected = collected.map_err(failed)?;
     stopped.map_err(failed)?;
@@ -164,17 +168,17 @@ async fn run(
 }
 
 /// Asks the gateway how long calls took.
-async fn calls(served: &Served) -> Calls {
+async fn calls(served: &ModelStack) -> DebugCalls {
     let url = format!("{}/metrics", served.gateway().url());
     let Ok(answer) = Client::default().call(&url, served.key().reveal(), None).await else {
-        return Calls::default();
+        return DebugCalls::default();
     };
     let text = String::from_utf8_lossy(&answer.body).into_owned();
     let sum = |name: &str| -> f64 {
         let lines = text.lines().filter(|line| line.contains(name));
         lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
     };
-    Calls {
+    DebugCalls {
         count: sum("call_seconds_count") as u64,
         seconds: sum("call_seconds_sum"),
         gateway_seconds: sum("added_seconds_sum"),
@@ -185,7 +189,7 @@ async fn calls(served: &Served) -> Calls {
 struct Clock {
     begin: Instant,
     last: Duration,
-    phases: Vec<Phase>,
+    phases: Vec<DebugPhase>,
 }
 
 impl Clock {
@@ -196,13 +200,13 @@ impl Clock {
     /// Says what was done since the last time.
     fn lap(&mut self, name: &'static str) {
         let now = self.begin.elapsed();
-        self.phases.push(Phase { name, begin: self.last, took: now - self.last });
+        self.phases.push(DebugPhase { name, begin: self.last, took: now - self.last });
         self.last = now;
     }
 }
 
 /// Writes experiences and profile.
-fn write(debugged: &Debugged) -> Result<(), String> {
+fn write(debugged: &DebugReport) -> Result<(), String> {
     let folder = &debugged.folder;
     let words = |error: &dyn std::fmt::Display| error.to_string();
     // What an earlier call has left.
@@ -212,9 +216,9 @@ fn write(debugged: &Debugged) -> Result<(), String> {
     }
     fs::create_dir_all(folder).map_err(|error| words(&error))?;
     let samples: Result<Vec<Sample>, _> = debugged.experiences.iter().map(Sample::new).collect();
-    let lot = Lot { key: "debug".into(), samples: samples.map_err(|error| words(&error))? };
+    let lot = WriteBatch { key: "debug".into(), samples: samples.map_err(|error| words(&error))? };
     let buffer =
-        JsonLines::open(folder.join("experiences.jsonl")).map_err(|error| words(&error))?;
+        JsonlBuffer::open(folder.join("experiences.jsonl")).map_err(|error| words(&error))?;
     let mut writer = buffer.writer("debug").map_err(|error| words(&error))?;
     writer.write(&lot).map_err(|error| words(&error))?;
     writer.close().map_err(|error| words(&error))?;
@@ -222,16 +226,16 @@ fn write(debugged: &Debugged) -> Result<(), String> {
 }
 
 /// Writes the profile as tracing tools read it: times in microseconds.
-fn profile(path: &Path, debugged: &Debugged) -> std::io::Result<()> {
+fn profile(path: &Path, debugged: &DebugReport) -> std::io::Result<()> {
     let micros = |time: Duration| time.as_nanos() as f64 / 1000.0;
-    let event = |phase: &Phase| {
+    let event = |phase: &DebugPhase| {
         json!({
             "name": phase.name, "ph": "X", "pid": 1, "tid": 1, "cat": "debug",
             "ts": micros(phase.begin), "dur": micros(phase.took),
         })
     };
     let events: Vec<Value> = debugged.phases.iter().map(event).collect();
-    let Calls { count, seconds, gateway_seconds } = debugged.calls;
+    let DebugCalls { count, seconds, gateway_seconds } = debugged.calls;
     let calls = BTreeMap::from([
         ("model_calls", json!(count)),
         ("model_call_seconds", json!(seconds)),

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use rollway_config::{Config, Mode, TrainerType};
-use rollway_engine::Place;
+use rollway_engine::BufferTarget;
 use rollway_gateway::models::reach;
-use rollway_tasksets::Opener;
+use rollway_tasksets::TasksetOpener;
 
-use super::preflight_error::Trouble;
-use crate::workflow_runtime::Fleet;
+use super::preflight_error::PreflightError;
+use crate::workflow_runtime::WorkflowRuntime;
 
 /// How long a server has to answer.
 const ANSWER: Duration = Duration::from_secs(5);
@@ -22,7 +22,7 @@ const CHECKPOINT: &str = "global_step_";
 
 /// Looks at what a configuration names on this machine: files, workflows, programs. Returns
 /// everything that is wrong.
-pub async fn cheap(config: &Config) -> Vec<Trouble> {
+pub async fn check_local(config: &Config) -> Vec<PreflightError> {
     let mut troubles = Vec::new();
     if matches!(config.mode, Mode::Both | Mode::Explore | Mode::Bench) {
         troubles.extend(workflows(config).await);
@@ -37,14 +37,14 @@ pub async fn cheap(config: &Config) -> Vec<Trouble> {
 }
 
 /// Looks at the rest: the folder of the job, checkpoints, servers.
-pub(super) async fn thorough(config: &Config) -> Vec<Trouble> {
-    let mut troubles: Vec<Trouble> = writable(&config.job_dir()).err().into_iter().collect();
+pub(super) async fn check_all(config: &Config) -> Vec<PreflightError> {
+    let mut troubles: Vec<PreflightError> = writable(&config.job_dir()).err().into_iter().collect();
     if config.mode == Mode::Bench {
         troubles.extend(checkpoints(config));
     }
-    troubles.extend(cheap(config).await);
+    troubles.extend(check_local(config).await);
     let wrong = rollway_telemetry::monitors::check(config).await;
-    troubles.extend(wrong.into_iter().map(|(what, hint)| Trouble::new(what, hint)));
+    troubles.extend(wrong.into_iter().map(|(what, hint)| PreflightError::new(what, hint)));
     if matches!(config.mode, Mode::Both | Mode::Explore | Mode::Bench) {
         troubles.extend(servers(config).await);
     }
@@ -52,7 +52,7 @@ pub(super) async fn thorough(config: &Config) -> Vec<Trouble> {
 }
 
 /// Looks at what one task needs.
-pub(super) async fn before_debug(config: &Config) -> Vec<Trouble> {
+pub(super) async fn before_debug(config: &Config) -> Vec<PreflightError> {
     let mut troubles = workflows(config).await;
     troubles.extend(writable(&config.job_dir()).err());
     troubles.extend(servers(config).await);
@@ -60,8 +60,8 @@ pub(super) async fn before_debug(config: &Config) -> Vec<Trouble> {
 }
 
 /// Tells whether workflows and reward functions can be had, and opens the tasksets.
-async fn workflows(config: &Config) -> Vec<Trouble> {
-    let fleet = match Fleet::choose(config) {
+async fn workflows(config: &Config) -> Vec<PreflightError> {
+    let fleet = match WorkflowRuntime::from_config(config) {
         Ok(fleet) => fleet,
         Err(error) => return vec![error.into()],
     };
@@ -74,45 +74,47 @@ async fn workflows(config: &Config) -> Vec<Trouble> {
 }
 
 /// Opens every taskset. Blocks elsewhere.
-async fn tasksets(config: &Config, needs_prompts: bool) -> Vec<Trouble> {
+async fn tasksets(config: &Config, needs_prompts: bool) -> Vec<PreflightError> {
     let (mode, buffer) = (config.mode, config.buffer.clone());
     let open = move || {
-        let opener = Opener::new(&buffer);
+        let opener = TasksetOpener::new(&buffer);
         let opener = if needs_prompts { opener } else { opener.without_prompts() };
         let mut troubles = Vec::new();
         if mode != Mode::Bench
             && let Err(error) =
                 opener.train().and_then(|mut tasks| tasks.next_batch(buffer.batch_size))
         {
-            troubles.push(Trouble::from(error));
+            troubles.push(PreflightError::from(error));
         }
         if let Err(error) = opener.evals() {
-            troubles.push(Trouble::from(error));
+            troubles.push(PreflightError::from(error));
         }
         troubles
     };
     let opened = tokio::task::spawn_blocking(open).await;
-    opened.unwrap_or_else(|error| vec![Trouble::new(format!("tasksets: {error}"), "")])
+    opened.unwrap_or_else(|error| vec![PreflightError::new(format!("tasksets: {error}"), "")])
 }
 
 /// Tells whether the buffer is described well. It is opened later, by whoever uses it.
-fn buffer(config: &Config) -> Option<Trouble> {
+fn buffer(config: &Config) -> Option<PreflightError> {
     let path = config.buffer.trainer_input.experience_buffer.path.as_deref();
     if path.is_some_and(|path| path.starts_with("rollway")) && config.mode == Mode::Train {
         return None;
     }
-    Place::of_experiences(config).err().map(|error| Trouble::new(error.to_string(), ""))
+    BufferTarget::of_experiences(config)
+        .err()
+        .map(|error| PreflightError::new(error.to_string(), ""))
 }
 
 /// Looks for the program of the trainer.
-fn program(config: &Config) -> Option<Trouble> {
+fn program(config: &Config) -> Option<PreflightError> {
     let trainer = &config.trainer;
     let name = trainer.command.first().filter(|_| trainer.trainer_type == TrainerType::Command)?;
     if found(name) {
         return None;
     }
     let what = format!("trainer.command: there is no program `{name}` that could be started");
-    Some(Trouble::new(what, "give its whole path, or install it where PATH leads"))
+    Some(PreflightError::new(what, "give its whole path, or install it where PATH leads"))
 }
 
 fn found(name: &str) -> bool {
@@ -128,7 +130,7 @@ fn found(name: &str) -> bool {
 }
 
 /// Tells whether the folder of the job can be written to.
-fn writable(job: &Path) -> Result<(), Trouble> {
+fn writable(job: &Path) -> Result<(), PreflightError> {
     let probe = job.join(format!(".writable.{}", std::process::id()));
     let write = || {
         fs::create_dir_all(job)?;
@@ -137,12 +139,12 @@ fn writable(job: &Path) -> Result<(), Trouble> {
     };
     write().map_err(|error: std::io::Error| {
         let what = format!("the job's folder {} cannot be written to: {error}", job.display());
-        Trouble::new(what, "set `checkpoint_root_dir` to a folder that can")
+        PreflightError::new(what, "set `checkpoint_root_dir` to a folder that can")
     })
 }
 
 /// Tells whether there is anything to evaluate.
-fn checkpoints(config: &Config) -> Option<Trouble> {
+fn checkpoints(config: &Config) -> Option<PreflightError> {
     let job = config.job_dir();
     let explorer = &config.explorer;
     // A server elsewhere has weights of its own, which are worth a look; the embedded model has
@@ -153,7 +155,7 @@ fn checkpoints(config: &Config) -> Option<Trouble> {
         return None;
     }
     let what = format!("there are no checkpoints ({CHECKPOINT}…) in {}", job.display());
-    Some(Trouble::new(
+    Some(PreflightError::new(
         what,
         "train first (`mode: both`), or set `project`, `name` and `checkpoint_root_dir` to those \
          of the job that has them",
@@ -170,10 +172,10 @@ pub(super) fn steps(job: &Path) -> Vec<u64> {
 }
 
 /// Asks every server whether it is there.
-async fn servers(config: &Config) -> Vec<Trouble> {
+async fn servers(config: &Config) -> Vec<PreflightError> {
     let servers = match crate::gateway_options::options(config) {
         Ok((_, servers)) => servers,
-        Err(error) => return vec![Trouble::new(error.to_string(), "")],
+        Err(error) => return vec![PreflightError::new(error.to_string(), "")],
     };
     let ask = servers.iter().map(async |server| (server, reach(server, ANSWER).await));
     let asked = join_all(ask).await;
@@ -186,7 +188,7 @@ async fn servers(config: &Config) -> Vec<Trouble> {
                 "start it, or correct `explorer.{key}`: `base_url`, `api_key_env`; without a GPU, \
              `rollway mock-server` stands in for one"
             );
-            Some(Trouble::new(what, hint))
+            Some(PreflightError::new(what, hint))
         };
     asked.into_iter().filter_map(trouble).collect()
 }

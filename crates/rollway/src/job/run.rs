@@ -4,34 +4,34 @@ use std::future::Future;
 use std::time::Duration;
 
 use rollway_config::{Config, Mode};
-use rollway_engine::events::Observers;
-use rollway_engine::job_event::{Event, Watchers};
+use rollway_engine::events::RunObservers;
+use rollway_engine::job_event::{JobEvent, JobObservers};
 use rollway_sync::Synchronizer;
 use rollway_telemetry::summary::Summary;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::JobError;
-use super::preflight_error::Trouble;
-use crate::explorer::{Explored, Explorer, ExplorerError, Options, Scores};
-use crate::trainer::{Input, Trained, Trainer, TrainerError};
+use super::preflight_error::PreflightError;
+use crate::explorer::{EvalScores, ExploreSummary, Explorer, ExplorerError, ExplorerOptions};
+use crate::trainer::{Trainer, TrainerError, TrainerInput, TrainerSummary};
 
 /// How long an explorer that was told to stop, or that has nothing left to do, may take to close
 /// everything.
-const FAREWELL: Duration = Duration::from_secs(60);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long the last words of whoever fails because of another are waited for.
-const CAUSE: Duration = Duration::from_secs(5);
+const ROOT_CAUSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What a job came to.
 #[derive(Debug, Default)]
-pub(super) struct Ended {
-    pub(super) explored: Option<Explored>,
-    pub(super) trained: Option<Trained>,
+pub(super) struct JobOutcome {
+    pub(super) explored: Option<ExploreSummary>,
+    pub(super) trained: Option<TrainerSummary>,
     pub(super) stopped: bool,
 }
 
-impl Ended {
+impl JobOutcome {
     /// Takes over the counts that explorer and trainer keep themselves.
     pub(super) fn update(&self, summary: &mut Summary) {
         if let Some(steps) = self.trained.and_then(|trained| trained.steps) {
@@ -48,7 +48,7 @@ impl Ended {
             summary.tasks_finished = counts.tasks_finished;
             summary.tasks_failed = counts.tasks_failed;
             summary.experiences_delivered = counts.experiences_delivered;
-            let mean = |scores: &Option<Scores>| scores.as_ref().and_then(Scores::mean);
+            let mean = |scores: &Option<EvalScores>| scores.as_ref().and_then(EvalScores::mean);
             summary.first_eval = mean(&counts.first_eval).or(summary.first_eval);
             summary.last_eval = mean(&counts.last_eval).or(summary.last_eval);
         }
@@ -57,17 +57,17 @@ impl Ended {
 
 /// All who see what happens.
 #[derive(Clone, Debug)]
-pub(super) struct Eyes {
-    pub(super) watchers: Watchers,
-    pub(super) observers: Observers,
+pub(super) struct ObserverSet {
+    pub(super) watchers: JobObservers,
+    pub(super) observers: RunObservers,
 }
 
 /// Runs a job to its end.
 pub(super) async fn run(
     config: &Config,
-    eyes: Eyes,
+    eyes: ObserverSet,
     stop: &CancellationToken,
-) -> Result<Ended, JobError> {
+) -> Result<JobOutcome, JobError> {
     match config.mode {
         Mode::Train => train(config, eyes.watchers, stop).await,
         Mode::Bench => Box::pin(bench(config, eyes, stop)).await,
@@ -78,15 +78,15 @@ pub(super) async fn run(
 /// Modes `explore` and `both`.
 async fn explore(
     config: &Config,
-    Eyes { watchers, observers }: Eyes,
+    ObserverSet { watchers, observers }: ObserverSet,
     stop: &CancellationToken,
-) -> Result<Ended, JobError> {
+) -> Result<JobOutcome, JobError> {
     let synchronizer = open(config).await?;
-    let options = Options {
+    let options = ExplorerOptions {
         watchers: watchers.clone(),
         observers,
         synchronizer: Some(synchronizer.clone()),
-        ..Options::default()
+        ..ExplorerOptions::default()
     };
     let prepare = Box::pin(Explorer::prepare(config, options));
     let Some(explorer) = unless(stop, prepare).await else { return Ok(stopped()) };
@@ -101,7 +101,7 @@ async fn explore(
 /// Hosts or joins the synchronizer. Without it nothing has been started.
 async fn open(config: &Config) -> Result<Synchronizer, JobError> {
     let opened = Synchronizer::open(config).await;
-    opened.map_err(|error| JobError::NotStarted(vec![Trouble::new(error.to_string(), "")]))
+    opened.map_err(|error| JobError::NotStarted(vec![PreflightError::new(error.to_string(), "")]))
 }
 
 /// Starts the trainer of mode `both`.
@@ -109,12 +109,12 @@ async fn trainer(
     config: &Config,
     explorer: &Explorer,
     synchronizer: &Synchronizer,
-    watchers: Watchers,
+    watchers: JobObservers,
 ) -> Result<Option<Trainer>, TrainerError> {
     if config.mode != Mode::Both {
         return Ok(None);
     }
-    let input = Input::of(explorer)?;
+    let input = TrainerInput::of(explorer)?;
     let trainer = Trainer::start(config, input, synchronizer, watchers).await?;
     Ok(Some(trainer).filter(|trainer| !trainer.is_elsewhere()))
 }
@@ -125,7 +125,7 @@ async fn together(
     mut trainer: Option<Trainer>,
     config: &Config,
     stop: &CancellationToken,
-) -> Result<Ended, JobError> {
+) -> Result<JobOutcome, JobError> {
     let stopper = explorer.stopper();
     let mut both = Both::new(trainer.is_none());
     let exploring = explorer.explore();
@@ -137,10 +137,10 @@ async fn together(
                 let explored = both.explored.insert(explored);
                 let patience = match explored {
                     Ok(explored) if !explored.stopped => config.synchronizer.sync_timeout.into(),
-                    Err(ExplorerError::TrainerFailed(_)) => CAUSE,
+                    Err(ExplorerError::TrainerFailed(_)) => ROOT_CAUSE_TIMEOUT,
                     _ => {
                         trainer.iter().for_each(Trainer::stop);
-                        grace + CAUSE
+                        grace + ROOT_CAUSE_TIMEOUT
                     }
                 };
                 both.wait("the trainer", patience);
@@ -148,7 +148,7 @@ async fn together(
             trained = ended(&mut trainer), if both.trained.is_none() => {
                 if trained.is_err() {
                     stopper.stop();
-                    both.wait("the explorer", FAREWELL);
+                    both.wait("the explorer", SHUTDOWN_TIMEOUT);
                 }
                 both.trained = Some(trained);
             }
@@ -156,7 +156,7 @@ async fn together(
                 both.is_stopped = true;
                 stopper.stop();
                 trainer.iter().for_each(Trainer::stop);
-                both.wait("the job", FAREWELL.max(grace + CAUSE));
+                both.wait("the job", SHUTDOWN_TIMEOUT.max(grace + ROOT_CAUSE_TIMEOUT));
             }
             () = sleep_until(both.deadline), if both.waits_for.is_some() => break,
         }
@@ -164,7 +164,7 @@ async fn together(
     both.ended()
 }
 
-async fn ended(trainer: &mut Option<Trainer>) -> Result<Trained, TrainerError> {
+async fn ended(trainer: &mut Option<Trainer>) -> Result<TrainerSummary, TrainerError> {
     match trainer {
         Some(trainer) => trainer.ended().await,
         None => std::future::pending().await,
@@ -173,8 +173,8 @@ async fn ended(trainer: &mut Option<Trainer>) -> Result<Trained, TrainerError> {
 
 /// How explorer and trainer stand.
 struct Both {
-    explored: Option<Result<Explored, ExplorerError>>,
-    trained: Option<Result<Trained, TrainerError>>,
+    explored: Option<Result<ExploreSummary, ExplorerError>>,
+    trained: Option<Result<TrainerSummary, TrainerError>>,
     is_alone: bool,
     is_stopped: bool,
     /// Who is waited for, and for how long.
@@ -208,7 +208,7 @@ impl Both {
     }
 
     /// What it came to: the first thing that went wrong, if anything did.
-    fn ended(self) -> Result<Ended, JobError> {
+    fn ended(self) -> Result<JobOutcome, JobError> {
         let is_over = self.are_over();
         // An explorer that fails because the trainer did has less to say than the trainer.
         if let Some(Err(error)) = self.trained {
@@ -220,17 +220,17 @@ impl Both {
         }
         let stopped = self.is_stopped || explored.as_ref().is_some_and(|it| it.stopped);
         let trained = self.trained.and_then(Result::ok);
-        Ok(Ended { explored, trained, stopped })
+        Ok(JobOutcome { explored, trained, stopped })
     }
 }
 
 /// Mode `bench`.
 async fn bench(
     config: &Config,
-    Eyes { watchers, observers }: Eyes,
+    ObserverSet { watchers, observers }: ObserverSet,
     stop: &CancellationToken,
-) -> Result<Ended, JobError> {
-    let options = Options { watchers, observers, ..Options::default() };
+) -> Result<JobOutcome, JobError> {
+    let options = ExplorerOptions { watchers, observers, ..ExplorerOptions::default() };
     let prepare = Box::pin(Explorer::prepare(config, options));
     let Some(explorer) = unless(stop, prepare).await else { return Ok(stopped()) };
     let mut explorer = explorer?;
@@ -242,7 +242,7 @@ async fn bench(
             benched = &mut benchmark => Some(benched),
             () = stop.cancelled() => {
                 stopper.stop();
-                timeout(FAREWELL, &mut benchmark).await.ok()
+                timeout(SHUTDOWN_TIMEOUT, &mut benchmark).await.ok()
             }
         };
         match benched {
@@ -250,18 +250,18 @@ async fn bench(
             None => Err(late("the benchmark")),
         }
     };
-    let ended = ended.map(|_| Ended { stopped: stop.is_cancelled(), ..Ended::default() });
+    let ended = ended.map(|_| JobOutcome { stopped: stop.is_cancelled(), ..JobOutcome::default() });
     close(&mut explorer, ended).await
 }
 
 /// Mode `train`.
 async fn train(
     config: &Config,
-    watchers: Watchers,
+    watchers: JobObservers,
     stop: &CancellationToken,
-) -> Result<Ended, JobError> {
+) -> Result<JobOutcome, JobError> {
     let synchronizer = open(config).await?;
-    watchers.tell(&Event::Began {
+    watchers.emit(&JobEvent::Began {
         mode: Mode::Train,
         job_dir: config.job_dir(),
         done_steps: 0,
@@ -269,13 +269,13 @@ async fn train(
         tasks_per_step: 0,
         runners: 0,
     });
-    let input = Input::alone(config)?;
+    let input = TrainerInput::alone(config)?;
     let mut trainer = Trainer::start(config, input, &synchronizer, watchers).await?;
     let trained = tokio::select! {
         trained = trainer.ended() => trained?,
         () = stop.cancelled() => {
             trainer.stop();
-            let patience = trainer.grace() + CAUSE;
+            let patience = trainer.grace() + ROOT_CAUSE_TIMEOUT;
             match timeout(patience, trainer.ended()).await {
                 Ok(trained) => trained?,
                 Err(_) => return Err(late("the trainer")),
@@ -288,12 +288,15 @@ async fn train(
         let patience = config.trainer.grace.into();
         let _ = unless(stop, synchronizer.explorers_left(patience)).await;
     }
-    Ok(Ended { trained: Some(trained), stopped, explored: None })
+    Ok(JobOutcome { trained: Some(trained), stopped, explored: None })
 }
 
 /// Closes an explorer, whatever came before. What went wrong first is what counts.
-async fn close(explorer: &mut Explorer, ended: Result<Ended, JobError>) -> Result<Ended, JobError> {
-    let closed = match timeout(FAREWELL, explorer.shutdown()).await {
+async fn close(
+    explorer: &mut Explorer,
+    ended: Result<JobOutcome, JobError>,
+) -> Result<JobOutcome, JobError> {
+    let closed = match timeout(SHUTDOWN_TIMEOUT, explorer.shutdown()).await {
         Ok(closed) => closed.map_err(JobError::from),
         Err(_) => Err(late("the explorer")),
     };
@@ -316,10 +319,10 @@ async fn unless<T>(stop: &CancellationToken, future: impl Future<Output = T>) ->
     }
 }
 
-fn stopped() -> Ended {
-    Ended { stopped: true, ..Ended::default() }
+fn stopped() -> JobOutcome {
+    JobOutcome { stopped: true, ..JobOutcome::default() }
 }
 
 fn late(who: &'static str) -> JobError {
-    JobError::Late { who, seconds: FAREWELL.as_secs_f64() }
+    JobError::Late { who, seconds: SHUTDOWN_TIMEOUT.as_secs_f64() }
 }

@@ -5,36 +5,36 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rollway_config::{Config, Mode};
-use rollway_dashboard::Shown;
-use rollway_engine::events::{Observer, Observers};
-use rollway_engine::job_event::Watchers;
-use rollway_telemetry::Drops;
-use rollway_telemetry::alarms::Alarms;
-use rollway_telemetry::history::History;
+use rollway_dashboard::JobDashboard;
+use rollway_engine::events::{RunObserver, RunObservers};
+use rollway_engine::job_event::JobObservers;
+use rollway_telemetry::DropCounters;
+use rollway_telemetry::alarms::AlarmObserver;
+use rollway_telemetry::history::RunHistory;
 use rollway_telemetry::monitors;
-use rollway_telemetry::prometheus::{Listen, Meters};
-use rollway_telemetry::summary::{Recorder, State, Summary};
+use rollway_telemetry::prometheus::{MetricsServer, PrometheusExporter};
+use rollway_telemetry::summary::{Summary, SummaryState, SummaryWriter};
 use rollway_telemetry::trace::Tracer;
 use rollway_telemetry::view::JobState;
 use tokio_util::sync::CancellationToken;
 
-use super::run::{Ended, Eyes};
-use super::{JobError, Trouble};
+use super::run::{JobOutcome, ObserverSet};
+use super::{JobError, PreflightError};
 
 /// Everybody who looks at a job.
 #[derive(Debug)]
-pub struct Lookout {
-    pub(super) eyes: Eyes,
+pub struct JobTelemetry {
+    pub(super) eyes: ObserverSet,
     /// Cancelled when the job is to end: somebody wants that, or an alarm.
     pub(super) stop: CancellationToken,
-    alarms: Arc<Alarms>,
-    history: Option<Arc<History>>,
-    shown: Option<Shown>,
+    alarms: Arc<AlarmObserver>,
+    history: Option<Arc<RunHistory>>,
+    shown: Option<JobDashboard>,
     tracer: Option<Arc<Tracer>>,
-    _listening: Option<Listen>,
+    _listening: Option<MetricsServer>,
 }
 
-impl Lookout {
+impl JobTelemetry {
     /// Opens everything that looks, beside those who do already. Where the dashboard is, with its
     /// token, is for `people`: it is not written down.
     ///
@@ -43,32 +43,34 @@ impl Lookout {
     /// on without them.
     pub async fn open(
         config: &Config,
-        watchers: Watchers,
-        people: &Watchers,
+        watchers: JobObservers,
+        people: &JobObservers,
         stop: &CancellationToken,
     ) -> Result<Self, JobError> {
-        let drops = Drops::default();
+        let drops = DropCounters::default();
         let monitors = monitors::open(config, &drops).map_err(|error| {
             let what = format!("the monitor's files cannot be written: {error}");
             let hint = "see that the job's folder can be written to, or set `monitor: \
                         {monitor_type: none}`";
-            Trouble::new(what, hint)
+            PreflightError::new(what, hint)
         })?;
-        let meters = Meters::new(config, drops.clone());
+        let meters = PrometheusExporter::new(config, drops.clone());
         let listening = serve(config, &meters).await?;
-        let watchers = watchers.and(Arc::clone(&meters) as _);
-        let watchers = monitors.into_iter().fold(watchers, |all, monitor| all.and(monitor));
-        let history = History::of(config);
-        let watchers = history.iter().fold(watchers, |all, it| all.and(Arc::clone(it) as _));
+        let watchers = watchers.with(Arc::clone(&meters) as _);
+        let watchers = monitors.into_iter().fold(watchers, |all, monitor| all.with(monitor));
+        let history = RunHistory::of(config);
+        let watchers = history.iter().fold(watchers, |all, it| all.with(Arc::clone(it) as _));
         let stop = stop.child_token();
-        let alarms = Alarms::start(&config.alarms, watchers.clone(), &drops, stop.clone());
-        let watchers = watchers.and(Arc::clone(&alarms) as _);
+        let alarms = AlarmObserver::start(&config.alarms, watchers.clone(), &drops, stop.clone());
+        let watchers = watchers.with(Arc::clone(&alarms) as _);
         let shown = match &history {
-            Some(history) => Shown::open(config, history, Some(Arc::clone(&meters)), people).await,
+            Some(history) => {
+                JobDashboard::open(config, history, Some(Arc::clone(&meters)), people).await
+            }
             None => None,
         };
         // Nobody is told what nobody could ask for.
-        let mut observers: Vec<Arc<dyn Observer>> = Vec::new();
+        let mut observers: Vec<Arc<dyn RunObserver>> = Vec::new();
         if listening.is_some() || shown.is_some() {
             observers.push(meters);
         }
@@ -77,19 +79,19 @@ impl Lookout {
         }
         observers.extend(history.iter().map(|it| Arc::clone(it) as _));
         let tracer = tracer(config)?;
-        let watchers = tracer.iter().fold(watchers, |all, it| all.and(Arc::clone(it) as _));
+        let watchers = tracer.iter().fold(watchers, |all, it| all.with(Arc::clone(it) as _));
         observers.extend(tracer.iter().map(|it| Arc::clone(it) as _));
-        let eyes = Eyes { watchers, observers: Observers::new(observers) };
+        let eyes = ObserverSet { watchers, observers: RunObservers::new(observers) };
         Ok(Self { eyes, stop, alarms, history, shown, tracer, _listening: listening })
     }
 
     /// Returns all who are to be told of steps and evaluations.
-    pub fn watchers(&self) -> Watchers {
+    pub fn watchers(&self) -> JobObservers {
         self.eyes.watchers.clone()
     }
 
     /// Returns all who are to be told of runs and calls.
-    pub fn observers(&self) -> Observers {
+    pub fn observers(&self) -> RunObservers {
         self.eyes.observers.clone()
     }
 
@@ -100,7 +102,7 @@ impl Lookout {
 
     /// Returns where the dashboard is, with the token that opens it; none: there is no dashboard.
     pub fn dashboard(&self) -> Option<String> {
-        self.shown.as_ref().map(Shown::address)
+        self.shown.as_ref().map(JobDashboard::address)
     }
 
     /// Returns the words of the alarm that ended the job; none did.
@@ -127,8 +129,8 @@ impl Lookout {
     /// Writes the end down, in the summary as well.
     pub(super) async fn conclude(
         self,
-        recorder: &Recorder,
-        ended: Result<Ended, JobError>,
+        recorder: &SummaryWriter,
+        ended: Result<JobOutcome, JobError>,
     ) -> Result<Summary, JobError> {
         let ended = match self.alarm() {
             Some(words) => Err(JobError::Alarm(words.to_owned())),
@@ -136,7 +138,7 @@ impl Lookout {
         };
         let concluded = conclude(recorder, ended);
         let (ended, error) = match &concluded {
-            Ok(summary) if summary.state == State::Stopped => (JobState::Stopped, None),
+            Ok(summary) if summary.state == SummaryState::Stopped => (JobState::Stopped, None),
             Ok(_) => (JobState::Finished, None),
             Err(error) => (JobState::Failed, Some(error.to_string())),
         };
@@ -146,13 +148,16 @@ impl Lookout {
 }
 
 /// Serves the metrics of a job where its configuration says.
-async fn serve(config: &Config, meters: &Arc<Meters>) -> Result<Option<Listen>, Trouble> {
+async fn serve(
+    config: &Config,
+    meters: &Arc<PrometheusExporter>,
+) -> Result<Option<MetricsServer>, PreflightError> {
     let Some(address) = &config.monitor.prometheus else { return Ok(None) };
-    let started = Listen::start(address, Arc::clone(meters)).await;
+    let started = MetricsServer::start(address, Arc::clone(meters)).await;
     let listen = started.map_err(|error| {
         let hint = "set `monitor.prometheus` to an address of this machine with a free port; port \
                     0 means any";
-        Trouble::new(error.to_string(), hint)
+        PreflightError::new(error.to_string(), hint)
     })?;
     tracing::info!("metrics for Prometheus are at http://{}/metrics", listen.address());
     Ok(Some(listen))
@@ -160,7 +165,7 @@ async fn serve(config: &Config, meters: &Arc<Meters>) -> Result<Option<Listen>, 
 
 /// Opens the traces that a configuration asks for. Mode `train` has none: it shares the folder, and
 /// so the trace file, with an explorer.
-fn tracer(config: &Config) -> Result<Option<Arc<Tracer>>, Trouble> {
+fn tracer(config: &Config) -> Result<Option<Arc<Tracer>>, PreflightError> {
     if config.mode == Mode::Train {
         return Ok(None);
     }
@@ -168,15 +173,18 @@ fn tracer(config: &Config) -> Result<Option<Arc<Tracer>>, Trouble> {
         let what = format!("the job cannot be traced: {error}");
         let hint = "see that the job's folder can be written to and what `trace` and the variables \
                     `OTEL_…` say";
-        Trouble::new(what, hint)
+        PreflightError::new(what, hint)
     })
 }
 
-fn conclude(recorder: &Recorder, ended: Result<Ended, JobError>) -> Result<Summary, JobError> {
+fn conclude(
+    recorder: &SummaryWriter,
+    ended: Result<JobOutcome, JobError>,
+) -> Result<Summary, JobError> {
     let (state, error) = match &ended {
-        Ok(ended) if ended.stopped => (State::Stopped, None),
-        Ok(_) => (State::Finished, None),
-        Err(error) => (State::Failed, Some(error.to_string())),
+        Ok(ended) if ended.stopped => (SummaryState::Stopped, None),
+        Ok(_) => (SummaryState::Finished, None),
+        Err(error) => (SummaryState::Failed, Some(error.to_string())),
     };
     if let Ok(ended) = &ended {
         recorder.update(|summary| ended.update(summary));

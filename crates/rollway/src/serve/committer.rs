@@ -4,25 +4,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollway_engine::PipelineSink;
-use rollway_gateway::serve::{Committer, Delivered, Step};
+use rollway_gateway::serve::{CommitDelivery, CommitStep, Committer};
 
 /// Hands committed steps to the pipeline and the buffer.
 #[derive(Debug)]
-pub(super) struct Pipelined {
+pub(super) struct PipelineCommitter {
     sink: Arc<PipelineSink>,
     timeout: Duration,
 }
 
-impl Pipelined {
+impl PipelineCommitter {
     pub(super) fn new(sink: Arc<PipelineSink>, timeout: Duration) -> Self {
         Self { sink, timeout }
     }
 }
 
-impl Committer for Pipelined {
-    fn deliver(&self, step: Step) -> Delivered<'_> {
+impl Committer for PipelineCommitter {
+    fn deliver(&self, step: CommitStep) -> CommitDelivery<'_> {
         Box::pin(async move {
-            let Step { key, payloads, .. } = step;
+            let CommitStep { key, payloads, .. } = step;
             let stored = tokio::time::timeout(self.timeout, self.sink.step(key, payloads)).await;
             stored.unwrap_or_else(|_| {
                 let seconds = self.timeout.as_secs_f64();

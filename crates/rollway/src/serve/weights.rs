@@ -4,9 +4,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rollway_gateway::models::{InFlight, Models, Update, Weights};
-use rollway_sync::watch::Watch;
-use rollway_sync::{Newest, WeightSource};
+use rollway_gateway::models::{InFlightPolicy, Models, WeightSource, WeightUpdate};
+use rollway_sync::watch::FolderWatch;
+use rollway_sync::{NewestWeights, WeightFinder};
 
 /// Brings new weights to the models, one server after the other, for as long as it is let: when
 /// their folder changes, and after every `interval`.
@@ -15,7 +15,7 @@ use rollway_sync::{Newest, WeightSource};
 /// once more, one that has the new ones is left alone.
 pub(super) async fn follow(
     models: Models,
-    source: Arc<dyn WeightSource>,
+    source: Arc<dyn WeightFinder>,
     interval: Duration,
     timeout: Duration,
 ) {
@@ -37,11 +37,13 @@ pub(super) async fn follow(
                 continue;
             }
         };
-        let Some(Newest { version, path }) = newest.filter(|it| !has(&models, it.version)) else {
+        let Some(NewestWeights { version, path }) = newest.filter(|it| !has(&models, it.version))
+        else {
             continue;
         };
-        let in_flight = InFlight::Drain { timeout, then_abort: false };
-        let update = Update { version, weights: Weights::Path(path), in_flight, timeout };
+        let in_flight = InFlightPolicy::Drain { timeout, then_abort: false };
+        let update =
+            WeightUpdate { version, weights: WeightSource::Path(path), in_flight, timeout };
         let report = models.update(update).await;
         if report.is_complete() {
             tracing::info!(version, "all servers have the new weights");
@@ -60,12 +62,12 @@ pub(super) async fn follow(
 }
 
 /// Watches the folder of a source, on a thread that may wait for disks.
-async fn watch(source: &Arc<dyn WeightSource>) -> Option<Watch> {
+async fn watch(source: &Arc<dyn WeightFinder>) -> Option<FolderWatch> {
     let folder = source.folder()?.to_owned();
-    tokio::task::spawn_blocking(move || Watch::new(&folder)).await.ok()
+    tokio::task::spawn_blocking(move || FolderWatch::new(&folder)).await.ok()
 }
 
-async fn changed(watch: Option<&Watch>) {
+async fn changed(watch: Option<&FolderWatch>) {
     match watch {
         Some(watch) => watch.changed(false).await,
         None => std::future::pending().await,

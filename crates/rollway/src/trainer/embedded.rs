@@ -2,31 +2,32 @@
 
 use rollway_config::{Config, SyncStyle};
 use rollway_core::metrics::Metrics;
-use rollway_data::buffer::Reader;
-use rollway_engine::job_event::{Event, Watchers};
+use rollway_data::buffer::ExperienceReader;
+use rollway_engine::job_event::{JobEvent, JobObservers};
 use rollway_sync::Synchronizer;
 use rollway_tiny::trainer::{
-    Folder, Options, Report, Synchronized, TinyTrainer, TrainerError as TinyError,
+    FolderPublisher, SyncPublisher, TinyTrainer, TinyTrainerError as TinyError, TinyTrainerOptions,
+    TrainStepMetrics,
 };
 use rollway_tiny_model::arithmetic;
 use tokio_util::sync::CancellationToken;
 
-use super::{Trained, TrainerError};
+use super::{TrainerError, TrainerSummary};
 
 /// Starts the embedded trainer of a configuration. It goes on where it was.
 pub(super) async fn start(
     config: &Config,
-    reader: Box<dyn Reader>,
+    reader: Box<dyn ExperienceReader>,
     synchronizer: &Synchronizer,
-    watchers: Watchers,
+    watchers: JobObservers,
 ) -> Result<TinyTrainer, TrainerError> {
     let (weights, _) = arithmetic();
     let options = options(config);
-    let watch = move |report: &Report| {
-        watchers.tell(&Event::Trained { step: report.step, metrics: metrics(report) });
+    let watch = move |report: &TrainStepMetrics| {
+        watchers.emit(&JobEvent::Trained { step: report.step, metrics: metrics(report) });
     };
-    let folder = Folder::new(&options.folder, options.max_passing);
-    let outlet = Synchronized::enter(synchronizer, &options.name, folder).await;
+    let folder = FolderPublisher::new(&options.folder, options.max_passing);
+    let outlet = SyncPublisher::enter(synchronizer, &options.name, folder).await;
     let outlet = Box::new(outlet.map_err(TinyError::from)?);
     Ok(TinyTrainer::start_with(options, weights, reader, outlet, watch)?)
 }
@@ -35,7 +36,7 @@ pub(super) async fn start(
 pub(super) async fn run(
     trainer: TinyTrainer,
     stop: CancellationToken,
-) -> Result<Trained, TrainerError> {
+) -> Result<TrainerSummary, TrainerError> {
     let stopper = trainer.stopper();
     let mut joined = tokio::task::spawn_blocking(move || trainer.join());
     let ended = tokio::select! {
@@ -46,13 +47,13 @@ pub(super) async fn run(
         }
     };
     let summary = ended.map_err(|error| TrainerError::Broken(error.to_string()))??;
-    Ok(Trained { steps: Some(summary.steps) })
+    Ok(TrainerSummary { steps: Some(summary.steps) })
 }
 
 /// Returns how the trainer works.
-fn options(config: &Config) -> Options {
+fn options(config: &Config) -> TinyTrainerOptions {
     let trainer = &config.trainer;
-    let mut options = Options::new(config.job_dir());
+    let mut options = TinyTrainerOptions::new(config.job_dir());
     options.name.clone_from(&trainer.name);
     if let Some(rate) = trainer.learning_rate {
         options.recipe.rate.learning_rate = rate as f32;
@@ -68,7 +69,7 @@ fn options(config: &Config) -> Options {
 }
 
 /// Returns what there is to log about a step.
-fn metrics(report: &Report) -> Metrics {
+fn metrics(report: &TrainStepMetrics) -> Metrics {
     let model = &report.model;
     let mut metrics = Metrics::new();
     let numbers = [

@@ -6,32 +6,32 @@ use std::sync::Arc;
 
 use rollway_base::Secret;
 use rollway_config::{Config, SyncMethod, SyncStyle};
-use rollway_data::buffer::{Address, Buffer, Reader};
-use rollway_data::reader::{self, SECRET, Target};
-use rollway_engine::Place;
+use rollway_data::buffer::{Buffer, BufferAddress, ExperienceReader};
+use rollway_data::reader::{self, ReaderTarget, SECRET};
+use rollway_engine::BufferTarget;
 use rollway_sync::Synchronizer;
 
 use super::TrainerError;
 use crate::explorer::Explorer;
 
 /// Where a trainer's experiences come from.
-pub enum Input {
+pub enum TrainerInput {
     /// A buffer of this process, and how others reach it: its address, and for a queue the secret.
-    Here(Arc<dyn Buffer>, String, Option<Secret>),
+    Local(Arc<dyn Buffer>, String, Option<Secret>),
     /// A buffer that is opened when it is needed.
-    There(String, Option<Secret>),
+    Remote(String, Option<Secret>),
 }
 
-impl fmt::Debug for Input {
+impl fmt::Debug for TrainerInput {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Here(_, address, _) => f.debug_tuple("Here").field(address).finish(),
-            Self::There(address, _) => f.debug_tuple("There").field(address).finish(),
+            Self::Local(_, address, _) => f.debug_tuple("Here").field(address).finish(),
+            Self::Remote(address, _) => f.debug_tuple("There").field(address).finish(),
         }
     }
 }
 
-impl Input {
+impl TrainerInput {
     /// Returns the buffer of an explorer.
     pub fn of(explorer: &Explorer) -> Result<Self, TrainerError> {
         let failed = |error: &dyn fmt::Display| TrainerError::Input(error.to_string());
@@ -47,14 +47,14 @@ impl Input {
             }
             None => (address(config)?, None),
         };
-        Ok(Self::Here(buffer, address, secret))
+        Ok(Self::Local(buffer, address, secret))
     }
 
     /// Returns the buffer that a configuration of mode `train` names.
     pub fn alone(config: &Config) -> Result<Self, TrainerError> {
         let ours = &config.buffer.trainer_input.experience_buffer;
-        match ours.path.as_deref().map(str::parse::<Target>) {
-            Some(Ok(target @ Target::Remote(_))) => {
+        match ours.path.as_deref().map(str::parse::<ReaderTarget>) {
+            Some(Ok(target @ ReaderTarget::Remote(_))) => {
                 let secret = std::env::var(SECRET).unwrap_or_default();
                 let secret = Secret::new(secret.trim()).map_err(|_| {
                     TrainerError::Input(format!(
@@ -62,23 +62,26 @@ impl Input {
                          `…_reader_secret.txt` into the environment variable {SECRET}"
                     ))
                 })?;
-                Ok(Self::There(target.to_string(), Some(secret)))
+                Ok(Self::Remote(target.to_string(), Some(secret)))
             }
-            _ => Ok(Self::There(address(config)?, None)),
+            _ => Ok(Self::Remote(address(config)?, None)),
         }
     }
 
     /// Opens a reader under the trainer's name.
-    pub(super) async fn reader(self, config: &Config) -> Result<Box<dyn Reader>, TrainerError> {
+    pub(super) async fn reader(
+        self,
+        config: &Config,
+    ) -> Result<Box<dyn ExperienceReader>, TrainerError> {
         let (config, name) = (config.clone(), config.trainer.name.clone());
         let open = move || match self {
-            Self::Here(buffer, ..) => buffer.reader(&name),
-            Self::There(address, Some(secret)) => {
-                let target: Target = address.parse().map_err(unknown)?;
+            Self::Local(buffer, ..) => buffer.reader(&name),
+            Self::Remote(address, Some(secret)) => {
+                let target: ReaderTarget = address.parse().map_err(unknown)?;
                 reader::open(&target, &name, Some(secret))
             }
-            Self::There(_, None) => {
-                Place::of_experiences(&config).map_err(unknown)?.open()?.reader(&name)
+            Self::Remote(_, None) => {
+                BufferTarget::of_experiences(&config).map_err(unknown)?.open()?.reader(&name)
             }
         };
         let opened = tokio::task::spawn_blocking(open).await;
@@ -92,7 +95,7 @@ impl Input {
         config: &Config,
         synchronizer: &Synchronizer,
     ) -> Vec<(&'static str, OsString)> {
-        let (Self::Here(_, address, secret) | Self::There(address, secret)) = self;
+        let (Self::Local(_, address, secret) | Self::Remote(address, secret)) = self;
         let method = match config.synchronizer.sync_method {
             SyncMethod::Nccl => "nccl",
             SyncMethod::Checkpoint => "checkpoint",
@@ -127,18 +130,18 @@ impl Input {
 
 /// Returns the address of the buffer that a configuration names, as other processes say it.
 fn address(config: &Config) -> Result<String, TrainerError> {
-    let place = Place::of_experiences(config);
+    let place = BufferTarget::of_experiences(config);
     let place = place.map_err(|error| TrainerError::Input(error.to_string()))?;
     // What is relative here may not be elsewhere.
     let absolute =
         |path: &std::path::Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     Ok(match place.address() {
-        Address::Sqlite(path) => Address::Sqlite(absolute(path)).to_string(),
-        Address::JsonLines(path) => Address::JsonLines(absolute(path)).to_string(),
-        Address::Parquet(path) => Address::Parquet(absolute(path)).to_string(),
+        BufferAddress::Sqlite(path) => BufferAddress::Sqlite(absolute(path)).to_string(),
+        BufferAddress::JsonLines(path) => BufferAddress::JsonLines(absolute(path)).to_string(),
+        BufferAddress::Parquet(path) => BufferAddress::Parquet(absolute(path)).to_string(),
         // Shown, it is without the password that is needed to connect.
-        Address::Postgres(url) => url.clone(),
-        Address::Queue(_) => place.address().to_string(),
+        BufferAddress::Postgres(url) => url.clone(),
+        BufferAddress::Queue(_) => place.address().to_string(),
     })
 }
 

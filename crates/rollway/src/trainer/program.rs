@@ -26,14 +26,14 @@ use super::TrainerError;
 const LAST_LINES: usize = 20;
 
 /// How long its last words may take to be read: somebody may have inherited its output.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+const FINAL_OUTPUT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long a group that was killed may take to be gone.
-const BURIAL: Duration = Duration::from_secs(5);
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What to start.
 #[derive(Clone, Debug)]
-pub(super) struct Order {
+pub(super) struct TrainerCommand {
     pub(super) command: Vec<String>,
     pub(super) env: Vec<(&'static str, OsString)>,
     /// How long it may take to end when it is told to.
@@ -42,7 +42,7 @@ pub(super) struct Order {
 
 /// A program that runs. Dropping it kills its group.
 #[derive(Debug)]
-pub(super) struct Program {
+pub(super) struct TrainerProcess {
     name: String,
     child: Child,
     group: Pid,
@@ -52,9 +52,9 @@ pub(super) struct Program {
     _guard: Guard,
 }
 
-impl Program {
+impl TrainerProcess {
     /// Starts a program. What it prints goes to the log.
-    pub(super) fn start(order: Order) -> Result<Self, TrainerError> {
+    pub(super) fn start(order: TrainerCommand) -> Result<Self, TrainerError> {
         let (name, args) = order.command.split_first().ok_or(TrainerError::NoCommand)?;
         let failed = |error: io::Error| TrainerError::NotStarted {
             program: name.clone(),
@@ -108,7 +108,7 @@ impl Program {
             tracing::warn!(%program, grace, "the trainer did not end when it was told to; killed");
         }
         self.signal(Signal::KILL);
-        let _ = timeout(BURIAL, self.child.wait()).await;
+        let _ = timeout(KILL_TIMEOUT, self.child.wait()).await;
         self.words().await;
         Ok(())
     }
@@ -120,7 +120,7 @@ impl Program {
 
     async fn words(&mut self) {
         for relay in &mut self.relays {
-            let _ = timeout(LAST_WORDS, relay).await;
+            let _ = timeout(FINAL_OUTPUT_TIMEOUT, relay).await;
         }
     }
 
@@ -135,7 +135,7 @@ impl Program {
     }
 }
 
-impl Drop for Program {
+impl Drop for TrainerProcess {
     fn drop(&mut self) {
         // The number is nobody else's: the guard, whose number it is, is never waited for before.
         self.signal(Signal::KILL);

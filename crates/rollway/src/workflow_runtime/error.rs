@@ -6,9 +6,9 @@ use crate::workflows::WorkflowArgumentError;
 
 /// Why there are no runners, or no task for them: what, and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FleetError {
+pub struct WorkflowSetupError {
     /// What sort of thing is wrong.
-    pub kind: FleetErrorKind,
+    pub kind: WorkflowSetupErrorKind,
     /// What is wrong.
     pub what: String,
     /// What can be done about it.
@@ -18,7 +18,7 @@ pub struct FleetError {
 /// What sort of thing is wrong with workflows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum FleetErrorKind {
+pub enum WorkflowSetupErrorKind {
     /// Tasks name no workflow, or no reward function where the workflow needs one.
     Missing,
     /// There is no workflow or reward function of that name.
@@ -37,7 +37,7 @@ pub enum FleetErrorKind {
     Cluster,
 }
 
-impl FleetErrorKind {
+impl WorkflowSetupErrorKind {
     /// Returns a stable name for logs and other languages.
     pub const fn code(self) -> &'static str {
         match self {
@@ -53,9 +53,9 @@ impl FleetErrorKind {
     }
 }
 
-impl FleetError {
+impl WorkflowSetupError {
     pub(crate) fn new(
-        kind: FleetErrorKind,
+        kind: WorkflowSetupErrorKind,
         what: impl Into<String>,
         hint: impl Into<String>,
     ) -> Self {
@@ -63,22 +63,22 @@ impl FleetError {
     }
 }
 
-impl std::error::Error for FleetError {}
+impl std::error::Error for WorkflowSetupError {}
 
-impl From<WorkflowArgumentError> for FleetError {
+impl From<WorkflowArgumentError> for WorkflowSetupError {
     fn from(error: WorkflowArgumentError) -> Self {
         match error {
             WorkflowArgumentError::UnknownReward { what, hint } => {
-                Self::new(FleetErrorKind::Unknown, what, hint)
+                Self::new(WorkflowSetupErrorKind::Unknown, what, hint)
             }
             WorkflowArgumentError::InvalidArguments { what, hint } => {
-                Self::new(FleetErrorKind::Arguments, what, hint)
+                Self::new(WorkflowSetupErrorKind::Arguments, what, hint)
             }
         }
     }
 }
 
-impl fmt::Display for FleetError {
+impl fmt::Display for WorkflowSetupError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}; {}", self.what, self.hint)
     }

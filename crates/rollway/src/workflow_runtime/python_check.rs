@@ -6,15 +6,15 @@ use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use rollway_base::suggest::instead;
-use rollway_engine::ChildOptions;
+use rollway_engine::WorkerPoolOptions;
 use rollway_engine::process::python::{self, PYTHON};
 use serde::Deserialize;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::Command;
 
-use super::referenced::Named;
-use super::{FleetError, FleetErrorKind as Kind, Result};
+use super::referenced::ReferencedWorkflow;
+use super::{Result, WorkflowSetupError, WorkflowSetupErrorKind as Kind};
 use crate::workflows::{PYTHON_NAMES, PYTHON_REWARDS};
 
 /// Says which Python it is even if that lacks the package. Answers go to a file, because modules
@@ -36,12 +36,12 @@ else:
 
 /// How much of what Python complains about is kept, in bytes, and shown, in lines: the end says
 /// most.
-const WORDS_MAX: usize = 16 * 1024;
-const LINES_MAX: usize = 12;
+const MAX_WORDS: usize = 16 * 1024;
+const MAX_LINES: usize = 12;
 
 /// What the process found out.
 #[derive(Debug, Deserialize)]
-struct Answer {
+struct CheckReply {
     python: String,
     release: String,
     /// There is no package.
@@ -51,11 +51,11 @@ struct Answer {
     #[serde(default)]
     version: String,
     #[serde(default)]
-    problems: Vec<Found>,
+    problems: Vec<FoundWorkflow>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Found {
+struct FoundWorkflow {
     kind: String,
     what: String,
     hint: String,
@@ -63,7 +63,7 @@ struct Found {
 
 /// Refuses a name that nothing can be behind, without starting anything: it is not built in, and no
 /// module is imported that could register it.
-pub(super) fn spelling(sets: &[Named<'_>]) -> Result<()> {
+pub(super) fn spelling(sets: &[ReferencedWorkflow<'_>]) -> Result<()> {
     let named = || sets.iter().flat_map(|set| [set.workflow, set.reward_fn]).flatten();
     if named().any(|name| name.contains(':')) {
         return Ok(());
@@ -78,7 +78,7 @@ pub(super) fn spelling(sets: &[Named<'_>]) -> Result<()> {
                 let what = format!("{}: no {what} is called `{name}`", set.place);
                 let hint = instead(name, known.iter().copied());
                 let hint = format!("{hint} (your own are called `package.module:name`)");
-                return Err(FleetError::new(Kind::Unknown, what, hint));
+                return Err(WorkflowSetupError::new(Kind::Unknown, what, hint));
             }
         }
     }
@@ -87,8 +87,8 @@ pub(super) fn spelling(sets: &[Named<'_>]) -> Result<()> {
 
 /// Has Python import everything that is named.
 pub(super) async fn ask(
-    options: &ChildOptions,
-    sets: &[Named<'_>],
+    options: &WorkerPoolOptions,
+    sets: &[ReferencedWorkflow<'_>],
     timeout: Duration,
 ) -> Result<()> {
     let folder = tempfile::Builder::new().prefix("rollway-").tempdir().map_err(failed)?;
@@ -112,7 +112,7 @@ pub(super) async fn ask(
             let what = format!("importing the workflows took longer than {timeout:?}");
             let hint = "see what their modules do when they are imported, or raise \
                         `explorer.supervision.start_timeout`";
-            return Err(FleetError::new(Kind::Import, what, hint));
+            return Err(WorkflowSetupError::new(Kind::Import, what, hint));
         }
     };
     let answer = std::fs::read(&file).ok().and_then(|text| serde_json::from_slice(&text).ok());
@@ -124,7 +124,7 @@ pub(super) async fn ask(
 
 /// Returns how the process ended, and the last of its words.
 async fn run(
-    options: &ChildOptions,
+    options: &WorkerPoolOptions,
     file: &Path,
     questions: String,
 ) -> io::Result<(ExitStatus, Vec<u8>)> {
@@ -144,38 +144,38 @@ async fn run(
     let mut words = Vec::new();
     if let Some(mut stderr) = child.stderr.take() {
         while stderr.read_buf(&mut words).await? > 0 {
-            let excess = words.len().saturating_sub(WORDS_MAX);
+            let excess = words.len().saturating_sub(MAX_WORDS);
             words.drain(..excess);
         }
     }
     Ok((child.wait().await?, words))
 }
 
-fn judge(answer: Answer) -> Result<()> {
-    let Answer { python, release, missing, version, problems } = answer;
+fn judge(answer: CheckReply) -> Result<()> {
+    let CheckReply { python, release, missing, version, problems } = answer;
     let ours = env!("CARGO_PKG_VERSION");
     let elsewhere = format!("or name another Python with `explorer.python` or {PYTHON}");
     if missing {
         let what = format!("{python} (Python {release}) has no package `rollway`");
         let hint = format!("install it: `{python} -m pip install rollway=={ours}`, {elsewhere}");
-        return Err(FleetError::new(Kind::NoPackage, what, hint));
+        return Err(WorkflowSetupError::new(Kind::NoPackage, what, hint));
     }
     if version != ours {
         let what = format!("{python} has `rollway` {version}, and this is {ours}");
         let hint =
             format!("install the same: `{python} -m pip install rollway=={ours}`, {elsewhere}");
-        return Err(FleetError::new(Kind::NoPackage, what, hint));
+        return Err(WorkflowSetupError::new(Kind::NoPackage, what, hint));
     }
     let mut problems = problems.into_iter();
     let Some(first) = problems.next() else { return Ok(()) };
-    let mut error = FleetError::new(first.kind(), first.what, first.hint);
+    let mut error = WorkflowSetupError::new(first.kind(), first.what, first.hint);
     for other in problems {
         error.hint = format!("{}\n{}; {}", error.hint, other.what, other.hint);
     }
     Err(error)
 }
 
-impl Found {
+impl FoundWorkflow {
     fn kind(&self) -> Kind {
         match self.kind.as_str() {
             "missing" => Kind::Missing,
@@ -187,7 +187,7 @@ impl Found {
     }
 }
 
-fn no_python(options: &ChildOptions, error: &io::Error) -> FleetError {
+fn no_python(options: &WorkerPoolOptions, error: &io::Error) -> WorkflowSetupError {
     let program = options.program.display();
     let what = match error.kind() {
         io::ErrorKind::NotFound => format!("there is no Python called `{program}`"),
@@ -197,20 +197,20 @@ fn no_python(options: &ChildOptions, error: &io::Error) -> FleetError {
         "workflows that are not built into Rust need Python 3.10 or later with the package \
          `rollway`: name it with `explorer.python` or {PYTHON}"
     );
-    FleetError::new(Kind::NoPython, what, hint)
+    WorkflowSetupError::new(Kind::NoPython, what, hint)
 }
 
-fn broken(options: &ChildOptions, status: ExitStatus, words: &[u8]) -> FleetError {
+fn broken(options: &WorkerPoolOptions, status: ExitStatus, words: &[u8]) -> WorkflowSetupError {
     let text = String::from_utf8_lossy(words);
     let lines: Vec<&str> = text.trim_end().lines().collect();
-    let last = lines[lines.len().saturating_sub(LINES_MAX)..].join("\n");
+    let last = lines[lines.len().saturating_sub(MAX_LINES)..].join("\n");
     let program = options.program.display();
     let what = format!("`{program}` did not say what it has ({status}):\n{last}");
     let hint = format!("\nsee that `{program} -c 'import rollway'` works");
-    FleetError::new(Kind::NoPackage, what, hint)
+    WorkflowSetupError::new(Kind::NoPackage, what, hint)
 }
 
-fn failed(error: io::Error) -> FleetError {
+fn failed(error: io::Error) -> WorkflowSetupError {
     let what = format!("there is no folder for temporary files: {error}");
-    FleetError::new(Kind::Io, what, "see that TMPDIR can be written to")
+    WorkflowSetupError::new(Kind::Io, what, "see that TMPDIR can be written to")
 }

@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rollway_base::ServerKind;
-use rollway_config::{Config, Model};
-use rollway_engine::ChildOptions;
+use rollway_config::{Config, ModelConfig};
+use rollway_engine::WorkerPoolOptions;
 use rollway_engine::process::python;
 use rollway_protocol::env;
 use serde_json::{Value, json};
 
 use super::referenced::sets;
-use super::{FleetError, FleetErrorKind, Result};
+use super::{Result, WorkflowSetupError, WorkflowSetupErrorKind};
 use crate::gateway_options::trained_model;
 
 /// Runs a worker.
@@ -23,18 +23,18 @@ const WORKER: &str = "from rollway.worker.process import main; main()";
 const HEARTBEAT: Duration = Duration::from_secs(1);
 
 /// Returns how workers are started.
-pub(super) fn options(config: &Config) -> Result<ChildOptions> {
+pub(super) fn options(config: &Config) -> Result<WorkerPoolOptions> {
     let explorer = &config.explorer;
     let variables = explorer.env_vars.iter().map(|(name, value)| (name.clone(), value.clone()));
     let mut env: Vec<_> = variables.collect();
     env.push((env::SETUP.to_owned(), setup(config)?.to_string()));
     let (program, args) = worker_command(python::interpreter(config));
-    Ok(ChildOptions {
+    Ok(WorkerPoolOptions {
         args,
         env,
         heartbeat: HEARTBEAT,
         runners_per_worker: explorer.runner_per_worker,
-        ..ChildOptions::new(program)
+        ..WorkerPoolOptions::new(program)
     })
 }
 
@@ -67,7 +67,7 @@ fn modules(config: &Config) -> BTreeSet<&str> {
     names.filter_map(|name| Some(name.split_once(':')?.0)).collect()
 }
 
-fn served(name: &str, model: &Model) -> Value {
+fn served(name: &str, model: &ModelConfig) -> Value {
     // Embedded models have the API of vLLM.
     let kind = model.engine_type.server_kind().unwrap_or(ServerKind::Vllm);
     json!({ "name": name, "engine": kind.name() })
@@ -78,7 +78,11 @@ fn served(name: &str, model: &Model) -> Value {
 fn folders(config: &Config) -> Result<Vec<String>> {
     let failed = |error: std::io::Error| {
         let what = format!("the working directory cannot be told: {error}");
-        FleetError::new(FleetErrorKind::Io, what, "start the job in a folder that exists")
+        WorkflowSetupError::new(
+            WorkflowSetupErrorKind::Io,
+            what,
+            "start the job in a folder that exists",
+        )
     };
     let here = std::env::current_dir().map_err(failed)?;
     let beside = here.join(config.folder().unwrap_or_else(|| Path::new("")));

@@ -4,7 +4,7 @@ use rollway_config::{Args, Config, Taskset};
 
 /// What the tasks of one set are run with, unless a row says otherwise.
 #[derive(Clone, Debug)]
-pub(super) struct Named<'a> {
+pub(super) struct ReferencedWorkflow<'a> {
     /// Where the set stands in the configuration.
     pub(super) place: String,
     pub(super) workflow: Option<&'a str>,
@@ -20,7 +20,7 @@ pub(super) struct Named<'a> {
 }
 
 /// Returns what every taskset of a configuration is run with.
-pub(super) fn sets(config: &Config) -> Vec<Named<'_>> {
+pub(super) fn sets(config: &Config) -> Vec<ReferencedWorkflow<'_>> {
     let input = &config.buffer.explorer_input;
     let named = |place: String, set, is_eval| named(config, place, set, is_eval);
     let single = input.taskset.iter().map(|set| named("taskset".to_owned(), set, false));
@@ -31,9 +31,14 @@ pub(super) fn sets(config: &Config) -> Vec<Named<'_>> {
     single.chain(train).chain(evals).collect()
 }
 
-fn named<'a>(config: &'a Config, place: String, set: &'a Taskset, is_eval: bool) -> Named<'a> {
+fn named<'a>(
+    config: &'a Config,
+    place: String,
+    set: &'a Taskset,
+    is_eval: bool,
+) -> ReferencedWorkflow<'a> {
     let input = &config.buffer.explorer_input;
-    Named {
+    ReferencedWorkflow {
         place: format!("buffer.explorer_input.{place}"),
         workflow: input.workflow_of(set, is_eval),
         workflow_args: &set.workflow_args,

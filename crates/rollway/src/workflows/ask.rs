@@ -5,7 +5,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use rollway_core::FailureKind;
 use rollway_core::metrics::{Metrics, run_metrics};
-use rollway_engine::{RunContext, RunError, RunModel, RunOutput, RunResult};
+use rollway_engine::{RunContext, RunError, RunModel, RunOutcome, RunOutput};
 use rollway_experience::{Experience, deserialize_many, serialize_many};
 use serde_json::{Map, Value};
 
@@ -15,13 +15,13 @@ use crate::client::{Answer, Client};
 const NOTHING: &str = "the workflow returned a reward, but no turn of the model was recorded";
 
 /// The model as one run asks it, and the run's time.
-pub(super) struct Ask<'a> {
+pub(super) struct RunModelClient<'a> {
     client: &'a Client,
     model: &'a RunModel,
     began: Instant,
 }
 
-impl<'a> Ask<'a> {
+impl<'a> RunModelClient<'a> {
     pub(super) fn new(client: &'a Client, context: &'a RunContext) -> Result<Self, RunError> {
         let Some(model) = &context.model else {
             let words = "the run has no key to a model: it was started without a gateway";
@@ -54,7 +54,7 @@ impl<'a> Ask<'a> {
         context: &RunContext,
         index: Option<&Value>,
         reward: f64,
-    ) -> RunResult {
+    ) -> RunOutcome {
         context.stage("encoding");
         let mut experiences = match context.task.is_eval {
             // Nobody is trained by an eval.

@@ -39,21 +39,21 @@ pub enum WorkflowArgumentError {
 
 /// A reward function with its arguments.
 #[derive(Clone, Debug)]
-pub struct Reward {
-    rule: Rule,
-    part: Part,
+pub struct RewardFn {
+    rule: RewardRule,
+    part: RewardPart,
     ignore_case: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Rule {
+enum RewardRule {
     Exact,
     Contains,
 }
 
 /// Which part of an answer counts.
 #[derive(Clone, Debug)]
-enum Part {
+enum RewardPart {
     All,
     LastNumber,
     LastMatch(Regex),
@@ -62,28 +62,28 @@ enum Part {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Arguments {
-    take: Take,
+    take: AnswerExtraction,
     pattern: Option<String>,
     ignore_case: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Take {
+enum AnswerExtraction {
     #[default]
     All,
     LastNumber,
 }
 
-impl Reward {
+impl RewardFn {
     /// The reward functions in Rust.
     pub const NAMES: &[&str] = &["exact_match", "contains"];
 
     /// Returns the reward function of a name.
     pub fn named(name: &str, args: &Args) -> Result<Self, WorkflowArgumentError> {
         let rule = match name {
-            "exact_match" => Rule::Exact,
-            "contains" => Rule::Contains,
+            "exact_match" => RewardRule::Exact,
+            "contains" => RewardRule::Contains,
             _ => {
                 let what = format!("no reward function is called `{name}`");
                 let hint = instead(name, Self::NAMES.iter().copied());
@@ -99,16 +99,16 @@ impl Reward {
         let arguments = Arguments::deserialize(Value::Object(args.clone()));
         let Arguments { take, pattern, ignore_case } = arguments.map_err(|error| wrong(&error))?;
         let part = match (take, pattern) {
-            (Take::All, None) => Part::All,
-            (Take::LastNumber, None) => Part::LastNumber,
-            (Take::All, Some(pattern)) => {
+            (AnswerExtraction::All, None) => RewardPart::All,
+            (AnswerExtraction::LastNumber, None) => RewardPart::LastNumber,
+            (AnswerExtraction::All, Some(pattern)) => {
                 let built = RegexBuilder::new(&pattern)
                     .case_insensitive(ignore_case)
                     .size_limit(PATTERN_BYTES)
                     .build();
-                Part::LastMatch(built.map_err(|error| wrong(&error))?)
+                RewardPart::LastMatch(built.map_err(|error| wrong(&error))?)
             }
-            (Take::LastNumber, Some(_)) => {
+            (AnswerExtraction::LastNumber, Some(_)) => {
                 return Err(wrong(&"`take` and `pattern` exclude each other"));
             }
         };
@@ -132,13 +132,13 @@ impl Reward {
         let Some(answer) = self.part.of(answer) else { return Ok(0.0) };
         // What is expected may have words around its number too.
         let expected = match self.part {
-            Part::LastNumber => last_number(&expected).unwrap_or(expected),
-            Part::All | Part::LastMatch(_) => expected,
+            RewardPart::LastNumber => last_number(&expected).unwrap_or(expected),
+            RewardPart::All | RewardPart::LastMatch(_) => expected,
         };
         let (answer, expected) = (self.folded(&answer), self.folded(&expected));
         let is_right = match self.rule {
-            Rule::Exact => answer == expected,
-            Rule::Contains => answer.contains(&expected),
+            RewardRule::Exact => answer == expected,
+            RewardRule::Contains => answer.contains(&expected),
         };
         Ok(f64::from(u8::from(is_right)))
     }
@@ -149,7 +149,7 @@ impl Reward {
     }
 }
 
-impl Part {
+impl RewardPart {
     /// Returns the part of an answer that counts; none if it has no such part.
     fn of(&self, answer: &str) -> Option<String> {
         match self {
@@ -192,7 +192,7 @@ mod tests {
     #[track_caller]
     fn judged(name: &str, args: Value, answer: &str, expected: Value) -> f64 {
         let Value::Object(args) = args else { panic!("arguments are an object") };
-        Reward::named(name, &args).unwrap().of(answer, Some(&expected)).unwrap()
+        RewardFn::named(name, &args).unwrap().of(answer, Some(&expected)).unwrap()
     }
 
     #[test]
@@ -232,7 +232,7 @@ mod tests {
     #[test]
     fn what_cannot_be_judged_is_said() {
         let none = Args::new();
-        let words = Reward::named("exactmatch", &none).unwrap_err().to_string();
+        let words = RewardFn::named("exactmatch", &none).unwrap_err().to_string();
         assert!(words.contains("did you mean `exact_match`?"), "{words}");
         for args in [
             json!({ "patern": "x" }),
@@ -241,11 +241,11 @@ mod tests {
             json!({ "take": "first" }),
         ] {
             let Value::Object(args) = args else { panic!("arguments are an object") };
-            let error = Reward::named("exact_match", &args).unwrap_err();
+            let error = RewardFn::named("exact_match", &args).unwrap_err();
             let is_invalid = matches!(error, WorkflowArgumentError::InvalidArguments { .. });
             assert!(is_invalid, "{error}");
         }
-        let reward = Reward::named("exact_match", &none).unwrap();
+        let reward = RewardFn::named("exact_match", &none).unwrap();
         assert!(reward.of("42", None).unwrap_err().contains("format.response_key"));
         assert!(reward.of("42", Some(&Value::Null)).is_err());
     }

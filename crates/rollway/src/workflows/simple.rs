@@ -6,22 +6,22 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use rollway_config::Args;
 use rollway_core::FailureKind;
-use rollway_engine::{RunContext, RunError, RunResult, Running, Workflow};
+use rollway_engine::{RunContext, RunError, RunFuture, RunOutcome, Workflow};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::ask::Ask;
-use super::reward::Reward;
+use super::ask::RunModelClient;
+use super::reward::RewardFn;
 use crate::client::Client;
 
 /// How many reward functions are kept ready.
-const REWARDS_MAX: usize = 64;
+const MAX_REWARDS: usize = 64;
 
 /// The workflow. Its runs share connections.
 #[derive(Debug, Default)]
-pub(super) struct Simple {
+pub(super) struct SimpleWorkflow {
     client: Client,
-    rewards: Mutex<HashMap<String, Arc<Reward>>>,
+    rewards: Mutex<HashMap<String, Arc<RewardFn>>>,
 }
 
 /// As much of a task as it needs.
@@ -39,21 +39,21 @@ struct Question {
     reward_fn_args: Args,
 }
 
-impl Workflow for Simple {
-    fn run(&self, context: RunContext) -> Running<'_> {
+impl Workflow for SimpleWorkflow {
+    fn run(&self, context: RunContext) -> RunFuture<'_> {
         Box::pin(async move { self.ask(&context).await })
     }
 }
 
-impl Simple {
-    async fn ask(&self, context: &RunContext) -> RunResult {
+impl SimpleWorkflow {
+    async fn ask(&self, context: &RunContext) -> RunOutcome {
         let question: Question = serde_json::from_slice(&context.task.body)?;
         let reward = self.reward(question.reward_fn.as_deref(), &question.reward_fn_args)?;
         if question.messages.is_empty() {
             let words = "the task asks nothing: its row has no prompt and no messages";
             return Err(RunError::new(FailureKind::Workflow, words));
         }
-        let ask = Ask::new(&self.client, context)?;
+        let ask = RunModelClient::new(&self.client, context)?;
         let Question { messages, tools, rollout_args, .. } = &question;
         let text = ask.chat(messages, tools.as_ref(), rollout_args).await?;
         context.stage("rewarding");
@@ -62,15 +62,15 @@ impl Simple {
     }
 
     /// Returns a reward function, made once.
-    fn reward(&self, name: Option<&str>, args: &Args) -> Result<Arc<Reward>, RunError> {
+    fn reward(&self, name: Option<&str>, args: &Args) -> Result<Arc<RewardFn>, RunError> {
         let name = name.ok_or_else(|| wrong("the task names no reward function".to_owned()))?;
         let key = format!("{name} {}", Value::Object(args.clone()));
         let mut rewards = self.rewards.lock();
         if let Some(reward) = rewards.get(&key) {
             return Ok(Arc::clone(reward));
         }
-        let reward = Arc::new(Reward::named(name, args)?);
-        if rewards.len() >= REWARDS_MAX {
+        let reward = Arc::new(RewardFn::named(name, args)?);
+        if rewards.len() >= MAX_REWARDS {
             rewards.clear();
         }
         rewards.insert(key, Arc::clone(&reward));

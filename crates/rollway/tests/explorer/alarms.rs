@@ -7,8 +7,8 @@ use axum::Router;
 use axum::http::StatusCode;
 use axum::routing::get;
 use rollway::config::Config;
-use rollway::explorer::{Alarm, Event, Watchers};
-use rollway::job::{Job, JobError, State};
+use rollway::explorer::{Alarm, JobEvent, JobObservers};
+use rollway::job::{Job, JobError, SummaryState};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -68,7 +68,7 @@ async fn a_model_that_refuses_everything_trips_the_breaker() {
     // The second time goes on where the first was ended, and is ended like it.
     for times in 1..=2 {
         let seen = Seen::default();
-        let watchers = Watchers::new(vec![Arc::new(seen.clone())]);
+        let watchers = JobObservers::new(vec![Arc::new(seen.clone())]);
         let ended = Job::run(config.clone(), watchers, CancellationToken::new()).await;
         let error = ended.unwrap_err();
         assert!(matches!(error, JobError::Alarm(_)) && !error.is_input(), "{error:?}");
@@ -79,14 +79,14 @@ async fn a_model_that_refuses_everything_trips_the_breaker() {
         let events = seen.events();
         let alarms: Vec<&Alarm> = events
             .iter()
-            .filter_map(|event| if let Event::Alarm(alarm) = event { Some(alarm) } else { None })
+            .filter_map(|event| if let JobEvent::Alarm(alarm) = event { Some(alarm) } else { None })
             .collect();
         let kinds: Vec<_> = alarms.iter().map(|alarm| (alarm.kind, alarm.raised)).collect();
         assert_eq!(kinds, [("consecutive_failures", true)]);
         drop(events);
         let path = config.clone().named().job_dir().join("summary.json");
         let summary: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
-        assert_eq!(summary["state"], json!(State::Failed));
+        assert_eq!(summary["state"], json!(SummaryState::Failed));
         assert_eq!(summary["alarms"], json!({ "consecutive_failures": times }));
         assert_eq!(summary["error"].as_str(), Some(&*words));
     }

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use rollway::Drops;
-use rollway::events::Observers;
-use rollway::explorer::{Explorer, Options, Watchers};
-use rollway::prometheus::{Form, Meters};
+use rollway::DropCounters;
+use rollway::events::RunObservers;
+use rollway::explorer::{Explorer, ExplorerOptions, JobObservers};
+use rollway::prometheus::{ExpositionFormat, PrometheusExporter};
 use serde_json::Value;
 
 use crate::world::{Seen, Trainer, Way, World};
@@ -117,26 +117,26 @@ fn mixed(_: &str, n: u64, times: u32) -> Way {
 async fn every_scrape_of_a_job_adds_up_and_is_documented() {
     let world = World::with(mixed);
     let config = world.config(&["explorer.max_retry_times=1"]);
-    let drops = Drops::default();
+    let drops = DropCounters::default();
     drops.count("tensorboard", 2);
-    let meters = Meters::new(&config, drops);
+    let meters = PrometheusExporter::new(&config, drops);
     let seen = Seen::default();
-    let options = Options {
+    let options = ExplorerOptions {
         fleet: Some(world.fleet()),
-        watchers: Watchers::new(vec![Arc::new(seen.clone()), Arc::clone(&meters) as _]),
-        observers: Observers::new(vec![Arc::clone(&meters) as _]),
-        ..Options::default()
+        watchers: JobObservers::new(vec![Arc::new(seen.clone()), Arc::clone(&meters) as _]),
+        observers: RunObservers::new(vec![Arc::clone(&meters) as _]),
+        ..ExplorerOptions::default()
     };
     let mut explorer = Explorer::prepare(&config, options).await.unwrap();
     let trainer = Trainer::start(&explorer, &seen).await;
     let scraping = tokio::spawn({
         let meters = Arc::clone(&meters);
         async move {
-            let mut last = read(&meters.render(Form::OpenMetrics).await);
+            let mut last = read(&meters.render(ExpositionFormat::OpenMetrics).await);
             let mut scrapes = 1;
             // Until all steps are done: the last look is at what there is then.
             while sum(&last, "rollway_step", "rollway_step") < 4.0 {
-                let next = read(&meters.render(Form::OpenMetrics).await);
+                let next = read(&meters.render(ExpositionFormat::OpenMetrics).await);
                 adds_up(&next);
                 grows(&last, &next);
                 last = next;
@@ -152,7 +152,7 @@ async fn every_scrape_of_a_job_adds_up_and_is_documented() {
     drop(trainer);
     explorer.shutdown().await.unwrap();
     drop(explorer);
-    let text = meters.render(Form::OpenMetrics).await;
+    let text = meters.render(ExpositionFormat::OpenMetrics).await;
     let families = read(&text);
     grows(&last, &families);
     adds_up(&families);
@@ -165,7 +165,7 @@ async fn every_scrape_of_a_job_adds_up_and_is_documented() {
     assert_eq!(sum(&families, "rollway_observing_dropped", "tensorboard"), 2.0);
     assert_eq!(sum(&families, "rollway_staleness_mean", ""), 0.0);
     assert!(sum(&families, "rollway_loop_lag_seconds", "_count") > 0.0);
-    let classic = meters.render(Form::Text).await;
+    let classic = meters.render(ExpositionFormat::Text).await;
     assert!(classic.contains("# TYPE rollway_runs_submitted_total counter\n"), "{classic}");
     assert!(!classic.contains("# EOF") && !classic.contains("# UNIT"), "{classic}");
     documented(&families);

@@ -3,19 +3,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rollway::explorer::{Explored, Explorer, Options, Watchers};
+use rollway::explorer::{ExploreSummary, Explorer, ExplorerOptions, JobObservers};
 use rollway::synchronizer::Synchronizer;
-use rollway::tiny::trainer::{self, Folder, Synchronized, TinyTrainer};
-use rollway::{Place, config::Config};
+use rollway::tiny::trainer::{self, FolderPublisher, SyncPublisher, TinyTrainer};
+use rollway::{BufferTarget, config::Config};
 use rollway_tiny_model::arithmetic;
 
 use crate::world::{Seen, Way, World};
 
 const STEPS: u64 = 3;
 
-async fn explorer(world: &World, config: &Config, seen: &Seen) -> Explored {
-    let watchers = Watchers::new(vec![Arc::new(seen.clone())]);
-    let options = Options { fleet: Some(world.fleet()), watchers, ..Options::default() };
+async fn explorer(world: &World, config: &Config, seen: &Seen) -> ExploreSummary {
+    let watchers = JobObservers::new(vec![Arc::new(seen.clone())]);
+    let options =
+        ExplorerOptions { fleet: Some(world.fleet()), watchers, ..ExplorerOptions::default() };
     let opened = Explorer::prepare(config, options).await;
     let mut explorer = opened.unwrap_or_else(|error| panic!("{error}"));
     let explored = explorer.explore().await.unwrap_or_else(|error| panic!("{error}"));
@@ -25,16 +26,16 @@ async fn explorer(world: &World, config: &Config, seen: &Seen) -> Explored {
 
 /// Starts the trainer of the embedded model.
 async fn train(config: &Config) -> TinyTrainer {
-    let options = trainer::Options {
+    let options = trainer::TinyTrainerOptions {
         batch_size: config.buffer.train_batch_size as usize,
         on_demand: config.synchronizer.sync_style == rollway::config::SyncStyle::ExplorerDriven,
         read_timeout: Duration::from_secs(20),
-        ..trainer::Options::new(config.job_dir())
+        ..trainer::TinyTrainerOptions::new(config.job_dir())
     };
     let synchronizer = Synchronizer::open(config).await.unwrap();
-    let folder = Folder::new(config.job_dir(), options.max_passing);
-    let outlet = Synchronized::enter(&synchronizer, "trainer", folder).await.unwrap();
-    let place = Place::of_experiences(config).unwrap();
+    let folder = FolderPublisher::new(config.job_dir(), options.max_passing);
+    let outlet = SyncPublisher::enter(&synchronizer, "trainer", folder).await.unwrap();
+    let place = BufferTarget::of_experiences(config).unwrap();
     let reader = tokio::task::spawn_blocking(move || place.open().unwrap().reader("trainer"));
     let reader = reader.await.unwrap().unwrap();
     TinyTrainer::start_with(options, arithmetic().0, reader, Box::new(outlet), |_| {}).unwrap()

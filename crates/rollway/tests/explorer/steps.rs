@@ -1,6 +1,6 @@
 //! Steps, evaluations and exchanges, in the order of the style.
 
-use rollway::explorer::Event;
+use rollway::explorer::JobEvent;
 
 use crate::world::World;
 
@@ -47,7 +47,7 @@ async fn a_period_is_begun_evaluated_finalized_and_exchanged() {
     assert!(seen.number(4, "explorer/time/sync_interval").is_some());
     let events = seen.events();
     let eval = events.iter().find_map(|event| match event {
-        Event::Evaluated { metrics, step: 2, .. } => Some(metrics),
+        JobEvent::Evaluated { metrics, step: 2, .. } => Some(metrics),
         _ => None,
     });
     assert!(eval.is_some_and(|metrics| metrics.get("eval/held/finished_task_count") == Some(2.0)));
@@ -68,13 +68,13 @@ async fn the_model_that_is_trained_answers_and_its_version_is_told() {
     ];
     let seen = crate::world::Seen::default();
     let config = world.config(&overrides);
-    let options = rollway::explorer::Options {
-        watchers: rollway::explorer::Watchers::new(vec![std::sync::Arc::new(seen.clone())]),
+    let options = rollway::explorer::ExplorerOptions {
+        watchers: rollway::explorer::JobObservers::new(vec![std::sync::Arc::new(seen.clone())]),
         ..Default::default()
     };
     let mut explorer = rollway::explorer::Explorer::prepare(&config, options).await.unwrap();
     let trainer = crate::world::Trainer::start(&explorer, &seen).await;
-    let pulse = explorer.pulse();
+    let pulse = explorer.live_stats();
     let explored = explorer.explore().await.unwrap_or_else(|error| panic!("{error}"));
     drop(trainer);
     assert_eq!((explored.steps, explored.version), (2, 2));
@@ -84,12 +84,12 @@ async fn the_model_that_is_trained_answers_and_its_version_is_told() {
             assert_eq!(seen.number(step, &key), Some(version), "{step} {key}");
         }
     }
-    let beat = pulse.beat().await;
+    let beat = pulse.sample().await;
     assert_eq!((beat.done, beat.pending, beat.running, beat.failed), (12, 0, 0, 0));
     assert_eq!((beat.runners, beat.busy), (4, 0));
     assert!(beat.prompt_tokens > 12 && beat.answer_tokens > 12, "{beat:?}");
     explorer.shutdown().await.unwrap();
-    assert_eq!(pulse.beat().await.done, 12, "the last numbers stay");
+    assert_eq!(pulse.sample().await.done, 12, "the last numbers stay");
     // A second time there is nothing to do.
     explorer.shutdown().await.unwrap();
 }
@@ -109,12 +109,12 @@ async fn with_fully_async_a_window_is_in_flight_and_weights_come_of_themselves()
     let (mut done, mut version) = (0, 0);
     for event in seen.events().iter() {
         match event {
-            Event::StepBegun { step, .. } => {
+            JobEvent::StepBegun { step, .. } => {
                 assert!(step - done <= 2, "more than the window");
                 assert!(step - 1 - version <= 1, "step {step} is too stale with v{version}");
             }
-            Event::StepDone { step, .. } => done = *step,
-            Event::Synced { version: newer, .. } => version = *newer,
+            JobEvent::StepDone { step, .. } => done = *step,
+            JobEvent::Synced { version: newer, .. } => version = *newer,
             _ => {}
         }
     }

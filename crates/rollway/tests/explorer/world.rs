@@ -6,13 +6,15 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use rollway::config::Config;
-use rollway::explorer::{Event, Explored, Explorer, ExplorerError, Options, Watcher, Watchers};
-use rollway::synchronizer::{NewWeights, Synchronizer};
-use rollway::workflow_runtime::Fleet;
-use rollway::{Registry, RunContext, RunError, RunOutput};
+use rollway::explorer::{
+    ExploreSummary, Explorer, ExplorerError, ExplorerOptions, JobEvent, JobObserver, JobObservers,
+};
+use rollway::synchronizer::{NewWeightsMessage, Synchronizer};
+use rollway::workflow_runtime::WorkflowRuntime;
+use rollway::{RunContext, RunError, RunOutput, WorkflowRegistry};
 use rollway_core::FailureKind;
-use rollway_data::buffer::{Ask, Buffer as _, Sqlite, sql};
-use rollway_experience::{Eid, Experience, Fields, IdPart, serialize_many};
+use rollway_data::buffer::{Buffer as _, ReadRequest, SqliteBuffer, sql};
+use rollway_experience::{Eid, Experience, ExperienceFields, IdPart, serialize_many};
 use rollway_tiny_model::arithmetic;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -89,7 +91,7 @@ impl World {
         self.config(&[]).job_dir()
     }
 
-    pub(crate) fn fleet(&self) -> Fleet {
+    pub(crate) fn fleet(&self) -> WorkflowRuntime {
         let (rule, ran) = (Arc::clone(&self.rule), Arc::clone(&self.ran));
         let counts: Arc<Mutex<HashMap<(String, u64), u32>>> = Arc::default();
         let work = move |context: RunContext| {
@@ -115,7 +117,7 @@ impl World {
                 }
             }
         };
-        Fleet::rust(Registry::default().with("work", work))
+        WorkflowRuntime::rust(WorkflowRegistry::default().with("work", work))
     }
 
     /// Opens an explorer of the job.
@@ -129,13 +131,14 @@ impl World {
         overrides: &[&str],
         seen: &Seen,
     ) -> Result<Explorer, ExplorerError> {
-        let watchers = Watchers::new(vec![Arc::new(seen.clone())]);
-        let options = Options { fleet: Some(self.fleet()), watchers, ..Options::default() };
+        let watchers = JobObservers::new(vec![Arc::new(seen.clone())]);
+        let options =
+            ExplorerOptions { fleet: Some(self.fleet()), watchers, ..ExplorerOptions::default() };
         Explorer::prepare(&self.config(overrides), options).await
     }
 
     /// Explores with a trainer that does its part, and closes.
-    pub(crate) async fn explore(&self, overrides: &[&str]) -> (Explored, Seen) {
+    pub(crate) async fn explore(&self, overrides: &[&str]) -> (ExploreSummary, Seen) {
         let seen = Seen::default();
         let mut explorer = Box::pin(self.prepare(overrides, &seen)).await;
         let trainer = Trainer::start(&explorer, &seen).await;
@@ -148,10 +151,11 @@ impl World {
     /// Returns the tasks of every batch in the buffer, sorted, one for each experience.
     pub(crate) fn delivered(&self) -> BTreeMap<String, Vec<u64>> {
         let path = self.folder.path().join("buffer.db");
-        let options = sql::Options { table: "experience".into(), ..sql::Options::default() };
-        let buffer = Sqlite::open(path.to_str().unwrap(), options).unwrap();
+        let options = sql::SqlOptions { table: "experience".into(), ..sql::SqlOptions::default() };
+        let buffer = SqliteBuffer::open(path.to_str().unwrap(), options).unwrap();
         let mut reader = buffer.reader("test").unwrap();
-        let ask = Ask { count: 1000, timeout: Duration::ZERO, min_model_version: 0, keep: false };
+        let ask =
+            ReadRequest { count: 1000, timeout: Duration::ZERO, min_model_version: 0, keep: false };
         let mut all: BTreeMap<String, Vec<u64>> = BTreeMap::new();
         for sample in reader.read(&ask).unwrap().samples {
             let experience = sample.decode().unwrap();
@@ -184,7 +188,13 @@ fn well(context: &RunContext, n: u64) -> RunOutput {
         suffix: format!("{execution}"),
     };
     let tokens = vec![i32::try_from(n).unwrap(), 2, 3].into();
-    let fields = Fields { eid, tokens, prompt_length: 1, reward: Some(1.0), ..Fields::default() };
+    let fields = ExperienceFields {
+        eid,
+        tokens,
+        prompt_length: 1,
+        reward: Some(1.0),
+        ..ExperienceFields::default()
+    };
     let payload = serialize_many(&[Experience::new(fields).unwrap()]).unwrap();
     let payload = (!context.task.is_eval).then_some(payload);
     RunOutput { payload, metrics: [("reward", 1.0)].into_iter().collect() }
@@ -196,29 +206,29 @@ pub(crate) struct Seen(Arc<SeenInner>);
 
 #[derive(Debug, Default)]
 struct SeenInner {
-    events: Mutex<Vec<Event>>,
+    events: Mutex<Vec<JobEvent>>,
     heard: Notify,
 }
 
-impl Watcher for Seen {
-    fn saw(&self, event: &Event) {
+impl JobObserver for Seen {
+    fn on_event(&self, event: &JobEvent) {
         self.0.events.lock().unwrap().push(event.clone());
         self.0.heard.notify_waiters();
     }
 }
 
 impl Seen {
-    pub(crate) fn events(&self) -> MutexGuard<'_, Vec<Event>> {
+    pub(crate) fn events(&self) -> MutexGuard<'_, Vec<JobEvent>> {
         self.0.events.lock().unwrap()
     }
 
     /// What happened, in few words.
     pub(crate) fn words(&self) -> Vec<String> {
-        let words = |event: &Event| match event {
-            Event::StepBegun { step, .. } => Some(format!("begin {step}")),
-            Event::StepDone { step, .. } => Some(format!("done {step}")),
-            Event::Evaluated { step, version, .. } => Some(format!("eval {step} v{version}")),
-            Event::Synced { step, version, .. } => Some(format!("sync {step} v{version}")),
+        let words = |event: &JobEvent| match event {
+            JobEvent::StepBegun { step, .. } => Some(format!("begin {step}")),
+            JobEvent::StepDone { step, .. } => Some(format!("done {step}")),
+            JobEvent::Evaluated { step, version, .. } => Some(format!("eval {step} v{version}")),
+            JobEvent::Synced { step, version, .. } => Some(format!("sync {step} v{version}")),
             _ => None,
         };
         self.events().iter().filter_map(words).collect()
@@ -237,9 +247,9 @@ impl Seen {
 
     /// Waits until a step is done, by this process or an earlier one.
     async fn until_done(&self, of: u64) {
-        let is_done = |event: &Event| match event {
-            Event::StepDone { step, .. } => *step >= of,
-            Event::Began { done_steps, .. } => *done_steps >= of,
+        let is_done = |event: &JobEvent| match event {
+            JobEvent::StepDone { step, .. } => *step >= of,
+            JobEvent::Began { done_steps, .. } => *done_steps >= of,
             _ => false,
         };
         loop {
@@ -254,7 +264,7 @@ impl Seen {
     /// Returns a number of a step.
     pub(crate) fn number(&self, of: u64, key: &str) -> Option<f64> {
         self.events().iter().find_map(|event| match event {
-            Event::StepDone { step, metrics, .. } if *step == of => metrics.get(key),
+            JobEvent::StepDone { step, metrics, .. } if *step == of => metrics.get(key),
             _ => None,
         })
     }
@@ -304,5 +314,5 @@ impl Drop for Trainer {
 
 pub(crate) async fn publish(synchronizer: &Synchronizer, version: u64) {
     let bytes = arithmetic().0.to_bytes();
-    let _ = synchronizer.publish(version, NewWeights::Bytes(bytes.into())).await;
+    let _ = synchronizer.publish(version, NewWeightsMessage::Bytes(bytes.into())).await;
 }

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use rollway::config::Config;
-use rollway::taskset::{Drawn, Opener};
+use rollway::taskset::{SelectedTask, TasksetOpener};
 use rollway::tiny::{self, TinyServer};
-use rollway::workflow_runtime::Fleet;
-use rollway::{Collect, Collected, Scheduler, Task, gateway_options};
+use rollway::workflow_runtime::WorkflowRuntime;
+use rollway::{BatchResults, CollectOptions, Scheduler, Task, gateway_options};
 use rollway_base::ServerKind;
 use rollway_core::FailureKind;
 use rollway_gateway::gateway::Gateway;
@@ -27,7 +27,7 @@ impl World {
     pub(crate) fn new() -> Self {
         let folder = TempDir::new().unwrap();
         std::fs::write(folder.path().join("sums.jsonl"), ROWS).unwrap();
-        let server = TinyServer::start(tiny::Options::default()).unwrap();
+        let server = TinyServer::start(tiny::TinyServerOptions::default()).unwrap();
         Self { folder, server }
     }
 
@@ -69,8 +69,8 @@ explorer: {{{explorer} rollout_model: {{engine_type: tiny}}, max_timeout: 20, ma
 }
 
 /// Returns what a configuration has to train on, and to evaluate on.
-pub(crate) fn drawn(config: &Config) -> (Vec<Drawn>, Vec<Drawn>) {
-    let opener = Opener::new(&config.buffer);
+pub(crate) fn drawn(config: &Config) -> (Vec<SelectedTask>, Vec<SelectedTask>) {
+    let opener = TasksetOpener::new(&config.buffer);
     let train = opener.train().unwrap().next_batch(config.buffer.batch_size).unwrap().unwrap();
     let mut evals = opener.evals().unwrap();
     (train, evals[0].all().collect::<Result<_, _>>().unwrap())
@@ -78,21 +78,21 @@ pub(crate) fn drawn(config: &Config) -> (Vec<Drawn>, Vec<Drawn>) {
 
 /// Runs tasks to their end.
 pub(crate) async fn run(
-    fleet: &Fleet,
+    fleet: &WorkflowRuntime,
     config: &Config,
     gateway: &Gateway,
     tasks: Vec<Task>,
-) -> Collected {
-    let workers = fleet.workers(config, gateway).await.unwrap();
+) -> BatchResults {
+    let workers = fleet.start_backend(config, gateway).await.unwrap();
     let scheduler = Scheduler::new(config.to_core(2), workers);
     scheduler.start().await.unwrap();
     scheduler.schedule(tasks, 7).await.unwrap();
-    let collected = scheduler.get_payload_results(7, Collect::default()).await.unwrap();
+    let collected = scheduler.get_payload_results(7, CollectOptions::default()).await.unwrap();
     scheduler.stop(Duration::from_secs(5)).await.unwrap();
     collected
 }
 
 /// Returns how many runs failed in a way.
-pub(crate) fn failed(collected: &Collected, kind: FailureKind) -> u64 {
+pub(crate) fn failed(collected: &BatchResults, kind: FailureKind) -> u64 {
     collected.statuses.iter().map(|(_, status)| status.failed_runs[kind]).sum()
 }

@@ -1,13 +1,16 @@
 //! What the record takes from actions.
 
 use rollway_core::{
-    Action, Answer, AttemptId, BatchKey, BatchKind, Cancel, CancelReason, DropReason, LeaseId,
-    Life, Payload, RequestId, RunnerId, TaskId, TaskResult, Time,
+    Action, AttemptCancelReason, AttemptId, BatchKey, BatchType, CancelReason, DropReason,
+    Incarnation, LeaseId, Payload, RequestId, Response, RunnerId, TaskId, TaskResult, Time,
 };
 
-use super::{AskedState, Attempt, AttemptState, Book, Lease, Phase, Place, RunState, Slot};
+use super::{
+    AskedState, AttemptState, ModelAttempt, ModelLease, ModelSlot, PayloadState, Phase,
+    ReferenceModel, RunState,
+};
 
-impl Book {
+impl ReferenceModel {
     /// Takes in one action.
     pub fn action(&mut self, now: Time, action: &Action) {
         match action {
@@ -23,13 +26,13 @@ impl Book {
             Action::Deliver { lease, batch, results } => {
                 self.lend(now, *lease, *batch, results, true);
             }
-            Action::Answer { request, answer } => self.answered(now, *request, answer),
+            Action::Respond { request, answer } => self.answered(now, *request, answer),
             // What it says is known from what came before.
-            Action::Record(_) => {}
-            Action::ForgetTasks { batch } => {
+            Action::AppendRecord(_) => {}
+            Action::DropTasks { batch } => {
                 if let Some(record) = self.batches.get_mut(batch) {
                     record.forgotten = true;
-                    let train = record.kind == BatchKind::Train && !record.tasks.is_empty();
+                    let train = record.kind == BatchType::Train && !record.tasks.is_empty();
                     self.train_batches += u32::from(train);
                     if self.active.get(&record.id) == Some(batch) {
                         self.active.remove(&record.id);
@@ -42,9 +45,9 @@ impl Book {
         }
     }
 
-    fn begin_life(&mut self, now: Time, runner: RunnerId, life: Life) {
+    fn begin_life(&mut self, now: Time, runner: RunnerId, life: Incarnation) {
         let before = self.slots.get(&runner);
-        let slot = Slot {
+        let slot = ModelSlot {
             life,
             phase: Phase::Starting,
             start_failures: before.map_or(0, |slot| slot.start_failures),
@@ -72,7 +75,7 @@ impl Book {
             run.tries += 1;
             run.last = Some(*attempt);
         }
-        let record = Attempt {
+        let record = ModelAttempt {
             runner: *runner,
             life: *life,
             batch: *batch,
@@ -88,12 +91,12 @@ impl Book {
         self.attempts.insert(*attempt, record);
     }
 
-    fn cancel(&mut self, now: Time, id: AttemptId, reason: Cancel) {
+    fn cancel(&mut self, now: Time, id: AttemptId, reason: AttemptCancelReason) {
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
         attempt.state = AttemptState::Cancelling(reason);
         attempt.since = now;
         // Where one run was cancelled, that is known; the others come back.
-        if !matches!(reason, Cancel::Runs(why) if why != CancelReason::Requested) {
+        if !matches!(reason, AttemptCancelReason::Runs(why) if why != CancelReason::Requested) {
             return;
         }
         let (batch, task, left) = (attempt.batch, attempt.task, attempt.outstanding.clone());
@@ -106,7 +109,7 @@ impl Book {
 
     fn drop_payload(&mut self, payload: &Payload, reason: DropReason) {
         let Some(kept) = self.payloads.get_mut(&payload.id) else { return };
-        kept.place = Place::Dropped(reason);
+        kept.place = PayloadState::Dropped(reason);
         let kept = *kept;
         if !kept.accepted {
             return;
@@ -132,34 +135,34 @@ impl Book {
         let tasks: Vec<TaskId> = results.iter().map(|result| result.task).collect();
         for payload in &payloads {
             if let Some(kept) = self.payloads.get_mut(&payload.id) {
-                kept.place = Place::Leased(lease);
+                kept.place = PayloadState::Leased(lease);
             }
         }
-        let record = Lease { batch, tasks, payloads, to_sink, since: now, open: true };
+        let record = ModelLease { batch, tasks, payloads, to_sink, since: now, open: true };
         self.leases.insert(lease, record);
     }
 
-    fn answered(&mut self, now: Time, request: RequestId, answer: &Answer) {
+    fn answered(&mut self, now: Time, request: RequestId, answer: &Response) {
         self.open.remove(&request);
         let Some(asked) = self.requests.get_mut(&request) else { return };
         asked.state = AskedState::Answered;
         let batch = asked.batch().and_then(|batch| self.latest.get(batch)).copied();
         match answer {
-            Answer::Collected(collected) => {
+            Response::Collected(collected) => {
                 if let (Some(lease), Some(batch)) = (collected.lease, batch) {
                     self.lend(now, lease, batch, &collected.results, false);
                 }
             }
-            Answer::Scheduled { .. }
-            | Answer::Submitted { .. }
-            | Answer::Discarded
-            | Answer::Finalized(_)
-            | Answer::Aborted(_)
-            | Answer::RunCancelled(_)
-            | Answer::AllEnded
-            | Answer::Started { .. }
-            | Answer::Stopped(_)
-            | Answer::Refused(_) => {}
+            Response::Scheduled { .. }
+            | Response::Submitted { .. }
+            | Response::Discarded
+            | Response::Finalized(_)
+            | Response::Aborted(_)
+            | Response::RunCancelled(_)
+            | Response::AllEnded
+            | Response::Started { .. }
+            | Response::Stopped(_)
+            | Response::Refused(_) => {}
         }
     }
 }

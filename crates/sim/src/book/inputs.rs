@@ -3,16 +3,17 @@
 use std::time::Duration;
 
 use rollway_core::{
-    Action, Answer, AttemptId, BatchKey, BatchKind, ByFailure, Cancel, CancelReason, Delivery,
-    FailureKind, Input, LeaseId, Life, Payload, Report, Request, RequestId, RunId, RunOutcome,
-    RunnerId, TaskId, TaskSpec, Time,
+    Action, AttemptCancelReason, AttemptId, BatchKey, BatchType, ByFailureKind, CancelReason,
+    DeliveryOutcome, FailureKind, Incarnation, Input, LeaseId, Payload, Request, RequestId,
+    Response, RunId, RunOutcome, RunnerId, RunnerReport, TaskId, TaskSpec, Time,
 };
 
 use super::{
-    Asked, AskedState, AttemptState, Batch, Book, Kept, Phase, Place, Pool, Run, RunState, Task,
+    AskedState, AttemptState, ModelBatch, ModelPayload, ModelRequest, ModelRun, ModelTask,
+    PayloadState, Phase, Pool, ReferenceModel, RunState,
 };
 
-impl Book {
+impl ReferenceModel {
     /// Takes in one input. `believed`: whether the core did not ignore it. The actions are looked
     /// at only for the key under which a new batch was taken in, since other actions of the same
     /// step may refer to it.
@@ -21,43 +22,46 @@ impl Book {
             Input::Requested { request, what } if believed => {
                 self.asked(now, *request, what, actions);
             }
-            Input::Withdrawn { request } => {
+            Input::RequestAbandoned { request } => {
                 if self.open.remove(request).is_some()
                     && let Some(asked) = self.requests.get_mut(request)
                 {
                     asked.state = AskedState::Withdrawn;
                 }
             }
-            Input::Reported { runner, life, report } => {
+            Input::Report { runner, life, report } => {
                 self.reported(now, *runner, *life, report, believed);
             }
-            Input::Delivered { lease, delivery } if believed => self.delivered(*lease, delivery),
+            Input::DeliveryDone { lease, delivery } if believed => self.delivered(*lease, delivery),
             Input::TimePassed => self.expire_leases(now),
-            Input::Recorded(record) if believed => self.recorded(record),
-            Input::Requested { .. } | Input::Delivered { .. } | Input::Recorded(_) => {}
+            Input::Restore(record) if believed => self.recorded(record),
+            Input::Requested { .. } | Input::DeliveryDone { .. } | Input::Restore(_) => {}
         }
     }
 
     fn asked(&mut self, now: Time, request: RequestId, what: &Request, actions: &[Action]) {
-        let asked = Asked { what: what.clone(), at: now, state: AskedState::Open };
+        let asked = ModelRequest { what: what.clone(), at: now, state: AskedState::Open };
         self.requests.insert(request, asked);
         self.open.insert(request, now);
         let answer = actions.iter().find_map(|action| match action {
-            Action::Answer { request: to, answer } if *to == request => Some(answer),
+            Action::Respond { request: to, answer } if *to == request => Some(answer),
             _ => None,
         });
         match (what, answer) {
-            (Request::Submit { tasks, .. }, Some(Answer::Submitted { batch })) => {
+            (Request::Submit { tasks, .. }, Some(Response::Submitted { batch })) => {
                 self.add_batch(*batch, what);
                 self.add_tasks(*batch, tasks);
             }
-            (Request::Schedule { tasks, .. }, Some(Answer::Scheduled { batch: Some(key), .. })) => {
+            (
+                Request::Schedule { tasks, .. },
+                Some(Response::Scheduled { batch: Some(key), .. }),
+            ) => {
                 if !self.batches.contains_key(key) {
                     self.add_batch(*key, what);
                 }
                 self.add_tasks(*key, tasks);
             }
-            (_, Some(Answer::Refused(_))) => {}
+            (_, Some(Response::Refused(_))) => {}
             (Request::Start, _) => self.pool = Pool::Running,
             (Request::Stop { .. }, _) => {
                 self.pool = Pool::Stopped;
@@ -66,7 +70,7 @@ impl Book {
                     batch.given_up = true;
                 }
             }
-            (Request::CancelRun { batch, task, run }, Some(Answer::RunCancelled(true))) => {
+            (Request::CancelRun { batch, task, run }, Some(Response::RunCancelled(true))) => {
                 if let Some(key) = self.active.get(batch).copied() {
                     self.cancel_run(key, *task, run.0);
                 }
@@ -95,7 +99,8 @@ impl Book {
         attempt.outstanding.retain(|outstanding| *outstanding != id);
         let cancelling = matches!(attempt.state, AttemptState::Cancelling(_));
         if cancelling && in_turn && first {
-            attempt.state = AttemptState::Cancelling(Cancel::Runs(CancelReason::Requested));
+            attempt.state =
+                AttemptState::Cancelling(AttemptCancelReason::Runs(CancelReason::Requested));
         }
     }
 
@@ -109,7 +114,7 @@ impl Book {
             Request::Submit { min_wait_num, .. } => (true, *min_wait_num),
             _ => (false, None),
         };
-        let batch = Batch {
+        let batch = ModelBatch {
             id: id.clone(),
             kind: *kind,
             submitted,
@@ -120,7 +125,7 @@ impl Book {
             forgotten: false,
             held_bytes: 0,
             delivered: 0,
-            dropped: rollway_core::ByDrop::default(),
+            dropped: rollway_core::ByDropReason::default(),
         };
         self.batches.insert(key, batch);
         self.active.insert(id.clone(), key);
@@ -130,10 +135,10 @@ impl Book {
     pub(super) fn add_tasks(&mut self, key: BatchKey, specs: &[TaskSpec]) {
         let Some(batch) = self.batches.get_mut(&key) else { return };
         for spec in specs {
-            let run = Run {
+            let run = ModelRun {
                 state: RunState::Fresh,
                 tries: 0,
-                failures: ByFailure::default(),
+                failures: ByFailureKind::default(),
                 last: None,
                 last_failure: None,
                 kills: 0,
@@ -142,7 +147,7 @@ impl Book {
             };
             let runs = vec![run; spec.repeat_times as usize];
             self.submitted += u64::from(spec.repeat_times);
-            batch.tasks.push(Task { spec: *spec, runs, kills: 0, handed: 0 });
+            batch.tasks.push(ModelTask { spec: *spec, runs, kills: 0, handed: 0 });
         }
     }
 
@@ -150,11 +155,11 @@ impl Book {
         &mut self,
         now: Time,
         runner: RunnerId,
-        life: Life,
-        report: &Report,
+        life: Incarnation,
+        report: &RunnerReport,
         believed: bool,
     ) {
-        if let Report::RunFinished { attempt, run, outcome } = report {
+        if let RunnerReport::RunFinished { attempt, run, outcome } = report {
             self.receive(*attempt, *run, outcome, believed);
         }
         if self.alive(runner, life).is_none() {
@@ -167,22 +172,22 @@ impl Book {
             return;
         }
         match report {
-            Report::Ready { after } => self.ready(runner, *after),
-            Report::AttemptBegan { attempt } => {
+            RunnerReport::Ready { after } => self.ready(runner, *after),
+            RunnerReport::AttemptBegan { attempt } => {
                 self.last_progress = now;
                 if let Some(attempt) = self.attempts.get_mut(attempt) {
                     attempt.since = now;
                     attempt.begun = true;
                 }
             }
-            Report::RunFinished { attempt, run, outcome } => {
+            RunnerReport::RunFinished { attempt, run, outcome } => {
                 self.last_progress = now;
                 self.finish(now, *attempt, *run, outcome);
             }
-            Report::AttemptEnded { attempt } => self.ready(runner, Some(*attempt)),
-            Report::StartFailed { .. } => self.end_life(now, runner, false),
-            Report::Lost { suspect, .. } => self.end_life(now, runner, *suspect),
-            Report::Alive | Report::Waits { .. } => {}
+            RunnerReport::AttemptEnded { attempt } => self.ready(runner, Some(*attempt)),
+            RunnerReport::StartFailed { .. } => self.end_life(now, runner, false),
+            RunnerReport::Lost { suspect, .. } => self.end_life(now, runner, *suspect),
+            RunnerReport::Heartbeat | RunnerReport::Waits { .. } => {}
         }
     }
 
@@ -192,7 +197,8 @@ impl Book {
         let origin =
             self.attempts.get(&attempt).map(|attempt| (attempt.batch, attempt.task, run.0));
         let accepted = believed && payload.bytes <= self.config.limits.payload_bytes_per_run;
-        let kept = Kept { bytes: payload.bytes, origin, accepted, place: Place::Held };
+        let kept =
+            ModelPayload { bytes: payload.bytes, origin, accepted, place: PayloadState::Held };
         if accepted {
             self.hold(kept, true);
         }
@@ -253,7 +259,7 @@ impl Book {
     fn learn(&mut self, batch: BatchKey, task: TaskId, count: u32, took: Duration) {
         let Some(batch) = self.batches.get(&batch) else { return };
         let Some(task) = batch.tasks.get(task.0 as usize) else { return };
-        if batch.kind == BatchKind::Train {
+        if batch.kind == BatchType::Train {
             self.durations.entry((task.spec.workflow, count)).or_default().push(took);
         }
     }
@@ -277,13 +283,14 @@ impl Book {
         let state = std::mem::replace(&mut attempt.state, AttemptState::Over);
         let left = std::mem::take(&mut attempt.outstanding);
         let (batch, task) = (attempt.batch, attempt.task);
-        let innocent = state == AttemptState::Cancelling(Cancel::Runs(CancelReason::Requested));
+        let innocent =
+            state == AttemptState::Cancelling(AttemptCancelReason::Runs(CancelReason::Requested));
         let kind = match state {
-            AttemptState::Cancelling(Cancel::Timeout) => Some(FailureKind::Timeout),
-            AttemptState::Cancelling(Cancel::NotBegun) | AttemptState::Current => {
+            AttemptState::Cancelling(AttemptCancelReason::Timeout) => Some(FailureKind::Timeout),
+            AttemptState::Cancelling(AttemptCancelReason::BeginTimeout) | AttemptState::Current => {
                 Some(FailureKind::RunnerLost)
             }
-            AttemptState::Cancelling(Cancel::Runs(_)) | AttemptState::Over => None,
+            AttemptState::Cancelling(AttemptCancelReason::Runs(_)) | AttemptState::Over => None,
         };
         if state == AttemptState::Current && suspect {
             self.add_kill(batch, task);
@@ -314,14 +321,14 @@ impl Book {
         }
     }
 
-    fn delivered(&mut self, id: LeaseId, delivery: &Delivery) {
+    fn delivered(&mut self, id: LeaseId, delivery: &DeliveryOutcome) {
         let Some(lease) = self.leases.get_mut(&id).filter(|lease| lease.open) else { return };
         lease.open = false;
         let (batch, tasks) = (lease.batch, lease.tasks.clone());
-        let arrived = matches!(delivery, Delivery::Acknowledged { .. });
+        let arrived = matches!(delivery, DeliveryOutcome::Acknowledged { .. });
         for payload in lease.payloads.clone() {
             let Some(kept) = self.payloads.get_mut(&payload.id) else { continue };
-            kept.place = if arrived { Place::Delivered } else { Place::Held };
+            kept.place = if arrived { PayloadState::Delivered } else { PayloadState::Held };
             if arrived {
                 let kept = *kept;
                 self.hold(kept, false);
@@ -339,12 +346,13 @@ impl Book {
     /// Deliveries that took too long count as failed: what they carried is held again.
     fn expire_leases(&mut self, now: Time) {
         let timeout = self.config.delivery_timeout;
-        let late =
-            |lease: &super::Lease| lease.open && lease.to_sink && lease.since.after(timeout) <= now;
+        let late = |lease: &super::ModelLease| {
+            lease.open && lease.to_sink && lease.since.after(timeout) <= now
+        };
         let expired: Vec<LeaseId> =
             self.leases.iter().filter(|(_, lease)| late(lease)).map(|(id, _)| *id).collect();
         for id in expired {
-            self.delivered(id, &Delivery::Failed { message: "".into() });
+            self.delivered(id, &DeliveryOutcome::Failed { message: "".into() });
         }
     }
 }

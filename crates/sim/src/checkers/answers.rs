@@ -3,39 +3,39 @@
 
 use std::collections::BTreeMap;
 
-use rollway_core::{Action, Answer, BatchId, Input, Refusal, Request, RequestId, Time};
+use rollway_core::{Action, BatchId, Input, Refusal, Request, RequestId, Response, Time};
 
 use super::enough::too_few_good;
-use super::{Checker, Scene, Verdict, require};
-use crate::book::{Asked, AskedState, AttemptState, Phase, Run, RunState};
-use crate::ledger::Ledger;
+use super::{CheckContext, CheckVerdict, Checker, require};
+use crate::book::{AskedState, AttemptState, ModelRequest, ModelRun, Phase, RunState};
+use crate::ledger::SimLedger;
 
 /// Keeps an eye on the clock of everybody who waits.
 #[derive(Debug, Default)]
-pub(super) struct Answers {
+pub(super) struct ResponsesChecker {
     /// What was given up in this step: a batch, or everything.
-    given_up: Option<GivenUp>,
+    given_up: Option<AbandonedRequest>,
     /// Since when there has been enough for those who said what is.
     enough_since: BTreeMap<RequestId, Time>,
 }
 
 #[derive(Debug)]
-enum GivenUp {
+enum AbandonedRequest {
     Batch(BatchId),
     Everything,
 }
 
-impl Checker for Answers {
+impl Checker for ResponsesChecker {
     fn name(&self) -> &'static str {
         "answers"
     }
 
-    fn input(&mut self, scene: &Scene<'_>) -> Verdict {
+    fn input(&mut self, scene: &CheckContext<'_>) -> CheckVerdict {
         self.given_up = match scene.input {
             Input::Requested { request, what } if scene.believed && !refused(scene, *request) => {
                 match what {
-                    Request::Abort { batch, .. } => Some(GivenUp::Batch(batch.clone())),
-                    Request::Stop { .. } => Some(GivenUp::Everything),
+                    Request::Abort { batch, .. } => Some(AbandonedRequest::Batch(batch.clone())),
+                    Request::Stop { .. } => Some(AbandonedRequest::Everything),
                     _ => None,
                 }
             }
@@ -51,12 +51,12 @@ impl Checker for Answers {
         Ok(())
     }
 
-    fn crashed(&mut self, _: &Ledger) {
+    fn crashed(&mut self, _: &SimLedger) {
         *self = Self::default();
     }
 
-    fn action(&mut self, scene: &Scene<'_>, action: &Action) -> Verdict {
-        let Action::Answer { request, answer } = action else { return Ok(()) };
+    fn action(&mut self, scene: &CheckContext<'_>, action: &Action) -> CheckVerdict {
+        let Action::Respond { request, answer } = action else { return Ok(()) };
         let Some(asked) = scene.book.requests.get(request) else {
             return Err(format!("{request} is answered and was never asked"));
         };
@@ -73,8 +73,9 @@ impl Checker for Answers {
         Ok(())
     }
 
-    fn settled(&mut self, scene: &Scene<'_>) -> Verdict {
-        let stops = |(_, asked): (RequestId, &Asked)| matches!(asked.what, Request::Stop { .. });
+    fn settled(&mut self, scene: &CheckContext<'_>) -> CheckVerdict {
+        let stops =
+            |(_, asked): (RequestId, &ModelRequest)| matches!(asked.what, Request::Stop { .. });
         let stopping = scene.book.waiting().any(stops);
         require!(!stopping || under_way(scene), "a stop waits although nothing is under way");
         let next = scene.core.next_deadline().map_or(Time::MAX, |deadline| deadline.at);
@@ -91,10 +92,10 @@ impl Checker for Answers {
                 );
             }
             let late = match &self.given_up {
-                Some(GivenUp::Batch(batch)) => {
+                Some(AbandonedRequest::Batch(batch)) => {
                     asked.batch() == Some(batch) && delivering(scene, asked).is_none()
                 }
-                Some(GivenUp::Everything) => {
+                Some(AbandonedRequest::Everything) => {
                     let stops = matches!(asked.what, Request::Stop { .. });
                     !stops && delivering(scene, asked).is_none()
                 }
@@ -105,20 +106,25 @@ impl Checker for Answers {
         Ok(())
     }
 
-    fn ended(&mut self, scene: &Scene<'_>) -> Verdict {
+    fn ended(&mut self, scene: &CheckContext<'_>) -> CheckVerdict {
         let open = scene.book.waiting().next();
         require!(open.is_none(), "never answered: {open:?}");
         let counters = scene.core.counters();
-        let over = counters.answers + counters.withdrawn;
+        let over = counters.answers + counters.abandoned;
         require!(counters.requests == over, "{} requests, {over} over", counters.requests);
         Ok(())
     }
 }
 
-impl Answers {
+impl ResponsesChecker {
     /// Nobody waits for a batch that is complete, or longer than the grace time once there is
     /// enough of it.
-    fn woken(&mut self, scene: &Scene<'_>, request: RequestId, asked: &Asked) -> Verdict {
+    fn woken(
+        &mut self,
+        scene: &CheckContext<'_>,
+        request: RequestId,
+        asked: &ModelRequest,
+    ) -> CheckVerdict {
         let key = asked.batch().and_then(|batch| scene.book.active.get(batch));
         let Some(key) = key.filter(|_| delivering(scene, asked).is_none()) else { return Ok(()) };
         let Some(view) = scene.core.batch_by_key(*key) else { return Ok(()) };
@@ -153,9 +159,13 @@ impl Answers {
 
 /// Whoever has a run cancelled hears that there was one if it was under way, and that there was
 /// none if it is known to have ended.
-fn cancelled_or_not(scene: &Scene<'_>, request: RequestId, run: Option<&Run>) -> Verdict {
+fn cancelled_or_not(
+    scene: &CheckContext<'_>,
+    request: RequestId,
+    run: Option<&ModelRun>,
+) -> CheckVerdict {
     let told = scene.actions.iter().find_map(|action| match action {
-        Action::Answer { request: to, answer: Answer::RunCancelled(told) } if *to == request => {
+        Action::Respond { request: to, answer: Response::RunCancelled(told) } if *to == request => {
             Some(*told)
         }
         _ => None,
@@ -174,22 +184,22 @@ fn cancelled_or_not(scene: &Scene<'_>, request: RequestId, run: Option<&Run>) ->
 }
 
 /// Tells whether an attempt or a delivery to the sink has not come to its end.
-fn under_way(scene: &Scene<'_>) -> bool {
+fn under_way(scene: &CheckContext<'_>) -> bool {
     let mut slots = scene.book.slots.values();
     let mut leases = scene.book.leases.values();
     slots.any(|slot| matches!(slot.phase, Phase::Given(_)))
         || leases.any(|lease| lease.open && lease.to_sink)
 }
 
-fn refused(scene: &Scene<'_>, request: RequestId) -> bool {
+fn refused(scene: &CheckContext<'_>, request: RequestId) -> bool {
     scene.actions.iter().any(|action| match action {
-        Action::Answer { request: to, answer: Answer::Refused(_) } => *to == request,
+        Action::Respond { request: to, answer: Response::Refused(_) } => *to == request,
         _ => false,
     })
 }
 
 /// Returns since when results of the batch are on their way to the sink: who waits for that, waits.
-fn delivering(scene: &Scene<'_>, asked: &Asked) -> Option<Time> {
+fn delivering(scene: &CheckContext<'_>, asked: &ModelRequest) -> Option<Time> {
     let key = scene.book.latest.get(asked.batch()?)?;
     let mut leases = scene.book.leases.values();
     let lease = leases.find(|lease| lease.open && lease.to_sink && lease.batch == *key)?;
@@ -197,21 +207,21 @@ fn delivering(scene: &Scene<'_>, asked: &Asked) -> Option<Time> {
 }
 
 /// Tells whether an answer is one that the request can have.
-fn fits(what: &Request, answer: &Answer) -> bool {
-    if let Answer::Refused(refusal) = answer {
+fn fits(what: &Request, answer: &Response) -> bool {
+    if let Response::Refused(refusal) = answer {
         return may_be_refused(what, refusal);
     }
     match what {
-        Request::Schedule { .. } => matches!(answer, Answer::Scheduled { .. }),
-        Request::Collect { .. } | Request::Drain { .. } => matches!(answer, Answer::Collected(_)),
-        Request::Discard { .. } => matches!(answer, Answer::Discarded),
-        Request::Submit { .. } => matches!(answer, Answer::Submitted { .. }),
-        Request::Finalize { .. } => matches!(answer, Answer::Finalized(_)),
-        Request::Abort { .. } => matches!(answer, Answer::Aborted(_)),
-        Request::CancelRun { .. } => matches!(answer, Answer::RunCancelled(_)),
-        Request::WaitAll { .. } => matches!(answer, Answer::AllEnded),
-        Request::Start => matches!(answer, Answer::Started { .. }),
-        Request::Stop { .. } => matches!(answer, Answer::Stopped(_)),
+        Request::Schedule { .. } => matches!(answer, Response::Scheduled { .. }),
+        Request::Collect { .. } | Request::Drain { .. } => matches!(answer, Response::Collected(_)),
+        Request::Discard { .. } => matches!(answer, Response::Discarded),
+        Request::Submit { .. } => matches!(answer, Response::Submitted { .. }),
+        Request::Finalize { .. } => matches!(answer, Response::Finalized(_)),
+        Request::Abort { .. } => matches!(answer, Response::Aborted(_)),
+        Request::CancelRun { .. } => matches!(answer, Response::RunCancelled(_)),
+        Request::WaitAll { .. } => matches!(answer, Response::AllEnded),
+        Request::Start => matches!(answer, Response::Started { .. }),
+        Request::Stop { .. } => matches!(answer, Response::Stopped(_)),
     }
 }
 
@@ -221,10 +231,10 @@ fn may_be_refused(what: &Request, refusal: &Refusal) -> bool {
     match refusal {
         Refusal::Limit { .. } | Refusal::Stopped => true,
         Refusal::AlreadyActive { .. } | Refusal::NoRuns { .. } => adds,
-        Refusal::WrongKind { .. } => finalizes || adds,
+        Refusal::WrongBatchType { .. } => finalizes || adds,
         Refusal::NotRegistered { .. }
         | Refusal::TimedOut { .. }
-        | Refusal::CutShort { .. }
+        | Refusal::TasksCancelled { .. }
         | Refusal::Aborted { .. }
         | Refusal::TooFewSucceeded { .. } => finalizes,
         Refusal::BatchFailed { .. } => finalizes || adds,
@@ -234,6 +244,6 @@ fn may_be_refused(what: &Request, refusal: &Refusal) -> bool {
             Request::Collect { .. } | Request::Drain { .. } | Request::Discard { .. }
         ),
         Refusal::NotStarted => matches!(what, Request::Submit { .. }),
-        Refusal::StillBusy { .. } => matches!(what, Request::WaitAll { .. }),
+        Refusal::WaitAllTimedOut { .. } => matches!(what, Request::WaitAll { .. }),
     }
 }

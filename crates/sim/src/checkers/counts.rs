@@ -1,14 +1,17 @@
 //! The counters of the core count what happened, no more and no less.
 
-use rollway_core::{Action, ByDrop, Ending, Input, Life, Record, Report, RunOutcome, RunnerId};
+use rollway_core::{
+    Action, ByDropReason, Incarnation, Input, LedgerRecord, RecordedEnd, RunOutcome, RunnerId,
+    RunnerReport,
+};
 
-use super::{Checker, Scene, Verdict, require};
+use super::{CheckContext, CheckVerdict, Checker, require};
 use crate::book::Phase;
-use crate::ledger::Ledger;
+use crate::ledger::SimLedger;
 
 /// Counts along.
 #[derive(Debug, Default)]
-pub(super) struct Counts {
+pub(super) struct CountersChecker {
     inputs: u64,
     requests: u64,
     withdrawn: u64,
@@ -17,7 +20,7 @@ pub(super) struct Counts {
     attempts: u64,
     started: u64,
     stopped: u64,
-    dropped: ByDrop,
+    dropped: ByDropReason,
     batches_restored: u64,
     runs_restored: u64,
     payloads_restored: u64,
@@ -26,26 +29,24 @@ pub(super) struct Counts {
     cut: u64,
 }
 
-impl Checker for Counts {
+impl Checker for CountersChecker {
     fn name(&self) -> &'static str {
         "counts"
     }
 
-    fn input(&mut self, scene: &Scene<'_>) -> Verdict {
+    fn input(&mut self, scene: &CheckContext<'_>) -> CheckVerdict {
         self.inputs += 1;
         match scene.input {
             Input::Requested { .. } => self.requests += u64::from(scene.believed),
-            Input::Withdrawn { request } => {
+            Input::RequestAbandoned { request } => {
                 self.withdrawn += u64::from(scene.book.open.contains_key(request));
             }
-            Input::Reported { runner, life, report } => {
-                self.reported(scene, *runner, *life, report)
-            }
-            Input::Recorded(Record::Submitted { .. }) => {
+            Input::Report { runner, life, report } => self.reported(scene, *runner, *life, report),
+            Input::Restore(LedgerRecord::Submitted { .. }) => {
                 self.batches_restored += u64::from(scene.believed);
             }
-            Input::Recorded(Record::RunEnded { ending, .. }) if scene.believed => {
-                let payload = matches!(ending, Ending::Succeeded { payload: Some(_), .. });
+            Input::Restore(LedgerRecord::RunEnded { ending, .. }) if scene.believed => {
+                let payload = matches!(ending, RecordedEnd::Succeeded { payload: Some(_), .. });
                 self.runs_restored += 1;
                 self.payloads_restored += u64::from(payload);
             }
@@ -54,26 +55,26 @@ impl Checker for Counts {
         Ok(())
     }
 
-    fn crashed(&mut self, _: &Ledger) {
+    fn crashed(&mut self, _: &SimLedger) {
         *self = Self::default();
     }
 
-    fn action(&mut self, _: &Scene<'_>, action: &Action) -> Verdict {
+    fn action(&mut self, _: &CheckContext<'_>, action: &Action) -> CheckVerdict {
         match action {
             Action::StartRunner { .. } => self.started += 1,
             Action::StopRunner { .. } => self.stopped += 1,
             Action::StartAttempt { .. } => self.attempts += 1,
             Action::DropPayload { reason, .. } => self.dropped[*reason] += 1,
-            Action::Answer { .. } => self.answers += 1,
+            Action::Respond { .. } => self.answers += 1,
             Action::CancelAttempt { .. }
             | Action::Deliver { .. }
-            | Action::Record(_)
-            | Action::ForgetTasks { .. } => {}
+            | Action::AppendRecord(_)
+            | Action::DropTasks { .. } => {}
         }
         Ok(())
     }
 
-    fn settled(&mut self, scene: &Scene<'_>) -> Verdict {
+    fn settled(&mut self, scene: &CheckContext<'_>) -> CheckVerdict {
         let counters = scene.core.counters();
         let given = |phase: Phase| matches!(phase, Phase::Given(_));
         let under_way = scene.book.slots.values().filter(|slot| given(slot.phase)).count() as u64;
@@ -82,7 +83,7 @@ impl Checker for Counts {
         let right = [
             ("inputs", self.inputs, counters.inputs),
             ("requests", self.requests, counters.requests),
-            ("requests withdrawn", self.withdrawn, counters.withdrawn),
+            ("requests withdrawn", self.withdrawn, counters.abandoned),
             ("answers", self.answers, counters.answers),
             ("attempts started", self.attempts, counters.attempts_started),
             ("attempts ended", self.attempts.saturating_sub(under_way), counters.attempts_ended),
@@ -97,7 +98,7 @@ impl Checker for Counts {
         for (what, count, told) in right {
             require!(count == told, "{count} {what}, the core counts {told}");
         }
-        let (lost, cut) = (counters.runners_lost, counters.messages_cut);
+        let (lost, cut) = (counters.runners_lost, counters.messages_truncated);
         require!(lost >= self.lost, "{} runners lost, the core counts {lost}", self.lost);
         require!(cut >= self.cut, "{} messages cut, the core counts {cut}", self.cut);
         let (dropped, told) = (self.dropped, counters.payloads_dropped);
@@ -106,17 +107,25 @@ impl Checker for Counts {
     }
 }
 
-impl Counts {
-    fn reported(&mut self, scene: &Scene<'_>, runner: RunnerId, life: Life, report: &Report) {
+impl CountersChecker {
+    fn reported(
+        &mut self,
+        scene: &CheckContext<'_>,
+        runner: RunnerId,
+        life: Incarnation,
+        report: &RunnerReport,
+    ) {
         let long = |message: &str| message.len() > scene.book.config.limits.message_bytes as usize;
         match report {
-            Report::RunFinished { outcome: RunOutcome::Succeeded { payload, .. }, .. } => {
+            RunnerReport::RunFinished {
+                outcome: RunOutcome::Succeeded { payload, .. }, ..
+            } => {
                 self.received += u64::from(payload.is_some());
             }
-            Report::RunFinished { outcome: RunOutcome::Failed { message, .. }, .. } => {
+            RunnerReport::RunFinished { outcome: RunOutcome::Failed { message, .. }, .. } => {
                 self.cut += u64::from(scene.believed && long(message));
             }
-            Report::Lost { .. } => {
+            RunnerReport::Lost { .. } => {
                 let phase = scene.book.alive(runner, life).map(|slot| slot.phase);
                 let lost = matches!(phase, Some(Phase::Idle | Phase::Given(_)));
                 self.lost += u64::from(scene.believed && lost);

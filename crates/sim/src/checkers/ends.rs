@@ -5,34 +5,34 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rollway_core::{
-    Action, Answer, BatchKey, BatchResult, BatchState, BatchView, Cancel, CancelReason, DropReason,
-    Refusal, Status, StopReport, TaskId, TaskResult,
+    Action, AttemptCancelReason, BatchKey, BatchResult, BatchState, BatchView, CancelReason,
+    DropReason, Refusal, Response, Status, StopReport, TaskId, TaskResult,
 };
 
-use super::{Checker, Scene, Verdict, require};
-use crate::book::{Attempt, AttemptState, Batch, Phase, RunState, Task};
-use crate::ledger::Ledger;
+use super::{CheckContext, CheckVerdict, Checker, require};
+use crate::book::{AttemptState, ModelAttempt, ModelBatch, ModelTask, Phase, RunState};
+use crate::ledger::SimLedger;
 
 /// Adds up.
 #[derive(Debug, Default)]
-pub(super) struct Ends {
+pub(super) struct RunConservationChecker {
     results: BTreeMap<BatchKey, Arc<BatchResult>>,
     /// Submitted batches that have ended, oldest first.
     over: Vec<BatchKey>,
 }
 
-impl Checker for Ends {
+impl Checker for RunConservationChecker {
     fn name(&self) -> &'static str {
         "ends"
     }
 
-    fn action(&mut self, scene: &Scene<'_>, action: &Action) -> Verdict {
+    fn action(&mut self, scene: &CheckContext<'_>, action: &Action) -> CheckVerdict {
         match action {
             Action::StartAttempt { batch, .. } => {
                 let over = scene.book.batches.get(batch).is_none_or(|batch| batch.forgotten);
                 require!(!over, "an attempt of {batch}, which has come to its end");
             }
-            Action::ForgetTasks { batch } => {
+            Action::DropTasks { batch } => {
                 let known = scene.book.batches.get(batch).is_some_and(|batch| !batch.forgotten);
                 require!(known, "{batch} comes to its end twice, or never began");
                 if scene.book.batches.get(batch).is_some_and(|batch| batch.submitted) {
@@ -40,10 +40,12 @@ impl Checker for Ends {
                 }
             }
             Action::Deliver { batch, results, .. } => tasks_add_up(scene, *batch, results)?,
-            Action::Answer { request, answer } => match answer {
-                Answer::Finalized(result) => self.result(scene, result, BatchState::Finalized)?,
-                Answer::Aborted(Some(result)) => self.result(scene, result, BatchState::Aborted)?,
-                Answer::Collected(collected) => {
+            Action::Respond { request, answer } => match answer {
+                Response::Finalized(result) => self.result(scene, result, BatchState::Finalized)?,
+                Response::Aborted(Some(result)) => {
+                    self.result(scene, result, BatchState::Aborted)?
+                }
+                Response::Collected(collected) => {
                     let name = scene.book.requests.get(request).and_then(|asked| asked.batch());
                     let batch = name.and_then(|name| scene.book.latest.get(name));
                     if let Some(batch) = batch {
@@ -52,8 +54,8 @@ impl Checker for Ends {
                     let have = collected.results.len() as u64;
                     require!(have <= collected.expected, "{have} of {} tasks", collected.expected);
                 }
-                Answer::Stopped(report) => stop_adds_up(scene, report)?,
-                Answer::Refused(Refusal::NotRegistered { batch }) => {
+                Response::Stopped(report) => stop_adds_up(scene, report)?,
+                Response::Refused(Refusal::NotRegistered { batch }) => {
                     let most = scene.book.config.limits.terminal_batches as usize;
                     let key = scene.book.latest.get(batch);
                     let last = self.over.iter().rev().take(most).find(|over| key == Some(over));
@@ -66,12 +68,12 @@ impl Checker for Ends {
         Ok(())
     }
 
-    fn crashed(&mut self, ledger: &Ledger) {
+    fn crashed(&mut self, ledger: &SimLedger) {
         self.over = ledger.ended();
         self.results.retain(|key, _| self.over.contains(key));
     }
 
-    fn settled(&mut self, scene: &Scene<'_>) -> Verdict {
+    fn settled(&mut self, scene: &CheckContext<'_>) -> CheckVerdict {
         let counters = scene.core.counters();
         require!(counters.balanced(), "the counters do not add up: {counters:?}");
         let (runs, book) = (&counters.runs, &scene.book);
@@ -97,7 +99,7 @@ impl Checker for Ends {
         Ok(())
     }
 
-    fn ended(&mut self, scene: &Scene<'_>) -> Verdict {
+    fn ended(&mut self, scene: &CheckContext<'_>) -> CheckVerdict {
         let runs = scene.core.counters().runs;
         require!(runs.pending == 0 && runs.running == 0, "runs are left in the end: {runs:?}");
         for (key, batch) in &scene.book.batches {
@@ -107,14 +109,14 @@ impl Checker for Ends {
     }
 }
 
-impl Ends {
+impl RunConservationChecker {
     /// Looks at the last word about a batch, which must not change when it is said again.
     fn result(
         &mut self,
-        scene: &Scene<'_>,
+        scene: &CheckContext<'_>,
         result: &Arc<BatchResult>,
         state: BatchState,
-    ) -> Verdict {
+    ) -> CheckVerdict {
         let key = result.key;
         if let Some(before) = self.results.get(&key) {
             require!(before == result, "the result of {key} was {before:?} and is {result:?}");
@@ -146,7 +148,7 @@ impl Ends {
     }
 }
 
-fn tasks_add_up(scene: &Scene<'_>, key: BatchKey, results: &[TaskResult]) -> Verdict {
+fn tasks_add_up(scene: &CheckContext<'_>, key: BatchKey, results: &[TaskResult]) -> CheckVerdict {
     statuses_add_up(scene, key, results.iter().map(|result| (result.task, &*result.status)))?;
     for result in results {
         let yielded = result.payloads.len() as u32;
@@ -161,10 +163,10 @@ fn tasks_add_up(scene: &Scene<'_>, key: BatchKey, results: &[TaskResult]) -> Ver
 }
 
 fn statuses_add_up<'a>(
-    scene: &Scene<'_>,
+    scene: &CheckContext<'_>,
     key: BatchKey,
     statuses: impl Iterator<Item = (TaskId, &'a Status)>,
-) -> Verdict {
+) -> CheckVerdict {
     let mut last = None;
     for (id, status) in statuses {
         require!(last < Some(id), "{key} {id} comes after {last:?}");
@@ -179,7 +181,7 @@ fn statuses_add_up<'a>(
     Ok(())
 }
 
-fn status_adds_up(status: &Status, task: &Task, message_bytes: u32) -> Verdict {
+fn status_adds_up(status: &Status, task: &ModelTask, message_bytes: u32) -> CheckVerdict {
     let good: Vec<f64> = (task.runs.iter())
         .filter_map(|run| match run.state {
             RunState::Succeeded { label, .. } => Some(label),
@@ -211,11 +213,11 @@ fn status_adds_up(status: &Status, task: &Task, message_bytes: u32) -> Verdict {
 
 /// A task that was not cut tells how long each of its attempts took.
 fn attempts_add_up(
-    scene: &Scene<'_>,
+    scene: &CheckContext<'_>,
     (batch, task): (BatchKey, TaskId),
     status: &Status,
-) -> Verdict {
-    let theirs = |attempt: &&Attempt| attempt.batch == batch && attempt.task == task;
+) -> CheckVerdict {
+    let theirs = |attempt: &&ModelAttempt| attempt.batch == batch && attempt.task == task;
     let attempts = scene.book.attempts.values().filter(theirs).count();
     let told = status.attempt_seconds.len();
     let cut = status.cancelled_runs.total() > 0;
@@ -226,7 +228,7 @@ fn attempts_add_up(
 }
 
 /// What a stop left behind is what was dropped by it, and is named if there is any.
-fn stop_adds_up(scene: &Scene<'_>, report: &StopReport) -> Verdict {
+fn stop_adds_up(scene: &CheckContext<'_>, report: &StopReport) -> CheckVerdict {
     let lost = scene
         .actions
         .iter()
@@ -244,7 +246,7 @@ fn stop_adds_up(scene: &Scene<'_>, report: &StopReport) -> Verdict {
     Ok(())
 }
 
-fn batch_adds_up(view: &BatchView, batch: &Batch) -> Verdict {
+fn batch_adds_up(view: &BatchView, batch: &ModelBatch) -> CheckVerdict {
     let BatchView { batch: name, runs, tasks, .. } = view;
     let submitted = submitted(batch);
     require!(runs.balanced(), "runs of {name} do not add up: {runs:?}");
@@ -256,7 +258,7 @@ fn batch_adds_up(view: &BatchView, batch: &Batch) -> Verdict {
 }
 
 /// What is under way is counted as such; what is being cancelled may have been cut meanwhile.
-fn under_way_adds_up(scene: &Scene<'_>, key: BatchKey, view: &BatchView) -> Verdict {
+fn under_way_adds_up(scene: &CheckContext<'_>, key: BatchKey, view: &BatchView) -> CheckVerdict {
     let theirs = scene.book.slots.values().filter_map(|slot| match slot.phase {
         Phase::Given(attempt) => scene.book.attempts.get(&attempt),
         Phase::Starting | Phase::Idle | Phase::Over => None,
@@ -267,9 +269,11 @@ fn under_way_adds_up(scene: &Scene<'_>, key: BatchKey, view: &BatchView) -> Verd
         match attempt.state {
             AttemptState::Current => current += runs,
             AttemptState::Cancelling(
-                Cancel::Timeout | Cancel::NotBegun | Cancel::Runs(CancelReason::Requested),
+                AttemptCancelReason::Timeout
+                | AttemptCancelReason::BeginTimeout
+                | AttemptCancelReason::Runs(CancelReason::Requested),
             ) => cancelling += runs,
-            AttemptState::Cancelling(Cancel::Runs(_)) | AttemptState::Over => {}
+            AttemptState::Cancelling(AttemptCancelReason::Runs(_)) | AttemptState::Over => {}
         }
     }
     let running = view.runs.running;
@@ -281,14 +285,14 @@ fn under_way_adds_up(scene: &Scene<'_>, key: BatchKey, view: &BatchView) -> Verd
     Ok(())
 }
 
-fn runs_of(batch: &Batch) -> impl Iterator<Item = RunState> + '_ {
+fn runs_of(batch: &ModelBatch) -> impl Iterator<Item = RunState> + '_ {
     batch.tasks.iter().flat_map(|task| &task.runs).map(|run| run.state)
 }
 
-fn submitted(batch: &Batch) -> u64 {
+fn submitted(batch: &ModelBatch) -> u64 {
     batch.tasks.iter().map(|task| u64::from(task.spec.repeat_times)).sum()
 }
 
-fn succeeded(batch: &Batch) -> u64 {
+fn succeeded(batch: &ModelBatch) -> u64 {
     runs_of(batch).filter(|state| matches!(state, RunState::Succeeded { .. })).count() as u64
 }

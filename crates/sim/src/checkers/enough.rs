@@ -2,29 +2,29 @@
 //! batch failed that did not.
 
 use rollway_core::{
-    Action, Answer, BatchKey, BatchKind, BatchPolicy, BatchResult, BatchState, Collected,
-    FailureKind, Outcome, Refusal, Request, Then,
+    Action, BatchKey, BatchPolicy, BatchResult, BatchState, BatchType, CollectOutcome,
+    CollectedResults, FailureKind, OnExhausted, Refusal, Request, Response,
 };
 
-use super::{Checker, Scene, Verdict, require};
-use crate::book::{Asked, Batch, Run};
+use super::{CheckContext, CheckVerdict, Checker, require};
+use crate::book::{ModelBatch, ModelRequest, ModelRun};
 
 /// Measures answers by what was asked for.
 #[derive(Debug)]
-pub(super) struct Enough;
+pub(super) struct WaitOutcomesChecker;
 
-impl Checker for Enough {
+impl Checker for WaitOutcomesChecker {
     fn name(&self) -> &'static str {
         "enough"
     }
 
-    fn action(&mut self, scene: &Scene<'_>, action: &Action) -> Verdict {
-        let Action::Answer { request, answer } = action else { return Ok(()) };
+    fn action(&mut self, scene: &CheckContext<'_>, action: &Action) -> CheckVerdict {
+        let Action::Respond { request, answer } = action else { return Ok(()) };
         let Some(asked) = scene.book.requests.get(request) else { return Ok(()) };
         let verdict = match answer {
-            Answer::Finalized(result) => closed(scene, result),
-            Answer::Collected(collected) => taken(scene, asked, collected),
-            Answer::AllEnded => {
+            Response::Finalized(result) => closed(scene, result),
+            Response::Collected(collected) => taken(scene, asked, collected),
+            Response::AllEnded => {
                 let open: u64 = scene.core.batches().map(|view| view.open_tasks).sum();
                 require!(
                     open == 0,
@@ -32,7 +32,7 @@ impl Checker for Enough {
                 );
                 Ok(())
             }
-            Answer::Refused(refusal) => refused(scene, asked, refusal),
+            Response::Refused(refusal) => refused(scene, asked, refusal),
             _ => Ok(()),
         };
         verdict.map_err(|what| format!("{request}: {what}, and is answered {answer:?}"))
@@ -40,7 +40,7 @@ impl Checker for Enough {
 }
 
 /// A batch is finalized if it is complete, or as much has finished as somebody said is enough.
-fn closed(scene: &Scene<'_>, result: &BatchResult) -> Verdict {
+fn closed(scene: &CheckContext<'_>, result: &BatchResult) -> CheckVerdict {
     let Some(batch) = scene.book.batches.get(&result.key) else { return Ok(()) };
     let (finished, expected) = (result.finished(), batch.tasks.len() as u64);
     let policy = policy(scene, batch);
@@ -61,42 +61,46 @@ fn closed(scene: &Scene<'_>, result: &BatchResult) -> Verdict {
 
 /// Tells whether too few tasks have a good run for the batch to be finalized as it is; perhaps more
 /// than there are, since what was cut is counted as well.
-pub(super) fn too_few_good(scene: &Scene<'_>, key: BatchKey) -> bool {
+pub(super) fn too_few_good(scene: &CheckContext<'_>, key: BatchKey) -> bool {
     let (Some(batch), Some(view)) = (scene.book.batches.get(&key), scene.core.batch_by_key(key))
     else {
         return false;
     };
     let partial = scene.book.config.over_rollout.return_partial_tasks;
     let ended = view.tasks.ok + view.tasks.partial;
-    let good = batch.tasks.iter().filter(|task| task.runs.iter().any(Run::succeeded)).count();
+    let good = batch.tasks.iter().filter(|task| task.runs.iter().any(ModelRun::succeeded)).count();
     let good = if partial && view.tasks.cancelled == 0 { good as u64 } else { ended };
     good < share(batch.tasks.len() as u64, policy(scene, batch).success_min_percent)
 }
 
-fn taken(scene: &Scene<'_>, asked: &Asked, collected: &Collected) -> Verdict {
+fn taken(
+    scene: &CheckContext<'_>,
+    asked: &ModelRequest,
+    collected: &CollectedResults,
+) -> CheckVerdict {
     let Request::Collect { batch, min_num, .. } = &asked.what else { return Ok(()) };
     let key = scene.book.latest.get(batch);
     let view = key.and_then(|key| scene.core.batch_by_key(*key));
     match collected.outcome {
-        Outcome::Complete => {
+        CollectOutcome::Complete => {
             let open = view.map_or(0, |view| view.open_tasks);
             require!(open == 0, "{open} tasks are open");
         }
-        Outcome::Minimum => {
+        CollectOutcome::Minimum => {
             let wanted = u64::from(min_num.unwrap_or(u32::MAX)).min(collected.expected);
             let have = collected.results.len() as u64;
             require!(have >= wanted, "{have} tasks are there, {wanted} were wanted");
             let grace = asked.at.after(scene.book.config.over_rollout.wait_after_min);
             require!(scene.now >= grace, "stragglers have time until {grace}");
         }
-        Outcome::TimedOut => not_early(scene, asked)?,
-        Outcome::BatchFailed(kind) => failed_by(scene, asked, kind)?,
-        Outcome::Aborted | Outcome::Polled => {}
+        CollectOutcome::TimedOut => not_early(scene, asked)?,
+        CollectOutcome::BatchFailed(kind) => failed_by(scene, asked, kind)?,
+        CollectOutcome::Aborted | CollectOutcome::Polled => {}
     }
     Ok(())
 }
 
-fn refused(scene: &Scene<'_>, asked: &Asked, refusal: &Refusal) -> Verdict {
+fn refused(scene: &CheckContext<'_>, asked: &ModelRequest, refusal: &Refusal) -> CheckVerdict {
     match refusal {
         Refusal::TimedOut { state, finished, needed: said, expected, .. } => {
             not_early(scene, asked)?;
@@ -109,7 +113,7 @@ fn refused(scene: &Scene<'_>, asked: &Asked, refusal: &Refusal) -> Verdict {
             require!(*state == BatchState::Finalizing || !enough, "{finished} were enough");
             Ok(())
         }
-        Refusal::CutShort { finished, needed, .. } => {
+        Refusal::TasksCancelled { finished, needed, .. } => {
             require!(finished < needed, "{finished} were enough");
             Ok(())
         }
@@ -121,24 +125,24 @@ fn refused(scene: &Scene<'_>, asked: &Asked, refusal: &Refusal) -> Verdict {
             let view = key.and_then(|key| scene.core.batch_by_key(*key));
             let partial = scene.book.config.over_rollout.return_partial_tasks;
             let whole = view.is_some_and(|view| view.tasks.cancelled == 0);
-            let good = batch.tasks.iter().filter(|task| task.runs.iter().any(Run::succeeded));
+            let good = batch.tasks.iter().filter(|task| task.runs.iter().any(ModelRun::succeeded));
             let good = good.count() as u64;
             require!(!whole || !partial || *succeeded == good, "{good} tasks have a good run");
             Ok(())
         }
-        Refusal::StillBusy { .. } => not_early(scene, asked),
+        Refusal::WaitAllTimedOut { .. } => not_early(scene, asked),
         Refusal::BatchFailed { kind, .. } => failed_by(scene, asked, *kind),
         _ => Ok(()),
     }
 }
 
-fn not_early(scene: &Scene<'_>, asked: &Asked) -> Verdict {
+fn not_early(scene: &CheckContext<'_>, asked: &ModelRequest) -> CheckVerdict {
     let until = asked.time_up(scene.book);
     require!(scene.now >= until, "has time until {until}");
     Ok(())
 }
 
-fn failed_by(scene: &Scene<'_>, asked: &Asked, kind: FailureKind) -> Verdict {
+fn failed_by(scene: &CheckContext<'_>, asked: &ModelRequest, kind: FailureKind) -> CheckVerdict {
     let key = asked.batch().and_then(|batch| scene.book.latest.get(batch));
     let view = key.and_then(|key| scene.core.batch_by_key(*key));
     let failed = view.is_none_or(|view| view.runs.failed[kind] > 0);
@@ -146,22 +150,22 @@ fn failed_by(scene: &Scene<'_>, asked: &Asked, kind: FailureKind) -> Verdict {
     Ok(())
 }
 
-fn fails_batch(scene: &Scene<'_>, kind: FailureKind) -> bool {
-    scene.book.config.failures.rule(kind).then == Then::FailBatch
+fn fails_batch(scene: &CheckContext<'_>, kind: FailureKind) -> bool {
+    scene.book.config.failures.rule(kind).then == OnExhausted::FailBatch
 }
 
-fn batch_of<'a>(scene: &'a Scene<'_>, asked: &Asked) -> Option<&'a Batch> {
+fn batch_of<'a>(scene: &'a CheckContext<'_>, asked: &ModelRequest) -> Option<&'a ModelBatch> {
     scene.book.batches.get(scene.book.latest.get(asked.batch()?)?)
 }
 
-fn policy(scene: &Scene<'_>, batch: &Batch) -> BatchPolicy {
+fn policy(scene: &CheckContext<'_>, batch: &ModelBatch) -> BatchPolicy {
     match batch.kind {
-        BatchKind::Train => scene.book.config.train,
-        BatchKind::Eval => scene.book.config.eval,
+        BatchType::Train => scene.book.config.train,
+        BatchType::Eval => scene.book.config.eval,
     }
 }
 
-fn needed(batch: &Batch) -> u64 {
+fn needed(batch: &ModelBatch) -> u64 {
     let expected = batch.tasks.len() as u64;
     batch.min_wait_num.map_or(expected, |min| u64::from(min).min(expected))
 }

@@ -1,8 +1,10 @@
 //! A result counts only while its attempt is current, and no run is worked on by two runners.
 
-use rollway_core::{Action, Answer, AttemptId, Input, Life, Report, RunnerId, TaskResult};
+use rollway_core::{
+    Action, AttemptId, Incarnation, Input, Response, RunnerId, RunnerReport, TaskResult,
+};
 
-use super::{Checker, Scene, Verdict, require};
+use super::{CheckContext, CheckVerdict, Checker, require};
 use crate::book::{AttemptState, Phase, RunState};
 
 /// Measures every report by the record of who is current, and every result by where it comes from.
@@ -14,15 +16,15 @@ impl Checker for Fencing {
         "fencing"
     }
 
-    fn input(&mut self, scene: &Scene<'_>) -> Verdict {
-        let Input::Reported { runner, life, report } = scene.input else { return Ok(()) };
+    fn input(&mut self, scene: &CheckContext<'_>) -> CheckVerdict {
+        let Input::Report { runner, life, report } = scene.input else { return Ok(()) };
         let Some(right) = believable(scene, *runner, *life, report) else { return Ok(()) };
         let believed = if scene.believed { "believed" } else { "ignored" };
         require!(scene.believed == right, "{runner} {life} was {believed} when it said {report:?}");
         Ok(())
     }
 
-    fn action(&mut self, scene: &Scene<'_>, action: &Action) -> Verdict {
+    fn action(&mut self, scene: &CheckContext<'_>, action: &Action) -> CheckVerdict {
         match action {
             Action::StartAttempt { runner, life, attempt, batch, task, runs, .. } => {
                 require!(
@@ -35,7 +37,7 @@ impl Checker for Fencing {
                 Ok(())
             }
             Action::Deliver { results, .. } => come_from_current(scene, results),
-            Action::Answer { answer: Answer::Collected(collected), .. } => {
+            Action::Respond { answer: Response::Collected(collected), .. } => {
                 come_from_current(scene, &collected.results)
             }
             _ => Ok(()),
@@ -44,7 +46,12 @@ impl Checker for Fencing {
 }
 
 /// Returns whether a report must be believed, or must not be; none: it does not matter.
-fn believable(scene: &Scene<'_>, runner: RunnerId, life: Life, report: &Report) -> Option<bool> {
+fn believable(
+    scene: &CheckContext<'_>,
+    runner: RunnerId,
+    life: Incarnation,
+    report: &RunnerReport,
+) -> Option<bool> {
     let Some(slot) = scene.book.alive(runner, life) else { return Some(false) };
     let standing = |attempt: &AttemptId| {
         let current = slot.phase == Phase::Given(*attempt);
@@ -52,28 +59,30 @@ fn believable(scene: &Scene<'_>, runner: RunnerId, life: Life, report: &Report) 
         attempt.filter(|attempt| attempt.state != AttemptState::Over)
     };
     match report {
-        Report::RunFinished { attempt, run, .. } => {
+        RunnerReport::RunFinished { attempt, run, .. } => {
             Some(standing(attempt).is_some_and(|attempt| {
                 attempt.state == AttemptState::Current && attempt.outstanding.contains(&run.0)
             }))
         }
-        Report::AttemptBegan { attempt } => Some(
+        RunnerReport::AttemptBegan { attempt } => Some(
             standing(attempt)
                 .is_some_and(|attempt| attempt.state == AttemptState::Current && !attempt.begun),
         ),
-        Report::AttemptEnded { attempt } => Some(standing(attempt).is_some()),
-        Report::Ready { after: Some(attempt) } => Some(standing(attempt).is_some()),
-        Report::Ready { after: None } => Some(slot.phase == Phase::Starting),
-        Report::StartFailed { .. } | Report::Waits { .. } => Some(slot.phase == Phase::Starting),
-        Report::Lost { .. } | Report::Alive => Some(true),
+        RunnerReport::AttemptEnded { attempt } => Some(standing(attempt).is_some()),
+        RunnerReport::Ready { after: Some(attempt) } => Some(standing(attempt).is_some()),
+        RunnerReport::Ready { after: None } => Some(slot.phase == Phase::Starting),
+        RunnerReport::StartFailed { .. } | RunnerReport::Waits { .. } => {
+            Some(slot.phase == Phase::Starting)
+        }
+        RunnerReport::Lost { .. } | RunnerReport::Heartbeat => Some(true),
     }
 }
 
 fn nobody_has(
-    scene: &Scene<'_>,
-    (runner, life): (RunnerId, Life),
+    scene: &CheckContext<'_>,
+    (runner, life): (RunnerId, Incarnation),
     (batch, task, run): (rollway_core::BatchKey, rollway_core::TaskId, u32),
-) -> Verdict {
+) -> CheckVerdict {
     let Some(record) = scene.book.run(batch, task, run) else {
         return Err(format!("{batch} {task} has no run {run}"));
     };
@@ -94,7 +103,7 @@ fn nobody_has(
     Ok(())
 }
 
-fn come_from_current(scene: &Scene<'_>, results: &[TaskResult]) -> Verdict {
+fn come_from_current(scene: &CheckContext<'_>, results: &[TaskResult]) -> CheckVerdict {
     for result in results {
         for payload in &result.payloads {
             let Some(kept) = scene.book.payloads.get(&payload.id) else {

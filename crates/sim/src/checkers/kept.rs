@@ -5,26 +5,26 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rollway_core::{
-    Action, Answer, BatchId, BatchKey, BatchKind, BatchResult, BatchState, Collected, DropReason,
-    Groups, Payload, Refusal, RequestId, TaskResult,
+    Action, BatchId, BatchKey, BatchResult, BatchState, BatchType, CollectedResults, DropReason,
+    GroupPolicy, Payload, Refusal, RequestId, Response, TaskResult,
 };
 
-use super::{Checker, Scene, Verdict, require};
-use crate::book::{Place, RunState};
-use crate::ledger::Ledger;
+use super::{CheckContext, CheckVerdict, Checker, require};
+use crate::book::{PayloadState, RunState};
+use crate::ledger::SimLedger;
 
 /// Follows every payload.
 #[derive(Debug, Default)]
-pub(super) struct Kept {
+pub(super) struct PayloadSafetyChecker {
     results: BTreeMap<BatchKey, Arc<BatchResult>>,
 }
 
-impl Checker for Kept {
+impl Checker for PayloadSafetyChecker {
     fn name(&self) -> &'static str {
         "kept"
     }
 
-    fn action(&mut self, scene: &Scene<'_>, action: &Action) -> Verdict {
+    fn action(&mut self, scene: &CheckContext<'_>, action: &Action) -> CheckVerdict {
         match action {
             Action::DropPayload { payload, reason } => may_drop(scene, *payload, *reason),
             Action::Deliver { lease, batch, results } => {
@@ -39,18 +39,18 @@ impl Checker for Kept {
                 all_there(scene, *batch, results)?;
                 may_leave(scene, *batch, results)
             }
-            Action::Answer { request, answer } => self.answer(scene, *request, answer),
-            Action::ForgetTasks { batch } => nothing_left(scene, *batch),
+            Action::Respond { request, answer } => self.answer(scene, *request, answer),
+            Action::DropTasks { batch } => nothing_left(scene, *batch),
             _ => Ok(()),
         }
     }
 
-    fn crashed(&mut self, ledger: &Ledger) {
+    fn crashed(&mut self, ledger: &SimLedger) {
         let ended = ledger.ended();
         self.results.retain(|key, _| ended.contains(key));
     }
 
-    fn settled(&mut self, scene: &Scene<'_>) -> Verdict {
+    fn settled(&mut self, scene: &CheckContext<'_>) -> CheckVerdict {
         let counters = scene.core.counters();
         require!(
             counters.payloads_held == scene.book.held
@@ -61,7 +61,7 @@ impl Checker for Kept {
             counters.payloads_held,
             counters.payload_bytes_held
         );
-        if let rollway_core::Input::Reported { report, .. } = scene.input {
+        if let rollway_core::Input::Report { report, .. } = scene.input {
             nothing_ignored(scene, report)?;
         }
         let twice = scene.sink.conflicts.first();
@@ -69,9 +69,9 @@ impl Checker for Kept {
         Ok(())
     }
 
-    fn ended(&mut self, scene: &Scene<'_>) -> Verdict {
+    fn ended(&mut self, scene: &CheckContext<'_>) -> CheckVerdict {
         for (id, kept) in &scene.book.payloads {
-            let gone = matches!(kept.place, Place::Delivered | Place::Dropped(_));
+            let gone = matches!(kept.place, PayloadState::Delivered | PayloadState::Dropped(_));
             require!(gone, "payload {id} is left: {kept:?}");
         }
         for (key, result) in &self.results {
@@ -89,15 +89,20 @@ impl Checker for Kept {
     }
 }
 
-impl Kept {
-    fn answer(&mut self, scene: &Scene<'_>, request: RequestId, answer: &Answer) -> Verdict {
+impl PayloadSafetyChecker {
+    fn answer(
+        &mut self,
+        scene: &CheckContext<'_>,
+        request: RequestId,
+        answer: &Response,
+    ) -> CheckVerdict {
         match answer {
-            Answer::Finalized(result) | Answer::Aborted(Some(result)) => {
+            Response::Finalized(result) | Response::Aborted(Some(result)) => {
                 let first = !self.results.contains_key(&result.key);
                 self.results.insert(result.key, Arc::clone(result));
                 if first { result_is_true(scene, result) } else { Ok(()) }
             }
-            Answer::Collected(Collected { results, lease, .. }) => {
+            Response::Collected(CollectedResults { results, lease, .. }) => {
                 require!(lease.is_some() != results.is_empty(), "{lease:?} for {}", results.len());
                 let name = scene.book.requests.get(&request).and_then(|asked| asked.batch());
                 match name.and_then(|name| scene.book.latest.get(name)) {
@@ -105,11 +110,11 @@ impl Kept {
                     None => Ok(()),
                 }
             }
-            Answer::Refused(
+            Response::Refused(
                 Refusal::TimedOut { batch, .. }
                 | Refusal::SinkFailed { batch, .. }
                 | Refusal::TooFewSucceeded { batch, .. }
-                | Refusal::CutShort { batch, .. },
+                | Refusal::TasksCancelled { batch, .. },
             ) => nothing_cut(scene, request, batch),
             _ => Ok(()),
         }
@@ -117,12 +122,12 @@ impl Kept {
 }
 
 /// Whoever is refused has changed nothing. Somebody else who is answered in the same step may have.
-fn nothing_cut(scene: &Scene<'_>, request: RequestId, batch: &BatchId) -> Verdict {
+fn nothing_cut(scene: &CheckContext<'_>, request: RequestId, batch: &BatchId) -> CheckVerdict {
     let key = scene.book.latest.get(batch).copied();
     let mut cut = None;
     for action in scene.actions {
         match action {
-            Action::Answer { request: other, .. } if *other != request => return Ok(()),
+            Action::Respond { request: other, .. } if *other != request => return Ok(()),
             Action::DropPayload { payload, reason: DropReason::PartialTask } => {
                 let kept = scene.book.payloads.get(&payload.id);
                 let origin = kept.and_then(|kept| kept.origin);
@@ -137,39 +142,40 @@ fn nothing_cut(scene: &Scene<'_>, request: RequestId, batch: &BatchId) -> Verdic
     Ok(())
 }
 
-fn may_drop(scene: &Scene<'_>, payload: Payload, reason: DropReason) -> Verdict {
+fn may_drop(scene: &CheckContext<'_>, payload: Payload, reason: DropReason) -> CheckVerdict {
     let id = payload.id;
     let Some(kept) = scene.book.payloads.get(&id) else {
         return Err(format!("payload {id} is dropped and never came"));
     };
     // A stop that has lasted long enough ends deliveries; what they carried is then uncertain.
-    let stopped = reason == DropReason::Stopped && matches!(kept.place, Place::Leased(_));
-    require!(kept.place == Place::Held || stopped, "payload {id} is dropped: {kept:?}");
+    let stopped = reason == DropReason::Stopped && matches!(kept.place, PayloadState::Leased(_));
+    require!(kept.place == PayloadState::Held || stopped, "payload {id} is dropped: {kept:?}");
     require!(kept.bytes == payload.bytes, "payload {id} has {} bytes", kept.bytes);
     let stray = matches!(reason, DropReason::Late | DropReason::Duplicate | DropReason::TooLarge);
     require!(stray != kept.accepted, "payload {id} is dropped as {reason}: {kept:?}");
     let kind = kept.origin.and_then(|(batch, ..)| scene.book.batches.get(&batch));
-    let eval = kind.is_some_and(|batch| batch.kind == BatchKind::Eval);
+    let eval = kind.is_some_and(|batch| batch.kind == BatchType::Eval);
     require!(stray || eval == (reason == DropReason::Eval), "payload {id} is dropped as {reason}");
     Ok(())
 }
 
 /// What came with a report that did not count, or was too large, is dropped at once.
-fn nothing_ignored(scene: &Scene<'_>, report: &rollway_core::Report) -> Verdict {
-    use rollway_core::{Report, RunOutcome};
-    let Report::RunFinished {
-        outcome: RunOutcome::Succeeded { payload: Some(payload), .. }, ..
+fn nothing_ignored(scene: &CheckContext<'_>, report: &rollway_core::RunnerReport) -> CheckVerdict {
+    use rollway_core::{RunOutcome, RunnerReport};
+    let RunnerReport::RunFinished {
+        outcome: RunOutcome::Succeeded { payload: Some(payload), .. },
+        ..
     } = report
     else {
         return Ok(());
     };
     let Some(kept) = scene.book.payloads.get(&payload.id) else { return Ok(()) };
-    let dropped = matches!(kept.place, Place::Dropped(_));
+    let dropped = matches!(kept.place, PayloadState::Dropped(_));
     require!(kept.accepted || dropped, "payload {} is kept and did not count", payload.id);
     Ok(())
 }
 
-fn may_leave(scene: &Scene<'_>, batch: BatchKey, results: &[TaskResult]) -> Verdict {
+fn may_leave(scene: &CheckContext<'_>, batch: BatchKey, results: &[TaskResult]) -> CheckVerdict {
     for result in results {
         let task = result.task;
         let handed = scene.book.task(batch, task).map_or(0, |task| task.handed);
@@ -180,7 +186,7 @@ fn may_leave(scene: &Scene<'_>, batch: BatchKey, results: &[TaskResult]) -> Verd
             let Some(kept) = scene.book.payloads.get(&id) else {
                 return Err(format!("payload {id} leaves and never came"));
             };
-            require!(kept.place == Place::Held, "payload {id} leaves: {kept:?}");
+            require!(kept.place == PayloadState::Held, "payload {id} leaves: {kept:?}");
             let (from, of, run) = kept.origin.unwrap_or((BatchKey(u64::MAX), task, 0));
             require!((from, of) == (batch, task), "payload {id} is of {from} {of}");
             require!(last < Some(run), "payload {id} of run {run} comes after {last:?}");
@@ -192,11 +198,11 @@ fn may_leave(scene: &Scene<'_>, batch: BatchKey, results: &[TaskResult]) -> Verd
 }
 
 /// A task yields what all its good runs yielded, or nothing: where groups are whole or not at all.
-fn group_is_right(scene: &Scene<'_>, key: BatchKey, result: &TaskResult) -> Verdict {
+fn group_is_right(scene: &CheckContext<'_>, key: BatchKey, result: &TaskResult) -> CheckVerdict {
     let Some(batch) = scene.book.batches.get(&key) else { return Ok(()) };
     let Some(task) = batch.tasks.get(result.task.0 as usize) else { return Ok(()) };
-    let whole = scene.book.config.failures.groups == Groups::Whole && !result.status.ok();
-    let nothing = whole || batch.kind == BatchKind::Eval;
+    let whole = scene.book.config.failures.groups == GroupPolicy::Whole && !result.status.ok();
+    let nothing = whole || batch.kind == BatchType::Eval;
     let yielded = task.runs.iter().filter(|run| {
         matches!(run.state, RunState::Succeeded { payload: Some(_), .. }) && !nothing
     });
@@ -206,27 +212,27 @@ fn group_is_right(scene: &Scene<'_>, key: BatchKey, result: &TaskResult) -> Verd
 }
 
 /// A delivery to the sink carries every payload that the batch holds.
-fn all_there(scene: &Scene<'_>, batch: BatchKey, results: &[TaskResult]) -> Verdict {
+fn all_there(scene: &CheckContext<'_>, batch: BatchKey, results: &[TaskResult]) -> CheckVerdict {
     let carried = results.iter().map(|result| result.payloads.len()).sum::<usize>();
     let held = scene.book.payloads.values().filter(|kept| {
         let theirs = kept.origin.is_some_and(|(from, ..)| from == batch);
-        theirs && kept.accepted && kept.place == Place::Held
+        theirs && kept.accepted && kept.place == PayloadState::Held
     });
     let held = held.count();
     require!(carried == held, "{carried} of {held} payloads of {batch} are delivered");
     Ok(())
 }
 
-fn nothing_left(scene: &Scene<'_>, batch: BatchKey) -> Verdict {
+fn nothing_left(scene: &CheckContext<'_>, batch: BatchKey) -> CheckVerdict {
     let left = scene.book.payloads.iter().find(|(_, kept)| {
         let theirs = kept.origin.is_some_and(|(from, ..)| from == batch);
-        theirs && matches!(kept.place, Place::Held | Place::Leased(_))
+        theirs && matches!(kept.place, PayloadState::Held | PayloadState::Leased(_))
     });
     require!(left.is_none(), "{batch} ends and leaves {left:?}");
     Ok(())
 }
 
-fn result_is_true(scene: &Scene<'_>, result: &BatchResult) -> Verdict {
+fn result_is_true(scene: &CheckContext<'_>, result: &BatchResult) -> CheckVerdict {
     let key = result.key;
     let Some(batch) = scene.book.batches.get(&key) else { return Ok(()) };
     require!(

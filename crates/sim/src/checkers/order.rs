@@ -1,22 +1,22 @@
 //! Batches are served in the order of their ids, and what was never tried goes out first come first
 //! served inside a batch. Retries may come before it.
 
-use rollway_core::{Action, BatchKey, Runs, TaskId};
+use rollway_core::{Action, BatchKey, RunRange, TaskId};
 
 use super::limits::{crowded, room};
-use super::{Checker, Scene, Verdict, require};
-use crate::book::{Batch, Run, RunState};
+use super::{CheckContext, CheckVerdict, Checker, require};
+use crate::book::{ModelBatch, ModelRun, RunState};
 
 /// Looks for somebody who should have come first.
 #[derive(Debug)]
-pub(super) struct Order;
+pub(super) struct DispatchOrderChecker;
 
-impl Checker for Order {
+impl Checker for DispatchOrderChecker {
     fn name(&self) -> &'static str {
         "order"
     }
 
-    fn action(&mut self, scene: &Scene<'_>, action: &Action) -> Verdict {
+    fn action(&mut self, scene: &CheckContext<'_>, action: &Action) -> CheckVerdict {
         let Action::StartAttempt { batch, task, runs, .. } = action else { return Ok(()) };
         let Some(record) = scene.book.batches.get(batch) else { return Ok(()) };
         let mine = (record.id.priority(), *batch);
@@ -54,14 +54,14 @@ impl Checker for Order {
 }
 
 /// Returns how many runs of a batch certainly wait to go out for the first time.
-pub(super) fn fresh_left(scene: &Scene<'_>, key: BatchKey) -> u64 {
+pub(super) fn fresh_left(scene: &CheckContext<'_>, key: BatchKey) -> u64 {
     let pending = scene.core.batch_by_key(key).map_or(0, |view| view.runs.pending);
     let Some(batch) = scene.book.batches.get(&key).filter(|_| pending > 0) else { return 0 };
     let failed = runs(batch).filter(|(.., run)| run.state == RunState::Back).count() as u64;
     pending.saturating_sub(failed)
 }
 
-fn fresh(batch: &Batch, task: TaskId, runs: &Runs) -> bool {
+fn fresh(batch: &ModelBatch, task: TaskId, runs: &RunRange) -> bool {
     batch.tasks.get(task.0 as usize).is_some_and(|task| {
         runs.iter().all(|run| {
             task.runs.get(run.0 as usize).is_some_and(|run| run.state == RunState::Fresh)
@@ -70,19 +70,19 @@ fn fresh(batch: &Batch, task: TaskId, runs: &Runs) -> bool {
 }
 
 /// Counts the runs that come before this one and were never sent out.
-fn passed_over(batch: &Batch, task: TaskId, run: u32) -> u64 {
+fn passed_over(batch: &ModelBatch, task: TaskId, run: u32) -> u64 {
     let before = runs(batch).take_while(|(at, run_at, _)| (*at, *run_at) < (task.0, run));
     before.filter(|(.., run)| run.state == RunState::Fresh).count() as u64
 }
 
 /// Returns a run that comes after this one and was sent out already.
-fn gone_before(batch: &Batch, task: TaskId, run: u32) -> Option<(u32, u32)> {
+fn gone_before(batch: &ModelBatch, task: TaskId, run: u32) -> Option<(u32, u32)> {
     let after = runs(batch).filter(|(at, run_at, _)| (*at, *run_at) > (task.0, run));
     let mut sent = after.filter(|(.., run)| run.tries > 0 && !run.restored);
     sent.next().map(|(task, run, _)| (task, run))
 }
 
-fn runs(batch: &Batch) -> impl Iterator<Item = (u32, u32, &Run)> + '_ {
+fn runs(batch: &ModelBatch) -> impl Iterator<Item = (u32, u32, &ModelRun)> + '_ {
     (0..)
         .zip(&batch.tasks)
         .flat_map(|(at, task)| (0..).zip(&task.runs).map(move |(run, record)| (at, run, record)))

@@ -3,25 +3,25 @@
 
 use std::time::Duration;
 
-use rollway_core::{Action, BatchKind, Cancel, Input, Time};
+use rollway_core::{Action, AttemptCancelReason, BatchType, Input, Time};
 
-use super::{Checker, Scene, Verdict, require};
+use super::{CheckContext, CheckVerdict, Checker, require};
 use crate::book::{AttemptState, Phase};
 
 /// Looks for what will be noticed too late.
 #[derive(Debug)]
-pub(super) struct Overdue;
+pub(super) struct DeadlinesChecker;
 
-impl Checker for Overdue {
+impl Checker for DeadlinesChecker {
     fn name(&self) -> &'static str {
         "overdue"
     }
 
-    fn action(&mut self, scene: &Scene<'_>, action: &Action) -> Verdict {
+    fn action(&mut self, scene: &CheckContext<'_>, action: &Action) -> CheckVerdict {
         let Action::StartAttempt { batch, timeout, .. } = action else { return Ok(()) };
         let (most, learns) = (scene.book.config.max_timeout, scene.book.config.dynamic_timeout);
         let kind = scene.book.batches.get(batch).map(|batch| batch.kind);
-        let learns_from = learns.enable && kind == Some(BatchKind::Train);
+        let learns_from = learns.enable && kind == Some(BatchType::Train);
         let least = if learns_from { learns.floor.min(most) } else { most };
         require!(
             *timeout >= least && *timeout <= most,
@@ -33,7 +33,7 @@ impl Checker for Overdue {
         Ok(())
     }
 
-    fn settled(&mut self, scene: &Scene<'_>) -> Verdict {
+    fn settled(&mut self, scene: &CheckContext<'_>) -> CheckVerdict {
         let next = scene.core.next_deadline();
         if *scene.input == Input::TimePassed {
             let due = next.filter(|deadline| deadline.at <= scene.now);
@@ -62,11 +62,13 @@ impl Checker for Overdue {
                         AttemptState::Current => {
                             in_time("a late begin", since, supervision.begin_timeout)?;
                         }
-                        AttemptState::Cancelling(Cancel::Timeout | Cancel::NotBegun) => {
+                        AttemptState::Cancelling(
+                            AttemptCancelReason::Timeout | AttemptCancelReason::BeginTimeout,
+                        ) => {
                             in_time("a deaf runner", since, supervision.cancel_grace)?;
                         }
                         // Who aborts may allow as much time as the attempt could have taken.
-                        AttemptState::Cancelling(Cancel::Runs(_)) => {
+                        AttemptState::Cancelling(AttemptCancelReason::Runs(_)) => {
                             let most = attempt.timeout + supervision.begin_timeout;
                             in_time("a deaf runner", since, most + supervision.cancel_grace)?;
                         }
@@ -80,7 +82,7 @@ impl Checker for Overdue {
             }
             let watched = matches!(slot.phase, Phase::Idle | Phase::Given(_));
             if let Some(silence) = supervision.silence_timeout.filter(|_| watched) {
-                in_time("a silent runner", view.last_heard, silence)?;
+                in_time("a silent runner", view.last_report, silence)?;
             }
         }
         for lease in scene.book.leases.values().filter(|lease| lease.open && lease.to_sink) {
@@ -92,7 +94,7 @@ impl Checker for Overdue {
 
 /// A timeout that was learned comes from what attempts at this kind of work took, at as many runs
 /// or more, after the warm-up.
-fn learned(scene: &Scene<'_>, action: &Action) -> Verdict {
+fn learned(scene: &CheckContext<'_>, action: &Action) -> CheckVerdict {
     let Action::StartAttempt { batch, task, runs, timeout, .. } = action else { return Ok(()) };
     let Some(workflow) = scene.book.task(*batch, *task).map(|task| task.spec.workflow) else {
         return Ok(());

@@ -3,28 +3,28 @@
 
 use std::collections::BTreeMap;
 
-use rollway_core::{Action, Input, Life, Report, RunnerId, RunnerState, RunnerView};
+use rollway_core::{Action, Incarnation, Input, RunnerId, RunnerReport, RunnerState, RunnerView};
 
-use super::{Checker, Scene, Verdict, require};
+use super::{CheckContext, CheckVerdict, Checker, require};
 use crate::book::{AttemptState, Phase};
-use crate::ledger::Ledger;
+use crate::ledger::SimLedger;
 
 /// Compares what the core says about runners with what they said and are.
 #[derive(Debug, Default)]
-pub(super) struct Place {
-    seen: BTreeMap<RunnerId, (Life, RunnerState)>,
+pub(super) struct RunnerStatesChecker {
+    seen: BTreeMap<RunnerId, (Incarnation, RunnerState)>,
 }
 
-impl Checker for Place {
+impl Checker for RunnerStatesChecker {
     fn name(&self) -> &'static str {
         "place"
     }
 
-    fn crashed(&mut self, _: &Ledger) {
+    fn crashed(&mut self, _: &SimLedger) {
         self.seen.clear();
     }
 
-    fn action(&mut self, scene: &Scene<'_>, action: &Action) -> Verdict {
+    fn action(&mut self, scene: &CheckContext<'_>, action: &Action) -> CheckVerdict {
         match action {
             Action::StartAttempt { runner, life, attempt, .. } => {
                 let phase = scene.book.alive(*runner, *life).map(|slot| slot.phase);
@@ -67,7 +67,7 @@ impl Checker for Place {
         Ok(())
     }
 
-    fn settled(&mut self, scene: &Scene<'_>) -> Verdict {
+    fn settled(&mut self, scene: &CheckContext<'_>) -> CheckVerdict {
         said_why(scene)?;
         for view in scene.core.runners() {
             agrees(scene, &view)?;
@@ -87,9 +87,10 @@ impl Checker for Place {
 }
 
 /// A runner that was lost or could not be started shows why.
-fn said_why(scene: &Scene<'_>) -> Verdict {
-    let Input::Reported { runner, life, report } = scene.input else { return Ok(()) };
-    let (Report::Lost { message, .. } | Report::StartFailed { message }) = report else {
+fn said_why(scene: &CheckContext<'_>) -> CheckVerdict {
+    let Input::Report { runner, life, report } = scene.input else { return Ok(()) };
+    let (RunnerReport::Lost { message, .. } | RunnerReport::StartFailed { message }) = report
+    else {
         return Ok(());
     };
     let Some(view) = scene.core.runner(*runner).filter(|_| scene.believed) else { return Ok(()) };
@@ -102,7 +103,7 @@ fn said_why(scene: &Scene<'_>) -> Verdict {
     Ok(())
 }
 
-fn agrees(scene: &Scene<'_>, view: &RunnerView) -> Verdict {
+fn agrees(scene: &CheckContext<'_>, view: &RunnerView) -> CheckVerdict {
     let Some(slot) = scene.book.slots.get(&view.runner) else {
         return Err(format!("{} was never started", view.runner));
     };
@@ -113,7 +114,7 @@ fn agrees(scene: &Scene<'_>, view: &RunnerView) -> Verdict {
     let right = match (view.state, slot.phase) {
         (RunnerState::Starting, Phase::Starting)
         | (RunnerState::Idle, Phase::Idle)
-        | (RunnerState::Broken | RunnerState::Gone, Phase::Over) => true,
+        | (RunnerState::Broken | RunnerState::Stopped, Phase::Over) => true,
         (RunnerState::Busy(attempt), Phase::Given(given)) => attempt == given && !cancelling(given),
         (RunnerState::Cancelling(attempt), Phase::Given(given)) => {
             attempt == given && cancelling(given)
@@ -143,21 +144,21 @@ fn agrees(scene: &Scene<'_>, view: &RunnerView) -> Verdict {
 
 /// Tells whether one step can lead from one state to the other. A step may pass through several:
 /// an attempt ends, the next one begins and is cancelled; a runner is lost and started again.
-fn legal(from: (Life, RunnerState), to: (Life, RunnerState), scales: bool) -> bool {
-    use RunnerState::{Broken, Busy, Cancelling, Gone, Idle, Starting};
+fn legal(from: (Incarnation, RunnerState), to: (Incarnation, RunnerState), scales: bool) -> bool {
+    use RunnerState::{Broken, Busy, Cancelling, Idle, Starting, Stopped};
     if to.0 > from.0 {
         // Where the number of runners follows the work, it may be let go in the same breath.
-        return (to.1 == Starting || (scales && to.1 == Gone)) && to.0.0 == from.0.0 + 1;
+        return (to.1 == Starting || (scales && to.1 == Stopped)) && to.0.0 == from.0.0 + 1;
     }
     if to.0 < from.0 {
         return false;
     }
     match (from.1, to.1) {
-        (Starting, Idle | Busy(_) | Cancelling(_) | Broken | Gone)
-        | (Idle, Busy(_) | Cancelling(_) | Gone)
-        | (Busy(_), Idle | Gone)
-        | (Cancelling(_), Idle | Gone)
-        | (Broken, Gone) => true,
+        (Starting, Idle | Busy(_) | Cancelling(_) | Broken | Stopped)
+        | (Idle, Busy(_) | Cancelling(_) | Stopped)
+        | (Busy(_), Idle | Stopped)
+        | (Cancelling(_), Idle | Stopped)
+        | (Broken, Stopped) => true,
         (Busy(before) | Cancelling(before), Busy(after)) => after > before,
         (Busy(before), Cancelling(after)) => after >= before,
         (Cancelling(before), Cancelling(after)) => after > before,

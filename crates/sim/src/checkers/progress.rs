@@ -3,7 +3,7 @@
 
 use super::limits::{crowded, room};
 use super::order::fresh_left;
-use super::{Checker, PROGRESS, Scene, Verdict, require};
+use super::{CheckContext, CheckVerdict, Checker, PROGRESS, require};
 use crate::book::{Phase, Pool};
 
 /// Looks for idle hands.
@@ -15,7 +15,7 @@ impl Checker for Progress {
         PROGRESS
     }
 
-    fn settled(&mut self, scene: &Scene<'_>) -> Verdict {
+    fn settled(&mut self, scene: &CheckContext<'_>) -> CheckVerdict {
         if scene.book.pool != Pool::Running {
             return Ok(());
         }

@@ -2,11 +2,12 @@
 //! its time.
 
 use rollway_core::{
-    Action, Answer, AttemptId, BatchKey, Cancel, CancelReason, DropReason, Groups, Input, Life,
-    Outcome, Payload, Record, Request, RunnerId, Then,
+    Action, AttemptCancelReason, AttemptId, BatchKey, CancelReason, CollectOutcome, DropReason,
+    GroupPolicy, Incarnation, Input, LedgerRecord, OnExhausted, Payload, Request, Response,
+    RunnerId,
 };
 
-use super::{Checker, Scene, Verdict, require};
+use super::{CheckContext, CheckVerdict, Checker, require};
 use crate::book::{AttemptState, Phase, Pool};
 
 /// Asks why.
@@ -18,7 +19,7 @@ impl Checker for Reasons {
         "reasons"
     }
 
-    fn action(&mut self, scene: &Scene<'_>, action: &Action) -> Verdict {
+    fn action(&mut self, scene: &CheckContext<'_>, action: &Action) -> CheckVerdict {
         match action {
             Action::CancelAttempt { attempt, reason, .. } => cancelled(scene, *attempt, *reason),
             Action::DropPayload { payload, reason } => dropped(scene, *payload, *reason),
@@ -28,21 +29,25 @@ impl Checker for Reasons {
     }
 }
 
-fn cancelled(scene: &Scene<'_>, id: AttemptId, reason: Cancel) -> Verdict {
+fn cancelled(scene: &CheckContext<'_>, id: AttemptId, reason: AttemptCancelReason) -> CheckVerdict {
     let Some(attempt) = scene.book.attempts.get(&id) else { return Ok(()) };
     let begin_timeout = scene.book.config.supervision.begin_timeout;
     let right = match reason {
-        Cancel::Timeout => attempt.begun && scene.now >= attempt.since.after(attempt.timeout),
-        Cancel::NotBegun => !attempt.begun && scene.now >= attempt.since.after(begin_timeout),
-        Cancel::Runs(CancelReason::Requested) => requested(scene, id),
-        Cancel::Runs(reason) => cut(scene, attempt.batch, reason),
+        AttemptCancelReason::Timeout => {
+            attempt.begun && scene.now >= attempt.since.after(attempt.timeout)
+        }
+        AttemptCancelReason::BeginTimeout => {
+            !attempt.begun && scene.now >= attempt.since.after(begin_timeout)
+        }
+        AttemptCancelReason::Runs(CancelReason::Requested) => requested(scene, id),
+        AttemptCancelReason::Runs(reason) => cut(scene, attempt.batch, reason),
     };
     require!(right, "{id} is cancelled by {reason:?}: {attempt:?}");
     partial_is_kept(scene, id, reason)
 }
 
 /// Tells whether a batch may be cut for this reason.
-fn cut(scene: &Scene<'_>, key: BatchKey, reason: CancelReason) -> bool {
+fn cut(scene: &CheckContext<'_>, key: BatchKey, reason: CancelReason) -> bool {
     let Some(batch) = scene.book.batches.get(&key) else { return false };
     let policy = &scene.book.config.failures;
     match reason {
@@ -63,7 +68,7 @@ fn cut(scene: &Scene<'_>, key: BatchKey, reason: CancelReason) -> bool {
         }
         CancelReason::BatchFailed => {
             let rules = rollway_core::FailureKind::ALL.iter().map(|kind| policy.rule(*kind));
-            rules.into_iter().any(|rule| rule.then == Then::FailBatch)
+            rules.into_iter().any(|rule| rule.then == OnExhausted::FailBatch)
         }
         // What waits is cancelled for lack of room, or by a stop; what runs may end.
         CancelReason::NoRoom | CancelReason::Stopped => false,
@@ -73,7 +78,7 @@ fn cut(scene: &Scene<'_>, key: BatchKey, reason: CancelReason) -> bool {
 }
 
 /// Tells whether somebody has just had a run of the attempt cancelled.
-fn requested(scene: &Scene<'_>, id: AttemptId) -> bool {
+fn requested(scene: &CheckContext<'_>, id: AttemptId) -> bool {
     let Input::Requested { what: Request::CancelRun { batch, task, run }, .. } = scene.input else {
         return false;
     };
@@ -83,9 +88,16 @@ fn requested(scene: &Scene<'_>, id: AttemptId) -> bool {
 }
 
 /// A task that was cut yields its good runs if whoever cut it wanted them, and only then.
-fn partial_is_kept(scene: &Scene<'_>, id: AttemptId, reason: Cancel) -> Verdict {
+fn partial_is_kept(
+    scene: &CheckContext<'_>,
+    id: AttemptId,
+    reason: AttemptCancelReason,
+) -> CheckVerdict {
     let Some(attempt) = scene.book.attempts.get(&id) else { return Ok(()) };
-    if !matches!(reason, Cancel::Runs(CancelReason::OverRollout | CancelReason::TimedOut)) {
+    if !matches!(
+        reason,
+        AttemptCancelReason::Runs(CancelReason::OverRollout | CancelReason::TimedOut)
+    ) {
         return Ok(());
     }
     let (key, task) = (attempt.batch, attempt.task);
@@ -103,8 +115,11 @@ fn partial_is_kept(scene: &Scene<'_>, id: AttemptId, reason: Cancel) -> Verdict 
             Action::Deliver { batch, results, .. } if *batch == key => {
                 (results, scene.book.config.over_rollout.return_partial_tasks)
             }
-            Action::Answer { request, answer: Answer::Collected(collected) }
-                if matches!(collected.outcome, Outcome::TimedOut | Outcome::Minimum) =>
+            Action::Respond { request, answer: Response::Collected(collected) }
+                if matches!(
+                    collected.outcome,
+                    CollectOutcome::TimedOut | CollectOutcome::Minimum
+                ) =>
             {
                 match scene.book.requests.get(request).map(|asked| &asked.what) {
                     Some(Request::Collect { batch, return_partial_tasks, .. })
@@ -127,16 +142,17 @@ fn partial_is_kept(scene: &Scene<'_>, id: AttemptId, reason: Cancel) -> Verdict 
     Ok(())
 }
 
-fn dropped(scene: &Scene<'_>, payload: Payload, reason: DropReason) -> Verdict {
+fn dropped(scene: &CheckContext<'_>, payload: Payload, reason: DropReason) -> CheckVerdict {
     let origin = scene.book.payloads.get(&payload.id).and_then(|kept| kept.origin);
     let Some(batch) = origin.and_then(|(key, ..)| scene.book.batches.get(&key)) else {
         return Ok(());
     };
     let right = match reason {
         DropReason::Late | DropReason::Duplicate | DropReason::TooLarge | DropReason::Eval => true,
-        DropReason::IncompleteGroup => scene.book.config.failures.groups == Groups::Whole,
+        DropReason::IncompleteGroup => scene.book.config.failures.groups == GroupPolicy::Whole,
         DropReason::PartialTask => {
-            let before = matches!(scene.input, Input::Recorded(Record::Cut { keep: false, .. }));
+            let before =
+                matches!(scene.input, Input::Restore(LedgerRecord::Truncated { keep: false, .. }));
             before || scene.actions.iter().any(|action| cuts(scene, action))
         }
         DropReason::Aborted => batch.forgone,
@@ -150,9 +166,9 @@ fn dropped(scene: &Scene<'_>, payload: Payload, reason: DropReason) -> Verdict {
 }
 
 /// Tells whether somebody is answered who did not want what is unfinished.
-fn cuts(scene: &Scene<'_>, action: &Action) -> bool {
+fn cuts(scene: &CheckContext<'_>, action: &Action) -> bool {
     let keeps = scene.book.config.over_rollout.return_partial_tasks;
-    let Action::Answer { request, .. } = action else {
+    let Action::Respond { request, .. } = action else {
         return !keeps && matches!(action, Action::Deliver { .. });
     };
     match scene.book.requests.get(request).map(|asked| &asked.what) {
@@ -165,20 +181,20 @@ fn cuts(scene: &Scene<'_>, action: &Action) -> bool {
 }
 
 /// Tells whether somebody is answered who wanted everything cleared.
-fn clears(scene: &Scene<'_>, action: &Action) -> bool {
-    let Action::Answer { request, answer: Answer::Refused(_) } = action else { return false };
+fn clears(scene: &CheckContext<'_>, action: &Action) -> bool {
+    let Action::Respond { request, answer: Response::Refused(_) } = action else { return false };
     let asked = scene.book.requests.get(request).map(|asked| &asked.what);
     matches!(asked, Some(Request::WaitAll { clear_timeout_tasks: true, .. }))
 }
 
 /// A runner is stopped when it is lost, not wanted, or has taken too long; time alone is a reason
 /// only when it is up.
-fn stopped(scene: &Scene<'_>, runner: RunnerId, life: Life) -> Verdict {
+fn stopped(scene: &CheckContext<'_>, runner: RunnerId, life: Incarnation) -> CheckVerdict {
     let Some(slot) = scene.book.slots.get(&runner) else { return Ok(()) };
     let supervision = &scene.book.config.supervision;
     let right = match scene.input {
         _ if scene.book.pool == Pool::Stopped => true,
-        Input::Reported { runner: about, .. } => *about == runner,
+        Input::Report { runner: about, .. } => *about == runner,
         Input::TimePassed => {
             let silence = supervision.silence_timeout;
             let silent = silence.is_some_and(|silence| scene.now >= slot.heard.after(silence));
@@ -201,9 +217,9 @@ fn stopped(scene: &Scene<'_>, runner: RunnerId, life: Life) -> Verdict {
         }
         Input::Requested { what: Request::Stop { .. }, .. } => true,
         Input::Requested { .. }
-        | Input::Withdrawn { .. }
-        | Input::Delivered { .. }
-        | Input::Recorded(_) => false,
+        | Input::RequestAbandoned { .. }
+        | Input::DeliveryDone { .. }
+        | Input::Restore(_) => false,
     };
     require!(right, "{runner} {life} is stopped: {slot:?}");
     Ok(())

@@ -1,10 +1,10 @@
 //! Nobody is refused without a reason that the record knows as well, and nobody is let in who must
 //! be refused.
 
-use rollway_core::{Action, Answer, BatchId, BatchKind, Input, Request, RequestId, TaskSpec};
+use rollway_core::{Action, BatchId, BatchType, Input, Request, RequestId, Response, TaskSpec};
 
-use super::{Checker, Scene, Verdict, require};
-use crate::book::{Batch, Pool};
+use super::{CheckContext, CheckVerdict, Checker, require};
+use crate::book::{ModelBatch, Pool};
 use crate::trace::answer_kind;
 
 /// Knows the rules of the house.
@@ -16,7 +16,7 @@ impl Checker for Refusals {
         "refusals"
     }
 
-    fn input(&mut self, scene: &Scene<'_>) -> Verdict {
+    fn input(&mut self, scene: &CheckContext<'_>) -> CheckVerdict {
         let Input::Requested { request, what } = scene.input else { return Ok(()) };
         if !scene.believed {
             return Ok(());
@@ -32,8 +32,8 @@ impl Checker for Refusals {
         Ok(())
     }
 
-    fn action(&mut self, scene: &Scene<'_>, action: &Action) -> Verdict {
-        let Action::Answer { request, answer: answer @ Answer::Refused(_) } = action else {
+    fn action(&mut self, scene: &CheckContext<'_>, action: &Action) -> CheckVerdict {
+        let Action::Respond { request, answer: answer @ Response::Refused(_) } = action else {
             return Ok(());
         };
         let now =
@@ -62,7 +62,7 @@ struct Objections {
     may: Vec<&'static str>,
 }
 
-fn objections(scene: &Scene<'_>, what: &Request) -> Objections {
+fn objections(scene: &CheckContext<'_>, what: &Request) -> Objections {
     let mut found = Objections::default();
     let Objections { must, may } = &mut found;
     let active = |id: &BatchId| {
@@ -114,7 +114,7 @@ fn objections(scene: &Scene<'_>, what: &Request) -> Objections {
     found
 }
 
-fn pool_objects(scene: &Scene<'_>, must: &mut Vec<&'static str>) {
+fn pool_objects(scene: &CheckContext<'_>, must: &mut Vec<&'static str>) {
     match scene.book.pool {
         Pool::New => must.push("refused:not_started"),
         Pool::Stopped => must.push("refused:stopped"),
@@ -122,7 +122,11 @@ fn pool_objects(scene: &Scene<'_>, must: &mut Vec<&'static str>) {
     }
 }
 
-fn tasks_object(scene: &Scene<'_>, tasks: &[TaskSpec], Objections { must, may }: &mut Objections) {
+fn tasks_object(
+    scene: &CheckContext<'_>,
+    tasks: &[TaskSpec],
+    Objections { must, may }: &mut Objections,
+) {
     let limits = &scene.book.config.limits;
     if tasks.iter().any(|task| task.repeat_times == 0) {
         must.push("refused:no_runs");
@@ -138,7 +142,7 @@ fn tasks_object(scene: &Scene<'_>, tasks: &[TaskSpec], Objections { must, may }:
     }
 }
 
-fn waiters_object(scene: &Scene<'_>, Objections { may, .. }: &mut Objections) {
+fn waiters_object(scene: &CheckContext<'_>, Objections { may, .. }: &mut Objections) {
     if scene.book.open.len() as u64 >= u64::from(scene.book.config.limits.waiters) {
         may.push("refused:limit");
     }
@@ -147,7 +151,7 @@ fn waiters_object(scene: &Scene<'_>, Objections { may, .. }: &mut Objections) {
     }
 }
 
-fn known_objects(scene: &Scene<'_>, id: &BatchId, kind: BatchKind, found: &mut Objections) {
+fn known_objects(scene: &CheckContext<'_>, id: &BatchId, kind: BatchType, found: &mut Objections) {
     let Objections { must, may } = found;
     let Some(batch) = batch(scene, id).filter(|batch| batch.submitted) else {
         return must.push("refused:not_registered");
@@ -165,13 +169,13 @@ fn known_objects(scene: &Scene<'_>, id: &BatchId, kind: BatchKind, found: &mut O
     }
 }
 
-fn batch<'a>(scene: &'a Scene<'_>, id: &BatchId) -> Option<&'a Batch> {
+fn batch<'a>(scene: &'a CheckContext<'_>, id: &BatchId) -> Option<&'a ModelBatch> {
     scene.book.batches.get(scene.book.latest.get(id)?)
 }
 
-fn answer_to(scene: &Scene<'_>, request: RequestId) -> Option<&'static str> {
+fn answer_to(scene: &CheckContext<'_>, request: RequestId) -> Option<&'static str> {
     scene.actions.iter().find_map(|action| match action {
-        Action::Answer { request: to, answer } if *to == request => Some(answer_kind(answer)),
+        Action::Respond { request: to, answer } if *to == request => Some(answer_kind(answer)),
         _ => None,
     })
 }

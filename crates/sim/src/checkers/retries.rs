@@ -1,10 +1,10 @@
 //! Only runs that did not succeed are tried again, as often as the policy says, on another runner
 //! where there is one; and what the machinery does wrong is not charged to the task.
 
-use rollway_core::{Action, Answer, BatchKey, FailureKind, RunnerId, Status, TaskId, TaskResult};
+use rollway_core::{Action, BatchKey, FailureKind, Response, RunnerId, Status, TaskId, TaskResult};
 
-use super::{Checker, Scene, Verdict, require};
-use crate::book::{Phase, Run, RunState};
+use super::{CheckContext, CheckVerdict, Checker, require};
+use crate::book::{ModelRun, Phase, RunState};
 
 /// Counts what was tried.
 #[derive(Debug)]
@@ -15,9 +15,9 @@ impl Checker for Retries {
         "retries"
     }
 
-    fn action(&mut self, scene: &Scene<'_>, action: &Action) -> Verdict {
+    fn action(&mut self, scene: &CheckContext<'_>, action: &Action) -> CheckVerdict {
         match action {
-            Action::StartAttempt { runner, batch, task, runs, kills, .. } => {
+            Action::StartAttempt { runner, batch, task, runs, suspected_losses: kills, .. } => {
                 let known = scene.book.task(*batch, *task).map_or(0, |task| task.kills);
                 require!(known == *kills, "{batch} {task} has killed {known}, not {kills}");
                 for run in runs.iter() {
@@ -37,14 +37,14 @@ impl Checker for Retries {
                 Ok(())
             }
             Action::Deliver { batch, results, .. } => not_too_early(scene, *batch, results),
-            Action::Answer { request, answer: Answer::Collected(collected) } => {
+            Action::Respond { request, answer: Response::Collected(collected) } => {
                 let name = scene.book.requests.get(request).and_then(|asked| asked.batch());
                 match name.and_then(|name| scene.book.latest.get(name)) {
                     Some(batch) => not_too_early(scene, *batch, &collected.results),
                     None => Ok(()),
                 }
             }
-            Action::Answer { answer: Answer::Finalized(result), .. } => {
+            Action::Respond { answer: Response::Finalized(result), .. } => {
                 for (task, status) in &result.statuses {
                     was_tried(scene, result.key, *task, status)?;
                 }
@@ -55,7 +55,7 @@ impl Checker for Retries {
     }
 }
 
-fn may_try(scene: &Scene<'_>, run: &Run) -> Verdict {
+fn may_try(scene: &CheckContext<'_>, run: &ModelRun) -> CheckVerdict {
     match run.state {
         RunState::Fresh => return Ok(()),
         RunState::Back => {}
@@ -77,16 +77,20 @@ fn may_try(scene: &Scene<'_>, run: &Run) -> Verdict {
     Ok(())
 }
 
-fn last_runner(scene: &Scene<'_>, run: &Run) -> Option<RunnerId> {
+fn last_runner(scene: &CheckContext<'_>, run: &ModelRun) -> Option<RunnerId> {
     scene.book.attempts.get(&run.last?).map(|attempt| attempt.runner)
 }
 
-fn other_idle(scene: &Scene<'_>, runner: RunnerId) -> Option<RunnerId> {
+fn other_idle(scene: &CheckContext<'_>, runner: RunnerId) -> Option<RunnerId> {
     let mut idle = scene.book.slots.iter().filter(|(_, slot)| slot.phase == Phase::Idle);
     idle.find(|(other, _)| **other != runner).map(|(other, _)| *other)
 }
 
-fn not_too_early(scene: &Scene<'_>, batch: BatchKey, results: &[TaskResult]) -> Verdict {
+fn not_too_early(
+    scene: &CheckContext<'_>,
+    batch: BatchKey,
+    results: &[TaskResult],
+) -> CheckVerdict {
     for result in results {
         was_tried(scene, batch, result.task, &result.status)?;
     }
@@ -94,14 +98,19 @@ fn not_too_early(scene: &Scene<'_>, batch: BatchKey, results: &[TaskResult]) -> 
 }
 
 /// No run ends as failed while its policy would have it tried again.
-fn was_tried(scene: &Scene<'_>, batch: BatchKey, task: TaskId, status: &Status) -> Verdict {
+fn was_tried(
+    scene: &CheckContext<'_>,
+    batch: BatchKey,
+    task: TaskId,
+    status: &Status,
+) -> CheckVerdict {
     let Some(record) = scene.book.task(batch, task) else { return Ok(()) };
     let policy = &scene.book.config.failures;
     for (kind, failed) in status.failed_runs.nonzero() {
         let retries = u64::from(policy.rule(kind).retries);
         let poisoned = record.kills >= policy.poison_limit.max(1);
         let poisoned = kind == FailureKind::RunnerLost && poisoned;
-        let spent = |run: &&Run| match run.state {
+        let spent = |run: &&ModelRun| match run.state {
             RunState::Back if run.last_failure == Some(kind) => {
                 run.failures_like(kind) > retries || poisoned
             }

@@ -8,9 +8,9 @@ use rollway_core::Time;
 
 use super::limits::{crowded, room};
 use super::order::fresh_left;
-use super::{Checker, Scene, Verdict, require};
+use super::{CheckContext, CheckVerdict, Checker, require};
 use crate::book::{Phase, Pool};
-use crate::ledger::Ledger;
+use crate::ledger::SimLedger;
 
 /// Remembers who was busy, and how many were wanted.
 #[derive(Debug, Default)]
@@ -25,11 +25,11 @@ impl Checker for Scaling {
         "scaling"
     }
 
-    fn crashed(&mut self, _: &Ledger) {
+    fn crashed(&mut self, _: &SimLedger) {
         *self = Self::default();
     }
 
-    fn settled(&mut self, scene: &Scene<'_>) -> Verdict {
+    fn settled(&mut self, scene: &CheckContext<'_>) -> CheckVerdict {
         let Some(bounds) = scene.book.config.scaling else { return Ok(()) };
         if scene.book.pool != Pool::Running {
             *self = Self::default();
@@ -38,7 +38,7 @@ impl Checker for Scaling {
         let most = bounds.max.min(scene.book.config.limits.runners);
         let least = bounds.min.min(most);
         let wanted = scene.core.wanted();
-        let together = bounds.together.max(1);
+        let together = bounds.runners_per_worker.max(1);
         require!(
             (least..=most).contains(&wanted),
             "{wanted} runners are wanted, not {least} to {most}"
@@ -47,7 +47,7 @@ impl Checker for Scaling {
         require!(whole, "{wanted} runners are no whole workers of {together}");
         let given = |phase| matches!(phase, Phase::Given(_));
         let busy = scene.book.slots.values().filter(|slot| given(slot.phase)).count() as u32;
-        self.note(scene.now, busy, bounds.quiet);
+        self.note(scene.now, busy, bounds.idle_timeout);
         let waits = waiting(scene);
         let needed = u64::from(busy) + waits;
         require!(
@@ -67,7 +67,7 @@ impl Checker for Scaling {
             require!(
                 needed.min(most) <= wanted,
                 "{needed} runners were busy within {:?}, and {wanted} are wanted",
-                bounds.quiet
+                bounds.idle_timeout
             );
         }
         Ok(())
@@ -87,7 +87,7 @@ impl Scaling {
 }
 
 /// Returns how many more runners would certainly have something to do that nobody has.
-fn waiting(scene: &Scene<'_>) -> u64 {
+fn waiting(scene: &CheckContext<'_>) -> u64 {
     let idle = scene.book.slots.values().any(|slot| slot.phase == Phase::Idle);
     if idle || crowded(scene) {
         return 0;

@@ -7,16 +7,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use rollway_core::{
-    Action, Answer, AttemptId, BatchKey, BatchResult, Life, PayloadId, Record, Request, RunnerId,
-    TaskId, TaskResult,
+    Action, AttemptId, BatchKey, BatchResult, Incarnation, LedgerRecord, PayloadId, Request,
+    Response, RunnerId, TaskId, TaskResult,
 };
 
-use super::{Checker, Scene, Verdict, require};
-use crate::ledger::Ledger;
+use super::{CheckContext, CheckVerdict, Checker, require};
+use crate::ledger::SimLedger;
 
 /// Remembers what the world was told, whoever told it.
 #[derive(Debug, Default)]
-pub(super) struct Survival {
+pub(super) struct DurabilityChecker {
     /// Batches whose submission was acknowledged.
     acknowledged: BTreeSet<BatchKey>,
     /// The last words about batches.
@@ -26,7 +26,7 @@ pub(super) struct Survival {
     /// Runs of submitted batches that somebody was told are cancelled.
     cancelled: BTreeSet<(BatchKey, TaskId, u32)>,
     attempts: BTreeSet<AttemptId>,
-    lives: BTreeSet<(RunnerId, Life)>,
+    lives: BTreeSet<(RunnerId, Incarnation)>,
     /// As the latest core found it: runs that had ended, batches all of whose runs had, and those
     /// that had themselves, oldest end first.
     runs: BTreeSet<(BatchKey, TaskId, u32)>,
@@ -34,12 +34,12 @@ pub(super) struct Survival {
     ended: Vec<BatchKey>,
 }
 
-impl Checker for Survival {
+impl Checker for DurabilityChecker {
     fn name(&self) -> &'static str {
         "survival"
     }
 
-    fn action(&mut self, _: &Scene<'_>, action: &Action) -> Verdict {
+    fn action(&mut self, _: &CheckContext<'_>, action: &Action) -> CheckVerdict {
         match action {
             Action::StartRunner { runner, life } => {
                 let new = self.lives.insert((*runner, *life));
@@ -58,9 +58,9 @@ impl Checker for Survival {
         Ok(())
     }
 
-    fn released(&mut self, scene: &Scene<'_>, action: &Action) -> Verdict {
+    fn released(&mut self, scene: &CheckContext<'_>, action: &Action) -> CheckVerdict {
         match action {
-            Action::Answer { request, answer: Answer::RunCancelled(true) } => {
+            Action::Respond { request, answer: Response::RunCancelled(true) } => {
                 let asked = scene.book.requests.get(request).map(|asked| &asked.what);
                 if let Some(Request::CancelRun { batch, task, run }) = asked
                     && let Some(key) = scene.book.latest.get(batch)
@@ -69,11 +69,11 @@ impl Checker for Survival {
                     self.cancelled.insert((*key, *task, run.0));
                 }
             }
-            Action::Answer { answer: Answer::Submitted { batch }, .. } => {
+            Action::Respond { answer: Response::Submitted { batch }, .. } => {
                 self.acknowledged.insert(*batch);
             }
-            Action::Answer {
-                answer: Answer::Finalized(result) | Answer::Aborted(Some(result)),
+            Action::Respond {
+                answer: Response::Finalized(result) | Response::Aborted(Some(result)),
                 ..
             } => {
                 let before = self.results.entry(result.key).or_insert_with(|| Arc::clone(result));
@@ -95,15 +95,15 @@ impl Checker for Survival {
         Ok(())
     }
 
-    fn crashed(&mut self, ledger: &Ledger) {
+    fn crashed(&mut self, ledger: &SimLedger) {
         self.runs.clear();
         self.cut.clear();
         for record in ledger.records() {
             match record {
-                Record::RunEnded { batch, task, run, .. } => {
+                LedgerRecord::RunEnded { batch, task, run, .. } => {
                     self.runs.insert((*batch, *task, run.0));
                 }
-                Record::Cut { batch, .. } => {
+                LedgerRecord::Truncated { batch, .. } => {
                     self.cut.insert(*batch);
                 }
                 _ => {}
@@ -113,7 +113,7 @@ impl Checker for Survival {
         self.cut.extend(&self.ended);
     }
 
-    fn restored(&mut self, scene: &Scene<'_>) -> Verdict {
+    fn restored(&mut self, scene: &CheckContext<'_>) -> CheckVerdict {
         for run in &self.cancelled {
             let over = self.runs.contains(run) || self.ended.contains(&run.0);
             require!(over, "{run:?} was cancelled, and is not");

@@ -12,23 +12,23 @@ mod waits;
 use std::fmt;
 
 use rollway_core::Time;
-use rollway_core::explore::{Fact, Order};
-use rollway_core::rendezvous::Outcome;
+use rollway_core::explore::{PlanAction, PlanInput};
+use rollway_core::rendezvous::WaitOutcome;
 
-use super::options::Options;
-use super::process::{End, Explorer};
-use super::trainer::{Sample, Trainer};
-use crate::checkers::{PROGRESS, Verdict, Violation};
+use super::options::ExploreWorldOptions;
+use super::process::{ProcessEnd, SimExplorer};
+use super::trainer::{SimSample, SimTrainer};
+use crate::checkers::{CheckVerdict, PROGRESS, Violation};
 
 /// What is to be seen.
 #[derive(Debug)]
-pub(crate) enum Seen<'a> {
+pub(crate) enum ExploreEvent<'a> {
     /// A process begins, the first or another; its servers have this version.
     Started { version: u64 },
     /// It ordered something.
-    Ordered(Order),
+    Ordered(PlanAction),
     /// It was told something.
-    Told(&'a Fact),
+    Told(&'a PlanInput),
     /// The tasks of a step were submitted.
     Submitted { step: u64 },
     /// The experiences of a step are in the buffer.
@@ -40,11 +40,11 @@ pub(crate) enum Seen<'a> {
     /// The servers have other weights.
     Loaded { version: u64 },
     /// A wait that began then is over.
-    Waited { began: Time, outcome: &'a Outcome },
+    Waited { began: Time, outcome: &'a WaitOutcome },
     /// The explorer ended.
-    Ended(&'a End),
+    Ended(&'a ProcessEnd),
     /// The trainer is about to make a step with these.
-    Trains(&'a [Sample]),
+    Trains(&'a [SimSample]),
     /// The trainer left because all explorers did.
     TrainerLeft,
     /// An event is over.
@@ -55,53 +55,53 @@ pub(crate) enum Seen<'a> {
 
 /// Where it is to be seen.
 #[derive(Debug)]
-pub(crate) struct Scene<'a> {
+pub(crate) struct ExploreContext<'a> {
     /// When.
     pub(crate) now: Time,
     /// Which explorer it is about, if it is about one.
     pub(crate) at: usize,
     /// What the world is like.
-    pub(crate) options: &'a Options,
+    pub(crate) options: &'a ExploreWorldOptions,
     /// The explorers as they really are.
-    pub(crate) explorers: &'a [Explorer],
+    pub(crate) explorers: &'a [SimExplorer],
     /// The trainer as it really is.
-    pub(crate) trainer: &'a Trainer,
+    pub(crate) trainer: &'a SimTrainer,
 }
 
-impl Scene<'_> {
+impl ExploreContext<'_> {
     /// Returns the explorer that it is about.
-    pub(crate) fn explorer(&self) -> &Explorer {
+    pub(crate) fn explorer(&self) -> &SimExplorer {
         &self.explorers[self.at]
     }
 }
 
 /// One guarantee.
-pub(crate) trait Checker: fmt::Debug {
+pub(crate) trait ExploreChecker: fmt::Debug {
     /// Returns its name.
     fn name(&self) -> &'static str;
 
     /// Looks.
-    fn see(&mut self, scene: &Scene<'_>, seen: &Seen<'_>) -> Verdict;
+    fn see(&mut self, scene: &ExploreContext<'_>, seen: &ExploreEvent<'_>) -> CheckVerdict;
 }
 
 /// All guarantees, or one of them.
 #[derive(Debug)]
-pub struct Checkers {
-    list: Vec<Box<dyn Checker>>,
+pub struct ExploreCheckers {
+    list: Vec<Box<dyn ExploreChecker>>,
     progress: bool,
 }
 
-impl Checkers {
+impl ExploreCheckers {
     /// Returns all of them.
     pub fn all() -> Self {
-        let list: Vec<Box<dyn Checker>> = vec![
-            Box::new(once::Once::default()),
+        let list: Vec<Box<dyn ExploreChecker>> = vec![
+            Box::new(once::ExploreOnceChecker::default()),
             Box::new(evals::Evals::default()),
             Box::new(paced::Paced::default()),
             Box::new(stale::Stale::default()),
             Box::new(versions::Versions::default()),
             Box::new(waits::Waits),
-            Box::new(ends::Ends),
+            Box::new(ends::ExploreEndsChecker),
         ];
         Self { list, progress: true }
     }
@@ -126,7 +126,11 @@ impl Checkers {
     }
 
     /// Lets all of them look.
-    pub(crate) fn see(&mut self, scene: &Scene<'_>, seen: &Seen<'_>) -> Option<Violation> {
+    pub(crate) fn see(
+        &mut self,
+        scene: &ExploreContext<'_>,
+        seen: &ExploreEvent<'_>,
+    ) -> Option<Violation> {
         for checker in &mut self.list {
             if let Err(what) = checker.see(scene, seen) {
                 return Some(Violation { checker: checker.name(), at: scene.now, what });

@@ -4,27 +4,27 @@ use std::fmt;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rollway_core::explore::{Exchange, Fact, Order, Plan};
+use rollway_core::explore::{Plan, PlanAction, PlanInput, SyncResult};
 
-use super::checkers::Checkers;
+use super::checkers::ExploreCheckers;
 use super::run;
 use super::subject::Around;
-pub(super) use super::subject::Bug;
+pub(super) use super::subject::ExploreBug;
 use crate::REPEAT;
-use crate::trace::To;
-use Bug::{Hears, Kept, Says, Told};
+use crate::trace::TraceTarget;
+use ExploreBug::{Hears, Kept, Says, Told};
 
 /// A planted bug and the checker that must notice it.
 #[derive(Clone, Copy)]
-pub struct Mutant {
+pub struct ExploreMutant {
     /// What it does, in a few words.
     pub name: &'static str,
     /// Who must notice.
     pub checker: &'static str,
-    pub(super) bug: Bug,
+    pub(super) bug: ExploreBug,
 }
 
-impl fmt::Debug for Mutant {
+impl fmt::Debug for ExploreMutant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ({})", self.name, self.checker)
     }
@@ -32,7 +32,7 @@ impl fmt::Debug for Mutant {
 
 /// Runs seeds with a planted bug until its checker notices, or `seeds_max` were tried. Returns
 /// after how many it did, and in what words.
-pub fn hunt(mutant: &Mutant, first: u64, seeds_max: u64) -> Option<(u64, String)> {
+pub fn hunt(mutant: &ExploreMutant, first: u64, seeds_max: u64) -> Option<(u64, String)> {
     (0..seeds_max).find_map(|at| {
         let seed = first.wrapping_add(at);
         // A bug may well make something panic; that is not for this checker to notice.
@@ -41,11 +41,12 @@ pub fn hunt(mutant: &Mutant, first: u64, seeds_max: u64) -> Option<(u64, String)
     })
 }
 
-fn notice(mutant: &Mutant, seed: u64) -> Option<String> {
+fn notice(mutant: &ExploreMutant, seed: u64) -> Option<String> {
     if mutant.checker == REPEAT {
         return repeats(seed, Some(mutant)).err();
     }
-    let outcome = run(seed, To::Nowhere, Checkers::only(mutant.checker), Some(mutant));
+    let outcome =
+        run(seed, TraceTarget::Nowhere, ExploreCheckers::only(mutant.checker), Some(mutant));
     outcome.violation.map(|violation| violation.what)
 }
 
@@ -53,8 +54,8 @@ fn notice(mutant: &Mutant, seed: u64) -> Option<String> {
 ///
 /// # Errors
 /// Says that the two runs differ.
-pub fn repeats(seed: u64, mutant: Option<&Mutant>) -> Result<u64, String> {
-    let hash = || run(seed, To::Hash, Checkers::none(), mutant).trace.hash();
+pub fn repeats(seed: u64, mutant: Option<&ExploreMutant>) -> Result<u64, String> {
+    let hash = || run(seed, TraceTarget::Hash, ExploreCheckers::none(), mutant).trace.hash();
     let (first, second) = (hash(), hash());
     if first == second {
         return Ok(first);
@@ -65,8 +66,8 @@ pub fn repeats(seed: u64, mutant: Option<&Mutant>) -> Result<u64, String> {
 macro_rules! mutants {
     ($($checker:literal: $name:literal => $bug:expr,)+) => {
         /// All of them, by checker.
-        pub const MUTANTS: &[Mutant] =
-            &[$(Mutant { name: $name, checker: $checker, bug: $bug },)+];
+        pub const MUTANTS: &[ExploreMutant] =
+            &[$(ExploreMutant { name: $name, checker: $checker, bug: $bug },)+];
     };
 }
 
@@ -78,7 +79,7 @@ mutants! {
     "once": "a step is passed over" => Says(pass_over),
     "once": "steps in flight are taken for finalized" => Kept(|kept| kept.finalized = kept.begun),
     "once": "what is being submitted is forgotten" => Kept(|kept| kept.beginning = None),
-    "once": "experiences are delivered again" => Bug::Around(Around::DeliveredAgain),
+    "once": "experiences are delivered again" => ExploreBug::Around(Around::DeliveredAgain),
     "evals": "evaluations under way are forgotten" => Kept(|kept| kept.evals.clear()),
     "evals": "an evaluation being submitted is forgotten" => Kept(|kept| kept.evaluating = None),
     "evals": "an evaluation is made again" => Kept(|kept| {
@@ -102,25 +103,25 @@ mutants! {
         kept.version = kept.version.saturating_sub(1);
     }),
     "versions": "the last version is not kept" => Hears(last_version_unheard),
-    "waits": "the board has no clock" => Bug::Around(Around::NoClock),
-    "waits": "explorers are patient" => Bug::Around(Around::Patient),
-    "ends": "a trainer that failed is taken for done" => Bug::Around(Around::FailureIsEnd),
+    "waits": "the board has no clock" => ExploreBug::Around(Around::NoClock),
+    "waits": "explorers are patient" => ExploreBug::Around(Around::Patient),
+    "ends": "a trainer that failed is taken for done" => ExploreBug::Around(Around::FailureIsEnd),
     "ends": "nothing new is taken for the end" => Hears(nothing_new_is_the_end),
     "ends": "the end comes without a word to the trainer" => Says(end_without_close),
     "progress": "an exchange is not carried out" => Says(|_, _, orders| {
-        orders.retain(|order| !matches!(order, Order::Sync { .. }));
+        orders.retain(|order| !matches!(order, PlanAction::Sync { .. }));
     }),
     "progress": "an evaluation is never heard of" => Hears(|_, fact| match fact {
-        Fact::EvalFinished(_) => Vec::new(),
+        PlanInput::EvalFinished(_) => Vec::new(),
         fact => vec![fact],
     }),
     "progress": "the bound never gives way" => Hears(never_forced),
     "repeat": "chance from outside the seed" => Says(|_, _, orders| outside_chance(orders)),
 }
 
-fn pass_over(_: &Plan, _: Option<&Fact>, orders: &mut Vec<Order>) {
+fn pass_over(_: &Plan, _: Option<&PlanInput>, orders: &mut Vec<PlanAction>) {
     for order in orders {
-        if let Order::Finalize(step) = order
+        if let PlanAction::FinalizeStep(step) = order
             && *step == 2
         {
             *step = 3;
@@ -128,55 +129,57 @@ fn pass_over(_: &Plan, _: Option<&Fact>, orders: &mut Vec<Order>) {
     }
 }
 
-fn load_at_once(_: &Plan, fact: Option<&Fact>, orders: &mut Vec<Order>) {
-    let published = matches!(fact, Some(Fact::Published(_)));
-    if published && !orders.contains(&Order::Load) {
-        orders.push(Order::Load);
+fn load_at_once(_: &Plan, fact: Option<&PlanInput>, orders: &mut Vec<PlanAction>) {
+    let published = matches!(fact, Some(PlanInput::Published(_)));
+    if published && !orders.contains(&PlanAction::Load) {
+        orders.push(PlanAction::Load);
     }
 }
 
-fn others_unheard(_: &Plan, fact: Fact) -> Vec<Fact> {
+fn others_unheard(_: &Plan, fact: PlanInput) -> Vec<PlanInput> {
     match fact {
-        Fact::Elsewhere(_) => Vec::new(),
+        PlanInput::OthersSubmitted(_) => Vec::new(),
         fact => vec![fact],
     }
 }
 
-fn last_version_unheard(_: &Plan, fact: Fact) -> Vec<Fact> {
+fn last_version_unheard(_: &Plan, fact: PlanInput) -> Vec<PlanInput> {
     match fact {
-        Fact::Synced(Exchange::TrainerDone(_)) => vec![Fact::Synced(Exchange::NothingNew)],
-        fact => vec![fact],
-    }
-}
-
-fn nothing_new_is_the_end(plan: &Plan, fact: Fact) -> Vec<Fact> {
-    match fact {
-        Fact::Synced(Exchange::NothingNew) => {
-            vec![Fact::Synced(Exchange::TrainerDone(plan.progress().version))]
+        PlanInput::Synced(SyncResult::TrainerDone(_)) => {
+            vec![PlanInput::Synced(SyncResult::NothingNew)]
         }
         fact => vec![fact],
     }
 }
 
-fn end_without_close(_: &Plan, _: Option<&Fact>, orders: &mut Vec<Order>) {
+fn nothing_new_is_the_end(plan: &Plan, fact: PlanInput) -> Vec<PlanInput> {
+    match fact {
+        PlanInput::Synced(SyncResult::NothingNew) => {
+            vec![PlanInput::Synced(SyncResult::TrainerDone(plan.progress().version))]
+        }
+        fact => vec![fact],
+    }
+}
+
+fn end_without_close(_: &Plan, _: Option<&PlanInput>, orders: &mut Vec<PlanAction>) {
     for order in orders {
-        if *order == Order::Close {
-            *order = Order::End;
+        if *order == PlanAction::FinishTraining {
+            *order = PlanAction::End;
         }
     }
 }
 
-fn never_forced(plan: &Plan, fact: Fact) -> Vec<Fact> {
+fn never_forced(plan: &Plan, fact: PlanInput) -> Vec<PlanInput> {
     match fact {
         // As if the exchange had brought something, so that it is ordered again.
-        Fact::Synced(Exchange::NothingNew) if plan.progress().closed.is_none() => Vec::new(),
+        PlanInput::Synced(SyncResult::NothingNew) if plan.progress().closed.is_none() => Vec::new(),
         fact => vec![fact],
     }
 }
 
-fn outside_chance(orders: &mut [Order]) {
-    static SAID: AtomicU64 = AtomicU64::new(0);
-    if SAID.fetch_add(1, Ordering::Relaxed).is_multiple_of(7) {
+fn outside_chance(orders: &mut [PlanAction]) {
+    static EMITTED: AtomicU64 = AtomicU64::new(0);
+    if EMITTED.fetch_add(1, Ordering::Relaxed).is_multiple_of(7) {
         orders.reverse();
     }
 }

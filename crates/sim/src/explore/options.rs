@@ -3,17 +3,17 @@
 
 use std::time::Duration;
 
-use rollway_core::explore::{Pace, Style};
+use rollway_core::explore::{PlanConfig, PlanStyle};
 
-use crate::dice::{Dice, Rate};
+use crate::dice::{FaultRate, SimRandom};
 
 /// Everything that is settled before a world begins.
 #[derive(Clone, Debug)]
-pub(crate) struct Options {
+pub(crate) struct ExploreWorldOptions {
     /// Whether nothing goes wrong.
     pub(crate) is_calm: bool,
     /// How explorers proceed.
-    pub(crate) pace: Pace,
+    pub(crate) pace: PlanConfig,
     /// How long a step takes each explorer.
     pub(crate) explorers: Vec<Duration>,
     /// How many steps there are tasks for.
@@ -27,13 +27,13 @@ pub(crate) struct Options {
     /// How long a message usually takes.
     pub(crate) latency: Duration,
     /// How likely an explorer dies at something that happens to it.
-    pub(crate) crash: Rate,
+    pub(crate) crash: FaultRate,
     /// How likely it is stopped then.
-    pub(crate) stop: Rate,
+    pub(crate) stop: FaultRate,
     /// How often all explorers together die or are stopped at most.
     pub(crate) crashes_max: u32,
     /// How likely a step delivers less than it should.
-    pub(crate) loss: Rate,
+    pub(crate) loss: FaultRate,
 }
 
 /// What the trainer is like.
@@ -53,9 +53,9 @@ pub(crate) struct TrainerOptions {
     pub(crate) tells: bool,
 }
 
-impl Options {
+impl ExploreWorldOptions {
     /// Draws the options of a seed.
-    pub(crate) fn draw(dice: &mut Dice) -> Self {
+    pub(crate) fn draw(dice: &mut SimRandom) -> Self {
         let is_calm = dice.percent(20);
         let pace = pace(dice);
         let step = dice.spread(millis(200), millis(8_000));
@@ -70,10 +70,10 @@ impl Options {
             // Enough for whatever a calm world does.
             sync_timeout: millis(100_000_000),
             latency: dice.spread(millis(1), millis(50)),
-            crash: Rate::NEVER,
-            stop: Rate::NEVER,
+            crash: FaultRate::NEVER,
+            stop: FaultRate::NEVER,
             crashes_max: dice.small(1, 6),
-            loss: Rate::NEVER,
+            loss: FaultRate::NEVER,
             pace,
         };
         if is_calm {
@@ -84,9 +84,9 @@ impl Options {
             return options;
         }
         options.sync_timeout = dice.spread(step * 4, step * 400);
-        options.crash = Rate(*dice.pick(&[0, 0, 100, 400, 1500]));
-        options.stop = Rate(*dice.pick(&[0, 0, 100, 400]));
-        options.loss = Rate::percent(*dice.pick(&[0, 0, 20, 60]));
+        options.crash = FaultRate(*dice.pick(&[0, 0, 100, 400, 1500]));
+        options.stop = FaultRate(*dice.pick(&[0, 0, 100, 400]));
+        options.loss = FaultRate::percent(*dice.pick(&[0, 0, 20, 60]));
         if dice.percent(25) {
             options.tasks = dice.between(0, options.pace.total_steps);
         }
@@ -94,16 +94,16 @@ impl Options {
     }
 }
 
-fn pace(dice: &mut Dice) -> Pace {
+fn pace(dice: &mut SimRandom) -> PlanConfig {
     let style = [
-        Style::Fixed,
-        Style::ExplorerDriven,
-        Style::TrainerDriven,
-        Style::FullyAsync,
-        Style::FullyAsync,
+        PlanStyle::Fixed,
+        PlanStyle::ExplorerDriven,
+        PlanStyle::TrainerDriven,
+        PlanStyle::FullyAsync,
+        PlanStyle::FullyAsync,
     ];
     let step_experiences = dice.between(1, 16);
-    Pace {
+    PlanConfig {
         style: *dice.pick(&style),
         sync_interval: dice.between(1, 4),
         sync_offset: *dice.pick(&[0, 0, 1, 2, 3]),
@@ -123,7 +123,7 @@ fn pace(dice: &mut Dice) -> Pace {
     }
 }
 
-fn trainer(dice: &mut Dice, step: Duration, lease: Duration) -> TrainerOptions {
+fn trainer(dice: &mut SimRandom, step: Duration, lease: Duration) -> TrainerOptions {
     let pace = if dice.percent(20) { step * 6 } else { step };
     let comes = match dice.below(10) {
         0 => None,

@@ -5,34 +5,34 @@ use std::fmt;
 use std::time::Duration;
 
 use rollway_core::Time;
-use rollway_core::explore::Progress;
-use rollway_core::rendezvous::{Ask, SeatId};
+use rollway_core::explore::PlanProgress;
+use rollway_core::rendezvous::{MemberId, WaitId};
 
 use super::subject::Subject;
 
 /// An explorer.
 #[derive(Debug)]
-pub(crate) struct Explorer {
+pub(crate) struct SimExplorer {
     /// Its name at the board.
     pub(crate) name: String,
     /// How long a step takes.
     pub(crate) work: Duration,
     /// The process; none: it is not running.
-    pub(crate) process: Option<Process>,
+    pub(crate) process: Option<ExploreProcess>,
     /// How often it was started.
     pub(crate) lives: u64,
     /// How it ended.
-    pub(crate) end: Option<End>,
+    pub(crate) end: Option<ProcessEnd>,
     /// Since when it is not running.
     pub(crate) down_since: Option<Time>,
     /// What it has kept of where it is.
-    pub(crate) kept: Progress,
+    pub(crate) kept: PlanProgress,
     /// Steps whose tasks were submitted, with the version that the servers had then.
-    pub(crate) submitted: BTreeMap<u64, Work>,
+    pub(crate) submitted: BTreeMap<u64, ExploreWork>,
     /// What steps have delivered.
     pub(crate) delivered: BTreeMap<u64, u64>,
     /// Evaluations that were submitted.
-    pub(crate) evals: BTreeMap<u64, Work>,
+    pub(crate) evals: BTreeMap<u64, ExploreWork>,
     /// Evaluations whose results were taken.
     pub(crate) evaluated: BTreeSet<u64>,
     /// The version that the servers have.
@@ -43,7 +43,7 @@ pub(crate) struct Explorer {
 
 /// Work that was submitted.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Work {
+pub(crate) struct ExploreWork {
     /// The version that the servers had.
     pub(crate) version: u64,
     /// When it is done.
@@ -52,13 +52,13 @@ pub(crate) struct Work {
 
 /// An explorer's process.
 #[derive(Debug)]
-pub(crate) struct Process {
+pub(crate) struct ExploreProcess {
     /// Which of its processes it is.
     pub(crate) life: u64,
     /// What it decides by.
     pub(crate) subject: Subject,
     /// Its seat at the board.
-    pub(crate) seat: SeatId,
+    pub(crate) seat: MemberId,
     /// What it waits for at the board.
     pub(crate) wait: Option<OpenWait>,
     /// With `fully_async`, what it waits for beside everything else.
@@ -73,7 +73,7 @@ pub(crate) struct Process {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OpenWait {
     /// Its number.
-    pub(crate) ask: Ask,
+    pub(crate) ask: WaitId,
     /// When the first of those began that follow each other.
     pub(crate) began: Time,
 }
@@ -84,14 +84,14 @@ pub(crate) struct Watch {
     /// The newest version that it has seen.
     pub(crate) seen: u64,
     /// The wait for the next one; none while the trainer waits itself.
-    pub(crate) ask: Option<Ask>,
+    pub(crate) ask: Option<WaitId>,
     /// Whether there is nothing left to see.
     pub(crate) is_over: bool,
 }
 
 /// How an explorer ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum ProcessEnd {
     /// It did what it should.
     Done,
     /// The trainer failed; in words.
@@ -100,7 +100,7 @@ pub(crate) enum End {
     TimedOut(String),
 }
 
-impl End {
+impl ProcessEnd {
     /// Returns its name.
     pub(crate) const fn name(&self) -> &'static str {
         match self {
@@ -111,7 +111,7 @@ impl End {
     }
 }
 
-impl fmt::Display for End {
+impl fmt::Display for ProcessEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Done => f.write_str("done"),
@@ -122,7 +122,7 @@ impl fmt::Display for End {
     }
 }
 
-impl Explorer {
+impl SimExplorer {
     /// Returns an explorer that was never started.
     pub(crate) fn new(name: String, work: Duration) -> Self {
         Self {
@@ -132,7 +132,7 @@ impl Explorer {
             lives: 0,
             end: None,
             down_since: None,
-            kept: Progress::default(),
+            kept: PlanProgress::default(),
             submitted: BTreeMap::new(),
             delivered: BTreeMap::new(),
             evals: BTreeMap::new(),
@@ -143,14 +143,14 @@ impl Explorer {
     }
 
     /// Returns the process, if it is the one that is meant.
-    pub(crate) fn alive(&mut self, life: u64) -> Option<&mut Process> {
+    pub(crate) fn alive(&mut self, life: u64) -> Option<&mut ExploreProcess> {
         self.process.as_mut().filter(|process| process.life == life)
     }
 
     /// Gives the servers something to do, and returns when it is done.
-    pub(crate) fn occupy(&mut self, now: Time, work: Duration) -> Work {
+    pub(crate) fn occupy(&mut self, now: Time, work: Duration) -> ExploreWork {
         self.busy_until = self.busy_until.max(now).after(work);
-        Work { version: self.version, ready: self.busy_until }
+        ExploreWork { version: self.version, ready: self.busy_until }
     }
 
     /// Returns how many experiences it has submitted, with what steps in flight are expected to

@@ -2,19 +2,19 @@
 
 use std::fmt;
 
-use rollway_core::explore::{Fact, Order, Pace, Plan, Progress};
+use rollway_core::explore::{Plan, PlanAction, PlanConfig, PlanInput, PlanProgress};
 
 /// Where a bug sits.
 #[derive(Clone, Copy)]
-pub(crate) enum Bug {
+pub(crate) enum ExploreBug {
     /// In how the explorer is told to proceed.
-    Told(fn(&mut Pace)),
+    Told(fn(&mut PlanConfig)),
     /// In what is kept of where it is.
-    Kept(fn(&mut Progress)),
+    Kept(fn(&mut PlanProgress)),
     /// In what it hears: nothing, something else, or more than happened.
-    Hears(fn(&Plan, Fact) -> Vec<Fact>),
+    Hears(fn(&Plan, PlanInput) -> Vec<PlanInput>),
     /// In what it orders, with what it heard before.
-    Says(fn(&Plan, Option<&Fact>, &mut Vec<Order>)),
+    Says(fn(&Plan, Option<&PlanInput>, &mut Vec<PlanAction>)),
     /// In the world around it.
     Around(Around),
 }
@@ -32,7 +32,7 @@ pub(crate) enum Around {
     FailureIsEnd,
 }
 
-impl fmt::Debug for Bug {
+impl fmt::Debug for ExploreBug {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Told(_) => "Told",
@@ -48,15 +48,19 @@ impl fmt::Debug for Bug {
 #[derive(Debug)]
 pub(crate) struct Subject {
     plan: Plan,
-    bug: Option<Bug>,
+    bug: Option<ExploreBug>,
 }
 
 impl Subject {
     /// Returns the plan of an explorer that is where it says.
-    pub(crate) fn new(mut pace: Pace, mut kept: Progress, bug: Option<Bug>) -> Self {
+    pub(crate) fn new(
+        mut pace: PlanConfig,
+        mut kept: PlanProgress,
+        bug: Option<ExploreBug>,
+    ) -> Self {
         match bug {
-            Some(Bug::Told(tell)) => tell(&mut pace),
-            Some(Bug::Kept(keep)) => keep(&mut kept),
+            Some(ExploreBug::Told(tell)) => tell(&mut pace),
+            Some(ExploreBug::Kept(keep)) => keep(&mut kept),
             _ => {}
         }
         Self { plan: Plan::new(pace, kept), bug }
@@ -68,15 +72,15 @@ impl Subject {
     }
 
     /// Tells a fact, if there is one, and returns what is ordered.
-    pub(crate) fn apply(&mut self, fact: Option<Fact>) -> Vec<Order> {
+    pub(crate) fn apply(&mut self, fact: Option<PlanInput>) -> Vec<PlanAction> {
         let heard = match (self.bug, fact.clone()) {
             (_, None) => Vec::new(),
-            (Some(Bug::Hears(hear)), Some(fact)) => hear(&self.plan, fact),
+            (Some(ExploreBug::Hears(hear)), Some(fact)) => hear(&self.plan, fact),
             (_, Some(fact)) => vec![fact],
         };
         heard.into_iter().for_each(|fact| self.plan.apply(fact));
         let mut orders = self.plan.orders();
-        if let Some(Bug::Says(say)) = self.bug {
+        if let Some(ExploreBug::Says(say)) = self.bug {
             say(&self.plan, fact.as_ref(), &mut orders);
         }
         orders

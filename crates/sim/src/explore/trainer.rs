@@ -4,26 +4,26 @@
 use std::collections::VecDeque;
 
 use rollway_core::Time;
-use rollway_core::rendezvous::{Ask, SeatId};
+use rollway_core::rendezvous::{MemberId, WaitId};
 
 /// The trainer.
 #[derive(Debug, Default)]
-pub(crate) struct Trainer {
+pub(crate) struct SimTrainer {
     /// What it is at.
-    pub(crate) state: State,
+    pub(crate) state: SimTrainerState,
     /// How often it was started.
     pub(crate) lives: u64,
     /// The train steps that it has made.
     pub(crate) version: u64,
     /// Experiences that it has not trained on: where they are from, and the version that made them.
-    pub(crate) buffer: VecDeque<Sample>,
+    pub(crate) buffer: VecDeque<SimSample>,
     /// Whether it is about to look for experiences.
     pub(crate) looks: bool,
 }
 
 /// An experience.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Sample {
+pub(crate) struct SimSample {
     /// Which explorer it is from.
     pub(crate) explorer: usize,
     /// Which step.
@@ -34,17 +34,17 @@ pub(crate) struct Sample {
 
 /// What a trainer is at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum SimTrainerState {
     /// It has not come yet.
     #[default]
     Absent,
     /// It runs.
     Up {
         /// Its seat at the board.
-        seat: SeatId,
+        seat: MemberId,
         /// None: it makes a step. Otherwise the last wait that it knew of when it looked for
         /// experiences in vain.
-        idle: Option<Ask>,
+        idle: Option<WaitId>,
     },
     /// It died.
     Dead {
@@ -57,11 +57,11 @@ pub(crate) enum State {
     Done,
 }
 
-impl Trainer {
+impl SimTrainer {
     /// Returns its seat, if it is there and is the one that is meant.
-    pub(crate) fn alive(&self, life: u64) -> Option<SeatId> {
+    pub(crate) fn alive(&self, life: u64) -> Option<MemberId> {
         match self.state {
-            State::Up { seat, .. } if life == self.lives => Some(seat),
+            SimTrainerState::Up { seat, .. } if life == self.lives => Some(seat),
             _ => None,
         }
     }

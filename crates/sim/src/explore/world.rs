@@ -7,43 +7,43 @@ mod waiting;
 use std::time::Duration;
 
 use rollway_core::Time;
-use rollway_core::explore::{Exchange, Fact, Order, Style};
-use rollway_core::rendezvous::{Board, Left, Outcome as Waited, Role};
+use rollway_core::explore::{PlanAction, PlanInput, PlanStyle, SyncResult};
+use rollway_core::rendezvous::{LeaveReason, MemberRole, SyncCore, WaitOutcome as Waited};
 
-use super::KNOWN;
-use super::checkers::{Checkers, Scene, Seen};
-use super::mutants::Mutant;
-use super::options::Options;
-use super::process::{End, Explorer, Process, Watch};
-use super::subject::{Around, Bug, Subject};
-use super::trainer::Trainer;
+use super::COVERAGE_ITEMS;
+use super::checkers::{ExploreCheckers, ExploreContext, ExploreEvent};
+use super::mutants::ExploreMutant;
+use super::options::ExploreWorldOptions;
+use super::process::{ExploreProcess, ProcessEnd, SimExplorer, Watch};
+use super::subject::{Around, ExploreBug, Subject};
+use super::trainer::SimTrainer;
 use crate::checkers::Violation;
 use crate::coverage::Coverage;
-use crate::dice::Dice;
-use crate::queue::Queue;
-use crate::trace::Trace;
-use crate::world::Outcome;
+use crate::dice::SimRandom;
+use crate::queue::EventQueue;
+use crate::trace::SimTrace;
+use crate::world::WorldResult;
 
 /// No explorers take as many facts as this unless something goes round in circles.
-const FACTS_MAX: u64 = 20_000;
+const MAX_INPUTS: u64 = 20_000;
 /// When everything should have come to an end.
-const TOO_LATE: Duration = Duration::from_secs(400_000);
+const WORLD_DEADLINE: Duration = Duration::from_secs(400_000);
 /// Numbers of seats and waits are above this.
 const FIRST: u64 = 1_000;
 
 /// A world.
 #[derive(Debug)]
-pub(super) struct World {
+pub(super) struct ExploreWorld {
     now: Time,
-    dice: Dice,
-    options: Options,
-    queue: Queue<Event>,
-    board: Board,
-    explorers: Vec<Explorer>,
-    trainer: Trainer,
-    bug: Option<Bug>,
-    checkers: Checkers,
-    trace: Trace,
+    dice: SimRandom,
+    options: ExploreWorldOptions,
+    queue: EventQueue<ExploreWorldEvent>,
+    board: SyncCore,
+    explorers: Vec<SimExplorer>,
+    trainer: SimTrainer,
+    bug: Option<ExploreBug>,
+    checkers: ExploreCheckers,
+    trace: SimTrace,
     coverage: Coverage,
     violation: Option<Violation>,
     facts: u64,
@@ -54,15 +54,15 @@ pub(super) struct World {
 
 /// Something that is going to happen.
 #[derive(Clone, Debug)]
-enum Event {
+enum ExploreWorldEvent {
     /// An explorer is started.
     Start { at: usize },
     /// An explorer carries out an order.
-    Act { at: usize, life: u64, order: Order },
+    Act { at: usize, life: u64, order: PlanAction },
     /// An explorer's servers have the weights that a wait came to.
     Loads { at: usize, life: u64, came: Came },
     /// An explorer's loop hears of something.
-    Heard { at: usize, life: u64, fact: Fact },
+    Heard { at: usize, life: u64, fact: PlanInput },
     /// An explorer says that it is alive.
     Beats { at: usize, life: u64 },
     /// The trainer is started.
@@ -90,28 +90,28 @@ struct Came {
     began: Time,
 }
 
-impl World {
+impl ExploreWorld {
     /// Makes a world as its options say.
     pub(super) fn new(
-        options: Options,
-        dice: Dice,
-        mutant: Option<&Mutant>,
-        checkers: Checkers,
-        trace: Trace,
+        options: ExploreWorldOptions,
+        dice: SimRandom,
+        mutant: Option<&ExploreMutant>,
+        checkers: ExploreCheckers,
+        trace: SimTrace,
     ) -> Self {
         let works = options.explorers.iter().enumerate();
-        let explorers = works.map(|(at, work)| Explorer::new(format!("explorer{at}"), *work));
+        let explorers = works.map(|(at, work)| SimExplorer::new(format!("explorer{at}"), *work));
         Self {
             now: Time::ZERO,
             dice,
-            queue: Queue::default(),
-            board: Board::new(options.lease, FIRST),
+            queue: EventQueue::default(),
+            board: SyncCore::new(options.lease, FIRST),
             explorers: explorers.collect(),
-            trainer: Trainer::default(),
+            trainer: SimTrainer::default(),
             bug: mutant.map(|mutant| mutant.bug),
             checkers,
             trace,
-            coverage: Coverage::of(KNOWN),
+            coverage: Coverage::of(COVERAGE_ITEMS),
             violation: None,
             facts: 0,
             crashes: 0,
@@ -121,23 +121,23 @@ impl World {
     }
 
     /// Lets the world run until everybody has ended or something is found wrong.
-    pub(super) fn run(mut self) -> Outcome {
+    pub(super) fn run(mut self) -> WorldResult {
         for at in 0..self.explorers.len() {
-            self.later(Event::Start { at });
+            self.later(ExploreWorldEvent::Start { at });
         }
         match self.options.trainer.comes {
-            Some(after) => self.plan(after, Event::TrainerComes),
+            Some(after) => self.plan(after, ExploreWorldEvent::TrainerComes),
             None => self.coverage.add("trainer", "never", 1),
         }
         if let Some((after, _)) = self.options.trainer.crash {
-            self.plan(after, Event::TrainerDies);
+            self.plan(after, ExploreWorldEvent::TrainerDies);
         }
-        self.plan(TOO_LATE, Event::TooLate);
+        self.plan(WORLD_DEADLINE, ExploreWorldEvent::TooLate);
         self.coverage.add("style", style(self.options.pace.style), 1);
         while self.violation.is_none() && !self.done {
             self.turn();
         }
-        Outcome {
+        WorldResult {
             violation: self.violation,
             inputs: self.facts,
             lasted: self.now,
@@ -149,8 +149,8 @@ impl World {
     /// Does the next thing: an event, or a deadline of the board. What happens at the instant of a
     /// deadline comes before it.
     fn turn(&mut self) {
-        if self.facts >= FACTS_MAX {
-            return self.give_up(format!("more than {FACTS_MAX} facts"));
+        if self.facts >= MAX_INPUTS {
+            return self.give_up(format!("more than {MAX_INPUTS} facts"));
         }
         let clock = !self.has_bug(Around::NoClock);
         let deadline = self.board.next_deadline().filter(|_| clock);
@@ -167,40 +167,40 @@ impl World {
         }
         self.rouse_trainer();
         for at in 0..self.explorers.len() {
-            self.see(at, &Seen::Settled);
+            self.see(at, &ExploreEvent::Settled);
         }
         if self.explorers.iter().all(|explorer| explorer.end.is_some()) {
-            self.see(0, &Seen::Over);
+            self.see(0, &ExploreEvent::Over);
             self.done = true;
         }
     }
 
-    fn happen(&mut self, event: Event) {
+    fn happen(&mut self, event: ExploreWorldEvent) {
         match event {
-            Event::Start { at } => self.start(at),
-            Event::Act { at, life, order } => {
+            ExploreWorldEvent::Start { at } => self.start(at),
+            ExploreWorldEvent::Act { at, life, order } => {
                 if self.explorers[at].alive(life).is_some() {
                     self.act(at, life, order);
                 }
             }
-            Event::Loads { at, life, came } => {
+            ExploreWorldEvent::Loads { at, life, came } => {
                 if self.explorers[at].alive(life).is_some() {
                     self.came(at, life, came);
                 }
             }
-            Event::Heard { at, life, fact } => {
+            ExploreWorldEvent::Heard { at, life, fact } => {
                 if self.explorers[at].alive(life).is_some() && !self.is_struck(at) {
                     self.tell(at, Some(fact));
                     self.watch(at);
                 }
             }
-            Event::Beats { at, life } => self.beat(at, life),
-            Event::TrainerComes => self.trainer_comes(),
-            Event::TrainerLooks { life } => self.trainer_looks(life),
-            Event::TrainerSteps { life } => self.trainer_steps(life),
-            Event::TrainerBeats { life } => self.trainer_beats(life),
-            Event::TrainerDies => self.trainer_dies(),
-            Event::TooLate => {
+            ExploreWorldEvent::Beats { at, life } => self.beat(at, life),
+            ExploreWorldEvent::TrainerComes => self.trainer_comes(),
+            ExploreWorldEvent::TrainerLooks { life } => self.trainer_looks(life),
+            ExploreWorldEvent::TrainerSteps { life } => self.trainer_steps(life),
+            ExploreWorldEvent::TrainerBeats { life } => self.trainer_beats(life),
+            ExploreWorldEvent::TrainerDies => self.trainer_dies(),
+            ExploreWorldEvent::TooLate => {
                 let left = self.explorers.iter().filter(|explorer| explorer.end.is_none());
                 let left: Vec<String> =
                     left.map(|it| format!("{} at {:?}", it.name, it.kept)).collect();
@@ -211,7 +211,7 @@ impl World {
 
     /// Starts an explorer, anew or where it was.
     fn start(&mut self, at: usize) {
-        let Ok(entered) = self.board.enter(self.now, Role::Explorer, &self.explorers[at].name)
+        let Ok(entered) = self.board.join(self.now, MemberRole::Explorer, &self.explorers[at].name)
         else {
             return self.give_up("there is no seat for an explorer".to_owned());
         };
@@ -225,7 +225,7 @@ impl World {
         let version = subject.plan().progress().version;
         explorer.version = version;
         explorer.down_since = None;
-        explorer.process = Some(Process {
+        explorer.process = Some(ExploreProcess {
             life,
             subject,
             seat: entered.seat,
@@ -235,20 +235,20 @@ impl World {
             closing: false,
         });
         self.coverage.add("explorer", "restarted", u64::from(life > 1));
-        self.see(at, &Seen::Started { version });
+        self.see(at, &ExploreEvent::Started { version });
         self.tell_elsewhere();
         let published = self.board.newest().filter(|newest| is_async && *newest > version);
         match published.filter(|_| self.dice.percent(50)) {
-            Some(newest) => self.tell(at, Some(Fact::Published(newest))),
+            Some(newest) => self.tell(at, Some(PlanInput::Published(newest))),
             None => self.tell(at, None),
         }
-        self.plan(self.options.lease / 2, Event::Beats { at, life });
+        self.plan(self.options.lease / 2, ExploreWorldEvent::Beats { at, life });
         self.watch(at);
         self.answers();
     }
 
     /// Tells an explorer something, or nothing, and lets it carry out what it orders.
-    fn tell(&mut self, at: usize, fact: Option<Fact>) {
+    fn tell(&mut self, at: usize, fact: Option<PlanInput>) {
         if self.violation.is_some() {
             return;
         }
@@ -256,7 +256,7 @@ impl World {
         if let Some(fact) = &fact {
             self.coverage.add("fact", fact_kind(fact), 1);
             self.trace.line(self.facts, self.now, '>', fact_kind(fact), (at, fact));
-            self.see(at, &Seen::Told(fact));
+            self.see(at, &ExploreEvent::Told(fact));
         }
         let explorer = &mut self.explorers[at];
         let Some(process) = &mut explorer.process else { return };
@@ -268,7 +268,7 @@ impl World {
         for order in orders {
             self.coverage.add("order", order_kind(order), 1);
             self.trace.line(self.facts, self.now, '<', order_kind(order), (at, order));
-            self.see(at, &Seen::Ordered(order));
+            self.see(at, &ExploreEvent::Ordered(order));
             self.perform(at, life, order);
         }
         let process = self.explorers[at].process.as_ref();
@@ -292,7 +292,7 @@ impl World {
             if let Some(process) = &mut self.explorers[at].process {
                 process.stopping = true;
             }
-            self.tell(at, Some(Fact::Stopped));
+            self.tell(at, Some(PlanInput::Stopped));
         }
         self.explorers[at].process.is_none()
     }
@@ -303,27 +303,29 @@ impl World {
         let Some(process) = self.explorers[at].process.take() else { return };
         self.explorers[at].down_since = Some(self.now);
         if self.dice.percent(50) {
-            self.board.leave(self.now, process.seat, &Left::Silent);
+            self.board.leave(self.now, process.seat, &LeaveReason::TimedOut);
             let asks = process.wait.map(|wait| wait.ask).into_iter().chain(process.watch.ask);
             asks.for_each(|ask| self.board.abandon(ask));
         }
         let lease = self.options.lease;
         let wait = self.dice.spread(lease / 16, lease * 4);
-        self.plan(wait, Event::Start { at });
+        self.plan(wait, ExploreWorldEvent::Start { at });
         self.answers();
     }
 
-    fn ends(&mut self, at: usize, end: End) {
+    fn ends(&mut self, at: usize, end: ProcessEnd) {
         let Some(process) = self.explorers[at].process.take() else { return };
         let how = match &end {
-            End::Done => Left::Done,
-            End::TrainerFailed(words) | End::TimedOut(words) => Left::Failed(words.clone()),
+            ProcessEnd::Done => LeaveReason::Done,
+            ProcessEnd::TrainerFailed(words) | ProcessEnd::TimedOut(words) => {
+                LeaveReason::Failed(words.clone())
+            }
         };
         self.board.leave(self.now, process.seat, &how);
         self.coverage.add("end", end.name(), 1);
         self.explorers[at].end = Some(end.clone());
         self.trace.line(self.facts, self.now, '=', end.name(), (at, &end));
-        self.see(at, &Seen::Ended(&end));
+        self.see(at, &ExploreEvent::Ended(&end));
         self.answers();
     }
 
@@ -333,16 +335,16 @@ impl World {
             return;
         }
         let seat = process.seat;
-        self.board.beat(self.now, seat);
+        self.board.heartbeat(self.now, seat);
         self.answers();
-        self.plan(self.options.lease / 2, Event::Beats { at, life });
+        self.plan(self.options.lease / 2, ExploreWorldEvent::Beats { at, life });
     }
 
-    fn see(&mut self, at: usize, seen: &Seen<'_>) {
+    fn see(&mut self, at: usize, seen: &ExploreEvent<'_>) {
         if self.violation.is_some() {
             return;
         }
-        let scene = Scene {
+        let scene = ExploreContext {
             now: self.now,
             at,
             options: &self.options,
@@ -357,63 +359,63 @@ impl World {
         self.violation = self.checkers.stuck(self.now, what);
     }
 
-    fn plan(&mut self, after: Duration, event: Event) {
+    fn plan(&mut self, after: Duration, event: ExploreWorldEvent) {
         self.queue.plan(self.now.after(after), event);
     }
 
     /// Plans an event for when a message has got there.
-    fn later(&mut self, event: Event) {
+    fn later(&mut self, event: ExploreWorldEvent) {
         let wait = self.dice.spread(self.options.latency / 4, self.options.latency * 4);
         self.plan(wait, event);
     }
 
     fn is_async(&self) -> bool {
-        self.options.pace.style == Style::FullyAsync
+        self.options.pace.style == PlanStyle::FullyAsync
     }
 
     /// Tells whether this bug was planted.
     fn has_bug(&self, bug: Around) -> bool {
-        matches!(self.bug, Some(Bug::Around(planted)) if planted == bug)
+        matches!(self.bug, Some(ExploreBug::Around(planted)) if planted == bug)
     }
 }
 
-const fn style(style: Style) -> &'static str {
+const fn style(style: PlanStyle) -> &'static str {
     match style {
-        Style::Fixed => "fixed",
-        Style::ExplorerDriven => "explorer_driven",
-        Style::TrainerDriven => "trainer_driven",
-        Style::FullyAsync => "fully_async",
+        PlanStyle::Fixed => "fixed",
+        PlanStyle::ExplorerDriven => "explorer_driven",
+        PlanStyle::TrainerDriven => "trainer_driven",
+        PlanStyle::FullyAsync => "fully_async",
     }
 }
 
-const fn order_kind(order: Order) -> &'static str {
+const fn order_kind(order: PlanAction) -> &'static str {
     match order {
-        Order::Begin(_) => "begin",
-        Order::Finalize(_) => "finalize",
-        Order::Evaluate(_) => "evaluate",
-        Order::FinishEval(_) => "finish_eval",
-        Order::Sync { .. } => "sync",
-        Order::Load => "load",
-        Order::Close => "close",
-        Order::End => "end",
+        PlanAction::BeginStep(_) => "begin",
+        PlanAction::FinalizeStep(_) => "finalize",
+        PlanAction::Evaluate(_) => "evaluate",
+        PlanAction::FinishEval(_) => "finish_eval",
+        PlanAction::Sync { .. } => "sync",
+        PlanAction::Load => "load",
+        PlanAction::FinishTraining => "close",
+        PlanAction::End => "end",
     }
 }
 
-const fn fact_kind(fact: &Fact) -> &'static str {
+const fn fact_kind(fact: &PlanInput) -> &'static str {
     match fact {
-        Fact::Begun(_) => "begun",
-        Fact::Exhausted => "exhausted",
-        Fact::Finalized { .. } => "finalized",
-        Fact::EvalBegun(_) => "eval_begun",
-        Fact::EvalFinished(_) => "eval_finished",
-        Fact::Synced(Exchange::Version(_)) => "synced:version",
-        Fact::Synced(Exchange::NothingNew) => "synced:nothing_new",
-        Fact::Synced(Exchange::TrainerDone(_)) => "synced:trainer_done",
-        Fact::Published(_) => "published",
-        Fact::Loaded(_) => "loaded",
-        Fact::Elsewhere(_) => "elsewhere",
-        Fact::TrainerDone => "trainer_done",
-        Fact::Stopped => "stopped",
+        PlanInput::Begun(_) => "begun",
+        PlanInput::Exhausted => "exhausted",
+        PlanInput::Finalized { .. } => "finalized",
+        PlanInput::EvalBegun(_) => "eval_begun",
+        PlanInput::EvalFinished(_) => "eval_finished",
+        PlanInput::Synced(SyncResult::Version(_)) => "synced:version",
+        PlanInput::Synced(SyncResult::NothingNew) => "synced:nothing_new",
+        PlanInput::Synced(SyncResult::TrainerDone(_)) => "synced:trainer_done",
+        PlanInput::Published(_) => "published",
+        PlanInput::Loaded(_) => "loaded",
+        PlanInput::OthersSubmitted(_) => "elsewhere",
+        PlanInput::TrainerDone => "trainer_done",
+        PlanInput::Stopped => "stopped",
     }
 }
 

@@ -4,14 +4,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rollway_core::metrics::Metrics;
 use rollway_core::{
-    AttemptId, BatchId, Core, Delivery, FailureKind, Input, Record, Report, Request, RequestId,
-    RunId, RunOutcome, RunnerId, RunnerState, RunnerView,
+    AttemptId, BatchId, Core, DeliveryOutcome, FailureKind, Input, LedgerRecord, Request,
+    RequestId, RunId, RunOutcome, RunnerId, RunnerReport, RunnerState, RunnerView,
 };
 
 use super::Memory;
 
 pub(super) fn late_result(_: &mut Memory, core: &Core, mut input: Input) -> Vec<Input> {
-    if let Input::Reported { runner, report: Report::RunFinished { attempt, .. }, .. } = &mut input
+    if let Input::Report { runner, report: RunnerReport::RunFinished { attempt, .. }, .. } =
+        &mut input
         && let Some(current) = current(core, *runner)
     {
         *attempt = current;
@@ -20,7 +21,7 @@ pub(super) fn late_result(_: &mut Memory, core: &Core, mut input: Input) -> Vec<
 }
 
 pub(super) fn earlier_life(_: &mut Memory, core: &Core, mut input: Input) -> Vec<Input> {
-    if let Input::Reported { runner, life, .. } = &mut input
+    if let Input::Report { runner, life, .. } = &mut input
         && let Some(view) = core.runner(*runner)
     {
         *life = view.life;
@@ -30,7 +31,7 @@ pub(super) fn earlier_life(_: &mut Memory, core: &Core, mut input: Input) -> Vec
 
 /// Hears a second report about a run as if it were about another one.
 pub(super) fn result_twice(memory: &mut Memory, _: &Core, mut input: Input) -> Vec<Input> {
-    if let Input::Reported { report: Report::RunFinished { attempt, run, .. }, .. } = &mut input
+    if let Input::Report { report: RunnerReport::RunFinished { attempt, run, .. }, .. } = &mut input
         && !memory.reported.insert((*attempt, run.0))
     {
         run.0 ^= 1;
@@ -45,13 +46,13 @@ pub(super) fn cancel_taken_for_end(_: &mut Memory, core: &Core, input: Input) ->
         _ => None,
     });
     let Some((runner, life, attempt)) = cancelling else { return vec![input] };
-    let report = Report::AttemptEnded { attempt };
-    vec![Input::Reported { runner, life, report }, input]
+    let report = RunnerReport::AttemptEnded { attempt };
+    vec![Input::Report { runner, life, report }, input]
 }
 
 pub(super) fn withdrawal_ignored(_: &mut Memory, _: &Core, input: Input) -> Vec<Input> {
     match input {
-        Input::Withdrawn { .. } => Vec::new(),
+        Input::RequestAbandoned { .. } => Vec::new(),
         input => vec![input],
     }
 }
@@ -103,14 +104,14 @@ pub(super) fn minimum_ignored(_: &mut Memory, _: &Core, mut input: Input) -> Vec
 
 /// Takes results for safe once they are on their way.
 pub(super) fn self_acknowledged(_: &mut Memory, _: &Core, mut input: Input) -> Vec<Input> {
-    if let Input::Delivered { delivery, .. } = &mut input {
-        *delivery = Delivery::Acknowledged { metrics: Metrics::new() };
+    if let Input::DeliveryDone { delivery, .. } = &mut input {
+        *delivery = DeliveryOutcome::Acknowledged { metrics: Metrics::new() };
     }
     vec![input]
 }
 
 pub(super) fn payload_vanishes(_: &mut Memory, _: &Core, mut input: Input) -> Vec<Input> {
-    if let Input::Reported { report: Report::RunFinished { outcome, .. }, .. } = &mut input {
+    if let Input::Report { report: RunnerReport::RunFinished { outcome, .. }, .. } = &mut input {
         *outcome = without_payload(outcome);
     }
     vec![input]
@@ -118,14 +119,14 @@ pub(super) fn payload_vanishes(_: &mut Memory, _: &Core, mut input: Input) -> Ve
 
 /// Takes what arrived for lost.
 pub(super) fn handed_again(_: &mut Memory, _: &Core, mut input: Input) -> Vec<Input> {
-    if let Input::Delivered { delivery, .. } = &mut input {
-        *delivery = Delivery::Failed { message: "so it is said".into() };
+    if let Input::DeliveryDone { delivery, .. } = &mut input {
+        *delivery = DeliveryOutcome::Failed { message: "so it is said".into() };
     }
     vec![input]
 }
 
 pub(super) fn always_suspect(_: &mut Memory, _: &Core, mut input: Input) -> Vec<Input> {
-    if let Input::Reported { report: Report::Lost { suspect, .. }, .. } = &mut input {
+    if let Input::Report { report: RunnerReport::Lost { suspect, .. }, .. } = &mut input {
         *suspect = true;
     }
     vec![input]
@@ -163,31 +164,31 @@ pub(super) fn clock_ignored(_: &mut Memory, _: &Core, input: Input) -> Vec<Input
 
 pub(super) fn alive_twice(_: &mut Memory, _: &Core, input: Input) -> Vec<Input> {
     match input {
-        Input::Reported { report: Report::Alive, .. } => vec![input.clone(), input],
+        Input::Report { report: RunnerReport::Heartbeat, .. } => vec![input.clone(), input],
         input => vec![input],
     }
 }
 
 pub(super) fn never_ready(_: &mut Memory, _: &Core, input: Input) -> Vec<Input> {
     match input {
-        Input::Reported { runner: RunnerId(0), report: Report::Ready { .. }, .. } => Vec::new(),
+        Input::Report { runner: RunnerId(0), report: RunnerReport::Ready { .. }, .. } => Vec::new(),
         input => vec![input],
     }
 }
 
 pub(super) fn sink_unheard(_: &mut Memory, _: &Core, input: Input) -> Vec<Input> {
     match input {
-        Input::Delivered { .. } => Vec::new(),
+        Input::DeliveryDone { .. } => Vec::new(),
         input => vec![input],
     }
 }
 
 /// Ignores signs of life now and then, depending on what other worlds did.
 pub(super) fn outside_chance(_: &mut Memory, _: &Core, input: Input) -> Vec<Input> {
-    static HEARD: AtomicU64 = AtomicU64::new(0);
-    let lucky = HEARD.fetch_add(1, Ordering::Relaxed).is_multiple_of(7);
+    static INPUTS_SEEN: AtomicU64 = AtomicU64::new(0);
+    let lucky = INPUTS_SEEN.fetch_add(1, Ordering::Relaxed).is_multiple_of(7);
     match input {
-        Input::Reported { report: Report::AttemptBegan { .. }, .. } if lucky => Vec::new(),
+        Input::Report { report: RunnerReport::AttemptBegan { .. }, .. } if lucky => Vec::new(),
         input => vec![input],
     }
 }
@@ -207,20 +208,20 @@ fn without_payload(outcome: &RunOutcome) -> RunOutcome {
 }
 
 pub(super) fn submitted_forgotten(memory: &mut Memory, _: &Core, input: Input) -> Vec<Input> {
-    forget(memory, input, |record| matches!(record, Record::Submitted { .. }))
+    forget(memory, input, |record| matches!(record, LedgerRecord::Submitted { .. }))
 }
 
 pub(super) fn ending_forgotten(memory: &mut Memory, _: &Core, input: Input) -> Vec<Input> {
-    forget(memory, input, |record| matches!(record, Record::RunEnded { .. }))
+    forget(memory, input, |record| matches!(record, LedgerRecord::RunEnded { .. }))
 }
 
 pub(super) fn end_forgotten(memory: &mut Memory, _: &Core, input: Input) -> Vec<Input> {
-    forget(memory, input, |record| matches!(record, Record::Ended(_)))
+    forget(memory, input, |record| matches!(record, LedgerRecord::Closed(_)))
 }
 
 /// Forgets every third record of a sort.
-fn forget(memory: &mut Memory, input: Input, sort: fn(&Record) -> bool) -> Vec<Input> {
-    if let Input::Recorded(record) = &input
+fn forget(memory: &mut Memory, input: Input, sort: fn(&LedgerRecord) -> bool) -> Vec<Input> {
+    if let Input::Restore(record) = &input
         && sort(record)
     {
         memory.count += 1;
@@ -233,7 +234,7 @@ fn forget(memory: &mut Memory, input: Input, sort: fn(&Record) -> bool) -> Vec<I
 
 pub(super) fn recorded_twice(_: &mut Memory, _: &Core, input: Input) -> Vec<Input> {
     match input {
-        Input::Recorded(_) => vec![input.clone(), input],
+        Input::Restore(_) => vec![input.clone(), input],
         input => vec![input],
     }
 }
@@ -243,8 +244,8 @@ pub(super) fn sibling_charged(_: &mut Memory, core: &Core, input: Input) -> Vec<
     let Some((view, sibling)) = beside(core, &input) else { return vec![input] };
     let RunnerState::Busy(attempt) = view.state else { return vec![input] };
     let outcome = RunOutcome::Failed { kind: FailureKind::Workflow, message: "beside".into() };
-    let report = Report::RunFinished { attempt, run: sibling, outcome };
-    vec![Input::Reported { runner: view.runner, life: view.life, report }, input]
+    let report = RunnerReport::RunFinished { attempt, run: sibling, outcome };
+    vec![Input::Report { runner: view.runner, life: view.life, report }, input]
 }
 
 /// Takes another run of its attempt along when one is cancelled.

@@ -3,22 +3,23 @@
 use std::sync::Arc;
 
 use rollway_core::{
-    Action, Answer, BatchResult, Cancel, CancelReason, DropReason, Ending, Input, LeaseId, Record,
-    Refusal, Report, Request, RequestId, RunOutcome, RunnerState, Runs, Status,
+    Action, AttemptCancelReason, BatchResult, CancelReason, DropReason, Input, LeaseId,
+    LedgerRecord, RecordedEnd, Refusal, Request, RequestId, Response, RunOutcome, RunRange,
+    RunnerReport, RunnerState, Status,
 };
 
-use super::Said;
+use super::PendingActions;
 
-pub(super) fn stop_forgotten(Said { actions, .. }: Said<'_>) {
+pub(super) fn stop_forgotten(PendingActions { actions, .. }: PendingActions<'_>) {
     actions.retain(|action| !matches!(action, Action::StopRunner { .. }));
 }
 
-pub(super) fn start_swallowed(Said { actions, .. }: Said<'_>) {
+pub(super) fn start_swallowed(PendingActions { actions, .. }: PendingActions<'_>) {
     actions.retain(|action| !matches!(action, Action::StartRunner { .. }));
 }
 
 /// Stops a busy runner whenever time passes.
-pub(super) fn busy_stopped(Said { core, input, actions, .. }: Said<'_>) {
+pub(super) fn busy_stopped(PendingActions { core, input, actions, .. }: PendingActions<'_>) {
     let busy = core.runners().find(|view| matches!(view.state, RunnerState::Busy(_)));
     if let (Input::TimePassed, Some(busy)) = (input, busy) {
         actions.push(Action::StopRunner { runner: busy.runner, life: busy.life });
@@ -26,7 +27,7 @@ pub(super) fn busy_stopped(Said { core, input, actions, .. }: Said<'_>) {
 }
 
 /// Gives an attempt to somebody who is busy.
-pub(super) fn second_attempt(Said { core, actions, .. }: Said<'_>) {
+pub(super) fn second_attempt(PendingActions { core, actions, .. }: PendingActions<'_>) {
     let busy = core.runners().find(|view| matches!(view.state, RunnerState::Busy(_)));
     let Some(busy) = busy else { return };
     let last = actions.iter_mut().rev().find_map(|action| match action {
@@ -39,26 +40,26 @@ pub(super) fn second_attempt(Said { core, actions, .. }: Said<'_>) {
     }
 }
 
-pub(super) fn cancel_twice(Said { actions, .. }: Said<'_>) {
+pub(super) fn cancel_twice(PendingActions { actions, .. }: PendingActions<'_>) {
     let again = actions.iter().find(|action| matches!(action, Action::CancelAttempt { .. }));
     actions.extend(again.cloned());
 }
 
-pub(super) fn task_too_many(Said { actions, .. }: Said<'_>) {
+pub(super) fn task_too_many(PendingActions { actions, .. }: PendingActions<'_>) {
     spoil_results(actions, |result| result.tasks.ok += 1);
 }
 
-pub(super) fn run_too_few(Said { actions, .. }: Said<'_>) {
+pub(super) fn run_too_few(PendingActions { actions, .. }: PendingActions<'_>) {
     spoil_results(actions, |result| {
         result.runs.submitted = result.runs.submitted.saturating_sub(1);
     });
 }
 
-pub(super) fn tasks_reversed(Said { actions, .. }: Said<'_>) {
+pub(super) fn tasks_reversed(PendingActions { actions, .. }: PendingActions<'_>) {
     spoil_results(actions, |result| result.statuses.reverse());
 }
 
-pub(super) fn metrics_reversed(Said { actions, .. }: Said<'_>) {
+pub(super) fn metrics_reversed(PendingActions { actions, .. }: PendingActions<'_>) {
     spoil_results(actions, |result| {
         for (_, status) in &mut result.statuses {
             let mut spoiled = Status::clone(status);
@@ -68,26 +69,26 @@ pub(super) fn metrics_reversed(Said { actions, .. }: Said<'_>) {
     });
 }
 
-pub(super) fn ends_twice(Said { actions, .. }: Said<'_>) {
-    let end = actions.iter().find(|action| matches!(action, Action::ForgetTasks { .. }));
+pub(super) fn ends_twice(PendingActions { actions, .. }: PendingActions<'_>) {
+    let end = actions.iter().find(|action| matches!(action, Action::DropTasks { .. }));
     actions.extend(end.cloned());
 }
 
-pub(super) fn answer_lost(Said { memory, actions, .. }: Said<'_>) {
+pub(super) fn answer_lost(PendingActions { memory, actions, .. }: PendingActions<'_>) {
     actions.retain(|action| {
-        let answer = matches!(action, Action::Answer { .. });
+        let answer = matches!(action, Action::Respond { .. });
         memory.count += u64::from(answer);
         !answer || !memory.count.is_multiple_of(7)
     });
 }
 
-pub(super) fn answer_twice(Said { actions, .. }: Said<'_>) {
-    let answer = actions.iter().find(|action| matches!(action, Action::Answer { .. }));
+pub(super) fn answer_twice(PendingActions { actions, .. }: PendingActions<'_>) {
+    let answer = actions.iter().find(|action| matches!(action, Action::Respond { .. }));
     actions.extend(answer.cloned());
 }
 
 /// Lets those who wait for what is given up wait for one more step.
-pub(super) fn answer_late(Said { memory, input, actions, .. }: Said<'_>) {
+pub(super) fn answer_late(PendingActions { memory, input, actions, .. }: PendingActions<'_>) {
     let given_up: Option<RequestId> = match input {
         Input::Requested { request, what: Request::Abort { .. } | Request::Stop { .. } } => {
             Some(*request)
@@ -97,7 +98,7 @@ pub(super) fn answer_late(Said { memory, input, actions, .. }: Said<'_>) {
     let before = std::mem::take(&mut memory.held_back);
     if let Some(asked) = given_up {
         let other = |action: &Action| match action {
-            Action::Answer { request, .. } => *request != asked,
+            Action::Respond { request, .. } => *request != asked,
             _ => false,
         };
         memory.held_back = actions.extract_if(.., |action| other(action)).collect();
@@ -105,11 +106,11 @@ pub(super) fn answer_late(Said { memory, input, actions, .. }: Said<'_>) {
     actions.extend(before);
 }
 
-pub(super) fn attempts_reversed(Said { actions, .. }: Said<'_>) {
+pub(super) fn attempts_reversed(PendingActions { actions, .. }: PendingActions<'_>) {
     actions.reverse();
 }
 
-pub(super) fn attempts_exchanged(Said { actions, .. }: Said<'_>) {
+pub(super) fn attempts_exchanged(PendingActions { actions, .. }: PendingActions<'_>) {
     let starts = |action: &Action| matches!(action, Action::StartAttempt { .. });
     let first = actions.iter().position(starts);
     let second = first
@@ -120,9 +121,9 @@ pub(super) fn attempts_exchanged(Said { actions, .. }: Said<'_>) {
 }
 
 /// Tells those whose time is up that all is stopped.
-pub(super) fn stopped_for_no_reason(Said { actions, .. }: Said<'_>) {
+pub(super) fn stopped_for_no_reason(PendingActions { actions, .. }: PendingActions<'_>) {
     for action in actions {
-        if let Action::Answer { answer: Answer::Refused(refusal), .. } = action
+        if let Action::Respond { answer: Response::Refused(refusal), .. } = action
             && matches!(refusal, Refusal::TimedOut { .. } | Refusal::AlreadyActive { .. })
         {
             *refusal = Refusal::Stopped;
@@ -130,24 +131,25 @@ pub(super) fn stopped_for_no_reason(Said { actions, .. }: Said<'_>) {
     }
 }
 
-pub(super) fn wrong_cancel(Said { actions, .. }: Said<'_>) {
+pub(super) fn wrong_cancel(PendingActions { actions, .. }: PendingActions<'_>) {
     for action in actions {
-        if let Action::CancelAttempt { reason: reason @ Cancel::Timeout, .. } = action {
-            *reason = Cancel::NotBegun;
+        if let Action::CancelAttempt { reason: reason @ AttemptCancelReason::Timeout, .. } = action
+        {
+            *reason = AttemptCancelReason::BeginTimeout;
         }
     }
 }
 
-pub(super) fn stop_hides(Said { actions, .. }: Said<'_>) {
+pub(super) fn stop_hides(PendingActions { actions, .. }: PendingActions<'_>) {
     for action in actions {
-        if let Action::Answer { answer: Answer::Stopped(report), .. } = action {
+        if let Action::Respond { answer: Response::Stopped(report), .. } = action {
             report.undelivered = 0;
         }
     }
 }
 
 /// Sends runs back to the runner they were last on, if it is idle.
-pub(super) fn same_runner(Said { memory, core, actions, .. }: Said<'_>) {
+pub(super) fn same_runner(PendingActions { memory, core, actions, .. }: PendingActions<'_>) {
     for action in actions {
         let Action::StartAttempt { runner, life, batch, task, runs, .. } = action else { continue };
         let place = (*batch, *task, runs.first);
@@ -158,7 +160,7 @@ pub(super) fn same_runner(Said { memory, core, actions, .. }: Said<'_>) {
     }
 }
 
-pub(super) fn dropped_early(Said { actions, .. }: Said<'_>) {
+pub(super) fn dropped_early(PendingActions { actions, .. }: PendingActions<'_>) {
     let payload = actions.iter().find_map(|action| match action {
         Action::Deliver { results, .. } => {
             results.iter().flat_map(|result| &result.payloads).next().copied()
@@ -169,7 +171,7 @@ pub(super) fn dropped_early(Said { actions, .. }: Said<'_>) {
     actions.extend(payload.map(|payload| Action::DropPayload { payload, reason }));
 }
 
-pub(super) fn delivered_twice(Said { memory, actions, .. }: Said<'_>) {
+pub(super) fn delivered_twice(PendingActions { memory, actions, .. }: PendingActions<'_>) {
     let delivery = actions.iter().find_map(|action| match action {
         Action::Deliver { batch, results, .. } => Some((*batch, results.clone())),
         _ => None,
@@ -181,7 +183,7 @@ pub(super) fn delivered_twice(Said { memory, actions, .. }: Said<'_>) {
     }
 }
 
-pub(super) fn task_left_out(Said { actions, .. }: Said<'_>) {
+pub(super) fn task_left_out(PendingActions { actions, .. }: PendingActions<'_>) {
     for action in actions {
         if let Action::Deliver { results, .. } = action {
             results.pop();
@@ -189,14 +191,14 @@ pub(super) fn task_left_out(Said { actions, .. }: Said<'_>) {
     }
 }
 
-pub(super) fn late_kept(Said { actions, .. }: Said<'_>) {
+pub(super) fn late_kept(PendingActions { actions, .. }: PendingActions<'_>) {
     actions
         .retain(|action| !matches!(action, Action::DropPayload { reason: DropReason::Late, .. }));
 }
 
 /// Sends runs out again instead of others of their task.
-pub(super) fn good_run_again(Said { memory, input, actions, .. }: Said<'_>) {
-    if let Input::Reported { report: Report::RunFinished { attempt, run, outcome }, .. } = input
+pub(super) fn good_run_again(PendingActions { memory, input, actions, .. }: PendingActions<'_>) {
+    if let Input::Report { report: RunnerReport::RunFinished { attempt, run, outcome }, .. } = input
         && let Some((batch, task)) = memory.attempts.get(attempt)
         && matches!(outcome, RunOutcome::Succeeded { .. })
     {
@@ -207,13 +209,15 @@ pub(super) fn good_run_again(Said { memory, input, actions, .. }: Said<'_>) {
         memory.attempts.insert(*attempt, (*batch, *task));
         let good = memory.succeeded.range((*batch, *task, 0)..=(*batch, *task, u32::MAX)).next();
         if let Some((.., run)) = good {
-            *runs = Runs { first: *run, count: 1 };
+            *runs = RunRange { first: *run, count: 1 };
         }
     }
 }
 
 /// Sends runs out again that were cancelled, instead of others of their task.
-pub(super) fn cancelled_run_again(Said { memory, core, input, actions }: Said<'_>) {
+pub(super) fn cancelled_run_again(
+    PendingActions { memory, core, input, actions }: PendingActions<'_>,
+) {
     if let Input::Requested { what: Request::CancelRun { batch, task, run }, .. } = input
         && actions.iter().any(says_cancelled)
         && let Some(view) = core.batch(batch)
@@ -224,13 +228,13 @@ pub(super) fn cancelled_run_again(Said { memory, core, input, actions }: Said<'_
         let Action::StartAttempt { batch, task, runs, .. } = action else { continue };
         let gone = memory.cancelled.range((*batch, *task, 0)..=(*batch, *task, u32::MAX)).next();
         if let Some((.., run)) = gone {
-            *runs = Runs { first: *run, count: 1 };
+            *runs = RunRange { first: *run, count: 1 };
         }
     }
 }
 
 /// Leaves out of deliveries what a task yielded some of whose runs were cancelled.
-pub(super) fn sibling_result_lost(Said { actions, .. }: Said<'_>) {
+pub(super) fn sibling_result_lost(PendingActions { actions, .. }: PendingActions<'_>) {
     for action in actions {
         let Action::Deliver { results, .. } = action else { continue };
         for result in results {
@@ -241,49 +245,52 @@ pub(super) fn sibling_result_lost(Said { actions, .. }: Said<'_>) {
     }
 }
 
-pub(super) fn cancel_denied(Said { actions, .. }: Said<'_>) {
+pub(super) fn cancel_denied(PendingActions { actions, .. }: PendingActions<'_>) {
     for action in actions {
-        if let Action::Answer { answer: Answer::RunCancelled(told), .. } = action {
+        if let Action::Respond { answer: Response::RunCancelled(told), .. } = action {
             *told = false;
         }
     }
 }
 
-pub(super) fn cancel_unrecorded(Said { actions, .. }: Said<'_>) {
-    let requested = Ending::Cancelled { reason: CancelReason::Requested };
+pub(super) fn cancel_unrecorded(PendingActions { actions, .. }: PendingActions<'_>) {
+    let requested = RecordedEnd::Cancelled { reason: CancelReason::Requested };
     actions.retain(|action| match action {
-        Action::Record(Record::RunEnded { ending, .. }) => *ending != requested,
+        Action::AppendRecord(LedgerRecord::RunEnded { ending, .. }) => *ending != requested,
         _ => true,
     });
 }
 
 fn says_cancelled(action: &Action) -> bool {
-    matches!(action, Action::Answer { answer: Answer::RunCancelled(true), .. })
+    matches!(action, Action::Respond { answer: Response::RunCancelled(true), .. })
 }
 
-pub(super) fn ending_unrecorded(Said { memory, actions, .. }: Said<'_>) {
+pub(super) fn ending_unrecorded(PendingActions { memory, actions, .. }: PendingActions<'_>) {
     actions.retain(|action| {
-        let ending = matches!(action, Action::Record(Record::RunEnded { .. }));
+        let ending = matches!(action, Action::AppendRecord(LedgerRecord::RunEnded { .. }));
         memory.count += u64::from(ending);
         !ending || !memory.count.is_multiple_of(5)
     });
 }
 
-pub(super) fn cut_unrecorded(Said { actions, .. }: Said<'_>) {
-    actions.retain(|action| !matches!(action, Action::Record(Record::Cut { .. })));
+pub(super) fn cut_unrecorded(PendingActions { actions, .. }: PendingActions<'_>) {
+    actions
+        .retain(|action| !matches!(action, Action::AppendRecord(LedgerRecord::Truncated { .. })));
 }
 
-pub(super) fn offer_unrecorded(Said { actions, .. }: Said<'_>) {
-    actions.retain(|action| !matches!(action, Action::Record(Record::Offered { .. })));
+pub(super) fn offer_unrecorded(PendingActions { actions, .. }: PendingActions<'_>) {
+    actions.retain(|action| {
+        !matches!(action, Action::AppendRecord(LedgerRecord::DeliveryStarted { .. }))
+    });
 }
 
-pub(super) fn records_last(Said { actions, .. }: Said<'_>) {
-    actions.sort_by_key(|action| matches!(action, Action::Record(_)));
+pub(super) fn records_last(PendingActions { actions, .. }: PendingActions<'_>) {
+    actions.sort_by_key(|action| matches!(action, Action::AppendRecord(_)));
 }
 
 fn spoil_results(actions: &mut [Action], spoil: impl Fn(&mut BatchResult)) {
     for action in actions {
-        if let Action::Answer { answer: Answer::Finalized(result), .. } = action {
+        if let Action::Respond { answer: Response::Finalized(result), .. } = action {
             let mut spoiled = BatchResult::clone(result);
             spoil(&mut spoiled);
             *result = Arc::new(spoiled);

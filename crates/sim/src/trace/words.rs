@@ -3,21 +3,22 @@
 use std::fmt;
 
 use rollway_core::{
-    Action, Answer, BatchResult, Cancel, Collected, Delivery, Ending, Input, Payload, Record,
-    Refusal, Report, Request, RunOutcome, Runs, TaskResult,
+    Action, AttemptCancelReason, BatchResult, CollectedResults, DeliveryOutcome, Input,
+    LedgerRecord, Payload, RecordedEnd, Refusal, Request, Response, RunOutcome, RunRange,
+    RunnerReport, TaskResult,
 };
 
 /// Something to be put into words.
-pub(super) enum About<'a> {
+pub(super) enum TraceSubject<'a> {
     Input(&'a Input),
     Action(&'a Action),
 }
 
-impl fmt::Display for About<'_> {
+impl fmt::Display for TraceSubject<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            About::Input(input) => about_input(f, input),
-            About::Action(action) => about_action(f, action),
+            TraceSubject::Input(input) => about_input(f, input),
+            TraceSubject::Action(action) => about_action(f, action),
         }
     }
 }
@@ -25,22 +26,22 @@ impl fmt::Display for About<'_> {
 pub(super) fn input_kind(input: &Input) -> &'static str {
     match input {
         Input::Requested { .. } => "requested",
-        Input::Withdrawn { .. } => "withdrawn",
-        Input::Reported { .. } => "reported",
-        Input::Delivered { .. } => "delivered",
-        Input::Recorded(_) => "recorded",
+        Input::RequestAbandoned { .. } => "withdrawn",
+        Input::Report { .. } => "reported",
+        Input::DeliveryDone { .. } => "delivered",
+        Input::Restore(_) => "recorded",
         Input::TimePassed => "time_passed",
     }
 }
 
-pub(super) fn record_kind(record: &Record) -> &'static str {
+pub(super) fn record_kind(record: &LedgerRecord) -> &'static str {
     match record {
-        Record::Submitted { .. } => "submitted",
-        Record::RunEnded { .. } => "run_ended",
-        Record::Cut { .. } => "cut",
-        Record::GivenUp { .. } => "given_up",
-        Record::Offered { .. } => "offered",
-        Record::Ended(_) => "ended",
+        LedgerRecord::Submitted { .. } => "submitted",
+        LedgerRecord::RunEnded { .. } => "run_ended",
+        LedgerRecord::Truncated { .. } => "cut",
+        LedgerRecord::Aborting { .. } => "given_up",
+        LedgerRecord::DeliveryStarted { .. } => "offered",
+        LedgerRecord::Closed(_) => "ended",
     }
 }
 
@@ -52,22 +53,22 @@ pub(super) fn action_kind(action: &Action) -> &'static str {
         Action::CancelAttempt { .. } => "cancel_attempt",
         Action::DropPayload { .. } => "drop_payload",
         Action::Deliver { .. } => "deliver",
-        Action::Answer { .. } => "answer",
-        Action::Record(_) => "record",
-        Action::ForgetTasks { .. } => "forget_tasks",
+        Action::Respond { .. } => "answer",
+        Action::AppendRecord(_) => "record",
+        Action::DropTasks { .. } => "forget_tasks",
     }
 }
 
-pub(super) fn report_kind(report: &Report) -> &'static str {
+pub(super) fn report_kind(report: &RunnerReport) -> &'static str {
     match report {
-        Report::Ready { .. } => "ready",
-        Report::Alive => "alive",
-        Report::Waits { .. } => "waits",
-        Report::StartFailed { .. } => "start_failed",
-        Report::Lost { .. } => "lost",
-        Report::AttemptBegan { .. } => "began",
-        Report::RunFinished { .. } => "finished",
-        Report::AttemptEnded { .. } => "ended",
+        RunnerReport::Ready { .. } => "ready",
+        RunnerReport::Heartbeat => "alive",
+        RunnerReport::Waits { .. } => "waits",
+        RunnerReport::StartFailed { .. } => "start_failed",
+        RunnerReport::Lost { .. } => "lost",
+        RunnerReport::AttemptBegan { .. } => "began",
+        RunnerReport::RunFinished { .. } => "finished",
+        RunnerReport::AttemptEnded { .. } => "ended",
     }
 }
 
@@ -87,20 +88,20 @@ pub(super) fn request_kind(what: &Request) -> &'static str {
     }
 }
 
-pub(super) fn answer_kind(answer: &Answer) -> &'static str {
+pub(super) fn answer_kind(answer: &Response) -> &'static str {
     match answer {
-        Answer::Scheduled { .. } => "scheduled",
-        Answer::Submitted { .. } => "submitted",
-        Answer::Collected(_) => "collected",
-        Answer::Discarded => "discarded",
-        Answer::Finalized(_) => "finalized",
-        Answer::Aborted(_) => "aborted",
-        Answer::RunCancelled(true) => "run_cancelled",
-        Answer::RunCancelled(false) => "no_run_cancelled",
-        Answer::AllEnded => "all_ended",
-        Answer::Started { .. } => "started",
-        Answer::Stopped(_) => "stopped",
-        Answer::Refused(refusal) => refusal_kind(refusal),
+        Response::Scheduled { .. } => "scheduled",
+        Response::Submitted { .. } => "submitted",
+        Response::Collected(_) => "collected",
+        Response::Discarded => "discarded",
+        Response::Finalized(_) => "finalized",
+        Response::Aborted(_) => "aborted",
+        Response::RunCancelled(true) => "run_cancelled",
+        Response::RunCancelled(false) => "no_run_cancelled",
+        Response::AllEnded => "all_ended",
+        Response::Started { .. } => "started",
+        Response::Stopped(_) => "stopped",
+        Response::Refused(refusal) => refusal_kind(refusal),
     }
 }
 
@@ -108,15 +109,15 @@ fn refusal_kind(refusal: &Refusal) -> &'static str {
     match refusal {
         Refusal::AlreadyActive { .. } => "refused:already_active",
         Refusal::NotRegistered { .. } => "refused:not_registered",
-        Refusal::WrongKind { .. } => "refused:wrong_kind",
+        Refusal::WrongBatchType { .. } => "refused:wrong_kind",
         Refusal::NotCollectable { .. } => "refused:not_collectable",
         Refusal::NoRuns { .. } => "refused:no_runs",
         Refusal::Limit { .. } => "refused:limit",
         Refusal::NotStarted => "refused:not_started",
         Refusal::Stopped => "refused:stopped",
         Refusal::TimedOut { .. } => "refused:timed_out",
-        Refusal::CutShort { .. } => "refused:cut_short",
-        Refusal::StillBusy { .. } => "refused:still_busy",
+        Refusal::TasksCancelled { .. } => "refused:cut_short",
+        Refusal::WaitAllTimedOut { .. } => "refused:still_busy",
         Refusal::Aborted { .. } => "refused:aborted",
         Refusal::BatchFailed { .. } => "refused:batch_failed",
         Refusal::SinkFailed { .. } => "refused:sink_failed",
@@ -130,16 +131,16 @@ fn about_input(f: &mut fmt::Formatter<'_>, input: &Input) -> fmt::Result {
             write!(f, "{request} {}", request_kind(what))?;
             about_request(f, what)
         }
-        Input::Withdrawn { request } => write!(f, "{request}"),
-        Input::Reported { runner, life, report } => {
+        Input::RequestAbandoned { request } => write!(f, "{request}"),
+        Input::Report { runner, life, report } => {
             write!(f, "{runner} {life} {}", report_kind(report))?;
             about_report(f, report)
         }
-        Input::Delivered { lease, delivery } => match delivery {
-            Delivery::Acknowledged { .. } => write!(f, "{lease} acknowledged"),
-            Delivery::Failed { message } => write!(f, "{lease} failed {message:?}"),
+        Input::DeliveryDone { lease, delivery } => match delivery {
+            DeliveryOutcome::Acknowledged { .. } => write!(f, "{lease} acknowledged"),
+            DeliveryOutcome::Failed { message } => write!(f, "{lease} failed {message:?}"),
         },
-        Input::Recorded(record) => about_record(f, record),
+        Input::Restore(record) => about_record(f, record),
         Input::TimePassed => Ok(()),
     }
 }
@@ -186,17 +187,19 @@ fn about_tasks(f: &mut fmt::Formatter<'_>, tasks: &[rollway_core::TaskSpec]) -> 
     Ok(())
 }
 
-fn about_report(f: &mut fmt::Formatter<'_>, report: &Report) -> fmt::Result {
+fn about_report(f: &mut fmt::Formatter<'_>, report: &RunnerReport) -> fmt::Result {
     match report {
-        Report::Ready { after: Some(attempt) }
-        | Report::AttemptBegan { attempt }
-        | Report::AttemptEnded { attempt } => write!(f, " {attempt}"),
-        Report::Ready { after: None } | Report::Alive | Report::Waits { why: None } => Ok(()),
-        Report::Waits { why: Some(message) } | Report::StartFailed { message } => {
+        RunnerReport::Ready { after: Some(attempt) }
+        | RunnerReport::AttemptBegan { attempt }
+        | RunnerReport::AttemptEnded { attempt } => write!(f, " {attempt}"),
+        RunnerReport::Ready { after: None }
+        | RunnerReport::Heartbeat
+        | RunnerReport::Waits { why: None } => Ok(()),
+        RunnerReport::Waits { why: Some(message) } | RunnerReport::StartFailed { message } => {
             write!(f, " {message:?}")
         }
-        Report::Lost { message, suspect } => write!(f, " suspect={suspect} {message:?}"),
-        Report::RunFinished { attempt, run, outcome } => {
+        RunnerReport::Lost { message, suspect } => write!(f, " suspect={suspect} {message:?}"),
+        RunnerReport::RunFinished { attempt, run, outcome } => {
             write!(f, " {attempt} {run}")?;
             match outcome {
                 RunOutcome::Succeeded { payload: Some(payload), .. } => {
@@ -219,17 +222,26 @@ fn about_action(f: &mut fmt::Formatter<'_>, action: &Action) -> fmt::Result {
         Action::StartRunner { runner, life } | Action::StopRunner { runner, life } => {
             write!(f, "{runner} {life}")
         }
-        Action::StartAttempt { runner, life, attempt, batch, task, runs, timeout, kills } => {
+        Action::StartAttempt {
+            runner,
+            life,
+            attempt,
+            batch,
+            task,
+            runs,
+            timeout,
+            suspected_losses: kills,
+        } => {
             write!(f, "{runner} {life} {attempt} {batch} {task} ")?;
-            let Runs { first, count } = runs;
+            let RunRange { first, count } = runs;
             write!(f, "r{first}+{count} timeout={timeout:?} kills={kills}")
         }
         Action::CancelAttempt { runner, life, attempt, reason } => {
             write!(f, "{runner} {life} {attempt} ")?;
             match reason {
-                Cancel::Runs(reason) => write!(f, "{reason}"),
-                Cancel::Timeout => f.write_str("timeout"),
-                Cancel::NotBegun => f.write_str("not_begun"),
+                AttemptCancelReason::Runs(reason) => write!(f, "{reason}"),
+                AttemptCancelReason::Timeout => f.write_str("timeout"),
+                AttemptCancelReason::BeginTimeout => f.write_str("not_begun"),
             }
         }
         Action::DropPayload { payload, reason } => {
@@ -240,34 +252,34 @@ fn about_action(f: &mut fmt::Formatter<'_>, action: &Action) -> fmt::Result {
             write!(f, "{lease} {batch}")?;
             about_results(f, results)
         }
-        Action::Answer { request, answer } => {
+        Action::Respond { request, answer } => {
             write!(f, "{request} {}", answer_kind(answer))?;
             about_answer(f, answer)
         }
-        Action::Record(record) => about_record(f, record),
-        Action::ForgetTasks { batch } => write!(f, "{batch}"),
+        Action::AppendRecord(record) => about_record(f, record),
+        Action::DropTasks { batch } => write!(f, "{batch}"),
     }
 }
 
-fn about_record(f: &mut fmt::Formatter<'_>, record: &Record) -> fmt::Result {
+fn about_record(f: &mut fmt::Formatter<'_>, record: &LedgerRecord) -> fmt::Result {
     write!(f, "{} {}", record_kind(record), record.batch())?;
     match record {
-        Record::Submitted { id, kind, min_wait_num, tasks, .. } => {
+        LedgerRecord::Submitted { id, kind, min_wait_num, tasks, .. } => {
             write!(f, " {id} {kind} tasks={} min={min_wait_num:?}", tasks.len())
         }
-        Record::RunEnded { task, run, ending, .. } => match ending {
-            Ending::Succeeded { payload: Some(payload), .. } => {
+        LedgerRecord::RunEnded { task, run, ending, .. } => match ending {
+            RecordedEnd::Succeeded { payload: Some(payload), .. } => {
                 write!(f, " {task} {run} ")?;
                 about_payload(f, payload)
             }
-            Ending::Succeeded { payload: None, .. } => write!(f, " {task} {run} ok"),
-            Ending::Failed { kind, message } => write!(f, " {task} {run} {kind} {message:?}"),
-            Ending::Cancelled { reason } => write!(f, " {task} {run} {reason}"),
+            RecordedEnd::Succeeded { payload: None, .. } => write!(f, " {task} {run} ok"),
+            RecordedEnd::Failed { kind, message } => write!(f, " {task} {run} {kind} {message:?}"),
+            RecordedEnd::Cancelled { reason } => write!(f, " {task} {run} {reason}"),
         },
-        Record::Cut { reason, keep, .. } => write!(f, " {reason} keep={keep}"),
-        Record::GivenUp { reason, .. } => write!(f, " {reason:?}"),
-        Record::Offered { .. } => Ok(()),
-        Record::Ended(result) => about_batch(f, result),
+        LedgerRecord::Truncated { reason, keep, .. } => write!(f, " {reason} keep={keep}"),
+        LedgerRecord::Aborting { reason, .. } => write!(f, " {reason:?}"),
+        LedgerRecord::DeliveryStarted { .. } => Ok(()),
+        LedgerRecord::Closed(result) => about_batch(f, result),
     }
 }
 
@@ -281,31 +293,32 @@ fn about_results(f: &mut fmt::Formatter<'_>, results: &[TaskResult]) -> fmt::Res
     Ok(())
 }
 
-fn about_answer(f: &mut fmt::Formatter<'_>, answer: &Answer) -> fmt::Result {
+fn about_answer(f: &mut fmt::Formatter<'_>, answer: &Response) -> fmt::Result {
     match answer {
-        Answer::Scheduled { batch, first } => match batch {
+        Response::Scheduled { batch, first } => match batch {
             Some(batch) => write!(f, " {batch} {first}"),
             None => Ok(()),
         },
-        Answer::Submitted { batch } => write!(f, " {batch}"),
-        Answer::Collected(Collected { outcome, lease, expected, results }) => {
+        Response::Submitted { batch } => write!(f, " {batch}"),
+        Response::Collected(CollectedResults { outcome, lease, expected, results }) => {
             write!(f, " {outcome:?} expected={expected}")?;
             if let Some(lease) = lease {
                 write!(f, " {lease}")?;
             }
             about_results(f, results)
         }
-        Answer::Finalized(result) | Answer::Aborted(Some(result)) => about_batch(f, result),
-        Answer::Started { ready, wanted } => write!(f, " {ready}/{wanted}"),
-        Answer::Stopped(report) => write!(
+        Response::Finalized(result) | Response::Aborted(Some(result)) => about_batch(f, result),
+        Response::Started { ready, wanted } => write!(f, " {ready}/{wanted}"),
+        Response::Stopped(report) => write!(
             f,
             " pending={} running={} undelivered={}",
             report.pending_runs, report.running_runs, report.undelivered
         ),
-        Answer::Refused(refusal) => write!(f, " {refusal:?}"),
-        Answer::Discarded | Answer::Aborted(None) | Answer::RunCancelled(_) | Answer::AllEnded => {
-            Ok(())
-        }
+        Response::Refused(refusal) => write!(f, " {refusal:?}"),
+        Response::Discarded
+        | Response::Aborted(None)
+        | Response::RunCancelled(_)
+        | Response::AllEnded => Ok(()),
     }
 }
 

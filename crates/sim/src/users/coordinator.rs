@@ -1,15 +1,15 @@
 //! Users who submit batches and finalize them, in order and otherwise.
 
-use rollway_core::{Answer, Refusal, Request};
+use rollway_core::{Refusal, Request, Response};
 
-use super::{Mine, Next, User};
-use crate::world::World;
+use super::{Mine, NextUserAction, User};
+use crate::world::SimWorld;
 
 /// After how many failed tries somebody gives a batch up.
-const TRIES_MAX: u32 = 4;
+const MAX_ATTEMPTS: u32 = 4;
 
-impl World {
-    pub(super) fn coordinate(&mut self, user: usize) -> Next {
+impl SimWorld {
+    pub(super) fn coordinate(&mut self, user: usize) -> NextUserAction {
         let mine = self.users.list[user].mine.clone();
         let window = self.shape.window as usize;
         if mine.is_empty() || (mine.len() < window && self.dice.percent(60)) {
@@ -17,39 +17,39 @@ impl World {
             let tasks = self.tasks();
             let min_wait_num = self.some_of(tasks.len() as u32);
             let batch = self.new_name(kind);
-            return Next::Ask(Request::Submit { batch, kind, tasks, min_wait_num });
+            return NextUserAction::Ask(Request::Submit { batch, kind, tasks, min_wait_num });
         }
         let at = if self.dice.percent(80) { 0 } else { self.dice.below(mine.len() as u64) };
         let Mine { id, kind, tries } = mine[at as usize].clone();
-        if tries >= TRIES_MAX || self.dice.percent(8) {
-            return Next::Ask(self.abort(id));
+        if tries >= MAX_ATTEMPTS || self.dice.percent(8) {
+            return NextUserAction::Ask(self.abort(id));
         }
         if self.dice.percent(5) {
-            return Next::Ask(self.cancel_one());
+            return NextUserAction::Ask(self.cancel_one());
         }
         let timeout = self.patience();
-        Next::Ask(Request::Finalize { batch: id, kind, timeout })
+        NextUserAction::Ask(Request::Finalize { batch: id, kind, timeout })
     }
 }
 
 impl User {
     /// Draws the consequences of an answer.
-    pub(super) fn learn(&mut self, what: &Request, answer: &Answer, anew: bool) {
+    pub(super) fn learn(&mut self, what: &Request, answer: &Response, anew: bool) {
         match (what, answer) {
             // Whoever asks anew and hears that it is active has been heard before.
             (
                 Request::Submit { batch, kind, .. },
-                Answer::Submitted { .. } | Answer::Refused(Refusal::AlreadyActive { .. }),
-            ) if anew || matches!(answer, Answer::Submitted { .. }) => {
+                Response::Submitted { .. } | Response::Refused(Refusal::AlreadyActive { .. }),
+            ) if anew || matches!(answer, Response::Submitted { .. }) => {
                 self.mine.push(Mine { id: batch.clone(), kind: *kind, tries: 0 });
             }
             (Request::Finalize { batch, .. } | Request::Abort { batch, .. }, answer) => {
                 let more = match answer {
-                    Answer::Refused(Refusal::TimedOut { .. } | Refusal::SinkFailed { .. }) => 1,
-                    Answer::Refused(Refusal::Limit { .. }) => 0,
-                    Answer::Refused(
+                    Response::Refused(Refusal::TimedOut { .. } | Refusal::SinkFailed { .. }) => 1,
+                    Response::Refused(Refusal::Limit { .. }) => 0,
+                    Response::Refused(
                         Refusal::BatchFailed { .. } | Refusal::TooFewSucceeded { .. },
-                    ) => TRIES_MAX,
+                    ) => MAX_ATTEMPTS,
                     _ => return self.mine.retain(|mine| mine.id != *batch),
                 };
                 for mine in self.mine.iter_mut().filter(|mine| mine.id == *batch) {

@@ -4,17 +4,17 @@ use std::time::Duration;
 
 use rollway_core::Request;
 
-use super::Next;
+use super::NextUserAction;
 use crate::book::Pool;
-use crate::world::World;
+use crate::world::SimWorld;
 
-impl World {
-    pub(super) fn operate(&mut self) -> Next {
+impl SimWorld {
+    pub(super) fn operate(&mut self) -> NextUserAction {
         if self.book.pool != Pool::Running {
-            return Next::Ask(Request::Start);
+            return NextUserAction::Ask(Request::Start);
         }
         match self.dice.below(9) {
-            0..4 => Next::Ask(Request::WaitAll {
+            0..4 => NextUserAction::Ask(Request::WaitAll {
                 timeout: self.patience(),
                 clear_timeout_tasks: self.dice.percent(30),
             }),
@@ -26,11 +26,11 @@ impl World {
                 } else {
                     Duration::ZERO
                 };
-                Next::Ask(Request::Stop { timeout })
+                NextUserAction::Ask(Request::Stop { timeout })
             }
-            5 => Next::Ask(Request::Start),
-            6..8 => Next::Ask(self.cancel_one()),
-            _ => Next::Think,
+            5 => NextUserAction::Ask(Request::Start),
+            6..8 => NextUserAction::Ask(self.cancel_one()),
+            _ => NextUserAction::Think,
         }
     }
 }

@@ -1,24 +1,24 @@
 //! Users who schedule tasks and collect what becomes of them; and those who ask for anything.
 
-use rollway_core::{Answer, BatchId, Collected, Outcome, Request, RunId, TaskId};
+use rollway_core::{BatchId, CollectOutcome, CollectedResults, Request, Response, RunId, TaskId};
 
-use super::{Mine, Next, User};
-use crate::world::World;
+use super::{Mine, NextUserAction, User};
+use crate::world::SimWorld;
 
-impl World {
-    pub(super) fn schedule(&mut self, user: usize) -> Next {
+impl SimWorld {
+    pub(super) fn schedule(&mut self, user: usize) -> NextUserAction {
         let mine = self.users.list[user].mine.clone();
         let window = self.shape.window as usize;
         if mine.is_empty() || (mine.len() < window && self.dice.percent(50)) {
             let kind = self.kind();
             let batch = self.new_name(kind);
-            return Next::Ask(Request::Schedule { batch, kind, tasks: self.tasks() });
+            return NextUserAction::Ask(Request::Schedule { batch, kind, tasks: self.tasks() });
         }
         let Mine { id, kind, tries } = self.dice.pick(&mine).clone();
         if tries > 4 {
-            return Next::Ask(Request::Discard { batch: id });
+            return NextUserAction::Ask(Request::Discard { batch: id });
         }
-        Next::Ask(match self.dice.below(21) {
+        NextUserAction::Ask(match self.dice.below(21) {
             20 => self.cancel_one(),
             0..3 => Request::Schedule { batch: id, kind, tasks: self.tasks() },
             3..5 => Request::Drain { batch: id },
@@ -39,7 +39,7 @@ impl World {
     }
 
     /// Asks for something one has no business with.
-    pub(super) fn meddle(&mut self) -> Next {
+    pub(super) fn meddle(&mut self) -> NextUserAction {
         let unknown = self.users.names.is_empty() || self.dice.percent(15);
         let batch = if unknown {
             BatchId::from(format!("{}/nobody", self.dice.below(100)).as_str())
@@ -47,7 +47,7 @@ impl World {
             self.dice.pick(&self.users.names).clone()
         };
         let kind = self.kind();
-        Next::Ask(match self.dice.below(18) {
+        NextUserAction::Ask(match self.dice.below(18) {
             16 => self.cancel_one(),
             17 => Request::CancelRun { batch, task: TaskId(self.dice.small(0, 3)), run: RunId(0) },
             0..6 => Request::Finalize { batch, kind, timeout: self.patience() },
@@ -67,15 +67,15 @@ impl World {
 
 impl User {
     /// Draws the consequences of an answer.
-    pub(super) fn sort_out(&mut self, what: &Request, answer: &Answer) {
+    pub(super) fn sort_out(&mut self, what: &Request, answer: &Response) {
         match (what, answer) {
-            (Request::Schedule { batch, kind, .. }, Answer::Scheduled { batch: Some(_), .. }) => {
+            (Request::Schedule { batch, kind, .. }, Response::Scheduled { batch: Some(_), .. }) => {
                 self.mine.retain(|mine| mine.id != *batch);
                 self.mine.push(Mine { id: batch.clone(), kind: *kind, tries: 0 });
             }
             (
                 Request::Collect { batch, .. },
-                Answer::Collected(Collected { outcome: Outcome::Complete, .. }),
+                Response::Collected(CollectedResults { outcome: CollectOutcome::Complete, .. }),
             )
             | (Request::Discard { batch }, _) => self.mine.retain(|mine| mine.id != *batch),
             (Request::Collect { batch, .. }, _) => {

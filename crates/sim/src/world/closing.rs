@@ -4,17 +4,17 @@
 use std::time::Duration;
 
 use rollway_core::{
-    BatchKey, BatchState, Delivery, Life, Priority, Report, Request, RunnerId, RunnerState,
-    Unresponsive,
+    BatchKey, BatchPriority, BatchState, DeliveryOutcome, Incarnation, Request, RunnerId,
+    RunnerReport, RunnerState, UnresponsivePolicy,
 };
 
-use super::{Event, World};
+use super::{SimWorld, WorldEvent};
 use crate::book::{Phase, Pool};
-use crate::process::State;
+use crate::process::ProcessState;
 
-const LOOK_AGAIN: Duration = Duration::from_millis(300);
+const POLL_INTERVAL: Duration = Duration::from_millis(300);
 
-impl World {
+impl SimWorld {
     /// Lets nothing go wrong any more. What has gone wrong stays so until the core has dealt with
     /// it, but whoever is cut off is heard again, and who died unseen is found.
     pub(crate) fn heal(&mut self) {
@@ -23,23 +23,23 @@ impl World {
         }
         self.healed = true;
         self.faults.heal();
-        let lives: Vec<(RunnerId, Life, State)> = (self.processes.iter())
+        let lives: Vec<(RunnerId, Incarnation, ProcessState)> = (self.processes.iter())
             .map(|(runner, life, process)| (runner, life, process.state))
             .collect();
         for (runner, life, state) in lives {
             match state {
-                State::Alive => self.reconnect(runner, life),
-                State::DiedUnseen => {
+                ProcessState::Alive => self.reconnect(runner, life),
+                ProcessState::DiedUnseen => {
                     let message = "found dead".into();
-                    self.notify(runner, life, Report::Lost { message, suspect: false });
+                    self.notify(runner, life, RunnerReport::Lost { message, suspect: false });
                 }
-                State::Starting | State::Dead => {}
+                ProcessState::Starting | ProcessState::Dead => {}
             }
         }
         self.hang_up();
-        self.plan(LOOK_AGAIN, Event::Close);
+        self.plan(POLL_INTERVAL, WorldEvent::Close);
         let bound = self.bound();
-        self.plan(bound, Event::TooLate);
+        self.plan(bound, WorldEvent::TooLate);
     }
 
     /// Whoever was handed results and never said so has certainly hung up by now.
@@ -49,8 +49,8 @@ impl World {
             .map(|(id, _)| *id)
             .collect();
         for lease in handed {
-            let delivery = Delivery::Failed { message: "hung up".into() };
-            self.plan(LOOK_AGAIN, Event::Delivered { lease, delivery });
+            let delivery = DeliveryOutcome::Failed { message: "hung up".into() };
+            self.plan(POLL_INTERVAL, WorldEvent::Delivered { lease, delivery });
         }
     }
 
@@ -79,7 +79,7 @@ impl World {
         if self.left_undone().is_none() {
             return self.finish();
         }
-        self.plan(LOOK_AGAIN, Event::Close);
+        self.plan(POLL_INTERVAL, WorldEvent::Close);
         if self.book.pool != Pool::Running {
             // Refused while a stop is under way.
             self.ask(None, Request::Start);
@@ -87,7 +87,7 @@ impl World {
         }
         // In the order of service: what holds back others goes first.
         let ranked = self.book.active.iter().map(|(id, key)| (id.priority(), *key));
-        let mut ranked: Vec<(Priority, BatchKey)> = ranked.collect();
+        let mut ranked: Vec<(BatchPriority, BatchKey)> = ranked.collect();
         ranked.sort_unstable();
         for (_, key) in ranked {
             self.close_batch(key);
@@ -118,7 +118,7 @@ impl World {
         let refused = self.users.hopeless.contains(&key);
         if refused || state == Some(BatchState::Aborted) {
             let keep_partial_results = self.dice.percent(50);
-            let unresponsive = Unresponsive::Replace;
+            let unresponsive = UnresponsivePolicy::Replace;
             let reason = "enough".into();
             let batch = id;
             let what = Request::Abort { batch, reason, keep_partial_results, unresponsive };
@@ -157,7 +157,7 @@ impl World {
         let mut idle = 0;
         for view in core.runners().filter(|view| view.state == RunnerState::Idle) {
             let process = self.processes.get(view.runner, view.life);
-            if process.is_none_or(|process| process.state != State::Alive) {
+            if process.is_none_or(|process| process.state != ProcessState::Alive) {
                 return Some(format!("runner {} is idle and dead", view.runner));
             }
             idle += 1;

@@ -6,20 +6,21 @@
 
 use std::time::Duration;
 
-use rollway_core::{Input, Life, Record, Request, RunnerId};
+use rollway_core::{Incarnation, Input, LedgerRecord, Request, RunnerId};
 
-use super::{Event, World};
+use super::{SimWorld, WorldEvent};
 use crate::faults::Fault;
-use crate::process::State;
+use crate::process::ProcessState;
 
 /// More would not show anything new, and labels of attempts have to be exact.
-const CRASHES_MAX: u32 = 4;
+const MAX_CRASHES: u32 = 4;
 
-impl World {
+impl SimWorld {
     /// Adds a record to the ledger, and sees to it that it will be safe.
-    pub(super) fn append(&mut self, record: Record) {
+    pub(super) fn append(&mut self, record: LedgerRecord) {
         // The moments around a delivery and an end are the ones of interest.
-        let crucial = !matches!(record, Record::RunEnded { .. } | Record::Submitted { .. });
+        let crucial =
+            !matches!(record, LedgerRecord::RunEnded { .. } | LedgerRecord::Submitted { .. });
         self.crashing |= crucial && self.strikes(Fault::CoordinatorCrash);
         self.ledger.append(record);
         self.write();
@@ -35,7 +36,7 @@ impl World {
         } else {
             self.dice.spread(latency / 8, latency * 4)
         };
-        self.plan(wait, Event::Written);
+        self.plan(wait, WorldEvent::Written);
     }
 
     pub(super) fn written(&mut self) {
@@ -47,7 +48,7 @@ impl World {
     /// Ends the coordinator if something has decided so, and begins anew.
     pub(super) fn crash_if_due(&mut self) {
         let due = std::mem::take(&mut self.crashing);
-        let may = self.book.config.records && self.crashes < CRASHES_MAX && !self.healed;
+        let may = self.book.config.ledger && self.crashes < MAX_CRASHES && !self.healed;
         if !due || !may || self.violation.is_some() {
             return;
         }
@@ -64,9 +65,9 @@ impl World {
         self.orphan_runners();
         for record in self.ledger.told() {
             if self.strikes(Fault::RecordedTwice) {
-                self.step(Input::Recorded(record.clone()));
+                self.step(Input::Restore(record.clone()));
             }
-            self.step(Input::Recorded(record));
+            self.step(Input::Restore(record));
         }
         self.see_restored();
         self.ask(None, Request::Start);
@@ -74,14 +75,14 @@ impl World {
     }
 
     fn orphan_runners(&mut self) {
-        let living = |state| matches!(state, State::Starting | State::Alive);
-        let orphans: Vec<(RunnerId, Life)> = (self.processes.iter())
+        let living = |state| matches!(state, ProcessState::Starting | ProcessState::Alive);
+        let orphans: Vec<(RunnerId, Incarnation)> = (self.processes.iter())
             .filter(|(.., process)| living(process.state))
             .map(|(runner, life, _)| (runner, life))
             .collect();
         for (runner, life) in orphans {
             let wait = self.dice.spread(Duration::from_millis(1), Duration::from_secs(20));
-            self.plan(wait, Event::Killed { runner, life });
+            self.plan(wait, WorldEvent::Killed { runner, life });
         }
     }
 }

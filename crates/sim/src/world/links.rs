@@ -3,15 +3,15 @@
 
 use std::time::Duration;
 
-use rollway_core::{Input, Life, Report, RunOutcome, RunnerId};
+use rollway_core::{Incarnation, Input, RunOutcome, RunnerId, RunnerReport};
 
-use super::{Event, Order, World};
+use super::{RunnerOrder, SimWorld, WorldEvent};
 use crate::faults::Fault;
 use crate::process::Cut;
 
-impl World {
+impl SimWorld {
     /// A runner says something, if it can be heard.
-    pub(super) fn say(&mut self, runner: RunnerId, life: Life, report: Report) {
+    pub(super) fn say(&mut self, runner: RunnerId, life: Incarnation, report: RunnerReport) {
         let Some(process) = self.processes.get_mut(runner, life) else { return };
         match &mut process.cut {
             Some(Cut { backlog: Some(backlog), .. }) => backlog.push(report),
@@ -20,7 +20,7 @@ impl World {
         }
     }
 
-    fn transmit(&mut self, runner: RunnerId, life: Life, report: Report) {
+    fn transmit(&mut self, runner: RunnerId, life: Incarnation, report: RunnerReport) {
         if self.strikes(Fault::ReportLost) {
             return;
         }
@@ -35,36 +35,41 @@ impl World {
         }
         if self.strikes(Fault::ReportTwice) {
             let later = at.after(self.delay(Fault::ReportLate));
-            self.queue.plan(later, Event::Report { runner, life, report: report.clone() });
+            self.queue.plan(later, WorldEvent::Report { runner, life, report: report.clone() });
         }
-        self.queue.plan(at, Event::Report { runner, life, report });
+        self.queue.plan(at, WorldEvent::Report { runner, life, report });
     }
 
     /// Whoever watches runners says something about one; it has a link of its own.
-    pub(super) fn notify(&mut self, runner: RunnerId, life: Life, report: Report) {
+    pub(super) fn notify(&mut self, runner: RunnerId, life: Incarnation, report: RunnerReport) {
         let noticed = self.dice.spread(Duration::from_millis(1), Duration::from_millis(300));
         let wait = noticed + self.delay(Fault::ReportLate);
         if self.strikes(Fault::ReportTwice) {
             let report = report.clone();
-            self.plan(wait * 2, Event::Report { runner, life, report });
+            self.plan(wait * 2, WorldEvent::Report { runner, life, report });
         }
-        self.plan(wait, Event::Report { runner, life, report });
+        self.plan(wait, WorldEvent::Report { runner, life, report });
     }
 
     /// A report arrives. Whoever takes it in gives its payload a number.
-    pub(super) fn report_arrives(&mut self, runner: RunnerId, life: Life, mut report: Report) {
-        if let Report::RunFinished {
+    pub(super) fn report_arrives(
+        &mut self,
+        runner: RunnerId,
+        life: Incarnation,
+        mut report: RunnerReport,
+    ) {
+        if let RunnerReport::RunFinished {
             outcome: RunOutcome::Succeeded { payload: Some(payload), .. },
             ..
         } = &mut report
         {
             payload.id = self.next_payload();
         }
-        self.step(Input::Reported { runner, life, report });
+        self.step(Input::Report { runner, life, report });
     }
 
     /// An order goes out to a runner.
-    pub(super) fn send(&mut self, runner: RunnerId, life: Life, order: Order) {
+    pub(super) fn send(&mut self, runner: RunnerId, life: Incarnation, order: RunnerOrder) {
         if self.strikes(Fault::OrderLost) {
             return;
         }
@@ -76,9 +81,9 @@ impl World {
         if twice {
             // The copy may overtake what comes after it, or be overtaken.
             let later = at.after(self.delay(Fault::OrderLate));
-            self.queue.plan(later, Event::Order { runner, life, order: order.clone() });
+            self.queue.plan(later, WorldEvent::Order { runner, life, order: order.clone() });
         }
-        self.queue.plan(at, Event::Order { runner, life, order });
+        self.queue.plan(at, WorldEvent::Order { runner, life, order });
     }
 
     fn delay(&mut self, late: Fault) -> Duration {

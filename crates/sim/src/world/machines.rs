@@ -1,11 +1,11 @@
 //! Machines: groups of runners that are lost, or cut off, together.
 
-use rollway_core::{Life, RunnerId};
+use rollway_core::{Incarnation, RunnerId};
 
-use super::{Event, World};
-use crate::process::{Cut, State};
+use super::{SimWorld, WorldEvent};
+use crate::process::{Cut, ProcessState};
 
-impl World {
+impl SimWorld {
     /// Returns the machine that a runner lives on.
     fn machine(&self, runner: RunnerId) -> u32 {
         runner.0 / self.shape.machine.max(1)
@@ -18,12 +18,13 @@ impl World {
     }
 
     /// Returns everybody on the machine of a runner who is not dead.
-    fn neighbours(&self, runner: RunnerId) -> Vec<(RunnerId, Life, State)> {
+    fn neighbours(&self, runner: RunnerId) -> Vec<(RunnerId, Incarnation, ProcessState)> {
         let machine = self.machine(runner);
         let all =
             self.processes.iter().map(|(runner, life, process)| (runner, life, process.state));
         let here = all.filter(|(runner, ..)| self.machine(*runner) == machine);
-        here.filter(|(.., state)| matches!(state, State::Starting | State::Alive)).collect()
+        here.filter(|(.., state)| matches!(state, ProcessState::Starting | ProcessState::Alive))
+            .collect()
     }
 
     /// The machine of a runner is gone, with everybody on it. It comes back after a while, empty.
@@ -32,11 +33,11 @@ impl World {
         self.away.insert(self.machine(runner), self.now.after(stays));
         for (runner, life, state) in self.neighbours(runner) {
             match state {
-                State::Alive => self.crash(runner, life, None, false),
+                ProcessState::Alive => self.crash(runner, life, None, false),
                 // Nobody has heard of it, and nobody will.
                 _ => {
                     if let Some(process) = self.processes.get_mut(runner, life) {
-                        process.state = State::Dead;
+                        process.state = ProcessState::Dead;
                     }
                 }
             }
@@ -48,9 +49,9 @@ impl World {
         let wait = self.dice.spread(self.shape.heartbeat / 4, self.shape.heartbeat * 12);
         for (runner, life, state) in self.neighbours(runner) {
             let Some(process) = self.processes.get_mut(runner, life) else { continue };
-            if state == State::Alive && process.cut.is_none() {
+            if state == ProcessState::Alive && process.cut.is_none() {
                 process.cut = Some(Cut { backlog: Some(Vec::new()), unreachable: Some(false) });
-                self.plan(wait, Event::Reconnect { runner, life });
+                self.plan(wait, WorldEvent::Reconnect { runner, life });
             }
         }
     }

@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
-use rollway_core::{Action, Answer, Collected, Delivery, LeaseId, Payload, PayloadId, TaskResult};
+use rollway_core::{
+    Action, CollectedResults, DeliveryOutcome, LeaseId, Payload, PayloadId, Response, TaskResult,
+};
 
-use super::{Event, Order, World};
+use super::{RunnerOrder, SimWorld, WorldEvent};
 use crate::faults::Fault;
 use crate::sink::Origin;
 
-impl World {
+impl SimWorld {
     pub(super) fn perform_one(&mut self, action: Action) {
         match action {
             Action::StartRunner { runner, life } => self.start_runner(runner, life),
@@ -16,21 +18,21 @@ impl World {
                 let slow = self.strikes(Fault::SlowKill);
                 let longest = Duration::from_millis(if slow { 20_000 } else { 20 });
                 let wait = self.dice.spread(Duration::from_millis(1), longest);
-                self.plan(wait, Event::Killed { runner, life });
+                self.plan(wait, WorldEvent::Killed { runner, life });
             }
             Action::StartAttempt { runner, life, attempt, batch, task, runs, .. } => {
-                self.send(runner, life, Order::Begin { attempt, batch, task, runs });
+                self.send(runner, life, RunnerOrder::Begin { attempt, batch, task, runs });
             }
             Action::CancelAttempt { runner, life, attempt, .. } => {
-                self.send(runner, life, Order::Cancel { attempt });
+                self.send(runner, life, RunnerOrder::Cancel { attempt });
             }
-            Action::Deliver { .. } | Action::Answer { .. } => {
+            Action::Deliver { .. } | Action::Respond { .. } => {
                 self.ledger.hold(action);
                 self.release();
             }
-            Action::Record(record) => self.append(record),
+            Action::AppendRecord(record) => self.append(record),
             // The world needs no memory for what nobody will ask for.
-            Action::DropPayload { .. } | Action::ForgetTasks { .. } => {}
+            Action::DropPayload { .. } | Action::DropTasks { .. } => {}
         }
     }
 
@@ -40,8 +42,10 @@ impl World {
             self.see_released(&action);
             match action {
                 Action::Deliver { lease, results, .. } => self.deliver(lease, &results),
-                Action::Answer { request, answer } => {
-                    if let Answer::Collected(Collected { lease: Some(lease), .. }) = &answer {
+                Action::Respond { request, answer } => {
+                    if let Response::Collected(CollectedResults { lease: Some(lease), .. }) =
+                        &answer
+                    {
                         self.hand_over(*lease);
                     }
                     self.hear(request, &answer);
@@ -60,27 +64,27 @@ impl World {
         } else {
             usual
         };
-        let failed = Delivery::Failed { message: "the store is down".into() };
+        let failed = DeliveryOutcome::Failed { message: "the store is down".into() };
         if self.strikes(Fault::SinkRefuses) {
-            return self.plan(wait, Event::Delivered { lease, delivery: failed });
+            return self.plan(wait, WorldEvent::Delivered { lease, delivery: failed });
         }
         let payloads = results.iter().flat_map(|result| &result.payloads);
         let origin = |payload: &Payload| self.book.payloads.get(&payload.id)?.origin;
         let payloads = payloads.filter_map(|payload| Some((origin(payload)?, payload.id)));
         let payloads = payloads.collect();
-        self.plan(wait / 2, Event::Store { payloads });
+        self.plan(wait / 2, WorldEvent::Store { payloads });
         if self.strikes(Fault::SinkSilent) {
             return;
         }
         let acknowledged =
-            Delivery::Acknowledged { metrics: [("stored", 1.0)].into_iter().collect() };
+            DeliveryOutcome::Acknowledged { metrics: [("stored", 1.0)].into_iter().collect() };
         let forgets = self.strikes(Fault::SinkForgets);
         let delivery = if forgets { failed } else { acknowledged };
         if self.strikes(Fault::SinkTwice) {
             let delivery = delivery.clone();
-            self.plan(wait * 2, Event::Delivered { lease, delivery });
+            self.plan(wait * 2, WorldEvent::Delivered { lease, delivery });
         }
-        self.plan(wait, Event::Delivered { lease, delivery });
+        self.plan(wait, WorldEvent::Delivered { lease, delivery });
     }
 
     pub(super) fn store(&mut self, payloads: &[(Origin, PayloadId)]) {
@@ -96,12 +100,12 @@ impl World {
             return;
         }
         let delivery = if self.strikes(Fault::CollectorGone) {
-            Delivery::Failed { message: "whoever asked is gone".into() }
+            DeliveryOutcome::Failed { message: "whoever asked is gone".into() }
         } else {
-            Delivery::Acknowledged { metrics: rollway_core::metrics::Metrics::new() }
+            DeliveryOutcome::Acknowledged { metrics: rollway_core::metrics::Metrics::new() }
         };
         let wait = self.dice.spread(self.shape.latency / 4, self.shape.latency * 4);
-        self.plan(wait, Event::Delivered { lease, delivery });
+        self.plan(wait, WorldEvent::Delivered { lease, delivery });
     }
 
     pub(crate) fn strikes(&mut self, fault: Fault) -> bool {

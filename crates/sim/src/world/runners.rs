@@ -5,52 +5,52 @@ use std::time::Duration;
 
 use rollway_core::metrics::Metrics;
 use rollway_core::{
-    AttemptId, BatchKey, BatchKind, FailureKind, Life, Payload, PayloadId, Report, RunId,
-    RunOutcome, RunnerId, TaskId,
+    AttemptId, BatchKey, BatchType, FailureKind, Incarnation, Payload, PayloadId, RunId,
+    RunOutcome, RunnerId, RunnerReport, TaskId,
 };
 
-use super::{Character, Event, Order, World};
-use crate::book::Book;
+use super::{RunnerOrder, SimWorld, TaskBehaviour, WorldEvent};
+use crate::book::ReferenceModel;
 use crate::faults::Fault;
-use crate::process::{Cut, State, Work};
+use crate::process::{Cut, ProcessState, ProcessWork};
 
-impl World {
-    pub(super) fn start_runner(&mut self, runner: RunnerId, life: Life) {
+impl SimWorld {
+    pub(super) fn start_runner(&mut self, runner: RunnerId, life: Incarnation) {
         self.processes.add(runner, life, self.now);
         let timeout = self.book.config.supervision.start_timeout;
         if self.strikes(Fault::StartFails) {
             if let Some(process) = self.processes.get_mut(runner, life) {
-                process.state = State::Dead;
+                process.state = ProcessState::Dead;
             }
             let message = self.message("no such program");
-            return self.notify(runner, life, Report::StartFailed { message });
+            return self.notify(runner, life, RunnerReport::StartFailed { message });
         }
         let wait = if self.strikes(Fault::SlowStart) || self.is_away(runner) {
             self.dice.spread(timeout / 2, timeout * 3)
         } else {
             self.dice.spread(Duration::from_millis(1), timeout / 4)
         };
-        self.plan(wait, Event::Started { runner, life });
+        self.plan(wait, WorldEvent::Started { runner, life });
     }
 
-    pub(super) fn started(&mut self, runner: RunnerId, life: Life) {
+    pub(super) fn started(&mut self, runner: RunnerId, life: Incarnation) {
         let Some(process) = self.processes.get_mut(runner, life) else { return };
-        if process.state != State::Starting {
+        if process.state != ProcessState::Starting {
             return;
         }
-        process.state = State::Alive;
-        self.say(runner, life, Report::Ready { after: None });
+        process.state = ProcessState::Alive;
+        self.say(runner, life, RunnerReport::Ready { after: None });
         let first = self.dice.spread(self.shape.heartbeat / 2, self.shape.heartbeat);
-        self.plan(first, Event::Heartbeat { runner, life });
+        self.plan(first, WorldEvent::Heartbeat { runner, life });
     }
 
-    pub(super) fn heartbeat(&mut self, runner: RunnerId, life: Life) {
+    pub(super) fn heartbeat(&mut self, runner: RunnerId, life: Incarnation) {
         let Some(process) = self.processes.alive(runner, life) else { return };
         let idle = process.work.is_none();
         let after = process.last;
-        let report = if idle { Report::Ready { after } } else { Report::Alive };
+        let report = if idle { RunnerReport::Ready { after } } else { RunnerReport::Heartbeat };
         self.say(runner, life, report);
-        self.plan(self.shape.heartbeat, Event::Heartbeat { runner, life });
+        self.plan(self.shape.heartbeat, WorldEvent::Heartbeat { runner, life });
         if idle && self.strikes(Fault::CrashIdle) {
             self.crash(runner, life, None, false);
         } else if self.strikes(Fault::Partition) {
@@ -64,17 +64,17 @@ impl World {
         }
     }
 
-    fn cut_off(&mut self, runner: RunnerId, life: Life, backlog: Option<Vec<Report>>) {
+    fn cut_off(&mut self, runner: RunnerId, life: Incarnation, backlog: Option<Vec<RunnerReport>>) {
         let Some(process) = self.processes.get_mut(runner, life) else { return };
         if process.cut.is_some() {
             return;
         }
         process.cut = Some(Cut { backlog, unreachable: None });
         let wait = self.dice.spread(self.shape.heartbeat / 4, self.shape.heartbeat * 6);
-        self.plan(wait, Event::Reconnect { runner, life });
+        self.plan(wait, WorldEvent::Reconnect { runner, life });
     }
 
-    pub(super) fn reconnect(&mut self, runner: RunnerId, life: Life) {
+    pub(super) fn reconnect(&mut self, runner: RunnerId, life: Incarnation) {
         let Some(process) = self.processes.alive(runner, life) else { return };
         let Some(cut) = process.cut.take() else { return };
         for report in cut.backlog.unwrap_or_default() {
@@ -83,31 +83,37 @@ impl World {
         if cut.unreachable == Some(true) {
             // Whoever tried to end it does so now, a little behind what it had to say.
             let wait = self.dice.spread(self.shape.latency, self.shape.latency * 8);
-            self.plan(wait, Event::Killed { runner, life });
+            self.plan(wait, WorldEvent::Killed { runner, life });
         }
     }
 
-    pub(super) fn order_arrives(&mut self, runner: RunnerId, life: Life, order: Order) {
+    pub(super) fn order_arrives(
+        &mut self,
+        runner: RunnerId,
+        life: Incarnation,
+        order: RunnerOrder,
+    ) {
         let Some(process) = self.processes.alive(runner, life) else { return };
         if process.cut.is_some() {
             return;
         }
         match order {
-            Order::Begin { attempt, batch, task, runs } => {
+            RunnerOrder::Begin { attempt, batch, task, runs } => {
                 // What it has heard of before was repeated on the way, or cancelled before it came.
                 if process.last >= Some(attempt) || process.work.is_some() {
                     return;
                 }
                 process.last = Some(attempt);
                 let left = runs.iter().map(|run| run.0).collect();
-                let work = Work { attempt, batch, task, left, unspoken: Vec::new(), deaf: false };
+                let work =
+                    ProcessWork { attempt, batch, task, left, unspoken: Vec::new(), deaf: false };
                 self.begin(runner, life, work);
             }
-            Order::Cancel { attempt } => self.cancel(runner, life, attempt),
+            RunnerOrder::Cancel { attempt } => self.cancel(runner, life, attempt),
         }
     }
 
-    fn begin(&mut self, runner: RunnerId, life: Life, mut work: Work) {
+    fn begin(&mut self, runner: RunnerId, life: Incarnation, mut work: ProcessWork) {
         let attempt = work.attempt;
         let never = self.strikes(Fault::NeverBegins);
         if never {
@@ -116,7 +122,7 @@ impl World {
             }
             return;
         }
-        self.say(runner, life, Report::AttemptBegan { attempt });
+        self.say(runner, life, RunnerReport::AttemptBegan { attempt });
         work.deaf = self.strikes(Fault::HangDeaf);
         let together = !self.book.config.runs_in_turn;
         let mut end = Duration::ZERO;
@@ -127,10 +133,10 @@ impl World {
                 work.unspoken.push(run);
             }
             if !work.deaf && !self.strikes(Fault::Hang) {
-                self.plan(end, Event::RunDone { runner, life, attempt, run });
+                self.plan(end, WorldEvent::RunDone { runner, life, attempt, run });
             }
         }
-        let poison = self.character(work.batch, work.task) == Character::Poison;
+        let poison = self.character(work.batch, work.task) == TaskBehaviour::Poison;
         if let Some(process) = self.processes.get_mut(runner, life) {
             process.work = Some(work);
         }
@@ -138,11 +144,11 @@ impl World {
         if poison {
             self.faults.note(Fault::Poison);
             let wait = self.dice.spread(Duration::from_millis(1), self.shape.run);
-            self.plan(wait, Event::Crash { runner, life, attempt, suspect: true });
+            self.plan(wait, WorldEvent::Crash { runner, life, attempt, suspect: true });
         } else if self.strikes(Fault::CrashBusy) {
             let suspect = self.strikes(Fault::WrongSuspect);
             let wait = self.dice.spread(Duration::from_millis(1), self.shape.run * 2);
-            self.plan(wait, Event::Crash { runner, life, attempt, suspect });
+            self.plan(wait, WorldEvent::Crash { runner, life, attempt, suspect });
         }
     }
 
@@ -153,7 +159,7 @@ impl World {
         self.dice.heavy(self.shape.run)
     }
 
-    fn cancel(&mut self, runner: RunnerId, life: Life, attempt: AttemptId) {
+    fn cancel(&mut self, runner: RunnerId, life: Incarnation, attempt: AttemptId) {
         let Some(process) = self.processes.alive(runner, life) else { return };
         match &process.work {
             Some(work) if work.attempt == attempt => {
@@ -166,18 +172,24 @@ impl World {
                 } else {
                     self.dice.spread(Duration::from_micros(100), grace / 4)
                 };
-                self.plan(wait, Event::AttemptDone { runner, life, attempt });
+                self.plan(wait, WorldEvent::AttemptDone { runner, life, attempt });
             }
             // It works on something else and has said that this one is over.
             Some(_) => {}
             None => {
                 process.last = process.last.max(Some(attempt));
-                self.say(runner, life, Report::AttemptEnded { attempt });
+                self.say(runner, life, RunnerReport::AttemptEnded { attempt });
             }
         }
     }
 
-    pub(super) fn run_done(&mut self, runner: RunnerId, life: Life, attempt: AttemptId, run: u32) {
+    pub(super) fn run_done(
+        &mut self,
+        runner: RunnerId,
+        life: Incarnation,
+        attempt: AttemptId,
+        run: u32,
+    ) {
         let Some(process) = self.processes.alive(runner, life) else { return };
         let Some(work) = process.work.as_mut().filter(|work| work.attempt == attempt) else {
             return;
@@ -187,18 +199,18 @@ impl World {
         let (spoken, last) = (!work.unspoken.contains(&run), work.left.is_empty());
         if spoken {
             let outcome = self.outcome(batch, task, attempt, run);
-            self.say(runner, life, Report::RunFinished { attempt, run: RunId(run), outcome });
+            self.say(runner, life, RunnerReport::RunFinished { attempt, run: RunId(run), outcome });
         }
         if last {
             let wait = self.dice.spread(Duration::from_micros(100), self.shape.latency);
-            self.plan(wait, Event::AttemptDone { runner, life, attempt });
+            self.plan(wait, WorldEvent::AttemptDone { runner, life, attempt });
         }
     }
 
-    pub(super) fn attempt_done(&mut self, runner: RunnerId, life: Life, attempt: AttemptId) {
+    pub(super) fn attempt_done(&mut self, runner: RunnerId, life: Incarnation, attempt: AttemptId) {
         let Some(process) = self.processes.alive(runner, life) else { return };
         if process.work.take_if(|work| work.attempt == attempt).is_some() {
-            self.say(runner, life, Report::AttemptEnded { attempt });
+            self.say(runner, life, RunnerReport::AttemptEnded { attempt });
         }
     }
 
@@ -210,7 +222,7 @@ impl World {
         attempt: AttemptId,
         run: u32,
     ) -> RunOutcome {
-        if let Character::Failing(kind) = self.character(batch, task) {
+        if let TaskBehaviour::Failing(kind) = self.character(batch, task) {
             self.faults.note(Fault::TaskFails);
             return RunOutcome::Failed { kind, message: self.message("as always") };
         }
@@ -224,32 +236,33 @@ impl World {
         } else {
             self.dice.between(0, self.shape.payload * 2)
         };
-        let kind = self.book.batches.get(&batch).map_or(BatchKind::Train, |batch| batch.kind);
+        let kind = self.book.batches.get(&batch).map_or(BatchType::Train, |batch| batch.kind);
         let yields = match kind {
-            BatchKind::Train => self.dice.percent(95),
-            BatchKind::Eval => self.dice.percent(10),
+            BatchType::Train => self.dice.percent(95),
+            BatchType::Eval => self.dice.percent(10),
         };
         let payload = yields.then_some(Payload { id: PayloadId(0), bytes });
-        let mut metrics: Metrics = [("label", Book::label(attempt, run))].into_iter().collect();
+        let mut metrics: Metrics =
+            [("label", ReferenceModel::label(attempt, run))].into_iter().collect();
         for extra in 0..self.dice.below(3) {
             metrics.set(format!("more/{extra}"), extra as f64);
         }
         RunOutcome::Succeeded { payload, metrics }
     }
 
-    fn character(&mut self, batch: BatchKey, task: TaskId) -> Character {
+    fn character(&mut self, batch: BatchKey, task: TaskId) -> TaskBehaviour {
         if self.healed {
-            return Character::Sound;
+            return TaskBehaviour::Sound;
         }
         if let Some(character) = self.characters.get(&(batch, task)) {
             return *character;
         }
         let character = if self.dice.chance(self.faults.rate(Fault::Poison)) {
-            Character::Poison
+            TaskBehaviour::Poison
         } else if self.dice.chance(self.faults.rate(Fault::TaskFails)) {
-            Character::Failing(*self.dice.pick(FailureKind::ALL))
+            TaskBehaviour::Failing(*self.dice.pick(FailureKind::ALL))
         } else {
-            Character::Sound
+            TaskBehaviour::Sound
         };
         self.characters.insert((batch, task), character);
         character
@@ -263,7 +276,7 @@ impl World {
     pub(crate) fn crash(
         &mut self,
         runner: RunnerId,
-        life: Life,
+        life: Incarnation,
         attempt: Option<AttemptId>,
         suspect: bool,
     ) {
@@ -273,29 +286,29 @@ impl World {
             return;
         }
         process.work = None;
-        process.state = State::Dead;
+        process.state = ProcessState::Dead;
         if self.strikes(Fault::CrashUnseen) {
             if let Some(process) = self.processes.get_mut(runner, life) {
-                process.state = State::DiedUnseen;
+                process.state = ProcessState::DiedUnseen;
             }
             return;
         }
         let message = self.message("killed by a signal");
-        self.notify(runner, life, Report::Lost { message, suspect });
+        self.notify(runner, life, RunnerReport::Lost { message, suspect });
     }
 
-    pub(super) fn killed(&mut self, runner: RunnerId, life: Life) {
+    pub(super) fn killed(&mut self, runner: RunnerId, life: Incarnation) {
         let Some(process) = self.processes.get_mut(runner, life) else { return };
         if let Some(tried) = process.cut.as_mut().and_then(|cut| cut.unreachable.as_mut()) {
             *tried = true;
             return;
         }
         process.work = None;
-        process.state = State::Dead;
+        process.state = ProcessState::Dead;
         // Whoever watches may find it worth a word although it was ordered.
         if !self.healed && self.dice.percent(10) {
             let message = self.message("gone");
-            self.notify(runner, life, Report::Lost { message, suspect: false });
+            self.notify(runner, life, RunnerReport::Lost { message, suspect: false });
         }
     }
 }

@@ -5,35 +5,35 @@ use std::time::Duration;
 
 use rollway_core::metrics::Metrics;
 use rollway_core::{
-    AttemptId, BatchId, BatchKey, BatchKind, CancelReason, Config, Delivery, Ending, FailureKind,
-    LeaseId, Life, Record, Report, Request, RequestId, RunId, RunnerId, TaskId, TaskSpec, Time,
-    Unresponsive, WorkflowId,
+    AttemptId, BatchId, BatchKey, BatchType, CancelReason, CoreConfig, DeliveryOutcome,
+    FailureKind, Incarnation, LeaseId, LedgerRecord, RecordedEnd, Request, RequestId, RunId,
+    RunnerId, RunnerReport, TaskId, TaskSpec, Time, UnresponsivePolicy, WorkflowId,
 };
 
-use super::words::{BadScript, Words};
+use super::words::{BadScript, CommandTokens};
 use super::{config, names};
 
-pub(super) enum Command {
+pub(super) enum ScenarioCommand {
     /// Begin anew with a fresh core.
-    Config(Box<Config>),
+    Config(Box<CoreConfig>),
     /// A new core whose pool has been started and is ready.
-    StartedPool(Box<Config>),
+    StartedPool(Box<CoreConfig>),
     Request(Option<RequestId>, Request),
     Withdraw(RequestId),
     /// Every runner that is starting reports that it is ready.
     PoolReady,
-    Report(RunnerId, Option<Life>, Report),
-    Attempt(AttemptId, Option<(RunnerId, Option<Life>)>, About),
-    Delivered(LeaseId, Delivery),
+    Report(RunnerId, Option<Incarnation>, RunnerReport),
+    Attempt(AttemptId, Option<(RunnerId, Option<Incarnation>)>, ReportAbout),
+    Delivered(LeaseId, DeliveryOutcome),
     /// The core is gone, and with it the last records; a new one is told the others.
     Crash(usize),
-    Recorded(Record),
-    Move(Move),
-    Show(View),
+    Recorded(LedgerRecord),
+    Move(TimeMove),
+    Show(ScenarioView),
 }
 
 /// What is reported about an attempt.
-pub(super) enum About {
+pub(super) enum ReportAbout {
     Began,
     Ok(Vec<u32>, Yield),
     Fail(Vec<u32>, FailureKind, Arc<str>),
@@ -62,7 +62,7 @@ pub(super) enum Brings {
 pub(super) const USUAL_BYTES: u64 = 100;
 
 /// How time goes on.
-pub(super) enum Move {
+pub(super) enum TimeMove {
     /// To this instant, and what is due then happens.
     At(Time),
     After(Duration),
@@ -70,7 +70,7 @@ pub(super) enum Move {
     Reach(Time),
 }
 
-pub(super) enum View {
+pub(super) enum ScenarioView {
     Batch(BatchId),
     Step(BatchId),
     Runners,
@@ -80,18 +80,18 @@ pub(super) enum View {
 }
 
 /// Reads one command; every word of it must mean something.
-pub(super) fn read(mut words: Words) -> Result<Command, BadScript> {
+pub(super) fn read(mut words: CommandTokens) -> Result<ScenarioCommand, BadScript> {
     let name = words.name().to_owned();
     let asker = match words.following("as")? {
         Some(word) => Some(RequestId(words.number('q', &word)?)),
         None => None,
     };
     let command = if let Some(what) = request(&name, &mut words)? {
-        Command::Request(asker, what)
+        ScenarioCommand::Request(asker, what)
     } else if asker.is_some() {
         return Err(words.bad("not a request, so it has no name", &name));
     } else if let Some((runner, life, report)) = report(&name, &mut words)? {
-        Command::Report(runner, life, report)
+        ScenarioCommand::Report(runner, life, report)
     } else if let Some(command) = attempt(&name, &mut words)? {
         command
     } else {
@@ -101,8 +101,8 @@ pub(super) fn read(mut words: Words) -> Result<Command, BadScript> {
     Ok(command)
 }
 
-fn request(name: &str, words: &mut Words) -> Result<Option<Request>, BadScript> {
-    let clear = |words: &mut Words| words.flag("clear");
+fn request(name: &str, words: &mut CommandTokens) -> Result<Option<Request>, BadScript> {
+    let clear = |words: &mut CommandTokens| words.flag("clear");
     Ok(Some(match name {
         "start" => Request::Start,
         "stop" => Request::Stop { timeout: duration(words)? },
@@ -132,9 +132,9 @@ fn request(name: &str, words: &mut Words) -> Result<Option<Request>, BadScript> 
         "abort" => Request::Abort {
             keep_partial_results: words.flag("keep"),
             unresponsive: if words.flag("wait") {
-                Unresponsive::Wait
+                UnresponsivePolicy::Wait
             } else {
-                Unresponsive::Replace
+                UnresponsivePolicy::Replace
             },
             batch: words.batch()?,
             reason: words.quoted().unwrap_or_default().into(),
@@ -152,26 +152,26 @@ fn request(name: &str, words: &mut Words) -> Result<Option<Request>, BadScript> 
 }
 
 /// Reads a letter with a number.
-fn numbered(words: &mut Words, letter: char) -> Result<u32, BadScript> {
+fn numbered(words: &mut CommandTokens, letter: char) -> Result<u32, BadScript> {
     let word = words.next("a number")?;
     words.number(letter, &word)
 }
 
-fn kind(words: &mut Words) -> Result<BatchKind, BadScript> {
+fn kind(words: &mut CommandTokens) -> Result<BatchType, BadScript> {
     match words.next("`train` or `eval`")?.as_str() {
-        "train" => Ok(BatchKind::Train),
-        "eval" => Ok(BatchKind::Eval),
+        "train" => Ok(BatchType::Train),
+        "eval" => Ok(BatchType::Eval),
         word => Err(words.bad("neither `train` nor `eval`", word)),
     }
 }
 
-fn duration(words: &mut Words) -> Result<Duration, BadScript> {
+fn duration(words: &mut CommandTokens) -> Result<Duration, BadScript> {
     let word = words.next("a duration")?;
     words.read("duration", &word)
 }
 
 /// Reads `tasks=3 runs=2`, or `runs=2,1,4` for tasks that differ.
-fn tasks(words: &mut Words) -> Result<Vec<TaskSpec>, BadScript> {
+fn tasks(words: &mut CommandTokens) -> Result<Vec<TaskSpec>, BadScript> {
     let workflow = WorkflowId(words.get("workflow")?.unwrap_or(0));
     let count = words.get::<u32>("tasks")?;
     let runs = words.value("runs").unwrap_or_else(|| "1".to_owned());
@@ -188,22 +188,22 @@ fn tasks(words: &mut Words) -> Result<Vec<TaskSpec>, BadScript> {
     Ok(each.into_iter().map(task).collect())
 }
 
-type Reported = (RunnerId, Option<Life>, Report);
+type Reported = (RunnerId, Option<Incarnation>, RunnerReport);
 
-fn report(name: &str, words: &mut Words) -> Result<Option<Reported>, BadScript> {
-    let message = |words: &mut Words| words.quoted().unwrap_or_default().into();
+fn report(name: &str, words: &mut CommandTokens) -> Result<Option<Reported>, BadScript> {
+    let message = |words: &mut CommandTokens| words.quoted().unwrap_or_default().into();
     let report = match name {
         "ready" => {
             let after = match words.following("after")? {
                 Some(word) => Some(AttemptId(words.numbered('a', &word, names::BITS)?)),
                 None => None,
             };
-            Report::Ready { after }
+            RunnerReport::Ready { after }
         }
-        "alive" => Report::Alive,
-        "lost" => Report::Lost { message: message(words), suspect: words.flag("suspect") },
-        "waits" => Report::Waits { why: words.quoted().map(Into::into) },
-        "start-failed" => Report::StartFailed { message: message(words) },
+        "alive" => RunnerReport::Heartbeat,
+        "lost" => RunnerReport::Lost { message: message(words), suspect: words.flag("suspect") },
+        "waits" => RunnerReport::Waits { why: words.quoted().map(Into::into) },
+        "start-failed" => RunnerReport::StartFailed { message: message(words) },
         _ => return Ok(None),
     };
     let word = words.next("a runner")?;
@@ -212,18 +212,18 @@ fn report(name: &str, words: &mut Words) -> Result<Option<Reported>, BadScript> 
 }
 
 /// Reads `w0`, or `w0/l2` for a certain life.
-fn runner(words: &Words, word: &str) -> Result<(RunnerId, Option<Life>), BadScript> {
+fn runner(words: &CommandTokens, word: &str) -> Result<(RunnerId, Option<Incarnation>), BadScript> {
     let (slot, life) = match word.split_once('/') {
         Some((slot, life)) => {
             let life = words.numbered('l', life, names::LIFE_BITS)?;
-            (slot, Some(Life(life as u32)))
+            (slot, Some(Incarnation(life as u32)))
         }
         None => (word, None),
     };
     Ok((RunnerId(words.number('w', slot)?), life))
 }
 
-fn attempt(name: &str, words: &mut Words) -> Result<Option<Command>, BadScript> {
+fn attempt(name: &str, words: &mut CommandTokens) -> Result<Option<ScenarioCommand>, BadScript> {
     if !["began", "ok", "fail", "ended", "done"].contains(&name) {
         return Ok(None);
     }
@@ -234,31 +234,31 @@ fn attempt(name: &str, words: &mut Words) -> Result<Option<Command>, BadScript> 
     let word = words.next("an attempt")?;
     let attempt = AttemptId(words.numbered('a', &word, names::BITS)?);
     let about = match name {
-        "began" => About::Began,
-        "ended" => About::Ended,
-        "done" => About::Done(yields(words)?),
+        "began" => ReportAbout::Began,
+        "ended" => ReportAbout::Ended,
+        "done" => ReportAbout::Done(yields(words)?),
         "ok" => {
             let yields = yields(words)?;
-            About::Ok(runs(words, &mut None)?, yields)
+            ReportAbout::Ok(runs(words, &mut None)?, yields)
         }
         _ => {
             let message = words.quoted().unwrap_or_default().into();
             let mut kind = None;
             let runs = runs(words, &mut kind)?;
             let word = kind.ok_or_else(|| words.bad("a failure kind is missing after", name))?;
-            About::Fail(runs, failure_kind(words, &word)?, message)
+            ReportAbout::Fail(runs, failure_kind(words, &word)?, message)
         }
     };
-    Ok(Some(Command::Attempt(attempt, on, about)))
+    Ok(Some(ScenarioCommand::Attempt(attempt, on, about)))
 }
 
-fn failure_kind(words: &Words, word: &str) -> Result<FailureKind, BadScript> {
+fn failure_kind(words: &CommandTokens, word: &str) -> Result<FailureKind, BadScript> {
     let kind = FailureKind::ALL.iter().find(|kind| kind.name() == word);
     kind.copied().ok_or_else(|| words.bad("no failure kind", word))
 }
 
 /// Reads `r0`, `r0-3` and so on; the first word that is none of them is left in `other`.
-fn runs(words: &mut Words, other: &mut Option<String>) -> Result<Vec<u32>, BadScript> {
+fn runs(words: &mut CommandTokens, other: &mut Option<String>) -> Result<Vec<u32>, BadScript> {
     let mut runs = Vec::new();
     while let Some(word) = words.next_bare() {
         let named = word.strip_prefix('r');
@@ -277,7 +277,7 @@ fn runs(words: &mut Words, other: &mut Option<String>) -> Result<Vec<u32>, BadSc
     Ok(runs)
 }
 
-fn yields(words: &mut Words) -> Result<Yield, BadScript> {
+fn yields(words: &mut CommandTokens) -> Result<Yield, BadScript> {
     let payload = match words.value("payload") {
         None if words.flag("bare") => Brings::Nothing,
         None => Brings::Usual,
@@ -296,7 +296,7 @@ fn yields(words: &mut Words) -> Result<Yield, BadScript> {
     Ok(Yield { payload, metrics })
 }
 
-fn metrics(words: &mut Words) -> Result<Metrics, BadScript> {
+fn metrics(words: &mut CommandTokens) -> Result<Metrics, BadScript> {
     let mut metrics = Metrics::new();
     while let Some(word) = words.value("metric") {
         let pair = word.rsplit_once(':');
@@ -306,42 +306,42 @@ fn metrics(words: &mut Words) -> Result<Metrics, BadScript> {
     Ok(metrics)
 }
 
-fn other(name: &str, words: &mut Words) -> Result<Command, BadScript> {
+fn other(name: &str, words: &mut CommandTokens) -> Result<ScenarioCommand, BadScript> {
     Ok(match name {
-        "config" => Command::Config(Box::new(config::read(words)?)),
-        "started-pool" => Command::StartedPool(Box::new(config::read(words)?)),
+        "config" => ScenarioCommand::Config(Box::new(config::read(words)?)),
+        "started-pool" => ScenarioCommand::StartedPool(Box::new(config::read(words)?)),
         "withdraw" => {
             let word = words.next("a request")?;
-            Command::Withdraw(RequestId(words.number('q', &word)?))
+            ScenarioCommand::Withdraw(RequestId(words.number('q', &word)?))
         }
         "pool" => match words.next("`ready`")?.as_str() {
-            "ready" => Command::PoolReady,
+            "ready" => ScenarioCommand::PoolReady,
             word => return Err(words.bad("`pool` knows no such word", word)),
         },
-        "crash" => Command::Crash(words.get::<u32>("lose")?.unwrap_or(0) as usize),
-        "recorded" => Command::Recorded(record(words)?),
+        "crash" => ScenarioCommand::Crash(words.get::<u32>("lose")?.unwrap_or(0) as usize),
+        "recorded" => ScenarioCommand::Recorded(record(words)?),
         "ack" => {
             let metrics = metrics(words)?;
-            Command::Delivered(lease(words)?, Delivery::Acknowledged { metrics })
+            ScenarioCommand::Delivered(lease(words)?, DeliveryOutcome::Acknowledged { metrics })
         }
         "nack" => {
             let message = words.quoted().unwrap_or_default().into();
-            Command::Delivered(lease(words)?, Delivery::Failed { message })
+            ScenarioCommand::Delivered(lease(words)?, DeliveryOutcome::Failed { message })
         }
-        "at" => Command::Move(Move::At(Time::ZERO.after(duration(words)?))),
-        "after" => Command::Move(Move::After(duration(words)?)),
-        "reach" => Command::Move(Move::Reach(Time::ZERO.after(duration(words)?))),
-        "show" => Command::Show(view(words)?),
+        "at" => ScenarioCommand::Move(TimeMove::At(Time::ZERO.after(duration(words)?))),
+        "after" => ScenarioCommand::Move(TimeMove::After(duration(words)?)),
+        "reach" => ScenarioCommand::Move(TimeMove::Reach(Time::ZERO.after(duration(words)?))),
+        "show" => ScenarioCommand::Show(view(words)?),
         name => return Err(words.bad("no such command", name)),
     })
 }
 
-fn record(words: &mut Words) -> Result<Record, BadScript> {
+fn record(words: &mut CommandTokens) -> Result<LedgerRecord, BadScript> {
     let what = words.next("a record")?;
     let word = words.next("a batch such as `b0`")?;
     let batch = BatchKey(words.number('b', &word)?);
     Ok(match what.as_str() {
-        "submitted" => Record::Submitted {
+        "submitted" => LedgerRecord::Submitted {
             min_wait_num: words.get("min")?,
             tasks: tasks(words)?,
             batch,
@@ -351,28 +351,32 @@ fn record(words: &mut Words) -> Result<Record, BadScript> {
         "cancelled" => {
             let (task, run) = (words.next("a task")?, words.next("a run")?);
             let (task, run) = (words.number('t', &task)?, words.number('r', &run)?);
-            let ending = Ending::Cancelled { reason: CancelReason::Stopped };
-            Record::RunEnded { batch, task: TaskId(task), run: RunId(run), ending }
+            let ending = RecordedEnd::Cancelled { reason: CancelReason::Stopped };
+            LedgerRecord::RunEnded { batch, task: TaskId(task), run: RunId(run), ending }
         }
-        "cut" => Record::Cut { batch, reason: CancelReason::Aborted, keep: words.flag("keep") },
-        "offered" => Record::Offered { batch },
+        "cut" => LedgerRecord::Truncated {
+            batch,
+            reason: CancelReason::Aborted,
+            keep: words.flag("keep"),
+        },
+        "offered" => LedgerRecord::DeliveryStarted { batch },
         word => return Err(words.bad("no such record", word)),
     })
 }
 
-fn lease(words: &mut Words) -> Result<LeaseId, BadScript> {
+fn lease(words: &mut CommandTokens) -> Result<LeaseId, BadScript> {
     let word = words.next("a delivery")?;
     Ok(LeaseId(words.numbered('d', &word, names::BITS)?))
 }
 
-fn view(words: &mut Words) -> Result<View, BadScript> {
+fn view(words: &mut CommandTokens) -> Result<ScenarioView, BadScript> {
     Ok(match words.next("what to show")?.as_str() {
-        "batch" => View::Batch(words.batch()?),
-        "step" => View::Step(words.batch()?),
-        "runners" => View::Runners,
-        "counters" => View::Counters,
-        "deadline" => View::Deadline,
-        "timeout" => View::Timeout,
+        "batch" => ScenarioView::Batch(words.batch()?),
+        "step" => ScenarioView::Step(words.batch()?),
+        "runners" => ScenarioView::Runners,
+        "counters" => ScenarioView::Counters,
+        "deadline" => ScenarioView::Deadline,
+        "timeout" => ScenarioView::Timeout,
         word => return Err(words.bad("nothing that can be shown", word)),
     })
 }

@@ -2,21 +2,21 @@
 
 use std::time::Duration;
 
-use rollway_core::{Config, FailureKind, FailurePolicy, Rule, Scaling};
+use rollway_core::{CoreConfig, FailureKind, FailurePolicy, FailureRule, ScalingBounds};
 
-use super::words::{BadScript, Words};
+use super::words::{BadScript, CommandTokens};
 
 /// Returns the configuration of a scenario that asks for nothing: as by default, except that there
 /// are two runners and nobody watches for silence. Most scenarios let much time pass in one step
 /// and are not about heartbeats.
-pub(super) fn usual() -> Config {
-    let mut config = Config { runners: 2, ..Config::default() };
+pub(super) fn usual() -> CoreConfig {
+    let mut config = CoreConfig { runners: 2, ..CoreConfig::default() };
     config.supervision.silence_timeout = None;
     config
 }
 
 /// Returns the usual configuration with what the words change.
-pub(super) fn read(words: &mut Words) -> Result<Config, BadScript> {
+pub(super) fn read(words: &mut CommandTokens) -> Result<CoreConfig, BadScript> {
     let mut config = usual();
     let retries = words.get("retries")?.unwrap_or(2);
     config.failures = FailurePolicy::with_retries(retries);
@@ -28,7 +28,7 @@ pub(super) fn read(words: &mut Words) -> Result<Config, BadScript> {
     config.default_timeout = config.max_timeout * (retries + 1);
     words.set("default_timeout", &mut config.default_timeout)?;
     words.set("delivery_timeout", &mut config.delivery_timeout)?;
-    config.records = words.flag("records");
+    config.ledger = words.flag("records");
     failures(words, &mut config.failures)?;
     batches(words, &mut config)?;
     supervision(words, &mut config)?;
@@ -37,15 +37,15 @@ pub(super) fn read(words: &mut Words) -> Result<Config, BadScript> {
 }
 
 /// Reads the bounds between which the number of runners follows the work, if there are any.
-fn scaling(words: &mut Words) -> Result<Option<Scaling>, BadScript> {
+fn scaling(words: &mut CommandTokens) -> Result<Option<ScalingBounds>, BadScript> {
     let Some(min) = words.get("min_runners")? else { return Ok(None) };
     let max = words.get("max_runners")?.unwrap_or(min);
     let together = words.get("together")?.unwrap_or(1);
     let quiet = words.get("quiet")?.unwrap_or(Duration::from_secs(60));
-    Ok(Some(Scaling { min, max, together, quiet }))
+    Ok(Some(ScalingBounds { min, max, runners_per_worker: together, idle_timeout: quiet }))
 }
 
-fn failures(words: &mut Words, policy: &mut FailurePolicy) -> Result<(), BadScript> {
+fn failures(words: &mut CommandTokens, policy: &mut FailurePolicy) -> Result<(), BadScript> {
     for kind in FailureKind::ALL {
         let rule = rule_mut(policy, *kind);
         words.set(&format!("{kind}_retries"), &mut rule.retries)?;
@@ -56,7 +56,7 @@ fn failures(words: &mut Words, policy: &mut FailurePolicy) -> Result<(), BadScri
     words.set("groups", &mut policy.groups)
 }
 
-const fn rule_mut(policy: &mut FailurePolicy, kind: FailureKind) -> &mut Rule {
+const fn rule_mut(policy: &mut FailurePolicy, kind: FailureKind) -> &mut FailureRule {
     match kind {
         FailureKind::Workflow => &mut policy.workflow,
         FailureKind::Timeout => &mut policy.timeout,
@@ -66,7 +66,7 @@ const fn rule_mut(policy: &mut FailurePolicy, kind: FailureKind) -> &mut Rule {
     }
 }
 
-fn batches(words: &mut Words, config: &mut Config) -> Result<(), BadScript> {
+fn batches(words: &mut CommandTokens, config: &mut CoreConfig) -> Result<(), BadScript> {
     words.set("wait_after_min", &mut config.over_rollout.wait_after_min)?;
     config.over_rollout.return_partial_tasks = words.flag("partial");
     words.set("train_quorum", &mut config.train.quorum_percent)?;
@@ -82,7 +82,7 @@ fn batches(words: &mut Words, config: &mut Config) -> Result<(), BadScript> {
     words.set("floor", &mut dynamic.floor)
 }
 
-fn supervision(words: &mut Words, config: &mut Config) -> Result<(), BadScript> {
+fn supervision(words: &mut CommandTokens, config: &mut CoreConfig) -> Result<(), BadScript> {
     let supervision = &mut config.supervision;
     words.set("start_timeout", &mut supervision.start_timeout)?;
     words.set("begin_timeout", &mut supervision.begin_timeout)?;
@@ -95,7 +95,7 @@ fn supervision(words: &mut Words, config: &mut Config) -> Result<(), BadScript> 
     words.set("elsewhere", &mut supervision.elsewhere_wait)
 }
 
-fn limits(words: &mut Words, config: &mut Config) -> Result<(), BadScript> {
+fn limits(words: &mut CommandTokens, config: &mut CoreConfig) -> Result<(), BadScript> {
     let limits = &mut config.limits;
     words.set("limit.batches", &mut limits.batches)?;
     words.set("limit.open_tasks", &mut limits.open_tasks)?;

@@ -31,31 +31,31 @@ mod world;
 use std::fmt;
 
 use paragraphs::Paragraph;
-use world::World;
+use world::ScenarioRunner;
 
 /// What came of playing a scenario.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Played {
+pub(crate) struct ScenarioResult {
     /// The file as it would have to be for nothing to differ.
     pub(crate) text: String,
     /// Everything that speaks against the file or the core, in the order of lines; none: it passed.
-    pub(crate) problems: Vec<Problem>,
+    pub(crate) problems: Vec<ScenarioProblem>,
 }
 
 /// Something that makes a scenario fail.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Problem {
+pub(crate) struct ScenarioProblem {
     /// The name of the file.
     pub(crate) file: String,
     /// The line it is about, counted from one.
     pub(crate) line: usize,
     /// What it is.
-    pub(crate) what: Fault,
+    pub(crate) what: ScenarioFault,
 }
 
 /// Why a scenario failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
+pub(crate) enum ScenarioFault {
     /// The file cannot be understood; nothing after that line was played.
     Script(String),
     /// Other actions than expected, as a list of lines marked with `-` and `+`.
@@ -64,33 +64,33 @@ pub(crate) enum Fault {
     Core(String),
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for ScenarioProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { file, line, what } = self;
         match what {
-            Fault::Script(words) => write!(f, "{file}:{line}: {words}"),
-            Fault::Different(lines) => {
+            ScenarioFault::Script(words) => write!(f, "{file}:{line}: {words}"),
+            ScenarioFault::Different(lines) => {
                 write!(f, "{file}:{line}: expected (-) and given (+) differ\n{lines}")
             }
-            Fault::Core(words) => write!(f, "{file}:{line}: the core is broken: {words}"),
+            ScenarioFault::Core(words) => write!(f, "{file}:{line}: the core is broken: {words}"),
         }
     }
 }
 
 /// Plays a scenario; `file` is the name under which problems are reported.
-pub(crate) fn play(file: &str, text: &str) -> Played {
+pub(crate) fn play(file: &str, text: &str) -> ScenarioResult {
     let mut problems = Vec::new();
     let mut problem = |line, what| {
-        problems.push(Problem { file: file.to_owned(), line, what });
+        problems.push(ScenarioProblem { file: file.to_owned(), line, what });
     };
     let mut paragraphs = match paragraphs::parse(text) {
         Ok(paragraphs) => paragraphs,
         Err(bad) => {
-            problem(bad.line, Fault::Script(bad.to_string()));
-            return Played { text: text.to_owned(), problems };
+            problem(bad.line, ScenarioFault::Script(bad.to_string()));
+            return ScenarioResult { text: text.to_owned(), problems };
         }
     };
-    let mut world = World::new();
+    let mut world = ScenarioRunner::new();
     for paragraph in &mut paragraphs {
         let Paragraph::Case(case) = paragraph else {
             continue;
@@ -98,17 +98,17 @@ pub(crate) fn play(file: &str, text: &str) -> Played {
         let mut given = Vec::new();
         let played = world.play(&case.commands, &mut given);
         for (line, words) in world.take_broken() {
-            problem(line, Fault::Core(words));
+            problem(line, ScenarioFault::Core(words));
         }
         if let Err(bad) = played {
-            problem(bad.line, Fault::Script(bad.to_string()));
+            problem(bad.line, ScenarioFault::Script(bad.to_string()));
             break;
         }
         if given != case.expected {
             let lines = diff::lines(&case.expected, &given);
-            problem(case.expected_line, Fault::Different(lines));
+            problem(case.expected_line, ScenarioFault::Different(lines));
             case.expected = given;
         }
     }
-    Played { text: paragraphs::render(&paragraphs), problems }
+    ScenarioResult { text: paragraphs::render(&paragraphs), problems }
 }

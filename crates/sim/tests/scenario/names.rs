@@ -4,18 +4,18 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rollway_core::{
-    Action, Answer, AttemptId, BatchId, BatchKey, BatchKind, Core, Input, LeaseId, Life, Request,
-    RequestId, RunnerId, Time,
+    Action, AttemptId, BatchId, BatchKey, BatchType, Core, Incarnation, Input, LeaseId, Request,
+    RequestId, Response, RunnerId, Time,
 };
 
 /// What is known of the things that actions refer to by number.
 #[derive(Default)]
-pub(super) struct Names {
-    batches: BTreeMap<BatchKey, (BatchId, BatchKind)>,
-    asked: BTreeMap<RequestId, (BatchId, Option<BatchKind>)>,
+pub(super) struct ScenarioLabels {
+    batches: BTreeMap<BatchKey, (BatchId, BatchType)>,
+    asked: BTreeMap<RequestId, (BatchId, Option<BatchType>)>,
 }
 
-impl Names {
+impl ScenarioLabels {
     /// Remembers what a request is about.
     pub(super) fn note_input(&mut self, input: &Input) {
         let Input::Requested { request, what } = input else {
@@ -40,8 +40,8 @@ impl Names {
 
     /// Remembers under which key a batch was taken in.
     pub(super) fn note_action(&mut self, action: &Action) {
-        if let Action::Answer { request, answer } = action
-            && let Answer::Submitted { batch } | Answer::Scheduled { batch: Some(batch), .. } =
+        if let Action::Respond { request, answer } = action
+            && let Response::Submitted { batch } | Response::Scheduled { batch: Some(batch), .. } =
                 answer
             && let Some((id, Some(kind))) = self.asked.get(request)
         {
@@ -54,7 +54,7 @@ impl Names {
         self.batches.extend(core.batches().map(|view| (view.key, (view.batch, view.kind))));
     }
 
-    pub(super) fn kind(&self, key: BatchKey) -> Option<BatchKind> {
+    pub(super) fn kind(&self, key: BatchKey) -> Option<BatchType> {
         self.batches.get(&key).map(|(_, kind)| *kind)
     }
 
@@ -83,9 +83,9 @@ pub(super) fn batch_id(id: &BatchId) -> String {
 }
 
 /// Returns the name of a runner; a life that is not its first is added.
-pub(super) fn runner(runner: RunnerId, life: Life) -> String {
+pub(super) fn runner(runner: RunnerId, life: Incarnation) -> String {
     match life {
-        Life(0 | 1) => runner.to_string(),
+        Incarnation(0 | 1) => runner.to_string(),
         life => format!("{runner}/{}", numbered('l', life.0.into(), LIFE_BITS)),
     }
 }

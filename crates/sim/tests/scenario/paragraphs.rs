@@ -1,6 +1,6 @@
 //! The paragraphs of a scenario file: prose and cases.
 
-use super::words::{self, BadScript, Words};
+use super::words::{self, BadScript, CommandTokens};
 
 /// The line between commands and what is expected of them.
 const RULE: &str = "----";
@@ -13,7 +13,7 @@ pub(super) enum Paragraph {
 pub(super) struct Case {
     /// The lines with commands, as they were written.
     source: Vec<String>,
-    pub(super) commands: Vec<Words>,
+    pub(super) commands: Vec<CommandTokens>,
     pub(super) expected: Vec<String>,
     /// Where the expected lines begin.
     pub(super) expected_line: usize,

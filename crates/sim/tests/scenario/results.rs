@@ -5,7 +5,7 @@ use std::time::Duration;
 use rollway_core::metrics::Metrics;
 use rollway_core::{BatchResult, RunTally, Status, TaskResult, TaskTally};
 
-use super::names::{Names, seconds};
+use super::names::{ScenarioLabels, seconds};
 
 /// Appends one line for every task.
 pub(super) fn tasks(results: &[TaskResult], lines: &mut Vec<String>) {
@@ -89,7 +89,7 @@ pub(super) fn task_tally(open: u64, tasks: &TaskTally) -> String {
 }
 
 /// Appends the result of a batch: its numbers, then its statuses.
-pub(super) fn batch(result: &BatchResult, names: &Names, lines: &mut Vec<String>) {
+pub(super) fn batch(result: &BatchResult, names: &ScenarioLabels, lines: &mut Vec<String>) {
     let BatchResult {
         batch: _,
         key,

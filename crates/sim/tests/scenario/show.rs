@@ -1,14 +1,15 @@
 //! Actions in words, one line each; results follow on lines of their own.
 
 use rollway_core::{
-    Action, Answer, Cancel, Collected, Ending, Outcome, Record, Refusal, Runs, StopReport,
+    Action, AttemptCancelReason, CollectOutcome, CollectedResults, LedgerRecord, RecordedEnd,
+    Refusal, Response, RunRange, StopReport,
 };
 
-use super::names::{self, Names, batch_id, seconds};
+use super::names::{self, ScenarioLabels, batch_id, seconds};
 use super::results;
 
 /// Appends an action.
-pub(super) fn action(action: &Action, names: &Names, lines: &mut Vec<String>) {
+pub(super) fn action(action: &Action, names: &ScenarioLabels, lines: &mut Vec<String>) {
     match action {
         Action::StartRunner { runner, life } => {
             lines.push(format!("start {}", names::runner(*runner, *life)));
@@ -16,7 +17,16 @@ pub(super) fn action(action: &Action, names: &Names, lines: &mut Vec<String>) {
         Action::StopRunner { runner, life } => {
             lines.push(format!("stop {}", names::runner(*runner, *life)));
         }
-        Action::StartAttempt { runner, life, attempt, batch, task, runs, timeout, kills } => {
+        Action::StartAttempt {
+            runner,
+            life,
+            attempt,
+            batch,
+            task,
+            runs,
+            timeout,
+            suspected_losses: kills,
+        } => {
             let (runner, batch) = (names::runner(*runner, *life), names.batch(*batch));
             let (runs, timeout) = (runs_in_words(runs), seconds(*timeout));
             let suspect = match kills {
@@ -41,50 +51,54 @@ pub(super) fn action(action: &Action, names: &Names, lines: &mut Vec<String>) {
             lines.push(format!("deliver {lease} of {batch}"));
             results::tasks(results, lines);
         }
-        Action::Answer { request, answer } => {
+        Action::Respond { request, answer } => {
             let at = lines.len();
             self::answer(answer, names, lines, &names.asked(*request));
             lines[at] = format!("{request}: {}", lines[at]);
         }
-        Action::Record(record) => lines.push(format!("record {}", self::record(record, names))),
-        Action::ForgetTasks { batch } => lines.push(format!("forget {}", names.batch(*batch))),
+        Action::AppendRecord(record) => {
+            lines.push(format!("record {}", self::record(record, names)))
+        }
+        Action::DropTasks { batch } => lines.push(format!("forget {}", names.batch(*batch))),
     }
 }
 
-fn record(record: &Record, names: &Names) -> String {
+fn record(record: &LedgerRecord, names: &ScenarioLabels) -> String {
     let batch = names.batch(record.batch());
     match record {
-        Record::Submitted { id, kind, tasks, .. } => {
+        LedgerRecord::Submitted { id, kind, tasks, .. } => {
             format!("submitted {}: {kind}, tasks {}", batch_id(id), tasks.len())
         }
-        Record::RunEnded { task, run, ending, .. } => {
+        LedgerRecord::RunEnded { task, run, ending, .. } => {
             let ending = match ending {
-                Ending::Succeeded { payload: Some(payload), .. } => format!("ok {}", payload.id),
-                Ending::Succeeded { payload: None, .. } => "ok".to_owned(),
-                Ending::Failed { kind, message } => format!("{kind}: {message}"),
-                Ending::Cancelled { reason } => format!("cancelled {reason}"),
+                RecordedEnd::Succeeded { payload: Some(payload), .. } => {
+                    format!("ok {}", payload.id)
+                }
+                RecordedEnd::Succeeded { payload: None, .. } => "ok".to_owned(),
+                RecordedEnd::Failed { kind, message } => format!("{kind}: {message}"),
+                RecordedEnd::Cancelled { reason } => format!("cancelled {reason}"),
             };
             format!("{batch}/{task} {run} {ending}")
         }
-        Record::Cut { reason, keep, .. } => {
+        LedgerRecord::Truncated { reason, keep, .. } => {
             let keep = if *keep { ", good runs kept" } else { "" };
             format!("cut {batch}: {reason}{keep}")
         }
-        Record::GivenUp { reason, .. } => format!("given up {batch}: {reason}"),
-        Record::Offered { .. } => format!("offered {batch}"),
-        Record::Ended(result) => format!("ended {batch}: {}", result.state),
+        LedgerRecord::Aborting { reason, .. } => format!("given up {batch}: {reason}"),
+        LedgerRecord::DeliveryStarted { .. } => format!("offered {batch}"),
+        LedgerRecord::Closed(result) => format!("ended {batch}: {}", result.state),
     }
 }
 
-fn cancel(reason: Cancel) -> String {
+fn cancel(reason: AttemptCancelReason) -> String {
     match reason {
-        Cancel::Runs(reason) => reason.to_string(),
-        Cancel::Timeout => "timeout".to_owned(),
-        Cancel::NotBegun => "not begun".to_owned(),
+        AttemptCancelReason::Runs(reason) => reason.to_string(),
+        AttemptCancelReason::Timeout => "timeout".to_owned(),
+        AttemptCancelReason::BeginTimeout => "not begun".to_owned(),
     }
 }
 
-fn runs_in_words(runs: &Runs) -> String {
+fn runs_in_words(runs: &RunRange) -> String {
     let all: Vec<u32> = runs.iter().map(|run| run.0).collect();
     let mut words: Vec<String> = Vec::new();
     for part in all.chunk_by(|a, b| a + 1 == *b) {
@@ -96,38 +110,38 @@ fn runs_in_words(runs: &Runs) -> String {
     words.join(" ")
 }
 
-fn answer(answer: &Answer, names: &Names, lines: &mut Vec<String>, asked: &str) {
+fn answer(answer: &Response, names: &ScenarioLabels, lines: &mut Vec<String>, asked: &str) {
     let line = match answer {
-        Answer::Scheduled { batch: None, .. } => "scheduled nothing".to_owned(),
-        Answer::Scheduled { batch: Some(batch), first } => {
+        Response::Scheduled { batch: None, .. } => "scheduled nothing".to_owned(),
+        Response::Scheduled { batch: Some(batch), first } => {
             format!("scheduled {} from {first}", names.batch(*batch))
         }
-        Answer::Submitted { batch } => format!("submitted {}", names.batch(*batch)),
-        Answer::Collected(collected) => return self::collected(collected, asked, lines),
-        Answer::Discarded => format!("discarded {asked}"),
-        Answer::Finalized(result) | Answer::Aborted(Some(result)) => {
+        Response::Submitted { batch } => format!("submitted {}", names.batch(*batch)),
+        Response::Collected(collected) => return self::collected(collected, asked, lines),
+        Response::Discarded => format!("discarded {asked}"),
+        Response::Finalized(result) | Response::Aborted(Some(result)) => {
             return results::batch(result, names, lines);
         }
-        Answer::RunCancelled(true) => format!("cancelled a run of {asked}"),
-        Answer::RunCancelled(false) => format!("no run of {asked} to cancel"),
-        Answer::Aborted(None) => format!("aborted {asked}, no result"),
-        Answer::AllEnded => "all ended".to_owned(),
-        Answer::Started { ready, wanted } => format!("started {ready} of {wanted}"),
-        Answer::Stopped(report) => stopped(report),
-        Answer::Refused(refusal) => format!("refused: {}", self::refusal(refusal)),
+        Response::RunCancelled(true) => format!("cancelled a run of {asked}"),
+        Response::RunCancelled(false) => format!("no run of {asked} to cancel"),
+        Response::Aborted(None) => format!("aborted {asked}, no result"),
+        Response::AllEnded => "all ended".to_owned(),
+        Response::Started { ready, wanted } => format!("started {ready} of {wanted}"),
+        Response::Stopped(report) => stopped(report),
+        Response::Refused(refusal) => format!("refused: {}", self::refusal(refusal)),
     };
     lines.push(line);
 }
 
-fn collected(collected: &Collected, asked: &str, lines: &mut Vec<String>) {
-    let Collected { outcome, lease, expected, results } = collected;
+fn collected(collected: &CollectedResults, asked: &str, lines: &mut Vec<String>) {
+    let CollectedResults { outcome, lease, expected, results } = collected;
     let outcome = match outcome {
-        Outcome::Complete => "complete".to_owned(),
-        Outcome::Minimum => "minimum".to_owned(),
-        Outcome::TimedOut => "timed out".to_owned(),
-        Outcome::Aborted => "aborted".to_owned(),
-        Outcome::BatchFailed(kind) => format!("batch failed ({kind})"),
-        Outcome::Polled => "polled".to_owned(),
+        CollectOutcome::Complete => "complete".to_owned(),
+        CollectOutcome::Minimum => "minimum".to_owned(),
+        CollectOutcome::TimedOut => "timed out".to_owned(),
+        CollectOutcome::Aborted => "aborted".to_owned(),
+        CollectOutcome::BatchFailed(kind) => format!("batch failed ({kind})"),
+        CollectOutcome::Polled => "polled".to_owned(),
     };
     let lease = lease.map_or_else(String::new, |lease| format!(" as {}", names::lease(lease)));
     let have = results.len();
@@ -161,7 +175,7 @@ fn refusal(refusal: &Refusal) -> String {
     match refusal {
         Refusal::AlreadyActive { batch } => format!("{} is already active", batch_id(batch)),
         Refusal::NotRegistered { batch } => format!("{} is not registered", batch_id(batch)),
-        Refusal::WrongKind { batch, kind, expected } => {
+        Refusal::WrongBatchType { batch, kind, expected } => {
             format!("{} is {kind}, expected {expected}", batch_id(batch))
         }
         Refusal::NotCollectable { batch } => {
@@ -178,11 +192,11 @@ fn refusal(refusal: &Refusal) -> String {
                  {expected}, {serving} runners"
             )
         }
-        Refusal::CutShort { batch, finished, needed, expected } => {
+        Refusal::TasksCancelled { batch, finished, needed, expected } => {
             let batch = batch_id(batch);
             format!("{batch} was cut short: finished {finished}, needed {needed} of {expected}")
         }
-        Refusal::StillBusy { pending, running } => {
+        Refusal::WaitAllTimedOut { pending, running } => {
             format!("still busy: {pending} pending, {running} running")
         }
         Refusal::Aborted { batch, reason } => {

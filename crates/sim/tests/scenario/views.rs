@@ -1,32 +1,37 @@
 //! What the `show` command tells: the core's getters in words.
 
-use rollway_core::{BatchView, Core, Counters, RunnerState, RunnerView, Wake};
+use rollway_core::{BatchView, Core, Counters, DeadlineReason, RunnerState, RunnerView};
 
-use super::command::View;
-use super::names::{self, Names, batch_id, instant, seconds};
+use super::command::ScenarioView;
+use super::names::{self, ScenarioLabels, batch_id, instant, seconds};
 use super::results::{counted, run_tally, task_tally, wrapped};
 
-pub(super) fn show(core: &Core, names: &Names, view: &View, lines: &mut Vec<String>) {
+pub(super) fn show(
+    core: &Core,
+    names: &ScenarioLabels,
+    view: &ScenarioView,
+    lines: &mut Vec<String>,
+) {
     match view {
-        View::Batch(id) => match core.batch(id) {
+        ScenarioView::Batch(id) => match core.batch(id) {
             None => lines.push(format!("no batch {}", batch_id(id))),
             Some(view) => lines.extend(batch(names, &view)),
         },
-        View::Step(id) => {
+        ScenarioView::Step(id) => {
             let has = if core.has_step(id) { "a" } else { "no" };
             lines.push(format!("{has} step {}", batch_id(id)));
         }
-        View::Runners => lines.extend(core.runners().map(|view| runner(names, &view))),
-        View::Counters => counters(core.counters(), lines),
-        View::Deadline => lines.push(core.next_deadline().map_or_else(
+        ScenarioView::Runners => lines.extend(core.runners().map(|view| runner(names, &view))),
+        ScenarioView::Counters => counters(core.counters(), lines),
+        ScenarioView::Deadline => lines.push(core.next_deadline().map_or_else(
             || "no deadline".to_owned(),
             |deadline| format!("{} at {}", wake(deadline.why), instant(deadline.at)),
         )),
-        View::Timeout => lines.push(seconds(core.dynamic_timeout(None))),
+        ScenarioView::Timeout => lines.push(seconds(core.dynamic_timeout(None))),
     }
 }
 
-fn batch(names: &Names, view: &BatchView) -> Vec<String> {
+fn batch(names: &ScenarioLabels, view: &BatchView) -> Vec<String> {
     let BatchView {
         batch: _,
         key,
@@ -51,7 +56,7 @@ fn batch(names: &Names, view: &BatchView) -> Vec<String> {
     wrapped(&words)
 }
 
-fn runner(names: &Names, view: &RunnerView) -> String {
+fn runner(names: &ScenarioLabels, view: &RunnerView) -> String {
     let RunnerView { runner, life, state, since, work, message, .. } = view;
     let mut words = vec![names::runner(*runner, *life), state.name().to_owned()];
     if let RunnerState::Busy(attempt) | RunnerState::Cancelling(attempt) = state {
@@ -84,7 +89,7 @@ fn counters(counters: &Counters, lines: &mut Vec<String>) {
         attempts_started,
         attempts_ended,
         retries,
-        disbelieved,
+        ignored_reports: disbelieved,
         batches_restored,
         runs_restored,
         payloads_restored,
@@ -95,11 +100,11 @@ fn counters(counters: &Counters, lines: &mut Vec<String>) {
         payload_bytes_held,
         requests,
         answers,
-        withdrawn,
+        abandoned: withdrawn,
         runners_started,
         runners_stopped,
         runners_lost,
-        messages_cut,
+        messages_truncated: messages_cut,
         metrics_dropped,
         durations_dropped,
     } = *counters;
@@ -148,15 +153,15 @@ fn counters(counters: &Counters, lines: &mut Vec<String>) {
     lines.extend(counted("ignored", ignored));
 }
 
-fn wake(why: Wake) -> String {
+fn wake(why: DeadlineReason) -> String {
     match why {
-        Wake::Runner(runner) => format!("runner {runner}"),
-        Wake::Silence(runner) => format!("silence of {runner}"),
-        Wake::Waiter(request) => format!("waiter {request}"),
-        Wake::Retry(_) => "retry".to_owned(),
-        Wake::Elsewhere => "elsewhere".to_owned(),
-        Wake::Delivery(lease) => format!("delivery {}", names::lease(lease)),
-        Wake::Stop => "stop".to_owned(),
-        Wake::Scaling => "scaling".to_owned(),
+        DeadlineReason::Runner(runner) => format!("runner {runner}"),
+        DeadlineReason::HeartbeatTimeout(runner) => format!("silence of {runner}"),
+        DeadlineReason::Waiter(request) => format!("waiter {request}"),
+        DeadlineReason::Retry(_) => "retry".to_owned(),
+        DeadlineReason::AnyRunner => "elsewhere".to_owned(),
+        DeadlineReason::Delivery(lease) => format!("delivery {}", names::lease(lease)),
+        DeadlineReason::Stop => "stop".to_owned(),
+        DeadlineReason::Scaling => "scaling".to_owned(),
     }
 }

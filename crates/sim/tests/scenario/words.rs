@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use rollway_core::{BatchId, Groups, Then};
+use rollway_core::{BatchId, GroupPolicy, OnExhausted};
 
 /// A scenario that cannot be understood: where, what about it, and the word itself.
 #[derive(Debug)]
@@ -35,14 +35,14 @@ struct Word {
 /// The words of one command. Each is taken out once, and [`end`](Self::end) refuses what is left,
 /// so that no word of a scenario is without effect.
 #[derive(Clone)]
-pub(super) struct Words {
+pub(super) struct CommandTokens {
     pub(super) line: usize,
     name: String,
     rest: Vec<Word>,
 }
 
 /// Splits a line into its commands, which are parted by semicolons.
-pub(super) fn split(line: usize, text: &str) -> Result<Vec<Words>, BadScript> {
+pub(super) fn split(line: usize, text: &str) -> Result<Vec<CommandTokens>, BadScript> {
     let mut commands: Vec<Vec<Word>> = vec![Vec::new()];
     let mut chars = text.chars().peekable();
     while let Some(c) = chars.next() {
@@ -70,10 +70,12 @@ pub(super) fn split(line: usize, text: &str) -> Result<Vec<Words>, BadScript> {
         }
     }
     let named = commands.into_iter().filter(|words| !words.is_empty());
-    Ok(named.map(|mut words| Words { line, name: words.remove(0).text, rest: words }).collect())
+    Ok(named
+        .map(|mut words| CommandTokens { line, name: words.remove(0).text, rest: words })
+        .collect())
 }
 
-impl Words {
+impl CommandTokens {
     /// Returns the first word: what the command is.
     pub(super) fn name(&self) -> &str {
         &self.name
@@ -146,7 +148,7 @@ impl Words {
     }
 
     /// Takes out the value of a `key=value` as a value of some type.
-    pub(super) fn get<T: Value>(&mut self, key: &str) -> Result<Option<T>, BadScript> {
+    pub(super) fn get<T: TokenValue>(&mut self, key: &str) -> Result<Option<T>, BadScript> {
         let Some(word) = self.value(key) else {
             return Ok(None);
         };
@@ -157,7 +159,7 @@ impl Words {
     }
 
     /// Sets what the `key=value` is about, if there is one.
-    pub(super) fn set<T: Value>(&mut self, key: &str, place: &mut T) -> Result<(), BadScript> {
+    pub(super) fn set<T: TokenValue>(&mut self, key: &str, place: &mut T) -> Result<(), BadScript> {
         if let Some(value) = self.get(key)? {
             *place = value;
         }
@@ -165,7 +167,7 @@ impl Words {
     }
 
     /// Reads a word as a value of some type.
-    pub(super) fn read<T: Value>(&self, what: &str, word: &str) -> Result<T, BadScript> {
+    pub(super) fn read<T: TokenValue>(&self, what: &str, word: &str) -> Result<T, BadScript> {
         T::read(word).ok_or_else(|| self.bad(format!("no {what}"), word))
     }
 
@@ -193,13 +195,13 @@ impl Words {
 }
 
 /// What can be written as one word.
-pub(super) trait Value: Sized {
+pub(super) trait TokenValue: Sized {
     fn read(word: &str) -> Option<Self>;
 }
 
 macro_rules! plain_values {
     ($($type:ty)+) => { $(
-        impl Value for $type {
+        impl TokenValue for $type {
             fn read(word: &str) -> Option<Self> {
                 word.parse().ok()
             }
@@ -209,7 +211,7 @@ macro_rules! plain_values {
 
 plain_values!(u8 u32 u64 f64 bool);
 
-impl Value for Duration {
+impl TokenValue for Duration {
     fn read(word: &str) -> Option<Self> {
         let (number, unit) = word.split_at(word.find(char::is_alphabetic)?);
         let number: f64 = number.parse().ok()?;
@@ -224,7 +226,7 @@ impl Value for Duration {
     }
 }
 
-impl<T: Value> Value for Option<T> {
+impl<T: TokenValue> TokenValue for Option<T> {
     fn read(word: &str) -> Option<Self> {
         match word {
             "none" => Some(None),
@@ -233,7 +235,7 @@ impl<T: Value> Value for Option<T> {
     }
 }
 
-impl Value for Groups {
+impl TokenValue for GroupPolicy {
     fn read(word: &str) -> Option<Self> {
         match word {
             "whole" => Some(Self::Whole),
@@ -243,7 +245,7 @@ impl Value for Groups {
     }
 }
 
-impl Value for Then {
+impl TokenValue for OnExhausted {
     fn read(word: &str) -> Option<Self> {
         match word {
             "fail_run" => Some(Self::FailRun),

@@ -4,25 +4,26 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use rollway_core::{
-    Action, AttemptId, BatchKey, BatchKind, Config, Core, Disbelief, Input, Life, Payload,
-    PayloadId, Record, Report, Request, RequestId, RunId, RunOutcome, RunnerId, RunnerState, Time,
+    Action, AttemptId, BatchKey, BatchType, Core, CoreConfig, IgnoreReason, Incarnation, Input,
+    LedgerRecord, Payload, PayloadId, Request, RequestId, RunId, RunOutcome, RunnerId,
+    RunnerReport, RunnerState, Time,
 };
 
-use super::command::{self, About, Brings, Command, Move, USUAL_BYTES, Yield};
-use super::names::{self, Names};
-use super::words::{BadScript, Words};
+use super::command::{self, Brings, ReportAbout, ScenarioCommand, TimeMove, USUAL_BYTES, Yield};
+use super::names::{self, ScenarioLabels};
+use super::words::{BadScript, CommandTokens};
 use super::{config, show, views};
-use rollway_sim::ledger::Ledger;
+use rollway_sim::ledger::SimLedger;
 
 /// More wake-ups than any scenario needs in one move: beyond them the core is running in circles.
 const WAKES_MAX: u32 = 10_000;
 
-pub(super) struct World {
+pub(super) struct ScenarioRunner {
     core: Core,
-    config: Config,
-    ledger: Ledger,
+    config: CoreConfig,
+    ledger: SimLedger,
     now: Time,
-    names: Names,
+    names: ScenarioLabels,
     attempts: BTreeMap<AttemptId, Sent>,
     last_request: u64,
     last_payload: u64,
@@ -36,24 +37,24 @@ pub(super) struct World {
 /// An attempt as it was sent out.
 struct Sent {
     runner: RunnerId,
-    life: Life,
+    life: Incarnation,
     batch: BatchKey,
     /// Runs about which the scenario has said nothing.
     left: Vec<RunId>,
 }
 
-impl World {
+impl ScenarioRunner {
     pub(super) fn new() -> Self {
         Self::with(config::usual())
     }
 
-    fn with(config: Config) -> Self {
+    fn with(config: CoreConfig) -> Self {
         Self {
             core: Core::new(config.clone()),
             config,
-            ledger: Ledger::default(),
+            ledger: SimLedger::default(),
             now: Time::ZERO,
-            names: Names::default(),
+            names: ScenarioLabels::default(),
             attempts: BTreeMap::new(),
             last_request: 0,
             last_payload: 0,
@@ -66,13 +67,15 @@ impl World {
     /// Plays commands and appends what came of them.
     pub(super) fn play(
         &mut self,
-        commands: &[Words],
+        commands: &[CommandTokens],
         given: &mut Vec<String>,
     ) -> Result<(), BadScript> {
         for words in commands {
             self.line = words.line;
             let command = command::read(words.clone())?;
-            if self.dead && !matches!(command, Command::Config(_) | Command::StartedPool(_)) {
+            if self.dead
+                && !matches!(command, ScenarioCommand::Config(_) | ScenarioCommand::StartedPool(_))
+            {
                 continue;
             }
             self.perform(words, command, given)?;
@@ -90,41 +93,43 @@ impl World {
 
     fn perform(
         &mut self,
-        words: &Words,
-        command: Command,
+        words: &CommandTokens,
+        command: ScenarioCommand,
         given: &mut Vec<String>,
     ) -> Result<(), BadScript> {
         match command {
-            Command::Config(config) => self.configure(*config),
-            Command::StartedPool(config) => {
+            ScenarioCommand::Config(config) => self.configure(*config),
+            ScenarioCommand::StartedPool(config) => {
                 self.configure(*config);
                 let unshown = &mut Vec::new();
                 self.request(None, Request::Start, unshown);
                 self.pool_ready(unshown);
             }
-            Command::Request(request, what) => self.request(request, what, given),
-            Command::Withdraw(request) => self.apply(Input::Withdrawn { request }, given),
-            Command::PoolReady => self.pool_ready(given),
-            Command::Report(runner, life, report) => {
+            ScenarioCommand::Request(request, what) => self.request(request, what, given),
+            ScenarioCommand::Withdraw(request) => {
+                self.apply(Input::RequestAbandoned { request }, given)
+            }
+            ScenarioCommand::PoolReady => self.pool_ready(given),
+            ScenarioCommand::Report(runner, life, report) => {
                 let life = life.unwrap_or_else(|| self.life(runner));
                 self.report(runner, life, report, given);
             }
-            Command::Attempt(attempt, on, about) => {
+            ScenarioCommand::Attempt(attempt, on, about) => {
                 self.about(words, attempt, on, about, given)?;
             }
-            Command::Delivered(lease, delivery) => {
-                self.apply(Input::Delivered { lease, delivery }, given);
+            ScenarioCommand::Delivered(lease, delivery) => {
+                self.apply(Input::DeliveryDone { lease, delivery }, given);
             }
-            Command::Crash(lost) => self.crash(lost, given),
-            Command::Recorded(record) => self.take_up(record, given),
-            Command::Move(to) => self.pass_time(words, &to, given)?,
-            Command::Show(view) => views::show(&self.core, &self.names, &view, given),
+            ScenarioCommand::Crash(lost) => self.crash(lost, given),
+            ScenarioCommand::Recorded(record) => self.take_up(record, given),
+            ScenarioCommand::Move(to) => self.pass_time(words, &to, given)?,
+            ScenarioCommand::Show(view) => views::show(&self.core, &self.names, &view, given),
         }
         Ok(())
     }
 
     /// Begins anew with another configuration.
-    fn configure(&mut self, config: Config) {
+    fn configure(&mut self, config: CoreConfig) {
         let broken = self.take_broken();
         *self = Self::with(config);
         self.broken = broken;
@@ -137,8 +142,8 @@ impl World {
     }
 
     /// Returns the current or last life of a runner; of an unknown one the first.
-    fn life(&self, runner: RunnerId) -> Life {
-        self.core.runner(runner).map_or(Life(1), |view| view.life)
+    fn life(&self, runner: RunnerId) -> Incarnation {
+        self.core.runner(runner).map_or(Incarnation(1), |view| view.life)
     }
 
     fn pool_ready(&mut self, given: &mut Vec<String>) {
@@ -149,12 +154,18 @@ impl World {
             .collect();
         for runner in starting {
             let life = self.life(runner);
-            self.report(runner, life, Report::Ready { after: None }, given);
+            self.report(runner, life, RunnerReport::Ready { after: None }, given);
         }
     }
 
-    fn report(&mut self, runner: RunnerId, life: Life, report: Report, given: &mut Vec<String>) {
-        let input = Input::Reported { runner, life, report };
+    fn report(
+        &mut self,
+        runner: RunnerId,
+        life: Incarnation,
+        report: RunnerReport,
+        given: &mut Vec<String>,
+    ) {
+        let input = Input::Report { runner, life, report };
         self.apply(input, given);
     }
 
@@ -162,10 +173,10 @@ impl World {
     /// scenario says otherwise.
     fn about(
         &mut self,
-        words: &Words,
+        words: &CommandTokens,
         attempt: AttemptId,
-        on: Option<(RunnerId, Option<Life>)>,
-        about: About,
+        on: Option<(RunnerId, Option<Incarnation>)>,
+        about: ReportAbout,
         given: &mut Vec<String>,
     ) -> Result<(), BadScript> {
         let Some(sent) = self.attempts.get(&attempt) else {
@@ -180,20 +191,20 @@ impl World {
             if runs.is_empty() { left.clone() } else { runs.into_iter().map(RunId).collect() }
         };
         match about {
-            About::Began => {
-                self.report(runner, life, Report::AttemptBegan { attempt }, given);
+            ReportAbout::Began => {
+                self.report(runner, life, RunnerReport::AttemptBegan { attempt }, given);
             }
-            About::Ended => {
-                self.report(runner, life, Report::AttemptEnded { attempt }, given);
+            ReportAbout::Ended => {
+                self.report(runner, life, RunnerReport::AttemptEnded { attempt }, given);
             }
-            About::Done(yields) => {
+            ReportAbout::Done(yields) => {
                 self.succeed((runner, life), attempt, &left, &yields, given);
-                self.report(runner, life, Report::AttemptEnded { attempt }, given);
+                self.report(runner, life, RunnerReport::AttemptEnded { attempt }, given);
             }
-            About::Ok(runs, yields) => {
+            ReportAbout::Ok(runs, yields) => {
                 self.succeed((runner, life), attempt, &named(runs), &yields, given);
             }
-            About::Fail(runs, kind, message) => {
+            ReportAbout::Fail(runs, kind, message) => {
                 for run in named(runs) {
                     let message = message.clone();
                     let outcome = RunOutcome::Failed { kind, message };
@@ -206,7 +217,7 @@ impl World {
 
     fn succeed(
         &mut self,
-        from: (RunnerId, Life),
+        from: (RunnerId, Incarnation),
         attempt: AttemptId,
         runs: &[RunId],
         yields: &Yield,
@@ -223,7 +234,7 @@ impl World {
 
     fn payload(&mut self, attempt: AttemptId, brings: &Brings) -> Option<Payload> {
         let sent = self.attempts.get(&attempt);
-        let train = sent.and_then(|sent| self.names.kind(sent.batch)) == Some(BatchKind::Train);
+        let train = sent.and_then(|sent| self.names.kind(sent.batch)) == Some(BatchType::Train);
         let (id, bytes) = match brings {
             Brings::Usual if train => (None, USUAL_BYTES),
             Brings::Usual | Brings::Nothing => return None,
@@ -237,7 +248,7 @@ impl World {
 
     fn finish(
         &mut self,
-        (runner, life): (RunnerId, Life),
+        (runner, life): (RunnerId, Incarnation),
         attempt: AttemptId,
         run: RunId,
         outcome: RunOutcome,
@@ -246,7 +257,7 @@ impl World {
         if let Some(sent) = self.attempts.get_mut(&attempt) {
             sent.left.retain(|left| *left != run);
         }
-        let report = Report::RunFinished { attempt, run, outcome };
+        let report = RunnerReport::RunFinished { attempt, run, outcome };
         self.report(runner, life, report, given);
     }
 
@@ -263,22 +274,22 @@ impl World {
         }
     }
 
-    fn take_up(&mut self, record: Record, given: &mut Vec<String>) {
-        self.apply(Input::Recorded(record), given);
+    fn take_up(&mut self, record: LedgerRecord, given: &mut Vec<String>) {
+        self.apply(Input::Restore(record), given);
         self.names.note_batches(&self.core);
     }
 
     /// Lets time go on, and stops wherever the core wants to be woken.
     fn pass_time(
         &mut self,
-        words: &Words,
-        to: &Move,
+        words: &CommandTokens,
+        to: &TimeMove,
         given: &mut Vec<String>,
     ) -> Result<(), BadScript> {
         let (until, inclusive) = match *to {
-            Move::At(time) => (time, true),
-            Move::After(duration) => (self.now.after(duration), true),
-            Move::Reach(time) => (time, false),
+            TimeMove::At(time) => (time, true),
+            TimeMove::After(duration) => (self.now.after(duration), true),
+            TimeMove::Reach(time) => (time, false),
         };
         if until < self.now {
             return Err(words.bad("that is in the past", &names::instant(until)));
@@ -312,7 +323,7 @@ impl World {
             return;
         }
         self.names.note_input(&input);
-        let before = self.core.counters().disbelieved;
+        let before = self.core.counters().ignored_reports;
         let mut actions = Vec::new();
         // A panic is shown at its line, and the files after this one are still played.
         let applied = catch_unwind(AssertUnwindSafe(|| {
@@ -320,7 +331,7 @@ impl World {
         }));
         for action in &actions {
             self.names.note_action(action);
-            if let Action::Record(record) = action {
+            if let Action::AppendRecord(record) = action {
                 self.ledger.append(record.clone());
             }
             show::action(action, &self.names, given);
@@ -334,8 +345,8 @@ impl World {
             given.push("panic".to_owned());
             return;
         }
-        let after = self.core.counters().disbelieved;
-        for why in Disbelief::ALL {
+        let after = self.core.counters().ignored_reports;
+        for why in IgnoreReason::ALL {
             if after[*why] > before[*why] {
                 given.push(format!("ignored: {why}"));
             }

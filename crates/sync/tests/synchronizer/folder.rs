@@ -3,7 +3,7 @@
 use std::fs;
 
 use rollway_config::SyncMethod;
-use rollway_sync::{NewWeights, SyncError, folder};
+use rollway_sync::{NewWeightsMessage, SyncError, folder};
 
 use crate::world::{new, open, publish, until_waiting, want, weights};
 
@@ -36,10 +36,10 @@ async fn what_was_there_before_is_known_and_versions_never_go_backwards() {
     let host = open(job.path(), SyncMethod::Checkpoint).await;
     assert_eq!(host.newest().await.unwrap().version, 7);
     let place = folder::directory(job.path(), 7);
-    host.publish(7, NewWeights::Folder(place.clone())).await.unwrap();
-    let refused = host.publish(6, NewWeights::Folder(place)).await.unwrap_err();
+    host.publish(7, NewWeightsMessage::Folder(place.clone())).await.unwrap();
+    let refused = host.publish(6, NewWeightsMessage::Folder(place)).await.unwrap_err();
     assert!(refused.to_string().contains("never go backwards"), "{refused}");
-    let nowhere = NewWeights::Folder(job.path().join("nowhere"));
+    let nowhere = NewWeightsMessage::Folder(job.path().join("nowhere"));
     let refused = host.publish(8, nowhere).await.unwrap_err();
     assert!(matches!(refused, SyncError::Weights(_)), "{refused}");
     assert_eq!(host.newest().await.unwrap().version, 7);

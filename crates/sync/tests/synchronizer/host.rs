@@ -4,7 +4,9 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
 use rollway_config::SyncMethod;
-use rollway_sync::{Options, SyncError, Synchronizer, TrainerState, Waited, Want};
+use rollway_sync::{
+    SyncError, Synchronizer, SynchronizerOptions, TrainerProgress, WeightRequest, WeightWaitResult,
+};
 
 use crate::world::{LONG, new, open, options, publish, until_waiting, want};
 
@@ -35,7 +37,7 @@ async fn the_first_hosts_and_the_others_join_it() {
     });
     until_waiting(&first, 1).await;
     seat.done().await.unwrap();
-    assert_eq!(waiting.await.unwrap(), Waited::TrainerDone(None));
+    assert_eq!(waiting.await.unwrap(), WeightWaitResult::TrainerDone(None));
     assert_eq!(first.view().await.trainer.unwrap().state, "done");
 }
 
@@ -46,14 +48,14 @@ async fn an_idle_trainer_that_has_looked_says_that_there_is_nothing_new() {
     let trainer = open(job.path(), CHECKPOINT).await;
     let _seat = trainer.enter_trainer("trainer").await.unwrap();
     let before = trainer.asked(None, Duration::ZERO).await.unwrap();
-    trainer.trainer_state(TrainerState::Idle { seen: before.ask }).await;
+    trainer.trainer_state(TrainerProgress::Idle { seen: before.ask }).await;
     let waiting = tokio::spawn(async move { host.wait(want(0, 1)).await });
     let asked = trainer.asked(Some(before), LONG).await.unwrap();
     assert!(asked.ask > before.ask && asked.waiting == 1);
-    trainer.trainer_state(TrainerState::Idle { seen: before.ask }).await;
+    trainer.trainer_state(TrainerProgress::Idle { seen: before.ask }).await;
     assert_eq!(trainer.view().await.asked.waiting, 1, "that look was before the wait");
-    trainer.trainer_state(TrainerState::Idle { seen: asked.ask }).await;
-    assert_eq!(waiting.await.unwrap(), Waited::NothingNew);
+    trainer.trainer_state(TrainerProgress::Idle { seen: asked.ask }).await;
+    assert_eq!(waiting.await.unwrap(), WeightWaitResult::NothingNew);
 }
 
 #[tokio::test]
@@ -70,7 +72,7 @@ async fn weights_that_were_just_published_are_seen_before_idle_is_believed() {
         until_waiting(&host, 1).await;
         let seen = host.asked(None, Duration::ZERO).await.unwrap().ask;
         publish(job.path(), version);
-        host.trainer_state(TrainerState::Idle { seen }).await;
+        host.trainer_state(TrainerProgress::Idle { seen }).await;
         assert_eq!(new(waiting.await.unwrap()).0, version);
     }
 }
@@ -81,7 +83,9 @@ async fn a_demand_is_heard_and_a_wait_that_is_given_up_leaves_nothing() {
     let host = open(job.path(), CHECKPOINT).await;
     let explorer = open(job.path(), CHECKPOINT).await;
     let waiting =
-        tokio::spawn(async move { explorer.wait(Want { demand: true, ..want(2, 4) }).await });
+        tokio::spawn(
+            async move { explorer.wait(WeightRequest { demand: true, ..want(2, 4) }).await },
+        );
     assert!(host.demanded(4, LONG).await);
     assert!(!host.demanded(3, Duration::ZERO).await, "it would not do");
     // The connection of whoever waits is closed.
@@ -91,8 +95,9 @@ async fn a_demand_is_heard_and_a_wait_that_is_given_up_leaves_nothing() {
         seen = host.asked(Some(seen), LONG).await.unwrap();
     }
     assert_eq!(seen.wanted, None);
-    let waited = host.wait(Want { timeout: Duration::ZERO, demand: true, ..want(0, 1) }).await;
-    let Waited::TimedOut(words) = waited else { panic!("{waited:?}") };
+    let waited =
+        host.wait(WeightRequest { timeout: Duration::ZERO, demand: true, ..want(0, 1) }).await;
+    let WeightWaitResult::TimedOut(words) = waited else { panic!("{waited:?}") };
     assert!(words.contains("no trainer ever came"), "{words}");
     assert_eq!(host.view().await.asked.waiting, 0);
 }
@@ -101,7 +106,7 @@ async fn a_demand_is_heard_and_a_wait_that_is_given_up_leaves_nothing() {
 async fn a_trainer_that_dies_is_missed_within_its_lease() {
     let job = tempfile::tempdir().unwrap();
     let lease = Duration::from_millis(50);
-    let brief = Options { lease, ..options(job.path(), CHECKPOINT) };
+    let brief = SynchronizerOptions { lease, ..options(job.path(), CHECKPOINT) };
     let host = Synchronizer::open_with(brief.clone()).await.unwrap();
     // What runs there ends with it, as with a process.
     let elsewhere = tokio::runtime::Runtime::new().unwrap();
@@ -120,7 +125,7 @@ async fn a_trainer_that_dies_is_missed_within_its_lease() {
     elsewhere.shutdown_background();
     drop(seat);
     let waited = waiting.await.unwrap();
-    let Waited::TrainerFailed(words) = waited else { panic!("{waited:?}") };
+    let WeightWaitResult::TrainerFailed(words) = waited else { panic!("{waited:?}") };
     assert!(words.contains("nothing was heard of it"), "{words}");
     // It is started again.
     let _again = host.enter_trainer("trainer").await.unwrap();
@@ -151,7 +156,7 @@ async fn an_address_is_listened_at_joined_or_refused_with_a_remedy() {
     let job = tempfile::tempdir().unwrap();
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = free.local_addr().unwrap().to_string();
-    let at = |address: &str, job_name: &str| Options {
+    let at = |address: &str, job_name: &str| SynchronizerOptions {
         address: Some(address.to_owned()),
         job: job_name.to_owned(),
         patience: Duration::ZERO,

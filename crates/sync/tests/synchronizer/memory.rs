@@ -5,7 +5,7 @@ use std::fs;
 use bytes::Bytes;
 use rollway_config::SyncMethod;
 use rollway_core::rendezvous::{TensorSpec, TransferGroup};
-use rollway_sync::{Location, NewWeights, SyncError, Want, folder};
+use rollway_sync::{NewWeightsMessage, SyncError, WeightLocation, WeightRequest, folder};
 
 use crate::world::{new, open, until_host, until_waiting, want, weights};
 
@@ -21,12 +21,12 @@ async fn pushed_weights_are_checked_kept_and_forgotten() {
         async move { host.wait(want(0, 1)).await }
     });
     until_waiting(&host, 1).await;
-    let torn = NewWeights::Bytes(Bytes::from(weights(1.0)).slice(..20));
+    let torn = NewWeightsMessage::Bytes(Bytes::from(weights(1.0)).slice(..20));
     for synchronizer in [&host, &trainer] {
         let refused = synchronizer.publish(1, torn.clone()).await.unwrap_err();
         assert!(matches!(refused, SyncError::Weights(_)), "{refused}");
     }
-    let bytes = |version: u64| NewWeights::Bytes(weights(version as f32).into());
+    let bytes = |version: u64| NewWeightsMessage::Bytes(weights(version as f32).into());
     trainer.publish(1, bytes(1)).await.unwrap();
     let (version, first) = new(waiting.await.unwrap());
     assert_eq!((version, fs::read(first.join(folder::MODEL)).unwrap()), (1, weights(1.0)));
@@ -59,7 +59,7 @@ async fn a_job_that_is_over_leaves_nothing_in_memory() {
     let host = open(job.path(), SyncMethod::Memory).await;
     let explorer = host.enter_explorer("explorer").await.unwrap();
     let trainer = host.enter_trainer("trainer").await.unwrap();
-    host.publish(1, NewWeights::Bytes(weights(1.0).into())).await.unwrap();
+    host.publish(1, NewWeightsMessage::Bytes(weights(1.0).into())).await.unwrap();
     let (_, place) = new(host.wait(want(0, 1)).await);
     trainer.done().await.unwrap();
     explorer.done().await.unwrap();
@@ -86,8 +86,8 @@ async fn a_group_is_handed_on() {
         join: true,
         tensors: vec![TensorSpec { name: "w".into(), dtype: "bfloat16".into(), shape: vec![2, 3] }],
     };
-    trainer.publish(1, NewWeights::Group(group.clone())).await.unwrap();
-    let waited = trainer.wait(Want { at_least: 1, ..want(0, 1) }).await;
-    let rollway_sync::Waited::New(published) = waited else { panic!("{waited:?}") };
-    assert_eq!(published.location, Location::Group(group));
+    trainer.publish(1, NewWeightsMessage::Group(group.clone())).await.unwrap();
+    let waited = trainer.wait(WeightRequest { at_least: 1, ..want(0, 1) }).await;
+    let rollway_sync::WeightWaitResult::New(published) = waited else { panic!("{waited:?}") };
+    assert_eq!(published.location, WeightLocation::Group(group));
 }

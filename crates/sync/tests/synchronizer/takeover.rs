@@ -4,7 +4,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use rollway_config::SyncMethod;
-use rollway_sync::{Options, Synchronizer, Waited};
+use rollway_sync::{Synchronizer, SynchronizerOptions, WeightWaitResult};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Command;
 
@@ -47,7 +47,7 @@ async fn a_host_that_was_killed_is_followed_by_another() {
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     while !lines.next_line().await.unwrap().expect("it hosts").contains("hosting") {}
     let lease = Duration::from_millis(100);
-    let brief = Options { lease, ..options(job.path(), SyncMethod::Checkpoint) };
+    let brief = SynchronizerOptions { lease, ..options(job.path(), SyncMethod::Checkpoint) };
     let explorer = Synchronizer::open_with(brief).await.unwrap();
     assert!(!explorer.is_host());
     let _seat = explorer.enter_explorer("explorer").await.unwrap();
@@ -64,7 +64,7 @@ async fn a_host_that_was_killed_is_followed_by_another() {
     until_waiting(&explorer, 1).await;
     trainer.failed("out of memory").await.unwrap();
     let waited = waiting.await.unwrap();
-    let Waited::TrainerFailed(words) = waited else { panic!("{waited:?}") };
+    let WeightWaitResult::TrainerFailed(words) = waited else { panic!("{waited:?}") };
     assert!(words.contains("out of memory"), "{words}");
 }
 
@@ -73,7 +73,7 @@ async fn a_host_that_was_killed_is_followed_by_another() {
 async fn host_in_a_process() {
     let Some(job) = std::env::var_os("ROLLWAY_TEST_JOB") else { return };
     let lease = Duration::from_millis(100);
-    let brief = Options { lease, ..options(job.as_ref(), SyncMethod::Checkpoint) };
+    let brief = SynchronizerOptions { lease, ..options(job.as_ref(), SyncMethod::Checkpoint) };
     let host = Synchronizer::open_with(brief).await.unwrap();
     let _seat = host.enter_trainer("trainer").await.unwrap();
     assert!(host.is_host());

@@ -4,28 +4,34 @@ use std::path::Path;
 use std::time::Duration;
 
 use rollway_config::SyncMethod;
-use rollway_sync::{Location, Options, Published, Synchronizer, Waited, Want, folder};
+use rollway_sync::{
+    PublishedWeights, Synchronizer, SynchronizerOptions, WeightLocation, WeightRequest,
+    WeightWaitResult, folder,
+};
 
 /// Longer than any test takes: nothing here ends because time is up, unless it says so.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
-pub(crate) fn options(job: &Path, method: SyncMethod) -> Options {
+pub(crate) fn options(job: &Path, method: SyncMethod) -> SynchronizerOptions {
     let memory = job.join("memory");
-    Options { job: "a/b".to_owned(), method, memory, ..Options::new(job) }
+    SynchronizerOptions { job: "a/b".to_owned(), method, memory, ..SynchronizerOptions::new(job) }
 }
 
 pub(crate) async fn open(job: &Path, method: SyncMethod) -> Synchronizer {
     Synchronizer::open_with(options(job, method)).await.unwrap()
 }
 
-pub(crate) fn want(have: u64, at_least: u64) -> Want {
-    Want { explorer: "explorer".to_owned(), have, at_least, demand: false, timeout: LONG }
+pub(crate) fn want(have: u64, at_least: u64) -> WeightRequest {
+    WeightRequest { explorer: "explorer".to_owned(), have, at_least, demand: false, timeout: LONG }
 }
 
 /// The version and the folder of weights that came.
-pub(crate) fn new(waited: Waited) -> (u64, std::path::PathBuf) {
+pub(crate) fn new(waited: WeightWaitResult) -> (u64, std::path::PathBuf) {
     match waited {
-        Waited::New(Published { version, location: Location::Folder(path) }) => (version, path),
+        WeightWaitResult::New(PublishedWeights {
+            version,
+            location: WeightLocation::Folder(path),
+        }) => (version, path),
         other => panic!("{other:?}"),
     }
 }

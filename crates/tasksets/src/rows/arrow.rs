@@ -13,8 +13,8 @@ use arrow_ipc::reader::{FileReader, read_dictionary, read_record_batch};
 use arrow_ipc::{MessageHeader, MetadataVersion, root_as_message};
 use arrow_schema::{DataType, FieldRef, Schema, SchemaRef};
 
-use super::columns::{Fault, keys, row, survive};
-use super::handle::Handle;
+use super::columns::{ColumnFault, keys, row, survive};
+use super::handle::FileHandle;
 use super::{Cache, Scanned, Shard};
 use crate::{Fields, Result};
 
@@ -25,35 +25,35 @@ const MAGIC: &[u8] = b"ARROW1";
 const CONTINUATION: [u8; 4] = [0xff; 4];
 
 struct Arrow {
-    handle: Handle,
+    handle: FileHandle,
     schema: SchemaRef,
     /// The number of rows up to and with each batch.
     ends: Vec<u64>,
-    layout: Layout,
+    layout: ArrowLayout,
 }
 
-enum Layout {
-    Stream { batches: Vec<Message>, dictionaries: HashMap<i64, ArrayRef> },
+enum ArrowLayout {
+    Stream { batches: Vec<IpcMessage>, dictionaries: HashMap<i64, ArrayRef> },
     File { reader: Option<FileReader<BufReader<File>>> },
 }
 
 /// Where a message is.
 #[derive(Clone, Copy, Debug)]
-struct Message {
+struct IpcMessage {
     header: u64,
     body: u64,
     end: u64,
 }
 
 pub(super) fn open(path: &Path) -> Result<Scanned> {
-    let mut handle = Handle::open(path)?;
+    let mut handle = FileHandle::open(path)?;
     let print = handle.print()?;
     let len = handle.len();
     let head = handle.read(0, len.min(MAGIC.len() as u64))?;
     let file = handle.file()?;
     let Walked { schema, ends, nulls, layout } = survive(path, || match head == MAGIC {
         true => walk_file(file),
-        false => Walk { file, len, at: 0 }.stream(),
+        false => ArrowWalk { file, len, at: 0 }.stream(),
     })?;
     let rows = ends.last().copied().unwrap_or(0);
     let present = |column: usize| rows.checked_sub(*nulls.get(column)?);
@@ -68,10 +68,10 @@ struct Walked {
     ends: Vec<u64>,
     /// How many cells of each column are null.
     nulls: Vec<u64>,
-    layout: Layout,
+    layout: ArrowLayout,
 }
 
-fn walk_file(file: &File) -> std::result::Result<Walked, Fault> {
+fn walk_file(file: &File) -> std::result::Result<Walked, ColumnFault> {
     let mut reader = FileReader::try_new_buffered(file.try_clone()?, None)?;
     let schema = reader.schema();
     let (mut ends, mut end) = (Vec::new(), 0);
@@ -83,18 +83,18 @@ fn walk_file(file: &File) -> std::result::Result<Walked, Fault> {
         let columns = nulls.iter_mut().zip(batch.columns());
         columns.for_each(|(nulls, column)| *nulls += column.logical_null_count() as u64);
     }
-    Ok(Walked { schema, ends, nulls, layout: Layout::File { reader: Some(reader) } })
+    Ok(Walked { schema, ends, nulls, layout: ArrowLayout::File { reader: Some(reader) } })
 }
 
 /// A way through a stream that reads what describes the data, and not the data.
-struct Walk<'a> {
+struct ArrowWalk<'a> {
     file: &'a File,
     len: u64,
     at: u64,
 }
 
-impl Walk<'_> {
-    fn stream(mut self) -> std::result::Result<Walked, Fault> {
+impl ArrowWalk<'_> {
+    fn stream(mut self) -> std::result::Result<Walked, ColumnFault> {
         let mut schema: Option<SchemaRef> = None;
         let (mut batches, mut ends, mut end) = (Vec::new(), Vec::new(), 0);
         let (mut dictionaries, mut nulls) = (HashMap::new(), Vec::new());
@@ -127,11 +127,11 @@ impl Walk<'_> {
             }
         }
         let schema = schema.ok_or_else(|| words("it is no Arrow stream"))?;
-        Ok(Walked { schema, ends, nulls, layout: Layout::Stream { batches, dictionaries } })
+        Ok(Walked { schema, ends, nulls, layout: ArrowLayout::Stream { batches, dictionaries } })
     }
 
     /// Returns the next message and its header, unless the stream ends.
-    fn next(&mut self) -> std::result::Result<Option<(Message, Vec<u8>)>, Fault> {
+    fn next(&mut self) -> std::result::Result<Option<(IpcMessage, Vec<u8>)>, ColumnFault> {
         if self.at == self.len {
             return Ok(None);
         }
@@ -153,10 +153,10 @@ impl Walk<'_> {
         let length = length.map_err(|_| words("a negative length"))?;
         let end = body.checked_add(length).filter(|end| *end <= self.len);
         self.at = end.ok_or_else(|| words("it ends in the middle"))?;
-        Ok(Some((Message { header: start, body, end: self.at }, header)))
+        Ok(Some((IpcMessage { header: start, body, end: self.at }, header)))
     }
 
-    fn part(&mut self, start: u64, end: u64) -> std::result::Result<Vec<u8>, Fault> {
+    fn part(&mut self, start: u64, end: u64) -> std::result::Result<Vec<u8>, ColumnFault> {
         if end > self.len {
             return Err(words("it ends in the middle"));
         }
@@ -169,7 +169,7 @@ impl Walk<'_> {
 
 /// Returns how many rows a batch has, if its first column says so too: a number alone may be
 /// damaged, and would have billions of rows looked for.
-fn rows(batch: &arrow_ipc::RecordBatch<'_>) -> std::result::Result<u64, Fault> {
+fn rows(batch: &arrow_ipc::RecordBatch<'_>) -> std::result::Result<u64, ColumnFault> {
     let first = batch.nodes().filter(|nodes| !nodes.is_empty()).map(|nodes| nodes.get(0).length());
     match u64::try_from(batch.length()) {
         Ok(rows) if first == Some(batch.length()) || rows == 0 => Ok(rows),
@@ -205,19 +205,19 @@ fn node_count(kind: &DataType) -> usize {
     1 + parts
 }
 
-fn parse(header: &[u8]) -> std::result::Result<arrow_ipc::Message<'_>, Fault> {
+fn parse(header: &[u8]) -> std::result::Result<arrow_ipc::Message<'_>, ColumnFault> {
     root_as_message(header).map_err(|error| words(&format!("a damaged message: {error}")))
 }
 
-fn words(text: &str) -> Fault {
-    Fault::Words(text.to_owned())
+fn words(text: &str) -> ColumnFault {
+    ColumnFault::Words(text.to_owned())
 }
 
 impl Arrow {
     fn decode(&mut self, number: usize) -> Result<RecordBatch> {
         let path = self.handle.path().to_owned();
         match &mut self.layout {
-            Layout::File { reader } => {
+            ArrowLayout::File { reader } => {
                 let mut ready = match reader.take() {
                     Some(reader) => reader,
                     None => {
@@ -233,7 +233,7 @@ impl Arrow {
                 *reader = Some(ready);
                 Ok(batch)
             }
-            Layout::Stream { batches, dictionaries } => {
+            ArrowLayout::Stream { batches, dictionaries } => {
                 let message = batches[number];
                 let header = self.handle.read(message.header, message.body)?;
                 let body = Buffer::from_vec(self.handle.read(message.body, message.end)?);
@@ -274,7 +274,7 @@ impl Shard for Arrow {
     }
 
     fn close(&mut self) {
-        if let Layout::File { reader } = &mut self.layout {
+        if let ArrowLayout::File { reader } = &mut self.layout {
             *reader = None;
         }
         self.handle.close();

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use arrow_array::RecordBatch;
 
 /// Bytes that are kept at most; a single part may be larger, and is then alone.
-const ROOM: usize = 64 << 20;
+const MAX_CACHE_BYTES: usize = 64 << 20;
 
 /// Which part of which file.
 pub(super) type Key = (usize, usize);
@@ -29,7 +29,7 @@ impl Cache {
     pub(super) fn put(&mut self, key: Key, batch: RecordBatch) {
         self.bytes += batch.get_array_memory_size();
         self.parts.push_back((key, batch));
-        while self.bytes > ROOM && self.parts.len() > 1 {
+        while self.bytes > MAX_CACHE_BYTES && self.parts.len() > 1 {
             if let Some((_, batch)) = self.parts.pop_front() {
                 self.bytes -= batch.get_array_memory_size();
             }

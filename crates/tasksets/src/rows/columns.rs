@@ -8,12 +8,12 @@ use arrow_schema::{ArrowError, Schema};
 use parquet::errors::ParquetError;
 
 use super::cell;
-use super::keys::Keys;
+use super::keys::FieldNames;
 use crate::{Fields, Result, TasksetError, TasksetErrorKind};
 
 /// What a library says about a file.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Fault {
+pub(super) enum ColumnFault {
     #[error(transparent)]
     Parquet(#[from] ParquetError),
     #[error(transparent)]
@@ -22,7 +22,7 @@ pub(super) enum Fault {
     Words(String),
 }
 
-impl From<std::io::Error> for Fault {
+impl From<std::io::Error> for ColumnFault {
     fn from(error: std::io::Error) -> Self {
         Self::Words(error.to_string())
     }
@@ -32,7 +32,7 @@ impl From<std::io::Error> for Fault {
 /// is not to end for that without a word.
 pub(super) fn survive<T>(
     path: &Path,
-    act: impl FnOnce() -> std::result::Result<T, Fault>,
+    act: impl FnOnce() -> std::result::Result<T, ColumnFault>,
 ) -> Result<T> {
     let what = match std::panic::catch_unwind(AssertUnwindSafe(act)) {
         Ok(Ok(value)) => return Ok(value),
@@ -50,8 +50,8 @@ pub(super) fn keys(
     path: &Path,
     schema: &Schema,
     present: impl Fn(usize) -> Option<u64>,
-) -> Result<Keys> {
-    let mut keys = Keys::default();
+) -> Result<FieldNames> {
+    let mut keys = FieldNames::default();
     for (at, field) in schema.fields().iter().enumerate() {
         if keys.has(field.name()) {
             let what = format!("two columns are called `{}`", field.name());
@@ -73,7 +73,7 @@ pub(super) fn keys(
 pub(super) fn row(path: &Path, batch: &RecordBatch, at: usize) -> Result<Fields> {
     survive(path, || {
         if at >= batch.num_rows() {
-            return Err(Fault::Words("there are fewer rows than there were".to_owned()));
+            return Err(ColumnFault::Words("there are fewer rows than there were".to_owned()));
         }
         let schema = batch.schema_ref();
         let cells = schema.fields().iter().zip(batch.columns());

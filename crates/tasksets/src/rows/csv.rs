@@ -15,8 +15,8 @@ use ::csv::{Reader, ReaderBuilder, StringRecord};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use super::handle::Handle;
-use super::keys::Keys;
+use super::handle::FileHandle;
+use super::keys::FieldNames;
 use super::{Cache, MAX_ROW_BYTES, Scanned, Shard};
 use crate::{Fields, Result, TasksetError, TasksetErrorKind};
 
@@ -65,14 +65,14 @@ impl Type {
 
 #[derive(Debug)]
 struct Csv {
-    handle: Handle,
+    handle: FileHandle,
     delimiter: u8,
-    columns: Vec<Column>,
+    columns: Vec<CsvColumn>,
     starts: Vec<u64>,
 }
 
 #[derive(Debug)]
-struct Column {
+struct CsvColumn {
     name: String,
     kind: Type,
     /// How many cells have something in them.
@@ -93,7 +93,7 @@ pub(super) fn open(files: &[PathBuf]) -> Result<Vec<Scanned>> {
         found.push((csv, print));
     }
     let scanned = found.into_iter().map(|(mut csv, print)| {
-        let mut keys = Keys::default();
+        let mut keys = FieldNames::default();
         for column in &mut csv.columns {
             column.kind = types.get(&column.name).copied().unwrap_or_default();
             keys.add_column(&column.name, Some(column.filled));
@@ -104,7 +104,7 @@ pub(super) fn open(files: &[PathBuf]) -> Result<Vec<Scanned>> {
 }
 
 fn scan(path: &Path) -> Result<(Csv, [u8; 32])> {
-    let mut handle = Handle::open(path)?;
+    let mut handle = FileHandle::open(path)?;
     let is_tsv = path.extension().is_some_and(|it| it.eq_ignore_ascii_case("tsv"));
     let delimiter = if is_tsv { b'\t' } else { b',' };
     let record_start = Arc::new(AtomicU64::new(0));
@@ -112,8 +112,8 @@ fn scan(path: &Path) -> Result<(Csv, [u8; 32])> {
     let feed = Feed { file, hash: Sha256::new(), read: 0, record_start: record_start.clone() };
     let mut reader = ReaderBuilder::new().delimiter(delimiter).from_reader(feed);
     let names = header(path, &mut reader)?.into_iter();
-    let mut columns: Vec<Column> =
-        names.map(|name| Column { name, kind: Type::default(), filled: 0 }).collect();
+    let mut columns: Vec<CsvColumn> =
+        names.map(|name| CsvColumn { name, kind: Type::default(), filled: 0 }).collect();
     let mut starts = Vec::new();
     let mut record = StringRecord::new();
     while reader.read_record(&mut record).map_err(|error| bad_row(path, &error))? {

@@ -15,14 +15,14 @@ const MAX_LISTED: usize = 10_000;
 
 /// How rows are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Kind {
+pub(super) enum FileKind {
     Json,
     Csv,
     Parquet,
     Arrow,
 }
 
-impl Kind {
+impl FileKind {
     fn of_name(path: &Path) -> Option<Self> {
         match path.extension()?.to_str()?.to_ascii_lowercase().as_str() {
             "json" | "jsonl" | "ndjson" => Some(Self::Json),
@@ -44,7 +44,11 @@ impl Kind {
 }
 
 /// Returns the files that hold the rows, in order; there is at least one.
-pub(super) fn files(path: &str, split: &str, subset: Option<&str>) -> Result<(Kind, Vec<PathBuf>)> {
+pub(super) fn files(
+    path: &str,
+    split: &str,
+    subset: Option<&str>,
+) -> Result<(FileKind, Vec<PathBuf>)> {
     let here = Path::new(path);
     let found = fs::metadata(here).map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => missing(path),
@@ -61,7 +65,7 @@ pub(super) fn files(path: &str, split: &str, subset: Option<&str>) -> Result<(Ki
     Ok((kind(here)?, vec![here.to_owned()]))
 }
 
-fn in_folder(here: &Path, split: &str, subset: Option<&str>) -> Result<(Kind, Vec<PathBuf>)> {
+fn in_folder(here: &Path, split: &str, subset: Option<&str>) -> Result<(FileKind, Vec<PathBuf>)> {
     if split.contains('[') {
         let what = format!("`split: {split}` asks for a part of a split, which is not read");
         let hint = "name the split alone, and save the part as a dataset of its own";
@@ -69,7 +73,7 @@ fn in_folder(here: &Path, split: &str, subset: Option<&str>) -> Result<(Kind, Ve
     }
     let Some(subset) = subset else {
         return match saved::files(here, split)? {
-            Some(files) => Ok((Kind::Arrow, files)),
+            Some(files) => Ok((FileKind::Arrow, files)),
             None => folder::files(here, split),
         };
     };
@@ -85,8 +89,8 @@ fn in_folder(here: &Path, split: &str, subset: Option<&str>) -> Result<(Kind, Ve
 }
 
 /// Returns how the rows of a file are written: by its name, or by how it begins.
-fn kind(path: &Path) -> Result<Kind> {
-    if let Some(kind) = Kind::of_name(path) {
+fn kind(path: &Path) -> Result<FileKind> {
+    if let Some(kind) = FileKind::of_name(path) {
         return Ok(kind);
     }
     let mut head = Vec::new();
@@ -94,9 +98,11 @@ fn kind(path: &Path) -> Result<Kind> {
     read.map_err(|error| TasksetError::io(path, &error))?;
     let text = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&head).trim_ascii_start();
     match text {
-        [b'P', b'A', b'R', b'1', ..] => Ok(Kind::Parquet),
-        [b'A', b'R', b'R', b'O', b'W', b'1', ..] | [0xff, 0xff, 0xff, 0xff, ..] => Ok(Kind::Arrow),
-        [b'{' | b'[', ..] => Ok(Kind::Json),
+        [b'P', b'A', b'R', b'1', ..] => Ok(FileKind::Parquet),
+        [b'A', b'R', b'R', b'O', b'W', b'1', ..] | [0xff, 0xff, 0xff, 0xff, ..] => {
+            Ok(FileKind::Arrow)
+        }
+        [b'{' | b'[', ..] => Ok(FileKind::Json),
         [0x1f, 0x8b, ..] | [0x28, 0xb5, 0x2f, 0xfd, ..] | [b'P', b'K', 3, 4, ..] => {
             let (what, hint) = ("a compressed file, which is not read", "unpack it first");
             Err(TasksetError::new(TasksetErrorKind::Unsupported, path.display(), what, hint))

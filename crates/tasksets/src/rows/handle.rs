@@ -14,10 +14,10 @@ const WHOLE: u64 = 64 << 20;
 
 /// How many pieces of a large file are hashed, and how long each is.
 const PIECES: u64 = 256;
-const PIECE: u64 = 64 << 10;
+const READ_CHUNK_BYTES: u64 = 64 << 10;
 
 #[derive(Debug)]
-pub(super) struct Handle {
+pub(super) struct FileHandle {
     path: PathBuf,
     len: u64,
     modified: Option<SystemTime>,
@@ -25,7 +25,7 @@ pub(super) struct Handle {
     file: Option<File>,
 }
 
-impl Handle {
+impl FileHandle {
     pub(super) fn open(path: &Path) -> Result<Self> {
         let open = || -> io::Result<(File, Metadata)> {
             let file = File::open(path)?;
@@ -102,15 +102,15 @@ impl Handle {
         let mut hash = Sha256::new();
         hash.update(self.len.to_le_bytes());
         let whole = self.len <= WHOLE;
-        let pieces = if whole { self.len.div_ceil(PIECE) } else { PIECES };
+        let pieces = if whole { self.len.div_ceil(READ_CHUNK_BYTES) } else { PIECES };
         for piece in 0..pieces {
             let start = match whole {
-                true => piece * PIECE,
-                false => (self.len - PIECE) / (PIECES - 1) * piece,
+                true => piece * READ_CHUNK_BYTES,
+                false => (self.len - READ_CHUNK_BYTES) / (PIECES - 1) * piece,
             };
             let last = piece + 1 == pieces;
-            let start = if last && !whole { self.len - PIECE } else { start };
-            hash.update(self.read(start, (start + PIECE).min(self.len))?);
+            let start = if last && !whole { self.len - READ_CHUNK_BYTES } else { start };
+            hash.update(self.read(start, (start + READ_CHUNK_BYTES).min(self.len))?);
         }
         let print = hash.finalize().into();
         self.print = Some(print);

@@ -10,12 +10,12 @@ const MAX_KEYS: usize = 4096;
 
 /// The names of the fields.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Keys {
+pub(crate) struct FieldNames {
     /// In how many rows each field is there and not null; none where nobody looked.
     names: BTreeMap<String, Option<u64>>,
 }
 
-impl Keys {
+impl FieldNames {
     /// Adds a field that all rows have, and in how many it is not null if that is known.
     pub(super) fn add_column(&mut self, name: &str, present: Option<u64>) {
         self.names.insert(name.to_owned(), present);
@@ -54,9 +54,9 @@ impl Keys {
 }
 
 /// Reads an object for its keys, without keeping what they hold.
-pub(super) struct Scan<'a>(pub(super) &'a mut Keys);
+pub(super) struct KeyScan<'a>(pub(super) &'a mut FieldNames);
 
-impl<'de> DeserializeSeed<'de> for Scan<'_> {
+impl<'de> DeserializeSeed<'de> for KeyScan<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -64,7 +64,7 @@ impl<'de> DeserializeSeed<'de> for Scan<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Scan<'_> {
+impl<'de> Visitor<'de> for KeyScan<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -11,8 +11,8 @@ use parquet::arrow::arrow_reader::{
 use parquet::basic::Compression;
 use parquet::file::metadata::RowGroupMetaData;
 
-use super::columns::{Fault, keys, row, survive};
-use super::handle::Handle;
+use super::columns::{ColumnFault, keys, row, survive};
+use super::handle::FileHandle;
 use super::{Cache, Scanned, Shard};
 use crate::{Fields, Result, TasksetError, TasksetErrorKind};
 
@@ -20,33 +20,33 @@ use crate::{Fields, Result, TasksetError, TasksetErrorKind};
 const BLOCK: u64 = 64;
 
 struct Parquet {
-    handle: Handle,
+    handle: FileHandle,
     /// The number of rows up to and with each group.
     group_ends: Vec<u64>,
     metadata: Option<ArrowReaderMetadata>,
-    reader: Option<Reader>,
+    reader: Option<ParquetReader>,
     /// Blocks that will be wanted soon, in order.
-    plan: Vec<Block>,
+    plan: Vec<RowBlock>,
 }
 
 /// A reader that stands before a block. What is read in order, or was planned, need not be searched
 /// for from the beginning of its group.
-struct Reader {
-    next: Block,
+struct ParquetReader {
+    next: RowBlock,
     /// What follows, if it is not simply the next block.
-    planned: Option<VecDeque<Block>>,
+    planned: Option<VecDeque<RowBlock>>,
     batches: ParquetRecordBatchReader,
 }
 
 /// Rows of one group that are decoded together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Block {
+struct RowBlock {
     group: usize,
     number: u64,
 }
 
 pub(super) fn open(path: &Path) -> Result<Scanned> {
-    let mut handle = Handle::open(path)?;
+    let mut handle = FileHandle::open(path)?;
     let print = handle.print()?;
     let mut shard =
         Parquet { handle, group_ends: Vec::new(), metadata: None, reader: None, plan: Vec::new() };
@@ -108,13 +108,13 @@ impl Parquet {
     }
 
     /// Returns where a row is, and its place there.
-    fn find(&self, index: u64) -> (Block, usize) {
+    fn find(&self, index: u64) -> (RowBlock, usize) {
         let group = self.group_ends.partition_point(|end| *end <= index);
         let row = index - if group == 0 { 0 } else { self.group_ends[group - 1] };
-        (Block { group, number: row / BLOCK }, (row % BLOCK) as usize)
+        (RowBlock { group, number: row / BLOCK }, (row % BLOCK) as usize)
     }
 
-    fn decode(&mut self, block: Block) -> Result<RecordBatch> {
+    fn decode(&mut self, block: RowBlock) -> Result<RecordBatch> {
         let path = self.handle.path().to_owned();
         let mut reader = match self.reader.take() {
             Some(reader) if reader.leads_to(block) => reader,
@@ -122,7 +122,7 @@ impl Parquet {
         };
         survive(&path, || {
             loop {
-                let ended = || Fault::Words("a group has fewer rows than it says".to_owned());
+                let ended = || ColumnFault::Words("a group has fewer rows than it says".to_owned());
                 let batch = reader.batches.next().ok_or_else(ended)??;
                 let is_wanted = reader.next == block;
                 let goes_on = reader.advance();
@@ -135,7 +135,7 @@ impl Parquet {
     }
 
     /// Opens a reader for a block and what is wanted after it.
-    fn read_from(&mut self, block: Block) -> Result<Reader> {
+    fn read_from(&mut self, block: RowBlock) -> Result<ParquetReader> {
         let metadata = self.metadata()?;
         let path = self.handle.path().to_owned();
         let start = self.plan.iter().position(|planned| *planned == block);
@@ -160,19 +160,19 @@ impl Parquet {
             blocks.pop_front();
             blocks
         });
-        Ok(Reader { next: block, planned, batches })
+        Ok(ParquetReader { next: block, planned, batches })
     }
 
     /// Returns the number of a block among all, for the cache.
-    fn ordinal(&self, block: Block) -> usize {
+    fn ordinal(&self, block: RowBlock) -> usize {
         let start = if block.group == 0 { 0 } else { self.group_ends[block.group - 1] };
         (start + block.number * BLOCK) as usize
     }
 }
 
-impl Reader {
+impl ParquetReader {
     /// Tells whether a block is the next one or comes later.
-    fn leads_to(&self, block: Block) -> bool {
+    fn leads_to(&self, block: RowBlock) -> bool {
         let is_planned = || self.planned.as_ref().is_some_and(|it| it.contains(&block));
         self.next == block || is_planned()
     }
@@ -180,7 +180,7 @@ impl Reader {
     /// Notes that a block was read, and tells whether there may be another.
     fn advance(&mut self) -> bool {
         let next = match &mut self.planned {
-            None => Some(Block { number: self.next.number + 1, ..self.next }),
+            None => Some(RowBlock { number: self.next.number + 1, ..self.next }),
             Some(planned) => planned.pop_front(),
         };
         self.next = next.unwrap_or(self.next);
@@ -189,7 +189,7 @@ impl Reader {
 }
 
 /// Returns what to read and what to leave out of a group with so many rows.
-fn selection(blocks: &VecDeque<Block>, rows: u64) -> RowSelection {
+fn selection(blocks: &VecDeque<RowBlock>, rows: u64) -> RowSelection {
     let mut selectors = Vec::new();
     let mut at = 0;
     for block in blocks {

@@ -6,42 +6,47 @@ use std::path::Path;
 use serde::de::DeserializeSeed;
 use sha2::{Digest, Sha256};
 
-use super::handle::Handle;
-use super::keys::{Keys, Scan};
+use super::handle::FileHandle;
+use super::keys::{FieldNames, KeyScan};
 use super::{Cache, MAX_ROW_BYTES, Scanned, Shard, too_long};
 use crate::{Fields, Result, TasksetError, TasksetErrorKind};
 
 /// A file of which is known where every object begins.
 #[derive(Debug)]
-pub(super) struct Text {
-    handle: Handle,
+pub(super) struct JsonLines {
+    handle: FileHandle,
     starts: Vec<u64>,
     end: u64,
 }
 
 /// What reading from the beginning to the end finds.
-struct Walk<'a> {
+struct JsonWalk<'a> {
     path: &'a Path,
     hash: Sha256,
-    keys: Keys,
+    keys: FieldNames,
     starts: Vec<u64>,
     end: u64,
 }
 
 /// Opens a file of JSON, whichever of the two it is.
 pub(super) fn open(path: &Path) -> Result<Scanned> {
-    let mut handle = Handle::open(path)?;
-    let mut walk =
-        Walk { path, hash: Sha256::new(), keys: Keys::default(), starts: Vec::new(), end: 0 };
+    let mut handle = FileHandle::open(path)?;
+    let mut walk = JsonWalk {
+        path,
+        hash: Sha256::new(),
+        keys: FieldNames::default(),
+        starts: Vec::new(),
+        end: 0,
+    };
     let mut reader = BufReader::with_capacity(256 << 10, handle.file()?);
     if first_byte(&mut reader).map_err(|error| TasksetError::io(path, &error))? == Some(b'[') {
         walk.list(&mut reader)?;
     } else {
         walk.lines(&mut reader)?;
     }
-    let Walk { hash, keys, starts, end, .. } = walk;
+    let JsonWalk { hash, keys, starts, end, .. } = walk;
     handle.print()?;
-    let shard = Text { handle, starts, end };
+    let shard = JsonLines { handle, starts, end };
     Ok(Scanned { shard: Box::new(shard), keys, print: hash.finalize().into() })
 }
 
@@ -52,7 +57,7 @@ fn first_byte(reader: &mut impl BufRead) -> io::Result<Option<u8>> {
     Ok(head.iter().copied().find(|byte| !byte.is_ascii_whitespace()))
 }
 
-impl Walk<'_> {
+impl JsonWalk<'_> {
     fn lines(&mut self, reader: &mut impl BufRead) -> Result<()> {
         let mut line = Vec::new();
         for number in 1.. {
@@ -89,10 +94,10 @@ impl Walk<'_> {
             for byte in chunk {
                 let step = bracket.step(*byte);
                 match step {
-                    Step::Outside => {}
-                    Step::Wrong(what) => return Err(self.misplaced(number, what)),
-                    Step::First | Step::Inside => {
-                        if step == Step::First {
+                    JsonStep::Outside => {}
+                    JsonStep::Wrong(what) => return Err(self.misplaced(number, what)),
+                    JsonStep::First | JsonStep::Inside => {
+                        if step == JsonStep::First {
                             (first_line, start) = (number, at);
                         }
                         element.push(*byte);
@@ -101,7 +106,7 @@ impl Walk<'_> {
                             return Err(too_long(place));
                         }
                     }
-                    Step::Separator => {
+                    JsonStep::Separator => {
                         if !element.is_empty() {
                             self.object(&element, start, first_line)?;
                             element.clear();
@@ -125,7 +130,7 @@ impl Walk<'_> {
     fn object(&mut self, text: &[u8], start: u64, line: u64) -> Result<()> {
         let text = text.trim_ascii_end();
         let mut json = serde_json::Deserializer::from_slice(text);
-        let read = Scan(&mut self.keys).deserialize(&mut json).and_then(|()| json.end());
+        let read = KeyScan(&mut self.keys).deserialize(&mut json).and_then(|()| json.end());
         if let Err(error) = read {
             let line = line + error.line().max(1) as u64 - 1;
             let place = format!("{}, line {line}", self.path.display());
@@ -176,7 +181,7 @@ struct Bracket {
 }
 
 #[derive(PartialEq)]
-enum Step {
+enum JsonStep {
     Outside,
     First,
     Inside,
@@ -185,11 +190,11 @@ enum Step {
 }
 
 impl Bracket {
-    fn step(&mut self, byte: u8) -> Step {
+    fn step(&mut self, byte: u8) -> JsonStep {
         if self.in_text {
             self.in_text = self.escaped || byte != b'"';
             self.escaped = !self.escaped && byte == b'\\';
-            return Step::Inside;
+            return JsonStep::Inside;
         }
         match byte {
             b'"' if self.depth > 1 => self.in_text = true,
@@ -197,10 +202,10 @@ impl Bracket {
                 self.depth += 1;
                 if self.depth == 2 && byte == b'{' && !self.in_element {
                     (self.in_element, self.needs_element) = (true, false);
-                    return Step::First;
+                    return JsonStep::First;
                 }
                 if self.depth == 1 && byte == b'[' && !self.closed {
-                    return Step::Outside;
+                    return JsonStep::Outside;
                 }
             }
             b'}' | b']' if self.depth > 0 => {
@@ -208,32 +213,32 @@ impl Bracket {
                 if self.depth == 0 {
                     self.closed = true;
                     return match (byte, self.needs_element) {
-                        (b']', false) => Step::Separator,
-                        (b']', true) => Step::Wrong("a comma before the end".to_owned()),
-                        _ => Step::Wrong("`}` without `{`".to_owned()),
+                        (b']', false) => JsonStep::Separator,
+                        (b']', true) => JsonStep::Wrong("a comma before the end".to_owned()),
+                        _ => JsonStep::Wrong("`}` without `{`".to_owned()),
                     };
                 }
             }
             b',' if self.depth == 1 && self.in_element => {
                 (self.in_element, self.needs_element) = (false, true);
-                return Step::Separator;
+                return JsonStep::Separator;
             }
-            byte if byte.is_ascii_whitespace() && self.depth <= 1 => return Step::Outside,
-            0xef | 0xbb | 0xbf if self.depth == 0 && !self.closed => return Step::Outside,
+            byte if byte.is_ascii_whitespace() && self.depth <= 1 => return JsonStep::Outside,
+            0xef | 0xbb | 0xbf if self.depth == 0 && !self.closed => return JsonStep::Outside,
             _ => {}
         }
         if self.depth <= 1 && !(self.in_element && byte == b'}') {
             let shown = char::from(byte);
-            return Step::Wrong(format!("`{shown}` where an object or a comma belongs"));
+            return JsonStep::Wrong(format!("`{shown}` where an object or a comma belongs"));
         }
         if self.depth >= 2 && !self.in_element {
-            return Step::Wrong("a list in the list, where an object belongs".to_owned());
+            return JsonStep::Wrong("a list in the list, where an object belongs".to_owned());
         }
-        Step::Inside
+        JsonStep::Inside
     }
 }
 
-impl Shard for Text {
+impl Shard for JsonLines {
     fn len(&self) -> u64 {
         self.starts.len() as u64
     }

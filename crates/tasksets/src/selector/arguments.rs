@@ -7,7 +7,7 @@ use rollway_config::Args;
 
 /// How difficulties are estimated and rows chosen by them.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Arguments {
+pub(super) struct DifficultyArguments {
     /// How many runs an estimate stands for.
     pub(super) m: f64,
     /// How fast old estimates are forgotten.
@@ -27,7 +27,7 @@ pub(super) struct Arguments {
 const NAMES: [&str; 7] = ["m", "lamb", "rho", "target_reward", "tau", "do_sample", "adaptive_rho"];
 
 /// Reads them; what is wrong comes with its remedy.
-pub(super) fn read(args: &Args) -> Result<Arguments, (String, String)> {
+pub(super) fn read(args: &Args) -> Result<DifficultyArguments, (String, String)> {
     if let Some(name) = args.keys().find(|name| !NAMES.contains(&name.as_str())) {
         let hint = instead(name, NAMES.into_iter());
         return Err((format!("kwargs has no `{name}`"), hint));
@@ -48,7 +48,7 @@ pub(super) fn read(args: &Args) -> Result<Arguments, (String, String)> {
         Some(Value::Bool(flag)) => Ok(*flag),
         Some(other) => Err((format!("kwargs.{name} is {other}"), "give true or false".to_owned())),
     };
-    Ok(Arguments {
+    Ok(DifficultyArguments {
         m: number("m", 16.0, 1.0, 1e9)?,
         lamb: number("lamb", 0.2, 0.0, 1.0)?,
         rho: number("rho", 0.2, 0.0, 1.0)?,

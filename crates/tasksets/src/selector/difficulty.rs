@@ -9,11 +9,11 @@ use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use rand_distr::{Beta, Gumbel};
 
-use super::arguments::Arguments;
+use super::arguments::DifficultyArguments;
 use crate::state::EstimateState;
 
 /// How much of the last estimate of the model is kept.
-const KEPT: f64 = 0.9;
+const ESTIMATE_DECAY: f64 = 0.9;
 
 /// Keeps a division from going wrong where both models are equally good.
 const TINY: f64 = 1e-6;
@@ -22,8 +22,8 @@ const TINY: f64 = 1e-6;
 const MISLEADING: f64 = 0.25;
 
 #[derive(Debug)]
-pub(super) struct Estimates {
-    arguments: Arguments,
+pub(super) struct DifficultyEstimates {
+    arguments: DifficultyArguments,
     features: Vec<[f64; 2]>,
     rho: f64,
     /// Where the model stands: 0 as good as the first, 1 as good as the second.
@@ -32,8 +32,8 @@ pub(super) struct Estimates {
     betas: Vec<f64>,
 }
 
-impl Estimates {
-    pub(super) fn new(features: Vec<[f64; 2]>, arguments: Arguments) -> Self {
+impl DifficultyEstimates {
+    pub(super) fn new(features: Vec<[f64; 2]>, arguments: DifficultyArguments) -> Self {
         let ones = vec![1.0; features.len()];
         let rho = arguments.rho;
         Self { arguments, features, rho, capability: None, alphas: ones.clone(), betas: ones }
@@ -41,7 +41,7 @@ impl Estimates {
 
     /// Returns different rows whose pass rate is near the one that is looked for.
     pub(super) fn choose(&self, rng: &mut ChaCha8Rng, count: u32) -> Vec<u32> {
-        let Arguments { target_reward, tau, do_sample, .. } = self.arguments;
+        let DifficultyArguments { target_reward, tau, do_sample, .. } = self.arguments;
         let rates = self.alphas.iter().zip(&self.betas).map(|(alpha, beta)| {
             let mean = alpha / (alpha + beta);
             // Parameters that define no distribution are those of a rate that is certain.
@@ -81,7 +81,7 @@ impl Estimates {
         let (low, high) = (feature(0), feature(1));
         let seen = (mean(&|(_, rate)| *rate) - low) / (high - low + TINY);
         let capability = match self.capability {
-            Some(known) => KEPT * known + (1.0 - KEPT) * seen,
+            Some(known) => ESTIMATE_DECAY * known + (1.0 - ESTIMATE_DECAY) * seen,
             None => seen,
         };
         self.capability = Some(capability);
@@ -90,7 +90,7 @@ impl Estimates {
         if self.arguments.adaptive_rho && error >= MISLEADING {
             self.rho *= 0.5;
         }
-        let Arguments { m, lamb, .. } = self.arguments;
+        let DifficultyArguments { m, lamb, .. } = self.arguments;
         let mut observed = observed.iter().peekable();
         for (row, features) in self.features.iter().enumerate() {
             let seen = observed.next_if(|(at, _)| *at as usize == row).map(|(_, rate)| *rate);
@@ -130,7 +130,7 @@ mod tests {
 
     use crate::rng::rng;
 
-    fn arguments(pairs: &[(&str, serde_json::Value)]) -> Arguments {
+    fn arguments(pairs: &[(&str, serde_json::Value)]) -> DifficultyArguments {
         let args: Args = pairs.iter().map(|(k, v)| ((*k).to_owned(), v.clone())).collect();
         arguments::read(&args).unwrap()
     }
@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn estimates_follow_the_equations() {
         let features = vec![[0.2, 0.6], [0.0, 1.0], [0.5, 0.5]];
-        let mut estimates = Estimates::new(features, arguments(&[("m", 4.into())]));
+        let mut estimates = DifficultyEstimates::new(features, arguments(&[("m", 4.into())]));
         estimates.update(&[(0, 0.5)]);
         let capability = (0.5 - 0.2) / (0.4 + 1e-6);
         assert!((estimates.capability.unwrap() - capability).abs() < 1e-12);
@@ -161,10 +161,10 @@ mod tests {
     fn features_that_mislead_are_trusted_less() {
         let features = vec![[0.1, 0.9], [0.1, 0.9]];
         let mut adaptive =
-            Estimates::new(features.clone(), arguments(&[("adaptive_rho", true.into())]));
+            DifficultyEstimates::new(features.clone(), arguments(&[("adaptive_rho", true.into())]));
         adaptive.update(&[(0, 0.0), (1, 1.0)]);
         assert_eq!(adaptive.rho, 0.1);
-        let mut fixed = Estimates::new(features, arguments(&[]));
+        let mut fixed = DifficultyEstimates::new(features, arguments(&[]));
         fixed.update(&[(0, 0.0), (1, 1.0)]);
         assert_eq!(fixed.rho, 0.2);
     }
@@ -173,7 +173,7 @@ mod tests {
     fn without_chance_the_nearest_rows_are_chosen() {
         let features = vec![[0.0, 1.0]; 4];
         let pairs = [("tau", 0.into()), ("target_reward", 0.5.into())];
-        let mut estimates = Estimates::new(features, arguments(&pairs));
+        let mut estimates = DifficultyEstimates::new(features, arguments(&pairs));
         estimates.update(&[(0, 1.0), (1, 0.5), (2, 0.0), (3, 0.6)]);
         assert_eq!(estimates.choose(&mut rng(1, 1), 2), [1, 3]);
     }

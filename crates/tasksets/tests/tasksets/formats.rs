@@ -1,16 +1,16 @@
 //! Rows become tasks as the format says.
 
-use rollway_config::{Buffer, Format, Taskset};
-use rollway_tasksets::{Drawn, Opener};
+use rollway_config::{BufferConfig, Format, Taskset};
+use rollway_tasksets::{SelectedTask, TasksetOpener};
 use serde_json::{Value, json};
 
 use crate::help::{buffer, folder, refused, taskset, write};
 
-fn first(buffer: &Buffer) -> Drawn {
-    Opener::new(buffer).train().unwrap().all().next().unwrap().unwrap()
+fn first(buffer: &BufferConfig) -> SelectedTask {
+    TasksetOpener::new(buffer).train().unwrap().all().next().unwrap().unwrap()
 }
 
-fn formatted(row: &Value, format: Format) -> Drawn {
+fn formatted(row: &Value, format: Format) -> SelectedTask {
     let folder = folder();
     let path = write(&folder, "a.jsonl", row.to_string());
     first(&buffer(vec![Taskset { format, ..taskset(&path) }]))
@@ -102,12 +102,12 @@ fn workflow_and_reward_function_come_from_row_taskset_and_job_in_that_order() {
     buffer.explorer_input.eval_tasksets =
         vec![set.clone(), Taskset { default_workflow_type: None, name: some("x"), ..set }];
 
-    let names = |drawn: &Drawn| {
+    let names = |drawn: &SelectedTask| {
         let text = |name: &Option<_>| name.as_deref().unwrap_or("none").to_owned();
         (text(&drawn.task.workflow), text(&drawn.task.reward_fn))
     };
     let pair = |one: &str, other: &str| (one.to_owned(), other.to_owned());
-    let opener = Opener::new(&buffer);
+    let opener = TasksetOpener::new(&buffer);
     let train: Vec<_> = opener.train().unwrap().all().map(|it| names(&it.unwrap())).collect();
     assert_eq!(train, [pair("of_row", "reward_of_row"), pair("of_taskset", "reward_of_job")]);
     let mut evals = opener.evals().unwrap();
@@ -129,8 +129,8 @@ fn what_makes_no_task_is_refused_with_its_line() {
         let path = write(&folder, "a.jsonl", text);
         let format = Format { messages_key: format, ..Format::default() };
         let buffer = buffer(vec![Taskset { format, ..taskset(&path) }]);
-        let read = |mut tasks: rollway_tasksets::Tasks| tasks.all().find_map(Result::err);
-        let error = Opener::new(&buffer).train().map_or_else(Some, read).unwrap();
+        let read = |mut tasks: rollway_tasksets::TaskStream| tasks.all().find_map(Result::err);
+        let error = TasksetOpener::new(&buffer).train().map_or_else(Some, read).unwrap();
         assert!(error.what.contains(expected), "{error}");
         let line = text.lines().count();
         assert!(error.place.ends_with(&format!("a.jsonl, line {line}")), "{error}");
@@ -138,7 +138,7 @@ fn what_makes_no_task_is_refused_with_its_line() {
     let path = write(&folder, "a.jsonl", r#"{"prompt": "x", "w": 3}"#);
     let format = Format { workflow_key: some("w"), ..Format::default() };
     let buffer = buffer(vec![Taskset { format, ..taskset(&path) }]);
-    let error = Opener::new(&buffer).train().unwrap().next_batch(1).unwrap_err();
+    let error = TasksetOpener::new(&buffer).train().unwrap().next_batch(1).unwrap_err();
     assert!(error.to_string().contains("`w` holds 3, which is no name"), "{error}");
     let error = refused(Taskset {
         format: Format { response_key: "anwser".into(), ..Format::default() },

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use arrow_array::{ArrayRef, RecordBatch};
 use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
-use rollway_config::{Buffer, DataSelector, SelectorType, Taskset};
-use rollway_tasksets::{Drawn, Opener, Tasks, TasksetError};
+use rollway_config::{BufferConfig, DataSelector, SelectorType, Taskset};
+use rollway_tasksets::{SelectedTask, TaskStream, TasksetError, TasksetOpener};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -62,38 +62,40 @@ pub(crate) fn selected(path: &Path, selector_type: SelectorType, seed: u64) -> T
     Taskset { data_selector, ..taskset(path) }
 }
 
-pub(crate) fn buffer(tasksets: Vec<Taskset>) -> Buffer {
-    let mut buffer = Buffer::default();
+pub(crate) fn buffer(tasksets: Vec<Taskset>) -> BufferConfig {
+    let mut buffer = BufferConfig::default();
     buffer.explorer_input.tasksets = tasksets;
     buffer
 }
 
-pub(crate) fn epochs(tasksets: Vec<Taskset>, total_epochs: u32) -> Tasks {
-    Opener::new(&Buffer { total_epochs, ..buffer(tasksets) }).train().unwrap()
+pub(crate) fn epochs(tasksets: Vec<Taskset>, total_epochs: u32) -> TaskStream {
+    TasksetOpener::new(&BufferConfig { total_epochs, ..buffer(tasksets) }).train().unwrap()
 }
 
-pub(crate) fn steps(tasksets: Vec<Taskset>, total_steps: u32) -> Tasks {
-    Opener::new(&Buffer { total_steps: Some(total_steps), ..buffer(tasksets) }).train().unwrap()
+pub(crate) fn steps(tasksets: Vec<Taskset>, total_steps: u32) -> TaskStream {
+    TasksetOpener::new(&BufferConfig { total_steps: Some(total_steps), ..buffer(tasksets) })
+        .train()
+        .unwrap()
 }
 
 /// Opens a file for rows of any shape and reads all of them.
 pub(crate) fn read(taskset: Taskset) -> Vec<Value> {
     let buffer = buffer(vec![taskset]);
-    let mut tasks = Opener::new(&buffer).without_prompts().train().unwrap();
+    let mut tasks = TasksetOpener::new(&buffer).without_prompts().train().unwrap();
     tasks.all().map(|drawn| Value::Object(drawn.unwrap().task.raw)).collect()
 }
 
 pub(crate) fn refused(taskset: Taskset) -> TasksetError {
-    Opener::new(&buffer(vec![taskset])).train().unwrap_err()
+    TasksetOpener::new(&buffer(vec![taskset])).train().unwrap_err()
 }
 
 /// Which rows a batch has: taskset and index.
-pub(crate) fn picks(batch: &[Drawn]) -> Vec<(usize, u64)> {
+pub(crate) fn picks(batch: &[SelectedTask]) -> Vec<(usize, u64)> {
     batch.iter().map(|drawn| (drawn.source.taskset_id, drawn.index)).collect()
 }
 
 /// Takes batches to the end.
-pub(crate) fn drain(tasks: &mut Tasks, size: u32) -> Vec<(usize, u64)> {
+pub(crate) fn drain(tasks: &mut TaskStream, size: u32) -> Vec<(usize, u64)> {
     let batches = std::iter::from_fn(|| tasks.next_batch(size).unwrap());
     batches.flat_map(|batch| picks(&batch)).collect()
 }

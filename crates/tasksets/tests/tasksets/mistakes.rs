@@ -9,7 +9,7 @@ use arrow_schema::{DataType, Field};
 use parquet::file::properties::WriterProperties;
 use proptest::prelude::*;
 use rollway_config::{DataSelector, Format, SelectorType, Taskset};
-use rollway_tasksets::{Opener, TasksetErrorKind as Kind};
+use rollway_tasksets::{TasksetErrorKind as Kind, TasksetOpener};
 use serde_json::json;
 
 use crate::help::{
@@ -87,7 +87,7 @@ proptest! {
     fn a_list_is_read_if_and_only_if_it_is_json(text in nearly_a_list()) {
         let folder = folder();
         let buffer = buffer(vec![taskset(&write(&folder, "a.json", &text))]);
-        let opened = Opener::new(&buffer).without_prompts().train();
+        let opened = TasksetOpener::new(&buffer).without_prompts().train();
         match serde_json::from_str::<Vec<serde_json::Map<_, _>>>(&text) {
             Ok(rows) if rows.is_empty() => prop_assert_eq!(opened.unwrap_err().kind, Kind::Empty),
             Ok(rows) => {
@@ -111,7 +111,7 @@ proptest! {
         bytes[at] = byte;
         bytes.truncate(if cut { at } else { bytes.len() });
         let buffer = buffer(vec![taskset(&write(&folder, "a.arrow", bytes))]);
-        match Opener::new(&buffer).without_prompts().train() {
+        match TasksetOpener::new(&buffer).without_prompts().train() {
             Ok(mut tasks) => prop_assert!(tasks.all().count() as u64 == tasks.len()),
             Err(error) => prop_assert!(error.place.ends_with("a.arrow"), "{}", error),
         }
@@ -214,7 +214,7 @@ fn selectors_refuse_what_they_do_not_know() {
 fn a_batch_that_can_never_be_full_is_refused() {
     let folder = folder();
     let path = rows(&folder, "a.jsonl", 3);
-    let mut tasks = Opener::new(&buffer(vec![taskset(&path)])).train().unwrap();
+    let mut tasks = TasksetOpener::new(&buffer(vec![taskset(&path)])).train().unwrap();
     let error = tasks.next_batch(4).unwrap_err();
     assert_eq!(error.place, "buffer.batch_size");
     assert!(error.what.contains("3 rows × 1 epochs"), "{error}");
@@ -228,7 +228,7 @@ fn a_file_that_changes_in_use_is_an_error_and_nothing_is_skipped() {
     let path = rows(&folder, "a.jsonl", 10);
     let text = std::fs::read(&path).unwrap();
     let set = selected(&path, SelectorType::Shuffle, 3);
-    let mut tasks = Opener::new(&buffer(vec![set])).train().unwrap();
+    let mut tasks = TasksetOpener::new(&buffer(vec![set])).train().unwrap();
     let before = tasks.state();
     std::fs::write(&path, &text[..5]).unwrap();
     let error = tasks.next_batch(4).unwrap_err();
@@ -239,7 +239,7 @@ fn a_file_that_changes_in_use_is_an_error_and_nothing_is_skipped() {
     assert!(tasks.next_batch(4).unwrap().is_some());
 
     // Other rows of the same length are other rows.
-    let set = || Opener::new(&buffer(vec![taskset(&path)])).train().unwrap();
+    let set = || TasksetOpener::new(&buffer(vec![taskset(&path)])).train().unwrap();
     let mut tasks = set();
     let changed = String::from_utf8(text).unwrap().replace("a.jsonl 3", "A.jsonl 3");
     std::fs::write(&path, changed).unwrap();

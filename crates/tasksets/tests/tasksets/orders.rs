@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use rollway_config::{DataSelector, SelectorType, Taskset};
 use rollway_core::metrics::{PassRate, PassRates};
-use rollway_tasksets::Opener;
+use rollway_tasksets::TasksetOpener;
 use serde_json::json;
 
 use crate::help::{
@@ -127,7 +127,7 @@ fn an_evaluation_has_every_row_in_order_whatever_the_budget() {
     buffer.total_steps = Some(1);
     let shuffled = selected(&path, SelectorType::Shuffle, 5);
     buffer.explorer_input.eval_tasksets = vec![shuffled];
-    let mut evals = Opener::new(&buffer).evals().unwrap();
+    let mut evals = TasksetOpener::new(&buffer).evals().unwrap();
     let tasks = &mut evals[0];
     for _ in 0..2 {
         let all: Vec<u64> = tasks.all().map(|drawn| drawn.unwrap().index).collect();

@@ -3,14 +3,14 @@
 use proptest::prelude::*;
 use rollway_config::{SelectorType, Taskset};
 use rollway_core::metrics::{PassRate, PassRates};
-use rollway_tasksets::{Drawn, Tasks, TasksetErrorKind, TasksetState};
+use rollway_tasksets::{SelectedTask, TaskStream, TasksetErrorKind, TasksetState};
 use serde_json::json;
 
 use crate::help::{SELECTORS, folder, picks, rows, selected, steps};
 
 /// Tells how tasks went: the same for the same tasks.
-fn tell(tasks: &mut Tasks, batch: &[Drawn]) {
-    let rate = |drawn: &Drawn| PassRate {
+fn tell(tasks: &mut TaskStream, batch: &[SelectedTask]) {
+    let rate = |drawn: &SelectedTask| PassRate {
         taskset_id: drawn.source.taskset_id as u64,
         index: drawn.index,
         value: (drawn.index * 7 % 10) as f64 / 9.0,
@@ -19,7 +19,7 @@ fn tell(tasks: &mut Tasks, batch: &[Drawn]) {
     tasks.feedback(&batch.iter().map(rate).collect::<PassRates>());
 }
 
-fn play(tasks: &mut Tasks, steps: usize, size: u32) -> Vec<(usize, u64)> {
+fn play(tasks: &mut TaskStream, steps: usize, size: u32) -> Vec<(usize, u64)> {
     let step = |_| {
         let batch = tasks.next_batch(size).unwrap()?;
         tell(tasks, &batch);
@@ -154,5 +154,5 @@ fn a_longer_budget_continues_where_a_job_ended() {
 #[test]
 fn tasks_may_go_to_another_thread() {
     fn is_send<T: Send>() {}
-    is_send::<Tasks>();
+    is_send::<TaskStream>();
 }

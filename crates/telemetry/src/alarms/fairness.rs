@@ -9,7 +9,7 @@ use std::time::Duration;
 const CLASSES: usize = 64;
 
 /// How many tasks of a class must be known before it is judged.
-const ENOUGH: u32 = 20;
+const MIN_TASKS: u32 = 20;
 
 /// How many tasks the averages reach back.
 const REACH: u32 = 64;
@@ -22,7 +22,7 @@ const CLEARLY: f64 = 0.8;
 
 /// How classes fare.
 #[derive(Debug)]
-pub(super) struct Classes {
+pub(super) struct WorkflowFairness {
     /// How much worse a class may fare.
     factor: Option<f64>,
     known: BTreeMap<Arc<str>, Class>,
@@ -43,7 +43,7 @@ struct Average {
 
 /// A class that fares worse.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Starved {
+pub(super) enum StarvedWorkflow {
     /// Its tasks wait longer, in seconds.
     Waits { class: Arc<str>, its: f64, others: f64 },
     /// Fewer of its tasks are kept: shares.
@@ -57,11 +57,11 @@ impl Average {
     }
 
     const fn known(&self) -> Option<f64> {
-        if self.count >= ENOUGH { Some(self.value) } else { None }
+        if self.count >= MIN_TASKS { Some(self.value) } else { None }
     }
 }
 
-impl Classes {
+impl WorkflowFairness {
     pub(super) const fn new(factor: Option<f64>) -> Self {
         Self { factor, known: BTreeMap::new() }
     }
@@ -90,7 +90,7 @@ impl Classes {
     }
 
     /// Returns a class that is starved, if there is one. While the alarm is raised it takes less.
-    pub(super) fn starved(&self, is_raised: bool) -> Option<Starved> {
+    pub(super) fn starved(&self, is_raised: bool) -> Option<StarvedWorkflow> {
         let factor = self.factor? * if is_raised { CLEARLY } else { 1.0 };
         if self.known.len() < 2 {
             return None;
@@ -102,11 +102,11 @@ impl Classes {
             if let Some((its, others)) = beside(waits(fares), all_waits)
                 && its > factor * others.max(SHORT)
             {
-                return Some(Starved::Waits { class: Arc::clone(class), its, others });
+                return Some(StarvedWorkflow::Waits { class: Arc::clone(class), its, others });
             }
             let (its, others) = beside(kept(fares), all_kept)?;
             let is_cut = its * factor < others;
-            is_cut.then(|| Starved::Cut { class: Arc::clone(class), its, others })
+            is_cut.then(|| StarvedWorkflow::Cut { class: Arc::clone(class), its, others })
         })
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 pub(super) use rollway_base::human::duration as time;
 use rollway_core::{FailureKind, RunnerId};
 
-use super::fairness::Starved;
+use super::fairness::StarvedWorkflow;
 
 /// How much of an error message is shown.
 const MESSAGE: usize = 300;
@@ -57,12 +57,12 @@ pub(super) fn staleness(step: u64, mean: f64, most: f64) -> String {
     )
 }
 
-pub(super) fn starvation(starved: &Starved) -> String {
+pub(super) fn starvation(starved: &StarvedWorkflow) -> String {
     let what = match starved {
-        Starved::Waits { class, its, others } => format!(
+        StarvedWorkflow::Waits { class, its, others } => format!(
             "tasks of `{class}` wait {its:.1} s until they are begun, those of others {others:.1} s"
         ),
-        Starved::Cut { class, its, others } => format!(
+        StarvedWorkflow::Cut { class, its, others } => format!(
             "of the tasks of `{class}` {:.0} % are kept, of others {:.0} %: what is trained on is \
              biased",
             its * 100.0,

@@ -6,19 +6,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rollway_config::{Alarms as Config, OnFailures};
+use rollway_config::{AlarmsConfig as Config, OnConsecutiveFailures};
 use rollway_core::{FailureKind, RunnerId};
 
-use super::fairness::Classes;
+use super::fairness::WorkflowFairness;
 use super::messages;
 use super::{BROKEN, DROPPED, FAILURES, NO_PROGRESS, STALENESS, STARVATION};
 
 /// How long nothing may be dropped before that is no longer worth an alarm.
-const QUIET: Duration = Duration::from_secs(60);
+const CLEAR_AFTER: Duration = Duration::from_secs(60);
 
 /// An alarm that is raised, or over.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Change {
+pub(super) struct AlarmChange {
     pub(super) kind: &'static str,
     pub(super) words: String,
     pub(super) raised: bool,
@@ -26,7 +26,7 @@ pub(super) struct Change {
 
 /// Decides. Times count from any moment that stays the same.
 #[derive(Debug)]
-pub(super) struct Watchdog {
+pub(super) struct AlarmRules {
     no_progress: Option<Duration>,
     failures: Option<u32>,
     stops: bool,
@@ -35,25 +35,25 @@ pub(super) struct Watchdog {
     idle: bool,
     last: Duration,
     in_a_row: u32,
-    classes: Classes,
+    classes: WorkflowFairness,
     drops: BTreeMap<&'static str, u64>,
     last_drop: Duration,
     broken: BTreeMap<RunnerId, Arc<str>>,
     raised: BTreeSet<&'static str>,
-    changes: Vec<Change>,
+    changes: Vec<AlarmChange>,
 }
 
-impl Watchdog {
+impl AlarmRules {
     pub(super) fn new(config: &Config) -> Self {
         Self {
             no_progress: config.no_progress.map(Duration::from),
             failures: config.consecutive_failures,
-            stops: config.on_consecutive_failures == OnFailures::Stop,
+            stops: config.on_consecutive_failures == OnConsecutiveFailures::Stop,
             staleness: config.staleness,
             idle: true,
             last: Duration::ZERO,
             in_a_row: 0,
-            classes: Classes::new(config.starvation),
+            classes: WorkflowFairness::new(config.starvation),
             drops: BTreeMap::new(),
             last_drop: Duration::ZERO,
             broken: BTreeMap::new(),
@@ -149,7 +149,7 @@ impl Watchdog {
     /// Returns when time alone changes something.
     pub(super) fn due(&self) -> Option<Duration> {
         let stands = self.no_progress.filter(|_| !self.idle && !self.raised.contains(NO_PROGRESS));
-        let quiet = self.raised.contains(DROPPED).then(|| self.last_drop + QUIET);
+        let quiet = self.raised.contains(DROPPED).then(|| self.last_drop + CLEAR_AFTER);
         stands.map(|patience| self.last + patience).into_iter().chain(quiet).min()
     }
 
@@ -169,7 +169,7 @@ impl Watchdog {
 
     /// Time has passed.
     pub(super) fn pass(&mut self, now: Duration) {
-        if self.raised.contains(DROPPED) && now >= self.last_drop + QUIET {
+        if self.raised.contains(DROPPED) && now >= self.last_drop + CLEAR_AFTER {
             self.drops.clear();
             self.clear(DROPPED, || "nothing was dropped for a minute".to_owned());
         }
@@ -181,19 +181,19 @@ impl Watchdog {
     }
 
     /// Returns what has changed since the last time.
-    pub(super) fn take(&mut self) -> Vec<Change> {
+    pub(super) fn take(&mut self) -> Vec<AlarmChange> {
         std::mem::take(&mut self.changes)
     }
 
     fn raise(&mut self, kind: &'static str, words: impl FnOnce() -> String) {
         if self.raised.insert(kind) {
-            self.changes.push(Change { kind, words: words(), raised: true });
+            self.changes.push(AlarmChange { kind, words: words(), raised: true });
         }
     }
 
     fn clear(&mut self, kind: &'static str, words: impl FnOnce() -> String) {
         if self.raised.remove(kind) {
-            self.changes.push(Change { kind, words: words(), raised: false });
+            self.changes.push(AlarmChange { kind, words: words(), raised: false });
         }
     }
 }

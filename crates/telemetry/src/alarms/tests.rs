@@ -3,16 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rollway_config::{Alarms as Config, OnFailures, Seconds};
+use rollway_config::{AlarmsConfig as Config, ConfigSeconds, OnConsecutiveFailures};
 use rollway_core::{FailureKind, RunnerId};
 
-use super::rules::{Change, Watchdog};
+use super::rules::{AlarmChange, AlarmRules};
 
 fn config() -> Config {
     Config {
-        no_progress: Some(Seconds::new(300)),
+        no_progress: Some(ConfigSeconds::new(300)),
         consecutive_failures: Some(3),
-        on_consecutive_failures: OnFailures::Stop,
+        on_consecutive_failures: OnConsecutiveFailures::Stop,
         staleness: Some(2.0),
         starvation: Some(10.0),
     }
@@ -22,13 +22,13 @@ const fn at(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-fn kinds(changes: &[Change]) -> Vec<(&'static str, bool)> {
+fn kinds(changes: &[AlarmChange]) -> Vec<(&'static str, bool)> {
     changes.iter().map(|change| (change.kind, change.raised)).collect()
 }
 
 #[test]
 fn standing_still_is_said_once_and_only_while_there_is_work() {
-    let mut dog = Watchdog::new(&config());
+    let mut dog = AlarmRules::new(&config());
     assert_eq!(dog.due(), None, "without work nothing is due");
     dog.work(at(10), true);
     assert_eq!(dog.due(), Some(at(310)));
@@ -53,7 +53,7 @@ fn standing_still_is_said_once_and_only_while_there_is_work() {
 
 #[test]
 fn failures_in_a_row_name_their_kind_and_an_example() {
-    let mut dog = Watchdog::new(&config());
+    let mut dog = AlarmRules::new(&config());
     for _ in 0..2 {
         dog.badly(FailureKind::Workflow, "Traceback:\nValueError: no");
     }
@@ -78,7 +78,7 @@ fn failures_in_a_row_name_their_kind_and_an_example() {
 #[test]
 fn a_class_that_waits_longer_or_is_cut_more_often_is_starved() {
     let (quick, slow): (Arc<str>, Arc<str>) = ("quick".into(), "slow".into());
-    let mut dog = Watchdog::new(&config());
+    let mut dog = AlarmRules::new(&config());
     for _ in 0..40 {
         dog.waited(&quick, at(2));
         dog.waited(&slow, at(15));
@@ -109,7 +109,7 @@ fn a_class_that_waits_longer_or_is_cut_more_often_is_starved() {
 
 #[test]
 fn one_class_alone_is_never_starved() {
-    let mut dog = Watchdog::new(&config());
+    let mut dog = AlarmRules::new(&config());
     for _ in 0..100 {
         dog.waited(&"only".into(), at(5000));
         dog.task(&"only".into(), false);
@@ -119,7 +119,7 @@ fn one_class_alone_is_never_starved() {
 
 #[test]
 fn staleness_drops_and_broken_runners_come_and_go() {
-    let mut dog = Watchdog::new(&config());
+    let mut dog = AlarmRules::new(&config());
     for (step, mean) in [(1, 1.0), (2, 2.5), (3, 3.0), (4, 2.0)] {
         dog.stale(step, mean);
     }
@@ -153,7 +153,7 @@ fn what_is_not_wanted_is_not_said() {
         starvation: None,
         ..config()
     };
-    let mut dog = Watchdog::new(&config);
+    let mut dog = AlarmRules::new(&config);
     dog.work(at(0), true);
     assert_eq!(dog.due(), None);
     for _ in 0..1000 {

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 
 use super::out::{FRAME, MAGIC, Old, Taken};
 use super::record::{Entry, Trajectory};
-use super::row::Place;
+use super::row::RecordPosition;
 
 const EVENTS: &str = "events";
 const RUNS: &str = "runs";
@@ -97,7 +97,7 @@ impl Files {
             unwritten.events += self.write_events(&taken.entries);
         }
         if !taken.runs.is_empty() {
-            let Place { segment, offset } = taken.frame;
+            let RecordPosition { segment, offset } = taken.frame;
             let file = at(&self.dir, RUNS, (segment, offset.into()), &mut self.runs);
             let framed = framed(&taken.runs);
             if said(file.and_then(|file| file.write_all(&framed))).is_none() {

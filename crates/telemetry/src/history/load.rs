@@ -8,8 +8,8 @@ use rollway_core::BatchState;
 
 use super::codec::Take;
 use super::files;
-use super::record::{Entry, Note, Record};
-use super::row::Place;
+use super::record::{Entry, JobNote, Record};
+use super::row::RecordPosition;
 use super::state::State;
 
 impl State {
@@ -35,8 +35,8 @@ impl State {
     fn take_entry(&mut self, entry: Entry) {
         let Entry { at, what } = entry;
         match &what {
-            Note::Batch { .. } => self.take_batch(at, &what, false),
-            Note::State { number, state } => {
+            JobNote::Batch { .. } => self.take_batch(at, &what, false),
+            JobNote::State { number, state } => {
                 let states = [
                     BatchState::Pending,
                     BatchState::Running,
@@ -48,8 +48,8 @@ impl State {
                     self.set_state(at, *number, state);
                 }
             }
-            Note::Adopted { number } => self.reopen(*number),
-            Note::Totals { totals } => self.totals = totals.clone(),
+            JobNote::Adopted { number } => self.reopen(*number),
+            JobNote::Totals { totals } => self.totals = totals.clone(),
             _ => {}
         }
         self.notes.apply(at, &what);
@@ -74,7 +74,7 @@ impl State {
                         *kept.entry(trajectory.segment).or_default() += 1;
                     }
                     let offset = u32::try_from(offset).unwrap_or(0);
-                    self.take_record(number, &record, Place { segment, offset });
+                    self.take_record(number, &record, RecordPosition { segment, offset });
                     self.out.wrote(segment);
                 }
                 Some(Record::Dropped { batch, task, reason }) => {

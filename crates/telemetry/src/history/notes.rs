@@ -6,8 +6,10 @@ use std::time::Duration;
 use rollway_base::human;
 use rollway_core::BatchState;
 
-use super::record::Note;
-use crate::view::{Alarm, Beat, EvalPoint, JobState, Lane, RewardPoint, Span};
+use super::record::JobNote;
+use crate::view::{
+    AlarmRow, EvalPoint, JobState, RewardPoint, StatsSample, TimelineLane, TimelineSpan,
+};
 
 /// How many spans a lane has, and points a curve.
 const MOST: usize = 5_000;
@@ -38,25 +40,25 @@ pub(super) struct Notes {
     pub(super) runners: u32,
     pub(super) rewards: VecDeque<RewardPoint>,
     pub(super) evals: VecDeque<EvalPoint>,
-    pub(super) alarms: VecDeque<Alarm>,
+    pub(super) alarms: VecDeque<AlarmRow>,
     /// The last words that a person should know.
     pub(super) said: Option<String>,
-    pub(super) beats: Vec<Beat>,
+    pub(super) beats: Vec<StatsSample>,
     every: f64,
-    steps: BTreeMap<u64, Span>,
+    steps: BTreeMap<u64, TimelineSpan>,
     /// Evaluations by the number of their batch.
-    sets: BTreeMap<u32, Span>,
-    syncs: VecDeque<Span>,
-    trained: VecDeque<Span>,
+    sets: BTreeMap<u32, TimelineSpan>,
+    syncs: VecDeque<TimelineSpan>,
+    trained: VecDeque<TimelineSpan>,
     /// Spans and points that there was no room for.
     pub(super) left_out: u64,
 }
 
 impl Notes {
     /// Takes something in that happened.
-    pub(super) fn apply(&mut self, at: f64, note: &Note) {
+    pub(super) fn apply(&mut self, at: f64, note: &JobNote) {
         match note {
-            Note::Opened { name, project, mode, job_dir } => {
+            JobNote::Opened { name, project, mode, job_dir } => {
                 self.started = self.started.or(Some(at));
                 (self.closed, self.error) = (None, None);
                 self.name.clone_from(name);
@@ -65,24 +67,24 @@ impl Notes {
                 self.job_dir.clone_from(job_dir);
                 self.cut(at);
             }
-            Note::Began { done_steps, total_steps, runners } => {
+            JobNote::Began { done_steps, total_steps, runners } => {
                 self.step = self.step.max(*done_steps);
                 self.total_steps = *total_steps;
                 self.runners = *runners;
             }
-            Note::Batch { number, id, train: false, first: 0, .. } => {
+            JobNote::Batch { number, id, train: false, first: 0, .. } => {
                 self.set_begun(at, *number, id)
             }
-            Note::StepBegun { step, tasks, runs } => self.step_begun(at, *step, *tasks, *runs),
-            Note::StepDone { step, mean, min, max, detail } => {
+            JobNote::StepBegun { step, tasks, runs } => self.step_begun(at, *step, *tasks, *runs),
+            JobNote::StepDone { step, mean, min, max, detail } => {
                 self.step = self.step.max(*step);
                 let (step, mean, min, max) = (*step, *mean, *min, *max);
                 self.rewards.push_back(RewardPoint { step, at, mean, min, max });
                 let span = self.steps.entry(step).or_insert_with(|| begun("step", step, at));
                 end(span, at, "done", detail);
             }
-            Note::Evaluated { step, set, score, .. } => self.evaluated(at, *step, set, *score),
-            Note::Synced { step, version, waited, loading } => {
+            JobNote::Evaluated { step, set, score, .. } => self.evaluated(at, *step, set, *score),
+            JobNote::Synced { step, version, waited, loading } => {
                 self.version = *version;
                 let mut span = begun("sync", *step, at - waited - loading);
                 span.name = format!("v{version}");
@@ -91,23 +93,23 @@ impl Notes {
                 end(&mut span, at, "done", &detail);
                 self.syncs.push_back(span);
             }
-            Note::Trained { step, seconds, detail } => self.trained(at, *step, *seconds, detail),
-            Note::Said { words } => self.said = Some(words.clone()),
-            Note::Alarm { kind, words, raised } => {
+            JobNote::Trained { step, seconds, detail } => self.trained(at, *step, *seconds, detail),
+            JobNote::Said { words } => self.said = Some(words.clone()),
+            JobNote::Alarm { kind, words, raised } => {
                 let (kind, words) = (kind.clone(), words.clone());
-                self.alarms.push_front(Alarm { at, kind, words, raised: *raised });
+                self.alarms.push_front(AlarmRow { at, kind, words, raised: *raised });
                 self.alarms.truncate(ALARMS);
             }
-            Note::Beat { beat } => drop(self.beat(*beat)),
-            Note::Closed { outcome, error } => {
+            JobNote::Beat { beat } => drop(self.beat(*beat)),
+            JobNote::Closed { outcome, error } => {
                 self.closed = Some(at);
                 (self.outcome, self.error) = (*outcome, error.clone());
                 self.cut(at);
             }
-            Note::Batch { .. }
-            | Note::Adopted { .. }
-            | Note::State { .. }
-            | Note::Totals { .. } => {}
+            JobNote::Batch { .. }
+            | JobNote::Adopted { .. }
+            | JobNote::State { .. }
+            | JobNote::Totals { .. } => {}
         }
         self.trim();
     }
@@ -138,7 +140,7 @@ impl Notes {
 
     fn evaluated(&mut self, at: f64, step: u64, set: &str, score: Option<f64>) {
         self.evals.push_back(EvalPoint { step, at, set: set.to_owned(), score });
-        let is_it = |span: &&mut Span| span.name == set && span.step == step;
+        let is_it = |span: &&mut TimelineSpan| span.name == set && span.step == step;
         if let Some(span) = self.sets.values_mut().rev().find(is_it) {
             let detail = score.map_or_else(|| "no run succeeded".to_owned(), |it| it.to_string());
             end(span, at, "done", &detail);
@@ -162,7 +164,7 @@ impl Notes {
     }
 
     /// Takes the numbers of a moment in; tells whether they are kept.
-    pub(super) fn beat(&mut self, beat: Beat) -> bool {
+    pub(super) fn beat(&mut self, beat: StatsSample) -> bool {
         let every = self.every.max(1.0);
         if self.beats.last().is_some_and(|last| beat.at < last.at + every * 0.95) {
             return false;
@@ -196,8 +198,9 @@ impl Notes {
     }
 
     /// Returns everything in time.
-    pub(super) fn lanes(&self) -> Vec<Lane> {
-        let lane = |name: &str, spans: Vec<Span>| Lane { name: name.to_owned(), spans };
+    pub(super) fn lanes(&self) -> Vec<TimelineLane> {
+        let lane =
+            |name: &str, spans: Vec<TimelineSpan>| TimelineLane { name: name.to_owned(), spans };
         vec![
             lane("steps", self.steps.values().cloned().collect()),
             lane("evals", self.sets.values().cloned().collect()),
@@ -213,8 +216,8 @@ fn cut_front<T>(list: &mut VecDeque<T>) -> u64 {
     lost as u64
 }
 
-fn begun(sort: &str, step: u64, at: f64) -> Span {
-    Span {
+fn begun(sort: &str, step: u64, at: f64) -> TimelineSpan {
+    TimelineSpan {
         id: format!("{sort}-{step}"),
         name: step.to_string(),
         step,
@@ -225,7 +228,7 @@ fn begun(sort: &str, step: u64, at: f64) -> Span {
     }
 }
 
-fn end(span: &mut Span, at: f64, state: &str, detail: &str) {
+fn end(span: &mut TimelineSpan, at: f64, state: &str, detail: &str) {
     span.end = Some(at);
     state.clone_into(&mut span.state);
     if !detail.is_empty() {

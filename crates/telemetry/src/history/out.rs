@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 
 use super::codec::Put;
-use super::record::{Entry, Note, Trajectory};
-use super::row::Place;
+use super::record::{Entry, JobNote, Trajectory};
+use super::row::RecordPosition;
 
 /// What every file begins with.
 pub(super) const MAGIC: &[u8; 8] = b"rwhist1\n";
@@ -23,13 +23,13 @@ const PARTS: u64 = 8;
 
 /// What is to be written.
 #[derive(Debug, Default)]
-pub(super) struct Out {
+pub(super) struct WriteQueue {
     is_kept: bool,
     entries: Vec<Entry>,
     /// Records of runs.
     pub(super) runs: Put,
     /// Where the frame of these will begin.
-    frame: Place,
+    frame: RecordPosition,
     /// Whether the file of runs has a gap, after which nobody reads.
     is_torn: bool,
     /// Runs in each file that are not forgotten.
@@ -58,12 +58,12 @@ pub(super) struct Taken {
     pub(super) entries: Vec<Entry>,
     pub(super) runs: Vec<u8>,
     /// Where the frame of these begins.
-    pub(super) frame: Place,
+    pub(super) frame: RecordPosition,
     pub(super) trajectories: Vec<(Trajectory, Bytes)>,
     pub(super) remove: Vec<Old>,
 }
 
-impl Out {
+impl WriteQueue {
     /// Goes on after what was read.
     pub(super) fn keep(&mut self, max_trajectory_bytes: u64) {
         self.is_kept = true;
@@ -79,20 +79,20 @@ impl Out {
     }
 
     fn begin(&mut self, segment: u32) {
-        self.frame = Place { segment, offset: MAGIC.len() as u32 };
+        self.frame = RecordPosition { segment, offset: MAGIC.len() as u32 };
         self.segments.entry(segment).or_default();
     }
 
-    pub(super) fn note(&mut self, at: f64, what: Note) {
+    pub(super) fn note(&mut self, at: f64, what: JobNote) {
         if self.is_kept {
             self.entries.push(Entry { at, what });
         }
     }
 
     /// Where the next record will be.
-    pub(super) fn place(&self) -> Place {
+    pub(super) fn place(&self) -> RecordPosition {
         let offset = self.frame.offset as usize + FRAME + self.runs.0.len();
-        Place { segment: self.frame.segment, offset: offset as u32 }
+        RecordPosition { segment: self.frame.segment, offset: offset as u32 }
     }
 
     /// A run is in a file.

@@ -11,18 +11,18 @@ use super::record::{Record, RunRecord, Trajectory};
 use super::state::State;
 use super::trajectory;
 use crate::view::{
-    Alarm, Batch, Bias, Experience, Job, JobState, Overview, RunDetail, RunKey, RunPage, RunQuery,
-    Timeline,
+    AlarmRow, BatchRow, BiasReport, ExperienceDetail, JobInfo, JobState, Overview, RunDetail,
+    RunKey, RunPage, RunQuery, Timeline,
 };
 
 /// What was kept of a job.
 #[derive(Debug)]
-pub struct Past {
+pub struct RecordedHistory {
     dir: PathBuf,
     state: State,
 }
 
-impl Past {
+impl RecordedHistory {
     /// Reads a history.
     ///
     /// # Errors
@@ -49,7 +49,7 @@ impl Past {
         Ok(found)
     }
 
-    pub(crate) fn job(&self) -> Job {
+    pub(crate) fn job(&self) -> JobInfo {
         self.state.job(now(), false)
     }
 
@@ -61,7 +61,7 @@ impl Past {
         self.state.timeline(now())
     }
 
-    pub(crate) fn batches(&self) -> Vec<Batch> {
+    pub(crate) fn batches(&self) -> Vec<BatchRow> {
         self.state.batches(false)
     }
 
@@ -73,11 +73,11 @@ impl Past {
         self.state.detail(&self.dir, key, now())
     }
 
-    pub(crate) fn bias(&self) -> Bias {
+    pub(crate) fn bias(&self) -> BiasReport {
         self.state.bias()
     }
 
-    pub(crate) fn alarms(&self) -> Vec<Alarm> {
+    pub(crate) fn alarms(&self) -> Vec<AlarmRow> {
         self.state.alarms()
     }
 }
@@ -86,8 +86,8 @@ fn now() -> f64 {
     super::state::seconds(rollway_engine::events::now())
 }
 
-impl super::History {
-    pub(crate) fn job(&self) -> Job {
+impl super::RunHistory {
+    pub(crate) fn job(&self) -> JobInfo {
         self.ask(|state, now| state.job(now, true))
     }
 
@@ -100,7 +100,7 @@ impl super::History {
         self.ask(State::timeline)
     }
 
-    pub(crate) fn batches(&self) -> Vec<Batch> {
+    pub(crate) fn batches(&self) -> Vec<BatchRow> {
         self.ask(|state, _| state.batches(true))
     }
 
@@ -108,11 +108,11 @@ impl super::History {
         self.ask(|state, now| state.runs(query, now))
     }
 
-    pub(crate) fn bias(&self) -> Bias {
+    pub(crate) fn bias(&self) -> BiasReport {
         self.ask(|state, _| state.bias())
     }
 
-    pub(crate) fn alarms(&self) -> Vec<Alarm> {
+    pub(crate) fn alarms(&self) -> Vec<AlarmRow> {
         self.ask(|state, _| state.alarms())
     }
 
@@ -128,14 +128,14 @@ impl super::History {
 }
 
 impl State {
-    fn job(&self, now: f64, is_live: bool) -> Job {
+    fn job(&self, now: f64, is_live: bool) -> JobInfo {
         let notes = &self.notes;
         let state = match notes.closed {
             Some(_) => notes.outcome,
             None if is_live => JobState::Running,
             None => JobState::Unknown,
         };
-        Job {
+        JobInfo {
             name: notes.name.clone(),
             project: notes.project.clone(),
             mode: notes.mode.clone(),
@@ -157,7 +157,7 @@ impl State {
         Timeline { now, lanes: self.notes.lanes() }
     }
 
-    fn alarms(&self) -> Vec<Alarm> {
+    fn alarms(&self) -> Vec<AlarmRow> {
         self.notes.alarms.iter().cloned().collect()
     }
 
@@ -204,7 +204,10 @@ fn read(dir: &Path, segment: u32, offset: u32) -> Option<RunRecord> {
     }
 }
 
-fn experiences(dir: &Path, place: Trajectory) -> Result<(Vec<Experience>, Option<String>), String> {
+fn experiences(
+    dir: &Path,
+    place: Trajectory,
+) -> Result<(Vec<ExperienceDetail>, Option<String>), String> {
     let bytes = files::trajectory(dir, place.segment, place.offset, place.bytes);
     let bytes = bytes.map_err(|error| format!("what it yielded cannot be read: {error}"))?;
     trajectory::shown(bytes.into())

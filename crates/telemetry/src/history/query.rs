@@ -3,13 +3,13 @@
 use std::cmp::Ordering;
 use std::fmt::Write as _;
 
-use rollway_core::BatchKind;
+use rollway_core::BatchType;
 
 use super::names::contains;
 use super::record::AttemptRecord;
 use super::row::{Row, finite, known};
 use super::state::State;
-use crate::view::{self, Run, RunPage, RunQuery, RunState, Sort};
+use crate::view::{self, RunPage, RunQuery, RunRow, RunSort, RunState};
 
 /// How many runs a page has if nobody says.
 const PAGE: usize = 100;
@@ -21,7 +21,7 @@ const PAGE_MOST: usize = 1_000;
 struct Filter<'a> {
     query: &'a RunQuery,
     batches: Option<Vec<u32>>,
-    kind: Option<BatchKind>,
+    kind: Option<BatchType>,
     text: Option<Text>,
 }
 
@@ -74,11 +74,11 @@ impl State {
     }
 
     /// Returns a run as it is shown.
-    pub(super) fn shown(&self, row: &Row, now: f64) -> Run {
+    pub(super) fn shown(&self, row: &Row, now: f64) -> RunRow {
         let batch = self.batches.get(&row.batch);
         let task = batch.and_then(|batch| batch.tasks.get(row.task as usize));
         let workflow = task.and_then(|task| self.workflows.words(task.workflow));
-        Run {
+        RunRow {
             batch: batch.map(|batch| batch.id.to_string()).unwrap_or_default(),
             task: row.task,
             run: row.run,
@@ -111,17 +111,17 @@ fn lasted(row: &Row, now: f64) -> f64 {
     if row.state == RunState::Running { now - row.begin } else { row.seconds }
 }
 
-fn key(sort: Sort, row: &Row, number: u64, now: f64) -> f64 {
+fn key(sort: RunSort, row: &Row, number: u64, now: f64) -> f64 {
     let count = |number: u32| known(number).map_or(f64::NAN, f64::from);
     match sort {
-        Sort::Order => number as f64,
-        Sort::Begin => row.begin,
-        Sort::End => row.end,
-        Sort::Seconds => lasted(row, now),
-        Sort::Reward => row.reward,
-        Sort::Tokens => count(row.tokens),
-        Sort::Attempts => row.attempts.into(),
-        Sort::State => f64::from(row.state as u8),
+        RunSort::Order => number as f64,
+        RunSort::Begin => row.begin,
+        RunSort::End => row.end,
+        RunSort::Seconds => lasted(row, now),
+        RunSort::Reward => row.reward,
+        RunSort::Tokens => count(row.tokens),
+        RunSort::Attempts => row.attempts.into(),
+        RunSort::State => f64::from(row.state as u8),
     }
 }
 
@@ -142,8 +142,8 @@ impl<'a> Filter<'a> {
             batches.map(|(number, _)| *number).collect()
         };
         let kind = query.kind.as_deref().and_then(|kind| match kind {
-            "train" => Some(BatchKind::Train),
-            "eval" => Some(BatchKind::Eval),
+            "train" => Some(BatchType::Train),
+            "eval" => Some(BatchType::Eval),
             _ => None,
         });
         let text = query.text.as_deref().map(str::trim).filter(|text| !text.is_empty());
@@ -197,8 +197,8 @@ impl Text {
 }
 
 /// Returns an attempt as it is shown.
-pub(super) fn attempt(record: &AttemptRecord) -> view::Attempt {
-    let calls = record.calls.iter().map(|call| view::Call {
+pub(super) fn attempt(record: &AttemptRecord) -> view::AttemptDetail {
+    let calls = record.calls.iter().map(|call| view::CallDetail {
         call: call.call,
         model: call.model.to_string(),
         server: call.server.as_deref().map(str::to_owned),
@@ -210,7 +210,7 @@ pub(super) fn attempt(record: &AttemptRecord) -> view::Attempt {
         answer_tokens: call.answer_tokens,
         version: call.version,
     });
-    view::Attempt {
+    view::AttemptDetail {
         attempt: record.attempt,
         runner: record.runner,
         life: record.life,

@@ -6,7 +6,7 @@ use rollway_core::{CancelReason, DropReason, FailureKind};
 use serde::{Deserialize, Serialize};
 
 use super::codec::{Put, Take};
-use crate::view::{Beat, JobState, RunState};
+use crate::view::{JobState, RunState, StatsSample};
 
 /// Begins the record of a run.
 const RUN: u8 = 1;
@@ -22,7 +22,7 @@ pub(super) struct RunRecord {
     pub(super) batch: u32,
     pub(super) task: u32,
     pub(super) run: u32,
-    pub(super) how: How,
+    pub(super) how: StoredRunEnd,
     pub(super) begin: Option<f64>,
     pub(super) end: f64,
     pub(super) runner: Option<u32>,
@@ -42,13 +42,13 @@ pub(super) struct RunRecord {
 
 /// How a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum How {
+pub(super) enum StoredRunEnd {
     Succeeded,
     Failed(FailureKind),
     Cancelled(CancelReason),
 }
 
-impl How {
+impl StoredRunEnd {
     pub(super) const fn state(self) -> RunState {
         match self {
             Self::Succeeded => RunState::Succeeded,
@@ -187,7 +187,7 @@ impl RunRecord {
             batch: take.small()?,
             task: take.small()?,
             run: take.small()?,
-            how: How::of((take.byte()?, take.byte()?))?,
+            how: StoredRunEnd::of((take.byte()?, take.byte()?))?,
             begin: take.maybe_float()?,
             end: take.float()?,
             runner: take.maybe()?.and_then(|runner| u32::try_from(runner).ok()),
@@ -328,13 +328,13 @@ fn framed(put: &mut Put, what: u8, body: impl FnOnce(&mut Put)) {
 pub(super) struct Entry {
     pub(super) at: f64,
     #[serde(flatten)]
-    pub(super) what: Note,
+    pub(super) what: JobNote,
 }
 
 /// Something that happened to a job, as it is kept.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
-pub(super) enum Note {
+pub(super) enum JobNote {
     /// A process of the job began.
     Opened { name: String, project: String, mode: String, job_dir: String },
     /// Its loop began.
@@ -367,7 +367,7 @@ pub(super) enum Note {
     /// An alarm.
     Alarm { kind: String, words: String, raised: bool },
     /// The numbers of a moment.
-    Beat { beat: Beat },
+    Beat { beat: StatsSample },
     /// What was wasted and dropped so far.
     Totals { totals: Totals },
     /// The process ended in an orderly way.
@@ -420,7 +420,7 @@ mod tests {
             batch: 300,
             task: 4,
             run: 5,
-            how: How::Failed(FailureKind::RunnerLost),
+            how: StoredRunEnd::Failed(FailureKind::RunnerLost),
             begin: Some(100.0),
             end: 101.0,
             runner: Some(2),

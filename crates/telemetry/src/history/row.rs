@@ -4,9 +4,11 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use rollway_core::{BatchKind, BatchState, ByCancel, ByFailure, DropReason, Runs, TaskTally};
+use rollway_core::{
+    BatchState, BatchType, ByCancelReason, ByFailureKind, DropReason, RunRange, TaskTally,
+};
 
-use super::record::{AttemptRecord, CallRecord, How, Outcome};
+use super::record::{AttemptRecord, CallRecord, Outcome, StoredRunEnd};
 use crate::view::{BatchRuns, RunState};
 
 /// Says that a number is not known.
@@ -35,12 +37,12 @@ pub(super) struct Row {
     pub(super) seconds: f64,
     pub(super) reward: f64,
     /// Where its record is.
-    pub(super) place: Place,
+    pub(super) place: RecordPosition,
 }
 
 /// Where a record is; segment 0: nowhere.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct RecordPosition {
     pub(super) segment: u32,
     pub(super) offset: u32,
 }
@@ -63,7 +65,7 @@ impl Row {
             end: f64::NAN,
             seconds: f64::NAN,
             reward: f64::NAN,
-            place: Place { segment: 0, offset: 0 },
+            place: RecordPosition { segment: 0, offset: 0 },
         }
     }
 
@@ -102,7 +104,7 @@ pub(super) struct TaskRow {
 pub(super) struct Batch {
     pub(super) id: Arc<str>,
     pub(super) key: u64,
-    pub(super) kind: BatchKind,
+    pub(super) kind: BatchType,
     pub(super) state: BatchState,
     pub(super) began: f64,
     pub(super) ended: Option<f64>,
@@ -120,8 +122,8 @@ pub(super) struct Batch {
 pub(super) struct Counts {
     pub(super) submitted: u64,
     pub(super) succeeded: u64,
-    pub(super) failed: ByFailure,
-    pub(super) cancelled: ByCancel,
+    pub(super) failed: ByFailureKind,
+    pub(super) cancelled: ByCancelReason,
     pub(super) running: u64,
     pub(super) tasks: u64,
     pub(super) ended: TaskTally,
@@ -146,11 +148,11 @@ impl Counts {
         self.ended.cancelled += other.ended.cancelled;
     }
 
-    pub(super) fn over(&mut self, how: How) {
+    pub(super) fn over(&mut self, how: StoredRunEnd) {
         match how {
-            How::Succeeded => self.succeeded += 1,
-            How::Failed(kind) => self.failed[kind] += 1,
-            How::Cancelled(reason) => self.cancelled[reason] += 1,
+            StoredRunEnd::Succeeded => self.succeeded += 1,
+            StoredRunEnd::Failed(kind) => self.failed[kind] += 1,
+            StoredRunEnd::Cancelled(reason) => self.cancelled[reason] += 1,
         }
     }
 
@@ -166,7 +168,7 @@ impl Counts {
 }
 
 impl Batch {
-    pub(super) fn new(id: Arc<str>, key: u64, kind: BatchKind, began: f64) -> Self {
+    pub(super) fn new(id: Arc<str>, key: u64, kind: BatchType, began: f64) -> Self {
         Self {
             id,
             key,
@@ -244,7 +246,7 @@ impl LiveRun {
 /// An attempt under way.
 #[derive(Debug)]
 pub(super) struct LiveAttempt {
-    pub(super) runs: Runs,
+    pub(super) runs: RunRange,
     /// The row of its first run.
     pub(super) first: u64,
     pub(super) given: f64,

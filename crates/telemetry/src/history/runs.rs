@@ -3,13 +3,15 @@
 use std::sync::Arc;
 
 use rollway_core::{
-    AttemptId, BatchKey, CancelReason, DropReason, FailureKind, Life, Over, RunId, RunnerId, Runs,
-    Status, TaskId,
+    AttemptId, BatchKey, CancelReason, DropReason, FailureKind, Incarnation, RunEnd, RunId,
+    RunRange, RunnerId, Status, TaskId,
 };
-use rollway_engine::events::{Call, Moment};
+use rollway_engine::events::{CallEvent, CallEventKind};
 
-use super::record::{AttemptRecord, CallRecord, How, Outcome, Record, RunRecord};
-use super::row::{End, LiveAttempt, LiveRun, NONE, Place, Row, answers, finite, known, small};
+use super::record::{AttemptRecord, CallRecord, Outcome, Record, RunRecord, StoredRunEnd};
+use super::row::{
+    End, LiveAttempt, LiveRun, NONE, RecordPosition, Row, answers, finite, known, small,
+};
 use super::state::{Ended, State};
 use super::trajectory;
 use crate::view::RunState;
@@ -25,8 +27,8 @@ impl State {
         &mut self,
         at: f64,
         attempt: AttemptId,
-        (key, task, runs): (BatchKey, TaskId, Runs),
-        (runner, life): (RunnerId, Life),
+        (key, task, runs): (BatchKey, TaskId, RunRange),
+        (runner, life): (RunnerId, Incarnation),
     ) {
         let Some(batch) = self.keys.get(&key).copied() else { return };
         let Some(first) = self.row_of(batch, task.0, runs.first) else { return };
@@ -106,8 +108,8 @@ impl State {
     }
 
     /// Calls are seen by others than those who see attempts, and may come a little before or after.
-    pub(super) fn call(&mut self, at: f64, call: Call) {
-        if let Moment::Ended { prompt_tokens, answer_tokens, .. } = &call.moment {
+    pub(super) fn call(&mut self, at: f64, call: CallEvent) {
+        if let CallEventKind::Ended { prompt_tokens, answer_tokens, .. } = &call.moment {
             self.totals.prompt_tokens += prompt_tokens.unwrap_or(0);
             self.totals.answer_tokens += answer_tokens.unwrap_or(0);
         }
@@ -116,7 +118,7 @@ impl State {
         let Some(live) = self.live.get_mut(&(attempt.first + u64::from(place))) else { return };
         let Some(one) = live.attempt(call.attempt.0) else { return };
         let calls = &mut one.calls;
-        if let Moment::Began { model } = call.moment {
+        if let CallEventKind::Began { model } = call.moment {
             attempt.calls += 1;
             if calls.len() == CALLS {
                 calls.remove(CALLS / 2);
@@ -131,12 +133,12 @@ impl State {
             return;
         };
         match call.moment {
-            Moment::Began { .. } => {}
-            Moment::Sent { server } => {
+            CallEventKind::Began { .. } => {}
+            CallEventKind::Sent { server } => {
                 known.sent = known.sent.or(Some(at));
                 known.server = Some(server);
             }
-            Moment::Ended { status, prompt_tokens, answer_tokens, version } => {
+            CallEventKind::Ended { status, prompt_tokens, answer_tokens, version } => {
                 known.ended = Some(at);
                 known.status = Some(status);
                 known.prompt_tokens = prompt_tokens;
@@ -188,28 +190,30 @@ impl State {
         &mut self,
         at: f64,
         (key, task, run): (BatchKey, TaskId, RunId),
-        how: &Over,
+        how: &RunEnd,
     ) {
         let Some(batch) = self.keys.get(&key).copied() else { return };
         let Some(number) = self.row_of(batch, task.0, run.0) else { return };
         let (how, message) = match how {
-            Over::Succeeded => (How::Succeeded, None),
-            Over::Failed { kind, message } => (How::Failed(*kind), Some(Arc::clone(message))),
-            Over::Cancelled { reason } => {
-                (How::Cancelled(*reason), Some(format!("cancelled: {reason}").into()))
+            RunEnd::Succeeded => (StoredRunEnd::Succeeded, None),
+            RunEnd::Failed { kind, message } => {
+                (StoredRunEnd::Failed(*kind), Some(Arc::clone(message)))
+            }
+            RunEnd::Cancelled { reason } => {
+                (StoredRunEnd::Cancelled(*reason), Some(format!("cancelled: {reason}").into()))
             }
         };
         self.finish(at, number, how, message);
     }
 
     /// Ends a run for good, and has that written.
-    fn finish(&mut self, at: f64, number: u64, how: How, message: Option<Arc<str>>) {
+    fn finish(&mut self, at: f64, number: u64, how: StoredRunEnd, message: Option<Arc<str>>) {
         let Some(row) = self.row(number).copied().filter(|row| !row.is_over()) else { return };
         let mut live = self.live.remove(&number).unwrap_or_default();
         let (outcome, why) = match how {
-            How::Succeeded => (Outcome::Succeeded, None),
-            How::Failed(kind) => (Outcome::Failed, Some(kind.name())),
-            How::Cancelled(reason) => (Outcome::Cancelled, Some(reason.name())),
+            StoredRunEnd::Succeeded => (Outcome::Succeeded, None),
+            StoredRunEnd::Failed(kind) => (Outcome::Failed, Some(kind.name())),
+            StoredRunEnd::Cancelled(reason) => (Outcome::Cancelled, Some(reason.name())),
         };
         if row.state == RunState::Running {
             let attempt = live.settle(at, outcome, message.as_ref());
@@ -217,7 +221,7 @@ impl State {
             attempt.into_iter().for_each(|attempt| attempt.share(why));
         }
         let record = self.record(at, &row, how, message, live);
-        let mut place = Place::default();
+        let mut place = RecordPosition::default();
         if self.out.is_kept() {
             place = self.out.place();
             record.put(&mut self.out.runs);
@@ -231,7 +235,7 @@ impl State {
         &mut self,
         at: f64,
         row: &Row,
-        how: How,
+        how: StoredRunEnd,
         message: Option<Arc<str>>,
         live: LiveRun,
     ) -> RunRecord {
@@ -244,7 +248,8 @@ impl State {
             last.map_or((None, None, None), |last| answers(&last.calls));
         let End { mut reward, seconds, payload } =
             end.unwrap_or(End { reward: None, seconds: None, payload: None });
-        let payload = payload.filter(|payload| !payload.is_empty() && how == How::Succeeded);
+        let payload =
+            payload.filter(|payload| !payload.is_empty() && how == StoredRunEnd::Succeeded);
         if let Some(payload) = &payload
             && (tokens.is_none() || reward.is_none())
         {
@@ -281,12 +286,12 @@ impl State {
     }
 
     /// Takes in a run that is over, be it now or in what was read.
-    pub(super) fn take_record(&mut self, number: u64, record: &RunRecord, place: Place) {
+    pub(super) fn take_record(&mut self, number: u64, record: &RunRecord, place: RecordPosition) {
         let message = record.message.as_deref().map_or(0, |words| self.messages.number(words));
         self.reopen_run(number);
         let Some(row) = self.row_mut(number).filter(|row| !row.is_over()) else { return };
         let was_running = row.state == RunState::Running;
-        row.is_stopped = record.how == How::Cancelled(CancelReason::Stopped);
+        row.is_stopped = record.how == StoredRunEnd::Cancelled(CancelReason::Stopped);
         row.state = record.how.state();
         row.attempts = u16::try_from(record.tries).unwrap_or(u16::MAX);
         row.runner = record.runner.unwrap_or(NONE);
@@ -396,9 +401,11 @@ impl State {
         let reason = status.cancelled_runs.nonzero().next().map(|(reason, _)| reason);
         for number in open {
             let how = match (good, kind, reason) {
-                (1.., _, _) => How::Succeeded,
-                (_, Some(kind), _) => How::Failed(kind),
-                (_, None, reason) => How::Cancelled(reason.unwrap_or(CancelReason::Stopped)),
+                (1.., _, _) => StoredRunEnd::Succeeded,
+                (_, Some(kind), _) => StoredRunEnd::Failed(kind),
+                (_, None, reason) => {
+                    StoredRunEnd::Cancelled(reason.unwrap_or(CancelReason::Stopped))
+                }
             };
             good = good.saturating_sub(1);
             let message = "it ended before the job was started again; nothing else is known of it";

@@ -6,17 +6,17 @@ use std::time::UNIX_EPOCH;
 
 use bytes::Bytes;
 use rollway_core::{
-    AttemptId, BatchId, BatchKey, BatchKind, BatchState, DropReason, Life, Over, RunId, RunnerId,
-    Runs, Status, TaskId,
+    AttemptId, BatchId, BatchKey, BatchState, BatchType, DropReason, Incarnation, RunEnd, RunId,
+    RunRange, RunnerId, Status, TaskId,
 };
-use rollway_engine::RunEnd;
-use rollway_engine::events::{Call, Seen, What};
+use rollway_engine::ReportedOutcome;
+use rollway_engine::events::{CallEvent, RunEvent, RunEventKind};
 use rustc_hash::FxHashMap;
 
 use super::names::Names;
 use super::notes::Notes;
-use super::out::Out;
-use super::record::{Note, Totals};
+use super::out::WriteQueue;
+use super::record::{JobNote, Totals};
 use super::row::{Batch, Counts, LiveAttempt, LiveRun, Row, TaskRow};
 
 /// What was seen, as far as it is needed later.
@@ -31,8 +31,8 @@ pub(super) struct Item {
 pub(super) enum Event {
     Given {
         attempt: AttemptId,
-        of: (BatchKey, TaskId, Runs),
-        to: (RunnerId, Life),
+        of: (BatchKey, TaskId, RunRange),
+        to: (RunnerId, Incarnation),
     },
     Began {
         attempt: AttemptId,
@@ -46,7 +46,7 @@ pub(super) enum Event {
     /// A run ended for good.
     Over {
         of: (BatchKey, TaskId, RunId),
-        how: Over,
+        how: RunEnd,
     },
     AttemptEnded {
         attempt: AttemptId,
@@ -62,11 +62,11 @@ pub(super) enum Event {
         reason: DropReason,
     },
     /// A call did something.
-    Call(Box<Call>),
+    Call(Box<CallEvent>),
     /// Anything else about runs.
-    Seen(Box<What>),
+    Seen(Box<RunEventKind>),
     /// Something about the job.
-    Note(Box<Note>),
+    Note(Box<JobNote>),
 }
 
 /// A million of them may wait: what is large and rare is elsewhere.
@@ -93,35 +93,35 @@ pub(super) fn seconds(at: std::time::SystemTime) -> f64 {
 
 impl Item {
     /// Puts aside what is needed, if anything is.
-    pub(super) fn of(seen: &Seen) -> Option<Self> {
+    pub(super) fn of(seen: &RunEvent) -> Option<Self> {
         let what = match &seen.what {
-            What::AttemptGiven { attempt, key, task, runs, runner, life, .. } => {
+            RunEventKind::AttemptSent { attempt, key, task, runs, runner, life, .. } => {
                 Event::Given { attempt: *attempt, of: (*key, *task, *runs), to: (*runner, *life) }
             }
-            What::AttemptBegan { attempt } => Event::Began { attempt: *attempt },
-            What::RunEnded { attempt, run, end } => {
+            RunEventKind::AttemptBegan { attempt } => Event::Began { attempt: *attempt },
+            RunEventKind::RunReported { attempt, run, end } => {
                 Event::Ended { attempt: *attempt, run: run.0, end: Ended::of(end) }
             }
-            What::RunOver { key, task, run, how } => {
+            RunEventKind::RunEnded { key, task, run, how } => {
                 Event::Over { of: (*key, *task, *run), how: how.clone() }
             }
-            What::AttemptEnded { attempt, lost } => {
+            RunEventKind::AttemptEnded { attempt, lost } => {
                 Event::AttemptEnded { attempt: *attempt, lost: lost.clone() }
             }
-            What::TaskEnded { key, task, status, dropped } => {
+            RunEventKind::TaskEnded { key, task, status, dropped } => {
                 let (of, status) = ((*key, *task), Arc::clone(status));
                 Event::TaskEnded { of, status, dropped: *dropped }
             }
-            What::PayloadDropped { reason, .. } => Event::Dropped { reason: *reason },
-            What::Call(call) => Event::Call(Box::new(call.clone())),
-            what @ (What::BatchBegan { .. }
-            | What::BatchIs { .. }
-            | What::RunRetried { .. }
-            | What::RunnerAt { .. }) => Event::Seen(Box::new(what.clone())),
+            RunEventKind::PayloadDropped { reason, .. } => Event::Dropped { reason: *reason },
+            RunEventKind::Call(call) => Event::Call(Box::new(call.clone())),
+            what @ (RunEventKind::BatchBegan { .. }
+            | RunEventKind::BatchStateChanged { .. }
+            | RunEventKind::RunRetried { .. }
+            | RunEventKind::RunnerLocated { .. }) => Event::Seen(Box::new(what.clone())),
             // What follows tells more: which runs were cancelled, and when the runner was done.
-            What::AttemptCancelled { .. } => return None,
+            RunEventKind::AttemptCancelled { .. } => return None,
             // The runners themselves are asked what they do.
-            What::RunnerBroken { .. } | What::RunnerReady { .. } => return None,
+            RunEventKind::RunnerBroken { .. } | RunEventKind::RunnerReady { .. } => return None,
         };
         Some(Self { at: seconds(seen.at), what })
     }
@@ -144,14 +144,14 @@ impl Item {
 }
 
 impl Ended {
-    fn of(end: &RunEnd) -> Self {
+    fn of(end: &ReportedOutcome) -> Self {
         match end {
-            RunEnd::Succeeded { payload, metrics } => Self::Well {
+            ReportedOutcome::Succeeded { payload, metrics } => Self::Well {
                 reward: metrics.get("reward").unwrap_or(f64::NAN),
                 seconds: metrics.get(rollway_core::metrics::RUN_SECONDS).unwrap_or(f64::NAN),
                 payload: payload.clone().map(Box::new),
             },
-            RunEnd::Failed { message, .. } => Self::Badly { message: Arc::clone(message) },
+            ReportedOutcome::Failed { message, .. } => Self::Badly { message: Arc::clone(message) },
         }
     }
 }
@@ -171,7 +171,7 @@ pub(super) struct State {
     pub(super) attempts: FxHashMap<AttemptId, LiveAttempt>,
     pub(super) live: FxHashMap<u64, LiveRun>,
     /// Where runners are, in which life of theirs.
-    pub(super) places: FxHashMap<RunnerId, (Life, Arc<str>)>,
+    pub(super) places: FxHashMap<RunnerId, (Incarnation, Arc<str>)>,
     pub(super) messages: Names,
     pub(super) workflows: Names,
     pub(super) notes: Notes,
@@ -179,7 +179,7 @@ pub(super) struct State {
     /// Of batches that are dropped.
     pub(super) gone: Counts,
     /// What is to be written.
-    pub(super) out: Out,
+    pub(super) out: WriteQueue,
     /// How many payloads may still be looked into.
     pub(super) looks: f64,
 }
@@ -201,7 +201,7 @@ impl State {
             notes: Notes::default(),
             totals: Totals::default(),
             gone: Counts::default(),
-            out: Out::default(),
+            out: WriteQueue::default(),
             looks: 0.0,
         }
     }
@@ -234,16 +234,16 @@ impl State {
         }
     }
 
-    fn seen(&mut self, at: f64, what: What) {
+    fn seen(&mut self, at: f64, what: RunEventKind) {
         match what {
-            What::BatchBegan { batch, key, kind, first, tasks } => {
+            RunEventKind::BatchBegan { batch, key, kind, first, tasks } => {
                 self.batch_began(at, &batch, key, kind, first, &tasks);
             }
-            What::BatchIs { key, state } => self.batch_is(at, key, state),
-            What::RunRetried { key, task, run, kind, message } => {
+            RunEventKind::BatchStateChanged { key, state } => self.batch_is(at, key, state),
+            RunEventKind::RunRetried { key, task, run, kind, message } => {
                 self.retried(at, (key, task, run), kind, &message);
             }
-            What::RunnerAt { runner, life, place } => {
+            RunEventKind::RunnerLocated { runner, life, place } => {
                 self.places.insert(runner, (life, place));
             }
             // These come as events of their own, or not at all.
@@ -256,7 +256,7 @@ impl State {
         at: f64,
         batch: &BatchId,
         key: BatchKey,
-        kind: BatchKind,
+        kind: BatchType,
         first: TaskId,
         tasks: &[(Arc<str>, u32)],
     ) {
@@ -272,11 +272,11 @@ impl State {
                 _ => alike.push((workflow.to_string(), *runs, 1)),
             }
         }
-        let note = Note::Batch {
+        let note = JobNote::Batch {
             number,
             key: key.0,
             id: id.to_string(),
-            train: kind == BatchKind::Train,
+            train: kind == BatchType::Train,
             first: first.0,
             tasks: alike,
         };
@@ -308,7 +308,7 @@ impl State {
             }
         }
         self.recount(number);
-        self.out.note(at, Note::Adopted { number });
+        self.out.note(at, JobNote::Adopted { number });
         true
     }
 
@@ -336,9 +336,9 @@ impl State {
     }
 
     /// Makes room for the runs of a batch.
-    pub(super) fn take_batch(&mut self, at: f64, note: &Note, is_ours: bool) {
-        let Note::Batch { number, key, id, train, first, tasks } = note else { return };
-        let kind = if *train { BatchKind::Train } else { BatchKind::Eval };
+    pub(super) fn take_batch(&mut self, at: f64, note: &JobNote, is_ours: bool) {
+        let JobNote::Batch { number, key, id, train, first, tasks } = note else { return };
+        let kind = if *train { BatchType::Train } else { BatchType::Eval };
         let fresh = || Batch::new(id.as_str().into(), *key, kind, at);
         let batch = self.batches.entry(*number).or_insert_with(fresh);
         batch.is_ours = is_ours;
@@ -391,7 +391,7 @@ impl State {
     fn batch_is(&mut self, at: f64, key: BatchKey, state: BatchState) {
         let Some(number) = self.keys.get(&key).copied() else { return };
         if self.set_state(at, number, state) {
-            self.out.note(at, Note::State { number, state: state.to_string() });
+            self.out.note(at, JobNote::State { number, state: state.to_string() });
         }
     }
 

@@ -6,47 +6,50 @@ use std::time::Duration;
 use rollway_base::human;
 use rollway_core::BatchResult;
 use rollway_core::metrics::Metrics;
-use rollway_engine::job_event::Event;
-use rollway_engine::live_stats::Pulse;
+use rollway_engine::job_event::JobEvent;
+use rollway_engine::live_stats::LiveStats;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::Shared;
-use super::record::{Note, Totals};
+use super::record::{JobNote, Totals};
 use super::state::State;
 
 /// How often live numbers are taken.
 const EVERY: Duration = Duration::from_secs(1);
 
 /// Returns what is kept of an event.
-pub(super) fn notes(event: &Event) -> Option<Note> {
+pub(super) fn notes(event: &JobEvent) -> Option<JobNote> {
     Some(match event {
-        Event::Pulse(_) => return None,
-        Event::Began { done_steps, total_steps, runners, .. } => {
-            Note::Began { done_steps: *done_steps, total_steps: *total_steps, runners: *runners }
+        JobEvent::Ready(_) => return None,
+        JobEvent::Began { done_steps, total_steps, runners, .. } => {
+            JobNote::Began { done_steps: *done_steps, total_steps: *total_steps, runners: *runners }
         }
-        Event::StepBegun { step, tasks, runs } => {
-            Note::StepBegun { step: *step, tasks: *tasks, runs: *runs }
+        JobEvent::StepBegun { step, tasks, runs } => {
+            JobNote::StepBegun { step: *step, tasks: *tasks, runs: *runs }
         }
-        Event::StepDone { step, result, metrics, waited } => {
+        JobEvent::StepDone { step, result, metrics, waited } => {
             let of = |stat: &str| metrics.get(&format!("rollout/reward/{stat}"));
             let detail = format!("{}, waited {}", ended(result), human::duration(*waited));
             let (mean, min, max) = (of("mean"), of("min"), of("max"));
-            Note::StepDone { step: *step, mean, min, max, detail }
+            JobNote::StepDone { step: *step, mean, min, max, detail }
         }
-        Event::Evaluated { step, version, set, score, .. } => {
-            Note::Evaluated { step: *step, version: *version, set: set.to_string(), score: *score }
-        }
-        Event::Synced { step, version, waited, loading } => Note::Synced {
+        JobEvent::Evaluated { step, version, set, score, .. } => JobNote::Evaluated {
+            step: *step,
+            version: *version,
+            set: set.to_string(),
+            score: *score,
+        },
+        JobEvent::Synced { step, version, waited, loading } => JobNote::Synced {
             step: *step,
             version: *version,
             waited: waited.as_secs_f64(),
             loading: loading.as_secs_f64(),
         },
-        Event::Trained { step, metrics } => {
-            Note::Trained { step: *step, seconds: None, detail: trained(metrics) }
+        JobEvent::Trained { step, metrics } => {
+            JobNote::Trained { step: *step, seconds: None, detail: trained(metrics) }
         }
-        Event::Note(words) => Note::Said { words: words.clone() },
-        Event::Alarm(alarm) => Note::Alarm {
+        JobEvent::Info(words) => JobNote::Said { words: words.clone() },
+        JobEvent::Alarm(alarm) => JobNote::Alarm {
             kind: alarm.kind.to_owned(),
             words: alarm.words.clone(),
             raised: alarm.raised,
@@ -80,7 +83,7 @@ fn plain(number: f64) -> String {
 }
 
 /// Takes live numbers once a second for as long as there are any, and somebody who keeps them.
-pub(super) fn keep_beating(shared: &Arc<Shared>, pulse: &Pulse) {
+pub(super) fn keep_beating(shared: &Arc<Shared>, pulse: &LiveStats) {
     let (shared, pulse): (Weak<Shared>, _) = (Arc::downgrade(shared), pulse.clone());
     // Whoever tells of a pulse outside of a runtime has nothing that could beat.
     let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
@@ -91,10 +94,10 @@ pub(super) fn keep_beating(shared: &Arc<Shared>, pulse: &Pulse) {
             every.tick().await;
             let is_live = pulse.is_live();
             let states = match pulse.coordinator() {
-                Some(coordinator) => coordinator.at_a_glance().await.unwrap_or_default().1,
+                Some(coordinator) => coordinator.counters_and_states().await.unwrap_or_default().1,
                 None => Vec::new(),
             };
-            let beat = pulse.beat().await;
+            let beat = pulse.sample().await;
             let Some(shared) = shared.upgrade() else { return };
             shared.beat(beat, &states);
             if !is_live {

@@ -3,12 +3,13 @@
 
 use std::collections::BTreeMap;
 
-use rollway_core::{BatchKind, BatchState};
+use rollway_core::{BatchState, BatchType};
 
 use super::row::{Batch, Row, finite, known};
 use super::state::State;
 use crate::view::{
-    self, Bias, Bin, FieldBias, Group, Overview, RunCounts, RunState, TaskCounts, Waste,
+    self, BiasGroup, BiasReport, FieldBias, HistogramBin, Overview, RunCounts, RunState,
+    TaskCounts, WasteReport,
 };
 
 /// How many ranges a histogram has.
@@ -16,7 +17,7 @@ const BINS: usize = 24;
 
 impl State {
     /// Returns all batches, the newest first.
-    pub(super) fn batches(&self, is_live: bool) -> Vec<view::Batch> {
+    pub(super) fn batches(&self, is_live: bool) -> Vec<view::BatchRow> {
         self.batches.values().rev().map(|batch| shown(batch, is_live)).collect()
     }
 
@@ -48,7 +49,7 @@ impl State {
                 finished: counts.ended.ok + counts.ended.partial,
                 failed: counts.ended.failed,
             },
-            waste: Waste {
+            waste: WasteReport {
                 retried: totals.retried,
                 seconds_useful: totals.seconds_useful,
                 seconds_lost: totals.seconds_lost,
@@ -61,7 +62,7 @@ impl State {
     }
 
     /// Returns the alarms that are raised: the last word of each kind counts.
-    fn raised(&self) -> Vec<view::Alarm> {
+    fn raised(&self) -> Vec<view::AlarmRow> {
         let mut seen: Vec<&str> = Vec::new();
         let mut raised = Vec::new();
         for alarm in &self.notes.alarms {
@@ -75,11 +76,11 @@ impl State {
     }
 
     /// Tells how the work that was given out differs from the work that is trained on.
-    pub(super) fn bias(&self) -> Bias {
+    pub(super) fn bias(&self) -> BiasReport {
         let tokens: fn(&Row) -> Option<f64> = |row| known(row.tokens).map(f64::from);
         let seconds: fn(&Row) -> Option<f64> = |row| finite(row.seconds);
         let fields = [("tokens", tokens), ("seconds", seconds)];
-        Bias {
+        BiasReport {
             fields: fields.iter().map(|(name, _)| (*name).to_owned()).collect(),
             groups: fields
                 .iter()
@@ -95,7 +96,7 @@ impl State {
         }
         for row in self.rows.iter().filter(|row| row.attempts > 0) {
             let Some(batch) = self.batches.get(&row.batch) else { continue };
-            let Some(value) = field(row).filter(|_| batch.kind == BatchKind::Train) else {
+            let Some(value) = field(row).filter(|_| batch.kind == BatchType::Train) else {
                 continue;
             };
             let is_dropped = batch.state == BatchState::Aborted
@@ -118,11 +119,11 @@ impl State {
     }
 }
 
-fn measure(mut values: Vec<f64>, width: f64) -> Group {
+fn measure(mut values: Vec<f64>, width: f64) -> BiasGroup {
     let count = values.len();
     let mean = (count > 0).then(|| values.iter().sum::<f64>() / count as f64);
-    let mut histogram: Vec<Bin> = (0..BINS)
-        .map(|at| Bin { from: at as f64 * width, to: (at + 1) as f64 * width, count: 0 })
+    let mut histogram: Vec<HistogramBin> = (0..BINS)
+        .map(|at| HistogramBin { from: at as f64 * width, to: (at + 1) as f64 * width, count: 0 })
         .collect();
     for value in &values {
         // The largest is in the last range, whose end it is.
@@ -134,10 +135,10 @@ fn measure(mut values: Vec<f64>, width: f64) -> Group {
         (count > 0).then(|| *values.select_nth_unstable_by(at, f64::total_cmp).1)
     };
     let (p10, p50, p90) = (quantile(0.1), quantile(0.5), quantile(0.9));
-    Group { count: count as u64, mean, p10, p50, p90, histogram }
+    BiasGroup { count: count as u64, mean, p10, p50, p90, histogram }
 }
 
-fn shown(batch: &Batch, is_live: bool) -> view::Batch {
+fn shown(batch: &Batch, is_live: bool) -> view::BatchRow {
     let is_left = !(batch.is_over() || is_live && batch.is_ours);
     let runs = batch.counts.runs();
     let waiting_for = match batch.state {
@@ -149,7 +150,7 @@ fn shown(batch: &Batch, is_live: bool) -> view::Batch {
         )),
         _ => Some("whoever finalizes it".to_owned()),
     };
-    view::Batch {
+    view::BatchRow {
         batch: batch.id.to_string(),
         kind: batch.kind.to_string(),
         state: if is_left { "ended".to_owned() } else { batch.state.to_string() },

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use rollway_experience::deserialize_many;
 use serde_json::{Value, json};
 
-use crate::view::Experience;
+use crate::view::ExperienceDetail;
 
 /// How many experiences of a run are shown.
 const EXPERIENCES: usize = 64;
@@ -45,7 +45,7 @@ fn turns(experience: &rollway_experience::Experience) -> u64 {
 }
 
 /// Returns the experiences of a run as they are shown; otherwise why not.
-pub(super) fn shown(payload: Bytes) -> Result<(Vec<Experience>, Option<String>), String> {
+pub(super) fn shown(payload: Bytes) -> Result<(Vec<ExperienceDetail>, Option<String>), String> {
     let experiences = deserialize_many(payload)
         .map_err(|error| format!("what it yielded are no experiences: {error}"))?;
     let more = experiences.len().saturating_sub(EXPERIENCES);
@@ -53,7 +53,7 @@ pub(super) fn shown(payload: Bytes) -> Result<(Vec<Experience>, Option<String>),
     Ok((experiences.iter().take(EXPERIENCES).map(show).collect(), words))
 }
 
-fn show(one: &rollway_experience::Experience) -> Experience {
+fn show(one: &rollway_experience::Experience) -> ExperienceDetail {
     let mut is_cut = one.tokens.len() > TOKENS;
     let response = TOKENS.saturating_sub(one.prompt_length);
     let mut text = |text: &Option<String>| {
@@ -75,7 +75,7 @@ fn show(one: &rollway_experience::Experience) -> Experience {
         logprobs.iter().take(response).map(|number| shortest(f64::from(number))).collect()
     });
     let mask = one.action_mask.as_ref();
-    Experience {
+    ExperienceDetail {
         eid: json!(one.eid.to_string()),
         reward: one.reward,
         messages,

@@ -14,20 +14,20 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use rollway_config::{Config, Mode, MonitorType};
-use rollway_engine::job_event::{Event, Watcher};
+use rollway_engine::job_event::{JobEvent, JobObserver};
 use rollway_engine::process::python;
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::redact;
-use crate::dropped::Drops;
+use crate::dropped::DropCounters;
 
 /// What may wait for the process: many steps.
-const WAITING: usize = 1024;
+const QUEUE_CAPACITY: usize = 1024;
 
 /// How long the end of a job waits for a package to send its last numbers.
-const FAREWELL: Duration = Duration::from_secs(60);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Runs the monitor that the first argument names.
 const SCRIPT: &str = "from rollway.monitors import main; main(sys.argv[1])";
@@ -41,7 +41,7 @@ const CHECK: &str = "from rollway.monitors import check; check(sys.argv[1])";
 pub(super) struct Outside {
     name: &'static str,
     sender: Option<SyncSender<String>>,
-    drops: Drops,
+    drops: DropCounters,
     process: Arc<Mutex<Option<Child>>>,
     over: Mutex<Receiver<()>>,
 }
@@ -49,7 +49,7 @@ pub(super) struct Outside {
 /// What the process says.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "said", rename_all = "snake_case")]
-enum Said {
+enum MonitorReply {
     /// The package has begun.
     Ready { place: Option<String> },
     /// Something went wrong; numbers are tried on.
@@ -69,7 +69,11 @@ struct Start {
 
 impl Outside {
     /// Starts the process of a monitor.
-    pub(super) fn open(config: &Config, kind: MonitorType, drops: &Drops) -> io::Result<Self> {
+    pub(super) fn open(
+        config: &Config,
+        kind: MonitorType,
+        drops: &DropCounters,
+    ) -> io::Result<Self> {
         let name = kind.name();
         let folder = config.job_dir().join("monitor").join(name);
         fs::create_dir_all(&folder)?;
@@ -90,8 +94,8 @@ impl Outside {
         Self::start(start, drops)
     }
 
-    fn start(start: Start, drops: &Drops) -> io::Result<Self> {
-        let (sender, receiver) = sync_channel(WAITING);
+    fn start(start: Start, drops: &DropCounters) -> io::Result<Self> {
+        let (sender, receiver) = sync_channel(QUEUE_CAPACITY);
         let (end, over) = channel();
         let process = Arc::default();
         let outside = Self {
@@ -135,20 +139,23 @@ fn command(config: &Config, script: &str, kind: MonitorType) -> Command {
     command
 }
 
-impl Watcher for Outside {
-    fn saw(&self, event: &Event) {
+impl JobObserver for Outside {
+    fn on_event(&self, event: &JobEvent) {
         let line = match event {
-            Event::StepDone { step, metrics, .. } | Event::Evaluated { step, metrics, .. } => {
+            JobEvent::StepDone { step, metrics, .. }
+            | JobEvent::Evaluated { step, metrics, .. } => {
                 let numbers: serde_json::Map<_, _> =
                     metrics.iter().map(|(key, value)| (key.to_string(), value.into())).collect();
                 json!({ "do": "log", "role": "explorer", "step": step, "numbers": numbers })
             }
-            Event::Trained { step, metrics } => {
+            JobEvent::Trained { step, metrics } => {
                 let numbers: serde_json::Map<_, _> =
                     metrics.iter().map(|(key, value)| (key.to_string(), value.into())).collect();
                 json!({ "do": "log", "role": "trainer", "step": step, "numbers": numbers })
             }
-            Event::Began { mode: Mode::Both | Mode::Explore | Mode::Train, done_steps, .. } => {
+            JobEvent::Began {
+                mode: Mode::Both | Mode::Explore | Mode::Train, done_steps, ..
+            } => {
                 json!({ "do": "began", "step": done_steps })
             }
             _ => return,
@@ -161,11 +168,11 @@ impl Drop for Outside {
     fn drop(&mut self) {
         drop(self.sender.take());
         let over = self.over.get_mut();
-        if over.recv_timeout(FAREWELL) == Err(RecvTimeoutError::Timeout) {
+        if over.recv_timeout(SHUTDOWN_TIMEOUT) == Err(RecvTimeoutError::Timeout) {
             tracing::warn!(
                 "the monitor {} did not send its last numbers within {} s, and is ended",
                 self.name,
-                FAREWELL.as_secs()
+                SHUTDOWN_TIMEOUT.as_secs()
             );
             self.kill();
         }
@@ -173,7 +180,12 @@ impl Drop for Outside {
 }
 
 /// Tells the process everything, until nobody says anything any more.
-fn work(start: Start, told: &Receiver<String>, process: &Mutex<Option<Child>>, drops: &Drops) {
+fn work(
+    start: Start,
+    told: &Receiver<String>,
+    process: &Mutex<Option<Child>>,
+    drops: &DropCounters,
+) {
     let Start { name, command, log, begin } = start;
     let mut stdin = match spawn(command, &log) {
         Ok((child, stdin, stdout)) => {
@@ -232,12 +244,14 @@ fn spawn(mut command: Command, log: &PathBuf) -> io::Result<(Child, ChildStdin, 
 fn listen(name: &'static str, stdout: ChildStdout) {
     for line in BufReader::new(stdout).lines().map_while(io::Result::ok) {
         match serde_json::from_str(&line) {
-            Ok(Said::Ready { place: Some(place) }) => {
+            Ok(MonitorReply::Ready { place: Some(place) }) => {
                 tracing::info!("the monitor {name} is ready: {place}");
             }
-            Ok(Said::Ready { place: None }) => tracing::info!("the monitor {name} is ready"),
-            Ok(Said::Trouble { what }) => tracing::warn!("the monitor {name}: {what}"),
-            Ok(Said::Failed { what }) => {
+            Ok(MonitorReply::Ready { place: None }) => {
+                tracing::info!("the monitor {name} is ready")
+            }
+            Ok(MonitorReply::Trouble { what }) => tracing::warn!("the monitor {name}: {what}"),
+            Ok(MonitorReply::Failed { what }) => {
                 tracing::warn!("the monitor {name} cannot be used, and the job goes on: {what}");
             }
             Err(_) => tracing::debug!(line, "the monitor {name} says"),
@@ -256,7 +270,7 @@ pub(super) async fn check(config: &Config, kind: MonitorType) -> Option<(String,
     let wrong = |what: String, hint: String| {
         Some((format!("monitor.monitor_type: `{name}`: {what}"), hint))
     };
-    match tokio::time::timeout(FAREWELL, asked).await {
+    match tokio::time::timeout(SHUTDOWN_TIMEOUT, asked).await {
         Ok(Ok(output)) if output.status.success() => {
             let missing = String::from_utf8_lossy(&output.stdout).trim().to_owned();
             if missing.is_empty() {
@@ -277,7 +291,8 @@ pub(super) async fn check(config: &Config, kind: MonitorType) -> Option<(String,
             wrong(format!("{python} cannot be started: {error}"), hint)
         }
         Err(_) => {
-            let what = format!("{python} did not say within {} s what it has", FAREWELL.as_secs());
+            let what =
+                format!("{python} did not say within {} s what it has", SHUTDOWN_TIMEOUT.as_secs());
             wrong(what, format!("see what it waits for, {other}"))
         }
     }
@@ -294,8 +309,8 @@ mod tests {
         Start { name: "wandb", command, log, begin: "{}".to_owned() }
     }
 
-    fn trained(step: u64) -> Event {
-        Event::Trained { step, metrics: [(Arc::<str>::from("a"), 1.0)].into_iter().collect() }
+    fn trained(step: u64) -> JobEvent {
+        JobEvent::Trained { step, metrics: [(Arc::<str>::from("a"), 1.0)].into_iter().collect() }
     }
 
     #[test]
@@ -303,9 +318,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("lines");
         let start = shell(&format!("cat > {}", path.display()), folder.path());
-        let drops = Drops::default();
+        let drops = DropCounters::default();
         let outside = Outside::start(start, &drops).unwrap();
-        (1..=3).for_each(|step| outside.saw(&trained(step)));
+        (1..=3).for_each(|step| outside.on_event(&trained(step)));
         drop(outside);
         let text = fs::read_to_string(path).unwrap();
         let steps: Vec<Value> =
@@ -319,10 +334,10 @@ mod tests {
     #[test]
     fn a_process_that_is_gone_costs_numbers_and_nothing_else() {
         let folder = tempfile::tempdir().unwrap();
-        let drops = Drops::default();
+        let drops = DropCounters::default();
         let outside = Outside::start(shell("exit 3", folder.path()), &drops).unwrap();
         // More than the pipe of a process that is about to end could take in.
-        (1..=5000).for_each(|step| outside.saw(&trained(step)));
+        (1..=5000).for_each(|step| outside.on_event(&trained(step)));
         drop(outside);
         assert!(drops.read()["wandb"] > 0);
     }
@@ -330,10 +345,10 @@ mod tests {
     #[test]
     fn a_process_that_hangs_holds_nobody_up() {
         let folder = tempfile::tempdir().unwrap();
-        let drops = Drops::default();
+        let drops = DropCounters::default();
         let mut outside = Outside::start(shell("sleep 600", folder.path()), &drops).unwrap();
         let many = "x".repeat(10_000);
-        for _ in 0..WAITING + 100 {
+        for _ in 0..QUEUE_CAPACITY + 100 {
             outside.tell(&json!(many));
         }
         assert!(drops.read()["wandb"] > 0, "the pipe is full, and then the queue is");

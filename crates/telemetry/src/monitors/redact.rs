@@ -4,7 +4,7 @@ use rollway_config::Config;
 use serde_json::Value;
 
 /// What is shown of a configuration at most.
-const MOST: usize = 64 * 1024;
+const MAX_SHOWN_BYTES: usize = 64 * 1024;
 
 /// What stands where something was hidden.
 const HIDDEN: &str = "(hidden)";
@@ -12,8 +12,8 @@ const HIDDEN: &str = "(hidden)";
 /// Returns a configuration as Markdown.
 pub(super) fn describe(config: &Config) -> String {
     let mut text = format!("{:#}", masked(config));
-    if text.len() > MOST {
-        text.truncate(text.floor_char_boundary(MOST));
+    if text.len() > MAX_SHOWN_BYTES {
+        text.truncate(text.floor_char_boundary(MAX_SHOWN_BYTES));
         text.push_str("\n(and more)");
     }
     // Markdown shows indented lines as they are.

@@ -12,23 +12,23 @@ use std::time::{Duration, Instant};
 use rollway_core::metrics::Metrics;
 
 use super::tensorboard_proto::{self, What as Content};
-use super::{Told, What, event_file};
+use super::{MonitorMessage, MonitorMessageKind, event_file};
 
 /// How long a number may wait until it is in a file.
 const FLUSH: Duration = Duration::from_secs(2);
 
 /// Bytes that are written without further waiting.
-const ENOUGH: usize = 64 * 1024;
+const FLUSH_BYTES: usize = 64 * 1024;
 
 /// Bytes that are kept for a disk that takes none.
-const MOST: usize = 4 * 1024 * 1024;
+const MAX_BUFFERED_BYTES: usize = 4 * 1024 * 1024;
 
 /// What files begin their names with. The number behind it orders them.
 const PREFIX: &str = "events.out.tfevents.";
 
 /// What the thread knows of a job.
 #[derive(Debug)]
-pub(super) struct Job {
+pub(super) struct WriteJob {
     /// The folder of the explorer's files.
     pub(super) explorer: PathBuf,
     /// The folder of the trainer's files.
@@ -38,7 +38,7 @@ pub(super) struct Job {
 }
 
 #[derive(Debug)]
-pub(super) struct Writer {
+pub(super) struct EventWriter {
     description: String,
     explorer: EventLog,
     trainer: EventLog,
@@ -47,8 +47,8 @@ pub(super) struct Writer {
     told: u64,
 }
 
-impl Writer {
-    pub(super) fn new(job: Job, dropped: Arc<AtomicU64>) -> Self {
+impl EventWriter {
+    pub(super) fn new(job: WriteJob, dropped: Arc<AtomicU64>) -> Self {
         Self {
             description: job.description,
             explorer: EventLog::new(job.explorer),
@@ -59,7 +59,7 @@ impl Writer {
     }
 
     /// Writes until nobody tells anything any more.
-    pub(super) fn work(mut self, told: &Receiver<Told>) {
+    pub(super) fn work(mut self, told: &Receiver<MonitorMessage>) {
         let mut due: Option<Instant> = None;
         loop {
             let next = match due {
@@ -89,21 +89,21 @@ impl Writer {
         self.trainer.give_up();
     }
 
-    fn take(&mut self, told: Told) {
-        let Told { at, step, what } = told;
+    fn take(&mut self, told: MonitorMessage) {
+        let MonitorMessage { at, step, what } = told;
         match what {
-            What::Began => {
+            MonitorMessageKind::Began => {
                 self.explorer.add(at, step, Content::start());
                 self.explorer.add(at, step - 1, Content::text("config", &self.description));
             }
-            What::Looked => {
+            MonitorMessageKind::Looked => {
                 self.explorer.add(at, step, Content::text("config", &self.description));
             }
-            What::Trains => {
+            MonitorMessageKind::Trains => {
                 self.trainer.add(at, step, Content::text("config", &self.description));
             }
-            What::Explored(metrics) => self.explorer.add(at, step, numbers(&metrics)),
-            What::Trained(metrics) => self.trainer.add(at, step, numbers(&metrics)),
+            MonitorMessageKind::Explored(metrics) => self.explorer.add(at, step, numbers(&metrics)),
+            MonitorMessageKind::Trained(metrics) => self.trainer.add(at, step, numbers(&metrics)),
         }
     }
 
@@ -158,7 +158,7 @@ impl EventLog {
         }
         let before = self.waiting.len();
         event_file::append(&record(what), &mut self.waiting);
-        if self.waiting.len() > MOST {
+        if self.waiting.len() > MAX_BUFFERED_BYTES {
             self.waiting.truncate(before);
             self.lost += 1;
         }
@@ -166,7 +166,7 @@ impl EventLog {
 
     const fn is_full(&self) -> bool {
         // A disk that takes nothing is not asked more often for it.
-        self.waiting.len() >= ENOUGH && !self.is_failing
+        self.waiting.len() >= FLUSH_BYTES && !self.is_failing
     }
 
     /// Writes what waits. If that fails, it waits for the next time: the file never has half a

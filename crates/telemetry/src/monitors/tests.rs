@@ -103,12 +103,12 @@ fn metrics(numbers: &[(&str, f64)]) -> Metrics {
     numbers.iter().copied().collect()
 }
 
-fn trained(step: u64, value: f64) -> Event {
-    Event::Trained { step, metrics: metrics(&[("trainer/loss", value), ("trainer/zero", 0.0)]) }
+fn trained(step: u64, value: f64) -> JobEvent {
+    JobEvent::Trained { step, metrics: metrics(&[("trainer/loss", value), ("trainer/zero", 0.0)]) }
 }
 
-fn began(done_steps: u64) -> Event {
-    Event::Began {
+fn began(done_steps: u64) -> JobEvent {
+    JobEvent::Began {
         mode: Mode::Both,
         job_dir: PathBuf::new(),
         done_steps,
@@ -125,11 +125,11 @@ fn every_number_is_in_the_files_of_who_told_it_and_a_new_start_makes_a_new_file(
     let curves = super::folder(&config).unwrap();
     let mut expected = Vec::new();
     for life in 0..3 {
-        let monitor = Monitor::open(&config).unwrap().unwrap();
-        monitor.saw(&began(life));
+        let monitor = TensorboardMonitor::open(&config).unwrap().unwrap();
+        monitor.on_event(&began(life));
         for step in life * 10..life * 10 + 10 {
             let value = 1.0 / (step + 1) as f64;
-            monitor.saw(&trained(step, value));
+            monitor.on_event(&trained(step, value));
             expected.push((step as i64, "trainer/loss".to_owned(), value as f32));
             expected.push((step as i64, "trainer/zero".to_owned(), 0.0));
         }
@@ -166,7 +166,7 @@ fn no_files_are_written_if_none_are_wanted() {
     let folder = tempfile::tempdir().unwrap();
     let mut config = config(folder.path());
     config.monitor.monitor_type = vec![MonitorType::None];
-    assert!(Monitor::open(&config).unwrap().is_none());
+    assert!(TensorboardMonitor::open(&config).unwrap().is_none());
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
@@ -194,19 +194,19 @@ fn what_the_disk_does_not_take_is_written_later() {
 #[test]
 fn a_thread_that_does_not_keep_up_blocks_nobody() {
     let folder = tempfile::tempdir().unwrap();
-    let job = Job {
+    let job = WriteJob {
         explorer: folder.path().join("explorer"),
         trainer: folder.path().join("trainer"),
         description: String::new(),
     };
-    let (monitor, thread) = Monitor::new(|dropped| Writer::new(job, dropped));
+    let (monitor, thread) = TensorboardMonitor::new(|dropped| EventWriter::new(job, dropped));
     // The thread does not run yet: what is more than may wait is dropped.
-    for step in 0..WAITING as u64 + 7 {
-        monitor.saw(&trained(step, 1.0));
+    for step in 0..QUEUE_CAPACITY as u64 + 7 {
+        monitor.on_event(&trained(step, 1.0));
     }
     assert_eq!(monitor.dropped.load(Ordering::Relaxed), 7);
     let thread = thread::spawn(thread);
     drop(monitor);
     thread.join().unwrap();
-    assert_eq!(read(&folder.path().join("trainer")).0.len(), 2 * WAITING);
+    assert_eq!(read(&folder.path().join("trainer")).0.len(), 2 * QUEUE_CAPACITY);
 }

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rollway_core::BatchKind;
+use rollway_core::BatchType;
 
-use super::writer::Spread;
+use super::writer::Quantiles;
 
 /// How many workflows have numbers of their own.
 const WORKFLOWS: usize = 50;
@@ -23,7 +23,7 @@ const BOUNDS: [f64; 16] = [
 
 /// Durations by the number of a workflow and by kind of batch.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Spans(BTreeMap<(usize, BatchKind), Histogram>);
+pub(super) struct Spans(BTreeMap<(usize, BatchType), Histogram>);
 
 #[derive(Clone, Debug, Default)]
 struct Histogram {
@@ -33,7 +33,7 @@ struct Histogram {
 
 impl Spans {
     /// Counts a duration.
-    pub(super) fn add(&mut self, name: (usize, BatchKind), took: Duration) {
+    pub(super) fn add(&mut self, name: (usize, BatchType), took: Duration) {
         let seconds = took.as_secs_f64();
         let at = BOUNDS.partition_point(|bound| *bound < seconds);
         let histogram = self.0.entry(name).or_default();
@@ -44,20 +44,20 @@ impl Spans {
     /// Returns everything that was counted, in the order in which workflows came.
     pub(super) fn iter<'a>(
         &'a self,
-        names: &'a Names,
-    ) -> impl Iterator<Item = (&'a str, BatchKind, Spread)> {
+        names: &'a DurationNames,
+    ) -> impl Iterator<Item = (&'a str, BatchType, Quantiles)> {
         self.0.iter().map(|((workflow, kind), histogram)| {
             let bounds = BOUNDS.into_iter().chain([f64::INFINITY]);
             let buckets = bounds.zip(histogram.counts).collect();
             let workflow = names.list.get(*workflow).map_or(OTHER, |name| name);
-            (workflow, *kind, Spread { sum: histogram.sum, buckets })
+            (workflow, *kind, Quantiles { sum: histogram.sum, buckets })
         })
     }
 }
 
 /// Which names are used. The first that come have theirs, the rest share one.
 #[derive(Clone, Debug)]
-pub(super) struct Names {
+pub(super) struct DurationNames {
     /// Number 0 is the shared one.
     list: Vec<Arc<str>>,
     numbers: BTreeMap<Arc<str>, usize>,
@@ -67,7 +67,7 @@ pub(super) struct Names {
     pub(super) others: u64,
 }
 
-impl Default for Names {
+impl Default for DurationNames {
     fn default() -> Self {
         let shared: Arc<str> = OTHER.into();
         let numbers = BTreeMap::from([(Arc::clone(&shared), 0)]);
@@ -75,7 +75,7 @@ impl Default for Names {
     }
 }
 
-impl Names {
+impl DurationNames {
     /// Returns the number of the name under which something is counted.
     pub(super) fn of(&mut self, name: &Arc<str>) -> usize {
         if Arc::ptr_eq(&self.last.0, name) {
@@ -104,13 +104,13 @@ mod tests {
 
     #[test]
     fn a_few_workflows_have_names_and_all_are_counted() {
-        let (mut names, mut spans) = (Names::default(), Spans::default());
+        let (mut names, mut spans) = (DurationNames::default(), Spans::default());
         for number in 0..200 {
             let workflow: Arc<str> = format!("w{number}").into();
-            let name = (names.of(&workflow), BatchKind::Train);
+            let name = (names.of(&workflow), BatchType::Train);
             spans.add(name, Duration::from_millis(number));
         }
-        let count = |spread: &Spread| spread.buckets.iter().map(|(_, count)| count).sum::<u64>();
+        let count = |spread: &Quantiles| spread.buckets.iter().map(|(_, count)| count).sum::<u64>();
         let counts: Vec<_> =
             spans.iter(&names).map(|(name, _, spread)| (name.to_owned(), count(&spread))).collect();
         assert_eq!(counts.len(), WORKFLOWS + 1);
@@ -123,9 +123,9 @@ mod tests {
     fn a_bound_belongs_to_its_bucket() {
         let mut spans = Spans::default();
         for seconds in [0.005, 0.006, 7200.0, 7201.0] {
-            spans.add((0, BatchKind::Eval), Duration::from_secs_f64(seconds));
+            spans.add((0, BatchType::Eval), Duration::from_secs_f64(seconds));
         }
-        let names = Names::default();
+        let names = DurationNames::default();
         let (_, _, spread) = spans.iter(&names).next().unwrap();
         let filled: Vec<f64> = spread
             .buckets

@@ -8,19 +8,19 @@ use std::time::Duration;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use rollway_core::{
-    BatchKind, BatchState, CancelReason, Counters, Disbelief, DropReason, FailureKind, KindTally,
-    RunnerState,
+    BatchState, BatchType, BatchTypeTally, CancelReason, Counters, DropReason, FailureKind,
+    IgnoreReason, RunnerState,
 };
-use rollway_engine::Lag;
-use rollway_engine::live_stats::Whole;
+use rollway_engine::LoopLag;
+use rollway_engine::live_stats::MetricsSnapshot;
 
-use super::durations::{Names, Spans};
-use super::job_metrics::Told;
-use super::writer::{Page, Put, Spread};
+use super::durations::{DurationNames, Spans};
+use super::job_metrics::JobMetrics;
+use super::writer::{MetricsPage, Put, Quantiles};
 
 type Result = std::result::Result<(), fmt::Error>;
 
-const KINDS: [(BatchKind, &str); 2] = [(BatchKind::Train, "train"), (BatchKind::Eval, "eval")];
+const KINDS: [(BatchType, &str); 2] = [(BatchType::Train, "train"), (BatchType::Eval, "eval")];
 
 const STATES: [&str; 6] = ["starting", "idle", "busy", "cancelling", "broken", "gone"];
 
@@ -32,21 +32,21 @@ const OPEN: [(BatchState, &str); 3] = [
 
 /// Everything at one moment.
 #[derive(Debug)]
-pub(super) struct Snapshot {
-    pub(super) job: Job,
-    pub(super) whole: Arc<Whole>,
-    pub(super) told: Told,
+pub(super) struct MetricsView {
+    pub(super) job: JobFamilies,
+    pub(super) whole: Arc<MetricsSnapshot>,
+    pub(super) told: JobMetrics,
     pub(super) ages: Ages,
     pub(super) attempts: Spans,
     pub(super) tasks: Spans,
     pub(super) waits: Spans,
-    pub(super) names: Names,
+    pub(super) names: DurationNames,
     pub(super) drops: BTreeMap<&'static str, u64>,
 }
 
 /// What does not change.
 #[derive(Clone, Debug)]
-pub(super) struct Job {
+pub(super) struct JobFamilies {
     pub(super) project: String,
     pub(super) name: String,
     pub(super) mode: String,
@@ -62,9 +62,9 @@ pub(super) struct Ages {
     pub(super) batch: Option<Duration>,
 }
 
-impl Collector for Snapshot {
+impl Collector for MetricsView {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result {
-        let mut page = Page(encoder);
+        let mut page = MetricsPage(encoder);
         self.job(&mut page)?;
         self.runs(&mut page)?;
         self.tasks(&mut page)?;
@@ -79,13 +79,13 @@ impl Collector for Snapshot {
     }
 }
 
-impl Snapshot {
+impl MetricsView {
     fn counters(&self) -> &Counters {
         &self.whole.glance.counters
     }
 
-    fn job(&self, page: &mut Page<'_>) -> Result {
-        let Job { project, name, mode, started } = &self.job;
+    fn job(&self, page: &mut MetricsPage<'_>) -> Result {
+        let JobFamilies { project, name, mode, started } = &self.job;
         let version = env!("CARGO_PKG_VERSION");
         let labels =
             [("project", &**project), ("name", name), ("mode", mode), ("version", version)];
@@ -93,7 +93,7 @@ impl Snapshot {
         page.seconds("start_time", "When the process began the job, since 1970", Some(*started))
     }
 
-    fn runs(&self, page: &mut Page<'_>) -> Result {
+    fn runs(&self, page: &mut MetricsPage<'_>) -> Result {
         let counters = self.counters();
         let help = "Runs that were taken in, by kind of batch. It is the sum of those that \
                     succeeded, failed, were cancelled, are pending and running";
@@ -133,7 +133,7 @@ impl Snapshot {
         page.counter("runs_restored", help, counters.runs_restored)
     }
 
-    fn tasks(&self, page: &mut Page<'_>) -> Result {
+    fn tasks(&self, page: &mut MetricsPage<'_>) -> Result {
         let counters = self.counters();
         let help = "Tasks that were taken in, by kind of batch. It is the sum of those that ended \
                     and those that are open";
@@ -175,7 +175,7 @@ impl Snapshot {
         page.counter("batches_restored", help, counters.batches_restored)
     }
 
-    fn payloads(&self, page: &mut Page<'_>) -> Result {
+    fn payloads(&self, page: &mut MetricsPage<'_>) -> Result {
         let counters = self.counters();
         let help = "Experiences of runs that came in. With those restored it is the sum of those \
                     delivered, dropped and held";
@@ -195,7 +195,7 @@ impl Snapshot {
         page.bytes("payloads_held", help, Some(counters.payload_bytes_held as f64))
     }
 
-    fn runners(&self, page: &mut Page<'_>) -> Result {
+    fn runners(&self, page: &mut MetricsPage<'_>) -> Result {
         let counters = self.counters();
         let states = &self.whole.glance.runners;
         page.gauges("runners", "Runners by state", |put: Put<'_, f64>| {
@@ -216,7 +216,7 @@ impl Snapshot {
         page.counter("attempts_ended", help, counters.attempts_ended)
     }
 
-    fn ages(&self, page: &mut Page<'_>) -> Result {
+    fn ages(&self, page: &mut MetricsPage<'_>) -> Result {
         let seconds = |age: Option<Duration>| Some(age.map_or(0.0, |age| age.as_secs_f64()));
         let help = "Age of the oldest batch with runs that wait for a runner; 0 if none do";
         page.seconds("oldest_pending", help, seconds(self.ages.pending))?;
@@ -226,7 +226,7 @@ impl Snapshot {
         page.seconds("oldest_batch", help, seconds(self.ages.batch))
     }
 
-    fn spans(&self, page: &mut Page<'_>) -> Result {
+    fn spans(&self, page: &mut MetricsPage<'_>) -> Result {
         let help = "How long attempts lasted, by workflow; a few workflows have their own name, \
                     the rest is `other`";
         page.histograms("attempt_duration", help, by_workflow(&self.names, &self.attempts))?;
@@ -238,31 +238,33 @@ impl Snapshot {
         page.counter("workflows_other", help, self.names.others)
     }
 
-    fn inside(&self, page: &mut Page<'_>) -> Result {
+    fn inside(&self, page: &mut MetricsPage<'_>) -> Result {
         let counters = self.counters();
         let help = "How long what arrived had to wait until it was applied by the loop that owns \
                     all state";
-        page.histograms("loop_lag", help, |put: Put<'_, Spread>| put(&[], lag(&self.whole.lag)))?;
+        page.histograms("loop_lag", help, |put: Put<'_, Quantiles>| {
+            put(&[], lag(&self.whole.lag))
+        })?;
         page.counter("loop_turns", "Turns of that loop", self.whole.lag.turns)?;
         let help = "The longest of its turns";
         page.seconds("loop_longest_turn", help, Some(self.whole.lag.longest_turn.as_secs_f64()))?;
         page.counter("inputs", "Facts and requests that were applied", counters.inputs)?;
         let help = "Words of runners that were not believed, by reason";
         page.counters("disbelieved", help, |put: Put<'_, u64>| {
-            let mut each = Disbelief::ALL.iter();
-            each.try_for_each(|it| put(&[("reason", it.name())], counters.disbelieved[*it]))
+            let mut each = IgnoreReason::ALL.iter();
+            each.try_for_each(|it| put(&[("reason", it.name())], counters.ignored_reports[*it]))
         })?;
-        let answered = counters.answers + counters.withdrawn;
+        let answered = counters.answers + counters.abandoned;
         let help = "Requests that wait for their answer";
         let waiting = counters.requests.saturating_sub(answered);
         page.gauge("requests_waiting", help, Some(waiting as f64))?;
         let help = "Error messages that were cut to their limit";
-        page.counter("messages_cut", help, counters.messages_cut)?;
+        page.counter("messages_cut", help, counters.messages_truncated)?;
         let help = "Numbers of runs that were dropped because a run had too many";
         page.counter("run_metrics_dropped", help, counters.metrics_dropped)
     }
 
-    fn steps(&self, page: &mut Page<'_>) -> Result {
+    fn steps(&self, page: &mut MetricsPage<'_>) -> Result {
         let told = &self.told;
         page.gauge("step", "The last explore step that was finalized", Some(told.step as f64))?;
         let help = "The last explore step that was begun";
@@ -297,7 +299,7 @@ impl Snapshot {
         page.seconds_counter("sync_loading", help, told.sync_loading)
     }
 
-    fn experiences(&self, page: &mut Page<'_>) -> Result {
+    fn experiences(&self, page: &mut MetricsPage<'_>) -> Result {
         let told = &self.told;
         page.counter("experiences_stored", "Experiences that reached the buffer", told.stored)?;
         let help = "Experiences that the buffer had already";
@@ -317,7 +319,7 @@ impl Snapshot {
         page.bytes("buffer_disk", help, buffer.map(|usage| usage.disk_bytes as f64))
     }
 
-    fn wrong(&self, page: &mut Page<'_>) -> Result {
+    fn wrong(&self, page: &mut MetricsPage<'_>) -> Result {
         let alarms = &self.told.alarms;
         page.gauges("alarm", "Whether an alarm is raised now, by kind", |put: Put<'_, f64>| {
             let mut each = alarms.iter();
@@ -336,7 +338,7 @@ impl Snapshot {
 
 fn by_kind<T: 'static>(
     counters: &Counters,
-    look: fn(&KindTally) -> T,
+    look: fn(&BatchTypeTally) -> T,
 ) -> impl FnOnce(Put<'_, T>) -> Result + '_ {
     move |put: Put<'_, T>| {
         KINDS.iter().try_for_each(|(kind, name)| put(&[("kind", name)], look(counters.of(*kind))))
@@ -344,19 +346,19 @@ fn by_kind<T: 'static>(
 }
 
 fn by_workflow<'a>(
-    names: &'a Names,
+    names: &'a DurationNames,
     spans: &'a Spans,
-) -> impl FnOnce(Put<'_, Spread>) -> Result + 'a {
-    move |put: Put<'_, Spread>| {
+) -> impl FnOnce(Put<'_, Quantiles>) -> Result + 'a {
+    move |put: Put<'_, Quantiles>| {
         spans.iter(names).try_for_each(|(workflow, kind, spread)| {
-            let kind = if kind == BatchKind::Train { "train" } else { "eval" };
+            let kind = if kind == BatchType::Train { "train" } else { "eval" };
             put(&[("workflow", workflow), ("kind", kind)], spread)
         })
     }
 }
 
 /// Returns a histogram with bounds that stay, from 16 µs to about a minute.
-fn lag(lag: &Lag) -> Spread {
+fn lag(lag: &LoopLag) -> Quantiles {
     let bounds = (2..=13).map(|power| 4_u64.pow(power));
     let mut buckets: Vec<(f64, u64)> = Vec::new();
     let mut below = 0;
@@ -366,5 +368,5 @@ fn lag(lag: &Lag) -> Spread {
         below = count;
     }
     buckets.push((f64::INFINITY, lag.messages.saturating_sub(below)));
-    Spread { sum: lag.sum.as_secs_f64(), buckets }
+    Quantiles { sum: lag.sum.as_secs_f64(), buckets }
 }

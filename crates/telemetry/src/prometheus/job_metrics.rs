@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rollway_core::BatchResult;
-use rollway_engine::job_event::Event;
+use rollway_engine::job_event::JobEvent;
 
 use crate::staleness::Staleness;
 
@@ -19,7 +19,7 @@ const PIPELINE: &str = "experience_pipeline/";
 
 /// What the events of a job have said.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Told {
+pub(super) struct JobMetrics {
     pub(super) total_steps: Option<u64>,
     pub(super) begun_step: u64,
     pub(super) step: u64,
@@ -40,7 +40,7 @@ pub(super) struct Told {
     pub(super) alarms: BTreeMap<&'static str, (u64, bool)>,
 }
 
-impl Told {
+impl JobMetrics {
     pub(super) fn new() -> Self {
         let alarms = crate::alarms::KINDS.into_iter().map(|kind| (kind, (0, false))).collect();
         Self { alarms, ..Self::default() }
@@ -51,15 +51,15 @@ impl Told {
         self.version.max(self.trained_step).unwrap_or(0)
     }
 
-    pub(super) fn saw(&mut self, event: &Event) {
+    pub(super) fn saw(&mut self, event: &JobEvent) {
         match event {
-            Event::Began { done_steps, total_steps, .. } => {
+            JobEvent::Began { done_steps, total_steps, .. } => {
                 self.step = *done_steps;
                 self.begun_step = self.begun_step.max(*done_steps);
                 self.total_steps = *total_steps;
             }
-            Event::StepBegun { step, .. } => self.begun_step = self.begun_step.max(*step),
-            Event::StepDone { step, result, metrics, waited } => {
+            JobEvent::StepBegun { step, .. } => self.begun_step = self.begun_step.max(*step),
+            JobEvent::StepDone { step, result, metrics, waited } => {
                 self.step = self.step.max(*step);
                 self.steps += 1;
                 self.waited += waited.as_secs_f64();
@@ -67,7 +67,7 @@ impl Told {
                 self.reward = metrics.get("rollout/reward/mean").or(self.reward);
                 self.delivered(result);
             }
-            Event::Evaluated { set, score, .. } => {
+            JobEvent::Evaluated { set, score, .. } => {
                 self.evals += 1;
                 if let Some(score) = score
                     && (self.scores.contains_key(set) || self.scores.len() < NAMES)
@@ -75,19 +75,21 @@ impl Told {
                     self.scores.insert(Arc::clone(set), *score);
                 }
             }
-            Event::Synced { version, waited, loading, .. } => {
+            JobEvent::Synced { version, waited, loading, .. } => {
                 self.syncs += u64::from(self.version.is_none_or(|before| *version > before));
                 self.version = Some(*version);
                 self.sync_waited += waited.as_secs_f64();
                 self.sync_loading += loading.as_secs_f64();
             }
-            Event::Trained { step, .. } => self.trained_step = self.trained_step.max(Some(*step)),
-            Event::Alarm(alarm) => {
+            JobEvent::Trained { step, .. } => {
+                self.trained_step = self.trained_step.max(Some(*step))
+            }
+            JobEvent::Alarm(alarm) => {
                 let entry = self.alarms.entry(alarm.kind).or_default();
                 entry.0 += u64::from(alarm.raised);
                 entry.1 = alarm.raised;
             }
-            Event::Pulse(_) | Event::Note(_) => {}
+            JobEvent::Ready(_) | JobEvent::Info(_) => {}
         }
     }
 

@@ -13,11 +13,11 @@ use axum::routing::get;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-use super::{Form, Meters};
+use super::{ExpositionFormat, PrometheusExporter};
 
 /// Serves metrics until it is dropped.
 #[derive(Debug)]
-pub struct Listen {
+pub struct MetricsServer {
     address: SocketAddr,
     task: JoinHandle<()>,
 }
@@ -25,20 +25,23 @@ pub struct Listen {
 /// Why metrics are not served.
 #[derive(Debug, thiserror::Error)]
 #[error("metrics cannot be served at {address}: {source}")]
-pub struct ListenError {
+pub struct MetricsServerError {
     /// Where.
     pub address: String,
     /// Why not.
     pub source: io::Error,
 }
 
-impl Listen {
+impl MetricsServer {
     /// Begins to serve at an address, as `host:port`; port 0 means any that is free.
     ///
     /// # Errors
     /// If the address cannot be listened at.
-    pub async fn start(address: &str, meters: Arc<Meters>) -> Result<Self, ListenError> {
-        let failed = |source| ListenError { address: address.to_owned(), source };
+    pub async fn start(
+        address: &str,
+        meters: Arc<PrometheusExporter>,
+    ) -> Result<Self, MetricsServerError> {
+        let failed = |source| MetricsServerError { address: address.to_owned(), source };
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let routes = Router::new().route("/metrics", get(show)).with_state(meters);
@@ -56,14 +59,17 @@ impl Listen {
     }
 }
 
-impl Drop for Listen {
+impl Drop for MetricsServer {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-async fn show(State(meters): State<Arc<Meters>>, headers: HeaderMap) -> impl IntoResponse {
+async fn show(
+    State(meters): State<Arc<PrometheusExporter>>,
+    headers: HeaderMap,
+) -> impl IntoResponse {
     let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
-    let form = Form::accepted(accept);
+    let form = ExpositionFormat::accepted(accept);
     ([(CONTENT_TYPE, form.content_type())], meters.render(form).await)
 }

@@ -12,9 +12,9 @@ pub(super) type Labels<'a> = &'a [(&'static str, &'a str)];
 type Result = std::result::Result<(), fmt::Error>;
 
 /// What metrics are written on.
-pub(super) struct Page<'a>(pub(super) DescriptorEncoder<'a>);
+pub(super) struct MetricsPage<'a>(pub(super) DescriptorEncoder<'a>);
 
-impl Page<'_> {
+impl MetricsPage<'_> {
     /// Begins a family of counters. Its name gets `_total`.
     pub(super) fn counters(&mut self, name: &str, help: &str, each: impl Each<u64>) -> Result {
         self.family(name, help, None, MetricType::Counter, |family| {
@@ -59,9 +59,14 @@ impl Page<'_> {
     }
 
     /// Begins a family of histograms of seconds.
-    pub(super) fn histograms(&mut self, name: &str, help: &str, each: impl Each<Spread>) -> Result {
+    pub(super) fn histograms(
+        &mut self,
+        name: &str,
+        help: &str,
+        each: impl Each<Quantiles>,
+    ) -> Result {
         self.family(name, help, Some(&Unit::Seconds), MetricType::Histogram, |family| {
-            each.each(&mut |labels, Spread { sum, buckets }| {
+            each.each(&mut |labels, Quantiles { sum, buckets }| {
                 write(family, labels, |mut metric| {
                     let count = buckets.iter().map(|(_, count)| count).sum();
                     metric.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)
@@ -104,7 +109,7 @@ impl Page<'_> {
 /// How long many things lasted: the sum, and how many are up to each bound and above the one
 /// before.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Spread {
+pub(super) struct Quantiles {
     pub(super) sum: f64,
     pub(super) buckets: Vec<(f64, u64)>,
 }

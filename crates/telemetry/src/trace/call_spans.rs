@@ -3,19 +3,19 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use rollway_engine::events::{Call, Moment};
+use rollway_engine::events::{CallEvent, CallEventKind};
 
-use super::ids::{Names, TraceId};
+use super::ids::{SpanNamer, TraceId};
 use super::outcome::unfinished;
-use super::span::{Nanos, Span, Status, Value};
+use super::span::{AttributeValue, Nanos, Span, SpanStatus};
 
 /// From which status on a call has failed.
 const FAILED: u16 = 400;
 
 #[derive(Debug)]
-struct Open {
+struct OpenCallSpan {
     trace: TraceId,
-    call: Call,
+    call: CallEvent,
     model: Arc<str>,
     began: Nanos,
     /// Where it was sent, and when.
@@ -24,32 +24,37 @@ struct Open {
 
 /// Model calls that are under way.
 #[derive(Debug)]
-pub(super) struct Calls {
-    names: Names,
-    open: HashMap<u64, Open>,
+pub(super) struct CallSpans {
+    names: SpanNamer,
+    open: HashMap<u64, OpenCallSpan>,
 }
 
-impl Calls {
-    pub(super) fn new(names: Names) -> Self {
+impl CallSpans {
+    pub(super) fn new(names: SpanNamer) -> Self {
         Self { names, open: HashMap::new() }
     }
 
     /// Notes a moment of a call; returns its span when it is over. `trace`: that of its attempt,
     /// which may be over already.
-    pub(super) fn note(&mut self, at: Nanos, call: &Call, trace: Option<TraceId>) -> Option<Span> {
+    pub(super) fn note(
+        &mut self,
+        at: Nanos,
+        call: &CallEvent,
+        trace: Option<TraceId>,
+    ) -> Option<Span> {
         match &call.moment {
-            Moment::Began { model } => {
+            CallEventKind::Began { model } => {
                 let (call, model) = (call.clone(), Arc::clone(model));
-                let open = Open { trace: trace?, call, model, began: at, sent: Vec::new() };
+                let open = OpenCallSpan { trace: trace?, call, model, began: at, sent: Vec::new() };
                 self.open.insert(open.call.call, open);
                 None
             }
-            Moment::Sent { server } => {
+            CallEventKind::Sent { server } => {
                 let open = self.open.get_mut(&call.call)?;
                 open.sent.push((at, Arc::clone(server)));
                 None
             }
-            Moment::Ended { status, prompt_tokens, answer_tokens, version } => {
+            CallEventKind::Ended { status, prompt_tokens, answer_tokens, version } => {
                 let open = self.open.remove(&call.call)?;
                 let mut more = vec![("http.response.status_code", u32::from(*status).into())];
                 let known = [
@@ -60,14 +65,14 @@ impl Calls {
                 more.extend(
                     known
                         .into_iter()
-                        .filter_map(|(name, value)| Some((name, Value::from((*value)?)))),
+                        .filter_map(|(name, value)| Some((name, AttributeValue::from((*value)?)))),
                 );
                 let status = match *status {
                     FAILED.. => {
                         more.push(("error.type", status.to_string().into()));
-                        Status::Badly(format!("the call was answered with {status}").into())
+                        SpanStatus::Badly(format!("the call was answered with {status}").into())
                     }
-                    _ => Status::Well,
+                    _ => SpanStatus::Well,
                 };
                 Some(self.span(at, open, status, more))
             }
@@ -78,20 +83,20 @@ impl Calls {
     pub(super) fn close(&mut self, at: Nanos) -> Vec<Span> {
         let open = std::mem::take(&mut self.open);
         open.into_values()
-            .map(|open| self.span(at, open, Status::Open, vec![unfinished()]))
+            .map(|open| self.span(at, open, SpanStatus::Open, vec![unfinished()]))
             .collect()
     }
 
     fn span(
         &self,
         at: Nanos,
-        open: Open,
-        status: Status,
-        more: Vec<(&'static str, Value)>,
+        open: OpenCallSpan,
+        status: SpanStatus,
+        more: Vec<(&'static str, AttributeValue)>,
     ) -> Span {
-        let Open { trace, call, model, began, sent } = open;
+        let OpenCallSpan { trace, call, model, began, sent } = open;
         let mut attributes = vec![
-            ("gen_ai.request.model", Value::from(&model)),
+            ("gen_ai.request.model", AttributeValue::from(&model)),
             ("rollway.run", call.run.0.into()),
             ("rollway.attempt", call.attempt.0.into()),
             ("rollway.call", call.call.into()),

@@ -13,7 +13,7 @@ pub(super) struct Losses {
 
 /// What was not traced of a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Untraced {
+pub struct UntracedCounts {
     /// Tasks that came faster than they can be traced; they are left out whole.
     pub tasks: u64,
     /// Facts that found the queue full.
@@ -51,8 +51,8 @@ impl Losses {
         }
     }
 
-    pub(super) fn count(&self) -> Untraced {
-        Untraced {
+    pub(super) fn count(&self) -> UntracedCounts {
+        UntracedCounts {
             tasks: self.tasks.load(Ordering::Relaxed),
             facts: self.marks.load(Ordering::Relaxed),
             spans: self.spans.load(Ordering::Relaxed),
@@ -62,7 +62,7 @@ impl Losses {
 
     /// Says what is missing, if anything is.
     pub(super) fn tell(&self) {
-        let Untraced { tasks, facts, spans, events } = self.count();
+        let UntracedCounts { tasks, facts, spans, events } = self.count();
         if (tasks, facts, spans, events) != (0, 0, 0, 0) {
             tracing::warn!(tasks, facts, spans, events, "the trace does not have everything");
         }

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rollway_core::{
-    AttemptId, BatchId, BatchKey, BatchKind, BatchState, Cancel, FailureKind, Life, Over, RunId,
-    RunnerId, Runs, Status, TaskId,
+    AttemptCancelReason, AttemptId, BatchId, BatchKey, BatchState, BatchType, FailureKind,
+    Incarnation, RunEnd, RunId, RunRange, RunnerId, Status, TaskId,
 };
-use rollway_engine::RunEnd;
-use rollway_engine::events::{Call, What};
+use rollway_engine::ReportedOutcome;
+use rollway_engine::events::{CallEvent, RunEventKind};
 
 use super::span::Nanos;
 
@@ -16,28 +16,28 @@ use super::span::Nanos;
 const REWARD: &str = "reward";
 
 /// How much of a message is kept.
-const WORDS: usize = 1024;
+const MAX_MESSAGE_CHARS: usize = 1024;
 
 /// Something that happened.
 #[derive(Clone, Debug)]
-pub(super) struct Mark {
+pub(super) struct TraceEvent {
     pub(super) at: Nanos,
-    pub(super) fact: Fact,
+    pub(super) fact: TraceEventKind,
 }
 
 /// What happened.
 #[derive(Clone, Debug)]
-pub(super) enum Fact {
-    BatchBegan { batch: BatchId, key: BatchKey, kind: BatchKind, tasks: Tasks },
+pub(super) enum TraceEventKind {
+    BatchBegan { batch: BatchId, key: BatchKey, kind: BatchType, tasks: Tasks },
     BatchIs { key: BatchKey, state: BatchState },
-    Given(Given),
+    Given(AttemptStart),
     Began { attempt: AttemptId },
-    RunEnded { attempt: AttemptId, run: RunId, end: End },
-    Cancelled { attempt: AttemptId, reason: Cancel },
+    RunEnded { attempt: AttemptId, run: RunId, end: SpanEnd },
+    Cancelled { attempt: AttemptId, reason: AttemptCancelReason },
     AttemptEnded { attempt: AttemptId, lost: Option<Arc<str>> },
-    RunOver { key: BatchKey, task: TaskId, run: RunId, how: Over },
+    RunOver { key: BatchKey, task: TaskId, run: RunId, how: RunEnd },
     TaskEnded { key: BatchKey, task: TaskId, status: Arc<Status> },
-    Call(Call),
+    Call(CallEvent),
     StepBegun { step: u64, tasks: u64, runs: u64 },
     StepDone { step: u64, reward: Option<f64> },
     Evaluated { step: u64, version: Option<u64>, set: Arc<str>, score: Option<f64> },
@@ -56,18 +56,18 @@ pub(super) struct Tasks {
 
 /// Runs that were given to a runner.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Given {
+pub(super) struct AttemptStart {
     pub(super) attempt: AttemptId,
     pub(super) key: BatchKey,
     pub(super) task: TaskId,
-    pub(super) runs: Runs,
+    pub(super) runs: RunRange,
     pub(super) runner: RunnerId,
-    pub(super) life: Life,
+    pub(super) life: Incarnation,
 }
 
 /// How a run ended, without what it yielded: that must not wait in a queue.
 #[derive(Clone, Debug)]
-pub(super) enum End {
+pub(super) enum SpanEnd {
     Succeeded {
         reward: Option<f64>,
     },
@@ -78,17 +78,19 @@ pub(super) enum End {
     },
 }
 
-impl Fact {
+impl TraceEventKind {
     /// Returns what is kept of something that was seen, if anything is.
-    pub(super) fn of(what: &What) -> Option<Self> {
+    pub(super) fn of(what: &RunEventKind) -> Option<Self> {
         Some(match what {
-            What::BatchBegan { batch, key, kind, first, tasks } => {
+            RunEventKind::BatchBegan { batch, key, kind, first, tasks } => {
                 let tasks = Tasks { first: *first, tasks: Arc::clone(tasks) };
                 Self::BatchBegan { batch: batch.clone(), key: *key, kind: *kind, tasks }
             }
-            What::BatchIs { key, state } => Self::BatchIs { key: *key, state: *state },
-            What::AttemptGiven { attempt, key, task, runs, runner, life, .. } => {
-                Self::Given(Given {
+            RunEventKind::BatchStateChanged { key, state } => {
+                Self::BatchIs { key: *key, state: *state }
+            }
+            RunEventKind::AttemptSent { attempt, key, task, runs, runner, life, .. } => {
+                Self::Given(AttemptStart {
                     attempt: *attempt,
                     key: *key,
                     task: *task,
@@ -97,37 +99,39 @@ impl Fact {
                     life: *life,
                 })
             }
-            What::AttemptBegan { attempt } => Self::Began { attempt: *attempt },
-            What::RunEnded { attempt, run, end } => {
-                Self::RunEnded { attempt: *attempt, run: *run, end: End::of(end) }
+            RunEventKind::AttemptBegan { attempt } => Self::Began { attempt: *attempt },
+            RunEventKind::RunReported { attempt, run, end } => {
+                Self::RunEnded { attempt: *attempt, run: *run, end: SpanEnd::of(end) }
             }
-            What::AttemptCancelled { attempt, reason } => {
+            RunEventKind::AttemptCancelled { attempt, reason } => {
                 Self::Cancelled { attempt: *attempt, reason: *reason }
             }
-            What::AttemptEnded { attempt, lost } => {
+            RunEventKind::AttemptEnded { attempt, lost } => {
                 Self::AttemptEnded { attempt: *attempt, lost: lost.as_ref().map(cut) }
             }
-            What::TaskEnded { key, task, status, .. } => {
+            RunEventKind::TaskEnded { key, task, status, .. } => {
                 Self::TaskEnded { key: *key, task: *task, status: Arc::clone(status) }
             }
-            What::RunOver { key, task, run, how } => {
+            RunEventKind::RunEnded { key, task, run, how } => {
                 Self::RunOver { key: *key, task: *task, run: *run, how: how.clone() }
             }
-            What::Call(call) => Self::Call(call.clone()),
-            What::RunRetried { .. }
-            | What::PayloadDropped { .. }
-            | What::RunnerAt { .. }
-            | What::RunnerBroken { .. }
-            | What::RunnerReady { .. } => return None,
+            RunEventKind::Call(call) => Self::Call(call.clone()),
+            RunEventKind::RunRetried { .. }
+            | RunEventKind::PayloadDropped { .. }
+            | RunEventKind::RunnerLocated { .. }
+            | RunEventKind::RunnerBroken { .. }
+            | RunEventKind::RunnerReady { .. } => return None,
         })
     }
 }
 
-impl End {
-    fn of(end: &RunEnd) -> Self {
+impl SpanEnd {
+    fn of(end: &ReportedOutcome) -> Self {
         match end {
-            RunEnd::Succeeded { metrics, .. } => Self::Succeeded { reward: metrics.get(REWARD) },
-            RunEnd::Failed { kind, message } => {
+            ReportedOutcome::Succeeded { metrics, .. } => {
+                Self::Succeeded { reward: metrics.get(REWARD) }
+            }
+            ReportedOutcome::Failed { kind, message } => {
                 Self::Failed { kind: Some(*kind), message: cut(message) }
             }
         }
@@ -137,8 +141,8 @@ impl End {
 /// Returns a message that is not too long.
 fn cut(message: &Arc<str>) -> Arc<str> {
     match message.len() {
-        0..=WORDS => Arc::clone(message),
-        _ => format!("{}…", &message[..message.floor_char_boundary(WORDS)]).into(),
+        0..=MAX_MESSAGE_CHARS => Arc::clone(message),
+        _ => format!("{}…", &message[..message.floor_char_boundary(MAX_MESSAGE_CHARS)]).into(),
     }
 }
 

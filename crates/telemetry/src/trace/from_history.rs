@@ -6,28 +6,33 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rollway_core::{
-    AttemptId, BatchId, BatchKey, BatchKind, BatchState, Life, RunId, RunnerId, Runs, TaskId,
+    AttemptId, BatchId, BatchKey, BatchState, BatchType, Incarnation, RunId, RunRange, RunnerId,
+    TaskId,
 };
-use rollway_engine::events::{Call, Moment};
+use rollway_engine::events::{CallEvent, CallEventKind};
 
-use super::dropped::{Losses, Untraced};
-use super::event::{End, Fact, Given, Mark, Tasks};
-use super::perfetto::Chrome;
+use super::dropped::{Losses, UntracedCounts};
+use super::event::{AttemptStart, SpanEnd, Tasks, TraceEvent, TraceEventKind};
+use super::perfetto::PerfettoWriter;
 use super::span::Nanos;
-use crate::view::{self, RunDetail, RunKey, RunQuery, Scene, Timeline};
+use crate::view::{self, JobView, RunDetail, RunKey, RunQuery, Timeline};
 
 /// How many runs are asked for at once.
 const PAGE: usize = 1_000;
 
 /// How many seconds it may take until the end of a run is heard.
-const HEARD: f64 = 1.0;
+const REPORT_DELAY_SECONDS: f64 = 1.0;
 
 /// Writes what the history of a job tells as a trace file of at most so many bytes. Returns how
 /// many runs are in it, and what is not.
 ///
 /// # Errors
 /// If the file cannot be written.
-pub fn draw(scene: &dyn Scene, path: &Path, most: u64) -> io::Result<(u64, Untraced)> {
+pub fn write_trace(
+    scene: &dyn JobView,
+    path: &Path,
+    most: u64,
+) -> io::Result<(u64, UntracedCounts)> {
     let mut drawing = Drawing::default();
     drawing.batches(scene);
     let runs = drawing.runs(scene);
@@ -45,7 +50,7 @@ pub fn draw(scene: &dyn Scene, path: &Path, most: u64) -> io::Result<(u64, Untra
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let mut chrome = Chrome::open(new.as_ref(), most, origin, !overlaps, &losses)?;
+    let mut chrome = PerfettoWriter::open(new.as_ref(), most, origin, !overlaps, &losses)?;
     marks.iter().for_each(|(_, mark)| chrome.note(mark));
     chrome.close();
     std::fs::rename(new, path)?;
@@ -54,7 +59,7 @@ pub fn draw(scene: &dyn Scene, path: &Path, most: u64) -> io::Result<(u64, Untra
 
 /// In which order things of one moment are told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Rank {
+enum SpanRank {
     CallEnded,
     RunEnded,
     AttemptEnded,
@@ -67,7 +72,7 @@ enum Rank {
 
 #[derive(Debug, Default)]
 struct Drawing {
-    marks: Vec<(Rank, Mark)>,
+    marks: Vec<(SpanRank, TraceEvent)>,
     /// Every batch by its name, and when it began.
     keys: HashMap<String, (BatchKey, f64)>,
     workflows: HashMap<String, BTreeMap<u32, Arc<str>>>,
@@ -88,16 +93,16 @@ struct Slice {
     /// When the last of its runs was over; none: one is not.
     ended: Option<f64>,
     lost: Option<Arc<str>>,
-    runs: BTreeMap<u32, Part>,
+    runs: BTreeMap<u32, HistoryPart>,
 }
 
 /// A run of an attempt.
 #[derive(Debug)]
-struct Part {
+struct HistoryPart {
     /// From its first call to the end of its last.
     calls: Option<(f64, f64)>,
     over: Option<f64>,
-    end: Option<End>,
+    end: Option<SpanEnd>,
 }
 
 impl Slice {
@@ -114,7 +119,7 @@ impl Slice {
         parts.into_iter().any(|(first, last, over)| {
             let (called, ended) = before;
             before = (last.max(called), over.max(ended));
-            first < called || first + HEARD < ended
+            first < called || first + REPORT_DELAY_SECONDS < ended
         })
     }
 
@@ -129,30 +134,30 @@ impl Slice {
 }
 
 impl Drawing {
-    fn add(&mut self, rank: Rank, seconds: f64, fact: Fact) {
+    fn add(&mut self, rank: SpanRank, seconds: f64, fact: TraceEventKind) {
         let at = (seconds.max(0.0) * 1e9) as Nanos;
-        self.marks.push((rank, Mark { at, fact }));
+        self.marks.push((rank, TraceEvent { at, fact }));
     }
 
-    fn batches(&mut self, scene: &dyn Scene) {
+    fn batches(&mut self, scene: &dyn JobView) {
         for (number, batch) in scene.batches().into_iter().rev().enumerate() {
             let key = BatchKey(number as u64);
             self.keys.insert(batch.batch.clone(), (key, batch.began));
-            let kind = if batch.kind == "eval" { BatchKind::Eval } else { BatchKind::Train };
+            let kind = if batch.kind == "eval" { BatchType::Eval } else { BatchType::Train };
             let nobody = Tasks { first: TaskId(0), tasks: Arc::from([]) };
             let id = BatchId::from(batch.batch.as_str());
-            let began = Fact::BatchBegan { batch: id, key, kind, tasks: nobody };
-            self.add(Rank::BatchBegan, batch.began, began);
+            let began = TraceEventKind::BatchBegan { batch: id, key, kind, tasks: nobody };
+            self.add(SpanRank::BatchBegan, batch.began, began);
             if let Some(ended) = batch.ended {
                 let is_aborted = batch.state == "aborted";
                 let state = if is_aborted { BatchState::Aborted } else { BatchState::Finalized };
-                self.add(Rank::BatchEnded, ended, Fact::BatchIs { key, state });
+                self.add(SpanRank::BatchEnded, ended, TraceEventKind::BatchIs { key, state });
             }
         }
     }
 
     /// Takes in every run; returns how many there are.
-    fn runs(&mut self, scene: &dyn Scene) -> u64 {
+    fn runs(&mut self, scene: &dyn JobView) -> u64 {
         let mut query = RunQuery { limit: PAGE, ..RunQuery::default() };
         loop {
             let page = scene.runs(&query);
@@ -193,14 +198,16 @@ impl Drawing {
                 slice.lost = Some(words.clone().unwrap_or_else(|| "lost".into()));
             }
             let end = match &*attempt.outcome {
-                "succeeded" => Some(End::Succeeded { reward: run.reward }),
-                "failed" => Some(End::Failed { kind: None, message: words.unwrap_or_default() }),
+                "succeeded" => Some(SpanEnd::Succeeded { reward: run.reward }),
+                "failed" => {
+                    Some(SpanEnd::Failed { kind: None, message: words.unwrap_or_default() })
+                }
                 _ => None,
             };
             let calls = attempt.calls.iter();
             let calls = calls.map(|call| (call.began, call.ended.unwrap_or(call.began)));
             let calls = calls.reduce(|one, other| (one.0.min(other.0), one.1.max(other.1)));
-            slice.runs.insert(run.run, Part { calls, over: attempt.ended, end });
+            slice.runs.insert(run.run, HistoryPart { calls, over: attempt.ended, end });
             let id = AttemptId(attempt.attempt);
             for call in &attempt.calls {
                 self.call(id, RunId(run.run), call);
@@ -208,23 +215,24 @@ impl Drawing {
         }
     }
 
-    fn call(&mut self, attempt: AttemptId, run: RunId, call: &view::Call) {
-        let fact = |moment| Fact::Call(Call { attempt, run, call: call.call, moment });
+    fn call(&mut self, attempt: AttemptId, run: RunId, call: &view::CallDetail) {
+        let fact =
+            |moment| TraceEventKind::Call(CallEvent { attempt, run, call: call.call, moment });
         let model = call.model.as_str().into();
-        self.add(Rank::Called, call.began, fact(Moment::Began { model }));
+        self.add(SpanRank::Called, call.began, fact(CallEventKind::Began { model }));
         if let (Some(sent), Some(server)) = (call.sent, &call.server) {
             let server = server.as_str().into();
-            self.add(Rank::Called, sent.max(call.began), fact(Moment::Sent { server }));
+            self.add(SpanRank::Called, sent.max(call.began), fact(CallEventKind::Sent { server }));
         }
         if let Some(ended) = call.ended {
-            let moment = Moment::Ended {
+            let moment = CallEventKind::Ended {
                 status: call.status.unwrap_or_default(),
                 prompt_tokens: call.prompt_tokens,
                 answer_tokens: call.answer_tokens,
                 version: call.version,
             };
             // Not before it began, though that was at the same moment.
-            let rank = if ended > call.began { Rank::CallEnded } else { Rank::Called };
+            let rank = if ended > call.began { SpanRank::CallEnded } else { SpanRank::Called };
             self.add(rank, ended, fact(moment));
         }
     }
@@ -242,27 +250,31 @@ impl Drawing {
             };
             let (first, count) = (*first, last - first + 1);
             let attempt = AttemptId(id);
-            let given = Given {
+            let given = AttemptStart {
                 attempt,
                 key: slice.key,
                 task: TaskId(slice.task),
-                runs: Runs { first, count },
+                runs: RunRange { first, count },
                 runner: RunnerId(slice.runner),
-                life: Life(slice.life),
+                life: Incarnation(slice.life),
             };
-            self.add(Rank::Given, slice.given, Fact::Given(given));
+            self.add(SpanRank::Given, slice.given, TraceEventKind::Given(given));
             if let Some(began) = slice.began {
-                self.add(Rank::Began, began.max(slice.given), Fact::Began { attempt });
+                self.add(
+                    SpanRank::Began,
+                    began.max(slice.given),
+                    TraceEventKind::Began { attempt },
+                );
             }
             for (run, part) in slice.runs {
                 if let (Some(end), Some(over)) = (part.end, part.over) {
-                    let fact = Fact::RunEnded { attempt, run: RunId(run), end };
-                    self.add(Rank::RunEnded, over, fact);
+                    let fact = TraceEventKind::RunEnded { attempt, run: RunId(run), end };
+                    self.add(SpanRank::RunEnded, over, fact);
                 }
             }
             if let Some(ended) = slice.ended {
-                let fact = Fact::AttemptEnded { attempt, lost: slice.lost };
-                self.add(Rank::AttemptEnded, ended, fact);
+                let fact = TraceEventKind::AttemptEnded { attempt, lost: slice.lost };
+                self.add(SpanRank::AttemptEnded, ended, fact);
             }
         }
         self.name_workflows();
@@ -279,7 +291,7 @@ impl Drawing {
             named.insert(*key, Tasks { first: TaskId(0), tasks });
         }
         for (_, mark) in &mut self.marks {
-            if let Fact::BatchBegan { key, tasks, .. } = &mut mark.fact
+            if let TraceEventKind::BatchBegan { key, tasks, .. } = &mut mark.fact
                 && let Some(known) = named.remove(key)
             {
                 *tasks = known;
@@ -293,25 +305,27 @@ impl Drawing {
                 let step = span.step;
                 match (&*lane.name, span.end) {
                     ("steps", end) => {
-                        let begun = Fact::StepBegun { step, tasks: 0, runs: 0 };
-                        self.add(Rank::BatchBegan, span.begin, begun);
+                        let begun = TraceEventKind::StepBegun { step, tasks: 0, runs: 0 };
+                        self.add(SpanRank::BatchBegan, span.begin, begun);
                         if let Some(end) = end {
-                            let done = Fact::StepDone { step, reward: None };
-                            self.add(Rank::BatchEnded, end, done);
+                            let done = TraceEventKind::StepDone { step, reward: None };
+                            self.add(SpanRank::BatchEnded, end, done);
                         }
                     }
                     ("syncs", Some(end)) => {
                         let waited = ((end - span.begin).max(0.0) * 1e9) as Nanos;
-                        let synced = Fact::Synced { step, version: None, waited, loading: 0 };
-                        self.add(Rank::BatchEnded, end, synced);
+                        let synced =
+                            TraceEventKind::Synced { step, version: None, waited, loading: 0 };
+                        self.add(SpanRank::BatchEnded, end, synced);
                     }
                     ("training", Some(end)) => {
-                        self.add(Rank::BatchEnded, end, Fact::Trained { step });
+                        self.add(SpanRank::BatchEnded, end, TraceEventKind::Trained { step });
                     }
                     ("evals", Some(end)) => {
                         let set = span.name.as_str().into();
-                        let done = Fact::Evaluated { step, version: None, set, score: None };
-                        self.add(Rank::BatchEnded, end, done);
+                        let done =
+                            TraceEventKind::Evaluated { step, version: None, set, score: None };
+                        self.add(SpanRank::BatchEnded, end, done);
                     }
                     _ => {}
                 }

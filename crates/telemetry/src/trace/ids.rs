@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use rollway_config::Config;
-use rollway_core::{AttemptId, BatchId, BatchKey, RunId, Step, TaskId};
+use rollway_core::{AttemptId, BatchId, BatchKey, BatchStep, RunId, TaskId};
 use sha2::{Digest, Sha256};
 
 /// Names a trace.
@@ -45,11 +45,11 @@ impl fmt::Debug for SpanId {
 
 /// Makes the names of a job's spans.
 #[derive(Clone, Debug)]
-pub struct Names {
+pub struct SpanNamer {
     job: Arc<str>,
 }
 
-impl Names {
+impl SpanNamer {
     /// Returns the names of the job of a configuration: its project, group and name, with slashes
     /// between them.
     pub fn of(config: &Config) -> Self {
@@ -82,8 +82,8 @@ impl Names {
     /// The trace that a batch is in: that of its step, or its own if its name has no number.
     pub fn batch_trace(&self, batch: &BatchId) -> TraceId {
         match batch.priority().step {
-            Step::At(step) => self.step_trace(step),
-            Step::Last => self.trace(format_args!("batch:{batch}")),
+            BatchStep::At(step) => self.step_trace(step),
+            BatchStep::Last => self.trace(format_args!("batch:{batch}")),
         }
     }
 
@@ -158,7 +158,7 @@ mod tests {
     /// What `printf 'rollway:p/j:task:3:5' | sha256sum` and its like begin with.
     #[test]
     fn ids_can_be_worked_out_by_anybody() {
-        let names = Names::new("p/j");
+        let names = SpanNamer::new("p/j");
         let trace = names.task_trace(&BatchId::from(3), TaskId(5));
         let span = names.attempt(AttemptId(9), RunId(1));
         assert_eq!(trace.to_string(), TRACE);

@@ -22,26 +22,26 @@ use super::ids::{SpanId, TraceId};
 use super::span::Span;
 
 /// How many spans may wait for the collector: about 30 MB.
-const WAITING: usize = 32_768;
+const QUEUE_CAPACITY: usize = 32_768;
 
 /// How many spans are sent at once.
-const TOGETHER: usize = 1_024;
+const BATCH_SIZE: usize = 1_024;
 
 /// How long a span waits for others to go with.
-const GATHER: Duration = Duration::from_secs(1);
+const BATCH_DELAY: Duration = Duration::from_secs(1);
 
 /// How long a request is tried again.
-const PATIENCE: Duration = Duration::from_secs(60);
+const RETRY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long is waited before a second try, and before a later one at most.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LAST_PAUSE: Duration = Duration::from_secs(10);
 
 /// How long the end of a job waits for its last spans.
-pub(super) const FAREWELL: Duration = Duration::from_secs(5);
+pub(super) const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long a connection may take.
-const CONNECT: Duration = Duration::from_secs(3);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Sends spans. Dropped, it sends what it has, for as long as [`FAREWELL`] lasts.
 #[derive(Debug)]
@@ -76,7 +76,7 @@ impl Exporter {
 
     /// Has spans sent, as many as there is room for.
     pub(super) fn send(&self, mut spans: Vec<Span>) {
-        let room = WAITING.saturating_sub(self.waiting.load(Ordering::Relaxed));
+        let room = QUEUE_CAPACITY.saturating_sub(self.waiting.load(Ordering::Relaxed));
         let left = spans.len().saturating_sub(room);
         if left > 0 {
             spans.truncate(room);
@@ -112,7 +112,7 @@ struct Sending {
 }
 
 /// What became of a request.
-enum Said {
+enum ExportReply {
     Taken,
     /// Another try may help; the collector may have said after how long.
     Later(String, Option<Duration>),
@@ -122,7 +122,8 @@ enum Said {
 impl Sending {
     fn client(&self) -> io::Result<Client> {
         let (url, headers) = (&self.target.url, self.target.headers.clone());
-        rollway_gateway::models::connections(url, headers, CONNECT).map_err(io::Error::other)
+        rollway_gateway::models::http_client(url, headers, CONNECT_TIMEOUT)
+            .map_err(io::Error::other)
     }
 
     /// Sends spans until there are no more.
@@ -134,17 +135,17 @@ impl Sending {
     ) {
         let mut end = None;
         while let Ok(mut spans) = receiver.recv() {
-            let gathered = Instant::now() + GATHER;
-            while spans.len() < TOGETHER
+            let gathered = Instant::now() + BATCH_DELAY;
+            while spans.len() < BATCH_SIZE
                 && let Ok(more) =
                     receiver.recv_timeout(gathered.saturating_duration_since(Instant::now()))
             {
                 spans.extend(more);
             }
-            for together in spans.chunks(TOGETHER) {
+            for together in spans.chunks(BATCH_SIZE) {
                 self.waiting.fetch_sub(together.len(), Ordering::Relaxed);
                 if self.goodbye.is_cancelled() {
-                    end.get_or_insert_with(|| Instant::now() + FAREWELL);
+                    end.get_or_insert_with(|| Instant::now() + SHUTDOWN_TIMEOUT);
                 }
                 runtime.block_on(self.deliver(client, together, end));
             }
@@ -154,25 +155,25 @@ impl Sending {
     /// Sends spans, again if need be.
     async fn deliver(&self, client: &Client, spans: &[Span], end: Option<Instant>) {
         let body = self.export(spans).encode_to_vec();
-        let mut deadline = end.unwrap_or_else(|| Instant::now() + PATIENCE);
+        let mut deadline = end.unwrap_or_else(|| Instant::now() + RETRY_TIMEOUT);
         let mut pause = FIRST_PAUSE;
         loop {
             let goodbye = self.goodbye.is_cancelled();
             let said = tokio::select! {
                 said = self.post(client, body.clone()) => said,
                 () = tokio::time::sleep_until(deadline.into()) => {
-                    Said::Refused("it does not answer".to_owned())
+                    ExportReply::Refused("it does not answer".to_owned())
                 }
                 // What is under way is given a last moment.
-                () = self.leave(), if !goodbye => Said::Refused("the job ends".to_owned()),
+                () = self.leave(), if !goodbye => ExportReply::Refused("the job ends".to_owned()),
             };
             let (why, wait) = match said {
-                Said::Taken => return,
-                Said::Refused(why) => return self.losses.spans(spans.len(), &why),
-                Said::Later(why, wait) => (why, wait),
+                ExportReply::Taken => return,
+                ExportReply::Refused(why) => return self.losses.spans(spans.len(), &why),
+                ExportReply::Later(why, wait) => (why, wait),
             };
             if self.goodbye.is_cancelled() {
-                deadline = deadline.min(Instant::now() + FAREWELL);
+                deadline = deadline.min(Instant::now() + SHUTDOWN_TIMEOUT);
             }
             let wait = wait.unwrap_or(pause);
             pause = (pause * 2).min(LAST_PAUSE);
@@ -190,15 +191,17 @@ impl Sending {
     /// Waits for the end of the job, and then the farewell.
     async fn leave(&self) {
         self.goodbye.cancelled().await;
-        tokio::time::sleep(FAREWELL).await;
+        tokio::time::sleep(SHUTDOWN_TIMEOUT).await;
     }
 
-    async fn post(&self, client: &Client, body: Vec<u8>) -> Said {
+    async fn post(&self, client: &Client, body: Vec<u8>) -> ExportReply {
         let url = &self.target.url;
         let request = client.post(url).timeout(self.target.timeout).body(body);
         let response = match request.send().await {
             Ok(response) => response,
-            Err(error) => return Said::Later(format!("{url} cannot be reached: {error}"), None),
+            Err(error) => {
+                return ExportReply::Later(format!("{url} cannot be reached: {error}"), None);
+            }
         };
         let status = response.status();
         let wait = response.headers().get(RETRY_AFTER);
@@ -213,13 +216,15 @@ impl Sending {
                     let rejected = usize::try_from(partly.rejected).unwrap_or_default();
                     self.losses.spans(rejected, &partly.message);
                 }
-                Said::Taken
+                ExportReply::Taken
             }
             StatusCode::TOO_MANY_REQUESTS
             | StatusCode::BAD_GATEWAY
             | StatusCode::SERVICE_UNAVAILABLE
-            | StatusCode::GATEWAY_TIMEOUT => Said::Later(format!("{url} says {status}"), wait),
-            _ => Said::Refused(format!("{url} says {status}")),
+            | StatusCode::GATEWAY_TIMEOUT => {
+                ExportReply::Later(format!("{url} says {status}"), wait)
+            }
+            _ => ExportReply::Refused(format!("{url} says {status}")),
         }
     }
 

@@ -18,23 +18,23 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use rollway_core::{AttemptId, BatchId, BatchKey, BatchKind, BatchState, RunId, RunnerId};
-use rollway_engine::events::{Call, Moment};
+use rollway_core::{AttemptId, BatchId, BatchKey, BatchState, BatchType, RunId, RunnerId};
+use rollway_engine::events::{CallEvent, CallEventKind};
 
-use self::file::File;
-use self::tracks::{Group, Track, Tracks, text};
+use self::file::TraceFile;
+use self::tracks::{Track, TrackGroup, Tracks, text};
 use super::dropped::Losses;
-use super::event::{End, Fact, Given, Mark, Tasks};
+use super::event::{AttemptStart, SpanEnd, Tasks, TraceEvent, TraceEventKind};
 use super::span::Nanos;
-use crate::in_flight::Workflows;
+use crate::in_flight::TaskWorkflows;
 
 /// Writes what happens to a file.
 #[derive(Debug)]
-pub(super) struct Chrome {
+pub(super) struct PerfettoWriter {
     tracks: Tracks,
     in_turn: bool,
-    batches: BTreeMap<BatchKey, Batch>,
-    attempts: HashMap<AttemptId, Attempt>,
+    batches: BTreeMap<BatchKey, BatchTrack>,
+    attempts: HashMap<AttemptId, AttemptTrack>,
     runners: HashMap<RunnerId, AttemptId>,
     calls: HashMap<u64, (AttemptId, RunId, Track)>,
     steps: HashMap<u64, Track>,
@@ -42,15 +42,15 @@ pub(super) struct Chrome {
 }
 
 #[derive(Debug)]
-struct Batch {
+struct BatchTrack {
     name: String,
     track: Track,
-    workflows: Workflows,
+    workflows: TaskWorkflows,
 }
 
 #[derive(Debug)]
-struct Attempt {
-    given: Given,
+struct AttemptTrack {
+    given: AttemptStart,
     track: Track,
     /// The runs that have begun and not ended, and where they are shown.
     open: BTreeMap<RunId, Track>,
@@ -59,7 +59,7 @@ struct Attempt {
     ended: u32,
 }
 
-impl Chrome {
+impl PerfettoWriter {
     /// Opens the file, or goes on in the one that an earlier process has left.
     pub(super) fn open(
         path: &Path,
@@ -68,7 +68,7 @@ impl Chrome {
         in_turn: bool,
         losses: &Arc<Losses>,
     ) -> io::Result<Self> {
-        let file = File::open(path, most, now, Arc::clone(losses))?;
+        let file = TraceFile::open(path, most, now, Arc::clone(losses))?;
         Ok(Self {
             tracks: Tracks::new(file),
             in_turn,
@@ -82,68 +82,75 @@ impl Chrome {
     }
 
     /// Writes what happened.
-    pub(super) fn note(&mut self, mark: &Mark) {
+    pub(super) fn note(&mut self, mark: &TraceEvent) {
         let at = mark.at;
         match &mark.fact {
-            Fact::BatchBegan { batch, key, kind, tasks } => {
+            TraceEventKind::BatchBegan { batch, key, kind, tasks } => {
                 self.batch_began(at, batch, *key, *kind, tasks);
             }
-            Fact::BatchIs { key, state: state @ (BatchState::Finalized | BatchState::Aborted) } => {
+            TraceEventKind::BatchIs {
+                key,
+                state: state @ (BatchState::Finalized | BatchState::Aborted),
+            } => {
                 if let Some(batch) = self.batches.remove(key) {
                     self.tracks.end(at, batch.track, &format!("\"state\":\"{state}\""));
                     self.tracks.free(batch.track);
                 }
             }
-            Fact::Given(given) => self.given(at, *given),
-            Fact::Began { attempt } => self.began(at, *attempt),
-            Fact::RunEnded { attempt, run, end } => self.run_ended(at, *attempt, *run, end),
-            Fact::AttemptEnded { attempt, lost } => {
+            TraceEventKind::Given(given) => self.given(at, *given),
+            TraceEventKind::Began { attempt } => self.began(at, *attempt),
+            TraceEventKind::RunEnded { attempt, run, end } => {
+                self.run_ended(at, *attempt, *run, end)
+            }
+            TraceEventKind::AttemptEnded { attempt, lost } => {
                 self.attempt_ended(at, *attempt, lost.as_deref());
             }
-            Fact::Cancelled { attempt, reason } => {
+            TraceEventKind::Cancelled { attempt, reason } => {
                 if let Some(attempt) = self.attempts.get(attempt) {
                     let args = format!("\"reason\":\"{reason:?}\"");
                     self.tracks.instant(at, attempt.track, "cancelled", &args);
                 }
             }
-            Fact::Call(call) => self.call(at, call),
-            Fact::StepBegun { step, tasks, runs } => {
-                let track = self.tracks.lane(Group::Steps);
+            TraceEventKind::Call(call) => self.call(at, call),
+            TraceEventKind::StepBegun { step, tasks, runs } => {
+                let track = self.tracks.lane(TrackGroup::Steps);
                 let args = format!("\"tasks\":{tasks},\"runs\":{runs}");
                 self.tracks.begin(at, track, &format!("step {step}"), &args);
                 self.steps.insert(*step, track);
             }
-            Fact::StepDone { step, reward } => {
+            TraceEventKind::StepDone { step, reward } => {
                 if let Some(track) = self.steps.remove(step) {
                     self.tracks.end(at, track, &number("reward", *reward));
                     self.tracks.free(track);
                 }
             }
-            Fact::Evaluated { step, version, set, score } => {
+            TraceEventKind::Evaluated { step, version, set, score } => {
                 self.evaluated(at, *step, *version, set, *score);
             }
-            Fact::Synced { step, version, waited, loading } => {
-                let track = self.tracks.lane(Group::Weights);
+            TraceEventKind::Synced { step, version, waited, loading } => {
+                let track = self.tracks.lane(TrackGroup::Weights);
                 let begin = at.saturating_sub(waited.saturating_add(*loading));
                 let args = format!("\"step\":{step}{}", more(&whole("version", *version)));
                 self.tracks.begin(begin, track, &format!("weights after step {step}"), &args);
                 self.tracks.end(at, track, "");
                 self.tracks.free(track);
             }
-            Fact::Trained { step } => {
-                let track = self.tracks.fixed(Group::Notes);
+            TraceEventKind::Trained { step } => {
+                let track = self.tracks.fixed(TrackGroup::Notes);
                 self.tracks.instant(at, track, &format!("trained step {step}"), "");
             }
-            Fact::Noted(words) => {
-                let track = self.tracks.fixed(Group::Notes);
+            TraceEventKind::Noted(words) => {
+                let track = self.tracks.fixed(TrackGroup::Notes);
                 self.tracks.instant(at, track, words, "");
             }
-            Fact::Beat { pending, running, busy } => {
+            TraceEventKind::Beat { pending, running, busy } => {
                 let values = format!("\"in flight\":{running},\"pending\":{pending}");
                 self.tracks.counter(at, "runs", &values);
                 self.tracks.counter(at, "runners", &format!("\"busy\":{busy}"));
             }
-            Fact::RunOver { .. } | Fact::TaskEnded { .. } | Fact::BatchIs { .. } => {}
+            TraceEventKind::RunOver { .. }
+            | TraceEventKind::TaskEnded { .. }
+            | TraceEventKind::BatchIs { .. } => {}
         }
     }
 
@@ -162,24 +169,24 @@ impl Chrome {
         at: Nanos,
         id: &BatchId,
         key: BatchKey,
-        kind: BatchKind,
+        kind: BatchType,
         tasks: &Tasks,
     ) {
         if let Some(batch) = self.batches.get_mut(&key) {
             return batch.workflows.add(tasks.first, &tasks.tasks);
         }
-        if kind == BatchKind::Eval && !self.evals.contains_key(id) {
-            let track = self.tracks.lane(Group::Evals);
+        if kind == BatchType::Eval && !self.evals.contains_key(id) {
+            let track = self.tracks.lane(TrackGroup::Evals);
             self.tracks.begin(at, track, &format!("eval {id}"), "");
             self.evals.insert(id.clone(), track);
         }
-        let track = self.tracks.lane(Group::Batches);
-        let mut workflows = Workflows::default();
+        let track = self.tracks.lane(TrackGroup::Batches);
+        let mut workflows = TaskWorkflows::default();
         workflows.add(tasks.first, &tasks.tasks);
         let (name, tasks) = (id.to_string(), workflows.len());
         let args = format!("\"batch\":{},\"kind\":\"{kind}\",\"tasks\":{tasks}", text(&name));
         self.tracks.begin(at, track, &format!("batch {name}"), &args);
-        let batch = Batch { name, track, workflows };
+        let batch = BatchTrack { name, track, workflows };
         self.batches.insert(key, batch);
     }
 
@@ -199,7 +206,7 @@ impl Chrome {
         self.tracks.free(track);
     }
 
-    fn given(&mut self, at: Nanos, given: Given) {
+    fn given(&mut self, at: Nanos, given: AttemptStart) {
         // A runner does one attempt at a time: whatever was there is over.
         if let Some(earlier) = self.runners.insert(given.runner, given.attempt) {
             self.attempt_ended(at, earlier, None);
@@ -225,7 +232,7 @@ impl Chrome {
         self.tracks.flow(at, given.attempt.0, from, track);
         self.attempts.insert(
             given.attempt,
-            Attempt { given, track, open: BTreeMap::new(), shown: BTreeSet::new(), ended: 0 },
+            AttemptTrack { given, track, open: BTreeMap::new(), shown: BTreeSet::new(), ended: 0 },
         );
     }
 
@@ -268,12 +275,12 @@ impl Chrome {
         Some(track)
     }
 
-    fn run_ended(&mut self, at: Nanos, id: AttemptId, run: RunId, end: &End) {
+    fn run_ended(&mut self, at: Nanos, id: AttemptId, run: RunId, end: &SpanEnd) {
         let args = match end {
-            End::Succeeded { reward } => {
+            SpanEnd::Succeeded { reward } => {
                 format!("\"outcome\":\"succeeded\"{}", more(&number("reward", *reward)))
             }
-            End::Failed { kind, message } => {
+            SpanEnd::Failed { kind, message } => {
                 let failure = kind.map(|kind| format!("\"failure\":\"{}\"", kind.name()));
                 let failure = more(&failure.unwrap_or_default());
                 format!("\"outcome\":\"failed\"{failure},\"message\":{}", text(message))
@@ -329,9 +336,9 @@ impl Chrome {
         self.calls.iter().filter(of).map(|(call, _)| *call).collect()
     }
 
-    fn call(&mut self, at: Nanos, call: &Call) {
+    fn call(&mut self, at: Nanos, call: &CallEvent) {
         match &call.moment {
-            Moment::Began { model } => {
+            CallEventKind::Began { model } => {
                 let Some(of_run) = self.run_began(at, call.attempt, call.run) else { return };
                 let Some(attempt) = self.attempts.get(&call.attempt) else { return };
                 // The first call that is under way stands below its run, others beside it.
@@ -353,13 +360,13 @@ impl Chrome {
                 self.tracks.begin(at, track, "call", &args);
                 self.calls.insert(call.call, (call.attempt, call.run, track));
             }
-            Moment::Sent { server } => {
+            CallEventKind::Sent { server } => {
                 if let Some((_, _, track)) = self.calls.get(&call.call) {
                     let args = format!("\"server\":{}", text(server));
                     self.tracks.instant(at, *track, "sent", &args);
                 }
             }
-            Moment::Ended { status, prompt_tokens, answer_tokens, version } => {
+            CallEventKind::Ended { status, prompt_tokens, answer_tokens, version } => {
                 let mut args = format!("\"status\":{status}");
                 let known = [
                     ("prompt_tokens", prompt_tokens),

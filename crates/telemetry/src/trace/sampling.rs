@@ -9,11 +9,11 @@ use std::collections::BTreeMap;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rollway_core::{AttemptId, BatchId, BatchKey, BatchState, RunId, TaskId};
-use rollway_engine::events::{Moment, Seen, What};
+use rollway_engine::events::{CallEventKind, RunEvent, RunEventKind};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::event::{Fact, Mark, nanos};
-use super::ids::{Names, SpanId, TraceId};
+use super::event::{TraceEvent, TraceEventKind, nanos};
+use super::ids::{SpanId, SpanNamer, TraceId};
 use super::span::Nanos;
 
 /// How many tasks a second are traced in the long run. Rollouts take seconds: only work that does
@@ -36,7 +36,7 @@ enum Fate {
 }
 
 #[derive(Debug)]
-struct Batch {
+struct BatchSampling {
     name: BatchId,
     seed: u64,
     fates: Vec<Fate>,
@@ -44,11 +44,11 @@ struct Batch {
 
 /// Decides which tasks are traced.
 #[derive(Debug)]
-pub(super) struct Filter {
-    names: Names,
+pub(super) struct TraceSampler {
+    names: SpanNamer,
     sample: f64,
     is_bounded: bool,
-    batches: BTreeMap<BatchKey, Batch>,
+    batches: BTreeMap<BatchKey, BatchSampling>,
     /// The attempts of traced tasks that are under way.
     attempts: FxHashMap<AttemptId, (BatchKey, TaskId)>,
     /// Their calls that are under way. A call may outlive its attempt by a little.
@@ -60,8 +60,8 @@ pub(super) struct Filter {
     pub(super) ignored: u64,
 }
 
-impl Filter {
-    pub(super) fn new(names: Names, sample: f64) -> Self {
+impl TraceSampler {
+    pub(super) fn new(names: SpanNamer, sample: f64) -> Self {
         Self {
             names,
             sample,
@@ -77,16 +77,16 @@ impl Filter {
 
     /// Returns one that traces every task: time is no matter.
     #[cfg(test)]
-    pub(super) fn unbounded(names: Names) -> Self {
+    pub(super) fn unbounded(names: SpanNamer) -> Self {
         Self { is_bounded: false, ..Self::new(names, 1.0) }
     }
 
     /// Puts aside what belongs to traced tasks. `has_room`: whether more of them can be taken.
-    pub(super) fn keep(&mut self, seen: &[Seen], has_room: bool, kept: &mut Vec<Mark>) {
-        for Seen { at, what } in seen {
+    pub(super) fn keep(&mut self, seen: &[RunEvent], has_room: bool, kept: &mut Vec<TraceEvent>) {
+        for RunEvent { at, what } in seen {
             if self.wants(*at, what, has_room) {
                 let at = nanos(*at);
-                kept.extend(Fact::of(what).map(|fact| Mark { at, fact }));
+                kept.extend(TraceEventKind::of(what).map(|fact| TraceEvent { at, fact }));
             }
         }
     }
@@ -104,53 +104,54 @@ impl Filter {
         Some((trace, self.names.call(attempt, run, call)))
     }
 
-    fn wants(&mut self, at: std::time::SystemTime, what: &What, has_room: bool) -> bool {
+    fn wants(&mut self, at: std::time::SystemTime, what: &RunEventKind, has_room: bool) -> bool {
         match what {
-            What::BatchBegan { batch, key, first, tasks, .. } => {
+            RunEventKind::BatchBegan { batch, key, first, tasks, .. } => {
                 if self.batches.len() >= BATCHES {
                     self.batches.pop_first();
                 }
                 let seed = self.names.seed(batch);
                 let entry = self.batches.entry(*key);
-                let fresh = || Batch { name: batch.clone(), seed, fates: Vec::new() };
+                let fresh = || BatchSampling { name: batch.clone(), seed, fates: Vec::new() };
                 let fates = &mut entry.or_insert_with(fresh).fates;
                 let tasks = first.0 as usize + tasks.len();
                 fates.resize(tasks.max(fates.len()), Fate::Undecided);
                 true
             }
-            What::BatchIs { key, state } => {
+            RunEventKind::BatchStateChanged { key, state } => {
                 if matches!(state, BatchState::Finalized | BatchState::Aborted) {
                     self.batches.remove(key);
                 }
                 true
             }
-            What::AttemptGiven { attempt, key, task, .. } => {
+            RunEventKind::AttemptSent { attempt, key, task, .. } => {
                 let is_traced = self.is_traced(*key, *task, || nanos(at), has_room);
                 if is_traced {
                     self.attempts.insert(*attempt, (*key, *task));
                 }
                 is_traced
             }
-            What::AttemptBegan { attempt }
-            | What::RunEnded { attempt, .. }
-            | What::AttemptCancelled { attempt, .. } => self.attempts.contains_key(attempt),
-            What::AttemptEnded { attempt, .. } => self.attempts.remove(attempt).is_some(),
-            What::RunOver { key, task, .. } | What::TaskEnded { key, task, .. } => {
+            RunEventKind::AttemptBegan { attempt }
+            | RunEventKind::RunReported { attempt, .. }
+            | RunEventKind::AttemptCancelled { attempt, .. } => self.attempts.contains_key(attempt),
+            RunEventKind::AttemptEnded { attempt, .. } => self.attempts.remove(attempt).is_some(),
+            RunEventKind::RunEnded { key, task, .. }
+            | RunEventKind::TaskEnded { key, task, .. } => {
                 let batch = self.batches.get(key);
                 let fate = batch.and_then(|batch| batch.fates.get(task.0 as usize));
                 fate == Some(&Fate::Traced)
             }
-            What::RunRetried { .. }
-            | What::PayloadDropped { .. }
-            | What::RunnerAt { .. }
-            | What::RunnerBroken { .. }
-            | What::RunnerReady { .. } => false,
-            What::Call(call) => match call.moment {
-                Moment::Began { .. } => {
+            RunEventKind::RunRetried { .. }
+            | RunEventKind::PayloadDropped { .. }
+            | RunEventKind::RunnerLocated { .. }
+            | RunEventKind::RunnerBroken { .. }
+            | RunEventKind::RunnerReady { .. } => false,
+            RunEventKind::Call(call) => match call.moment {
+                CallEventKind::Began { .. } => {
                     self.attempts.contains_key(&call.attempt) && self.calls.insert(call.call)
                 }
-                Moment::Sent { .. } => self.calls.contains(&call.call),
-                Moment::Ended { .. } => self.calls.remove(&call.call),
+                CallEventKind::Sent { .. } => self.calls.contains(&call.call),
+                CallEventKind::Ended { .. } => self.calls.remove(&call.call),
             },
         }
     }

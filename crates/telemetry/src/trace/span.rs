@@ -20,15 +20,15 @@ pub(super) struct Span {
     pub(super) is_request: bool,
     pub(super) begin: Nanos,
     pub(super) end: Nanos,
-    pub(super) status: Status,
-    pub(super) attributes: Vec<(&'static str, Value)>,
+    pub(super) status: SpanStatus,
+    pub(super) attributes: Vec<(&'static str, AttributeValue)>,
     /// Moments in between.
     pub(super) moments: Vec<(Nanos, &'static str)>,
 }
 
 /// How it went.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Status {
+pub(super) enum SpanStatus {
     /// Nobody can say: given up, or not ended yet.
     Open,
     /// Well.
@@ -39,43 +39,43 @@ pub(super) enum Status {
 
 /// The value of an attribute.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Value {
+pub(super) enum AttributeValue {
     Text(Arc<str>),
     Whole(i64),
     Number(f64),
 }
 
-impl From<&str> for Value {
+impl From<&str> for AttributeValue {
     fn from(text: &str) -> Self {
         Self::Text(text.into())
     }
 }
 
-impl From<String> for Value {
+impl From<String> for AttributeValue {
     fn from(text: String) -> Self {
         Self::Text(text.into())
     }
 }
 
-impl From<&Arc<str>> for Value {
+impl From<&Arc<str>> for AttributeValue {
     fn from(text: &Arc<str>) -> Self {
         Self::Text(Arc::clone(text))
     }
 }
 
-impl From<u64> for Value {
+impl From<u64> for AttributeValue {
     fn from(number: u64) -> Self {
         Self::Whole(i64::try_from(number).unwrap_or(i64::MAX))
     }
 }
 
-impl From<u32> for Value {
+impl From<u32> for AttributeValue {
     fn from(number: u32) -> Self {
         Self::Whole(i64::from(number))
     }
 }
 
-impl From<f64> for Value {
+impl From<f64> for AttributeValue {
     fn from(number: f64) -> Self {
         Self::Number(number)
     }

@@ -9,31 +9,31 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use rollway_core::{
-    AttemptId, BatchId, BatchKey, BatchKind, BatchState, Cancel, FailureKind, Over, RunId,
-    RunnerId, Step, TaskId,
+    AttemptCancelReason, AttemptId, BatchId, BatchKey, BatchState, BatchStep, BatchType,
+    FailureKind, RunEnd, RunId, RunnerId, TaskId,
 };
 
-use super::call_spans::Calls;
-use super::event::{End, Fact, Given, Mark, Tasks};
-use super::ids::{Names, SpanId, TraceId};
-use super::outcome::{Outcome, unfinished};
-use super::span::{Nanos, Span, Status, Value};
-use crate::in_flight::Workflows;
+use super::call_spans::CallSpans;
+use super::event::{AttemptStart, SpanEnd, Tasks, TraceEvent, TraceEventKind};
+use super::ids::{SpanId, SpanNamer, TraceId};
+use super::outcome::{SpanOutcome, unfinished};
+use super::span::{AttributeValue, Nanos, Span, SpanStatus};
+use crate::in_flight::TaskWorkflows;
 
 /// How many evaluations are remembered until they are told to be over.
 const EVALS: usize = 1_000;
 
 /// What is under way.
 #[derive(Debug)]
-pub(super) struct Book {
-    names: Names,
+pub(super) struct SpanBuilder {
+    names: SpanNamer,
     /// Whether a runner executes the runs of an attempt one after the other.
     in_turn: bool,
-    batches: BTreeMap<BatchKey, Batch>,
-    attempts: HashMap<AttemptId, Attempt>,
+    batches: BTreeMap<BatchKey, BatchSpan>,
+    attempts: HashMap<AttemptId, AttemptSpan>,
     /// What each runner was given last: whatever it was given before is over.
     runners: HashMap<RunnerId, AttemptId>,
-    calls: Calls,
+    calls: CallSpans,
     steps: BTreeMap<u64, (Nanos, u64, u64)>,
     /// When the batches of evaluations began.
     evals: BTreeMap<BatchId, Nanos>,
@@ -42,43 +42,43 @@ pub(super) struct Book {
 }
 
 #[derive(Debug)]
-struct Batch {
+struct BatchSpan {
     id: BatchId,
     name: Arc<str>,
-    kind: BatchKind,
+    kind: BatchType,
     began: Nanos,
-    workflows: Workflows,
-    tasks: BTreeMap<TaskId, BTreeMap<RunId, Run>>,
+    workflows: TaskWorkflows,
+    tasks: BTreeMap<TaskId, BTreeMap<RunId, RunSpan>>,
 }
 
 /// A run, over all its attempts.
 #[derive(Clone, Debug)]
-struct Run {
+struct RunSpan {
     begin: Nanos,
     end: Nanos,
     attempts: u32,
-    outcome: Outcome,
+    outcome: SpanOutcome,
     is_told: bool,
 }
 
 #[derive(Debug)]
-struct Attempt {
-    given: Given,
+struct AttemptSpan {
+    given: AttemptStart,
     trace: TraceId,
     batch: Arc<str>,
     begin: Nanos,
     began: Option<Nanos>,
-    cancelled: Option<Cancel>,
+    cancelled: Option<AttemptCancelReason>,
     left: Vec<RunId>,
     /// When runs called a model for the first time. That is seen by others than that the run
     /// before has ended, and may be seen first.
     called: BTreeMap<RunId, Nanos>,
 }
 
-impl Book {
-    pub(super) fn new(names: Names, in_turn: bool) -> Self {
+impl SpanBuilder {
+    pub(super) fn new(names: SpanNamer, in_turn: bool) -> Self {
         Self {
-            calls: Calls::new(names.clone()),
+            calls: CallSpans::new(names.clone()),
             names,
             in_turn,
             batches: BTreeMap::new(),
@@ -97,46 +97,51 @@ impl Book {
     }
 
     /// Notes what happened.
-    pub(super) fn note(&mut self, mark: &Mark) {
+    pub(super) fn note(&mut self, mark: &TraceEvent) {
         let at = mark.at;
         self.last = self.last.max(at);
         match &mark.fact {
-            Fact::BatchBegan { batch, key, kind, tasks } => {
+            TraceEventKind::BatchBegan { batch, key, kind, tasks } => {
                 self.batch_began(at, batch, *key, *kind, tasks);
             }
-            Fact::BatchIs { key, state: state @ (BatchState::Finalized | BatchState::Aborted) } => {
+            TraceEventKind::BatchIs {
+                key,
+                state: state @ (BatchState::Finalized | BatchState::Aborted),
+            } => {
                 self.batch_ended(at, *key, Some(*state));
             }
-            Fact::Given(given) => self.given(at, *given),
-            Fact::Began { attempt } => {
+            TraceEventKind::Given(given) => self.given(at, *given),
+            TraceEventKind::Began { attempt } => {
                 if let Some(attempt) = self.attempts.get_mut(attempt) {
                     attempt.began = Some(at);
                 }
             }
-            Fact::RunEnded { attempt, run, end } => {
+            TraceEventKind::RunEnded { attempt, run, end } => {
                 let outcome = match end {
-                    End::Succeeded { reward } => Outcome::Succeeded { reward: *reward },
-                    End::Failed { kind, message } => Outcome::Failed {
+                    SpanEnd::Succeeded { reward } => SpanOutcome::Succeeded { reward: *reward },
+                    SpanEnd::Failed { kind, message } => SpanOutcome::Failed {
                         kind: kind.map_or("failed", FailureKind::name),
                         message: Arc::clone(message),
                     },
                 };
                 self.run_ended(at, *attempt, *run, &outcome);
             }
-            Fact::Cancelled { attempt, reason } => {
+            TraceEventKind::Cancelled { attempt, reason } => {
                 if let Some(attempt) = self.attempts.get_mut(attempt) {
                     attempt.cancelled = Some(*reason);
                 }
             }
-            Fact::AttemptEnded { attempt, lost } => self.attempt_ended(at, *attempt, lost.as_ref()),
-            Fact::RunOver { key, task, run, how } => {
+            TraceEventKind::AttemptEnded { attempt, lost } => {
+                self.attempt_ended(at, *attempt, lost.as_ref())
+            }
+            TraceEventKind::RunOver { key, task, run, how } => {
                 self.run_over(at, (*key, *task, *run), how);
             }
-            Fact::TaskEnded { key, task, status } => {
+            TraceEventKind::TaskEnded { key, task, status } => {
                 let message = status.message().map(Arc::from);
                 self.task_ended(at, *key, *task, message);
             }
-            Fact::Call(call) => {
+            TraceEventKind::Call(call) => {
                 let attempt = self.attempts.get_mut(&call.attempt);
                 let trace = attempt.map(|attempt| {
                     attempt.called.entry(call.run).or_insert(at);
@@ -144,17 +149,20 @@ impl Book {
                 });
                 self.spans.extend(self.calls.note(at, call, trace));
             }
-            Fact::StepBegun { step, tasks, runs } => {
+            TraceEventKind::StepBegun { step, tasks, runs } => {
                 self.steps.insert(*step, (at, *tasks, *runs));
             }
-            Fact::StepDone { step, reward } => self.step_done(at, *step, *reward),
-            Fact::Evaluated { step, version, set, score } => {
+            TraceEventKind::StepDone { step, reward } => self.step_done(at, *step, *reward),
+            TraceEventKind::Evaluated { step, version, set, score } => {
                 self.evaluated(at, *step, *version, set, *score);
             }
-            Fact::Synced { step, version, waited, loading } => {
+            TraceEventKind::Synced { step, version, waited, loading } => {
                 self.synced(at, *step, *version, (*waited, *loading));
             }
-            Fact::BatchIs { .. } | Fact::Trained { .. } | Fact::Noted(_) | Fact::Beat { .. } => {}
+            TraceEventKind::BatchIs { .. }
+            | TraceEventKind::Trained { .. }
+            | TraceEventKind::Noted(_)
+            | TraceEventKind::Beat { .. } => {}
         }
     }
 
@@ -168,14 +176,14 @@ impl Book {
                 continue;
             };
             for run in left {
-                self.run_ended(at, attempt, run, &Outcome::Unfinished);
+                self.run_ended(at, attempt, run, &SpanOutcome::Unfinished);
             }
         }
         let batches: Vec<BatchKey> = self.batches.keys().copied().collect();
         batches.into_iter().for_each(|key| self.batch_ended(at, key, None));
         let steps: Vec<u64> = self.steps.keys().copied().collect();
         for step in steps {
-            self.step_over(at, step, Status::Open, vec![unfinished()]);
+            self.step_over(at, step, SpanStatus::Open, vec![unfinished()]);
         }
         std::mem::take(&mut self.spans)
     }
@@ -185,10 +193,10 @@ impl Book {
         at: Nanos,
         id: &BatchId,
         key: BatchKey,
-        kind: BatchKind,
+        kind: BatchType,
         tasks: &Tasks,
     ) {
-        if kind == BatchKind::Eval {
+        if kind == BatchType::Eval {
             self.evals.entry(id.clone()).or_insert(at);
             if self.evals.len() > EVALS {
                 self.evals.pop_first();
@@ -198,10 +206,11 @@ impl Book {
             return batch.workflows.add(tasks.first, &tasks.tasks);
         }
         let name = id.to_string().into();
-        let mut workflows = Workflows::default();
+        let mut workflows = TaskWorkflows::default();
         workflows.add(tasks.first, &tasks.tasks);
         let tasks = BTreeMap::new();
-        self.batches.insert(key, Batch { id: id.clone(), name, kind, began: at, workflows, tasks });
+        self.batches
+            .insert(key, BatchSpan { id: id.clone(), name, kind, began: at, workflows, tasks });
     }
 
     fn batch_ended(&mut self, at: Nanos, key: BatchKey, state: Option<BatchState>) {
@@ -211,7 +220,7 @@ impl Book {
         tasks.into_iter().for_each(|task| self.task_ended(at, key, task, None));
         let Some(batch) = self.batches.remove(&key) else { return };
         let mut attributes = vec![
-            ("rollway.batch", Value::from(&batch.name)),
+            ("rollway.batch", AttributeValue::from(&batch.name)),
             ("rollway.batch.kind", batch.kind.to_string().into()),
             ("rollway.tasks", batch.workflows.len().into()),
         ];
@@ -219,20 +228,21 @@ impl Book {
             Some(state) => ("rollway.outcome", state.to_string().into()),
             None => unfinished(),
         });
-        let status = if state == Some(BatchState::Finalized) { Status::Well } else { Status::Open };
+        let status =
+            if state == Some(BatchState::Finalized) { SpanStatus::Well } else { SpanStatus::Open };
         let parent = match (batch.kind, batch.id.priority().step) {
-            (BatchKind::Eval, _) => Some(self.names.eval(&batch.id)),
-            (BatchKind::Train, Step::At(step)) => {
+            (BatchType::Eval, _) => Some(self.names.eval(&batch.id)),
+            (BatchType::Train, BatchStep::At(step)) => {
                 u64::try_from(step).ok().map(|step| self.names.step(step))
             }
-            (BatchKind::Train, Step::Last) => None,
+            (BatchType::Train, BatchStep::Last) => None,
         };
         let (trace, id) = (self.names.batch_trace(&batch.id), self.names.batch(key));
         let ids = Ids { trace, id, parent };
         self.span("batch", ids, (batch.began, at), status, attributes);
     }
 
-    fn given(&mut self, at: Nanos, given: Given) {
+    fn given(&mut self, at: Nanos, given: AttemptStart) {
         if let Some(earlier) = self.runners.insert(given.runner, given.attempt) {
             self.attempt_ended(at, earlier, None);
         }
@@ -240,16 +250,16 @@ impl Book {
         let trace = self.names.task_trace(&batch.id, given.task);
         let runs = batch.tasks.entry(given.task).or_default();
         for run in given.runs.iter() {
-            let fresh = Run {
+            let fresh = RunSpan {
                 begin: at,
                 end: at,
                 attempts: 0,
-                outcome: Outcome::Unfinished,
+                outcome: SpanOutcome::Unfinished,
                 is_told: false,
             };
             runs.entry(run).or_insert(fresh).attempts += 1;
         }
-        let attempt = Attempt {
+        let attempt = AttemptSpan {
             given,
             trace,
             batch: Arc::clone(&batch.name),
@@ -262,13 +272,13 @@ impl Book {
         self.attempts.insert(given.attempt, attempt);
     }
 
-    fn run_ended(&mut self, at: Nanos, id: AttemptId, run: RunId, outcome: &Outcome) {
+    fn run_ended(&mut self, at: Nanos, id: AttemptId, run: RunId, outcome: &SpanOutcome) {
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
         let Some(place) = attempt.left.iter().position(|left| *left == run) else { return };
         attempt.left.remove(place);
-        let Given { key, task, runner, life, .. } = attempt.given;
+        let AttemptStart { key, task, runner, life, .. } = attempt.given;
         let mut attributes = vec![
-            ("rollway.batch", Value::from(&attempt.batch)),
+            ("rollway.batch", AttributeValue::from(&attempt.batch)),
             ("rollway.task", task.0.into()),
             ("rollway.run", run.0.into()),
             ("rollway.attempt", id.0.into()),
@@ -297,7 +307,7 @@ impl Book {
     }
 
     /// A run ended for good.
-    fn run_over(&mut self, at: Nanos, (key, task, run): (BatchKey, TaskId, RunId), how: &Over) {
+    fn run_over(&mut self, at: Nanos, (key, task, run): (BatchKey, TaskId, RunId), how: &RunEnd) {
         let Some(batch) = self.batches.get_mut(&key) else { return };
         let Some(known) = batch.tasks.get_mut(&task).and_then(|runs| runs.get_mut(&run)) else {
             return;
@@ -305,13 +315,13 @@ impl Book {
         known.end = at;
         match how {
             // How it succeeded is known from its attempt.
-            Over::Succeeded => {}
-            Over::Failed { kind, message } => {
+            RunEnd::Succeeded => {}
+            RunEnd::Failed { kind, message } => {
                 let message = Arc::clone(message);
-                known.outcome = Outcome::Failed { kind: kind.name(), message };
+                known.outcome = SpanOutcome::Failed { kind: kind.name(), message };
             }
-            Over::Cancelled { reason } => {
-                known.outcome = Outcome::Cancelled { reason: reason.name().to_owned() };
+            RunEnd::Cancelled { reason } => {
+                known.outcome = SpanOutcome::Cancelled { reason: reason.name().to_owned() };
             }
         }
         known.is_told = true;
@@ -323,22 +333,22 @@ impl Book {
     fn attempt_ended(&mut self, at: Nanos, id: AttemptId, lost: Option<&Arc<str>>) {
         let Some(attempt) = self.attempts.get(&id) else { return };
         let outcome = match (lost, attempt.cancelled) {
-            (_, Some(Cancel::Runs(reason))) => {
-                Outcome::Cancelled { reason: reason.name().to_owned() }
+            (_, Some(AttemptCancelReason::Runs(reason))) => {
+                SpanOutcome::Cancelled { reason: reason.name().to_owned() }
             }
-            (_, Some(Cancel::Timeout)) => {
-                Outcome::Failed { kind: "timeout", message: "it lasted too long".into() }
+            (_, Some(AttemptCancelReason::Timeout)) => {
+                SpanOutcome::Failed { kind: "timeout", message: "it lasted too long".into() }
             }
-            (_, Some(Cancel::NotBegun)) => {
+            (_, Some(AttemptCancelReason::BeginTimeout)) => {
                 let message = "the runner never said that it had begun".into();
-                Outcome::Failed { kind: "runner_lost", message }
+                SpanOutcome::Failed { kind: "runner_lost", message }
             }
             (Some(words), None) => {
-                Outcome::Failed { kind: "runner_lost", message: Arc::clone(words) }
+                SpanOutcome::Failed { kind: "runner_lost", message: Arc::clone(words) }
             }
             (None, None) => {
                 let message = "the runner said nothing about it".into();
-                Outcome::Failed { kind: "runner_lost", message }
+                SpanOutcome::Failed { kind: "runner_lost", message }
             }
         };
         for run in attempt.left.clone() {
@@ -347,10 +357,15 @@ impl Book {
         self.attempts.remove(&id);
     }
 
-    fn run_span(&mut self, (key, task, run): (BatchKey, TaskId, RunId), trace: TraceId, it: &Run) {
+    fn run_span(
+        &mut self,
+        (key, task, run): (BatchKey, TaskId, RunId),
+        trace: TraceId,
+        it: &RunSpan,
+    ) {
         let Some(batch) = self.batches.get(&key) else { return };
         let mut attributes = vec![
-            ("rollway.batch", Value::from(&batch.name)),
+            ("rollway.batch", AttributeValue::from(&batch.name)),
             ("rollway.task", task.0.into()),
             ("rollway.run", run.0.into()),
             ("rollway.attempts", it.attempts.into()),
@@ -368,8 +383,10 @@ impl Book {
         let (id, name, kind, began) =
             (batch.id.clone(), Arc::clone(&batch.name), batch.kind, batch.began);
         let workflow = batch.workflows.of(task).cloned();
-        let succeeded =
-            runs.values().filter(|run| matches!(run.outcome, Outcome::Succeeded { .. })).count();
+        let succeeded = runs
+            .values()
+            .filter(|run| matches!(run.outcome, SpanOutcome::Succeeded { .. }))
+            .count();
         let total = runs.len();
         for (run, known) in runs {
             if !known.is_told {
@@ -377,7 +394,7 @@ impl Book {
             }
         }
         let mut attributes = vec![
-            ("rollway.batch", Value::from(&name)),
+            ("rollway.batch", AttributeValue::from(&name)),
             ("rollway.batch.kind", kind.to_string().into()),
             ("rollway.task", task.0.into()),
             ("rollway.runs", (total as u64).into()),
@@ -387,9 +404,9 @@ impl Book {
             attributes.push(("rollway.workflow", workflow.into()));
         }
         let status = match message {
-            Some(message) => Status::Badly(message),
-            None if succeeded == total => Status::Well,
-            None => Status::Open,
+            Some(message) => SpanStatus::Badly(message),
+            None if succeeded == total => SpanStatus::Well,
+            None => SpanStatus::Open,
         };
         let ids = Ids { trace, id: self.names.task(key, task), parent: None };
         self.span("task", ids, (began, at), status, attributes);
@@ -401,15 +418,15 @@ impl Book {
 
     fn step_done(&mut self, at: Nanos, step: u64, reward: Option<f64>) {
         let reward = reward.map(|reward| ("rollway.reward", reward.into()));
-        self.step_over(at, step, Status::Well, reward.into_iter().collect());
+        self.step_over(at, step, SpanStatus::Well, reward.into_iter().collect());
     }
 
     fn step_over(
         &mut self,
         at: Nanos,
         step: u64,
-        status: Status,
-        more: Vec<(&'static str, Value)>,
+        status: SpanStatus,
+        more: Vec<(&'static str, AttributeValue)>,
     ) {
         let Some((begin, tasks, runs)) = self.steps.remove(&step) else { return };
         let mut attributes = vec![
@@ -437,7 +454,7 @@ impl Book {
         attributes.extend(score.map(|score| ("rollway.eval.score", score.into())));
         let (trace, id) = (self.names.step_trace(step), self.names.eval(&batch));
         let ids = Ids { trace, id, parent: None };
-        self.span("eval", ids, (begin, at), Status::Well, attributes);
+        self.span("eval", ids, (begin, at), SpanStatus::Well, attributes);
     }
 
     fn synced(
@@ -447,7 +464,7 @@ impl Book {
         version: Option<u64>,
         (waited, loading): (Nanos, Nanos),
     ) {
-        let seconds = |nanos: Nanos| Value::from(nanos as f64 / 1e9);
+        let seconds = |nanos: Nanos| AttributeValue::from(nanos as f64 / 1e9);
         let mut attributes = vec![
             ("rollway.step", step.into()),
             ("rollway.sync.waited", seconds(waited)),
@@ -457,7 +474,7 @@ impl Book {
         let (trace, id) = (self.names.step_trace(step), self.names.sync(step, at));
         let begin = at.saturating_sub(waited.saturating_add(loading));
         let ids = Ids { trace, id, parent: None };
-        self.span("sync", ids, (begin, at), Status::Well, attributes);
+        self.span("sync", ids, (begin, at), SpanStatus::Well, attributes);
     }
 
     fn span(
@@ -465,8 +482,8 @@ impl Book {
         name: &'static str,
         Ids { trace, id, parent }: Ids,
         (begin, end): (Nanos, Nanos),
-        status: Status,
-        attributes: Vec<(&'static str, Value)>,
+        status: SpanStatus,
+        attributes: Vec<(&'static str, AttributeValue)>,
     ) {
         self.spans.push(Span {
             trace,

@@ -5,66 +5,81 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use rollway_core::metrics::Metrics;
 use rollway_core::{
-    BatchId, BatchKey, BatchKind, BatchState, Cancel, CancelReason, FailureKind, Life, Over,
-    RunnerId, Runs, Status as TaskStatus, TaskId,
+    AttemptCancelReason, BatchId, BatchKey, BatchState, BatchType, CancelReason, FailureKind,
+    Incarnation, RunEnd, RunRange, RunnerId, Status as TaskStatus, TaskId,
 };
-use rollway_engine::RunEnd;
-use rollway_engine::events::What;
+use rollway_engine::ReportedOutcome;
+use rollway_engine::events::RunEventKind;
 use serde_json::Value;
 
-use super::span::{Span, Status};
+use super::span::{Span, SpanStatus};
 use super::*;
 
 /// Something seen, so many milliseconds after a moment.
-fn seen(millis: u64, what: What) -> Seen {
-    Seen { at: UNIX_EPOCH + Duration::from_secs(1_000_000) + Duration::from_millis(millis), what }
+fn seen(millis: u64, what: RunEventKind) -> RunEvent {
+    RunEvent {
+        at: UNIX_EPOCH + Duration::from_secs(1_000_000) + Duration::from_millis(millis),
+        what,
+    }
 }
 
 const KEY: BatchKey = BatchKey(1);
 
-fn batch(tasks: usize) -> Seen {
+fn batch(tasks: usize) -> RunEvent {
     let tasks = vec![("work".into(), 2); tasks].into();
     let batch = BatchId::from("3/math");
-    seen(0, What::BatchBegan { batch, key: KEY, kind: BatchKind::Eval, first: TaskId(0), tasks })
+    seen(
+        0,
+        RunEventKind::BatchBegan {
+            batch,
+            key: KEY,
+            kind: BatchType::Eval,
+            first: TaskId(0),
+            tasks,
+        },
+    )
 }
 
-fn given(millis: u64, attempt: u64, task: u32, runs: Runs, runner: u32) -> Seen {
+fn given(millis: u64, attempt: u64, task: u32, runs: RunRange, runner: u32) -> RunEvent {
     let (attempt, task, runner) = (AttemptId(attempt), TaskId(task), RunnerId(runner));
-    let (life, timeout) = (Life(1), Duration::from_secs(9));
-    seen(millis, What::AttemptGiven { attempt, key: KEY, task, runs, runner, life, timeout })
+    let (life, timeout) = (Incarnation(1), Duration::from_secs(9));
+    seen(millis, RunEventKind::AttemptSent { attempt, key: KEY, task, runs, runner, life, timeout })
 }
 
-fn run_ended(millis: u64, attempt: u64, run: u32, end: RunEnd) -> Seen {
-    seen(millis, What::RunEnded { attempt: AttemptId(attempt), run: RunId(run), end })
+fn run_ended(millis: u64, attempt: u64, run: u32, end: ReportedOutcome) -> RunEvent {
+    seen(millis, RunEventKind::RunReported { attempt: AttemptId(attempt), run: RunId(run), end })
 }
 
-fn over(millis: u64, task: u32, run: u32, how: Over) -> Seen {
-    seen(millis, What::RunOver { key: KEY, task: TaskId(task), run: RunId(run), how })
+fn over(millis: u64, task: u32, run: u32, how: RunEnd) -> RunEvent {
+    seen(millis, RunEventKind::RunEnded { key: KEY, task: TaskId(task), run: RunId(run), how })
 }
 
-fn attempt_ended(millis: u64, attempt: u64, lost: Option<&str>) -> Seen {
-    seen(millis, What::AttemptEnded { attempt: AttemptId(attempt), lost: lost.map(Into::into) })
+fn attempt_ended(millis: u64, attempt: u64, lost: Option<&str>) -> RunEvent {
+    seen(
+        millis,
+        RunEventKind::AttemptEnded { attempt: AttemptId(attempt), lost: lost.map(Into::into) },
+    )
 }
 
-fn task_ended(millis: u64, task: u32) -> Seen {
+fn task_ended(millis: u64, task: u32) -> RunEvent {
     let (task, status) = (TaskId(task), Arc::new(TaskStatus::default()));
-    seen(millis, What::TaskEnded { key: KEY, task, status, dropped: None })
+    seen(millis, RunEventKind::TaskEnded { key: KEY, task, status, dropped: None })
 }
 
-const TWO: Runs = Runs { first: 0, count: 2 };
-const SECOND: Runs = Runs { first: 1, count: 1 };
+const TWO: RunRange = RunRange { first: 0, count: 2 };
+const SECOND: RunRange = RunRange { first: 1, count: 1 };
 
-fn well(reward: f64) -> RunEnd {
+fn well(reward: f64) -> ReportedOutcome {
     let mut metrics = Metrics::new();
     metrics.set("reward", reward);
-    RunEnd::Succeeded { payload: None, metrics }
+    ReportedOutcome::Succeeded { payload: None, metrics }
 }
 
-fn spans(all: &[Seen], is_closed: bool) -> Vec<Span> {
-    let names = Names::new("p/j");
+fn spans(all: &[RunEvent], is_closed: bool) -> Vec<Span> {
+    let names = SpanNamer::new("p/j");
     let mut marks = Vec::new();
-    Filter::unbounded(names.clone()).keep(all, true, &mut marks);
-    let mut book = Book::new(names, true);
+    TraceSampler::unbounded(names.clone()).keep(all, true, &mut marks);
+    let mut book = SpanBuilder::new(names, true);
     marks.iter().for_each(|mark| book.note(mark));
     let mut spans = book.over();
     if is_closed {
@@ -75,7 +90,7 @@ fn spans(all: &[Seen], is_closed: bool) -> Vec<Span> {
 
 fn text<'a>(span: &'a Span, name: &str) -> Option<&'a str> {
     span.attributes.iter().find_map(|(known, value)| match value {
-        span::Value::Text(text) if *known == name => Some(&**text),
+        span::AttributeValue::Text(text) if *known == name => Some(&**text),
         _ => None,
     })
 }
@@ -86,20 +101,20 @@ fn a_run_that_lost_its_runner_has_two_attempts() {
         batch(1),
         given(10, 1, 0, TWO, 0),
         run_ended(20, 1, 0, well(1.0)),
-        over(20, 0, 0, Over::Succeeded),
+        over(20, 0, 0, RunEnd::Succeeded),
         attempt_ended(50, 1, Some("killed")),
         given(60, 2, 0, SECOND, 1),
         seen(
             70,
-            What::AttemptCancelled {
+            RunEventKind::AttemptCancelled {
                 attempt: AttemptId(2),
-                reason: Cancel::Runs(CancelReason::Aborted),
+                reason: AttemptCancelReason::Runs(CancelReason::Aborted),
             },
         ),
-        over(70, 0, 1, Over::Cancelled { reason: CancelReason::Aborted }),
+        over(70, 0, 1, RunEnd::Cancelled { reason: CancelReason::Aborted }),
         task_ended(70, 0),
         attempt_ended(80, 2, None),
-        seen(90, What::BatchIs { key: KEY, state: BatchState::Aborted }),
+        seen(90, RunEventKind::BatchStateChanged { key: KEY, state: BatchState::Aborted }),
     ];
     let spans = spans(&all, true);
     let names: Vec<&str> = spans.iter().map(|span| span.name).collect();
@@ -108,7 +123,7 @@ fn a_run_that_lost_its_runner_has_two_attempts() {
     let (well, badly, cancelled) = (Some("succeeded"), Some("failed"), Some("cancelled"));
     assert_eq!(outcomes, [well, well, badly, cancelled, None, cancelled, Some("aborted")]);
     assert_eq!(text(&spans[2], "error.type"), Some("runner_lost"));
-    assert_eq!(spans[2].status, Status::Badly("killed".into()));
+    assert_eq!(spans[2].status, SpanStatus::Badly("killed".into()));
     // Runs are executed in turn: the second began when the first had ended.
     let millis = |nanos: u64| nanos / 1_000_000 % 1_000;
     assert_eq!((millis(spans[2].begin), millis(spans[2].end)), (20, 50));
@@ -132,14 +147,14 @@ fn what_had_not_ended_is_there_when_the_job_ends() {
 #[test]
 fn tasks_that_come_too_fast_are_left_out_whole() {
     const TASKS: usize = 5_000;
-    let mut filter = Filter::new(Names::new("p/j"), 1.0);
+    let mut filter = TraceSampler::new(SpanNamer::new("p/j"), 1.0);
     let mut marks = Vec::new();
     filter.keep(&[batch(TASKS)], true, &mut marks);
     let one = |task: usize| {
         let task = u32::try_from(task).unwrap();
         let attempt = u64::from(task);
         let kind = FailureKind::Workflow;
-        let failed = RunEnd::Failed { kind, message: "no".into() };
+        let failed = ReportedOutcome::Failed { kind, message: "no".into() };
         let first = [
             given(1, attempt, task, TWO, 0),
             run_ended(1, attempt, 0, failed),
@@ -149,38 +164,40 @@ fn tasks_that_come_too_fast_are_left_out_whole() {
         let again = [given(9_000, attempt + (1 << 20), task, SECOND, 0), task_ended(9_000, task)];
         first.into_iter().chain(again)
     };
-    let all: Vec<Seen> = (0..TASKS).flat_map(one).collect();
-    let (firsts, laters): (Vec<Seen>, Vec<Seen>) =
+    let all: Vec<RunEvent> = (0..TASKS).flat_map(one).collect();
+    let (firsts, laters): (Vec<RunEvent>, Vec<RunEvent>) =
         all.into_iter().partition(|seen| seen.at < batch(1).at + Duration::from_secs(5));
     filter.keep(&firsts, true, &mut marks);
-    let begun = marks.iter().filter(|mark| matches!(mark.fact, Fact::Given(_))).count();
+    let begun = marks.iter().filter(|mark| matches!(mark.fact, TraceEventKind::Given(_))).count();
     assert!((1..TASKS).contains(&begun), "{begun}");
     assert_eq!(filter.ignored, (TASKS - begun) as u64);
     marks.clear();
     filter.keep(&laters, true, &mut marks);
-    let begun_again = marks.iter().filter(|mark| matches!(mark.fact, Fact::Given(_))).count();
-    let ended = marks.iter().filter(|mark| matches!(mark.fact, Fact::TaskEnded { .. })).count();
+    let begun_again =
+        marks.iter().filter(|mark| matches!(mark.fact, TraceEventKind::Given(_))).count();
+    let ended =
+        marks.iter().filter(|mark| matches!(mark.fact, TraceEventKind::TaskEnded { .. })).count();
     assert_eq!((begun_again, ended), (begun, begun));
 }
 
 #[test]
 fn a_queue_that_is_full_is_counted() {
-    let shared = Shared {
-        filter: Mutex::new(Filter::new(Names::new("p/j"), 1.0)),
-        queue: Queue::default(),
+    let shared = TracerShared {
+        filter: Mutex::new(TraceSampler::new(SpanNamer::new("p/j"), 1.0)),
+        queue: TraceQueue::default(),
         losses: Arc::default(),
     };
     let (end, over) = channel();
     let tracer = Tracer { shared: Arc::new(shared), over: over.into() };
     // Nobody takes anything.
-    for _ in 0..=queue::WAITING {
-        tracer.saw(&Event::Note("x".to_owned()));
+    for _ in 0..=queue::QUEUE_CAPACITY {
+        tracer.on_event(&JobEvent::Info("x".to_owned()));
     }
-    assert_eq!(tracer.untraced(), Untraced { facts: 1, ..Untraced::default() });
+    assert_eq!(tracer.untraced(), UntracedCounts { facts: 1, ..UntracedCounts::default() });
     end.send(()).unwrap();
 }
 
-fn traced(folder: &std::path::Path, most: u64, all: &[Seen]) -> (PathBuf, Untraced) {
+fn traced(folder: &std::path::Path, most: u64, all: &[RunEvent]) -> (PathBuf, UntracedCounts) {
     let mut config = Config::default();
     config.checkpoint_root_dir = folder.display().to_string();
     config.trace.file = true;
@@ -193,7 +210,7 @@ fn traced(folder: &std::path::Path, most: u64, all: &[Seen]) -> (PathBuf, Untrac
     (file(&config), tracer.untraced())
 }
 
-fn some(tasks: u32) -> Vec<Seen> {
+fn some(tasks: u32) -> Vec<RunEvent> {
     let one = |task: u32| {
         let attempt = u64::from(task);
         [given(1, attempt, task, SECOND, task), attempt_ended(2, attempt, None)]
@@ -233,40 +250,43 @@ fn a_history_is_drawn_afterwards() {
     let folder = tempfile::tempdir().unwrap();
     let mut config = Config::default();
     config.checkpoint_root_dir = folder.path().display().to_string();
-    let options = crate::history::Options::of(&config).unwrap();
-    let history = crate::history::History::open(&options).unwrap();
+    let options = crate::history::HistoryOptions::of(&config).unwrap();
+    let history = crate::history::RunHistory::open(&options).unwrap();
     let call = |millis, moment| {
         let (attempt, run) = (AttemptId(1), RunId(0));
-        seen(millis, What::Call(rollway_engine::events::Call { attempt, run, call: 4, moment }))
+        seen(
+            millis,
+            RunEventKind::Call(rollway_engine::events::CallEvent { attempt, run, call: 4, moment }),
+        )
     };
-    let ended = rollway_engine::events::Moment::Ended {
+    let ended = rollway_engine::events::CallEventKind::Ended {
         status: 200,
         prompt_tokens: Some(3),
         answer_tokens: Some(5),
         version: Some(7),
     };
     let kind = FailureKind::Timeout;
-    let failed = Over::Failed { kind, message: "too long".into() };
+    let failed = RunEnd::Failed { kind, message: "too long".into() };
     let all = [
         batch(1),
         given(10, 1, 0, TWO, 0),
-        seen(11, What::AttemptBegan { attempt: AttemptId(1) }),
-        call(12, rollway_engine::events::Moment::Began { model: "m".into() }),
+        seen(11, RunEventKind::AttemptBegan { attempt: AttemptId(1) }),
+        call(12, rollway_engine::events::CallEventKind::Began { model: "m".into() }),
         call(14, ended),
         run_ended(20, 1, 0, well(1.0)),
-        over(20, 0, 0, Over::Succeeded),
-        run_ended(30, 1, 1, RunEnd::Failed { kind, message: "too long".into() }),
+        over(20, 0, 0, RunEnd::Succeeded),
+        run_ended(30, 1, 1, ReportedOutcome::Failed { kind, message: "too long".into() }),
         over(30, 0, 1, failed),
         attempt_ended(30, 1, None),
         task_ended(30, 0),
-        seen(40, What::BatchIs { key: KEY, state: BatchState::Finalized }),
+        seen(40, RunEventKind::BatchStateChanged { key: KEY, state: BatchState::Finalized }),
     ];
     history.observe(&all);
     let path = folder.path().join("drawn.json");
     // Whatever is there is replaced.
     fs::write(&path, "old").unwrap();
-    let (runs, untraced) = draw(&*crate::live_job::live(history), &path, 1 << 20).unwrap();
-    assert_eq!((runs, untraced), (2, Untraced::default()));
+    let (runs, untraced) = write_trace(&*crate::live_job::live(history), &path, 1 << 20).unwrap();
+    assert_eq!((runs, untraced), (2, UntracedCounts::default()));
     let events: Vec<Value> = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
     let of = |phase: &str| events.iter().filter(|event| event["ph"] == phase).collect::<Vec<_>>();
     let names: Vec<&str> = of("B").iter().filter_map(|event| event["name"].as_str()).collect();

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// Lengths and durations of runs by what became of them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Bias {
+pub struct BiasReport {
     /// What was measured: `tokens`, `seconds`.
     pub fields: Vec<String>,
     /// For each field, the groups by name: `dispatched`, `trained`, `failed`, `cancelled`.
@@ -15,12 +15,12 @@ pub struct Bias {
 }
 
 /// The groups of one field, by name.
-pub type FieldBias = BTreeMap<String, Group>;
+pub type FieldBias = BTreeMap<String, BiasGroup>;
 
 /// What was measured of a group of runs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Group {
+pub struct BiasGroup {
     /// How many runs.
     pub count: u64,
     /// The mean.
@@ -32,13 +32,13 @@ pub struct Group {
     /// Nine tenths of the runs have less.
     pub p90: Option<f64>,
     /// How many runs there are in each range. All groups of a field have the same ranges.
-    pub histogram: Vec<Bin>,
+    pub histogram: Vec<HistogramBin>,
 }
 
 /// The runs whose value is in a range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Bin {
+pub struct HistogramBin {
     /// From here on,
     pub from: f64,
     /// up to here, and less.

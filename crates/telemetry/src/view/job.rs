@@ -2,12 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Seconds;
+use super::UnixSeconds;
 
 /// A job as a whole.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Job {
+pub struct JobInfo {
     /// Its name.
     pub name: String,
     /// The project that it belongs to.
@@ -21,11 +21,11 @@ pub struct Job {
     /// Whether it is looked at while it runs.
     pub live: bool,
     /// When it was first started.
-    pub started: Option<Seconds>,
+    pub started: Option<UnixSeconds>,
     /// When it ended.
-    pub ended: Option<Seconds>,
+    pub ended: Option<UnixSeconds>,
     /// When this was said.
-    pub now: Seconds,
+    pub now: UnixSeconds,
     /// The last step that is done.
     pub step: u64,
     /// Steps of the whole job.

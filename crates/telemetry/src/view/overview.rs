@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use rollway_core::RunnerState;
 use serde::{Deserialize, Serialize};
 
-use super::Seconds;
+use super::UnixSeconds;
 
 /// Counts by name.
 type Counts = BTreeMap<String, u64>;
@@ -15,9 +15,9 @@ type Counts = BTreeMap<String, u64>;
 #[serde(default)]
 pub struct Overview {
     /// When this was said.
-    pub now: Seconds,
+    pub now: UnixSeconds,
     /// How it went, moment by moment; thinned out when it is long.
-    pub beats: Vec<Beat>,
+    pub beats: Vec<StatsSample>,
     /// Rewards of the steps.
     pub rewards: Vec<RewardPoint>,
     /// Scores of the evaluations.
@@ -27,11 +27,11 @@ pub struct Overview {
     /// All tasks.
     pub tasks: TaskCounts,
     /// What was done in vain.
-    pub waste: Waste,
+    pub waste: WasteReport,
     /// The runners by what they are at.
     pub runners: RunnerCounts,
     /// Alarms that are raised, the newest first.
-    pub alarms: Vec<Alarm>,
+    pub alarms: Vec<AlarmRow>,
     /// What there was no room to keep, by what it was.
     pub dropped: Counts,
 }
@@ -39,9 +39,9 @@ pub struct Overview {
 /// The numbers of a moment. What is counted is counted since the job began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Beat {
+pub struct StatsSample {
     /// When.
-    pub at: Seconds,
+    pub at: UnixSeconds,
     /// Runs that ended well.
     pub done: u64,
     /// Runs that failed for good.
@@ -69,7 +69,7 @@ pub struct RewardPoint {
     /// Which step.
     pub step: u64,
     /// When it was done.
-    pub at: Seconds,
+    pub at: UnixSeconds,
     /// The mean.
     pub mean: Option<f64>,
     /// The smallest.
@@ -85,7 +85,7 @@ pub struct EvalPoint {
     /// The step that it belongs to.
     pub step: u64,
     /// When it was done.
-    pub at: Seconds,
+    pub at: UnixSeconds,
     /// The set.
     pub set: String,
     /// The mean reward; none if no run succeeded.
@@ -125,7 +125,7 @@ pub struct TaskCounts {
 /// What was done in vain.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Waste {
+pub struct WasteReport {
     /// Runs that were tried again, by the kind of failure.
     pub retried: Counts,
     /// Seconds that runners spent on runs that ended well.
@@ -165,7 +165,7 @@ impl RunnerCounts {
                 RunnerState::Starting => &mut counts.starting,
                 RunnerState::Cancelling(_) => &mut counts.cancelling,
                 RunnerState::Broken => &mut counts.broken,
-                RunnerState::Gone => &mut counts.gone,
+                RunnerState::Stopped => &mut counts.gone,
             };
             *count += 1;
         }
@@ -176,9 +176,9 @@ impl RunnerCounts {
 /// Something that a person should look at.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Alarm {
+pub struct AlarmRow {
     /// When it was raised, or was over.
-    pub at: Seconds,
+    pub at: UnixSeconds,
     /// Of which kind.
     pub kind: String,
     /// What is the matter, in words.

@@ -4,12 +4,12 @@ use serde::ser::{Error as _, SerializeMap, Serializer};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::Seconds;
+use super::UnixSeconds;
 
 /// A batch.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Batch {
+pub struct BatchRow {
     /// Its name.
     pub batch: String,
     /// `train` or `eval`.
@@ -18,9 +18,9 @@ pub struct Batch {
     /// collected or nobody wrote down how it ended.
     pub state: String,
     /// When it was taken in.
-    pub began: Seconds,
+    pub began: UnixSeconds,
     /// When it was over.
-    pub ended: Option<Seconds>,
+    pub ended: Option<UnixSeconds>,
     /// Its tasks.
     pub tasks: u64,
     /// Where its runs are.
@@ -92,7 +92,7 @@ pub struct RunQuery {
     /// With these words in `batch/task/run`, the workflow or the message.
     pub text: Option<String>,
     /// By what they are sorted.
-    pub sort: Sort,
+    pub sort: RunSort,
     /// Whether the largest comes first.
     pub desc: bool,
     /// How many to leave out before the first.
@@ -105,7 +105,7 @@ pub struct RunQuery {
 /// were taken in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Sort {
+pub enum RunSort {
     /// When they were taken in.
     #[default]
     Order,
@@ -132,13 +132,13 @@ pub struct RunPage {
     /// How many there are on all pages.
     pub total: u64,
     /// Those of this page.
-    pub runs: Vec<Run>,
+    pub runs: Vec<RunRow>,
 }
 
 /// A run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Run {
+pub struct RunRow {
     /// The name of its batch.
     pub batch: String,
     /// Its task.
@@ -156,9 +156,9 @@ pub struct Run {
     /// The last runner.
     pub runner: Option<u32>,
     /// When it was first given to a runner.
-    pub begin: Option<Seconds>,
+    pub begin: Option<UnixSeconds>,
     /// When it ended.
-    pub end: Option<Seconds>,
+    pub end: Option<UnixSeconds>,
     /// How long its last attempt took, or has taken.
     pub seconds: Option<f64>,
     /// Its reward.
@@ -178,11 +178,11 @@ pub struct Run {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RunDetail {
     /// The run.
-    pub run: Run,
+    pub run: RunRow,
     /// Every attempt, in order.
-    pub attempts: Vec<Attempt>,
+    pub attempts: Vec<AttemptDetail>,
     /// What it yielded, as far as it is kept.
-    pub experiences: Vec<Experience>,
+    pub experiences: Vec<ExperienceDetail>,
     /// Why there are no experiences, if they are not kept.
     pub experiences_message: Option<String>,
 }
@@ -205,7 +205,7 @@ impl Serialize for RunDetail {
 /// One attempt of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Attempt {
+pub struct AttemptDetail {
     /// Its number.
     pub attempt: u64,
     /// The runner.
@@ -215,23 +215,23 @@ pub struct Attempt {
     /// Where that runner was.
     pub node: Option<String>,
     /// When it was given to the runner.
-    pub given: Seconds,
+    pub given: UnixSeconds,
     /// When the runner said that it had begun.
-    pub began: Option<Seconds>,
+    pub began: Option<UnixSeconds>,
     /// When it was over.
-    pub ended: Option<Seconds>,
+    pub ended: Option<UnixSeconds>,
     /// `running`, `succeeded`, `failed`, `cancelled`, `lost`.
     pub outcome: String,
     /// What went wrong, in words.
     pub message: Option<String>,
     /// Its model calls, in order.
-    pub calls: Vec<Call>,
+    pub calls: Vec<CallDetail>,
 }
 
 /// A model call.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Call {
+pub struct CallDetail {
     /// Its number.
     pub call: u64,
     /// The model.
@@ -239,11 +239,11 @@ pub struct Call {
     /// The server that answered, or was last asked.
     pub server: Option<String>,
     /// When it came in.
-    pub began: Seconds,
+    pub began: UnixSeconds,
     /// When it was first sent to a server.
-    pub sent: Option<Seconds>,
+    pub sent: Option<UnixSeconds>,
     /// When it ended.
-    pub ended: Option<Seconds>,
+    pub ended: Option<UnixSeconds>,
     /// The HTTP status that the client saw.
     pub status: Option<u16>,
     /// Tokens of the prompt.
@@ -257,7 +257,7 @@ pub struct Call {
 /// One experience of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Experience {
+pub struct ExperienceDetail {
     /// Its id.
     pub eid: Value,
     /// Its reward.

@@ -2,12 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Seconds;
+use super::UnixSeconds;
 
 /// A runner, and what it does now.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Runner {
+pub struct RunnerRow {
     /// Its number.
     pub runner: u32,
     /// Its current or last life.
@@ -41,7 +41,7 @@ pub struct Runner {
     /// Model calls of its attempt, those under way included.
     pub calls: u64,
     /// When it was last heard.
-    pub last_heartbeat: Option<Seconds>,
+    pub last_heartbeat: Option<UnixSeconds>,
     /// Why it was last lost or could not be started, or why it counts as stuck.
     pub message: Option<String>,
     /// Whether it has made no progress for longer than is usual.

@@ -2,32 +2,32 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Seconds;
+use super::UnixSeconds;
 
 /// What a job did when.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Timeline {
     /// When this was said.
-    pub now: Seconds,
+    pub now: UnixSeconds,
     /// One lane for each sort: `steps`, `evals`, `syncs`, `training`.
-    pub lanes: Vec<Lane>,
+    pub lanes: Vec<TimelineLane>,
 }
 
 /// Spans of one sort.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Lane {
+pub struct TimelineLane {
     /// Which sort.
     pub name: String,
     /// The spans, by when they began.
-    pub spans: Vec<Span>,
+    pub spans: Vec<TimelineSpan>,
 }
 
 /// Something that took its time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Span {
+pub struct TimelineSpan {
     /// Names it in its lane.
     pub id: String,
     /// What to call it.
@@ -35,9 +35,9 @@ pub struct Span {
     /// The step that it belongs to.
     pub step: u64,
     /// When it began.
-    pub begin: Seconds,
+    pub begin: UnixSeconds,
     /// When it ended; none: it is under way.
-    pub end: Option<Seconds>,
+    pub end: Option<UnixSeconds>,
     /// How it stands: `running`, `done`, `failed`, `cut`.
     pub state: String,
     /// More about it, in words.

@@ -5,29 +5,31 @@ use std::time::Duration;
 use reqwest::header::HeaderMap;
 use rollway_base::Secret;
 use rollway_base::ServerKind;
-use rollway_core::BatchKind;
-use rollway_engine::events::Observers;
-use rollway_engine::{Gated, GatewayKeys, Local, Registry, RunContext, RunOutput};
+use rollway_core::BatchType;
+use rollway_engine::events::RunObservers;
+use rollway_engine::{
+    GatewayRunKeys, LocalRunners, RunContext, RunOutput, WithModelAccess, WorkflowRegistry,
+};
 use rollway_gateway::gateway::{self, Gateway};
 use rollway_gateway::models::{self, ServerSpec};
 use rollway_gateway::record;
 use rollway_mock_server::{MockServer, MockServerOptions};
-use rollway_telemetry::history::History;
+use rollway_telemetry::history::RunHistory;
 use rollway_telemetry::view::{JobState, RunKey, RunState};
 use serde_json::{Map, json};
 
 use crate::help::{config, coordinator, live, options, tasks, until};
 
-async fn start(server: &MockServer, observers: &Observers) -> Gateway {
-    let options = gateway::Options {
+async fn start(server: &MockServer, observers: &RunObservers) -> Gateway {
+    let options = gateway::GatewayOptions {
         listen: "127.0.0.1:0".to_owned(),
         host: None,
         admin_key: Secret::random().unwrap(),
-        limits: gateway::Limits::default(),
-        record: record::Limits::default(),
-        models: models::Options {
+        limits: gateway::GatewayLimits::default(),
+        record: record::RecorderLimits::default(),
+        models: models::RoutingOptions {
             health_interval: Duration::from_millis(20),
-            ..models::Options::default()
+            ..models::RoutingOptions::default()
         },
         sampling: Map::new(),
         force_sampling: false,
@@ -45,10 +47,10 @@ async fn start(server: &MockServer, observers: &Observers) -> Gateway {
 }
 
 /// Asks twice for a model that is there, then once for one that is not, and stays.
-async fn ask(context: RunContext) -> rollway_engine::RunResult {
+async fn ask(context: RunContext) -> rollway_engine::RunOutcome {
     let model = context.model.expect("there is a gateway");
     let (url, key) = (format!("{}/chat/completions", model.base_url), model.api_key.reveal());
-    let client = models::connections(&url, HeaderMap::new(), Duration::from_secs(10))?;
+    let client = models::http_client(&url, HeaderMap::new(), Duration::from_secs(10))?;
     for name in ["policy", "policy", "nobody"] {
         let messages = json!([{ "role": "user", "content": "say something" }]);
         let body = json!({ "model": name, "messages": messages, "max_tokens": 5 }).to_string();
@@ -63,15 +65,15 @@ async fn ask(context: RunContext) -> rollway_engine::RunResult {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_belong_to_the_attempt_that_made_them() {
     let folder = tempfile::tempdir().unwrap();
-    let history = History::open(&options(folder.path())).unwrap();
+    let history = RunHistory::open(&options(folder.path())).unwrap();
     let scene = live(&history);
     let server = MockServer::start(MockServerOptions::default()).unwrap();
-    let observers = Observers::new(vec![std::sync::Arc::clone(&history) as _]);
+    let observers = RunObservers::new(vec![std::sync::Arc::clone(&history) as _]);
     let gateway = start(&server, &observers).await;
-    let local = Local::new(Registry::default().with("ask", ask));
-    let workers = Gated::new(local, GatewayKeys::new(&gateway));
+    let local = LocalRunners::new(WorkflowRegistry::default().with("ask", ask));
+    let workers = WithModelAccess::new(local, GatewayRunKeys::new(&gateway));
     let coordinator = coordinator(config(2, 0), workers, &history).await;
-    coordinator.submit_batch("1/q", tasks("ask", 1, 2), BatchKind::Eval, None).await.unwrap();
+    coordinator.submit_batch("1/q", tasks("ask", 1, 2), BatchType::Eval, None).await.unwrap();
     until(&*scene, RunState::Succeeded, 1).await;
 
     let key = |run| RunKey { batch: "1/q".to_owned(), task: 0, run };

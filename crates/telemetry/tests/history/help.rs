@@ -8,16 +8,16 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rollway_core::metrics::Metrics;
-use rollway_core::{Config, FailureKind, FailurePolicy};
-use rollway_engine::events::Observers;
+use rollway_core::{CoreConfig, FailureKind, FailurePolicy};
+use rollway_engine::events::RunObservers;
 use rollway_engine::{
-    Local, Parcel, Registry, RolloutCoordinator, RunContext, RunError, RunOutput, RunResult, Sink,
-    Stored, Task, Workers,
+    BatchDelivery, DeliveryResult, LocalRunners, RolloutCoordinator, RunContext, RunError,
+    RunOutcome, RunOutput, RunnerBackend, Sink, Task, WorkflowRegistry,
 };
-use rollway_experience::{Array, Experience, Fields, serialize};
-use rollway_telemetry::history::{History, Options};
+use rollway_experience::{Array, Experience, ExperienceFields, serialize};
+use rollway_telemetry::history::{HistoryOptions, RunHistory};
 use rollway_telemetry::live_job;
-use rollway_telemetry::view::{Run, RunQuery, RunState, Scene};
+use rollway_telemetry::view::{JobView, RunQuery, RunRow, RunState};
 
 pub(crate) const MB: u64 = 1 << 20;
 
@@ -25,30 +25,33 @@ pub(crate) const MB: u64 = 1 << 20;
 struct Nowhere;
 
 impl Sink for Nowhere {
-    fn deliver(&self, _: Parcel) -> Pin<Box<dyn Future<Output = Stored> + Send + '_>> {
+    fn deliver(
+        &self,
+        _: BatchDelivery,
+    ) -> Pin<Box<dyn Future<Output = DeliveryResult> + Send + '_>> {
         Box::pin(std::future::ready(Ok(Metrics::new())))
     }
 
-    fn process(&self, _: Vec<Bytes>) -> Pin<Box<dyn Future<Output = Stored> + Send + '_>> {
+    fn process(&self, _: Vec<Bytes>) -> Pin<Box<dyn Future<Output = DeliveryResult> + Send + '_>> {
         Box::pin(std::future::ready(Ok(Metrics::new())))
     }
 }
 
 /// Three tokens of an answer to a prompt of two.
 pub(crate) fn experience(reward: f64) -> Bytes {
-    let fields = Fields {
+    let fields = ExperienceFields {
         tokens: Array::from(vec![1, 2, 3, 4, 5]),
         prompt_length: 2,
         logprobs: Some(Array::from(vec![-0.5, -1.0, -0.25])),
         reward: Some(reward),
         response_text: Some("a b c".to_owned()),
-        ..Fields::default()
+        ..ExperienceFields::default()
     };
     serialize(&Experience::new(fields).unwrap()).unwrap()
 }
 
 /// Runs of a task: well, once badly and then well, always badly, without an end.
-async fn whimsical(context: RunContext, is_first: bool) -> RunResult {
+async fn whimsical(context: RunContext, is_first: bool) -> RunOutcome {
     match context.run.0 {
         1 if is_first => return Err(failed("not at the first time")),
         0 | 1 => {}
@@ -64,21 +67,21 @@ fn failed(message: &str) -> RunError {
     RunError::new(FailureKind::Workflow, message)
 }
 
-async fn well(_: RunContext) -> RunResult {
+async fn well(_: RunContext) -> RunOutcome {
     Ok(RunOutput { payload: Some(experience(1.0)), metrics: Metrics::new() })
 }
 
-pub(crate) fn registry() -> Registry {
+pub(crate) fn registry() -> WorkflowRegistry {
     let seen: Mutex<HashSet<(String, u32, u32)>> = Mutex::default();
     let whimsical = move |context: RunContext| {
         let run = (context.batch.to_string(), context.task_id.0, context.run.0);
         whimsical(context, seen.lock().unwrap().insert(run))
     };
-    Registry::default().with("whimsical", whimsical).with("well", well)
+    WorkflowRegistry::default().with("whimsical", whimsical).with("well", well)
 }
 
-pub(crate) fn options(dir: &Path) -> Options {
-    Options {
+pub(crate) fn options(dir: &Path) -> HistoryOptions {
+    HistoryOptions {
         dir: dir.join("history"),
         name: "test".to_owned(),
         project: "history".to_owned(),
@@ -89,28 +92,34 @@ pub(crate) fn options(dir: &Path) -> Options {
     }
 }
 
-pub(crate) fn config(runners: u32, retries: u32) -> Config {
+pub(crate) fn config(runners: u32, retries: u32) -> CoreConfig {
     let failures = FailurePolicy::with_retries(retries);
     let max_timeout = Duration::from_secs(3600);
-    Config { runners, failures, max_timeout, default_timeout: max_timeout, ..Config::default() }
+    CoreConfig {
+        runners,
+        failures,
+        max_timeout,
+        default_timeout: max_timeout,
+        ..CoreConfig::default()
+    }
 }
 
 pub(crate) async fn coordinator(
-    config: Config,
-    workers: impl Workers,
-    history: &Arc<History>,
+    config: CoreConfig,
+    workers: impl RunnerBackend,
+    history: &Arc<RunHistory>,
 ) -> RolloutCoordinator {
     let sink = Some(Arc::new(Nowhere) as Arc<dyn Sink>);
-    let observers = Observers::new(vec![Arc::clone(history) as _]);
-    let coordinator = RolloutCoordinator::new(config, workers, sink).observed(observers);
+    let observers = RunObservers::new(vec![Arc::clone(history) as _]);
+    let coordinator = RolloutCoordinator::new(config, workers, sink).with_observers(observers);
     coordinator.prepare().await.unwrap();
     history.follow(&coordinator);
     coordinator
 }
 
 /// A coordinator with one runner for every run.
-pub(crate) async fn local(history: &Arc<History>) -> RolloutCoordinator {
-    coordinator(config(4, 1), Local::new(registry()), history).await
+pub(crate) async fn local(history: &Arc<RunHistory>) -> RolloutCoordinator {
+    coordinator(config(4, 1), LocalRunners::new(registry()), history).await
 }
 
 pub(crate) fn tasks(workflow: &str, count: usize, runs: u32) -> Vec<Task> {
@@ -118,24 +127,24 @@ pub(crate) fn tasks(workflow: &str, count: usize, runs: u32) -> Vec<Task> {
 }
 
 /// All runs, by name.
-pub(crate) fn all(scene: &dyn Scene) -> BTreeMap<String, Run> {
+pub(crate) fn all(scene: &dyn JobView) -> BTreeMap<String, RunRow> {
     let page = scene.runs(&RunQuery { limit: 1000, ..RunQuery::default() });
     let count = page.runs.len();
     let named =
         page.runs.into_iter().map(|run| (format!("{}/{}/{}", run.batch, run.task, run.run), run));
-    let runs: BTreeMap<String, Run> = named.collect();
+    let runs: BTreeMap<String, RunRow> = named.collect();
     assert_eq!((runs.len(), runs.len() as u64), (count, page.total), "each of them once");
     runs
 }
 
 /// Waits until as many runs are in a state.
-pub(crate) async fn until(scene: &dyn Scene, state: RunState, count: u64) {
+pub(crate) async fn until(scene: &dyn JobView, state: RunState, count: u64) {
     let query = RunQuery { state: Some(state), ..RunQuery::default() };
     while scene.runs(&query).total < count {
         tokio::task::yield_now().await;
     }
 }
 
-pub(crate) fn live(history: &Arc<History>) -> Arc<dyn Scene> {
+pub(crate) fn live(history: &Arc<RunHistory>) -> Arc<dyn JobView> {
     live_job::live(Arc::clone(history))
 }

@@ -5,11 +5,11 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rollway_core::BatchKind;
+use rollway_core::BatchType;
 use rollway_data::ledger;
-use rollway_engine::events::Observers;
-use rollway_engine::{Local, RolloutCoordinator};
-use rollway_telemetry::history::History;
+use rollway_engine::events::RunObservers;
+use rollway_engine::{LocalRunners, RolloutCoordinator};
+use rollway_telemetry::history::RunHistory;
 use rollway_telemetry::recorded_job;
 use rollway_telemetry::view::{JobState, RunKey, RunState};
 
@@ -18,9 +18,9 @@ use crate::help::{all, config, live, local, options, registry, tasks, until};
 #[tokio::test]
 async fn a_torn_tail_loses_no_more_than_itself() {
     let folder = tempfile::tempdir().unwrap();
-    let history = History::open(&options(folder.path())).unwrap();
+    let history = RunHistory::open(&options(folder.path())).unwrap();
     let coordinator = local(&history).await;
-    coordinator.submit_batch(1, tasks("well", 5, 1), BatchKind::Train, None).await.unwrap();
+    coordinator.submit_batch(1, tasks("well", 5, 1), BatchType::Train, None).await.unwrap();
     coordinator.finalize_train_batch(1, None).await.unwrap();
     history.close(JobState::Stopped, None);
     drop((coordinator, history));
@@ -33,9 +33,9 @@ async fn a_torn_tail_loses_no_more_than_itself() {
     assert_eq!(all(&*told).len(), 5);
 
     // The next process goes on behind what was whole.
-    let history = History::open(&options(folder.path())).unwrap();
+    let history = RunHistory::open(&options(folder.path())).unwrap();
     let (coordinator, scene) = (local(&history).await, live(&history));
-    coordinator.submit_batch(2, tasks("well", 3, 1), BatchKind::Train, None).await.unwrap();
+    coordinator.submit_batch(2, tasks("well", 3, 1), BatchType::Train, None).await.unwrap();
     coordinator.finalize_train_batch(2, None).await.unwrap();
     assert_eq!(all(&*scene).len(), 8);
     history.close(JobState::Finished, None);
@@ -52,20 +52,20 @@ async fn a_torn_tail_loses_no_more_than_itself() {
 #[tokio::test]
 async fn what_cannot_be_written_is_counted_and_the_next_goes_elsewhere() {
     let folder = tempfile::tempdir().unwrap();
-    let history = History::open(&options(folder.path())).unwrap();
+    let history = RunHistory::open(&options(folder.path())).unwrap();
     for file in ["runs-000001", "trajectories-000001"] {
         // Nobody can write to it.
         fs::create_dir(folder.path().join("history").join(file)).unwrap();
     }
     let (coordinator, scene) = (local(&history).await, live(&history));
-    coordinator.submit_batch(1, tasks("well", 3, 1), BatchKind::Train, None).await.unwrap();
+    coordinator.submit_batch(1, tasks("well", 3, 1), BatchType::Train, None).await.unwrap();
     coordinator.finalize_train_batch(1, None).await.unwrap();
     let is_counted = |what: &str| scene.overview().dropped.get(what).is_some_and(|it| *it > 0);
     while !(is_counted("records") && is_counted("trajectories")) {
         // Whoever writes has to get its turn.
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    coordinator.submit_batch(2, tasks("well", 3, 1), BatchKind::Train, None).await.unwrap();
+    coordinator.submit_batch(2, tasks("well", 3, 1), BatchType::Train, None).await.unwrap();
     coordinator.finalize_train_batch(2, None).await.unwrap();
     history.close(JobState::Finished, None);
     for file in ["runs-000001", "trajectories-000001"] {
@@ -83,8 +83,8 @@ async fn what_cannot_be_written_is_counted_and_the_next_goes_elsewhere() {
 #[tokio::test]
 async fn a_second_writer_is_refused() {
     let folder = tempfile::tempdir().unwrap();
-    let history = History::open(&options(folder.path())).unwrap();
-    let error = History::open(&options(folder.path())).unwrap_err().to_string();
+    let history = RunHistory::open(&options(folder.path())).unwrap();
+    let error = RunHistory::open(&options(folder.path())).unwrap_err().to_string();
     assert!(error.contains("another process"), "{error}");
     // Whoever only looks is not.
     assert_eq!(recorded_job::open(folder.path()).unwrap().job().state, JobState::Running);
@@ -96,13 +96,13 @@ async fn a_second_writer_is_refused() {
 }
 
 /// A coordinator with a ledger, whose runs are in the history.
-async fn durable(folder: &std::path::Path, history: &Arc<History>) -> RolloutCoordinator {
-    let workers = Local::new(registry());
-    let (at, options) = (folder.join("ledger"), ledger::Options::new("test"));
+async fn durable(folder: &std::path::Path, history: &Arc<RunHistory>) -> RolloutCoordinator {
+    let workers = LocalRunners::new(registry());
+    let (at, options) = (folder.join("ledger"), ledger::LedgerOptions::new("test"));
     let sink = None;
     let opened = RolloutCoordinator::with_ledger(config(4, 1), workers, sink, &at, options).await;
-    let observers = Observers::new(vec![Arc::clone(history) as _]);
-    let coordinator = opened.unwrap().0.observed(observers);
+    let observers = RunObservers::new(vec![Arc::clone(history) as _]);
+    let coordinator = opened.unwrap().0.with_observers(observers);
     coordinator.prepare().await.unwrap();
     coordinator
 }
@@ -119,10 +119,10 @@ async fn what_the_history_has_lost_the_ledger_knows() {
 
 async fn goes_on(is_lost: bool) {
     let folder = tempfile::tempdir().unwrap();
-    let history = History::open(&options(folder.path())).unwrap();
+    let history = RunHistory::open(&options(folder.path())).unwrap();
     let scene = live(&history);
     let coordinator = durable(folder.path(), &history).await;
-    coordinator.submit_batch("1/q", tasks("whimsical", 1, 4), BatchKind::Eval, None).await.unwrap();
+    coordinator.submit_batch("1/q", tasks("whimsical", 1, 4), BatchType::Eval, None).await.unwrap();
     until(&*scene, RunState::Succeeded, 2).await;
     until(&*scene, RunState::Failed, 1).await;
     coordinator.shutdown(Duration::ZERO).await.unwrap();
@@ -132,7 +132,7 @@ async fn goes_on(is_lost: bool) {
         fs::remove_file(folder.path().join("history/runs-000001")).unwrap();
     }
 
-    let history = History::open(&options(folder.path())).unwrap();
+    let history = RunHistory::open(&options(folder.path())).unwrap();
     let scene = live(&history);
     let coordinator = durable(folder.path(), &history).await;
     history.follow(&coordinator);

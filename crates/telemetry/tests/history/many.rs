@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use rollway_core::metrics::Metrics;
 use rollway_core::{
-    AttemptId, BatchKey, BatchKind, BatchState, Life, Over, RunId, RunnerId, Runs, TaskId,
+    AttemptId, BatchKey, BatchState, BatchType, Incarnation, RunEnd, RunId, RunRange, RunnerId,
+    TaskId,
 };
-use rollway_engine::RunEnd;
-use rollway_engine::events::{self, Observer, Seen, What};
-use rollway_telemetry::history::History;
+use rollway_engine::ReportedOutcome;
+use rollway_engine::events::{self, RunEvent, RunEventKind, RunObserver};
+use rollway_telemetry::history::RunHistory;
 use rollway_telemetry::recorded_job;
 use rollway_telemetry::view::{JobState, RunKey, RunQuery, RunState};
 
@@ -18,12 +19,13 @@ use crate::help::{all, experience, live, local, options, tasks};
 #[tokio::test]
 async fn the_oldest_runs_make_room_and_are_counted() {
     let folder = tempfile::tempdir().unwrap();
-    let limited = rollway_telemetry::history::Options { max_runs: 50, ..options(folder.path()) };
-    let history = History::open(&limited).unwrap();
+    let limited =
+        rollway_telemetry::history::HistoryOptions { max_runs: 50, ..options(folder.path()) };
+    let history = RunHistory::open(&limited).unwrap();
     let (coordinator, scene) = (local(&history).await, live(&history));
     for batch in 0..6 {
         let tasks = tasks("well", 20, 1);
-        coordinator.submit_batch(batch, tasks, BatchKind::Train, None).await.unwrap();
+        coordinator.submit_batch(batch, tasks, BatchType::Train, None).await.unwrap();
         coordinator.finalize_train_batch(batch, None).await.unwrap();
     }
     let runs = all(&*scene);
@@ -43,11 +45,13 @@ async fn the_oldest_trajectories_make_room_and_are_counted() {
     let bytes = experience(1.0).len() as u64;
     // Eight files of two each.
     let max_trajectory_bytes = 16 * bytes;
-    let limited =
-        rollway_telemetry::history::Options { max_trajectory_bytes, ..options(folder.path()) };
-    let history = History::open(&limited).unwrap();
+    let limited = rollway_telemetry::history::HistoryOptions {
+        max_trajectory_bytes,
+        ..options(folder.path())
+    };
+    let history = RunHistory::open(&limited).unwrap();
     let (coordinator, scene) = (local(&history).await, live(&history));
-    coordinator.submit_batch(1, tasks("well", 40, 1), BatchKind::Train, None).await.unwrap();
+    coordinator.submit_batch(1, tasks("well", 40, 1), BatchType::Train, None).await.unwrap();
     coordinator.finalize_train_batch(1, None).await.unwrap();
     let mut kept = 0;
     for task in 0..40 {
@@ -70,39 +74,39 @@ async fn the_oldest_trajectories_make_room_and_are_counted() {
 }
 
 /// Tells of a batch whose runs all succeed, as a driver would.
-fn tell(history: &History, tasks: u32) {
-    let what = |what| Seen { at: events::now(), what };
+fn tell(history: &RunHistory, tasks: u32) {
+    let what = |what| RunEvent { at: events::now(), what };
     let key = BatchKey(0);
     let one: (Arc<str>, u32) = ("well".into(), 1);
-    history.observe(&[what(What::BatchBegan {
+    history.observe(&[what(RunEventKind::BatchBegan {
         batch: 1.into(),
         key,
-        kind: BatchKind::Train,
+        kind: BatchType::Train,
         first: TaskId(0),
         tasks: vec![one; tasks as usize].into(),
     })]);
     for task in 0..tasks {
         let (attempt, runner) = (AttemptId(task.into()), RunnerId(task % 8));
-        let runs = Runs { first: 0, count: 1 };
-        let (life, timeout, task) = (Life(1), Duration::from_secs(1), TaskId(task));
-        let end = RunEnd::Succeeded { payload: None, metrics: Metrics::new() };
-        let (run, how) = (RunId(0), Over::Succeeded);
+        let runs = RunRange { first: 0, count: 1 };
+        let (life, timeout, task) = (Incarnation(1), Duration::from_secs(1), TaskId(task));
+        let end = ReportedOutcome::Succeeded { payload: None, metrics: Metrics::new() };
+        let (run, how) = (RunId(0), RunEnd::Succeeded);
         history.observe(&[
-            what(What::AttemptGiven { attempt, key, task, runs, runner, life, timeout }),
-            what(What::AttemptBegan { attempt }),
-            what(What::RunEnded { attempt, run, end }),
-            what(What::RunOver { key, task, run, how }),
-            what(What::AttemptEnded { attempt, lost: None }),
+            what(RunEventKind::AttemptSent { attempt, key, task, runs, runner, life, timeout }),
+            what(RunEventKind::AttemptBegan { attempt }),
+            what(RunEventKind::RunReported { attempt, run, end }),
+            what(RunEventKind::RunEnded { key, task, run, how }),
+            what(RunEventKind::AttemptEnded { attempt, lost: None }),
         ]);
     }
-    history.observe(&[what(What::BatchIs { key, state: BatchState::Finalized })]);
+    history.observe(&[what(RunEventKind::BatchStateChanged { key, state: BatchState::Finalized })]);
 }
 
 #[test]
 fn a_hundred_thousand_runs_are_asked_and_read_again() {
     const TASKS: u32 = 100_000;
     let folder = tempfile::tempdir().unwrap();
-    let history = History::open(&options(folder.path())).unwrap();
+    let history = RunHistory::open(&options(folder.path())).unwrap();
     let scene = live(&history);
     tell(&history, TASKS);
     let query = |text: &str| RunQuery {

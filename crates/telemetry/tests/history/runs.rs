@@ -1,9 +1,9 @@
 //! Runs that end well, badly, after a retry, by a cancel and by an abort.
 
-use rollway_core::BatchKind;
-use rollway_telemetry::history::History;
+use rollway_core::BatchType;
+use rollway_telemetry::history::RunHistory;
 use rollway_telemetry::recorded_job;
-use rollway_telemetry::view::{self, Bias, JobState, RunKey, RunQuery, RunState, Sort};
+use rollway_telemetry::view::{self, BiasReport, JobState, RunKey, RunQuery, RunSort, RunState};
 
 use crate::help::{all, live, local, options, tasks, until};
 
@@ -14,11 +14,11 @@ fn key(batch: &str, task: u32, run: u32) -> RunKey {
 #[tokio::test]
 async fn every_run_is_there_once_with_what_became_of_it() {
     let folder = tempfile::tempdir().unwrap();
-    let history = History::open(&options(folder.path())).unwrap();
+    let history = RunHistory::open(&options(folder.path())).unwrap();
     let (coordinator, scene) = (local(&history).await, live(&history));
 
     // One run of each sort.
-    coordinator.submit_batch(1, tasks("whimsical", 1, 4), BatchKind::Train, None).await.unwrap();
+    coordinator.submit_batch(1, tasks("whimsical", 1, 4), BatchType::Train, None).await.unwrap();
     until(&*scene, RunState::Running, 1).await;
     until(&*scene, RunState::Failed, 1).await;
     until(&*scene, RunState::Succeeded, 2).await;
@@ -78,10 +78,10 @@ async fn every_run_is_there_once_with_what_became_of_it() {
 #[tokio::test]
 async fn an_aborted_batch_leaves_no_run_open() {
     let folder = tempfile::tempdir().unwrap();
-    let history = History::open(&options(folder.path())).unwrap();
+    let history = RunHistory::open(&options(folder.path())).unwrap();
     let (coordinator, scene) = (local(&history).await, live(&history));
     // More runs than runners: some are never begun.
-    coordinator.submit_batch(7, tasks("whimsical", 10, 4), BatchKind::Train, None).await.unwrap();
+    coordinator.submit_batch(7, tasks("whimsical", 10, 4), BatchType::Train, None).await.unwrap();
     until(&*scene, RunState::Running, 4).await;
     let done = scene.abort_batch("7", false).await;
     assert!(done.done, "{}", done.message);
@@ -98,7 +98,7 @@ async fn an_aborted_batch_leaves_no_run_open() {
     assert!(!scene.abort_batch("8", false).await.done);
 
     // Nothing of it is trained on.
-    let Bias { fields, groups } = scene.bias();
+    let BiasReport { fields, groups } = scene.bias();
     assert_eq!(fields, ["tokens", "seconds"]);
     let seconds = &groups["seconds"];
     assert_eq!(seconds["trained"].count, 0);
@@ -111,11 +111,11 @@ async fn an_aborted_batch_leaves_no_run_open() {
 #[tokio::test]
 async fn runs_are_found_and_sorted() {
     let folder = tempfile::tempdir().unwrap();
-    let history = History::open(&options(folder.path())).unwrap();
+    let history = RunHistory::open(&options(folder.path())).unwrap();
     let (coordinator, scene) = (local(&history).await, live(&history));
-    coordinator.submit_batch(3, tasks("well", 20, 2), BatchKind::Train, None).await.unwrap();
+    coordinator.submit_batch(3, tasks("well", 20, 2), BatchType::Train, None).await.unwrap();
     coordinator
-        .submit_batch("3/quiz", tasks("whimsical", 2, 3), BatchKind::Eval, None)
+        .submit_batch("3/quiz", tasks("whimsical", 2, 3), BatchType::Eval, None)
         .await
         .unwrap();
     coordinator.finalize_train_batch(3, None).await.unwrap();
@@ -125,7 +125,7 @@ async fn runs_are_found_and_sorted() {
         let mut query = RunQuery::default();
         change(&mut query);
         let page = scene.runs(&query);
-        let name = |run: &view::Run| format!("{}/{}/{}", run.batch, run.task, run.run);
+        let name = |run: &view::RunRow| format!("{}/{}/{}", run.batch, run.task, run.run);
         (page.total, page.runs.iter().map(name).collect::<Vec<_>>())
     };
     assert_eq!(ask(&|_| {}).0, 46);
@@ -141,9 +141,10 @@ async fn runs_are_found_and_sorted() {
     );
     assert_eq!(ask(&|query| query.text = Some("nowhere".to_owned())).0, 0);
     let (total, page) = ask(&|query| {
-        (query.sort, query.desc, query.offset, query.limit) = (Sort::Order, true, 1, 2);
+        (query.sort, query.desc, query.offset, query.limit) = (RunSort::Order, true, 1, 2);
     });
     assert_eq!((total, page), (46, vec!["3/quiz/1/1".to_owned(), "3/quiz/1/0".to_owned()]));
-    let (_, page) = ask(&|query| (query.sort, query.desc, query.limit) = (Sort::Attempts, true, 4));
+    let (_, page) =
+        ask(&|query| (query.sort, query.desc, query.limit) = (RunSort::Attempts, true, 4));
     assert_eq!(page, ["3/quiz/0/1", "3/quiz/0/2", "3/quiz/1/1", "3/quiz/1/2"]);
 }

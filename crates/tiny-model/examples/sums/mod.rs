@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use rollway_tiny_model::{Chance, Generated, Generator, Request, Vocabulary, Weights};
+use rollway_tiny_model::{
+    GenerateRequest, Generated, Generator, ModelWeights, SeededRng, Vocabulary,
+};
 
 /// Two numbers.
 pub(crate) type Problem = (u32, u32);
@@ -14,7 +16,7 @@ pub(crate) fn held_out((a, b): Problem) -> bool {
 }
 
 /// A problem that is not held out.
-pub(crate) fn problem(chance: &mut Chance) -> Problem {
+pub(crate) fn problem(chance: &mut SeededRng) -> Problem {
     loop {
         let problem = (chance.below(100), chance.below(100));
         if !held_out(problem) {
@@ -41,12 +43,12 @@ pub(crate) fn prompt(vocabulary: &Vocabulary, problem: Problem) -> Vec<u32> {
 
 /// What the model says to problems.
 pub(crate) fn answers(
-    weights: &Weights,
+    weights: &ModelWeights,
     vocabulary: &Vocabulary,
     problems: &[Problem],
     (temperature, seed): (f32, u64),
 ) -> Vec<Generated> {
-    let request = |(at, problem): (usize, &Problem)| Request {
+    let request = |(at, problem): (usize, &Problem)| GenerateRequest {
         prompt: prompt(vocabulary, *problem),
         max_tokens: 5,
         temperature,
@@ -63,7 +65,7 @@ pub(crate) fn is_right(vocabulary: &Vocabulary, problem: Problem, said: &Generat
 }
 
 /// The part of the held-out problems that is solved.
-pub(crate) fn score(weights: &Weights, vocabulary: &Vocabulary, temperature: f32) -> f32 {
+pub(crate) fn score(weights: &ModelWeights, vocabulary: &Vocabulary, temperature: f32) -> f32 {
     let every = (0..100).flat_map(|a| (0..100).map(move |b| (a, b)));
     let problems: Vec<Problem> = every.filter(|problem| held_out(*problem)).collect();
     let said = answers(weights, vocabulary, &problems, (temperature, 1));

@@ -1,20 +1,20 @@
 //! The gradient is the one that small changes of the parameters show.
 
 use super::*;
-use crate::chance::Chance;
-use crate::shape::Shape;
+use crate::chance::SeededRng;
+use crate::shape::ModelShape;
 
-fn shape() -> Shape {
-    Shape { vocabulary: 7, width: 8, layers: 2, heads: 2, context: 10 }
+fn shape() -> ModelShape {
+    ModelShape { vocabulary: 7, width: 8, layers: 2, heads: 2, context: 10 }
 }
 
-fn samples(chance: &mut Chance, count: usize) -> Vec<Sample> {
+fn samples(chance: &mut SeededRng, count: usize) -> Vec<TrainSample> {
     let sample = |_| {
         let length = 4 + chance.below(6) as usize;
         let tokens = (0..length).map(|_| chance.below(7)).collect();
         let prompt_length = 1 + chance.below(2) as usize;
         let rest = length - prompt_length;
-        Sample {
+        TrainSample {
             tokens,
             prompt_length,
             mask: (0..rest).map(|at| at == 0 || chance.below(3) > 0).collect(),
@@ -25,18 +25,18 @@ fn samples(chance: &mut Chance, count: usize) -> Vec<Sample> {
     (0..count).map(sample).collect()
 }
 
-fn check(grpo: &Grpo, weigh: impl Fn(&Sample, usize, f32) -> (f32, f32, bool) + Sync) {
-    let mut chance = Chance::new(5);
+fn check(grpo: &GrpoConfig, weigh: impl Fn(&TrainSample, usize, f32) -> (f32, f32, bool) + Sync) {
+    let mut chance = SeededRng::new(5);
     let samples = samples(&mut chance, 3);
     let tokens = samples.iter().flat_map(|sample| &sample.mask).filter(|mask| **mask).count();
-    let mut weights = Weights::random(shape(), 3);
-    let part = Part::of(&weights, &samples, tokens, grpo, &weigh);
+    let mut weights = ModelWeights::random(shape(), 3);
+    let part = BatchPart::of(&weights, &samples, tokens, grpo, &weigh);
     let (mut along, mut lengths) = (0.0_f64, (0.0_f64, 0.0_f64));
     for at in 0..weights.values.len() {
         let value = weights.values[at];
         let mut loss = |change: f32| {
             weights.values[at] = value + change;
-            f64::from(Part::of(&weights, &samples, tokens, grpo, &weigh).report.loss)
+            f64::from(BatchPart::of(&weights, &samples, tokens, grpo, &weigh).report.loss)
         };
         let seen = (loss(3e-3) - loss(-3e-3)) / 6e-3;
         weights.values[at] = value;
@@ -53,13 +53,13 @@ fn check(grpo: &Grpo, weigh: impl Fn(&Sample, usize, f32) -> (f32, f32, bool) + 
 
 #[test]
 fn the_gradient_of_imitation_is_right() {
-    let plain = Grpo { clip: 0.0, entropy: 0.0, temperature: 1.0 };
+    let plain = GrpoConfig { clip: 0.0, entropy: 0.0, temperature: 1.0 };
     check(&plain, |_, _, logprob| (-logprob, -1.0, false));
 }
 
 #[test]
 fn the_gradient_of_reinforcement_is_right() {
-    let grpo = Grpo { clip: 0.2, entropy: 0.05, temperature: 0.8 };
+    let grpo = GrpoConfig { clip: 0.2, entropy: 0.05, temperature: 0.8 };
     check(&grpo, |sample, at, logprob| {
         let ratio = (logprob - sample.logprobs[at]).exp();
         (-ratio * sample.advantages[at], -ratio * sample.advantages[at], false)
@@ -68,9 +68,9 @@ fn the_gradient_of_reinforcement_is_right() {
 
 #[test]
 fn a_step_makes_what_it_imitates_likelier() {
-    let mut chance = Chance::new(9);
+    let mut chance = SeededRng::new(9);
     let samples = samples(&mut chance, 8);
-    let mut trainer = Trainer::new(Weights::random(shape(), 1));
+    let mut trainer = ModelTrainer::new(ModelWeights::random(shape(), 1));
     let rate = Rate { learning_rate: 1e-2, ..Rate::default() };
     let first = trainer.imitate(&samples, &rate).loss;
     for _ in 0..30 {

@@ -12,24 +12,26 @@ use rollway_tiny_model::Vocabulary;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use super::ask::{Ask, Kind};
-use super::brain::{Brain, Choice, Ending, Held, Job, Said, Token};
-use super::refusal::Refusal;
+use super::ask::{TinyRequest, TinyRequestKind};
+use super::brain::{
+    Ending, GeneratedToken, GenerationJob, GenerationThread, Held, TinyChoice, TokenEvent,
+};
+use super::refusal::TinyApiError;
 
 /// An answer in the making. Dropping it before its end aborts it.
 #[derive(Debug)]
-pub(super) struct Answer {
-    ask: Ask,
+pub(super) struct TinyResponse {
+    ask: TinyRequest,
     model: String,
     vocabulary: Vocabulary,
-    said: UnboundedReceiver<Said>,
-    choices: Vec<Open>,
+    said: UnboundedReceiver<TokenEvent>,
+    choices: Vec<OpenStream>,
     _held: Held,
 }
 
 /// A choice so far.
 #[derive(Debug, Default)]
-struct Open {
+struct OpenStream {
     tokens: usize,
     /// The text that was not told yet, because it might become a stop string.
     kept: String,
@@ -40,10 +42,10 @@ struct Open {
 
 /// What a choice has more than before.
 #[derive(Debug)]
-struct Piece {
+struct StreamPiece {
     choice: usize,
     /// None if it was aborted instead.
-    token: Option<Token>,
+    token: Option<GeneratedToken>,
     text: String,
     /// How many characters were told before.
     offset: usize,
@@ -51,8 +53,8 @@ struct Piece {
 }
 
 /// What comes next.
-enum Next {
-    Pieces(Vec<Piece>),
+enum NextChunk {
+    Pieces(Vec<StreamPiece>),
     Refused,
     /// Nothing more; the thread has ended if a choice has not.
     Nothing,
@@ -60,64 +62,64 @@ enum Next {
 
 /// Answers a request.
 pub(super) async fn answer(
-    brain: &Arc<Brain>,
+    brain: &Arc<GenerationThread>,
     (model, vocabulary): (String, Vocabulary),
-    ask: Ask,
-    choices: Vec<Choice>,
+    ask: TinyRequest,
+    choices: Vec<TinyChoice>,
 ) -> Response {
     let (to, said) = unbounded_channel();
-    let open = choices.iter().map(|_| Open::default()).collect();
-    let held = brain.add(Job { names: ask.names.clone(), choices, to });
+    let open = choices.iter().map(|_| OpenStream::default()).collect();
+    let held = brain.add(GenerationJob { names: ask.names.clone(), choices, to });
     let stream = ask.stream;
-    let answer = Answer { ask, model, vocabulary, said, choices: open, _held: held };
+    let answer = TinyResponse { ask, model, vocabulary, said, choices: open, _held: held };
     if stream { answer.events().await } else { answer.whole().await }
 }
 
-fn stopped() -> Refusal {
-    Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "the server is being stopped")
+fn stopped() -> TinyApiError {
+    TinyApiError::new(StatusCode::SERVICE_UNAVAILABLE, "the server is being stopped")
 }
 
-fn refused() -> Refusal {
+fn refused() -> TinyApiError {
     let message = "too many requests wait already (max_waiting): send fewer at a time";
-    Refusal::new(StatusCode::SERVICE_UNAVAILABLE, message)
+    TinyApiError::new(StatusCode::SERVICE_UNAVAILABLE, message)
 }
 
-impl Answer {
+impl TinyResponse {
     fn is_over(&self) -> bool {
         self.choices.iter().all(|choice| choice.is_over)
     }
 
-    async fn next(&mut self) -> Next {
+    async fn next(&mut self) -> NextChunk {
         if self.is_over() {
-            return Next::Nothing;
+            return NextChunk::Nothing;
         }
         match self.said.recv().await {
-            None => Next::Nothing,
-            Some(Said::Refused) => Next::Refused,
-            Some(Said::Token(token)) => {
+            None => NextChunk::Nothing,
+            Some(TokenEvent::Refused) => NextChunk::Refused,
+            Some(TokenEvent::Token(token)) => {
                 let open = &mut self.choices[token.choice];
-                Next::Pieces(vec![open.take(token, &self.vocabulary, &self.ask.stops)])
+                NextChunk::Pieces(vec![open.take(token, &self.vocabulary, &self.ask.stops)])
             }
-            Some(Said::Aborted) => {
+            Some(TokenEvent::Aborted) => {
                 let open = self.choices.iter_mut().enumerate().filter(|(_, open)| !open.is_over);
-                Next::Pieces(open.map(|(choice, open)| open.abort(choice)).collect())
+                NextChunk::Pieces(open.map(|(choice, open)| open.abort(choice)).collect())
             }
         }
     }
 
     /// Answers at once, when all is said.
     async fn whole(mut self) -> Response {
-        let mut choices: Vec<Vec<Piece>> = self.choices.iter().map(|_| Vec::new()).collect();
+        let mut choices: Vec<Vec<StreamPiece>> = self.choices.iter().map(|_| Vec::new()).collect();
         loop {
             match self.next().await {
-                Next::Pieces(pieces) => {
+                NextChunk::Pieces(pieces) => {
                     for piece in pieces {
                         choices[piece.choice].push(piece);
                     }
                 }
-                Next::Refused => return refused().into_response(),
-                Next::Nothing if !self.is_over() => return stopped().into_response(),
-                Next::Nothing => return Json(self.body(&choices)).into_response(),
+                NextChunk::Refused => return refused().into_response(),
+                NextChunk::Nothing if !self.is_over() => return stopped().into_response(),
+                NextChunk::Nothing => return Json(self.body(&choices)).into_response(),
             }
         }
     }
@@ -125,9 +127,11 @@ impl Answer {
     /// Answers as it is said. Waits for the first token, so that who is refused is told so.
     async fn events(mut self) -> Response {
         let first = match self.next().await {
-            Next::Pieces(pieces) => self.begin().into_iter().chain(self.told(&pieces)).collect(),
-            Next::Refused => return refused().into_response(),
-            Next::Nothing => return stopped().into_response(),
+            NextChunk::Pieces(pieces) => {
+                self.begin().into_iter().chain(self.told(&pieces)).collect()
+            }
+            NextChunk::Refused => return refused().into_response(),
+            NextChunk::Nothing => return stopped().into_response(),
         };
         let state = (self, Some(write(first, false)), false);
         let body = stream::unfold(state, |(mut answer, first, is_over)| async move {
@@ -138,9 +142,9 @@ impl Answer {
                 return None;
             }
             let (events, is_over) = match answer.next().await {
-                Next::Pieces(pieces) => (Ok(write(answer.told(&pieces), false)), false),
-                Next::Nothing if answer.is_over() => (Ok(write(answer.end(), true)), true),
-                Next::Nothing | Next::Refused => (Err(io::Error::other("stopped")), true),
+                NextChunk::Pieces(pieces) => (Ok(write(answer.told(&pieces), false)), false),
+                NextChunk::Nothing if answer.is_over() => (Ok(write(answer.end(), true)), true),
+                NextChunk::Nothing | NextChunk::Refused => (Err(io::Error::other("stopped")), true),
             };
             Some((events, (answer, None, is_over)))
         });
@@ -163,14 +167,14 @@ impl Answer {
 
     fn event_object(&self) -> &'static str {
         match self.ask.kind {
-            Kind::Chat => "chat.completion.chunk",
-            Kind::Text => "text_completion",
+            TinyRequestKind::Chat => "chat.completion.chunk",
+            TinyRequestKind::Text => "text_completion",
         }
     }
 
     /// The events before the first token.
     fn begin(&self) -> Vec<Value> {
-        if self.ask.kind == Kind::Text {
+        if self.ask.kind == TinyRequestKind::Text {
             return Vec::new();
         }
         let first = |index: usize| {
@@ -188,13 +192,13 @@ impl Answer {
     }
 
     /// The events of pieces.
-    fn told(&self, pieces: &[Piece]) -> Vec<Value> {
-        let event = |piece: &Piece| {
+    fn told(&self, pieces: &[StreamPiece]) -> Vec<Value> {
+        let event = |piece: &StreamPiece| {
             let one = std::slice::from_ref(piece);
             let mut choice = self.choice(piece.choice, one);
             match self.ask.kind {
-                Kind::Chat => choice["delta"] = json!({ "content": piece.text }),
-                Kind::Text => {
+                TinyRequestKind::Chat => choice["delta"] = json!({ "content": piece.text }),
+                TinyRequestKind::Text => {
                     choice["text"] = piece.text.clone().into();
                     let is_first = self.choices[piece.choice].tokens <= 1;
                     choice["prompt_token_ids"] =
@@ -220,17 +224,17 @@ impl Answer {
     }
 
     /// A whole answer.
-    fn body(&self, choices: &[Vec<Piece>]) -> Value {
-        let choice = |(index, pieces): (usize, &Vec<Piece>)| {
+    fn body(&self, choices: &[Vec<StreamPiece>]) -> Value {
+        let choice = |(index, pieces): (usize, &Vec<StreamPiece>)| {
             let text: String = pieces.iter().map(|piece| piece.text.as_str()).collect();
             let mut choice = self.choice(index, pieces);
             choice["weight_versions"] = spans(pieces);
             match self.ask.kind {
-                Kind::Chat => {
+                TinyRequestKind::Chat => {
                     choice["message"] =
                         json!({ "role": "assistant", "content": text, "refusal": null });
                 }
-                Kind::Text => {
+                TinyRequestKind::Text => {
                     choice["text"] = text.into();
                     choice["prompt_token_ids"] = self.prompt(index / self.ask.n);
                 }
@@ -239,19 +243,19 @@ impl Answer {
         };
         let choices = choices.iter().enumerate().map(choice).collect();
         let object = match self.ask.kind {
-            Kind::Chat => "chat.completion",
-            Kind::Text => "text_completion",
+            TinyRequestKind::Chat => "chat.completion",
+            TinyRequestKind::Text => "text_completion",
         };
         let mut body = self.head(object, choices);
         body["usage"] = self.usage();
-        if self.ask.kind == Kind::Chat {
+        if self.ask.kind == TinyRequestKind::Chat {
             body["prompt_token_ids"] = self.prompt(0);
         }
         body
     }
 
     /// What a choice and a piece of one have in common.
-    fn choice(&self, index: usize, pieces: &[Piece]) -> Value {
+    fn choice(&self, index: usize, pieces: &[StreamPiece]) -> Value {
         let finish = pieces.last().and_then(|piece| piece.finish.as_ref());
         let tokens = pieces.iter().filter_map(|piece| piece.token.as_ref());
         let ids: Vec<u32> = tokens.map(|token| token.token).collect();
@@ -268,14 +272,14 @@ impl Answer {
         if self.ask.ids { json!(self.ask.prompts[prompt]) } else { Value::Null }
     }
 
-    fn logprobs(&self, pieces: &[Piece]) -> Value {
+    fn logprobs(&self, pieces: &[StreamPiece]) -> Value {
         if !self.ask.logprobs {
             return Value::Null;
         }
         let tokens = || pieces.iter().filter_map(|piece| Some((piece, piece.token.as_ref()?)));
         match self.ask.kind {
-            Kind::Chat => {
-                let entry = |(_, token): (&Piece, &Token)| {
+            TinyRequestKind::Chat => {
+                let entry = |(_, token): (&StreamPiece, &GeneratedToken)| {
                     let text = self.name(token.token);
                     let bytes = text.as_bytes().to_vec();
                     let logprob = token.logprob;
@@ -283,8 +287,8 @@ impl Answer {
                 };
                 json!({ "content": tokens().map(entry).collect::<Vec<_>>() })
             }
-            Kind::Text => {
-                let top = |(_, token): (&Piece, &Token)| {
+            TinyRequestKind::Text => {
+                let top = |(_, token): (&StreamPiece, &GeneratedToken)| {
                     let mut top = json!({});
                     top[self.name(token.token)] = token.logprob.into();
                     top
@@ -319,8 +323,13 @@ impl Answer {
     }
 }
 
-impl Open {
-    fn take(&mut self, token: Token, vocabulary: &Vocabulary, stops: &[String]) -> Piece {
+impl OpenStream {
+    fn take(
+        &mut self,
+        token: GeneratedToken,
+        vocabulary: &Vocabulary,
+        stops: &[String],
+    ) -> StreamPiece {
         self.tokens += 1;
         self.is_over = token.end.is_some();
         self.kept.extend(vocabulary.character(token.token));
@@ -334,14 +343,14 @@ impl Open {
             }
         });
         let (choice, offset) = (token.choice, self.told);
-        Piece { choice, token: Some(token), text: self.tell(stops), offset, finish }
+        StreamPiece { choice, token: Some(token), text: self.tell(stops), offset, finish }
     }
 
-    fn abort(&mut self, choice: usize) -> Piece {
+    fn abort(&mut self, choice: usize) -> StreamPiece {
         self.is_over = true;
         let offset = self.told;
         let finish = Some(("abort", None));
-        Piece { choice, token: None, text: self.tell(&[]), offset, finish }
+        StreamPiece { choice, token: None, text: self.tell(&[]), offset, finish }
     }
 
     /// The text that may be told: all of it but what might become a stop string.
@@ -358,7 +367,7 @@ impl Open {
 }
 
 /// Which tokens are of which version.
-fn spans(pieces: &[Piece]) -> Value {
+fn spans(pieces: &[StreamPiece]) -> Value {
     let mut spans: Vec<(Arc<str>, usize, usize)> = Vec::new();
     let tokens = pieces.iter().filter_map(|piece| piece.token.as_ref());
     for (at, token) in tokens.enumerate() {

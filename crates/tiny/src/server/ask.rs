@@ -3,25 +3,25 @@
 use std::sync::Arc;
 
 use axum::http::{HeaderMap, StatusCode};
-use rollway_tiny_model::{Generator, Request, Vocabulary};
+use rollway_tiny_model::{GenerateRequest, Generator, Vocabulary};
 use serde_json::{Map, Value, json};
 
-use super::brain::Choice;
-use super::options::Options;
-use super::refusal::Refusal;
+use super::brain::TinyChoice;
+use super::options::TinyServerOptions;
+use super::refusal::TinyApiError;
 use super::template::{encode, render};
 
 /// Which endpoint a request came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum TinyRequestKind {
     Chat,
     Text,
 }
 
 /// What a request asks for.
 #[derive(Debug)]
-pub(super) struct Ask {
-    pub(super) kind: Kind,
+pub(super) struct TinyRequest {
+    pub(super) kind: TinyRequestKind,
     /// The id of the answer.
     pub(super) id: String,
     /// What it can be aborted by.
@@ -68,32 +68,32 @@ const ABSENT: [&str; 8] = [
 
 /// Reads a request. Returns it, and its choices.
 pub(super) fn read(
-    kind: Kind,
-    options: &Options,
+    kind: TinyRequestKind,
+    options: &TinyServerOptions,
     headers: &HeaderMap,
     body: &Value,
     fresh: impl FnOnce() -> String,
-) -> Result<(Ask, Vec<Choice>), Refusal> {
-    let fields = body.as_object().ok_or_else(|| Refusal::bad("the body is no JSON object"))?;
+) -> Result<(TinyRequest, Vec<TinyChoice>), TinyApiError> {
+    let fields = body.as_object().ok_or_else(|| TinyApiError::bad("the body is no JSON object"))?;
     known_model(options, fields)?;
     supported(fields)?;
     let vocabulary = &options.vocabulary;
     let prompts = match kind {
-        Kind::Chat => vec![chat_prompt(vocabulary, fields)?],
-        Kind::Text => text_prompts(vocabulary, fields.get("prompt"))?,
+        TinyRequestKind::Chat => vec![chat_prompt(vocabulary, fields)?],
+        TinyRequestKind::Text => text_prompts(vocabulary, fields.get("prompt"))?,
     };
     let n = number(fields, "n", 1)?.unwrap_or(1);
     let choices = n.saturating_mul(prompts.len());
     let room = options.limits.max_running;
     if choices > room {
         let message = format!("{choices} choices are wanted, of {room} at most (max_running)");
-        return Err(Refusal::bad(message).at("n"));
+        return Err(TinyApiError::bad(message).at("n"));
     }
     let stream = flag(fields, "stream")?;
     let usage = fields.get("stream_options").and_then(|options| options.get("include_usage"));
     let (id, names) = names(kind, headers, fields, prompts.len(), fresh);
     let stops = stops(fields.get("stop"))?;
-    let ask = Ask {
+    let ask = TinyRequest {
         kind,
         id,
         names,
@@ -110,15 +110,15 @@ pub(super) fn read(
 }
 
 fn choices_of(
-    options: &Options,
-    ask: &Ask,
+    options: &TinyServerOptions,
+    ask: &TinyRequest,
     fields: &Map<String, Value>,
-) -> Result<Vec<Choice>, Refusal> {
+) -> Result<Vec<TinyChoice>, TinyApiError> {
     let limit = number(fields, "max_completion_tokens", 1)?;
     let limit = limit.or(number(fields, "max_tokens", 1)?);
     let limit = limit.or(match ask.kind {
-        Kind::Chat => None,
-        Kind::Text => Some(USUAL_TEXT),
+        TinyRequestKind::Chat => None,
+        TinyRequestKind::Text => Some(USUAL_TEXT),
     });
     let temperature = float(fields, "temperature")?.unwrap_or(1.0);
     let seed = seed(fields)?;
@@ -130,7 +130,7 @@ fn choices_of(
     let mut choices = Vec::with_capacity(ask.prompts.len() * ask.n);
     for prompt in &ask.prompts {
         for choice in 0..ask.n {
-            let request = Request {
+            let request = GenerateRequest {
                 prompt: prompt.clone(),
                 max_tokens: limit.unwrap_or(context),
                 temperature: temperature as f32,
@@ -138,10 +138,10 @@ fn choices_of(
                 end: Vocabulary::END,
             };
             if let Some(refusal) = judge.refusal(&request) {
-                return Err(Refusal::bad(refusal));
+                return Err(TinyApiError::bad(refusal));
             }
             let (is_seeded, stops) = (seed.is_some(), Arc::clone(&stops));
-            choices.push(Choice { request, is_seeded, stops });
+            choices.push(TinyChoice { request, is_seeded, stops });
         }
     }
     Ok(choices)
@@ -152,22 +152,25 @@ fn never_if_empty(tokens: Vec<u32>) -> Vec<u32> {
     if tokens.is_empty() { vec![u32::MAX] } else { tokens }
 }
 
-fn known_model(options: &Options, fields: &Map<String, Value>) -> Result<(), Refusal> {
+fn known_model(
+    options: &TinyServerOptions,
+    fields: &Map<String, Value>,
+) -> Result<(), TinyApiError> {
     match fields.get("model") {
         None | Some(Value::Null) => Ok(()),
         Some(Value::String(name)) if *name == options.model => Ok(()),
         Some(name) => {
             let message = format!("there is no model {name}, only `{}`", options.model);
-            Err(Refusal::new(StatusCode::NOT_FOUND, message).at("model"))
+            Err(TinyApiError::new(StatusCode::NOT_FOUND, message).at("model"))
         }
     }
 }
 
 /// Refuses what would be answered otherwise than the client thinks.
-fn supported(fields: &Map<String, Value>) -> Result<(), Refusal> {
+fn supported(fields: &Map<String, Value>) -> Result<(), TinyApiError> {
     let refuse = |name: &str, value: &Value| {
         let message = format!("{name} = {value} is not for the tiny model: leave it out");
-        Err(Refusal::bad(message).at(name))
+        Err(TinyApiError::bad(message).at(name))
     };
     for (name, neutral) in NEUTRAL {
         match fields.get(name) {
@@ -186,7 +189,7 @@ fn supported(fields: &Map<String, Value>) -> Result<(), Refusal> {
     let tools = fields.get("tools").unwrap_or(&Value::Null);
     let are_used = fields.get("tool_choice").and_then(Value::as_str) != Some("none");
     if are_used && tools.as_array().is_some_and(|tools| !tools.is_empty()) {
-        return Err(Refusal::bad("the tiny model calls no tools: leave them out").at("tools"));
+        return Err(TinyApiError::bad("the tiny model calls no tools: leave them out").at("tools"));
     }
     match fields.get("response_format").and_then(|format| format.get("type")) {
         None | Some(Value::Null) => Ok(()),
@@ -195,23 +198,29 @@ fn supported(fields: &Map<String, Value>) -> Result<(), Refusal> {
     }
 }
 
-fn chat_prompt(vocabulary: &Vocabulary, fields: &Map<String, Value>) -> Result<Vec<u32>, Refusal> {
+fn chat_prompt(
+    vocabulary: &Vocabulary,
+    fields: &Map<String, Value>,
+) -> Result<Vec<u32>, TinyApiError> {
     match fields.get("messages") {
         Some(Value::Array(messages)) if !messages.is_empty() => render(vocabulary, messages),
-        _ => Err(Refusal::bad("messages is a list of one or more").at("messages")),
+        _ => Err(TinyApiError::bad("messages is a list of one or more").at("messages")),
     }
 }
 
 /// Prompts: a text, a list of texts, a list of ids, or a list of lists of ids. Ids are taken as
 /// they are, without a mark before them.
-fn text_prompts(vocabulary: &Vocabulary, prompt: Option<&Value>) -> Result<Vec<Vec<u32>>, Refusal> {
-    let wrong = || Refusal::bad("prompt is a text, ids of tokens, or a list of them");
+fn text_prompts(
+    vocabulary: &Vocabulary,
+    prompt: Option<&Value>,
+) -> Result<Vec<Vec<u32>>, TinyApiError> {
+    let wrong = || TinyApiError::bad("prompt is a text, ids of tokens, or a list of them");
     let id = |id: &Value| {
         let known = |id: &u32| (*id as usize) < vocabulary.size();
         let number = id.as_u64().and_then(|id| u32::try_from(id).ok()).filter(known);
         number.ok_or_else(|| {
             let size = vocabulary.size();
-            Refusal::bad(format!("there is no token {id}: there are {size}"))
+            TinyApiError::bad(format!("there is no token {id}: there are {size}"))
         })
     };
     let one = |prompt: &Value| match prompt {
@@ -230,26 +239,26 @@ fn text_prompts(vocabulary: &Vocabulary, prompt: Option<&Value>) -> Result<Vec<V
 }
 
 /// Whether log-probabilities are wanted. There are only those of what was said.
-fn logprobs(kind: Kind, fields: &Map<String, Value>) -> Result<bool, Refusal> {
+fn logprobs(kind: TinyRequestKind, fields: &Map<String, Value>) -> Result<bool, TinyApiError> {
     let alone = |name: &str, count: Option<usize>| match count {
         Some(2..) => {
             let message = "the tiny model tells the log-probability of what it said, no others";
-            Err(Refusal::bad(message).at(name))
+            Err(TinyApiError::bad(message).at(name))
         }
         count => Ok(count.is_some()),
     };
     match kind {
-        Kind::Chat => {
+        TinyRequestKind::Chat => {
             alone("top_logprobs", number(fields, "top_logprobs", 0)?)?;
             flag(fields, "logprobs")
         }
-        Kind::Text => alone("logprobs", number(fields, "logprobs", 0)?),
+        TinyRequestKind::Text => alone("logprobs", number(fields, "logprobs", 0)?),
     }
 }
 
 /// The id of an answer, and what it can be aborted by, as vLLM makes them.
 fn names(
-    kind: Kind,
+    kind: TinyRequestKind,
     headers: &HeaderMap,
     fields: &Map<String, Value>,
     prompts: usize,
@@ -259,11 +268,11 @@ fn names(
     let given = header.or_else(|| fields.get("request_id").and_then(Value::as_str));
     let given = given.map_or_else(fresh, str::to_owned);
     match kind {
-        Kind::Chat => {
+        TinyRequestKind::Chat => {
             let id = format!("chatcmpl-{given}");
             (id.clone(), vec![id])
         }
-        Kind::Text => {
+        TinyRequestKind::Text => {
             let id = format!("cmpl-{given}");
             let names = (0..prompts).map(|index| format!("{id}-{index}")).collect();
             (id, names)
@@ -271,19 +280,20 @@ fn names(
     }
 }
 
-fn seed(fields: &Map<String, Value>) -> Result<Option<u64>, Refusal> {
+fn seed(fields: &Map<String, Value>) -> Result<Option<u64>, TinyApiError> {
     match fields.get("seed") {
         None | Some(Value::Null) => Ok(None),
         Some(value) => {
             let seed = value.as_u64().or_else(|| value.as_i64().map(i64::cast_unsigned));
-            let wrong = || Refusal::bad(format!("seed is a whole number, got {value}")).at("seed");
+            let wrong =
+                || TinyApiError::bad(format!("seed is a whole number, got {value}")).at("seed");
             seed.map(Some).ok_or_else(wrong)
         }
     }
 }
 
-fn stops(stop: Option<&Value>) -> Result<Vec<String>, Refusal> {
-    let wrong = || Refusal::bad("stop is a text or a list of texts").at("stop");
+fn stops(stop: Option<&Value>) -> Result<Vec<String>, TinyApiError> {
+    let wrong = || TinyApiError::bad("stop is a text or a list of texts").at("stop");
     let text = |item: &Value| item.as_str().map(str::to_owned).ok_or_else(wrong);
     let stops: Vec<String> = match stop {
         None | Some(Value::Null) => Vec::new(),
@@ -293,26 +303,30 @@ fn stops(stop: Option<&Value>) -> Result<Vec<String>, Refusal> {
     Ok(stops.into_iter().filter(|stop| !stop.is_empty()).collect())
 }
 
-fn flag(fields: &Map<String, Value>, name: &str) -> Result<bool, Refusal> {
+fn flag(fields: &Map<String, Value>, name: &str) -> Result<bool, TinyApiError> {
     match fields.get(name) {
         None | Some(Value::Null) => Ok(false),
         Some(Value::Bool(value)) => Ok(*value),
-        Some(_) => Err(Refusal::bad(format!("{name} is true or false")).at(name)),
+        Some(_) => Err(TinyApiError::bad(format!("{name} is true or false")).at(name)),
     }
 }
 
-fn float(fields: &Map<String, Value>, name: &str) -> Result<Option<f64>, Refusal> {
+fn float(fields: &Map<String, Value>, name: &str) -> Result<Option<f64>, TinyApiError> {
     match fields.get(name) {
         None | Some(Value::Null) => Ok(None),
         Some(value) => {
-            let wrong = || Refusal::bad(format!("{name} is a number, got {value}")).at(name);
+            let wrong = || TinyApiError::bad(format!("{name} is a number, got {value}")).at(name);
             value.as_f64().map(Some).ok_or_else(wrong)
         }
     }
 }
 
 /// A whole number of at least `min`, if the field is there.
-fn number(fields: &Map<String, Value>, name: &str, min: usize) -> Result<Option<usize>, Refusal> {
+fn number(
+    fields: &Map<String, Value>,
+    name: &str,
+    min: usize,
+) -> Result<Option<usize>, TinyApiError> {
     match fields.get(name) {
         None | Some(Value::Null) => Ok(None),
         Some(value) => {
@@ -320,7 +334,7 @@ fn number(fields: &Map<String, Value>, name: &str, min: usize) -> Result<Option<
             let within = number.filter(|number| *number >= min);
             within.map(Some).ok_or_else(|| {
                 let message = format!("{name} is a whole number of {min} or more, got {value}");
-                Refusal::bad(message).at(name)
+                TinyApiError::bad(message).at(name)
             })
         }
     }

@@ -11,28 +11,28 @@ use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 
 use parking_lot::Mutex;
-use rollway_tiny_model::{Request, Weights};
+use rollway_tiny_model::{GenerateRequest, ModelWeights};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
-use self::board::Board;
-use super::options::Options;
+use self::board::GenerationBatch;
+use super::options::TinyServerOptions;
 
 /// A request for an answer.
 #[derive(Debug)]
-pub(super) struct Job {
+pub(super) struct GenerationJob {
     /// What it can be aborted by.
     pub(super) names: Vec<String>,
-    pub(super) choices: Vec<Choice>,
+    pub(super) choices: Vec<TinyChoice>,
     /// Where tokens go. There are never more in it than the choices may have.
-    pub(super) to: UnboundedSender<Said>,
+    pub(super) to: UnboundedSender<TokenEvent>,
 }
 
 /// One of the choices of an answer.
 #[derive(Debug)]
-pub(super) struct Choice {
+pub(super) struct TinyChoice {
     /// What to continue. Its seed counts only if `is_seeded`.
-    pub(super) request: Request,
+    pub(super) request: GenerateRequest,
     pub(super) is_seeded: bool,
     /// The sequences of tokens that end it.
     pub(super) stops: Arc<[Vec<u32>]>,
@@ -40,9 +40,9 @@ pub(super) struct Choice {
 
 /// What is said to a job.
 #[derive(Debug)]
-pub(super) enum Said {
+pub(super) enum TokenEvent {
     /// One more token.
-    Token(Token),
+    Token(GeneratedToken),
     /// No more tokens for any choice that has not ended: it was aborted.
     Aborted,
     /// Too many wait already.
@@ -51,7 +51,7 @@ pub(super) enum Said {
 
 /// One token.
 #[derive(Clone, Debug)]
-pub(super) struct Token {
+pub(super) struct GeneratedToken {
     pub(super) choice: usize,
     pub(super) token: u32,
     pub(super) logprob: f32,
@@ -73,7 +73,7 @@ pub(super) enum Ending {
 
 /// How a pause treats what is under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Pause {
+pub(super) enum GenerationPause {
     Abort,
     Wait,
     Keep,
@@ -81,7 +81,7 @@ pub(super) enum Pause {
 
 /// What went on, in numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct GenerationCounts {
     /// Requests that came.
     pub requests: u64,
     /// Requests that were answered to the end.
@@ -101,36 +101,36 @@ pub struct Counts {
 }
 
 #[derive(Debug)]
-enum Command {
-    Add(u64, Job),
+enum GenerationCommand {
+    Add(u64, GenerationJob),
     /// Nobody waits for it any more.
     Leave(u64),
     /// Aborts jobs by their names; all if there is none.
     Abort(Vec<String>),
-    Pause(Pause, oneshot::Sender<()>),
+    Pause(GenerationPause, oneshot::Sender<()>),
     Resume,
     Forget,
-    Replace(Arc<Weights>, oneshot::Sender<()>),
+    Replace(Arc<ModelWeights>, oneshot::Sender<()>),
     Rename(Arc<str>),
     End,
 }
 
 /// What others have of the thread.
 #[derive(Debug)]
-pub(super) struct Brain {
-    commands: Sender<Command>,
+pub(super) struct GenerationThread {
+    commands: Sender<GenerationCommand>,
     next: AtomicU64,
-    counts: Arc<Mutex<Counts>>,
+    counts: Arc<Mutex<GenerationCounts>>,
     /// Held by the thread.
     alive: Weak<()>,
 }
 
-impl Brain {
+impl GenerationThread {
     /// Starts the thread.
-    pub(super) fn start(options: &Options) -> io::Result<(Self, JoinHandle<()>)> {
+    pub(super) fn start(options: &TinyServerOptions) -> io::Result<(Self, JoinHandle<()>)> {
         let (commands, received) = mpsc::channel();
-        let counts = Arc::new(Mutex::new(Counts::default()));
-        let board = Board::new(options, Arc::clone(&counts));
+        let counts = Arc::new(Mutex::new(GenerationCounts::default()));
+        let board = GenerationBatch::new(options, Arc::clone(&counts));
         let life = Arc::new(());
         let alive = Arc::downgrade(&life);
         let thread = thread::Builder::new().name("rollway-tiny".to_owned()).spawn(move || {
@@ -145,84 +145,84 @@ impl Brain {
         self.alive.strong_count() > 0
     }
 
-    pub(super) fn counts(&self) -> Counts {
+    pub(super) fn counts(&self) -> GenerationCounts {
         *self.counts.lock()
     }
 
     /// Says something to the thread. One that has ended has nobody waiting for it.
-    fn say(&self, command: Command) {
+    fn say(&self, command: GenerationCommand) {
         let _ = self.commands.send(command);
     }
 
     /// Takes a job in. Dropping what is returned gives it up, if it has not ended.
-    pub(super) fn add(self: &Arc<Self>, job: Job) -> Held {
+    pub(super) fn add(self: &Arc<Self>, job: GenerationJob) -> Held {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        self.say(Command::Add(number, job));
+        self.say(GenerationCommand::Add(number, job));
         Held { brain: Arc::clone(self), number }
     }
 
     pub(super) fn abort(&self, names: Vec<String>) {
-        self.say(Command::Abort(names));
+        self.say(GenerationCommand::Abort(names));
     }
 
     /// Stops giving tokens; returns when that is so. What comes waits until [`Brain::resume`].
-    pub(super) async fn pause(&self, how: Pause) {
+    pub(super) async fn pause(&self, how: GenerationPause) {
         let (done, waits) = oneshot::channel();
-        self.say(Command::Pause(how, done));
+        self.say(GenerationCommand::Pause(how, done));
         let _ = waits.await;
     }
 
     pub(super) fn resume(&self) {
-        self.say(Command::Resume);
+        self.say(GenerationCommand::Resume);
     }
 
     /// Forgets what the weights made of the past.
     pub(super) fn forget(&self) {
-        self.say(Command::Forget);
+        self.say(GenerationCommand::Forget);
     }
 
     /// Replaces the weights from the next token on; returns when that is so.
-    pub(super) async fn replace(&self, weights: Arc<Weights>) {
+    pub(super) async fn replace(&self, weights: Arc<ModelWeights>) {
         let (done, waits) = oneshot::channel();
-        self.say(Command::Replace(weights, done));
+        self.say(GenerationCommand::Replace(weights, done));
         let _ = waits.await;
     }
 
     /// Gives the weights another name, from the next token on.
     pub(super) fn rename(&self, version: Arc<str>) {
-        self.say(Command::Rename(version));
+        self.say(GenerationCommand::Rename(version));
     }
 
     /// Ends the thread, and with it all that is under way.
     pub(super) fn end(&self) {
-        self.say(Command::End);
+        self.say(GenerationCommand::End);
     }
 }
 
 /// A job, as whoever waits for it has it.
 #[derive(Debug)]
 pub(super) struct Held {
-    brain: Arc<Brain>,
+    brain: Arc<GenerationThread>,
     number: u64,
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.brain.say(Command::Leave(self.number));
+        self.brain.say(GenerationCommand::Leave(self.number));
     }
 }
 
-fn think(mut board: Board, commands: &Receiver<Command>) {
+fn think(mut board: GenerationBatch, commands: &Receiver<GenerationCommand>) {
     loop {
         if !board.is_busy() {
             match commands.recv() {
-                Ok(Command::End) | Err(_) => return,
+                Ok(GenerationCommand::End) | Err(_) => return,
                 Ok(command) => act(&mut board, command),
             }
         }
         loop {
             match commands.try_recv() {
-                Ok(Command::End) => return,
+                Ok(GenerationCommand::End) => return,
                 Ok(command) => act(&mut board, command),
                 Err(_) => break,
             }
@@ -232,20 +232,20 @@ fn think(mut board: Board, commands: &Receiver<Command>) {
     }
 }
 
-fn act(board: &mut Board, command: Command) {
+fn act(board: &mut GenerationBatch, command: GenerationCommand) {
     match command {
-        Command::Add(number, job) => board.add(number, job),
-        Command::Leave(number) => board.leave(number),
-        Command::Abort(names) => board.abort(&names),
-        Command::Pause(how, done) => board.pause(how, done),
-        Command::Resume => board.resume(),
-        Command::Forget => board.forget(),
-        Command::Replace(weights, done) => {
+        GenerationCommand::Add(number, job) => board.add(number, job),
+        GenerationCommand::Leave(number) => board.leave(number),
+        GenerationCommand::Abort(names) => board.abort(&names),
+        GenerationCommand::Pause(how, done) => board.pause(how, done),
+        GenerationCommand::Resume => board.resume(),
+        GenerationCommand::Forget => board.forget(),
+        GenerationCommand::Replace(weights, done) => {
             board.replace(weights);
             let _ = done.send(());
         }
-        Command::Rename(version) => board.rename(version),
+        GenerationCommand::Rename(version) => board.rename(version),
         // The loop around ends with it.
-        Command::End => {}
+        GenerationCommand::End => {}
     }
 }

@@ -3,17 +3,17 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use rollway_tiny_model::{Vocabulary, Weights, arithmetic};
+use rollway_tiny_model::{ModelWeights, Vocabulary, arithmetic};
 
 /// How a server behaves.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct TinyServerOptions {
     /// Where to listen; port 0 means any that is free.
     pub address: SocketAddr,
     /// What the model is called.
     pub model: String,
     /// The parameters.
-    pub weights: Arc<Weights>,
+    pub weights: Arc<ModelWeights>,
     /// The version of these parameters.
     pub version: u64,
     /// What texts are made of. The model has a token for each of its characters.
@@ -21,12 +21,12 @@ pub struct Options {
     /// Decides what chance does in answers to requests that bring no `seed`.
     pub seed: u64,
     /// How much at once.
-    pub limits: Limits,
+    pub limits: TinyServerLimits,
 }
 
 /// How much at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct TinyServerLimits {
     /// How many choices are continued together; more wait.
     pub max_running: usize,
     /// How many requests wait; more are refused.
@@ -35,13 +35,13 @@ pub struct Limits {
     pub max_body_bytes: usize,
 }
 
-impl Default for Limits {
+impl Default for TinyServerLimits {
     fn default() -> Self {
         Self { max_running: 512, max_waiting: 16_384, max_body_bytes: 1 << 20 }
     }
 }
 
-impl Default for Options {
+impl Default for TinyServerOptions {
     /// The model that comes with the program, at any free port of this machine.
     fn default() -> Self {
         let (weights, vocabulary) = arithmetic();
@@ -52,7 +52,7 @@ impl Default for Options {
             version: 0,
             vocabulary,
             seed: 0,
-            limits: Limits::default(),
+            limits: TinyServerLimits::default(),
         }
     }
 }

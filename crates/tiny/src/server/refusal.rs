@@ -7,13 +7,13 @@ use serde_json::json;
 
 /// Why a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Refusal {
+pub(super) struct TinyApiError {
     status: StatusCode,
     message: String,
     param: Option<String>,
 }
 
-impl Refusal {
+impl TinyApiError {
     pub(super) fn new(status: StatusCode, message: impl Into<String>) -> Self {
         Self { status, message: message.into(), param: None }
     }
@@ -30,7 +30,7 @@ impl Refusal {
     }
 }
 
-impl IntoResponse for Refusal {
+impl IntoResponse for TinyApiError {
     fn into_response(self) -> Response {
         let kind = match self.status {
             StatusCode::BAD_REQUEST => "BadRequestError",

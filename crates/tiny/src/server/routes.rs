@@ -11,28 +11,28 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use parking_lot::Mutex;
-use rollway_tiny_model::Weights;
+use rollway_tiny_model::ModelWeights;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::answer::answer;
-use super::ask::{self, Kind};
-use super::brain::{Brain, Pause};
-use super::options::Options;
-use super::refusal::Refusal;
+use super::ask::{self, TinyRequestKind};
+use super::brain::{GenerationPause, GenerationThread};
+use super::options::TinyServerOptions;
+use super::refusal::TinyApiError;
 
 /// What the endpoints share.
 #[derive(Debug)]
-pub(super) struct Shared {
-    pub(super) options: Options,
-    pub(super) brain: Arc<Brain>,
+pub(super) struct TinyServerShared {
+    pub(super) options: TinyServerOptions,
+    pub(super) brain: Arc<GenerationThread>,
     /// What the weights are called.
     version: Mutex<Arc<str>>,
     ids: AtomicU64,
 }
 
-impl Shared {
-    pub(super) fn new(options: Options, brain: Brain) -> Self {
+impl TinyServerShared {
+    pub(super) fn new(options: TinyServerOptions, brain: GenerationThread) -> Self {
         let version = Mutex::new(options.version.to_string().into());
         Self { options, brain: Arc::new(brain), version, ids: AtomicU64::new(0) }
     }
@@ -50,9 +50,9 @@ impl Shared {
     }
 }
 
-type Server = State<Arc<Shared>>;
+type Server = State<Arc<TinyServerShared>>;
 
-pub(super) fn router(shared: Arc<Shared>) -> Router {
+pub(super) fn router(shared: Arc<TinyServerShared>) -> Router {
     let limit = DefaultBodyLimit::max(shared.options.limits.max_body_bytes);
     Router::new()
         .route("/v1/chat/completions", post(chat))
@@ -71,22 +71,27 @@ pub(super) fn router(shared: Arc<Shared>) -> Router {
 }
 
 /// The JSON of a body; nothing at all counts as an empty object.
-fn json_of(body: &Bytes) -> Result<Value, Refusal> {
+fn json_of(body: &Bytes) -> Result<Value, TinyApiError> {
     if body.is_empty() {
         return Ok(json!({}));
     }
-    serde_json::from_slice(body).map_err(|error| Refusal::bad(format!("no JSON: {error}")))
+    serde_json::from_slice(body).map_err(|error| TinyApiError::bad(format!("no JSON: {error}")))
 }
 
 async fn chat(State(shared): Server, headers: HeaderMap, body: Bytes) -> Response {
-    answer_to(Kind::Chat, &shared, &headers, &body).await
+    answer_to(TinyRequestKind::Chat, &shared, &headers, &body).await
 }
 
 async fn text(State(shared): Server, headers: HeaderMap, body: Bytes) -> Response {
-    answer_to(Kind::Text, &shared, &headers, &body).await
+    answer_to(TinyRequestKind::Text, &shared, &headers, &body).await
 }
 
-async fn answer_to(kind: Kind, shared: &Shared, headers: &HeaderMap, body: &Bytes) -> Response {
+async fn answer_to(
+    kind: TinyRequestKind,
+    shared: &TinyServerShared,
+    headers: &HeaderMap,
+    body: &Bytes,
+) -> Response {
     let fresh = || format!("{:016x}", shared.ids.fetch_add(1, Ordering::Relaxed));
     let options = &shared.options;
     let asked = json_of(body).and_then(|body| ask::read(kind, options, headers, &body, fresh));
@@ -120,18 +125,18 @@ async fn models(State(shared): Server) -> Json<Value> {
 }
 
 #[derive(Debug, Deserialize)]
-struct PauseQuery {
+struct TinyPauseQuery {
     mode: Option<String>,
 }
 
-async fn pause(State(shared): Server, Query(query): Query<PauseQuery>) -> Response {
+async fn pause(State(shared): Server, Query(query): Query<TinyPauseQuery>) -> Response {
     let how = match query.mode.as_deref() {
-        None | Some("abort") => Pause::Abort,
-        Some("wait") => Pause::Wait,
-        Some("keep") => Pause::Keep,
+        None | Some("abort") => GenerationPause::Abort,
+        Some("wait") => GenerationPause::Wait,
+        Some("keep") => GenerationPause::Keep,
         Some(other) => {
             let message = format!("mode is abort, wait or keep, got {other}");
-            return Refusal::bad(message).at("mode").into_response();
+            return TinyApiError::bad(message).at("mode").into_response();
         }
     };
     shared.brain.pause(how).await;
@@ -157,7 +162,7 @@ async fn forget(State(shared): Server, Query(query): Query<ForgetQuery>) -> Json
     Json(json!({ "success": true }))
 }
 
-async fn abort(State(shared): Server, body: Bytes) -> Result<Json<Value>, Refusal> {
+async fn abort(State(shared): Server, body: Bytes) -> Result<Json<Value>, TinyApiError> {
     let body = json_of(&body)?;
     let ids = body.get("request_ids").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     let names: Vec<String> = ids.iter().filter_map(Value::as_str).map(str::to_owned).collect();
@@ -166,16 +171,16 @@ async fn abort(State(shared): Server, body: Bytes) -> Result<Json<Value>, Refusa
     Ok(Json(json!({ "status": "aborted", "aborted": count })))
 }
 
-async fn collective_rpc(State(shared): Server, body: Bytes) -> Result<Json<Value>, Refusal> {
+async fn collective_rpc(State(shared): Server, body: Bytes) -> Result<Json<Value>, TinyApiError> {
     let body = json_of(&body)?;
-    let failed = |message: String| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, message);
+    let failed = |message: String| TinyApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message);
     match body.get("method").and_then(Value::as_str) {
         Some("reload_weights") => {}
         Some(other) => return Err(failed(format!("there is no method {other}"))),
-        None => return Err(Refusal::bad("Field required: method").at("method")),
+        None => return Err(TinyApiError::bad("Field required: method").at("method")),
     }
     let Some(path) = body.pointer("/kwargs/weights_path").and_then(Value::as_str) else {
-        return Err(Refusal::bad("Field required: weights_path").at("kwargs"));
+        return Err(TinyApiError::bad("Field required: weights_path").at("kwargs"));
     };
     let path = path.to_owned();
     let read = tokio::task::spawn_blocking(move || load(Path::new(&path)));
@@ -190,15 +195,15 @@ async fn collective_rpc(State(shared): Server, body: Bytes) -> Result<Json<Value
 }
 
 /// Reads weights: a file, or the one in a directory.
-fn load(path: &Path) -> Result<Weights, String> {
+fn load(path: &Path) -> Result<ModelWeights, String> {
     let file = if path.is_dir() { path.join("model.safetensors") } else { path.to_owned() };
-    Weights::load(&file).map_err(|error| error.to_string())
+    ModelWeights::load(&file).map_err(|error| error.to_string())
 }
 
-async fn update_version(State(shared): Server, body: Bytes) -> Result<Json<Value>, Refusal> {
+async fn update_version(State(shared): Server, body: Bytes) -> Result<Json<Value>, TinyApiError> {
     let body = json_of(&body)?;
     let Some(version) = body.get("new_version").and_then(Value::as_str) else {
-        return Err(Refusal::bad("Field required: new_version").at("new_version"));
+        return Err(TinyApiError::bad("Field required: new_version").at("new_version"));
     };
     shared.rename(version);
     Ok(Json(json!({ "success": true, "new_version": version })))

@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use rollway_tiny_model::Weights;
+use rollway_tiny_model::ModelWeights;
 use sha2::{Digest, Sha256};
 
 /// How many prompts are counted; then the count begins anew, under another number.
@@ -24,13 +24,13 @@ pub(super) struct Seeds {
 }
 
 impl Seeds {
-    pub(super) fn new(job: u64, weights: &Weights) -> Self {
+    pub(super) fn new(job: u64, weights: &ModelWeights) -> Self {
         let digest = Sha256::digest(weights.to_bytes());
         Self { job, weights: digest.into(), round: 0, counts: HashMap::new() }
     }
 
     /// Begins anew, for other parameters.
-    pub(super) fn replace(&mut self, weights: &Weights) {
+    pub(super) fn replace(&mut self, weights: &ModelWeights) {
         *self = Self::new(self.job, weights);
     }
 

@@ -7,10 +7,13 @@
 use rollway_tiny_model::Vocabulary;
 use serde_json::Value;
 
-use super::refusal::Refusal;
+use super::refusal::TinyApiError;
 
 /// Renders a conversation, ready for the model's turn.
-pub(super) fn render(vocabulary: &Vocabulary, messages: &[Value]) -> Result<Vec<u32>, Refusal> {
+pub(super) fn render(
+    vocabulary: &Vocabulary,
+    messages: &[Value],
+) -> Result<Vec<u32>, TinyApiError> {
     let mut prompt = vec![Vocabulary::BEGIN];
     let mut is_models_turn = false;
     for (number, message) in messages.iter().enumerate() {
@@ -20,9 +23,9 @@ pub(super) fn render(vocabulary: &Vocabulary, messages: &[Value]) -> Result<Vec<
             Some("assistant") => false,
             Some(other) => {
                 let message = format!("there is no role {other}: use user and assistant");
-                return Err(Refusal::bad(message).at(place()));
+                return Err(TinyApiError::bad(message).at(place()));
             }
-            None => return Err(Refusal::bad("Field required: role").at(place())),
+            None => return Err(TinyApiError::bad("Field required: role").at(place())),
         };
         let text = text_of(message.get("content")).map_err(|refusal| refusal.at(place()))?;
         prompt.extend(encode(vocabulary, &text).map_err(|refusal| refusal.at(place()))?);
@@ -32,19 +35,19 @@ pub(super) fn render(vocabulary: &Vocabulary, messages: &[Value]) -> Result<Vec<
     }
     if !is_models_turn {
         let message = "the last message is the model's own: there is nothing to answer";
-        return Err(Refusal::bad(message).at("messages"));
+        return Err(TinyApiError::bad(message).at("messages"));
     }
     Ok(prompt)
 }
 
 /// Makes tokens of a text.
-pub(super) fn encode(vocabulary: &Vocabulary, text: &str) -> Result<Vec<u32>, Refusal> {
-    vocabulary.encode(text).map_err(|error| Refusal::bad(error.to_string()))
+pub(super) fn encode(vocabulary: &Vocabulary, text: &str) -> Result<Vec<u32>, TinyApiError> {
+    vocabulary.encode(text).map_err(|error| TinyApiError::bad(error.to_string()))
 }
 
 /// The text of a message: a string, parts with text, or nothing.
-fn text_of(content: Option<&Value>) -> Result<String, Refusal> {
-    let wrong = || Refusal::bad("the content is a text, or a list of texts");
+fn text_of(content: Option<&Value>) -> Result<String, TinyApiError> {
+    let wrong = || TinyApiError::bad("the content is a text, or a list of texts");
     let part = |part: &Value| match part {
         Value::String(text) => Ok(text.clone()),
         part => part.get("text").and_then(Value::as_str).map(str::to_owned).ok_or_else(wrong),

@@ -4,24 +4,26 @@ use std::fmt::Debug;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use rollway_tiny_model::Weights;
+use rollway_tiny_model::ModelWeights;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::TrainerError;
+use super::TinyTrainerError;
 use rollway_config::SyncMethod;
-use rollway_sync::{Asked, NewWeights, Seat, SyncError, Synchronizer, TrainerState, folder};
+use rollway_sync::{
+    Membership, NewWeightsMessage, SyncError, Synchronizer, TrainerProgress, WaitStatus, folder,
+};
 
 /// How long one question about those who wait may take.
-const POLL: Duration = Duration::from_secs(20);
+const LONG_POLL_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How long to wait before a synchronizer that did not answer is asked again.
-const PAUSE: Duration = Duration::from_secs(1);
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// What is to be done with weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Occasion {
+pub struct PublishFlags {
     /// They are the newest, and everybody is told.
     pub is_published: bool,
     /// They stay for good.
@@ -29,25 +31,25 @@ pub struct Occasion {
 }
 
 /// Where a trainer's weights go. All of it may block.
-pub trait Outlet: Debug + Send + 'static {
+pub trait WeightPublisher: Debug + Send + 'static {
     /// Returns the newest version out there; none if there is none.
-    fn newest(&mut self) -> Result<Option<u64>, TrainerError>;
+    fn newest(&mut self) -> Result<Option<u64>, TinyTrainerError>;
 
     /// Takes weights.
     fn put(
         &mut self,
         version: u64,
-        weights: &Weights,
-        occasion: Occasion,
-    ) -> Result<(), TrainerError>;
+        weights: &ModelWeights,
+        occasion: PublishFlags,
+    ) -> Result<(), TinyTrainerError>;
 
     /// What is known of those who wait.
-    fn asked(&mut self) -> Asked {
-        Asked::default()
+    fn asked(&mut self) -> WaitStatus {
+        WaitStatus::default()
     }
 
     /// Tells those who wait what the trainer is at.
-    fn tell(&mut self, _state: TrainerState) {}
+    fn tell(&mut self, _state: TrainerProgress) {}
 
     /// Tells them that it is over: done, or failed with words. Nothing is told of a trainer that
     /// was stopped, which may go on another time.
@@ -56,12 +58,12 @@ pub trait Outlet: Debug + Send + 'static {
 
 /// Weights go into a folder, and whoever wants them looks there.
 #[derive(Debug)]
-pub struct Folder {
+pub struct FolderPublisher {
     folder: PathBuf,
     max_passing: usize,
 }
 
-impl Folder {
+impl FolderPublisher {
     /// Takes the folder, and how many weights that do not stay for good it has at most.
     pub fn new(folder: impl Into<PathBuf>, max_passing: usize) -> Self {
         Self { folder: folder.into(), max_passing }
@@ -71,10 +73,10 @@ impl Folder {
     fn write(
         &self,
         version: u64,
-        weights: &Weights,
-        occasion: Occasion,
+        weights: &ModelWeights,
+        occasion: PublishFlags,
         in_use: &[u64],
-    ) -> Result<PathBuf, TrainerError> {
+    ) -> Result<PathBuf, TinyTrainerError> {
         let place = folder::write(&self.folder, version, &weights.to_bytes(), occasion.is_full)?;
         if occasion.is_published {
             folder::announce(&self.folder, version)?;
@@ -84,41 +86,41 @@ impl Folder {
     }
 }
 
-impl Outlet for Folder {
-    fn newest(&mut self) -> Result<Option<u64>, TrainerError> {
+impl WeightPublisher for FolderPublisher {
+    fn newest(&mut self) -> Result<Option<u64>, TinyTrainerError> {
         Ok(folder::latest(&self.folder)?)
     }
 
     fn put(
         &mut self,
         version: u64,
-        weights: &Weights,
-        occasion: Occasion,
-    ) -> Result<(), TrainerError> {
+        weights: &ModelWeights,
+        occasion: PublishFlags,
+    ) -> Result<(), TinyTrainerError> {
         self.write(version, weights, occasion, &[]).map(drop)
     }
 }
 
 /// Weights go to explorers through the synchronizer; those that stay are in a folder as well.
 #[derive(Debug)]
-pub struct Synchronized {
+pub struct SyncPublisher {
     synchronizer: Synchronizer,
-    folder: Folder,
+    folder: FolderPublisher,
     runtime: Handle,
-    seat: Seat,
-    asked: watch::Receiver<Asked>,
+    seat: Membership,
+    asked: watch::Receiver<WaitStatus>,
     _listening: Listening,
 }
 
-impl Synchronized {
+impl SyncPublisher {
     /// Takes the trainer's seat. `folder` is that of the job.
     pub async fn enter(
         synchronizer: &Synchronizer,
         name: &str,
-        folder: Folder,
+        folder: FolderPublisher,
     ) -> Result<Self, SyncError> {
         let seat = synchronizer.enter_trainer(name).await?;
-        let (heard, asked) = watch::channel(Asked::default());
+        let (heard, asked) = watch::channel(WaitStatus::default());
         let _listening = Listening(tokio::spawn(listen(synchronizer.clone(), heard)));
         let runtime = Handle::current();
         let synchronizer = synchronizer.clone();
@@ -137,24 +139,24 @@ impl Drop for Listening {
 }
 
 /// Hears of those who wait.
-async fn listen(synchronizer: Synchronizer, heard: watch::Sender<Asked>) {
+async fn listen(synchronizer: Synchronizer, heard: watch::Sender<WaitStatus>) {
     let mut known = None;
     loop {
-        match synchronizer.asked(known, POLL).await {
+        match synchronizer.asked(known, LONG_POLL_TIMEOUT).await {
             Ok(asked) => {
                 known = Some(asked);
                 heard.send_replace(asked);
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot hear who waits for weights; trying again");
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(RETRY_DELAY).await;
             }
         }
     }
 }
 
-impl Outlet for Synchronized {
-    fn newest(&mut self) -> Result<Option<u64>, TrainerError> {
+impl WeightPublisher for SyncPublisher {
+    fn newest(&mut self) -> Result<Option<u64>, TinyTrainerError> {
         let newest = self.runtime.block_on(self.synchronizer.newest());
         Ok(newest.map(|newest| newest.version))
     }
@@ -162,15 +164,15 @@ impl Outlet for Synchronized {
     fn put(
         &mut self,
         version: u64,
-        weights: &Weights,
-        occasion: Occasion,
-    ) -> Result<(), TrainerError> {
+        weights: &ModelWeights,
+        occasion: PublishFlags,
+    ) -> Result<(), TinyTrainerError> {
         let is_pushed = self.synchronizer.method() == SyncMethod::Memory;
-        let mut pushed = is_pushed.then(|| NewWeights::Bytes(weights.to_bytes().into()));
+        let mut pushed = is_pushed.then(|| NewWeightsMessage::Bytes(weights.to_bytes().into()));
         if !is_pushed || occasion.is_full {
             let in_use = self.runtime.block_on(self.synchronizer.view()).loading;
             let place = self.folder.write(version, weights, occasion, &in_use)?;
-            pushed.get_or_insert(NewWeights::Folder(place));
+            pushed.get_or_insert(NewWeightsMessage::Folder(place));
         }
         if let Some(pushed) = pushed.filter(|_| occasion.is_published) {
             self.runtime.block_on(self.synchronizer.publish(version, pushed))?;
@@ -178,11 +180,11 @@ impl Outlet for Synchronized {
         Ok(())
     }
 
-    fn asked(&mut self) -> Asked {
+    fn asked(&mut self) -> WaitStatus {
         *self.asked.borrow_and_update()
     }
 
-    fn tell(&mut self, state: TrainerState) {
+    fn tell(&mut self, state: TrainerProgress) {
         self.runtime.block_on(self.synchronizer.trainer_state(state));
     }
 

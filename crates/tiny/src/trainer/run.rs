@@ -7,20 +7,20 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rollway_data::Sample;
-use rollway_data::buffer::{Ask, BufferError, End, Reader};
+use rollway_data::buffer::{BufferError, ExperienceReader, ReadEnd, ReadRequest};
 use rollway_experience::Experience;
-use rollway_tiny_model::{Trainer, Weights};
+use rollway_tiny_model::{ModelTrainer, ModelWeights};
 
-use super::outlet::{Folder, Occasion, Outlet};
-use super::state::Place;
-use super::step::{Report, step};
-use super::{Options, TrainerError};
+use super::outlet::{FolderPublisher, PublishFlags, WeightPublisher};
+use super::state::TrainerStateFile;
+use super::step::{TrainStepMetrics, step};
+use super::{TinyTrainerError, TinyTrainerOptions};
 use rollway_sync::folder::failed;
-use rollway_sync::{Asked, TrainerState};
+use rollway_sync::{TrainerProgress, WaitStatus};
 
 /// How long a look for experiences takes at most, before the trainer turns to who waits for
 /// weights or wants it to stop. A buffer cannot be interrupted.
-const SLICE: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The same while somebody waits.
 const SHORT_SLICE: Duration = Duration::from_millis(10);
@@ -29,14 +29,14 @@ const SHORT_SLICE: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 pub struct TinyTrainer {
     stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<Result<Summary, TrainerError>>>,
+    thread: Option<JoinHandle<Result<TinyTrainerSummary, TinyTrainerError>>>,
 }
 
 /// Ends a trainer from elsewhere.
 #[derive(Clone, Debug)]
-pub struct Stopper(Arc<AtomicBool>);
+pub struct TinyTrainerStop(Arc<AtomicBool>);
 
-impl Stopper {
+impl TinyTrainerStop {
     /// Tells it to end after the step that it is at.
     pub fn stop(&self) {
         self.0.store(true, Ordering::Relaxed);
@@ -45,7 +45,7 @@ impl Stopper {
 
 /// What a trainer did until its end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Summary {
+pub struct TinyTrainerSummary {
     /// The last step, those before a restart among them.
     pub steps: u64,
     /// How many experiences it learned from or skipped since it was started.
@@ -59,33 +59,33 @@ pub struct Summary {
 impl TinyTrainer {
     /// Starts a trainer that puts its weights into its folder, and tells nobody.
     pub fn start(
-        options: Options,
-        start: Weights,
-        reader: Box<dyn Reader>,
-        watch: impl FnMut(&Report) + Send + 'static,
-    ) -> Result<Self, TrainerError> {
-        let outlet = Folder::new(&options.folder, options.max_passing);
+        options: TinyTrainerOptions,
+        start: ModelWeights,
+        reader: Box<dyn ExperienceReader>,
+        watch: impl FnMut(&TrainStepMetrics) + Send + 'static,
+    ) -> Result<Self, TinyTrainerError> {
+        let outlet = FolderPublisher::new(&options.folder, options.max_passing);
         Self::start_with(options, start, reader, Box::new(outlet), watch)
     }
 
     /// Starts a trainer. It goes on from the state in its folder, or begins with `start`. What it
     /// does is told to `watch`, step by step, after it is published.
     pub fn start_with(
-        options: Options,
-        start: Weights,
-        reader: Box<dyn Reader>,
-        outlet: Box<dyn Outlet>,
-        watch: impl FnMut(&Report) + Send + 'static,
-    ) -> Result<Self, TrainerError> {
+        options: TinyTrainerOptions,
+        start: ModelWeights,
+        reader: Box<dyn ExperienceReader>,
+        outlet: Box<dyn WeightPublisher>,
+        watch: impl FnMut(&TrainStepMetrics) + Send + 'static,
+    ) -> Result<Self, TinyTrainerError> {
         if let Some(problem) = options.problem() {
-            return Err(TrainerError::Options(problem));
+            return Err(TinyTrainerError::Options(problem));
         }
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let thread = thread::Builder::new()
             .name("rollway-trainer".to_owned())
             .spawn(move || run(options, start, reader, outlet, watch, &stopped))
-            .map_err(|error| TrainerError::Thread(error.to_string()))?;
+            .map_err(|error| TinyTrainerError::Thread(error.to_string()))?;
         Ok(Self { stop, thread: Some(thread) })
     }
 
@@ -95,14 +95,14 @@ impl TinyTrainer {
     }
 
     /// Returns what tells it so from elsewhere.
-    pub fn stopper(&self) -> Stopper {
-        Stopper(Arc::clone(&self.stop))
+    pub fn stopper(&self) -> TinyTrainerStop {
+        TinyTrainerStop(Arc::clone(&self.stop))
     }
 
     /// Waits for its end. Blocks.
-    pub fn join(mut self) -> Result<Summary, TrainerError> {
-        let Some(thread) = self.thread.take() else { return Ok(Summary::default()) };
-        let panicked = |_| Err(TrainerError::Thread("it panicked".to_owned()));
+    pub fn join(mut self) -> Result<TinyTrainerSummary, TinyTrainerError> {
+        let Some(thread) = self.thread.take() else { return Ok(TinyTrainerSummary::default()) };
+        let panicked = |_| Err(TinyTrainerError::Thread("it panicked".to_owned()));
         thread.join().unwrap_or_else(panicked)
     }
 }
@@ -115,16 +115,16 @@ impl Drop for TinyTrainer {
 
 /// Works until the end, and tells those who wait how it was.
 fn run(
-    options: Options,
-    start: Weights,
-    reader: Box<dyn Reader>,
-    mut outlet: Box<dyn Outlet>,
-    watch: impl FnMut(&Report),
+    options: TinyTrainerOptions,
+    start: ModelWeights,
+    reader: Box<dyn ExperienceReader>,
+    mut outlet: Box<dyn WeightPublisher>,
+    watch: impl FnMut(&TrainStepMetrics),
     stop: &AtomicBool,
-) -> Result<Summary, TrainerError> {
+) -> Result<TinyTrainerSummary, TinyTrainerError> {
     let total_steps = options.total_steps;
-    let ended =
-        Run::begin(options, start, reader, outlet.as_mut()).and_then(|run| run.run(watch, stop));
+    let ended = TrainerRun::begin(options, start, reader, outlet.as_mut())
+        .and_then(|run| run.run(watch, stop));
     match &ended {
         Ok(summary) if summary.is_finished || total_steps.is_some_and(|it| summary.steps >= it) => {
             outlet.end(Ok(()));
@@ -137,12 +137,12 @@ fn run(
 }
 
 /// What the thread works with.
-struct Run<'a> {
-    options: Options,
-    place: Place,
-    reader: Box<dyn Reader>,
-    outlet: &'a mut dyn Outlet,
-    trainer: Trainer,
+struct TrainerRun<'a> {
+    options: TinyTrainerOptions,
+    place: TrainerStateFile,
+    reader: Box<dyn ExperienceReader>,
+    outlet: &'a mut dyn WeightPublisher,
+    trainer: ModelTrainer,
     /// The last step.
     step: u64,
     /// The last step whose state was kept.
@@ -150,38 +150,38 @@ struct Run<'a> {
     /// The last step whose weights were published; none if there is none.
     published: Option<u64>,
     /// What was told last.
-    told: Option<TrainerState>,
+    told: Option<TrainerProgress>,
     /// Where the reader stood after the experiences of the last step.
     position: String,
-    summary: Summary,
+    summary: TinyTrainerSummary,
 }
 
-impl<'a> Run<'a> {
+impl<'a> TrainerRun<'a> {
     /// Takes the kept state up, and publishes what a trainer that died did not get to publish.
     fn begin(
-        options: Options,
-        start: Weights,
-        mut reader: Box<dyn Reader>,
-        outlet: &'a mut dyn Outlet,
-    ) -> Result<Self, TrainerError> {
+        options: TinyTrainerOptions,
+        start: ModelWeights,
+        mut reader: Box<dyn ExperienceReader>,
+        outlet: &'a mut dyn WeightPublisher,
+    ) -> Result<Self, TinyTrainerError> {
         fs::create_dir_all(&options.folder).map_err(failed(&options.folder))?;
-        let place = Place::new(&options.folder, &options.name);
+        let place = TrainerStateFile::new(&options.folder, &options.name);
         let (step, trainer) = match place.load()? {
             Some((meta, trainer)) => {
                 let step = meta.latest_iteration;
                 let sought = reader.seek(&meta.position);
-                sought.map_err(|source| TrainerError::Position { step, source })?;
+                sought.map_err(|source| TinyTrainerError::Position { step, source })?;
                 (step, trainer)
             }
             None => {
-                let trainer = Trainer::new(start);
+                let trainer = ModelTrainer::new(start);
                 // From here on a restart goes on, and does not begin anew.
                 place.save(0, &reader.position(), &trainer)?;
                 (0, trainer)
             }
         };
         let mut run = Self {
-            summary: Summary { steps: step, ..Summary::default() },
+            summary: TinyTrainerSummary { steps: step, ..TinyTrainerSummary::default() },
             position: reader.position(),
             published: outlet.newest()?,
             told: None,
@@ -203,9 +203,9 @@ impl<'a> Run<'a> {
 
     fn run(
         mut self,
-        watch: impl FnMut(&Report),
+        watch: impl FnMut(&TrainStepMetrics),
         stop: &AtomicBool,
-    ) -> Result<Summary, TrainerError> {
+    ) -> Result<TinyTrainerSummary, TinyTrainerError> {
         let ended = self.work(watch, &|| stop.load(Ordering::Relaxed));
         self.keep()?;
         ended?;
@@ -216,22 +216,22 @@ impl<'a> Run<'a> {
         if self.reader.position() != self.position {
             self.reader.seek(&self.position)?;
         }
-        self.reader.read(&Ask { count: 0, ..self.ask(Duration::ZERO) })?;
+        self.reader.read(&ReadRequest { count: 0, ..self.ask(Duration::ZERO) })?;
         Ok(self.summary)
     }
 
     fn work(
         &mut self,
-        mut watch: impl FnMut(&Report),
+        mut watch: impl FnMut(&TrainStepMetrics),
         is_stopped: &dyn Fn() -> bool,
-    ) -> Result<(), TrainerError> {
+    ) -> Result<(), TinyTrainerError> {
         while self.options.total_steps.is_none_or(|total| self.step < total) && !is_stopped() {
             let Some((samples, end)) = self.read(is_stopped)? else { break };
             if !samples.is_empty() {
-                self.tell(TrainerState::Training);
+                self.tell(TrainerProgress::Training);
                 watch(&self.learn(&samples)?);
             }
-            if end == End::Finished {
+            if end == ReadEnd::Finished {
                 self.summary.is_finished = true;
                 break;
             }
@@ -240,7 +240,7 @@ impl<'a> Run<'a> {
     }
 
     /// Tells those who wait what it is at, if they do not know.
-    fn tell(&mut self, state: TrainerState) {
+    fn tell(&mut self, state: TrainerProgress) {
         if self.told.as_ref() != Some(&state) {
             self.outlet.tell(state.clone());
             self.told = Some(state);
@@ -248,16 +248,16 @@ impl<'a> Run<'a> {
     }
 
     /// What was read before is acknowledged if, and only if, its step is kept.
-    fn ask(&self, timeout: Duration) -> Ask {
+    fn ask(&self, timeout: Duration) -> ReadRequest {
         let keep = self.saved < self.step;
-        Ask { count: self.options.batch_size, timeout, min_model_version: 0, keep }
+        ReadRequest { count: self.options.batch_size, timeout, min_model_version: 0, keep }
     }
 
     /// Waits for the experiences of a step; none if it was told to stop meanwhile.
     fn read(
         &mut self,
         is_stopped: &dyn Fn() -> bool,
-    ) -> Result<Option<(Vec<Sample>, End)>, TrainerError> {
+    ) -> Result<Option<(Vec<Sample>, ReadEnd)>, TinyTrainerError> {
         let (wanted, waited) = (self.options.batch_size, self.options.read_timeout);
         let until = Instant::now().checked_add(waited);
         let mut samples = Vec::new();
@@ -265,14 +265,14 @@ impl<'a> Run<'a> {
         loop {
             // Known before the look: who waited by then has delivered what may be found.
             let asked = self.outlet.asked();
-            let slice = if asked.waiting > 0 { SHORT_SLICE } else { SLICE };
+            let slice = if asked.waiting > 0 { SHORT_SLICE } else { POLL_INTERVAL };
             let left = until.map_or(slice, |it| it.saturating_duration_since(Instant::now()));
             ask.count = wanted - samples.len();
             ask.timeout = left.min(slice);
             let more = self.reader.read(&ask)?;
             samples.extend(more.samples);
             self.summary.stale += more.stale as u64;
-            if more.end != End::TimedOut {
+            if more.end != ReadEnd::TimedOut {
                 return Ok(Some((samples, more.end)));
             }
             if is_stopped() {
@@ -280,7 +280,7 @@ impl<'a> Run<'a> {
             }
             if left.is_zero() {
                 let got = samples.len();
-                return Err(TrainerError::NoExperiences {
+                return Err(TinyTrainerError::NoExperiences {
                     step: self.step + 1,
                     wanted,
                     got,
@@ -294,17 +294,17 @@ impl<'a> Run<'a> {
     }
 
     /// Gives those who wait what there is, since there will be no more before experiences come.
-    fn idle(&mut self, asked: Asked) -> Result<(), TrainerError> {
+    fn idle(&mut self, asked: WaitStatus) -> Result<(), TinyTrainerError> {
         if asked.wanted.is_some() && self.published.is_none_or(|it| it < self.step) && self.step > 0
         {
             self.keep()?;
             self.put(true)?;
         }
-        self.tell(TrainerState::Idle { seen: asked.ask });
+        self.tell(TrainerProgress::Idle { seen: asked.ask });
         Ok(())
     }
 
-    fn learn(&mut self, samples: &[Sample]) -> Result<Report, TrainerError> {
+    fn learn(&mut self, samples: &[Sample]) -> Result<TrainStepMetrics, TinyTrainerError> {
         let experiences: Result<Vec<Experience>, _> =
             samples.iter().map(|sample| sample.decode().map_err(BufferError::from)).collect();
         let mut report = step(&mut self.trainer, &experiences?, &self.options.recipe);
@@ -324,7 +324,7 @@ impl<'a> Run<'a> {
         Ok(report)
     }
 
-    fn keep(&mut self) -> Result<(), TrainerError> {
+    fn keep(&mut self) -> Result<(), TinyTrainerError> {
         if self.saved < self.step {
             self.place.save(self.step, &self.position, &self.trainer)?;
             self.saved = self.step;
@@ -348,8 +348,8 @@ impl<'a> Run<'a> {
         self.options.on_demand && self.outlet.asked().wanted.is_some_and(|it| it <= self.step)
     }
 
-    fn put(&mut self, is_published: bool) -> Result<(), TrainerError> {
-        let occasion = Occasion { is_published, is_full: self.is_full() };
+    fn put(&mut self, is_published: bool) -> Result<(), TinyTrainerError> {
+        let occasion = PublishFlags { is_published, is_full: self.is_full() };
         self.outlet.put(self.step, self.trainer.weights(), occasion)?;
         if is_published {
             self.published = Some(self.step);

@@ -5,11 +5,11 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use rollway_tiny_model::Trainer;
+use rollway_tiny_model::ModelTrainer;
 use serde::{Deserialize, Serialize};
 
-use super::TrainerError;
-use rollway_sync::folder::{failed, replace, sync};
+use super::TinyTrainerError;
+use rollway_sync::folder::{failed, sync, write_atomic};
 
 /// The version of the file.
 const FORMAT: u32 = 1;
@@ -28,12 +28,12 @@ pub(super) struct Meta {
 
 /// Where the state is.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct TrainerStateFile {
     folder: PathBuf,
     name: String,
 }
 
-impl Place {
+impl TrainerStateFile {
     pub(super) fn new(folder: &Path, name: &str) -> Self {
         Self { folder: folder.into(), name: name.into() }
     }
@@ -43,21 +43,21 @@ impl Place {
     }
 
     /// Returns what was kept; none if nothing ever was.
-    pub(super) fn load(&self) -> Result<Option<(Meta, Trainer)>, TrainerError> {
+    pub(super) fn load(&self) -> Result<Option<(Meta, ModelTrainer)>, TinyTrainerError> {
         let path = self.meta();
         let bytes = match fs::read(&path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(failed(&path)(error).into()),
         };
-        let wrong = |problem: String| TrainerError::File { path: path.clone(), problem };
+        let wrong = |problem: String| TinyTrainerError::File { path: path.clone(), problem };
         let meta: Meta = serde_json::from_slice(&bytes).map_err(|error| {
             wrong(format!("this is no state of a trainer: {error}; remove it to begin anew"))
         })?;
         if meta.format != FORMAT {
             return Err(wrong(format!("it has format {}, not {FORMAT}", meta.format)));
         }
-        let trainer = Trainer::load(&self.folder.join(&meta.file))?;
+        let trainer = ModelTrainer::load(&self.folder.join(&meta.file))?;
         Ok(Some((meta, trainer)))
     }
 
@@ -66,20 +66,20 @@ impl Place {
         &self,
         step: u64,
         position: &str,
-        trainer: &Trainer,
-    ) -> Result<(), TrainerError> {
+        trainer: &ModelTrainer,
+    ) -> Result<(), TinyTrainerError> {
         let file = format!("{}_state_{step}.safetensors", self.name);
         trainer.save(&self.folder.join(&file))?;
         sync(&self.folder)?;
         let meta = Meta { format: FORMAT, latest_iteration: step, position: position.into(), file };
         let mut bytes = serde_json::to_vec_pretty(&meta).unwrap_or_default();
         bytes.push(b'\n');
-        replace(&self.meta(), &bytes)?;
+        write_atomic(&self.meta(), &bytes)?;
         self.tidy(&meta.file)
     }
 
     /// Removes the files of other states.
-    fn tidy(&self, kept: &str) -> Result<(), TrainerError> {
+    fn tidy(&self, kept: &str) -> Result<(), TinyTrainerError> {
         let prefix = format!("{}_state_", self.name);
         for entry in fs::read_dir(&self.folder).map_err(failed(&self.folder))? {
             let entry = entry.map_err(failed(&self.folder))?;

@@ -2,33 +2,33 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use rollway_experience::{Experience, Kind};
-use rollway_tiny_model::{Grpo, Rate, Sample, StepReport, Trainer};
+use rollway_experience::{Experience, ExperienceKind};
+use rollway_tiny_model::{GrpoConfig, ModelTrainer, Rate, TrainSample, TrainStepReport};
 
 /// How to learn.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Recipe {
+pub struct TrainConfig {
     /// How parameters move.
     pub rate: Rate,
     /// How samples are weighed. The temperature is that of the calls that made them.
-    pub grpo: Grpo,
+    pub grpo: GrpoConfig,
     /// What keeps the divisor of advantages from 0.
     pub epsilon: f64,
 }
 
-impl Default for Recipe {
+impl Default for TrainConfig {
     fn default() -> Self {
-        Self { rate: Rate::default(), grpo: Grpo::default(), epsilon: 1e-6 }
+        Self { rate: Rate::default(), grpo: GrpoConfig::default(), epsilon: 1e-6 }
     }
 }
 
 /// What a step did.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Report {
+pub struct TrainStepMetrics {
     /// Which step, the first being 1. A step with nothing to learn from is one too.
     pub step: u64,
     /// What the model did.
-    pub model: StepReport,
+    pub model: TrainStepReport,
     /// How many experiences there were.
     pub experiences: u64,
     /// How many of them were learned from.
@@ -63,7 +63,11 @@ const NOTHING_TO_LEARN: &str = "nothing_to_learn";
 ///
 /// The same experiences give the same step, bit by bit, whatever the order in which they come and
 /// whichever run of a task said what.
-pub fn step(trainer: &mut Trainer, experiences: &[Experience], recipe: &Recipe) -> Report {
+pub fn step(
+    trainer: &mut ModelTrainer,
+    experiences: &[Experience],
+    recipe: &TrainConfig,
+) -> TrainStepMetrics {
     let mut experiences: Vec<(String, &Experience)> =
         experiences.iter().map(|experience| (experience.eid.tid(), experience)).collect();
     // By what was said, not by who said it.
@@ -78,12 +82,12 @@ pub fn step(trainer: &mut Trainer, experiences: &[Experience], recipe: &Recipe) 
         let rewards = groups.entry(task).or_default();
         rewards.extend(experience.reward.filter(|reward| reward.is_finite()));
     }
-    let mut report = Report {
+    let mut report = TrainStepMetrics {
         experiences: experiences.len() as u64,
         tasks: groups.len() as u64,
         reward: mean(experiences.iter().filter_map(|(_, experience)| experience.reward)),
         oldest_version: experiences.iter().filter_map(|(_, it)| oldest(it)).min(),
-        ..Report::default()
+        ..TrainStepMetrics::default()
     };
     let shape = trainer.weights().shape();
     let mut samples = Vec::with_capacity(experiences.len());
@@ -103,10 +107,10 @@ pub fn step(trainer: &mut Trainer, experiences: &[Experience], recipe: &Recipe) 
 fn sample(
     experience: &Experience,
     rewards: &[f64],
-    recipe: &Recipe,
+    recipe: &TrainConfig,
     (vocabulary, context): (usize, usize),
-) -> Result<Sample, &'static str> {
-    if experience.kind() == Kind::Dpo {
+) -> Result<TrainSample, &'static str> {
+    if experience.kind() == ExperienceKind::Dpo {
         return Err(WRONG_KIND);
     }
     // The last token is nothing that the model must see.
@@ -137,7 +141,7 @@ fn sample(
     if !mask.iter().zip(&advantages).any(|(own, advantage)| *own && *advantage != 0.0) {
         return Err(NOTHING_TO_LEARN);
     }
-    Ok(Sample { tokens, prompt_length, mask, logprobs, advantages })
+    Ok(TrainSample { tokens, prompt_length, mask, logprobs, advantages })
 }
 
 /// How much better an experience is than the others of its task, as the operator `grpo` has it.

@@ -6,12 +6,12 @@ use std::time::Duration;
 use rollway_base::Secret;
 use rollway_base::ServerKind;
 use rollway_experience::{Experience, deserialize_many};
-use rollway_gateway::access::RunName;
-use rollway_gateway::gateway::{self, Gateway, Limits};
-use rollway_gateway::models::{self, InFlight, ServerSpec, Update};
+use rollway_gateway::access::RunRef;
+use rollway_gateway::gateway::{self, Gateway, GatewayLimits};
+use rollway_gateway::models::{self, InFlightPolicy, ServerSpec, WeightUpdate};
 use rollway_gateway::record;
-use rollway_tiny::{Options, TinyServer};
-use rollway_tiny_model::{Generated, Generator, Vocabulary, Weights, arithmetic};
+use rollway_tiny::{TinyServer, TinyServerOptions};
+use rollway_tiny_model::{Generated, Generator, ModelWeights, Vocabulary, arithmetic};
 use serde_json::{Map, Value, json};
 
 use crate::client::ask;
@@ -24,7 +24,8 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) async fn new(seed: u64) -> Self {
-        let server = TinyServer::start(Options { seed, ..Options::default() }).unwrap();
+        let server =
+            TinyServer::start(TinyServerOptions { seed, ..TinyServerOptions::default() }).unwrap();
         let spec = ServerSpec {
             model: "trained".to_owned(),
             trained: true,
@@ -33,15 +34,15 @@ impl World {
             api_key: None,
             server_model: None,
         };
-        let options = gateway::Options {
+        let options = gateway::GatewayOptions {
             listen: "127.0.0.1:0".to_owned(),
             admin_key: Secret::new("admin").unwrap(),
-            limits: Limits::default(),
-            record: record::Limits::default(),
-            models: models::Options {
+            limits: GatewayLimits::default(),
+            record: record::RecorderLimits::default(),
+            models: models::RoutingOptions {
                 health_interval: Duration::from_millis(50),
                 max_wait: Duration::from_secs(60),
-                ..models::Options::default()
+                ..models::RoutingOptions::default()
             },
             sampling: Map::new(),
             force_sampling: false,
@@ -63,13 +64,13 @@ impl World {
         let key = handle.open(attempt, 0, 1).remove(0);
         let (status, text) = ask(self.gateway.url(), "POST", path, &key, body).await;
         assert_eq!(status, 200, "{text}");
-        let (payload, _) = handle.experiences(RunName { attempt, run: 0 }, 0).unwrap();
+        let (payload, _) = handle.experiences(RunRef { attempt, run: 0 }, 0).unwrap();
         (text, deserialize_many(payload.into()).unwrap())
     }
 }
 
 /// What the model itself says.
-fn expected(weights: &Weights, temperature: f32, seed: u64) -> Generated {
+fn expected(weights: &ModelWeights, temperature: f32, seed: u64) -> Generated {
     let (_, vocabulary) = arithmetic();
     let request = request(prompt(&vocabulary, (12, 34)), temperature, seed);
     Generator::new(Arc::new(weights.clone())).complete(vec![request]).remove(0)
@@ -124,7 +125,7 @@ async fn what_is_recorded_is_what_the_model_said() {
 #[tokio::test(flavor = "multi_thread")]
 async fn new_weights_change_what_is_said_and_how_it_is_labelled() {
     let (weights, _) = arithmetic();
-    let other = Weights::random(weights.shape(), 9);
+    let other = ModelWeights::random(weights.shape(), 9);
     let folder = tempfile::tempdir().unwrap();
     other.save(&folder.path().join("model.safetensors")).unwrap();
     let world = World::new(0).await;
@@ -133,10 +134,10 @@ async fn new_weights_change_what_is_said_and_how_it_is_labelled() {
     let (_, experiences) = world.ask(0, "/v1/chat/completions", &greedy).await;
     check(&experiences[0], &expected(&weights, 0.0, 0), 0);
 
-    for (round, in_flight) in [(1, InFlight::Keep), (2, InFlight::Abort)] {
-        let update = Update {
+    for (round, in_flight) in [(1, InFlightPolicy::Keep), (2, InFlightPolicy::Abort)] {
+        let update = WeightUpdate {
             version: round + 6,
-            weights: models::Weights::Path(folder.path().into()),
+            weights: models::WeightSource::Path(folder.path().into()),
             in_flight,
             timeout: Duration::from_secs(30),
         };
@@ -166,7 +167,8 @@ async fn turns_of_one_conversation_are_one_experience() {
         }
         let seed = turn as u64;
         let request = request(tokens.clone(), 1.0, seed);
-        let said = Generator::new(Options::default().weights).complete(vec![request]).remove(0);
+        let said =
+            Generator::new(TinyServerOptions::default().weights).complete(vec![request]).remove(0);
         tokens.extend(&said.tokens);
         own.extend(vec![true; said.tokens.len()]);
         let body =
@@ -178,7 +180,7 @@ async fn turns_of_one_conversation_are_one_experience() {
         messages.push(answer["choices"][0]["message"].clone());
         messages.push(json!({ "role": "user", "content": question }));
     }
-    let (payload, turns) = handle.experiences(RunName { attempt: 1, run: 0 }, 0).unwrap();
+    let (payload, turns) = handle.experiences(RunRef { attempt: 1, run: 0 }, 0).unwrap();
     let experiences = deserialize_many(payload.into()).unwrap();
     assert_eq!((turns, experiences.len()), (2, 1), "{experiences:?}");
     let recorded: Vec<u32> = experiences[0].tokens.iter().map(i32::cast_unsigned).collect();

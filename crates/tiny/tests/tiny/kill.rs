@@ -3,10 +3,10 @@
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
-use rollway_data::buffer::{Buffer as _, JsonLines};
+use rollway_data::buffer::{Buffer as _, JsonlBuffer};
 use rollway_testkit::child_test;
-use rollway_tiny::trainer::{self, Options, Summary, TinyTrainer};
-use rollway_tiny_model::{Chance, arithmetic};
+use rollway_tiny::trainer::{self, TinyTrainer, TinyTrainerOptions, TinyTrainerSummary};
+use rollway_tiny_model::{SeededRng, arithmetic};
 
 use crate::sums::{experiences, lot, problems};
 
@@ -19,9 +19,9 @@ const RUNS: u64 = 4;
 /// Writes what is to be learned.
 fn fill(folder: &Path) {
     let (weights, vocabulary) = arithmetic();
-    let buffer = JsonLines::open(folder.join("buffer.jsonl")).unwrap();
+    let buffer = JsonlBuffer::open(folder.join("buffer.jsonl")).unwrap();
     let mut writer = buffer.writer("explorer").unwrap();
-    let mut chance = Chance::new(1);
+    let mut chance = SeededRng::new(1);
     for number in 0..STEPS {
         let batch = experiences(&weights, &vocabulary, &problems(&mut chance, 4), RUNS, number);
         writer.write(&lot(number, &batch)).unwrap();
@@ -29,16 +29,16 @@ fn fill(folder: &Path) {
     writer.close().unwrap();
 }
 
-fn train(folder: &Path, mut watch: impl FnMut(u64) + Send + 'static) -> Summary {
+fn train(folder: &Path, mut watch: impl FnMut(u64) + Send + 'static) -> TinyTrainerSummary {
     let (weights, _) = arithmetic();
-    let buffer = JsonLines::open(folder.join("buffer.jsonl")).unwrap();
+    let buffer = JsonlBuffer::open(folder.join("buffer.jsonl")).unwrap();
     let reader = buffer.reader("trainer").unwrap();
-    let options = Options {
+    let options = TinyTrainerOptions {
         // Batches lie across lots, and a state is kept of every other step.
         batch_size: 4 * RUNS as usize,
         save_interval: 2,
         publish_interval: 3,
-        ..Options::new(folder.join("job"))
+        ..TinyTrainerOptions::new(folder.join("job"))
     };
     let trainer = TinyTrainer::start(options, weights, reader, move |report| watch(report.step));
     trainer.unwrap().join().unwrap()

@@ -6,32 +6,32 @@ use std::time::Duration;
 
 use futures_util::future::{join, join_all};
 use rollway_experience::Experience;
-use rollway_gateway::models::{self, InFlight, Update};
-use rollway_tiny_model::{Grpo, Rate, Sample, Trainer, Weights, arithmetic};
+use rollway_gateway::models::{self, InFlightPolicy, WeightUpdate};
+use rollway_tiny_model::{GrpoConfig, ModelTrainer, ModelWeights, Rate, TrainSample, arithmetic};
 use serde_json::json;
 
 use crate::gateway::World;
 
 /// How far the recorded likelihoods of the tokens of one version are from those of its weights.
-fn drift(weights: &Weights, experience: &Experience, version: u64) -> f32 {
+fn drift(weights: &ModelWeights, experience: &Experience, version: u64) -> f32 {
     let versions = experience.model_versions.as_ref().unwrap();
     let mask: Vec<bool> = versions.iter().map(|label| label == Some(version)).collect();
-    let sample = Sample {
+    let sample = TrainSample {
         tokens: experience.tokens.iter().map(i32::cast_unsigned).collect(),
         prompt_length: experience.prompt_length,
         advantages: vec![1.0; mask.len()],
         logprobs: experience.logprobs.as_ref().unwrap().to_vec(),
         mask,
     };
-    let mut trainer = Trainer::new(weights.clone());
-    trainer.reinforce(&[sample], &Grpo::default(), &Rate::default()).drift
+    let mut trainer = ModelTrainer::new(weights.clone());
+    trainer.reinforce(&[sample], &GrpoConfig::default(), &Rate::default()).drift
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_token_has_the_label_of_the_weights_that_said_it() {
     let shape = arithmetic().0.shape();
     // They ramble, so that there is something to interrupt.
-    let weights = [1, 2].map(|seed| Weights::random(shape, seed));
+    let weights = [1, 2].map(|seed| ModelWeights::random(shape, seed));
     let folders = [0, 1].map(|_| tempfile::tempdir().unwrap());
     for (weights, folder) in weights.iter().zip(&folders) {
         weights.save(&folder.path().join("model.safetensors")).unwrap();
@@ -39,10 +39,10 @@ async fn every_token_has_the_label_of_the_weights_that_said_it() {
     let world = World::new(0).await;
     let update = async |version: u64| {
         let folder = &folders[usize::try_from(version % 2).unwrap()];
-        let update = Update {
+        let update = WeightUpdate {
             version,
-            weights: models::Weights::Path(folder.path().into()),
-            in_flight: InFlight::Keep,
+            weights: models::WeightSource::Path(folder.path().into()),
+            in_flight: InFlightPolicy::Keep,
             timeout: Duration::from_secs(30),
         };
         world.gateway.handle().models().update(update).await;

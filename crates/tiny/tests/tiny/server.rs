@@ -2,8 +2,8 @@
 
 use std::thread;
 
-use rollway_tiny::{Limits, Options, TinyServer};
-use rollway_tiny_model::{Weights, arithmetic};
+use rollway_tiny::{TinyServer, TinyServerLimits, TinyServerOptions};
+use rollway_tiny_model::{ModelWeights, arithmetic};
 use serde_json::{Value, json};
 
 use crate::client::{ask, post, receive, send};
@@ -19,7 +19,7 @@ fn content(answer: &Value) -> String {
 }
 
 /// Waits until the numbers are as wanted.
-async fn wait_for(server: &TinyServer, wanted: impl Fn(&rollway_tiny::Counts) -> bool) {
+async fn wait_for(server: &TinyServer, wanted: impl Fn(&rollway_tiny::GenerationCounts) -> bool) {
     while !wanted(&server.counts()) {
         tokio::task::yield_now().await;
     }
@@ -27,7 +27,7 @@ async fn wait_for(server: &TinyServer, wanted: impl Fn(&rollway_tiny::Counts) ->
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_answered_is_refused_in_words() {
-    let server = TinyServer::start(Options::default()).unwrap();
+    let server = TinyServer::start(TinyServerOptions::default()).unwrap();
     let with = |name: &str, value: Value| {
         let mut body = chat("1+1=");
         body[name] = value;
@@ -62,8 +62,8 @@ async fn weights_that_do_not_fit_change_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let mut shape = weights.shape();
     shape.layers += 1;
-    Weights::random(shape, 1).save(&folder.path().join("model.safetensors")).unwrap();
-    let server = TinyServer::start(Options::default()).unwrap();
+    ModelWeights::random(shape, 1).save(&folder.path().join("model.safetensors")).unwrap();
+    let server = TinyServer::start(TinyServerOptions::default()).unwrap();
     let mut greedy = chat("12+34=");
     greedy["temperature"] = 0.into();
     let (_, before) = post(&server.url(), CHAT, &greedy).await;
@@ -79,8 +79,9 @@ async fn weights_that_do_not_fit_change_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_halted_server_answers_later_and_who_left_is_forgotten() {
-    let limits = Limits { max_waiting: 2, ..Limits::default() };
-    let server = TinyServer::start(Options { limits, ..Options::default() }).unwrap();
+    let limits = TinyServerLimits { max_waiting: 2, ..TinyServerLimits::default() };
+    let server =
+        TinyServer::start(TinyServerOptions { limits, ..TinyServerOptions::default() }).unwrap();
     let url = server.url();
     assert_eq!(post(&url, "/pause?mode=keep", &Value::Null).await.0, 200);
     let left = send(&url, "POST", CHAT, "", &chat("1+1="));
@@ -114,7 +115,8 @@ async fn a_halted_server_answers_later_and_who_left_is_forgotten() {
 
 /// What all of a group are answered, in order.
 async fn group(seed: u64, others: &[&str]) -> Vec<String> {
-    let server = TinyServer::start(Options { seed, ..Options::default() }).unwrap();
+    let server =
+        TinyServer::start(TinyServerOptions { seed, ..TinyServerOptions::default() }).unwrap();
     let url = server.url();
     for other in others {
         post(&url, CHAT, &chat(other)).await;
@@ -138,7 +140,7 @@ async fn without_a_seed_chance_depends_on_the_job_and_the_prompt_alone() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_text_ends_an_answer_before_it() {
-    let server = TinyServer::start(Options::default()).unwrap();
+    let server = TinyServer::start(TinyServerOptions::default()).unwrap();
     let mut body = chat("12+34=");
     body["temperature"] = 0.into();
     let (_, whole) = post(&server.url(), CHAT, &body).await;

@@ -7,12 +7,15 @@ use std::time::Duration;
 
 use rollway_config::SyncMethod;
 use rollway_data::buffer::Buffer as _;
-use rollway_data::buffer::queue::{self, Queue};
+use rollway_data::buffer::queue::{self, ExperienceQueue};
 use rollway_sync::{
-    Location, Options as SyncOptions, Published, Synchronizer, Waited, Want, folder,
+    PublishedWeights, Synchronizer, SynchronizerOptions as SyncOptions, WeightLocation,
+    WeightRequest, WeightWaitResult, folder,
 };
-use rollway_tiny::trainer::{Folder, Options, Synchronized, TinyTrainer, TrainerError};
-use rollway_tiny_model::{Chance, Weights, arithmetic};
+use rollway_tiny::trainer::{
+    FolderPublisher, SyncPublisher, TinyTrainer, TinyTrainerError, TinyTrainerOptions,
+};
+use rollway_tiny_model::{ModelWeights, SeededRng, arithmetic};
 use tokio::sync::Semaphore;
 
 use crate::sums::{experiences, lot, problems};
@@ -47,27 +50,27 @@ async fn open(job: &Path, method: SyncMethod) -> Synchronizer {
     Synchronizer::open_with(options).await.unwrap()
 }
 
-fn want(have: u64, at_least: u64) -> Want {
-    Want { explorer: "explorer".to_owned(), have, at_least, demand: false, timeout: LONG }
+fn want(have: u64, at_least: u64) -> WeightRequest {
+    WeightRequest { explorer: "explorer".to_owned(), have, at_least, demand: false, timeout: LONG }
 }
 
 async fn start(
     synchronizer: &Synchronizer,
     job: &Path,
-    queue: &Queue,
-    options: Options,
+    queue: &ExperienceQueue,
+    options: TinyTrainerOptions,
 ) -> TinyTrainer {
-    let folder = Folder::new(job, 2);
-    let outlet = Synchronized::enter(synchronizer, "trainer", folder).await.unwrap();
+    let folder = FolderPublisher::new(job, 2);
+    let outlet = SyncPublisher::enter(synchronizer, "trainer", folder).await.unwrap();
     let reader = queue.reader("trainer").unwrap();
     let (weights, _) = arithmetic();
     TinyTrainer::start_with(options, weights, reader, Box::new(outlet), |_| {}).unwrap()
 }
 
 /// The version of weights that can be loaded.
-fn load(published: &Published) -> u64 {
-    let Location::Folder(path) = &published.location else { panic!("{published:?}") };
-    Weights::load(&path.join(folder::MODEL)).unwrap();
+fn load(published: &PublishedWeights) -> u64 {
+    let WeightLocation::Folder(path) = &published.location else { panic!("{published:?}") };
+    ModelWeights::load(&path.join(folder::MODEL)).unwrap();
     published.version
 }
 
@@ -75,7 +78,7 @@ fn load(published: &Published) -> u64 {
 async fn explore(
     synchronizer: Synchronizer,
     name: &'static str,
-    queue: Arc<Queue>,
+    queue: Arc<ExperienceQueue>,
     style: Style,
     may_step: Arc<Semaphore>,
     lets: Arc<Semaphore>,
@@ -87,7 +90,7 @@ async fn explore(
     let base = if name == "quick" { 0 } else { 1000 };
     for step in 0..STEPS {
         may_step.acquire().await.unwrap().forget();
-        let problems = problems(&mut Chance::new(base + step), 2);
+        let problems = problems(&mut SeededRng::new(base + step), 2);
         let batch = experiences(&weights, &vocabulary, &problems, 4, base + step);
         assert_eq!(batch.len(), BATCH);
         writer.write(&lot(base + step, &batch)).unwrap();
@@ -95,10 +98,13 @@ async fn explore(
         let timeout = if style.waits { LONG } else { Duration::ZERO };
         let demand = style.demand;
         let explorer = name.to_owned();
-        match synchronizer.wait(Want { explorer, demand, timeout, ..want(have, have + 1) }).await {
-            Waited::New(published) => versions.push(load(&published)),
-            Waited::NothingNew if style.interval > 1 => {}
-            Waited::TimedOut(_) if !style.waits => {}
+        match synchronizer
+            .wait(WeightRequest { explorer, demand, timeout, ..want(have, have + 1) })
+            .await
+        {
+            WeightWaitResult::New(published) => versions.push(load(&published)),
+            WeightWaitResult::NothingNew if style.interval > 1 => {}
+            WeightWaitResult::TimedOut(_) if !style.waits => {}
             other => panic!("{name}, step {step}: {other:?}"),
         }
         lets.add_permits(1);
@@ -106,10 +112,10 @@ async fn explore(
     writer.close().unwrap();
     let have = versions[versions.len() - 1];
     let explorer = name.to_owned();
-    let last = Want { explorer, ..want(have, Want::LAST) };
+    let last = WeightRequest { explorer, ..want(have, WeightRequest::LAST) };
     match synchronizer.wait(last).await {
-        Waited::TrainerDone(Some(published)) => versions.push(load(&published)),
-        Waited::TrainerDone(None) => {}
+        WeightWaitResult::TrainerDone(Some(published)) => versions.push(load(&published)),
+        WeightWaitResult::TrainerDone(None) => {}
         other => panic!("{name}, at the end: {other:?}"),
     }
     seat.done().await.unwrap();
@@ -120,13 +126,13 @@ async fn job(style: Style, method: SyncMethod) {
     let folder = tempfile::tempdir().unwrap();
     let host = open(folder.path(), method).await;
     let other = open(folder.path(), method).await;
-    let queue = Arc::new(Queue::open(queue::Options::default()).unwrap());
-    let options = Options {
+    let queue = Arc::new(ExperienceQueue::open(queue::QueueOptions::default()).unwrap());
+    let options = TinyTrainerOptions {
         batch_size: BATCH,
         publish_interval: style.interval,
         on_demand: style.demand,
         full_interval: Some(4),
-        ..Options::new(folder.path())
+        ..TinyTrainerOptions::new(folder.path())
     };
     // Both write before the end can be seen.
     let writers = [queue.writer("quick").unwrap(), queue.writer("slow").unwrap()];
@@ -188,13 +194,16 @@ async fn every_style_works_through_memory() {
 async fn a_trainer_that_fails_says_why_to_those_who_wait() {
     let folder = tempfile::tempdir().unwrap();
     let host = open(folder.path(), SyncMethod::Memory).await;
-    let queue = Queue::open(queue::Options::default()).unwrap();
+    let queue = ExperienceQueue::open(queue::QueueOptions::default()).unwrap();
     let _writer = queue.writer("explorer").unwrap();
-    let options = Options { read_timeout: Duration::from_millis(1), ..Options::new(folder.path()) };
+    let options = TinyTrainerOptions {
+        read_timeout: Duration::from_millis(1),
+        ..TinyTrainerOptions::new(folder.path())
+    };
     let trainer = start(&host, folder.path(), &queue, options).await;
-    let waited = host.wait(want(0, Want::LAST)).await;
-    let Waited::TrainerFailed(words) = waited else { panic!("{waited:?}") };
+    let waited = host.wait(want(0, WeightRequest::LAST)).await;
+    let WeightWaitResult::TrainerFailed(words) = waited else { panic!("{waited:?}") };
     assert!(words.contains("needs 256 experiences, but only 0 came"), "{words}");
     let ended = tokio::task::spawn_blocking(move || trainer.join()).await.unwrap();
-    assert!(matches!(ended, Err(TrainerError::NoExperiences { .. })), "{ended:?}");
+    assert!(matches!(ended, Err(TinyTrainerError::NoExperiences { .. })), "{ended:?}");
 }

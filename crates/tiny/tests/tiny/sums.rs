@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
-use rollway_data::{Lot, Sample};
-use rollway_experience::{Eid, Experience, Fields, ModelVersions, VersionRun};
-use rollway_tiny_model::{Chance, Generated, Generator, Request, Vocabulary, Weights};
+use rollway_data::{Sample, WriteBatch};
+use rollway_experience::{Eid, Experience, ExperienceFields, ModelVersions, VersionRun};
+use rollway_tiny_model::{
+    GenerateRequest, Generated, Generator, ModelWeights, SeededRng, Vocabulary,
+};
 
 pub(crate) type Problem = (u32, u32);
 
@@ -16,17 +18,17 @@ pub(crate) fn prompt(vocabulary: &Vocabulary, problem: Problem) -> Vec<u32> {
     [vec![Vocabulary::BEGIN], vocabulary.encode(&question(problem)).unwrap()].concat()
 }
 
-pub(crate) fn request(prompt: Vec<u32>, temperature: f32, seed: u64) -> Request {
-    Request { prompt, max_tokens: 5, temperature, seed, end: Vocabulary::END }
+pub(crate) fn request(prompt: Vec<u32>, temperature: f32, seed: u64) -> GenerateRequest {
+    GenerateRequest { prompt, max_tokens: 5, temperature, seed, end: Vocabulary::END }
 }
 
-pub(crate) fn problems(chance: &mut Chance, count: usize) -> Vec<Problem> {
+pub(crate) fn problems(chance: &mut SeededRng, count: usize) -> Vec<Problem> {
     (0..count).map(|_| (chance.below(100), chance.below(100))).collect()
 }
 
 /// What the model says to every problem, `runs` times.
 pub(crate) fn answers(
-    weights: &Weights,
+    weights: &ModelWeights,
     vocabulary: &Vocabulary,
     problems: &[Problem],
     runs: u64,
@@ -51,7 +53,7 @@ pub(crate) fn reward(vocabulary: &Vocabulary, (a, b): Problem, said: &Generated)
 
 /// Experiences of one batch.
 pub(crate) fn experiences(
-    weights: &Weights,
+    weights: &ModelWeights,
     vocabulary: &Vocabulary,
     problems: &[Problem],
     runs: u64,
@@ -72,14 +74,14 @@ pub(crate) fn experiences(
                 step: 0,
                 suffix: "00000a".into(),
             };
-            let fields = Fields {
+            let fields = ExperienceFields {
                 eid,
                 tokens: tokens.collect(),
                 prompt_length: prompt.len(),
                 logprobs: Some(said.logprobs.iter().copied().collect()),
                 reward: Some(reward(vocabulary, *problem, &said)),
                 model_versions: Some(ModelVersions::from_runs(versions).unwrap()),
-                ..Fields::default()
+                ..ExperienceFields::default()
             };
             experiences.push(Experience::new(fields).unwrap());
         }
@@ -87,7 +89,7 @@ pub(crate) fn experiences(
     experiences
 }
 
-pub(crate) fn lot(key: u64, experiences: &[Experience]) -> Lot {
+pub(crate) fn lot(key: u64, experiences: &[Experience]) -> WriteBatch {
     let samples = experiences.iter().map(|experience| Sample::new(experience).unwrap()).collect();
-    Lot { key: format!("lot {key}").into(), samples }
+    WriteBatch { key: format!("lot {key}").into(), samples }
 }

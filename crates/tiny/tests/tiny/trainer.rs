@@ -3,23 +3,25 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
-use rollway_data::buffer::queue::{self, Queue};
-use rollway_data::buffer::{Ask, Buffer as _, End};
+use rollway_data::buffer::queue::{self, ExperienceQueue};
+use rollway_data::buffer::{Buffer as _, ReadEnd, ReadRequest};
 use rollway_data::pipeline::Operator as _;
 use rollway_data::pipeline::operators::Grpo;
-use rollway_tiny::trainer::{self, Options, Recipe, TinyTrainer, TrainerError, step};
-use rollway_tiny_model::{Chance, Trainer, Weights, arithmetic};
+use rollway_tiny::trainer::{
+    self, TinyTrainer, TinyTrainerError, TinyTrainerOptions, TrainConfig, step,
+};
+use rollway_tiny_model::{ModelTrainer, ModelWeights, SeededRng, arithmetic};
 
 use crate::sums::{Problem, answers, experiences, lot, problems, reward};
 
 #[test]
 fn a_step_depends_on_what_was_said_and_not_on_who_came_first() {
     let (weights, vocabulary) = arithmetic();
-    let problems = problems(&mut Chance::new(1), 6);
+    let problems = problems(&mut SeededRng::new(1), 6);
     let batch = experiences(&weights, &vocabulary, &problems, 8, 0);
     let after = |batch: &[_]| {
-        let mut trainer = Trainer::new(weights.clone());
-        let report = step(&mut trainer, batch, &Recipe::default());
+        let mut trainer = ModelTrainer::new(weights.clone());
+        let report = step(&mut trainer, batch, &TrainConfig::default());
         (trainer.weights().to_bytes(), report)
     };
     let (bytes, report) = after(&batch);
@@ -43,8 +45,8 @@ fn what_cannot_be_learned_is_counted_by_reason() {
     batch[2].tokens = batch[2].tokens.iter().map(|token| token + 100).collect();
     batch[3].tokens = vec![3; 40].into_iter().collect();
     batch.truncate(4);
-    let mut trainer = Trainer::new(weights.clone());
-    let report = step(&mut trainer, &batch, &Recipe::default());
+    let mut trainer = ModelTrainer::new(weights.clone());
+    let report = step(&mut trainer, &batch, &TrainConfig::default());
     let skipped: Vec<_> = report.skipped.into_iter().collect();
     let expected = [("no_logprobs", 1), ("no_reward", 1), ("too_long", 1), ("unknown_token", 1)];
     assert_eq!(skipped, expected);
@@ -53,7 +55,7 @@ fn what_cannot_be_learned_is_counted_by_reason() {
 }
 
 /// The part of problems that the likeliest answers solve.
-fn score(weights: &Weights, problems: &[Problem]) -> f64 {
+fn score(weights: &ModelWeights, problems: &[Problem]) -> f64 {
     let (_, vocabulary) = arithmetic();
     let said = answers(weights, &vocabulary, problems, 1, (0.0, 0));
     let rewards = problems.iter().zip(&said).map(|(p, said)| reward(&vocabulary, *p, &said[0]));
@@ -65,21 +67,21 @@ fn it_learns_from_a_buffer_and_publishes_what_it_learned() {
     const STEPS: u64 = 20;
     let folder = tempfile::tempdir().unwrap();
     let (weights, vocabulary) = arithmetic();
-    let queue = Queue::open(queue::Options::default()).unwrap();
+    let queue = ExperienceQueue::open(queue::QueueOptions::default()).unwrap();
     let mut writer = queue.writer("explorer").unwrap();
     let (told, reports) = mpsc::channel();
-    let options = Options {
+    let options = TinyTrainerOptions {
         batch_size: 128,
         total_steps: Some(STEPS),
         full_interval: Some(10),
-        ..Options::new(folder.path())
+        ..TinyTrainerOptions::new(folder.path())
     };
     let reader = queue.reader("trainer").unwrap();
     let trainer = TinyTrainer::start(options, weights.clone(), reader, move |report| {
         told.send(report.clone()).unwrap();
     })
     .unwrap();
-    let mut chance = Chance::new(3);
+    let mut chance = SeededRng::new(3);
     let mut current = weights.clone();
     for number in 0..STEPS {
         // The last digits that are held out are not trained: 9 as the second number's.
@@ -93,7 +95,7 @@ fn it_learns_from_a_buffer_and_publishes_what_it_learned() {
         assert!(report.model.drift.abs() < 1e-4, "it was its own model: {report:?}");
         assert_eq!(trainer::latest(folder.path()).unwrap(), Some(report.step));
         let place = trainer::directory(folder.path(), report.step);
-        current = Weights::load(&place.join(trainer::MODEL)).unwrap();
+        current = ModelWeights::load(&place.join(trainer::MODEL)).unwrap();
     }
     assert_eq!(trainer.join().unwrap().steps, STEPS);
     let all: Vec<Problem> =
@@ -111,33 +113,34 @@ fn it_learns_from_a_buffer_and_publishes_what_it_learned() {
     assert_eq!(steps, [0, 10, 18, 19, 20], "those for good, and the last two");
     // Everything was acknowledged.
     writer.close().unwrap();
-    let ask = Ask { count: 1, timeout: Duration::ZERO, min_model_version: 0, keep: false };
+    let ask = ReadRequest { count: 1, timeout: Duration::ZERO, min_model_version: 0, keep: false };
     let taken = queue.reader("trainer").unwrap().read(&ask).unwrap();
-    assert!(taken.samples.is_empty() && taken.end == End::Finished);
+    assert!(taken.samples.is_empty() && taken.end == ReadEnd::Finished);
 }
 
 #[test]
 fn a_trainer_without_experiences_says_so_and_one_that_is_stopped_leaves_them() {
     let folder = tempfile::tempdir().unwrap();
     let (weights, vocabulary) = arithmetic();
-    let queue = Queue::open(queue::Options::default()).unwrap();
+    let queue = ExperienceQueue::open(queue::QueueOptions::default()).unwrap();
     let mut writer = queue.writer("explorer").unwrap();
     let batch = experiences(&weights, &vocabulary, &[(1, 2)], 5, 0);
     writer.write(&lot(0, &batch)).unwrap();
-    let start = |options: Options| {
+    let start = |options: TinyTrainerOptions| {
         let reader = queue.reader("trainer").unwrap();
         TinyTrainer::start(options, weights.clone(), reader, |_| {}).unwrap()
     };
-    let options = Options { batch_size: 8, ..Options::new(folder.path()) };
-    let impatient = Options { read_timeout: Duration::from_millis(1), ..options.clone() };
+    let options = TinyTrainerOptions { batch_size: 8, ..TinyTrainerOptions::new(folder.path()) };
+    let impatient =
+        TinyTrainerOptions { read_timeout: Duration::from_millis(1), ..options.clone() };
     match start(impatient).join() {
-        Err(TrainerError::NoExperiences { step: 1, wanted: 8, got: 5, .. }) => {}
+        Err(TinyTrainerError::NoExperiences { step: 1, wanted: 8, got: 5, .. }) => {}
         other => panic!("{other:?}"),
     }
     let trainer = start(options);
     trainer.stop();
     assert_eq!(trainer.join().unwrap().experiences, 0);
-    let ask = Ask { count: 5, timeout: Duration::ZERO, min_model_version: 0, keep: false };
+    let ask = ReadRequest { count: 5, timeout: Duration::ZERO, min_model_version: 0, keep: false };
     let taken = queue.reader("trainer").unwrap().read(&ask).unwrap();
     assert_eq!(taken.samples.len(), 5, "nobody has learned from them");
 }
@@ -146,17 +149,18 @@ fn a_trainer_without_experiences_says_so_and_one_that_is_stopped_leaves_them() {
 fn a_buffer_that_is_not_the_one_it_read_from_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let (weights, vocabulary) = arithmetic();
-    let start = |queue: &Queue| {
-        let options = Options { batch_size: 5, ..Options::new(folder.path()) };
+    let start = |queue: &ExperienceQueue| {
+        let options =
+            TinyTrainerOptions { batch_size: 5, ..TinyTrainerOptions::new(folder.path()) };
         let reader = queue.reader("trainer").unwrap();
         TinyTrainer::start(options, weights.clone(), reader, |_| {}).unwrap().join()
     };
-    let queue = Queue::open(queue::Options::default()).unwrap();
+    let queue = ExperienceQueue::open(queue::QueueOptions::default()).unwrap();
     let mut writer = queue.writer("explorer").unwrap();
     let batch = experiences(&weights, &vocabulary, &[(1, 2)], 5, 0);
     writer.write(&lot(0, &batch)).unwrap();
     writer.close().unwrap();
     assert_eq!(start(&queue).unwrap().steps, 1);
-    let error = start(&Queue::open(queue::Options::default()).unwrap()).unwrap_err();
-    assert!(matches!(error, TrainerError::Position { step: 1, .. }), "{error}");
+    let error = start(&ExperienceQueue::open(queue::QueueOptions::default()).unwrap()).unwrap_err();
+    assert!(matches!(error, TinyTrainerError::Position { step: 1, .. }), "{error}");
 }

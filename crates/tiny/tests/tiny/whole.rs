@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use rollway_data::buffer::Buffer as _;
-use rollway_data::buffer::queue::{self, Queue};
+use rollway_data::buffer::queue::{self, ExperienceQueue};
 use rollway_experience::{Eid, Experience};
-use rollway_gateway::models::{InFlight, Update, Weights};
-use rollway_tiny::trainer::{self, Options, TinyTrainer};
-use rollway_tiny_model::{Chance, Vocabulary, arithmetic};
+use rollway_gateway::models::{InFlightPolicy, WeightSource, WeightUpdate};
+use rollway_tiny::trainer::{self, TinyTrainer, TinyTrainerOptions};
+use rollway_tiny_model::{SeededRng, Vocabulary, arithmetic};
 use serde_json::json;
 use tokio::sync::mpsc;
 
@@ -46,18 +46,18 @@ async fn learn(seed: u64) -> (Vec<u8>, Vec<f64>) {
     let folder = tempfile::tempdir().unwrap();
     let (weights, _) = arithmetic();
     let world = World::new(seed).await;
-    let queue = Queue::open(queue::Options::default()).unwrap();
+    let queue = ExperienceQueue::open(queue::QueueOptions::default()).unwrap();
     let mut writer = queue.writer("explorer").unwrap();
     let (told, mut reports) = mpsc::unbounded_channel();
-    let options = Options {
+    let options = TinyTrainerOptions {
         batch_size: TASKS * RUNS as usize,
         total_steps: Some(STEPS),
-        ..Options::new(folder.path())
+        ..TinyTrainerOptions::new(folder.path())
     };
     let reader = queue.reader("trainer").unwrap();
-    let watch = move |report: &trainer::Report| told.send(report.clone()).unwrap();
+    let watch = move |report: &trainer::TrainStepMetrics| told.send(report.clone()).unwrap();
     let trainer = TinyTrainer::start(options, weights, reader, watch).unwrap();
-    let mut chance = Chance::new(seed);
+    let mut chance = SeededRng::new(seed);
     let mut rewards = Vec::new();
     for step in 0..STEPS {
         let tasks: Vec<_> = (0_u64..).zip(problems(&mut chance, TASKS)).collect();
@@ -66,10 +66,10 @@ async fn learn(seed: u64) -> (Vec<u8>, Vec<f64>) {
         let batch = join_all(runs).await;
         writer.write(&lot(step, &batch)).unwrap();
         rewards.push(reports.recv().await.unwrap().reward.unwrap());
-        let update = Update {
+        let update = WeightUpdate {
             version: step + 1,
-            weights: Weights::Path(trainer::directory(folder.path(), step + 1)),
-            in_flight: InFlight::Keep,
+            weights: WeightSource::Path(trainer::directory(folder.path(), step + 1)),
+            in_flight: InFlightPolicy::Keep,
             timeout: Duration::from_secs(30),
         };
         world.gateway.handle().models().update(update).await;

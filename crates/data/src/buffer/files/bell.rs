@@ -13,11 +13,11 @@ use super::IoContext;
 use crate::buffer::{BufferError, Result};
 
 /// The writers' side.
-pub(super) struct Bell {
+pub(super) struct WakeFile {
     file: File,
 }
 
-impl Bell {
+impl WakeFile {
     pub(super) fn open(folder: &Path, storage: &str) -> Result<Self> {
         let file = File::options().create(true).truncate(false).write(true).open(path(folder));
         Ok(Self { file: file.at(storage)? })
@@ -33,7 +33,7 @@ impl Bell {
 }
 
 /// The readers' side.
-pub(super) struct Ears {
+pub(super) struct WakeWatcher {
     rung: Arc<Rung>,
     // Watches as long as it lives.
     _watcher: RecommendedWatcher,
@@ -45,7 +45,7 @@ struct Rung {
     changed: Condvar,
 }
 
-impl Ears {
+impl WakeWatcher {
     pub(super) fn open(folder: &Path, storage: &str) -> Result<Self> {
         let failed = |error: notify::Error| BufferError::Unavailable {
             storage: storage.to_owned(),

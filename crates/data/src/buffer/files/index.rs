@@ -9,7 +9,7 @@ use std::path::Path;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, TransactionBehavior, params};
 
 use super::IoContext;
-use super::bell::Bell;
+use super::bell::WakeFile;
 use super::position::Position;
 use crate::Sample;
 use crate::buffer::{BufferError, Result};
@@ -30,7 +30,7 @@ const TABLES: &str = "
 
 /// A lot in the index.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::buffer) struct Entry {
+pub(in crate::buffer) struct IndexEntry {
     /// Its number, from 1.
     pub(in crate::buffer) number: u64,
     /// Its file, if the store has several.
@@ -46,19 +46,19 @@ pub(in crate::buffer) struct Entry {
 }
 
 /// The index of a buffer. Everyone opens one of his own.
-pub(in crate::buffer) struct Index {
+pub(in crate::buffer) struct FileIndex {
     connection: Connection,
     lock: File,
-    bell: Bell,
+    bell: WakeFile,
     storage: String,
 }
 
-impl Index {
+impl FileIndex {
     pub(super) fn open(folder: &Path, storage: String) -> Result<Self> {
         let path = folder.join("lock");
         let lock = File::options().create(true).truncate(false).write(true).open(path);
         let lock = lock.at(&storage)?;
-        let bell = Bell::open(folder, &storage)?;
+        let bell = WakeFile::open(folder, &storage)?;
         let connect = || -> rusqlite::Result<Connection> {
             let connection = Connection::open(folder.join("index.sqlite"))?;
             connection.pragma_update(None, "journal_mode", "wal")?;
@@ -94,13 +94,13 @@ impl Index {
     }
 
     /// Returns the first lot with samples behind a number.
-    pub(super) fn after(&self, number: u64) -> Result<Option<Entry>> {
+    pub(super) fn after(&self, number: u64) -> Result<Option<IndexEntry>> {
         let sql = "SELECT * FROM lots WHERE number > ? AND samples > 0 ORDER BY number LIMIT 1";
         self.entry(sql, number)
     }
 
     /// Returns a lot.
-    pub(super) fn lot(&self, number: u64) -> Result<Option<Entry>> {
+    pub(super) fn lot(&self, number: u64) -> Result<Option<IndexEntry>> {
         self.entry("SELECT * FROM lots WHERE number = ?", number)
     }
 
@@ -119,7 +119,7 @@ impl Index {
         Ok(position.at(&self.storage)?.unwrap_or_default())
     }
 
-    fn entry(&self, sql: &str, number: u64) -> Result<Option<Entry>> {
+    fn entry(&self, sql: &str, number: u64) -> Result<Option<IndexEntry>> {
         let mut statement = self.connection.prepare_cached(sql).at(&self.storage)?;
         statement.query_row([number], entry).optional().at(&self.storage)
     }
@@ -153,7 +153,7 @@ impl Change<'_> {
     }
 
     /// Returns the last lot.
-    pub(in crate::buffer) fn last(&self) -> Result<Option<Entry>> {
+    pub(in crate::buffer) fn last(&self) -> Result<Option<IndexEntry>> {
         let sql = "SELECT * FROM lots ORDER BY number DESC LIMIT 1";
         self.transaction.query_row(sql, [], entry).optional().at(self.storage)
     }
@@ -200,8 +200,8 @@ impl Change<'_> {
     }
 
     /// Enters a lot.
-    pub(in crate::buffer) fn add(&self, key: &str, entry: &Entry) -> Result<()> {
-        let Entry { number, place, begin, bytes, checksum, samples } = entry;
+    pub(in crate::buffer) fn add(&self, key: &str, entry: &IndexEntry) -> Result<()> {
+        let IndexEntry { number, place, begin, bytes, checksum, samples } = entry;
         let sql = "INSERT INTO lots VALUES (?, ?, ?, ?, ?, ?, ?)";
         let values = params![number, key, place, begin, bytes, checksum, samples];
         self.transaction.execute(sql, values).at(self.storage)?;
@@ -225,8 +225,8 @@ impl Change<'_> {
     }
 }
 
-fn entry(row: &Row<'_>) -> rusqlite::Result<Entry> {
-    Ok(Entry {
+fn entry(row: &Row<'_>) -> rusqlite::Result<IndexEntry> {
+    Ok(IndexEntry {
         number: row.get("number")?,
         place: row.get("place")?,
         begin: row.get("begin")?,

@@ -7,27 +7,27 @@ use std::time::Instant;
 
 use parking_lot::{Mutex, MutexGuard};
 
-use super::bell::Ears;
+use super::bell::WakeWatcher;
 use super::position::Position;
-use super::{Entry, Index, IoContext, Rows, Store, safe_name};
+use super::{FileIndex, FileStore, IndexEntry, IoContext, SampleIter, safe_name};
 use crate::Sample;
-use crate::buffer::{Ask, BufferError, End, Reader, Result, Taken};
+use crate::buffer::{BufferError, ExperienceReader, ReadEnd, ReadRequest, ReadResult, Result};
 
 /// Where the readers of one name stand. They are all in one process: the name is locked.
 pub(super) struct Standing {
     name: String,
-    ears: Ears,
-    state: Mutex<State>,
+    ears: WakeWatcher,
+    state: Mutex<FileReaderState>,
     // Locked as long as it is open.
     _lock: File,
 }
 
-struct State {
-    index: Index,
+struct FileReaderState {
+    index: FileIndex,
     /// What is read next.
     cursor: Position,
     /// The lot in which the cursor is, and its rows from there on.
-    open: Option<(Entry, Rows)>,
+    open: Option<(IndexEntry, SampleIter)>,
     /// Up to where everything is acknowledged.
     acknowledged: Position,
     /// Where the samples begin that a reader has not acknowledged. What a reader that was dropped
@@ -38,7 +38,7 @@ struct State {
 }
 
 impl Standing {
-    pub(super) fn open<S: Store>(store: &S, name: &str) -> Result<Self> {
+    pub(super) fn open<S: FileStore>(store: &S, name: &str) -> Result<Self> {
         let (folder, storage) = (store.index(), store.name());
         let file = folder.join(format!("reader-{}.lock", safe_name(name)));
         let lock = File::options().create(true).truncate(false).write(true).open(file);
@@ -54,10 +54,10 @@ impl Standing {
             }
             Err(std::fs::TryLockError::Error(error)) => return Err(error).at(&storage),
         }
-        let ears = Ears::open(&folder, &storage)?;
-        let index = Index::open(&folder, storage)?;
+        let ears = WakeWatcher::open(&folder, &storage)?;
+        let index = FileIndex::open(&folder, storage)?;
         let cursor = index.position(name)?;
-        let state = State {
+        let state = FileReaderState {
             index,
             cursor,
             open: None,
@@ -68,12 +68,12 @@ impl Standing {
         Ok(Self { name: name.to_owned(), ears, state: Mutex::new(state), _lock: lock })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, FileReaderState> {
         self.state.lock()
     }
 }
 
-impl State {
+impl FileReaderState {
     /// Acknowledges what nobody holds.
     fn acknowledge(&mut self, name: &str) -> Result<()> {
         let position = self.held.values().min().copied().unwrap_or(self.cursor);
@@ -85,7 +85,7 @@ impl State {
     }
 
     /// Returns the next sample, if there is one now.
-    fn next<S: Store>(&mut self, store: &S) -> Result<Option<Sample>> {
+    fn next<S: FileStore>(&mut self, store: &S) -> Result<Option<Sample>> {
         loop {
             if let Some((entry, rows)) = &mut self.open {
                 if self.cursor.row < entry.samples {
@@ -133,7 +133,7 @@ pub(super) struct FileReader<S> {
     number: u64,
 }
 
-impl<S: Store> FileReader<S> {
+impl<S: FileStore> FileReader<S> {
     pub(super) fn new(store: Arc<S>, standing: Arc<Standing>) -> Self {
         let mut state = standing.state();
         state.readers += 1;
@@ -143,7 +143,7 @@ impl<S: Store> FileReader<S> {
     }
 
     /// Takes what there is now.
-    fn take(&self, ask: &Ask, taken: &mut Taken) -> Result<Option<End>> {
+    fn take(&self, ask: &ReadRequest, taken: &mut ReadResult) -> Result<Option<ReadEnd>> {
         let mut state = self.standing.state();
         let begin = state.cursor;
         state.held.entry(self.number).or_insert(begin);
@@ -153,16 +153,16 @@ impl<S: Store> FileReader<S> {
             match state.next(&*self.store)? {
                 Some(sample) if sample.model_version < ask.min_model_version => taken.stale += 1,
                 Some(sample) => taken.samples.push(sample),
-                None => return Ok(closed.then_some(End::Finished)),
+                None => return Ok(closed.then_some(ReadEnd::Finished)),
             }
         }
-        Ok(Some(End::Full))
+        Ok(Some(ReadEnd::Full))
     }
 }
 
-impl<S: Store> Reader for FileReader<S> {
+impl<S: FileStore> ExperienceReader for FileReader<S> {
     /// A sample that cannot be read is an error of its own: those before it are returned first.
-    fn read(&mut self, ask: &Ask) -> Result<Taken> {
+    fn read(&mut self, ask: &ReadRequest) -> Result<ReadResult> {
         let until = Instant::now().checked_add(ask.timeout);
         let until = until.unwrap_or_else(|| Instant::now() + std::time::Duration::from_hours(9999));
         if !ask.keep {
@@ -170,9 +170,9 @@ impl<S: Store> Reader for FileReader<S> {
             state.held.remove(&self.number);
             state.acknowledge(&self.standing.name)?;
         }
-        let mut taken = Taken { samples: Vec::new(), stale: 0, end: End::TimedOut };
+        let mut taken = ReadResult { samples: Vec::new(), stale: 0, end: ReadEnd::TimedOut };
         if ask.count == 0 {
-            taken.end = End::Full;
+            taken.end = ReadEnd::Full;
             return Ok(taken);
         }
         loop {

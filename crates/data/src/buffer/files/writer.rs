@@ -2,21 +2,21 @@
 
 use std::sync::Arc;
 
-use super::{Entry, Index, Store};
-use crate::Lot;
-use crate::buffer::{BufferError, Result, Writer, Written};
+use super::{FileIndex, FileStore, IndexEntry};
+use crate::WriteBatch;
+use crate::buffer::{BufferError, ExperienceWriter, Result, WriteResult};
 
 /// A writer of files.
 pub(super) struct FileWriter<S> {
     store: Arc<S>,
-    index: Index,
+    index: FileIndex,
     name: String,
     closed: bool,
 }
 
-impl<S: Store> FileWriter<S> {
+impl<S: FileStore> FileWriter<S> {
     pub(super) fn open(store: Arc<S>, name: &str) -> Result<Self> {
-        let mut index = Index::open(&store.index(), store.name())?;
+        let mut index = FileIndex::open(&store.index(), store.name())?;
         index.change(|change| change.writer(name, false))?;
         // One that died may have left something that nobody was woken for.
         index.ring();
@@ -24,8 +24,8 @@ impl<S: Store> FileWriter<S> {
     }
 }
 
-impl<S: Store> Writer for FileWriter<S> {
-    fn write(&mut self, lot: &Lot) -> Result<Written> {
+impl<S: FileStore> ExperienceWriter for FileWriter<S> {
+    fn write(&mut self, lot: &WriteBatch) -> Result<WriteResult> {
         if self.closed {
             return Err(BufferError::Closed(format!("writer `{}`", self.name)));
         }
@@ -39,7 +39,7 @@ impl<S: Store> Writer for FileWriter<S> {
             let begin = change.end()?;
             let entry = if new.is_empty() {
                 let place = String::new();
-                Entry { number, place, begin, bytes: 0, checksum: 0, samples: 0 }
+                IndexEntry { number, place, begin, bytes: 0, checksum: 0, samples: 0 }
             } else {
                 store.append(number, &lot.key, &new, begin)?
             };
@@ -54,7 +54,7 @@ impl<S: Store> Writer for FileWriter<S> {
             }
             _ => 0,
         };
-        Ok(Written { stored, known: lot.samples.len() - stored, ..Written::default() })
+        Ok(WriteResult { stored, known: lot.samples.len() - stored, ..WriteResult::default() })
     }
 
     fn close(&mut self) -> Result<()> {

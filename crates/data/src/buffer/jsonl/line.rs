@@ -16,7 +16,7 @@ const PAYLOAD: &str = "payload";
 
 /// What is wrong with a line.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Problem {
+pub(super) enum LineError {
     #[error("{0}")]
     Json(#[from] serde_json::Error),
     #[error("{PAYLOAD}: {0}")]
@@ -27,7 +27,7 @@ pub(super) enum Problem {
     NoPayload,
 }
 
-impl Problem {
+impl LineError {
     /// Says where it is.
     pub(super) fn about(&self, storage: &str, place: &str) -> BufferError {
         let (storage, message) = (storage.to_owned(), format!("{place}: {self}"));
@@ -60,14 +60,14 @@ pub(super) fn write(sample: &Sample, payload: bool, out: &mut Vec<u8>) -> Result
 }
 
 /// Reads a line back.
-pub(super) fn read(line: &[u8]) -> Result<Sample, Problem> {
+pub(super) fn read(line: &[u8]) -> Result<Sample, LineError> {
     #[derive(Deserialize)]
-    struct Line<'a> {
+    struct JsonlLine<'a> {
         #[serde(borrow)]
         payload: Option<Cow<'a, str>>,
     }
-    let line: Line<'_> = serde_json::from_slice(line)?;
-    let text = line.payload.ok_or(Problem::NoPayload)?;
+    let line: JsonlLine<'_> = serde_json::from_slice(line)?;
+    let text = line.payload.ok_or(LineError::NoPayload)?;
     let payload = STANDARD.decode(text.as_bytes())?.into();
     let mut sample = Sample { id: Arc::from(""), model_version: 0, reward: None, payload };
     let experience = sample.decode()?;
@@ -78,20 +78,20 @@ pub(super) fn read(line: &[u8]) -> Result<Sample, Problem> {
 }
 
 /// Returns the name of the experience in a whole line.
-pub(super) fn id(line: &[u8]) -> Result<String, Problem> {
+pub(super) fn id(line: &[u8]) -> Result<String, LineError> {
     #[derive(Deserialize)]
     struct Line {
-        eid: Eid,
+        eid: EidJson,
     }
     #[derive(Deserialize)]
-    struct Eid {
+    struct EidJson {
         batch: Value,
         task: Value,
         run: u64,
         step: u64,
         suffix: String,
     }
-    let Eid { batch, task, run, step, suffix } = serde_json::from_slice::<Line>(line)?.eid;
+    let EidJson { batch, task, run, step, suffix } = serde_json::from_slice::<Line>(line)?.eid;
     let part = |part: &Value| part.as_str().map_or_else(|| part.to_string(), str::to_owned);
     Ok(format!("{}/{}/{run}/{step}/{suffix}", part(&batch), part(&task)))
 }

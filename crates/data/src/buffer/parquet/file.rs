@@ -31,7 +31,7 @@ const ROWS: usize = 64;
 const REPEATED: [&str; 3] = ["kind", "truncate_status", "batch"];
 
 #[derive(Debug, thiserror::Error)]
-pub(super) enum FileError {
+pub(super) enum ParquetFileError {
     #[error(transparent)]
     Payload(#[from] PayloadError),
     #[error(transparent)]
@@ -42,7 +42,7 @@ pub(super) enum FileError {
     Arrow(#[from] ArrowError),
 }
 
-impl FileError {
+impl ParquetFileError {
     /// Says which storage it is about.
     pub(super) fn about(self, storage: &str) -> BufferError {
         match self {
@@ -55,7 +55,7 @@ impl FileError {
 }
 
 /// Makes a file of samples.
-pub(super) fn write(key: &str, samples: &[&Sample]) -> Result<Vec<u8>, FileError> {
+pub(super) fn write(key: &str, samples: &[&Sample]) -> Result<Vec<u8>, ParquetFileError> {
     let mut properties = WriterProperties::builder()
         .set_compression(Compression::SNAPPY)
         .set_dictionary_enabled(false)
@@ -102,7 +102,10 @@ pub(super) fn read(
     Ok((key, samples))
 }
 
-fn open(data: Bytes, row: u64) -> Result<(Option<String>, ParquetRecordBatchReader), FileError> {
+fn open(
+    data: Bytes,
+    row: u64,
+) -> Result<(Option<String>, ParquetRecordBatchReader), ParquetFileError> {
     let file = ParquetRecordBatchReaderBuilder::try_new(data)?;
     let metadata = file.metadata().file_metadata().key_value_metadata();
     let lot = metadata.into_iter().flatten().find(|pair| pair.key == LOT);
@@ -113,7 +116,7 @@ fn open(data: Bytes, row: u64) -> Result<(Option<String>, ParquetRecordBatchRead
 }
 
 /// Makes an error of a panic: the reader of Parquet has them for files that are damaged.
-fn survive<T>(read: impl FnOnce() -> Result<T, FileError>) -> Result<T, String> {
+fn survive<T>(read: impl FnOnce() -> Result<T, ParquetFileError>) -> Result<T, String> {
     match std::panic::catch_unwind(AssertUnwindSafe(read)) {
         Ok(read) => read.map_err(|error| error.to_string()),
         Err(_) => Err("it cannot be read as Parquet".to_owned()),

@@ -6,7 +6,7 @@ use tokio_postgres::Error;
 use tokio_postgres::error::SqlState;
 
 use super::super::BufferError;
-use super::super::sql::Fault;
+use super::super::sql::SqlError;
 
 /// What can be done about an error.
 enum Remedy {
@@ -18,14 +18,14 @@ enum Remedy {
     None,
 }
 
-pub(super) fn fault(name: &str, cause: &Error) -> Fault {
+pub(super) fn fault(name: &str, cause: &Error) -> SqlError {
     let (storage, message) = (name.to_owned(), describe(cause));
     let Some(state) = cause.code() else {
         // No answer: the connection is closed or was never made, or the server refused it in a way
         // that the client found wanting. An encoding error leaves the connection as it is.
         let lost = cause.is_closed() || caused_by_io(cause);
         let error = BufferError::Unavailable { storage, message };
-        return Fault { error, breaks: true, again: lost };
+        return SqlError { error, breaks: true, again: lost };
     };
     let (remedy, unavailable) = match state.code() {
         code if code.starts_with("08") => (Remedy::Reconnect, true),
@@ -49,7 +49,7 @@ pub(super) fn fault(name: &str, cause: &Error) -> Fault {
         }
         _ => BufferError::Unsupported { storage, message },
     };
-    Fault {
+    SqlError {
         error,
         breaks: matches!(remedy, Remedy::Reconnect) || state.code() == "25P03",
         again: !matches!(remedy, Remedy::None),
@@ -57,16 +57,16 @@ pub(super) fn fault(name: &str, cause: &Error) -> Fault {
 }
 
 /// Returns a fault for something that took longer than it may; trying again would double that.
-pub(super) fn late(name: &str, what: &str, seconds: f64) -> Fault {
+pub(super) fn late(name: &str, what: &str, seconds: f64) -> SqlError {
     let message = format!("{what} took longer than the {seconds} s that it may");
     let error = BufferError::Unavailable { storage: name.into(), message };
-    Fault { error, breaks: true, again: false }
+    SqlError { error, breaks: true, again: false }
 }
 
 /// Returns a fault for a connection that is gone.
-pub(super) fn lost(name: &str, message: &str) -> Fault {
+pub(super) fn lost(name: &str, message: &str) -> SqlError {
     let error = BufferError::Unavailable { storage: name.into(), message: message.into() };
-    Fault { error, breaks: true, again: true }
+    SqlError { error, breaks: true, again: true }
 }
 
 fn describe(cause: &Error) -> String {

@@ -15,7 +15,9 @@ use tokio_postgres::{
     Statement, tls::NoTlsStream,
 };
 
-use super::super::sql::{Cell, Fault, Options, Session, Token, Value, parts, signed};
+use super::super::sql::{
+    Session, SqlCell, SqlError, SqlOptions, SqlValue, TransactionId, parts, signed,
+};
 use super::super::{BufferError, Result};
 use super::fault::{fault, late, lost};
 use crate::Sample;
@@ -35,11 +37,15 @@ pub(super) struct PostgresSession {
     changed: Arc<Notify>,
     deadline: Instant,
     call_timeout: Duration,
-    token: Option<Token>,
+    token: Option<TransactionId>,
 }
 
 impl PostgresSession {
-    pub(super) fn connect(config: &Config, name: &str, options: &Options) -> Result<Self, Fault> {
+    pub(super) fn connect(
+        config: &Config,
+        name: &str,
+        options: &SqlOptions,
+    ) -> Result<Self, SqlError> {
         let runtime = Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|cause| BufferError::Unavailable {
             storage: name.into(),
@@ -78,7 +84,7 @@ impl PostgresSession {
     }
 
     /// Waits for the server's answer, until the deadline.
-    fn answer<T>(&self, request: impl Future<Output = Result<T, Error>>) -> Result<T, Fault> {
+    fn answer<T>(&self, request: impl Future<Output = Result<T, Error>>) -> Result<T, SqlError> {
         let answered =
             self.runtime.block_on(async { timeout_at(self.deadline.into(), request).await });
         answered
@@ -86,11 +92,11 @@ impl PostgresSession {
             .map_err(|cause| fault(&self.name, &cause))
     }
 
-    fn batch(&self, sql: &str) -> Result<(), Fault> {
+    fn batch(&self, sql: &str) -> Result<(), SqlError> {
         self.answer(self.client.batch_execute(sql))
     }
 
-    fn statement(&mut self, sql: &str) -> Result<Statement, Fault> {
+    fn statement(&mut self, sql: &str) -> Result<Statement, SqlError> {
         if let Some(statement) = self.statements.get(sql) {
             return Ok(statement.clone());
         }
@@ -99,7 +105,7 @@ impl PostgresSession {
         Ok(statement)
     }
 
-    fn insert_some(&mut self, samples: &[Sample]) -> Result<usize, Fault> {
+    fn insert_some(&mut self, samples: &[Sample]) -> Result<usize, SqlError> {
         let sql = INSERT.replace("{experience}", &self.table);
         let statement = self.statement(&sql)?;
         let names: Vec<_> = samples.iter().map(|sample| parts(&sample.id)).collect();
@@ -143,20 +149,20 @@ impl Session for PostgresSession {
         self.deadline = deadline;
     }
 
-    fn begin(&mut self) -> Result<(), Fault> {
+    fn begin(&mut self) -> Result<(), SqlError> {
         let asked = "BEGIN; SELECT txid_current(), pg_backend_pid()";
         let said = self.answer(self.client.simple_query(asked))?;
         let number = |row: &SimpleQueryMessage, column| match row {
             SimpleQueryMessage::Row(row) => row.get(column).and_then(|text| text.parse().ok()),
             _ => None,
         };
-        self.token = said
-            .iter()
-            .find_map(|row| Some(Token { transaction: number(row, 0)?, session: number(row, 1)? }));
+        self.token = said.iter().find_map(|row| {
+            Some(TransactionId { transaction: number(row, 0)?, session: number(row, 1)? })
+        });
         Ok(())
     }
 
-    fn commit(&mut self) -> Result<(), (Fault, Option<Token>)> {
+    fn commit(&mut self) -> Result<(), (SqlError, Option<TransactionId>)> {
         self.batch("COMMIT").map_err(|fault| {
             // An answer that says no is an answer; only without one the outcome is open.
             let open = fault.breaks;
@@ -164,18 +170,18 @@ impl Session for PostgresSession {
         })
     }
 
-    fn rollback(&mut self) -> Result<(), Fault> {
+    fn rollback(&mut self) -> Result<(), SqlError> {
         self.batch("ROLLBACK")
     }
 
-    fn settled(&mut self, token: &Token) -> Result<bool, Fault> {
-        let number = Value::Int(token.transaction);
+    fn settled(&mut self, token: &TransactionId) -> Result<bool, SqlError> {
+        let number = SqlValue::Int(token.transaction);
         let rows = self.query("SELECT txid_status($1)", &[number])?;
         match rows.first().and_then(|row| row.first()) {
-            Some(Cell::Text(status)) if status == "committed" => Ok(true),
-            Some(Cell::Text(status)) if status == "aborted" => Ok(false),
-            Some(Cell::Text(_)) => {
-                self.query(TERMINATE, &[Value::Int(token.session), number])?;
+            Some(SqlCell::Text(status)) if status == "committed" => Ok(true),
+            Some(SqlCell::Text(status)) if status == "aborted" => Ok(false),
+            Some(SqlCell::Text(_)) => {
+                self.query(TERMINATE, &[SqlValue::Int(token.session), number])?;
                 let mut fault = lost(&self.name, "an earlier transaction is still under way");
                 fault.breaks = false;
                 Err(fault)
@@ -192,13 +198,13 @@ impl Session for PostgresSession {
         }
     }
 
-    fn execute(&mut self, sql: &str, values: &[Value<'_>]) -> Result<usize, Fault> {
+    fn execute(&mut self, sql: &str, values: &[SqlValue<'_>]) -> Result<usize, SqlError> {
         let statement = self.statement(sql)?;
         let changed = self.answer(self.client.execute_raw(&statement, values))?;
         Ok(usize::try_from(changed).unwrap_or(usize::MAX))
     }
 
-    fn query(&mut self, sql: &str, values: &[Value<'_>]) -> Result<Vec<Vec<Cell>>, Fault> {
+    fn query(&mut self, sql: &str, values: &[SqlValue<'_>]) -> Result<Vec<Vec<SqlCell>>, SqlError> {
         let statement = self.statement(sql)?;
         let values: Vec<&(dyn ToSql + Sync)> = values.iter().map(|value| value as _).collect();
         let rows = self.answer(self.client.query(&statement, &values))?;
@@ -209,12 +215,12 @@ impl Session for PostgresSession {
         })
     }
 
-    fn lock(&mut self) -> Result<(), Fault> {
+    fn lock(&mut self) -> Result<(), SqlError> {
         let table = self.table.clone();
-        self.query(LOCK, &[Value::Text(&table)]).map(drop)
+        self.query(LOCK, &[SqlValue::Text(&table)]).map(drop)
     }
 
-    fn insert(&mut self, mut samples: &[Sample]) -> Result<usize, Fault> {
+    fn insert(&mut self, mut samples: &[Sample]) -> Result<usize, SqlError> {
         let mut stored = 0;
         while !samples.is_empty() {
             let mut bytes = 0;
@@ -230,17 +236,17 @@ impl Session for PostgresSession {
         Ok(stored)
     }
 
-    fn announce(&mut self) -> Result<(), Fault> {
+    fn announce(&mut self) -> Result<(), SqlError> {
         let channel = format!("rollway_{}", self.table);
-        self.query("SELECT pg_notify($1, '')", &[Value::Text(&channel)]).map(drop)
+        self.query("SELECT pg_notify($1, '')", &[SqlValue::Text(&channel)]).map(drop)
     }
 
     /// A notification that has come since the last wait ends the next one.
-    fn mark(&mut self) -> Result<(), Fault> {
+    fn mark(&mut self) -> Result<(), SqlError> {
         Ok(())
     }
 
-    fn wait(&mut self, until: Instant) -> Result<(), Fault> {
+    fn wait(&mut self, until: Instant) -> Result<(), SqlError> {
         // Not `answer`: the end of this wait is no fault.
         let waiting = async { timeout_at(until.into(), self.changed.notified()).await };
         let _ = self.runtime.block_on(waiting);
@@ -263,19 +269,23 @@ async fn drive(mut connection: Connection<Socket, NoTlsStream>, changed: Arc<Not
     changed.notify_one();
 }
 
-fn cell(row: &Row, column: usize) -> Result<Cell, Error> {
+fn cell(row: &Row, column: usize) -> Result<SqlCell, Error> {
     let kind = row.columns()[column].type_();
     Ok(match *kind {
-        Type::INT8 => row.try_get::<_, Option<i64>>(column)?.map_or(Cell::Null, Cell::Int),
-        Type::FLOAT8 => row.try_get::<_, Option<f64>>(column)?.map_or(Cell::Null, Cell::Real),
-        Type::BYTEA => row.try_get::<_, Option<Vec<u8>>>(column)?.map_or(Cell::Null, Cell::Bytes),
-        Type::TEXT => row.try_get::<_, Option<String>>(column)?.map_or(Cell::Null, Cell::Text),
+        Type::INT8 => row.try_get::<_, Option<i64>>(column)?.map_or(SqlCell::Null, SqlCell::Int),
+        Type::FLOAT8 => row.try_get::<_, Option<f64>>(column)?.map_or(SqlCell::Null, SqlCell::Real),
+        Type::BYTEA => {
+            row.try_get::<_, Option<Vec<u8>>>(column)?.map_or(SqlCell::Null, SqlCell::Bytes)
+        }
+        Type::TEXT => {
+            row.try_get::<_, Option<String>>(column)?.map_or(SqlCell::Null, SqlCell::Text)
+        }
         // Functions that are called for what they do.
-        _ => Cell::Null,
+        _ => SqlCell::Null,
     })
 }
 
-impl ToSql for Value<'_> {
+impl ToSql for SqlValue<'_> {
     fn to_sql(
         &self,
         kind: &Type,

@@ -10,12 +10,12 @@ use std::sync::Arc;
 
 use bytes::{Buf, BufMut};
 
-use super::known::Name;
-use super::options::Options;
-use super::store::Fresh;
+use super::known::IdHash;
+use super::options::QueueOptions;
+use super::store::NewWriteBatch;
 use crate::Sample;
 use crate::buffer::{BufferError, Result};
-use crate::log::{self, Log, LogError, Part, Position};
+use crate::log::{self, FramePart, LogError, LogPosition, SegmentLog};
 
 type Logged<T> = std::result::Result<T, LogError>;
 
@@ -30,12 +30,12 @@ const FRAME: u64 = 64;
 const NO_NUMBER: u64 = u64::MAX;
 
 /// What has left is removed in pieces of about this many bytes.
-const PIECE: u64 = 64 << 10;
+const REMOVAL_CHUNK_BYTES: u64 = 64 << 10;
 
 /// Files of a queue.
 #[derive(Debug)]
 pub(super) struct Disk {
-    samples: Arc<Log>,
+    samples: Arc<SegmentLog>,
     gone: Option<Gone>,
     bytes_max: u64,
     /// The lots that are needed, by their first number: where they begin.
@@ -61,9 +61,9 @@ impl Drop for Scratch {
 /// The log of what has left.
 #[derive(Debug)]
 struct Gone {
-    log: Arc<Log>,
+    log: Arc<SegmentLog>,
     /// What has left since the last frame.
-    fresh: Vec<(u64, Name)>,
+    fresh: Vec<(u64, IdHash)>,
     /// Up to where, how many names had left, and the latest number among them.
     pieces: VecDeque<(u64, u64, u64)>,
     names: u64,
@@ -72,17 +72,17 @@ struct Gone {
 
 /// What was found when a queue was opened again.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct StoredQueue {
     pub(super) lots: Vec<FoundLot>,
     /// What has left, in order; lots have no number.
-    pub(super) gone: Vec<(Option<u64>, Name)>,
+    pub(super) gone: Vec<(Option<u64>, IdHash)>,
     /// One past the latest sample that was acknowledged.
     pub(super) acknowledged: u64,
 }
 
 #[derive(Debug)]
 pub(super) struct FoundLot {
-    pub(super) key: Name,
+    pub(super) key: IdHash,
     pub(super) first: u64,
     pub(super) samples: Vec<FoundSample>,
 }
@@ -91,16 +91,16 @@ pub(super) struct FoundLot {
 pub(super) struct FoundSample {
     pub(super) id: String,
     pub(super) version: u64,
-    pub(super) at: Position,
+    pub(super) at: LogPosition,
 }
 
 impl Disk {
     /// Opens files that nobody needs afterwards.
-    pub(super) fn scratch(folder: &Path, options: &Options) -> Result<Self> {
+    pub(super) fn scratch(folder: &Path, options: &QueueOptions) -> Result<Self> {
         let folder = folder.join("spill");
         if folder.exists() {
             // Not while somebody uses it; what is in it does not matter.
-            let opened = Log::open(&folder, log_options(options), &mut |_, _| {});
+            let opened = SegmentLog::open(&folder, log_options(options), &mut |_, _| {});
             if let Err(error @ LogError::Locked { .. }) = opened {
                 return Err(failed(options, &error));
             }
@@ -109,33 +109,32 @@ impl Disk {
                 message: format!("cannot empty {}: {error}", folder.display()),
             })?;
         }
-        let opened = Log::open(&folder, log_options(options), &mut |_, _| {});
+        let opened = SegmentLog::open(&folder, log_options(options), &mut |_, _| {});
         let (samples, _) = opened.map_err(|error| failed(options, &error))?;
         Ok(Self::new(samples, None, options, Some(Scratch(folder))))
     }
 
     /// Opens files that survive, and returns what is in them.
-    pub(super) fn durable(folder: &Path, options: &Options) -> Result<(Self, Found)> {
-        let mut found = Found::default();
+    pub(super) fn durable(folder: &Path, options: &QueueOptions) -> Result<(Self, StoredQueue)> {
+        let mut found = StoredQueue::default();
         let mut reading = Reading::default();
-        let opened = Log::open(&folder.join("samples"), log_options(options), &mut |at, frame| {
-            reading.visit(at, frame, &mut found);
-        });
+        let opened =
+            SegmentLog::open(&folder.join("samples"), log_options(options), &mut |at, frame| {
+                reading.visit(at, frame, &mut found);
+            });
         let (samples, torn) = opened.map_err(|error| failed(options, &error))?;
         let mut pieces = VecDeque::new();
         let mut names = 0;
         let opened =
-            Log::open(
-                &folder.join("gone"),
-                log_options(options),
-                &mut |at, frame| match read_gone(frame, &mut found) {
+            SegmentLog::open(&folder.join("gone"), log_options(options), &mut |at, frame| {
+                match read_gone(frame, &mut found) {
                     Some((count, latest)) => {
                         names += count;
                         note_piece(&mut pieces, (at.end(), names, latest));
                     }
                     None => reading.odd = true,
-                },
-            );
+                }
+            });
         let (log, torn_gone) = opened.map_err(|error| failed(options, &error))?;
         for torn in [torn, torn_gone].into_iter().flatten() {
             let path = torn.path.display();
@@ -154,7 +153,12 @@ impl Disk {
         Ok((disk, found))
     }
 
-    fn new(samples: Log, gone: Option<Gone>, options: &Options, scratch: Option<Scratch>) -> Self {
+    fn new(
+        samples: SegmentLog,
+        gone: Option<Gone>,
+        options: &QueueOptions,
+        scratch: Option<Scratch>,
+    ) -> Self {
         Self {
             samples: Arc::new(samples),
             gone,
@@ -170,7 +174,7 @@ impl Disk {
     }
 
     /// Returns the logs whose syncs are waited for: of samples, and of what has left.
-    pub(super) fn logs(&self) -> (Arc<Log>, Option<Arc<Log>>) {
+    pub(super) fn logs(&self) -> (Arc<SegmentLog>, Option<Arc<SegmentLog>>) {
         (Arc::clone(&self.samples), self.gone.as_ref().map(|gone| Arc::clone(&gone.log)))
     }
 
@@ -184,13 +188,13 @@ impl Disk {
     }
 
     /// Returns how many bytes a lot takes.
-    pub(super) fn size(lot: &Fresh) -> u64 {
-        let size = |(_, sample): &(Name, Sample)| (sample.payload.len() + sample.id.len()) as u64;
+    pub(super) fn size(lot: &NewWriteBatch) -> u64 {
+        let size = |(_, sample): &(IdHash, Sample)| (sample.payload.len() + sample.id.len()) as u64;
         lot.samples.iter().map(|pair| size(pair) + FRAME).sum::<u64>() + FRAME
     }
 
     /// Appends a lot; it is not durable before a sync. Returns where its samples are.
-    pub(super) fn append(&mut self, first: u64, lot: &Fresh) -> Logged<Vec<Position>> {
+    pub(super) fn append(&mut self, first: u64, lot: &NewWriteBatch) -> Logged<Vec<LogPosition>> {
         let begin = self.samples.end();
         let mut places = Vec::with_capacity(lot.samples.len());
         let mut head = Vec::new();
@@ -203,14 +207,17 @@ impl Disk {
             head.put_f64_le(sample.reward.unwrap_or(0.0));
             head.put_u32_le(sample.id.len() as u32);
             head.put_slice(sample.id.as_bytes());
-            places.push(self.samples.append(&[Part::Copy(&head), Part::Share(&sample.payload)])?);
+            places.push(
+                self.samples
+                    .append(&[FramePart::Copy(&head), FramePart::Share(&sample.payload)])?,
+            );
         }
         head.clear();
         head.put_u8(LOT);
         head.put_u64_le(first);
         head.put_u32_le(lot.samples.len() as u32);
         head.put_u128_le(lot.key);
-        self.samples.append(&[Part::Copy(&head)])?;
+        self.samples.append(&[FramePart::Copy(&head)])?;
         self.note_lot(first, begin);
         Ok(places)
     }
@@ -221,7 +228,7 @@ impl Disk {
     }
 
     /// Reads a sample that is durable.
-    pub(super) fn read(&self, at: Position) -> Logged<Sample> {
+    pub(super) fn read(&self, at: LogPosition) -> Logged<Sample> {
         let frame = self.samples.read(at)?;
         let odd = || LogError::NotThere { offset: at.offset, first: 0, durable: 0 };
         let (head, id, start) = read_sample(&frame).ok_or_else(odd)?;
@@ -230,14 +237,14 @@ impl Disk {
     }
 
     /// Says that a sample has left.
-    pub(super) fn sample_left(&mut self, number: u64, name: Name) {
+    pub(super) fn sample_left(&mut self, number: u64, name: IdHash) {
         if let Some(gone) = &mut self.gone {
             gone.fresh.push((number, name));
         }
     }
 
     /// Says that all of a lot has left, and so whether it was here at all.
-    pub(super) fn lot_left(&mut self, first: u64, name: Name) {
+    pub(super) fn lot_left(&mut self, first: u64, name: IdHash) {
         self.lots.remove(&first);
         if let Some(gone) = &mut self.gone {
             gone.fresh.push((NO_NUMBER, name));
@@ -256,7 +263,7 @@ impl Disk {
             frame.put_u64_le(*number);
             frame.put_u128_le(*name);
         }
-        let at = gone.log.append(&[Part::Copy(&frame)])?;
+        let at = gone.log.append(&[FramePart::Copy(&frame)])?;
         gone.names += gone.fresh.len() as u64;
         let numbers = gone.fresh.drain(..).map(|(number, _)| number);
         let latest = numbers.filter(|number| *number != NO_NUMBER).max().unwrap_or(0);
@@ -296,7 +303,9 @@ impl Disk {
 fn note_piece(pieces: &mut VecDeque<(u64, u64, u64)>, (end, names, latest): (u64, u64, u64)) {
     let start = pieces.iter().rev().nth(1).map_or(0, |(end, ..)| *end);
     match pieces.back_mut() {
-        Some(last) if last.0 < start + PIECE => *last = (end, names, last.2.max(latest)),
+        Some(last) if last.0 < start + REMOVAL_CHUNK_BYTES => {
+            *last = (end, names, last.2.max(latest))
+        }
         _ => pieces.push_back((end, names, latest)),
     }
 }
@@ -309,7 +318,7 @@ struct Reading {
 }
 
 impl Reading {
-    fn visit(&mut self, at: Position, mut frame: &[u8], found: &mut Found) {
+    fn visit(&mut self, at: LogPosition, mut frame: &[u8], found: &mut StoredQueue) {
         if let Some((head, id, _)) = read_sample(frame) {
             let id = id.to_owned();
             self.samples.push(FoundSample { id, version: head.version, at });
@@ -351,7 +360,7 @@ fn read_sample(frame: &[u8]) -> Option<(SampleHead, &str, usize)> {
 }
 
 /// Returns how many names are in a frame of what has left, and the latest number.
-fn read_gone(mut frame: &[u8], found: &mut Found) -> Option<(u64, u64)> {
+fn read_gone(mut frame: &[u8], found: &mut StoredQueue) -> Option<(u64, u64)> {
     if frame.len() % 24 != 9 || frame.get_u8() != GONE {
         return None;
     }
@@ -366,13 +375,13 @@ fn read_gone(mut frame: &[u8], found: &mut Found) -> Option<(u64, u64)> {
     Some((count, latest))
 }
 
-fn log_options(options: &Options) -> log::Options {
+fn log_options(options: &QueueOptions) -> log::LogOptions {
     let segment_bytes = (options.disk_bytes_max / 8).clamp(64 << 10, 64 << 20);
-    log::Options { segment_bytes, ..log::Options::new("queue", options.name.clone()) }
+    log::LogOptions { segment_bytes, ..log::LogOptions::new("queue", options.name.clone()) }
 }
 
 /// Says in the words of buffers what went wrong with a log.
-pub(super) fn failed(options: &Options, error: &LogError) -> BufferError {
+pub(super) fn failed(options: &QueueOptions, error: &LogError) -> BufferError {
     let (storage, message) = (options.name.clone(), error.to_string());
     match error {
         LogError::TooLarge { .. } => BufferError::Full { storage, message },

@@ -4,21 +4,23 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::disk::{Disk, Found, failed};
-use super::known::{Known, Name, sample_name};
-use super::options::{Options, WhenFull};
-use super::store::{Fresh, Offer, ReaderId, Step, Store, Usage, check_seek, weight};
+use super::disk::{Disk, StoredQueue, failed};
+use super::known::{IdHash, SeenIds, sample_name};
+use super::options::{QueueFullPolicy, QueueOptions};
+use super::store::{
+    InsertOutcome, NewWriteBatch, QueueStore, QueueUsage, ReaderId, TakeOutcome, check_seek, weight,
+};
 use crate::Sample;
 use crate::buffer::Result;
-use crate::log::{Log, Position};
+use crate::log::{LogPosition, SegmentLog};
 
 /// The plain queue. A position is the number of a sample.
 #[derive(Debug)]
-pub(super) struct Fifo {
-    options: Options,
+pub(super) struct FifoStore {
+    options: QueueOptions,
     disk: Option<Disk>,
     /// By the number of their first sample. A lot is removed when all of it is gone.
-    lots: BTreeMap<u64, Entry>,
+    lots: BTreeMap<u64, FifoEntry>,
     /// The number of the next sample that comes.
     next: u64,
     /// What comes before it is as safe as it will be, and may be read.
@@ -29,13 +31,13 @@ pub(super) struct Fifo {
     held: BTreeMap<ReaderId, Vec<u64>>,
     /// One past the latest sample that was acknowledged.
     acknowledged: u64,
-    usage: Usage,
+    usage: QueueUsage,
 }
 
 #[derive(Debug)]
-struct Entry {
-    key: Name,
-    slots: Vec<Slot>,
+struct FifoEntry {
+    key: IdHash,
+    slots: Vec<FifoSlot>,
     /// The samples, as far as they are in memory; empty if none is.
     memory: Vec<Option<Sample>>,
     unread: usize,
@@ -43,23 +45,23 @@ struct Entry {
 }
 
 #[derive(Debug)]
-struct Slot {
-    name: Name,
+struct FifoSlot {
+    name: IdHash,
     version: u64,
-    state: State,
+    state: FifoState,
     /// Where it is on disk, if it is.
-    at: Option<Position>,
+    at: Option<LogPosition>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum FifoState {
     Unread,
     Held,
     Gone,
 }
 
-impl Entry {
-    fn new(key: Name, slots: Vec<Slot>, memory: Vec<Option<Sample>>) -> Self {
+impl FifoEntry {
+    fn new(key: IdHash, slots: Vec<FifoSlot>, memory: Vec<Option<Sample>>) -> Self {
         Self { key, memory, unread: slots.len(), left: slots.len(), slots }
     }
 
@@ -68,18 +70,20 @@ impl Entry {
     }
 }
 
-impl Fifo {
+impl FifoStore {
     /// Opens a queue, with what is on disk.
-    pub(super) fn open(options: &Options, known: &mut Known) -> Result<Self> {
+    pub(super) fn open(options: &QueueOptions, known: &mut SeenIds) -> Result<Self> {
         let (disk, found) = match (&options.path, &options.when_full) {
             (Some(folder), _) => {
                 let (disk, found) = Disk::durable(folder, options)?;
                 (Some(disk), found)
             }
-            (None, WhenFull::Spill { folder, .. }) => {
-                (Some(Disk::scratch(folder, options)?), Found::default())
+            (None, QueueFullPolicy::Spill { folder, .. }) => {
+                (Some(Disk::scratch(folder, options)?), StoredQueue::default())
             }
-            (None, WhenFull::Wait { .. } | WhenFull::Replace) => (None, Found::default()),
+            (None, QueueFullPolicy::Wait { .. } | QueueFullPolicy::Replace) => {
+                (None, StoredQueue::default())
+            }
         };
         let mut fifo = Self {
             options: options.clone(),
@@ -90,24 +94,24 @@ impl Fifo {
             cursor: 0,
             held: BTreeMap::new(),
             acknowledged: found.acknowledged,
-            usage: Usage::default(),
+            usage: QueueUsage::default(),
         };
         fifo.recover(found, known);
         Ok(fifo)
     }
 
-    fn recover(&mut self, found: Found, known: &mut Known) {
+    fn recover(&mut self, found: StoredQueue, known: &mut SeenIds) {
         for lot in found.lots {
             let slot = |sample: super::disk::FoundSample| {
                 let name = sample_name(&sample.id);
                 known.enter(name);
                 let (version, at) = (sample.version, Some(sample.at));
-                Slot { name, version, state: State::Unread, at }
+                FifoSlot { name, version, state: FifoState::Unread, at }
             };
-            let slots: Vec<Slot> = lot.samples.into_iter().map(slot).collect();
+            let slots: Vec<FifoSlot> = lot.samples.into_iter().map(slot).collect();
             known.enter(lot.key);
             self.next = lot.first;
-            self.insert(Entry::new(lot.key, slots, Vec::new()));
+            self.insert(FifoEntry::new(lot.key, slots, Vec::new()));
         }
         // The files have said it already; it is not to be written again.
         let disk = self.disk.take();
@@ -132,25 +136,25 @@ impl Fifo {
     }
 
     /// Puts a lot at the end.
-    fn push(&mut self, lot: Fresh, places: Option<Vec<Position>>, known: &mut Known) {
+    fn push(&mut self, lot: NewWriteBatch, places: Option<Vec<LogPosition>>, known: &mut SeenIds) {
         known.enter(lot.key);
         let mut places = places.into_iter().flatten();
-        let slot = |(name, sample): &(Name, Sample)| {
+        let slot = |(name, sample): &(IdHash, Sample)| {
             known.enter(*name);
             let (version, at) = (sample.model_version, places.next());
-            Slot { name: *name, version, state: State::Unread, at }
+            FifoSlot { name: *name, version, state: FifoState::Unread, at }
         };
-        let slots: Vec<Slot> = lot.samples.iter().map(slot).collect();
+        let slots: Vec<FifoSlot> = lot.samples.iter().map(slot).collect();
         let mut memory = Vec::new();
         if self.fits_in_memory(lot.weight) {
             memory.extend(lot.samples.into_iter().map(|(_, sample)| Some(sample)));
             self.usage.bytes += lot.weight;
             self.usage.bytes_peak = self.usage.bytes_peak.max(self.usage.bytes);
         }
-        self.insert(Entry::new(lot.key, slots, memory));
+        self.insert(FifoEntry::new(lot.key, slots, memory));
     }
 
-    fn insert(&mut self, entry: Entry) {
+    fn insert(&mut self, entry: FifoEntry) {
         let (first, count) = (self.next, entry.slots.len());
         self.next += count as u64;
         self.usage.unread += count;
@@ -161,26 +165,28 @@ impl Fifo {
     }
 
     /// Puts a lot into the files, if there is room in them.
-    fn offer_to_disk(&mut self, lot: Fresh, known: &mut Known) -> Result<Offer> {
-        let Some(disk) = &mut self.disk else { return Ok(Offer::Full(String::new())) };
+    fn offer_to_disk(&mut self, lot: NewWriteBatch, known: &mut SeenIds) -> Result<InsertOutcome> {
+        let Some(disk) = &mut self.disk else { return Ok(InsertOutcome::Full(String::new())) };
         let (size, limit) = (Disk::size(&lot), disk.bytes_max());
         if size > limit / 2 {
             let message = format!("a lot of {size} bytes, and half of disk_bytes_max = {limit}");
-            return Ok(Offer::TooLarge(message));
+            return Ok(InsertOutcome::TooLarge(message));
         }
-        let waits = matches!(self.options.when_full, WhenFull::Wait { .. });
+        let waits = matches!(self.options.when_full, QueueFullPolicy::Wait { .. });
         let (lots, capacity) = (self.usage.lots, self.options.capacity);
         if waits && lots >= capacity {
-            return Ok(Offer::Full(format!("{lots} lots wait (capacity = {capacity})")));
+            return Ok(InsertOutcome::Full(format!("{lots} lots wait (capacity = {capacity})")));
         }
         if disk.bytes() + size > limit {
             let bytes = disk.bytes();
-            return Ok(Offer::Full(format!("{bytes} bytes on disk (disk_bytes_max = {limit})")));
+            return Ok(InsertOutcome::Full(format!(
+                "{bytes} bytes on disk (disk_bytes_max = {limit})"
+            )));
         }
         let stored = lot.samples.len();
         let places = disk.append(self.next, &lot).map_err(|error| failed(&self.options, &error))?;
         self.push(lot, Some(places), known);
-        Ok(Offer::Done { stored, dropped: BTreeMap::new() })
+        Ok(InsertOutcome::Done { stored, dropped: BTreeMap::new() })
     }
 
     /// Returns a sample that is to be given out. What is on disk as well leaves memory with it.
@@ -206,7 +212,7 @@ impl Fifo {
     }
 
     /// Drops the oldest lots that are unread until there is room, and returns how many samples.
-    fn make_room(&mut self, weight: usize, known: &mut Known) -> usize {
+    fn make_room(&mut self, weight: usize, known: &mut SeenIds) -> usize {
         let before = self.usage.unread;
         while !self.fits(weight) && self.usage.unread > 0 {
             let mut number = self.unread_from(self.cursor);
@@ -223,7 +229,7 @@ impl Fifo {
     /// Gives an unread sample to a reader.
     fn hold(&mut self, number: u64, reader: ReaderId) {
         let Some((_, entry, at)) = self.find(number) else { return };
-        entry.slots[at].state = State::Held;
+        entry.slots[at].state = FifoState::Held;
         entry.unread -= 1;
         let was_last = entry.unread == 0;
         self.usage.lots -= usize::from(was_last);
@@ -235,7 +241,7 @@ impl Fifo {
     /// Takes a sample back from a reader.
     fn release(&mut self, number: u64) {
         let Some((_, entry, at)) = self.find(number) else { return };
-        entry.slots[at].state = State::Unread;
+        entry.slots[at].state = FifoState::Unread;
         entry.unread += 1;
         let is_first = entry.unread == 1;
         self.usage.lots += usize::from(is_first);
@@ -245,10 +251,10 @@ impl Fifo {
     }
 
     /// Lets go of a sample, read or not.
-    fn remove(&mut self, number: u64, known: &mut Known) {
+    fn remove(&mut self, number: u64, known: &mut SeenIds) {
         let Some((first, entry, at)) = self.find(number) else { return };
         let slot = &mut entry.slots[at];
-        let unread = std::mem::replace(&mut slot.state, State::Gone) == State::Unread;
+        let unread = std::mem::replace(&mut slot.state, FifoState::Gone) == FifoState::Unread;
         let name = slot.name;
         known.leave(name);
         entry.unread -= usize::from(unread);
@@ -273,10 +279,10 @@ impl Fifo {
     }
 
     /// Finds what is not gone: the number of its lot, the lot, and where in it.
-    fn find(&mut self, number: u64) -> Option<(u64, &mut Entry, usize)> {
+    fn find(&mut self, number: u64) -> Option<(u64, &mut FifoEntry, usize)> {
         let (&first, entry) = self.lots.range_mut(..=number).next_back()?;
         let at = (number - first) as usize;
-        let there = entry.slots.get(at).is_some_and(|slot| slot.state != State::Gone);
+        let there = entry.slots.get(at).is_some_and(|slot| slot.state != FifoState::Gone);
         there.then_some((first, entry, at))
     }
 
@@ -285,9 +291,9 @@ impl Fifo {
         let within = self.lots.range(..=number).next_back();
         let within = within.map(|(first, entry)| (first, entry, (number - first) as usize));
         let after = self.lots.range(number..).map(|(first, entry)| (first, entry, 0));
-        let unread = |(first, entry, start): (&u64, &Entry, usize)| {
+        let unread = |(first, entry, start): (&u64, &FifoEntry, usize)| {
             let slots = entry.slots.get(start..)?;
-            let offset = slots.iter().position(|slot| slot.state == State::Unread)?;
+            let offset = slots.iter().position(|slot| slot.state == FifoState::Unread)?;
             Some(first + (start + offset) as u64)
         };
         within.into_iter().chain(after).find_map(unread).unwrap_or(self.next)
@@ -296,37 +302,37 @@ impl Fifo {
     /// Returns the number of the first sample that is not gone, or the next to come.
     fn oldest(&self) -> u64 {
         let Some((first, entry)) = self.lots.first_key_value() else { return self.next };
-        let there = entry.slots.iter().position(|slot| slot.state != State::Gone);
+        let there = entry.slots.iter().position(|slot| slot.state != FifoState::Gone);
         first + there.unwrap_or(0) as u64
     }
 }
 
-impl Store for Fifo {
-    fn offer(&mut self, lot: Fresh, known: &mut Known) -> Result<Offer> {
+impl QueueStore for FifoStore {
+    fn offer(&mut self, lot: NewWriteBatch, known: &mut SeenIds) -> Result<InsertOutcome> {
         let durable = self.disk.as_ref().is_some_and(Disk::is_durable);
         if self.disk.is_some() && (durable || !self.fits(lot.weight)) {
             return self.offer_to_disk(lot, known);
         }
         let stored = lot.samples.len();
         let mut dropped = BTreeMap::new();
-        let Options { bytes_max, capacity, .. } = self.options;
+        let QueueOptions { bytes_max, capacity, .. } = self.options;
         if lot.weight > bytes_max {
             let message = format!("a lot of {} bytes, and bytes_max = {bytes_max}", lot.weight);
-            return Ok(Offer::TooLarge(message));
+            return Ok(InsertOutcome::TooLarge(message));
         }
-        let replaces = self.options.when_full == WhenFull::Replace;
+        let replaces = self.options.when_full == QueueFullPolicy::Replace;
         if !self.fits(lot.weight) && replaces {
             let replaced = self.make_room(lot.weight, known);
             dropped.extend((replaced > 0).then_some(("replaced", replaced)));
             if !self.fits(lot.weight) {
                 dropped.insert("no_room", stored);
                 known.pass(&lot);
-                return Ok(Offer::Done { stored: 0, dropped });
+                return Ok(InsertOutcome::Done { stored: 0, dropped });
             }
         }
         if !self.fits(lot.weight) {
-            let Usage { lots, bytes, .. } = self.usage;
-            return Ok(Offer::Full(format!(
+            let QueueUsage { lots, bytes, .. } = self.usage;
+            return Ok(InsertOutcome::Full(format!(
                 "{lots} lots wait (capacity = {capacity}) and {bytes} bytes are held \
                  (bytes_max = {bytes_max})"
             )));
@@ -336,26 +342,26 @@ impl Store for Fifo {
         if all_durable {
             self.durable = self.next;
         }
-        Ok(Offer::Done { stored, dropped })
+        Ok(InsertOutcome::Done { stored, dropped })
     }
 
-    fn take(&mut self, reader: ReaderId, floor: u64, known: &mut Known) -> Result<Step> {
+    fn take(&mut self, reader: ReaderId, floor: u64, known: &mut SeenIds) -> Result<TakeOutcome> {
         let number = self.unread_from(self.cursor);
         self.cursor = number;
         if number >= self.durable {
-            return Ok(Step::Empty);
+            return Ok(TakeOutcome::Empty);
         }
-        let Some((_, entry, at)) = self.find(number) else { return Ok(Step::Empty) };
+        let Some((_, entry, at)) = self.find(number) else { return Ok(TakeOutcome::Empty) };
         if entry.slots[at].version < floor {
             self.remove(number, known);
-            return Ok(Step::Stale);
+            return Ok(TakeOutcome::Stale);
         }
-        let Some(sample) = self.load(number)? else { return Ok(Step::Empty) };
+        let Some(sample) = self.load(number)? else { return Ok(TakeOutcome::Empty) };
         self.hold(number, reader);
-        Ok(Step::Given(sample))
+        Ok(TakeOutcome::Given(sample))
     }
 
-    fn acknowledge(&mut self, reader: ReaderId, known: &mut Known) {
+    fn acknowledge(&mut self, reader: ReaderId, known: &mut SeenIds) {
         for number in self.held.remove(&reader).unwrap_or_default() {
             self.acknowledged = self.acknowledged.max(number + 1);
             self.remove(number, known);
@@ -374,7 +380,7 @@ impl Store for Fifo {
         held.fold(self.unread_from(self.cursor), u64::min)
     }
 
-    fn seek(&mut self, position: u64, known: &mut Known) -> std::result::Result<(), String> {
+    fn seek(&mut self, position: u64, known: &mut SeenIds) -> std::result::Result<(), String> {
         let oldest = self.oldest();
         check_seek(position, oldest..=self.next, self.acknowledged)?;
         for number in std::mem::take(&mut self.held).into_values().flatten() {
@@ -393,15 +399,15 @@ impl Store for Fifo {
         None
     }
 
-    fn finish(&mut self, _finished: bool, _known: &mut Known) {}
+    fn finish(&mut self, _finished: bool, _known: &mut SeenIds) {}
 
     fn starved_by(&self, reader: ReaderId) -> bool {
         self.usage.unread == 0
             && self.held.get(&reader).is_some_and(|numbers| numbers.len() == self.usage.held)
     }
 
-    fn usage(&self) -> Usage {
-        Usage { disk_bytes: self.disk.as_ref().map_or(0, Disk::bytes), ..self.usage }
+    fn usage(&self) -> QueueUsage {
+        QueueUsage { disk_bytes: self.disk.as_ref().map_or(0, Disk::bytes), ..self.usage }
     }
 
     fn not_durable(&self) -> Option<u64> {
@@ -422,7 +428,7 @@ impl Store for Fifo {
         disk.free().map_err(|error| failed(&self.options, &error))
     }
 
-    fn logs(&self) -> Option<(Arc<Log>, Option<Arc<Log>>)> {
+    fn logs(&self) -> Option<(Arc<SegmentLog>, Option<Arc<SegmentLog>>)> {
         self.disk.as_ref().map(Disk::logs)
     }
 }

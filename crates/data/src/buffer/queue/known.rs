@@ -3,24 +3,24 @@
 use std::collections::{HashSet, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
-use super::store::Fresh;
+use super::store::NewWriteBatch;
 
 /// A name of a lot or of a sample, as 128 bits of hash: two of a billion names are the same with a
 /// probability of 10⁻²¹.
-pub(super) type Name = u128;
+pub(super) type IdHash = u128;
 
 /// Returns the name of a lot.
-pub(super) fn lot_name(key: &str) -> Name {
+pub(super) fn lot_name(key: &str) -> IdHash {
     hash(b'l', key)
 }
 
 /// Returns the name of a sample.
-pub(super) fn sample_name(id: &str) -> Name {
+pub(super) fn sample_name(id: &str) -> IdHash {
     hash(b's', id)
 }
 
 /// FNV-1a of 128 bits: names are kept on disk, so that it must be the same in every release.
-fn hash(kind: u8, text: &str) -> Name {
+fn hash(kind: u8, text: &str) -> IdHash {
     const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
     let step = |hash: u128, byte: u8| (hash ^ u128::from(byte)).wrapping_mul(PRIME);
@@ -30,28 +30,28 @@ fn hash(kind: u8, text: &str) -> Name {
 /// The known names. Those of what is in the queue stay; of those that have left, the last
 /// `gone_max` are remembered.
 #[derive(Debug)]
-pub(super) struct Known {
-    names: HashSet<Name, BuildHasherDefault<Fold>>,
-    gone: VecDeque<Name>,
+pub(super) struct SeenIds {
+    names: HashSet<IdHash, BuildHasherDefault<Fold>>,
+    gone: VecDeque<IdHash>,
     gone_max: usize,
 }
 
-impl Known {
+impl SeenIds {
     pub(super) fn new(gone_max: usize) -> Self {
         Self { names: HashSet::default(), gone: VecDeque::new(), gone_max }
     }
 
-    pub(super) fn contains(&self, name: Name) -> bool {
+    pub(super) fn contains(&self, name: IdHash) -> bool {
         self.names.contains(&name)
     }
 
     /// Adds a name; false if it was known.
-    pub(super) fn enter(&mut self, name: Name) -> bool {
+    pub(super) fn enter(&mut self, name: IdHash) -> bool {
         self.names.insert(name)
     }
 
     /// Knows a lot that is not kept, so that it is decided about once.
-    pub(super) fn pass(&mut self, lot: &Fresh) {
+    pub(super) fn pass(&mut self, lot: &NewWriteBatch) {
         for name in lot.samples.iter().map(|(name, _)| *name).chain([lot.key]) {
             self.enter(name);
             self.leave(name);
@@ -59,7 +59,7 @@ impl Known {
     }
 
     /// Says that what a name stands for is no longer in the queue.
-    pub(super) fn leave(&mut self, name: Name) {
+    pub(super) fn leave(&mut self, name: IdHash) {
         self.gone.push_back(name);
         while self.gone.len() > self.gone_max {
             if let Some(oldest) = self.gone.pop_front() {
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn what_is_there_stays_known_and_what_has_left_is_forgotten_in_order() {
-        let mut known = Known::new(2);
+        let mut known = SeenIds::new(2);
         for name in 0..5 {
             assert!(known.enter(name));
             assert!(!known.enter(name));

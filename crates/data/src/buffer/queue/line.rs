@@ -9,12 +9,12 @@ use parking_lot::{Condvar, MutexGuard};
 
 /// The line. It is part of what a mutex guards; the bells ring for threads that wait on that mutex.
 #[derive(Debug, Default)]
-pub(super) struct Line {
+pub(super) struct WaitQueue {
     waiting: VecDeque<(u64, Arc<Condvar>)>,
     tickets: u64,
 }
 
-impl Line {
+impl WaitQueue {
     /// Takes a place at the end; the ticket says which.
     pub(super) fn join(&mut self, bell: &Arc<Condvar>) -> u64 {
         self.tickets += 1;
@@ -58,9 +58,9 @@ impl Line {
 
 /// When a wait ends; never, if it lies further ahead than the clock reaches.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Deadline(Option<Instant>);
+pub(super) struct WaitDeadline(Option<Instant>);
 
-impl Deadline {
+impl WaitDeadline {
     pub(super) fn after(timeout: Duration) -> Self {
         Self(Instant::now().checked_add(timeout))
     }

@@ -17,7 +17,7 @@ pub const SAMPLE_COST: usize = 192;
 
 /// How a queue behaves.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct QueueOptions {
     /// What errors call it.
     pub name: String,
     /// How many lots may wait to be read; with [`WhenFull::Spill`] in memory, else in all.
@@ -33,9 +33,9 @@ pub struct Options {
     pub disk_bytes_max: u64,
     /// What happens to a lot for which there is no room. Not looked at with `replay`, which always
     /// replaces.
-    pub when_full: WhenFull,
+    pub when_full: QueueFullPolicy,
     /// Orders by priority instead of age, and reuses what was read.
-    pub replay: Option<Replay>,
+    pub replay: Option<ReplayOptions>,
     /// Samples that are more than this many versions older than the newest one ever written are
     /// stale, whatever the reader asks for.
     pub max_staleness: Option<u64>,
@@ -44,10 +44,10 @@ pub struct Options {
     /// one of these again has no effect. A name that was forgotten is new.
     pub known_max: usize,
     /// What time it is for [`Replay::reuse_cooldown_time`].
-    pub clock: Arc<dyn Clock>,
+    pub clock: Arc<dyn QueueClock>,
 }
 
-impl Default for Options {
+impl Default for QueueOptions {
     fn default() -> Self {
         Self {
             name: "queue".to_owned(),
@@ -55,7 +55,7 @@ impl Default for Options {
             bytes_max: 1 << 30,
             path: None,
             disk_bytes_max: 64 << 30,
-            when_full: WhenFull::Wait { timeout: Duration::from_secs(1800) },
+            when_full: QueueFullPolicy::Wait { timeout: Duration::from_secs(1800) },
             replay: None,
             max_staleness: None,
             known_max: 1_000_000,
@@ -64,7 +64,7 @@ impl Default for Options {
     }
 }
 
-impl Options {
+impl QueueOptions {
     /// Refuses what cannot be.
     pub(super) fn check(&self) -> Result<()> {
         let refuse = |message: &str| {
@@ -74,15 +74,15 @@ impl Options {
         if self.capacity == 0 {
             return refuse("capacity = 0 has no room for anything; set it to 1 or more");
         }
-        if self.path.is_some() && self.when_full == WhenFull::Replace {
+        if self.path.is_some() && self.when_full == QueueFullPolicy::Replace {
             return refuse("what is kept in path is not replaced; use wait or spill");
         }
-        let spills = matches!(self.when_full, WhenFull::Spill { .. });
+        let spills = matches!(self.when_full, QueueFullPolicy::Spill { .. });
         match &self.replay {
             Some(_) if self.path.is_some() || spills => refuse(
                 "replay holds everything in memory; leave out path and spill, or use a database",
             ),
-            Some(Replay { priority, .. }) if !priority.is_finite() => {
+            Some(ReplayOptions { priority, .. }) if !priority.is_finite() => {
                 refuse("decay and sigma of the priority must be finite numbers")
             }
             _ => Ok(()),
@@ -92,7 +92,7 @@ impl Options {
 
 /// What happens to a lot for which there is no room.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum WhenFull {
+pub enum QueueFullPolicy {
     /// Its writer waits: for room, for the queue to close, or until time is up.
     Wait {
         /// How long.
@@ -116,9 +116,9 @@ pub enum WhenFull {
 /// together, because those of a group (GRPO) mean something only beside each other. The version of
 /// a lot is that of its oldest sample. Staleness alone is judged sample by sample.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Replay {
+pub struct ReplayOptions {
     /// How urgent a lot is.
-    pub priority: Priority,
+    pub priority: ReplayPriority,
     /// A lot that was read comes back after this time with its use counted; never if none.
     pub reuse_cooldown_time: Option<Duration>,
     /// Where the noise of the priorities starts.
@@ -127,7 +127,7 @@ pub struct Replay {
 
 /// How urgent a lot is.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Priority {
+pub enum ReplayPriority {
     /// `model_version − decay · use_count`.
     LinearDecay {
         /// What one use costs, in versions.
@@ -144,13 +144,13 @@ pub enum Priority {
     },
 }
 
-impl Default for Priority {
+impl Default for ReplayPriority {
     fn default() -> Self {
         Self::LinearDecay { decay: 2.0 }
     }
 }
 
-impl Priority {
+impl ReplayPriority {
     fn is_finite(self) -> bool {
         match self {
             Self::LinearDecay { decay } => decay.is_finite(),
@@ -183,7 +183,7 @@ impl Priority {
 }
 
 /// What time it is. A test brings a clock that goes when it is told to.
-pub trait Clock: std::fmt::Debug + Send + Sync {
+pub trait QueueClock: std::fmt::Debug + Send + Sync {
     /// Returns the time since a moment that does not change.
     fn now(&self) -> Duration;
 }
@@ -192,7 +192,7 @@ pub trait Clock: std::fmt::Debug + Send + Sync {
 #[derive(Debug)]
 struct SystemClock(Instant);
 
-impl Clock for SystemClock {
+impl QueueClock for SystemClock {
     fn now(&self) -> Duration {
         self.0.elapsed()
     }

@@ -9,46 +9,48 @@ use std::time::Duration;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-use super::known::{Known, Name};
-use super::options::{Options, Replay};
-use super::store::{Fresh, Offer, ReaderId, Step, Store, Usage, check_seek, weight};
+use super::known::{IdHash, SeenIds};
+use super::options::{QueueOptions, ReplayOptions};
+use super::store::{
+    InsertOutcome, NewWriteBatch, QueueStore, QueueUsage, ReaderId, TakeOutcome, check_seek, weight,
+};
 use crate::Sample;
 use crate::buffer::Result;
 
 /// The queue with priorities. A position is a number of samples given out.
 #[derive(Debug)]
-pub(super) struct Ranked {
+pub(super) struct PriorityStore {
     capacity: usize,
     bytes_max: usize,
-    replay: Replay,
+    replay: ReplayOptions,
     rng: ChaCha8Rng,
     /// By the order in which they came.
-    lots: BTreeMap<u64, Entry>,
+    lots: BTreeMap<u64, PriorityEntry>,
     next: u64,
     /// Lots that wait or rest, by priority: what gives way, from the lowest.
-    ranks: BTreeSet<(Rank, u64)>,
+    ranks: BTreeSet<(PriorityRank, u64)>,
     /// Lots that wait, by priority: what is taken, from the highest.
-    waiting: BTreeSet<(Rank, u64)>,
+    waiting: BTreeSet<(PriorityRank, u64)>,
     /// Lots that rest, by the time at which they are back.
     resting: BTreeSet<(Duration, u64)>,
     /// The lot that is being given out.
     open: Option<u64>,
     /// What was given out and not acknowledged.
-    given: BTreeMap<u64, Given>,
+    given: BTreeMap<u64, IssuedSample>,
     /// How many samples have been given out.
     position: u64,
     acknowledged: u64,
     now: Duration,
     finished: bool,
-    usage: Usage,
+    usage: QueueUsage,
 }
 
 #[derive(Debug)]
-struct Entry {
-    key: Name,
-    slots: Vec<Slot>,
-    state: State,
-    rank: Rank,
+struct PriorityEntry {
+    key: IdHash,
+    slots: Vec<PrioritySlot>,
+    state: PriorityState,
+    rank: PriorityRank,
     uses: u64,
     /// Samples still to be given out in this use.
     unread: usize,
@@ -59,14 +61,14 @@ struct Entry {
 }
 
 #[derive(Debug)]
-struct Slot {
-    name: Name,
+struct PrioritySlot {
+    name: IdHash,
     unread: bool,
     sample: Option<Sample>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum PriorityState {
     Waiting,
     Open,
     Resting(Duration),
@@ -75,7 +77,7 @@ enum State {
 
 /// A sample that was given out: which, and to whom.
 #[derive(Clone, Copy, Debug)]
-struct Given {
+struct IssuedSample {
     lot: u64,
     at: usize,
     reader: ReaderId,
@@ -83,23 +85,23 @@ struct Given {
 
 /// A priority, in an order without exceptions.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Rank(f64);
+struct PriorityRank(f64);
 
-impl Eq for Rank {}
+impl Eq for PriorityRank {}
 
-impl PartialOrd for Rank {
+impl PartialOrd for PriorityRank {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Rank {
+impl Ord for PriorityRank {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         self.0.total_cmp(&other.0)
     }
 }
 
-impl Entry {
+impl PriorityEntry {
     /// The version of the oldest sample that is left.
     fn version(&self) -> u64 {
         let samples = self.slots.iter().filter_map(|slot| slot.sample.as_ref());
@@ -111,8 +113,8 @@ impl Entry {
     }
 }
 
-impl Ranked {
-    pub(super) fn new(options: &Options, replay: &Replay) -> Self {
+impl PriorityStore {
+    pub(super) fn new(options: &QueueOptions, replay: &ReplayOptions) -> Self {
         Self {
             capacity: options.capacity,
             bytes_max: options.bytes_max,
@@ -129,13 +131,17 @@ impl Ranked {
             acknowledged: 0,
             now: options.clock.now(),
             finished: false,
-            usage: Usage::default(),
+            usage: QueueUsage::default(),
         }
     }
 
     /// Returns the lots that have to give way to one of this rank and weight, or why it gives way
     /// itself. What somebody may still seek back to stays.
-    fn victims(&self, rank: Rank, weight: usize) -> std::result::Result<Vec<u64>, &'static str> {
+    fn victims(
+        &self,
+        rank: PriorityRank,
+        weight: usize,
+    ) -> std::result::Result<Vec<u64>, &'static str> {
         // Spent lots wait for nothing but an acknowledgement: bytes, and no place in the queue.
         let mut lots = self.ranks.len() + usize::from(self.open.is_some());
         let mut bytes = self.usage.bytes;
@@ -154,23 +160,23 @@ impl Ranked {
     }
 
     /// Moves a lot to another state, and all the indexes with it.
-    fn set_state(&mut self, lot: u64, state: State) {
+    fn set_state(&mut self, lot: u64, state: PriorityState) {
         let Some(entry) = self.lots.get_mut(&lot) else { return };
         let rank = (entry.rank, lot);
         let was = std::mem::replace(&mut entry.state, state);
         match was {
-            State::Waiting => _ = self.waiting.remove(&rank),
-            State::Resting(due) => _ = self.resting.remove(&(due, lot)),
-            State::Open => self.open = None,
-            State::Spent => {}
+            PriorityState::Waiting => _ = self.waiting.remove(&rank),
+            PriorityState::Resting(due) => _ = self.resting.remove(&(due, lot)),
+            PriorityState::Open => self.open = None,
+            PriorityState::Spent => {}
         }
         match state {
-            State::Waiting => _ = self.waiting.insert(rank),
-            State::Resting(due) => _ = self.resting.insert((due, lot)),
-            State::Open => self.open = Some(lot),
-            State::Spent => {}
+            PriorityState::Waiting => _ = self.waiting.insert(rank),
+            PriorityState::Resting(due) => _ = self.resting.insert((due, lot)),
+            PriorityState::Open => self.open = Some(lot),
+            PriorityState::Spent => {}
         }
-        if matches!(state, State::Waiting | State::Resting(_)) {
+        if matches!(state, PriorityState::Waiting | PriorityState::Resting(_)) {
             self.ranks.insert(rank);
         } else {
             self.ranks.remove(&rank);
@@ -182,20 +188,20 @@ impl Ranked {
     fn set_uses(&mut self, lot: u64, uses: u64) {
         let Some(entry) = self.lots.get_mut(&lot) else { return };
         entry.uses = uses;
-        entry.rank = Rank(self.replay.priority.of(entry.version(), uses, &mut self.rng));
+        entry.rank = PriorityRank(self.replay.priority.of(entry.version(), uses, &mut self.rng));
     }
 
     /// Decides what becomes of a lot all of which has been given out.
-    fn close_lot(&mut self, lot: u64, known: &mut Known) {
+    fn close_lot(&mut self, lot: u64, known: &mut SeenIds) {
         let Some(entry) = self.lots.get(&lot) else { return };
         let uses = entry.uses + 1;
-        self.set_state(lot, State::Spent);
+        self.set_state(lot, PriorityState::Spent);
         self.set_uses(lot, uses);
         let again = !self.finished && self.replay.priority.allows(uses);
         match self.replay.reuse_cooldown_time.filter(|_| again) {
             Some(rest) => {
                 self.mark_unread(lot, |_| true);
-                self.set_state(lot, State::Resting(self.now.saturating_add(rest)));
+                self.set_state(lot, PriorityState::Resting(self.now.saturating_add(rest)));
             }
             None => self.forget_if_done(lot, known),
         }
@@ -213,17 +219,17 @@ impl Ranked {
     }
 
     /// Takes back a sample that was given out.
-    fn take_back(&mut self, given: Given) {
+    fn take_back(&mut self, given: IssuedSample) {
         self.usage.held -= 1;
         let Some(entry) = self.lots.get_mut(&given.lot) else { return };
         entry.held -= 1;
         let (state, uses) = (entry.state, entry.uses);
-        if matches!(state, State::Spent | State::Resting(_)) {
+        if matches!(state, PriorityState::Spent | PriorityState::Resting(_)) {
             // The use is undone: only what is taken back is to be given out again.
-            self.set_state(given.lot, State::Spent);
+            self.set_state(given.lot, PriorityState::Spent);
             self.clear_unread(given.lot);
             self.set_uses(given.lot, uses.saturating_sub(1));
-            self.set_state(given.lot, State::Waiting);
+            self.set_state(given.lot, PriorityState::Waiting);
         }
         self.mark_unread(given.lot, |at| at == given.at);
     }
@@ -235,7 +241,7 @@ impl Ranked {
     }
 
     /// Says that a sample that was given out has been dealt with.
-    fn settle(&mut self, given: Given, known: &mut Known) {
+    fn settle(&mut self, given: IssuedSample, known: &mut SeenIds) {
         self.usage.held -= 1;
         if let Some(entry) = self.lots.get_mut(&given.lot) {
             entry.held -= 1;
@@ -243,16 +249,16 @@ impl Ranked {
         self.forget_if_done(given.lot, known);
     }
 
-    fn forget_if_done(&mut self, lot: u64, known: &mut Known) {
-        let done = |entry: &Entry| entry.state == State::Spent && entry.held == 0;
+    fn forget_if_done(&mut self, lot: u64, known: &mut SeenIds) {
+        let done = |entry: &PriorityEntry| entry.state == PriorityState::Spent && entry.held == 0;
         if self.lots.get(&lot).is_some_and(done) {
             self.forget(lot, known);
         }
     }
 
     /// Lets go of a lot, and returns how many samples it had.
-    fn forget(&mut self, lot: u64, known: &mut Known) -> usize {
-        self.set_state(lot, State::Spent);
+    fn forget(&mut self, lot: u64, known: &mut SeenIds) -> usize {
+        self.set_state(lot, PriorityState::Spent);
         let Some(entry) = self.lots.remove(&lot) else { return 0 };
         self.usage.bytes -= entry.weight();
         for slot in entry.slots.iter().filter(|slot| slot.sample.is_some()) {
@@ -267,29 +273,29 @@ impl Ranked {
         if self.open.is_none() {
             let (highest, _) = *self.waiting.last()?;
             let (_, lot) = *self.waiting.range((highest, 0)..).next()?;
-            self.set_state(lot, State::Open);
+            self.set_state(lot, PriorityState::Open);
         }
         self.open
     }
 }
 
-impl Store for Ranked {
-    fn offer(&mut self, lot: Fresh, known: &mut Known) -> Result<Offer> {
+impl QueueStore for PriorityStore {
+    fn offer(&mut self, lot: NewWriteBatch, known: &mut SeenIds) -> Result<InsertOutcome> {
         let count = lot.samples.len();
         let mut dropped = BTreeMap::new();
         if lot.weight > self.bytes_max {
             let limit = self.bytes_max;
             let message = format!("a lot of {} bytes, and bytes_max = {limit}", lot.weight);
-            return Ok(Offer::TooLarge(message));
+            return Ok(InsertOutcome::TooLarge(message));
         }
         let version = lot.samples.iter().map(|(_, sample)| sample.model_version).min();
-        let rank = Rank(self.replay.priority.of(version.unwrap_or(0), 0, &mut self.rng));
+        let rank = PriorityRank(self.replay.priority.of(version.unwrap_or(0), 0, &mut self.rng));
         let victims = match self.victims(rank, lot.weight) {
             Ok(victims) => victims,
             Err(reason) => {
                 known.pass(&lot);
                 dropped.insert(reason, count);
-                return Ok(Offer::Done { stored: 0, dropped });
+                return Ok(InsertOutcome::Done { stored: 0, dropped });
             }
         };
         let replaced: usize = victims.into_iter().map(|lot| self.forget(lot, known)).sum();
@@ -297,12 +303,12 @@ impl Store for Ranked {
         known.enter(lot.key);
         let slot = |(name, sample)| {
             known.enter(name);
-            Slot { name, unread: true, sample: Some(sample) }
+            PrioritySlot { name, unread: true, sample: Some(sample) }
         };
-        let entry = Entry {
+        let entry = PriorityEntry {
             key: lot.key,
             slots: lot.samples.into_iter().map(slot).collect(),
-            state: State::Spent,
+            state: PriorityState::Spent,
             rank,
             uses: 0,
             unread: count,
@@ -310,16 +316,16 @@ impl Store for Ranked {
             held: 0,
         };
         self.lots.insert(self.next, entry);
-        self.set_state(self.next, State::Waiting);
+        self.set_state(self.next, PriorityState::Waiting);
         self.next += 1;
         self.usage.bytes += lot.weight;
         self.usage.bytes_peak = self.usage.bytes_peak.max(self.usage.bytes);
-        Ok(Offer::Done { stored: count, dropped })
+        Ok(InsertOutcome::Done { stored: count, dropped })
     }
 
-    fn take(&mut self, reader: ReaderId, floor: u64, known: &mut Known) -> Result<Step> {
-        let Some(lot) = self.open_next() else { return Ok(Step::Empty) };
-        let Some(entry) = self.lots.get_mut(&lot) else { return Ok(Step::Empty) };
+    fn take(&mut self, reader: ReaderId, floor: u64, known: &mut SeenIds) -> Result<TakeOutcome> {
+        let Some(lot) = self.open_next() else { return Ok(TakeOutcome::Empty) };
+        let Some(entry) = self.lots.get_mut(&lot) else { return Ok(TakeOutcome::Empty) };
         let Some(at) = entry.slots.iter().position(|slot| slot.unread) else {
             self.close_lot(lot, known);
             return self.take(reader, floor, known);
@@ -333,14 +339,14 @@ impl Store for Ranked {
             known.leave(slot.name);
             entry.left -= 1;
             self.usage.bytes -= weight(&stale);
-            Step::Stale
+            TakeOutcome::Stale
         } else {
-            let Some(sample) = slot.sample.clone() else { return Ok(Step::Stale) };
+            let Some(sample) = slot.sample.clone() else { return Ok(TakeOutcome::Stale) };
             entry.held += 1;
             self.usage.held += 1;
-            self.given.insert(self.position, Given { lot, at, reader });
+            self.given.insert(self.position, IssuedSample { lot, at, reader });
             self.position += 1;
-            Step::Given(sample)
+            TakeOutcome::Given(sample)
         };
         if entry.left == 0 {
             self.forget(lot, known);
@@ -350,8 +356,8 @@ impl Store for Ranked {
         Ok(step)
     }
 
-    fn acknowledge(&mut self, reader: ReaderId, known: &mut Known) {
-        let mine: Vec<(u64, Given)> =
+    fn acknowledge(&mut self, reader: ReaderId, known: &mut SeenIds) {
+        let mine: Vec<(u64, IssuedSample)> =
             self.given.extract_if(.., |_, given| given.reader == reader).collect();
         for (number, given) in mine {
             self.acknowledged = self.acknowledged.max(number + 1);
@@ -360,7 +366,7 @@ impl Store for Ranked {
     }
 
     fn give_back(&mut self, reader: ReaderId) {
-        let mine: Vec<(u64, Given)> =
+        let mine: Vec<(u64, IssuedSample)> =
             self.given.extract_if(.., |_, given| given.reader == reader).collect();
         for (_, given) in mine {
             self.take_back(given);
@@ -372,7 +378,7 @@ impl Store for Ranked {
         other.map_or(self.position, |(number, _)| *number)
     }
 
-    fn seek(&mut self, position: u64, known: &mut Known) -> std::result::Result<(), String> {
+    fn seek(&mut self, position: u64, known: &mut SeenIds) -> std::result::Result<(), String> {
         let oldest = self.given.first_key_value().map_or(self.position, |(number, _)| *number);
         check_seek(position, oldest..=self.position, self.acknowledged)?;
         let later = self.given.split_off(&position);
@@ -394,16 +400,16 @@ impl Store for Ranked {
             if due > now {
                 return Some(due - now);
             }
-            self.set_state(lot, State::Waiting);
+            self.set_state(lot, PriorityState::Waiting);
         }
         None
     }
 
-    fn finish(&mut self, finished: bool, known: &mut Known) {
+    fn finish(&mut self, finished: bool, known: &mut SeenIds) {
         self.finished = finished;
         while let Some(&(_, lot)) = self.resting.first().filter(|_| finished) {
             self.clear_unread(lot);
-            self.set_state(lot, State::Spent);
+            self.set_state(lot, PriorityState::Spent);
             self.forget_if_done(lot, known);
         }
     }
@@ -412,9 +418,9 @@ impl Store for Ranked {
         false
     }
 
-    fn usage(&self) -> Usage {
+    fn usage(&self) -> QueueUsage {
         let unread = |lot: &u64| self.lots.get(lot).map_or(0, |entry| entry.unread);
         let ready = self.waiting.iter().map(|(_, lot)| lot).chain(&self.open);
-        Usage { lots: self.ranks.len(), unread: ready.map(unread).sum(), ..self.usage }
+        QueueUsage { lots: self.ranks.len(), unread: ready.map(unread).sum(), ..self.usage }
     }
 }

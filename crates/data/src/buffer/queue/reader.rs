@@ -4,34 +4,39 @@ use std::sync::Arc;
 
 use parking_lot::{Condvar, MutexGuard};
 
-use super::line::Deadline;
-use super::store::{ReaderId, Step};
-use super::{Shared, State};
-use crate::buffer::{Ask, End, Reader, Result, Taken};
+use super::line::WaitDeadline;
+use super::store::{ReaderId, TakeOutcome};
+use super::{QueueShared, QueueState};
+use crate::buffer::{ExperienceReader, ReadEnd, ReadRequest, ReadResult, Result};
 
 #[derive(Debug)]
 pub(super) struct QueueReader {
-    shared: Arc<Shared>,
+    shared: Arc<QueueShared>,
     id: ReaderId,
     bell: Arc<Condvar>,
 }
 
 impl QueueReader {
-    pub(super) fn new(shared: Arc<Shared>, id: ReaderId) -> Self {
+    pub(super) fn new(shared: Arc<QueueShared>, id: ReaderId) -> Self {
         Self { shared, id, bell: Arc::default() }
     }
 
     /// Takes what is there, as much as is asked for.
-    fn gather(&self, state: &mut State, ask: &Ask, taken: &mut Taken) -> Result<()> {
+    fn gather(
+        &self,
+        state: &mut QueueState,
+        ask: &ReadRequest,
+        taken: &mut ReadResult,
+    ) -> Result<()> {
         let oldest = self.shared.options.max_staleness;
         let oldest = oldest.map_or(0, |staleness| state.newest.saturating_sub(staleness));
         let floor = ask.min_model_version.max(oldest);
         let before = (taken.samples.len(), taken.stale);
         while taken.samples.len() < ask.count {
             match state.store.take(self.id, floor, &mut state.known) {
-                Ok(Step::Given(sample)) => taken.samples.push(sample),
-                Ok(Step::Stale) => taken.stale += 1,
-                Ok(Step::Empty) => break,
+                Ok(TakeOutcome::Given(sample)) => taken.samples.push(sample),
+                Ok(TakeOutcome::Stale) => taken.stale += 1,
+                Ok(TakeOutcome::Empty) => break,
                 // What was taken before it is returned; the error comes again with the next read.
                 Err(_) if !taken.samples.is_empty() => break,
                 Err(error) => return Err(error),
@@ -46,12 +51,12 @@ impl QueueReader {
     /// Takes what is there and waits for more.
     fn wait_for<'a>(
         &'a self,
-        mut state: MutexGuard<'a, State>,
+        mut state: MutexGuard<'a, QueueState>,
         ticket: u64,
-        ask: &Ask,
-    ) -> (MutexGuard<'a, State>, Result<Taken>) {
-        let deadline = Deadline::after(ask.timeout);
-        let mut taken = Taken { samples: Vec::new(), stale: 0, end: End::TimedOut };
+        ask: &ReadRequest,
+    ) -> (MutexGuard<'a, QueueState>, Result<ReadResult>) {
+        let deadline = WaitDeadline::after(ask.timeout);
+        let mut taken = ReadResult { samples: Vec::new(), stale: 0, end: ReadEnd::TimedOut };
         loop {
             let mut rest = None;
             if state.waiting_readers.is_first(ticket) {
@@ -60,11 +65,11 @@ impl QueueReader {
                     return (state, Err(error));
                 }
                 if taken.samples.len() == ask.count {
-                    taken.end = End::Full;
+                    taken.end = ReadEnd::Full;
                     break;
                 }
                 if state.has_ended() {
-                    taken.end = End::Finished;
+                    taken.end = ReadEnd::Finished;
                     break;
                 }
                 // Writers wait for room that only this reader can make, by acknowledging.
@@ -87,16 +92,16 @@ impl QueueReader {
     }
 }
 
-impl Reader for QueueReader {
-    fn read(&mut self, ask: &Ask) -> Result<Taken> {
+impl ExperienceReader for QueueReader {
+    fn read(&mut self, ask: &ReadRequest) -> Result<ReadResult> {
         let mut state = self.shared.lock();
         if !ask.keep {
-            let State { store, known, .. } = &mut *state;
+            let QueueState { store, known, .. } = &mut *state;
             store.acknowledge(self.id, known);
             state = self.shared.settle(state)?;
         }
         if ask.count == 0 {
-            return Ok(Taken { samples: Vec::new(), stale: 0, end: End::Full });
+            return Ok(ReadResult { samples: Vec::new(), stale: 0, end: ReadEnd::Full });
         }
         let ticket = state.waiting_readers.join(&self.bell);
         let (mut state, taken) = self.wait_for(state, ticket, ask);
@@ -114,7 +119,7 @@ impl Reader for QueueReader {
             return Err(refuse("a position is a number, as `position` returned it".to_owned()));
         };
         let mut state = self.shared.lock();
-        let State { store, known, waiting_readers, .. } = &mut *state;
+        let QueueState { store, known, waiting_readers, .. } = &mut *state;
         store.seek(number, known).map_err(refuse)?;
         waiting_readers.call();
         self.shared.settle(state).map(drop)

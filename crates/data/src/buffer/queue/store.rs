@@ -5,26 +5,26 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::known::{Known, Name};
+use super::known::{IdHash, SeenIds};
 use super::options::SAMPLE_COST;
 use crate::Sample;
 use crate::buffer::Result;
-use crate::log::Log;
+use crate::log::SegmentLog;
 
 /// Which handle holds what was read and not acknowledged.
 pub(super) type ReaderId = u64;
 
 /// What waits to be read, in which order, and what was read and may have to be read again. A data
 /// structure: it never waits, and everything is called under the queue's lock.
-pub(super) trait Store: Send {
+pub(super) trait QueueStore: Send {
     /// Takes a lot, if there is room.
-    fn offer(&mut self, lot: Fresh, known: &mut Known) -> Result<Offer>;
+    fn offer(&mut self, lot: NewWriteBatch, known: &mut SeenIds) -> Result<InsertOutcome>;
 
     /// Gives the next sample to a reader, which holds it from now on.
-    fn take(&mut self, reader: ReaderId, floor: u64, known: &mut Known) -> Result<Step>;
+    fn take(&mut self, reader: ReaderId, floor: u64, known: &mut SeenIds) -> Result<TakeOutcome>;
 
     /// Forgets what a reader holds: it has been dealt with.
-    fn acknowledge(&mut self, reader: ReaderId, known: &mut Known);
+    fn acknowledge(&mut self, reader: ReaderId, known: &mut SeenIds);
 
     /// Takes back what a reader holds: it will be read again.
     fn give_back(&mut self, reader: ReaderId);
@@ -34,19 +34,19 @@ pub(super) trait Store: Send {
 
     /// Acknowledges everything before a position and takes back everything that is held after it.
     /// If that cannot be, says what is the matter.
-    fn seek(&mut self, position: u64, known: &mut Known) -> std::result::Result<(), String>;
+    fn seek(&mut self, position: u64, known: &mut SeenIds) -> std::result::Result<(), String>;
 
     /// Moves what has rested long enough, and returns how long the next one still rests.
     fn wake(&mut self, now: Duration) -> Option<Duration>;
 
     /// Says whether data has ended, after which nothing is used again.
-    fn finish(&mut self, finished: bool, known: &mut Known);
+    fn finish(&mut self, finished: bool, known: &mut SeenIds);
 
     /// Tells whether only what this reader itself holds keeps room from writers.
     fn starved_by(&self, reader: ReaderId) -> bool;
 
     /// Returns what there is.
-    fn usage(&self) -> Usage;
+    fn usage(&self) -> QueueUsage;
 
     /// Returns the end of what was stored, if a sync of the log of samples is still to make it
     /// durable. Until then nobody can read it.
@@ -68,16 +68,16 @@ pub(super) trait Store: Send {
     }
 
     /// Returns the logs of samples and of what has left.
-    fn logs(&self) -> Option<(Arc<Log>, Option<Arc<Log>>)> {
+    fn logs(&self) -> Option<(Arc<SegmentLog>, Option<Arc<SegmentLog>>)> {
         None
     }
 }
 
 /// A lot of which nothing is known yet.
 #[derive(Debug)]
-pub(super) struct Fresh {
-    pub(super) key: Name,
-    pub(super) samples: Vec<(Name, Sample)>,
+pub(super) struct NewWriteBatch {
+    pub(super) key: IdHash,
+    pub(super) samples: Vec<(IdHash, Sample)>,
     pub(super) weight: usize,
 }
 
@@ -88,7 +88,7 @@ pub(super) fn weight(sample: &Sample) -> usize {
 
 /// What became of an offer.
 #[derive(Debug)]
-pub(super) enum Offer {
+pub(super) enum InsertOutcome {
     /// It was decided; what had to give way is counted.
     Done { stored: usize, dropped: BTreeMap<&'static str, usize> },
     /// There is no room now: the limit that was reached.
@@ -99,7 +99,7 @@ pub(super) enum Offer {
 
 /// What a take came to.
 #[derive(Debug)]
-pub(super) enum Step {
+pub(super) enum TakeOutcome {
     /// The next sample.
     Given(Sample),
     /// The next sample was too old and is gone for good.
@@ -110,7 +110,7 @@ pub(super) enum Step {
 
 /// What there is in a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
+pub struct QueueUsage {
     /// Lots with samples that wait to be read.
     pub lots: usize,
     /// Samples that wait to be read.

@@ -6,38 +6,43 @@ use std::time::Duration;
 
 use parking_lot::Condvar;
 
-use super::known::{Name, lot_name, sample_name};
-use super::line::Deadline;
-use super::options::WhenFull;
-use super::store::{Fresh, Offer, weight};
-use super::{Shared, State};
-use crate::Lot;
-use crate::buffer::{Result, Writer, Written};
+use super::known::{IdHash, lot_name, sample_name};
+use super::line::WaitDeadline;
+use super::options::QueueFullPolicy;
+use super::store::{InsertOutcome, NewWriteBatch, weight};
+use super::{QueueShared, QueueState};
+use crate::WriteBatch;
+use crate::buffer::{ExperienceWriter, Result, WriteResult};
 
 #[derive(Debug)]
 pub(super) struct QueueWriter {
-    shared: Arc<Shared>,
+    shared: Arc<QueueShared>,
     name: String,
     bell: Arc<Condvar>,
     closed: bool,
 }
 
 impl QueueWriter {
-    pub(super) fn new(shared: Arc<Shared>, name: &str) -> Self {
+    pub(super) fn new(shared: Arc<QueueShared>, name: &str) -> Self {
         Self { shared, name: name.to_owned(), bell: Arc::default(), closed: false }
     }
 
     /// Stores a lot if there is room, or returns which limit was reached.
-    fn attempt(&self, state: &mut State, lot: &Lot, names: &Names) -> Result<Attempt> {
+    fn attempt(
+        &self,
+        state: &mut QueueState,
+        lot: &WriteBatch,
+        names: &WriteNames,
+    ) -> Result<Attempt> {
         if state.closed {
             return Err(self.shared.closed());
         }
         let count = lot.samples.len();
         if state.known.contains(names.key) {
-            return Ok(Ok(Written { known: count, ..Written::default() }));
+            return Ok(Ok(WriteResult { known: count, ..WriteResult::default() }));
         }
         let mut seen = HashSet::new();
-        let mut new = |name: &Name| !state.known.contains(*name) && seen.insert(*name);
+        let mut new = |name: &IdHash| !state.known.contains(*name) && seen.insert(*name);
         let pairs = names.samples.iter().copied().zip(&lot.samples);
         let fresh: Vec<_> = pairs
             .filter(|(name, _)| new(name))
@@ -46,42 +51,42 @@ impl QueueWriter {
         let known = count - fresh.len();
         let weight = fresh.iter().map(|(_, sample)| weight(sample)).sum();
         let newest = fresh.iter().map(|(_, sample)| sample.model_version).max();
-        let fresh = Fresh { key: names.key, samples: fresh, weight };
+        let fresh = NewWriteBatch { key: names.key, samples: fresh, weight };
         if fresh.samples.is_empty() {
             state.known.pass(&fresh);
-            return Ok(Ok(Written { known, ..Written::default() }));
+            return Ok(Ok(WriteResult { known, ..WriteResult::default() }));
         }
         let now = self.shared.options.clock.now();
         state.store.wake(now);
         match state.store.offer(fresh, &mut state.known)? {
-            Offer::Full(limit) => Ok(Err(limit)),
-            Offer::TooLarge(limit) => Err(self.shared.full(limit)),
-            Offer::Done { stored, dropped } => {
+            InsertOutcome::Full(limit) => Ok(Err(limit)),
+            InsertOutcome::TooLarge(limit) => Err(self.shared.full(limit)),
+            InsertOutcome::Done { stored, dropped } => {
                 state.newest = state.newest.max(newest.unwrap_or(0));
                 state.waiting_readers.call();
-                Ok(Ok(Written { stored, known, dropped }))
+                Ok(Ok(WriteResult { stored, known, dropped }))
             }
         }
     }
 }
 
 /// What an attempt came to, or which limit is in its way.
-type Attempt = std::result::Result<Written, String>;
+type Attempt = std::result::Result<WriteResult, String>;
 
 /// What a lot and its samples are called, worked out before the lock is taken.
 #[derive(Debug)]
-struct Names {
-    key: Name,
-    samples: Vec<Name>,
+struct WriteNames {
+    key: IdHash,
+    samples: Vec<IdHash>,
 }
 
-impl Writer for QueueWriter {
-    fn write(&mut self, lot: &Lot) -> Result<Written> {
+impl ExperienceWriter for QueueWriter {
+    fn write(&mut self, lot: &WriteBatch) -> Result<WriteResult> {
         if self.closed {
             return Err(self.shared.closed_writer(&self.name));
         }
         let samples = lot.samples.iter().map(|sample| sample_name(&sample.id)).collect();
-        let names = Names { key: lot_name(&lot.key), samples };
+        let names = WriteNames { key: lot_name(&lot.key), samples };
         let mut state = self.shared.lock();
         if state.waiting_writers.is_empty()
             && let Ok(written) = self.attempt(&mut state, lot, &names)?
@@ -90,10 +95,10 @@ impl Writer for QueueWriter {
             return Ok(written);
         }
         let timeout = match &self.shared.options.when_full {
-            WhenFull::Wait { timeout } | WhenFull::Spill { timeout, .. } => *timeout,
-            WhenFull::Replace => Duration::ZERO,
+            QueueFullPolicy::Wait { timeout } | QueueFullPolicy::Spill { timeout, .. } => *timeout,
+            QueueFullPolicy::Replace => Duration::ZERO,
         };
-        let deadline = Deadline::after(timeout);
+        let deadline = WaitDeadline::after(timeout);
         let ticket = state.waiting_writers.join(&self.bell);
         // A reader may be waiting for what cannot be written before it acknowledges.
         state.waiting_readers.call();

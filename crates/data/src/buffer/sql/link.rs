@@ -5,19 +5,19 @@ use std::thread;
 use std::time::Instant;
 
 use super::super::Result;
-use super::{Database, Fault, Session, Store, Token};
+use super::{Session, SqlDatabase, SqlError, SqlStore, TransactionId};
 
 /// One session at a time with the database of a store.
-pub(super) struct Link<D: Database> {
-    pub(super) store: Arc<Store<D>>,
-    session: Option<D::Session>,
+pub(super) struct ReconnectingSession<D: SqlDatabase> {
+    pub(super) store: Arc<SqlStore<D>>,
+    session: Option<D::SqlSession>,
 }
 
 /// What a transaction would have returned, if only it were known that it was committed.
-pub(super) type Unsettled<T> = Option<(T, Token)>;
+pub(super) type UnconfirmedCommit<T> = Option<(T, TransactionId)>;
 
-impl<D: Database> Link<D> {
-    pub(super) fn new(store: Arc<Store<D>>) -> Self {
+impl<D: SqlDatabase> ReconnectingSession<D> {
+    pub(super) fn new(store: Arc<SqlStore<D>>) -> Self {
         Self { store, session: None }
     }
 
@@ -26,8 +26,8 @@ impl<D: Database> Link<D> {
     /// call finds out before it does anything else.
     pub(super) fn transact<T>(
         &mut self,
-        unsettled: &mut Unsettled<T>,
-        mut work: impl FnMut(&mut D::Session) -> Result<T, Fault>,
+        unsettled: &mut UnconfirmedCommit<T>,
+        mut work: impl FnMut(&mut D::SqlSession) -> Result<T, SqlError>,
     ) -> Result<T> {
         self.retry(|session| {
             if let Some((result, token)) = unsettled.take() {
@@ -72,7 +72,7 @@ impl<D: Database> Link<D> {
     /// Does something with a session, and does it again with another one if this one was lost.
     pub(super) fn retry<T>(
         &mut self,
-        mut work: impl FnMut(&mut D::Session) -> Result<T, Fault>,
+        mut work: impl FnMut(&mut D::SqlSession) -> Result<T, SqlError>,
     ) -> Result<T> {
         let options = &self.store.options;
         let mut left = options.max_retry_times;
@@ -94,11 +94,11 @@ impl<D: Database> Link<D> {
     }
 }
 
-fn attempt<D: Database, T>(
-    store: &Store<D>,
-    session: &mut Option<D::Session>,
-    work: &mut impl FnMut(&mut D::Session) -> Result<T, Fault>,
-) -> Result<T, Fault> {
+fn attempt<D: SqlDatabase, T>(
+    store: &SqlStore<D>,
+    session: &mut Option<D::SqlSession>,
+    work: &mut impl FnMut(&mut D::SqlSession) -> Result<T, SqlError>,
+) -> Result<T, SqlError> {
     let session = match session {
         Some(session) => session,
         None => session.insert(store.database.connect(&store.options)?),

@@ -3,7 +3,7 @@
 //! `consumed` counts the uses of a row in the pool; `-1` marks one that was passed over as too old.
 //! `claim` is the number of the read that last claimed the row, and `reader` its name.
 
-use super::{Dialect, Options, Order};
+use super::{ReadOrder, SqlDialect, SqlOptions};
 
 /// The statements about one set of tables.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ pub(super) struct Queries {
 }
 
 impl Queries {
-    pub(super) fn new(options: &Options, dialect: &Dialect) -> Self {
+    pub(super) fn new(options: &SqlOptions, dialect: &SqlDialect) -> Self {
         let table = &options.table;
         let named = |text: &str| {
             text.replace("{experience}", &format!("\"{table}\""))
@@ -55,9 +55,9 @@ impl Queries {
                 .replace("{bytes}", dialect.bytes)
                 .replace("{for_update}", dialect.for_update)
         };
-        let pool = options.reuse || options.order == Order::NewestFirst;
+        let pool = options.reuse || options.order == ReadOrder::NewestFirst;
         let again = if options.reuse { "consumed >= 0" } else { "consumed = 0" };
-        let newest_first = if options.order == Order::NewestFirst { "DESC" } else { "ASC" };
+        let newest_first = if options.order == ReadOrder::NewestFirst { "DESC" } else { "ASC" };
         let named_pool = |text: &str, which: &str| {
             named(&text.replace("{which}", which).replace("{order}", newest_first))
         };

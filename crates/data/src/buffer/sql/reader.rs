@@ -8,25 +8,25 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::super::{Ask, BufferError, End, Reader, Result, Taken};
-use super::link::{Link, Unsettled};
-use super::{Cell, Database, Fault, Order, Session, Store, Value, signed};
+use super::super::{BufferError, ExperienceReader, ReadEnd, ReadRequest, ReadResult, Result};
+use super::link::{ReconnectingSession, UnconfirmedCommit};
+use super::{ReadOrder, Session, SqlCell, SqlDatabase, SqlError, SqlStore, SqlValue, signed};
 use crate::Sample;
 
 /// Reads rows as a log or as a pool.
-pub(super) struct SqlReader<D: Database> {
-    link: Link<D>,
+pub(super) struct SqlReader<D: SqlDatabase> {
+    link: ReconnectingSession<D>,
     name: String,
-    way: Way,
+    way: ReadMode,
     position: i64,
     /// A claim whose commit was not answered.
-    unsettled: Unsettled<Option<Claim>>,
+    unsettled: UnconfirmedCommit<Option<Claim>>,
     /// Rows of a claim that was settled late, for a read that asked for fewer.
-    ahead: VecDeque<Row>,
+    ahead: VecDeque<SqlRow>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Way {
+enum ReadMode {
     Log,
     Pool,
 }
@@ -34,7 +34,7 @@ enum Way {
 /// What one transaction took.
 #[derive(Debug)]
 struct Claim {
-    rows: Vec<Row>,
+    rows: Vec<SqlRow>,
     stale: usize,
     /// Where the reader stands after all of it.
     position: i64,
@@ -42,22 +42,22 @@ struct Claim {
 }
 
 #[derive(Debug)]
-struct Row {
+struct SqlRow {
     /// Where the reader stands after this row.
     position: i64,
     sample: Sample,
 }
 
-impl<D: Database> SqlReader<D> {
-    pub(super) fn open(mut link: Link<D>, name: &str) -> Result<Self> {
+impl<D: SqlDatabase> SqlReader<D> {
+    pub(super) fn open(mut link: ReconnectingSession<D>, name: &str) -> Result<Self> {
         let store = Arc::clone(&link.store);
-        let log = store.options.order == Order::Fifo && !store.options.reuse;
-        let way = if log { Way::Log } else { Way::Pool };
+        let log = store.options.order == ReadOrder::Fifo && !store.options.reuse;
+        let way = if log { ReadMode::Log } else { ReadMode::Pool };
         let position = link.transact(&mut None, |session| {
-            session.execute(&store.queries.open_reader, &[Value::Text(name)])?;
+            session.execute(&store.queries.open_reader, &[SqlValue::Text(name)])?;
             let rows = match way {
-                Way::Log => session.query(&store.queries.cursor, &[Value::Text(name)])?,
-                Way::Pool => session.query(&store.queries.ticket, &[])?,
+                ReadMode::Log => session.query(&store.queries.cursor, &[SqlValue::Text(name)])?,
+                ReadMode::Pool => session.query(&store.queries.ticket, &[])?,
             };
             store.number(rows.first(), 0)
         })?;
@@ -66,7 +66,7 @@ impl<D: Database> SqlReader<D> {
     }
 
     /// Waits until a claim is worth making, and makes it.
-    fn claim(&mut self, ask: &Ask) -> Result<Claim> {
+    fn claim(&mut self, ask: &ReadRequest) -> Result<Claim> {
         let until = Instant::now().checked_add(ask.timeout);
         loop {
             let (enough, finished) = self.look(ask)?;
@@ -86,19 +86,19 @@ impl<D: Database> SqlReader<D> {
     }
 
     /// Tells whether there is enough, and whether there will be no more.
-    fn look(&mut self, ask: &Ask) -> Result<(bool, bool)> {
+    fn look(&mut self, ask: &ReadRequest) -> Result<(bool, bool)> {
         let store = Arc::clone(&self.link.store);
         let (count, least) = (signed(ask.count as u64), signed(ask.min_model_version));
         let (way, name) = (self.way, &self.name);
         self.link.retry(|session| {
             session.mark()?;
             let rows = match way {
-                Way::Log => {
-                    let values = [Value::Text(name), Value::Int(least), Value::Int(count)];
+                ReadMode::Log => {
+                    let values = [SqlValue::Text(name), SqlValue::Int(least), SqlValue::Int(count)];
                     session.query(&store.queries.log_ready, &values)?
                 }
-                Way::Pool => {
-                    let values = [Value::Int(least), Value::Int(count)];
+                ReadMode::Pool => {
+                    let values = [SqlValue::Int(least), SqlValue::Int(count)];
                     session.query(&store.queries.pool_ready, &values)?
                 }
             };
@@ -108,23 +108,23 @@ impl<D: Database> SqlReader<D> {
     }
 
     /// Claims what there is, or nothing if it must be `whole` and is not.
-    fn take(&mut self, ask: &Ask, whole: bool) -> Result<Option<Claim>> {
+    fn take(&mut self, ask: &ReadRequest, whole: bool) -> Result<Option<Claim>> {
         let store = Arc::clone(&self.link.store);
         let (way, name) = (self.way, &self.name);
         self.link.transact(&mut self.unsettled, |session| match way {
-            Way::Log => take_log(&store, session, name, ask, whole),
-            Way::Pool => take_pool(&store, session, name, ask, whole),
+            ReadMode::Log => take_log(&store, session, name, ask, whole),
+            ReadMode::Pool => take_pool(&store, session, name, ask, whole),
         })
     }
 }
 
-impl<D: Database> Reader for SqlReader<D> {
+impl<D: SqlDatabase> ExperienceReader for SqlReader<D> {
     /// Waits for samples. Rows stay where they are, so `ask.keep` makes no difference: a seek can
     /// always return.
-    fn read(&mut self, ask: &Ask) -> Result<Taken> {
+    fn read(&mut self, ask: &ReadRequest) -> Result<ReadResult> {
         let (mut stale, mut finished) = (0, false);
         if ask.count == 0 {
-            return Ok(Taken { samples: Vec::new(), stale, end: End::Full });
+            return Ok(ReadResult { samples: Vec::new(), stale, end: ReadEnd::Full });
         }
         if self.ahead.is_empty() {
             let claim = self.claim(ask)?;
@@ -148,11 +148,11 @@ impl<D: Database> Reader for SqlReader<D> {
             }
         }
         let end = match samples.len() {
-            count if count >= ask.count => End::Full,
-            _ if finished => End::Finished,
-            _ => End::TimedOut,
+            count if count >= ask.count => ReadEnd::Full,
+            _ if finished => ReadEnd::Finished,
+            _ => ReadEnd::TimedOut,
         };
-        Ok(Taken { samples, stale, end })
+        Ok(ReadResult { samples, stale, end })
     }
 
     /// Returns `id:` and the last id that was read or passed over, or `claim:` and the number of
@@ -175,8 +175,8 @@ impl<D: Database> Reader for SqlReader<D> {
         let (way, name) = (self.way, &self.name);
         self.link.transact(&mut None, |session| {
             let newest = match way {
-                Way::Log => &store.queries.newest,
-                Way::Pool => &store.queries.ticket,
+                ReadMode::Log => &store.queries.newest,
+                ReadMode::Pool => &store.queries.ticket,
             };
             let newest = store.number(session.query(newest, &[])?.first(), 0)?;
             if target > newest {
@@ -187,10 +187,10 @@ impl<D: Database> Reader for SqlReader<D> {
                     ))
                     .into());
             }
-            let values = [Value::Int(target), Value::Text(name)];
+            let values = [SqlValue::Int(target), SqlValue::Text(name)];
             match way {
-                Way::Log => session.execute(&store.queries.move_cursor, &values)?,
-                Way::Pool => session.execute(&store.queries.pool_undo, &values)?,
+                ReadMode::Log => session.execute(&store.queries.move_cursor, &values)?,
+                ReadMode::Pool => session.execute(&store.queries.pool_undo, &values)?,
             };
             session.announce()
         })?;
@@ -202,7 +202,7 @@ impl<D: Database> Reader for SqlReader<D> {
     }
 }
 
-impl Way {
+impl ReadMode {
     fn prefix(self) -> &'static str {
         match self {
             Self::Log => "id:",
@@ -211,25 +211,25 @@ impl Way {
     }
 }
 
-fn take_log<D: Database>(
-    store: &Store<D>,
-    session: &mut D::Session,
+fn take_log<D: SqlDatabase>(
+    store: &SqlStore<D>,
+    session: &mut D::SqlSession,
     name: &str,
-    ask: &Ask,
+    ask: &ReadRequest,
     whole: bool,
-) -> Result<Option<Claim>, Fault> {
+) -> Result<Option<Claim>, SqlError> {
     let queries = &store.queries;
     let (count, least) = (signed(ask.count as u64), signed(ask.min_model_version));
     // The lock keeps other readers of this name out.
-    let rows = session.query(&queries.lock_cursor, &[Value::Text(name)])?;
+    let rows = session.query(&queries.lock_cursor, &[SqlValue::Text(name)])?;
     let from = store.number(rows.first(), 0)?;
     let rows = session.query(&queries.log_end, &[])?;
     let newest = store.number(rows.first(), 0)?;
     let finished = store.finished(rows.first())?;
 
-    let bounds = [from, newest, least, count].map(Value::Int);
+    let bounds = [from, newest, least, count].map(SqlValue::Int);
     let rows = session.query(&queries.log_rows, &bounds)?;
-    let rows: Vec<Row> = rows.into_iter().map(|row| store.row(row)).collect::<Result<_>>()?;
+    let rows: Vec<SqlRow> = rows.into_iter().map(|row| store.row(row)).collect::<Result<_>>()?;
     if rows.len() < ask.count && whole && !finished {
         return Ok(None);
     }
@@ -241,78 +241,80 @@ fn take_log<D: Database>(
     let mut stale = 0;
     if to > from {
         if least > 0 {
-            let found = session.query(&queries.log_stale, &[from, to, least].map(Value::Int))?;
+            let found = session.query(&queries.log_stale, &[from, to, least].map(SqlValue::Int))?;
             stale = usize::try_from(store.number(found.first(), 0)?).unwrap_or(0);
         }
-        session.execute(&queries.move_cursor, &[Value::Int(to), Value::Text(name)])?;
+        session.execute(&queries.move_cursor, &[SqlValue::Int(to), SqlValue::Text(name)])?;
     }
     Ok(Some(Claim { rows, stale, position: to, finished }))
 }
 
-fn take_pool<D: Database>(
-    store: &Store<D>,
-    session: &mut D::Session,
+fn take_pool<D: SqlDatabase>(
+    store: &SqlStore<D>,
+    session: &mut D::SqlSession,
     name: &str,
-    ask: &Ask,
+    ask: &ReadRequest,
     whole: bool,
-) -> Result<Option<Claim>, Fault> {
+) -> Result<Option<Claim>, SqlError> {
     let queries = &store.queries;
     let (count, least) = (signed(ask.count as u64), signed(ask.min_model_version));
     // The new ticket keeps all other readers out until the commit.
     let ticket = store.number(session.query(&queries.next_ticket, &[])?.first(), 0)?;
-    let rows = session.query(&queries.pool_ready, &[Value::Int(least), Value::Int(count)])?;
+    let rows = session.query(&queries.pool_ready, &[SqlValue::Int(least), SqlValue::Int(count)])?;
     let finished = store.finished(rows.first())?;
     if store.number(rows.first(), 0)? < count && whole && !finished {
         return Ok(None);
     }
-    let claim = [Value::Int(ticket), Value::Text(name), Value::Int(least), Value::Int(count)];
+    let claim =
+        [SqlValue::Int(ticket), SqlValue::Text(name), SqlValue::Int(least), SqlValue::Int(count)];
     let stale = session.execute(&queries.pool_stale, &claim[..3])?;
     // When the writers have closed nothing is used again, or data would never end.
     let take = if finished { &queries.pool_take_fresh } else { &queries.pool_take };
     let mut rows = session.query(take, &claim)?;
-    let newest_first = store.options.order == Order::NewestFirst;
+    let newest_first = store.options.order == ReadOrder::NewestFirst;
     rows.sort_by_key(|row| match (row.first(), row.last()) {
-        (Some(Cell::Int(id)), Some(Cell::Int(consumed))) => {
+        (Some(SqlCell::Int(id)), Some(SqlCell::Int(consumed))) => {
             (*consumed, if newest_first { -id } else { *id })
         }
         _ => (0, 0),
     });
-    let rows =
-        rows.into_iter().map(|row| store.row(row).map(|row| Row { position: ticket - 1, ..row }));
-    let rows: Vec<Row> = rows.collect::<Result<_>>()?;
+    let rows = rows
+        .into_iter()
+        .map(|row| store.row(row).map(|row| SqlRow { position: ticket - 1, ..row }));
+    let rows: Vec<SqlRow> = rows.collect::<Result<_>>()?;
     Ok(Some(Claim { rows, stale, position: ticket, finished }))
 }
 
-impl<D: Database> Store<D> {
+impl<D: SqlDatabase> SqlStore<D> {
     /// Returns a number of a row; nothing counts as 0.
-    fn number(&self, row: Option<&Vec<Cell>>, column: usize) -> Result<i64, Fault> {
+    fn number(&self, row: Option<&Vec<SqlCell>>, column: usize) -> Result<i64, SqlError> {
         match row.and_then(|row| row.get(column)) {
-            Some(Cell::Int(number)) => Ok(*number),
-            Some(Cell::Null) => Ok(0),
+            Some(SqlCell::Int(number)) => Ok(*number),
+            Some(SqlCell::Null) => Ok(0),
             other => Err(self.damaged(format!("a number was expected, not {other:?}")).into()),
         }
     }
 
     /// Tells whether there have been writers and none is open, from a row with both counts.
-    fn finished(&self, row: Option<&Vec<Cell>>) -> Result<bool, Fault> {
+    fn finished(&self, row: Option<&Vec<SqlCell>>) -> Result<bool, SqlError> {
         Ok(self.number(row, 1)? > 0 && self.number(row, 2)? == 0)
     }
 
-    fn row(&self, cells: Vec<Cell>) -> Result<Row, BufferError> {
-        let Ok([id, uid, version, reward, bytes, _]) = <[Cell; 6]>::try_from(cells) else {
+    fn row(&self, cells: Vec<SqlCell>) -> Result<SqlRow, BufferError> {
+        let Ok([id, uid, version, reward, bytes, _]) = <[SqlCell; 6]>::try_from(cells) else {
             return Err(self.damaged("a row has not the columns that were asked for".into()));
         };
-        let (Cell::Int(id), Cell::Text(uid), Cell::Int(version), Cell::Bytes(payload)) =
+        let (SqlCell::Int(id), SqlCell::Text(uid), SqlCell::Int(version), SqlCell::Bytes(payload)) =
             (id, uid, version, bytes)
         else {
             return Err(self.damaged("a row holds values of other types than were written".into()));
         };
         let reward = match reward {
-            Cell::Real(reward) => Some(reward),
+            SqlCell::Real(reward) => Some(reward),
             _ => None,
         };
         let model_version = u64::try_from(version).unwrap_or(0);
         let sample = Sample { id: uid.into(), model_version, reward, payload: payload.into() };
-        Ok(Row { position: id, sample })
+        Ok(SqlRow { position: id, sample })
     }
 }

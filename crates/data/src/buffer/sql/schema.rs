@@ -1,42 +1,42 @@
 //! Makes the tables, or sees that those which exist are ours.
 
 use super::super::{BufferError, Result};
-use super::link::Link;
-use super::{Cell, Database, Session, Value};
+use super::link::ReconnectingSession;
+use super::{Session, SqlCell, SqlDatabase, SqlValue};
 
 /// The layout of the tables; another number is another layout.
 const VERSION: i64 = 1;
 
 /// The longest name of a table, so that the longest name made from it fits into PostgreSQL's 63.
-const NAME_MAX: usize = 40;
+const MAX_NAME: usize = 40;
 
 /// Refuses names that would have to be quoted with care.
 pub(super) fn check_name(table: &str, storage: &str) -> Result<()> {
     let letter = |c: char| c.is_ascii_lowercase() || c == '_';
     let plain = table.chars().all(|c| letter(c) || c.is_ascii_digit());
-    if plain && table.starts_with(letter) && table.len() <= NAME_MAX {
+    if plain && table.starts_with(letter) && table.len() <= MAX_NAME {
         return Ok(());
     }
     Err(BufferError::Unsupported {
         storage: storage.into(),
         message: format!(
-            "the table name {table:?} is not one: use up to {NAME_MAX} lower-case letters, digits \
+            "the table name {table:?} is not one: use up to {MAX_NAME} lower-case letters, digits \
              and `_`, beginning with a letter"
         ),
     })
 }
 
-pub(super) fn prepare<D: Database>(link: &mut Link<D>) -> Result<()> {
+pub(super) fn prepare<D: SqlDatabase>(link: &mut ReconnectingSession<D>) -> Result<()> {
     let store = std::sync::Arc::clone(&link.store);
     let queries = &store.queries;
     link.transact(&mut None, |session| {
         session.lock()?;
-        let count = |rows: Vec<Vec<Cell>>| match rows.first().and_then(|row| row.first()) {
-            Some(Cell::Int(number)) => Ok(*number),
+        let count = |rows: Vec<Vec<SqlCell>>| match rows.first().and_then(|row| row.first()) {
+            Some(SqlCell::Int(number)) => Ok(*number),
             other => Err(store.damaged(format!("a number was expected, not {other:?}"))),
         };
-        let exist = |session: &mut D::Session, names: &str| -> Result<i64, super::Fault> {
-            Ok(count(session.query(&queries.existing, &[Value::Text(names)])?)?)
+        let exist = |session: &mut D::SqlSession, names: &str| -> Result<i64, super::SqlError> {
+            Ok(count(session.query(&queries.existing, &[SqlValue::Text(names)])?)?)
         };
         let table = &store.options.table;
         if exist(session, &queries.state_name)? == 0 {
@@ -51,7 +51,7 @@ pub(super) fn prepare<D: Database>(link: &mut Link<D>) -> Result<()> {
             for statement in &queries.create {
                 session.execute(statement, &[])?;
             }
-            session.execute(&queries.set_version, &[Value::Int(VERSION)])?;
+            session.execute(&queries.set_version, &[SqlValue::Int(VERSION)])?;
         } else {
             let found = count(session.query(&queries.version, &[])?)?;
             if found != VERSION {

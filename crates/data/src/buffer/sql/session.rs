@@ -3,27 +3,27 @@
 use std::time::Instant;
 
 use super::super::BufferError;
-use super::Options;
+use super::SqlOptions;
 use crate::Sample;
 
 /// Where sessions come from.
-pub(in super::super) trait Database:
+pub(in super::super) trait SqlDatabase:
     std::fmt::Debug + Send + Sync + 'static
 {
-    type Session: Session;
+    type SqlSession: Session;
 
     /// Returns the address without secrets.
     fn name(&self) -> &str;
 
     /// Returns the words in which databases differ.
-    fn dialect(&self) -> Dialect;
+    fn dialect(&self) -> SqlDialect;
 
-    fn connect(&self, options: &Options) -> Result<Self::Session, Fault>;
+    fn connect(&self, options: &SqlOptions) -> Result<Self::SqlSession, SqlError>;
 }
 
 /// The words in which databases differ.
 #[derive(Clone, Debug)]
-pub(in super::super) struct Dialect {
+pub(in super::super) struct SqlDialect {
     /// The type of a key that the database counts up and never uses twice.
     pub(in super::super) serial: &'static str,
     /// The type of a time, and the time of the insertion as its default.
@@ -45,51 +45,51 @@ pub(in super::super) trait Session: Send {
     /// Sets the time after which the statements that follow are given up.
     fn limit(&mut self, deadline: Instant);
 
-    fn begin(&mut self) -> Result<(), Fault>;
+    fn begin(&mut self) -> Result<(), SqlError>;
 
     /// Makes the transaction durable. With a token the outcome is unknown, and
     /// [`settled`](Self::settled) tells it later; without one nothing has changed.
-    fn commit(&mut self) -> Result<(), (Fault, Option<Token>)>;
+    fn commit(&mut self) -> Result<(), (SqlError, Option<TransactionId>)>;
 
-    fn rollback(&mut self) -> Result<(), Fault>;
+    fn rollback(&mut self) -> Result<(), SqlError>;
 
     /// Tells whether a transaction of an earlier session was committed.
-    fn settled(&mut self, token: &Token) -> Result<bool, Fault>;
+    fn settled(&mut self, token: &TransactionId) -> Result<bool, SqlError>;
 
     /// Returns how many rows were changed.
-    fn execute(&mut self, sql: &str, values: &[Value<'_>]) -> Result<usize, Fault>;
+    fn execute(&mut self, sql: &str, values: &[SqlValue<'_>]) -> Result<usize, SqlError>;
 
-    fn query(&mut self, sql: &str, values: &[Value<'_>]) -> Result<Vec<Vec<Cell>>, Fault>;
+    fn query(&mut self, sql: &str, values: &[SqlValue<'_>]) -> Result<Vec<Vec<SqlCell>>, SqlError>;
 
     /// Keeps other transactions that call it out until this one ends.
-    fn lock(&mut self) -> Result<(), Fault>;
+    fn lock(&mut self) -> Result<(), SqlError>;
 
     /// Inserts those samples whose names are new and returns how many they were.
     ///
     /// Invariant: ids become visible in rising order, so that no reader's cursor passes over a row
     /// that is yet to come.
-    fn insert(&mut self, samples: &[Sample]) -> Result<usize, Fault>;
+    fn insert(&mut self, samples: &[Sample]) -> Result<usize, SqlError>;
 
     /// Wakes waiting readers when this transaction is committed.
-    fn announce(&mut self) -> Result<(), Fault>;
+    fn announce(&mut self) -> Result<(), SqlError>;
 
     /// Remembers the state of the database: a change from now on ends the next wait.
-    fn mark(&mut self) -> Result<(), Fault>;
+    fn mark(&mut self) -> Result<(), SqlError>;
 
     /// Waits for a change since the last mark.
-    fn wait(&mut self, until: Instant) -> Result<(), Fault>;
+    fn wait(&mut self, until: Instant) -> Result<(), SqlError>;
 }
 
 /// A parameter of a statement.
 #[derive(Clone, Copy, Debug)]
-pub(in super::super) enum Value<'a> {
+pub(in super::super) enum SqlValue<'a> {
     Int(i64),
     Text(&'a str),
 }
 
 /// A value in a row.
 #[derive(Debug)]
-pub(in super::super) enum Cell {
+pub(in super::super) enum SqlCell {
     Null,
     Int(i64),
     Real(f64),
@@ -99,14 +99,14 @@ pub(in super::super) enum Cell {
 
 /// Names a transaction and the session that it was made in.
 #[derive(Clone, Copy, Debug)]
-pub(in super::super) struct Token {
+pub(in super::super) struct TransactionId {
     pub(in super::super) transaction: i64,
     pub(in super::super) session: i64,
 }
 
 /// Why a session could not do something.
 #[derive(Debug)]
-pub(in super::super) struct Fault {
+pub(in super::super) struct SqlError {
     pub(in super::super) error: BufferError,
     /// The session is of no further use.
     pub(in super::super) breaks: bool,
@@ -114,7 +114,7 @@ pub(in super::super) struct Fault {
     pub(in super::super) again: bool,
 }
 
-impl From<BufferError> for Fault {
+impl From<BufferError> for SqlError {
     fn from(error: BufferError) -> Self {
         Self { error, breaks: false, again: false }
     }

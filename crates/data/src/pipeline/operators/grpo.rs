@@ -4,8 +4,8 @@ use rollway_core::metrics::{BATCH_STATS, Metrics, gather_metrics};
 use rollway_experience::{Array, Experience};
 use serde_json::Value;
 
-use super::{GROUP_TOO_SMALL, LOW_STD, Spread, finite, groups};
-use crate::pipeline::{ArgumentError, Arguments, Operator, OperatorError, Outcome};
+use super::{GROUP_TOO_SMALL, LOW_STD, RewardSpread, finite, groups};
+use crate::pipeline::{ArgumentError, Operator, OperatorArguments, OperatorError, OperatorOutput};
 
 pub(super) const NAME: &str = "grpo";
 
@@ -47,7 +47,7 @@ impl Grpo {
         let usual = Self::default();
         let levels = [("group", StdLevel::Group), ("batch", StdLevel::Batch)];
         let natural = "a number, 0 or greater";
-        let mut args = Arguments::new(NAME, args)?;
+        let mut args = OperatorArguments::new(NAME, args)?;
         let grpo = Self {
             epsilon: args.number("epsilon", natural, |e| e >= 0.0)?.unwrap_or(usual.epsilon),
             std_threshold: args.number("std_threshold", natural, |t| t >= 0.0)?,
@@ -61,7 +61,7 @@ impl Grpo {
     }
 
     /// Returns why a group is dropped.
-    fn judge(&self, spread: &Spread) -> Option<&'static str> {
+    fn judge(&self, spread: &RewardSpread) -> Option<&'static str> {
         if spread.count < self.min_group_size {
             return Some(GROUP_TOO_SMALL);
         }
@@ -72,7 +72,7 @@ impl Grpo {
         }
     }
 
-    fn advantage(&self, reward: f64, group: &Spread, batch: &Spread) -> f64 {
+    fn advantage(&self, reward: f64, group: &RewardSpread, batch: &RewardSpread) -> f64 {
         let mean = if group.count > 1 { group.mean } else { 0.0 };
         let spread = match self.std_level {
             StdLevel::Group => group,
@@ -92,16 +92,19 @@ impl Operator for Grpo {
         NAME
     }
 
-    fn process(&mut self, mut experiences: Vec<Experience>) -> Result<Outcome, OperatorError> {
+    fn process(
+        &mut self,
+        mut experiences: Vec<Experience>,
+    ) -> Result<OperatorOutput, OperatorError> {
         let rewards: Vec<_> = experiences.iter().map(|one| finite(one.reward)).collect();
         let all: Vec<f64> = rewards.iter().filter_map(|reward| reward.ok()).collect();
-        let batch = Spread::of(&all);
+        let batch = RewardSpread::of(&all);
         let mut reasons: Vec<_> = rewards.iter().map(|reward| reward.err()).collect();
         let mut spreads = Vec::new();
         for group in groups(&experiences) {
             let valid = group.iter().filter_map(|&at| Some((at, rewards[at].ok()?)));
             let (members, rewards): (Vec<usize>, Vec<f64>) = valid.unzip();
-            let spread = Spread::of(&rewards);
+            let spread = RewardSpread::of(&rewards);
             let reason = self.judge(&spread);
             for (&at, &reward) in members.iter().zip(&rewards) {
                 reasons[at] = reason;
@@ -112,8 +115,8 @@ impl Operator for Grpo {
             spreads.push(spread);
         }
         let mut reasons = reasons.into_iter();
-        let outcome = Outcome::filter(experiences, |_| reasons.next().flatten());
-        Ok(Outcome { metrics: metrics(&spreads), ..outcome })
+        let outcome = OperatorOutput::filter(experiences, |_| reasons.next().flatten());
+        Ok(OperatorOutput { metrics: metrics(&spreads), ..outcome })
     }
 }
 
@@ -137,7 +140,7 @@ fn set(experience: &mut Experience, advantage: f64) -> Result<(), OperatorError>
 }
 
 /// Describes the groups with rewards, the dropped ones included.
-fn metrics(spreads: &[Spread]) -> Metrics {
+fn metrics(spreads: &[RewardSpread]) -> Metrics {
     let groups: Vec<Metrics> = spreads
         .iter()
         .filter(|spread| spread.count > 0)

@@ -4,7 +4,7 @@ use rollway_experience::Experience;
 use serde_json::Value;
 
 use super::finite;
-use crate::pipeline::{ArgumentError, Arguments, Operator, OperatorError, Outcome};
+use crate::pipeline::{ArgumentError, Operator, OperatorArguments, OperatorError, OperatorOutput};
 
 pub(super) const NAME: &str = "invalid_reward_filter";
 
@@ -14,7 +14,7 @@ pub struct InvalidRewardFilter;
 
 impl InvalidRewardFilter {
     pub(super) fn from_args(args: &Value) -> Result<Self, ArgumentError> {
-        Arguments::new(NAME, args)?.finish()?;
+        OperatorArguments::new(NAME, args)?.finish()?;
         Ok(Self)
     }
 }
@@ -24,7 +24,7 @@ impl Operator for InvalidRewardFilter {
         NAME
     }
 
-    fn process(&mut self, experiences: Vec<Experience>) -> Result<Outcome, OperatorError> {
-        Ok(Outcome::filter(experiences, |experience| finite(experience.reward).err()))
+    fn process(&mut self, experiences: Vec<Experience>) -> Result<OperatorOutput, OperatorError> {
+        Ok(OperatorOutput::filter(experiences, |experience| finite(experience.reward).err()))
     }
 }

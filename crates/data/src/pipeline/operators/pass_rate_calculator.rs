@@ -7,24 +7,24 @@ use rollway_experience::Experience;
 use serde_json::Value;
 
 use super::finite;
-use crate::pipeline::{ArgumentError, Arguments, Operator, OperatorError, Outcome};
+use crate::pipeline::{ArgumentError, Operator, OperatorArguments, OperatorError, OperatorOutput};
 
 pub(super) const NAME: &str = "pass_rate_calculator";
 
 /// One run in sixteen, with room for rounding: what "almost never" and "almost always" begin at.
-const RARELY: f64 = 1.0 / 16.0 + 1e-3;
-const MOSTLY: f64 = 15.0 / 16.0 - 1e-3;
+const RARE_PASS_RATE: f64 = 1.0 / 16.0 + 1e-3;
+const FREQUENT_PASS_RATE: f64 = 15.0 / 16.0 - 1e-3;
 
 type Judge = fn(f64) -> bool;
 
 /// Which share of the tasks is reported, under which name.
 const RATIOS: [(&str, Judge); 6] = [
     ("selection/valid_ratio", |rate| 0.0 < rate && rate < 1.0),
-    ("selection/strict_valid_ratio", |rate| RARELY < rate && rate < MOSTLY),
+    ("selection/strict_valid_ratio", |rate| RARE_PASS_RATE < rate && rate < FREQUENT_PASS_RATE),
     ("selection/<1_ratio", |rate| rate < 1.0),
     ("selection/>0_ratio", |rate| rate > 0.0),
-    ("selection/<15_16_ratio", |rate| rate < MOSTLY),
-    ("selection/>1_16_ratio", |rate| rate > RARELY),
+    ("selection/<15_16_ratio", |rate| rate < FREQUENT_PASS_RATE),
+    ("selection/>1_16_ratio", |rate| rate > RARE_PASS_RATE),
 ];
 
 /// Averages the rewards of each task of each taskset, and changes nothing.
@@ -33,7 +33,7 @@ pub struct PassRateCalculator;
 
 impl PassRateCalculator {
     pub(super) fn from_args(args: &Value) -> Result<Self, ArgumentError> {
-        Arguments::new(NAME, args)?.finish()?;
+        OperatorArguments::new(NAME, args)?.finish()?;
         Ok(Self)
     }
 }
@@ -44,7 +44,7 @@ impl Operator for PassRateCalculator {
     }
 
     /// What has no index or no reward to calculate with teaches nothing, and is counted.
-    fn process(&mut self, experiences: Vec<Experience>) -> Result<Outcome, OperatorError> {
+    fn process(&mut self, experiences: Vec<Experience>) -> Result<OperatorOutput, OperatorError> {
         let mut tasks: BTreeMap<(u64, u64), Vec<f64>> = BTreeMap::new();
         let (mut without_index, mut without_reward) = (0_usize, 0_usize);
         for experience in &experiences {
@@ -62,7 +62,7 @@ impl Operator for PassRateCalculator {
         let mut metrics = ratios(&selector);
         metrics.set("selection/missing_index_count", without_index as f64);
         metrics.set("selection/missing_reward_count", without_reward as f64);
-        Ok(Outcome { metrics, selector, ..Outcome::new(experiences) })
+        Ok(OperatorOutput { metrics, selector, ..OperatorOutput::new(experiences) })
     }
 }
 

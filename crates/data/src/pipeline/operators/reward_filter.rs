@@ -4,7 +4,7 @@ use rollway_experience::Experience;
 use serde_json::Value;
 
 use super::{MISSING_REWARD, NAN_REWARD};
-use crate::pipeline::{ArgumentError, Arguments, Operator, OperatorError, Outcome};
+use crate::pipeline::{ArgumentError, Operator, OperatorArguments, OperatorError, OperatorOutput};
 
 pub(super) const NAME: &str = "reward_filter";
 
@@ -19,7 +19,7 @@ pub struct RewardFilter {
 
 impl RewardFilter {
     pub(super) fn from_args(args: &Value) -> Result<Self, ArgumentError> {
-        let mut args = Arguments::new(NAME, args)?;
+        let mut args = OperatorArguments::new(NAME, args)?;
         let threshold = args.number("threshold", "a number", |_| true)?.unwrap_or(0.0);
         args.finish()?;
         Ok(Self { threshold })
@@ -31,8 +31,8 @@ impl Operator for RewardFilter {
         NAME
     }
 
-    fn process(&mut self, experiences: Vec<Experience>) -> Result<Outcome, OperatorError> {
-        Ok(Outcome::filter(experiences, |experience| match experience.reward {
+    fn process(&mut self, experiences: Vec<Experience>) -> Result<OperatorOutput, OperatorError> {
+        Ok(OperatorOutput::filter(experiences, |experience| match experience.reward {
             None => Some(MISSING_REWARD),
             Some(reward) if reward.is_nan() => Some(NAN_REWARD),
             Some(reward) => (reward < self.threshold).then_some(BELOW_THRESHOLD),

@@ -4,7 +4,7 @@ use rollway_core::metrics::{Metrics, Stat};
 use rollway_experience::Experience;
 use serde_json::Value;
 
-use crate::pipeline::{ArgumentError, Arguments, Operator, OperatorError, Outcome};
+use crate::pipeline::{ArgumentError, Operator, OperatorArguments, OperatorError, OperatorOutput};
 
 pub(super) const NAME: &str = "reward_shaping_mapper";
 
@@ -12,12 +12,12 @@ pub(super) const NAME: &str = "reward_shaping_mapper";
 #[derive(Clone, Debug)]
 pub struct RewardShapingMapper {
     /// The rules.
-    pub rules: Vec<Rule>,
+    pub rules: Vec<ShapingRule>,
 }
 
 /// One step: `reward` ∘ `weight · info[stats_key]`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Rule {
+pub struct ShapingRule {
     /// Which entry of `info`: a number, or a truth value as 0 or 1.
     pub stats_key: String,
     /// What is done.
@@ -49,10 +49,10 @@ struct Skipped {
 
 impl RewardShapingMapper {
     pub(super) fn from_args(args: &Value) -> Result<Self, ArgumentError> {
-        let mut args = Arguments::new(NAME, args)?;
+        let mut args = OperatorArguments::new(NAME, args)?;
         let key = "reward_shaping_configs";
         let list = args.list(key)?.ok_or_else(|| args.missing(key))?;
-        let rules = list.into_iter().map(Rule::from_args).collect::<Result<_, _>>()?;
+        let rules = list.into_iter().map(ShapingRule::from_args).collect::<Result<_, _>>()?;
         args.finish()?;
         Ok(Self { rules })
     }
@@ -76,8 +76,8 @@ impl RewardShapingMapper {
     }
 }
 
-impl Rule {
-    fn from_args(mut args: Arguments) -> Result<Self, ArgumentError> {
+impl ShapingRule {
+    fn from_args(mut args: OperatorArguments) -> Result<Self, ArgumentError> {
         let operations = [
             ("ADD", Shaping::Add),
             ("SUB", Shaping::Sub),
@@ -98,7 +98,10 @@ impl Operator for RewardShapingMapper {
         NAME
     }
 
-    fn process(&mut self, mut experiences: Vec<Experience>) -> Result<Outcome, OperatorError> {
+    fn process(
+        &mut self,
+        mut experiences: Vec<Experience>,
+    ) -> Result<OperatorOutput, OperatorError> {
         let mut skipped = Skipped::default();
         let mut differences = Vec::with_capacity(experiences.len());
         for experience in &mut experiences {
@@ -122,7 +125,7 @@ impl Operator for RewardShapingMapper {
                 metrics.set(format!("reward_diff/{}", stat.name()), stat.of(&differences));
             }
         }
-        Ok(Outcome { metrics, ..Outcome::new(experiences) })
+        Ok(OperatorOutput { metrics, ..OperatorOutput::new(experiences) })
     }
 }
 

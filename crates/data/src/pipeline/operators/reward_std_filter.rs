@@ -3,8 +3,8 @@
 use rollway_experience::Experience;
 use serde_json::Value;
 
-use super::{GROUP_TOO_SMALL, LOW_STD, Spread, finite, groups};
-use crate::pipeline::{ArgumentError, Arguments, Operator, OperatorError, Outcome};
+use super::{GROUP_TOO_SMALL, LOW_STD, RewardSpread, finite, groups};
+use crate::pipeline::{ArgumentError, Operator, OperatorArguments, OperatorError, OperatorOutput};
 
 pub(super) const NAME: &str = "reward_std_filter";
 
@@ -17,7 +17,7 @@ pub struct RewardStdFilter {
 
 impl RewardStdFilter {
     pub(super) fn from_args(args: &Value) -> Result<Self, ArgumentError> {
-        let mut args = Arguments::new(NAME, args)?;
+        let mut args = OperatorArguments::new(NAME, args)?;
         let threshold = args.number("threshold", "a number, 0 or greater", |t| t >= 0.0)?;
         args.finish()?;
         Ok(Self { threshold: threshold.unwrap_or(0.0) })
@@ -27,7 +27,7 @@ impl RewardStdFilter {
         if rewards.len() < 2 {
             return Some(GROUP_TOO_SMALL);
         }
-        (Spread::of(rewards).std <= self.threshold).then_some(LOW_STD)
+        (RewardSpread::of(rewards).std <= self.threshold).then_some(LOW_STD)
     }
 }
 
@@ -38,7 +38,7 @@ impl Operator for RewardStdFilter {
 
     /// An experience that cannot be calculated with is dropped by itself, and its task is judged by
     /// the others.
-    fn process(&mut self, experiences: Vec<Experience>) -> Result<Outcome, OperatorError> {
+    fn process(&mut self, experiences: Vec<Experience>) -> Result<OperatorOutput, OperatorError> {
         let rewards: Vec<_> = experiences.iter().map(|one| finite(one.reward)).collect();
         let mut reasons: Vec<_> = rewards.iter().map(|reward| reward.err()).collect();
         for group in groups(&experiences) {
@@ -49,6 +49,6 @@ impl Operator for RewardStdFilter {
             }
         }
         let mut reasons = reasons.into_iter();
-        Ok(Outcome::filter(experiences, |_| reasons.next().flatten()))
+        Ok(OperatorOutput::filter(experiences, |_| reasons.next().flatten()))
     }
 }

@@ -3,14 +3,14 @@
 use std::net::{SocketAddr, ToSocketAddrs, UdpSocket};
 
 use rollway_base::net::{self, host_port};
-use rollway_config::{Backend, Cluster, Config};
+use rollway_config::{ClusterBackend, ClusterConfig, Config};
 
 /// Where Ray says that its head is.
 const RAY_ADDRESS: &str = "RAY_ADDRESS";
 
 /// Where a job is reached from other machines.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Site {
+pub struct AdvertisedAddress {
     /// What other machines call this one.
     pub host: String,
     /// The port for workers; 0: any.
@@ -21,15 +21,15 @@ pub struct Site {
     bind: String,
 }
 
-impl Site {
+impl AdvertisedAddress {
     /// Returns where the job of a configuration is reached; none if nobody else need reach it.
     pub fn of(config: &Config) -> Option<Self> {
         let cluster = &config.cluster;
-        if cluster.backend == Backend::Local {
+        if cluster.backend == ClusterBackend::Local {
             return None;
         }
         let gateway_port = cluster.gateway_port.unwrap_or(0);
-        let listen = cluster.listen.as_deref().and_then(Cluster::host_and_port);
+        let listen = cluster.listen.as_deref().and_then(ClusterConfig::host_and_port);
         let (host, bind, port) = match listen {
             Some((host, port)) if is_all(&host) => (own(cluster), host, port),
             Some((host, port)) if is_mine(&host) => (host.clone(), host, port),
@@ -60,7 +60,7 @@ fn is_mine(host: &str) -> bool {
 }
 
 /// Returns the address of this machine towards the cluster. Nothing is sent.
-fn own(cluster: &Cluster) -> String {
+fn own(cluster: &ClusterConfig) -> String {
     let named = cluster.address.clone().or_else(|| std::env::var(RAY_ADDRESS).ok());
     let head = named.and_then(|address| {
         let address = address.rsplit('/').next()?.to_owned();

@@ -10,7 +10,7 @@ use serde_json::json;
 
 /// The way to a job, as `cluster.json` of its folder has it.
 #[derive(Clone, Debug)]
-pub struct Invitation {
+pub struct JoinInfo {
     /// Where it listens, as `host:port`.
     pub address: String,
     /// What it wants to see.
@@ -23,7 +23,7 @@ struct Content {
     secret: String,
 }
 
-impl Invitation {
+impl JoinInfo {
     /// Reads the file.
     ///
     /// # Errors
@@ -51,7 +51,7 @@ impl Invitation {
 pub fn secret_in(path: &Path) -> io::Result<Secret> {
     let text = read(path)?;
     if text.trim_start().starts_with('{') {
-        return Ok(Invitation::read(path)?.secret);
+        return Ok(JoinInfo::read(path)?.secret);
     }
     Secret::new(text.trim())
         .map_err(|_| io::Error::other(format!("{}: there is no secret in it", path.display())))

@@ -8,39 +8,39 @@ use rollway_protocol::env;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::StationError;
-use crate::workers::cluster::{Invitation, secret_in};
+use super::SupervisorError;
+use crate::workers::cluster::{JoinInfo, secret_in};
 
 /// How long one try to reach the job may take.
 const TRY: Duration = Duration::from_secs(5);
 
 /// The pause between two tries: nothing tells when a job comes up on another machine.
-const PAUSE: Duration = Duration::from_secs(1);
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// The way to a job.
 #[derive(Clone, Debug)]
-pub enum Way {
+pub enum JobLocator {
     /// It is known.
-    Known(Invitation),
+    Known(JoinInfo),
     /// It is in a file that the job writes: `cluster.json` of its folder, where machines share it.
     File(PathBuf),
 }
 
-impl Way {
+impl JobLocator {
     /// Reads what somebody has typed: `HOST:PORT` with a file for the secret, which otherwise is in
     /// the environment, or the file that has both.
     ///
     /// # Errors
     /// If it is neither, or there is no secret.
-    pub fn given(connect: &str, secret_file: Option<&Path>) -> Result<Self, StationError> {
+    pub fn given(connect: &str, secret_file: Option<&Path>) -> Result<Self, SupervisorError> {
         let secret = secret_file.map(secret_in).transpose();
-        let secret = secret.map_err(|error| StationError::Input(error.to_string()))?;
+        let secret = secret.map_err(|error| SupervisorError::Input(error.to_string()))?;
         match connect.parse::<Address>() {
             Ok(Address::Tcp(address)) => {
                 let known = || Secret::new(std::env::var(env::SECRET).ok()?).ok();
                 match secret.or_else(known) {
-                    Some(secret) => Ok(Self::Known(Invitation { address, secret })),
-                    None => Err(StationError::Input(format!(
+                    Some(secret) => Ok(Self::Known(JoinInfo { address, secret })),
+                    None => Err(SupervisorError::Input(format!(
                         "the secret of the job is missing; give it with --secret-file, or in {}",
                         env::SECRET
                     ))),
@@ -49,7 +49,7 @@ impl Way {
             _ if connect.contains('/') || Path::new(connect).extension().is_some() => {
                 Ok(Self::File(connect.into()))
             }
-            _ => Err(StationError::Input(format!(
+            _ => Err(SupervisorError::Input(format!(
                 "`{connect}` is neither HOST:PORT nor the `cluster.json` of a job"
             ))),
         }
@@ -60,7 +60,7 @@ impl Way {
         &self,
         patience: Duration,
         tell: &(dyn Fn(&str) + Sync),
-    ) -> Result<Invitation, StationError> {
+    ) -> Result<JoinInfo, SupervisorError> {
         let since = Instant::now();
         let mut said = None;
         loop {
@@ -70,20 +70,20 @@ impl Way {
             };
             let waited = since.elapsed();
             if waited >= patience {
-                return Err(StationError::NobodyThere { what, waited: patience });
+                return Err(SupervisorError::NobodyThere { what, waited: patience });
             }
             if said.as_ref() != Some(&what) {
                 tell(&format!("{what}; waits up to {patience:?}"));
                 said = Some(what);
             }
-            sleep(PAUSE.min(patience.saturating_sub(waited))).await;
+            sleep(RETRY_DELAY.min(patience.saturating_sub(waited))).await;
         }
     }
 
-    async fn try_open(&self) -> Result<Invitation, String> {
+    async fn try_open(&self) -> Result<JoinInfo, String> {
         let invitation = match self {
             Self::Known(invitation) => invitation.clone(),
-            Self::File(path) => Invitation::read(path).map_err(|error| error.to_string())?,
+            Self::File(path) => JoinInfo::read(path).map_err(|error| error.to_string())?,
         };
         let address = &invitation.address;
         match timeout(TRY, TcpStream::connect(address)).await {

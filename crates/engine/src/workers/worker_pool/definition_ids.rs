@@ -3,21 +3,21 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use rollway_protocol::{Definition, DefinitionId};
+use rollway_protocol::{DefinitionId, WorkflowDefinition};
 
-use crate::workers::Attempt;
+use crate::workers::AttemptSpec;
 
 /// Workflows by name, with the number under which each travels.
 #[derive(Debug, Default)]
-pub(super) struct Definitions {
-    known: HashMap<Arc<str>, Arc<Definition>>,
+pub(super) struct DefinitionIds {
+    known: HashMap<Arc<str>, Arc<WorkflowDefinition>>,
     next: u64,
 }
 
-impl Definitions {
+impl DefinitionIds {
     /// Returns the workflow of an attempt as it travels. A changed workflow of the same name gets a
     /// new number.
-    pub(super) fn of(&mut self, attempt: &Attempt) -> Arc<Definition> {
+    pub(super) fn of(&mut self, attempt: &AttemptSpec) -> Arc<WorkflowDefinition> {
         let name = &attempt.task.workflow;
         let (encoding, task_encoding, body) = match attempt.task.definition.as_deref() {
             Some(found) => {
@@ -36,7 +36,7 @@ impl Definitions {
         self.next += 1;
         let name = Arc::clone(name);
         let definition =
-            Arc::new(Definition { id, name: name.clone(), encoding, task_encoding, body });
+            Arc::new(WorkflowDefinition { id, name: name.clone(), encoding, task_encoding, body });
         self.known.insert(name, Arc::clone(&definition));
         definition
     }

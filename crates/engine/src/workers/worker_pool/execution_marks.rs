@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 
 /// The marks of one process. The file is removed with this.
 #[derive(Debug)]
-pub(super) struct Marks(PathBuf);
+pub(super) struct ExecutionMarks(PathBuf);
 
-impl Marks {
+impl ExecutionMarks {
     /// Makes a file with room for a number of runners.
     pub(super) fn new(path: PathBuf, runners: u32) -> io::Result<Self> {
         fs::write(&path, vec![0; runners as usize])?;
@@ -35,7 +35,7 @@ impl Marks {
     }
 }
 
-impl Drop for Marks {
+impl Drop for ExecutionMarks {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.0);
     }

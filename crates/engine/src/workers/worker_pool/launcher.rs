@@ -7,21 +7,21 @@ use std::pin::Pin;
 
 use tokio::sync::watch;
 
-use crate::runner_status::Known;
+use crate::runner_status::LaunchState;
 
 /// Starts worker processes, here or elsewhere.
 pub trait Launcher: fmt::Debug + Send + Sync + 'static {
     /// Begins to start a process that says hello with the ticket's token. Returns at once; is
     /// called within a tokio runtime. Dropping what is returned ends the process by force, or gives
     /// its start up.
-    fn launch(&self, ticket: Ticket) -> Box<dyn Launched>;
+    fn launch(&self, ticket: LaunchSpec) -> Box<dyn LaunchedProcess>;
 }
 
 /// A process that is being started, or runs.
-pub trait Launched: Send {
+pub trait LaunchedProcess: Send {
     /// Waits until the process is no more, also if it could not be started. May be given up and
     /// called again; after it has returned it is not called any more.
-    fn ended(&mut self) -> Pin<Box<dyn Future<Output = Ended> + Send + '_>>;
+    fn ended(&mut self) -> Pin<Box<dyn Future<Output = ProcessExit> + Send + '_>>;
 }
 
 /// Why there is no place for workers: what, and the remedy.
@@ -36,7 +36,7 @@ pub struct ClusterError {
 
 /// What a process is started with.
 #[derive(Debug)]
-pub struct Ticket {
+pub struct LaunchSpec {
     /// What it says hello with.
     pub token: String,
     /// Its number: no two processes of a job have the same.
@@ -52,58 +52,58 @@ pub struct Ticket {
     /// later that the process has written adds `env::EXECUTION_MARKS`.
     pub env: Vec<(String, String)>,
     /// Where the launcher tells what it knows while the process has not said hello.
-    pub whereabouts: Whereabouts,
+    pub whereabouts: LaunchStatus,
 }
 
 /// How a process ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ended {
+pub struct ProcessExit {
     /// In words, for people.
     pub message: String,
     /// Whether there was a process at all.
     pub started: bool,
     /// Whose code may have ended it.
-    pub blame: Blame,
+    pub blame: Suspect,
 }
 
-impl Ended {
+impl ProcessExit {
     /// Returns an end that no task is suspected of.
-    pub fn blameless(message: impl Into<String>) -> Self {
-        Self { message: message.into(), started: true, blame: Blame::Nobody }
+    pub fn unattributed(message: impl Into<String>) -> Self {
+        Self { message: message.into(), started: true, blame: Suspect::None }
     }
 
     /// Returns the end of a process that could not be started.
     pub fn not_started(message: impl Into<String>) -> Self {
-        Self { started: false, ..Self::blameless(message) }
+        Self { started: false, ..Self::unattributed(message) }
     }
 }
 
 /// Whose code may have ended a process. A task that is suspected again and again is failed, so
 /// nobody is blamed for what happened to a machine or a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Blame {
+pub enum Suspect {
     /// Nobody's: its machine is gone, it was ended from outside, or nobody can tell.
-    Nobody,
+    None,
     /// It ended by itself, and nothing tells whose code it executed: the attempt in it, if there
     /// was only one.
-    OnlyOne,
+    SoleAttempt,
     /// It ended by itself, executing code for the runner at this place (`env::EXECUTION_MARKS`).
-    Place(u32),
+    RunnerIndex(u32),
 }
 
 /// What is known of a process that has not said hello. Clones are the same.
 #[derive(Clone, Debug)]
-pub struct Whereabouts(watch::Sender<Known>);
+pub struct LaunchStatus(watch::Sender<LaunchState>);
 
-impl Whereabouts {
+impl LaunchStatus {
     /// Returns whereabouts of which nothing is known.
     pub fn new() -> Self {
-        Self(watch::Sender::new(Known::default()))
+        Self(watch::Sender::new(LaunchState::default()))
     }
 
     /// The process cannot be started yet, for a reason that lies outside: no machine has room for
     /// it, nobody has come. Until [`is_at`](Self::is_at) no time is counted against its runners.
-    pub fn waits(&self, why: impl Into<String>) {
+    pub fn set_waiting(&self, why: impl Into<String>) {
         let why = Some(why.into());
         self.0.send_if_modified(|known| {
             let news = known.waits != why;
@@ -113,8 +113,8 @@ impl Whereabouts {
     }
 
     /// The process is being started at a place: a machine, and a process id if it has one.
-    pub fn is_at(&self, place: impl Into<String>) {
-        let known = Known { place: Some(place.into()), waits: None };
+    pub fn set_location(&self, place: impl Into<String>) {
+        let known = LaunchState { place: Some(place.into()), waits: None };
         self.0.send_if_modified(|current| {
             let news = *current != known;
             *current = known;
@@ -122,12 +122,12 @@ impl Whereabouts {
         });
     }
 
-    pub(super) fn watch(&self) -> watch::Receiver<Known> {
+    pub(super) fn watch(&self) -> watch::Receiver<LaunchState> {
         self.0.subscribe()
     }
 }
 
-impl Default for Whereabouts {
+impl Default for LaunchStatus {
     fn default() -> Self {
         Self::new()
     }

@@ -9,19 +9,19 @@ use tempfile::TempDir;
 use tokio::io::AsyncRead;
 use tokio::process::{Child, Command};
 
-use super::execution_marks::Marks;
-use super::launcher::{Blame, Ended, Launched, Launcher, Ticket};
+use super::execution_marks::ExecutionMarks;
+use super::launcher::{LaunchSpec, LaunchedProcess, Launcher, ProcessExit, Suspect};
 use super::log_relay;
 use crate::process::lines;
 
 /// Starts child processes. What they print goes into the log.
 #[derive(Debug)]
-pub struct Processes {
+pub struct LocalLauncher {
     /// Has a file for every process in which it marks what it executes.
     folder: TempDir,
 }
 
-impl Processes {
+impl LocalLauncher {
     /// Returns a launcher of child processes.
     ///
     /// # Errors
@@ -30,9 +30,9 @@ impl Processes {
         Ok(Self { folder: tempfile::Builder::new().prefix("rollway-").tempdir()? })
     }
 
-    fn spawn(&self, ticket: Ticket) -> io::Result<Running> {
+    fn spawn(&self, ticket: LaunchSpec) -> io::Result<RunningProcess> {
         let file = self.folder.path().join(format!("marks-{}", ticket.number));
-        let marks = Marks::new(file, ticket.runners)?;
+        let marks = ExecutionMarks::new(file, ticket.runners)?;
         let mut child = Command::new(&ticket.program)
             .args(&ticket.args)
             .envs(ticket.env)
@@ -53,41 +53,41 @@ impl Processes {
         if let Some(stderr) = child.stderr.take() {
             tokio::spawn(relay(stderr, ticket.token, "stderr"));
         }
-        Ok(Running { child, marks })
+        Ok(RunningProcess { child, marks })
     }
 }
 
-impl Launcher for Processes {
-    fn launch(&self, ticket: Ticket) -> Box<dyn Launched> {
+impl Launcher for LocalLauncher {
+    fn launch(&self, ticket: LaunchSpec) -> Box<dyn LaunchedProcess> {
         match self.spawn(ticket) {
             Ok(running) => Box::new(running),
-            Err(error) => Box::new(Failed(error.to_string())),
+            Err(error) => Box::new(LaunchFailed(error.to_string())),
         }
     }
 }
 
 /// A process. Dropping it kills it.
-struct Running {
+struct RunningProcess {
     child: Child,
-    marks: Marks,
+    marks: ExecutionMarks,
 }
 
-impl Launched for Running {
-    fn ended(&mut self) -> Pin<Box<dyn Future<Output = Ended> + Send + '_>> {
+impl LaunchedProcess for RunningProcess {
+    fn ended(&mut self) -> Pin<Box<dyn Future<Output = ProcessExit> + Send + '_>> {
         Box::pin(async {
             let message = describe(self.child.wait().await);
-            let blame = self.marks.culprit().map_or(Blame::OnlyOne, Blame::Place);
-            Ended { message, started: true, blame }
+            let blame = self.marks.culprit().map_or(Suspect::SoleAttempt, Suspect::RunnerIndex);
+            ProcessExit { message, started: true, blame }
         })
     }
 }
 
 /// A process that there never was.
-struct Failed(String);
+struct LaunchFailed(String);
 
-impl Launched for Failed {
-    fn ended(&mut self) -> Pin<Box<dyn Future<Output = Ended> + Send + '_>> {
-        Box::pin(async { Ended::not_started(self.0.clone()) })
+impl LaunchedProcess for LaunchFailed {
+    fn ended(&mut self) -> Pin<Box<dyn Future<Output = ProcessExit> + Send + '_>> {
+        Box::pin(async { ProcessExit::not_started(self.0.clone()) })
     }
 }
 

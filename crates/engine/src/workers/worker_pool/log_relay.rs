@@ -4,7 +4,7 @@
 //! itself: a record separator and a JSON object, so that the last words of a process that dies are
 //! there too.
 
-use rollway_protocol::{LogLevel, LogLine, LogSource};
+use rollway_protocol::{LogLine, LogSource, WorkerLogLevel};
 use serde::Deserialize;
 
 /// What begins a line that says where it comes from.
@@ -41,10 +41,10 @@ pub(super) fn printed(worker: &str, stream: &'static str, line: &str) {
         return;
     };
     let level = match level {
-        Level::Debug => LogLevel::Debug,
-        Level::Info => LogLevel::Info,
-        Level::Warning => LogLevel::Warning,
-        Level::Error => LogLevel::Error,
+        Level::Debug => WorkerLogLevel::Debug,
+        Level::Info => WorkerLogLevel::Info,
+        Level::Warning => WorkerLogLevel::Warning,
+        Level::Error => WorkerLogLevel::Error,
     };
     // What was logged is not a matter of streams.
     let stream = logger.is_none().then_some(stream);
@@ -66,7 +66,7 @@ pub(super) fn sent(line: &LogLine) {
 fn log(
     worker: Option<&str>,
     stream: Option<&str>,
-    level: LogLevel,
+    level: WorkerLogLevel,
     source: &LogSource,
     line: &str,
 ) {
@@ -81,9 +81,9 @@ fn log(
         };
     }
     match level {
-        LogLevel::Debug => say!(debug),
-        LogLevel::Info => say!(info),
-        LogLevel::Warning => say!(warn),
-        LogLevel::Error => say!(error),
+        WorkerLogLevel::Debug => say!(debug),
+        WorkerLogLevel::Info => say!(info),
+        WorkerLogLevel::Warning => say!(warn),
+        WorkerLogLevel::Error => say!(error),
     }
 }

@@ -15,40 +15,40 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rollway_core::{Life, RunnerId};
-use rollway_protocol::worker_server::{Greeting, LeftReason};
+use rollway_core::{Incarnation, RunnerId};
+use rollway_protocol::worker_server::{DisconnectReason, PendingHandshake};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
-use super::Shared;
-use super::launcher::Ended;
-use super::reports::Route;
-use super::worker_process::Host;
-use crate::runner_status::Known;
-use crate::workers::{Reporter, Said};
+use super::WorkerPoolShared;
+use super::launcher::ProcessExit;
+use super::reports::ConnectedProcess;
+use super::worker_process::WorkerProcess;
+use crate::runner_status::LaunchState;
+use crate::workers::{BackendReport, Reporter};
 
 /// How long workers have to say goodbye when the job ends.
-const FAREWELL: Duration = Duration::from_secs(3);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Who waits for a worker, and which workers are there.
 #[derive(Debug, Default)]
-pub(super) struct ByHand {
-    state: Mutex<State>,
+pub(super) struct ManualWorkers {
+    state: Mutex<ManualWorkersState>,
     /// The workers that are there.
     tracker: TaskTracker,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ManualWorkersState {
     open: BTreeMap<RunnerId, Reporter>,
-    hosts: Vec<Arc<Host>>,
+    hosts: Vec<Arc<WorkerProcess>>,
     next_host: u64,
 }
 
-impl ByHand {
+impl ManualWorkers {
     /// Finds a seat for a runner, or has it wait for one.
-    pub(super) fn seat(&self, shared: &Shared, reporter: Reporter) {
+    pub(super) fn seat(&self, shared: &WorkerPoolShared, reporter: Reporter) {
         let mut state = self.state.lock();
         let found = state.hosts.iter().find(|host| host.seat(shared, &reporter));
         if let Some(host) = found {
@@ -56,17 +56,17 @@ impl ByHand {
             return;
         }
         let why = format!("waits for a worker: rollway worker --connect {}", shared.address);
-        shared.aside(&reporter, Said::Waits(Some(why.as_str().into())));
-        let known = Known { place: None, waits: Some(why) };
-        shared.states.locate(reporter.runner(), reporter.life(), &known);
+        shared.aside(&reporter, BackendReport::Waits(Some(why.as_str().into())));
+        let known = LaunchState { place: None, waits: Some(why) };
+        shared.states.locate(reporter.runner(), reporter.incarnation(), &known);
         state.open.insert(reporter.runner(), reporter);
     }
 
     /// Ends a life of a runner, wherever it is.
-    pub(super) fn leave(&self, shared: &Shared, runner: RunnerId, life: Life) {
+    pub(super) fn leave(&self, shared: &WorkerPoolShared, runner: RunnerId, life: Incarnation) {
         // Locked first, so that nobody gives it a seat meanwhile.
         let mut state = self.state.lock();
-        if state.open.get(&runner).is_some_and(|reporter| reporter.life() == life) {
+        if state.open.get(&runner).is_some_and(|reporter| reporter.incarnation() == life) {
             state.open.remove(&runner);
             shared.states.forget(runner, life);
         }
@@ -77,11 +77,15 @@ impl ByHand {
 
     /// Takes a worker in, with as many of the runners that wait as it has seats for. One for which
     /// there is none stays for those that come later.
-    pub(super) fn greet(&self, shared: &Arc<Shared>, greeting: Greeting) -> Route {
+    pub(super) fn greet(
+        &self,
+        shared: &Arc<WorkerPoolShared>,
+        greeting: PendingHandshake,
+    ) -> ConnectedProcess {
         let mut state = self.state.lock();
         let number = state.next_host;
         state.next_host += 1;
-        let host = Arc::new(Host::by_hand(number, greeting.hello().runners));
+        let host = Arc::new(WorkerProcess::by_hand(number, greeting.hello().runners));
         let mut seated = 0;
         while let Some(first) = state.open.first_entry() {
             if !host.seat(shared, first.get()) {
@@ -90,7 +94,7 @@ impl ByHand {
             let reporter = first.remove();
             shared.take_seat(&reporter, &host);
             // From now on its time counts.
-            shared.aside(&reporter, Said::Waits(None));
+            shared.aside(&reporter, BackendReport::Waits(None));
             seated += 1;
         }
         host.welcome(shared, greeting);
@@ -108,33 +112,35 @@ impl ByHand {
                 by_hand.state.lock().hosts.retain(|host| !Arc::ptr_eq(host, &lived));
             }
         });
-        Route { host, left }
+        ConnectedProcess { host, left }
     }
 
     /// Tells all workers that they are not needed any more. What is returned ends when they are
     /// gone, or have had the time.
     pub(super) fn dismiss(&self) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         for host in &self.state.lock().hosts {
-            host.dismiss(FAREWELL);
+            host.dismiss(SHUTDOWN_TIMEOUT);
         }
         let tracker = self.tracker.clone();
         // Others may come; they are not waited for.
         tracker.close();
         Box::pin(async move {
-            let _ = timeout(FAREWELL, tracker.wait()).await;
+            let _ = timeout(SHUTDOWN_TIMEOUT, tracker.wait()).await;
         })
     }
 }
 
-fn lost() -> Ended {
-    Ended::blameless("its worker is gone")
+fn lost() -> ProcessExit {
+    ProcessExit::unattributed("its worker is gone")
 }
 
-fn described(why: &LeftReason) -> Ended {
-    Ended::blameless(match why {
-        LeftReason::Goodbye => "its worker left".to_owned(),
-        LeftReason::Lost { message } => format!("the connection to its worker was lost: {message}"),
-        LeftReason::Refused(refusal) => format!("its worker was refused: {refusal}"),
-        LeftReason::Dropped => "its worker was sent away".to_owned(),
+fn described(why: &DisconnectReason) -> ProcessExit {
+    ProcessExit::unattributed(match why {
+        DisconnectReason::Goodbye => "its worker left".to_owned(),
+        DisconnectReason::Lost { message } => {
+            format!("the connection to its worker was lost: {message}")
+        }
+        DisconnectReason::Refused(refusal) => format!("its worker was refused: {refusal}"),
+        DisconnectReason::Dropped => "its worker was sent away".to_owned(),
     })
 }

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rollway_config::{Cluster, Config, Placement};
+use rollway_config::{ClusterConfig, Config, Placement};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
@@ -29,30 +29,32 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::ChildOptions;
-use super::launcher::{Blame, ClusterError, Ended, Launched, Launcher, Ticket, Whereabouts};
+use super::WorkerPoolOptions;
+use super::launcher::{
+    ClusterError, LaunchSpec, LaunchStatus, LaunchedProcess, Launcher, ProcessExit, Suspect,
+};
 use crate::process::lines;
 use crate::process::python;
 
 /// How long is waited before a placer is started again: at first, and at most.
-const REST: Duration = Duration::from_secs(1);
-const REST_MAX: Duration = Duration::from_secs(30);
+const RETRY_DELAY: Duration = Duration::from_secs(1);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(30);
 
 /// A placer that has lasted so long was a good one.
-const LASTED: Duration = Duration::from_secs(60);
+const HEALTHY_AFTER: Duration = Duration::from_secs(60);
 
 /// How many machines that came or went are named at once.
 const NODES_TOLD: usize = 8;
 
 /// How workers are placed.
 #[derive(Clone, Debug)]
-pub struct RayOptions {
+pub struct RayLauncherOptions {
     /// The Python that has Ray.
     pub program: PathBuf,
     /// Arguments with which it is a placer.
     pub args: Vec<String>,
     /// Where, and with what.
-    pub cluster: Cluster,
+    pub cluster: ClusterConfig,
     /// Ray's namespace.
     pub namespace: String,
     /// Variables that are there before anything else is in a worker's process.
@@ -61,12 +63,12 @@ pub struct RayOptions {
     pub patience: Duration,
 }
 
-impl RayOptions {
+impl RayLauncherOptions {
     /// Runs the launcher.
     const PLACER: &'static str = "from rollway.ray.launcher import main; main()";
 
     /// Returns options for the workers of a configuration.
-    pub fn new(config: &Config, workers: &ChildOptions) -> Self {
+    pub fn new(config: &Config, workers: &WorkerPoolOptions) -> Self {
         let cluster = config.cluster.clone();
         let job = || format!("{}/{}", config.project, config.name);
         let usual = || python::arguments(Self::PLACER);
@@ -102,7 +104,7 @@ impl RayOptions {
     }
 
     /// Returns the order for a worker.
-    fn start(&self, ticket: Ticket) -> Value {
+    fn start(&self, ticket: LaunchSpec) -> Value {
         let cluster = &self.cluster;
         let mut resources = cluster.resources_per_worker.clone();
         resources.insert("CPU".to_owned(), cluster.cpus_per_worker);
@@ -123,20 +125,20 @@ impl RayOptions {
 
 /// Places workers on a Ray cluster. Dropping it ends them all.
 #[derive(Debug)]
-pub struct Ray {
-    shared: Arc<Shared>,
+pub struct RayLauncher {
+    shared: Arc<RayShared>,
     _alive: DropGuard,
 }
 
 #[derive(Debug)]
-struct Shared {
-    options: RayOptions,
-    desk: Mutex<Desk>,
+struct RayShared {
+    options: RayLauncherOptions,
+    desk: Mutex<RayLauncherState>,
 }
 
 /// Who is to be placed, and how the placer is told.
 #[derive(Debug)]
-struct Desk {
+struct RayLauncherState {
     /// Why there is no placer at the moment, or its orders.
     placer: Result<mpsc::UnboundedSender<Value>, String>,
     workers: HashMap<u64, Worker>,
@@ -146,8 +148,8 @@ struct Desk {
 
 #[derive(Debug)]
 struct Worker {
-    whereabouts: Whereabouts,
-    ended: oneshot::Sender<Ended>,
+    whereabouts: LaunchStatus,
+    ended: oneshot::Sender<ProcessExit>,
     /// What the placer is told; none: it was.
     order: Option<Value>,
     is_placed: bool,
@@ -156,31 +158,31 @@ struct Worker {
 /// What the placer says.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
-enum Event {
+enum RayEvent {
     Opened { ip: String, nodes: u64 },
     Failed { what: String, hint: String },
     Waits { id: u64, why: String },
     Placed { id: u64, ip: String, pid: u32 },
-    Ended { id: u64, how: String, blame: Fault },
+    Ended { id: u64, how: String, blame: RayFault },
     Nodes { nodes: u64, said: Vec<String> },
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Fault {
+enum RayFault {
     Nobody,
     Worker,
 }
 
-impl Ray {
+impl RayLauncher {
     /// Starts a placer and waits until it has joined the cluster. Needs a tokio runtime.
     ///
     /// # Errors
     /// If there is no such cluster, no Ray or no Python.
-    pub async fn open(options: RayOptions) -> Result<Self, ClusterError> {
+    pub async fn open(options: RayLauncherOptions) -> Result<Self, ClusterError> {
         let down = Err("the cluster is being joined".to_owned());
-        let desk = Desk { placer: down, workers: HashMap::new(), said: None };
-        let shared = Arc::new(Shared { options, desk: Mutex::new(desk) });
+        let desk = RayLauncherState { placer: down, workers: HashMap::new(), said: None };
+        let shared = Arc::new(RayShared { options, desk: Mutex::new(desk) });
         let alive = CancellationToken::new();
         let (opened, opening) = oneshot::channel();
         tokio::spawn(keep(Arc::clone(&shared), alive.clone(), opened));
@@ -202,8 +204,8 @@ impl Ray {
     }
 }
 
-impl Launcher for Ray {
-    fn launch(&self, ticket: Ticket) -> Box<dyn Launched> {
+impl Launcher for RayLauncher {
+    fn launch(&self, ticket: LaunchSpec) -> Box<dyn LaunchedProcess> {
         let number = ticket.number;
         let (ended, receiver) = oneshot::channel();
         let whereabouts = ticket.whereabouts.clone();
@@ -213,11 +215,11 @@ impl Launcher for Ray {
         desk.tell(&mut worker);
         desk.workers.insert(number, worker);
         drop(desk);
-        Box::new(Placed { shared: Arc::clone(&self.shared), number, ended: receiver })
+        Box::new(RayWorker { shared: Arc::clone(&self.shared), number, ended: receiver })
     }
 }
 
-impl Desk {
+impl RayLauncherState {
     /// Tells the placer of a worker, or the worker why there is none.
     fn tell(&self, worker: &mut Worker) {
         match &self.placer {
@@ -225,28 +227,28 @@ impl Desk {
                 // One that is gone is about to be noticed, and its workers with it.
                 let _ = worker.order.take().map(|order| orders.send(order));
             }
-            Err(why) => worker.whereabouts.waits(why),
+            Err(why) => worker.whereabouts.set_waiting(why),
         }
     }
 }
 
 /// A worker that was asked for. Dropping it ends the worker.
-struct Placed {
-    shared: Arc<Shared>,
+struct RayWorker {
+    shared: Arc<RayShared>,
     number: u64,
-    ended: oneshot::Receiver<Ended>,
+    ended: oneshot::Receiver<ProcessExit>,
 }
 
-impl Launched for Placed {
-    fn ended(&mut self) -> Pin<Box<dyn Future<Output = Ended> + Send + '_>> {
+impl LaunchedProcess for RayWorker {
+    fn ended(&mut self) -> Pin<Box<dyn Future<Output = ProcessExit> + Send + '_>> {
         Box::pin(async {
             let ended = (&mut self.ended).await;
-            ended.unwrap_or_else(|_| Ended::blameless("nobody knows what became of it"))
+            ended.unwrap_or_else(|_| ProcessExit::unattributed("nobody knows what became of it"))
         })
     }
 }
 
-impl Drop for Placed {
+impl Drop for RayWorker {
     fn drop(&mut self) {
         let mut desk = self.shared.desk.lock();
         let known = desk.workers.remove(&self.number);
@@ -260,12 +262,12 @@ impl Drop for Placed {
 
 /// Keeps a placer alive until nobody needs it.
 async fn keep(
-    shared: Arc<Shared>,
+    shared: Arc<RayShared>,
     alive: CancellationToken,
     opened: oneshot::Sender<Result<(), ClusterError>>,
 ) {
     let mut first = Some(opened);
-    let mut rest = REST;
+    let mut rest = RETRY_DELAY;
     loop {
         let began = Instant::now();
         let ended = tokio::select! {
@@ -277,8 +279,8 @@ async fn keep(
             let _ = opened.send(Err(ended));
             return;
         }
-        if began.elapsed() > LASTED {
-            rest = REST;
+        if began.elapsed() > HEALTHY_AFTER {
+            rest = RETRY_DELAY;
         }
         let why = format!("{}; it is tried again in {} s", ended.what, rest.as_secs());
         tracing::warn!(target: "rollway::ray", "{why}; {}", ended.hint);
@@ -287,13 +289,13 @@ async fn keep(
             () = alive.cancelled() => return,
             () = sleep(rest) => {}
         }
-        rest = (rest * 2).min(REST_MAX);
+        rest = (rest * 2).min(MAX_RETRY_DELAY);
     }
 }
 
 /// Starts a placer and serves it until it is gone; returns how it ended.
 async fn serve(
-    shared: &Arc<Shared>,
+    shared: &Arc<RayShared>,
     first: &mut Option<oneshot::Sender<Result<(), ClusterError>>>,
 ) -> ClusterError {
     let (mut child, stdin, stdout) = match shared.spawn() {
@@ -309,18 +311,18 @@ async fn serve(
     let (orders, told) = mpsc::unbounded_channel();
     // Whoever places nothing any more has ended for a reason of its own, which is read below.
     let telling = tokio::spawn(tell(stdin, told));
-    let _end = Abort(telling.abort_handle());
+    let _end = RayAbort(telling.abort_handle());
     let _ = orders.send(shared.options.open());
     let mut failed = None;
     lines(stdout, |line| match serde_json::from_str(line) {
-        Ok(Event::Opened { ip, nodes }) => {
+        Ok(RayEvent::Opened { ip, nodes }) => {
             tracing::info!(target: "rollway::ray", nodes, "joined the cluster as {ip}");
             shared.gain(&orders);
             if let Some(opened) = first.take() {
                 let _ = opened.send(Ok(()));
             }
         }
-        Ok(Event::Failed { what, hint }) => failed = Some(ClusterError { what, hint }),
+        Ok(RayEvent::Failed { what, hint }) => failed = Some(ClusterError { what, hint }),
         Ok(event) => shared.hear(event),
         Err(error) => tracing::warn!(target: "rollway::ray", "{line}: {error}"),
     })
@@ -333,15 +335,15 @@ async fn serve(
 }
 
 /// Ends a task with whoever began it.
-struct Abort(tokio::task::AbortHandle);
+struct RayAbort(tokio::task::AbortHandle);
 
-impl Drop for Abort {
+impl Drop for RayAbort {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
-impl Shared {
+impl RayShared {
     fn spawn(&self) -> io::Result<(Child, ChildStdin, ChildStdout)> {
         let options = &self.options;
         let mut child = Command::new(&options.program)
@@ -380,23 +382,23 @@ impl Shared {
             desk.workers.drain().partition(|(_, worker): &(u64, Worker)| worker.order.is_none());
         desk.workers = waiting;
         for worker in desk.workers.values() {
-            worker.whereabouts.waits(why);
+            worker.whereabouts.set_waiting(why);
         }
         drop(desk);
         let told: HashMap<u64, Worker> = told;
         for worker in told.into_values() {
-            let _ = worker.ended.send(Ended::blameless(what));
+            let _ = worker.ended.send(ProcessExit::unattributed(what));
         }
     }
 
     /// Passes on what the placer says.
-    fn hear(&self, event: Event) {
+    fn hear(&self, event: RayEvent) {
         let mut desk = self.desk.lock();
         // Of those that are not known any more nobody wants to hear.
         match event {
-            Event::Waits { id, why } => {
+            RayEvent::Waits { id, why } => {
                 if let Some(worker) = desk.workers.get(&id) {
-                    worker.whereabouts.waits(&why);
+                    worker.whereabouts.set_waiting(&why);
                     // Many wait for the same; it is said once.
                     if desk.said.as_ref() != Some(&why) {
                         tracing::warn!(target: "rollway::ray", "a worker waits: {why}");
@@ -404,32 +406,32 @@ impl Shared {
                     }
                 }
             }
-            Event::Placed { id, ip, pid } => {
+            RayEvent::Placed { id, ip, pid } => {
                 desk.said = None;
                 if let Some(worker) = desk.workers.get_mut(&id) {
                     worker.is_placed = true;
-                    worker.whereabouts.is_at(format!("{ip}, pid {pid}"));
+                    worker.whereabouts.set_location(format!("{ip}, pid {pid}"));
                 }
             }
-            Event::Ended { id, how, blame } => {
+            RayEvent::Ended { id, how, blame } => {
                 if let Some(worker) = desk.workers.remove(&id) {
                     let blame = match blame {
-                        Fault::Nobody => Blame::Nobody,
-                        Fault::Worker => Blame::OnlyOne,
+                        RayFault::Nobody => Suspect::None,
+                        RayFault::Worker => Suspect::SoleAttempt,
                     };
                     let (started, message) = (worker.is_placed, how);
                     if !started {
                         tracing::warn!(target: "rollway::ray", "no worker was started: {message}");
                     }
-                    let _ = worker.ended.send(Ended { message, started, blame });
+                    let _ = worker.ended.send(ProcessExit { message, started, blame });
                 }
             }
-            Event::Nodes { nodes, said } => {
+            RayEvent::Nodes { nodes, said } => {
                 let more = said.len().saturating_sub(NODES_TOLD);
                 let said = said[..said.len() - more].join("; ");
                 tracing::info!(target: "rollway::ray", nodes, more, "{said}");
             }
-            Event::Opened { .. } | Event::Failed { .. } => {}
+            RayEvent::Opened { .. } | RayEvent::Failed { .. } => {}
         }
     }
 }

@@ -5,49 +5,57 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use rollway_core::RunnerId;
-use rollway_protocol::worker_server::{ConnId, Greeting, LeftReason, Server, ServerEvent};
-use rollway_protocol::{Outcome, Refusal, RefusalCode, RunnerReport, StopCause, WorkerMessage};
+use rollway_protocol::worker_server::{
+    ConnId, DisconnectReason, PendingHandshake, WorkerServer, WorkerServerEvent,
+};
+use rollway_protocol::{
+    ConnectRefusal, MessageOutcome, RefusalCode, RunnerReport, StopCause, WorkerMessage,
+};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use super::Shared;
+use super::WorkerPoolShared;
 use super::log_relay;
-use super::worker_process::Host;
-use crate::run_outcome::RunEnd;
-use crate::workers::{Reporter, Said};
+use super::worker_process::WorkerProcess;
+use crate::run_outcome::ReportedOutcome;
+use crate::workers::{BackendReport, Reporter};
 
 /// How many messages of workers are taken in at once.
 const BATCH: usize = 1024;
 
 /// Who is expected, and who has come.
 #[derive(Debug, Default)]
-pub(super) struct Routes {
+pub(super) struct ConnectionTable {
     /// By token.
-    pub(super) expected: HashMap<String, Expected>,
-    connected: HashMap<ConnId, Route>,
+    pub(super) expected: HashMap<String, ExpectedWorker>,
+    connected: HashMap<ConnId, ConnectedProcess>,
 }
 
 /// A process that has been started and has not said hello.
 #[derive(Debug)]
-pub(super) struct Expected {
-    pub(super) host: Arc<Host>,
+pub(super) struct ExpectedWorker {
+    pub(super) host: Arc<WorkerProcess>,
     /// Gets what fires when everything that the worker said has been passed on.
-    pub(super) greeted: oneshot::Sender<oneshot::Receiver<LeftReason>>,
+    pub(super) greeted: oneshot::Sender<oneshot::Receiver<DisconnectReason>>,
 }
 
 /// A process that has said hello.
 #[derive(Debug)]
-pub(super) struct Route {
-    pub(super) host: Arc<Host>,
+pub(super) struct ConnectedProcess {
+    pub(super) host: Arc<WorkerProcess>,
     /// Fires when everything that the worker said has been passed on.
-    pub(super) left: oneshot::Sender<LeftReason>,
+    pub(super) left: oneshot::Sender<DisconnectReason>,
 }
 
 /// What one batch of messages says, by runner.
-type Words = HashMap<(ConnId, RunnerId), (Reporter, Vec<Said>)>;
+type Words = HashMap<(ConnId, RunnerId), (Reporter, Vec<BackendReport>)>;
 
 /// Passes on what workers say, each in the order in which it said it.
-pub(super) async fn listen(mut server: Server, shared: Arc<Shared>, alive: CancellationToken) {
+pub(super) async fn listen(
+    mut server: WorkerServer,
+    shared: Arc<WorkerPoolShared>,
+    alive: CancellationToken,
+) {
     tokio::select! {
         () = alive.cancelled() => {}
         () = attend(&mut server, &shared) => {}
@@ -61,7 +69,7 @@ pub(super) async fn listen(mut server: Server, shared: Arc<Shared>, alive: Cance
     }
 }
 
-async fn attend(server: &mut Server, shared: &Arc<Shared>) {
+async fn attend(server: &mut WorkerServer, shared: &Arc<WorkerPoolShared>) {
     let mut events = Vec::with_capacity(BATCH);
     // What one runner says in a batch is passed on at once.
     let mut words = Words::new();
@@ -71,17 +79,17 @@ async fn attend(server: &mut Server, shared: &Arc<Shared>) {
         let mut left = Vec::new();
         for event in events.drain(..) {
             match event {
-                ServerEvent::Hello(greeting) => greet(shared, greeting),
-                ServerEvent::Message { conn, message } => {
+                WorkerServerEvent::Hello(greeting) => greet(shared, greeting),
+                WorkerServerEvent::Message { conn, message } => {
                     let routes = shared.routes.lock();
                     let Some(route) = routes.connected.get(&conn) else { continue };
                     translate(shared, conn, &route.host, message, &mut words);
                 }
-                ServerEvent::Left { conn, reason } => left.push((conn, reason)),
+                WorkerServerEvent::Left { conn, reason } => left.push((conn, reason)),
             }
         }
         for (_, (reporter, said)) in words.drain() {
-            reporter.say_since(came, said).await;
+            reporter.send_since(came, said).await;
         }
         for (conn, reason) in left {
             if let Some(route) = shared.routes.lock().connected.remove(&conn) {
@@ -92,7 +100,7 @@ async fn attend(server: &mut Server, shared: &Arc<Shared>) {
 }
 
 /// Takes a worker in if it was started here, or if any may come; anybody else is refused.
-fn greet(shared: &Arc<Shared>, greeting: Greeting) {
+fn greet(shared: &Arc<WorkerPoolShared>, greeting: PendingHandshake) {
     let mut routes = shared.routes.lock();
     let conn = greeting.conn();
     let token = &greeting.hello().token;
@@ -106,24 +114,24 @@ fn greet(shared: &Arc<Shared>, greeting: Greeting) {
             "" => "this job starts its workers itself: none may join by hand",
             _ => "nobody waits for a worker with this token",
         };
-        return greeting.refuse(Refusal::new(RefusalCode::NotWanted, why));
+        return greeting.refuse(ConnectRefusal::new(RefusalCode::NotWanted, why));
     };
-    let Expected { host, greeted } = expected;
+    let ExpectedWorker { host, greeted } = expected;
     host.welcome(shared, greeting);
     let (left, gone) = oneshot::channel();
-    routes.connected.insert(conn, Route { host, left });
+    routes.connected.insert(conn, ConnectedProcess { host, left });
     // If the process was ended meanwhile, nobody waits for it.
     let _ = greeted.send(gone);
 }
 
 fn translate(
-    shared: &Shared,
+    shared: &WorkerPoolShared,
     conn: ConnId,
-    host: &Host,
+    host: &WorkerProcess,
     message: WorkerMessage,
     words: &mut Words,
 ) {
-    let mut say = |runner: RunnerId, reporter: Reporter, said: Said| {
+    let mut say = |runner: RunnerId, reporter: Reporter, said: BackendReport| {
         words.entry((conn, runner)).or_insert_with(|| (reporter, Vec::new())).1.push(said);
     };
     match message {
@@ -136,10 +144,11 @@ fn translate(
         }
         WorkerMessage::Heartbeat(states) => {
             for state in states {
-                if let Some(reporter) = host.heard(state.runner, state.life, &Said::Alive) {
+                if let Some(reporter) = host.heard(state.runner, state.life, &BackendReport::Alive)
+                {
                     let name = (state.runner, state.life);
                     shared.states.tell(name, state.attempt, state.state);
-                    say(state.runner, reporter, Said::Alive);
+                    say(state.runner, reporter, BackendReport::Alive);
                 }
             }
         }
@@ -148,22 +157,28 @@ fn translate(
     }
 }
 
-fn report_of(report: RunnerReport) -> Option<Said> {
+fn report_of(report: RunnerReport) -> Option<BackendReport> {
     Some(match report {
-        RunnerReport::Ready { after } => Said::Ready { after },
-        RunnerReport::AttemptBegan { attempt } => Said::Began(attempt),
+        RunnerReport::Ready { after } => BackendReport::Ready { after },
+        RunnerReport::AttemptBegan { attempt } => BackendReport::Began(attempt),
         RunnerReport::RunFinished { attempt, run, outcome } => {
             let end = match outcome {
-                Outcome::Succeeded { payload, metrics } => RunEnd::Succeeded { payload, metrics },
-                Outcome::Failed { kind, message } => RunEnd::Failed { kind, message },
+                MessageOutcome::Succeeded { payload, metrics } => {
+                    ReportedOutcome::Succeeded { payload, metrics }
+                }
+                MessageOutcome::Failed { kind, message } => {
+                    ReportedOutcome::Failed { kind, message }
+                }
             };
-            Said::Finished(attempt, run, end)
+            BackendReport::Finished(attempt, run, end)
         }
-        RunnerReport::AttemptEnded { attempt } => Said::Ended(attempt),
-        RunnerReport::Stopped(StopCause::Ordered) => return None,
-        RunnerReport::Stopped(StopCause::StartFailed { message }) => Said::StartFailed(message),
+        RunnerReport::AttemptEnded { attempt } => BackendReport::Ended(attempt),
+        RunnerReport::Stopped(StopCause::Requested) => return None,
+        RunnerReport::Stopped(StopCause::StartFailed { message }) => {
+            BackendReport::StartFailed(message)
+        }
         RunnerReport::Stopped(StopCause::Lost { message, suspect }) => {
-            Said::Lost { message, suspect }
+            BackendReport::Lost { message, suspect }
         }
     })
 }

@@ -5,58 +5,58 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rollway_core::{FailureKind, Life, RunnerId};
-use rollway_protocol::worker_server::{Connection, Greeting, SendError};
+use rollway_core::{FailureKind, Incarnation, RunnerId};
+use rollway_protocol::worker_server::{ConnectionSendError, PendingHandshake, WorkerConnection};
 use rollway_protocol::{EngineMessage, StartAttempt};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::Shared;
-use super::launcher::{Blame, Ended, Launcher, Whereabouts};
-use super::reports::Expected;
-use crate::run_outcome::RunEnd;
-use crate::runner_status::Known;
-use crate::workers::{Attempt, Command, Reporter, Said};
+use super::WorkerPoolShared;
+use super::launcher::{LaunchStatus, Launcher, ProcessExit, Suspect};
+use super::reports::ExpectedWorker;
+use crate::run_outcome::ReportedOutcome;
+use crate::runner_status::LaunchState;
+use crate::workers::{AttemptSpec, BackendReport, Reporter, RunnerCommand};
 
 /// How long the last words of a dead process may take to be read.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+const FINAL_OUTPUT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A process, from before it is started until it is gone.
 #[derive(Debug)]
-pub(super) struct Host {
+pub(super) struct WorkerProcess {
     number: u64,
     /// How many runners it takes; none: as many as are sent.
     room: Option<u32>,
-    seats: Mutex<Seats>,
+    seats: Mutex<HostedRunners>,
     end: CancellationToken,
 }
 
 #[derive(Debug, Default)]
-struct Seats {
-    taken: BTreeMap<RunnerId, Seat>,
+struct HostedRunners {
+    taken: BTreeMap<RunnerId, HostedRunner>,
     /// None until the process has said hello.
-    connection: Option<Connection>,
+    connection: Option<WorkerConnection>,
     /// Where it is, or why it is not anywhere yet.
-    known: Known,
+    known: LaunchState,
     /// Whether newcomers have to go elsewhere.
     closed: bool,
 }
 
 #[derive(Debug)]
-struct Seat {
+struct HostedRunner {
     reporter: Reporter,
-    stage: Stage,
+    stage: HostedState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum HostedState {
     Starting,
     Idle,
     Busy,
 }
 
-impl Host {
+impl WorkerProcess {
     pub(super) fn new(number: u64) -> Self {
         Self { number, room: None, seats: Mutex::default(), end: CancellationToken::new() }
     }
@@ -67,21 +67,21 @@ impl Host {
     }
 
     /// Gives a runner a seat, unless it is too late.
-    pub(super) fn seat(&self, shared: &Shared, reporter: &Reporter) -> bool {
+    pub(super) fn seat(&self, shared: &WorkerPoolShared, reporter: &Reporter) -> bool {
         let mut seats = self.seats.lock();
         let is_full = self.room.is_some_and(|room| seats.taken.len() >= room as usize);
         if seats.closed || is_full {
             return false;
         }
-        let (runner, life) = (reporter.runner(), reporter.life());
-        shared.states.locate(reporter.runner(), reporter.life(), &seats.known);
+        let (runner, life) = (reporter.runner(), reporter.incarnation());
+        shared.states.locate(reporter.runner(), reporter.incarnation(), &seats.known);
         if let Some(connection) = &seats.connection {
             // If the worker is gone, that is about to be noticed.
             let _ = connection.send(EngineMessage::StartRunner { runner, life });
         } else if let Some(why) = seats.known.waits.as_deref() {
-            shared.aside(reporter, Said::Waits(Some(why.into())));
+            shared.aside(reporter, BackendReport::Waits(Some(why.into())));
         }
-        let seat = Seat { reporter: reporter.clone(), stage: Stage::Starting };
+        let seat = HostedRunner { reporter: reporter.clone(), stage: HostedState::Starting };
         seats.taken.insert(runner, seat);
         true
     }
@@ -89,16 +89,16 @@ impl Host {
     /// Ends a life of a runner. One that is at something takes the process with it. One that has
     /// not begun is forgotten: nobody else has to suffer for it, but it may be that the process
     /// does not come round to it, so that the next one goes elsewhere.
-    pub(super) fn leave(&self, runner: RunnerId, life: Life) {
+    pub(super) fn leave(&self, runner: RunnerId, life: Incarnation) {
         let mut seats = self.seats.lock();
-        if seats.taken.get(&runner).is_none_or(|seat| seat.reporter.life() != life) {
+        if seats.taken.get(&runner).is_none_or(|seat| seat.reporter.incarnation() != life) {
             return;
         }
         let stage = seats.taken.remove(&runner).map(|seat| seat.stage);
-        seats.closed |= stage != Some(Stage::Idle);
+        seats.closed |= stage != Some(HostedState::Idle);
         // One that came by itself stays for others, if it takes any.
         let useless = seats.taken.is_empty() && (self.room.is_none() || seats.closed);
-        if stage == Some(Stage::Busy) || useless {
+        if stage == Some(HostedState::Busy) || useless {
             seats.closed = true;
             self.end.cancel();
         } else if let Some(connection) = &seats.connection {
@@ -127,19 +127,20 @@ impl Host {
     }
 
     /// Takes the process in, with all runners that have a seat.
-    pub(super) fn welcome(&self, shared: &Shared, greeting: Greeting) {
+    pub(super) fn welcome(&self, shared: &WorkerPoolShared, greeting: PendingHandshake) {
         let mut seats = self.seats.lock();
         let hello = greeting.hello();
-        let known = Known { place: Some(place(&hello.host, hello.pid)), waits: None };
+        let known = LaunchState { place: Some(place(&hello.host, hello.pid)), waits: None };
         let waited = std::mem::replace(&mut seats.known, known).waits.is_some();
         for seat in seats.taken.values() {
             let reporter = &seat.reporter;
-            shared.states.locate(reporter.runner(), reporter.life(), &seats.known);
+            shared.states.locate(reporter.runner(), reporter.incarnation(), &seats.known);
             if waited {
-                shared.aside(&seat.reporter, Said::Waits(None));
+                shared.aside(&seat.reporter, BackendReport::Waits(None));
             }
         }
-        let life = |(runner, seat): (&RunnerId, &Seat)| (*runner, seat.reporter.life());
+        let life =
+            |(runner, seat): (&RunnerId, &HostedRunner)| (*runner, seat.reporter.incarnation());
         let offered = greeting.hello().runners as usize;
         let runners: Vec<_> = seats.taken.iter().map(life).collect();
         let (first, rest) = runners.split_at(offered.min(runners.len()));
@@ -147,7 +148,7 @@ impl Host {
             Some(_) => shared.options.env.iter().cloned().collect(),
             None => BTreeMap::new(),
         };
-        let connection = greeting.welcome_with(first, shared.options.heartbeat, env);
+        let connection = greeting.accept(first, shared.options.heartbeat, env);
         for (runner, life) in rest {
             let _ = connection.send(EngineMessage::StartRunner { runner: *runner, life: *life });
         }
@@ -155,13 +156,19 @@ impl Host {
     }
 
     /// Notes what a runner says, and returns who speaks for it; none: that life is over.
-    pub(super) fn heard(&self, runner: RunnerId, life: Life, said: &Said) -> Option<Reporter> {
+    pub(super) fn heard(
+        &self,
+        runner: RunnerId,
+        life: Incarnation,
+        said: &BackendReport,
+    ) -> Option<Reporter> {
         let mut seats = self.seats.lock();
-        let seat = seats.taken.get_mut(&runner).filter(|seat| seat.reporter.life() == life)?;
+        let seat =
+            seats.taken.get_mut(&runner).filter(|seat| seat.reporter.incarnation() == life)?;
         let reporter = seat.reporter.clone();
         match said {
-            Said::Ready { .. } | Said::Ended(_) => seat.stage = Stage::Idle,
-            Said::Lost { .. } | Said::StartFailed(_) => {
+            BackendReport::Ready { .. } | BackendReport::Ended(_) => seat.stage = HostedState::Idle,
+            BackendReport::Lost { .. } | BackendReport::StartFailed(_) => {
                 seats.taken.remove(&runner);
                 // Where one was lost the next should not begin.
                 seats.closed = true;
@@ -169,7 +176,10 @@ impl Host {
                     self.end.cancel();
                 }
             }
-            Said::Alive | Said::Waits(_) | Said::Began(_) | Said::Finished(..) => {}
+            BackendReport::Alive
+            | BackendReport::Waits(_)
+            | BackendReport::Began(_)
+            | BackendReport::Finished(..) => {}
         }
         Some(reporter)
     }
@@ -177,22 +187,22 @@ impl Host {
     /// Sends a command. If it cannot be sent at all, returns what the runner would say to it.
     pub(super) fn send(
         &self,
-        shared: &Shared,
+        shared: &WorkerPoolShared,
         runner: RunnerId,
-        life: Life,
-        command: Command,
-    ) -> Option<(Reporter, Vec<Said>)> {
+        life: Incarnation,
+        command: RunnerCommand,
+    ) -> Option<(Reporter, Vec<BackendReport>)> {
         let mut seats = self.seats.lock();
-        let Seats { taken, connection, .. } = &mut *seats;
+        let HostedRunners { taken, connection, .. } = &mut *seats;
         let connection = connection.as_ref()?;
-        let seat = taken.get_mut(&runner).filter(|seat| seat.reporter.life() == life)?;
+        let seat = taken.get_mut(&runner).filter(|seat| seat.reporter.incarnation() == life)?;
         let mut started = None;
         let message = match command {
-            Command::Cancel { attempt, reason } => {
+            RunnerCommand::Cancel { attempt, reason } => {
                 EngineMessage::CancelAttempt { runner, life, attempt, reason }
             }
-            Command::Start(attempt) => {
-                seat.stage = Stage::Busy;
+            RunnerCommand::Start(attempt) => {
+                seat.stage = HostedState::Busy;
                 started = Some((attempt.id, attempt.runs));
                 EngineMessage::StartAttempt(start(shared, runner, life, *attempt))
             }
@@ -200,31 +210,38 @@ impl Host {
         match connection.send(message) {
             Ok(()) => None,
             // It is about to be noticed that the worker is gone.
-            Err(SendError::Gone) => {
+            Err(ConnectionSendError::Gone) => {
                 tracing::debug!(%runner, "a command came too late");
                 None
             }
-            Err(error @ SendError::TooLarge { .. }) => {
+            Err(error @ ConnectionSendError::TooLarge { .. }) => {
                 let (id, runs) = started?;
-                seat.stage = Stage::Idle;
+                seat.stage = HostedState::Idle;
                 let message: Arc<str> = format!("the task cannot be sent: {error}").into();
                 let kind = FailureKind::InvalidOutput;
                 let failed = runs.iter().map(|run| {
                     let message = Arc::clone(&message);
-                    Said::Finished(id, run, RunEnd::Failed { kind, message })
+                    BackendReport::Finished(id, run, ReportedOutcome::Failed { kind, message })
                 });
-                let said = [Said::Began(id)].into_iter().chain(failed).chain([Said::Ended(id)]);
+                let said = [BackendReport::Began(id)]
+                    .into_iter()
+                    .chain(failed)
+                    .chain([BackendReport::Ended(id)]);
                 Some((seat.reporter.clone(), said.collect()))
             }
         }
     }
 
     /// Leads the process to its end, and tells the runners in it.
-    pub(super) async fn live(self: Arc<Self>, shared: &Shared, ends: impl Future<Output = Ended>) {
+    pub(super) async fn live(
+        self: Arc<Self>,
+        shared: &WorkerPoolShared,
+        ends: impl Future<Output = ProcessExit>,
+    ) {
         let ended = tokio::select! {
             biased;
             // Dropping what was launched ends it by force.
-            () = self.end.cancelled() => Ended::blameless("its process was ended"),
+            () = self.end.cancelled() => ProcessExit::unattributed("its process was ended"),
             ended = ends => ended,
         };
         let ordered = self.end.is_cancelled();
@@ -234,33 +251,35 @@ impl Host {
             seats.connection = None;
             std::mem::take(&mut seats.taken)
         };
-        let busy = taken.values().filter(|seat| seat.stage == Stage::Busy).count();
+        let busy = taken.values().filter(|seat| seat.stage == HostedState::Busy).count();
         let per_worker = shared.options.runners_per_worker.max(1);
-        for (runner, Seat { reporter, stage }) in taken {
+        for (runner, HostedRunner { reporter, stage }) in taken {
             let message = ended.message.as_str().into();
             let blamed = match ended.blame {
-                Blame::Nobody => false,
-                Blame::OnlyOne => busy == 1,
-                Blame::Place(place) => busy == 1 || place == runner.0 % per_worker,
+                Suspect::None => false,
+                Suspect::SoleAttempt => busy == 1,
+                Suspect::RunnerIndex(place) => busy == 1 || place == runner.0 % per_worker,
             };
             let said = match stage {
-                Stage::Starting if !ordered => Said::StartFailed(message),
-                Stage::Starting | Stage::Idle => Said::Lost { message, suspect: false },
-                Stage::Busy => Said::Lost { message, suspect: blamed && !ordered },
+                HostedState::Starting if !ordered => BackendReport::StartFailed(message),
+                HostedState::Starting | HostedState::Idle => {
+                    BackendReport::Lost { message, suspect: false }
+                }
+                HostedState::Busy => BackendReport::Lost { message, suspect: blamed && !ordered },
             };
-            shared.states.forget(runner, reporter.life());
-            reporter.say(vec![said]).await;
+            shared.states.forget(runner, reporter.incarnation());
+            reporter.send(vec![said]).await;
         }
     }
 
     /// Passes on what is known of a process that has not said hello.
-    fn note(&self, shared: &Shared, known: Known) {
+    fn note(&self, shared: &WorkerPoolShared, known: LaunchState) {
         let mut seats = self.seats.lock();
         for seat in seats.taken.values() {
             let reporter = &seat.reporter;
-            shared.states.locate(reporter.runner(), reporter.life(), &known);
+            shared.states.locate(reporter.runner(), reporter.incarnation(), &known);
             let why = known.waits.as_deref().map(Into::into);
-            shared.aside(&seat.reporter, Said::Waits(why));
+            shared.aside(&seat.reporter, BackendReport::Waits(why));
         }
         seats.known = known;
     }
@@ -268,15 +287,15 @@ impl Host {
     /// Has the process started and waits until it is gone; returns how it ended.
     pub(super) async fn launched(
         self: Arc<Self>,
-        shared: &Shared,
+        shared: &WorkerPoolShared,
         launcher: &dyn Launcher,
-    ) -> Ended {
+    ) -> ProcessExit {
         let token = format!("w{}", self.number);
         let (greeted, mut greeting) = oneshot::channel();
-        let expected = Expected { host: Arc::clone(&self), greeted };
+        let expected = ExpectedWorker { host: Arc::clone(&self), greeted };
         shared.routes.lock().expected.insert(token.clone(), expected);
         let _forget = Forget { shared, token: &token };
-        let whereabouts = Whereabouts::new();
+        let whereabouts = LaunchStatus::new();
         let mut known = whereabouts.watch();
         let ticket = shared.ticket(self.number, &token, whereabouts);
         let mut launched = launcher.launch(ticket);
@@ -284,7 +303,7 @@ impl Host {
             tokio::select! {
                 greeted = &mut greeting => match greeted {
                     Ok(left) => break left,
-                    Err(_) => return Ended::blameless("it was forgotten"),
+                    Err(_) => return ProcessExit::unattributed("it was forgotten"),
                 },
                 ended = launched.ended() => return unheard(ended),
                 Ok(()) = known.changed() => {
@@ -296,12 +315,12 @@ impl Host {
         tokio::select! {
             ended = launched.ended() => {
                 // Its last words may still be on their way.
-                let _ = timeout(LAST_WORDS, &mut left).await;
+                let _ = timeout(FINAL_OUTPUT_TIMEOUT, &mut left).await;
                 as_worker(ended)
             }
-            _ = &mut left => match timeout(LAST_WORDS, launched.ended()).await {
+            _ = &mut left => match timeout(FINAL_OUTPUT_TIMEOUT, launched.ended()).await {
                 Ok(ended) => as_worker(ended),
-                Err(_) => Ended::blameless("worker closed its connection"),
+                Err(_) => ProcessExit::unattributed("worker closed its connection"),
             },
         }
     }
@@ -317,21 +336,26 @@ fn place(host: &str, pid: Option<u32>) -> String {
 }
 
 /// Says how a process ended that had said hello.
-fn as_worker(ended: Ended) -> Ended {
-    Ended { message: format!("worker ended: {}", ended.message), ..ended }
+fn as_worker(ended: ProcessExit) -> ProcessExit {
+    ProcessExit { message: format!("worker ended: {}", ended.message), ..ended }
 }
 
 /// Says how a process ended that never said hello.
-fn unheard(ended: Ended) -> Ended {
+fn unheard(ended: ProcessExit) -> ProcessExit {
     if !ended.started {
         return ended;
     }
-    Ended { message: format!("ended before it said hello: {}", ended.message), ..ended }
+    ProcessExit { message: format!("ended before it said hello: {}", ended.message), ..ended }
 }
 
-fn start(shared: &Shared, runner: RunnerId, life: Life, attempt: Attempt) -> StartAttempt {
+fn start(
+    shared: &WorkerPoolShared,
+    runner: RunnerId,
+    life: Incarnation,
+    attempt: AttemptSpec,
+) -> StartAttempt {
     let definition = shared.definitions.lock().of(&attempt);
-    let Attempt { id, batch, kind, task_id, task, runs, timeout, kills, models } = attempt;
+    let AttemptSpec { id, batch, kind, task_id, task, runs, timeout, kills, models } = attempt;
     StartAttempt {
         runner,
         life,
@@ -350,7 +374,7 @@ fn start(shared: &Shared, runner: RunnerId, life: Life, attempt: Attempt) -> Sta
 
 /// Takes a token back when its process is gone.
 struct Forget<'a> {
-    shared: &'a Shared,
+    shared: &'a WorkerPoolShared,
     token: &'a str,
 }
 

@@ -211,7 +211,7 @@ proptest! {
             let turns: Vec<&Turn> = thread.iter().map(|&turn| &turns[turn]).collect();
             check(experience, &turns, step);
         }
-        let Merged { continued, drift, branches, empty, .. } = merged;
+        let MergedTurns { continued, drift, branches, empty, .. } = merged;
         let counts = Plain { threads: plain.threads, continued, drift, branches, empty };
         prop_assert_eq!(&counts.threads.concat().len(), &(turns.len() - empty as usize));
         prop_assert_eq!(counts, plainly(&turns));
@@ -228,11 +228,11 @@ proptest! {
         since in any::<prop::sample::Index>(),
     ) {
         let turns = turns(&steps);
-        let mut recorder = Recorder::new(Limits::default());
+        let mut recorder = Recorder::new(RecorderLimits::default());
         for (at, turn) in turns.iter().enumerate() {
             let call = chat(turn.messages.clone().unwrap());
             let words = u8::try_from(at).unwrap();
-            let number = begin(&mut recorder, words, &call, &Attempted::default());
+            let number = begin(&mut recorder, words, &call, &RetryHeaders::default());
             let said = ResponseChoice {
                 tokens: Some(turn.tokens.clone()),
                 logprobs: Some(turn.logprobs.clone()),

@@ -6,8 +6,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn keyed(key: &str, is_retry: bool) -> Attempted {
-    Attempted { idempotency_key: Some(key.to_owned()), is_retry }
+fn keyed(key: &str, is_retry: bool) -> RetryHeaders {
+    RetryHeaders { idempotency_key: Some(key.to_owned()), is_retry }
 }
 
 fn ids(recorder: &Recorder) -> Vec<String> {
@@ -28,14 +28,14 @@ fn abort(recorder: &mut Recorder, number: CallNumber, id: &str) {
 
 #[test]
 fn an_idempotency_key_names_one_call() {
-    let mut recorder = Recorder::new(Limits::default());
+    let mut recorder = Recorder::new(RecorderLimits::default());
     let call = chat(json!([]));
     let first = begin(&mut recorder, 0, &call, &keyed("k", false));
     assert_eq!(recorder.begin_as([0; 32], &call, &keyed("k", false)), Err(RecordError::UnderWay));
     complete(&mut recorder, first, "a");
     recorder.delivered(first);
     let again = recorder.begin_as([0; 32], &call, &keyed("k", false));
-    assert_eq!(again, Ok(Begun::Again(first, kept("a"))));
+    assert_eq!(again, Ok(CallDecision::Duplicate(first, kept("a"))));
     let reused = recorder.begin_as([1; 32], &call, &keyed("k", false));
     assert_eq!(reused, Err(RecordError::KeyReused("k".to_owned())));
     // Another key is another call, even with the same words.
@@ -47,36 +47,39 @@ fn an_idempotency_key_names_one_call() {
 
 #[test]
 fn the_same_words_are_a_new_sample_unless_the_answer_was_lost() {
-    let mut recorder = Recorder::new(Limits::default());
+    let mut recorder = Recorder::new(RecorderLimits::default());
     let call = chat(json!([]));
-    let unmarked = Attempted::default();
+    let unmarked = RetryHeaders::default();
     let first = begin(&mut recorder, 0, &call, &unmarked);
     complete(&mut recorder, first, "a");
     // Its answer is on its way: asking at the same time is sampling twice.
     let second = begin(&mut recorder, 0, &call, &unmarked);
-    recorder.undelivered(first);
-    assert_eq!(recorder.begin_as([0; 32], &call, &unmarked), Ok(Begun::Again(first, kept("a"))));
+    recorder.client_disconnected(first);
+    assert_eq!(
+        recorder.begin_as([0; 32], &call, &unmarked),
+        Ok(CallDecision::Duplicate(first, kept("a")))
+    );
     recorder.delivered(first);
     complete(&mut recorder, second, "b");
     recorder.delivered(second);
     let third = begin(&mut recorder, 0, &call, &unmarked);
-    recorder.unanswered(third);
+    recorder.upstream_failed(third);
     begin(&mut recorder, 0, &call, &retry());
     assert_eq!(ids(&recorder), ["a", "b"]);
 }
 
 #[test]
 fn a_retry_gets_the_latest_answer_even_if_it_was_delivered() {
-    let mut recorder = Recorder::new(Limits { max_kept: 1, ..Limits::default() });
+    let mut recorder = Recorder::new(RecorderLimits { max_kept: 1, ..RecorderLimits::default() });
     let call = chat(json!([]));
-    let first = begin(&mut recorder, 0, &call, &Attempted::default());
+    let first = begin(&mut recorder, 0, &call, &RetryHeaders::default());
     complete(&mut recorder, first, "a");
     recorder.delivered(first);
     let again = recorder.begin_as([0; 32], &call, &retry());
-    assert_eq!(again, Ok(Begun::Again(first, kept("a"))));
+    assert_eq!(again, Ok(CallDecision::Duplicate(first, kept("a"))));
     recorder.delivered(first);
     // The answer is no longer kept: the retry takes its place.
-    let other = begin(&mut recorder, 1, &call, &Attempted::default());
+    let other = begin(&mut recorder, 1, &call, &RetryHeaders::default());
     complete(&mut recorder, other, "b");
     let second = begin(&mut recorder, 0, &call, &retry());
     assert_eq!(ids(&recorder), ["a", "b"]);
@@ -88,13 +91,13 @@ fn a_retry_gets_the_latest_answer_even_if_it_was_delivered() {
 
 #[test]
 fn a_retry_of_what_was_aborted_replaces_it() {
-    let mut recorder = Recorder::new(Limits::default());
+    let mut recorder = Recorder::new(RecorderLimits::default());
     let call = chat(json!([]));
-    let first = begin(&mut recorder, 0, &call, &Attempted::default());
+    let first = begin(&mut recorder, 0, &call, &RetryHeaders::default());
     abort(&mut recorder, first, "a");
     assert_eq!(recorder.experiences(0).unwrap()[0].info.value()["aborted"], json!(true));
     let second = begin(&mut recorder, 0, &call, &retry());
-    recorder.unanswered(second);
+    recorder.upstream_failed(second);
     assert_eq!(ids(&recorder), ["a"], "nothing has taken its place yet");
     let third = begin(&mut recorder, 0, &call, &retry());
     complete(&mut recorder, third, "c");
@@ -108,9 +111,9 @@ fn a_retry_of_what_was_aborted_replaces_it() {
 #[test]
 fn a_retry_wins_over_the_call_that_its_client_gave_up() {
     for late_is_complete in [false, true] {
-        let mut recorder = Recorder::new(Limits::default());
+        let mut recorder = Recorder::new(RecorderLimits::default());
         let call = chat(json!([]));
-        let first = begin(&mut recorder, 0, &call, &Attempted::default());
+        let first = begin(&mut recorder, 0, &call, &RetryHeaders::default());
         let second = begin(&mut recorder, 0, &call, &retry());
         complete(&mut recorder, second, "b");
         if late_is_complete {
@@ -158,10 +161,10 @@ impl World {
         self.answers.to_string()
     }
 
-    fn begin(&mut self, words: u8, attempted: &Attempted) -> At {
+    fn begin(&mut self, words: u8, attempted: &RetryHeaders) -> At {
         match self.recorder.begin_as([words; 32], &chat(json!([])), attempted).unwrap() {
-            Begun::New(number) => At::UnderWay(number),
-            Begun::Again(number, kept) => {
+            CallDecision::New(number) => At::UnderWay(number),
+            CallDecision::Duplicate(number, kept) => {
                 At::OnItsWay(number, String::from_utf8(kept.parts[0].to_vec()).unwrap())
             }
         }
@@ -173,16 +176,16 @@ impl World {
         match late {
             Late::UnderWay(number) if is_complete => {
                 complete(&mut self.recorder, number, &id);
-                self.recorder.undelivered(number);
+                self.recorder.client_disconnected(number);
             }
             Late::UnderWay(number) => abort(&mut self.recorder, number, &id),
-            Late::OnItsWay(number) => self.recorder.undelivered(number),
+            Late::OnItsWay(number) => self.recorder.client_disconnected(number),
         }
     }
 
     fn step(&mut self, kind: u8, which: usize, flag: bool) {
         if kind == 0 {
-            let at = self.begin(u8::from(flag), &Attempted::default());
+            let at = self.begin(u8::from(flag), &RetryHeaders::default());
             self.calls.push((u8::from(flag), at));
             return;
         }
@@ -203,7 +206,7 @@ impl World {
                 At::OnItsWay(number, id)
             }
             (At::UnderWay(number), 4) => {
-                self.recorder.unanswered(number);
+                self.recorder.upstream_failed(number);
                 At::Waits
             }
             (At::UnderWay(number), 5) => {
@@ -227,7 +230,7 @@ impl World {
 /// Lets clients do what they do, until every one has got its answer and every loss was noticed.
 fn play(steps: Vec<(u8, usize, bool)>, in_turn: bool) -> World {
     let mut world = World {
-        recorder: Recorder::new(Limits::default()),
+        recorder: Recorder::new(RecorderLimits::default()),
         calls: Vec::new(),
         late: Vec::new(),
         got: HashSet::new(),

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rollway_core::explore::Order;
+use rollway_core::explore::PlanAction;
 
-use super::{Checker, Scene, Seen};
-use crate::checkers::{Verdict, require};
-use crate::explore::process::End;
+use super::{ExploreChecker, ExploreContext, ExploreEvent};
+use crate::checkers::{CheckVerdict, require};
+use crate::explore::process::ProcessEnd;
 
 /// No evaluation lost, doubled or mixed.
 #[derive(Debug, Default)]
@@ -18,7 +18,7 @@ pub(super) struct Evals {
 
 impl Evals {
     /// Returns the evaluations that must have been made when an explorer is done.
-    fn due(scene: &Scene<'_>, last: u64) -> BTreeSet<u64> {
+    fn due(scene: &ExploreContext<'_>, last: u64) -> BTreeSet<u64> {
         let pace = &scene.options.pace;
         let Some(interval) = pace.eval_interval else { return BTreeSet::new() };
         let mut due: BTreeSet<u64> = (1..=last).filter(|it| it.is_multiple_of(interval)).collect();
@@ -31,7 +31,7 @@ impl Evals {
         due
     }
 
-    fn done(&self, scene: &Scene<'_>) -> Verdict {
+    fn done(&self, scene: &ExploreContext<'_>) -> CheckVerdict {
         let last = scene.explorer().kept.finalized;
         let over = self.over.range((scene.at, 0)..(scene.at + 1, 0));
         let mut over: BTreeSet<u64> = over.map(|(_, step)| *step).collect();
@@ -52,27 +52,27 @@ impl Evals {
     }
 }
 
-impl Checker for Evals {
+impl ExploreChecker for Evals {
     fn name(&self) -> &'static str {
         "evals"
     }
 
-    fn see(&mut self, scene: &Scene<'_>, seen: &Seen<'_>) -> Verdict {
+    fn see(&mut self, scene: &ExploreContext<'_>, seen: &ExploreEvent<'_>) -> CheckVerdict {
         let at = scene.at;
         let version = scene.explorer().version;
         match *seen {
-            Seen::Ordered(Order::Evaluate(step)) => {
+            ExploreEvent::Ordered(PlanAction::Evaluate(step)) => {
                 require!(!self.over.contains(&(at, step)), "step {step} is evaluated again");
             }
-            Seen::EvalBegan { step } => {
+            ExploreEvent::EvalBegan { step } => {
                 let again = self.under_way.insert((at, step), version);
                 require!(again.is_none(), "step {step} is evaluated twice");
             }
-            Seen::EvalEnded { step } => {
+            ExploreEvent::EvalEnded { step } => {
                 require!(self.under_way.remove(&(at, step)).is_some(), "step {step} is not");
                 self.over.insert((at, step));
             }
-            Seen::Loaded { .. } | Seen::Started { .. } => {
+            ExploreEvent::Loaded { .. } | ExploreEvent::Started { .. } => {
                 for ((_, step), of) in self.under_way.range((at, 0)..(at + 1, 0)) {
                     require!(
                         *of == version,
@@ -80,7 +80,7 @@ impl Checker for Evals {
                     );
                 }
             }
-            Seen::Ended(End::Done) => return self.done(scene),
+            ExploreEvent::Ended(ProcessEnd::Done) => return self.done(scene),
             _ => {}
         }
         Ok(())

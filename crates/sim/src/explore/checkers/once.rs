@@ -2,46 +2,46 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rollway_core::explore::{Fact, Order};
+use rollway_core::explore::{PlanAction, PlanInput};
 
-use super::{Checker, Scene, Seen};
-use crate::checkers::{Verdict, require};
-use crate::explore::process::End;
+use super::{ExploreChecker, ExploreContext, ExploreEvent};
+use crate::checkers::{CheckVerdict, require};
+use crate::explore::process::ProcessEnd;
 
 /// Nothing twice, and nothing never.
 #[derive(Debug, Default)]
-pub(super) struct Once {
+pub(super) struct ExploreOnceChecker {
     /// The last steps that were told to be begun and finalized.
     told: BTreeMap<usize, (u64, u64)>,
     submitted: BTreeSet<(usize, u64)>,
     delivered: BTreeSet<(usize, u64)>,
 }
 
-impl Checker for Once {
+impl ExploreChecker for ExploreOnceChecker {
     fn name(&self) -> &'static str {
         "once"
     }
 
-    fn see(&mut self, scene: &Scene<'_>, seen: &Seen<'_>) -> Verdict {
+    fn see(&mut self, scene: &ExploreContext<'_>, seen: &ExploreEvent<'_>) -> CheckVerdict {
         let at = scene.at;
         let (begun, finalized) = self.told.entry(at).or_default();
         match *seen {
-            Seen::Ordered(Order::Begin(step)) => {
+            ExploreEvent::Ordered(PlanAction::BeginStep(step)) => {
                 require!(step == *begun + 1, "step {step} is begun after step {begun}");
             }
-            Seen::Ordered(Order::Finalize(step)) => {
+            ExploreEvent::Ordered(PlanAction::FinalizeStep(step)) => {
                 require!(step == *finalized + 1, "step {step} is finalized after {finalized}");
                 require!(step <= *begun, "step {step} is finalized and was not begun");
             }
-            Seen::Told(Fact::Begun(step)) => *begun = *step,
-            Seen::Told(Fact::Finalized { step, .. }) => *finalized = *step,
-            Seen::Submitted { step } => {
+            ExploreEvent::Told(PlanInput::Begun(step)) => *begun = *step,
+            ExploreEvent::Told(PlanInput::Finalized { step, .. }) => *finalized = *step,
+            ExploreEvent::Submitted { step } => {
                 require!(self.submitted.insert((at, step)), "step {step} is submitted again");
             }
-            Seen::Delivered { step } => {
+            ExploreEvent::Delivered { step } => {
                 require!(self.delivered.insert((at, step)), "step {step} is delivered again");
             }
-            Seen::Ended(End::Done) => {
+            ExploreEvent::Ended(ProcessEnd::Done) => {
                 let count =
                     |set: &BTreeSet<(usize, u64)>| set.range((at, 0)..(at + 1, 0)).count() as u64;
                 let (submitted, delivered) = (count(&self.submitted), count(&self.delivered));

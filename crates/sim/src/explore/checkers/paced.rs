@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use rollway_core::explore::{Fact, Order, Style};
+use rollway_core::explore::{PlanAction, PlanInput, PlanStyle};
 
-use super::{Checker, Scene, Seen};
-use crate::checkers::{Verdict, require};
+use super::{ExploreChecker, ExploreContext, ExploreEvent};
+use crate::checkers::{CheckVerdict, require};
 
 /// No step before its time.
 #[derive(Debug, Default)]
@@ -21,29 +21,31 @@ struct Ahead {
     synced: u64,
 }
 
-impl Checker for Paced {
+impl ExploreChecker for Paced {
     fn name(&self) -> &'static str {
         "paced"
     }
 
-    fn see(&mut self, scene: &Scene<'_>, seen: &Seen<'_>) -> Verdict {
+    fn see(&mut self, scene: &ExploreContext<'_>, seen: &ExploreEvent<'_>) -> CheckVerdict {
         let pace = &scene.options.pace;
         let ahead = self.explorers.entry(scene.at).or_default();
         match *seen {
-            Seen::Told(Fact::Begun(step)) => ahead.begun = *step,
-            Seen::Told(Fact::Finalized { step, .. }) => ahead.finalized = *step,
-            Seen::Told(Fact::Synced(_)) => ahead.synced = ahead.finalized,
-            Seen::Ordered(Order::Begin(step)) if pace.style == Style::FullyAsync => {
+            ExploreEvent::Told(PlanInput::Begun(step)) => ahead.begun = *step,
+            ExploreEvent::Told(PlanInput::Finalized { step, .. }) => ahead.finalized = *step,
+            ExploreEvent::Told(PlanInput::Synced(_)) => ahead.synced = ahead.finalized,
+            ExploreEvent::Ordered(PlanAction::BeginStep(step))
+                if pace.style == PlanStyle::FullyAsync =>
+            {
                 let inflight = step.saturating_sub(ahead.finalized);
                 let most = pace.max_inflight;
                 require!(inflight <= most, "{inflight} steps in flight, and {most} may be");
             }
-            Seen::Ordered(Order::Begin(step)) => {
+            ExploreEvent::Ordered(PlanAction::BeginStep(step)) => {
                 let past = ahead.synced.max(pace.sync_offset) - pace.sync_offset;
                 let until = pace.sync_offset + (past / pace.sync_interval + 1) * pace.sync_interval;
                 require!(step <= until, "step {step} is begun before the exchange after {until}");
             }
-            Seen::Ordered(Order::Sync { step, .. }) => {
+            ExploreEvent::Ordered(PlanAction::Sync { step, .. }) => {
                 let Ahead { begun, finalized, .. } = *ahead;
                 require!(
                     step == begun && step == finalized,

@@ -3,10 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rollway_core::explore::{Exchange, Fact, Order, Style};
+use rollway_core::explore::{PlanAction, PlanInput, PlanStyle, SyncResult};
 
-use super::{Checker, Scene, Seen};
-use crate::checkers::{Verdict, require};
+use super::{ExploreChecker, ExploreContext, ExploreEvent};
+use crate::checkers::{CheckVerdict, require};
 
 /// No step too early for its weights.
 #[derive(Debug, Default)]
@@ -21,25 +21,25 @@ pub(super) struct Stale {
     forced: BTreeSet<(usize, u64)>,
 }
 
-impl Checker for Stale {
+impl ExploreChecker for Stale {
     fn name(&self) -> &'static str {
         "stale"
     }
 
-    fn see(&mut self, scene: &Scene<'_>, seen: &Seen<'_>) -> Verdict {
+    fn see(&mut self, scene: &ExploreContext<'_>, seen: &ExploreEvent<'_>) -> CheckVerdict {
         let pace = &scene.options.pace;
-        let Some(bound) = pace.max_staleness.filter(|_| pace.style == Style::FullyAsync) else {
+        let Some(bound) = pace.max_staleness.filter(|_| pace.style == PlanStyle::FullyAsync) else {
             return Ok(());
         };
         match *seen {
-            Seen::Started { version } => {
+            ExploreEvent::Started { version } => {
                 self.wanted.remove(&scene.at);
                 self.versions.insert(scene.at, version);
             }
-            Seen::Told(Fact::Synced(exchange)) => {
+            ExploreEvent::Told(PlanInput::Synced(exchange)) => {
                 let before = self.versions.entry(scene.at).or_default();
                 match *exchange {
-                    Exchange::Version(version) | Exchange::TrainerDone(version)
+                    SyncResult::Version(version) | SyncResult::TrainerDone(version)
                         if version > *before =>
                     {
                         *before = version;
@@ -47,10 +47,10 @@ impl Checker for Stale {
                     _ => drop(self.wanted.insert(scene.at)),
                 }
             }
-            Seen::Told(Fact::Loaded(version)) => {
+            ExploreEvent::Told(PlanInput::Loaded(version)) => {
                 self.versions.insert(scene.at, *version);
             }
-            Seen::Ordered(Order::Begin(step)) => {
+            ExploreEvent::Ordered(PlanAction::BeginStep(step)) => {
                 if !self.admitted.insert((scene.at, step)) {
                     // Again, after a crash.
                     return Ok(());
@@ -71,7 +71,7 @@ impl Checker for Stale {
                 }
             }
             // Who is overtaken by others is trained on later than anybody could know.
-            Seen::Trains(samples) if scene.explorers.len() == 1 => {
+            ExploreEvent::Trains(samples) if scene.explorers.len() == 1 => {
                 let version = scene.trainer.version;
                 for sample in samples {
                     let age = version - sample.version;

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use rollway_core::explore::{Exchange, Fact};
+use rollway_core::explore::{PlanInput, SyncResult};
 
-use super::{Checker, Scene, Seen};
-use crate::checkers::{Verdict, require};
+use super::{ExploreChecker, ExploreContext, ExploreEvent};
+use crate::checkers::{CheckVerdict, require};
 
 /// No way back.
 #[derive(Debug, Default)]
@@ -13,22 +13,22 @@ pub(super) struct Versions {
     told: BTreeMap<usize, u64>,
 }
 
-impl Checker for Versions {
+impl ExploreChecker for Versions {
     fn name(&self) -> &'static str {
         "versions"
     }
 
-    fn see(&mut self, scene: &Scene<'_>, seen: &Seen<'_>) -> Verdict {
+    fn see(&mut self, scene: &ExploreContext<'_>, seen: &ExploreEvent<'_>) -> CheckVerdict {
         let told = self.told.entry(scene.at).or_default();
         let version = match seen {
-            Seen::Told(Fact::Loaded(version))
-            | Seen::Told(Fact::Synced(Exchange::Version(version)))
-            | Seen::Told(Fact::Synced(Exchange::TrainerDone(version))) => *version,
-            Seen::Started { version } | Seen::Loaded { version } => {
+            ExploreEvent::Told(PlanInput::Loaded(version))
+            | ExploreEvent::Told(PlanInput::Synced(SyncResult::Version(version)))
+            | ExploreEvent::Told(PlanInput::Synced(SyncResult::TrainerDone(version))) => *version,
+            ExploreEvent::Started { version } | ExploreEvent::Loaded { version } => {
                 require!(version >= told, "version {version} comes after {told}");
                 return Ok(());
             }
-            Seen::Settled => {
+            ExploreEvent::Settled => {
                 let kept = scene.explorer().kept.version;
                 require!(kept == *told, "version {told} came, and {kept} was kept");
                 return Ok(());

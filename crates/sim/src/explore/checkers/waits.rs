@@ -1,25 +1,25 @@
 //! Nobody waits at the board for longer than was agreed.
 
-use super::{Checker, Scene, Seen};
-use crate::checkers::{Verdict, require};
+use super::{ExploreChecker, ExploreContext, ExploreEvent};
+use crate::checkers::{CheckVerdict, require};
 
 /// No wait without an end.
 #[derive(Debug)]
 pub(super) struct Waits;
 
-impl Checker for Waits {
+impl ExploreChecker for Waits {
     fn name(&self) -> &'static str {
         "waits"
     }
 
-    fn see(&mut self, scene: &Scene<'_>, seen: &Seen<'_>) -> Verdict {
+    fn see(&mut self, scene: &ExploreContext<'_>, seen: &ExploreEvent<'_>) -> CheckVerdict {
         let most = scene.options.sync_timeout;
         match *seen {
-            Seen::Waited { began, outcome } => {
+            ExploreEvent::Waited { began, outcome } => {
                 let waited = scene.now.since(began);
                 require!(waited <= most, "{waited:?} until {outcome:?}, and {most:?} were agreed");
             }
-            Seen::Settled => {
+            ExploreEvent::Settled => {
                 let Some(process) = &scene.explorer().process else { return Ok(()) };
                 let Some(wait) = process.wait else { return Ok(()) };
                 let waiting = scene.now.since(wait.began);

@@ -1,58 +1,60 @@
 //! How an explorer carries out orders. What it does is durable before its loop hears of it, and in
 //! between it may die.
 
-use rollway_core::explore::{Fact, Order};
-use rollway_core::rendezvous::Left;
+use rollway_core::explore::{PlanAction, PlanInput};
+use rollway_core::rendezvous::LeaveReason;
 
-use super::{Around, End, Event, Seen, World};
-use crate::explore::trainer::Sample;
+use super::{Around, ExploreEvent, ExploreWorld, ExploreWorldEvent, ProcessEnd};
+use crate::explore::trainer::SimSample;
 
-impl World {
+impl ExploreWorld {
     /// Begins to carry out an order.
-    pub(super) fn perform(&mut self, at: usize, life: u64, order: Order) {
+    pub(super) fn perform(&mut self, at: usize, life: u64, order: PlanAction) {
         let explorer = &self.explorers[at];
         let ready = match order {
-            Order::Finalize(step) => explorer.submitted.get(&step).map(|work| work.ready),
-            Order::FinishEval(step) => explorer.evals.get(&step).map(|work| work.ready),
-            Order::Sync { at_least, .. } => return self.wait(at, at_least, self.now),
-            Order::Close => return self.close(at),
-            Order::End => return self.ends(at, End::Done),
-            Order::Begin(_) | Order::Evaluate(_) | Order::Load => None,
+            PlanAction::FinalizeStep(step) => explorer.submitted.get(&step).map(|work| work.ready),
+            PlanAction::FinishEval(step) => explorer.evals.get(&step).map(|work| work.ready),
+            PlanAction::Sync { at_least, .. } => return self.wait(at, at_least, self.now),
+            PlanAction::FinishTraining => return self.close(at),
+            PlanAction::End => return self.ends(at, ProcessEnd::Done),
+            PlanAction::BeginStep(_) | PlanAction::Evaluate(_) | PlanAction::Load => None,
         };
         let wait = ready.map_or_else(Default::default, |ready| ready.since(self.now));
         let latency = self.dice.spread(self.options.latency / 4, self.options.latency * 4);
-        self.plan(wait + latency, Event::Act { at, life, order });
+        self.plan(wait + latency, ExploreWorldEvent::Act { at, life, order });
     }
 
     /// Carries an order out.
-    pub(super) fn act(&mut self, at: usize, life: u64, order: Order) {
+    pub(super) fn act(&mut self, at: usize, life: u64, order: PlanAction) {
         if self.is_struck(at) {
             return;
         }
         let fact = match order {
-            Order::Begin(step) if step > self.options.tasks => Fact::Exhausted,
-            Order::Begin(step) => {
+            PlanAction::BeginStep(step) if step > self.options.tasks => PlanInput::Exhausted,
+            PlanAction::BeginStep(step) => {
                 self.submit(at, step);
-                Fact::Begun(step)
+                PlanInput::Begun(step)
             }
-            Order::Finalize(step) => Fact::Finalized { step, delivered: self.deliver(at, step) },
-            Order::Evaluate(step) => {
+            PlanAction::FinalizeStep(step) => {
+                PlanInput::Finalized { step, delivered: self.deliver(at, step) }
+            }
+            PlanAction::Evaluate(step) => {
                 self.begin_eval(at, step);
-                Fact::EvalBegun(step)
+                PlanInput::EvalBegun(step)
             }
-            Order::FinishEval(step) => {
+            PlanAction::FinishEval(step) => {
                 // Results that were taken and not kept are there to be taken again.
                 if self.explorers[at].evaluated.insert(step) {
-                    self.see(at, &Seen::EvalEnded { step });
+                    self.see(at, &ExploreEvent::EvalEnded { step });
                 }
-                Fact::EvalFinished(step)
+                PlanInput::EvalFinished(step)
             }
-            Order::Load => Fact::Loaded(self.load(at, self.board.newest())),
-            Order::Sync { .. } | Order::Close | Order::End => return,
+            PlanAction::Load => PlanInput::Loaded(self.load(at, self.board.newest())),
+            PlanAction::Sync { .. } | PlanAction::FinishTraining | PlanAction::End => return,
         };
         // Others may have been told of it, and this one may be no more.
         if self.explorers[at].alive(life).is_some() && !self.is_struck(at) {
-            self.later(Event::Heard { at, life, fact });
+            self.later(ExploreWorldEvent::Heard { at, life, fact });
         }
     }
 
@@ -61,7 +63,7 @@ impl World {
         let explorer = &mut self.explorers[at];
         if let Some(newer) = version.filter(|version| *version > explorer.version) {
             explorer.version = newer;
-            self.see(at, &Seen::Loaded { version: newer });
+            self.see(at, &ExploreEvent::Loaded { version: newer });
         }
         self.explorers[at].version
     }
@@ -74,7 +76,7 @@ impl World {
         let work = self.dice.spread(explorer.work / 4, explorer.work * 2);
         let work = explorer.occupy(self.now, work);
         explorer.submitted.insert(step, work);
-        self.see(at, &Seen::Submitted { step });
+        self.see(at, &ExploreEvent::Submitted { step });
         self.tell_elsewhere();
     }
 
@@ -86,7 +88,7 @@ impl World {
         let work = self.dice.spread(explorer.work / 8, explorer.work * 4);
         let work = explorer.occupy(self.now, work);
         explorer.evals.insert(step, work);
-        self.see(at, &Seen::EvalBegan { step });
+        self.see(at, &ExploreEvent::EvalBegan { step });
     }
 
     /// Puts the experiences of a step into the buffer, unless they are there.
@@ -105,11 +107,11 @@ impl World {
         let version = explorer.submitted.get(&step).map_or(explorer.version, |work| work.version);
         explorer.delivered.insert(step, delivered);
         for _ in 0..delivered {
-            self.trainer.buffer.push_back(Sample { explorer: at, step, version });
+            self.trainer.buffer.push_back(SimSample { explorer: at, step, version });
         }
         self.coverage.add("experiences", "delivered", delivered);
         self.coverage.add("experiences", "lost", whole - delivered);
-        self.see(at, &Seen::Delivered { step });
+        self.see(at, &ExploreEvent::Delivered { step });
         delivered
     }
 
@@ -128,7 +130,7 @@ impl World {
             let process = self.explorers[at].process.as_ref();
             let known = process.map(|it| it.subject.plan().progress().elsewhere);
             if known.is_some_and(|known| known < elsewhere) {
-                self.tell(at, Some(Fact::Elsewhere(elsewhere)));
+                self.tell(at, Some(PlanInput::OthersSubmitted(elsewhere)));
             }
         }
     }
@@ -137,7 +139,7 @@ impl World {
         let Some(process) = &mut self.explorers[at].process else { return };
         process.closing = true;
         let seat = process.seat;
-        self.board.leave(self.now, seat, &Left::Done);
+        self.board.leave(self.now, seat, &LeaveReason::Done);
         self.answers();
         self.wait_to_close(at, self.now);
     }

@@ -1,59 +1,59 @@
 //! How the trainer goes about its work.
 
-use rollway_core::explore::Style;
-use rollway_core::rendezvous::{Left, Role, SeatId, TrainerState};
+use rollway_core::explore::PlanStyle;
+use rollway_core::rendezvous::{LeaveReason, MemberId, MemberRole, TrainerPresence};
 
-use super::{Event, Seen, World};
-use crate::explore::trainer::{Sample, State};
+use super::{ExploreEvent, ExploreWorld, ExploreWorldEvent};
+use crate::explore::trainer::{SimSample, SimTrainerState};
 
-impl World {
+impl ExploreWorld {
     pub(super) fn trainer_comes(&mut self) {
-        if matches!(self.trainer.state, State::Up { .. } | State::Done) {
+        if matches!(self.trainer.state, SimTrainerState::Up { .. } | SimTrainerState::Done) {
             return;
         }
-        let Ok(entered) = self.board.enter(self.now, Role::Trainer, "trainer") else {
+        let Ok(entered) = self.board.join(self.now, MemberRole::Trainer, "trainer") else {
             return self.give_up("there is no seat for the trainer".to_owned());
         };
         self.trainer.lives += 1;
         let life = self.trainer.lives;
         self.coverage.add("trainer", "restarted", u64::from(life > 1));
-        self.trainer.state = State::Up { seat: entered.seat, idle: None };
+        self.trainer.state = SimTrainerState::Up { seat: entered.seat, idle: None };
         self.trainer.looks = true;
-        self.later(Event::TrainerLooks { life });
-        self.plan(self.options.lease / 2, Event::TrainerBeats { life });
+        self.later(ExploreWorldEvent::TrainerLooks { life });
+        self.plan(self.options.lease / 2, ExploreWorldEvent::TrainerBeats { life });
         self.answers();
     }
 
     pub(super) fn trainer_beats(&mut self, life: u64) {
         let Some(seat) = self.trainer.alive(life) else { return };
-        self.board.beat(self.now, seat);
+        self.board.heartbeat(self.now, seat);
         self.answers();
-        self.plan(self.options.lease / 2, Event::TrainerBeats { life });
+        self.plan(self.options.lease / 2, ExploreWorldEvent::TrainerBeats { life });
     }
 
     pub(super) fn trainer_dies(&mut self) {
-        let State::Up { seat, .. } = self.trainer.state else { return };
+        let SimTrainerState::Up { seat, .. } = self.trainer.state else { return };
         let loud = self.options.trainer.is_loud;
         self.coverage.add("trainer", "crashed", 1);
-        self.trainer.state = State::Dead { since: self.now, loud };
+        self.trainer.state = SimTrainerState::Dead { since: self.now, loud };
         self.trainer.looks = false;
         if loud {
-            self.board.leave(self.now, seat, &Left::Failed("out of memory".to_owned()));
+            self.board.leave(self.now, seat, &LeaveReason::Failed("out of memory".to_owned()));
             self.answers();
         }
         if let Some((_, Some(again))) = self.options.trainer.crash {
-            self.plan(again, Event::TrainerComes);
+            self.plan(again, ExploreWorldEvent::TrainerComes);
         }
     }
 
     /// Makes a trainer look that waits for experiences and has a reason to.
     pub(super) fn rouse_trainer(&mut self) {
-        let State::Up { idle: Some(seen), .. } = self.trainer.state else { return };
+        let SimTrainerState::Up { idle: Some(seen), .. } = self.trainer.state else { return };
         let enough = self.trainer.buffer.len() as u64 >= self.options.pace.train_batch_size;
         let asked = self.board.asked().ask != seen;
         if !self.trainer.looks && (enough || asked || self.board.explorers_left()) {
             self.trainer.looks = true;
-            self.later(Event::TrainerLooks { life: self.trainer.lives });
+            self.later(ExploreWorldEvent::TrainerLooks { life: self.trainer.lives });
         }
     }
 
@@ -67,30 +67,30 @@ impl World {
             self.coverage.add("trainer", "at its goal", 1);
             self.trainer_leaves();
         } else if self.trainer.buffer.len() as u64 >= size {
-            let batch: Vec<Sample> =
+            let batch: Vec<SimSample> =
                 self.trainer.buffer.iter().take(size as usize).copied().collect();
-            self.see(0, &Seen::Trains(&batch));
-            self.trainer.state = State::Up { seat, idle: None };
-            self.trainer_tells(seat, TrainerState::Training);
+            self.see(0, &ExploreEvent::Trains(&batch));
+            self.trainer.state = SimTrainerState::Up { seat, idle: None };
+            self.trainer_tells(seat, TrainerPresence::Training);
             let work = self.options.trainer.work;
             let work = self.dice.spread(work / 2, work * 2);
-            self.plan(work, Event::TrainerSteps { life });
+            self.plan(work, ExploreWorldEvent::TrainerSteps { life });
         } else if self.board.explorers_left() {
-            self.see(0, &Seen::TrainerLeft);
+            self.see(0, &ExploreEvent::TrainerLeft);
             self.coverage.add("trainer", "left", 1);
             self.trainer_leaves();
         } else {
             self.coverage.add("trainer", "idle", 1);
             self.publish_if_wanted();
-            self.trainer.state = State::Up { seat, idle: Some(seen) };
-            self.trainer_tells(seat, TrainerState::Idle { seen });
+            self.trainer.state = SimTrainerState::Up { seat, idle: Some(seen) };
+            self.trainer_tells(seat, TrainerPresence::Idle { seen });
         }
         self.answers();
     }
 
-    fn trainer_tells(&mut self, seat: SeatId, state: TrainerState) {
+    fn trainer_tells(&mut self, seat: MemberId, state: TrainerPresence) {
         if self.options.trainer.tells {
-            self.board.trainer(self.now, seat, state);
+            self.board.set_trainer_state(self.now, seat, state);
         }
     }
 
@@ -103,7 +103,7 @@ impl World {
         self.trainer.buffer.drain(..self.options.pace.train_batch_size as usize);
         let pace = &self.options.pace;
         let is_due = self.trainer.version.is_multiple_of(pace.sync_interval);
-        if is_due && pace.style != Style::ExplorerDriven {
+        if is_due && pace.style != PlanStyle::ExplorerDriven {
             self.publish();
         }
         self.publish_if_wanted();
@@ -125,10 +125,10 @@ impl World {
     }
 
     fn trainer_leaves(&mut self) {
-        let State::Up { seat, .. } = self.trainer.state else { return };
+        let SimTrainerState::Up { seat, .. } = self.trainer.state else { return };
         self.publish();
-        self.trainer.state = State::Done;
-        self.board.leave(self.now, seat, &Left::Done);
+        self.trainer.state = SimTrainerState::Done;
+        self.board.leave(self.now, seat, &LeaveReason::Done);
         self.answers();
     }
 }

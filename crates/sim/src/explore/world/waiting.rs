@@ -3,24 +3,24 @@
 use std::time::Duration;
 
 use rollway_core::Time;
-use rollway_core::explore::{Exchange, Fact, Style};
-use rollway_core::rendezvous::{Outcome as Waited, Want};
+use rollway_core::explore::{PlanInput, PlanStyle, SyncResult};
+use rollway_core::rendezvous::{WaitOutcome as Waited, WeightWait};
 
-use super::{Around, Came, End, Event, Seen, World, waited_kind};
+use super::{Around, Came, ExploreEvent, ExploreWorld, ExploreWorldEvent, ProcessEnd, waited_kind};
 use crate::explore::process::OpenWait;
 
-impl World {
+impl ExploreWorld {
     /// Lets an explorer wait for weights; the first of the waits that follow each other began then.
     pub(super) fn wait(&mut self, at: usize, at_least: u64, began: Time) {
         let patience = if self.has_bug(Around::Patient) { 2 } else { 1 };
         let explorer = &mut self.explorers[at];
         let Some(process) = &mut explorer.process else { return };
         let style = self.options.pace.style;
-        let want = Want {
+        let want = WeightWait {
             explorer: explorer.name.clone(),
             have: explorer.version,
             at_least,
-            demand: matches!(style, Style::ExplorerDriven | Style::FullyAsync),
+            demand: matches!(style, PlanStyle::ExplorerDriven | PlanStyle::FullyAsync),
             timeout: self.options.sync_timeout.saturating_sub(self.now.since(began)) * patience,
             waited: self.now.since(began),
         };
@@ -45,7 +45,7 @@ impl World {
         if process.watch.is_over || process.watch.ask.is_some() {
             return;
         }
-        let want = Want {
+        let want = WeightWait {
             explorer: explorer.name.clone(),
             have: process.watch.seen,
             at_least: 0,
@@ -83,18 +83,18 @@ impl World {
             Waited::NothingNew | Waited::TimedOut(_) => return,
             Waited::TrainerFailed(ref words) => {
                 let words = words.clone();
-                self.see(at, &Seen::Waited { began: self.now, outcome });
-                return self.ends(at, End::TrainerFailed(words));
+                self.see(at, &ExploreEvent::Waited { began: self.now, outcome });
+                return self.ends(at, ProcessEnd::TrainerFailed(words));
             }
         };
         let is_over = matches!(outcome, Waited::TrainerDone(_));
         process.watch.is_over = is_over;
         process.watch.seen = published.unwrap_or(process.watch.seen);
         if let Some(version) = published {
-            self.later(Event::Heard { at, life, fact: Fact::Published(version) });
+            self.later(ExploreWorldEvent::Heard { at, life, fact: PlanInput::Published(version) });
         }
         if is_over {
-            self.later(Event::Heard { at, life, fact: Fact::TrainerDone });
+            self.later(ExploreWorldEvent::Heard { at, life, fact: PlanInput::TrainerDone });
         }
         self.watch(at);
     }
@@ -105,7 +105,7 @@ impl World {
             return;
         };
         self.coverage.add("wait", waited_kind(outcome), 1);
-        self.see(at, &Seen::Waited { began, outcome });
+        self.see(at, &ExploreEvent::Waited { began, outcome });
         let came = match *outcome {
             Waited::New(version) => Came { version: Some(version), done: false, began },
             Waited::NothingNew => Came { version: None, done: false, began },
@@ -114,11 +114,13 @@ impl World {
                 Came { version: None, done: true, began }
             }
             Waited::TrainerFailed(ref words) => {
-                return self.ends(at, End::TrainerFailed(words.clone()));
+                return self.ends(at, ProcessEnd::TrainerFailed(words.clone()));
             }
-            Waited::TimedOut(ref words) => return self.ends(at, End::TimedOut(words.clone())),
+            Waited::TimedOut(ref words) => {
+                return self.ends(at, ProcessEnd::TimedOut(words.clone()));
+            }
         };
-        self.later(Event::Loads { at, life, came });
+        self.later(ExploreWorldEvent::Loads { at, life, came });
     }
 
     /// An explorer takes what a wait came to.
@@ -134,10 +136,10 @@ impl World {
         }
         let known = process.subject.plan().progress().version;
         let exchange = match version {
-            version if came.done => Exchange::TrainerDone(version),
-            version if version > known => Exchange::Version(version),
-            _ => Exchange::NothingNew,
+            version if came.done => SyncResult::TrainerDone(version),
+            version if version > known => SyncResult::Version(version),
+            _ => SyncResult::NothingNew,
         };
-        self.later(Event::Heard { at, life, fact: Fact::Synced(exchange) });
+        self.later(ExploreWorldEvent::Heard { at, life, fact: PlanInput::Synced(exchange) });
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::Kind;
+use super::FileKind;
 use crate::{Result, TasksetError, TasksetErrorKind};
 use rollway_base::suggest::instead;
 
@@ -25,15 +25,15 @@ const SPLITS: &[&[&str]] = &[
 ];
 
 /// A file and what its path says.
-struct Found {
+struct FoundFiles {
     path: PathBuf,
-    kind: Kind,
+    kind: FileKind,
     split: Option<String>,
     subset: Option<String>,
 }
 
 /// Returns the files of a split.
-pub(super) fn files(here: &Path, split: &str) -> Result<(Kind, Vec<PathBuf>)> {
+pub(super) fn files(here: &Path, split: &str) -> Result<(FileKind, Vec<PathBuf>)> {
     let mut found = Vec::new();
     walk(here, here, 0, &mut found)?;
     if found.is_empty() {
@@ -57,7 +57,7 @@ pub(super) fn files(here: &Path, split: &str) -> Result<(Kind, Vec<PathBuf>)> {
 }
 
 /// Refuses files of several subsets or several kinds: which one is meant cannot be guessed.
-fn only_one(here: &Path, found: &[Found]) -> Result<()> {
+fn only_one(here: &Path, found: &[FoundFiles]) -> Result<()> {
     let subsets: BTreeSet<&str> =
         found.iter().map(|it| it.subset.as_deref().unwrap_or_default()).collect();
     if subsets.len() > 1 {
@@ -66,7 +66,7 @@ fn only_one(here: &Path, found: &[Found]) -> Result<()> {
         let hint = format!("choose one: `subset_name: {}`", names[0]);
         return Err(TasksetError::new(TasksetErrorKind::Option, here.display(), what, hint));
     }
-    let kinds: BTreeMap<Kind, &Path> =
+    let kinds: BTreeMap<FileKind, &Path> =
         found.iter().rev().map(|it| (it.kind, it.path.as_path())).collect();
     if kinds.len() > 1 {
         let names: Vec<&str> = kinds.keys().map(|kind| kind.name()).collect();
@@ -78,7 +78,7 @@ fn only_one(here: &Path, found: &[Found]) -> Result<()> {
     Ok(())
 }
 
-fn walk(root: &Path, folder: &Path, depth: usize, found: &mut Vec<Found>) -> Result<()> {
+fn walk(root: &Path, folder: &Path, depth: usize, found: &mut Vec<FoundFiles>) -> Result<()> {
     let read = || -> std::io::Result<Vec<PathBuf>> {
         fs::read_dir(folder)?.take(MAX_FILES).map(|entry| Ok(entry?.path())).collect()
     };
@@ -94,7 +94,7 @@ fn walk(root: &Path, folder: &Path, depth: usize, found: &mut Vec<Found>) -> Res
             if depth < MAX_DEPTH {
                 walk(root, &path, depth + 1, found)?;
             }
-        } else if let Some(kind) = Kind::of_name(&path) {
+        } else if let Some(kind) = FileKind::of_name(&path) {
             if found.len() >= MAX_FILES {
                 let what = format!("it has more than {MAX_FILES} files of data");
                 let hint = "join them to larger ones";
@@ -102,7 +102,7 @@ fn walk(root: &Path, folder: &Path, depth: usize, found: &mut Vec<Found>) -> Res
                 return Err(TasksetError::new(kind, root.display(), what, hint));
             }
             let (split, subset) = read_path(path.strip_prefix(root).unwrap_or(&path));
-            found.push(Found { path, kind, split, subset });
+            found.push(FoundFiles { path, kind, split, subset });
         }
     }
     Ok(())

@@ -153,12 +153,12 @@ impl KeyValue {
     }
 }
 
-impl From<&(&'static str, span::Value)> for KeyValue {
-    fn from((key, value): &(&'static str, span::Value)) -> Self {
+impl From<&(&'static str, span::AttributeValue)> for KeyValue {
+    fn from((key, value): &(&'static str, span::AttributeValue)) -> Self {
         let content = match value {
-            span::Value::Text(text) => Content::Text(text.as_ref().to_owned()),
-            span::Value::Whole(number) => Content::Whole(*number),
-            span::Value::Number(number) => Content::Number(*number),
+            span::AttributeValue::Text(text) => Content::Text(text.as_ref().to_owned()),
+            span::AttributeValue::Whole(number) => Content::Whole(*number),
+            span::AttributeValue::Number(number) => Content::Number(*number),
         };
         Self::new(key, content)
     }
@@ -167,9 +167,9 @@ impl From<&(&'static str, span::Value)> for KeyValue {
 impl From<&span::Span> for Span {
     fn from(span: &span::Span) -> Self {
         let status = match &span.status {
-            span::Status::Open => None,
-            span::Status::Well => Some(Status { message: String::new(), code: OK }),
-            span::Status::Badly(words) => {
+            span::SpanStatus::Open => None,
+            span::SpanStatus::Well => Some(Status { message: String::new(), code: OK }),
+            span::SpanStatus::Badly(words) => {
                 Some(Status { message: words.as_ref().to_owned(), code: ERROR })
             }
         };

@@ -8,7 +8,7 @@ use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use rollway_config::Config;
 
 use super::messages::KeyValue;
-use crate::trace::ids::Names;
+use crate::trace::ids::SpanNamer;
 
 /// Where a collector takes traces, below its address.
 const PATH: &str = "/v1/traces";
@@ -33,7 +33,7 @@ impl Target {
     /// What is wrong with it, and what to do, in words.
     pub(in crate::trace) fn of(
         config: &Config,
-        names: &Names,
+        names: &SpanNamer,
         variable: impl Fn(&str) -> Option<String>,
     ) -> Result<Option<Self>, String> {
         let variable = |name: &str| variable(name).filter(|text| !text.trim().is_empty());
@@ -98,7 +98,7 @@ fn named(config: &Config, variable: &impl Fn(&str) -> Option<String>) -> BTreeMa
 }
 
 /// Returns who sends: what the variables say, and the job.
-fn resource(names: &Names, variable: &impl Fn(&str) -> Option<String>) -> Vec<KeyValue> {
+fn resource(names: &SpanNamer, variable: &impl Fn(&str) -> Option<String>) -> Vec<KeyValue> {
     let text = variable("OTEL_RESOURCE_ATTRIBUTES").unwrap_or_default();
     let mut attributes: BTreeMap<String, String> = pairs(&text).collect();
     if let Some(name) = variable("OTEL_SERVICE_NAME") {
@@ -154,7 +154,7 @@ mod tests {
             let found = variables.iter().find(|(known, _)| *known == name);
             found.map(|(_, value)| (*value).to_owned())
         };
-        Target::of(config, &Names::new("p/j"), find)
+        Target::of(config, &SpanNamer::new("p/j"), find)
     }
 
     #[test]

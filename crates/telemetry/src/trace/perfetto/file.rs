@@ -29,7 +29,7 @@ const TAIL: u64 = 1 << 20;
 
 /// A file that is written to.
 #[derive(Debug)]
-pub(super) struct File {
+pub(super) struct TraceFile {
     out: BufWriter<std::fs::File>,
     /// How many processes have written, this one included.
     pub(super) process: u32,
@@ -42,7 +42,7 @@ pub(super) struct File {
     lost: u64,
 }
 
-impl File {
+impl TraceFile {
     /// Opens the file, or goes on in it.
     pub(super) fn open(
         path: &Path,

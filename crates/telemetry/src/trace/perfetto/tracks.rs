@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use rollway_core::RunnerId;
 
-use super::file::File;
+use super::file::TraceFile;
 use crate::trace::span::Nanos;
 
 /// How many tracks a runner, or a group, may have: more is shown nowhere, and said nowhere.
@@ -14,7 +14,7 @@ const LANES: u32 = 1_000;
 
 /// Tracks of the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) enum Group {
+pub(super) enum TrackGroup {
     Steps,
     Evals,
     Weights,
@@ -22,7 +22,7 @@ pub(super) enum Group {
     Notes,
 }
 
-impl Group {
+impl TrackGroup {
     const fn name(self) -> &'static str {
         match self {
             Self::Steps => "steps",
@@ -42,7 +42,7 @@ pub(super) struct Track {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct TrackState {
     last: Nanos,
     depth: u32,
 }
@@ -50,16 +50,16 @@ struct State {
 /// All tracks.
 #[derive(Debug)]
 pub(super) struct Tracks {
-    pub(super) file: File,
-    known: HashMap<Track, State>,
+    pub(super) file: TraceFile,
+    known: HashMap<Track, TrackState>,
     /// Lanes of groups that are in use.
-    taken: BTreeSet<(Group, u32)>,
+    taken: BTreeSet<(TrackGroup, u32)>,
     last_count: Nanos,
     line: String,
 }
 
 impl Tracks {
-    pub(super) fn new(file: File) -> Self {
+    pub(super) fn new(file: TraceFile) -> Self {
         let mut tracks = Self {
             file,
             known: HashMap::new(),
@@ -73,7 +73,7 @@ impl Tracks {
     }
 
     /// Returns the first track of a group that nothing is on, and takes it.
-    pub(super) fn lane(&mut self, group: Group) -> Track {
+    pub(super) fn lane(&mut self, group: TrackGroup) -> Track {
         let lane = (0..LANES - 1).find(|lane| !self.taken.contains(&(group, *lane)));
         let lane = lane.unwrap_or(LANES - 1);
         self.taken.insert((group, lane));
@@ -90,7 +90,7 @@ impl Tracks {
     }
 
     /// Returns the one track of a group.
-    pub(super) fn fixed(&mut self, group: Group) -> Track {
+    pub(super) fn fixed(&mut self, group: TrackGroup) -> Track {
         self.known_as(false, group as u32 * LANES, || group.name().to_owned())
     }
 
@@ -157,7 +157,7 @@ impl Tracks {
     fn known_as(&mut self, is_runner: bool, number: u32, name: impl FnOnce() -> String) -> Track {
         let track = Track { is_runner, number };
         if let Entry::Vacant(place) = self.known.entry(track) {
-            place.insert(State::default());
+            place.insert(TrackState::default());
             self.name("thread_name", is_runner, number, &name());
             let sort = format!(
                 "{{\"ph\":\"M\",\"name\":\"thread_sort_index\",\"pid\":{},\"tid\":{number},\

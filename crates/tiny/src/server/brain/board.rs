@@ -4,17 +4,17 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use rollway_tiny_model::{Generator, Sampled, Stop, Weights};
+use rollway_tiny_model::{Generator, ModelWeights, Sampled, StopReason};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
-use super::{Counts, Ending, Job, Pause, Said, Token};
-use crate::server::options::{Limits, Options};
+use super::{Ending, GeneratedToken, GenerationCounts, GenerationJob, GenerationPause, TokenEvent};
+use crate::server::options::{TinyServerLimits, TinyServerOptions};
 use crate::server::seeds::Seeds;
 
 /// Whether tokens are given.
 #[derive(Debug)]
-enum Gate {
+enum PauseGate {
     Open,
     /// What is under way is finished, and nothing is begun. These wait for that.
     Draining(Vec<oneshot::Sender<()>>),
@@ -23,16 +23,16 @@ enum Gate {
 
 /// A job that gets tokens.
 #[derive(Debug)]
-struct Running {
+struct RunningGeneration {
     names: Vec<String>,
-    to: UnboundedSender<Said>,
+    to: UnboundedSender<TokenEvent>,
     /// How many of its choices have not ended.
     open: usize,
 }
 
 /// A choice that gets tokens, by the id that the generator has for it.
 #[derive(Debug)]
-struct Slot {
+struct GenerationSlot {
     job: u64,
     choice: usize,
     stops: Arc<[Vec<u32>]>,
@@ -41,26 +41,26 @@ struct Slot {
 
 /// All of it.
 #[derive(Debug)]
-pub(super) struct Board {
+pub(super) struct GenerationBatch {
     generator: Generator,
     seeds: Seeds,
     version: Arc<str>,
-    gate: Gate,
-    waiting: VecDeque<(u64, Job)>,
-    running: HashMap<u64, Running>,
-    slots: HashMap<u64, Slot>,
+    gate: PauseGate,
+    waiting: VecDeque<(u64, GenerationJob)>,
+    running: HashMap<u64, RunningGeneration>,
+    slots: HashMap<u64, GenerationSlot>,
     next_slot: u64,
-    limits: Limits,
-    counts: Arc<Mutex<Counts>>,
+    limits: TinyServerLimits,
+    counts: Arc<Mutex<GenerationCounts>>,
 }
 
-impl Board {
-    pub(super) fn new(options: &Options, counts: Arc<Mutex<Counts>>) -> Self {
+impl GenerationBatch {
+    pub(super) fn new(options: &TinyServerOptions, counts: Arc<Mutex<GenerationCounts>>) -> Self {
         Self {
             generator: Generator::new(Arc::clone(&options.weights)),
             seeds: Seeds::new(options.seed, &options.weights),
             version: options.version.to_string().into(),
-            gate: Gate::Open,
+            gate: PauseGate::Open,
             waiting: VecDeque::new(),
             running: HashMap::new(),
             slots: HashMap::new(),
@@ -70,16 +70,16 @@ impl Board {
         }
     }
 
-    fn count(&self, change: impl FnOnce(&mut Counts)) {
+    fn count(&self, change: impl FnOnce(&mut GenerationCounts)) {
         change(&mut self.counts.lock());
     }
 
     /// Whether the next step gives anybody a token.
     pub(super) fn is_busy(&self) -> bool {
-        !matches!(self.gate, Gate::Frozen) && !self.slots.is_empty()
+        !matches!(self.gate, PauseGate::Frozen) && !self.slots.is_empty()
     }
 
-    pub(super) fn add(&mut self, number: u64, job: Job) {
+    pub(super) fn add(&mut self, number: u64, job: GenerationJob) {
         self.count(|counts| counts.requests += 1);
         // Those that will be admitted at once do not wait.
         if self.waiting.len() >= self.limits.max_waiting {
@@ -87,7 +87,7 @@ impl Board {
         }
         if self.waiting.len() >= self.limits.max_waiting {
             self.count(|counts| counts.refused += 1);
-            let _ = job.to.send(Said::Refused);
+            let _ = job.to.send(TokenEvent::Refused);
             return;
         }
         self.waiting.push_back((number, job));
@@ -95,7 +95,7 @@ impl Board {
 
     /// Begins with those who wait, in order, while there is room.
     pub(super) fn admit(&mut self) {
-        if !matches!(self.gate, Gate::Open) {
+        if !matches!(self.gate, PauseGate::Open) {
             return;
         }
         while let Some((_, job)) = self.waiting.front()
@@ -110,10 +110,11 @@ impl Board {
                 let id = self.next_slot;
                 self.next_slot += 1;
                 self.generator.add(id, wanted.request);
-                let slot = Slot { job: number, choice, stops: wanted.stops, said: Vec::new() };
+                let slot =
+                    GenerationSlot { job: number, choice, stops: wanted.stops, said: Vec::new() };
                 self.slots.insert(id, slot);
             }
-            self.running.insert(number, Running { names: job.names, to: job.to, open });
+            self.running.insert(number, RunningGeneration { names: job.names, to: job.to, open });
         }
     }
 
@@ -140,14 +141,14 @@ impl Board {
         slot.said.push(token);
         let found = slot.stops.iter().position(|stop| slot.said.ends_with(stop));
         let end = match stop {
-            Some(Stop::End) => Some(Ending::End),
+            Some(StopReason::End) => Some(Ending::End),
             _ if found.is_some() => found.map(Ending::Stop),
-            Some(Stop::Length) => Some(Ending::Length),
+            Some(StopReason::Length) => Some(Ending::Length),
             None => None,
         };
         let (number, choice) = (slot.job, slot.choice);
         let version = Arc::clone(&self.version);
-        let said = Said::Token(Token { choice, token, logprob, version, end });
+        let said = TokenEvent::Token(GeneratedToken { choice, token, logprob, version, end });
         if end.is_some() {
             self.generator.remove(id);
             self.slots.remove(&id);
@@ -164,13 +165,13 @@ impl Board {
 
     /// Tells those who wait for it that nothing is under way.
     fn settle(&mut self) {
-        if let Gate::Draining(waiting) = &mut self.gate
+        if let PauseGate::Draining(waiting) = &mut self.gate
             && self.running.is_empty()
         {
             for done in waiting.drain(..) {
                 let _ = done.send(());
             }
-            self.gate = Gate::Frozen;
+            self.gate = PauseGate::Frozen;
         }
     }
 
@@ -183,7 +184,7 @@ impl Board {
         self.settle();
     }
 
-    fn remove(&mut self, number: u64) -> Option<Running> {
+    fn remove(&mut self, number: u64) -> Option<RunningGeneration> {
         let job = self.running.remove(&number)?;
         let ids: Vec<u64> =
             self.slots.iter().filter(|(_, slot)| slot.job == number).map(|(id, _)| *id).collect();
@@ -211,21 +212,23 @@ impl Board {
         aborted.extend(removed.map(|job| job.to));
         self.count(|counts| counts.aborted += aborted.len() as u64);
         for to in aborted {
-            let _ = to.send(Said::Aborted);
+            let _ = to.send(TokenEvent::Aborted);
         }
         self.settle();
     }
 
-    pub(super) fn pause(&mut self, how: Pause, done: oneshot::Sender<()>) {
-        if how == Pause::Abort {
+    pub(super) fn pause(&mut self, how: GenerationPause, done: oneshot::Sender<()>) {
+        if how == GenerationPause::Abort {
             self.abort(&[]);
         }
         match &mut self.gate {
-            Gate::Draining(waiting) if how == Pause::Wait => waiting.push(done),
-            Gate::Open if how == Pause::Wait => self.gate = Gate::Draining(vec![done]),
+            PauseGate::Draining(waiting) if how == GenerationPause::Wait => waiting.push(done),
+            PauseGate::Open if how == GenerationPause::Wait => {
+                self.gate = PauseGate::Draining(vec![done])
+            }
             gate => {
                 // Whoever waits for an end of what is under way has a halt instead.
-                if let Gate::Draining(waiting) = std::mem::replace(gate, Gate::Frozen) {
+                if let PauseGate::Draining(waiting) = std::mem::replace(gate, PauseGate::Frozen) {
                     for done in waiting {
                         let _ = done.send(());
                     }
@@ -238,14 +241,14 @@ impl Board {
 
     pub(super) fn resume(&mut self) {
         // Whoever waits for a halt does not get one.
-        self.gate = Gate::Open;
+        self.gate = PauseGate::Open;
     }
 
     pub(super) fn forget(&mut self) {
         self.generator.forget();
     }
 
-    pub(super) fn replace(&mut self, weights: Arc<Weights>) {
+    pub(super) fn replace(&mut self, weights: Arc<ModelWeights>) {
         self.seeds.replace(&weights);
         self.generator.replace(weights);
         self.count(|counts| counts.updates += 1);
