@@ -4,8 +4,8 @@
 
 use rollway::config::{Config, SimulationFaults};
 use rollway_core::CancelReason;
-use rollway_sim::dice::FaultRate;
 use rollway_sim::job::{JobFaults as Rates, JobReport, SimStepReport, SimulatedJob, run_job};
+use rollway_sim::random::FaultRate;
 
 use crate::CliError;
 

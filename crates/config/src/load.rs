@@ -6,9 +6,9 @@ use serde_json::{Map, Value};
 
 use super::Config;
 use super::error::{ConfigError, ConfigProblem, ConfigWarning};
+use super::key_schema::{KeySchema, SHAPE};
 use super::node::ConfigNode;
 use super::read::{ConfigReader, Origins};
-use super::shape::{KeySchema, SHAPE};
 use super::yaml;
 
 /// The longest file that is read.

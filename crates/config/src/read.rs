@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use super::error::{ConfigProblem, ConfigWarning, SourceSpan};
-use super::foreign;
+use super::key_schema::{Bounds, KeySchema, PATHS, SHAPE, SchemaKey, ValueChoice, join};
 use super::node::{ConfigNode, NodeEntry, Scalar, Tree};
-use super::shape::{Bounds, KeySchema, PATHS, SHAPE, SchemaKey, ValueChoice, join};
+use super::trinity;
 use rollway_base::suggest::{is_misspelled, nearest};
 
 /// What was read.
@@ -133,7 +133,7 @@ impl ConfigReader {
                     self.remember(entry, &path, &value);
                     section.insert(entry.key.clone(), value);
                 }
-            } else if let Some(warnings) = foreign::warnings(entry, &path.shown, &path.pattern) {
+            } else if let Some(warnings) = trinity::warnings(entry, &path.shown, &path.pattern) {
                 self.warnings.extend(warnings);
             } else {
                 self.problems.push(unknown(entry, keys, &path));
@@ -150,7 +150,7 @@ impl ConfigReader {
         if key.nullable && empty {
             return Value::Null;
         }
-        if let Some((value, warning)) = foreign::replaced(scalar, entry, &path.shown, &path.pattern)
+        if let Some((value, warning)) = trinity::replaced(scalar, entry, &path.shown, &path.pattern)
         {
             self.warnings.extend(warning);
             return value.into();
@@ -220,7 +220,7 @@ impl ConfigReader {
         let names = || choices.iter().map(|choice| choice.name.as_str());
         let all: Vec<&str> = names().collect();
         let all = all.join(", ");
-        let refused = foreign::value_hint(&path.pattern, &scalar.text);
+        let refused = trinity::value_hint(&path.pattern, &scalar.text);
         let hint = match (refused, nearest(&scalar.text, names())) {
             (Some(hint), _) => hint.to_owned(),
             (None, Some(name)) => format!("did you mean `{name}`? The choices are {all}"),
@@ -323,10 +323,10 @@ fn unknown(entry: &NodeEntry, keys: &BTreeMap<String, SchemaKey>, path: &Path) -
     let section = path.shown.strip_suffix(word).unwrap_or_default().trim_end_matches('.');
     let what = "there is no such key".to_owned();
     let problem = ConfigProblem::new(&path.shown, what).at(entry.place.as_ref());
-    if let Some(hint) = foreign::hint(&path.pattern) {
+    if let Some(hint) = trinity::hint(&path.pattern) {
         return problem.without_line().hint(hint);
     }
-    if let Some(name) = foreign::renamed(&path.pattern) {
+    if let Some(name) = trinity::renamed(&path.pattern) {
         return ConfigProblem { what: format!("the key is called `{name}`"), ..problem }
             .hint(format!("write `{name}` instead of `{word}`"));
     }

@@ -5,9 +5,9 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-use super::foreign::{SPELLINGS, UNUSED};
+use super::key_schema::{Bounds, KeySchema, SCHEMA, SHAPE, SchemaKey, join};
 use super::read::shown;
-use super::shape::{Bounds, KeySchema, SCHEMA, SHAPE, SchemaKey, join};
+use super::trinity::{SPELLINGS, UNUSED};
 
 /// Returns the JSON Schema of the configuration.
 pub fn schema() -> Value {

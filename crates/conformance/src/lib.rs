@@ -8,12 +8,12 @@
 
 #![warn(missing_docs)]
 
+mod message_log;
 pub mod reference;
 mod report;
 mod session;
 mod steps;
 mod target;
-mod watch;
 
 use std::time::Duration;
 

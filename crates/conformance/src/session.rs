@@ -20,8 +20,8 @@ use rollway_protocol::{
     DefinitionId, EngineMessage, StartAttempt, VersionRange, WorkflowDefinition,
 };
 
+use super::message_log::MessageLog;
 use super::target::{ConformanceTarget, RunningTarget, TargetEnv};
-use super::watch::MessageLog;
 use super::{Check, ConformanceOptions, FAIL, SUCCEED, WAIT};
 
 /// The kit keeps fewer definitions alive than it uses, so that some are forgotten and sent again.

@@ -6,13 +6,13 @@ use crate::Core;
 use crate::action::{Action, CollectOutcome, Refusal, Response};
 use crate::batch::{AbortSpec, BatchOwner, WaitGoal, WaitTimeout};
 use crate::batch_id::BatchId;
-use crate::ending::PartialPolicy;
+use crate::completion::PartialPolicy;
 use crate::failure::CancelReason;
 use crate::ids::{BatchKey, RequestId};
 use crate::input::UnresponsivePolicy;
 use crate::lease::LeaseRecipient;
+use crate::ledger_record::LedgerRecord;
 use crate::metrics::Metrics;
-use crate::record::LedgerRecord;
 use crate::status::{BatchState, DropReason};
 use crate::time::Time;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::batch_id::BatchId;
 use crate::failure::{CancelReason, FailureKind};
 use crate::ids::{AttemptId, BatchKey, Incarnation, LeaseId, RequestId, RunId, RunnerId, TaskId};
-use crate::record::LedgerRecord;
+use crate::ledger_record::LedgerRecord;
 use crate::status::{BatchResult, BatchState, BatchType, DropReason, Payload, TaskResult};
 
 /// One order.

@@ -10,8 +10,8 @@ use crate::batch_id::BatchId;
 use crate::failure::CancelReason;
 use crate::ids::{AttemptId, BatchKey, RequestId, RunId, RunnerId, TaskId};
 use crate::input::UnresponsivePolicy;
-use crate::record::RecordedEnd;
-use crate::runner::RunnerPhase;
+use crate::ledger_record::RecordedEnd;
+use crate::runner_slot::RunnerPhase;
 use crate::task::{RunPhase, TaskPhase, TaskRuns};
 
 impl Core {
@@ -62,7 +62,7 @@ impl Core {
 
     /// Has whoever executes a run stop. Who has been told to already is not told again.
     fn give_up_attempt(&mut self, attempt: AttemptId, run: RunId, actions: &mut Vec<Action>) {
-        let theirs = |slot: &crate::runner::RunnerSlot| {
+        let theirs = |slot: &crate::runner_slot::RunnerSlot| {
             slot.attempt().is_some_and(|current| current.id == attempt)
         };
         let Some(at) = self.pool.runners.iter().position(theirs) else { return };

@@ -14,12 +14,12 @@
 //! Whatever the style, an evaluation is of one version: while one is under way, no order changes
 //! the weights, and while weights change, no evaluation is begun.
 
-mod pace;
 mod plan;
+mod plan_config;
 mod progress;
 
-pub use self::pace::{PlanConfig, PlanStyle};
 pub use self::plan::Plan;
+pub use self::plan_config::{PlanConfig, PlanStyle};
 pub use self::progress::PlanProgress;
 
 /// What happened. Orders are answered by facts; the others come of themselves.

@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::batch_id::BatchId;
 use crate::failure::FailureKind;
 use crate::ids::{AttemptId, Incarnation, LeaseId, RequestId, RunId, RunnerId, TaskId, WorkflowId};
+use crate::ledger_record::LedgerRecord;
 use crate::metrics::Metrics;
-use crate::record::LedgerRecord;
 use crate::status::{BatchType, Payload};
 
 /// One thing that happened.

@@ -4,9 +4,9 @@ use crate::Core;
 use crate::batch::{BatchOwner, CoreBatch};
 use crate::counters::RunTally;
 use crate::ids::RunnerId;
-use crate::runner::RunnerPhase;
+use crate::lifecycle::CorePhase;
+use crate::runner_slot::RunnerPhase;
 use crate::status::BatchState;
-use crate::stop::CorePhase;
 use crate::task::{CoreTask, RunPhase, TaskPhase};
 use crate::view::DeadlineReason;
 

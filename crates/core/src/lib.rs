@@ -14,14 +14,16 @@ mod action;
 mod attempt;
 mod batch;
 mod batch_id;
-mod batches;
+mod batch_table;
 mod cancel;
 mod collect;
+mod completion;
 mod config;
 mod core;
 mod counters;
 mod dispatch;
-mod ending;
+mod durations;
+mod event;
 pub mod explore;
 mod failure;
 mod finalize;
@@ -29,21 +31,19 @@ mod ids;
 mod input;
 mod invariants;
 mod lease;
+mod ledger_record;
+mod lifecycle;
 pub mod metrics;
-mod notice;
 mod pool;
-mod record;
-pub mod rendezvous;
-mod report;
-mod runner;
+mod result_metrics;
+mod runner_slot;
 mod scaling;
 mod schedule;
 mod status;
-mod stop;
+pub mod sync;
 mod task;
 mod time;
 mod timers;
-mod usual;
 mod view;
 mod wait_all;
 
@@ -59,6 +59,7 @@ pub use crate::core::Core;
 pub use crate::counters::{
     BatchTypeTally, ByIgnoreReason, Counters, IgnoreReason, RunTally, TaskCount,
 };
+pub use crate::event::{CoreEvent, RunEnd};
 pub use crate::failure::{
     ByCancelReason, ByFailureKind, CancelReason, FailureKind, FailurePolicy, FailureRule,
     GroupPolicy, OnExhausted,
@@ -70,8 +71,7 @@ pub use crate::ids::{
 pub use crate::input::{
     DeliveryOutcome, Input, Request, RunOutcome, RunnerReport, TaskSpec, UnresponsivePolicy,
 };
-pub use crate::notice::{CoreEvent, RunEnd};
-pub use crate::record::{LedgerRecord, RecordedEnd};
+pub use crate::ledger_record::{LedgerRecord, RecordedEnd};
 pub use crate::scaling::{PoolLoad, Scaler, ScalingBounds};
 pub use crate::status::{
     BatchResult, BatchState, BatchType, ByDropReason, DropReason, FailedRun, Payload, Status,

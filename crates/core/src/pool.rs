@@ -8,8 +8,8 @@ use crate::counters::IgnoreReason;
 use crate::failure::FailureKind;
 use crate::ids::{AttemptId, Incarnation, RunnerId};
 use crate::input::{RunnerReport, UnresponsivePolicy};
-use crate::runner::{RunnerPhase, RunnerSlot, SlotAttempt};
-use crate::stop::CorePhase;
+use crate::lifecycle::CorePhase;
+use crate::runner_slot::{RunnerPhase, RunnerSlot, SlotAttempt};
 use crate::view::DeadlineReason;
 
 impl Core {

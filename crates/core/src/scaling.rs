@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use crate::Core;
 use crate::action::Action;
-use crate::stop::CorePhase;
+use crate::lifecycle::CorePhase;
 use crate::view::DeadlineReason;
 
 /// Into how many parts the quiet time is divided; its end is known to a part.

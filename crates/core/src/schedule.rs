@@ -6,9 +6,9 @@ use crate::batch::{BatchOwner, CoreBatch, slices};
 use crate::batch_id::BatchId;
 use crate::ids::{BatchKey, RequestId, TaskId};
 use crate::input::TaskSpec;
-use crate::record::LedgerRecord;
+use crate::ledger_record::LedgerRecord;
+use crate::lifecycle::CorePhase;
 use crate::status::{BatchState, BatchType};
-use crate::stop::CorePhase;
 use crate::task::{CoreTask, TaskPhase};
 
 impl Core {

@@ -7,7 +7,7 @@ use crate::Core;
 use crate::batch_id::BatchId;
 use crate::counters::{Counters, RunTally};
 use crate::ids::{AttemptId, BatchKey, Incarnation, RequestId, RunId, RunnerId, TaskId};
-use crate::runner::{RunnerSlot, SlotAttempt};
+use crate::runner_slot::{RunnerSlot, SlotAttempt};
 use crate::status::{BatchState, BatchType, TaskTally};
 use crate::time::Time;
 

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use crate::Core;
 use crate::action::{Action, Refusal, Response};
+use crate::completion::PartialPolicy;
 use crate::core::WaiterLocation;
-use crate::ending::PartialPolicy;
 use crate::failure::CancelReason;
 use crate::ids::{BatchKey, RequestId};
 use crate::input::UnresponsivePolicy;
-use crate::stop::CorePhase;
+use crate::lifecycle::CorePhase;
 use crate::time::Time;
 use crate::view::DeadlineReason;
 

@@ -11,8 +11,8 @@ mod jsonl;
 mod open;
 mod parquet;
 mod postgres;
+mod process_queues;
 pub mod queue;
-mod shared;
 pub mod sql;
 mod sqlite;
 

@@ -15,10 +15,10 @@
 //! holds at most twice that, what is removed being bounded by what is kept, and once more while the
 //! ledger is compacted.
 
-mod book;
 mod codec;
 mod compact;
 mod error;
+mod live_records;
 mod record;
 mod recover;
 mod result;
@@ -32,8 +32,8 @@ use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use rollway_core::{BatchId, BatchKey, BatchResult, BatchState};
 
-use self::book::{EndedRuns, LiveRecords};
 pub use self::error::LedgerError;
+use self::live_records::{EndedRuns, LiveRecords};
 pub use self::record::{BatchMark, LedgerEntry, LedgerRunEnd, TaskEntry};
 use self::record::{put_batch_ended, put_noted, put_run_ended, put_state, put_submitted};
 use self::recover::LedgerRecovery;

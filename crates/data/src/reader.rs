@@ -6,16 +6,16 @@
 //! read under one name, and when one of them is lost; [`read_until`] lets a read be given up.
 
 mod group;
+mod interruptible;
 mod open;
-mod patience;
 mod remote;
-mod serve;
+mod server;
 mod session;
 
+pub use self::interruptible::read_until;
 pub use self::open::{ReaderTarget, SECRET, open, storage};
-pub use self::patience::read_until;
 pub use self::remote::{RemoteReader, RetryTimeouts, connect};
-pub use self::serve::{ReaderServer, ReaderServerError, ReaderServerOptions, serve};
+pub use self::server::{ReaderServer, ReaderServerError, ReaderServerOptions, serve};
 
 /// Returns threads for connections, which go on while their owner blocks or computes.
 fn runtime(name: &str, threads: usize) -> std::io::Result<tokio::runtime::Runtime> {

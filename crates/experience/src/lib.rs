@@ -6,15 +6,15 @@
 #![warn(missing_docs)]
 
 mod array;
-mod dict;
 mod dpo;
 mod eid;
 mod error;
 mod json;
 mod model_versions;
 pub mod payload;
-mod rules;
 mod tensor;
+mod to_json;
+mod validate;
 
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
@@ -54,14 +54,14 @@ impl Experience {
     /// Makes an experience like [`new`](Self::new), but leaves it to the caller whether the arrays
     /// that belong to the response are as long as it.
     pub fn lenient(mut fields: ExperienceFields) -> Result<Self, FieldError> {
-        let kind = rules::conclude_kind(&fields);
-        rules::fill_in(kind, &mut fields);
+        let kind = validate::conclude_kind(&fields);
+        validate::fill_in(kind, &mut fields);
         Self::with_kind(kind, fields)
     }
 
     /// Makes an experience of a known kind, and fills in nothing.
     pub fn with_kind(kind: ExperienceKind, fields: ExperienceFields) -> Result<Self, FieldError> {
-        rules::check(kind, &fields)?;
+        validate::check(kind, &fields)?;
         Ok(Self { kind, fields })
     }
 
@@ -77,12 +77,12 @@ impl Experience {
 
     /// Checks what every serialized experience keeps to.
     pub fn check(&self) -> Result<(), FieldError> {
-        rules::check(self.kind, &self.fields)
+        validate::check(self.kind, &self.fields)
     }
 
     /// Checks that the arrays that belong to the response are as long as it.
     pub fn check_lengths(&self) -> Result<(), FieldError> {
-        rules::check_lengths(self.kind, &self.fields)
+        validate::check_lengths(self.kind, &self.fields)
     }
 }
 

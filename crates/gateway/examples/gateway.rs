@@ -19,7 +19,7 @@ use std::time::Duration;
 use rollway_base::Secret;
 use rollway_gateway::gateway::{Gateway, GatewayLimits, GatewayOptions};
 use rollway_gateway::models::{self, ServerSpec};
-use rollway_gateway::record;
+use rollway_gateway::recording;
 use rollway_mock_server::{MockServer, MockServerOptions};
 use serde_json::{Map, json};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
@@ -58,7 +58,7 @@ async fn main() -> Result<(), Failure> {
         listen: "127.0.0.1:0".to_owned(),
         admin_key: admin_key.clone(),
         limits: GatewayLimits::default(),
-        record: record::RecorderLimits::default(),
+        record: recording::RecorderLimits::default(),
         models: models::RoutingOptions::default(),
         sampling: Map::new(),
         force_sampling: false,

@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use crate::access::RunRef;
+use crate::keys::RunRef;
 
 /// Observes the calls of runs. Must not block.
 pub trait CallObserver: Debug + Send + Sync + 'static {

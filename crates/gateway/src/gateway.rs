@@ -4,13 +4,13 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::access::RunRef;
 pub use crate::call_observer::{CallEnded, CallObserver};
 pub use crate::http::CallInFlight;
 use crate::http::{GatewayState, HttpListener, TurnStore, listen, router};
+use crate::keys::RunRef;
 use crate::models::{Models, ServerSpec};
 pub use crate::options::{ExtraMetrics, GatewayLimits, GatewayOptions, TokenCounts};
-use crate::record::RecordError;
+use crate::recording::RecordError;
 
 /// How long the last words of a gateway that stops may take.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);

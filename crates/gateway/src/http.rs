@@ -7,25 +7,25 @@
 //! `delivery` notices whether the client has got it all.
 
 mod admin;
-mod app;
+mod agents;
 mod calls;
-mod delivery;
-mod guests;
-mod history;
-mod intake;
+mod calls_in_flight;
 mod listen;
 mod metrics;
+mod observed_call;
 mod openapi;
 mod prompt_tokens;
+mod record_response;
 mod relay;
 mod replay;
-mod respond;
-mod runs;
-mod servers;
-mod settle;
-mod under_way;
+mod request_body;
+mod response_body;
+mod responses;
+mod run_sessions;
+mod server_metrics;
+mod state;
+mod turn_store;
 mod upstream;
-mod watched;
 
 use std::sync::Arc;
 
@@ -37,12 +37,12 @@ use axum::routing::{delete, get, post};
 use rollway_model_api::client_api::{self, CLIENT_APIS};
 use rollway_model_api::{CallError, ErrorKind};
 
-pub(crate) use self::app::GatewayState;
-pub use self::history::{KeepFuture, TurnStore};
-pub(crate) use self::intake::body as read_body;
+pub use self::calls_in_flight::CallInFlight;
 pub(crate) use self::listen::{HttpListener, listen};
-pub use self::under_way::CallInFlight;
-use crate::access::{self, Caller};
+pub(crate) use self::request_body::body as read_body;
+pub(crate) use self::state::GatewayState;
+pub use self::turn_store::{KeepFuture, TurnStore};
+use crate::keys::{self, Caller};
 
 /// The one path that needs no key.
 const HEALTH: &str = "/health";
@@ -63,7 +63,7 @@ pub(crate) fn router(app: &Arc<GatewayState>) -> Router {
         .route("/rollway/v1/models/{id}", delete(admin::remove))
         .route("/metrics", get(metrics::show))
         .route("/openapi.json", get(openapi::show))
-        .route(HEALTH, get(respond::health))
+        .route(HEALTH, get(responses::health))
         .with_state(Arc::clone(app));
     let further = app.history.as_ref().map(|history| history.routes()).unwrap_or_default();
     routes
@@ -91,8 +91,8 @@ async fn authenticate(
             next.run(request).await
         }
         Err(error) => match client_api::at_path(request.uri().path()) {
-            Some(api) => respond::client_error(api, &error),
-            None => respond::error(&error),
+            Some(api) => responses::client_error(api, &error),
+            None => responses::error(&error),
         },
     };
     entry.answered(response.status());
@@ -100,7 +100,7 @@ async fn authenticate(
 }
 
 fn authorize(app: &GatewayState, request: &Request) -> Result<Caller, CallError> {
-    let caller = access::bearer_key(request.headers()).and_then(|key| app.keys.authenticate(key));
+    let caller = keys::bearer_key(request.headers()).and_then(|key| app.keys.authenticate(key));
     let Some(caller) = caller.or_else(|| is_open(app).then_some(Caller::Admin)) else {
         let message = "no valid key: show the key of the run, or the gateway's own, as \
                        `Authorization: Bearer KEY` or as `x-api-key: KEY`";
@@ -125,13 +125,13 @@ fn is_open(app: &GatewayState) -> bool {
 
 async fn not_found(request: Request) -> Response {
     let message = format!("there is nothing at {}", shortened(request.uri().path()));
-    respond::error(&CallError::new(ErrorKind::NotFound, message))
+    responses::error(&CallError::new(ErrorKind::NotFound, message))
 }
 
 async fn method_not_allowed(request: Request) -> Response {
     let path = shortened(request.uri().path());
     let message = format!("{path} does not take {}", shortened(request.method().as_str()));
-    respond::error(&CallError::new(ErrorKind::MethodNotAllowed, message))
+    responses::error(&CallError::new(ErrorKind::MethodNotAllowed, message))
 }
 
 /// Names what a client asked for without repeating all of it.

@@ -6,11 +6,11 @@
 //! response, [`record`] stores the turns for the trainer. [`serve`] adds feedback and commits for
 //! agents outside the job, which survive a restart.
 
-pub mod access;
 mod call_observer;
 pub mod gateway;
 pub mod http;
+pub mod keys;
 pub mod models;
 mod options;
-pub mod record;
+pub mod recording;
 pub mod serve;

@@ -5,23 +5,23 @@
 //! updated next, and neither clocks nor sockets. `inner`, `watch`, `rolling` and `replace` do as
 //! they say; `control` knows the words that each kind of server is looked after with.
 
-mod address;
-mod board;
+mod connect;
 mod control;
-mod inner;
-mod lease;
+mod health_check;
 mod options;
+mod permit;
+mod probe;
 #[cfg(test)]
 mod properties;
-mod reach;
+mod registry;
 mod removal;
-mod replace;
-mod roll;
-mod rolling;
+mod rolling_plan;
+mod rolling_update;
+mod routing;
+mod server_update;
 mod sessions;
-mod update;
 mod view;
-mod watch;
+mod weight_update;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -33,18 +33,18 @@ use rollway_base::ServerKind;
 use rollway_model_api::{CallError, ErrorKind};
 use tokio::sync::{Notify, oneshot};
 
-pub use self::address::http_client;
-use self::board::{RouteOutcome, RouteRequest, RoutingRules, RoutingTable};
-use self::inner::{ModelsInner, ServerHandle, ServerTable, WaitGuard};
-pub use self::lease::ServerPermit;
+pub use self::connect::http_client;
 pub use self::options::RoutingOptions;
-pub use self::reach::reach;
+pub use self::permit::ServerPermit;
+pub use self::probe::reach;
+use self::registry::{ModelsInner, ServerHandle, ServerTable, WaitGuard};
 pub use self::removal::RemovalReport;
-pub use self::update::{
+use self::routing::{RouteOutcome, RouteRequest, RoutingRules, RoutingTable};
+pub use self::view::{ModelView, ServerCounts, ServerState, ServerView};
+pub use self::weight_update::{
     InFlightPolicy, ServerUpdateOutcome, ServerUpdateReport, WeightSource, WeightUpdate,
     WeightUpdateReport,
 };
-pub use self::view::{ModelView, ServerCounts, ServerState, ServerView};
 
 /// How long a server may take to abort a request.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -118,11 +118,11 @@ impl Models {
 
     /// Adds a server; it is used once it has said that it is well. Must be called where Tokio runs.
     pub fn add(&self, mut spec: ServerSpec) -> Result<ServerId, CallError> {
-        spec.url = address::root(&spec)?;
-        let client = address::client(&spec, &spec.url, self.inner.options.connect_timeout)?;
+        spec.url = connect::root(&spec)?;
+        let client = connect::client(&spec, &spec.url, self.inner.options.connect_timeout)?;
         let handle = self.inner.with(|table| table.add(spec, client))?;
         let id = handle.server.id;
-        tokio::spawn(watch::watch(Arc::downgrade(&self.inner), handle));
+        tokio::spawn(health_check::watch(Arc::downgrade(&self.inner), handle));
         Ok(id)
     }
 
@@ -168,7 +168,7 @@ impl Models {
     /// one is asked for.
     pub async fn update(&self, update: WeightUpdate) -> WeightUpdateReport {
         let version = update.version;
-        let task = tokio::spawn(rolling::update(Arc::clone(&self.inner), update));
+        let task = tokio::spawn(rolling_update::update(Arc::clone(&self.inner), update));
         // It ends early only with the runtime.
         task.await.unwrap_or(WeightUpdateReport {
             version,

@@ -10,7 +10,7 @@ use rollway_base::Secret;
 use serde_json::{Map, Value};
 
 use crate::call_observer::CallObserver;
-use crate::{models, record};
+use crate::{models, recording};
 
 /// Options of a gateway.
 #[derive(Clone, Debug)]
@@ -24,7 +24,7 @@ pub struct GatewayOptions {
     /// Limits of requests.
     pub limits: GatewayLimits,
     /// Limits of the recording of a run.
-    pub record: record::RecorderLimits,
+    pub record: recording::RecorderLimits,
     /// Options of health checks and routing.
     pub models: models::RoutingOptions,
     /// Sampling arguments (`temperature`, `top_p`, ...) for calls of the trained model.

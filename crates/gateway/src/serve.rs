@@ -9,8 +9,8 @@
 //! requests, `routes.rs` their HTTP.
 
 mod commit;
+mod database;
 mod feedback;
-mod file;
 mod routes;
 mod store;
 mod tables;
@@ -32,7 +32,7 @@ pub use self::feedback::{Feedback, FeedbackOutcome, FeedbackReceipt};
 use self::store::ServeStore;
 pub use self::store::{ServeStoreCounts, ServeStoreOptions, StoreError};
 use crate::http::{KeepFuture, TurnStore};
-use crate::record::{RecordError, Turn};
+use crate::recording::{RecordError, Turn};
 
 /// Serve mode behind its gateway. Clones are the same.
 #[derive(Clone, Debug)]

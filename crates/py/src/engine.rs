@@ -26,7 +26,7 @@ use crate::batch_id::PyBatchId;
 use crate::gateway::PyGateway;
 use crate::pending::PyPending;
 use crate::sink::PySink;
-use crate::{config, errors, gateway, metrics, runtime, sink, states};
+use crate::{config, errors, gateway, metrics, runner_status, runtime, sink};
 
 /// How often a worker says that it is alive, and what it does.
 pub(crate) const HEARTBEAT: Duration = Duration::from_secs(1);
@@ -166,7 +166,7 @@ impl PyScheduler {
     /// Returns for every runner where it stands and what it says about itself.
     fn runners(&self, py: Python<'_>) -> PyResult<PyPending> {
         let scheduler = self.scheduler.clone();
-        states::pending(py, async move { scheduler.runner_states().await })
+        runner_status::pending(py, async move { scheduler.runner_states().await })
     }
 }
 
@@ -387,7 +387,7 @@ impl PyCoordinator {
     /// Returns for every runner where it stands and what it says about itself.
     fn runners(&self, py: Python<'_>) -> PyResult<PyPending> {
         let coordinator = self.coordinator.clone();
-        states::pending(py, async move { coordinator.runner_states().await })
+        runner_status::pending(py, async move { coordinator.runner_states().await })
     }
 
     fn process(&self, py: Python<'_>, payloads: Vec<PyBackedBytes>) -> PyResult<PyPending> {

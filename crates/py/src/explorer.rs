@@ -2,7 +2,7 @@
 //! and cleanly, and does not leave it in the middle of something.
 
 mod event;
-mod ready;
+mod prepared;
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ use rollway::serve::{CheckpointFolder, ServeJob, ServeJobError};
 use rollway::view::JobState;
 use rollway::workflow_runtime::{TASK_ENCODING, WorkflowRuntime, WorkflowSetupError};
 use rollway::{WorkerPoolOptions, WorkflowDefinition};
-use rollway_core::rendezvous::TensorSpec;
+use rollway_core::sync::TensorSpec;
 use rollway_core::{RunId, TaskId};
 use rollway_data::pipeline::OperatorRegistry;
 use tokio::sync::Mutex;
@@ -31,11 +31,11 @@ use tokio::task::{AbortHandle, JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 use self::event::EventCallback;
-use self::ready::PreparedExplorer;
+use self::prepared::PreparedExplorer;
 use crate::batch_id::PyBatchId;
 use crate::engine::{HEARTBEAT, SpawnCommand, placer, seconds};
 use crate::pending::PyPending;
-use crate::{config, errors, metrics, operator, runtime, states};
+use crate::{config, errors, metrics, operator, runner_status, runtime};
 
 /// A workflow that workers get by value: its name, the encoding, and the bytes.
 type Carried = (String, String, PyBackedBytes);
@@ -393,7 +393,7 @@ impl PyExplorer {
     fn runners(&self, py: Python<'_>) -> PyResult<PyPending> {
         let pulse = locked(&self.ends.pulse).clone();
         let future = async move { Ok(pulse.ok_or(PyExplorerError::NotPrepared)?.runners().await) };
-        Self::ask(py, future, |py, runners| states::list(py, &runners))
+        Self::ask(py, future, |py, runners| runner_status::list(py, &runners))
     }
 
     /// Cancels one run; tells whether there was one to cancel.

@@ -4,7 +4,6 @@
 //! side of a worker process is `link.rs`.
 
 mod batch_id;
-mod client;
 mod config;
 mod engine;
 mod errors;
@@ -14,16 +13,17 @@ mod json;
 mod link;
 mod log;
 mod metrics;
+mod mock_server;
+mod model_client;
 mod operator;
 mod payload;
 mod pending;
 mod reader;
+mod runner_status;
 mod runtime;
-mod simulated;
 mod sink;
-mod states;
-mod station;
-mod sync;
+mod supervisor;
+mod synchronizer;
 mod tiny;
 
 use pyo3::prelude::*;
@@ -33,8 +33,6 @@ use pyo3::prelude::*;
 mod _rollway {
     #[pymodule_export]
     use crate::batch_id::sort_batch_id;
-    #[pymodule_export]
-    use crate::client::ModelClient;
     #[pymodule_export]
     use crate::config::{config_check, config_default, config_load, config_read};
     #[pymodule_export]
@@ -53,6 +51,10 @@ mod _rollway {
         run_metrics,
     };
     #[pymodule_export]
+    use crate::mock_server::PyMockServer;
+    #[pymodule_export]
+    use crate::model_client::ModelClient;
+    #[pymodule_export]
     use crate::payload::{decode_experiences, encode_experiences};
     #[pymodule_export]
     use crate::pending::PyPending;
@@ -61,11 +63,9 @@ mod _rollway {
     #[pymodule_export]
     use crate::runtime::{shutdown, version};
     #[pymodule_export]
-    use crate::simulated::PyMockServer;
+    use crate::supervisor::supervise_workers;
     #[pymodule_export]
-    use crate::station::supervise_workers;
-    #[pymodule_export]
-    use crate::sync::{PySynchronizer, draft_weights, finish_weights};
+    use crate::synchronizer::{PySynchronizer, draft_weights, finish_weights};
     #[pymodule_export]
     use crate::tiny::PyTinyServer;
 }

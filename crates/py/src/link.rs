@@ -6,10 +6,10 @@
 //! one batch of messages. If the event loop does not come round, a companion takes its turns; what
 //! has come then is queued here, and one byte in a socket wakes the event loop for it.
 
-mod blocked;
-mod drive;
+mod attempt;
+mod loop_watchdog;
 mod outbox;
-mod start;
+mod runtime_driver;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Read, Write};
@@ -38,9 +38,9 @@ use rollway_protocol::{
 };
 use tokio::sync::watch;
 
-use self::drive::{RuntimeDriver, go_round};
+pub(crate) use self::attempt::PyAttempt;
 use self::outbox::LinkOutbox;
-pub(crate) use self::start::PyAttempt;
+use self::runtime_driver::{RuntimeDriver, go_round};
 use crate::{errors, metrics, runtime};
 
 /// How many messages are taken from the stream at once.
@@ -133,10 +133,10 @@ impl WorkerLink {
                 worker_client::connect_watched(&address, hello, options).await?;
             let ConnectedWorker { welcome, sender, receiver } = connected;
             let outbox = Arc::new(LinkOutbox::new(sender));
-            let (patience, limit) = watch::channel(blocked::LOOP_BLOCK_TIMEOUT);
+            let (patience, limit) = watch::channel(loop_watchdog::LOOP_BLOCK_TIMEOUT);
             tokio::spawn(listen(receiver, Arc::clone(&inbox), patience));
             let (words, messages) = (Arc::clone(&outbox), Arc::clone(&inbox));
-            tokio::spawn(blocked::evacuate(limit, marks, words, messages));
+            tokio::spawn(loop_watchdog::evacuate(limit, marks, words, messages));
             Ok::<_, WorkerConnectError>((welcome, outbox, socket))
         };
         let connected = py.detach(|| drive.turn(connecting));
@@ -368,7 +368,7 @@ async fn listen(
     let why = loop {
         match receiver.recv_many(&mut batch, BATCH).await {
             Ok(_) => {
-                if let Some(limit) = blocked::patience(&batch) {
+                if let Some(limit) = loop_watchdog::patience(&batch) {
                     patience.send_if_modified(|known| std::mem::replace(known, limit) != limit);
                 }
                 inbox.put(batch.drain(..));

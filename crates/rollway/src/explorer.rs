@@ -31,7 +31,7 @@ mod weights;
 use std::sync::Arc;
 
 use rollway_config::{Config, Mode};
-use rollway_core::rendezvous::TensorSpec;
+use rollway_core::sync::TensorSpec;
 use rollway_data::buffer::Buffer;
 use rollway_data::pipeline::OperatorRegistry;
 use rollway_engine::events::RunObservers;
@@ -39,7 +39,7 @@ pub use rollway_engine::job_event::{Alarm, JobEvent, JobObserver, JobObservers};
 pub use rollway_engine::live_stats::{LiveStats, StatsSample};
 use rollway_gateway::gateway::Gateway;
 use rollway_sync::Synchronizer;
-use rollway_sync::weights::NamedTensor;
+use rollway_sync::tensor_files::NamedTensor;
 use tokio_util::sync::CancellationToken;
 
 pub use self::bench::BenchResult;

@@ -9,7 +9,7 @@ use rollway_config::{Config, ConfigError, ConfigProblem, Mode, ModelConfig};
 use rollway_engine::cluster::AdvertisedAddress;
 use rollway_gateway::gateway::{GatewayLimits, GatewayOptions};
 use rollway_gateway::models::{self, ServerSpec};
-use rollway_gateway::record;
+use rollway_gateway::recording;
 use serde_json::{Map, Value};
 
 /// What a trained model is called that has neither a name nor a path.
@@ -51,7 +51,7 @@ pub fn options(config: &Config) -> Result<(GatewayOptions, Vec<ServerSpec>), Con
             idle_timeout: usual.idle_timeout.min(call_timeout),
             ..usual
         },
-        record: record::RecorderLimits::default(),
+        record: recording::RecorderLimits::default(),
         models: models::RoutingOptions {
             min_running: explorer.min_running_model_num,
             ..models::RoutingOptions::default()

@@ -4,7 +4,7 @@
 //! They reach the models like everybody else: through the gateway, with the key of their run, and
 //! what they yield is what was recorded there.
 
-mod ask;
+mod model_client;
 mod reward;
 mod simple;
 

@@ -2,30 +2,30 @@
 //! action in order, the state of the core, the record of what was said and ordered, and the world
 //! as it really is.
 
-mod answers;
-mod counts;
-mod ends;
-mod enough;
+mod counters;
+mod deadlines;
+mod dispatch_order;
+mod durability;
 mod fencing;
-mod kept;
 mod limits;
-mod order;
-mod overdue;
-mod place;
+mod payload_safety;
 mod progress;
 mod reasons;
 mod refusals;
+mod responses;
 mod retries;
+mod run_conservation;
+mod runner_states;
 mod scaling;
-mod survival;
+mod wait_outcomes;
 
 use std::fmt;
 
 use rollway_core::{Action, Core, Input, Time};
 
-use crate::book::ReferenceModel;
 use crate::ledger::SimLedger;
 use crate::process::Processes;
+use crate::reference_model::ReferenceModel;
 use crate::sink::SimSink;
 
 /// Fails with words unless a condition holds.
@@ -144,20 +144,20 @@ impl Checkers {
     pub fn all() -> Self {
         let list: Vec<Box<dyn Checker>> = vec![
             Box::new(fencing::Fencing),
-            Box::new(place::RunnerStatesChecker::default()),
-            Box::new(ends::RunConservationChecker::default()),
-            Box::new(counts::CountersChecker::default()),
-            Box::new(answers::ResponsesChecker::default()),
-            Box::new(enough::WaitOutcomesChecker),
+            Box::new(runner_states::RunnerStatesChecker::default()),
+            Box::new(run_conservation::RunConservationChecker::default()),
+            Box::new(counters::CountersChecker::default()),
+            Box::new(responses::ResponsesChecker::default()),
+            Box::new(wait_outcomes::WaitOutcomesChecker),
             Box::new(refusals::Refusals),
             Box::new(reasons::Reasons),
-            Box::new(order::DispatchOrderChecker),
-            Box::new(kept::PayloadSafetyChecker::default()),
+            Box::new(dispatch_order::DispatchOrderChecker),
+            Box::new(payload_safety::PayloadSafetyChecker::default()),
             Box::new(retries::Retries),
             Box::new(limits::LimitsChecker::default()),
-            Box::new(overdue::DeadlinesChecker),
+            Box::new(deadlines::DeadlinesChecker),
             Box::new(scaling::Scaling::default()),
-            Box::new(survival::DurabilityChecker::default()),
+            Box::new(durability::DurabilityChecker::default()),
             Box::new(progress::Progress),
         ];
         Self { list, invariants: true }

@@ -12,7 +12,7 @@ mod subject;
 mod trainer;
 mod world;
 
-use crate::dice::SimRandom;
+use crate::random::SimRandom;
 use crate::trace::{SimTrace, TraceTarget};
 use crate::world::WorldResult;
 use checkers::ExploreCheckers;

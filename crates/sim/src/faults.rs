@@ -2,7 +2,7 @@
 //! of its own ("swarm"): worlds in which everything goes wrong at once rarely get far enough to be
 //! interesting.
 
-use crate::dice::{FaultRate, SimRandom};
+use crate::random::{FaultRate, SimRandom};
 
 macro_rules! faults {
     ($($(#[$doc:meta])* $variant:ident = $text:literal,)+) => {

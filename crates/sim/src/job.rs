@@ -13,8 +13,8 @@ use rollway_core::{
     Response, RunOutcome, RunRange, RunnerId, RunnerReport, TaskSpec, Time, WorkflowId,
 };
 
-use crate::dice::{FaultRate, SimRandom};
 use crate::queue::EventQueue;
+use crate::random::{FaultRate, SimRandom};
 
 /// What is simulated.
 #[derive(Clone, Debug)]

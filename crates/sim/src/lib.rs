@@ -5,11 +5,9 @@
 //! checkers measure the core against, `mutants` the proof that they notice. `explore` is the same
 //! for the loop of explorers.
 
-pub mod book;
 pub mod campaign;
 pub mod checkers;
 pub mod coverage;
-pub mod dice;
 pub mod explore;
 pub mod faults;
 pub mod job;
@@ -18,6 +16,8 @@ pub mod mutants;
 pub mod options;
 pub mod process;
 pub mod queue;
+pub mod random;
+pub mod reference_model;
 pub mod sink;
 pub mod trace;
 pub mod users;
@@ -28,9 +28,9 @@ pub use crate::trace::{SimTrace, TraceTarget};
 pub use crate::world::WorldResult;
 
 use crate::coverage::Coverage;
-use crate::dice::SimRandom;
 use crate::mutants::{CoreSubject, Mutant};
 use crate::options::WorldOptions;
+use crate::random::SimRandom;
 use crate::world::SimWorld;
 
 /// What is in the middle of a world.

@@ -1,8 +1,8 @@
 //! Planted bugs: each stands between the core and the world and spoils something. A checker that
 //! does not notice the bug that was made for it is not worth having.
 
-mod hears;
-mod says;
+mod action_bugs;
+mod input_bugs;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -167,38 +167,38 @@ macro_rules! mutants {
 }
 
 mutants! {
-    "fencing": "a result of an earlier attempt counts" => Hears(hears::late_result),
-    "fencing": "a result of an earlier life counts" => Hears(hears::earlier_life),
-    "fencing": "a result counts twice" => Hears(hears::result_twice),
-    "fencing": "a runner is not stopped" => Says(says::stop_forgotten),
-    "place": "a busy runner gets a second attempt" => Says(says::second_attempt),
-    "place": "a cancelled attempt is taken for ended" => Hears(hears::cancel_taken_for_end),
+    "fencing": "a result of an earlier attempt counts" => Hears(input_bugs::late_result),
+    "fencing": "a result of an earlier life counts" => Hears(input_bugs::earlier_life),
+    "fencing": "a result counts twice" => Hears(input_bugs::result_twice),
+    "fencing": "a runner is not stopped" => Says(action_bugs::stop_forgotten),
+    "place": "a busy runner gets a second attempt" => Says(action_bugs::second_attempt),
+    "place": "a cancelled attempt is taken for ended" => Hears(input_bugs::cancel_taken_for_end),
     "place": "a runner is given up too early" => Told(|config| {
         config.supervision.start_failures_max = 1;
     }),
     "place": "runners are started again without a rest" => Told(|config| {
         config.supervision.restart_backoff = Duration::ZERO;
     }),
-    "place": "an attempt is cancelled twice" => Says(says::cancel_twice),
-    "ends": "a result counts a task too many" => Says(says::task_too_many),
-    "ends": "a result counts a run too few" => Says(says::run_too_few),
-    "ends": "results are not in the order of tasks" => Says(says::tasks_reversed),
-    "ends": "metrics of two runs are exchanged" => Says(says::metrics_reversed),
-    "ends": "a batch ends twice" => Says(says::ends_twice),
-    "ends": "a stop hides what it lost" => Says(says::stop_hides),
+    "place": "an attempt is cancelled twice" => Says(action_bugs::cancel_twice),
+    "ends": "a result counts a task too many" => Says(action_bugs::task_too_many),
+    "ends": "a result counts a run too few" => Says(action_bugs::run_too_few),
+    "ends": "results are not in the order of tasks" => Says(action_bugs::tasks_reversed),
+    "ends": "metrics of two runs are exchanged" => Says(action_bugs::metrics_reversed),
+    "ends": "a batch ends twice" => Says(action_bugs::ends_twice),
+    "ends": "a stop hides what it lost" => Says(action_bugs::stop_hides),
     "ends": "results are not remembered" => Told(|config| config.limits.terminal_batches = 0),
-    "counts": "an order is swallowed" => Says(says::start_swallowed),
-    "counts": "a sign of life is heard twice" => Hears(hears::alive_twice),
-    "answers": "an answer is lost" => Says(says::answer_lost),
-    "answers": "an answer is given twice" => Says(says::answer_twice),
-    "answers": "somebody is answered who went away" => Hears(hears::withdrawal_ignored),
-    "answers": "a timeout is ignored" => Hears(hears::timeout_ignored),
-    "answers": "whoever waits hears of the end late" => Says(says::answer_late),
-    "answers": "the minimum is taken for more" => Hears(hears::minimum_doubled),
+    "counts": "an order is swallowed" => Says(action_bugs::start_swallowed),
+    "counts": "a sign of life is heard twice" => Hears(input_bugs::alive_twice),
+    "answers": "an answer is lost" => Says(action_bugs::answer_lost),
+    "answers": "an answer is given twice" => Says(action_bugs::answer_twice),
+    "answers": "somebody is answered who went away" => Hears(input_bugs::withdrawal_ignored),
+    "answers": "a timeout is ignored" => Hears(input_bugs::timeout_ignored),
+    "answers": "whoever waits hears of the end late" => Says(action_bugs::answer_late),
+    "answers": "the minimum is taken for more" => Hears(input_bugs::minimum_doubled),
     "answers": "stragglers get more time" => Told(|config| {
         config.over_rollout.wait_after_min += Duration::from_secs(1);
     }),
-    "enough": "the minimum is taken for less" => Hears(hears::minimum_ignored),
+    "enough": "the minimum is taken for less" => Hears(input_bugs::minimum_ignored),
     "enough": "a quorum is never missed" => Told(|config| {
         config.train.quorum_percent = Some(0);
     }),
@@ -206,61 +206,61 @@ mutants! {
         config.train.success_min_percent = 0;
         config.eval.success_min_percent = 0;
     }),
-    "enough": "time is up early" => Hears(hears::timeout_halved),
+    "enough": "time is up early" => Hears(input_bugs::timeout_halved),
     "enough": "patience ends early" => Told(|config| config.default_timeout /= 4),
     "enough": "a batch that failed goes on" => Told(batches_never_fail),
     "enough": "stragglers get no time" => Told(|config| {
         config.over_rollout.wait_after_min = Duration::ZERO;
     }),
-    "refusals": "batches are taken in under other names" => Hears(hears::names_mixed_up),
-    "refusals": "a batch of the wrong kind is finalized" => Hears(hears::kind_ignored),
+    "refusals": "batches are taken in under other names" => Hears(input_bugs::names_mixed_up),
+    "refusals": "a batch of the wrong kind is finalized" => Hears(input_bugs::kind_ignored),
     "refusals": "tasks of any size are taken" => Told(|config| config.limits.runs_per_task = 1_000),
     "refusals": "nobody may wait" => Told(|config| config.limits.waiters = 0),
-    "refusals": "everybody is told that all is stopped" => Says(says::stopped_for_no_reason),
-    "reasons": "late attempts are said not to have begun" => Says(says::wrong_cancel),
+    "refusals": "everybody is told that all is stopped" => Says(action_bugs::stopped_for_no_reason),
+    "reasons": "late attempts are said not to have begun" => Says(action_bugs::wrong_cancel),
     "reasons": "unfinished tasks are dropped all the same" => Told(|config| {
         config.over_rollout.return_partial_tasks = false;
     }),
     "reasons": "unfinished tasks are kept all the same" => Told(|config| {
         config.over_rollout.return_partial_tasks = true;
     }),
-    "reasons": "an abort keeps nothing" => Hears(hears::abort_keeps_nothing),
+    "reasons": "an abort keeps nothing" => Hears(input_bugs::abort_keeps_nothing),
     "reasons": "cancels must be acknowledged at once" => Told(|config| {
         config.supervision.cancel_grace /= 8;
     }),
     "reasons": "runners must never be silent" => Told(|config| {
         config.supervision.silence_timeout = Some(Duration::from_millis(500));
     }),
-    "order": "attempts go out in reverse" => Says(says::attempts_reversed),
-    "order": "the second attempt goes out first" => Says(says::attempts_exchanged),
+    "order": "attempts go out in reverse" => Says(action_bugs::attempts_reversed),
+    "order": "the second attempt goes out first" => Says(action_bugs::attempts_exchanged),
     "order": "tasks are cut into other slices" => Told(|config| {
         config.max_repeat_times_per_runner = Some(5);
     }),
-    "kept": "a payload is dropped while it is delivered" => Says(says::dropped_early),
-    "kept": "results are delivered twice" => Says(says::delivered_twice),
-    "kept": "a delivery is acknowledged by nobody" => Hears(hears::self_acknowledged),
-    "kept": "a payload vanishes on receipt" => Hears(hears::payload_vanishes),
-    "kept": "a delivery leaves a task out" => Says(says::task_left_out),
-    "kept": "what arrived is handed out again" => Hears(hears::handed_again),
-    "kept": "a late payload is kept" => Says(says::late_kept),
+    "kept": "a payload is dropped while it is delivered" => Says(action_bugs::dropped_early),
+    "kept": "results are delivered twice" => Says(action_bugs::delivered_twice),
+    "kept": "a delivery is acknowledged by nobody" => Hears(input_bugs::self_acknowledged),
+    "kept": "a payload vanishes on receipt" => Hears(input_bugs::payload_vanishes),
+    "kept": "a delivery leaves a task out" => Says(action_bugs::task_left_out),
+    "kept": "what arrived is handed out again" => Hears(input_bugs::handed_again),
+    "kept": "a late payload is kept" => Says(action_bugs::late_kept),
     "kept": "groups are delivered in part" => Told(|config| {
         config.failures.groups = GroupPolicy::Partial;
     }),
-    "retries": "a good run is tried again" => Says(says::good_run_again),
-    "retries": "every loss is blamed on the task" => Hears(hears::always_suspect),
+    "retries": "a good run is tried again" => Says(action_bugs::good_run_again),
+    "retries": "every loss is blamed on the task" => Hears(input_bugs::always_suspect),
     "retries": "runs are tried for ever" => Told(|config| retries(config, 1_000)),
     "retries": "runs are never tried again" => Told(|config| retries(config, 0)),
     "retries": "poison is not recognised" => Told(|config| config.failures.poison_limit = 1_000),
-    "retries": "retries go back where they failed" => Says(says::same_runner),
-    "retries": "a run that was cancelled is tried again" => Says(says::cancelled_run_again),
+    "retries": "retries go back where they failed" => Says(action_bugs::same_runner),
+    "retries": "a run that was cancelled is tried again" => Says(action_bugs::cancelled_run_again),
     "retries": "whoever shares a runner with a cancelled run is charged" =>
-        Hears(hears::sibling_charged),
+        Hears(input_bugs::sibling_charged),
     "ends": "whoever shares a runner with a cancelled run is cancelled" =>
-        Hears(hears::sibling_cancelled),
+        Hears(input_bugs::sibling_cancelled),
     "kept": "what whoever shares a runner with a cancelled run yielded is lost" =>
-        Says(says::sibling_result_lost),
-    "answers": "a cancel is said to have come too late" => Says(says::cancel_denied),
-    "survival": "a cancel is not recorded" => Says(says::cancel_unrecorded),
+        Says(action_bugs::sibling_result_lost),
+    "answers": "a cancel is said to have come too late" => Says(action_bugs::cancel_denied),
+    "survival": "a cancel is not recorded" => Says(action_bugs::cancel_unrecorded),
     "limits": "the budget for payloads is ignored" => Told(|config| {
         config.limits.payload_bytes = u64::MAX;
     }),
@@ -271,7 +271,7 @@ mutants! {
         config.limits.terminal_batches += 3;
     }),
     "limits": "too many open tasks" => Told(|config| config.limits.open_tasks = 100_000),
-    "overdue": "nobody hears the clock" => Hears(hears::clock_ignored),
+    "overdue": "nobody hears the clock" => Hears(input_bugs::clock_ignored),
     "overdue": "attempts may begin as late as they like" => Told(|config| {
         config.supervision.begin_timeout *= 100;
     }),
@@ -308,20 +308,20 @@ mutants! {
             config.runners = told.fit(config.runners);
         }
     }),
-    "reasons": "a busy runner is stopped when time passes" => Says(says::busy_stopped),
-    "survival": "endings are not recorded" => Says(says::ending_unrecorded),
-    "survival": "a cut is not recorded" => Says(says::cut_unrecorded),
-    "survival": "answers come before their records" => Says(says::records_last),
-    "survival": "a batch is not taken up" => Hears(hears::submitted_forgotten),
-    "survival": "runs that had ended are taken for pending" => Hears(hears::ending_forgotten),
-    "survival": "a result is not taken up" => Hears(hears::end_forgotten),
+    "reasons": "a busy runner is stopped when time passes" => Says(action_bugs::busy_stopped),
+    "survival": "endings are not recorded" => Says(action_bugs::ending_unrecorded),
+    "survival": "a cut is not recorded" => Says(action_bugs::cut_unrecorded),
+    "survival": "answers come before their records" => Says(action_bugs::records_last),
+    "survival": "a batch is not taken up" => Hears(input_bugs::submitted_forgotten),
+    "survival": "runs that had ended are taken for pending" => Hears(input_bugs::ending_forgotten),
+    "survival": "a result is not taken up" => Hears(input_bugs::end_forgotten),
     "survival": "numbers are used again after a crash" => Told(|config| config.epoch = 0),
-    "kept": "an offer is not recorded" => Says(says::offer_unrecorded),
-    "counts": "what is recorded is heard twice" => Hears(hears::recorded_twice),
-    "progress": "a runner is never heard to be ready" => Hears(hears::never_ready),
-    "progress": "the sink is never heard" => Hears(hears::sink_unheard),
+    "kept": "an offer is not recorded" => Says(action_bugs::offer_unrecorded),
+    "counts": "what is recorded is heard twice" => Hears(input_bugs::recorded_twice),
+    "progress": "a runner is never heard to be ready" => Hears(input_bugs::never_ready),
+    "progress": "the sink is never heard" => Hears(input_bugs::sink_unheard),
     "progress": "work is held back" => Told(|config| config.limits.payload_bytes = 2),
-    "repeat": "chance from outside the seed" => Hears(hears::outside_chance),
+    "repeat": "chance from outside the seed" => Hears(input_bugs::outside_chance),
 }
 
 fn bounds(config: &mut CoreConfig, change: impl Fn(&mut ScalingBounds)) {

@@ -8,8 +8,8 @@ use rollway_core::{
     OnExhausted, OverRollout, ScalingBounds, Supervision,
 };
 
-use crate::dice::SimRandom;
 use crate::faults::FaultPlan;
+use crate::random::SimRandom;
 
 /// Everything that is settled before a world begins.
 #[derive(Clone, Debug)]

@@ -12,7 +12,7 @@
 //! batch key, `t` task, `r` run, `p` payload, `d` delivery, `q` request), then the rest. Two runs
 //! are the same if their hashes (FNV-1a, 64 bits, over the lines with their line ends) are.
 
-mod words;
+mod render;
 
 use std::fmt::{self, Write};
 use std::io;
@@ -62,12 +62,12 @@ impl SimTrace {
 
     /// Adds an input.
     pub fn input(&mut self, step: u64, now: Time, input: &Input) {
-        self.add(step, now, '>', words::input_kind(input), words::TraceSubject::Input(input));
+        self.add(step, now, '>', render::input_kind(input), render::TraceSubject::Input(input));
     }
 
     /// Adds an action.
     pub fn action(&mut self, step: u64, now: Time, action: &Action) {
-        self.add(step, now, '<', words::action_kind(action), words::TraceSubject::Action(action));
+        self.add(step, now, '<', render::action_kind(action), render::TraceSubject::Action(action));
     }
 
     /// Adds what explorers say and hear, each with its number.
@@ -94,27 +94,27 @@ impl SimTrace {
 
 /// The kind of an input, as in the trace.
 pub fn input_kind(input: &Input) -> &'static str {
-    words::input_kind(input)
+    render::input_kind(input)
 }
 
 /// The kind of an action, as in the trace.
 pub fn action_kind(action: &Action) -> &'static str {
-    words::action_kind(action)
+    render::action_kind(action)
 }
 
 /// The kind of a record, as in the trace.
 pub fn record_kind(record: &rollway_core::LedgerRecord) -> &'static str {
-    words::record_kind(record)
+    render::record_kind(record)
 }
 
 /// The kind of an answer, as in the trace.
 pub fn answer_kind(answer: &rollway_core::Response) -> &'static str {
-    words::answer_kind(answer)
+    render::answer_kind(answer)
 }
 
 /// The kind of a report, as in the trace.
 pub fn report_kind(report: &rollway_core::RunnerReport) -> &'static str {
-    words::report_kind(report)
+    render::report_kind(report)
 }
 
 struct Hashing<'a>(&'a mut SimTrace);

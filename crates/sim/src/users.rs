@@ -12,8 +12,8 @@ use rollway_core::{
     TaskSpec, UnresponsivePolicy, WorkflowId,
 };
 
-use crate::book::{AttemptState, ModelBatch};
 use crate::faults::Fault;
+use crate::reference_model::{AttemptState, ModelBatch};
 use crate::world::{SimWorld, WorldEvent};
 
 /// Everybody who asks.

@@ -2,11 +2,11 @@
 //! talks to the core. Faults strike until the world is healed; from then on everything that was
 //! accepted must come to an end.
 
-mod closing;
 mod crash;
+mod drain_phase;
+mod invalid_inputs;
 mod links;
 mod machines;
-mod mischief;
 mod perform;
 mod runners;
 
@@ -18,16 +18,16 @@ use rollway_core::{
     PayloadId, Request, RequestId, RunRange, RunnerId, RunnerReport, TaskId, Time,
 };
 
-use crate::book::ReferenceModel;
 use crate::checkers::{CheckContext, Checkers, Violation};
 use crate::coverage::Coverage;
-use crate::dice::SimRandom;
 use crate::faults::{Fault, FaultPlan};
 use crate::ledger::SimLedger;
 use crate::mutants::CoreSubject;
 use crate::options::{WorldOptions, WorldShape};
 use crate::process::Processes;
 use crate::queue::EventQueue;
+use crate::random::SimRandom;
+use crate::reference_model::ReferenceModel;
 use crate::sink::{Origin, SimSink};
 use crate::trace::SimTrace;
 use crate::users::Users;

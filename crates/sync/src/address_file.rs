@@ -8,7 +8,7 @@ use rollway_config::SyncMethod;
 use serde::{Deserialize, Serialize};
 
 use super::error::SyncError;
-use super::message::MemberStatus;
+use super::messages::MemberStatus;
 
 /// What the processes of a job tell each other in `synchronizer.json`.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use super::folder::{LATEST, weights};
+use super::weight_folder::{LATEST, weights};
 
 /// The newest weights of a source.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,18 +7,18 @@ use std::time::Duration;
 
 use rollway_base::Secret;
 use rollway_config::SyncMethod;
-use rollway_core::rendezvous::{LeaveReason, MemberRole};
+use rollway_core::sync::{LeaveReason, MemberRole};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::address_file::SyncAddressFile;
 use super::error::SyncError;
-use super::hub::SyncDriver;
-use super::message::{NewWeightsMessage, TrainerProgress};
+use super::folder_watch::FolderWatch;
+use super::messages::{NewWeightsMessage, TrainerProgress};
 use super::options::SynchronizerOptions;
 use super::routes;
 use super::store::WeightStore;
-use super::watch::FolderWatch;
+use super::sync_driver::SyncDriver;
 
 /// A synchronizer that this process hosts. It ends when it is dropped.
 #[derive(Debug)]

@@ -19,29 +19,29 @@
 mod address_file;
 mod checkpoints;
 mod client;
+mod discovery;
 mod error;
-mod find;
-pub mod folder;
+pub mod folder_watch;
 mod host;
-mod hub;
 mod link;
-mod message;
+mod membership;
+mod messages;
 mod options;
-mod remote;
 mod routes;
-mod seat;
 mod store;
+mod sync_client;
+mod sync_driver;
 mod synchronizer;
-pub mod watch;
-pub mod weights;
+pub mod tensor_files;
+pub mod weight_folder;
 
 pub use self::checkpoints::{CheckpointFolder, NewestWeights, WeightFinder};
+pub use self::discovery::SECRET;
 pub use self::error::SyncError;
-pub use self::find::SECRET;
-pub use self::message::{
+pub use self::membership::Membership;
+pub use self::messages::{
     MemberStatus, NewWeightsMessage, PublishedWeights, SyncStatus, TrainerProgress, WaitStatus,
     WeightLocation, WeightRequest, WeightWaitResult,
 };
 pub use self::options::SynchronizerOptions;
-pub use self::seat::Membership;
 pub use self::synchronizer::Synchronizer;

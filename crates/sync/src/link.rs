@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rollway_core::rendezvous::{HeartbeatReply, LeaveReason, MemberRole};
+use rollway_core::sync::{HeartbeatReply, LeaveReason, MemberRole};
 
 use super::error::{SyncLinkError, SyncReply};
 use super::host::SyncServer;
-use super::message::{
+use super::messages::{
     NewWeightsMessage, SyncStatus, TrainerProgress, WaitStatus, WeightRequest, WeightWaitResult,
 };
-use super::remote::SyncClient;
+use super::sync_client::SyncClient;
 
 /// The way to the synchronizer.
 #[derive(Clone, Debug)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rollway_base::Secret;
 use rollway_config::{Config, SyncMethod};
 
-use super::folder;
+use super::weight_folder;
 
 /// How long a member who says nothing is believed to be there.
 const LEASE: Duration = Duration::from_secs(15);
@@ -61,7 +61,7 @@ impl SynchronizerOptions {
             method: SyncMethod::Checkpoint,
             lease: LEASE,
             patience: PATIENCE,
-            memory: folder::memory(&job_dir),
+            memory: weight_folder::memory(&job_dir),
             may_host: true,
             secret: None,
             job_dir,

@@ -18,20 +18,20 @@ use bytes::Bytes;
 use futures_util::StreamExt as _;
 use rollway_base::Secret;
 use rollway_config::SyncMethod;
-use rollway_core::rendezvous::{HeartbeatReply, LeaveReason, MemberRole};
+use rollway_core::sync::{HeartbeatReply, LeaveReason, MemberRole};
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::error::SyncError;
-use super::folder::MODEL;
-use super::hub::SyncDriver;
-use super::message::{
+use super::messages::{
     NewWeightsMessage, TrainerProgress, WaitStatus, WeightLocation, WeightRequest, WeightWaitResult,
 };
 use super::options::SynchronizerOptions;
 use super::store::WeightStore;
+use super::sync_driver::SyncDriver;
+use super::weight_folder::MODEL;
 
 /// How long one call waits: whoever waits longer asks again, so that either side notices that the
 /// other is gone.

@@ -7,18 +7,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollway_config::SyncMethod;
-use rollway_core::rendezvous::{JoinRefusal, LeaveReason, MemberRole};
+use rollway_core::sync::{JoinRefusal, LeaveReason, MemberRole};
 
 use super::address_file::SyncAddressFile;
 use super::checkpoints::{CheckpointFolder, WeightFinder as _};
 use super::error::SyncError;
-use super::folder::{self, MODEL, WeightDraft};
-use super::hub::SyncDriver;
-use super::message::{
+use super::messages::{
     MemberStatus, NewWeightsMessage, PublishedWeights, TrainerProgress, WeightLocation,
 };
 use super::options::SynchronizerOptions;
-use super::weights;
+use super::sync_driver::SyncDriver;
+use super::tensor_files;
+use super::weight_folder::{self, MODEL, WeightDraft};
 
 /// How many weights that do not stay for good are kept: servers may still read the last but one.
 const PASSING: usize = 2;
@@ -50,7 +50,7 @@ impl WeightStore {
         let folder = match options.method {
             SyncMethod::Checkpoint | SyncMethod::Nccl => options.job_dir.clone(),
             SyncMethod::Memory => {
-                folder::private(&options.memory)
+                weight_folder::private(&options.memory)
                     .map_err(|it| SyncError::file(&it.path, &it.source))?;
                 options.memory.clone()
             }
@@ -125,7 +125,7 @@ impl WeightStore {
                 self.is_next(newest.version).map_err(|error| error.to_string())
             }
             Some(newest) if known != Some(newest.version) => {
-                weights::check(&newest.path).map_err(|error| error.to_string())?;
+                tensor_files::check(&newest.path).map_err(|error| error.to_string())?;
                 let location = WeightLocation::Folder(newest.path);
                 let _ = self.hub.published(PublishedWeights { version: newest.version, location });
                 Ok(())
@@ -164,7 +164,8 @@ impl WeightStore {
             NewWeightsMessage::Folder(path) => {
                 let path = std::path::absolute(&path).unwrap_or(path);
                 let checked = path.clone();
-                apart(move || weights::check(&checked).map_err(|error| unusable(&error))).await?;
+                apart(move || tensor_files::check(&checked).map_err(|error| unusable(&error)))
+                    .await?;
                 WeightLocation::Folder(path)
             }
             NewWeightsMessage::Bytes(bytes) => {
@@ -173,7 +174,7 @@ impl WeightStore {
                 let write = move || {
                     let draft = WeightDraft::begin(&folder, version)?;
                     let path = draft.path().join(MODEL);
-                    fs::write(&path, &bytes).map_err(folder::failed(&path))?;
+                    fs::write(&path, &bytes).map_err(weight_folder::failed(&path))?;
                     Ok(draft)
                 };
                 let draft = apart(move || write().map_err(|error| full(&error))).await?;
@@ -204,14 +205,15 @@ impl WeightStore {
     pub(super) async fn finish(&self, draft: WeightDraft, version: u64) -> Result<(), SyncError> {
         let folder = self.folder.clone();
         let place = apart(move || {
-            weights::check(draft.path()).map_err(|error| unusable(&error))?;
+            tensor_files::check(draft.path()).map_err(|error| unusable(&error))?;
             let place = draft.finish(false).map_err(|error| full(&error))?;
-            folder::announce(&folder, version).map_err(|error| full(&error))?;
+            weight_folder::announce(&folder, version).map_err(|error| full(&error))?;
             Ok(place)
         });
         self.tell(PublishedWeights { version, location: WeightLocation::Folder(place.await?) })?;
         let (folder, in_use) = (self.folder.clone(), self.hub.loading());
-        apart(move || folder::tidy(&folder, PASSING, &in_use).map_err(|error| full(&error))).await
+        apart(move || weight_folder::tidy(&folder, PASSING, &in_use).map_err(|error| full(&error)))
+            .await
     }
 
     /// Removes weights that were kept in memory, if the job is over.
@@ -235,11 +237,11 @@ async fn apart<T: Send + 'static>(
     done.unwrap_or_else(|error| Err(SyncError::Refused(error.to_string())))
 }
 
-fn unusable(error: &weights::TensorReadError) -> SyncError {
+fn unusable(error: &tensor_files::TensorReadError) -> SyncError {
     SyncError::Weights(format!("these weights cannot be published: {error}"))
 }
 
-fn full(error: &folder::WeightFolderError) -> SyncError {
+fn full(error: &weight_folder::WeightFolderError) -> SyncError {
     let hint = match error.source.kind() {
         std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
             "; make room there, or use `synchronizer.sync_method: checkpoint` with a job folder \

@@ -11,12 +11,12 @@ use tokio::time::Instant;
 
 use super::error::{SyncError, SyncLinkError};
 use super::link::SyncLink;
-use super::message::{
+use super::messages::{
     NewWeightsMessage, PublishedWeights, SyncStatus, TrainerProgress, WaitStatus, WeightRequest,
     WeightWaitResult,
 };
 use super::options::SynchronizerOptions;
-use super::{address_file, find};
+use super::{address_file, discovery};
 
 /// The synchronizer of a job, hosted by this process or another. Clones are the same.
 #[derive(Clone, Debug)]
@@ -42,7 +42,7 @@ impl Synchronizer {
     /// Hosts or joins one that other options describe.
     pub async fn open_with(options: SynchronizerOptions) -> Result<Self, SyncError> {
         let until = Instant::now() + options.patience;
-        let link = find::find(&options, None, until).await?;
+        let link = discovery::find(&options, None, until).await?;
         let file = address_file::file(&options.job_dir);
         let (link, trainer) = (Mutex::new(link), Mutex::new(None));
         let looking = tokio::sync::Mutex::new(());
@@ -115,7 +115,7 @@ impl Synchronizer {
         if !self.link().is_same(gone) {
             return Ok(());
         }
-        let found = find::find(&self.0.options, Some(why), until).await?;
+        let found = discovery::find(&self.0.options, Some(why), until).await?;
         tracing::info!(url = found.url(), from = gone.url(), "another hosts the synchronizer now");
         *self.0.link.lock() = found;
         Ok(())

@@ -8,9 +8,9 @@
 //! callers use a blocking thread.
 
 mod error;
-mod format;
 mod open;
 mod rng;
+mod row_format;
 mod rows;
 mod schedule;
 mod selector;
@@ -19,8 +19,8 @@ mod state;
 mod tasks;
 
 pub use self::error::{TasksetError, TasksetErrorKind};
-pub use self::format::{DatasetRow, SelectedTask, TaskDefaults, TaskRef};
 pub use self::open::TasksetOpener;
+pub use self::row_format::{DatasetRow, SelectedTask, TaskDefaults, TaskRef};
 pub use self::selector::FeedbackResult;
 pub use self::state::{EstimateState, SelectorState, SetState, TasksetState};
 pub use self::tasks::{AllTasks, TaskStream};

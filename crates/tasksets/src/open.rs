@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::error::TasksetErrorKind as Kind;
-use super::format::{RowFormat, TaskDefaults, format_args};
+use super::row_format::{RowFormat, TaskDefaults, format_args};
 use super::rows::Rows;
 use super::selector::Selector;
 use super::set::OpenTaskset;

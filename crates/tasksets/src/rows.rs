@@ -3,13 +3,13 @@
 mod arrow;
 mod cache;
 mod cell;
-mod columns;
+mod column_error;
 mod csv;
-mod find;
-mod handle;
-mod keys;
+mod discover;
+mod field_names;
+mod file_handle;
+mod json;
 mod parquet;
-mod text;
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -18,8 +18,8 @@ use std::path::Path;
 use sha2::{Digest, Sha256};
 
 use self::cache::Cache;
-use self::find::FileKind;
-pub(super) use self::keys::FieldNames;
+use self::discover::FileKind;
+pub(super) use self::field_names::FieldNames;
 use super::{Fields, MAX_ROWS, Result, TasksetError, TasksetErrorKind};
 use rollway_config::Taskset;
 
@@ -70,7 +70,7 @@ impl Rows {
     /// Finds the files of a taskset and opens them.
     pub(super) fn open(taskset: &Taskset) -> Result<Self> {
         let path = taskset.path.as_deref().unwrap_or_default();
-        let (kind, files) = find::files(path, &taskset.split, taskset.subset_name.as_deref())?;
+        let (kind, files) = discover::files(path, &taskset.split, taskset.subset_name.as_deref())?;
         let mut hash = Sha256::new();
         let mut rows = Self {
             shards: Vec::new(),
@@ -82,7 +82,7 @@ impl Rows {
         };
         let scanned = match kind {
             FileKind::Csv => csv::open(&files)?,
-            FileKind::Json => one_by_one(&files, text::open)?,
+            FileKind::Json => one_by_one(&files, json::open)?,
             FileKind::Parquet => one_by_one(&files, parquet::open)?,
             FileKind::Arrow => one_by_one(&files, arrow::open)?,
         };

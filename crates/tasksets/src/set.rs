@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::format::{RowFormat, SelectedTask, TaskDefaults};
+use super::row_format::{RowFormat, SelectedTask, TaskDefaults};
 use super::rows::Rows;
 use super::selector::Selector;
 use super::state::SetState;

@@ -5,7 +5,7 @@ use std::ops::Range;
 use rollway_core::metrics::PassRates;
 
 use super::error::TasksetErrorKind as Kind;
-use super::format::{SelectedTask, TaskDefaults, TaskRef};
+use super::row_format::{SelectedTask, TaskDefaults, TaskRef};
 use super::schedule::TasksetTurns;
 use super::selector::FeedbackResult;
 use super::set::OpenTaskset;

@@ -12,19 +12,19 @@
 
 mod codec;
 mod files;
+mod interner;
+mod job_events;
+mod job_log;
 mod load;
-mod names;
-mod notes;
-mod out;
-mod past;
 mod query;
 mod record;
+mod recorded;
 mod row;
 mod runs;
 mod state;
-mod told;
 mod totals;
 mod trajectory;
+mod write_queue;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -40,8 +40,8 @@ use rollway_engine::job_event::JobObserver;
 use rollway_engine::live_stats::LiveStats;
 
 use self::files::{Files, Unwritten};
-pub use self::past::RecordedHistory;
 use self::record::JobNote;
+pub use self::recorded::RecordedHistory;
 use self::state::{Event, Item, State, seconds};
 use crate::view::{JobState, RunDetail, RunKey, RunnerCounts, StatsSample};
 
@@ -259,9 +259,9 @@ impl JobObserver for RunHistory {
     fn on_event(&self, event: &rollway_engine::job_event::JobEvent) {
         if let rollway_engine::job_event::JobEvent::Ready(pulse) = event {
             *lock(&self.shared.pulse) = Some(pulse.clone());
-            told::keep_beating(&self.shared, pulse);
+            job_events::keep_beating(&self.shared, pulse);
         }
-        told::notes(event).into_iter().for_each(|note| self.shared.note(note));
+        job_events::notes(event).into_iter().for_each(|note| self.shared.note(note));
     }
 }
 

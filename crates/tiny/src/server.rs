@@ -3,11 +3,11 @@
 //! `ask` reads requests, `brain` answers all that are under way token by token on a thread of its
 //! own, `answer` gives the answers their shape, `routes` are the endpoints.
 
-mod answer;
-mod ask;
-mod brain;
+mod api_error;
+mod generation_thread;
 mod options;
-mod refusal;
+mod request;
+mod response;
 mod routes;
 mod seeds;
 mod template;
@@ -23,8 +23,8 @@ use tokio::net::{TcpListener, TcpSocket};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-pub use self::brain::GenerationCounts;
-use self::brain::GenerationThread;
+pub use self::generation_thread::GenerationCounts;
+use self::generation_thread::GenerationThread;
 pub use self::options::{TinyServerLimits, TinyServerOptions};
 use self::routes::{TinyServerShared, router};
 

@@ -8,7 +8,7 @@
 //! at all: a step, then its state with the reader's position, then the acknowledgement of what was
 //! read, which comes with the next read.
 
-mod outlet;
+mod publisher;
 mod run;
 mod state;
 mod step;
@@ -19,12 +19,12 @@ use std::time::Duration;
 use rollway_data::buffer::BufferError;
 use rollway_tiny_model::WeightsError;
 
-pub use self::outlet::{FolderPublisher, PublishFlags, SyncPublisher, WeightPublisher};
+pub use self::publisher::{FolderPublisher, PublishFlags, SyncPublisher, WeightPublisher};
 pub use self::run::{TinyTrainer, TinyTrainerSummary};
 pub use self::step::{TrainConfig, TrainStepMetrics, step};
 use rollway_sync::SyncError;
-use rollway_sync::folder::WeightFolderError;
-pub use rollway_sync::folder::{FULL, LATEST, MODEL, directory, latest};
+use rollway_sync::weight_folder::WeightFolderError;
+pub use rollway_sync::weight_folder::{FULL, LATEST, MODEL, directory, latest};
 
 /// How a trainer works.
 #[derive(Clone, Debug)]

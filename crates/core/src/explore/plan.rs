@@ -1,6 +1,6 @@
 //! The loop itself: what is ordered next, from where the explorer is and what it is at.
 
-use super::pace::PlanConfig;
+use super::plan_config::PlanConfig;
 use super::progress::PlanProgress;
 use super::{PlanAction, PlanInput, SyncResult};
 

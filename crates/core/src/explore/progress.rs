@@ -1,6 +1,6 @@
 //! Where an explorer is: everything about the loop that a restart needs, and nothing else.
 
-use super::pace::{PlanConfig, PlanStyle};
+use super::plan_config::{PlanConfig, PlanStyle};
 
 /// No job has as many steps, so that the next can always be counted.
 const MAX_STEPS: u64 = u64::MAX / 2;

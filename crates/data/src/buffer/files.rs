@@ -4,11 +4,11 @@
 //! read. A lot is stored first and entered in the index then: whatever a writer that died left
 //! behind is in no index and gives way to the next. [`Files`] makes a buffer of the two.
 
-mod bell;
 mod index;
 mod io;
 mod position;
 mod reader;
+mod wake_file;
 mod writer;
 
 use std::collections::HashMap;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{
     Buffer, BufferAddress, BufferError, JsonlBuffer, ParquetBuffer, PostgresBuffer, Result,
-    SqliteBuffer, queue, shared, sql,
+    SqliteBuffer, process_queues, queue, sql,
 };
 
 /// How a buffer is to be, whichever it is. What does not concern it is not looked at.
@@ -30,7 +30,7 @@ pub fn open(address: &BufferAddress, options: &BufferOptions) -> Result<Arc<dyn 
         BufferAddress::Postgres(url) => Arc::new(PostgresBuffer::open(url, options.sql.clone())?),
         BufferAddress::JsonLines(path) => Arc::new(JsonlBuffer::open(path)?),
         BufferAddress::Parquet(folder) => Arc::new(ParquetBuffer::open(folder)?),
-        BufferAddress::Queue(name) => Arc::new(shared::open(name, &options.queue)?),
+        BufferAddress::Queue(name) => Arc::new(process_queues::open(name, &options.queue)?),
     })
 }
 

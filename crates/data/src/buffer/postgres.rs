@@ -3,7 +3,7 @@
 //! Every session has a small runtime of its own, which runs while a call is under way: only so can
 //! a call that gets no answer be given up at its deadline.
 
-mod fault;
+mod error_class;
 mod session;
 
 use std::sync::Arc;

@@ -9,12 +9,12 @@
 
 mod disk;
 mod fifo;
-mod known;
-mod line;
 mod options;
 mod priority;
 mod reader;
+mod seen_ids;
 mod store;
+mod wait_queue;
 mod writer;
 
 use std::collections::BTreeMap;
@@ -24,15 +24,15 @@ use parking_lot::{Mutex, MutexGuard};
 
 use self::disk::failed;
 use self::fifo::FifoStore;
-use self::known::SeenIds;
-use self::line::WaitQueue;
 pub use self::options::{
     QueueClock, QueueFullPolicy, QueueOptions, ReplayOptions, ReplayPriority, SAMPLE_COST,
 };
 use self::priority::PriorityStore;
 use self::reader::QueueReader;
+use self::seen_ids::SeenIds;
 use self::store::QueueStore;
 pub use self::store::QueueUsage;
+use self::wait_queue::WaitQueue;
 use self::writer::QueueWriter;
 use super::{Buffer, BufferError, ExperienceReader, ExperienceWriter, Result};
 use crate::log::SegmentLog;

@@ -11,9 +11,9 @@
 //! name has a cursor of its own: the id of the last row that it was given or passed over. As a
 //! **pool** (anything else) rows carry a count of their uses, which all readers share.
 
-mod link;
 mod queries;
 mod reader;
+mod reconnect;
 mod schema;
 mod session;
 mod writer;
@@ -21,8 +21,8 @@ mod writer;
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::link::ReconnectingSession;
 use self::queries::Queries;
+use self::reconnect::ReconnectingSession;
 pub(super) use self::session::{
     Session, SqlCell, SqlDatabase, SqlDialect, SqlError, SqlValue, TransactionId,
 };

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use rollway_core::{BatchId, BatchKey, BatchResult, BatchType, RunId, TaskId};
 
-use super::book::{EndedRuns, LiveRecords};
+use super::live_records::{EndedRuns, LiveRecords};
 use super::record::{self, BatchMark, DecodedEntry, LedgerCounters, LedgerRunEnd, TaskEntry};
 use crate::log::{LogPosition, TornTail};
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rollway_protocol::reader::proto;
 
 use super::group::ReaderGroup;
-use super::patience::POLL_INTERVAL;
+use super::interruptible::POLL_INTERVAL;
 use crate::Sample;
 use crate::buffer::{BufferError, ExperienceReader, ReadEnd, ReadRequest, ReadResult, Result};
 

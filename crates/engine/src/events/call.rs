@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use rollway_core::{AttemptId, RunId};
-use rollway_gateway::access::RunRef;
 use rollway_gateway::gateway::{CallEnded, CallObserver};
+use rollway_gateway::keys::RunRef;
 
 use super::{CallEvent, CallEventKind, RunEvent, RunEventKind, RunObservers, now};
 

@@ -11,10 +11,10 @@ use axum::serve::ListenerExt as _;
 use rollway_base::Secret;
 use rollway_base::ServerKind;
 use rollway_experience::deserialize_many;
-use rollway_gateway::access::RunRef;
 use rollway_gateway::gateway::{Gateway, GatewayHandle, GatewayLimits, GatewayOptions};
+use rollway_gateway::keys::RunRef;
 use rollway_gateway::models::{self, ServerSpec};
-use rollway_gateway::record;
+use rollway_gateway::recording;
 use rollway_mock_server::{CompletionLengths, MockServer, MockServerOptions};
 use serde_json::{Map, Value, json};
 
@@ -84,7 +84,7 @@ async fn gateway(words: &[String]) -> Gateway {
         listen: "127.0.0.1:0".to_owned(),
         admin_key: Secret::random().expect("random bytes"),
         limits: GatewayLimits::default(),
-        record: record::RecorderLimits::default(),
+        record: recording::RecorderLimits::default(),
         models: models::RoutingOptions {
             max_in_flight: words[2].parse().expect("a number of places"),
             max_wait: Duration::from_secs(600),

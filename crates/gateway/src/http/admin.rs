@@ -16,8 +16,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, de};
 use serde_json::{Value, json};
 
-use super::app::GatewayState;
-use super::{intake, respond};
+use super::state::GatewayState;
+use super::{request_body, responses};
 use crate::models::{
     InFlightPolicy, ModelView, ServerId, ServerSpec, ServerUpdateOutcome, ServerView, WeightSource,
     WeightUpdate, WeightUpdateReport,
@@ -26,7 +26,7 @@ use crate::models::{
 /// The names of the models, as OpenAI's API lists them.
 pub(super) async fn list_names(State(app): State<Arc<GatewayState>>) -> Response {
     let models: Vec<_> = app.models.view().iter().map(name_of).collect();
-    respond::value(&json!({ "object": "list", "data": models }))
+    responses::value(&json!({ "object": "list", "data": models }))
 }
 
 /// One of them.
@@ -43,8 +43,8 @@ pub(super) async fn one_name(
         })
     });
     match found {
-        Ok(model) => respond::value(&model),
-        Err(error) => respond::error(&error),
+        Ok(model) => responses::value(&model),
+        Err(error) => responses::error(&error),
     }
 }
 
@@ -71,7 +71,7 @@ pub(super) async fn list(State(app): State<Arc<GatewayState>>) -> Response {
             })
         })
         .collect();
-    respond::value(&json!({ "models": models }))
+    responses::value(&json!({ "models": models }))
 }
 
 fn server(server: &ServerView) -> Value {
@@ -129,15 +129,15 @@ pub(super) async fn add(State(app): State<Arc<GatewayState>>, request: Request) 
         })
     };
     match added.await {
-        Ok(ServerId(id)) => respond::json(StatusCode::CREATED, json!({ "id": id }).to_string()),
-        Err(error) => respond::error(&error),
+        Ok(ServerId(id)) => responses::json(StatusCode::CREATED, json!({ "id": id }).to_string()),
+        Err(error) => responses::error(&error),
     }
 }
 
 /// Reads a body of JSON.
 async fn read<T: DeserializeOwned>(app: &GatewayState, request: Request) -> Result<T, CallError> {
     let limits = &app.options.limits;
-    let body = intake::body(request, limits.max_body_bytes, limits.request_timeout).await?;
+    let body = request_body::body(request, limits.max_body_bytes, limits.request_timeout).await?;
     serde_json::from_slice(&body).map_err(|error| {
         CallError::new(
             ErrorKind::InvalidRequest,
@@ -174,8 +174,8 @@ pub(super) async fn remove(
         app.models.remove(ServerId(id), deadline).await
     };
     match removed.await {
-        Ok(removed) => respond::value(&json!({ "aborted": removed.aborted })),
-        Err(error) => respond::error(&error),
+        Ok(removed) => responses::value(&json!({ "aborted": removed.aborted })),
+        Err(error) => responses::error(&error),
     }
 }
 
@@ -228,8 +228,8 @@ pub(super) async fn update(State(app): State<Arc<GatewayState>>, request: Reques
         Ok(WeightUpdate { version: new.version, weights, in_flight, timeout })
     };
     match read.await {
-        Ok(update) => respond::value(&report(&app.models.update(update).await)),
-        Err(error) => respond::error(&error),
+        Ok(update) => responses::value(&report(&app.models.update(update).await)),
+        Err(error) => responses::error(&error),
     }
 }
 

@@ -15,19 +15,19 @@ use serde::Deserialize;
 use serde_json::Map;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::app::GatewayState;
-use super::delivery::StreamBody;
 use super::metrics::{GatewayMetrics, Timed};
+use super::observed_call::ObservedCall;
+use super::record_response::{RecordTarget, invalid_response, unrecorded};
 use super::relay::Relay;
 use super::replay;
-use super::runs::{CallPermit, CallStart, RunSession};
-use super::settle::{RecordTarget, invalid_response, unrecorded};
+use super::response_body::StreamBody;
+use super::run_sessions::{CallPermit, CallStart, RunSession};
+use super::state::GatewayState;
 use super::upstream::{UpstreamFailure, UpstreamReply, UpstreamRequest, UpstreamResponse};
-use super::watched::ObservedCall;
-use super::{intake, respond};
-use crate::access::Caller;
+use super::{request_body, responses};
+use crate::keys::Caller;
 use crate::models::ServerPermit;
-use crate::record::{RecordError, RetryHeaders};
+use crate::recording::{RecordError, RetryHeaders};
 
 /// The header that says which span of which trace a request is part of.
 const TRACE_PARENT: &str = "traceparent";
@@ -45,18 +45,18 @@ pub(super) async fn call(
     let outcome = Box::pin(admit(&app, caller, api, request)).await;
     match outcome {
         Ok(response) => response,
-        Err(UpstreamFailure::Ours(error)) => respond::client_error(api, &error),
+        Err(UpstreamFailure::Ours(error)) => responses::client_error(api, &error),
         Err(UpstreamFailure::Theirs { status, body, retry_after }) => {
             let body = api.render_server_error(status, body);
             let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY);
-            let mut response = respond::json(status, Body::from(body));
+            let mut response = responses::json(status, Body::from(body));
             if let Some(seconds) = retry_after {
                 response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
             }
             response
         }
         Err(UpstreamFailure::Unrecordable(misread)) => {
-            respond::client_error(api, &CallError::new(ErrorKind::Upstream, misread.0))
+            responses::client_error(api, &CallError::new(ErrorKind::Upstream, misread.0))
         }
     }
 }
@@ -82,8 +82,8 @@ async fn admit(
     };
     let places = acquire_permits(app, session.as_ref())?;
     let headers = request.headers().clone();
-    let attempted = intake::attempted(&headers)?;
-    let body = intake::body(request, limits.max_body_bytes, limits.request_timeout).await?;
+    let attempted = request_body::attempted(&headers)?;
+    let body = request_body::body(request, limits.max_body_bytes, limits.request_timeout).await?;
     let call = api.parse(&body)?;
     drop(body);
 
@@ -266,7 +266,7 @@ async fn forward(
             let relay =
                 Relay { question, under_way, reader, keeping, pieces, held, gathered, renderer };
             tasks.spawn(relay.run(response));
-            respond::events(Body::new(body))
+            responses::events(Body::new(body))
         }
     };
     marks.put(response.headers_mut());
@@ -325,12 +325,12 @@ pub(super) async fn experiences(
     tracing::trace!(took = ?began.elapsed(), "experiences");
     match outcome {
         Ok((payload, turns)) => {
-            let mut response = respond::json(StatusCode::OK, payload);
+            let mut response = responses::json(StatusCode::OK, payload);
             let headers = response.headers_mut();
             headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
             headers.insert("x-rollway-turns", HeaderValue::from(turns));
             response
         }
-        Err(error) => respond::error(&error),
+        Err(error) => responses::error(&error),
     }
 }

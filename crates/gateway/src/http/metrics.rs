@@ -17,12 +17,12 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 use rollway_model_api::{CallError, ClientApi, ErrorKind, ModelResponse, ResponseEnd, client_api};
 
-use super::app::GatewayState;
-use super::history::TurnStore;
-use super::respond;
-use super::runs::RecordDelta;
-use super::servers::Servers;
-use super::watched::ObservedCall;
+use super::observed_call::ObservedCall;
+use super::responses;
+use super::run_sessions::RecordDelta;
+use super::server_metrics::Servers;
+use super::state::GatewayState;
+use super::turn_store::TurnStore;
 use crate::models::Models;
 use crate::options::TokenCounts;
 
@@ -241,14 +241,14 @@ pub(super) fn text(app: &GatewayState) -> Result<String, fmt::Error> {
 pub(super) async fn show(State(app): State<Arc<GatewayState>>) -> Response {
     let Ok(mut text) = text(&app) else {
         let message = "the metrics cannot be written";
-        return respond::error(&CallError::new(ErrorKind::Unavailable, message));
+        return responses::error(&CallError::new(ErrorKind::Unavailable, message));
     };
     if let Some(further) = app.further.get() {
         text.push_str(&further.metrics().await);
     }
     // Writing to a text does not fail.
     let _ = encode_eof(&mut text);
-    let mut response = respond::json(StatusCode::OK, text);
+    let mut response = responses::json(StatusCode::OK, text);
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     response

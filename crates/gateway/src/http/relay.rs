@@ -16,12 +16,12 @@ use rollway_model_api::{
 use tokio::sync::mpsc;
 
 use super::calls::CallPermits;
-use super::delivery::StreamChunk;
 use super::metrics::Timed;
-use super::settle::{RecordTarget, invalid_response, unrecorded};
+use super::observed_call::ObservedCall;
+use super::record_response::{RecordTarget, invalid_response, unrecorded};
+use super::response_body::StreamChunk;
 use super::upstream::{UpstreamGuard, UpstreamRequest, taken};
-use super::watched::ObservedCall;
-use crate::record::RecordError;
+use crate::recording::RecordError;
 
 /// A stream under way.
 pub(super) struct Relay {

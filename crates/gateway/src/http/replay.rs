@@ -8,9 +8,9 @@ use bytes::{Bytes, BytesMut};
 use rollway_model_api::replay::SavedResponse;
 use rollway_model_api::{ClientApi, ModelCall};
 
-use super::delivery::FullBody;
-use super::respond;
-use super::runs::DeliveryReceipt;
+use super::response_body::FullBody;
+use super::responses;
+use super::run_sessions::DeliveryReceipt;
 
 /// Returns a saved response again, in the form that the call requests.
 pub(super) fn saved(
@@ -37,7 +37,7 @@ pub(super) fn complete(
     if !call.stream {
         let body = parts.into_iter().next().unwrap_or_default();
         let body = FullBody::new(api.render_body(call, body), receipt);
-        return respond::json(StatusCode::OK, Body::new(body));
+        return responses::json(StatusCode::OK, Body::new(body));
     }
     let capacity = parts.iter().map(|part| part.len() + 8).sum::<usize>() + 16;
     let mut body = BytesMut::with_capacity(capacity);
@@ -46,5 +46,5 @@ pub(super) fn complete(
         renderer.event(part, &mut body);
     }
     renderer.finish(&mut body);
-    respond::events(Body::new(FullBody::new(body.freeze(), receipt)))
+    responses::events(Body::new(FullBody::new(body.freeze(), receipt)))
 }

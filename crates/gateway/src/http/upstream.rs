@@ -15,9 +15,9 @@ use rollway_model_api::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::app::GatewayState;
+use super::observed_call::ObservedCall;
 use super::prompt_tokens::prompt_tokens;
-use super::watched::ObservedCall;
+use super::state::GatewayState;
 use crate::models::{RouteNeeds, ServerId, ServerPermit};
 
 /// The largest error of a server that is read.

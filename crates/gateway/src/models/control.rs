@@ -11,7 +11,7 @@ use rollway_model_api::server_api::{ControlStep, PauseMode, WeightControl, serve
 use serde_json::Value;
 
 use super::RegisteredServer;
-use rollway_core::rendezvous::TransferGroup;
+use rollway_core::sync::TransferGroup;
 
 /// The largest answer to any of these questions.
 const MAX_ANSWER_BYTES: usize = 1 << 20;

@@ -6,10 +6,10 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::ServerId;
-use super::board::{
+use super::rolling_plan::{RollingPlan, RollingStep, usable};
+use super::routing::{
     Health, RouteOutcome, RouteRequest, RoutingRules, RoutingTable, ServerDuty, WaiterId,
 };
-use super::roll::{RollingPlan, RollingStep, usable};
 
 const LIMIT: u32 = 3;
 const LEAD: u32 = 1;

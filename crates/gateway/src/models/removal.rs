@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use rollway_model_api::{CallError, ErrorKind};
 
-use super::board::ServerDuty;
-use super::replace::drained;
+use super::routing::ServerDuty;
+use super::server_update::drained;
 use super::{ModelsInner, ServerHandle, ServerId};
 
 /// What became of a server that was taken out.

@@ -6,9 +6,9 @@ use std::time::Duration;
 use rollway_base::ServerKind;
 
 use super::ServerId;
-use super::board::{Health, ServerDuty, ServerSlot};
+use super::routing::{Health, ServerDuty, ServerSlot};
 
-pub use super::board::ServerCounts;
+pub use super::routing::ServerCounts;
 
 /// A model and its servers.
 #[derive(Clone, Debug)]

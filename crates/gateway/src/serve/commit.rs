@@ -18,7 +18,7 @@ use tokio::sync::Mutex;
 
 use super::store::{ServeStore, StoreError};
 use super::tables::{CommittedRow, Fixed, Member};
-use crate::record::{RecordError, Turn, merge};
+use crate::recording::{RecordError, Turn, merge};
 
 /// What a committer answers: metrics of its own, or what went wrong.
 pub type CommitDelivery<'a> = Pin<Box<dyn Future<Output = Result<Metrics, String>> + Send + 'a>>;

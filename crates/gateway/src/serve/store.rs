@@ -14,7 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use super::feedback::{Feedback, FeedbackOutcome};
 use super::tables::{CommittedRow, Fixed, Member, Tables, TurnRow, TurnTotals};
-use crate::record::Turn;
+use crate::recording::Turn;
 
 /// How many requests are done in one transaction.
 const MAX_TRANSACTION_REQUESTS: usize = 512;

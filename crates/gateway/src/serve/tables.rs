@@ -14,10 +14,10 @@ use rollway_base::Secret;
 use rollway_experience::IdPart;
 use rusqlite::{Connection, OptionalExtension, Row as SqlRow, params};
 
+use super::database::{SCHEMA, failed, lock, prepare};
 use super::feedback::{Feedback, FeedbackOutcome, FeedbackReceipt};
-use super::file::{SCHEMA, failed, lock, prepare};
 use super::store::{ServeStoreCounts, ServeStoreOptions, StoreError};
-use crate::record::Turn;
+use crate::recording::Turn;
 
 /// The layout that this version reads and writes.
 const LAYOUT: u64 = 1;

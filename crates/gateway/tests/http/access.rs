@@ -1,6 +1,6 @@
 //! Who gets in.
 
-use rollway_gateway::access::RunRef;
+use rollway_gateway::keys::RunRef;
 use serde_json::Value;
 
 use super::help::{ADMIN, World, read, says};

@@ -1,7 +1,7 @@
 //! What clients are told when a call does not go well.
 
 use rollway_base::ServerKind;
-use rollway_gateway::record::RecordError;
+use rollway_gateway::recording::RecordError;
 use rollway_mock_server::{MockFault, MockServerOptions};
 use serde_json::{Value, json};
 

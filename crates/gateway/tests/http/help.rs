@@ -5,10 +5,10 @@ use std::time::Duration;
 use rollway_base::Secret;
 use rollway_base::ServerKind;
 use rollway_experience::{Experience, deserialize_many};
-use rollway_gateway::access::RunRef;
 use rollway_gateway::gateway::{Gateway, GatewayHandle, GatewayLimits, GatewayOptions};
+use rollway_gateway::keys::RunRef;
 use rollway_gateway::models::{self, ServerSpec};
-use rollway_gateway::record;
+use rollway_gateway::recording;
 use rollway_mock_server::{MockControl, MockServer, MockServerOptions};
 use serde_json::{Map, Value, json};
 
@@ -32,7 +32,7 @@ pub(crate) fn options() -> GatewayOptions {
         listen: "127.0.0.1:0".to_owned(),
         admin_key: Secret::new(ADMIN).unwrap(),
         limits: GatewayLimits::default(),
-        record: record::RecorderLimits::default(),
+        record: recording::RecorderLimits::default(),
         models: models::RoutingOptions {
             health_interval: Duration::from_millis(50),
             max_wait: Duration::from_secs(30),

@@ -8,7 +8,7 @@ use axum::routing::get;
 use rollway_base::ServerKind;
 use rollway_gateway::gateway::Gateway;
 use rollway_gateway::http::{KeepFuture, TurnStore};
-use rollway_gateway::record::{RecordError, Turn};
+use rollway_gateway::recording::{RecordError, Turn};
 use rollway_mock_server::{MockServer, MockServerOptions};
 use serde_json::json;
 

@@ -6,7 +6,7 @@ use axum::Router;
 use rollway_core::metrics::Metrics;
 use rollway_gateway::gateway::Gateway;
 use rollway_gateway::http::{KeepFuture, TurnStore};
-use rollway_gateway::record::{RecordError, Turn};
+use rollway_gateway::recording::{RecordError, Turn};
 use rollway_gateway::serve::{self, CommitDelivery, CommitStep, Committer, ServeMode};
 use rollway_mock_server::{CompletionLengths, MockServer, MockServerOptions};
 use serde_json::{Value, json};

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use axum::Router;
 use axum::http::{HeaderMap, Method};
 use rollway_base::ServerKind;
-use rollway_gateway::access::RunRef;
 use rollway_gateway::gateway::{CallEnded, CallObserver, Gateway};
+use rollway_gateway::keys::RunRef;
 use rollway_gateway::models::ServerSpec;
 use serde_json::json;
 

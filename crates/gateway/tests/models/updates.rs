@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rollway_base::ServerKind;
-use rollway_core::rendezvous::{TensorSpec, TransferGroup};
+use rollway_core::sync::{TensorSpec, TransferGroup};
 use rollway_gateway::models::{
     InFlightPolicy, RouteNeeds, RoutingOptions, ServerState, ServerUpdateOutcome, WeightSource,
     WeightUpdate,

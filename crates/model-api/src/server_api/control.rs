@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use rollway_core::rendezvous::{TensorSpec, TransferGroup};
+use rollway_core::sync::{TensorSpec, TransferGroup};
 use serde_json::Value;
 
 /// One `POST` of a control operation. The steps of an operation are sent in order until one fails.

@@ -15,7 +15,7 @@
 //! - What was not asked for is left out, except for `logprobs`, which are null then.
 //! - The request's id is the body's `rid`, by which `/abort_request` knows it.
 
-use rollway_core::rendezvous::TransferGroup;
+use rollway_core::sync::TransferGroup;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};

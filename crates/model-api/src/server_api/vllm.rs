@@ -14,7 +14,7 @@
 //! A stream's `system_fingerprint` comes with the number of tokens, which we ask for: a client who
 //! did not gets neither.
 
-use rollway_core::rendezvous::TransferGroup;
+use rollway_core::sync::TransferGroup;
 use serde_json::{Value, json};
 
 use super::chunk_parser::{

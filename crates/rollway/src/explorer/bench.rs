@@ -8,7 +8,7 @@ use rollway_config::Mode;
 use rollway_core::explore::PlanInput;
 use rollway_core::metrics::Metrics;
 use rollway_core::{BatchState, BatchType};
-use rollway_sync::{PublishedWeights, WeightLocation, folder};
+use rollway_sync::{PublishedWeights, WeightLocation, weight_folder};
 use tokio_util::sync::CancellationToken;
 
 use super::evals::{Finished, batch};
@@ -134,8 +134,8 @@ impl ExplorerLoop {
 /// Returns the steps of all checkpoints of a job, ascending; or of the latest alone.
 fn checkpoints(job_dir: &Path, only_latest: bool) -> Result<Vec<u64>> {
     if only_latest {
-        let latest =
-            folder::latest(job_dir).map_err(|error| ExplorerError::Weights(error.to_string()))?;
+        let latest = weight_folder::latest(job_dir)
+            .map_err(|error| ExplorerError::Weights(error.to_string()))?;
         return Ok(latest.into_iter().collect());
     }
     let mut steps: Vec<u64> = std::fs::read_dir(job_dir)
@@ -143,7 +143,7 @@ fn checkpoints(job_dir: &Path, only_latest: bool) -> Result<Vec<u64>> {
         .flatten()
         .filter_map(|entry| {
             let name = entry.ok()?.file_name();
-            folder::version(name.to_str()?)
+            weight_folder::version(name.to_str()?)
         })
         .collect();
     steps.sort_unstable();

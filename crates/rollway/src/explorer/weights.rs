@@ -6,13 +6,15 @@ use std::time::{Duration, Instant};
 
 use rollway_config::{EngineType, SyncStyle};
 use rollway_core::explore::{PlanInput, SyncResult};
-use rollway_core::rendezvous::{TensorSpec, TransferGroup};
+use rollway_core::sync::{TensorSpec, TransferGroup};
 use rollway_gateway::models::{
     InFlightPolicy, ServerState, ServerUpdateOutcome, ServerUpdateReport, ServerView, WeightSource,
     WeightUpdate, WeightUpdateReport,
 };
-use rollway_sync::weights::{NamedTensor, read};
-use rollway_sync::{PublishedWeights, WeightLocation, WeightRequest, WeightWaitResult, folder};
+use rollway_sync::tensor_files::{NamedTensor, read};
+use rollway_sync::{
+    PublishedWeights, WeightLocation, WeightRequest, WeightWaitResult, weight_folder,
+};
 
 use super::embedded::InitialWeights;
 use super::resources::{ExplorerHandles, ExplorerResources};
@@ -57,11 +59,11 @@ type Exchanged = Result<(SyncResult, Duration, Duration)>;
 /// Returns the folder of a version of a job, as servers load it; none if it is not there.
 pub(super) fn checkpoint(job_dir: &Path, version: u64) -> Option<PathBuf> {
     // What was pushed is as good as what was kept.
-    in_folder(job_dir, version).or_else(|| in_folder(&folder::memory(job_dir), version))
+    in_folder(job_dir, version).or_else(|| in_folder(&weight_folder::memory(job_dir), version))
 }
 
 fn in_folder(root: &Path, version: u64) -> Option<PathBuf> {
-    Some(folder::weights(root, version)).filter(|path| path.is_dir())
+    Some(weight_folder::weights(root, version)).filter(|path| path.is_dir())
 }
 
 /// Returns the weights that an embedded model starts with: those that the job was at, or else the
@@ -74,8 +76,8 @@ pub(super) fn start(job_dir: &Path, version: Option<u64>) -> Result<InitialWeigh
     if exact.is_some() {
         return Ok(exact);
     }
-    let newest =
-        folder::latest(job_dir).map_err(|error| ExplorerError::Weights(error.to_string()))?;
+    let newest = weight_folder::latest(job_dir)
+        .map_err(|error| ExplorerError::Weights(error.to_string()))?;
     Ok(newest.filter(|it| *it > 0).and_then(|it| Some((it, checkpoint(job_dir, it)?))))
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollway_gateway::models::{InFlightPolicy, Models, WeightSource, WeightUpdate};
-use rollway_sync::watch::FolderWatch;
+use rollway_sync::folder_watch::FolderWatch;
 use rollway_sync::{NewestWeights, WeightFinder};
 
 /// Brings new weights to the models, one server after the other, for as long as it is let: when

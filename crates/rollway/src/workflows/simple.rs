@@ -10,7 +10,7 @@ use rollway_engine::{RunContext, RunError, RunFuture, RunOutcome, Workflow};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::ask::RunModelClient;
+use super::model_client::RunModelClient;
 use super::reward::RewardFn;
 use crate::client::Client;
 

@@ -1,6 +1,6 @@
 //! Evaluates checkpoints, and weights as they are.
 
-use rollway::synchronizer::weights::NamedTensor;
+use rollway::synchronizer::tensor_files::NamedTensor;
 use rollway_tiny_model::arithmetic;
 
 use crate::world::{Seen, Way, World};
@@ -67,7 +67,7 @@ async fn weights_can_be_evaluated_at_any_time() {
     }
     assert_eq!(seen.words(), ["eval 0 v0", "eval 0 v0"]);
     // Tensor parallel servers are several members each, behind the trainer.
-    let tensors = vec![rollway_core::rendezvous::TensorSpec {
+    let tensors = vec![rollway_core::sync::TensorSpec {
         name: "w".to_owned(),
         dtype: "float32".to_owned(),
         shape: vec![2],

@@ -5,7 +5,7 @@ use rollway_core::{
 };
 
 use super::{CheckContext, CheckVerdict, Checker, require};
-use crate::book::{AttemptState, Phase, RunState};
+use crate::reference_model::{AttemptState, Phase, RunState};
 
 /// Measures every report by the record of who is current, and every result by where it comes from.
 #[derive(Debug)]

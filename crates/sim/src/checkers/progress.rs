@@ -1,10 +1,10 @@
 //! No runner is idle while there is work for it, and once nothing goes wrong any more everything
 //! comes to an end. The second half is watched by the world, which knows the time it takes.
 
+use super::dispatch_order::fresh_left;
 use super::limits::{crowded, room};
-use super::order::fresh_left;
 use super::{CheckContext, CheckVerdict, Checker, PROGRESS, require};
-use crate::book::{Phase, Pool};
+use crate::reference_model::{Phase, Pool};
 
 /// Looks for idle hands.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use rollway_core::{
 };
 
 use super::{CheckContext, CheckVerdict, Checker, require};
-use crate::book::{AttemptState, Phase, Pool};
+use crate::reference_model::{AttemptState, Phase, Pool};
 
 /// Asks why.
 #[derive(Debug)]

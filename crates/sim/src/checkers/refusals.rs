@@ -4,7 +4,7 @@
 use rollway_core::{Action, BatchId, BatchType, Input, Request, RequestId, Response, TaskSpec};
 
 use super::{CheckContext, CheckVerdict, Checker, require};
-use crate::book::{ModelBatch, Pool};
+use crate::reference_model::{ModelBatch, Pool};
 use crate::trace::answer_kind;
 
 /// Knows the rules of the house.

@@ -4,7 +4,7 @@
 use rollway_core::{Action, BatchKey, FailureKind, Response, RunnerId, Status, TaskId, TaskResult};
 
 use super::{CheckContext, CheckVerdict, Checker, require};
-use crate::book::{ModelRun, Phase, RunState};
+use crate::reference_model::{ModelRun, Phase, RunState};
 
 /// Counts what was tried.
 #[derive(Debug)]

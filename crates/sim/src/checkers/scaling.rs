@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use rollway_core::Time;
 
+use super::dispatch_order::fresh_left;
 use super::limits::{crowded, room};
-use super::order::fresh_left;
 use super::{CheckContext, CheckVerdict, Checker, require};
-use crate::book::{Phase, Pool};
 use crate::ledger::SimLedger;
+use crate::reference_model::{Phase, Pool};
 
 /// Remembers who was busy, and how many were wanted.
 #[derive(Debug, Default)]

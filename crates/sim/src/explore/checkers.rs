@@ -13,7 +13,7 @@ use std::fmt;
 
 use rollway_core::Time;
 use rollway_core::explore::{PlanAction, PlanInput};
-use rollway_core::rendezvous::WaitOutcome;
+use rollway_core::sync::WaitOutcome;
 
 use super::options::ExploreWorldOptions;
 use super::process::{ProcessEnd, SimExplorer};

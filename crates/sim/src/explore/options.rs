@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rollway_core::explore::{PlanConfig, PlanStyle};
 
-use crate::dice::{FaultRate, SimRandom};
+use crate::random::{FaultRate, SimRandom};
 
 /// Everything that is settled before a world begins.
 #[derive(Clone, Debug)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rollway_core::Time;
 use rollway_core::explore::PlanProgress;
-use rollway_core::rendezvous::{MemberId, WaitId};
+use rollway_core::sync::{MemberId, WaitId};
 
 use super::subject::Subject;
 

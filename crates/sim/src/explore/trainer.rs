@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use rollway_core::Time;
-use rollway_core::rendezvous::{MemberId, WaitId};
+use rollway_core::sync::{MemberId, WaitId};
 
 /// The trainer.
 #[derive(Debug, Default)]

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rollway_core::Time;
 use rollway_core::explore::{PlanAction, PlanInput, PlanStyle, SyncResult};
-use rollway_core::rendezvous::{LeaveReason, MemberRole, SyncCore, WaitOutcome as Waited};
+use rollway_core::sync::{LeaveReason, MemberRole, SyncCore, WaitOutcome as Waited};
 
 use super::COVERAGE_ITEMS;
 use super::checkers::{ExploreCheckers, ExploreContext, ExploreEvent};
@@ -19,8 +19,8 @@ use super::subject::{Around, ExploreBug, Subject};
 use super::trainer::SimTrainer;
 use crate::checkers::Violation;
 use crate::coverage::Coverage;
-use crate::dice::SimRandom;
 use crate::queue::EventQueue;
+use crate::random::SimRandom;
 use crate::trace::SimTrace;
 use crate::world::WorldResult;
 

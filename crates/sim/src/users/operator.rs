@@ -5,7 +5,7 @@ use std::time::Duration;
 use rollway_core::Request;
 
 use super::NextUserAction;
-use crate::book::Pool;
+use crate::reference_model::Pool;
 use crate::world::SimWorld;
 
 impl SimWorld {

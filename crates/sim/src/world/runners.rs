@@ -10,9 +10,9 @@ use rollway_core::{
 };
 
 use super::{RunnerOrder, SimWorld, TaskBehaviour, WorldEvent};
-use crate::book::ReferenceModel;
 use crate::faults::Fault;
 use crate::process::{Cut, ProcessState, ProcessWork};
+use crate::reference_model::ReferenceModel;
 
 impl SimWorld {
     pub(super) fn start_runner(&mut self, runner: RunnerId, life: Incarnation) {

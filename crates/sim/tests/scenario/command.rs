@@ -10,8 +10,8 @@ use rollway_core::{
     RunnerId, RunnerReport, TaskId, TaskSpec, Time, UnresponsivePolicy, WorkflowId,
 };
 
-use super::words::{BadScript, CommandTokens};
-use super::{config, names};
+use super::tokens::{BadScript, CommandTokens};
+use super::{config, labels};
 
 pub(super) enum ScenarioCommand {
     /// Begin anew with a fresh core.
@@ -195,7 +195,7 @@ fn report(name: &str, words: &mut CommandTokens) -> Result<Option<Reported>, Bad
     let report = match name {
         "ready" => {
             let after = match words.following("after")? {
-                Some(word) => Some(AttemptId(words.numbered('a', &word, names::BITS)?)),
+                Some(word) => Some(AttemptId(words.numbered('a', &word, labels::BITS)?)),
                 None => None,
             };
             RunnerReport::Ready { after }
@@ -215,7 +215,7 @@ fn report(name: &str, words: &mut CommandTokens) -> Result<Option<Reported>, Bad
 fn runner(words: &CommandTokens, word: &str) -> Result<(RunnerId, Option<Incarnation>), BadScript> {
     let (slot, life) = match word.split_once('/') {
         Some((slot, life)) => {
-            let life = words.numbered('l', life, names::LIFE_BITS)?;
+            let life = words.numbered('l', life, labels::LIFE_BITS)?;
             (slot, Some(Incarnation(life as u32)))
         }
         None => (word, None),
@@ -232,7 +232,7 @@ fn attempt(name: &str, words: &mut CommandTokens) -> Result<Option<ScenarioComma
         None => None,
     };
     let word = words.next("an attempt")?;
-    let attempt = AttemptId(words.numbered('a', &word, names::BITS)?);
+    let attempt = AttemptId(words.numbered('a', &word, labels::BITS)?);
     let about = match name {
         "began" => ReportAbout::Began,
         "ended" => ReportAbout::Ended,
@@ -366,7 +366,7 @@ fn record(words: &mut CommandTokens) -> Result<LedgerRecord, BadScript> {
 
 fn lease(words: &mut CommandTokens) -> Result<LeaseId, BadScript> {
     let word = words.next("a delivery")?;
-    Ok(LeaseId(words.numbered('d', &word, names::BITS)?))
+    Ok(LeaseId(words.numbered('d', &word, labels::BITS)?))
 }
 
 fn view(words: &mut CommandTokens) -> Result<ScenarioView, BadScript> {

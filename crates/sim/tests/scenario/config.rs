@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rollway_core::{CoreConfig, FailureKind, FailurePolicy, FailureRule, ScalingBounds};
 
-use super::words::{BadScript, CommandTokens};
+use super::tokens::{BadScript, CommandTokens};
 
 /// Returns the configuration of a scenario that asks for nothing: as by default, except that there
 /// are two runners and nobody watches for silence. Most scenarios let much time pass in one step

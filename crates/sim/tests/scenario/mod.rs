@@ -20,18 +20,18 @@
 mod command;
 mod config;
 mod diff;
-mod names;
+mod labels;
 mod paragraphs;
+mod render;
 mod results;
-mod show;
+mod runner;
+mod tokens;
 mod views;
-mod words;
-mod world;
 
 use std::fmt;
 
 use paragraphs::Paragraph;
-use world::ScenarioRunner;
+use runner::ScenarioRunner;
 
 /// What came of playing a scenario.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! The paragraphs of a scenario file: prose and cases.
 
-use super::words::{self, BadScript, CommandTokens};
+use super::tokens::{self, BadScript, CommandTokens};
 
 /// The line between commands and what is expected of them.
 const RULE: &str = "----";
@@ -46,7 +46,7 @@ fn paragraph(lines: &[(usize, &str)]) -> Result<Paragraph, BadScript> {
     let (above, below) = (&lines[..rule], &lines[rule + 1..]);
     let mut commands = Vec::new();
     for (number, line) in above {
-        commands.extend(words::split(*number, line)?);
+        commands.extend(tokens::split(*number, line)?);
     }
     if commands.is_empty() {
         return Err(BadScript::new(lines[rule].0, "no commands above", RULE));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use rollway_core::metrics::Metrics;
 use rollway_core::{BatchResult, RunTally, Status, TaskResult, TaskTally};
 
-use super::names::{ScenarioLabels, seconds};
+use super::labels::{ScenarioLabels, seconds};
 
 /// Appends one line for every task.
 pub(super) fn tasks(results: &[TaskResult], lines: &mut Vec<String>) {

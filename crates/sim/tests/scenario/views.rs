@@ -3,7 +3,7 @@
 use rollway_core::{BatchView, Core, Counters, DeadlineReason, RunnerState, RunnerView};
 
 use super::command::ScenarioView;
-use super::names::{self, ScenarioLabels, batch_id, instant, seconds};
+use super::labels::{self, ScenarioLabels, batch_id, instant, seconds};
 use super::results::{counted, run_tally, task_tally, wrapped};
 
 pub(super) fn show(
@@ -58,9 +58,9 @@ fn batch(names: &ScenarioLabels, view: &BatchView) -> Vec<String> {
 
 fn runner(names: &ScenarioLabels, view: &RunnerView) -> String {
     let RunnerView { runner, life, state, since, work, message, .. } = view;
-    let mut words = vec![names::runner(*runner, *life), state.name().to_owned()];
+    let mut words = vec![labels::runner(*runner, *life), state.name().to_owned()];
     if let RunnerState::Busy(attempt) | RunnerState::Cancelling(attempt) = state {
-        words.push(names::attempt(*attempt));
+        words.push(labels::attempt(*attempt));
     }
     words.push(format!("since {}", instant(*since)));
     if let Some((batch, task, began)) = work {
@@ -160,7 +160,7 @@ fn wake(why: DeadlineReason) -> String {
         DeadlineReason::Waiter(request) => format!("waiter {request}"),
         DeadlineReason::Retry(_) => "retry".to_owned(),
         DeadlineReason::AnyRunner => "elsewhere".to_owned(),
-        DeadlineReason::Delivery(lease) => format!("delivery {}", names::lease(lease)),
+        DeadlineReason::Delivery(lease) => format!("delivery {}", labels::lease(lease)),
         DeadlineReason::Stop => "stop".to_owned(),
         DeadlineReason::Scaling => "scaling".to_owned(),
     }

@@ -3,7 +3,7 @@
 use std::fs;
 
 use rollway_config::SyncMethod;
-use rollway_sync::{NewWeightsMessage, SyncError, folder};
+use rollway_sync::{NewWeightsMessage, SyncError, weight_folder};
 
 use crate::world::{new, open, publish, until_waiting, want, weights};
 
@@ -18,14 +18,14 @@ async fn torn_weights_are_looked_at_again_until_they_are_whole() {
     });
     until_waiting(&host, 1).await;
     // Somebody who knows no better: the number first, then the weights, in pieces.
-    fs::write(root.join(folder::LATEST), "").unwrap();
-    fs::write(root.join(folder::LATEST), "3\n").unwrap();
-    let place = folder::directory(root, 3);
+    fs::write(root.join(weight_folder::LATEST), "").unwrap();
+    fs::write(root.join(weight_folder::LATEST), "3\n").unwrap();
+    let place = weight_folder::directory(root, 3);
     fs::create_dir(&place).unwrap();
     let whole = weights(3.0);
-    fs::write(place.join(folder::MODEL), &whole[..whole.len() - 1]).unwrap();
+    fs::write(place.join(weight_folder::MODEL), &whole[..whole.len() - 1]).unwrap();
     assert_eq!(host.newest().await, None);
-    fs::write(place.join(folder::MODEL), &whole).unwrap();
+    fs::write(place.join(weight_folder::MODEL), &whole).unwrap();
     assert_eq!(new(waiting.await.unwrap()), (3, place));
 }
 
@@ -35,7 +35,7 @@ async fn what_was_there_before_is_known_and_versions_never_go_backwards() {
     publish(job.path(), 7);
     let host = open(job.path(), SyncMethod::Checkpoint).await;
     assert_eq!(host.newest().await.unwrap().version, 7);
-    let place = folder::directory(job.path(), 7);
+    let place = weight_folder::directory(job.path(), 7);
     host.publish(7, NewWeightsMessage::Folder(place.clone())).await.unwrap();
     let refused = host.publish(6, NewWeightsMessage::Folder(place)).await.unwrap_err();
     assert!(refused.to_string().contains("never go backwards"), "{refused}");

@@ -4,8 +4,8 @@ use std::fs;
 
 use bytes::Bytes;
 use rollway_config::SyncMethod;
-use rollway_core::rendezvous::{TensorSpec, TransferGroup};
-use rollway_sync::{NewWeightsMessage, SyncError, WeightLocation, WeightRequest, folder};
+use rollway_core::sync::{TensorSpec, TransferGroup};
+use rollway_sync::{NewWeightsMessage, SyncError, WeightLocation, WeightRequest, weight_folder};
 
 use crate::world::{new, open, until_host, until_waiting, want, weights};
 
@@ -29,7 +29,7 @@ async fn pushed_weights_are_checked_kept_and_forgotten() {
     let bytes = |version: u64| NewWeightsMessage::Bytes(weights(version as f32).into());
     trainer.publish(1, bytes(1)).await.unwrap();
     let (version, first) = new(waiting.await.unwrap());
-    assert_eq!((version, fs::read(first.join(folder::MODEL)).unwrap()), (1, weights(1.0)));
+    assert_eq!((version, fs::read(first.join(weight_folder::MODEL)).unwrap()), (1, weights(1.0)));
     for version in 2..=4 {
         trainer.publish(version, bytes(version)).await.unwrap();
     }
@@ -41,7 +41,7 @@ async fn pushed_weights_are_checked_kept_and_forgotten() {
     trainer.publish(7, bytes(7)).await.unwrap();
     let mut kept: Vec<u64> = fs::read_dir(last.parent().unwrap())
         .unwrap()
-        .filter_map(|entry| folder::version(entry.unwrap().file_name().to_str()?))
+        .filter_map(|entry| weight_folder::version(entry.unwrap().file_name().to_str()?))
         .collect();
     kept.sort_unstable();
     assert_eq!(kept, [5, 6, 7], "the last two, and what is being loaded");

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rollway_config::SyncMethod;
 use rollway_sync::{
     PublishedWeights, Synchronizer, SynchronizerOptions, WeightLocation, WeightRequest,
-    WeightWaitResult, folder,
+    WeightWaitResult, weight_folder,
 };
 
 /// Longer than any test takes: nothing here ends because time is up, unless it says so.
@@ -47,8 +47,8 @@ pub(crate) fn weights(number: f32) -> Vec<u8> {
 
 /// What a trainer does that knows nothing but the folder.
 pub(crate) fn publish(job: &Path, version: u64) {
-    folder::write(job, version, &weights(version as f32), false).unwrap();
-    folder::announce(job, version).unwrap();
+    weight_folder::write(job, version, &weights(version as f32), false).unwrap();
+    weight_folder::announce(job, version).unwrap();
 }
 
 /// Waits until somebody waits for weights.

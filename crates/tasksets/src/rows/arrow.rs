@@ -13,8 +13,8 @@ use arrow_ipc::reader::{FileReader, read_dictionary, read_record_batch};
 use arrow_ipc::{MessageHeader, MetadataVersion, root_as_message};
 use arrow_schema::{DataType, FieldRef, Schema, SchemaRef};
 
-use super::columns::{ColumnFault, keys, row, survive};
-use super::handle::FileHandle;
+use super::column_error::{ColumnFault, keys, row, survive};
+use super::file_handle::FileHandle;
 use super::{Cache, Scanned, Shard};
 use crate::{Fields, Result};
 

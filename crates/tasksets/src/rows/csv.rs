@@ -15,8 +15,8 @@ use ::csv::{Reader, ReaderBuilder, StringRecord};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use super::handle::FileHandle;
-use super::keys::FieldNames;
+use super::field_names::FieldNames;
+use super::file_handle::FileHandle;
 use super::{Cache, MAX_ROW_BYTES, Scanned, Shard};
 use crate::{Fields, Result, TasksetError, TasksetErrorKind};
 

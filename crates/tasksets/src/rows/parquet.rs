@@ -11,8 +11,8 @@ use parquet::arrow::arrow_reader::{
 use parquet::basic::Compression;
 use parquet::file::metadata::RowGroupMetaData;
 
-use super::columns::{ColumnFault, keys, row, survive};
-use super::handle::FileHandle;
+use super::column_error::{ColumnFault, keys, row, survive};
+use super::file_handle::FileHandle;
 use super::{Cache, Scanned, Shard};
 use crate::{Fields, Result, TasksetError, TasksetErrorKind};
 

@@ -16,9 +16,9 @@ use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use super::out::{FRAME, MAGIC, Old, Taken};
 use super::record::{Entry, Trajectory};
 use super::row::RecordPosition;
+use super::write_queue::{FRAME, MAGIC, Old, Taken};
 
 const EVENTS: &str = "events";
 const RUNS: &str = "runs";

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use rollway_core::BatchType;
 
-use super::names::contains;
+use super::interner::contains;
 use super::record::AttemptRecord;
 use super::row::{Row, finite, known};
 use super::state::State;

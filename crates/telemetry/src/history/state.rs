@@ -13,11 +13,11 @@ use rollway_engine::ReportedOutcome;
 use rollway_engine::events::{CallEvent, RunEvent, RunEventKind};
 use rustc_hash::FxHashMap;
 
-use super::names::Names;
-use super::notes::Notes;
-use super::out::WriteQueue;
+use super::interner::Names;
+use super::job_log::Notes;
 use super::record::{JobNote, Totals};
 use super::row::{Batch, Counts, LiveAttempt, LiveRun, Row, TaskRow};
+use super::write_queue::WriteQueue;
 
 /// What was seen, as far as it is needed later.
 #[derive(Debug)]

@@ -12,7 +12,7 @@ use rollway_engine::{
 };
 use rollway_gateway::gateway::{self, Gateway};
 use rollway_gateway::models::{self, ServerSpec};
-use rollway_gateway::record;
+use rollway_gateway::recording;
 use rollway_mock_server::{MockServer, MockServerOptions};
 use rollway_telemetry::history::RunHistory;
 use rollway_telemetry::view::{JobState, RunKey, RunState};
@@ -26,7 +26,7 @@ async fn start(server: &MockServer, observers: &RunObservers) -> Gateway {
         host: None,
         admin_key: Secret::random().unwrap(),
         limits: gateway::GatewayLimits::default(),
-        record: record::RecorderLimits::default(),
+        record: recording::RecorderLimits::default(),
         models: models::RoutingOptions {
             health_interval: Duration::from_millis(20),
             ..models::RoutingOptions::default()

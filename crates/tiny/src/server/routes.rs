@@ -15,11 +15,11 @@ use rollway_tiny_model::ModelWeights;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::answer::answer;
-use super::ask::{self, TinyRequestKind};
-use super::brain::{GenerationPause, GenerationThread};
+use super::api_error::TinyApiError;
+use super::generation_thread::{GenerationPause, GenerationThread};
 use super::options::TinyServerOptions;
-use super::refusal::TinyApiError;
+use super::request::{self, TinyRequestKind};
+use super::response::answer;
 
 /// What the endpoints share.
 #[derive(Debug)]
@@ -94,7 +94,7 @@ async fn answer_to(
 ) -> Response {
     let fresh = || format!("{:016x}", shared.ids.fetch_add(1, Ordering::Relaxed));
     let options = &shared.options;
-    let asked = json_of(body).and_then(|body| ask::read(kind, options, headers, &body, fresh));
+    let asked = json_of(body).and_then(|body| request::read(kind, options, headers, &body, fresh));
     match asked {
         Ok((ask, choices)) => {
             let names = (options.model.clone(), options.vocabulary.clone());

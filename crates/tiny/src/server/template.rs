@@ -7,7 +7,7 @@
 use rollway_tiny_model::Vocabulary;
 use serde_json::Value;
 
-use super::refusal::TinyApiError;
+use super::api_error::TinyApiError;
 
 /// Renders a conversation, ready for the model's turn.
 pub(super) fn render(

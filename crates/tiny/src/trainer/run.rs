@@ -11,11 +11,11 @@ use rollway_data::buffer::{BufferError, ExperienceReader, ReadEnd, ReadRequest};
 use rollway_experience::Experience;
 use rollway_tiny_model::{ModelTrainer, ModelWeights};
 
-use super::outlet::{FolderPublisher, PublishFlags, WeightPublisher};
+use super::publisher::{FolderPublisher, PublishFlags, WeightPublisher};
 use super::state::TrainerStateFile;
 use super::step::{TrainStepMetrics, step};
 use super::{TinyTrainerError, TinyTrainerOptions};
-use rollway_sync::folder::failed;
+use rollway_sync::weight_folder::failed;
 use rollway_sync::{TrainerProgress, WaitStatus};
 
 /// How long a look for experiences takes at most, before the trainer turns to who waits for

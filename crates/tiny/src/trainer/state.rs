@@ -9,7 +9,7 @@ use rollway_tiny_model::ModelTrainer;
 use serde::{Deserialize, Serialize};
 
 use super::TinyTrainerError;
-use rollway_sync::folder::{failed, sync, write_atomic};
+use rollway_sync::weight_folder::{failed, sync, write_atomic};
 
 /// The version of the file.
 const FORMAT: u32 = 1;

@@ -6,10 +6,10 @@ use std::time::Duration;
 use rollway_base::Secret;
 use rollway_base::ServerKind;
 use rollway_experience::{Experience, deserialize_many};
-use rollway_gateway::access::RunRef;
 use rollway_gateway::gateway::{self, Gateway, GatewayLimits};
+use rollway_gateway::keys::RunRef;
 use rollway_gateway::models::{self, InFlightPolicy, ServerSpec, WeightUpdate};
-use rollway_gateway::record;
+use rollway_gateway::recording;
 use rollway_tiny::{TinyServer, TinyServerOptions};
 use rollway_tiny_model::{Generated, Generator, ModelWeights, Vocabulary, arithmetic};
 use serde_json::{Map, Value, json};
@@ -38,7 +38,7 @@ impl World {
             listen: "127.0.0.1:0".to_owned(),
             admin_key: Secret::new("admin").unwrap(),
             limits: GatewayLimits::default(),
-            record: record::RecorderLimits::default(),
+            record: recording::RecorderLimits::default(),
             models: models::RoutingOptions {
                 health_interval: Duration::from_millis(50),
                 max_wait: Duration::from_secs(60),

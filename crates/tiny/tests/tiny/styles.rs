@@ -10,7 +10,7 @@ use rollway_data::buffer::Buffer as _;
 use rollway_data::buffer::queue::{self, ExperienceQueue};
 use rollway_sync::{
     PublishedWeights, Synchronizer, SynchronizerOptions as SyncOptions, WeightLocation,
-    WeightRequest, WeightWaitResult, folder,
+    WeightRequest, WeightWaitResult, weight_folder,
 };
 use rollway_tiny::trainer::{
     FolderPublisher, SyncPublisher, TinyTrainer, TinyTrainerError, TinyTrainerOptions,
@@ -70,7 +70,7 @@ async fn start(
 /// The version of weights that can be loaded.
 fn load(published: &PublishedWeights) -> u64 {
     let WeightLocation::Folder(path) = &published.location else { panic!("{published:?}") };
-    ModelWeights::load(&path.join(folder::MODEL)).unwrap();
+    ModelWeights::load(&path.join(weight_folder::MODEL)).unwrap();
     published.version
 }
 
@@ -170,9 +170,9 @@ async fn job(style: Style, method: SyncMethod) {
     let summary = tokio::task::spawn_blocking(move || trainer.join()).await.unwrap().unwrap();
     assert_eq!(summary.steps, 2 * STEPS);
     assert_eq!(summary.experiences, 2 * STEPS * BATCH as u64, "each once");
-    let full = folder::directory(folder.path(), 4);
-    assert!(full.join(folder::FULL).exists(), "it stays in the job's folder");
-    let is_there = folder::directory(folder.path(), 2 * STEPS).exists();
+    let full = weight_folder::directory(folder.path(), 4);
+    assert!(full.join(weight_folder::FULL).exists(), "it stays in the job's folder");
+    let is_there = weight_folder::directory(folder.path(), 2 * STEPS).exists();
     assert_eq!(is_there, method == SyncMethod::Checkpoint);
 }
 

@@ -9,8 +9,8 @@ use std::path::Path;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, TransactionBehavior, params};
 
 use super::IoContext;
-use super::bell::WakeFile;
 use super::position::Position;
+use super::wake_file::WakeFile;
 use crate::Sample;
 use crate::buffer::{BufferError, Result};
 

@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use parking_lot::{Mutex, MutexGuard};
 
-use super::bell::WakeWatcher;
 use super::position::Position;
+use super::wake_file::WakeWatcher;
 use super::{FileIndex, FileStore, IndexEntry, IoContext, SampleIter, safe_name};
 use crate::Sample;
 use crate::buffer::{BufferError, ExperienceReader, ReadEnd, ReadRequest, ReadResult, Result};

@@ -19,7 +19,7 @@ use super::super::sql::{
     Session, SqlCell, SqlError, SqlOptions, SqlValue, TransactionId, parts, signed,
 };
 use super::super::{BufferError, Result};
-use super::fault::{fault, late, lost};
+use super::error_class::{fault, late, lost};
 use crate::Sample;
 
 /// How many bytes of samples one statement carries; the server takes them as one message, and

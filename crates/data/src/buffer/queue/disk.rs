@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use bytes::{Buf, BufMut};
 
-use super::known::IdHash;
 use super::options::QueueOptions;
+use super::seen_ids::IdHash;
 use super::store::NewWriteBatch;
 use crate::Sample;
 use crate::buffer::{BufferError, Result};

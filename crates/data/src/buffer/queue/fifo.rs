@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::disk::{Disk, StoredQueue, failed};
-use super::known::{IdHash, SeenIds, sample_name};
 use super::options::{QueueFullPolicy, QueueOptions};
+use super::seen_ids::{IdHash, SeenIds, sample_name};
 use super::store::{
     InsertOutcome, NewWriteBatch, QueueStore, QueueUsage, ReaderId, TakeOutcome, check_seek, weight,
 };

@@ -9,8 +9,8 @@ use std::time::Duration;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-use super::known::{IdHash, SeenIds};
 use super::options::{QueueOptions, ReplayOptions};
+use super::seen_ids::{IdHash, SeenIds};
 use super::store::{
     InsertOutcome, NewWriteBatch, QueueStore, QueueUsage, ReaderId, TakeOutcome, check_seek, weight,
 };

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use parking_lot::{Condvar, MutexGuard};
 
-use super::line::WaitDeadline;
 use super::store::{ReaderId, TakeOutcome};
+use super::wait_queue::WaitDeadline;
 use super::{QueueShared, QueueState};
 use crate::buffer::{ExperienceReader, ReadEnd, ReadRequest, ReadResult, Result};
 

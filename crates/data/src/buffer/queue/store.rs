@@ -5,8 +5,8 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::known::{IdHash, SeenIds};
 use super::options::SAMPLE_COST;
+use super::seen_ids::{IdHash, SeenIds};
 use crate::Sample;
 use crate::buffer::Result;
 use crate::log::SegmentLog;

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use parking_lot::Condvar;
 
-use super::known::{IdHash, lot_name, sample_name};
-use super::line::WaitDeadline;
 use super::options::QueueFullPolicy;
+use super::seen_ids::{IdHash, lot_name, sample_name};
 use super::store::{InsertOutcome, NewWriteBatch, weight};
+use super::wait_queue::WaitDeadline;
 use super::{QueueShared, QueueState};
 use crate::WriteBatch;
 use crate::buffer::{ExperienceWriter, Result, WriteResult};

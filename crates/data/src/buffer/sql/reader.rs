@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::super::{BufferError, ExperienceReader, ReadEnd, ReadRequest, ReadResult, Result};
-use super::link::{ReconnectingSession, UnconfirmedCommit};
+use super::reconnect::{ReconnectingSession, UnconfirmedCommit};
 use super::{ReadOrder, Session, SqlCell, SqlDatabase, SqlError, SqlStore, SqlValue, signed};
 use crate::Sample;
 

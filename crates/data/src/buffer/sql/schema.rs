@@ -1,7 +1,7 @@
 //! Makes the tables, or sees that those which exist are ours.
 
 use super::super::{BufferError, Result};
-use super::link::ReconnectingSession;
+use super::reconnect::ReconnectingSession;
 use super::{Session, SqlCell, SqlDatabase, SqlValue};
 
 /// The layout of the tables; another number is another layout.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::super::{BufferError, ExperienceWriter, Result, WriteResult};
-use super::link::{ReconnectingSession, UnconfirmedCommit};
+use super::reconnect::{ReconnectingSession, UnconfirmedCommit};
 use super::{Session, SqlCell, SqlDatabase, SqlError, SqlValue, signed};
 use crate::WriteBatch;
 

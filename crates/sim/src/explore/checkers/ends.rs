@@ -1,6 +1,6 @@
 //! Whoever ends does so for a reason that is true.
 
-use rollway_core::rendezvous::WaitOutcome;
+use rollway_core::sync::WaitOutcome;
 
 use super::{ExploreChecker, ExploreContext, ExploreEvent};
 use crate::checkers::{CheckVerdict, require};

@@ -2,7 +2,7 @@
 //! between it may die.
 
 use rollway_core::explore::{PlanAction, PlanInput};
-use rollway_core::rendezvous::LeaveReason;
+use rollway_core::sync::LeaveReason;
 
 use super::{Around, ExploreEvent, ExploreWorld, ExploreWorldEvent, ProcessEnd};
 use crate::explore::trainer::SimSample;

@@ -1,7 +1,7 @@
 //! How the trainer goes about its work.
 
 use rollway_core::explore::PlanStyle;
-use rollway_core::rendezvous::{LeaveReason, MemberId, MemberRole, TrainerPresence};
+use rollway_core::sync::{LeaveReason, MemberId, MemberRole, TrainerPresence};
 
 use super::{ExploreEvent, ExploreWorld, ExploreWorldEvent};
 use crate::explore::trainer::{SimSample, SimTrainerState};

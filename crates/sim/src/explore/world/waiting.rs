@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rollway_core::Time;
 use rollway_core::explore::{PlanInput, PlanStyle, SyncResult};
-use rollway_core::rendezvous::{WaitOutcome as Waited, WeightWait};
+use rollway_core::sync::{WaitOutcome as Waited, WeightWait};
 
 use super::{Around, Came, ExploreEvent, ExploreWorld, ExploreWorldEvent, ProcessEnd, waited_kind};
 use crate::explore::process::OpenWait;

@@ -1,0 +1,182 @@
+//! Turns that continue each other become one experience.
+
+use std::borrow::Borrow;
+use std::collections::BTreeMap;
+use std::iter::repeat_n;
+
+use rollway_experience::{
+    Array, Eid, Experience, ExperienceFields, FieldError, Json, ModelVersions, TruncateStatus,
+    VersionRun,
+};
+use rollway_model_api::ResponseChoice;
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+
+use super::merge_plan::{MergePlan, PlanCounts};
+use super::turn_table::{StoredTurn, TurnOrigin, TurnTable, value};
+use super::{RecordError, Turn};
+
+/// What turns make.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct MergedTurns {
+    /// The experiences, in the order of their first turns, without rewards.
+    pub experiences: Vec<Experience>,
+    /// Turns that continue an earlier one.
+    pub continued: u64,
+    /// Turns that begin like an earlier one but not with all of its tokens.
+    pub drift: u64,
+    /// Turns that branch off in the middle of an experience.
+    pub branches: u64,
+    /// Turns without a single token, of which there is no experience.
+    pub empty: u64,
+}
+
+/// Makes experiences of turns, which come in the order of their calls. A turn whose prompt begins
+/// with all tokens of an experience so far continues it; any other begins one of its own.
+///
+/// Turns whose parts do not fit together are refused.
+pub fn merge<T: Borrow<Turn>>(
+    turns: impl IntoIterator<Item = T>,
+) -> Result<MergedTurns, RecordError> {
+    let mut store = TurnTable::default();
+    for turn in turns {
+        let turn: &Turn = turn.borrow();
+        let said = store.said(turn.messages.as_ref(), turn.tools.as_ref())?;
+        let (id, aborted) = (turn.id.clone(), turn.aborted);
+        let origin = TurnOrigin { id, model: &turn.model, aborted };
+        let choice = ResponseChoice {
+            tokens: Some(turn.tokens.clone()),
+            logprobs: turn.told_logprobs().map(<[f32]>::to_vec),
+            versions: turn.versions.clone(),
+            finish_reason: turn.finish_reason.clone(),
+            reply: turn.reply.clone(),
+        };
+        store.push(origin, said, &turn.prompt, choice)?;
+    }
+    let plan = MergePlan::of(&store, 0);
+    let PlanCounts { continued, drift, branches, empty } = plan.counts;
+    Ok(MergedTurns { experiences: experiences(&store, &plan)?, continued, drift, branches, empty })
+}
+
+/// Makes experiences of turns as planned.
+pub(super) fn experiences(
+    store: &TurnTable,
+    plan: &MergePlan,
+) -> Result<Vec<Experience>, RecordError> {
+    let mut experiences = Vec::with_capacity(plan.threads.len());
+    for (step, numbers) in (0..).zip(&plan.threads) {
+        let turns: Vec<&StoredTurn> = numbers.iter().filter_map(|&turn| store.get(turn)).collect();
+        let made = experience(store, step, &turns)
+            .map_err(|error| RecordError::Misread(error.to_string()))?;
+        experiences.extend(made);
+    }
+    Ok(experiences)
+}
+
+fn experience(
+    store: &TurnTable,
+    step: u64,
+    turns: &[&StoredTurn],
+) -> Result<Option<Experience>, FieldError> {
+    let [first, ..] = turns else { return Ok(None) };
+    let [.., last] = turns else { return Ok(None) };
+    let reply = value(&last.reply);
+    let truncated = last.aborted || last.finish_reason.as_deref() == Some("length");
+    let mut fields = ExperienceFields {
+        eid: Eid { step, suffix: suffix(&first.id), ..Eid::default() },
+        tokens: store.tokens.read(&last.sequence).into(),
+        prompt_length: first.prompt,
+        logprobs: logprobs(turns),
+        action_mask: (turns.len() > 1).then(|| mask(turns)),
+        truncate_status: truncated.then_some(TruncateStatus::ResponseTruncated),
+        model_versions: Some(versions(turns).map_err(|problem| problem.at("model_versions"))?),
+        info: Json::from_value(&info(turns, last)).map_err(|problem| problem.at("info"))?,
+        metrics: BTreeMap::from([("turns".to_owned(), turns.len() as f64)]),
+        response_text: text(&reply),
+        ..ExperienceFields::default()
+    };
+    if let Some(node) = last.said.messages {
+        let path = store.texts.path(node);
+        let texts = path.into_iter().filter_map(|node| store.texts.piece(node));
+        let texts: Vec<&str> = texts.chain([&*last.reply]).collect();
+        let list = format!("[{}]", texts.join(","));
+        fields.messages = Some(Json::new(list).map_err(|problem| problem.at("messages"))?);
+    }
+    if let Some(tools) = last.said.tools.and_then(|node| store.texts.piece(node)) {
+        fields.tools = Some(Json::new(tools.to_owned()).map_err(|problem| problem.at("tools"))?);
+    }
+    Experience::new(fields).map(Some)
+}
+
+/// Goes through the response of an experience: for every turn the number of tokens before its
+/// response, which others said, and the turn.
+fn parts<'a>(turns: &'a [&'a StoredTurn]) -> impl Iterator<Item = (usize, &'a StoredTurn)> {
+    let mut end = turns.first().map_or(0, |first| first.prompt);
+    turns.iter().map(move |turn| {
+        let context = turn.prompt - end;
+        end = turn.sequence.len();
+        (context, *turn)
+    })
+}
+
+fn mask(turns: &[&StoredTurn]) -> Array<bool> {
+    let bits = |(context, turn): (usize, &StoredTurn)| {
+        repeat_n(false, context).chain(repeat_n(true, turn.response()))
+    };
+    parts(turns).flat_map(bits).collect()
+}
+
+/// The log-probabilities; none if there is a turn without them.
+fn logprobs(turns: &[&StoredTurn]) -> Option<Array<f32>> {
+    let mut all = Vec::new();
+    for (context, turn) in parts(turns) {
+        all.extend(repeat_n(0.0, context));
+        all.extend_from_slice(turn.logprobs.as_deref()?);
+    }
+    Some(all.into())
+}
+
+fn versions(turns: &[&StoredTurn]) -> Result<ModelVersions, rollway_experience::FieldProblem> {
+    let mut versions = ModelVersions::default();
+    for (context, turn) in parts(turns) {
+        if context > 0 {
+            let tokens = u32::try_from(context).unwrap_or(u32::MAX);
+            versions.push(VersionRun { version: None, tokens })?;
+        }
+        for &run in turn.versions.runs() {
+            versions.push(run)?;
+        }
+    }
+    Ok(versions)
+}
+
+fn info(turns: &[&StoredTurn], last: &StoredTurn) -> Value {
+    let ids: Vec<&str> = turns.iter().map(|turn| turn.id.as_str()).collect();
+    let mut info = Map::new();
+    info.insert("model".to_owned(), json!(last.model));
+    info.insert("message_ids".to_owned(), json!(ids));
+    info.insert("turns".to_owned(), json!(turns.len()));
+    info.insert("finish_reason".to_owned(), json!(last.finish_reason));
+    if last.aborted {
+        info.insert("aborted".to_owned(), json!(true));
+    }
+    if let Some(oldest) = turns.iter().filter_map(|turn| turn.versions.oldest()).min() {
+        info.insert("model_version".to_owned(), json!(oldest));
+    }
+    Value::Object(info)
+}
+
+/// What a reply says in words.
+fn text(reply: &Value) -> Option<String> {
+    let text = match reply {
+        Value::String(text) => text,
+        message => message.get("content")?.as_str()?,
+    };
+    Some(text.to_owned())
+}
+
+/// Twelve digits that are the same for the same id, however long that is and whatever is in it.
+fn suffix(id: &str) -> String {
+    let digest = Sha256::digest(id);
+    digest.iter().take(6).map(|byte| format!("{byte:02x}")).collect()
+}

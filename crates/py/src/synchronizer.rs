@@ -1,0 +1,223 @@
+//! The synchronizer for trainers in Python, and weights that are put into a folder.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use pyo3::prelude::*;
+use rollway::config::SyncMethod;
+use rollway::synchronizer::{
+    Membership, NewWeightsMessage, SyncError, Synchronizer, SynchronizerOptions, TrainerProgress,
+    tensor_files, weight_folder,
+};
+use rollway_base::Secret;
+use tokio::sync::Mutex;
+use tokio::task::spawn_blocking;
+
+use crate::engine::seconds;
+use crate::errors;
+use crate::pending::PyPending;
+
+/// The code of everything that goes wrong with it.
+const CODE: &str = "synchronizer";
+
+/// The synchronizer of a job, which another process hosts.
+#[pyclass(frozen, module = "rollway._rollway", name = "Synchronizer")]
+pub(crate) struct PySynchronizer {
+    synchronizer: Synchronizer,
+    /// The trainer's seat; none if it was not taken, or was left.
+    seat: Arc<Mutex<Option<Membership>>>,
+}
+
+/// Returns a call that raises what the synchronizer says no to.
+fn pending<T: Send + 'static, O>(
+    py: Python<'_>,
+    future: impl Future<Output = Result<T, SyncError>> + Send + 'static,
+    convert: impl FnOnce(Python<'_>, T) -> PyResult<O> + Send + 'static,
+) -> PyResult<PyPending>
+where
+    O: for<'py> IntoPyObject<'py, Error: Into<PyErr>>,
+{
+    let raise = |py: Python<'_>, error: SyncError| errors::plain(py, CODE, &error.to_string());
+    PyPending::with_errors(py, future, raise, convert)
+}
+
+#[pymethods]
+impl PySynchronizer {
+    /// Joins the synchronizer at an address or of the job in a folder.
+    #[staticmethod]
+    fn open(
+        py: Python<'_>,
+        target: String,
+        secret: Option<String>,
+        timeout: f64,
+    ) -> PyResult<PyPending> {
+        let patience = seconds(timeout)?;
+        let secret = secret.map(Secret::new).transpose();
+        let secret = secret.map_err(|error| errors::plain(py, CODE, &error.to_string()))?;
+        let is_address = target.contains("://");
+        let folder = if is_address { PathBuf::from(".") } else { PathBuf::from(&target) };
+        let options = SynchronizerOptions {
+            address: is_address.then_some(target),
+            may_host: false,
+            secret,
+            patience,
+            ..SynchronizerOptions::new(folder)
+        };
+        let seat = Arc::new(Mutex::new(None));
+        pending(py, Synchronizer::open_with(options), move |_, synchronizer| {
+            Ok(Self { synchronizer, seat })
+        })
+    }
+
+    /// Its address.
+    #[getter]
+    fn url(&self) -> String {
+        self.synchronizer.url()
+    }
+
+    /// The way that weights take.
+    #[getter]
+    fn method(&self) -> &'static str {
+        match self.synchronizer.method() {
+            SyncMethod::Checkpoint => "checkpoint",
+            SyncMethod::Memory => "memory",
+            SyncMethod::Nccl => "nccl",
+        }
+    }
+
+    /// Registers the trainer as a member.
+    fn join(&self, py: Python<'_>, name: String) -> PyResult<PyPending> {
+        let (synchronizer, seat) = (self.synchronizer.clone(), Arc::clone(&self.seat));
+        let entering = async move {
+            let taken = synchronizer.enter_trainer(&name).await?;
+            *seat.lock().await = Some(taken);
+            Ok(())
+        };
+        pending(py, entering, |_, ()| Ok(()))
+    }
+
+    /// Ends the membership: done, or with an error. Without one it does nothing.
+    #[pyo3(signature = (error=None))]
+    fn leave(&self, py: Python<'_>, error: Option<String>) -> PyResult<PyPending> {
+        let seat = Arc::clone(&self.seat);
+        let leaving = async move {
+            let Some(seat) = seat.lock().await.take() else { return Ok(()) };
+            match error {
+                None => seat.done().await,
+                Some(error) => seat.failed(&error).await,
+            }
+        };
+        pending(py, leaving, |_, ()| Ok(()))
+    }
+
+    /// Publishes the content of a safetensors file.
+    fn publish_bytes(&self, py: Python<'_>, version: u64, content: &[u8]) -> PyResult<PyPending> {
+        self.publish(py, version, NewWeightsMessage::Bytes(Bytes::copy_from_slice(content)))
+    }
+
+    /// Publishes weights in a folder.
+    fn publish_folder(&self, py: Python<'_>, version: u64, path: PathBuf) -> PyResult<PyPending> {
+        self.publish(py, version, NewWeightsMessage::Folder(path))
+    }
+
+    /// Returns the number of the last wait that began.
+    fn last_wait(&self, py: Python<'_>) -> PyResult<PyPending> {
+        let synchronizer = self.synchronizer.clone();
+        let asking = async move { synchronizer.asked(None, Duration::ZERO).await };
+        pending(py, asking, |_, asked| Ok(asked.ask))
+    }
+
+    /// Waits until an explorer demands weights that version `step` satisfies.
+    fn wait_for_demand(&self, py: Python<'_>, step: u64, timeout: f64) -> PyResult<PyPending> {
+        let (synchronizer, timeout) = (self.synchronizer.clone(), seconds(timeout)?);
+        let asking = async move { Ok(synchronizer.demanded(step, timeout).await) };
+        pending(py, asking, |_, is_demanded| Ok(is_demanded))
+    }
+
+    /// Reports that the trainer waits for experiences (`seen`) or makes a step (`None`).
+    #[pyo3(signature = (seen=None))]
+    fn set_state(&self, py: Python<'_>, seen: Option<u64>) -> PyResult<PyPending> {
+        let state = seen.map_or(TrainerProgress::Training, |seen| TrainerProgress::Idle { seen });
+        let synchronizer = self.synchronizer.clone();
+        let telling = async move {
+            synchronizer.trainer_state(state).await;
+            Ok(())
+        };
+        pending(py, telling, |_, ()| Ok(()))
+    }
+
+    /// Waits until all explorers that ever came have left.
+    fn explorers_left(&self, py: Python<'_>, timeout: f64) -> PyResult<PyPending> {
+        let (synchronizer, timeout) = (self.synchronizer.clone(), seconds(timeout)?);
+        let asking = async move { Ok(synchronizer.explorers_left(timeout).await) };
+        pending(py, asking, |_, have_left| Ok(have_left))
+    }
+
+    /// Returns all members as JSON.
+    fn status(&self, py: Python<'_>) -> PyResult<PyPending> {
+        let synchronizer = self.synchronizer.clone();
+        let asking = async move { Ok(synchronizer.view().await) };
+        pending(py, asking, |_, view| {
+            serde_json::to_string(&view)
+                .map_err(|error| pyo3::exceptions::PyValueError::new_err(error.to_string()))
+        })
+    }
+}
+
+impl PySynchronizer {
+    fn publish(&self, py: Python<'_>, version: u64, new: NewWeightsMessage) -> PyResult<PyPending> {
+        let synchronizer = self.synchronizer.clone();
+        let publishing = async move { synchronizer.publish(version, new).await };
+        pending(py, publishing, |_, ()| Ok(()))
+    }
+}
+
+/// Returns an empty folder for weights that are to be published, which nobody sees yet.
+#[pyfunction]
+pub(crate) fn draft_weights(py: Python<'_>, target: PathBuf, version: u64) -> PyResult<PyPending> {
+    let begin = move || {
+        refuse_older(&target, version)?;
+        let draft = weight_folder::WeightDraft::begin(&target, version).map_err(file)?;
+        Ok(draft.path().to_owned())
+    };
+    pending(py, apart(begin), |_, path| Ok(path))
+}
+
+/// Makes what was put into that folder the newest weights, and returns where they are.
+#[pyfunction]
+pub(crate) fn finish_weights(py: Python<'_>, target: PathBuf, version: u64) -> PyResult<PyPending> {
+    let finish = move || {
+        refuse_older(&target, version)?;
+        let draft = weight_folder::WeightDraft::resume(&target, version);
+        tensor_files::check(draft.path()).map_err(|error| SyncError::Weights(error.to_string()))?;
+        let place = draft.finish(false).map_err(file)?;
+        weight_folder::announce(&target, version).map_err(file)?;
+        Ok(place)
+    };
+    pending(py, apart(finish), |_, path| Ok(path))
+}
+
+fn refuse_older(target: &Path, version: u64) -> Result<(), SyncError> {
+    match weight_folder::latest(target).map_err(file)? {
+        Some(latest) if version < latest => Err(SyncError::Refused(format!(
+            "{} has weights of version {latest}, which {version} is older than: versions never go \
+             backwards",
+            target.display()
+        ))),
+        _ => Ok(()),
+    }
+}
+
+fn file(error: weight_folder::WeightFolderError) -> SyncError {
+    SyncError::File { path: error.path, problem: error.source.to_string() }
+}
+
+/// Does what blocks.
+async fn apart<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, SyncError> + Send + 'static,
+) -> Result<T, SyncError> {
+    let done = spawn_blocking(work).await;
+    done.unwrap_or_else(|error| Err(SyncError::Refused(error.to_string())))
+}

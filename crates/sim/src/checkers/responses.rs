@@ -1,0 +1,249 @@
+//! Every request is answered exactly once, in its own kind, not after it was withdrawn, not later
+//! than it allows, and at once when what it waits for is given up.
+
+use std::collections::BTreeMap;
+
+use rollway_core::{Action, BatchId, Input, Refusal, Request, RequestId, Response, Time};
+
+use super::wait_outcomes::too_few_good;
+use super::{CheckContext, CheckVerdict, Checker, require};
+use crate::ledger::SimLedger;
+use crate::reference_model::{AskedState, AttemptState, ModelRequest, ModelRun, Phase, RunState};
+
+/// Keeps an eye on the clock of everybody who waits.
+#[derive(Debug, Default)]
+pub(super) struct ResponsesChecker {
+    /// What was given up in this step: a batch, or everything.
+    given_up: Option<AbandonedRequest>,
+    /// Since when there has been enough for those who said what is.
+    enough_since: BTreeMap<RequestId, Time>,
+}
+
+#[derive(Debug)]
+enum AbandonedRequest {
+    Batch(BatchId),
+    Everything,
+}
+
+impl Checker for ResponsesChecker {
+    fn name(&self) -> &'static str {
+        "answers"
+    }
+
+    fn input(&mut self, scene: &CheckContext<'_>) -> CheckVerdict {
+        self.given_up = match scene.input {
+            Input::Requested { request, what } if scene.believed && !refused(scene, *request) => {
+                match what {
+                    Request::Abort { batch, .. } => Some(AbandonedRequest::Batch(batch.clone())),
+                    Request::Stop { .. } => Some(AbandonedRequest::Everything),
+                    _ => None,
+                }
+            }
+            _ => None,
+        };
+        if let Input::Requested { request, what: Request::CancelRun { batch, task, run } } =
+            scene.input
+        {
+            let key = scene.book.active.get(batch);
+            let record = key.and_then(|key| scene.book.run(*key, *task, run.0));
+            return cancelled_or_not(scene, *request, record);
+        }
+        Ok(())
+    }
+
+    fn crashed(&mut self, _: &SimLedger) {
+        *self = Self::default();
+    }
+
+    fn action(&mut self, scene: &CheckContext<'_>, action: &Action) -> CheckVerdict {
+        let Action::Respond { request, answer } = action else { return Ok(()) };
+        let Some(asked) = scene.book.requests.get(request) else {
+            return Err(format!("{request} is answered and was never asked"));
+        };
+        require!(
+            asked.state == AskedState::Open,
+            "{request} is answered although it was {:?}",
+            asked.state
+        );
+        require!(
+            fits(&asked.what, answer),
+            "{request} asked for {:?} and is answered {answer:?}",
+            asked.what
+        );
+        Ok(())
+    }
+
+    fn settled(&mut self, scene: &CheckContext<'_>) -> CheckVerdict {
+        let stops =
+            |(_, asked): (RequestId, &ModelRequest)| matches!(asked.what, Request::Stop { .. });
+        let stopping = scene.book.waiting().any(stops);
+        require!(!stopping || under_way(scene), "a stop waits although nothing is under way");
+        let next = scene.core.next_deadline().map_or(Time::MAX, |deadline| deadline.at);
+        for (request, asked) in scene.book.waiting() {
+            self.woken(scene, request, asked)?;
+            // Who waited when results went on their way hears what the sink says.
+            let patient = delivering(scene, asked).is_some_and(|since| asked.at <= since);
+            if let Some(deadline) = asked.deadline().filter(|_| !patient) {
+                require!(
+                    next <= deadline,
+                    "{request} must be answered by {deadline}, and nobody will look before {next}: \
+                     {:?}",
+                    asked.what
+                );
+            }
+            let late = match &self.given_up {
+                Some(AbandonedRequest::Batch(batch)) => {
+                    asked.batch() == Some(batch) && delivering(scene, asked).is_none()
+                }
+                Some(AbandonedRequest::Everything) => {
+                    let stops = matches!(asked.what, Request::Stop { .. });
+                    !stops && delivering(scene, asked).is_none()
+                }
+                None => false,
+            };
+            require!(!late, "{request} still waits: {:?} after {:?}", asked.what, self.given_up);
+        }
+        Ok(())
+    }
+
+    fn ended(&mut self, scene: &CheckContext<'_>) -> CheckVerdict {
+        let open = scene.book.waiting().next();
+        require!(open.is_none(), "never answered: {open:?}");
+        let counters = scene.core.counters();
+        let over = counters.answers + counters.abandoned;
+        require!(counters.requests == over, "{} requests, {over} over", counters.requests);
+        Ok(())
+    }
+}
+
+impl ResponsesChecker {
+    /// Nobody waits for a batch that is complete, or longer than the grace time once there is
+    /// enough of it.
+    fn woken(
+        &mut self,
+        scene: &CheckContext<'_>,
+        request: RequestId,
+        asked: &ModelRequest,
+    ) -> CheckVerdict {
+        let key = asked.batch().and_then(|batch| scene.book.active.get(batch));
+        let Some(key) = key.filter(|_| delivering(scene, asked).is_none()) else { return Ok(()) };
+        let Some(view) = scene.core.batch_by_key(*key) else { return Ok(()) };
+        let (min, have, expected) = match &asked.what {
+            Request::Collect { min_num, .. } => {
+                (*min_num, view.results, view.open_tasks + view.results)
+            }
+            Request::Finalize { .. } => {
+                let finished = view.tasks.total() - view.tasks.cancelled;
+                let batch = scene.book.batches.get(key);
+                let min = batch.and_then(|batch| batch.min_wait_num);
+                (min, finished, view.tasks.total() + view.open_tasks)
+            }
+            _ => return Ok(()),
+        };
+        require!(view.open_tasks > 0, "{request} still waits, and {key} is complete");
+        if min.is_none_or(|min| have < u64::from(min).min(expected)) {
+            self.enough_since.remove(&request);
+            return Ok(());
+        }
+        let since = *self.enough_since.entry(request).or_insert(scene.now);
+        let until = since.after(scene.book.config.over_rollout.wait_after_min);
+        if matches!(asked.what, Request::Finalize { .. }) && too_few_good(scene, *key) {
+            // While tasks are open there may be more.
+            return Ok(());
+        }
+        let next = scene.core.next_deadline().map_or(Time::MAX, |deadline| deadline.at);
+        require!(next <= until, "{request} has had enough since {since}, and waits until {next}");
+        Ok(())
+    }
+}
+
+/// Whoever has a run cancelled hears that there was one if it was under way, and that there was
+/// none if it is known to have ended.
+fn cancelled_or_not(
+    scene: &CheckContext<'_>,
+    request: RequestId,
+    run: Option<&ModelRun>,
+) -> CheckVerdict {
+    let told = scene.actions.iter().find_map(|action| match action {
+        Action::Respond { request: to, answer: Response::RunCancelled(told) } if *to == request => {
+            Some(*told)
+        }
+        _ => None,
+    });
+    let attempt = run.and_then(|run| scene.book.attempts.get(&run.last?));
+    let current = attempt.is_some_and(|attempt| attempt.state == AttemptState::Current);
+    let right = match run.map(|run| run.state) {
+        None | Some(RunState::Succeeded { .. } | RunState::Failed(_) | RunState::Cancelled) => {
+            told != Some(true)
+        }
+        Some(RunState::Given) if current => told != Some(false),
+        Some(RunState::Given | RunState::Fresh | RunState::Back) => true,
+    };
+    require!(right, "{request} cancels a run, which is {run:?}, and hears {told:?}");
+    Ok(())
+}
+
+/// Tells whether an attempt or a delivery to the sink has not come to its end.
+fn under_way(scene: &CheckContext<'_>) -> bool {
+    let mut slots = scene.book.slots.values();
+    let mut leases = scene.book.leases.values();
+    slots.any(|slot| matches!(slot.phase, Phase::Given(_)))
+        || leases.any(|lease| lease.open && lease.to_sink)
+}
+
+fn refused(scene: &CheckContext<'_>, request: RequestId) -> bool {
+    scene.actions.iter().any(|action| match action {
+        Action::Respond { request: to, answer: Response::Refused(_) } => *to == request,
+        _ => false,
+    })
+}
+
+/// Returns since when results of the batch are on their way to the sink: who waits for that, waits.
+fn delivering(scene: &CheckContext<'_>, asked: &ModelRequest) -> Option<Time> {
+    let key = scene.book.latest.get(asked.batch()?)?;
+    let mut leases = scene.book.leases.values();
+    let lease = leases.find(|lease| lease.open && lease.to_sink && lease.batch == *key)?;
+    Some(lease.since)
+}
+
+/// Tells whether an answer is one that the request can have.
+fn fits(what: &Request, answer: &Response) -> bool {
+    if let Response::Refused(refusal) = answer {
+        return may_be_refused(what, refusal);
+    }
+    match what {
+        Request::Schedule { .. } => matches!(answer, Response::Scheduled { .. }),
+        Request::Collect { .. } | Request::Drain { .. } => matches!(answer, Response::Collected(_)),
+        Request::Discard { .. } => matches!(answer, Response::Discarded),
+        Request::Submit { .. } => matches!(answer, Response::Submitted { .. }),
+        Request::Finalize { .. } => matches!(answer, Response::Finalized(_)),
+        Request::Abort { .. } => matches!(answer, Response::Aborted(_)),
+        Request::CancelRun { .. } => matches!(answer, Response::RunCancelled(_)),
+        Request::WaitAll { .. } => matches!(answer, Response::AllEnded),
+        Request::Start => matches!(answer, Response::Started { .. }),
+        Request::Stop { .. } => matches!(answer, Response::Stopped(_)),
+    }
+}
+
+fn may_be_refused(what: &Request, refusal: &Refusal) -> bool {
+    let finalizes = matches!(what, Request::Finalize { .. });
+    let adds = matches!(what, Request::Submit { .. } | Request::Schedule { .. });
+    match refusal {
+        Refusal::Limit { .. } | Refusal::Stopped => true,
+        Refusal::AlreadyActive { .. } | Refusal::NoRuns { .. } => adds,
+        Refusal::WrongBatchType { .. } => finalizes || adds,
+        Refusal::NotRegistered { .. }
+        | Refusal::TimedOut { .. }
+        | Refusal::TasksCancelled { .. }
+        | Refusal::Aborted { .. }
+        | Refusal::TooFewSucceeded { .. } => finalizes,
+        Refusal::BatchFailed { .. } => finalizes || adds,
+        Refusal::SinkFailed { .. } => finalizes || matches!(what, Request::Abort { .. }),
+        Refusal::NotCollectable { .. } => matches!(
+            what,
+            Request::Collect { .. } | Request::Drain { .. } | Request::Discard { .. }
+        ),
+        Refusal::NotStarted => matches!(what, Request::Submit { .. }),
+        Refusal::WaitAllTimedOut { .. } => matches!(what, Request::WaitAll { .. }),
+    }
+}

@@ -1,0 +1,367 @@
+//! One core in virtual time, and what a scenario needs to know around it.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use rollway_core::{
+    Action, AttemptId, BatchKey, BatchType, Core, CoreConfig, IgnoreReason, Incarnation, Input,
+    LedgerRecord, Payload, PayloadId, Request, RequestId, RunId, RunOutcome, RunnerId,
+    RunnerReport, RunnerState, Time,
+};
+
+use super::command::{self, Brings, ReportAbout, ScenarioCommand, TimeMove, USUAL_BYTES, Yield};
+use super::labels::{self, ScenarioLabels};
+use super::tokens::{BadScript, CommandTokens};
+use super::{config, render, views};
+use rollway_sim::ledger::SimLedger;
+
+/// More wake-ups than any scenario needs in one move: beyond them the core is running in circles.
+const WAKES_MAX: u32 = 10_000;
+
+pub(super) struct ScenarioRunner {
+    core: Core,
+    config: CoreConfig,
+    ledger: SimLedger,
+    now: Time,
+    names: ScenarioLabels,
+    attempts: BTreeMap<AttemptId, Sent>,
+    last_request: u64,
+    last_payload: u64,
+    /// The line of the command that is being played.
+    line: usize,
+    /// Whether the core has panicked and cannot be used any more.
+    dead: bool,
+    broken: Vec<(usize, String)>,
+}
+
+/// An attempt as it was sent out.
+struct Sent {
+    runner: RunnerId,
+    life: Incarnation,
+    batch: BatchKey,
+    /// Runs about which the scenario has said nothing.
+    left: Vec<RunId>,
+}
+
+impl ScenarioRunner {
+    pub(super) fn new() -> Self {
+        Self::with(config::usual())
+    }
+
+    fn with(config: CoreConfig) -> Self {
+        Self {
+            core: Core::new(config.clone()),
+            config,
+            ledger: SimLedger::default(),
+            now: Time::ZERO,
+            names: ScenarioLabels::default(),
+            attempts: BTreeMap::new(),
+            last_request: 0,
+            last_payload: 0,
+            line: 0,
+            dead: false,
+            broken: Vec::new(),
+        }
+    }
+
+    /// Plays commands and appends what came of them.
+    pub(super) fn play(
+        &mut self,
+        commands: &[CommandTokens],
+        given: &mut Vec<String>,
+    ) -> Result<(), BadScript> {
+        for words in commands {
+            self.line = words.line;
+            let command = command::read(words.clone())?;
+            if self.dead
+                && !matches!(command, ScenarioCommand::Config(_) | ScenarioCommand::StartedPool(_))
+            {
+                continue;
+            }
+            self.perform(words, command, given)?;
+        }
+        if given.is_empty() {
+            given.push("(nothing)".to_owned());
+        }
+        Ok(())
+    }
+
+    /// Takes out what the core did wrong so far, with the lines of the commands.
+    pub(super) fn take_broken(&mut self) -> Vec<(usize, String)> {
+        std::mem::take(&mut self.broken)
+    }
+
+    fn perform(
+        &mut self,
+        words: &CommandTokens,
+        command: ScenarioCommand,
+        given: &mut Vec<String>,
+    ) -> Result<(), BadScript> {
+        match command {
+            ScenarioCommand::Config(config) => self.configure(*config),
+            ScenarioCommand::StartedPool(config) => {
+                self.configure(*config);
+                let unshown = &mut Vec::new();
+                self.request(None, Request::Start, unshown);
+                self.pool_ready(unshown);
+            }
+            ScenarioCommand::Request(request, what) => self.request(request, what, given),
+            ScenarioCommand::Withdraw(request) => {
+                self.apply(Input::RequestAbandoned { request }, given)
+            }
+            ScenarioCommand::PoolReady => self.pool_ready(given),
+            ScenarioCommand::Report(runner, life, report) => {
+                let life = life.unwrap_or_else(|| self.life(runner));
+                self.report(runner, life, report, given);
+            }
+            ScenarioCommand::Attempt(attempt, on, about) => {
+                self.about(words, attempt, on, about, given)?;
+            }
+            ScenarioCommand::Delivered(lease, delivery) => {
+                self.apply(Input::DeliveryDone { lease, delivery }, given);
+            }
+            ScenarioCommand::Crash(lost) => self.crash(lost, given),
+            ScenarioCommand::Recorded(record) => self.take_up(record, given),
+            ScenarioCommand::Move(to) => self.pass_time(words, &to, given)?,
+            ScenarioCommand::Show(view) => views::show(&self.core, &self.names, &view, given),
+        }
+        Ok(())
+    }
+
+    /// Begins anew with another configuration.
+    fn configure(&mut self, config: CoreConfig) {
+        let broken = self.take_broken();
+        *self = Self::with(config);
+        self.broken = broken;
+    }
+
+    fn request(&mut self, request: Option<RequestId>, what: Request, given: &mut Vec<String>) {
+        let request = request.unwrap_or(RequestId(self.last_request + 1));
+        self.last_request = self.last_request.max(request.0);
+        self.apply(Input::Requested { request, what }, given);
+    }
+
+    /// Returns the current or last life of a runner; of an unknown one the first.
+    fn life(&self, runner: RunnerId) -> Incarnation {
+        self.core.runner(runner).map_or(Incarnation(1), |view| view.life)
+    }
+
+    fn pool_ready(&mut self, given: &mut Vec<String>) {
+        let runners = self.core.runners();
+        let starting: Vec<RunnerId> = runners
+            .filter(|view| view.state == RunnerState::Starting)
+            .map(|view| view.runner)
+            .collect();
+        for runner in starting {
+            let life = self.life(runner);
+            self.report(runner, life, RunnerReport::Ready { after: None }, given);
+        }
+    }
+
+    fn report(
+        &mut self,
+        runner: RunnerId,
+        life: Incarnation,
+        report: RunnerReport,
+        given: &mut Vec<String>,
+    ) {
+        let input = Input::Report { runner, life, report };
+        self.apply(input, given);
+    }
+
+    /// Reports something about an attempt, from the runner and life it was sent to unless the
+    /// scenario says otherwise.
+    fn about(
+        &mut self,
+        words: &CommandTokens,
+        attempt: AttemptId,
+        on: Option<(RunnerId, Option<Incarnation>)>,
+        about: ReportAbout,
+        given: &mut Vec<String>,
+    ) -> Result<(), BadScript> {
+        let Some(sent) = self.attempts.get(&attempt) else {
+            return Err(words.bad("no such attempt was started", &attempt.to_string()));
+        };
+        let left = sent.left.clone();
+        let (runner, life) = match on {
+            None => (sent.runner, sent.life),
+            Some((runner, life)) => (runner, life.unwrap_or_else(|| self.life(runner))),
+        };
+        let named = |runs: Vec<u32>| -> Vec<RunId> {
+            if runs.is_empty() { left.clone() } else { runs.into_iter().map(RunId).collect() }
+        };
+        match about {
+            ReportAbout::Began => {
+                self.report(runner, life, RunnerReport::AttemptBegan { attempt }, given);
+            }
+            ReportAbout::Ended => {
+                self.report(runner, life, RunnerReport::AttemptEnded { attempt }, given);
+            }
+            ReportAbout::Done(yields) => {
+                self.succeed((runner, life), attempt, &left, &yields, given);
+                self.report(runner, life, RunnerReport::AttemptEnded { attempt }, given);
+            }
+            ReportAbout::Ok(runs, yields) => {
+                self.succeed((runner, life), attempt, &named(runs), &yields, given);
+            }
+            ReportAbout::Fail(runs, kind, message) => {
+                for run in named(runs) {
+                    let message = message.clone();
+                    let outcome = RunOutcome::Failed { kind, message };
+                    self.finish((runner, life), attempt, run, outcome, given);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn succeed(
+        &mut self,
+        from: (RunnerId, Incarnation),
+        attempt: AttemptId,
+        runs: &[RunId],
+        yields: &Yield,
+        given: &mut Vec<String>,
+    ) {
+        for run in runs {
+            let outcome = RunOutcome::Succeeded {
+                payload: self.payload(attempt, &yields.payload),
+                metrics: yields.metrics.clone(),
+            };
+            self.finish(from, attempt, *run, outcome, given);
+        }
+    }
+
+    fn payload(&mut self, attempt: AttemptId, brings: &Brings) -> Option<Payload> {
+        let sent = self.attempts.get(&attempt);
+        let train = sent.and_then(|sent| self.names.kind(sent.batch)) == Some(BatchType::Train);
+        let (id, bytes) = match brings {
+            Brings::Usual if train => (None, USUAL_BYTES),
+            Brings::Usual | Brings::Nothing => return None,
+            Brings::Payload { id, bytes } => (*id, *bytes),
+        };
+        let id = id.unwrap_or(self.last_payload + 1);
+        self.last_payload = self.last_payload.max(id);
+        let id = PayloadId(id);
+        Some(Payload { id, bytes })
+    }
+
+    fn finish(
+        &mut self,
+        (runner, life): (RunnerId, Incarnation),
+        attempt: AttemptId,
+        run: RunId,
+        outcome: RunOutcome,
+        given: &mut Vec<String>,
+    ) {
+        if let Some(sent) = self.attempts.get_mut(&attempt) {
+            sent.left.retain(|left| *left != run);
+        }
+        let report = RunnerReport::RunFinished { attempt, run, outcome };
+        self.report(runner, life, report, given);
+    }
+
+    /// Begins anew with a core that is told what the ledger has, but for the last records.
+    fn crash(&mut self, lost: usize, given: &mut Vec<String>) {
+        let (_, all) = self.ledger.reach();
+        self.ledger.crash(all.saturating_sub(lost));
+        self.config.epoch += 1;
+        self.core = Core::new(self.config.clone());
+        let told = self.ledger.told();
+        given.push(format!("told {} of {all} records", told.len()));
+        for record in told {
+            self.take_up(record, given);
+        }
+    }
+
+    fn take_up(&mut self, record: LedgerRecord, given: &mut Vec<String>) {
+        self.apply(Input::Restore(record), given);
+        self.names.note_batches(&self.core);
+    }
+
+    /// Lets time go on, and stops wherever the core wants to be woken.
+    fn pass_time(
+        &mut self,
+        words: &CommandTokens,
+        to: &TimeMove,
+        given: &mut Vec<String>,
+    ) -> Result<(), BadScript> {
+        let (until, inclusive) = match *to {
+            TimeMove::At(time) => (time, true),
+            TimeMove::After(duration) => (self.now.after(duration), true),
+            TimeMove::Reach(time) => (time, false),
+        };
+        if until < self.now {
+            return Err(words.bad("that is in the past", &labels::instant(until)));
+        }
+        let mut wakes = 0;
+        while let Some(deadline) = self.core.next_deadline() {
+            let due = deadline.at < until || (inclusive && deadline.at == until);
+            if !due || self.dead {
+                break;
+            }
+            wakes += 1;
+            if wakes > WAKES_MAX {
+                let words = format!("it wants to be woken again and again: {deadline:?}");
+                self.broken.push((self.line, words));
+                break;
+            }
+            self.now = self.now.max(deadline.at);
+            let mut woken = Vec::new();
+            self.apply(Input::TimePassed, &mut woken);
+            let at = labels::instant(self.now);
+            let lines = woken.into_iter().map(|line| format!("[{at}] {line}"));
+            given.extend(lines);
+        }
+        self.now = until;
+        Ok(())
+    }
+
+    /// Applies one input, shows what came of it and has the core check itself.
+    fn apply(&mut self, input: Input, given: &mut Vec<String>) {
+        if self.dead {
+            return;
+        }
+        self.names.note_input(&input);
+        let before = self.core.counters().ignored_reports;
+        let mut actions = Vec::new();
+        // A panic is shown at its line, and the files after this one are still played.
+        let applied = catch_unwind(AssertUnwindSafe(|| {
+            self.core.apply(self.now, input, &mut actions);
+        }));
+        for action in &actions {
+            self.names.note_action(action);
+            if let Action::AppendRecord(record) = action {
+                self.ledger.append(record.clone());
+            }
+            render::action(action, &self.names, given);
+            if let Some((attempt, sent)) = sent(action) {
+                self.attempts.insert(attempt, sent);
+            }
+        }
+        if applied.is_err() {
+            self.dead = true;
+            self.broken.push((self.line, "it panicked".to_owned()));
+            given.push("panic".to_owned());
+            return;
+        }
+        let after = self.core.counters().ignored_reports;
+        for why in IgnoreReason::ALL {
+            if after[*why] > before[*why] {
+                given.push(format!("ignored: {why}"));
+            }
+        }
+        if let Err(words) = self.core.check() {
+            given.push(format!("check failed: {words}"));
+            self.broken.push((self.line, words));
+        }
+    }
+}
+
+fn sent(action: &Action) -> Option<(AttemptId, Sent)> {
+    let Action::StartAttempt { runner, life, attempt, batch, runs, .. } = action else {
+        return None;
+    };
+    let sent = Sent { runner: *runner, life: *life, batch: *batch, left: runs.iter().collect() };
+    Some((*attempt, sent))
+}

@@ -1,0 +1,235 @@
+//! Who hosts the synchronizer, and where it is.
+//!
+//! Without an address the first process that gets the lock in the job's folder hosts it: a lock of
+//! the operating system, which ends with its process. It says where it is in `synchronizer.json`.
+//! Others read that; when the host is gone, whoever gets the lock next takes its place.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rollway_base::Secret;
+use tokio::net::{TcpListener, TcpSocket, lookup_host};
+use tokio::time::Instant;
+
+use super::address_file::{SyncAddressFile, file};
+use super::error::{SyncError, SyncLinkError};
+use super::host::SyncServer;
+use super::link::SyncLink;
+use super::options::SynchronizerOptions;
+use super::sync_client::SyncClient;
+use rollway_base::net::advertised_url;
+
+/// The variable with a secret that processes on machines without the job's folder share.
+pub const SECRET: &str = "ROLLWAY_SYNCHRONIZER_SECRET";
+
+/// How long to wait between two looks for a host, at first and at most.
+const RETRY_DELAY: Duration = Duration::from_millis(10);
+const MAX_PAUSE: Duration = Duration::from_millis(300);
+
+/// How long somebody at the address of the synchronizer has to show that they know the secret: it
+/// is in a file that may just be written.
+const AUTH_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// How many connections may wait to be accepted.
+const BACKLOG: u32 = 1024;
+
+/// Why there is no host yet.
+enum Not {
+    /// There may be one soon.
+    Yet(String),
+    /// Somebody is there who may be ours, or not.
+    Sure(String),
+    /// There will be none.
+    Ever(SyncError),
+}
+
+/// Finds the synchronizer or hosts it. `gone` says why the one before is none.
+pub(super) async fn find(
+    options: &SynchronizerOptions,
+    gone: Option<&str>,
+    until: Instant,
+) -> Result<SyncLink, SyncError> {
+    let began = Instant::now();
+    let mut pause = RETRY_DELAY;
+    loop {
+        let words = match attempt(options, gone.is_some()).await {
+            Ok(link) => return Ok(link),
+            Err(Not::Ever(error)) => return Err(error),
+            Err(Not::Sure(words)) if began.elapsed() >= AUTH_TIMEOUT => {
+                return Err(SyncError::Address(words));
+            }
+            Err(Not::Yet(words) | Not::Sure(words)) => words,
+        };
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            let words = gone.map_or_else(|| words.clone(), |gone| format!("{gone}; then {words}"));
+            return Err(SyncError::Unreachable(words));
+        }
+        tokio::time::sleep(pause.min(left)).await;
+        pause = (pause * 2).min(MAX_PAUSE);
+    }
+}
+
+async fn attempt(options: &SynchronizerOptions, takes_over: bool) -> Result<SyncLink, Not> {
+    let path = file(&options.job_dir);
+    let card = SyncAddressFile::read(&path).map_err(Not::Ever)?;
+    let known = match &options.secret {
+        Some(secret) => Some(secret.clone()),
+        None => secret(card.as_ref()).map_err(Not::Ever)?,
+    };
+    match options.address.as_deref() {
+        Some(url) if url.contains("://") => join(options, url, known.as_ref()).await,
+        Some(address) if options.may_host => match listen(address).await {
+            Ok(listener) => host(options, (listener, None), known, card.filter(|_| takes_over)),
+            Err(error) if is_elsewhere(&error) => taken(options, address, known.as_ref()).await,
+            Err(error) => Err(Not::Ever(SyncError::Address(format!(
+                "`synchronizer.address`: cannot listen at {address}: {error}; it is `host:port` \
+                 of this machine, or `http://host:port` of a synchronizer that runs already"
+            )))),
+        },
+        Some(address) => join(options, &format!("http://{address}"), known.as_ref()).await,
+        None => {
+            let lock =
+                if options.may_host { lock(&options.job_dir).map_err(Not::Ever)? } else { None };
+            match (lock, card) {
+                (Some(lock), card) => {
+                    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+                    let listener = bind(address).map_err(|error| {
+                        let words = format!("no port of this machine can be listened at: {error}");
+                        Not::Ever(SyncError::Address(words))
+                    })?;
+                    let left = card.filter(|_| takes_over);
+                    host(options, (listener, Some(lock)), known, left)
+                }
+                (None, Some(card)) => join(options, &card.url, known.as_ref()).await,
+                (None, None) => Err(Not::Yet(format!(
+                    "no synchronizer of this job has left its address in {}: see whether the job \
+                     is running",
+                    path.display()
+                ))),
+            }
+        }
+    }
+}
+
+/// Returns the secret that somebody shared, or that is known from the card.
+fn secret(card: Option<&SyncAddressFile>) -> Result<Option<Secret>, SyncError> {
+    let shared = std::env::var(SECRET).ok().filter(|text| !text.is_empty());
+    let text = shared.or_else(|| card.map(|card| card.secret.clone()));
+    let wrong = |error: &dyn std::fmt::Display| SyncError::Refused(error.to_string());
+    text.map(|text| Secret::new(text).map_err(|error| wrong(&error))).transpose()
+}
+
+/// Returns the lock on hosting, if nobody has it.
+fn lock(job_dir: &Path) -> Result<Option<File>, SyncError> {
+    let path = job_dir.join("synchronizer.lock");
+    let open = || {
+        fs::create_dir_all(job_dir)?;
+        OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path)
+    };
+    let file = open().map_err(|error| SyncError::file(&path, &error))?;
+    match file.try_lock() {
+        Ok(()) => Ok(Some(file)),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(error)) => Err(SyncError::file(&path, &error)),
+    }
+}
+
+async fn listen(address: &str) -> io::Result<TcpListener> {
+    let mut found = lookup_host(address).await?;
+    let none = || io::Error::new(io::ErrorKind::InvalidInput, "it has no address");
+    bind(found.next().ok_or_else(none)?)
+}
+
+fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+/// Tells whether somebody else may listen there, on this machine or another.
+fn is_elsewhere(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::AddrInUse | io::ErrorKind::AddrNotAvailable)
+}
+
+/// Hosts it, and says where.
+fn host(
+    options: &SynchronizerOptions,
+    (listener, lock): (TcpListener, Option<File>),
+    known: Option<Secret>,
+    left: Option<SyncAddressFile>,
+) -> Result<SyncLink, Not> {
+    let fail = |error: io::Error| Not::Ever(SyncError::Address(error.to_string()));
+    let secret = known.map_or_else(Secret::random, Ok).map_err(fail)?;
+    let address = listener.local_addr().map_err(fail)?;
+    let url = advertised_url(&format!("http://{address}"));
+    let path = file(&options.job_dir);
+    fs::create_dir_all(&options.job_dir)
+        .map_err(|error| Not::Ever(SyncError::file(&options.job_dir, &error)))?;
+    let (explorers, trainer) = left.map(|card| (card.explorers, card.trainer)).unwrap_or_default();
+    let card = SyncAddressFile {
+        url,
+        secret: secret.reveal().to_owned(),
+        job: options.job.clone(),
+        method: options.method,
+        explorers,
+        trainer,
+    };
+    card.write(&path).map_err(Not::Ever)?;
+    let host =
+        SyncServer::start(options, listener, (card, path), secret, lock).map_err(Not::Ever)?;
+    Ok(SyncLink::Here(Arc::new(host)))
+}
+
+/// Joins the synchronizer at an address.
+async fn join(
+    options: &SynchronizerOptions,
+    url: &str,
+    secret: Option<&Secret>,
+) -> Result<SyncLink, Not> {
+    let Some(secret) = secret else {
+        return Err(Not::Yet(format!(
+            "nobody knows the secret of the synchronizer at {url}: it is in {}, or give it in the \
+             variable {SECRET}",
+            file(&options.job_dir).display()
+        )));
+    };
+    match SyncClient::join(url, secret).await {
+        Ok(remote) => {
+            let about = remote.about();
+            if !options.job.is_empty() && !about.job.is_empty() && about.job != options.job {
+                return Err(Not::Ever(SyncError::Address(format!(
+                    "the synchronizer at {url} is that of job {:?}, not of {:?}: set \
+                     `synchronizer.address` to another port",
+                    about.job, options.job
+                ))));
+            }
+            Ok(SyncLink::There(Arc::new(remote)))
+        }
+        Err(SyncLinkError::Gone(why)) => Err(Not::Yet(why)),
+        Err(SyncLinkError::Refused(error)) => Err(Not::Ever(error)),
+    }
+}
+
+/// Joins whoever has the address that this process should listen at, if it is the synchronizer.
+async fn taken(
+    options: &SynchronizerOptions,
+    address: &str,
+    secret: Option<&Secret>,
+) -> Result<SyncLink, Not> {
+    let joined = join(options, &format!("http://{address}"), secret).await;
+    joined.map_err(|not| match not {
+        Not::Yet(why) => Not::Sure(format!(
+            "`synchronizer.address`: {address} cannot be listened at, and no synchronizer of \
+             this job answers there: set it to another port, or leave it out for any that is \
+             free ({why})"
+        )),
+        not => not,
+    })
+}

@@ -1,0 +1,82 @@
+//! What files of columns have in common.
+
+use std::panic::AssertUnwindSafe;
+use std::path::Path;
+
+use arrow_array::RecordBatch;
+use arrow_schema::{ArrowError, Schema};
+use parquet::errors::ParquetError;
+
+use super::cell;
+use super::field_names::FieldNames;
+use crate::{Fields, Result, TasksetError, TasksetErrorKind};
+
+/// What a library says about a file.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ColumnFault {
+    #[error(transparent)]
+    Parquet(#[from] ParquetError),
+    #[error(transparent)]
+    Arrow(#[from] ArrowError),
+    #[error("{0}")]
+    Words(String),
+}
+
+impl From<std::io::Error> for ColumnFault {
+    fn from(error: std::io::Error) -> Self {
+        Self::Words(error.to_string())
+    }
+}
+
+/// Does something with a file that may be damaged. The libraries panic at some damages, and a job
+/// is not to end for that without a word.
+pub(super) fn survive<T>(
+    path: &Path,
+    act: impl FnOnce() -> std::result::Result<T, ColumnFault>,
+) -> Result<T> {
+    let what = match std::panic::catch_unwind(AssertUnwindSafe(act)) {
+        Ok(Ok(value)) => return Ok(value),
+        Ok(Err(fault)) => fault.to_string(),
+        Err(_) => "the file is damaged".to_owned(),
+    };
+    let what = format!("cannot be read: {what}");
+    let hint = "write it again, or take the original; it may be damaged or half copied";
+    Err(TasksetError::new(TasksetErrorKind::Row, path.display(), what, hint))
+}
+
+/// Returns the names of the columns, and how many cells of each are not null where `present` knows
+/// that. Two of the same name would make one field of a row.
+pub(super) fn keys(
+    path: &Path,
+    schema: &Schema,
+    present: impl Fn(usize) -> Option<u64>,
+) -> Result<FieldNames> {
+    let mut keys = FieldNames::default();
+    for (at, field) in schema.fields().iter().enumerate() {
+        if keys.has(field.name()) {
+            let what = format!("two columns are called `{}`", field.name());
+            let hint = "rename one of them";
+            return Err(TasksetError::new(TasksetErrorKind::Row, path.display(), what, hint));
+        }
+        if let Some(kind) = cell::unsupported(field.data_type()) {
+            let what = format!("column `{}` is of type {kind}, which is not read", field.name());
+            let hint = "write the column as text, numbers, lists or structs";
+            let error = TasksetErrorKind::Unsupported;
+            return Err(TasksetError::new(error, path.display(), what, hint));
+        }
+        keys.add_column(field.name(), present(at));
+    }
+    Ok(keys)
+}
+
+/// Returns a row of a batch.
+pub(super) fn row(path: &Path, batch: &RecordBatch, at: usize) -> Result<Fields> {
+    survive(path, || {
+        if at >= batch.num_rows() {
+            return Err(ColumnFault::Words("there are fewer rows than there were".to_owned()));
+        }
+        let schema = batch.schema_ref();
+        let cells = schema.fields().iter().zip(batch.columns());
+        Ok(cells.map(|(field, column)| (field.name().clone(), cell::value(column, at))).collect())
+    })
+}
