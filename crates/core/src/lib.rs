@@ -1,65 +1,22 @@
-//! Rollway's decisions: which run goes where and when, and what becomes of a batch.
+//! Decisions of Rollway: the scheduler with its batches, the explorer's plan and the synchronizer.
 //!
-//! Start with [`Core`]: it takes [`Input`]s and gives [`Action`]s. The way of the data through the
-//! files: `schedule` (work comes in) → `dispatch` (it goes out) → `attempt` (runners report) →
-//! `ending` (runs and tasks end) → `collect`, `finalize`, `abort` (somebody takes the results),
-//! with `lease` as the only door out, `pool` and `stop` for the runners and for everything, and
-//! `record` for what must survive a crash. Beside it stand the loop of an explorer, [`explore`],
-//! and the board at which explorers and the trainer meet, [`rendezvous`].
+//! Owns every rule. Has no clock, randomness, I/O, threads or dependencies, so that the simulator
+//! replays every decision from a seed. Start with [`Core`]: it takes [`Input`]s and returns
+//! [`Action`]s. [`explore`] plans the loop of an explorer, [`sync`] decides about weights and
+//! members, [`metrics`] aggregates.
 
 #![warn(missing_docs, clippy::wildcard_enum_match_arm)]
 
-mod abort;
-mod action;
-mod attempt;
-mod batch;
 mod batch_id;
-mod batch_table;
-mod cancel;
-mod collect;
-mod completion;
-mod config;
-mod core;
-mod counters;
-mod dispatch;
-mod durations;
-mod event;
 pub mod explore;
 mod failure;
-mod finalize;
 mod ids;
-mod input;
-mod invariants;
-mod lease;
-mod ledger_record;
-mod lifecycle;
 pub mod metrics;
-mod pool;
-mod result_metrics;
-mod runner_slot;
-mod scaling;
-mod schedule;
-mod status;
+mod scheduler;
 pub mod sync;
-mod task;
 mod time;
-mod timers;
-mod view;
-mod wait_all;
 
-pub use crate::action::{
-    Action, AttemptCancelReason, CollectOutcome, CollectedResults, Refusal, Response, RunRange,
-    StopReport,
-};
 pub use crate::batch_id::{BatchId, BatchPriority, BatchStep};
-pub use crate::config::{
-    BatchPolicy, CoreConfig, CoreLimits, DynamicTimeout, OverRollout, Supervision,
-};
-pub use crate::core::Core;
-pub use crate::counters::{
-    BatchTypeTally, ByIgnoreReason, Counters, IgnoreReason, RunTally, TaskCount,
-};
-pub use crate::event::{CoreEvent, RunEnd};
 pub use crate::failure::{
     ByCancelReason, ByFailureKind, CancelReason, FailureKind, FailurePolicy, FailureRule,
     GroupPolicy, OnExhausted,
@@ -68,14 +25,13 @@ pub use crate::ids::{
     AttemptId, BatchKey, Incarnation, LeaseId, PayloadId, RequestId, RunId, RunnerId, TaskId,
     WorkflowId,
 };
-pub use crate::input::{
-    DeliveryOutcome, Input, Request, RunOutcome, RunnerReport, TaskSpec, UnresponsivePolicy,
-};
-pub use crate::ledger_record::{LedgerRecord, RecordedEnd};
-pub use crate::scaling::{PoolLoad, Scaler, ScalingBounds};
-pub use crate::status::{
-    BatchResult, BatchState, BatchType, ByDropReason, DropReason, FailedRun, Payload, Status,
-    TaskResult, TaskTally,
+pub use crate::scheduler::{
+    Action, AttemptCancelReason, BatchPolicy, BatchResult, BatchState, BatchType, BatchTypeTally,
+    BatchView, ByDropReason, ByIgnoreReason, CollectOutcome, CollectedResults, Core, CoreConfig,
+    CoreEvent, CoreLimits, Counters, Deadline, DeadlineReason, DeliveryOutcome, DropReason,
+    DynamicTimeout, FailedRun, IgnoreReason, Input, LedgerRecord, OverRollout, Payload, PoolLoad,
+    RecordedEnd, Refusal, Request, Response, RunEnd, RunOutcome, RunRange, RunTally, RunnerReport,
+    RunnerState, RunnerView, Scaler, ScalingBounds, Status, StopReport, Supervision, TaskCount,
+    TaskResult, TaskSpec, TaskTally, UnresponsivePolicy,
 };
 pub use crate::time::Time;
-pub use crate::view::{BatchView, Deadline, DeadlineReason, RunnerState, RunnerView};

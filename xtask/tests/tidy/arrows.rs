@@ -53,8 +53,6 @@ const ARROWS: &[Arrows] = &[
             "rollway-experience",
             "rollway-gateway",
             "rollway-protocol",
-            "rollway-sync",
-            "rollway-tiny",
         ],
     ),
     only(
@@ -89,6 +87,7 @@ const ARROWS: &[Arrows] = &[
             "rollway-tasksets",
             "rollway-telemetry",
             "rollway-tiny",
+            "rollway-tiny-model",
         ],
     ),
     Arrows { folder: "crates/testkit", to: To::Anything },

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use crate::Core;
 use crate::batch_id::BatchId;
-use crate::counters::{Counters, RunTally};
 use crate::ids::{AttemptId, BatchKey, Incarnation, RequestId, RunId, RunnerId, TaskId};
-use crate::runner_slot::{RunnerSlot, SlotAttempt};
-use crate::status::{BatchState, BatchType, TaskTally};
+use crate::scheduler::counters::{Counters, RunTally};
+use crate::scheduler::runner_slot::{RunnerSlot, SlotAttempt};
+use crate::scheduler::status::{BatchState, BatchType, TaskTally};
 use crate::time::Time;
 
 /// Where a runner stands. It is idle only when it said so itself.

@@ -15,18 +15,18 @@
 use std::sync::Arc;
 
 use crate::Core;
-use crate::action::Action;
-use crate::batch::{AbortSpec, BatchOwner, CoreBatch};
 use crate::batch_id::BatchId;
-use crate::completion::PartialPolicy;
-use crate::counters::IgnoreReason;
 use crate::failure::{CancelReason, FailureKind};
 use crate::ids::{BatchKey, RunId, TaskId};
-use crate::input::{TaskSpec, UnresponsivePolicy};
-use crate::lifecycle::CorePhase;
 use crate::metrics::Metrics;
-use crate::status::{BatchResult, BatchState, BatchType, DropReason, Payload};
-use crate::task::{TaskPhase, TaskRuns};
+use crate::scheduler::action::Action;
+use crate::scheduler::batch::{AbortSpec, BatchOwner, CoreBatch};
+use crate::scheduler::completion::PartialPolicy;
+use crate::scheduler::counters::IgnoreReason;
+use crate::scheduler::input::{TaskSpec, UnresponsivePolicy};
+use crate::scheduler::lifecycle::CorePhase;
+use crate::scheduler::status::{BatchResult, BatchState, BatchType, DropReason, Payload};
+use crate::scheduler::task::{TaskPhase, TaskRuns};
 
 /// One fact about a submitted batch that must survive.
 #[derive(Clone, Debug, PartialEq)]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::failure::FailurePolicy;
-use crate::scaling::ScalingBounds;
+use crate::scheduler::scaling::ScalingBounds;
 
 /// The configuration of a [`Core`](crate::Core).
 #[derive(Clone, Debug, PartialEq)]

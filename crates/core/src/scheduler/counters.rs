@@ -1,7 +1,7 @@
 //! Conservation counters: what came in, where it is, and what became of it.
 
 use crate::failure::{ByCancelReason, ByFailureKind, names};
-use crate::status::{BatchType, ByDropReason, TaskTally};
+use crate::scheduler::status::{BatchType, ByDropReason, TaskTally};
 
 /// Where runs are. [`RunTally::balanced`] holds at any moment, for every task, batch and in total.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,17 +1,17 @@
 //! Which runs go out next, and to whom.
 
 use crate::Core;
-use crate::action::{Action, RunRange};
-use crate::batch::PendingRetry;
 use crate::batch_id::BatchPriority;
 use crate::failure::CancelReason;
 use crate::ids::{AttemptId, BatchKey, RunnerId, TaskId};
-use crate::lifecycle::CorePhase;
-use crate::runner_slot::{RunnerPhase, SlotAttempt};
-use crate::status::BatchType;
-use crate::task::{RunPhase, TaskPhase, TaskRuns};
+use crate::scheduler::action::{Action, RunRange};
+use crate::scheduler::batch::PendingRetry;
+use crate::scheduler::lifecycle::CorePhase;
+use crate::scheduler::runner_slot::{RunnerPhase, SlotAttempt};
+use crate::scheduler::status::BatchType;
+use crate::scheduler::task::{RunPhase, TaskPhase, TaskRuns};
+use crate::scheduler::view::DeadlineReason;
 use crate::time::Time;
-use crate::view::DeadlineReason;
 
 /// How many retries, idle runners and batches are looked at for one that fits. More would make the
 /// cost of a dispatch depend on how much is pending; what is passed over is found again when

@@ -4,19 +4,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::Core;
-use crate::action::{Action, AttemptCancelReason};
-use crate::batch::PendingRetry;
-use crate::counters::RunTally;
-use crate::event::{CoreEvent, RunEnd};
 use crate::failure::{CancelReason, FailureKind, GroupPolicy, OnExhausted};
 use crate::ids::{BatchKey, RunId, RunnerId, TaskId};
-use crate::input::{RunOutcome, RunnerReport, UnresponsivePolicy};
-use crate::ledger_record::{LedgerRecord, RecordedEnd};
-use crate::lifecycle::CorePhase;
-use crate::runner_slot::RunnerPhase;
-use crate::status::{DropReason, Payload, Status, TaskTally};
-use crate::task::{EndedTask, RunPhase, TaskPhase};
-use crate::view::DeadlineReason;
+use crate::scheduler::action::{Action, AttemptCancelReason};
+use crate::scheduler::batch::PendingRetry;
+use crate::scheduler::counters::RunTally;
+use crate::scheduler::event::{CoreEvent, RunEnd};
+use crate::scheduler::input::{RunOutcome, RunnerReport, UnresponsivePolicy};
+use crate::scheduler::ledger_record::{LedgerRecord, RecordedEnd};
+use crate::scheduler::lifecycle::CorePhase;
+use crate::scheduler::runner_slot::RunnerPhase;
+use crate::scheduler::status::{DropReason, Payload, Status, TaskTally};
+use crate::scheduler::task::{EndedTask, RunPhase, TaskPhase};
+use crate::scheduler::view::DeadlineReason;
 
 /// What becomes of the finished runs of a task that is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,7 +104,7 @@ impl Core {
             && work.first_error.as_ref().is_none_or(|first| run < first.run)
         {
             let (kind, message) = (*kind, Arc::clone(message));
-            work.first_error = Some(crate::status::FailedRun { run, kind, message });
+            work.first_error = Some(crate::scheduler::status::FailedRun { run, kind, message });
         }
         if let Some((kind, message)) = failed
             && self.config.failures.rule(kind).then == OnExhausted::FailBatch

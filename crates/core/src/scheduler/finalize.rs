@@ -4,23 +4,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::Core;
-use crate::action::{Action, Refusal, Response};
-use crate::batch::{BatchOwner, WaitGoal, WaitTimeout};
 use crate::batch_id::BatchId;
-use crate::collect::waiter_mut;
-use crate::completion::PartialPolicy;
-use crate::event::CoreEvent;
 use crate::failure::CancelReason;
 use crate::ids::{BatchKey, RequestId, TaskId};
-use crate::input::UnresponsivePolicy;
-use crate::lease::LeaseRecipient;
-use crate::ledger_record::LedgerRecord;
-use crate::lifecycle::CorePhase;
 use crate::metrics::Metrics;
-use crate::status::{BatchResult, BatchState, BatchType};
-use crate::task::{CoreTask, RunPhase, TaskPhase};
+use crate::scheduler::action::{Action, Refusal, Response};
+use crate::scheduler::batch::{BatchOwner, WaitGoal, WaitTimeout};
+use crate::scheduler::collect::waiter_mut;
+use crate::scheduler::completion::PartialPolicy;
+use crate::scheduler::event::CoreEvent;
+use crate::scheduler::input::UnresponsivePolicy;
+use crate::scheduler::lease::LeaseRecipient;
+use crate::scheduler::ledger_record::LedgerRecord;
+use crate::scheduler::lifecycle::CorePhase;
+use crate::scheduler::status::{BatchResult, BatchState, BatchType};
+use crate::scheduler::task::{CoreTask, RunPhase, TaskPhase};
+use crate::scheduler::view::DeadlineReason;
 use crate::time::Time;
-use crate::view::DeadlineReason;
 
 /// What a finalizer finds.
 enum FinalizeCheck {

@@ -3,20 +3,20 @@
 use std::time::Duration;
 
 use crate::Core;
-use crate::action::{Action, Refusal, Response, StopReport};
-use crate::batch::{AbortSpec, BatchOwner};
 use crate::batch_id::BatchId;
-use crate::completion::PartialPolicy;
-use crate::core::WaiterLocation;
 use crate::failure::CancelReason;
 use crate::ids::{BatchKey, RequestId, RunnerId};
-use crate::input::UnresponsivePolicy;
-use crate::lease::LeaseRecipient;
 use crate::metrics::Metrics;
-use crate::runner_slot::RunnerSlot;
-use crate::status::{BatchState, DropReason};
+use crate::scheduler::action::{Action, Refusal, Response, StopReport};
+use crate::scheduler::batch::{AbortSpec, BatchOwner};
+use crate::scheduler::completion::PartialPolicy;
+use crate::scheduler::core::WaiterLocation;
+use crate::scheduler::input::UnresponsivePolicy;
+use crate::scheduler::lease::LeaseRecipient;
+use crate::scheduler::runner_slot::RunnerSlot;
+use crate::scheduler::status::{BatchState, DropReason};
+use crate::scheduler::view::DeadlineReason;
 use crate::time::Time;
-use crate::view::DeadlineReason;
 
 /// What the core as a whole is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

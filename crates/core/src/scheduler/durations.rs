@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use crate::config::DynamicTimeout;
 use crate::ids::WorkflowId;
+use crate::scheduler::config::DynamicTimeout;
 
 /// Recent durations of successful train attempts, per workflow and number of runs.
 ///

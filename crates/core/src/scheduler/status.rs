@@ -4,10 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::batch_id::BatchId;
-use crate::counters::RunTally;
 use crate::failure::{ByCancelReason, ByFailureKind, FailureKind, names};
 use crate::ids::{BatchKey, PayloadId, RunId, TaskId};
 use crate::metrics::Metrics;
+use crate::scheduler::counters::RunTally;
 
 /// Whether a batch is trained on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -7,7 +7,7 @@ use crate::metrics::{
     BATCH_STATS, EvalDetail, Metrics, Purpose, TASK_SECONDS, calculate_task_level_metrics,
     gather_eval_metrics, gather_metrics,
 };
-use crate::status::{BatchResult, BatchType, Status};
+use crate::scheduler::status::{BatchResult, BatchType, Status};
 
 impl Status {
     /// Returns the metrics of the task, which depend on its runs and not on the order in which

@@ -2,24 +2,24 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use crate::action::{Action, Refusal, Response};
-use crate::batch::PendingRetry;
 use crate::batch_id::{BatchId, BatchPriority};
-use crate::batch_table::BatchTable;
-use crate::config::CoreConfig;
-use crate::counters::{Counters, IgnoreReason};
-use crate::durations::DurationStats;
-use crate::event::CoreEvent;
 use crate::ids::{BatchKey, LeaseId, RequestId, RunnerId};
-use crate::input::{Input, Request};
-use crate::lease::Lease;
-use crate::lifecycle::{CorePhase, StopProgress};
-use crate::runner_slot::RunnerSlot;
-use crate::scaling::Scaler;
+use crate::scheduler::action::{Action, Refusal, Response};
+use crate::scheduler::batch::PendingRetry;
+use crate::scheduler::batch_table::BatchTable;
+use crate::scheduler::config::CoreConfig;
+use crate::scheduler::counters::{Counters, IgnoreReason};
+use crate::scheduler::durations::DurationStats;
+use crate::scheduler::event::CoreEvent;
+use crate::scheduler::input::{Input, Request};
+use crate::scheduler::lease::Lease;
+use crate::scheduler::lifecycle::{CorePhase, StopProgress};
+use crate::scheduler::runner_slot::RunnerSlot;
+use crate::scheduler::scaling::Scaler;
+use crate::scheduler::timers::Timers;
+use crate::scheduler::view::DeadlineReason;
+use crate::scheduler::wait_all::WaitAllWaiter;
 use crate::time::Time;
-use crate::timers::Timers;
-use crate::view::DeadlineReason;
-use crate::wait_all::WaitAllWaiter;
 
 /// The scheduler and the batches as one deterministic state machine.
 ///

@@ -1,15 +1,15 @@
 //! How work comes in: batches of the scheduler and of the coordinator.
 
 use crate::Core;
-use crate::action::{Action, Refusal, Response};
-use crate::batch::{BatchOwner, CoreBatch, slices};
 use crate::batch_id::BatchId;
 use crate::ids::{BatchKey, RequestId, TaskId};
-use crate::input::TaskSpec;
-use crate::ledger_record::LedgerRecord;
-use crate::lifecycle::CorePhase;
-use crate::status::{BatchState, BatchType};
-use crate::task::{CoreTask, TaskPhase};
+use crate::scheduler::action::{Action, Refusal, Response};
+use crate::scheduler::batch::{BatchOwner, CoreBatch, slices};
+use crate::scheduler::input::TaskSpec;
+use crate::scheduler::ledger_record::LedgerRecord;
+use crate::scheduler::lifecycle::CorePhase;
+use crate::scheduler::status::{BatchState, BatchType};
+use crate::scheduler::task::{CoreTask, TaskPhase};
 
 impl Core {
     pub(crate) fn schedule(

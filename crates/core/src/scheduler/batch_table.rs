@@ -4,8 +4,8 @@
 use std::collections::VecDeque;
 use std::ops::Index;
 
-use crate::batch::CoreBatch;
 use crate::ids::BatchKey;
+use crate::scheduler::batch::CoreBatch;
 
 /// How far apart the oldest and the newest batch may be that are put back: their places in between
 /// take memory, and a key that is too far away can only be wrong.

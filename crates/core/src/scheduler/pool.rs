@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use crate::Core;
-use crate::action::{Action, AttemptCancelReason};
-use crate::counters::IgnoreReason;
 use crate::failure::FailureKind;
 use crate::ids::{AttemptId, Incarnation, RunnerId};
-use crate::input::{RunnerReport, UnresponsivePolicy};
-use crate::lifecycle::CorePhase;
-use crate::runner_slot::{RunnerPhase, RunnerSlot, SlotAttempt};
-use crate::view::DeadlineReason;
+use crate::scheduler::action::{Action, AttemptCancelReason};
+use crate::scheduler::counters::IgnoreReason;
+use crate::scheduler::input::{RunnerReport, UnresponsivePolicy};
+use crate::scheduler::lifecycle::CorePhase;
+use crate::scheduler::runner_slot::{RunnerPhase, RunnerSlot, SlotAttempt};
+use crate::scheduler::view::DeadlineReason;
 
 impl Core {
     pub(crate) fn report(

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use crate::Core;
 use crate::failure::{CancelReason, FailureKind};
 use crate::ids::{BatchKey, RunId, TaskId};
-use crate::ledger_record::RecordedEnd;
-use crate::status::{BatchState, DropReason, Status};
-use crate::task::{CoreTask, RunPhase, TaskPhase};
+use crate::scheduler::ledger_record::RecordedEnd;
+use crate::scheduler::status::{BatchState, DropReason, Status};
+use crate::scheduler::task::{CoreTask, RunPhase, TaskPhase};
 
 /// Something that became of a run, a task or a batch.
 #[derive(Clone, Debug, PartialEq)]
@@ -123,8 +123,9 @@ fn ended(batch: BatchKey, task: TaskId, of: &CoreTask, notices: &mut Vec<CoreEve
                     RunPhase::Succeeded => RunEnd::Succeeded,
                     RunPhase::Cancelled(reason) => RunEnd::Cancelled { reason },
                     RunPhase::Failed(kind) => {
-                        let of_run =
-                            |error: &&crate::status::FailedRun| error.run.0 as usize == run;
+                        let of_run = |error: &&crate::scheduler::status::FailedRun| {
+                            error.run.0 as usize == run
+                        };
                         let error = work.first_error.as_ref().filter(of_run);
                         let message = error.map(|error| Arc::clone(&error.message));
                         RunEnd::Failed { kind, message: message.unwrap_or_default() }

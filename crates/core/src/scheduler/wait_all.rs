@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use crate::Core;
-use crate::action::{Action, Refusal, Response};
-use crate::completion::PartialPolicy;
-use crate::core::WaiterLocation;
 use crate::failure::CancelReason;
 use crate::ids::{BatchKey, RequestId};
-use crate::input::UnresponsivePolicy;
-use crate::lifecycle::CorePhase;
+use crate::scheduler::action::{Action, Refusal, Response};
+use crate::scheduler::completion::PartialPolicy;
+use crate::scheduler::core::WaiterLocation;
+use crate::scheduler::input::UnresponsivePolicy;
+use crate::scheduler::lifecycle::CorePhase;
+use crate::scheduler::view::DeadlineReason;
 use crate::time::Time;
-use crate::view::DeadlineReason;
 
 /// A request that waits for everything. Its time starts anew whenever a task ends.
 #[derive(Clone, Debug)]

@@ -5,14 +5,14 @@
 //! them. The task goes on without the run, as it would if the run had failed for good.
 
 use crate::Core;
-use crate::action::{Action, AttemptCancelReason, Response};
 use crate::batch_id::BatchId;
 use crate::failure::CancelReason;
 use crate::ids::{AttemptId, BatchKey, RequestId, RunId, RunnerId, TaskId};
-use crate::input::UnresponsivePolicy;
-use crate::ledger_record::RecordedEnd;
-use crate::runner_slot::RunnerPhase;
-use crate::task::{RunPhase, TaskPhase, TaskRuns};
+use crate::scheduler::action::{Action, AttemptCancelReason, Response};
+use crate::scheduler::input::UnresponsivePolicy;
+use crate::scheduler::ledger_record::RecordedEnd;
+use crate::scheduler::runner_slot::RunnerPhase;
+use crate::scheduler::task::{RunPhase, TaskPhase, TaskRuns};
 
 impl Core {
     pub(crate) fn cancel_run(
@@ -62,7 +62,7 @@ impl Core {
 
     /// Has whoever executes a run stop. Who has been told to already is not told again.
     fn give_up_attempt(&mut self, attempt: AttemptId, run: RunId, actions: &mut Vec<Action>) {
-        let theirs = |slot: &crate::runner_slot::RunnerSlot| {
+        let theirs = |slot: &crate::scheduler::runner_slot::RunnerSlot| {
             slot.attempt().is_some_and(|current| current.id == attempt)
         };
         let Some(at) = self.pool.runners.iter().position(theirs) else { return };

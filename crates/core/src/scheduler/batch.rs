@@ -4,14 +4,14 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::action::RunRange;
 use crate::batch_id::{BatchId, BatchPriority};
-use crate::counters::RunTally;
 use crate::failure::FailureKind;
 use crate::ids::{BatchKey, LeaseId, RequestId, RunId, RunnerId, TaskId};
-use crate::input::UnresponsivePolicy;
-use crate::status::{BatchResult, BatchState, BatchType, ByDropReason, TaskTally};
-use crate::task::{CoreTask, RunPhase, TaskPhase, TaskRuns};
+use crate::scheduler::action::RunRange;
+use crate::scheduler::counters::RunTally;
+use crate::scheduler::input::UnresponsivePolicy;
+use crate::scheduler::status::{BatchResult, BatchState, BatchType, ByDropReason, TaskTally};
+use crate::scheduler::task::{CoreTask, RunPhase, TaskPhase, TaskRuns};
 use crate::time::Time;
 
 /// A batch, active or remembered.

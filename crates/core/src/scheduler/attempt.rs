@@ -3,17 +3,17 @@
 use std::sync::Arc;
 
 use crate::Core;
-use crate::action::{Action, AttemptCancelReason};
-use crate::counters::IgnoreReason;
 use crate::failure::FailureKind;
 use crate::ids::{AttemptId, RunId, RunnerId};
-use crate::input::{RunOutcome, UnresponsivePolicy};
-use crate::ledger_record::RecordedEnd;
-use crate::runner_slot::{RunnerPhase, SlotAttempt};
-use crate::status::{BatchType, DropReason, Payload};
-use crate::task::RunPhase;
+use crate::scheduler::action::{Action, AttemptCancelReason};
+use crate::scheduler::counters::IgnoreReason;
+use crate::scheduler::input::{RunOutcome, UnresponsivePolicy};
+use crate::scheduler::ledger_record::RecordedEnd;
+use crate::scheduler::runner_slot::{RunnerPhase, SlotAttempt};
+use crate::scheduler::status::{BatchType, DropReason, Payload};
+use crate::scheduler::task::RunPhase;
+use crate::scheduler::view::DeadlineReason;
 use crate::time::Time;
-use crate::view::DeadlineReason;
 
 /// What a report has to say about an attempt, measured by what the core knows.
 enum ReportValidity {

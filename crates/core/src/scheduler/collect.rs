@@ -1,21 +1,21 @@
 //! Waiting for batches: who waits for what, and when the wait is over.
 
 use crate::Core;
-use crate::action::{Action, CollectOutcome, CollectedResults, Refusal, Response};
-use crate::batch::{BatchOwner, BatchWaiter, CoreBatch, WaitGoal, WaitTimeout};
 use crate::batch_id::BatchId;
-use crate::completion::PartialPolicy;
-use crate::core::WaiterLocation;
 use crate::failure::CancelReason;
 use crate::ids::{BatchKey, RequestId};
-use crate::input::{Request, UnresponsivePolicy};
-use crate::lease::LeaseRecipient;
-use crate::lifecycle::CorePhase;
-use crate::status::DropReason;
-use crate::task::TaskPhase;
+use crate::scheduler::action::{Action, CollectOutcome, CollectedResults, Refusal, Response};
+use crate::scheduler::batch::{BatchOwner, BatchWaiter, CoreBatch, WaitGoal, WaitTimeout};
+use crate::scheduler::completion::PartialPolicy;
+use crate::scheduler::core::WaiterLocation;
+use crate::scheduler::input::{Request, UnresponsivePolicy};
+use crate::scheduler::lease::LeaseRecipient;
+use crate::scheduler::lifecycle::CorePhase;
+use crate::scheduler::status::DropReason;
+use crate::scheduler::task::TaskPhase;
+use crate::scheduler::timers::Timers;
+use crate::scheduler::view::DeadlineReason;
 use crate::time::Time;
-use crate::timers::Timers;
-use crate::view::DeadlineReason;
 
 impl Core {
     pub(crate) fn collect(&mut self, request: RequestId, what: Request, actions: &mut Vec<Action>) {

@@ -3,17 +3,17 @@
 use std::sync::Arc;
 
 use crate::Core;
-use crate::action::{Action, CollectOutcome, Refusal, Response};
-use crate::batch::{AbortSpec, BatchOwner, WaitGoal, WaitTimeout};
 use crate::batch_id::BatchId;
-use crate::completion::PartialPolicy;
 use crate::failure::CancelReason;
 use crate::ids::{BatchKey, RequestId};
-use crate::input::UnresponsivePolicy;
-use crate::lease::LeaseRecipient;
-use crate::ledger_record::LedgerRecord;
 use crate::metrics::Metrics;
-use crate::status::{BatchState, DropReason};
+use crate::scheduler::action::{Action, CollectOutcome, Refusal, Response};
+use crate::scheduler::batch::{AbortSpec, BatchOwner, WaitGoal, WaitTimeout};
+use crate::scheduler::completion::PartialPolicy;
+use crate::scheduler::input::UnresponsivePolicy;
+use crate::scheduler::lease::LeaseRecipient;
+use crate::scheduler::ledger_record::LedgerRecord;
+use crate::scheduler::status::{BatchState, DropReason};
 use crate::time::Time;
 
 impl Core {

@@ -1,14 +1,14 @@
 //! Everything that must be true at any moment, looked at from outside the code that keeps it true.
 
 use crate::Core;
-use crate::batch::{BatchOwner, CoreBatch};
-use crate::counters::RunTally;
 use crate::ids::RunnerId;
-use crate::lifecycle::CorePhase;
-use crate::runner_slot::RunnerPhase;
-use crate::status::BatchState;
-use crate::task::{CoreTask, RunPhase, TaskPhase};
-use crate::view::DeadlineReason;
+use crate::scheduler::batch::{BatchOwner, CoreBatch};
+use crate::scheduler::counters::RunTally;
+use crate::scheduler::lifecycle::CorePhase;
+use crate::scheduler::runner_slot::RunnerPhase;
+use crate::scheduler::status::BatchState;
+use crate::scheduler::task::{CoreTask, RunPhase, TaskPhase};
+use crate::scheduler::view::DeadlineReason;
 
 /// Fails with words unless a condition holds.
 macro_rules! require {

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use crate::scheduler::view::DeadlineReason;
 use crate::time::Time;
-use crate::view::DeadlineReason;
 
 /// All timers, earliest first. Each has an owner that remembers when it is set, in an
 /// `Option<Time>` of its own: so that a timer is moved without being searched for.

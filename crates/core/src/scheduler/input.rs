@@ -6,9 +6,9 @@ use std::time::Duration;
 use crate::batch_id::BatchId;
 use crate::failure::FailureKind;
 use crate::ids::{AttemptId, Incarnation, LeaseId, RequestId, RunId, RunnerId, TaskId, WorkflowId};
-use crate::ledger_record::LedgerRecord;
 use crate::metrics::Metrics;
-use crate::status::{BatchType, Payload};
+use crate::scheduler::ledger_record::LedgerRecord;
+use crate::scheduler::status::{BatchType, Payload};
 
 /// One thing that happened.
 #[derive(Clone, Debug, PartialEq)]

@@ -13,9 +13,9 @@
 use std::time::Duration;
 
 use crate::Core;
-use crate::action::Action;
-use crate::lifecycle::CorePhase;
-use crate::view::DeadlineReason;
+use crate::scheduler::action::Action;
+use crate::scheduler::lifecycle::CorePhase;
+use crate::scheduler::view::DeadlineReason;
 
 /// Into how many parts the quiet time is divided; its end is known to a part.
 const PARTS: u32 = 4;

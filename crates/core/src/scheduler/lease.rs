@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use crate::Core;
-use crate::action::Action;
-use crate::counters::IgnoreReason;
 use crate::ids::{BatchKey, LeaseId, TaskId};
-use crate::input::DeliveryOutcome;
 use crate::metrics::Metrics;
-use crate::status::{BatchState, TaskResult};
-use crate::task::TaskPhase;
+use crate::scheduler::action::Action;
+use crate::scheduler::counters::IgnoreReason;
+use crate::scheduler::input::DeliveryOutcome;
+use crate::scheduler::status::{BatchState, TaskResult};
+use crate::scheduler::task::TaskPhase;
+use crate::scheduler::view::DeadlineReason;
 use crate::time::Time;
-use crate::view::DeadlineReason;
 
 /// Results that were handed out and not yet acknowledged.
 #[derive(Clone, Debug)]

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::action::{AttemptCancelReason, RunRange};
-use crate::config::Supervision;
 use crate::ids::{AttemptId, BatchKey, Incarnation, TaskId};
+use crate::scheduler::action::{AttemptCancelReason, RunRange};
+use crate::scheduler::config::Supervision;
+use crate::scheduler::view::RunnerState;
 use crate::time::Time;
-use crate::view::RunnerState;
 
 /// A slot. Its transitions are in `pool.rs` and `attempt.rs`.
 #[derive(Clone, Debug)]

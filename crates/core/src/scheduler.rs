@@ -1,0 +1,63 @@
+//! The scheduler and the batches of the coordinator as one state machine.
+//!
+//! ```text
+//! schedule (work is admitted) -> dispatch (attempts start) -> attempt (runners report)
+//!   -> completion (runs and tasks end) -> collect, finalize, abort (results leave by `lease`)
+//! ```
+//!
+//! `pool` and `runner_slot` own the runners, `lifecycle` the start and the stop, `ledger_record`
+//! the facts that survive a crash. `core` applies one input at a time.
+
+mod abort;
+mod action;
+mod attempt;
+mod batch;
+mod batch_table;
+mod cancel;
+mod collect;
+mod completion;
+mod config;
+mod core;
+mod counters;
+mod dispatch;
+mod durations;
+mod event;
+mod finalize;
+mod input;
+mod invariants;
+mod lease;
+mod ledger_record;
+mod lifecycle;
+mod pool;
+mod result_metrics;
+mod runner_slot;
+mod scaling;
+mod schedule;
+mod status;
+mod task;
+mod timers;
+mod view;
+mod wait_all;
+
+pub use self::action::{
+    Action, AttemptCancelReason, CollectOutcome, CollectedResults, Refusal, Response, RunRange,
+    StopReport,
+};
+pub use self::config::{
+    BatchPolicy, CoreConfig, CoreLimits, DynamicTimeout, OverRollout, Supervision,
+};
+pub use self::core::Core;
+pub use self::counters::{
+    BatchTypeTally, ByIgnoreReason, Counters, IgnoreReason, RunTally, TaskCount,
+};
+pub use self::event::{CoreEvent, RunEnd};
+pub use self::input::{
+    DeliveryOutcome, Input, Request, RunOutcome, RunnerReport, TaskSpec, UnresponsivePolicy,
+};
+pub use self::ledger_record::{LedgerRecord, RecordedEnd};
+pub use self::scaling::{PoolLoad, Scaler, ScalingBounds};
+pub use self::status::{
+    BatchResult, BatchState, BatchType, ByDropReason, DropReason, FailedRun, Payload, Status,
+    TaskResult, TaskTally,
+};
+pub use self::view::{BatchView, Deadline, DeadlineReason, RunnerState, RunnerView};
