@@ -29,7 +29,7 @@ use super::Experience;
     reason = "generated code follows the generator's habits, and `Metadata` is read item by item"
 )]
 mod proto {
-    include!(concat!(env!("OUT_DIR"), "/rollway.experience.v1.rs"));
+    include!("../proto/experience.prost.inc");
 }
 
 /// How many experiences a payload may have.

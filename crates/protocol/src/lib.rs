@@ -37,7 +37,7 @@ pub use refusal::{ConnectRefusal, RefusalCode};
     reason = "generated code follows the generator's habits"
 )]
 pub mod proto {
-    include!(concat!(env!("OUT_DIR"), "/rollway.worker.v1.rs"));
+    include!("../proto/worker.prost.inc");
 
     impl std::fmt::Debug for Hello {
         fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -27,7 +27,7 @@ const VERSION: u32 = 1;
     reason = "generated code follows the generator's habits"
 )]
 pub mod proto {
-    include!(concat!(env!("OUT_DIR"), "/rollway.reader.v1.rs"));
+    include!("../proto/reader.prost.inc");
 
     impl std::fmt::Debug for Hello {
         fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
