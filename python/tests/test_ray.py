@@ -365,7 +365,7 @@ def test_the_example(cluster, tmp_path):
 
 def test_a_python_without_ray_says_how_to_get_it():
     without = "import sys; sys.modules['ray'] = None"
-    without += "; from rollway.cluster.placer import main; main()"
+    without += "; from rollway.ray.launcher import main; main()"
     placer = subprocess.Popen(
         [sys.executable, "-c", without], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

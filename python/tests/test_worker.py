@@ -24,14 +24,14 @@ class Link:
         self.reader, self.writer = os.pipe()
         os.set_blocking(self.reader, False)
         self.file_descriptors = (self.reader, os.dup(self.reader))
-        self.full = False
+        self.is_backlogged = False
         self.too_large = False
 
     def give(self, *message):
         self.messages.append(message)
         os.write(self.writer, b"x")
 
-    def turn(self):
+    def poll_messages(self):
         with contextlib.suppress(BlockingIOError):
             os.read(self.reader, 100)
         taken, self.messages = self.messages, []
@@ -46,7 +46,7 @@ class Link:
     def set_state(self, runner, state):
         self.state = state
 
-    def settle(self):
+    def flush(self):
         pass
 
     def __getattr__(self, name):
@@ -65,7 +65,7 @@ class Start:
     runner, life, attempt = 0, 1, 7
     batch_id, task_id, runs = "1/x", 3, [0]
     is_eval = False
-    kills, env, model_keys = 0, {}, []
+    kills, model_keys = 0, []
     task_encoding = "pickle"
 
     def __init__(self, workflow, **fields):
@@ -112,20 +112,20 @@ async def hangs(task, model):
 async def test_an_attempt_is_executed_run_by_run():
     async with working() as link:
         link.give("start", Start(answers, runs=[2, 5]))
-        await link.heard(("began", 0, 1, 7))
+        await link.heard(("attempt_began", 0, 1, 7))
         for run in (2, 5):
             said = await link.said.get()
             assert said[:3] == ("succeeded", 7, run)
             (one,) = rw.Experience.deserialize_many(said[3])
             assert (one.eid.batch, one.eid.task, one.eid.run) == ("1/x", 3, run)
             assert one.reward == 5.0 and said[4]["reward"] == 5.0
-        await link.heard(("ended", 0, 1, 7))
+        await link.heard(("attempt_ended", 0, 1, 7))
 
 
 async def test_eval_sends_no_payload():
     async with working() as link:
         link.give("start", Start(answers, is_eval=True))
-        await link.heard(("began",), ("succeeded", 7, 0, None), ("ended",))
+        await link.heard(("attempt_began",), ("succeeded", 7, 0, None), ("attempt_ended",))
 
 
 async def test_what_cannot_be_sent_is_a_failure_that_says_so():
@@ -134,11 +134,12 @@ async def test_what_cannot_be_sent_is_a_failure_that_says_so():
 
     async with working() as link:
         link.give("start", Start(unwritable))
-        await link.heard(("began",), ("failed", 0, 1, 7, 0, "invalid_output"), ("ended",))
+        await link.heard(("attempt_began",), ("failed", 0, 1, 7, 0, "invalid_output"))
+        await link.heard(("attempt_ended",))
         link.too_large = True
         link.give("start", Start(answers, attempt=8))
-        await link.heard(("began",), ("failed", 0, 1, 8, 0, "invalid_output", TOO_LARGE))
-        await link.heard(("ended", 0, 1, 8))
+        await link.heard(("attempt_began",), ("failed", 0, 1, 8, 0, "invalid_output", TOO_LARGE))
+        await link.heard(("attempt_ended", 0, 1, 8))
 
 
 async def test_a_workflow_that_does_not_load_fails_its_runs():
@@ -146,19 +147,19 @@ async def test_a_workflow_that_does_not_load_fails_its_runs():
         start = Start(answers, runs=[0, 1])
         start.definition = ("no.such:thing", "name", b"")
         link.give("start", start)
-        await link.heard(("began",), ("failed", 0, 1, 7, 0, "workflow"))
-        await link.heard(("failed", 0, 1, 7, 1, "workflow"), ("ended",))
+        await link.heard(("attempt_began",), ("failed", 0, 1, 7, 0, "workflow"))
+        await link.heard(("failed", 0, 1, 7, 1, "workflow"), ("attempt_ended",))
 
 
 async def test_async_code_is_cancelled_at_once_and_what_was_done_counts():
     async with working("asynchronous") as link:
         link.give("start", Start(hangs, runs=[0, 1, 2]))
-        await link.heard(("began",))
+        await link.heard(("attempt_began",))
         link.give("cancel", 0, 1, 7)
-        await link.heard(("ended", 0, 1, 7))
+        await link.heard(("attempt_ended", 0, 1, 7))
         link.give("cancel", 0, 1, 7)
         link.give("start", Start(answers, attempt=9))
-        await link.heard(("began", 0, 1, 9), ("succeeded",), ("ended",))
+        await link.heard(("attempt_began", 0, 1, 9), ("succeeded",), ("attempt_ended",))
 
 
 async def waits_for_another(task, model):
@@ -173,18 +174,18 @@ async def waits_for_another(task, model):
 async def test_what_a_cancelled_attempt_waits_for_is_cancelled_too():
     async with working() as link:
         link.give("start", Start(waits_for_another, is_eval=True))
-        await link.heard(("began", 0, 1, 7))
+        await link.heard(("attempt_began", 0, 1, 7))
         link.give("cancel", 0, 1, 7)
         said = await asyncio.wait_for(link.said.get(), 20)
         assert said[:3] == ("succeeded", 7, 0) and said[4]["reward"] == 1.0
-        await link.heard(("ended", 0, 1, 7))
+        await link.heard(("attempt_ended", 0, 1, 7))
 
 
 async def test_an_attempt_cancelled_before_its_first_step_ends_without_beginning():
     async with working() as link:
         link.messages += [("start", Start(waits_for_another, is_eval=True))]
         link.give("cancel", 0, 1, 7)
-        await link.heard(("ended", 0, 1, 7))
+        await link.heard(("attempt_ended", 0, 1, 7))
 
 
 # The function travels by value, what it waits for must not.
@@ -212,14 +213,14 @@ async def test_blocking_code_is_acknowledged_only_when_it_has_ended():
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(travel, "load", lambda *_: executable)
             link.give("start", start)
-            await link.heard(("began",))
+            await link.heard(("attempt_began",))
             await asyncio.to_thread(GATES["reached"].wait, 20)
         link.give("cancel", 0, 1, 7)
         done = asyncio.ensure_future(link.said.get())
         await asyncio.wait([done], timeout=0.2)
         assert not done.done()
         GATES["open"].set()
-        assert (await asyncio.wait_for(done, 20))[:4] == ("ended", 0, 1, 7)
+        assert (await asyncio.wait_for(done, 20))[:4] == ("attempt_ended", 0, 1, 7)
 
 
 async def test_runners_come_and_go_and_the_engine_has_the_last_word():
@@ -227,12 +228,15 @@ async def test_runners_come_and_go_and_the_engine_has_the_last_word():
         link.give("start_runner", 4, 2)
         await link.heard(("ready", 4, 2))
         link.give("start", Start(hangs, runner=4, life=2))
-        await link.heard(("began", 4, 2, 7))
+        await link.heard(("attempt_began", 4, 2, 7))
         # Nothing is said about a life that is over.
         link.give("stop_runner", 4, 2)
         link.give("start", Start(answers, attempt=9))
         await link.heard(
-            ("stopped", 4, 2), ("began", 0, 1, 9), ("succeeded", 9), ("ended", 0, 1, 9)
+            ("stopped", 4, 2),
+            ("attempt_began", 0, 1, 9),
+            ("succeeded", 9),
+            ("attempt_ended", 0, 1, 9),
         )
     link = Link()
     setup = {"models": [rw.models.Echo()], "auxiliary": [], "concurrent_mode": "sequential"}
@@ -265,6 +269,6 @@ async def test_a_run_that_keeps_the_loop_to_itself_is_still_told_of(monkeypatch)
         start = Start(reads)
         start.task = travel.encode_task(rw.Task(raw_task={"pipe": reader}))
         link.give("start", start)
-        await link.heard(("began",), ("succeeded", 7, 0), ("ended",))
+        await link.heard(("attempt_began",), ("succeeded", 7, 0), ("attempt_ended",))
     assert link.state["stage"] == "running" and link.state["run"] == "0"
     assert link.state["place"].endswith(" reads") and "test_worker.py:" in link.state["place"]

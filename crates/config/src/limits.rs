@@ -69,7 +69,6 @@ impl LimitsConfig {
             metrics_per_run,
             terminal_batches,
             workflows,
-            ..Core::default()
         }
     }
 }

@@ -58,7 +58,8 @@ fn request() -> impl Strategy<Value = Request> {
         1 => batch_id().prop_map(|batch| Request::Drain { batch }),
         1 => batch_id().prop_map(|batch| Request::Discard { batch }),
         1 => (batch_id(), any::<bool>(), any::<bool>()).prop_map(|(batch, keep, wait)| {
-            let unresponsive = if wait { UnresponsivePolicy::Wait } else { UnresponsivePolicy::Replace };
+            let unresponsive =
+                if wait { UnresponsivePolicy::Wait } else { UnresponsivePolicy::Replace };
             Request::Abort {
                 batch, reason: "because".into(), keep_partial_results: keep, unresponsive
             }

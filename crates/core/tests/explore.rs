@@ -408,7 +408,9 @@ proptest! {
                     drive.plan.apply(PlanInput::Published(reached));
                     drive.take();
                 }
-                Move::Elsewhere(more) => drive.tell(PlanInput::OthersSubmitted(drive.elsewhere + more)),
+                Move::Elsewhere(more) => {
+                    drive.tell(PlanInput::OthersSubmitted(drive.elsewhere + more));
+                }
                 Move::TrainerDone if drive.plan.progress().last.is_none() => {
                     drive.tell(PlanInput::TrainerDone);
                 }

@@ -28,7 +28,7 @@ type Answer = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
 type Work = Pin<Box<dyn Future<Output = Answer> + Send>>;
 
 /// A call that has not been answered.
-#[pyclass(frozen, module = "rollway._rollway")]
+#[pyclass(frozen, name = "Pending", module = "rollway._rollway")]
 pub(crate) struct PyPending {
     runtime: Handle,
     work: Mutex<Option<Work>>,

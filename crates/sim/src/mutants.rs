@@ -302,7 +302,9 @@ mutants! {
     "scaling": "runners go before it was quiet" => Told(|config| bounds(config, |told| {
         told.idle_timeout = Duration::ZERO;
     })),
-    "scaling": "workers come in parts" => Told(|config| bounds(config, |told| told.runners_per_worker = 1)),
+    "scaling": "workers come in parts" => Told(|config| bounds(config, |told| {
+        told.runners_per_worker = 1;
+    })),
     "scaling": "the pool does not follow the work" => Told(|config| {
         if let Some(told) = config.scaling.take() {
             config.runners = told.fit(config.runners);

@@ -90,7 +90,7 @@ class Coordinator:
     async def _prepare(self) -> None:
         await self._coordinator.prepare()
 
-    async def _there(self) -> RolloutCoordinator:
+    async def _restored_coordinator(self) -> RolloutCoordinator:
         """Returns the coordinator after its state was restored."""
         if self._resuming is not None:
             if self._resuming.done() and self._resuming.exception() is not None:

@@ -66,18 +66,18 @@ class Link(Protocol):
     @property
     def file_descriptors(self) -> tuple[int, int]: ...
     @property
-    def full(self) -> bool: ...
-    def turn(self) -> list[tuple[Any, ...]]: ...
+    def is_backlogged(self) -> bool: ...
+    def poll_messages(self) -> list[tuple[Any, ...]]: ...
     def ready(self, runner: int, life: int, after: int | None = None) -> None: ...
-    def began(self, runner: int, life: int, attempt: int) -> None: ...
+    def attempt_began(self, runner: int, life: int, attempt: int) -> None: ...
     def succeeded(
         self, runner: int, life: int, attempt: int, run: int, payload: bytes | None, metrics: dict
     ) -> str | None: ...
     def failed(
         self, runner: int, life: int, attempt: int, run: int, kind: str, words: str
     ) -> None: ...
-    def ended(self, runner: int, life: int, attempt: int) -> None: ...
-    def settle(self) -> None: ...
+    def attempt_ended(self, runner: int, life: int, attempt: int) -> None: ...
+    def flush(self) -> None: ...
     def stopped(self, runner: int, life: int) -> None: ...
     def set_state(self, runner: int, state: dict[str, str]) -> None: ...
     def goodbye(self, reason: str) -> None: ...
@@ -112,7 +112,7 @@ class Worker:
         #: Whether a turn of the link is scheduled or in progress.
         self.turning = False
         #: Whether the link waits until the socket is writable.
-        self.full = False
+        self.is_backlogged = False
 
     async def run(self, is_manual: bool = False) -> str:
         """Works until the link ends; returns the reason.
@@ -156,12 +156,12 @@ class Worker:
         if received:
             # Short attempts end in their first step, which comes before the next turn.
             self._turn_soon()
-        if self.link.full != self.full:
+        if self.link.is_backlogged != self.is_backlogged:
             self._watch_room()
 
     def _take(self) -> bool:
         """Executes the received commands; returns whether there were any."""
-        messages = self.link.turn()
+        messages = self.link.poll_messages()
         for message in messages:
             if message[0] == "start":
                 self._start(message[1])
@@ -175,8 +175,8 @@ class Worker:
             self.loop.call_soon(self._turn)
 
     def _watch_room(self) -> None:
-        self.full = not self.full
-        if self.full:
+        self.is_backlogged = not self.is_backlogged
+        if self.is_backlogged:
             self.loop.add_writer(self.link.file_descriptors[0], self._turn)
         else:
             self.loop.remove_writer(self.link.file_descriptors[0])
@@ -249,7 +249,7 @@ class Worker:
         """Executes an attempt and reports every run."""
         log_relay.attempt.set(name[2])
         try:
-            self.link.began(*name)
+            self.link.attempt_began(*name)
             runs, is_eval = start.runs, start.is_eval
             emit = partial(self._report, name, is_eval, len(runs) > 1)
             try:
@@ -281,17 +281,17 @@ class Worker:
         """Reports the end of an attempt once, in the next turn."""
         if self.attempts.pop(name[2], None) is None or not self._lives(name):
             return
-        self.link.ended(*name)
+        self.link.attempt_ended(*name)
         self._turn_soon()
 
     def _report(
-        self, name: Name, is_eval: bool, settle: bool, run: int, end: RunOutput | RunFailure
+        self, name: Name, is_eval: bool, flush: bool, run: int, end: RunOutput | RunFailure
     ) -> None:
         if self._lives(name):
             self._say(name, is_eval, run, end)
         # Sends the report before the next run begins, which may end the process.
-        if settle:
-            self.link.settle()
+        if flush:
+            self.link.flush()
 
     def _say(self, name: Name, is_eval: bool, run: int, end: RunOutput | RunFailure) -> None:
         if isinstance(end, RunOutput):

@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> None:
         help="seconds to wait for the job to become reachable",
     )
     options = parser.parse_args(arguments)
-    status, message = _rollway.keep_workers(
+    status, message = _rollway.supervise_workers(
         options.connect,
         options.secret_file,
         sys.executable,

@@ -89,7 +89,9 @@ fn end() -> impl Strategy<Value = LedgerRunEnd> {
     let payload = proptest::option::of(bytes.prop_map(Bytes::from));
     prop_oneof![
         4 => (payload, metrics)
-            .prop_map(|(payload, metrics): (_, Metrics)| LedgerRunEnd::Succeeded { payload, metrics }),
+            .prop_map(|(payload, metrics): (_, Metrics)| {
+                LedgerRunEnd::Succeeded { payload, metrics }
+            }),
         1 => (proptest::sample::select(FailureKind::ALL), ".{0,9}")
             .prop_map(|(kind, message)| LedgerRunEnd::Failed { kind, message: message.into() }),
         1 => proptest::sample::select(CancelReason::ALL).prop_map(LedgerRunEnd::Cancelled),

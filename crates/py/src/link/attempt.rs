@@ -8,7 +8,7 @@ use rollway_protocol::StartAttempt;
 use crate::batch_id::PyBatchId;
 
 /// An attempt to be executed, read field by field.
-#[pyclass(frozen, module = "rollway._rollway")]
+#[pyclass(frozen, name = "Start", module = "rollway._rollway")]
 pub(crate) struct PyAttempt(StartAttempt);
 
 impl PyAttempt {
