@@ -23,6 +23,7 @@ use tokio::runtime::Handle;
 use tokio::time::timeout;
 
 use crate::batch_id::PyBatchId;
+use crate::convert::seconds;
 use crate::gateway::PyGateway;
 use crate::pending::PyPending;
 use crate::sink::PySink;
@@ -491,11 +492,6 @@ fn unpack(tasks: Vec<PackedTask>) -> Vec<Task> {
 async fn batch_kind(scheduler: &Scheduler, batch: &PyBatchId) -> rollway::Result<BatchType> {
     let found = scheduler.batch(batch.0.clone()).await?;
     Ok(found.map_or(BatchType::Train, |view| view.kind))
-}
-
-pub(crate) fn seconds(seconds: f64) -> PyResult<Duration> {
-    Duration::try_from_secs_f64(seconds)
-        .map_err(|_| PyValueError::new_err(format!("{seconds} is no time to wait, in seconds")))
 }
 
 fn kind(name: &str) -> PyResult<BatchType> {

@@ -33,7 +33,8 @@ use tokio_util::sync::CancellationToken;
 use self::event::EventCallback;
 use self::prepared::PreparedExplorer;
 use crate::batch_id::PyBatchId;
-use crate::engine::{HEARTBEAT, SpawnCommand, placer, seconds};
+use crate::convert::seconds;
+use crate::engine::{HEARTBEAT, SpawnCommand, placer};
 use crate::pending::PyPending;
 use crate::{config, errors, metrics, operator, runner_status, runtime};
 

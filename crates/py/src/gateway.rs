@@ -140,7 +140,7 @@ impl PyGateway {
 
     /// Stops: calls under way get this many seconds to end.
     fn stop(&self, py: Python<'_>, timeout: f64) -> PyResult<PyPending> {
-        let deadline = crate::engine::seconds(timeout)?;
+        let deadline = crate::convert::seconds(timeout)?;
         let gateway = self.take();
         let future = async move {
             if let Some(gateway) = gateway {

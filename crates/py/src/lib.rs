@@ -5,6 +5,7 @@
 
 mod batch_id;
 mod config;
+mod convert;
 mod engine;
 mod errors;
 mod explorer;

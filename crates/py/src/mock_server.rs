@@ -41,7 +41,7 @@ impl PyMockServer {
     ) -> PyResult<Self> {
         let kind = engine.parse::<ServerKind>();
         let kind = kind.map_err(|error| PyValueError::new_err(error.to_string()))?;
-        let first_token = crate::engine::seconds(first_token)?;
+        let first_token = crate::convert::seconds(first_token)?;
         let lengths = CompletionLengths::Uniform(lengths.0, lengths.1);
         let options = MockServerOptions {
             model,

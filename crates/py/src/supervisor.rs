@@ -9,7 +9,7 @@ use rollway::supervisor::{self, JobLocator, SupervisorError, SupervisorOptions};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use crate::engine::seconds;
+use crate::convert::seconds;
 use crate::runtime;
 
 /// Keeps worker processes running for a remote job until it ends or a signal arrives. Returns the

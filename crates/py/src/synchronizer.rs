@@ -15,7 +15,7 @@ use rollway_base::Secret;
 use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 
-use crate::engine::seconds;
+use crate::convert::seconds;
 use crate::errors;
 use crate::pending::PyPending;
 

@@ -20,7 +20,6 @@ pub mod random;
 pub mod reference_model;
 pub mod sink;
 pub mod trace;
-pub mod users;
 pub mod world;
 
 pub use crate::checkers::{Checkers, Violation};

@@ -9,6 +9,7 @@ mod links;
 mod machines;
 mod perform;
 mod runners;
+mod users;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -30,7 +31,7 @@ use crate::random::SimRandom;
 use crate::reference_model::ReferenceModel;
 use crate::sink::{Origin, SimSink};
 use crate::trace::SimTrace;
-use crate::users::Users;
+use crate::world::users::Users;
 
 /// No world takes as many inputs as this unless something goes round in circles.
 const MAX_INPUTS: u64 = 60_000;

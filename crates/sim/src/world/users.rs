@@ -18,7 +18,7 @@ use crate::world::{SimWorld, WorldEvent};
 
 /// Everybody who asks.
 #[derive(Debug, Default)]
-pub struct Users {
+pub(crate) struct Users {
     list: Vec<User>,
     /// Whose request it is; nobody's are those of the world itself.
     asked: BTreeMap<RequestId, Option<usize>>,
