@@ -7,10 +7,12 @@ use super::{PlanAction, PlanInput, SyncResult};
 /// Decides what an explorer does next.
 ///
 /// ```
-/// use rollway_core::explore::{Exchange, Fact, Order, Pace, Plan, Progress, Style};
+/// use rollway_core::explore::{
+///     Plan, PlanAction, PlanConfig, PlanInput, PlanProgress, PlanStyle, SyncResult,
+/// };
 ///
-/// let pace = Pace {
-///     style: Style::Fixed,
+/// let pace = PlanConfig {
+///     style: PlanStyle::Fixed,
 ///     sync_interval: 1,
 ///     sync_offset: 0,
 ///     max_inflight: 2,
@@ -22,14 +24,14 @@ use super::{PlanAction, PlanInput, SyncResult};
 ///     eval_at_end: false,
 ///     total_steps: 2,
 /// };
-/// let mut plan = Plan::new(pace, Progress::default());
-/// assert_eq!(plan.orders(), [Order::Begin(1)]);
-/// plan.apply(Fact::Begun(1));
-/// assert_eq!(plan.orders(), [Order::Finalize(1)]);
-/// plan.apply(Fact::Finalized { step: 1, delivered: 8 });
-/// assert_eq!(plan.orders(), [Order::Sync { step: 1, at_least: 1 }]);
-/// plan.apply(Fact::Synced(Exchange::Version(1)));
-/// assert_eq!(plan.orders(), [Order::Begin(2)]);
+/// let mut plan = Plan::new(pace, PlanProgress::default());
+/// assert_eq!(plan.orders(), [PlanAction::BeginStep(1)]);
+/// plan.apply(PlanInput::Begun(1));
+/// assert_eq!(plan.orders(), [PlanAction::FinalizeStep(1)]);
+/// plan.apply(PlanInput::Finalized { step: 1, delivered: 8 });
+/// assert_eq!(plan.orders(), [PlanAction::Sync { step: 1, at_least: 1 }]);
+/// plan.apply(PlanInput::Synced(SyncResult::Version(1)));
+/// assert_eq!(plan.orders(), [PlanAction::BeginStep(2)]);
 /// ```
 ///
 /// Keep [`Plan::progress`] whenever orders were taken, before they are carried out: a new plan from

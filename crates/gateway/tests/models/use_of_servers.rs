@@ -86,7 +86,10 @@ async fn a_server_that_dies_is_left_out_until_it_is_back() {
     // It is asked at once; nobody waits an hour for that.
     let mut pick = Box::pin(models.pick(RouteNeeds::default()));
     assert!(futures_util::poll!(&mut pick).is_pending());
-    let is_gone = |state: &ServerState| matches!(state, ServerState::Unhealthy(why) if why.contains("nobody"));
+    let is_gone = |state: &ServerState| match state {
+        ServerState::Unhealthy(why) => why.contains("nobody"),
+        _ => false,
+    };
     while !is_gone(&models.view()[0].servers[0].state) {
         tokio::task::yield_now().await;
     }
