@@ -19,8 +19,8 @@ use rollway_engine::{
 use rollway_telemetry::alarms::AlarmObserver;
 use rollway_telemetry::history::{self, RunHistory};
 use rollway_telemetry::prometheus::PrometheusExporter;
-use rollway_telemetry::trace::Tracer;
 use rollway_telemetry::{DropCounters, live_job, view};
+use rollway_trace::Tracer;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;

@@ -62,20 +62,20 @@ type Tasks = Arc<[(Arc<str>, u32)]>;
 
 /// Which workflows the tasks of a batch have, as they were told: nothing is copied.
 #[derive(Debug, Default)]
-pub(crate) struct TaskWorkflows(Vec<(TaskId, Tasks)>);
+pub struct TaskWorkflows(Vec<(TaskId, Tasks)>);
 
 impl TaskWorkflows {
     /// Adds tasks behind the others.
-    pub(crate) fn add(&mut self, first: TaskId, tasks: &Tasks) {
+    pub fn add(&mut self, first: TaskId, tasks: &Tasks) {
         self.0.push((first, Arc::clone(tasks)));
     }
 
     /// How many tasks there are.
-    pub(crate) fn len(&self) -> u64 {
+    pub fn len(&self) -> u64 {
         self.0.iter().map(|(_, tasks)| tasks.len() as u64).sum()
     }
 
-    pub(crate) fn of(&self, task: TaskId) -> Option<&Arc<str>> {
+    pub fn of(&self, task: TaskId) -> Option<&Arc<str>> {
         let at = self.0.partition_point(|(first, _)| *first <= task).checked_sub(1)?;
         let (first, tasks) = self.0.get(at)?;
         tasks.get((task.0 - first.0) as usize).map(|(workflow, _)| workflow)

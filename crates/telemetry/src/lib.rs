@@ -1,9 +1,9 @@
-//! Observers of a job: run history, job view, traces, Prometheus metrics, alarms, monitors and the
+//! Observers of a job: run history, job view, Prometheus metrics, alarms, monitors and the
 //! summary.
 //!
 //! ```text
 //! events (runs, calls) ──┬─► history ─► live_job, recorded_job ─► view (what dashboards read)
-//! job events ────────────┼─► trace, prometheus, monitors, summary
+//! job events ────────────┼─► prometheus, monitors, summary
 //! live statistics ───────┴─► alarms ─► job events
 //! ```
 //!
@@ -21,7 +21,7 @@ pub mod prometheus;
 pub mod recorded_job;
 mod staleness;
 pub mod summary;
-pub mod trace;
 pub mod view;
 
 pub use crate::dropped::DropCounters;
+pub use crate::in_flight::TaskWorkflows;

@@ -67,6 +67,10 @@ const ARROWS: &[Arrows] = &[
         ],
     ),
     only(
+        "crates/trace",
+        &["rollway-base", "rollway-config", "rollway-core", "rollway-engine", "rollway-telemetry"],
+    ),
+    only(
         "crates/dashboard",
         &["rollway-base", "rollway-config", "rollway-engine", "rollway-telemetry"],
     ),
@@ -88,6 +92,7 @@ const ARROWS: &[Arrows] = &[
             "rollway-telemetry",
             "rollway-tiny",
             "rollway-tiny-model",
+            "rollway-trace",
         ],
     ),
     Arrows { folder: "crates/testkit", to: To::Anything },

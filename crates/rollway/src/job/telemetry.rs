@@ -14,8 +14,8 @@ use rollway_telemetry::history::RunHistory;
 use rollway_telemetry::monitors;
 use rollway_telemetry::prometheus::{MetricsServer, PrometheusExporter};
 use rollway_telemetry::summary::{Summary, SummaryState, SummaryWriter};
-use rollway_telemetry::trace::Tracer;
 use rollway_telemetry::view::JobState;
+use rollway_trace::Tracer;
 use tokio_util::sync::CancellationToken;
 
 use super::run::{JobOutcome, ObserverSet};

@@ -8,8 +8,8 @@ use std::io::{self, BufWriter, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::trace::dropped::Losses;
-use crate::trace::span::Nanos;
+use crate::dropped::Losses;
+use crate::span::Nanos;
 
 /// What the first event is called, by which our files are known.
 const MARK: &str =

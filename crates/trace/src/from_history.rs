@@ -15,7 +15,7 @@ use super::dropped::{Losses, UntracedCounts};
 use super::event::{AttemptStart, SpanEnd, Tasks, TraceEvent, TraceEventKind};
 use super::perfetto::PerfettoWriter;
 use super::span::Nanos;
-use crate::view::{self, JobView, RunDetail, RunKey, RunQuery, Timeline};
+use rollway_telemetry::view::{self, JobView, RunDetail, RunKey, RunQuery, Timeline};
 
 /// How many runs are asked for at once.
 const PAGE: usize = 1_000;

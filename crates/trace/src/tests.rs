@@ -250,8 +250,8 @@ fn a_history_is_drawn_afterwards() {
     let folder = tempfile::tempdir().unwrap();
     let mut config = Config::default();
     config.checkpoint_root_dir = folder.path().display().to_string();
-    let options = crate::history::HistoryOptions::of(&config).unwrap();
-    let history = crate::history::RunHistory::open(&options).unwrap();
+    let options = rollway_telemetry::history::HistoryOptions::of(&config).unwrap();
+    let history = rollway_telemetry::history::RunHistory::open(&options).unwrap();
     let call = |millis, moment| {
         let (attempt, run) = (AttemptId(1), RunId(0));
         seen(
@@ -285,7 +285,8 @@ fn a_history_is_drawn_afterwards() {
     let path = folder.path().join("drawn.json");
     // Whatever is there is replaced.
     fs::write(&path, "old").unwrap();
-    let (runs, untraced) = write_trace(&*crate::live_job::live(history), &path, 1 << 20).unwrap();
+    let (runs, untraced) =
+        write_trace(&*rollway_telemetry::live_job::live(history), &path, 1 << 20).unwrap();
     assert_eq!((runs, untraced), (2, UntracedCounts::default()));
     let events: Vec<Value> = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
     let of = |phase: &str| events.iter().filter(|event| event["ph"] == phase).collect::<Vec<_>>();

@@ -26,7 +26,7 @@ use self::tracks::{Track, TrackGroup, Tracks, text};
 use super::dropped::Losses;
 use super::event::{AttemptStart, SpanEnd, Tasks, TraceEvent, TraceEventKind};
 use super::span::Nanos;
-use crate::in_flight::TaskWorkflows;
+use rollway_telemetry::TaskWorkflows;
 
 /// Writes what happens to a file.
 #[derive(Debug)]

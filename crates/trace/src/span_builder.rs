@@ -18,7 +18,7 @@ use super::event::{AttemptStart, SpanEnd, Tasks, TraceEvent, TraceEventKind};
 use super::ids::{SpanId, SpanNamer, TraceId};
 use super::outcome::{SpanOutcome, unfinished};
 use super::span::{AttributeValue, Nanos, Span, SpanStatus};
-use crate::in_flight::TaskWorkflows;
+use rollway_telemetry::TaskWorkflows;
 
 /// How many evaluations are remembered until they are told to be over.
 const EVALS: usize = 1_000;

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use rollway_core::RunnerId;
 
 use super::file::TraceFile;
-use crate::trace::span::Nanos;
+use crate::span::Nanos;
 
 /// How many tracks a runner, or a group, may have: more is shown nowhere, and said nowhere.
 const LANES: u32 = 1_000;

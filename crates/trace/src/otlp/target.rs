@@ -8,7 +8,7 @@ use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use rollway_config::Config;
 
 use super::messages::KeyValue;
-use crate::trace::ids::SpanNamer;
+use crate::ids::SpanNamer;
 
 /// Where a collector takes traces, below its address.
 const PATH: &str = "/v1/traces";
@@ -18,7 +18,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A collector.
 #[derive(Debug)]
-pub(in crate::trace) struct Target {
+pub(crate) struct Target {
     pub(super) url: String,
     pub(super) headers: HeaderMap,
     pub(super) timeout: Duration,
@@ -31,7 +31,7 @@ impl Target {
     ///
     /// # Errors
     /// What is wrong with it, and what to do, in words.
-    pub(in crate::trace) fn of(
+    pub(crate) fn of(
         config: &Config,
         names: &SpanNamer,
         variable: impl Fn(&str) -> Option<String>,

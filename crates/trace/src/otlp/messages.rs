@@ -2,7 +2,7 @@
 
 use prost::{Message, Oneof};
 
-use crate::trace::span;
+use crate::span;
 
 /// Kinds of spans: inside of this program, and a request to another.
 const INTERNAL: i32 = 1;

@@ -1,4 +1,6 @@
-//! Traces: what was done when, and inside of what, for OpenTelemetry and as a file for Perfetto.
+//! Traces of a job for OpenTelemetry collectors and as a file for Perfetto.
+//!
+//! Owns span building, sampling and both exporters. Knows nothing of pages, explorers and jobs.
 //!
 //! ```text
 //! Seen ───► sampling ─┐                              ┌─► span_builder ─► otlp ─► collector
