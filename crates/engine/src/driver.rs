@@ -16,8 +16,8 @@ use rollway_core::metrics::Metrics;
 use rollway_core::{
     Action, AttemptId, BatchId, BatchKey, BatchResult, BatchType, Core, DeliveryOutcome,
     IgnoreReason, Incarnation, Input, LeaseId, LedgerRecord, Payload, PayloadId, Request,
-    RequestId, Response, RunId, RunOutcome, RunnerId, RunnerReport, TaskId, TaskResult, TaskSpec,
-    Time, WorkflowId,
+    RequestId, Response, RunFailure, RunId, RunOutput, RunnerId, RunnerReport, TaskId, TaskResult,
+    TaskSpec, Time, WorkflowId,
 };
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
@@ -361,7 +361,7 @@ impl<W: RunnerBackend> Driver<W> {
             BackendReport::Began(attempt) => RunnerReport::AttemptBegan { attempt },
             BackendReport::Ended(attempt) => RunnerReport::AttemptEnded { attempt },
             BackendReport::Finished(attempt, run, ReportedOutcome::Failed { kind, message }) => {
-                let outcome = RunOutcome::Failed { kind, message };
+                let outcome = Err(RunFailure { kind, message });
                 RunnerReport::RunFinished { attempt, run, outcome }
             }
             BackendReport::Finished(
@@ -376,7 +376,7 @@ impl<W: RunnerBackend> Driver<W> {
                     self.payloads.insert(id, bytes);
                     payload
                 });
-                let outcome = RunOutcome::Succeeded { payload, metrics };
+                let outcome = Ok(RunOutput { payload, metrics });
                 RunnerReport::RunFinished { attempt, run, outcome }
             }
         }

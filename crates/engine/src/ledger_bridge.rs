@@ -9,7 +9,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use rollway_config::Config;
 use rollway_core::{
     BatchId, BatchKey, BatchResult, BatchState, BatchType, LedgerRecord as Fact, Payload,
-    PayloadId, RecordedEnd, TaskSpec,
+    PayloadId, RunEnd, RunFailure, RunOutput, TaskSpec,
 };
 use rollway_data::ledger::{
     BatchMark, Ledger, LedgerEntry, LedgerError, LedgerOptions, LedgerRunEnd, RecoveredBatch,
@@ -123,13 +123,15 @@ impl LedgerBridge {
             Fact::Submitted { .. } => {}
             Fact::RunEnded { task, run, ending, .. } => {
                 let end = match ending {
-                    RecordedEnd::Succeeded { payload, metrics } => {
+                    RunEnd::Succeeded(RunOutput { payload, metrics }) => {
                         let bytes = |payload: Payload| payloads.get(&payload.id).cloned();
                         LedgerRunEnd::Succeeded { payload: payload.and_then(bytes), metrics }
                     }
-                    RecordedEnd::Failed { kind, message } => LedgerRunEnd::Failed { kind, message },
-                    RecordedEnd::Cancelled { .. } if self.stopping => return,
-                    RecordedEnd::Cancelled { reason } => LedgerRunEnd::Cancelled(reason),
+                    RunEnd::Failed(RunFailure { kind, message }) => {
+                        LedgerRunEnd::Failed { kind, message }
+                    }
+                    RunEnd::Cancelled(_) if self.stopping => return,
+                    RunEnd::Cancelled(reason) => LedgerRunEnd::Cancelled(reason),
                 };
                 self.append(LedgerEntry::RunEnded { key, task, run, end: &end });
             }
@@ -221,10 +223,12 @@ impl RestoredCoreBatch {
         let ended = ended.into_iter().map(move |(task, run, end)| {
             let ending = match end {
                 LedgerRunEnd::Succeeded { payload, metrics } => {
-                    RecordedEnd::Succeeded { payload: payload.map(&mut keep), metrics }
+                    RunEnd::Succeeded(RunOutput { payload: payload.map(&mut keep), metrics })
                 }
-                LedgerRunEnd::Failed { kind, message } => RecordedEnd::Failed { kind, message },
-                LedgerRunEnd::Cancelled(reason) => RecordedEnd::Cancelled { reason },
+                LedgerRunEnd::Failed { kind, message } => {
+                    RunEnd::Failed(RunFailure { kind, message })
+                }
+                LedgerRunEnd::Cancelled(reason) => RunEnd::Cancelled(reason),
             };
             Fact::RunEnded { batch: key, task, run, ending }
         });
@@ -319,7 +323,8 @@ mod tests {
         let folder = tempfile::tempdir()?;
         let (durable, _) = LedgerBridge::open(folder.path(), LedgerOptions::new("job"))?;
         durable.when_durable(|safe| assert_eq!(safe, Ok(())));
-        let ending = RecordedEnd::Failed { kind: FailureKind::Workflow, message: "x".into() };
+        let ending =
+            RunEnd::Failed(RunFailure { kind: FailureKind::Workflow, message: "x".into() });
         let (batch, task, run) = (BatchKey(7), TaskId(0), RunId(0));
         durable.append_record(Fact::RunEnded { batch, task, run, ending }, &HashMap::new());
         let (send, safe) = std::sync::mpsc::channel();

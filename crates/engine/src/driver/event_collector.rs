@@ -8,7 +8,8 @@ use std::time::SystemTime;
 use bytes::Bytes;
 use rollway_core::{
     Action, AttemptId, BatchId, BatchKey, BatchState, BatchType, Core, CoreEvent, Input, PayloadId,
-    Request, RequestId, Response, RunOutcome, RunnerId, RunnerReport, RunnerState, TaskId,
+    Request, RequestId, Response, RunFailure, RunOutcome, RunOutput, RunnerId, RunnerReport,
+    RunnerState, TaskId,
 };
 
 use crate::events::{self, RunEvent, RunEventKind, RunObservers};
@@ -264,11 +265,11 @@ impl EventCollector {
 
 fn end_of(outcome: &RunOutcome, payloads: &HashMap<PayloadId, Bytes>) -> ReportedOutcome {
     match outcome {
-        RunOutcome::Succeeded { payload, metrics } => {
+        Ok(RunOutput { payload, metrics }) => {
             let payload = payload.and_then(|payload| payloads.get(&payload.id).cloned());
             ReportedOutcome::Succeeded { payload, metrics: metrics.clone() }
         }
-        RunOutcome::Failed { kind, message } => {
+        Err(RunFailure { kind, message }) => {
             ReportedOutcome::Failed { kind: *kind, message: Arc::clone(message) }
         }
     }

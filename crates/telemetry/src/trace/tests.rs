@@ -6,7 +6,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use rollway_core::metrics::Metrics;
 use rollway_core::{
     AttemptCancelReason, BatchId, BatchKey, BatchState, BatchType, CancelReason, FailureKind,
-    Incarnation, RunEnd, RunRange, RunnerId, Status as TaskStatus, TaskId,
+    Incarnation, RunEnd, RunFailure, RunRange, RunnerId, Status as TaskStatus, TaskId,
 };
 use rollway_engine::ReportedOutcome;
 use rollway_engine::events::RunEventKind;
@@ -101,7 +101,7 @@ fn a_run_that_lost_its_runner_has_two_attempts() {
         batch(1),
         given(10, 1, 0, TWO, 0),
         run_ended(20, 1, 0, well(1.0)),
-        over(20, 0, 0, RunEnd::Succeeded),
+        over(20, 0, 0, RunEnd::Succeeded(())),
         attempt_ended(50, 1, Some("killed")),
         given(60, 2, 0, SECOND, 1),
         seen(
@@ -111,7 +111,7 @@ fn a_run_that_lost_its_runner_has_two_attempts() {
                 reason: AttemptCancelReason::Runs(CancelReason::Aborted),
             },
         ),
-        over(70, 0, 1, RunEnd::Cancelled { reason: CancelReason::Aborted }),
+        over(70, 0, 1, RunEnd::Cancelled(CancelReason::Aborted)),
         task_ended(70, 0),
         attempt_ended(80, 2, None),
         seen(90, RunEventKind::BatchStateChanged { key: KEY, state: BatchState::Aborted }),
@@ -266,7 +266,7 @@ fn a_history_is_drawn_afterwards() {
         version: Some(7),
     };
     let kind = FailureKind::Timeout;
-    let failed = RunEnd::Failed { kind, message: "too long".into() };
+    let failed = RunEnd::Failed(RunFailure { kind, message: "too long".into() });
     let all = [
         batch(1),
         given(10, 1, 0, TWO, 0),
@@ -274,7 +274,7 @@ fn a_history_is_drawn_afterwards() {
         call(12, rollway_engine::events::CallEventKind::Began { model: "m".into() }),
         call(14, ended),
         run_ended(20, 1, 0, well(1.0)),
-        over(20, 0, 0, RunEnd::Succeeded),
+        over(20, 0, 0, RunEnd::Succeeded(())),
         run_ended(30, 1, 1, ReportedOutcome::Failed { kind, message: "too long".into() }),
         over(30, 0, 1, failed),
         attempt_ended(30, 1, None),

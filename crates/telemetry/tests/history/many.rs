@@ -90,7 +90,7 @@ fn tell(history: &RunHistory, tasks: u32) {
         let runs = RunRange { first: 0, count: 1 };
         let (life, timeout, task) = (Incarnation(1), Duration::from_secs(1), TaskId(task));
         let end = ReportedOutcome::Succeeded { payload: None, metrics: Metrics::new() };
-        let (run, how) = (RunId(0), RunEnd::Succeeded);
+        let (run, how) = (RunId(0), RunEnd::Succeeded(()));
         history.observe(&[
             what(RunEventKind::AttemptSent { attempt, key, task, runs, runner, life, timeout }),
             what(RunEventKind::AttemptBegan { attempt }),
