@@ -22,6 +22,13 @@ impl<P> Default for RunOutput<P> {
     }
 }
 
+impl<P> RunOutput<P> {
+    /// Returns the same output with another form of the payload.
+    pub fn map_payload<Q>(self, payload: impl FnOnce(P) -> Q) -> RunOutput<Q> {
+        RunOutput { payload: self.payload.map(payload), metrics: self.metrics }
+    }
+}
+
 /// Reason why a run failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunFailure {
@@ -153,4 +160,24 @@ pub enum RunnerReport<P = Payload> {
         /// Attempt.
         attempt: AttemptId,
     },
+}
+
+impl<P> RunnerReport<P> {
+    /// Returns the same report with another form of the payload.
+    pub fn map_payload<Q>(self, payload: impl FnOnce(P) -> Q) -> RunnerReport<Q> {
+        match self {
+            Self::Ready { after } => RunnerReport::Ready { after },
+            Self::Heartbeat => RunnerReport::Heartbeat,
+            Self::Waits { why } => RunnerReport::Waits { why },
+            Self::StartFailed { message } => RunnerReport::StartFailed { message },
+            Self::Lost { message, suspect } => RunnerReport::Lost { message, suspect },
+            Self::AttemptBegan { attempt } => RunnerReport::AttemptBegan { attempt },
+            Self::RunFinished { attempt, run, outcome } => RunnerReport::RunFinished {
+                attempt,
+                run,
+                outcome: outcome.map(|output| output.map_payload(payload)),
+            },
+            Self::AttemptEnded { attempt } => RunnerReport::AttemptEnded { attempt },
+        }
+    }
 }

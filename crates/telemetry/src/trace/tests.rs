@@ -6,9 +6,9 @@ use std::time::{Duration, UNIX_EPOCH};
 use rollway_core::metrics::Metrics;
 use rollway_core::{
     AttemptCancelReason, BatchId, BatchKey, BatchState, BatchType, CancelReason, FailureKind,
-    Incarnation, RunEnd, RunFailure, RunRange, RunnerId, Status as TaskStatus, TaskId,
+    Incarnation, RunEnd, RunFailure, RunOutput, RunRange, RunnerId, Status as TaskStatus, TaskId,
 };
-use rollway_engine::ReportedOutcome;
+use rollway_engine::RunOutcome;
 use rollway_engine::events::RunEventKind;
 use serde_json::Value;
 
@@ -46,7 +46,7 @@ fn given(millis: u64, attempt: u64, task: u32, runs: RunRange, runner: u32) -> R
     seen(millis, RunEventKind::AttemptSent { attempt, key: KEY, task, runs, runner, life, timeout })
 }
 
-fn run_ended(millis: u64, attempt: u64, run: u32, end: ReportedOutcome) -> RunEvent {
+fn run_ended(millis: u64, attempt: u64, run: u32, end: RunOutcome) -> RunEvent {
     seen(millis, RunEventKind::RunReported { attempt: AttemptId(attempt), run: RunId(run), end })
 }
 
@@ -69,10 +69,10 @@ fn task_ended(millis: u64, task: u32) -> RunEvent {
 const TWO: RunRange = RunRange { first: 0, count: 2 };
 const SECOND: RunRange = RunRange { first: 1, count: 1 };
 
-fn well(reward: f64) -> ReportedOutcome {
+fn well(reward: f64) -> RunOutcome {
     let mut metrics = Metrics::new();
     metrics.set("reward", reward);
-    ReportedOutcome::Succeeded { payload: None, metrics }
+    Ok(RunOutput { payload: None, metrics })
 }
 
 fn spans(all: &[RunEvent], is_closed: bool) -> Vec<Span> {
@@ -154,7 +154,7 @@ fn tasks_that_come_too_fast_are_left_out_whole() {
         let task = u32::try_from(task).unwrap();
         let attempt = u64::from(task);
         let kind = FailureKind::Workflow;
-        let failed = ReportedOutcome::Failed { kind, message: "no".into() };
+        let failed = Err(RunFailure { kind, message: "no".into() });
         let first = [
             given(1, attempt, task, TWO, 0),
             run_ended(1, attempt, 0, failed),
@@ -275,7 +275,7 @@ fn a_history_is_drawn_afterwards() {
         call(14, ended),
         run_ended(20, 1, 0, well(1.0)),
         over(20, 0, 0, RunEnd::Succeeded(())),
-        run_ended(30, 1, 1, ReportedOutcome::Failed { kind, message: "too long".into() }),
+        run_ended(30, 1, 1, Err(RunFailure { kind, message: "too long".into() })),
         over(30, 0, 1, failed),
         attempt_ended(30, 1, None),
         task_ended(30, 0),
