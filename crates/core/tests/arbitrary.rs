@@ -184,12 +184,12 @@ fn config() -> impl Strategy<Value = CoreConfig> {
     (0..5u32, prop::option::of(1..3u32), rule, any::<bool>(), 0..3u64, prop::option::of(0..100u8))
         .prop_map(|(runners, slice, (retries, backoff, then), whole, grace, quorum)| {
             let mut failures = FailurePolicy::with_retries(retries);
-            failures.runner_lost.retries = 2;
-            failures.workflow.backoff = Duration::from_secs(backoff);
+            failures.rule_mut(FailureKind::RunnerLost).retries = 2;
+            failures.rule_mut(FailureKind::Workflow).backoff = Duration::from_secs(backoff);
             failures.poison_limit = 2;
             failures.groups = if whole { GroupPolicy::Whole } else { GroupPolicy::Partial };
             if then == 0 {
-                failures.timeout.then = OnExhausted::FailBatch;
+                failures.rule_mut(FailureKind::Timeout).then = OnExhausted::FailBatch;
             }
             CoreConfig {
                 runners,
